@@ -1,0 +1,119 @@
+/* backend.c: chooses the backend once a process, and fills the gaps of a backend's table with stubs.
+ * Promises that every member can be called. Does not know what any backend does. */
+#include "backends/backend.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+
+static ncclResult_t absent(const char *member) {
+  return log_fail(ncclInvalidUsage, "the backend in use cannot do '%s'; choose another with TUTTI_BACKEND", member);
+}
+
+static ncclResult_t stub_device_count(uint32_t *count) { (void)count; return absent("device_count"); }
+static ncclResult_t stub_device_current(uint32_t *index) { (void)index; return absent("device_current"); }
+static ncclResult_t stub_device_select(uint32_t index) { (void)index; return absent("device_select"); }
+static ncclResult_t stub_device_info(uint32_t index, struct device_info *info) {
+  (void)index, (void)info;
+  return absent("device_info");
+}
+static ncclResult_t stub_device_reach(uint32_t from, uint32_t to, bool *reach) {
+  (void)from, (void)to, (void)reach;
+  return absent("device_reach");
+}
+static ncclResult_t stub_device_limits(struct plan_limits *limits) { (void)limits; return absent("device_limits"); }
+static ncclResult_t stub_memory_alloc(uint32_t index, size_t bytes, void **pointer) {
+  (void)index, (void)bytes, (void)pointer;
+  return absent("memory_alloc");
+}
+static ncclResult_t stub_memory_free(void *pointer) { (void)pointer; return absent("memory_free"); }
+static ncclResult_t stub_memory_query(const void *pointer, struct pointer_info *info) {
+  (void)pointer, (void)info;
+  return absent("memory_query");
+}
+static ncclResult_t stub_memory_read(void *host, const void *device, size_t bytes) {
+  (void)host, (void)device, (void)bytes;
+  return absent("memory_read");
+}
+static ncclResult_t stub_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
+  (void)config, (void)comm;
+  return absent("comm_open");
+}
+static void stub_comm_close(struct device_comm *comm) { (void)comm; }
+static void stub_comm_own(struct device_comm *comm) { (void)comm; }
+static ncclResult_t stub_comm_connect(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
+                                      uint32_t conn_index, uint8_t proto) {
+  (void)sender, (void)receiver, (void)channel_index, (void)conn_index, (void)proto;
+  return absent("comm_connect");
+}
+static ncclResult_t stub_comm_memory(struct device_comm *comm, uint64_t *bytes) {
+  (void)comm, (void)bytes;
+  return absent("comm_memory");
+}
+static void stub_comm_abort(struct device_comm *comm) { (void)comm; }
+static ncclResult_t stub_comm_error(struct device_comm *comm) { (void)comm; return absent("comm_error"); }
+static bool stub_comm_idle(struct device_comm *comm) { (void)comm; return true; }
+static ncclResult_t stub_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
+                                uint32_t stream_count) {
+  (void)comm, (void)plan, (void)streams, (void)stream_count;
+  return absent("launch");
+}
+/* Without this member there are no graphs, so no stream is captured. */
+static ncclResult_t stub_stream_capture(device_stream stream, uint64_t *graph_id) {
+  (void)stream;
+  *graph_id = 0;
+  return ncclSuccess;
+}
+static ncclResult_t stub_wait_until(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
+  (void)done, (void)argument, (void)deadline_ms;
+  return absent("wait_until");
+}
+static void stub_nothing(void) {}
+
+static const struct device_ops stubs = {
+  sizeof(struct device_ops), "none", stub_device_count, stub_device_current, stub_device_select, stub_device_info,
+  stub_device_reach, stub_device_limits, stub_memory_alloc, stub_memory_free, stub_memory_query, stub_memory_read,
+  stub_comm_open, stub_comm_close, stub_comm_own, stub_comm_connect, stub_comm_memory, stub_comm_abort, stub_comm_error,
+  stub_comm_idle, stub_launch, stub_stream_capture, stub_wait_until, stub_nothing, stub_nothing, stub_nothing};
+
+/* All members behind the size are pointers of one width, so the table is walked cell by cell. */
+void backend_fill(struct device_ops *result, const struct device_ops *table) {
+  const size_t bytes = table->size < sizeof *table ? table->size : sizeof *table;
+  *result = stubs;
+  for (size_t offset = offsetof(struct device_ops, name); offset + sizeof(void *) <= bytes; offset += sizeof(void *)) {
+    void *cell;
+    memcpy(&cell, (const char *)table + offset, sizeof cell);
+    if (cell) memcpy((char *)result + offset, &cell, sizeof cell);
+  }
+  result->size = sizeof *result;
+}
+
+static os_mutex choice_mutex = OS_MUTEX_INITIALIZER;
+static struct device_ops chosen;
+static const struct device_ops *chosen_ops; /* &chosen once it is filled; read atomically */
+
+static const struct device_ops *backend_choose(void) {
+  const char *wanted = param_text(PARAM_TUTTI_BACKEND);
+  if (wanted[0] != '\0' && strcasecmp(wanted, "emu") != 0) {
+    const bool known = strcasecmp(wanted, "cuda") == 0;
+    log_warn("TUTTI_BACKEND=%s: %s; unset it or use TUTTI_BACKEND=emu", wanted,
+             known ? "the CUDA backend is not in this release" : "there is no such backend");
+    return NULL;
+  }
+  backend_fill(&chosen, emu_device_ops());
+  log_info(LOG_INIT, "Backend %s: %s", chosen.name, wanted[0] ? "chosen by TUTTI_BACKEND" : "the default of this release");
+  return &chosen;
+}
+
+const struct device_ops *backend_device_ops(void) {
+  const struct device_ops *ops = __atomic_load_n(&chosen_ops, __ATOMIC_ACQUIRE);
+  if (ops) return ops;
+  os_mutex_lock(&choice_mutex);
+  ops = chosen_ops ? chosen_ops : backend_choose();
+  __atomic_store_n(&chosen_ops, ops, __ATOMIC_RELEASE);
+  os_mutex_unlock(&choice_mutex);
+  return ops;
+}

@@ -1,0 +1,467 @@
+/* block.c: kernels of the emulator. A launch is a plan bound to a rank; each channel of it is a block, each work of a block's
+ * current batch a lane that runs the shared executors. guarded: lanes are actors, one move at a time, with the checks around
+ * it. threads: a block is a thread that advances its lanes in turn. Knows nothing of algorithms: works say what to do. */
+#include "backends/emu/block.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "trace/trace.h"
+
+#define LANE_ABORT 128u /* beside enum lane_action: the rank was aborted, the lane ends where it stands */
+#define LANE_KEY_KIND UINT64_C(2) /* beside EMU_KEY_STREAM */
+#define ERROR_LAUNCH_TIMEOUT 702 /* cudaErrorLaunchTimeout */
+
+struct device_comm *emu_comms;
+struct emu_kernel_run *emu_runs;
+
+static bool comm_aborted(const struct device_comm *comm) {
+  return __atomic_load_n(&comm->abort_flag, __ATOMIC_RELAXED) != 0;
+}
+
+/* ---- failing a communicator ---- */
+
+static void run_wake_lanes(struct emu_kernel_run *run) {
+  for (uint32_t b = 0; b < run->launch->block_count; b++) {
+    struct emu_block *block = &run->blocks[b];
+    for (uint32_t i = 0; i < block->lane_count; i++) emu_actor_wake(&block->lanes[i].actor);
+  }
+}
+
+void emu_comm_abort_rank(struct device_comm *comm) {
+  __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED);
+  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    if (run->launch->comm == comm && emu_options()->mode == EMU_GUARDED) run_wake_lanes(run);
+  emu_kernel_runs_wake();
+  emu_changed();
+}
+
+void emu_comm_fail(uint64_t comm_id, ncclResult_t error) {
+  for (struct device_comm *comm = emu_comms; comm != NULL; comm = comm->next) {
+    if (comm->config.comm_id != comm_id) continue;
+    if (comm->error == ncclSuccess) comm->error = error;
+    emu_trace(TRACE_ERROR, 0, comm, 0, 0, 0, (uint64_t)error);
+    emu_comm_abort_rank(comm);
+  }
+}
+
+static void lane_report_broken(struct emu_lane *emu, const char *text) {
+  char lane_text[320], again[512];
+  const struct device_comm *comm = emu->block->run->launch->comm;
+  emu_report_lane(lane_text, sizeof lane_text, emu);
+  emu_report_reproduce(again, sizeof again);
+  log_warn("%s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text, lane_text, again);
+  emu_comm_fail(comm->config.comm_id, ncclInternalError);
+}
+
+static void lane_report_mismatch(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  const struct device_comm *comm = emu->block->run->launch->comm;
+  log_warn("%s: rank %u and rank %u do not agree on operation %" PRIu64 " (%s): rank %u has %" PRIu64 " bytes for channel %u where "
+           "rank %u expects %" PRIu64 "; call the same collective with the same count and type on all ranks, in the same order",
+           comm->name, lane->mismatch_peer, comm->config.rank, lane->work->op_sequence, emu_func_name(lane->work->func),
+           lane->mismatch_peer, lane->found_bytes, lane->work->channel_index, comm->config.rank, lane->expected_bytes);
+  emu_comm_fail(comm->config.comm_id, ncclInvalidUsage);
+}
+
+/* ---- lanes ---- */
+
+static void lane_bind_link(struct link *link, struct emu_conn *conn, const struct work *work, uint32_t peer) {
+  link->fifo = conn->fifo;
+  link->buffer = conn->buffer[work->proto];
+  link->slots = conn->slots;
+  link->step_bytes = conn->step_bytes[work->proto];
+  link->peer = peer;
+}
+
+/* Connects the lane to its rank's ends of connections; core has opened all of them. */
+static void lane_bind(struct emu_lane *emu, const struct work *work) {
+  struct device_comm *comm = emu->block->run->launch->comm;
+  for (uint32_t i = 0; i < work->recv_count; i++) {
+    emu->recv_conn[i] = emu_conn_find(comm, work->recv_peer[i], work->channel_index, work->conn_index, false);
+    emu->recv_conn[i]->recv_lane = emu;
+    lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, work->recv_peer[i]);
+  }
+  for (uint32_t i = 0; i < work->send_count; i++) {
+    emu->send_conn[i] = emu_conn_find(comm, work->send_peer[i], work->channel_index, work->conn_index, true);
+    emu->send_conn[i]->send_lane = emu;
+    lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, work->send_peer[i]);
+  }
+}
+
+static void lane_unbind(struct emu_lane *emu) {
+  const struct work *work = emu->lane.work;
+  for (uint32_t i = 0; i < work->recv_count; i++) emu->recv_conn[i]->recv_lane = NULL;
+  for (uint32_t i = 0; i < work->send_count; i++) emu->send_conn[i]->send_lane = NULL;
+}
+
+static inline void lane_wake(struct emu_lane *emu) {
+  if (emu != NULL) emu_actor_wake(&emu->actor);
+}
+
+/* Wakes whoever may wait for what this action changed. */
+static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
+  const struct work *work = emu->lane.work;
+  if (action == LANE_BEGIN || action == LANE_FINISH || action == LANE_END) return;
+  for (uint32_t i = 0; i < work->recv_count; i++) lane_wake(emu->recv_conn[i]->send_lane);
+  for (uint32_t i = 0; i < work->send_count; i++) lane_wake(emu->send_conn[i]->recv_lane);
+}
+
+static bool lane_actor_enabled(struct emu_actor *actor) {
+  struct emu_lane *emu = (struct emu_lane *)actor;
+  if (emu->actions != 0) return true; /* what was possible stays possible until this lane moves */
+  if (emu->lane.phase == LANE_DONE) return false;
+  if (prim_aborted(&emu->prim)) emu->actions = LANE_ABORT;
+  else emu->actions = lane_enabled(&emu->lane);
+  if (emu->lane.error != LANE_OK) emu->actions = LANE_ABORT;
+  return emu->actions != 0;
+}
+
+/* One of several possible actions, drawn by the world. */
+static uint32_t lane_choose(uint32_t actions) {
+  if ((actions & (actions - 1)) == 0) return actions;
+  uint32_t skip = (uint32_t)(emu_random() >> 32) % (uint32_t)__builtin_popcount(actions);
+  while (skip-- > 0) actions &= actions - 1;
+  return actions & (~actions + 1);
+}
+
+static void lane_trace(const struct emu_lane *emu, uint32_t action) {
+  const struct lane *lane = &emu->lane;
+  const uint64_t elements = action == LANE_BEGIN || action == LANE_LINES ? lane->step.count : 0;
+  emu_trace(TRACE_LANE, (uint8_t)action, emu->block->run->launch->comm, lane->work->channel_index, emu->lane_index,
+            lane->step.chunk_index, lane->steps_done << 32 | (elements & 0xffffffffu));
+}
+
+/* Checks, makes and traces one action. False when an invariant broke. */
+static bool lane_act(struct emu_lane *emu, uint32_t action) {
+  const char *broken = emu_check_before(emu, action);
+  if (broken == NULL) {
+    const uint64_t steps = emu->lane.steps_done;
+    lane_trace(emu, action);
+    lane_move(&emu->lane, &emu->prim, action);
+    emu_meter.steps_done += emu->lane.steps_done - steps;
+    broken = emu_check_after(emu, action);
+    /* A slice that was moved at its begin has nothing left to do: its finish needs no turn of its own. */
+    if (action == LANE_BEGIN && !emu->prim.late && emu->lane.begun == emu->lane.finished + 1) {
+      emu_check_before(emu, LANE_FINISH);
+      lane_move(&emu->lane, &emu->prim, LANE_FINISH);
+    }
+  }
+  if (broken != NULL) lane_report_broken(emu, broken);
+  return broken == NULL;
+}
+
+static void block_lane_ended(struct emu_block *block);
+
+static void lane_actor_move(struct emu_actor *actor) {
+  struct emu_lane *emu = (struct emu_lane *)actor;
+  const uint32_t action = lane_choose(emu->actions);
+  emu->actions = 0;
+  emu->since_move = emu_move_count();
+  if (action == LANE_ABORT) {
+    if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
+    emu->lane.phase = LANE_DONE;
+  } else {
+    if (action == LANE_BEGIN) emu->prim.late = emu_options()->lag != 0 && emu_random() % 100 < emu_options()->lag;
+    if (lane_act(emu, action)) {
+      lane_wake_peers(emu, action);
+    }
+  }
+  if (emu->lane.phase != LANE_DONE) return;
+  lane_unbind(emu);
+  emu_actor_remove(&emu->actor);
+  block_lane_ended(emu->block);
+}
+
+static const struct emu_actor_ops lane_actor_ops = {lane_actor_enabled, lane_actor_move};
+
+/* ---- blocks ---- */
+
+static uint64_t lane_actor_key(const struct device_comm *comm, const struct work *work, uint32_t lane_index) {
+  return LANE_KEY_KIND << 56 | (comm->config.comm_id & 0xffff) << 40 | (uint64_t)comm->config.rank << 16 |
+         (uint64_t)work->channel_index << 8 | lane_index;
+}
+
+static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index, uint32_t work_index) {
+  const struct emu_launch *launch = block->run->launch;
+  const struct work *work = &launch->plan.works[work_index];
+  emu->block = block;
+  emu->lane_index = (uint8_t)lane_index;
+  emu->actions = 0;
+  emu->since_move = emu_move_count();
+  emu->prim.abort_flag = &launch->comm->abort_flag;
+  emu->prim.late = false;
+  emu->lane.depth = (uint8_t)emu_options()->depth;
+  emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
+  emu->lane.group_lines = emu_options()->span_lines;
+  emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
+  lane_bind(emu, work);
+  lane_open(&emu->lane, work, launch->plan.buffers[work_index].in, launch->plan.buffers[work_index].out);
+  emu_check_open(emu);
+}
+
+/* Opens the lanes of the block's current batch. Opening returns credits that rounding skipped, so senders are woken too. */
+static void block_batch_start(struct emu_block *block) {
+  const struct emu_launch *launch = block->run->launch;
+  const struct plan_batch *batch = &launch->plan.batches[block->batch_index];
+  block->lane_count = block->lanes_live = batch->work_count;
+  for (uint32_t i = 0; i < batch->work_count; i++) lane_start(&block->lanes[i], block, i, batch->first_work + i);
+  emu_trace(TRACE_BLOCK, 0, launch->comm, batch->channel_index, 0, 0, block->batch_index);
+}
+
+static void run_ended(struct emu_kernel_run *run);
+
+static void block_next_batch(struct emu_block *block) {
+  if (block->batch_index == block->batch_end || comm_aborted(block->run->launch->comm)) {
+    block->lane_count = 0;
+    block->run->blocks_live -= 1;
+    if (block->run->blocks_live == 0) run_ended(block->run);
+    return;
+  }
+  block_batch_start(block);
+  for (uint32_t i = 0; i < block->lane_count; i++) {
+    emu_actor_wake(&block->lanes[i].actor);
+    lane_wake_peers(&block->lanes[i], LANE_POST);
+  }
+}
+
+static void block_lane_ended(struct emu_block *block) {
+  block->lanes_live -= 1;
+  if (block->lanes_live > 0) return;
+  emu_trace(TRACE_BLOCK, 1, block->run->launch->comm, block->run->launch->plan.batches[block->batch_index].channel_index, 0, 0,
+            block->batch_index);
+  block->batch_index += 1;
+  block_next_batch(block);
+}
+
+/* ---- launches ---- */
+
+static void run_unlist(struct emu_kernel_run *run) {
+  struct emu_kernel_run **place = &emu_runs;
+  while (*place != NULL && *place != run) place = &(*place)->next;
+  if (*place == run) *place = run->next;
+}
+
+/* The rank's next launch may start; the streams look at ready() again when ended() tells them. */
+static int run_close(struct emu_kernel_run *run) {
+  struct device_comm *comm = run->launch->comm;
+  run->over = true;
+  run_unlist(run);
+  comm->turn += 1;
+  emu_trace(TRACE_KERNEL, 1, comm, 0, 0, 0, run->turn);
+  if (comm->error != ncclSuccess) run->error = ERROR_LAUNCH_TIMEOUT;
+  if (emu_runs == NULL) emu_report_flush();
+  emu_changed();
+  return run->error;
+}
+
+static void run_ended(struct emu_kernel_run *run) {
+  void (*ended)(void *argument, int error) = run->ended;
+  void *argument = run->ended_argument;
+  ended(argument, run_close(run));
+}
+
+static bool run_ready(struct emu_kernel_run *run) { return run->launch->comm->turn == run->turn; }
+
+static void run_begin(struct emu_kernel_run *run) {
+  run->started = true;
+  run->next = emu_runs;
+  emu_runs = run;
+  run->blocks_live = run->launch->block_count;
+  emu_trace(TRACE_KERNEL, 0, run->launch->comm, 0, 0, 0, run->turn);
+}
+
+static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, int error), void *argument) {
+  run->ended = ended;
+  run->ended_argument = argument;
+  run_begin(run);
+  if (run->launch->block_count == 0) {
+    run_ended(run);
+    return;
+  }
+  /* The last block's end may free the run: the count is taken before. */
+  const uint32_t block_count = run->launch->block_count;
+  run->blocks_live += 1;
+  for (uint32_t b = 0; b < block_count; b++) block_next_batch(&run->blocks[b]);
+  run->blocks_live -= 1;
+  if (run->blocks_live == 0) run_ended(run);
+}
+
+/* ---- threads mode ---- */
+
+static void block_count_progress(struct emu_block *block) { __atomic_fetch_add(&block->progress, 1, __ATOMIC_RELAXED); }
+
+/* Advances the lanes of a batch in turn until all have ended or the rank is aborted. */
+static void block_run_batch(struct emu_block *block) {
+  uint32_t running = block->lane_count;
+  while (running > 0) {
+    running = 0;
+    for (uint32_t i = 0; i < block->lane_count; i++) {
+      struct emu_lane *emu = &block->lanes[i];
+      const uint64_t before = emu->lane.steps_done;
+      running += !lane_advance(&emu->lane, &emu->prim);
+      if (emu->lane.steps_done != before) block_count_progress(block);
+    }
+    if (running > 0) prim_pause(&block->lanes[0].prim);
+  }
+}
+
+/* What a block's lanes say at their end: a mismatch, or, when the world stopped them, what they waited for. */
+static void block_settle_batch(struct emu_block *block) {
+  for (uint32_t i = 0; i < block->lane_count; i++) {
+    struct emu_lane *emu = &block->lanes[i];
+    if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
+    emu_report_stopped(emu);
+    lane_unbind(emu);
+  }
+}
+
+static void block_thread(void *argument) {
+  struct emu_block *block = (struct emu_block *)argument;
+  struct device_comm *comm = block->run->launch->comm;
+  emu_lock();
+  for (; block->batch_index < block->batch_end && !comm_aborted(comm); block->batch_index++) {
+    block_batch_start(block);
+    emu_unlock();
+    block_run_batch(block);
+    emu_lock();
+    block_settle_batch(block);
+  }
+  block->run->blocks_live -= 1;
+  emu_changed();
+  emu_unlock();
+}
+
+static bool run_turn_came(void *argument) { return run_ready((struct emu_kernel_run *)argument); }
+static bool run_blocks_ended(void *argument) { return ((struct emu_kernel_run *)argument)->blocks_live == 0; }
+
+/* Blocks but the first go to threads of their own; without a thread for each of them none may start. */
+static int run_execute(struct emu_kernel_run *run) {
+  uint32_t given = 1;
+  emu_lock();
+  emu_wait(run_turn_came, run, 0);
+  run_begin(run);
+  const uint32_t block_count = run->launch->block_count;
+  while (given < block_count && emu_pool_run(block_thread, &run->blocks[given])) given += 1;
+  if (given < block_count) {
+    log_warn("%s: no thread for block %u of %u; lower the number of channels (NCCL_MAX_NCHANNELS) or raise ulimit -u",
+             run->launch->comm->name, given, block_count);
+    run->blocks_live -= block_count - given;
+    emu_comm_fail(run->launch->comm->config.comm_id, ncclSystemError);
+  }
+  emu_unlock();
+  if (block_count > 0) block_thread(&run->blocks[0]);
+  emu_lock();
+  emu_wait(run_blocks_ended, run, 0);
+  const int error = run_close(run);
+  emu_unlock();
+  return error;
+}
+
+/* ---- the kernel as streams see it ---- */
+
+static uint32_t block_lane_capacity(const struct plan *plan, uint32_t first_batch, uint32_t *batch_end) {
+  const uint32_t channel = plan->batches[first_batch].channel_index;
+  uint32_t most = 0, b = first_batch;
+  for (; b < plan->batch_count && plan->batches[b].channel_index == channel; b++)
+    if (plan->batches[b].work_count > most) most = plan->batches[b].work_count;
+  *batch_end = b;
+  return most;
+}
+
+static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
+  struct emu_launch *launch = (struct emu_launch *)kernel;
+  const size_t bytes = sizeof(struct emu_kernel_run) + launch->block_count * sizeof(struct emu_block) +
+                       launch->lane_count * sizeof(struct emu_lane);
+  struct emu_kernel_run *run = (struct emu_kernel_run *)os_alloc(bytes);
+  if (run == NULL) return NULL;
+  run->launch = launch;
+  run->turn = launch->comm->launches;
+  launch->comm->launches += 1;
+  kernel->reference_count += 1;
+  run->blocks = (struct emu_block *)(run + 1);
+  struct emu_lane *lanes = (struct emu_lane *)(run->blocks + launch->block_count);
+  uint32_t batch = 0;
+  for (uint32_t b = 0; b < launch->block_count; b++) {
+    struct emu_block *block = &run->blocks[b];
+    block->run = run;
+    block->lanes = lanes;
+    block->batch_index = batch;
+    lanes += block_lane_capacity(&launch->plan, batch, &block->batch_end);
+    batch = block->batch_end;
+  }
+  return run;
+}
+
+/* A launch that never started gives its turn back in order: those behind it must not wait for it forever. */
+static void launch_retire(struct emu_kernel_run *run) {
+  struct emu_launch *launch = run->launch;
+  if (!run->over) {
+    if (run_ready(run)) launch->comm->turn += 1;
+    else emu_comm_fail(launch->comm->config.comm_id, ncclInternalError);
+    emu_kernel_runs_wake();
+  }
+  os_free(run);
+  emu_kernel_drop(&launch->kernel);
+}
+
+static void launch_release(struct emu_kernel *kernel) {
+  struct emu_launch *launch = (struct emu_launch *)kernel;
+  struct device_comm *comm = launch->comm;
+  comm->kernel_count -= 1;
+  if (comm->closed && comm->kernel_count == 0) os_free(comm);
+  os_free(launch);
+}
+
+static const struct emu_kernel_ops launch_ops = {
+  launch_enqueue, run_ready, run_start, run_execute, launch_retire, launch_release,
+};
+
+/* Copies the plan behind the launch: works, buffers, batches in one allocation. */
+struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan) {
+  const size_t work_bytes = plan->work_count * sizeof *plan->works;
+  const size_t buffer_bytes = plan->work_count * sizeof *plan->buffers;
+  const size_t batch_bytes = plan->batch_count * sizeof *plan->batches;
+  struct emu_launch *launch = (struct emu_launch *)os_alloc(sizeof *launch + work_bytes + buffer_bytes + batch_bytes);
+  if (launch == NULL) return NULL;
+  launch->kernel.ops = &launch_ops;
+  launch->kernel.reference_count = 1;
+  launch->comm = comm;
+  launch->plan = *plan;
+  launch->plan.works = (struct work *)(launch + 1);
+  launch->plan.buffers = (struct plan_buffers *)((uint8_t *)launch->plan.works + work_bytes);
+  launch->plan.batches = (struct plan_batch *)((uint8_t *)launch->plan.buffers + buffer_bytes);
+  if (plan->work_count > 0) memcpy(launch->plan.works, plan->works, work_bytes);
+  if (plan->work_count > 0) memcpy(launch->plan.buffers, plan->buffers, buffer_bytes);
+  if (plan->batch_count > 0) memcpy(launch->plan.batches, plan->batches, batch_bytes);
+  for (uint32_t batch = 0; batch < plan->batch_count; launch->block_count++)
+    launch->lane_count += block_lane_capacity(plan, batch, &batch);
+  comm->kernel_count += 1;
+  return &launch->kernel;
+}
+
+/* ---- what the world asks ---- */
+
+bool emu_lanes_waiting(void) { return emu_runs != NULL; }
+
+uint64_t emu_lanes_progress(void) {
+  uint64_t sum = 0;
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {
+    sum += run->launch->comm->turn;
+    for (uint32_t b = 0; b < run->launch->block_count; b++) sum += __atomic_load_n(&run->blocks[b].progress, __ATOMIC_RELAXED);
+  }
+  return sum;
+}
+
+void emu_lanes_stop_stuck(void) {
+  emu_report_stuck();
+  while (true) {
+    struct emu_kernel_run *run = emu_runs;
+    while (run != NULL && comm_aborted(run->launch->comm)) run = run->next;
+    if (run == NULL) break;
+    emu_comm_fail(run->launch->comm->config.comm_id, ncclInternalError);
+  }
+}

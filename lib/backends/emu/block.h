@@ -1,0 +1,136 @@
+/* block.h: what the emulator's own files share about ranks, connections, kernels and lanes. */
+#ifndef TUTTI_BACKENDS_EMU_BLOCK_H
+#define TUTTI_BACKENDS_EMU_BLOCK_H
+
+#include "backends/backend.h"
+#include "backends/emu/stream.h"
+#include "backends/emu/world_impl.h"
+#include "protocol/run.h"
+
+/* Streams that one launch may join. */
+#define LAUNCH_STREAMS_MAX 64
+
+/* The checks' own account of a connection, steps; see check.c. */
+struct emu_shadow { uint64_t writing, written, announced, reading, read, freed; };
+
+/* One connection of two ranks; shared by both ends, freed by the second that closes. */
+struct emu_conn {
+  struct fifo *fifo;
+  uint8_t *buffer[PROTO_COUNT];
+  uint32_t slots, step_bytes[PROTO_COUNT];
+  uint32_t sender_rank, receiver_rank, channel_index, conn_index;
+  uint32_t reference_count;
+  struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
+  struct emu_shadow shadow;
+};
+
+struct device_comm {
+  struct device_comm_config config;
+  char name[64];
+  struct emu_owner *owner;
+  int abort_flag;                    /* atomic; read by lanes */
+  bool closed;                       /* the user's handle is gone; kernels held by graphs remain */
+  ncclResult_t error;
+  uint64_t launches, turn;           /* kernels enqueued and ended: they run in this order */
+  uint32_t kernel_count;             /* kernels that exist: queued, running, or held by a graph */
+  uint64_t memory_bytes;
+  struct emu_conn_entry *conns;      /* open addressing, power of two */
+  uint32_t conn_capacity, conn_count;
+  struct device_comm *next;
+};
+
+struct emu_lane {
+  struct emu_actor actor;
+  uint32_t actions;                  /* of lane_enabled(), until one is taken */
+  uint8_t lane_index;
+  uint64_t since_move;
+  struct emu_block *block;
+  struct prim prim;
+  struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
+  struct lane lane;
+};
+
+/* One rank on one channel during one launch. */
+struct emu_block {
+  struct emu_kernel_run *run;
+  uint32_t batch_index, batch_end;   /* in the plan */
+  uint32_t lane_count, lanes_live;
+  uint64_t progress;                 /* atomic; threads mode */
+  struct emu_lane *lanes;
+};
+
+struct emu_launch {
+  struct emu_kernel kernel;
+  struct device_comm *comm;
+  struct plan plan;                  /* a copy whose arrays follow in the same allocation */
+  uint32_t block_count, lane_count;  /* blocks, and the lanes of each block's largest batch added up */
+};
+
+struct emu_kernel_run {
+  struct emu_launch *launch;
+  uint64_t turn;                     /* among the rank's launches */
+  bool started, over;
+  int error;
+  uint32_t blocks_live;
+  struct emu_block *blocks;
+  void (*ended)(void *argument, int error);
+  void *ended_argument;
+  struct emu_kernel_run *next;       /* of the runs that have started */
+};
+
+/* conn.c */
+struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index, uint32_t conn_index, bool sends);
+ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
+                           uint32_t conn_index, uint8_t proto);
+void emu_conn_close_all(struct device_comm *comm);
+
+/* check.c: invariants around every guarded move. Each returns NULL or a sentence about what is broken. */
+void emu_check_open(struct emu_lane *lane);
+const char *emu_check_before(struct emu_lane *lane, uint32_t action);
+const char *emu_check_after(struct emu_lane *lane, uint32_t action);
+
+/* report.c */
+const char *emu_func_name(uint8_t func);
+/* One sentence: rank, channel, operation, step, and what the lane waits for, from whom, since when. */
+void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *lane);
+/* Logs what every waiting lane waits for and how to run this again. threads mode: starts the report that
+ * emu_report_stopped() completes as each lane is stopped by its own thread. */
+void emu_report_stuck(void);
+void emu_report_stopped(struct emu_lane *lane);
+void emu_report_flush(void);
+/* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */
+void emu_report_reproduce(char *out, size_t out_bytes);
+
+/* block.c */
+extern struct device_comm *emu_comms;         /* every open rank */
+extern struct emu_kernel_run *emu_runs;       /* every started launch */
+struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan);
+/* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends. Locked. */
+void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
+/* Ends the kernels of one rank where they stand. Locked. */
+void emu_comm_abort_rank(struct device_comm *comm);
+
+/* pool.c: a thread for every block that must run beside others (threads mode). False when none could be started. */
+bool emu_pool_run(void (*function)(void *argument), void *argument);
+
+/* options.c */
+struct emu_meter {
+  uint64_t trace_hash, steps_done;   /* of the world since it started */
+  bool tracing;                      /* a trace file is open */
+};
+extern struct emu_meter emu_meter;
+void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel, uint32_t lane,
+                     uint32_t chunk, uint64_t value);
+
+/* Every move enters the hash, whether a trace is written or not. guarded mode only. */
+static inline void emu_trace(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel, uint32_t lane,
+                             uint32_t chunk, uint64_t value) {
+  const uint64_t where = (uint64_t)kind << 56 | (uint64_t)action << 48 | (uint64_t)(channel & 0xff) << 40 |
+                         (uint64_t)(lane & 0xff) << 32 | comm->config.rank;
+  const uint64_t mixed = (emu_meter.trace_hash ^ where ^ (value + comm->config.comm_id) * UINT64_C(0x9e3779b97f4a7c15)) *
+                         UINT64_C(0x9fb21c651e98df25);
+  emu_meter.trace_hash = mixed ^ (mixed >> 29);
+  if (emu_meter.tracing) emu_trace_write(kind, action, comm, channel, lane, chunk, value);
+}
+
+#endif

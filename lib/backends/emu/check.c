@@ -1,0 +1,144 @@
+/* check.c: what must hold around every guarded move, in constant time. Beside each connection stand the checks' own counters,
+ * moved by what lanes do and not by what they store, in steps since the connection was made:
+ *
+ *   freed <= read <= reading <= announced <= written <= writing <= freed + slots
+ *
+ * Each action moves one of them and proves one of the inequalities; the counters that the ends share must then say the same. A
+ * broken rule is a fault of the protocol or a stray store, never of the user's calls. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "backends/emu/block.h"
+
+static char check_text[256];
+
+static const char *check_failed(const struct emu_conn *conn, uint64_t step, const char *what) {
+  snprintf(check_text, sizeof check_text, "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 " step %" PRIu64 ": %s",
+           conn->sender_rank, conn->receiver_rank, conn->channel_index, step, what);
+  return check_text;
+}
+
+static inline uint64_t raise_to(uint64_t *counter, uint64_t value) {
+  if (*counter < value) *counter = value;
+  return *counter;
+}
+
+/* The steps that rounding skips at an operation's start were neither written nor read: they are free at once. */
+void emu_check_open(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    struct emu_shadow *shadow = &emu->recv_conn[i]->shadow;
+    shadow->freed = raise_to(&shadow->read, raise_to(&shadow->reading, lane->recv[i].step));
+  }
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    struct emu_shadow *shadow = &emu->send_conn[i]->shadow;
+    shadow->announced = raise_to(&shadow->written, raise_to(&shadow->writing, lane->send[i].step));
+  }
+}
+
+static const char *begin_send(struct emu_conn *conn, uint64_t step, uint32_t steps) {
+  struct emu_shadow *shadow = &conn->shadow;
+  if (step != shadow->writing) return check_failed(conn, step, "the sender skips a step, or writes one twice");
+  shadow->writing = step + steps;
+  if (shadow->writing > shadow->freed + conn->slots) return check_failed(conn, step, "the sender writes a slot that is not free");
+  return NULL;
+}
+
+static const char *begin_recv(struct emu_conn *conn, uint64_t step, uint32_t steps) {
+  struct emu_shadow *shadow = &conn->shadow;
+  if (step != shadow->reading) return check_failed(conn, step, "the receiver skips a step, or reads one twice");
+  shadow->reading = step + steps;
+  if (shadow->reading > shadow->announced) return check_failed(conn, step, "the receiver reads a slot that was not announced");
+  return NULL;
+}
+
+static const char *check_begin(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  const uint32_t steps = lane->work->slice_steps;
+  const char *text = NULL;
+  for (uint32_t i = 0; i < lane->work->send_count && text == NULL; i++)
+    if (((lane->step.send_links >> i) & 1) != 0) text = begin_send(emu->send_conn[i], lane->send[i].step, steps);
+  for (uint32_t i = 0; i < lane->work->recv_count && text == NULL; i++)
+    if (((lane->step.recv_links >> i) & 1) != 0) text = begin_recv(emu->recv_conn[i], lane->recv[i].step, steps);
+  return text;
+}
+
+/* A finished slice is the next one behind what was finished before, on each of its links. */
+static const char *check_finish(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  const struct flight *flight = &lane->flights[lane->finished % LANE_DEPTH_MAX];
+  const uint32_t steps = lane->work->slice_steps;
+  for (uint32_t i = 0; i < lane->work->send_count; i++)
+    if (((flight->send_links >> i) & 1) != 0) emu->send_conn[i]->shadow.written += steps;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++)
+    if (((flight->recv_links >> i) & 1) != 0) emu->recv_conn[i]->shadow.read += steps;
+  return NULL;
+}
+
+static const char *check_post(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];
+  const uint32_t steps = lane->work->slice_steps;
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    struct emu_shadow *shadow = &emu->send_conn[i]->shadow;
+    if (((flight->send_links >> i) & 1) == 0) continue;
+    shadow->announced += steps;
+    if (shadow->announced > shadow->written)
+      return check_failed(emu->send_conn[i], shadow->announced, "tail moves before the data is written");
+  }
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    struct emu_shadow *shadow = &emu->recv_conn[i]->shadow;
+    if (((flight->recv_links >> i) & 1) == 0) continue;
+    shadow->freed += steps;
+    if (shadow->freed > shadow->read)
+      return check_failed(emu->recv_conn[i], shadow->freed, "head moves before the data is read");
+  }
+  return NULL;
+}
+
+/* Lines carry their own announcement; what is left to prove is that a step opens only on free slots, and frees each once. */
+static const char *check_lines_open(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  if (lane->step_open) return NULL;
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    struct emu_conn *conn = emu->send_conn[i];
+    if (((lane->step.send_links >> i) & 1) == 0) continue;
+    const char *text = begin_send(conn, lane->send[i].step, 1);
+    if (text != NULL) return text;
+    conn->shadow.announced = conn->shadow.written = conn->shadow.writing;
+  }
+  return NULL;
+}
+
+static const char *check_lines_post(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    struct emu_shadow *shadow = &emu->recv_conn[i]->shadow;
+    if (((lane->step.recv_links >> i) & 1) != 0) shadow->freed = shadow->read = shadow->reading = shadow->reading + 1;
+  }
+  return NULL;
+}
+
+const char *emu_check_before(struct emu_lane *emu, uint32_t action) {
+  const bool slots = emu->lane.work->proto == PROTO_SIMPLE;
+  switch (action) {
+    case LANE_BEGIN: return check_begin(emu);
+    case LANE_FINISH: return check_finish(emu);
+    case LANE_LINES: return check_lines_open(emu);
+    case LANE_POST: return slots ? check_post(emu) : check_lines_post(emu);
+    default: return NULL;
+  }
+}
+
+const char *emu_check_after(struct emu_lane *emu, uint32_t action) {
+  const struct lane *lane = &emu->lane;
+  if (action != LANE_POST) return NULL;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++)
+    if (emu->recv_conn[i]->fifo->head != emu->recv_conn[i]->shadow.freed)
+      return check_failed(emu->recv_conn[i], emu->recv_conn[i]->fifo->head, "head is not the number of steps that were freed");
+  for (uint32_t i = 0; i < lane->work->send_count && lane->work->proto == PROTO_SIMPLE; i++)
+    if (lane->send[i].posted != emu->send_conn[i]->shadow.announced ||
+        (lane->posted > 0 && emu->send_conn[i]->fifo->tail > emu->send_conn[i]->shadow.announced))
+      return check_failed(emu->send_conn[i], emu->send_conn[i]->fifo->tail, "tail is not the number of steps that were announced");
+  return NULL;
+}

@@ -1,0 +1,274 @@
+/* device_ops.c: the emulator behind the host seam (backend.h). Thin: takes the lock, translates CUDA's numbers into results. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/emu/block.h"
+#include "base/log.h"
+#include "base/os.h"
+
+static ncclResult_t cuda_result(int error, const char *what) {
+  if (error == 0) return ncclSuccess;
+  return log_fail(error == 1 ? ncclInvalidArgument : ncclUnhandledCudaError, "emulated device: %s failed with CUDA error %d%s", what,
+                  error, error == 2 ? " (out of memory)" : error == 400 ? " (invalid stream handle)" : "");
+}
+
+static ncclResult_t emu_device_count(uint32_t *count) {
+  *count = emu_options()->device_count;
+  return ncclSuccess;
+}
+
+static ncclResult_t emu_ops_device_current(uint32_t *device_index) {
+  *device_index = emu_device_current();
+  return ncclSuccess;
+}
+
+static ncclResult_t emu_ops_device_select(uint32_t device_index) {
+  return cuda_result(emu_device_select(device_index), "selecting the device");
+}
+
+static ncclResult_t emu_device_info(uint32_t device_index, struct device_info *info) {
+  if (device_index >= emu_options()->device_count)
+    return log_fail(ncclInvalidArgument, "emulated device %" PRIu32 " does not exist; TUTTI_EMU=devices=%" PRIu32 " would add it",
+                    device_index, device_index + 1);
+  memset(info, 0, sizeof *info);
+  snprintf(info->name, sizeof info->name, "tutti emulated GPU");
+  snprintf(info->bus_id, sizeof info->bus_id, "0000:%02x:00.0", 1 + (device_index & 0xfe));
+  info->capability = 90;
+  info->memory_bytes = EMU_DEVICE_MEMORY_BYTES;
+  return ncclSuccess;
+}
+
+static ncclResult_t emu_device_reach(uint32_t from, uint32_t to, bool *reach) {
+  (void)from;
+  (void)to;
+  *reach = emu_options()->direct;
+  return ncclSuccess;
+}
+
+static uint32_t round_up(uint32_t value, uint32_t unit) { return (value + unit - 1) / unit * unit; }
+
+/* Production sizes, or the tiny ones asked for: a chunk of `chunk` bytes must fit the chunk's slots. */
+static ncclResult_t emu_device_limits(struct plan_limits *limits) {
+  const struct emu_options *o = emu_options();
+  memset(limits, 0, sizeof *limits);
+  limits->slots = o->slots != 0 ? o->slots : FIFO_SLOTS_MAX;
+  limits->chunk_bytes = o->chunk_bytes;
+  limits->step_bytes[PROTO_SIMPLE] = 524288;
+  limits->step_bytes[PROTO_LL] = 65536;
+  limits->step_bytes[PROTO_LL128] = 614400;
+  limits->p2p_chunk_bytes = 524288;
+  if (o->chunk_bytes != 0) {
+    const uint32_t chunk_steps = chunk_steps_of_slots(limits->slots);
+    limits->step_bytes[PROTO_SIMPLE] = round_up((o->chunk_bytes + chunk_steps - 1) / chunk_steps, 16);
+    limits->step_bytes[PROTO_LL] = round_up(2 * o->chunk_bytes, 16);
+    limits->step_bytes[PROTO_LL128] = round_up(o->chunk_bytes, 120) / 120 * 128;
+    limits->p2p_chunk_bytes = o->chunk_bytes;
+  }
+  limits->channel_count = o->channel_count != 0 ? o->channel_count : 2;
+  limits->p2p_channel_count = 1;
+  while (limits->p2p_channel_count < limits->channel_count) limits->p2p_channel_count *= 2;
+  limits->p2p_channels_per_peer = limits->p2p_channel_count < 2 ? 1 : 2;
+  limits->flag_bits = o->flag_bits != 0 ? o->flag_bits : 32;
+  limits->direct = o->direct;
+  return ncclSuccess;
+}
+
+static ncclResult_t emu_ops_memory_alloc(uint32_t device_index, size_t bytes, void **pointer) {
+  return cuda_result(emu_memory_alloc(device_index, bytes, pointer), "allocating device memory");
+}
+
+static ncclResult_t emu_ops_memory_free(void *pointer) { return cuda_result(emu_memory_free(pointer), "freeing device memory"); }
+
+static ncclResult_t emu_memory_query(const void *pointer, struct pointer_info *info) {
+  struct emu_allocation allocation;
+  memset(info, 0, sizeof *info);
+  if (!emu_memory_find(pointer, &allocation)) return ncclSuccess;
+  info->kind = allocation.kind == 1 ? POINTER_HOST : allocation.kind == 2 ? POINTER_DEVICE : POINTER_MANAGED;
+  info->device_index = allocation.device_index;
+  info->base = allocation.base;
+  info->bytes = allocation.bytes;
+  return ncclSuccess;
+}
+
+static ncclResult_t emu_memory_read(void *host, const void *device, size_t bytes) {
+  memcpy(host, device, bytes);
+  return ncclSuccess;
+}
+
+/* ---- communicators ---- */
+
+static ncclResult_t emu_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
+  struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
+  if (fresh == NULL) return log_fail(ncclSystemError, "rank %" PRIu32 ": out of memory", config->rank);
+  fresh->config = *config;
+  snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
+  fresh->config.name = fresh->name;
+  fresh->memory_bytes = sizeof *fresh;
+  emu_lock();
+  fresh->next = emu_comms;
+  emu_comms = fresh;
+  emu_owner_set(&fresh->owner);
+  emu_unlock();
+  *comm = fresh;
+  return ncclSuccess;
+}
+
+static bool comm_is_idle(void *argument) {
+  const struct device_comm *comm = (const struct device_comm *)argument;
+  return comm->turn == comm->launches;
+}
+
+static void emu_comm_close(struct device_comm *comm) {
+  if (comm == NULL) return;
+  emu_lock();
+  emu_wait(comm_is_idle, comm, 0);
+  if (comm->kernel_count > 0)
+    log_warn("%s: rank %" PRIu32 " is destroyed while %" PRIu32 " kernels of it are held by graphs; destroy those graphs first",
+             comm->name, comm->config.rank, comm->kernel_count);
+  struct device_comm **place = &emu_comms;
+  while (*place != comm) place = &(*place)->next;
+  *place = comm->next;
+  emu_owner_clear(&comm->owner);
+  emu_conn_close_all(comm);
+  emu_changed();
+  comm->closed = true;
+  __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED); /* a graph that is launched later runs empty */
+  if (comm->kernel_count == 0) os_free(comm); /* else the last kernel frees it */
+  emu_unlock();
+}
+
+static void emu_comm_own(struct device_comm *comm) {
+  emu_lock();
+  emu_owner_set(&comm->owner);
+  emu_unlock();
+}
+
+static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
+                                     uint32_t conn_index, uint8_t proto) {
+  emu_lock();
+  const ncclResult_t result = emu_conn_open(sender, receiver, channel_index, conn_index, proto);
+  emu_unlock();
+  return result;
+}
+
+static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
+  emu_lock();
+  *bytes = comm->memory_bytes;
+  emu_unlock();
+  return ncclSuccess;
+}
+
+static void emu_comm_abort(struct device_comm *comm) {
+  emu_lock();
+  emu_comm_abort_rank(comm);
+  emu_unlock();
+}
+
+static ncclResult_t emu_comm_error(struct device_comm *comm) {
+  emu_lock();
+  const ncclResult_t error = comm->error;
+  emu_unlock();
+  return error;
+}
+
+static bool emu_comm_idle(struct device_comm *comm) {
+  emu_lock();
+  const bool idle = comm_is_idle(comm);
+  emu_unlock();
+  return idle;
+}
+
+/* ---- launching ---- */
+
+static int launch_on(struct device_comm *comm, const struct plan *plan, const device_stream *streams, uint32_t stream_count) {
+  struct emu_stream *first = emu_stream_find(streams[0]);
+  struct emu_stream *others[LAUNCH_STREAMS_MAX];
+  if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return 400;
+  for (uint32_t i = 1; i < stream_count; i++)
+    if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return 400;
+  struct emu_kernel *kernel = emu_launch_create(comm, plan);
+  if (kernel == NULL) return 2;
+  const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
+  emu_kernel_drop(kernel);
+  return error;
+}
+
+/* Default-stream names mean the rank's device, whatever device the calling thread has selected. */
+static ncclResult_t emu_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
+                               uint32_t stream_count) {
+  const uint32_t selected = emu_device_current();
+  emu_device_select(comm->config.device_index);
+  emu_lock();
+  emu_owner_set(&comm->owner);
+  const int error = launch_on(comm, plan, streams, stream_count);
+  emu_unlock();
+  emu_device_select(selected);
+  return cuda_result(error, "launching a kernel");
+}
+
+static ncclResult_t emu_stream_capture(device_stream stream, uint64_t *graph_id) {
+  emu_lock();
+  const struct emu_stream *found = emu_stream_find(stream);
+  if (found != NULL) *graph_id = emu_stream_capture_id(found);
+  emu_unlock();
+  return found != NULL ? ncclSuccess
+                       : log_fail(ncclInvalidArgument, "stream %p is not a stream of this process", stream);
+}
+
+static ncclResult_t emu_wait_until(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
+  emu_lock();
+  const ncclResult_t result = emu_wait(done, argument, deadline_ms);
+  emu_unlock();
+  return result;
+}
+
+static bool never(void *argument) {
+  (void)argument;
+  return false;
+}
+
+#define PROGRESS_MOVES 256
+
+static void emu_progress(void) {
+  emu_lock();
+  emu_poll(never, NULL, PROGRESS_MOVES);
+  emu_unlock();
+}
+
+static void emu_ops_unlock(void) {
+  emu_changed();
+  emu_unlock();
+}
+
+const struct device_ops *emu_device_ops(void) {
+  static const struct device_ops ops = {
+    .size = sizeof(struct device_ops),
+    .name = "emu",
+    .device_count = emu_device_count,
+    .device_current = emu_ops_device_current,
+    .device_select = emu_ops_device_select,
+    .device_info = emu_device_info,
+    .device_reach = emu_device_reach,
+    .device_limits = emu_device_limits,
+    .memory_alloc = emu_ops_memory_alloc,
+    .memory_free = emu_ops_memory_free,
+    .memory_query = emu_memory_query,
+    .memory_read = emu_memory_read,
+    .comm_open = emu_comm_open,
+    .comm_close = emu_comm_close,
+    .comm_own = emu_comm_own,
+    .comm_connect = emu_comm_connect,
+    .comm_memory = emu_comm_memory,
+    .comm_abort = emu_comm_abort,
+    .comm_error = emu_comm_error,
+    .comm_idle = emu_comm_idle,
+    .launch = emu_launch,
+    .stream_capture = emu_stream_capture,
+    .wait_until = emu_wait_until,
+    .progress = emu_progress,
+    .lock = emu_lock,
+    .unlock = emu_ops_unlock,
+  };
+  return &ops;
+}

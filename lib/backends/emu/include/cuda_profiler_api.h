@@ -1,0 +1,13 @@
+/* cuda_profiler_api.h: profiler switches; accepted and without effect. */
+#ifndef TUTTI_EMU_CUDA_PROFILER_API_H
+#define TUTTI_EMU_CUDA_PROFILER_API_H
+#include "cuda_runtime_api.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+cudaError_t cudaProfilerStart(void);
+cudaError_t cudaProfilerStop(void);
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,249 @@
+/* options.c: the emulator's settings, where they come from, and its trace and counters. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/emu/block.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "trace/trace.h"
+#include "tutti.h"
+
+#define EMU_DEVICES_DEFAULT 8
+#define EMU_DEVICES_MAX 4096
+#define EMU_SPAN_LINES PRIM_FRAGMENT_LINES
+
+static struct emu_options options;
+static int options_loaded;   /* atomic */
+static os_mutex options_lock = OS_MUTEX_INITIALIZER;
+
+static struct trace_writer *trace_file;
+struct emu_meter emu_meter;
+
+enum option_id {
+  OPTION_MODE, OPTION_RULE, OPTION_DEVICES, OPTION_SLOTS, OPTION_CHUNK, OPTION_CHANNELS, OPTION_FLAG_BITS, OPTION_DEPTH,
+  OPTION_LAG, OPTION_SPAN, OPTION_DIRECT, OPTION_COUNT
+};
+
+/* The keys of TUTTI_EMU with their bounds; words stand for numbers where a key has names. */
+static const struct option_row {
+  const char *name;
+  uint32_t lowest, highest;
+  const char *words[4];      /* words[i] means value i */
+} option_rows[OPTION_COUNT] = {
+  {"mode", 0, 1, {"guarded", "threads", NULL, NULL}},
+  {"rule", 0, 2, {"random", "priority", "round_robin", NULL}},
+  {"devices", 1, EMU_DEVICES_MAX, {NULL, NULL, NULL, NULL}},
+  {"slots", 1, FIFO_SLOTS_MAX, {NULL, NULL, NULL, NULL}},
+  {"chunk", 1, 1u << 30, {NULL, NULL, NULL, NULL}},
+  {"channels", 1, PLAN_CHANNELS_MAX, {NULL, NULL, NULL, NULL}},
+  {"flag_bits", 5, 32, {NULL, NULL, NULL, NULL}},
+  {"depth", 1, LANE_DEPTH_MAX, {NULL, NULL, NULL, NULL}},
+  {"lag", 0, 100, {NULL, NULL, NULL, NULL}},
+  {"span", 1, EMU_SPAN_LINES, {NULL, NULL, NULL, NULL}},
+  {"direct", 0, 1, {NULL, NULL, NULL, NULL}},
+};
+
+static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
+  switch (id) {
+    case OPTION_MODE: o->mode = value == 0 ? EMU_GUARDED : EMU_THREADS; break;
+    case OPTION_RULE: o->rule = (enum emu_rule)value; break;
+    case OPTION_DEVICES: o->device_count = value; break;
+    case OPTION_SLOTS: o->slots = value; break;
+    case OPTION_CHUNK: o->chunk_bytes = value; break;
+    case OPTION_CHANNELS: o->channel_count = value; break;
+    case OPTION_FLAG_BITS: o->flag_bits = value; break;
+    case OPTION_DEPTH: o->depth = value; break;
+    case OPTION_LAG: o->lag = value; break;
+    case OPTION_SPAN: o->span_lines = value; break;
+    case OPTION_DIRECT: o->direct = value != 0; break;
+    case OPTION_COUNT: break;
+  }
+}
+
+static bool option_value(const struct option_row *row, const char *text, uint32_t *value) {
+  for (uint32_t word = 0; word < 4 && row->words[word] != NULL; word++) {
+    if (strcmp(text, row->words[word]) != 0) continue;
+    *value = word;
+    return true;
+  }
+  char *end;
+  const unsigned long long number = strtoull(text, &end, 10);
+  const unsigned long long scale = *end == 'K' || *end == 'k' ? 1024 : *end == 'M' || *end == 'm' ? 1048576 : 1;
+  if (scale > 1) end += 1;
+  if (row->words[0] != NULL || end == text || *end != '\0' || number > UINT32_MAX || number * scale > row->highest ||
+      number * scale < row->lowest)
+    return false;
+  *value = (uint32_t)(number * scale);
+  return true;
+}
+
+/* One key=value of TUTTI_EMU; a bad one is named and left out. */
+static void option_parse(struct emu_options *o, char *item) {
+  char *equals = strchr(item, '=');
+  if (equals != NULL) *equals = '\0';
+  for (uint32_t id = 0; id < OPTION_COUNT; id++) {
+    uint32_t value;
+    if (strcmp(item, option_rows[id].name) != 0) continue;
+    if (equals != NULL && option_value(&option_rows[id], equals + 1, &value)) option_store(o, (enum option_id)id, value);
+    else if (option_rows[id].words[0] != NULL)
+      log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s, %s%s%s", item, equals ? equals + 1 : "", option_rows[id].words[0],
+               option_rows[id].words[1], option_rows[id].words[2] ? ", " : "", option_rows[id].words[2] ? option_rows[id].words[2] : "");
+    else
+      log_warn("TUTTI_EMU: %s=%s is ignored; it takes a number from %u to %u", item, equals ? equals + 1 : "",
+               option_rows[id].lowest, option_rows[id].highest);
+    return;
+  }
+  log_warn("TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, slots, chunk, channels, flag_bits, depth, lag, "
+           "span, direct", item);
+}
+
+static uint64_t seed_of_environment(void) {
+  char *end;
+  const char *text = param_text(PARAM_TUTTI_SEED);
+  const uint64_t seed = strtoull(text, &end, 0);
+  if (end != text && *end == '\0') return seed;
+  log_warn("TUTTI_SEED: \"%s\" is not a number; using 1; give decimal or 0x hexadecimal", text);
+  return 1;
+}
+
+static struct emu_options options_of_environment(void) {
+  struct emu_options o = {EMU_GUARDED, EMU_RULE_RANDOM, 1, EMU_DEVICES_DEFAULT, 0, 0, 0, 0, 1, 0, EMU_SPAN_LINES, true};
+  o.seed = seed_of_environment();
+  char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
+  for (char *item = list == NULL ? NULL : strtok_r(list, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest))
+    option_parse(&o, item);
+  os_free(list);
+  return o;
+}
+
+static ncclResult_t trace_open(const char *path) {
+  struct trace_header header;
+  memset(&header, 0, sizeof header);
+  memcpy(header.magic, TRACE_MAGIC, sizeof header.magic);
+  header.version = TRACE_VERSION;
+  header.record_bytes = sizeof(struct trace_record);
+  header.seed = options.seed;
+  header.slots = options.slots;
+  header.flag_bits = options.flag_bits;
+  TRY(trace_writer_open(path, &header, &trace_file));
+  emu_meter.tracing = true;
+  return ncclSuccess;
+}
+
+static ncclResult_t trace_close(void) {
+  const ncclResult_t result = trace_writer_close(trace_file);
+  trace_file = NULL;
+  emu_meter.tracing = false;
+  return result;
+}
+
+static void options_apply(const struct emu_options *fresh) {
+  options = *fresh;
+  emu_meter.trace_hash = emu_meter.steps_done = 0;
+  emu_world_restart(options.seed);
+}
+
+static void options_load(void) {
+  os_mutex_lock(&options_lock);
+  if (!options_loaded) {
+    const struct emu_options fresh = options_of_environment();
+    options_apply(&fresh);
+    __atomic_store_n(&options_loaded, 1, __ATOMIC_RELEASE);
+    if (param_text(PARAM_TUTTI_TRACE)[0] != '\0' && options.mode == EMU_GUARDED) trace_open(param_text(PARAM_TUTTI_TRACE));
+  }
+  os_mutex_unlock(&options_lock);
+}
+
+const struct emu_options *emu_options(void) {
+  if (!__atomic_load_n(&options_loaded, __ATOMIC_ACQUIRE)) options_load();
+  return &options;
+}
+
+/* ---- what the library exports ---- */
+
+struct config_check { uint32_t value; enum option_id id; const char *name; };
+
+static ncclResult_t config_check(const tutti_emu_config_t *config) {
+  const struct config_check rows[] = {
+    {config->device_count, OPTION_DEVICES, "device_count"}, {config->slots, OPTION_SLOTS, "slots"},
+    {config->chunk_bytes, OPTION_CHUNK, "chunk_bytes"},     {config->channel_count, OPTION_CHANNELS, "channel_count"},
+    {config->flag_bits, OPTION_FLAG_BITS, "flag_bits"},     {config->depth, OPTION_DEPTH, "depth"},
+    {config->lag_percent, OPTION_LAG, "lag_percent"},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const struct option_row *row = &option_rows[rows[i].id];
+    if (rows[i].value != 0 && (rows[i].value < row->lowest || rows[i].value > row->highest))
+      return log_fail(ncclInvalidArgument, "tutti_emu_configure: %s is %u; it takes %u to %u", rows[i].name, rows[i].value,
+                      row->lowest, row->highest);
+  }
+  if (config->threads != 0 && config->threads != 1)
+    return log_fail(ncclInvalidArgument, "tutti_emu_configure: threads is %d; it takes 0 (guarded) or 1", config->threads);
+  return ncclSuccess;
+}
+
+static struct emu_options config_merge(const tutti_emu_config_t *config) {
+  struct emu_options o = options_of_environment();
+  if (config->seed != 0) o.seed = config->seed;
+  if (config->threads) o.mode = EMU_THREADS;
+  if (config->device_count) o.device_count = config->device_count;
+  if (config->slots) o.slots = config->slots;
+  if (config->chunk_bytes) o.chunk_bytes = config->chunk_bytes;
+  if (config->channel_count) o.channel_count = config->channel_count;
+  if (config->flag_bits) o.flag_bits = config->flag_bits;
+  if (config->depth) o.depth = config->depth;
+  if (config->lag_percent) o.lag = config->lag_percent;
+  return o;
+}
+
+ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
+  if (config == NULL || config->size != sizeof *config)
+    return log_fail(ncclInvalidArgument, "tutti_emu_configure: config is NULL or its size member is not sizeof(tutti_emu_config_t)");
+  TRY(config_check(config));
+  const struct emu_options *before = emu_options();
+  (void)before;
+  const struct emu_options fresh = config_merge(config);
+  emu_lock();
+  ncclResult_t result = ncclSuccess;
+  if (emu_comms != NULL || !emu_world_idle() || !emu_streams_restart()) {
+    result = log_fail(ncclInvalidUsage, "tutti_emu_configure: communicators or streams are in use; destroy them first");
+  } else {
+    result = trace_close();
+    options_apply(&fresh);
+    if (result == ncclSuccess && config->trace_path != NULL && fresh.mode == EMU_GUARDED) result = trace_open(config->trace_path);
+  }
+  emu_unlock();
+  return result;
+}
+
+ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats) {
+  if (stats == NULL || stats->size != sizeof *stats)
+    return log_fail(ncclInvalidArgument, "tutti_emu_stats: stats is NULL or its size member is not sizeof(tutti_emu_stats_t)");
+  emu_lock();
+  stats->moves = emu_move_count();
+  stats->steps = emu_meter.steps_done;
+  stats->trace_hash = emu_meter.trace_hash;
+  emu_unlock();
+  return ncclSuccess;
+}
+
+ncclResult_t tutti_emu_trace_close(void) {
+  emu_lock();
+  const ncclResult_t result = trace_close();
+  emu_unlock();
+  return result;
+}
+
+/* A trace that the program did not close is still whole. */
+__attribute__((destructor)) static void trace_end(void) { trace_close(); }
+
+/* ---- called at every move that is traced ---- */
+
+void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel, uint32_t lane,
+                     uint32_t chunk, uint64_t value) {
+  const struct trace_record record = {emu_move_count(), kind,  action, (uint8_t)channel, (uint8_t)lane, comm->config.rank,
+                                      (uint32_t)comm->config.comm_id, chunk, value};
+  trace_writer_put(trace_file, &record);
+}

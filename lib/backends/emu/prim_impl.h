@@ -1,0 +1,118 @@
+/* prim_impl.h (emu): the device seam over C11 atomics and the CPU's kernels. One worker a lane. A move marked `late` by the
+ * scheduler happens at its finish instead of at its begin; that is all the asynchrony a copy engine can show to others. */
+#ifndef TUTTI_BACKENDS_EMU_PRIM_IMPL_H
+#define TUTTI_BACKENDS_EMU_PRIM_IMPL_H
+
+#include <sched.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+struct prim {
+  const int *abort_flag;   /* of the rank; set by any thread */
+  bool late;               /* the move being begun is carried out at its finish; set by the scheduler before each begin */
+  uint32_t pauses;
+};
+
+#define PRIM_FRAGMENT_LINES 64
+struct prim_fragment { _Alignas(16) uint8_t data[PRIM_FRAGMENT_LINES * 120 + 120]; };
+
+PRIM_FN bool prim_leader(const struct prim *prim) { (void)prim; return true; }
+PRIM_FN void prim_barrier(const struct prim *prim) { (void)prim; }
+
+PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) { return __atomic_load_n(address, __ATOMIC_ACQUIRE); }
+PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) { __atomic_store_n(address, value, __ATOMIC_RELEASE); }
+PRIM_FN bool prim_aborted(const struct prim *prim) { return __atomic_load_n(prim->abort_flag, __ATOMIC_RELAXED) != 0; }
+
+/* Spins a little, then gives the core away: there may be more lanes than cores. */
+PRIM_FN void prim_pause(struct prim *prim) {
+  prim->pauses += 1;
+  if (prim->pauses % 64 == 0) sched_yield();
+  else __builtin_ia32_pause();
+}
+
+PRIM_FN void prim_move_begin(struct prim *prim, struct move *move) {
+  move->late = prim->late;
+  if (!move->late && move->count != 0) kernel_move(move);
+}
+
+PRIM_FN void prim_move_finish(struct prim *prim, struct move *move) {
+  (void)prim;
+  if (move->late) kernel_move(move);
+}
+
+/* LL's line is two words of {data, flag}, each stored whole; LL128's flag is stored behind the data. */
+PRIM_FN bool prim_line_flagged(uint8_t kind, const uint8_t *line, uint64_t flag) {
+  const uint64_t *words = (const uint64_t *)(const void *)line;
+  if (kind == LINE_LL128) return prim_load_acquire(&words[15]) == flag;
+  return (uint32_t)(prim_load_acquire(&words[0]) >> 32) == (uint32_t)flag &&
+         (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag;
+}
+
+PRIM_FN bool prim_line_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag) {
+  const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
+  for (uint32_t i = line_count; i-- > 0;) /* the last line is the likeliest to be missing */
+    if (!prim_line_flagged(kind, line + (size_t)i * wire_bytes, flag)) return false;
+  return true;
+}
+
+PRIM_FN void prim_line_load(uint8_t kind, const uint8_t *line, uint32_t line_count, struct prim_fragment *fragment) {
+  for (uint32_t i = 0; i < line_count; i++) {
+    if (kind == LINE_LL128) {
+      memcpy(fragment->data + (size_t)i * 120, line + (size_t)i * 128, 120);
+      continue;
+    }
+    const uint64_t *words = (const uint64_t *)(const void *)(line + (size_t)i * 16);
+    const uint64_t low = prim_load_acquire(&words[0]) & 0xffffffffu, high = prim_load_acquire(&words[1]);
+    const uint64_t both = low | high << 32;
+    memcpy(fragment->data + (size_t)i * 8, &both, 8);
+  }
+}
+
+PRIM_FN void prim_line_store(uint8_t kind, uint8_t *line, uint32_t line_count, uint64_t flag,
+                             const struct prim_fragment *fragment) {
+  for (uint32_t i = 0; i < line_count; i++) {
+    uint64_t *words = (uint64_t *)(void *)(line + (size_t)i * (kind == LINE_LL ? 16 : 128));
+    if (kind == LINE_LL128) {
+      memcpy(words, fragment->data + (size_t)i * 120, 120);
+      prim_store_release(&words[15], flag);
+      continue;
+    }
+    uint64_t both;
+    memcpy(&both, fragment->data + (size_t)i * 8, 8);
+    prim_store_release(&words[0], (both & 0xffffffffu) | flag << 32);
+    prim_store_release(&words[1], both >> 32 | flag << 32);
+  }
+}
+
+PRIM_FN void prim_fragment_zero(struct prim_fragment *fragment) { memset(fragment->data, 0, 120); }
+
+/* Own input into registers, pre-multiplied where the operator asks for it; what a last line leaves free is zero. */
+PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user, size_t bytes,
+                                const struct work *work) {
+  (void)prim;
+  memset(fragment->data + bytes, 0, 120);
+  if (work->op == OP_PRE_MUL_SUM)
+    kernel_pre_op(work->dtype, work->op, work->op_arg, fragment->data, user, bytes / work->element_bytes);
+  else
+    memcpy(fragment->data, user, bytes);
+}
+
+PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment, size_t bytes) {
+  (void)prim;
+  memcpy(user, fragment->data, bytes);
+}
+
+PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data, const struct prim_fragment *arrived,
+                                   size_t bytes, const struct work *work) {
+  (void)prim;
+  kernel_reduce(work->dtype, work->op, data->data, data->data, arrived->data, bytes / work->element_bytes);
+}
+
+PRIM_FN void prim_fragment_post(struct prim *prim, struct prim_fragment *data, size_t bytes, const struct work *work) {
+  (void)prim;
+  if (work->op == OP_SUM_POST_DIV)
+    kernel_post_op(work->dtype, work->op, work->op_arg, data->data, data->data, bytes / work->element_bytes);
+}
+
+#endif

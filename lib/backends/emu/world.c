@@ -1,0 +1,462 @@
+/* world.c: the lock, the guarded scheduler and the waiting of host threads. See world.h for the rules of the game.
+ * The ready set is an array without order: an actor is in it when it was enabled at the time it was last looked at; it leaves
+ * when it is found stuck, and whoever changes what it waits for wakes it. A move costs one draw, one predicate, one move. */
+#include "backends/emu/world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/emu/world_impl.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+
+/* A bound for the arrays below; pages are taken only as they are touched. */
+#define EMU_ACTORS_MAX (1u << 20)
+
+struct emu_owner {
+  uint32_t rank_count;       /* slots that name this thread */
+  uint32_t waiting;          /* depth of waiting calls */
+  bool ended, absent;
+  uint64_t away_since_ns;
+  struct emu_owner *next;
+};
+
+struct emu_waiter {
+  bool (*done)(void *argument);
+  void *argument;
+  uint64_t move_limit;       /* a poll gives up at this move; UINT64_MAX for a wait */
+  bool released;
+  struct emu_owner *owner;
+  struct emu_waiter *next;
+};
+
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  struct emu_actor **ready, **pending;
+  uint32_t ready_count, pending_count;
+  bool pumping, inside;      /* a thread makes moves; and it is within one, not within a call-out */
+  bool change;               /* a waiter's condition may have become true */
+  uint64_t generation;       /* counts emu_changed() and wakes: something happened while nobody pumped */
+  uint64_t random[2];
+  uint64_t moves;
+  struct emu_waiter *waiters;
+  struct emu_owner *owners;
+} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static pthread_key_t owner_key;
+static pthread_once_t world_once = PTHREAD_ONCE_INIT;
+
+static uint64_t split_mix(uint64_t *state) {
+  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/* xoroshiro128+: two words of state, a few cycles a draw. */
+static inline uint64_t random_next(void) {
+  const uint64_t a = world.random[0];
+  uint64_t b = world.random[1];
+  const uint64_t result = a + b;
+  b ^= a;
+  world.random[0] = ((a << 24) | (a >> 40)) ^ b ^ (b << 16);
+  world.random[1] = (b << 37) | (b >> 27);
+  return result;
+}
+
+static inline uint32_t random_below(uint32_t bound) {
+  return (uint32_t)(((random_next() >> 32) * bound) >> 32);
+}
+
+uint64_t emu_random(void) { return random_next(); }
+uint64_t emu_move_count(void) { return world.moves; }
+
+uint64_t emu_clock_ns(void) {
+  return emu_options()->mode == EMU_GUARDED ? world.moves * 100 : os_time_ns();
+}
+
+static void owner_thread_ended(void *value);
+
+static void world_prepare(void) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&world.changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+  pthread_key_create(&owner_key, owner_thread_ended);
+  world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
+  world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
+  if (world.ready == NULL || world.pending == NULL) abort(); /* 16 MiB of address space: nothing could work without */
+}
+
+void emu_lock(void) {
+  pthread_once(&world_once, world_prepare);
+  pthread_mutex_lock(&world.lock);
+}
+
+void emu_unlock(void) { pthread_mutex_unlock(&world.lock); }
+
+void emu_world_restart(uint64_t seed) {
+  uint64_t state = seed;
+  world.random[0] = split_mix(&state);
+  world.random[1] = split_mix(&state);
+  world.moves = 0;
+}
+
+bool emu_world_idle(void) { return world.ready_count == 0 && world.pending_count == 0 && !world.pumping; }
+
+void emu_changed(void) {
+  world.change = true;
+  world.generation += 1;
+  if (!world.inside) pthread_cond_broadcast(&world.changed);
+}
+
+/* ---- actors ---- */
+
+static void ready_add(struct emu_actor *actor) {
+  world.ready[world.ready_count] = actor;
+  world.ready_count += 1;
+  actor->ready_index = world.ready_count;
+}
+
+static void ready_drop(struct emu_actor *actor) {
+  struct emu_actor *last = world.ready[world.ready_count - 1];
+  world.ready[actor->ready_index - 1] = last;
+  last->ready_index = actor->ready_index;
+  world.ready_count -= 1;
+  actor->ready_index = 0;
+}
+
+void emu_actor_init(struct emu_actor *actor, const struct emu_actor_ops *ops, uint64_t key) {
+  actor->ops = ops;
+  actor->key = key;
+  actor->ready_index = 0;
+  actor->pending = 0;
+  actor->priority = emu_options()->rule == EMU_RULE_PRIORITY ? random_next() : 0;
+}
+
+void emu_actor_wake(struct emu_actor *actor) {
+  if (actor->ready_index != 0 || actor->pending != 0) return;
+  if (world.inside) {
+    if (actor->ops->enabled(actor)) ready_add(actor);
+    return;
+  }
+  if (emu_options()->mode != EMU_GUARDED) return;
+  world.pending[world.pending_count] = actor;
+  world.pending_count += 1;
+  actor->pending = world.pending_count;
+  emu_changed();
+}
+
+void emu_actor_remove(struct emu_actor *actor) {
+  if (actor->ready_index != 0) ready_drop(actor);
+  if (actor->pending != 0) {
+    struct emu_actor *last = world.pending[world.pending_count - 1];
+    world.pending[actor->pending - 1] = last;
+    last->pending = actor->pending;
+    world.pending_count -= 1;
+    actor->pending = 0;
+  }
+}
+
+static int actor_compare(const void *left, const void *right) {
+  const struct emu_actor *a = *(struct emu_actor *const *)left, *b = *(struct emu_actor *const *)right;
+  return a->key < b->key ? -1 : a->key > b->key;
+}
+
+/* What host threads woke enters the ready set in the order of keys, so that arrival order leaves no mark. */
+static void pending_enter(void) {
+  const uint32_t count = world.pending_count;
+  if (count == 0) return;
+  if (count > 1) qsort(world.pending, count, sizeof *world.pending, actor_compare);
+  world.pending_count = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    struct emu_actor *actor = world.pending[i];
+    actor->pending = 0;
+    if (actor->ready_index == 0 && actor->ops->enabled(actor)) ready_add(actor);
+  }
+}
+
+static struct emu_actor *pick_by_priority(void) {
+  struct emu_actor *best = world.ready[0];
+  for (uint32_t i = 1; i < world.ready_count; i++)
+    if (world.ready[i]->priority > best->priority) best = world.ready[i];
+  if (random_below(32) == 0) best->priority = random_next() >> 1; /* a change point: it may fall behind from here on */
+  return best;
+}
+
+static inline struct emu_actor *pick(enum emu_rule rule) {
+  if (rule == EMU_RULE_RANDOM) return world.ready[random_below(world.ready_count)];
+  if (rule == EMU_RULE_PRIORITY) return pick_by_priority();
+  return world.ready[world.moves % world.ready_count];
+}
+
+/* ---- waiting ---- */
+
+static uint64_t waiters_move_limit(void) {
+  uint64_t limit = UINT64_MAX;
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
+    if (!waiter->released && waiter->move_limit < limit) limit = waiter->move_limit;
+  return limit;
+}
+
+static void waiter_release(struct emu_waiter *waiter) {
+  waiter->released = true;
+  if (waiter->owner != NULL) {
+    waiter->owner->waiting -= 1;
+    if (waiter->owner->waiting == 0) waiter->owner->away_since_ns = os_time_ns();
+  }
+}
+
+/* Releases every waiter whose condition holds; true when there was one. From then on the world stands still until they wait again. */
+static bool waiters_release(void) {
+  bool any = false;
+  world.change = false;
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) {
+    if (waiter->released) continue;
+    if (world.moves >= waiter->move_limit || waiter->done(waiter->argument)) {
+      waiter_release(waiter);
+      any = true;
+    }
+  }
+  return any;
+}
+
+/* True when no thread that drives a rank is outside of a waiting call. */
+static bool owners_wait(void) {
+  for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next)
+    if (owner->rank_count > 0 && !owner->ended && !owner->absent && owner->waiting == 0) return false;
+  return true;
+}
+
+/* Makes moves until a waiter's condition holds (true) or nothing can move (false). */
+static bool pump(void) {
+  const enum emu_rule rule = emu_options()->rule;
+  uint64_t limit = waiters_move_limit();
+  bool any = false;
+  world.pumping = true;
+  pending_enter();
+  world.change = true;
+  for (;;) {
+    if (world.change || world.moves >= limit) {
+      if ((any = waiters_release())) break;
+      limit = waiters_move_limit();
+    }
+    if (world.ready_count == 0) break;
+    struct emu_actor *actor = pick(rule);
+    if (!actor->ops->enabled(actor)) {
+      ready_drop(actor);
+      continue;
+    }
+    world.moves += 1;
+    world.inside = true;
+    actor->ops->move(actor);
+    world.inside = false;
+    if (world.pending_count > 0) pending_enter(); /* woken by user code during a call-out */
+  }
+  world.pumping = false;
+  pthread_cond_broadcast(&world.changed);
+  return any;
+}
+
+void emu_call_out(void (*function)(void *argument), void *argument) {
+  const bool inside = world.inside;
+  world.inside = false;
+  pthread_mutex_unlock(&world.lock);
+  function(argument);
+  pthread_mutex_lock(&world.lock);
+  world.inside = inside;
+}
+
+static void wait_for_change(uint64_t timeout_ms) {
+  const uint64_t until = os_time_ns() + timeout_ms * 1000000u;
+  const struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+  pthread_cond_timedwait(&world.changed, &world.lock, &deadline);
+}
+
+/* The owners that stay away longer than allowed are no longer waited for; said once each. */
+static void owners_mark_absent(void) {
+  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+  for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
+    if (owner->rank_count == 0 || owner->ended || owner->absent || owner->waiting != 0) continue;
+    if (os_time_ns() - owner->away_since_ns < stall_ns) continue;
+    owner->absent = true;
+    log_warn("guarded emulator: a thread that drives %u rank(s) has made no waiting call for %lld s; going on without it, so this "
+             "run is not deterministic; let it call cudaStreamSynchronize, or raise TUTTI_STALL_SECONDS",
+             owner->rank_count, (long long)param_int(PARAM_TUTTI_STALL_SECONDS));
+  }
+}
+
+static bool threads_beyond_waiters(void) {
+  uint32_t waiting = 0;
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) waiting += 1;
+  return os_thread_count() > waiting;
+}
+
+/* Nothing can move and every owner waits. At once when no thread is left that could change that, else after a while without
+ * change, kernels that wait are declared stuck. True when something was changed by the verdict. */
+static bool verdict(uint64_t *quiet_since_ns, uint64_t *quiet_generation) {
+  if (!emu_lanes_waiting()) return false;
+  if (threads_beyond_waiters()) {
+    const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+    if (*quiet_since_ns == 0 || *quiet_generation != world.generation) {
+      *quiet_since_ns = os_time_ns();
+      *quiet_generation = world.generation;
+    }
+    if (os_time_ns() - *quiet_since_ns < stall_ns) return false;
+  }
+  emu_lanes_stop_stuck();
+  return true;
+}
+
+static struct emu_owner *owner_current(void) { return (struct emu_owner *)pthread_getspecific(owner_key); }
+
+static void waiter_enter(struct emu_waiter *waiter) {
+  waiter->owner = owner_current();
+  if (waiter->owner != NULL) {
+    waiter->owner->waiting += 1;
+    waiter->owner->absent = false;
+  }
+  waiter->next = world.waiters;
+  world.waiters = waiter;
+}
+
+static void waiter_leave(struct emu_waiter *waiter) {
+  struct emu_waiter **place = &world.waiters;
+  while (*place != waiter) place = &(*place)->next;
+  *place = waiter->next;
+  if (!waiter->released) waiter_release(waiter);
+}
+
+/* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
+static bool guarded_turn(uint64_t *quiet_since_ns, uint64_t *quiet_generation) {
+  if (!world.pumping && owners_wait()) {
+    if (world.ready_count > 0 || world.pending_count > 0 || world.change) {
+      if (pump()) return true;
+    }
+    if (verdict(quiet_since_ns, quiet_generation)) return true;
+  }
+  return false;
+}
+
+static bool nothing_can_come(const struct emu_waiter *waiter, uint64_t deadline_ms) {
+  (void)waiter;
+  return deadline_ms == 0 && !world.pumping && owners_wait() && world.ready_count == 0 && world.pending_count == 0 &&
+         !emu_lanes_waiting() && !threads_beyond_waiters();
+}
+
+static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms) {
+  const uint64_t begin_ns = os_time_ns();
+  uint64_t quiet_since_ns = 0, quiet_generation = 0;
+  while (!waiter->released) {
+    if (waiter->done(waiter->argument)) return ncclSuccess;
+    if (guarded_turn(&quiet_since_ns, &quiet_generation)) continue;
+    if (waiter->released) break;
+    if (nothing_can_come(waiter, deadline_ms))
+      return log_fail(ncclInternalError, "guarded emulator: this wait cannot end: nothing is left that could move; is an event or a "
+                      "rank missing that only another thread could bring?");
+    if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
+    wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
+    owners_mark_absent();
+  }
+  return waiter->done(waiter->argument) || waiter->move_limit != UINT64_MAX ? ncclSuccess : ncclInProgress;
+}
+
+/* Threads mode: the world moves by itself; a watch over its progress finds kernels that stand still. */
+static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
+  const uint64_t begin_ns = os_time_ns();
+  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+  uint64_t progress = emu_lanes_progress(), since_ns = begin_ns;
+  while (!done(argument)) {
+    const uint64_t now_ns = os_time_ns(), now_progress = emu_lanes_progress();
+    if (now_progress != progress || !emu_lanes_waiting()) {
+      progress = now_progress;
+      since_ns = now_ns;
+    }
+    if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
+    if (now_ns - since_ns >= stall_ns) {
+      emu_lanes_stop_stuck();
+      since_ns = now_ns;
+    }
+    wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t emu_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
+  if (done(argument)) return ncclSuccess;
+  if (emu_options()->mode == EMU_THREADS) return threads_wait(done, argument, deadline_ms);
+  struct emu_waiter waiter = {done, argument, UINT64_MAX, false, NULL, NULL};
+  waiter_enter(&waiter);
+  const ncclResult_t result = guarded_wait(&waiter, deadline_ms);
+  waiter_leave(&waiter);
+  return result;
+}
+
+void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count) {
+  if (done(argument)) return;
+  if (emu_options()->mode == EMU_THREADS) {
+    emu_unlock();
+    os_yield();
+    emu_lock();
+    return;
+  }
+  struct emu_waiter waiter = {done, argument, world.moves + move_count, false, NULL, NULL};
+  uint64_t quiet_since_ns = 0, quiet_generation = 0;
+  waiter_enter(&waiter);
+  if (!guarded_turn(&quiet_since_ns, &quiet_generation) && !waiter.released) wait_for_change(1);
+  waiter_leave(&waiter);
+}
+
+/* ---- owners ---- */
+
+static void owner_unlink(struct emu_owner *owner) {
+  struct emu_owner **place = &world.owners;
+  while (*place != owner) place = &(*place)->next;
+  *place = owner->next;
+  os_free(owner);
+}
+
+/* A thread that ended drives nothing any more; its slots still point here until they are set or cleared. */
+static void owner_thread_ended(void *value) {
+  struct emu_owner *owner = (struct emu_owner *)value;
+  emu_lock();
+  owner->ended = true;
+  if (owner->rank_count == 0) owner_unlink(owner);
+  emu_changed();
+  emu_unlock();
+}
+
+void emu_owner_clear(struct emu_owner **slot) {
+  struct emu_owner *owner = *slot;
+  *slot = NULL;
+  if (owner == NULL) return;
+  owner->rank_count -= 1;
+  if (owner->rank_count > 0) return;
+  if (owner->ended) {
+    owner_unlink(owner);
+  } else if (owner == owner_current()) {
+    pthread_setspecific(owner_key, NULL);
+    if (owner->waiting == 0) owner_unlink(owner);
+    else owner->ended = true;
+  }
+}
+
+void emu_owner_set(struct emu_owner **slot) {
+  struct emu_owner *owner = owner_current();
+  if (owner != NULL && *slot == owner) return;
+  emu_owner_clear(slot);
+  if (owner == NULL) {
+    owner = (struct emu_owner *)os_alloc(sizeof *owner);
+    if (owner == NULL) return; /* the rank is then driven by nobody in particular: less strict, still correct */
+    owner->next = world.owners;
+    world.owners = owner;
+    owner->away_since_ns = os_time_ns();
+    pthread_setspecific(owner_key, owner);
+  }
+  owner->rank_count += 1;
+  *slot = owner;
+  emu_changed();
+}

@@ -1,0 +1,210 @@
+/* os.c: memory, clock, environment, files and threads over libc and Linux.
+ * Promises: every allocation is counted, and one chosen allocation can be made to fail, from any thread.
+ * Knows nothing of the rest of the library: it logs nothing and returns no ncclResult_t. */
+#include "base/os.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+#define NS_PER_SECOND 1000000000ull
+
+/* The n-th allocation of the process fails when n equals alloc_fail_index; 0 is no allocation's number. */
+static atomic_uint_fast64_t alloc_count;
+static atomic_uint_fast64_t alloc_live;
+static atomic_uint_fast64_t alloc_fail_index;
+
+/* Takes the next allocation's number; false when a test asked for this one to fail. */
+static bool alloc_admit(void) {
+  uint64_t index = atomic_fetch_add(&alloc_count, 1) + 1;
+  if (index != atomic_load(&alloc_fail_index)) return true;
+  errno = ENOMEM;
+  return false;
+}
+
+void *os_alloc(size_t bytes) {
+  if (!alloc_admit()) return NULL;
+  void *pointer = calloc(1, bytes > 0 ? bytes : 1);
+  if (pointer) atomic_fetch_add(&alloc_live, 1);
+  return pointer;
+}
+
+void *os_realloc(void *pointer, size_t bytes) {
+  if (!alloc_admit()) return NULL;
+  void *grown = realloc(pointer, bytes > 0 ? bytes : 1);
+  if (grown && !pointer) atomic_fetch_add(&alloc_live, 1);
+  return grown;
+}
+
+void os_free(void *pointer) {
+  if (!pointer) return;
+  atomic_fetch_sub(&alloc_live, 1);
+  free(pointer);
+}
+
+char *os_strdup(const char *text) {
+  size_t bytes = strlen(text) + 1;
+  char *copy = (char *)os_alloc(bytes);
+  if (copy) memcpy(copy, text, bytes);
+  return copy;
+}
+
+/* mmap rejects a length of 0; the pair below must agree on what is mapped instead. */
+static size_t pages_bytes(size_t bytes) { return bytes > 0 ? bytes : 1; }
+
+void *os_pages_map(size_t bytes) {
+  if (!alloc_admit()) return NULL;
+  void *pointer = mmap(NULL, pages_bytes(bytes), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pointer == MAP_FAILED) return NULL;
+  atomic_fetch_add(&alloc_live, 1);
+  return pointer;
+}
+
+void os_pages_unmap(void *pointer, size_t bytes) {
+  if (!pointer) return;
+  munmap(pointer, pages_bytes(bytes));
+  atomic_fetch_sub(&alloc_live, 1);
+}
+
+void os_alloc_fail_at(uint64_t k) {
+  atomic_store(&alloc_fail_index, k == 0 ? 0 : atomic_load(&alloc_count) + k);
+}
+
+uint64_t os_alloc_count(void) { return atomic_load(&alloc_count); }
+
+uint64_t os_alloc_live(void) { return atomic_load(&alloc_live); }
+
+uint64_t os_time_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+/* The kernel's generator fails only on kernels older than it; two calls must differ even there. */
+uint64_t os_entropy(void) {
+  static atomic_uint_fast64_t fallback_count;
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) == (ssize_t)sizeof bits) return bits;
+  uint64_t mixed = os_time_ns() ^ ((uint64_t)os_pid() << 40) ^ (uint64_t)(uintptr_t)&bits;
+  mixed += (atomic_fetch_add(&fallback_count, 1) + 1) * 0x9e3779b97f4a7c15ull;
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
+  return mixed ^ (mixed >> 31);
+}
+
+const char *os_env(const char *name) { return getenv(name); }
+
+const char *const *os_environ(void) { return (const char *const *)environ; }
+
+void os_sleep_ms(unsigned ms) {
+  struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
+
+void os_yield(void) { sched_yield(); }
+
+int os_pid(void) { return (int)getpid(); }
+
+long os_tid(void) { return (long)syscall(SYS_gettid); }
+
+void os_host_name(char *out, size_t out_bytes) {
+  if (out_bytes == 0) return;
+  if (gethostname(out, out_bytes) != 0 || out[0] == '\0') snprintf(out, out_bytes, "unknown");
+  out[out_bytes - 1] = '\0'; /* gethostname need not end a name that it cut */
+}
+
+/* Reads until the end of the file: files under /proc and pipes have no size to ask for. */
+static char *file_read_all(FILE *file, size_t *bytes) {
+  size_t used = 0, room = 4096;
+  char *text = (char *)os_alloc(room);
+  while (text) {
+    used += fread(text + used, 1, room - 1 - used, file);
+    if (used < room - 1) break;
+    char *grown = (char *)os_realloc(text, room * 2);
+    if (!grown) os_free(text);
+    text = grown;
+    room *= 2;
+  }
+  if (text && ferror(file)) {
+    os_free(text);
+    return NULL;
+  }
+  if (!text) return NULL;
+  text[used] = '\0';
+  if (bytes) *bytes = used;
+  return text;
+}
+
+char *os_file_read(const char *path, size_t *bytes) {
+  FILE *file = fopen(path, "re");
+  if (!file) return NULL;
+  char *text = file_read_all(file, bytes);
+  int cause = errno;
+  fclose(file);
+  errno = cause;
+  return text;
+}
+
+void os_mutex_init(os_mutex *mutex) { pthread_mutex_init(mutex, NULL); }
+
+void os_mutex_destroy(os_mutex *mutex) { pthread_mutex_destroy(mutex); }
+
+void os_mutex_lock(os_mutex *mutex) { pthread_mutex_lock(mutex); }
+
+void os_mutex_unlock(os_mutex *mutex) { pthread_mutex_unlock(mutex); }
+
+void os_cond_init(os_cond *cond) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(cond, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+void os_cond_destroy(os_cond *cond) { pthread_cond_destroy(cond); }
+
+void os_cond_wait(os_cond *cond, os_mutex *mutex) { pthread_cond_wait(cond, mutex); }
+
+bool os_cond_wait_until(os_cond *cond, os_mutex *mutex, uint64_t deadline_ns) {
+  struct timespec deadline;
+  deadline.tv_sec = (time_t)(deadline_ns / NS_PER_SECOND);
+  deadline.tv_nsec = (long)(deadline_ns % NS_PER_SECOND);
+  return pthread_cond_timedwait(cond, mutex, &deadline) != ETIMEDOUT;
+}
+
+void os_cond_broadcast(os_cond *cond) { pthread_cond_broadcast(cond); }
+
+/* The library's threads take no signals: a program's handlers run on the program's own threads. */
+bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failed = pthread_create(thread, NULL, body, argument);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return failed == 0;
+}
+
+void os_thread_join(os_thread thread) { pthread_join(thread, NULL); }
+
+uint32_t os_thread_count(void) {
+  uint32_t count = 0;
+  DIR *folder = opendir("/proc/self/task");
+  if (folder == NULL) return 1;
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) count += entry->d_name[0] != '.';
+  closedir(folder);
+  return count > 0 ? count : 1;
+}

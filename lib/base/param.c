@@ -1,0 +1,328 @@
+/* param.c: reads the settings of params.def from the environment and the settings files, once.
+ * Promises: the first source that gives a valid value wins, in the order environment, user's file,
+ * /etc/nccl.conf; what is wrong is told once, and never stops the program; nothing is allocated that outlives
+ * the reading. Does not know what a setting does, nor which values a text may have: the code that uses it
+ * checks those. */
+#include "base/param.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+
+#define SYSTEM_FILE "/etc/nccl.conf"
+#define USER_FILE_NAME ".nccl.conf"
+
+#define PATH_BYTES 4096
+#define VALUES_BYTES 16384
+#define NAME_BYTES 64
+#define NOTICE_BYTES 384
+#define NOTICE_LIMIT 24
+
+#define TEXT_ROW 0, 0, 0
+static const struct param_row rows[PARAM_COUNT] = {
+#define PARAM(id, name, kind, initial, lowest, highest, help) \
+  {name, help, "", PARAM_##kind, (initial), (lowest), (highest)},
+#define PARAM_STR(id, name, initial, help) {name, help, initial, PARAM_TEXT, TEXT_ROW},
+#include "base/params.def"
+#undef PARAM
+#undef PARAM_STR
+};
+
+struct param_value {
+  const char *source; /* NULL: nobody set it */
+  const char *text;   /* as it was spelled */
+  int64_t number;
+};
+
+/* Written by param_load under the mutex before `loaded`; read-only afterwards, until param_reset. */
+static os_mutex load_mutex = OS_MUTEX_INITIALIZER;
+static atomic_bool loaded;
+static atomic_bool report_due;
+static struct param_value values[PARAM_COUNT];
+static char value_texts[VALUES_BYTES];
+static size_t value_texts_used;
+static char user_file[PATH_BYTES];
+static char notices[NOTICE_LIMIT][NOTICE_BYTES];
+static unsigned notice_count; /* may exceed NOTICE_LIMIT: the rest is only counted */
+
+/* Remembers a warning for param_report: while the table is being read the log cannot be asked for
+ * anything. */
+static void notice_add(const char *format, ...) LOG_FORMAT(1, 2);
+static void notice_add(const char *format, ...) {
+  unsigned index = notice_count++;
+  if (index >= NOTICE_LIMIT) return;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(notices[index], NOTICE_BYTES, format, arguments);
+  va_end(arguments);
+}
+
+/* A copy that lives as long as the table; NULL when the room for texts is used up. */
+static const char *value_text_keep(const char *text, size_t length) {
+  if (length >= VALUES_BYTES - value_texts_used) return NULL;
+  char *copy = value_texts + value_texts_used;
+  memcpy(copy, text, length);
+  copy[length] = '\0';
+  value_texts_used += length + 1;
+  return copy;
+}
+
+/* Multiplier of a size's suffix, 0 for a text that is none. */
+static int64_t suffix_multiplier(const char *suffix) {
+  if (suffix[0] == '\0') return 1;
+  if (suffix[1] != '\0') return 0;
+  switch (suffix[0]) {
+    case 'k': case 'K': return 1ll << 10;
+    case 'm': case 'M': return 1ll << 20;
+    case 'g': case 'G': return 1ll << 30;
+    default: return 0;
+  }
+}
+
+/* Decimal, 0x hexadecimal or 0 octal, with a suffix where the kind allows it. False for anything else. */
+static bool number_parse(const char *text, enum param_kind kind, int64_t *number) {
+  char *end;
+  errno = 0;
+  long long parsed = strtoll(text, &end, 0);
+  if (end == text || errno != 0) return false;
+  int64_t multiplier = kind == PARAM_BYTES ? suffix_multiplier(end) : *end == '\0';
+  return multiplier != 0 && !__builtin_mul_overflow((int64_t)parsed, multiplier, number);
+}
+
+/* Gives a row its value, unless an earlier source did. An empty text counts as unset, as in NCCL. */
+static void value_set(enum param_id id, const char *text, size_t length, const char *source,
+                      const char *where) {
+  const struct param_row *row = &rows[id];
+  struct param_value value = {source, NULL, 0};
+  if (values[id].source || length == 0) return;
+  value.text = value_text_keep(text, length);
+  if (!value.text) {
+    notice_add("%s: no room for the value of %s (%zu bytes); it is ignored", where, row->name, length);
+    return;
+  }
+  if (row->kind != PARAM_TEXT && !number_parse(value.text, row->kind, &value.number)) {
+    notice_add("%s: %s=%s is no %s; it is ignored, and %lld stays", where, row->name, value.text,
+               row->kind == PARAM_BYTES ? "size (a number, or one with K, M or G)" : "whole number",
+               (long long)row->initial);
+    return;
+  }
+  if (row->kind != PARAM_TEXT && (value.number < row->lowest || value.number > row->highest)) {
+    notice_add("%s: %s=%s is outside %lld..%lld; it is ignored, and %lld stays", where, row->name, value.text,
+               (long long)row->lowest, (long long)row->highest, (long long)row->initial);
+    return;
+  }
+  values[id] = value;
+}
+
+/* Row with this name, PARAM_COUNT when there is none. */
+static enum param_id row_find(const char *name, size_t length) {
+  int id = 0;
+  while (id < PARAM_COUNT && (strlen(rows[id].name) != length || memcmp(rows[id].name, name, length))) id++;
+  return (enum param_id)id;
+}
+
+/* Least number of letters to insert, delete, change, or swap with a neighbour (Damerau, restricted). */
+static unsigned edit_distance(const char *a, const char *b) {
+  unsigned table[3][NAME_BYTES + 1];
+  size_t b_length = strlen(b);
+  unsigned *before = table[0], *above = table[1], *here = table[2];
+  for (size_t j = 0; j <= b_length; j++) above[j] = (unsigned)j;
+  for (size_t i = 1; a[i - 1]; i++) {
+    here[0] = (unsigned)i;
+    for (size_t j = 1; j <= b_length; j++) {
+      unsigned least = above[j - 1] + (a[i - 1] != b[j - 1]);
+      if (above[j] + 1 < least) least = above[j] + 1;
+      if (here[j - 1] + 1 < least) least = here[j - 1] + 1;
+      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      here[j] = swapped && before[j - 2] + 1 < least ? before[j - 2] + 1 : least;
+    }
+    unsigned *free_row = before;
+    before = above;
+    above = here;
+    here = free_row;
+  }
+  return above[b_length];
+}
+
+static const char *nearest_name(const char *name) {
+  const char *nearest = rows[0].name;
+  unsigned least = ~0u;
+  for (int id = 0; id < PARAM_COUNT; id++) {
+    unsigned distance = edit_distance(name, rows[id].name);
+    if (distance < least) nearest = rows[id].name;
+    if (distance < least) least = distance;
+  }
+  return nearest;
+}
+
+/* Names that begin NCCL_ or TUTTI_ and are other programs': build scripts, container images, plugins, old
+ * frameworks. */
+static bool name_is_foreign(const char *name) {
+  static const char *const prefixes[] = {"NCCL_TESTS_", "NCCL_OFI_", "NCCL_FASTRAK_", "NCCL_UCX_",
+                                         "NCCL_INSPECTOR_"};
+  static const char *const exact[] = {
+    "NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "NCCL_DIR", "NCCL_VERSION", "NCCL_INCLUDE_DIR", "NCCL_LIB_DIR",
+    "NCCL_LIBRARY", "NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DESYNC_DEBUG"};
+  if (strncmp(name, "NCCL_", 5) != 0 && strncmp(name, "TUTTI_", 6) != 0) return true;
+  for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+    if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return true;
+  }
+  for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
+    if (strcmp(name, exact[i]) == 0) return true;
+  }
+  return false;
+}
+
+static void unknown_name_tell(const char *text, size_t length, const char *where) {
+  char name[NAME_BYTES];
+  snprintf(name, sizeof name, "%.*s", (int)(length < NAME_BYTES ? length : NAME_BYTES - 1), text);
+  if (name_is_foreign(name)) return;
+  notice_add("%s: %s is no known setting and is ignored; did you mean %s? `tutti help params` lists them all",
+             where, name, nearest_name(name));
+}
+
+static void environment_read(void) {
+  for (const char *const *entry = os_environ(); entry && *entry; entry++) {
+    const char *equals = strchr(*entry, '=');
+    size_t length = equals ? (size_t)(equals - *entry) : 0;
+    if (strncmp(*entry, "NCCL_", 5) != 0 && strncmp(*entry, "TUTTI_", 6) != 0) continue;
+    enum param_id id = row_find(*entry, length);
+    if (id == PARAM_COUNT) unknown_name_tell(*entry, length, "environment");
+    else value_set(id, equals + 1, strlen(equals + 1), "environment", "environment");
+  }
+}
+
+static bool is_blank(char letter) { return letter == ' ' || letter == '\t' || letter == '\r'; }
+
+static const char *blank_skip(const char *begin, const char *end) {
+  while (begin < end && is_blank(*begin)) begin++;
+  return begin;
+}
+
+static const char *blank_trim(const char *begin, const char *end) {
+  while (end > begin && is_blank(end[-1])) end--;
+  return end;
+}
+
+/* One line of a settings file: blank, "# comment", or "NAME=value" with spaces around either part. */
+static void file_line_read(const char *begin, const char *end, const char *path, unsigned line) {
+  char where[PATH_BYTES + 16];
+  snprintf(where, sizeof where, "%s:%u", path, line);
+  begin = blank_skip(begin, end);
+  end = blank_trim(begin, end);
+  if (begin == end || *begin == '#') return;
+  const char *equals = (const char *)memchr(begin, '=', (size_t)(end - begin));
+  const char *name_end = equals ? blank_trim(begin, equals) : begin;
+  if (name_end == begin) {
+    notice_add("%s: \"%.*s\" is not of the form NAME=value; it is ignored", where, (int)(end - begin), begin);
+    return;
+  }
+  const char *value = blank_skip(equals + 1, end);
+  enum param_id id = row_find(begin, (size_t)(name_end - begin));
+  if (id == PARAM_COUNT) unknown_name_tell(begin, (size_t)(name_end - begin), where);
+  else value_set(id, value, (size_t)(end - value), path, where);
+}
+
+/* A file that is not there is no fault, unless somebody named it. */
+static void file_read(const char *path, bool must_exist) {
+  char *text = os_file_read(path, NULL);
+  if (!text) {
+    bool silent = !must_exist && (errno == ENOENT || errno == ENOTDIR);
+    if (!silent) notice_add("cannot read the settings file %s: %s; check NCCL_CONF_FILE", path,
+                            strerror(errno));
+    return;
+  }
+  unsigned line = 1;
+  for (const char *begin = text; *begin; line++) {
+    size_t length = strcspn(begin, "\n");
+    file_line_read(begin, begin + length, path, line);
+    begin += length + (begin[length] == '\n');
+  }
+  os_free(text);
+}
+
+static void files_read(void) {
+  const char *home = os_env("HOME");
+  bool named = values[PARAM_CONF_FILE].source != NULL;
+  if (named) snprintf(user_file, sizeof user_file, "%s", values[PARAM_CONF_FILE].text);
+  else snprintf(user_file, sizeof user_file, "%s/" USER_FILE_NAME, home ? home : "");
+  if (named || home) file_read(user_file, named);
+  file_read(SYSTEM_FILE, false);
+}
+
+static void param_load(void) {
+  os_mutex_lock(&load_mutex);
+  if (!atomic_load(&loaded)) {
+    memset(values, 0, sizeof values);
+    value_texts_used = 0;
+    notice_count = 0;
+    environment_read();
+    files_read();
+    atomic_store(&report_due, true);
+    atomic_store(&loaded, true);
+  }
+  os_mutex_unlock(&load_mutex);
+}
+
+static void param_prepare(void) {
+  if (!atomic_load_explicit(&loaded, memory_order_acquire)) param_load();
+  if (atomic_load_explicit(&report_due, memory_order_relaxed)) param_report();
+}
+
+void param_report(void) {
+  if (!atomic_exchange(&report_due, false)) return;
+  for (int id = 0; id < PARAM_COUNT; id++) {
+    const struct param_value *value = &values[id];
+    if (!value->source) continue;
+    bool not_yet = strncmp(rows[id].help, PARAM_NOT_YET, strlen(PARAM_NOT_YET)) == 0;
+    log_info(LOG_ENV, "%s set by %s to %s%s", rows[id].name, value->source, value->text,
+             not_yet ? ": not implemented, ignored" : "");
+  }
+  for (unsigned i = 0; i < notice_count && i < NOTICE_LIMIT; i++) log_warn("%s", notices[i]);
+  if (notice_count > NOTICE_LIMIT) {
+    log_warn("%u more faults in the environment and settings files are not listed",
+             notice_count - NOTICE_LIMIT);
+  }
+}
+
+int64_t param_int(enum param_id id) {
+  param_prepare();
+  return values[id].source ? values[id].number : rows[id].initial;
+}
+
+const char *param_text_silent(enum param_id id) {
+  if (!atomic_load_explicit(&loaded, memory_order_acquire)) param_load();
+  return values[id].source ? values[id].text : rows[id].text;
+}
+
+const char *param_text(enum param_id id) {
+  param_prepare();
+  return param_text_silent(id);
+}
+
+bool param_is_set(enum param_id id) {
+  param_prepare();
+  return values[id].source != NULL;
+}
+
+const char *param_name(enum param_id id) { return rows[id].name; }
+
+const char *param_source(enum param_id id) {
+  param_prepare();
+  return values[id].source ? values[id].source : "default";
+}
+
+const struct param_row *param_row(enum param_id id) { return &rows[id]; }
+
+void param_reset(void) {
+  os_mutex_lock(&load_mutex);
+  atomic_store(&report_due, false);
+  atomic_store(&loaded, false);
+  os_mutex_unlock(&load_mutex);
+}

@@ -1,0 +1,107 @@
+/* check.c: the arguments of one call. Every objection names the function, the rank, the communicator, the count, what is wrong
+ * and what to do. Knows what each function reads and writes, and nothing of how it is done. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "core/collective.h"
+#include "kernels/kernels.h"
+
+static ncclResult_t check_fail(const struct collective_call *call, ncclResult_t code, const char *objection) {
+  return log_fail(code, "%s: rank %u of comm '%s': count %zu: %s", call->name, call->comm->rank, call->comm->name,
+                  call->count, objection);
+}
+
+static bool func_reduces(uint8_t func) {
+  return func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_ALL_REDUCE;
+}
+
+/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 when the buffer is not used. */
+static void buffers_used(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks) {
+  const struct ncclComm *comm = call->comm;
+  const bool root = (uint32_t)call->peer == comm->rank;
+  const size_t all = comm->rank_count;
+  *in_blocks = *out_blocks = 1;
+  switch (call->func) {
+    case FUNC_BROADCAST: *in_blocks = root; break;
+    case FUNC_REDUCE: *out_blocks = root; break;
+    case FUNC_ALL_GATHER: *out_blocks = all; break;
+    case FUNC_REDUCE_SCATTER: *in_blocks = all; break;
+    case FUNC_SEND: *out_blocks = 0; break;
+    case FUNC_RECV: *in_blocks = 0; break;
+    case FUNC_ALL_TO_ALL: *in_blocks = *out_blocks = all; break;
+    case FUNC_SCATTER: *in_blocks = root ? all : 0; break;
+    case FUNC_GATHER: *out_blocks = root ? all : 0; break;
+    default: break;
+  }
+}
+
+static ncclResult_t check_numbers(const struct collective_call *call) {
+  const struct ncclComm *comm = call->comm;
+  char text[128];
+  if ((unsigned)call->dtype >= ncclNumTypes) {
+    snprintf(text, sizeof text, "type %d is no ncclDataType_t", (int)call->dtype);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  if (call->peer < 0 || (uint32_t)call->peer >= comm->rank_count) {
+    snprintf(text, sizeof text, "%s %d is no rank; ranks are 0..%u",
+             call->func == FUNC_SEND || call->func == FUNC_RECV ? "peer" : "root", call->peer, comm->rank_count - 1);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  if (func_reduces(call->func) && (int)call->op < 0) {
+    snprintf(text, sizeof text, "operator %d is no ncclRedOp_t", (int)call->op);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  if (call->count > SIZE_MAX / 2 / kernel_type_bytes((uint8_t)call->dtype) / comm->rank_count) {
+    return check_fail(call, ncclInvalidArgument, "more bytes than the address space has; counts are elements");
+  }
+  return ncclSuccess;
+}
+
+/* NCCL_CHECK_POINTERS: the memory must be the device's, and large enough where its size is known. */
+static ncclResult_t check_pointer(const struct collective_call *call, const char *which, const void *pointer,
+                                  size_t bytes) {
+  const struct ncclComm *comm = call->comm;
+  struct pointer_info info;
+  char text[192];
+  memset(&info, 0, sizeof info);
+  TRY(comm->ops->memory_query(pointer, &info));
+  if (info.kind == POINTER_UNKNOWN) {
+    snprintf(text, sizeof text, "%s %p is not memory of a device; allocate it with cudaMalloc or ncclMemAlloc", which,
+             pointer);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  if (info.kind == POINTER_DEVICE && info.device_index != comm->device_index) {
+    snprintf(text, sizeof text, "%s %p is memory of device %u, the rank is on device %u", which, pointer,
+             info.device_index, comm->device_index);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  const size_t offset = info.base ? (size_t)((const char *)pointer - (const char *)info.base) : 0;
+  if (info.bytes > 0 && offset + bytes > info.bytes) {
+    snprintf(text, sizeof text, "%s %p has %zu bytes left in its allocation, the call needs %zu", which, pointer,
+             info.bytes - offset, bytes);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t check_buffer(const struct collective_call *call, const char *which, const void *pointer,
+                                 size_t blocks) {
+  char text[96];
+  if (blocks == 0 || call->count == 0) return ncclSuccess;
+  if (!pointer) {
+    snprintf(text, sizeof text, "%s is NULL; pass device memory", which);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  if (!call->comm->settings.check_pointers) return ncclSuccess;
+  return check_pointer(call, which, pointer, blocks * call->count * kernel_type_bytes((uint8_t)call->dtype));
+}
+
+ncclResult_t collective_check(const struct collective_call *call) {
+  size_t in_blocks, out_blocks;
+  TRY(comm_check_ready(call->comm, call->name));
+  TRY(check_numbers(call));
+  buffers_used(call, &in_blocks, &out_blocks);
+  TRY(check_buffer(call, "sendbuff", call->in, in_blocks));
+  return check_buffer(call, "recvbuff", call->out, out_blocks);
+}

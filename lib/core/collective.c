@@ -1,0 +1,188 @@
+/* collective.c: the entry points that move data. Each describes its call, which is checked, turned into what plans know
+ * (bytes where nothing is reduced, sends and receives for the all-to-all kind) and noted in the group. */
+#include "core/collective.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "core/api.h"
+#include "core/group.h"
+#include "kernels/kernels.h"
+
+static struct plan_op op_make(uint8_t func, uint32_t peer, const void *in, void *out, size_t bytes) {
+  struct plan_op op;
+  memset(&op, 0, sizeof op);
+  op.func = func;
+  op.dtype = ncclInt8;
+  op.peer = peer;
+  op.count = bytes;
+  op.in = in;
+  op.out = out;
+  return op;
+}
+
+/* ---- Functions made of sends and receives ---- */
+
+struct exchange {
+  const struct collective_call *call;
+  struct plan_op *ops;
+  uint32_t op_count;
+  size_t bytes;             /* of a block */
+};
+
+static void exchange_send(struct exchange *exchange, uint32_t peer, size_t block) {
+  exchange->ops[exchange->op_count++] =
+    op_make(FUNC_SEND, peer, (const char *)exchange->call->in + block * exchange->bytes, NULL, exchange->bytes);
+}
+
+static void exchange_recv(struct exchange *exchange, uint32_t peer, size_t block) {
+  exchange->ops[exchange->op_count++] =
+    op_make(FUNC_RECV, peer, NULL, (char *)exchange->call->out + block * exchange->bytes, exchange->bytes);
+}
+
+/* A root that works in place has its own block where it belongs. */
+static bool exchange_self_done(const struct exchange *exchange, uint32_t rank) {
+  const struct collective_call *call = exchange->call;
+  if ((uint32_t)call->peer != rank) return false;
+  if (call->func == FUNC_GATHER) return call->in == (const char *)call->out + rank * exchange->bytes;
+  return call->func == FUNC_SCATTER && (const char *)call->in + rank * exchange->bytes == call->out;
+}
+
+static void exchange_describe(struct exchange *exchange) {
+  const struct collective_call *call = exchange->call;
+  const uint32_t rank = call->comm->rank, root = (uint32_t)call->peer;
+  const bool self_done = exchange_self_done(exchange, rank);
+  if (call->func == FUNC_GATHER && !self_done) exchange_send(exchange, root, 0);
+  if (call->func == FUNC_SCATTER && !self_done) exchange_recv(exchange, root, 0);
+  if (call->func != FUNC_ALL_TO_ALL && rank != root) return;
+  for (uint32_t peer = 0; peer < call->comm->rank_count; peer++) {
+    if (peer == rank && self_done) continue;
+    if (call->func != FUNC_GATHER) exchange_send(exchange, peer, peer);
+    if (call->func != FUNC_SCATTER) exchange_recv(exchange, peer, peer);
+  }
+}
+
+static ncclResult_t exchange_note(const struct collective_call *call) {
+  struct exchange exchange = {call, NULL, 0, call->count * kernel_type_bytes((uint8_t)call->dtype)};
+  const size_t room = 2 * (size_t)call->comm->rank_count + 1;
+  exchange.ops = (struct plan_op *)os_alloc(room * sizeof *exchange.ops);
+  if (!exchange.ops) {
+    return log_fail(ncclSystemError, "%s: rank %u of comm '%s': no memory for %zu messages; free some and try again",
+                    call->name, call->comm->rank, call->comm->name, room);
+  }
+  exchange_describe(&exchange);
+  const ncclResult_t result = group_add_ops(call->comm, exchange.ops, exchange.op_count, call->stream);
+  os_free(exchange.ops);
+  return result;
+}
+
+/* ---- One operation ---- */
+
+static ncclResult_t reduction_note(const struct collective_call *call) {
+  struct plan_op op = op_make(call->func, (uint32_t)call->peer, call->in, call->out, call->count);
+  op.dtype = (uint8_t)call->dtype;
+  TRY(redop_resolve(call->comm, call->name, call->op, call->dtype, &op.op, &op.op_arg));
+  if (call->func == FUNC_REDUCE && op.peer != call->comm->rank) op.out = NULL;
+  return group_add_ops(call->comm, &op, 1, call->stream);
+}
+
+static ncclResult_t move_note(const struct collective_call *call) {
+  const size_t bytes = call->count * kernel_type_bytes((uint8_t)call->dtype);
+  const struct plan_op op = op_make(call->func, (uint32_t)call->peer, call->in, call->out, bytes);
+  return group_add_ops(call->comm, &op, 1, call->stream);
+}
+
+static ncclResult_t collective_note(const struct collective_call *call) {
+  TRY(collective_check(call));
+  log_info(LOG_COLL, "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%u] "
+           "stream %p", call->name + 4, (unsigned long long)call->comm->sequence, call->in, call->out, call->count,
+           (int)call->dtype, (int)call->op, call->peer, (void *)call->comm, call->comm->rank_count, call->stream);
+  if (call->count == 0 && call->func != FUNC_SEND && call->func != FUNC_RECV) return ncclSuccess;
+  switch (call->func) {
+    case FUNC_REDUCE: case FUNC_ALL_REDUCE: case FUNC_REDUCE_SCATTER: return reduction_note(call);
+    case FUNC_ALL_TO_ALL: case FUNC_GATHER: case FUNC_SCATTER: return exchange_note(call);
+    default: return move_note(call);
+  }
+}
+
+static ncclResult_t collective_run(const char *name, uint8_t func, const void *in, void *out, size_t count,
+                                   ncclDataType_t dtype, ncclRedOp_t op, int peer, ncclComm_t comm,
+                                   cudaStream_t stream) {
+  const struct collective_call call = {name, func, in, out, count, dtype, op, peer, comm, (device_stream)stream};
+  log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer, (void *)comm,
+           (void *)stream);
+  group_enter();
+  return group_leave(collective_note(&call));
+}
+
+/* ---- Entry points ---- */
+
+ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclAllReduce", FUNC_ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, comm, stream);
+}
+API_EXPORT(AllReduce);
+
+ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
+                         int root, ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclReduce", FUNC_REDUCE, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+}
+API_EXPORT(Reduce);
+
+ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+                            ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclBroadcast", FUNC_BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
+                        stream);
+}
+API_EXPORT(Broadcast);
+
+ncclResult_t pncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+                        cudaStream_t stream) {
+  return collective_run("ncclBcast", FUNC_BROADCAST, buff, buff, count, datatype, ncclSum, root, comm, stream);
+}
+API_EXPORT(Bcast);
+
+ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
+                            ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclAllGather", FUNC_ALL_GATHER, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0, comm,
+                        stream);
+}
+API_EXPORT(AllGather);
+
+ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
+                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclReduceScatter", FUNC_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, op, 0, comm,
+                        stream);
+}
+API_EXPORT(ReduceScatter);
+
+ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclAlltoAll", FUNC_ALL_TO_ALL, sendbuff, recvbuff, count, datatype, ncclSum, 0, comm, stream);
+}
+API_EXPORT(AlltoAll);
+
+ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+                         ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclGather", FUNC_GATHER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
+}
+API_EXPORT(Gather);
+
+ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+                          ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclScatter", FUNC_SCATTER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
+}
+API_EXPORT(Scatter);
+
+ncclResult_t pncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+                       cudaStream_t stream) {
+  return collective_run("ncclSend", FUNC_SEND, sendbuff, NULL, count, datatype, ncclSum, peer, comm, stream);
+}
+API_EXPORT(Send);
+
+ncclResult_t pncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+                       cudaStream_t stream) {
+  return collective_run("ncclRecv", FUNC_RECV, NULL, recvbuff, count, datatype, ncclSum, peer, comm, stream);
+}
+API_EXPORT(Recv);

@@ -1,0 +1,217 @@
+/* comm.c: the life of one rank's communicator and of the team that its ranks share.
+ * Promises that a freed or foreign handle is recognised where memory allows, and that device-side halves are closed only when
+ * no rank of the team is left that might still be written to. Does not know how ranks meet nor what they communicate. */
+#include "core/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "core/bootstrap.h"
+#include "core/group.h"
+#include "core/meeting.h"
+
+#define CANARY_LIVE 0x7475747469636f6dull
+#define CANARY_FREED 0x6672656564636f6dull
+
+/* Both under the backend's lock. */
+static struct team *teams;
+static uint32_t live_count;
+
+struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count) {
+  static uint64_t last_serial;
+  struct team *team = (struct team *)os_alloc(sizeof *team);
+  if (!team) return NULL;
+  team->serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
+  team->ops = ops;
+  team->comm_id = comm_id;
+  team->rank_count = rank_count;
+  team->ring = (uint32_t *)os_alloc(2 * (size_t)rank_count * sizeof *team->ring);
+  team->device_comms = (struct device_comm **)os_alloc(rank_count * sizeof *team->device_comms);
+  if (!team->ring || !team->device_comms) {
+    team_free(team);
+    return NULL;
+  }
+  for (uint32_t i = 0; i < 2 * rank_count; i++) team->ring[i] = i % rank_count;
+  return team;
+}
+
+void team_free(struct team *team) {
+  if (!team) return;
+  os_free(team->ring);
+  os_free(team->device_comms);
+  os_free(team);
+}
+
+void team_enlist(struct team *team) {
+  team->next = teams;
+  teams = team;
+}
+
+bool team_id_taken(uint64_t comm_id) {
+  for (const struct team *team = teams; team; team = team->next) {
+    if (team->comm_id == comm_id) return true;
+  }
+  return false;
+}
+
+static void team_delist(struct team *team) {
+  struct team **link = &teams;
+  while (*link && *link != team) link = &(*link)->next;
+  if (*link) *link = team->next;
+}
+
+/* One rank goes; the last one closes everything. */
+static void team_leave(struct team *team) {
+  team->ops->lock();
+  const bool last = --team->live_count == 0;
+  if (last) team_delist(team);
+  team->ops->unlock();
+  if (!last) return;
+  for (uint32_t i = team->rank_count; i > 0; i--) team->ops->comm_close(team->device_comms[i - 1]);
+  team_free(team);
+}
+
+uint32_t comm_live_count(void) { return live_count; }
+
+static void comm_count(const struct device_ops *ops, bool born) {
+  ops->lock();
+  live_count += born ? 1 : (uint32_t)-1;
+  if (live_count == 0 && !meeting_any()) bootstrap_restart_numbers();
+  ops->unlock();
+}
+
+ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index, struct ncclComm **comm) {
+  const struct device_ops *ops = backend_device_ops();
+  if (!ops) return ncclInvalidUsage;
+  struct settings settings;
+  TRY(settings_read(ops, config, &settings));
+  struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
+  if (!fresh) return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
+  fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
+  fresh->ops = ops;
+  fresh->device_index = device_index;
+  fresh->settings = settings;
+  fresh->config = *config;
+  fresh->config.commName = fresh->config.netName = NULL;
+  fresh->state = COMM_MEETING;
+  if (config->commName) snprintf(fresh->name, sizeof fresh->name, "%s", config->commName);
+  comm_count(ops, true);
+  *comm = fresh;
+  return ncclSuccess;
+}
+
+ncclResult_t comm_open(struct ncclComm *comm) {
+  struct device_comm_config config;
+  memset(&config, 0, sizeof config);
+  config.comm_id = comm->comm_id;
+  config.rank = comm->rank;
+  config.rank_count = comm->rank_count;
+  config.device_index = comm->device_index;
+  config.limits = comm->settings.limits;
+  if (comm->name[0] == '\0') snprintf(comm->name, sizeof comm->name, "%llx", (unsigned long long)comm->comm_id);
+  config.name = comm->name;
+  return comm->ops->comm_open(&config, &comm->device_comm);
+}
+
+static void comm_free(struct ncclComm *comm) {
+  const struct device_ops *ops = comm->ops;
+  os_free(comm->queue.ops);
+  os_free(comm->queue.streams);
+  connect_table_free(&comm->connections);
+  redop_table_free(&comm->redops);
+  register_list_free(comm->registrations);
+  comm->canary_begin = comm->canary_end = CANARY_FREED;
+  os_free(comm);
+  comm_count(ops, false);
+}
+
+void comm_discard(struct ncclComm *comm) {
+  group_forget(comm);
+  meeting_withdraw(comm, "was dropped");
+  meeting_forget_parent(comm);
+  if (comm->team) team_leave(comm->team);
+  else comm->ops->comm_close(comm->device_comm);
+  comm_free(comm);
+}
+
+enum comm_state comm_state(const struct ncclComm *comm) {
+  return (enum comm_state)__atomic_load_n(&comm->state, __ATOMIC_ACQUIRE);
+}
+
+ncclResult_t comm_async_error(const struct ncclComm *comm) {
+  const ncclResult_t own = (ncclResult_t)__atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE);
+  if (own != ncclSuccess || !comm->device_comm) return own;
+  return comm->ops->comm_error(comm->device_comm);
+}
+
+void comm_set_async_error(struct ncclComm *comm, ncclResult_t error) {
+  uint32_t none = ncclSuccess;
+  __atomic_compare_exchange_n(&comm->async_error, &none, error, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
+  if (!comm) {
+    return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set", call);
+  }
+  if (comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE) return ncclSuccess;
+  return log_fail(ncclInvalidArgument, "%s: %p is no communicator, or one that was destroyed; do not use a handle after "
+                  "ncclCommDestroy or ncclCommAbort", call, (const void *)comm);
+}
+
+static ncclResult_t comm_check_state(struct ncclComm *comm, const char *call) {
+  switch (comm_state(comm)) {
+    case COMM_READY: break;
+    case COMM_MEETING:
+      return log_fail(ncclInvalidArgument, "%s: the communicator is still being made; poll ncclCommGetAsyncError until "
+                      "it no longer answers ncclInProgress", call);
+    case COMM_FAILED:
+      return log_fail(comm_async_error(comm), "%s: the communicator could not be made: %s; destroy it", call,
+                      comm->reason);
+    default:
+      return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' is finalized; only ncclCommDestroy is left", call,
+                      comm->rank, comm->name);
+  }
+  if (__atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0) return ncclSuccess;
+  return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' is still being split; poll ncclCommGetAsyncError until "
+                  "it no longer answers ncclInProgress", call, comm->rank, comm->name);
+}
+
+ncclResult_t comm_check_met(struct ncclComm *comm, const char *call) {
+  TRY(comm_check_handle(comm, call));
+  return comm_check_state(comm, call);
+}
+
+ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
+  TRY(comm_check_met(comm, call));
+  if (comm->revoked) {
+    return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s' was revoked; split or shrink it, or destroy it", call,
+                    comm->rank, comm->name);
+  }
+  const ncclResult_t error = comm_async_error(comm);
+  if (error == ncclSuccess) return ncclSuccess;
+  return log_fail(error, "%s: rank %u of comm '%s' failed earlier (%s); abort it", call, comm->rank, comm->name,
+                  err_text(error));
+}
+
+/* Threads are told apart by a number of their own: addresses and system ids are used again. */
+void comm_own(struct ncclComm *comm) {
+  static uint64_t last_serial;
+  static _Thread_local uint64_t serial;
+  if (serial == 0) serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
+  log_set_device((int)comm->device_index);
+  if (comm->owner == serial) return;
+  comm->owner = serial;
+  comm->ops->comm_own(comm->device_comm);
+}
+
+uint64_t comm_core_bytes(const struct ncclComm *comm) {
+  uint64_t bytes = sizeof *comm;
+  bytes += comm->queue.op_capacity * sizeof *comm->queue.ops;
+  bytes += comm->queue.stream_capacity * sizeof *comm->queue.streams;
+  bytes += comm->connections.capacity * sizeof *comm->connections.entries;
+  bytes += comm->redops.count * sizeof *comm->redops.rows;
+  for (const struct registration *row = comm->registrations; row; row = row->next) bytes += sizeof *row;
+  return bytes;
+}

@@ -1,0 +1,112 @@
+/* comm.h: a communicator: struct ncclComm is one rank's, struct team is what all ranks of it in this process share.
+ * A communicator belongs to one thread at a time, but for what is marked "locked": that changes under the backend's lock. */
+#ifndef TUTTI_CORE_COMM_H
+#define TUTTI_CORE_COMM_H
+
+#include "backends/backend.h"
+#include "core/connect.h"
+#include "core/plan.h"
+#include "core/redop.h"
+#include "core/register.h"
+#include "core/settings.h"
+
+#define COMM_NAME_BYTES 48
+#define COMM_REASON_BYTES 224
+
+struct meeting;
+
+/* The last rank to go closes the device-side halves of all: while one rank lives, its peers' memory is there. */
+struct team {
+  struct team *next;                  /* all teams of the process; locked */
+  const struct device_ops *ops;
+  uint64_t comm_id;
+  uint64_t serial;                    /* unlike comm_id never used again in this process */
+  uint32_t rank_count;
+  uint32_t live_count;                /* communicators that are not destroyed; locked */
+  uint32_t *ring;                     /* ranks in ring order, twice over: ring + i is the ring from i on */
+  struct device_comm **device_comms;  /* by rank */
+};
+
+enum comm_state {
+  COMM_MEETING,                       /* waits for the other ranks */
+  COMM_READY,
+  COMM_FAILED,                        /* was never made; async_error and reason say why */
+  COMM_FINALIZING, COMM_FINALIZED
+};
+
+/* What one group collects for a communicator. */
+struct comm_queue {
+  struct ncclComm *next;              /* next communicator of the group, in order of first use */
+  bool queued;                        /* is in a group's list */
+  struct plan_op *ops;
+  uint32_t op_count, op_capacity;
+  device_stream *streams;             /* distinct, in order of first use */
+  uint32_t stream_count, stream_capacity;
+  uint64_t first_sequence;            /* to go back to when the group is discarded */
+  struct plan plan;
+};
+
+struct ncclComm {
+  uint64_t canary_begin;
+  const struct device_ops *ops;
+  uint32_t state;                     /* enum comm_state; locked, read atomically */
+  uint32_t async_error;               /* ncclResult_t; locked, read atomically */
+  uint32_t rank, rank_count, device_index;
+  uint64_t comm_id;
+  struct team *team;                  /* NULL until all ranks have met; locked */
+  struct meeting *meeting;          /* while COMM_MEETING; locked */
+  struct ncclComm *parent;            /* of a split under way, else NULL; locked */
+  uint32_t children_meeting;          /* splits of this one under way; locked */
+  uint32_t waiter_count;              /* threads inside a waiting call; locked */
+  bool aborted;                       /* locked, read atomically */
+  bool revoked;
+  struct device_comm *device_comm;
+  ncclConfig_t config;                /* every member set; commName and netName NULL */
+  struct settings settings;
+  uint64_t met_ns;                    /* when this rank checked in */
+  uint64_t sequence;                  /* operations so far */
+  uint64_t split_count;
+  uint64_t owner;                     /* serial of the thread that last enqueued */
+  struct comm_queue queue;
+  struct connect_table connections;
+  struct redop_table redops;
+  struct registration *registrations;
+  char name[COMM_NAME_BYTES];         /* for sentences */
+  char reason[COMM_REASON_BYTES];     /* why it FAILED; locked */
+  uint64_t canary_end;
+};
+
+/* A communicator that nobody has met: device and config noted, settings read. `config` has every member set. */
+ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index, struct ncclComm **comm);
+/* Opens the device-side half; rank, rank_count, comm_id and settings are known. */
+ncclResult_t comm_open(struct ncclComm *comm);
+/* Takes a communicator out of whatever it is in and frees it: withdraws from a meeting, or leaves its team. */
+void comm_discard(struct ncclComm *comm);
+
+/* NULL, freed or foreign memory: ncclInvalidArgument, naming the call. */
+ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call);
+/* The same, and it must be ready for operations: made, not finalized, not revoked, without error. */
+ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call);
+/* The same, but a revoked one passes. For what rebuilds: split and shrink. */
+ncclResult_t comm_check_met(struct ncclComm *comm, const char *call);
+
+enum comm_state comm_state(const struct ncclComm *comm);
+ncclResult_t comm_async_error(const struct ncclComm *comm);
+/* Keeps the first error. */
+void comm_set_async_error(struct ncclComm *comm, ncclResult_t error);
+/* The calling thread now drives this rank. */
+void comm_own(struct ncclComm *comm);
+/* Bytes of the core's own structures. */
+uint64_t comm_core_bytes(const struct ncclComm *comm);
+
+/* A team with no device-side halves yet; NULL when memory is out. */
+struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count);
+void team_free(struct team *team);
+/* Locked: makes the team known, and asks whether a number is taken. */
+void team_enlist(struct team *team);
+bool team_id_taken(uint64_t comm_id);
+
+/* Locked: communicators alive in the process. */
+uint32_t comm_live_count(void);
+
+#endif

@@ -1,0 +1,167 @@
+/* finish.c: the ways in which a communicator ends: finalize, destroy, abort, revoke, and the state that polling sees.
+ * Promises that a handle is gone after destroy and abort whatever the result, and that abort frees a thread that is stuck in
+ * finalize or destroy of the same communicator. */
+#include "base/log.h"
+#include "base/os.h"
+#include "core/api.h"
+#include "core/group.h"
+
+#define DRAIN_SPINS 4096
+
+/* Takes part in the count of threads that abort has to wait for. False when the communicator was aborted already. */
+static bool waiter_enter(struct ncclComm *comm) {
+  comm->ops->lock();
+  const bool admitted = !comm->aborted;
+  if (admitted) comm->waiter_count += 1;
+  comm->ops->unlock();
+  return admitted;
+}
+
+static void waiter_leave(struct ncclComm *comm) {
+  const struct device_ops *ops = comm->ops;
+  ops->lock();
+  comm->waiter_count -= 1;
+  ops->unlock();
+}
+
+static bool comm_aborted(const struct ncclComm *comm) { return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE); }
+
+/* Until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread, ends the wait. */
+static ncclResult_t comm_drain(struct ncclComm *comm) {
+  const struct device_ops *ops = comm->ops;
+  for (uint32_t spins = 0; !comm_aborted(comm) && !ops->comm_idle(comm->device_comm); spins++) {
+    TRY(ops->comm_error(comm->device_comm));
+    ops->progress();
+    if (spins > DRAIN_SPINS) os_sleep_ms(1);
+  }
+  return comm_aborted(comm) ? ncclInvalidUsage : ops->comm_error(comm->device_comm);
+}
+
+static ncclResult_t comm_check_unqueued(const struct ncclComm *comm, const char *call) {
+  if (!comm->queue.queued) return ncclSuccess;
+  return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s' has operations in a group that is still open; end the group "
+                  "first", call, comm->rank, comm->name);
+}
+
+/* ---- Finalize ---- */
+
+/* Waits and becomes FINALIZED. When it comes back with *aborted, another thread has taken the communicator away. */
+static ncclResult_t finalize_wait(struct ncclComm *comm, const char *call, bool *aborted) {
+  *aborted = true;
+  if (!waiter_enter(comm)) return ncclInvalidUsage;
+  const ncclResult_t result = comm_drain(comm);
+  *aborted = comm_aborted(comm);
+  if (result == ncclSuccess) __atomic_store_n(&comm->state, COMM_FINALIZED, __ATOMIC_RELEASE);
+  else {
+    log_warn("%s: rank %u of comm '%s': its last operations did not end well (%s); see the warnings before this one", call,
+             comm->rank, comm->name, *aborted ? "aborted by another thread" : err_text(result));
+  }
+  waiter_leave(comm);
+  return result;
+}
+
+ncclResult_t pncclCommFinalize(ncclComm_t comm) {
+  static const char *const call = "ncclCommFinalize";
+  bool aborted;
+  if (!comm) return ncclSuccess;
+  TRY(comm_check_ready(comm, call));
+  TRY(comm_check_unqueued(comm, call));
+  __atomic_store_n(&comm->state, COMM_FINALIZING, __ATOMIC_RELEASE);
+  if (!comm->config.blocking) return ncclInProgress;
+  return finalize_wait(comm, call, &aborted);
+}
+API_EXPORT(CommFinalize);
+
+/* ---- Destroy and abort ---- */
+
+/* True when kernels may still run that nobody has waited for. */
+static bool comm_needs_drain(const struct ncclComm *comm) {
+  const enum comm_state state = comm_state(comm);
+  if (comm->revoked || __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) != ncclSuccess) return false;
+  return state == COMM_READY || state == COMM_FINALIZING;
+}
+
+ncclResult_t pncclCommDestroy(ncclComm_t comm) {
+  static const char *const call = "ncclCommDestroy";
+  bool aborted = false;
+  if (!comm) return ncclSuccess;
+  TRY(comm_check_handle(comm, call));
+  if (comm_state(comm) == COMM_MEETING || __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) != 0) {
+    return log_fail(ncclInvalidArgument, "%s: comm '%s' is still being made or split; poll ncclCommGetAsyncError, or call "
+                    "ncclCommAbort", call, comm->name);
+  }
+  TRY(comm_check_unqueued(comm, call));
+  log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Destroy START", (void *)comm, comm->rank,
+           comm->rank_count, comm->device_index);
+  const ncclResult_t result = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
+  if (aborted) return result; /* the aborting thread frees it */
+  if (comm_state(comm) != COMM_FINALIZED && comm->device_comm) comm->ops->comm_abort(comm->device_comm);
+  comm_discard(comm);
+  return result;
+}
+API_EXPORT(CommDestroy);
+
+/* done() of wait_until: runs under the lock. */
+static bool comm_unwaited(void *argument) { return ((const struct ncclComm *)argument)->waiter_count == 0; }
+
+ncclResult_t pncclCommAbort(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  TRY(comm_check_handle(comm, "ncclCommAbort"));
+  log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Abort START", (void *)comm, comm->rank,
+           comm->rank_count, comm->device_index);
+  comm->ops->lock();
+  __atomic_store_n(&comm->aborted, true, __ATOMIC_RELEASE);
+  bool waited_for = comm->waiter_count > 0;
+  comm->ops->unlock();
+  meeting_withdraw(comm, "was aborted");
+  if (comm->device_comm) comm->ops->comm_abort(comm->device_comm);
+  while (waited_for) waited_for = comm->ops->wait_until(comm_unwaited, comm, 1000) != ncclSuccess;
+  comm_discard(comm);
+  return ncclSuccess;
+}
+API_EXPORT(CommAbort);
+
+ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags) {
+  static const char *const call = "ncclCommRevoke";
+  TRY(comm_check_met(comm, call));
+  if (revokeFlags != NCCL_REVOKE_DEFAULT || comm->revoked) {
+    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %s", call, comm->rank, comm->name,
+                    comm->revoked ? "it was revoked before" : "the flags must be NCCL_REVOKE_DEFAULT");
+  }
+  group_forget(comm);
+  comm->revoked = true;
+  comm->ops->comm_abort(comm->device_comm);
+  return ncclSuccess;
+}
+API_EXPORT(CommRevoke);
+
+/* ---- Polling ---- */
+
+static ncclResult_t comm_poll(struct ncclComm *comm) {
+  const enum comm_state state = comm_state(comm);
+  if (state == COMM_MEETING) {
+    meeting_poll(comm);
+    comm->ops->progress();
+    if (comm_state(comm) == COMM_MEETING) return ncclInProgress;
+  }
+  if (comm->revoked) return ncclSuccess;
+  const ncclResult_t error = comm_async_error(comm);
+  if (error != ncclSuccess) return error;
+  if (__atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) != 0) return ncclInProgress;
+  if (state != COMM_FINALIZING) return ncclSuccess;
+  comm->ops->progress();
+  if (!comm->ops->comm_idle(comm->device_comm)) return ncclInProgress;
+  __atomic_store_n(&comm->state, COMM_FINALIZED, __ATOMIC_RELEASE);
+  return ncclSuccess;
+}
+
+ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError) {
+  TRY(comm_check_handle(comm, "ncclCommGetAsyncError"));
+  if (!asyncError) {
+    return log_fail(ncclInvalidArgument, "ncclCommGetAsyncError: comm '%s': asyncError is NULL; pass where to put the "
+                    "state", comm->name);
+  }
+  *asyncError = comm_poll(comm);
+  return ncclSuccess;
+}
+API_EXPORT(CommGetAsyncError);

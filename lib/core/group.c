@@ -1,0 +1,352 @@
+/* group.c: the open group of each thread, and its outermost end: first communicators are made, then each communicator's
+ * operations become one plan, and all plans are launched. Promises that the first failure comes back from the outermost end
+ * and that then nothing of the group is left: no communicator, no queued operation.
+ * Does not know what operations mean; plan.c does. */
+#include "core/group.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "core/api.h"
+
+#define SIM_INFO_MAGIC 0x74685283u
+
+struct group {
+  uint32_t depth;
+  ncclResult_t first_error;
+  struct group_job *jobs, **last_job;
+  struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
+};
+
+static _Thread_local struct group group;
+
+/* ---- Noting ---- */
+
+void group_enter(void) {
+  if (group.depth == 0) {
+    group.first_error = ncclSuccess;
+    group.jobs = NULL;
+    group.last_job = &group.jobs;
+    group.comms = NULL;
+    group.last_comm = &group.comms;
+  }
+  group.depth += 1;
+}
+
+ncclResult_t group_add_job(const struct meeting_call *call, ncclComm_t *result) {
+  struct group_job *job = (struct group_job *)os_alloc(sizeof *job);
+  if (!job) return log_fail(ncclSystemError, "%s: no memory to note the call; free some and try again", call->call);
+  job->call = *call;
+  job->result = result;
+  *group.last_job = job;
+  group.last_job = &job->next;
+  return ncclSuccess;
+}
+
+/* Doubles an array of `bytes`-sized items until `needed` fit. */
+static bool array_reserve(void **array, uint32_t *capacity, uint32_t needed, size_t bytes) {
+  uint32_t grown = *capacity > 0 ? *capacity : 4;
+  if (needed <= *capacity) return true;
+  while (grown < needed) grown *= 2;
+  void *moved = os_realloc(*array, grown * bytes);
+  if (!moved) return false;
+  *array = moved;
+  *capacity = grown;
+  return true;
+}
+
+static bool queue_reserve(struct comm_queue *queue, uint32_t op_count) {
+  void *ops = queue->ops, *streams = queue->streams;
+  const bool fits = array_reserve(&ops, &queue->op_capacity, queue->op_count + op_count, sizeof *queue->ops) &&
+                    array_reserve(&streams, &queue->stream_capacity, queue->stream_count + 1, sizeof *queue->streams);
+  queue->ops = (struct plan_op *)ops;
+  queue->streams = (device_stream *)streams;
+  return fits;
+}
+
+static void queue_add_stream(struct comm_queue *queue, device_stream stream) {
+  for (uint32_t i = 0; i < queue->stream_count; i++) {
+    if (queue->streams[i] == stream) return;
+  }
+  queue->streams[queue->stream_count++] = stream;
+}
+
+ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count, device_stream stream) {
+  struct comm_queue *queue = &comm->queue;
+  if (!queue_reserve(queue, op_count)) {
+    return log_fail(ncclSystemError, "rank %u of comm '%s': no memory for %u operations in the group; free some and try "
+                    "again", comm->rank, comm->name, queue->op_count + op_count);
+  }
+  comm_own(comm);
+  if (!queue->queued) {
+    queue->queued = true;
+    queue->next = NULL;
+    queue->first_sequence = comm->sequence;
+    *group.last_comm = comm;
+    group.last_comm = &queue->next;
+  }
+  for (uint32_t i = 0; i < op_count; i++) {
+    queue->ops[queue->op_count] = ops[i];
+    queue->ops[queue->op_count++].sequence = comm->sequence;
+  }
+  comm->sequence += 1;
+  queue_add_stream(queue, stream);
+  return ncclSuccess;
+}
+
+static void queue_clear(struct ncclComm *comm) {
+  struct comm_queue *queue = &comm->queue;
+  plan_free(&queue->plan);
+  memset(&queue->plan, 0, sizeof queue->plan);
+  queue->op_count = queue->stream_count = 0;
+  queue->queued = false;
+  queue->next = NULL;
+}
+
+void group_forget(struct ncclComm *comm) {
+  if (!comm->queue.queued || group.depth == 0) return;
+  struct ncclComm **link = &group.comms;
+  while (*link && *link != comm) link = &(*link)->queue.next;
+  if (!*link) return;
+  *link = comm->queue.next;
+  if (group.last_comm == &comm->queue.next) group.last_comm = link;
+  queue_clear(comm);
+}
+
+/* ---- Making communicators ---- */
+
+/* Splits of one parent are told apart by their number, which counts the failed ones too: so the ranks stay in step. */
+static void job_count_split(struct group_job *job) {
+  if (job->call.kind == MEETING_SPLIT) job->call.key[1] = ++job->call.parent->split_count;
+}
+
+static ncclResult_t job_begin(struct group_job *job) {
+  const struct meeting_call *call = &job->call;
+  job_count_split(job);
+  TRY(meeting_join(call));
+  if (call->kind == MEETING_INIT) TRY(comm_open(call->comm));
+  return meeting_arrive(call);
+}
+
+static ncclResult_t jobs_check_blocking(const struct group_job *jobs) {
+  const struct group_job *first = NULL;
+  for (const struct group_job *job = jobs; job; job = job->next) {
+    if (!job->call.comm) continue;
+    if (!first) first = job;
+    if (job->call.comm->config.blocking == first->call.comm->config.blocking) continue;
+    return log_fail(ncclInvalidArgument, "%s: one group makes blocking and non-blocking communicators; give both the same "
+                    "config.blocking, or use two groups", job->call.call);
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t jobs_run(struct group_job *jobs) {
+  ncclResult_t result = ncclSuccess;
+  TRY(jobs_check_blocking(jobs));
+  for (struct group_job *job = jobs; job; job = job->next) {
+    if (result == ncclSuccess) result = job_begin(job);
+    else job_count_split(job);
+  }
+  TRY(result);
+  for (struct group_job *job = jobs; job; job = job->next) {
+    if (job->call.comm && job->call.comm->config.blocking) TRY(meeting_wait(job->call.comm, job->call.call));
+  }
+  return ncclSuccess;
+}
+
+static void job_report(const struct ncclComm *comm, const char *call) {
+  log_info(LOG_INIT, "%s comm %p rank %u nranks %u cudaDev %u commId 0x%llx name '%s' - Init COMPLETE", call,
+           (const void *)comm, comm->rank, comm->rank_count, comm->device_index, (unsigned long long)comm->comm_id,
+           comm->name);
+}
+
+/* Hands the communicators out, or drops them. A communicator still meeting is handed out too: it is a non-blocking one. */
+static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
+  bool pending = false;
+  for (struct group_job *job = jobs, *next; job; job = next) {
+    struct ncclComm *comm = job->call.comm;
+    next = job->next;
+    if (result != ncclSuccess && comm) comm_discard(comm);
+    if (result == ncclSuccess) {
+      *job->result = comm;
+      pending = pending || (comm && comm_state(comm) == COMM_MEETING);
+      if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
+      if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
+    }
+    os_free(job);
+  }
+  if (result != ncclSuccess) return result;
+  return pending ? ncclInProgress : ncclSuccess;
+}
+
+/* ---- Starting operations ---- */
+
+void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
+                   struct plan_request *request) {
+  const struct settings *settings = &comm->settings;
+  memset(request, 0, sizeof *request);
+  request->rank = comm->rank;
+  request->rank_count = comm->rank_count;
+  request->ring = comm->team->ring;
+  request->limits = settings->limits;
+  memcpy(request->algo_mask, settings->algo_mask, sizeof request->algo_mask);
+  memcpy(request->proto_mask, settings->proto_mask, sizeof request->proto_mask);
+  memcpy(request->max_threads, settings->max_threads, sizeof request->max_threads);
+  request->p2p_ll_threshold = settings->p2p_ll_threshold;
+  request->ops = ops;
+  request->op_count = op_count;
+}
+
+/* The k-th send to oneself meets the k-th receive from oneself, in the same group. */
+static ncclResult_t queue_check_self(const struct ncclComm *comm) {
+  const struct comm_queue *queue = &comm->queue;
+  uint32_t send = 0, recv = 0;
+  for (;;) {
+    while (send < queue->op_count && (queue->ops[send].func != FUNC_SEND || queue->ops[send].peer != comm->rank)) send++;
+    while (recv < queue->op_count && (queue->ops[recv].func != FUNC_RECV || queue->ops[recv].peer != comm->rank)) recv++;
+    if (send == queue->op_count && recv == queue->op_count) return ncclSuccess;
+    if (send == queue->op_count || recv == queue->op_count) {
+      return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s' %s itself, and the group has no matching %s; put "
+                      "both into one group", send < queue->op_count ? "ncclSend" : "ncclRecv", comm->rank, comm->name,
+                      send < queue->op_count ? "sends to" : "receives from",
+                      send < queue->op_count ? "ncclRecv" : "ncclSend");
+    }
+    if (queue->ops[send].count != queue->ops[recv].count) {
+      return log_fail(ncclInvalidUsage, "ncclSend: rank %u of comm '%s' sends %zu bytes to itself and receives %zu; make "
+                      "both counts equal", comm->rank, comm->name, queue->ops[send].count, queue->ops[recv].count);
+    }
+    send++, recv++;
+  }
+}
+
+/* All streams of the group belong to one graph capture, or to none. */
+static ncclResult_t group_check_captures(struct ncclComm *comms) {
+  uint64_t first_graph = 0;
+  bool seen = false;
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
+    for (uint32_t i = 0; i < comm->queue.stream_count; i++) {
+      uint64_t graph = 0;
+      TRY(comm->ops->stream_capture(comm->queue.streams[i], &graph));
+      if (!seen) first_graph = graph;
+      seen = true;
+      if (graph == first_graph) continue;
+      return log_fail(ncclInvalidUsage, "ncclGroupEnd: the group's streams are %s; capture all of them into one graph, "
+                      "or none", graph && first_graph ? "captured into different graphs" : "captured only in part");
+    }
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t comm_prepare(struct ncclComm *comm) {
+  struct plan_request request;
+  TRY(queue_check_self(comm));
+  group_request(comm, comm->queue.ops, comm->queue.op_count, &request);
+  TRY(plan_build(&request, &comm->queue.plan));
+  return connect_plan(comm, &comm->queue.plan);
+}
+
+static ncclResult_t comm_launch(struct ncclComm *comm) {
+  const struct comm_queue *queue = &comm->queue;
+  if (queue->plan.work_count == 0) return ncclSuccess;
+  return comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
+}
+
+/* Some kernels of the group run and some never will: none may wait for the others. */
+static void group_break(struct ncclComm *comms, ncclResult_t error) {
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
+    comm_set_async_error(comm, error);
+    comm->ops->comm_abort(comm->device_comm);
+  }
+}
+
+static ncclResult_t group_launch(struct ncclComm *comms) {
+  TRY(group_check_captures(comms));
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) TRY(comm_prepare(comm));
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
+    const ncclResult_t result = comm_launch(comm);
+    if (result == ncclSuccess) continue;
+    if (comm != comms) group_break(comms, result);
+    return result;
+  }
+  return ncclSuccess;
+}
+
+static void group_clear(struct ncclComm *comms, bool discarded) {
+  for (struct ncclComm *comm = comms, *next; comm; comm = next) {
+    next = comm->queue.next;
+    if (discarded) comm->sequence = comm->queue.first_sequence;
+    queue_clear(comm);
+  }
+}
+
+/* ---- The end ---- */
+
+/* The group is taken off the thread first, so that what runs now may open groups of its own. */
+static ncclResult_t group_run(void) {
+  const struct group ended = group;
+  ncclResult_t result = ended.first_error;
+  group.comms = NULL;
+  group.jobs = NULL;
+  if (result == ncclSuccess) result = jobs_run(ended.jobs);
+  if (result == ncclSuccess) result = group_launch(ended.comms);
+  group_clear(ended.comms, result != ncclSuccess);
+  return jobs_finish(ended.jobs, result);
+}
+
+ncclResult_t group_leave(ncclResult_t result) {
+  if (result != ncclSuccess && group.first_error == ncclSuccess) group.first_error = result;
+  group.depth -= 1;
+  return group.depth > 0 ? result : group_run();
+}
+
+ncclResult_t pncclGroupStart(void) {
+  group_enter();
+  log_call("ncclGroupStart()");
+  return ncclSuccess;
+}
+API_EXPORT(GroupStart);
+
+static ncclResult_t group_check_open(const char *call) {
+  if (group.depth > 0) return ncclSuccess;
+  return log_fail(ncclInvalidUsage, "%s: this thread has no open group; call ncclGroupStart before", call);
+}
+
+ncclResult_t pncclGroupEnd(void) {
+  TRY(group_check_open("ncclGroupEnd"));
+  log_call("ncclGroupEnd()");
+  return group_leave(ncclSuccess);
+}
+API_EXPORT(GroupEnd);
+
+/* Communicators work side by side, so the longest one's time is the group's. */
+static float group_time_us(struct ncclComm *comms) {
+  double longest_us = 0;
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
+    struct plan_request request;
+    group_request(comm, comm->queue.ops, comm->queue.op_count, &request);
+    const double time_us = plan_time_us(&request);
+    if (time_us > longest_us) longest_us = time_us;
+  }
+  return (float)longest_us;
+}
+
+static ncclResult_t sim_info_check(const ncclSimInfo_t *info) {
+  if (info && info->magic == SIM_INFO_MAGIC && info->size >= sizeof *info) return ncclSuccess;
+  return log_fail(ncclInvalidArgument, "ncclGroupSimulateEnd: simInfo is %s; start it from NCCL_SIM_INFO_INITIALIZER",
+                  info ? "not initialized" : "NULL");
+}
+
+ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
+  TRY(group_check_open("ncclGroupSimulateEnd"));
+  const ncclResult_t checked = sim_info_check(simInfo);
+  if (group.depth > 1) return group_leave(checked);
+  ncclResult_t result = group.first_error != ncclSuccess ? group.first_error : checked;
+  if (result == ncclSuccess) simInfo->estimatedTime = group_time_us(group.comms);
+  group_clear(group.comms, true);
+  /* Communicators of a simulated group are not made: as after an error, but without one. */
+  jobs_finish(group.jobs, ncclInvalidUsage);
+  group.depth = 0;
+  return result;
+}
+API_EXPORT(GroupSimulateEnd);

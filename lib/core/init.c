@@ -1,0 +1,135 @@
+/* init.c: the entry points that make communicators from unique ids. They check, note a job and leave; group.c runs it. */
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/api.h"
+#include "core/bootstrap.h"
+#include "core/config.h"
+#include "core/group.h"
+
+ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
+  if (!uniqueId) return log_fail(ncclInvalidArgument, "ncclGetUniqueId: uniqueId is NULL; pass where to put the id");
+  log_version();
+  bootstrap_id_create(uniqueId);
+  return ncclSuccess;
+}
+API_EXPORT(GetUniqueId);
+
+/* Ranks must agree in the number of ids and in their order. */
+static uint64_t ids_signature(const ncclUniqueId *ids, int id_count) {
+  const unsigned char *bytes = (const unsigned char *)ids;
+  uint64_t hash = (uint64_t)id_count;
+  for (size_t i = 0; i < (size_t)id_count * sizeof *ids; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+  return hash;
+}
+
+static ncclResult_t init_check(const char *call, ncclComm_t *comm, int rank_count, int rank, int id_count,
+                               const ncclUniqueId *ids) {
+  if (!comm) return log_fail(ncclInvalidArgument, "%s: comm is NULL; pass where to put the communicator", call);
+  if (rank_count < 1 || rank < 0 || rank >= rank_count) {
+    return log_fail(ncclInvalidArgument, "%s: rank %d of %d ranks; ranks count from 0 to the number of ranks less one",
+                    call, rank, rank_count);
+  }
+  if (ids && id_count >= 1 && id_count <= rank_count) return ncclSuccess;
+  return log_fail(ncclInvalidArgument, "%s: rank %d: %d unique ids for %d ranks; pass one to that many", call, rank,
+                  ids ? id_count : 0, rank_count);
+}
+
+/* Notes the job of one rank. */
+static ncclResult_t init_rank(struct meeting_call *call, ncclComm_t *comm, const ncclConfig_t *config,
+                              uint32_t device_index) {
+  ncclConfig_t full;
+  TRY(config_read(call->call, config, NULL, &full));
+  TRY(comm_create(call->call, &full, device_index, &call->comm));
+  const ncclResult_t result = group_add_job(call, comm);
+  if (result != ncclSuccess) comm_discard(call->comm);
+  return result;
+}
+
+static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
+                             const ncclUniqueId *ids, const ncclConfig_t *config) {
+  struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, (uint32_t)rank,
+                                0, 0, NULL, NULL};
+  uint32_t device_index = 0;
+  log_version();
+  TRY(init_check(name, comm, rank_count, rank, id_count, ids));
+  TRY(bootstrap_id_read(&ids[0], name, call.seat, call.key));
+  call.comm_id = call.key[0];
+  call.signature = ids_signature(ids, id_count);
+  TRY(backend_device_ops() ? backend_device_ops()->device_current(&device_index) : ncclInvalidUsage);
+  log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count, device_index,
+           (unsigned long long)call.comm_id);
+  return init_rank(&call, comm, config, device_index);
+}
+
+static ncclResult_t init_entry(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
+                               const ncclUniqueId *ids, const ncclConfig_t *config) {
+  group_enter();
+  return group_leave(init_one(name, comm, rank_count, rank, id_count, ids, config));
+}
+
+ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank) {
+  return init_entry("ncclCommInitRank", comm, nranks, rank, 1, &commId, NULL);
+}
+API_EXPORT(CommInitRank);
+
+ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
+                                     ncclConfig_t *config) {
+  return init_entry("ncclCommInitRankConfig", comm, nranks, rank, 1, &commId, config);
+}
+API_EXPORT(CommInitRankConfig);
+
+ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
+                                       ncclConfig_t *config) {
+  return init_entry("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config);
+}
+API_EXPORT(CommInitRankScalable);
+
+/* ---- All ranks at once ---- */
+
+static ncclResult_t init_all_check_devices(int device_count, const int *devices, uint32_t present) {
+  uint8_t *seen = (uint8_t *)os_alloc(present);
+  if (!seen) return log_fail(ncclSystemError, "ncclCommInitAll: no memory for %u devices", present);
+  ncclResult_t result = ncclSuccess;
+  for (int i = 0; result == ncclSuccess && i < device_count; i++) {
+    const int device = devices ? devices[i] : i;
+    if (device < 0 || (uint32_t)device >= present) {
+      result = log_fail(ncclInvalidArgument, "ncclCommInitAll: rank %d is given device %d; there are %u devices", i,
+                        device, present);
+    } else if (seen[device]++ && param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) {
+      result = log_fail(ncclInvalidUsage, "ncclCommInitAll: rank %d is given device %d, which another rank has; give "
+                        "every rank a device of its own", i, device);
+    }
+  }
+  os_free(seen);
+  return result;
+}
+
+static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devices) {
+  static const char *const name = "ncclCommInitAll";
+  ncclUniqueId id;
+  uint32_t present = 0;
+  log_version();
+  if (!comms || rank_count < 0) {
+    return log_fail(ncclInvalidArgument, "%s: %s; pass an array of ndev communicators", name,
+                    comms ? "ndev is negative" : "comm is NULL");
+  }
+  if (rank_count == 0) return ncclSuccess;
+  TRY(backend_device_ops() ? backend_device_ops()->device_count(&present) : ncclInvalidUsage);
+  TRY(init_all_check_devices(rank_count, devices, present));
+  struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, 0, 0, 0, NULL, NULL};
+  bootstrap_id_create(&id);
+  TRY(bootstrap_id_read(&id, name, 0, call.key));
+  call.comm_id = call.key[0];
+  for (int i = 0; i < rank_count; i++) {
+    call.seat = (uint32_t)i;
+    TRY(init_rank(&call, &comms[i], NULL, (uint32_t)(devices ? devices[i] : i)));
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist) {
+  group_enter();
+  return group_leave(init_all(comm, ndev, devlist));
+}
+API_EXPORT(CommInitAll);

@@ -1,0 +1,490 @@
+/* plan.c: how a group's operations become works and batches. Collectives first, by falling traffic, laid over the channels with
+ * one cursor; then sends and receives in the order of the rounds in which their ends meet. Every rank walks the same rounds and
+ * draws the same borders, so no batch of one rank waits for a later batch of another. */
+#include "core/plan.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "core/tune.h"
+#include "schedule/p2p.h"
+
+/* Works are collected in the order of generation and sorted by channel at the end. */
+struct draft {
+  const struct plan_request *request;
+  struct work *works;
+  struct plan_buffers *buffers;
+  uint64_t *batch_ids;       /* equal and adjacent on a channel = same batch */
+  uint32_t count, capacity;
+  uint64_t next_batch_id;
+};
+
+static bool draft_reserve(struct draft *draft) {
+  if (draft->count < draft->capacity) return true;
+  const uint32_t capacity = draft->capacity == 0 ? 8 : 2 * draft->capacity;
+  struct work *works = (struct work *)os_realloc(draft->works, capacity * sizeof *works);
+  if (works != NULL) draft->works = works;
+  struct plan_buffers *buffers = (struct plan_buffers *)os_realloc(draft->buffers, capacity * sizeof *buffers);
+  if (buffers != NULL) draft->buffers = buffers;
+  uint64_t *batch_ids = (uint64_t *)os_realloc(draft->batch_ids, capacity * sizeof *batch_ids);
+  if (batch_ids != NULL) draft->batch_ids = batch_ids;
+  if (works == NULL || buffers == NULL || batch_ids == NULL) return false;
+  draft->capacity = capacity;
+  return true;
+}
+
+static ncclResult_t out_of_memory(const struct plan_request *request) {
+  return log_fail(ncclSystemError, "rank %u: out of memory while planning %u operations", request->rank, request->op_count);
+}
+
+static ncclResult_t draft_add(struct draft *draft, const struct work *work, const void *in, void *out, uint64_t batch_id) {
+  if (!draft_reserve(draft)) return out_of_memory(draft->request);
+  draft->works[draft->count] = *work;
+  draft->buffers[draft->count].in = in;
+  draft->buffers[draft->count].out = out;
+  draft->batch_ids[draft->count] = batch_id;
+  draft->count += 1;
+  return ncclSuccess;
+}
+
+/* ---- collectives ---- */
+
+/* What planning knows of one collective before it lies on channels. */
+struct task {
+  const struct plan_op *op;
+  uint32_t element_bytes;
+  uint8_t proto;
+  size_t weight;             /* bytes moved a byte of count */
+  size_t traffic_bytes;
+};
+
+static bool op_is_p2p(const struct plan_op *op) { return op->func == FUNC_SEND || op->func == FUNC_RECV; }
+
+static size_t func_weight(uint8_t func, uint32_t rank_count) {
+  switch (func) {
+    case FUNC_ALL_REDUCE: return 2;
+    case FUNC_ALL_GATHER:
+    case FUNC_REDUCE_SCATTER: return rank_count;
+    default: return 1;
+  }
+}
+
+/* LL moves its data as lines that are half flags and is meant for latency: it counts four times towards the budget. */
+#define LL_WEIGHT 4
+
+/* Most data bytes of a chunk, cut to the protocol's grain where it is longer than that. */
+static size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
+  static const size_t grain_bytes[PROTO_COUNT] = {16, 1920, 512};
+  size_t bytes = (size_t)limits->step_bytes[PROTO_SIMPLE] * chunk_steps;
+  if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
+  if (proto == PROTO_LL128) bytes = (size_t)limits->step_bytes[PROTO_LL128] / 128 * 120;
+  if (limits->chunk_bytes != 0) bytes = size_min(bytes, limits->chunk_bytes);
+  return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
+}
+
+static bool func_is_pipelined(uint8_t func) {
+  return func == FUNC_ALL_REDUCE || func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
+}
+
+static void work_set_steps(struct work *work, const struct plan_limits *limits) {
+  const bool pipelined = work->proto == PROTO_SIMPLE && func_is_pipelined(work->func);
+  work->chunk_steps = (uint8_t)(pipelined ? chunk_steps_of_slots(limits->slots) : 1);
+  work->slice_steps = (uint8_t)(work->chunk_steps > 1 ? work->chunk_steps / 2 : 1);
+  const size_t bytes = chunk_data_bytes(limits, work->proto, work->chunk_steps);
+  work->chunk_count = size_max(1, bytes / work->element_bytes);
+}
+
+static uint32_t ring_position(const struct plan_request *request) {
+  uint32_t index = 0;
+  while (request->ring[index] != request->rank) index += 1;
+  return index;
+}
+
+/* Which neighbours a rank has in a collective: chains end at the root, or begin there. */
+static void work_set_ring(struct work *work, const struct plan_request *request) {
+  const uint32_t n = request->rank_count;
+  const uint32_t next = request->ring[(work->ring_index + 1) % n], previous = request->ring[(work->ring_index + n - 1) % n];
+  bool receives = true, sends = true;
+  if (work->func == FUNC_BROADCAST) {
+    receives = request->rank != work->root;
+    sends = next != work->root;
+  } else if (work->func == FUNC_REDUCE) {
+    receives = previous != work->root;
+    sends = request->rank != work->root;
+  }
+  work->recv_count = receives;
+  work->send_count = sends;
+  work->recv_peer[0] = previous;
+  work->send_peer[0] = next;
+  work->ring_ranks = request->ring;
+}
+
+static bool op_in_place(const struct plan_op *op, const struct plan_request *request, uint32_t element_bytes) {
+  const uint8_t *in = (const uint8_t *)op->in, *out = (const uint8_t *)op->out;
+  const size_t own = (size_t)request->rank * op->count * element_bytes;
+  if (op->func == FUNC_ALL_GATHER) return in == out + own;
+  if (op->func == FUNC_REDUCE_SCATTER) return out == in + own;
+  return in == out;
+}
+
+/* Final values may be stored straight into a neighbour's output when all ranks are in reach of each other. */
+static uint32_t work_direct_flags(const struct work *work, const struct plan_limits *limits) {
+  const bool final = work->func == FUNC_ALL_REDUCE || work->func == FUNC_ALL_GATHER || work->func == FUNC_BROADCAST ||
+                     work->func == FUNC_SEND || work->func == FUNC_RECV;
+  if (!limits->direct || !final || work->proto != PROTO_SIMPLE) return 0;
+  return (work->send_count > 0 ? (uint32_t)WORK_DIRECT_SEND : 0) | (work->recv_count > 0 ? (uint32_t)WORK_DIRECT_RECV : 0);
+}
+
+static struct work work_of_task(const struct plan_request *request, const struct task *task, uint32_t ring_index) {
+  const struct plan_op *op = task->op;
+  struct work work;
+  memset(&work, 0, sizeof work);
+  work.func = op->func;
+  work.algo = ALGO_RING;
+  work.proto = task->proto;
+  work.dtype = op->dtype;
+  work.op = op->op;
+  work.op_arg = op->op_arg;
+  work.element_bytes = (uint8_t)task->element_bytes;
+  work.rank = request->rank;
+  work.rank_count = request->rank_count;
+  work.ring_index = ring_index;
+  work.root = op->peer;
+  work.count = op->count;
+  work.op_sequence = op->sequence;
+  if (op_in_place(op, request, task->element_bytes)) work.flags |= WORK_IN_PLACE;
+  work_set_steps(&work, &request->limits);
+  work_set_ring(&work, request);
+  work.flags |= work_direct_flags(&work, &request->limits);
+  return work;
+}
+
+/* A communicator of one rank: the collective is a copy that still applies the operator's stages. */
+static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
+  const struct plan_op *op = task->op;
+  if (op->in == op->out && op->op != OP_PRE_MUL_SUM) return ncclSuccess;
+  struct work work = work_of_task(draft->request, task, 0);
+  work.func = FUNC_COPY;
+  work.proto = PROTO_SIMPLE;
+  work.flags = 0;
+  work.recv_count = work.send_count = 0;
+  work.chunk_steps = work.slice_steps = 1;
+  work.part_count = op->count;
+  work.chunk_count = op->count;
+  return draft_add(draft, &work, op->in, op->out, draft->next_batch_id++);
+}
+
+static ncclResult_t draft_collective(struct draft *draft, const struct task *task, uint32_t ring_index,
+                                     struct chunk_cursor *cursor) {
+  if (draft->request->rank_count == 1) return draft_local(draft, task);
+  struct work work = work_of_task(draft->request, task, ring_index);
+  const struct chunk_split split = chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
+  for (uint32_t channel = split.channel_low; channel <= split.channel_high; channel++) {
+    work.channel_index = (uint16_t)channel;
+    chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
+    TRY(draft_add(draft, &work, task->op->in, task->op->out, draft->next_batch_id++));
+  }
+  return ncclSuccess;
+}
+
+static uint32_t type_bytes(uint8_t dtype) {
+  static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return bytes[dtype];
+}
+
+/* Falling traffic; equal ones keep the order of the calls, which is the same on every rank. */
+static void tasks_sort(struct task *tasks, uint32_t count) {
+  for (uint32_t i = 1; i < count; i++) {
+    const struct task task = tasks[i];
+    uint32_t at = i;
+    for (; at > 0 && tasks[at - 1].traffic_bytes < task.traffic_bytes; at--) tasks[at] = tasks[at - 1];
+    tasks[at] = task;
+  }
+}
+
+static bool tasks_alike(const struct task *a, const struct task *b) {
+  return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
+}
+
+/* Neighbours of one kind choose their protocol by their sum, while none is four times the smallest of the run. */
+static void tasks_choose(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  for (uint32_t first = 0, end; first < count; first = end) {
+    size_t bytes = 0, traffic = tasks[first].traffic_bytes;
+    for (end = first; end < count && tasks_alike(&tasks[first], &tasks[end]); end++) {
+      if (traffic >= 4 * size_max(1, tasks[end].traffic_bytes)) break;
+      const struct plan_op *op = tasks[end].op;
+      bytes += tune_bytes(op->func, op->count, tasks[end].element_bytes, request->rank_count);
+    }
+    if (end == first) end = first + 1;
+    const uint8_t func = tasks[first].op->func;
+    const uint8_t proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count, request->proto_mask[func]);
+    for (uint32_t i = first; i < end; i++) {
+      tasks[i].proto = proto;
+      if (proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
+    }
+  }
+}
+
+static ncclResult_t check_algo(const struct plan_request *request, uint8_t func) {
+  if (request->rank_count == 1 || ((request->algo_mask[func] >> ALGO_RING) & 1) != 0) return ncclSuccess;
+  return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO leaves no algorithm for this collective; Ring is the one there is",
+                  request->rank);
+}
+
+static ncclResult_t tasks_collect(const struct plan_request *request, struct task *tasks, uint32_t *count) {
+  *count = 0;
+  for (uint32_t i = 0; i < request->op_count; i++) {
+    const struct plan_op *op = &request->ops[i];
+    if (op_is_p2p(op) || op->count == 0) continue;
+    TRY(check_algo(request, op->func));
+    struct task *task = &tasks[(*count)++];
+    task->op = op;
+    task->element_bytes = type_bytes(op->dtype);
+    task->proto = PROTO_SIMPLE;
+    task->weight = func_weight(op->func, request->rank_count);
+    task->traffic_bytes = op->count * task->element_bytes * task->weight;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t draft_collectives(struct draft *draft) {
+  const struct plan_request *request = draft->request;
+  uint32_t count;
+  struct task *tasks = (struct task *)os_alloc(request->op_count * sizeof *tasks);
+  if (tasks == NULL) return out_of_memory(request);
+  ncclResult_t result = tasks_collect(request, tasks, &count);
+  tasks_sort(tasks, count);
+  tasks_choose(request, tasks, count);
+  size_t traffic = 0;
+  for (uint32_t i = 0; i < count; i++)
+    traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
+  struct chunk_cursor cursor = {0, request->limits.channel_count, 0, chunk_budget_bytes(traffic, request->limits.channel_count)};
+  const uint32_t ring_index = count > 0 ? ring_position(request) : 0;
+  for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
+    result = draft_collective(draft, &tasks[i], ring_index, &cursor);
+  os_free(tasks);
+  return result;
+}
+
+/* ---- point-to-point ---- */
+
+#define NO_OP UINT32_MAX
+
+/* The sends to each peer and the receives from each peer, in the order of the calls. */
+struct p2p_queues {
+  uint32_t *send_head, *recv_head;   /* by peer: index of an op, or NO_OP */
+  uint32_t *next;                    /* by op */
+  uint32_t left;
+};
+
+static ncclResult_t queues_fill(const struct plan_request *request, struct p2p_queues *queues) {
+  const uint32_t n = request->rank_count;
+  uint32_t *memory = (uint32_t *)os_alloc((2 * (size_t)n + request->op_count) * sizeof *memory);
+  if (memory == NULL) return out_of_memory(request);
+  queues->send_head = memory;
+  queues->recv_head = memory + n;
+  queues->next = memory + 2 * n;
+  queues->left = 0;
+  for (uint32_t peer = 0; peer < 2 * n; peer++) memory[peer] = NO_OP;
+  for (uint32_t i = request->op_count; i-- > 0;) {
+    const struct plan_op *op = &request->ops[i];
+    if (!op_is_p2p(op)) continue;
+    uint32_t *head = op->func == FUNC_SEND ? &queues->send_head[op->peer] : &queues->recv_head[op->peer];
+    queues->next[i] = *head;
+    *head = i;
+    queues->left += 1;
+  }
+  return ncclSuccess;
+}
+
+static const struct plan_op *queues_take(const struct plan_request *request, struct p2p_queues *queues, uint32_t *head) {
+  if (*head == NO_OP) return NULL;
+  const struct plan_op *op = &request->ops[*head];
+  *head = queues->next[*head];
+  queues->left -= 1;
+  return op;
+}
+
+static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes, uint32_t parts) {
+  const struct plan_limits *limits = &request->limits;
+  struct work work;
+  memset(&work, 0, sizeof work);
+  const bool ll = bytes <= parts * request->p2p_ll_threshold || ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
+  work.func = op->func;
+  work.algo = ALGO_RING;
+  work.proto = ll && ((request->proto_mask[op->func] >> PROTO_LL) & 1) != 0 ? PROTO_LL : PROTO_SIMPLE;
+  work.dtype = ncclInt8;
+  work.op = OP_SUM;
+  work.element_bytes = 1;
+  work.chunk_steps = work.slice_steps = 1;
+  work.rank = request->rank;
+  work.rank_count = request->rank_count;
+  work.conn_index = 1;
+  work.count = bytes;
+  work.op_sequence = op->sequence;
+  work.chunk_count = work.proto == PROTO_LL ? chunk_data_bytes(limits, PROTO_LL, 1)
+                                            : size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE]);
+  work.send_count = op->func == FUNC_SEND;
+  work.recv_count = op->func == FUNC_RECV;
+  work.send_peer[0] = work.recv_peer[0] = op->peer;
+  work.flags = work_direct_flags(&work, limits);
+  return work;
+}
+
+/* One half of a message: a work on each channel that carries a part. */
+static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, uint32_t round, uint64_t batch_id) {
+  const struct plan_request *request = draft->request;
+  const struct plan_limits *limits = &request->limits;
+  const size_t bytes = op->count * type_bytes(op->dtype);
+  const struct p2p_split split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
+                                                   limits->p2p_channel_count, limits->p2p_channels_per_peer);
+  struct work work = work_of_message(request, op, bytes, split.part_count);
+  for (uint32_t part = 0; part < split.part_count; part++) {
+    p2p_part(&split, bytes, part, &work.part_offset, &work.part_count);
+    if (work.part_count == 0 && part > 0) break;
+    work.channel_index = (uint16_t)p2p_channel(round, part, limits->p2p_channel_count);
+    TRY(draft_add(draft, &work, op->in, op->out, batch_id));
+  }
+  return ncclSuccess;
+}
+
+/* A message to oneself: one copy, none when both ends are the same memory. */
+static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv, uint64_t batch_id) {
+  const size_t bytes = send->count * type_bytes(send->dtype);
+  if (recv == NULL || send->in == recv->out || bytes == 0) return ncclSuccess;
+  struct work work = work_of_message(draft->request, send, bytes, 1);
+  work.func = FUNC_COPY;
+  work.proto = PROTO_SIMPLE;
+  work.flags = 0;
+  work.send_count = 0;
+  work.part_count = work.chunk_count = bytes;
+  work.channel_index = (uint16_t)p2p_channel(0, 0, draft->request->limits.p2p_channel_count);
+  return draft_add(draft, &work, send->in, recv->out, batch_id);
+}
+
+/* One sweep over the rounds takes at most one message a peer and direction; messages left over go to the next sweep. */
+static ncclResult_t draft_sweep(struct draft *draft, struct p2p_queues *queues) {
+  const struct plan_request *request = draft->request;
+  struct p2p_schedule schedule;
+  uint32_t round, to, from;
+  p2p_schedule_begin(&schedule, request->rank, request->rank_count, request->rank_count);
+  while (queues->left > 0 && p2p_schedule_next(&schedule, &round, &to, &from)) {
+    const uint64_t batch_id = draft->next_batch_id + round / P2P_BATCH_ROUNDS;
+    const struct plan_op *send = queues_take(request, queues, &queues->send_head[to]);
+    const struct plan_op *recv = queues_take(request, queues, &queues->recv_head[from]);
+    if (round == 0) {
+      if (send != NULL) TRY(draft_self(draft, send, recv, batch_id));
+      continue;
+    }
+    if (send != NULL) TRY(draft_half(draft, send, round, batch_id));
+    if (recv != NULL) TRY(draft_half(draft, recv, round, batch_id));
+  }
+  draft->next_batch_id += request->rank_count / P2P_BATCH_ROUNDS + 1;
+  return ncclSuccess;
+}
+
+static ncclResult_t draft_p2p(struct draft *draft) {
+  struct p2p_queues queues = {NULL, NULL, NULL, 0};
+  bool any = false;
+  for (uint32_t i = 0; i < draft->request->op_count && !any; i++) any = op_is_p2p(&draft->request->ops[i]);
+  if (!any) return ncclSuccess;
+  TRY(queues_fill(draft->request, &queues));
+  ncclResult_t result = ncclSuccess;
+  while (queues.left > 0 && result == ncclSuccess) result = draft_sweep(draft, &queues);
+  os_free(queues.send_head);
+  return result;
+}
+
+/* ---- putting it together ---- */
+
+static void plan_place(const struct draft *draft, struct plan *plan, const uint32_t *begin) {
+  uint32_t at[PLAN_CHANNELS_MAX];
+  memcpy(at, begin, sizeof at);
+  for (uint32_t i = 0; i < draft->count; i++) {
+    const uint32_t place = at[draft->works[i].channel_index]++;
+    plan->works[place] = draft->works[i];
+    plan->buffers[place] = draft->buffers[i];
+  }
+}
+
+/* Borders between batches, channel by channel, in the stable order that plan_place() gives. */
+static void plan_border(const struct draft *draft, struct plan *plan, const uint32_t *begin) {
+  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) {
+    uint32_t place = begin[channel];
+    uint64_t last_id = UINT64_MAX;
+    for (uint32_t i = 0; i < draft->count; i++) {
+      if (draft->works[i].channel_index != channel) continue;
+      struct plan_batch *batch = plan->batch_count > 0 ? &plan->batches[plan->batch_count - 1] : NULL;
+      if (draft->batch_ids[i] != last_id || batch->work_count == PLAN_BATCH_WORKS_MAX) {
+        batch = &plan->batches[plan->batch_count++];
+        batch->channel_index = channel;
+        batch->first_work = place;
+        batch->work_count = 0;
+      }
+      batch->work_count += 1;
+      last_id = draft->batch_ids[i];
+      place += 1;
+    }
+    if (place > begin[channel]) plan->channel_mask |= UINT64_C(1) << channel;
+  }
+}
+
+static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) {
+  const struct plan_request *request = draft->request;
+  uint32_t begin[PLAN_CHANNELS_MAX], total = 0, counts[PLAN_CHANNELS_MAX] = {0};
+  const size_t bytes = draft->count * (sizeof *plan->works + sizeof *plan->buffers + sizeof *plan->batches);
+  for (uint32_t i = 0; i < draft->count; i++) counts[draft->works[i].channel_index] += 1;
+  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) {
+    begin[channel] = total;
+    total += counts[channel];
+  }
+  struct plan fresh;
+  memset(&fresh, 0, sizeof fresh);
+  fresh.works = (struct work *)os_alloc(bytes);
+  if (fresh.works == NULL) return out_of_memory(request);
+  fresh.buffers = (struct plan_buffers *)(fresh.works + draft->count);
+  fresh.batches = (struct plan_batch *)(fresh.buffers + draft->count);
+  fresh.rank = request->rank;
+  fresh.rank_count = request->rank_count;
+  fresh.work_count = draft->count;
+  fresh.limits = request->limits;
+  plan_place(draft, &fresh, begin);
+  plan_border(draft, &fresh, begin);
+  *plan = fresh;
+  return ncclSuccess;
+}
+
+ncclResult_t plan_build(const struct plan_request *request, struct plan *plan) {
+  struct draft draft;
+  memset(&draft, 0, sizeof draft);
+  draft.request = request;
+  ncclResult_t result = draft_collectives(&draft);
+  if (result == ncclSuccess) result = draft_p2p(&draft);
+  if (result == ncclSuccess) result = plan_of_draft(&draft, plan);
+  os_free(draft.works);
+  os_free(draft.buffers);
+  os_free(draft.batch_ids);
+  return result;
+}
+
+void plan_free(struct plan *plan) {
+  os_free(plan->works);
+  memset(plan, 0, sizeof *plan);
+}
+
+double plan_time_us(const struct plan_request *request) {
+  double total_us = 0, send_us = 0, recv_us = 0;
+  for (uint32_t i = 0; i < request->op_count; i++) {
+    const struct plan_op *op = &request->ops[i];
+    const size_t bytes = tune_bytes(op->func, op->count, type_bytes(op->dtype), request->rank_count);
+    const uint32_t channels = op_is_p2p(op) ? request->limits.p2p_channels_per_peer : request->limits.channel_count;
+    const uint32_t allowed = request->proto_mask[op->func] & (op_is_p2p(op) ? ~(1u << PROTO_LL128) : ~0u);
+    const uint8_t proto = tune_proto(op->func, bytes, request->rank_count, channels, allowed);
+    const double time_us = tune_time_us(op->func, proto, bytes, request->rank_count, channels);
+    if (op->func == FUNC_SEND) send_us = time_us > send_us ? time_us : send_us;
+    else if (op->func == FUNC_RECV) recv_us = time_us > recv_us ? time_us : recv_us;
+    else if (op->count > 0) total_us += time_us;
+  }
+  return total_us + (send_us > recv_us ? send_us : recv_us);
+}

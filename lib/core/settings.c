@@ -1,0 +1,168 @@
+/* settings.c: turns parameters into numbers and masks. Promises masks that are never empty and limits that backends accept.
+ * Does not know which algorithms are implemented; the plan says so when a list leaves none. */
+#include "core/settings.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/log.h"
+#include "base/param.h"
+
+static const char *const algo_words[ALGO_COUNT] = {"Tree", "Ring", "CollNetDirect", "CollNetChain",
+                                                   "NVLS", "NVLSTree", "PAT"};
+static const char *const proto_words[PROTO_COUNT] = {"LL", "LL128", "Simple"};
+static const char *const func_words[FUNC_COUNT] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce",
+                                                   "SendRecv", "Send", "Recv", "AlltoAll", "Scatter", "Gather", "Copy"};
+
+/* A piece of the text: not terminated. */
+struct piece { const char *begin; size_t length; };
+
+/* Takes the piece up to `separator` off the front of *text. */
+static struct piece piece_next(struct piece *text, char separator) {
+  const char *end = (const char *)memchr(text->begin, separator, text->length);
+  struct piece head = {text->begin, end ? (size_t)(end - text->begin) : text->length};
+  const size_t taken = head.length + (end ? 1 : 0);
+  text->begin += taken;
+  text->length -= taken;
+  while (head.length > 0 && *head.begin == ' ') head.begin++, head.length--;
+  while (head.length > 0 && head.begin[head.length - 1] == ' ') head.length--;
+  return head;
+}
+
+/* Index of a word, or -1. */
+static int word_find(const char *const *words, uint32_t count, struct piece word) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (words[i] && strlen(words[i]) == word.length && strncasecmp(words[i], word.begin, word.length) == 0) {
+      return (int)i;
+    }
+  }
+  return -1;
+}
+
+static ncclResult_t unknown_word(const char *variable, struct piece word, const char *const *words, uint32_t count) {
+  char known[160];
+  size_t used = 0;
+  known[0] = '\0';
+  for (uint32_t i = 0; i < count; i++) {
+    const int wrote = snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", words[i]);
+    if (wrote > 0 && used + (size_t)wrote < sizeof known) used += (size_t)wrote;
+  }
+  return log_fail(ncclInvalidUsage, "%s: '%.*s' is none of %s; write it as in \"ring\", \"^tree\" or "
+                  "\"allreduce:ring;broadcast:^tree\"", variable, (int)word.length, word.begin, known);
+}
+
+/* "ring,tree" or "^tree": the mask that one clause's list stands for. */
+static ncclResult_t mask_parse(const char *variable, struct piece list, const char *const *words, uint32_t count,
+                               uint32_t *mask) {
+  const struct piece whole = list;
+  const bool excluding = list.length > 0 && *list.begin == '^';
+  uint32_t found = 0;
+  if (excluding) list.begin++, list.length--;
+  while (list.length > 0) {
+    const struct piece word = piece_next(&list, ',');
+    const int index = word_find(words, count, word);
+    if (index < 0) return unknown_word(variable, word, words, count);
+    found |= 1u << index;
+  }
+  *mask = excluding ? ~found & ((1u << count) - 1) : found;
+  if (*mask != 0) return ncclSuccess;
+  return log_fail(ncclInvalidUsage, "%s: '%.*s' allows nothing at all; leave at least one word", variable,
+                  (int)whole.length, whole.begin);
+}
+
+ncclResult_t settings_parse_list(const char *variable, const char *text, const char *const *words, uint32_t word_count,
+                                 uint32_t masks[FUNC_COUNT]) {
+  struct piece rest = {text, strlen(text)};
+  while (rest.length > 0) {
+    struct piece clause = piece_next(&rest, ';');
+    uint32_t first = 0, last = FUNC_COUNT - 1, mask = 0;
+    if (clause.length == 0) continue;
+    if (memchr(clause.begin, ':', clause.length)) {
+      const struct piece func = piece_next(&clause, ':');
+      const int index = word_find(func_words, FUNC_COUNT, func);
+      if (index < 0) return unknown_word(variable, func, func_words, FUNC_COUNT);
+      first = last = (uint32_t)index;
+    }
+    TRY(mask_parse(variable, clause, words, word_count, &mask));
+    for (uint32_t i = first; i <= last; i++) masks[i] = mask;
+  }
+  return ncclSuccess;
+}
+
+static uint32_t power_of_two_down(uint32_t value) {
+  uint32_t power = 1;
+  while (power <= value / 2) power *= 2;
+  return power;
+}
+
+static uint32_t clamp(uint32_t value, uint32_t lowest, uint32_t highest) {
+  return value < lowest ? lowest : value > highest ? highest : value;
+}
+
+/* A user's FIFO size becomes a step: its share of the slots, cut to what the protocol's lines need. */
+static void limits_take_buffer(struct plan_limits *limits, uint32_t proto, enum param_id param, uint32_t unit) {
+  if (!param_is_set(param)) return;
+  const int64_t step = param_int(param) / limits->slots / unit * unit;
+  limits->step_bytes[proto] = (uint32_t)(step < unit ? unit : step > (1 << 30) ? 1 << 30 : step);
+}
+
+/* One budget for every path: point-to-point uses no more channels than collectives may. */
+static void limits_take_channels(struct plan_limits *limits, const ncclConfig_t *config) {
+  const uint32_t lowest = (uint32_t)config->minCTAs, highest = (uint32_t)config->maxCTAs;
+  uint32_t p2p = limits->p2p_channel_count;
+  limits->channel_count = clamp(limits->channel_count, lowest, highest);
+  if (param_is_set(PARAM_MIN_P2P_NCHANNELS)) p2p = clamp(p2p, (uint32_t)param_int(PARAM_MIN_P2P_NCHANNELS), 64);
+  if (param_is_set(PARAM_MAX_P2P_NCHANNELS)) p2p = clamp(p2p, 1, (uint32_t)param_int(PARAM_MAX_P2P_NCHANNELS));
+  limits->p2p_channel_count = power_of_two_down(clamp(p2p, 1, highest));
+  limits->p2p_channels_per_peer = power_of_two_down(clamp(limits->p2p_channels_per_peer, 1,
+                                                          limits->p2p_channel_count));
+}
+
+static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *config) {
+  limits_take_buffer(limits, PROTO_SIMPLE, PARAM_BUFFSIZE, 16);
+  limits_take_buffer(limits, PROTO_LL, PARAM_LL_BUFFSIZE, 16);
+  limits_take_buffer(limits, PROTO_LL128, PARAM_LL128_BUFFSIZE, 128);
+  if (param_is_set(PARAM_P2P_NVL_CHUNKSIZE)) {
+    const int64_t bytes = param_int(PARAM_P2P_NVL_CHUNKSIZE) / 16 * 16;
+    limits->p2p_chunk_bytes = (uint32_t)(bytes < 16 ? 16 : bytes > (1 << 30) ? 1 << 30 : bytes);
+  }
+  limits->p2p_chunk_bytes = clamp(limits->p2p_chunk_bytes, 0, limits->step_bytes[PROTO_SIMPLE]);
+  if (param_is_set(PARAM_P2P_DIRECT_DISABLE) && param_int(PARAM_P2P_DIRECT_DISABLE) != 0) limits->direct = false;
+  limits_take_channels(limits, config);
+}
+
+static bool pointers_checked(void) {
+  const char *mode = param_text(PARAM_CHECK_MODE);
+  if (strcasecmp(mode, "LOCAL") == 0 || strcasecmp(mode, "GLOBAL") == 0) return true;
+  return param_int(PARAM_CHECK_POINTERS) != 0;
+}
+
+ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config, struct settings *settings) {
+  struct settings read;
+  memset(&read, 0, sizeof read);
+  TRY(ops->device_limits(&read.limits));
+  limits_take_params(&read.limits, config);
+  for (uint32_t i = 0; i < FUNC_COUNT; i++) {
+    read.algo_mask[i] = (1u << ALGO_COUNT) - 1;
+    read.proto_mask[i] = (1u << PROTO_COUNT) - 1;
+  }
+  TRY(settings_parse_list("NCCL_ALGO", param_text(PARAM_ALGO), algo_words, ALGO_COUNT, read.algo_mask));
+  TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), proto_words, PROTO_COUNT, read.proto_mask));
+  read.max_threads[PROTO_LL] = read.max_threads[PROTO_SIMPLE] = (uint32_t)param_int(PARAM_NTHREADS);
+  read.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
+  read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
+  read.check_pointers = pointers_checked();
+  *settings = read;
+  return ncclSuccess;
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+void settings_agree(struct settings *settings, const struct settings *other) {
+  struct plan_limits *limits = &settings->limits;
+  const struct plan_limits *with = &other->limits;
+  limits->channel_count = smaller(limits->channel_count, with->channel_count);
+  limits->p2p_channel_count = smaller(limits->p2p_channel_count, with->p2p_channel_count);
+  limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, with->p2p_channels_per_peer);
+}

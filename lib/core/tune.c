@@ -1,0 +1,56 @@
+/* tune.c: the ring's part of the cost model. Bandwidths are bus bandwidths in GB/s (1e9 bytes), latencies in microseconds. */
+#include "core/tune.h"
+
+/* By protocol: LL, LL128, Simple. */
+static const double latency_base_us[PROTO_COUNT] = {6.6, 14.0, 8.4};
+static const double latency_hop_us[PROTO_COUNT] = {0.6, 1.9, 3.4};
+static const double channel_gbps = 22.5;        /* what one channel of a ring moves at most */
+static const double ll_max_gbps = 141.0;        /* half of the wire is flags, and stores are short */
+static const double ll128_channel_gbps = 36.7;
+static const double ll128_share = 0.92;         /* 120 of 128 bytes, less some overhead */
+
+size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t rank_count) {
+  const bool all = func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
+  return count * element_bytes * (all ? rank_count : 1);
+}
+
+/* Hops that follow one another in a ring. */
+static uint32_t ring_hops(uint8_t func, uint32_t rank_count) {
+  switch (func) {
+    case FUNC_ALL_REDUCE: return 2 * (rank_count - 1);
+    case FUNC_ALL_GATHER:
+    case FUNC_REDUCE_SCATTER: return rank_count - 1;
+    case FUNC_SEND:
+    case FUNC_RECV: return 1;
+    default: return rank_count;
+  }
+}
+
+static double ring_bus_gbps(uint8_t proto, uint32_t channel_count) {
+  const double all = channel_gbps * channel_count;
+  const double ll = all / 2 < ll_max_gbps ? all / 2 : ll_max_gbps;
+  const double ll128_channels = ll128_channel_gbps * channel_count;
+  const double ll128 = ll128_share * all < ll128_channels ? ll128_share * all : ll128_channels;
+  return proto == PROTO_LL ? ll : proto == PROTO_LL128 ? ll128 : all;
+}
+
+double tune_time_us(uint8_t func, uint8_t proto, size_t bytes, uint32_t rank_count, uint32_t channel_count) {
+  const uint32_t hops = rank_count > 1 ? ring_hops(func, rank_count) : 1;
+  const bool chain = func == FUNC_BROADCAST || func == FUNC_REDUCE || func == FUNC_SEND || func == FUNC_RECV;
+  const double to_algorithm = chain || rank_count == 1 ? 1.0 : (double)rank_count / hops;
+  const double gbps = ring_bus_gbps(proto, channel_count) * to_algorithm;
+  return latency_base_us[proto] + hops * latency_hop_us[proto] + (double)bytes / (1000.0 * gbps);
+}
+
+uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t channel_count, uint32_t proto_mask) {
+  uint8_t best = PROTO_SIMPLE;
+  double best_us = -1;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((proto_mask >> proto) & 1) == 0) continue;
+    const double time_us = tune_time_us(func, proto, bytes, rank_count, channel_count);
+    if (best_us >= 0 && time_us >= best_us) continue;
+    best = proto;
+    best_us = time_us;
+  }
+  return best;
+}

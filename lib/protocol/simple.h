@@ -1,0 +1,153 @@
+/* simple.h: the slot protocol. A chunk is cut into slices; each slice waits for filled slots from its senders and free slots
+ * towards its receivers, moves, and posts, in that order. Up to `depth` slices lie between begin and post. Every slice of
+ * every step waits and posts, also an empty one: the count of steps never depends on data. */
+#ifndef TUTTI_PROTOCOL_SIMPLE_H
+#define TUTTI_PROTOCOL_SIMPLE_H
+
+#include "protocol/lane.h"
+
+/* Elements that the slots of one slice hold. */
+PRIM_FN size_t simple_slice_capacity(const struct lane *lane) {
+  const struct work *work = lane->work;
+  const struct link *link = work->recv_count > 0 ? &lane->recv[0] : &lane->send[0];
+  if (work->recv_count + work->send_count == 0) return work->chunk_count;
+  return (size_t)work->slice_steps * link->step_bytes / work->element_bytes;
+}
+
+/* Makes the next slice current; false when the work has no more. */
+PRIM_FN bool simple_next_slice(struct lane *lane) {
+  if (lane->slice_index < lane->slice_count) return true;
+  if (!lane_next_step(lane)) return false;
+  lane->slice_index = 0;
+  lane->slice_count = lane->work->chunk_steps / lane->work->slice_steps;
+  lane->slice_elements = chunk_slice_count(lane->step.count, lane->slice_count, simple_slice_capacity(lane));
+  return true;
+}
+
+/* The wait of the current slice. */
+PRIM_FN bool simple_ready(struct lane *lane) {
+  const struct step *step = &lane->step;
+  const uint32_t steps = lane->work->slice_steps;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++)
+    if (((step->recv_links >> i) & 1) != 0 && !link_has_data(&lane->recv[i], steps)) return false;
+  for (uint32_t i = 0; i < lane->work->send_count; i++)
+    if (((step->send_links >> i) & 1) != 0 && !link_has_slots(&lane->send[i], steps)) return false;
+  return true;
+}
+
+PRIM_FN uint32_t simple_enabled(struct lane *lane) {
+  uint32_t actions = 0;
+  if (lane->finished > lane->posted) actions |= LANE_POST;
+  if (lane->begun > lane->finished) actions |= LANE_FINISH;
+  if (lane->begun - lane->posted < lane->depth) {
+    if (lane->slice_index < lane->slice_count || lane->has_step) {
+      if (simple_next_slice(lane) && simple_ready(lane)) actions |= LANE_BEGIN;
+    }
+    if (!lane->has_step && lane->begun == lane->posted) actions |= LANE_END;
+  }
+  return actions;
+}
+
+PRIM_FN void simple_add_source(struct move *move, const void *source) {
+  move->source[move->source_count] = source;
+  move->source_count += 1;
+}
+
+PRIM_FN void simple_add_destination(struct move *move, void *destination) {
+  move->destination[move->destination_count] = destination;
+  move->destination_count += 1;
+}
+
+/* Sources: own input first, then what arrived, in link order. */
+PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t offset) {
+  const struct step *step = &lane->step;
+  struct move *move = &flight->move;
+  if (step->flags & STEP_COPY_IN) {
+    simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset + offset));
+    move->pre_op_sources = 1;
+  }
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    if (((step->recv_links >> i) & 1) == 0) continue;
+    lane_check_size(lane, &lane->recv[i], lane->recv[i].slot_index, flight->bytes);
+    if ((step->flags & STEP_RECV_FINAL) && (lane->work->flags & WORK_DIRECT_RECV) && lane->out != 0)
+      simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
+    else
+      simple_add_source(move, link_slot(&lane->recv[i]));
+    link_advance(&lane->recv[i], lane->work->slice_steps);
+  }
+}
+
+/* Destinations: own output first, then each receiver's slots, or its output itself where the value is final. */
+PRIM_FN void simple_destinations(struct lane *lane, struct flight *flight, size_t offset) {
+  const struct step *step = &lane->step;
+  struct move *move = &flight->move;
+  if (step->flags & STEP_KEEP) {
+    uint8_t *own = lane->out + lane_bytes(lane, step->out_offset + offset);
+    if (move->source_count != 1 || move->source[0] != own || move->pre_op_sources != 0 || move->post_op)
+      simple_add_destination(move, own);
+  }
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    struct link *link = &lane->send[i];
+    if (((step->send_links >> i) & 1) == 0) continue;
+    if ((step->flags & STEP_SEND_FINAL) && link->direct != 0)
+      simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
+    else
+      simple_add_destination(move, link_slot(link));
+    link->fifo->sizes[link->slot_index] = flight->bytes;
+    link_advance(link, lane->work->slice_steps);
+  }
+}
+
+PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
+  const struct work *work = lane->work;
+  struct flight *flight = &lane->flights[lane->begun % LANE_DEPTH_MAX];
+  struct move *move = &flight->move;
+  const size_t offset = size_min(lane->step.count, lane->slice_index * lane->slice_elements);
+  move->count = size_min(lane->step.count - offset, lane->slice_elements);
+  move->dtype = work->dtype;
+  move->op = work->op;
+  move->op_arg = work->op_arg;
+  move->source_count = move->destination_count = 0;
+  move->pre_op_sources = 0;
+  move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
+  flight->bytes = lane_bytes(lane, move->count);
+  flight->recv_links = lane->step.recv_links;
+  flight->send_links = lane->step.send_links;
+  simple_sources(lane, flight, offset);
+  simple_destinations(lane, flight, offset);
+  prim_move_begin(prim, move);
+  lane->begun += 1;
+  lane->slice_index += 1;
+  if (lane->slice_index == lane->slice_count) lane->steps_done += 1;
+}
+
+/* Frees what was read and announces what was written: release stores, behind the data. */
+PRIM_FN void simple_post(struct lane *lane) {
+  const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];
+  const uint32_t steps = lane->work->slice_steps;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    if (((flight->recv_links >> i) & 1) == 0) continue;
+    lane->recv[i].posted += steps;
+    prim_store_release(&lane->recv[i].fifo->head, lane->recv[i].posted);
+  }
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    if (((flight->send_links >> i) & 1) == 0) continue;
+    lane->send[i].posted += steps;
+    prim_store_release(&lane->send[i].fifo->tail, lane->send[i].posted);
+  }
+  lane->posted += 1;
+}
+
+PRIM_FN void simple_move(struct lane *lane, struct prim *prim, uint32_t action) {
+  switch (action) {
+    case LANE_BEGIN: simple_begin(lane, prim); break;
+    case LANE_FINISH:
+      prim_move_finish(prim, &lane->flights[lane->finished % LANE_DEPTH_MAX].move);
+      lane->finished += 1;
+      break;
+    case LANE_POST: simple_post(lane); break;
+    default: lane_close(lane); break;
+  }
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* bench.h: what the files of the verb `bench` share: its flags, the rows of its table, and the state of one
+ * run. bench.c reads flags and starts threads; bench_flags.c is the option table; bench_rank.c owns buffers
+ * and calls NCCL; bench_table.c and bench_json.c print. */
+#ifndef TUTTI_SIM_BENCH_H
+#define TUTTI_SIM_BENCH_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdint.h>
+
+#include "base/os.h"
+#include "collective.h"
+#include "option.h"
+#include "verb.h"
+
+enum { FLAG_UNSET = -1 };
+
+struct bench_flags {
+  /* nccl-tests' own */
+  int64_t min_bytes, max_bytes, step_bytes, step_factor;
+  int64_t thread_count, ranks_per_thread;
+  int64_t iteration_count, warmup_count, aggregate_count, cycle_count;
+  int64_t check_count, is_blocking, graph_launches, registration, average, timeout_seconds, is_cpu_time,
+      parallel_init;
+  const char *op, *type, *root, *json_path;
+  /* ours */
+  int64_t rank_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent;
+  uint64_t seed;
+  const char *proto, *algo, *trace_path;
+  bool threads, json, rate, quiet, verbose, help;
+};
+extern const struct option_set bench_options;
+void bench_flags_initial(struct bench_flags *flags);
+/* Fills what was not given, from what was; false after one sentence on stderr. */
+bool bench_flags_complete(struct bench_flags *flags);
+
+/* out-of-place and in-place half of a line of the table */
+struct bench_half {
+  bool is_run;    /* false where the operation has no in-place form */
+  double time_us; /* combined over threads as --average says; NAN: the model knows no time */
+  double time_total, time_least, time_most, time_first;
+  uint64_t wrong;
+};
+struct bench_row {
+  ncclDataType_t type;
+  enum oracle_op op;
+  int root;
+  size_t count, bytes; /* as collective_count() and collective_bytes() */
+  struct bench_half halves[2];
+  int64_t reported; /* threads that have handed in their part */
+};
+
+struct bench {
+  struct bench_flags flags;
+  const struct collective *collective;
+  bool is_modelled; /* guarded: times are the cost model's */
+  struct bench_row *rows;
+  size_t row_count, buffer_bytes; /* the largest buffer of any row */
+  ncclUniqueId id;
+  char start_time[32], *command;
+  /* below: shared by the threads, under `mutex` */
+  os_mutex mutex;
+  os_cond changed;
+  uint64_t wrong, out_of_bounds;
+  double busbw_total;
+  size_t busbw_count;
+  uint64_t moving_ns; /* first thread: time inside calls and waits, without data and checks */
+  int64_t barrier_arrived;
+  uint64_t barrier_round;
+  bool failed, is_environment; /* is_environment: the failure is a lack of memory or devices */
+  char failure[4096];
+};
+
+const char *bench_type_name(ncclDataType_t type);
+const char *bench_op_name(const struct bench *bench, enum oracle_op op);
+double bench_algbw(const struct bench_row *row, const struct bench_half *half); /* GB/s */
+double bench_busbw(const struct bench *bench, const struct bench_row *row, const struct bench_half *half);
+double bench_average_busbw(const struct bench *bench);
+
+/* The table. Nothing is printed with --json; comment lines are left out with --quiet. */
+void bench_table_begin(const struct bench *bench);
+void bench_table_row(const struct bench *bench, const struct bench_row *row);
+void bench_table_end(const struct bench *bench);
+void bench_json_print(FILE *out, const struct bench *bench, const char *end_time);
+
+/* Runs all rows on the ranks of one thread, from communicator to buffers and back. Failures go to
+ * bench_fail(). */
+void bench_ranks_run(struct bench *bench, int thread_index);
+
+/* Notes the run's first failure; wakes threads that wait for others. */
+void bench_fail(struct bench *bench, bool is_environment, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+bool bench_has_failed(struct bench *bench);
+/* Free threads only: waits for all threads; false once the run has failed. */
+bool bench_barrier(struct bench *bench);
+/* Hands in one thread's part of a row: times and wrong counts of both halves; the last thread prints the row.
+ */
+void bench_row_report(struct bench *bench, struct bench_row *row, const struct bench_half *parts,
+                      bool is_first_thread);
+
+#endif

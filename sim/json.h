@@ -1,0 +1,26 @@
+/* json.h: writes JSON with indentation: objects, arrays, names, escaped strings, numbers. The caller opens
+ * and closes in order; commas and line breaks are this module's. Numbers that JSON has no spelling for are
+ * written as null. */
+#ifndef TUTTI_SIM_JSON_H
+#define TUTTI_SIM_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { JSON_DEPTH_MAX = 16 };
+struct json {
+  FILE *out;
+  int depth;
+  bool has_member[JSON_DEPTH_MAX]; /* of the object or array at each depth */
+};
+
+/* `name` is the member's name inside an object and NULL inside an array or at the top. */
+void json_open(struct json *json, const char *name, char bracket); /* '{' or '[' */
+void json_close(struct json *json, char bracket);                  /* '}' or ']' */
+void json_text(struct json *json, const char *name, const char *text);
+void json_integer(struct json *json, const char *name, int64_t number);
+void json_real(struct json *json, const char *name, double number);
+void json_bool(struct json *json, const char *name, bool value);
+
+#endif

@@ -1,0 +1,230 @@
+/* option.c: getopt_long over one table of rows. Promises: every misuse gives one sentence on stderr that
+ * names the flag, the value and what would be right. */
+#include "option.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_MAX = 64, NAME_MAX_LENGTH = 48, COLUMNS = 110, HELP_COLUMN = 30 };
+enum {
+  CODE_BASE = 256
+}; /* getopt's code of row i is CODE_BASE + i for the long name; letters stay letters */
+
+/* Edit distance (Levenshtein), names cut at NAME_MAX_LENGTH. */
+static size_t name_distance(const char *left, const char *right) {
+  size_t row[NAME_MAX_LENGTH + 1];
+  size_t right_length = strnlen(right, NAME_MAX_LENGTH), left_length = strnlen(left, NAME_MAX_LENGTH);
+  for (size_t column = 0; column <= right_length; column++) row[column] = column;
+  for (size_t line = 1; line <= left_length; line++) {
+    size_t diagonal = row[0];
+    row[0] = line;
+    for (size_t column = 1; column <= right_length; column++) {
+      size_t changed = diagonal + (left[line - 1] != right[column - 1]);
+      size_t shorter = row[column - 1] < row[column] ? row[column - 1] : row[column];
+      diagonal = row[column];
+      row[column] = changed < shorter + 1 ? changed : shorter + 1;
+    }
+  }
+  return row[right_length];
+}
+
+const char *option_nearest(const char *name, const char *const *names, size_t count) {
+  const char *nearest = NULL;
+  size_t least = strlen(name) / 3 + 2;
+  for (size_t index = 0; index < count; index++) {
+    size_t distance = name_distance(name, names[index]);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = names[index];
+  }
+  return nearest;
+}
+
+/* Says what is wrong with a flag that getopt refused. */
+static void report_unknown(const struct option_set *set, const char *given) {
+  const char *names[ROWS_MAX];
+  for (size_t index = 0; index < set->count; index++) names[index] = set->rows[index].name;
+  fprintf(stderr, "tutti %s: no flag `%s`", set->verb, given);
+  char bare[NAME_MAX_LENGTH];
+  snprintf(bare, sizeof bare, "%s", given + strspn(given, "-"));
+  bare[strcspn(bare, "=")] = 0;
+  const char *nearest = strlen(bare) > 1 ? option_nearest(bare, names, set->count) : NULL;
+  if (nearest) fprintf(stderr, "; did you mean `--%s`?", nearest);
+  fprintf(stderr, " (`tutti help %s` lists the flags)\n", set->verb);
+}
+
+/* Value of a size's suffix, 0 when it is none. */
+static int64_t suffix_factor(const char *suffix) {
+  static const char letters[] = "KMGT";
+  if (!*suffix) return 1;
+  const char *letter = strchr(letters, toupper((unsigned char)*suffix));
+  const char *rest = suffix + 1;
+  if (*rest == 'i' || *rest == 'I') rest++;
+  if (*rest == 'b' || *rest == 'B') rest++;
+  return letter && !*rest ? (int64_t)1 << (10 * (letter - letters + 1)) : 0;
+}
+
+static bool number_parse(const char *text, bool suffix_allowed, int64_t *value) {
+  char *end;
+  errno = 0;
+  long long number = strtoll(text, &end, 0);
+  if (end == text || errno) return false;
+  int64_t factor = suffix_allowed ? suffix_factor(end) : *end ? 0 : 1;
+  return factor && !__builtin_mul_overflow((int64_t)number, factor, value);
+}
+
+/* Decimal, 0x hexadecimal, or a commit id: 7 digits or more, hexadecimal, of which the first 16 count. */
+static bool seed_parse(const char *text, uint64_t *value) {
+  char *end;
+  errno = 0;
+  bool is_plain = text[strspn(text, "0123456789")] == 0 || !strncmp(text, "0x", 2);
+  if (is_plain && *text) *value = strtoull(text, &end, 0);
+  if (is_plain && *text && !*end && !errno) return true;
+  size_t digits = strspn(text, "0123456789abcdefABCDEF");
+  if (digits < 7 || text[digits]) return false;
+  char first[17];
+  snprintf(first, sizeof first, "%s", text);
+  *value = strtoull(first, NULL, 16);
+  return true;
+}
+
+/* Stores one flag's value; false after the sentence. */
+static bool row_store(const struct option_set *set, const struct option_row *row, const char *text,
+                      void *values) {
+  char *member = (char *)values + row->offset;
+  int64_t number = 0;
+  switch (row->kind) {
+  case OPTION_FLAG: *(bool *)member = true; return true;
+  case OPTION_TEXT: *(const char **)member = text; return true;
+  case OPTION_SEED:
+    if (seed_parse(text, (uint64_t *)member)) return true;
+    fprintf(stderr, "tutti %s: --%s %s: not a decimal, a 0x number or a commit id\n", set->verb, row->name,
+            text);
+    return false;
+  case OPTION_INT:
+  case OPTION_BYTES:
+    if (!number_parse(text, row->kind == OPTION_BYTES, &number)) {
+      fprintf(stderr, "tutti %s: --%s %s: not a number%s\n", set->verb, row->name, text,
+              row->kind == OPTION_BYTES ? " with an optional K, M or G" : "");
+      return false;
+    }
+    if (number < row->lowest || number > row->highest) {
+      fprintf(stderr, "tutti %s: --%s %s: must be %lld to %lld\n", set->verb, row->name, text,
+              (long long)row->lowest, (long long)row->highest);
+      return false;
+    }
+    *(int64_t *)member = number;
+    return true;
+  }
+  return false;
+}
+
+/* getopt's two tables from ours. */
+static void getopt_tables(const struct option_set *set, struct option *longs, char *letters) {
+  *letters++ = ':';
+  for (size_t index = 0; index < set->count; index++) {
+    const struct option_row *row = &set->rows[index];
+    longs[index].name = row->name;
+    longs[index].has_arg = row->argument ? required_argument : no_argument;
+    longs[index].flag = NULL;
+    longs[index].val = CODE_BASE + (int)index;
+    if (!row->letter) continue;
+    *letters++ = (char)row->letter;
+    if (row->argument) *letters++ = ':';
+  }
+  *letters = 0;
+  memset(&longs[set->count], 0, sizeof longs[0]);
+}
+
+static const struct option_row *row_of_code(const struct option_set *set, int code) {
+  if (code >= CODE_BASE) return &set->rows[code - CODE_BASE];
+  for (size_t index = 0; index < set->count; index++) {
+    if (set->rows[index].letter == code) return &set->rows[index];
+  }
+  return NULL;
+}
+
+bool option_parse(const struct option_set *set, int argc, char **argv, void *values, int *first_operand) {
+  struct option longs[ROWS_MAX + 1];
+  char letters[2 * ROWS_MAX + 2];
+  if (set->count > ROWS_MAX) return false;
+  getopt_tables(set, longs, letters);
+  opterr = 0;
+  optind = 0; /* glibc: start anew */
+  for (;;) {
+    int code = getopt_long(argc, argv, letters, longs, NULL);
+    if (code == -1) break;
+    if (code == '?') {
+      char letter[3] = {'-', (char)optopt, 0};
+      report_unknown(set, optopt > 0 && optopt < CODE_BASE ? letter : argv[optind - 1]);
+      return false;
+    }
+    const struct option_row *row = row_of_code(set, code == ':' ? optopt : code);
+    if (code == ':') {
+      fprintf(stderr, "tutti %s: --%s needs a value, %s\n", set->verb, row->name, row->argument);
+      return false;
+    }
+    if (!row_store(set, row, optarg, values)) return false;
+  }
+  *first_operand = optind;
+  return true;
+}
+
+void option_print_wrapped(FILE *out, const char *text, int indent) {
+  int column = indent;
+  while (*text) {
+    int length = (int)strcspn(text, " \n");
+    if (column + length > COLUMNS && column > indent) {
+      fprintf(out, "\n%*s", indent, "");
+      column = indent;
+    }
+    column += fprintf(out, "%.*s", length, text);
+    text += length;
+    bool was_space = *text != 0;
+    text += strspn(text, " \n");
+    if (was_space && *text) column += fprintf(out, " ");
+  }
+}
+
+void option_print_help(FILE *out, const struct option_set *set) {
+  for (size_t index = 0; index < set->count; index++) {
+    const struct option_row *row = &set->rows[index];
+    char letter[4] = "   ";
+    if (row->letter) snprintf(letter, sizeof letter, "-%c,", row->letter);
+    int column = fprintf(out, "  %s --%s%s%s", letter, row->name, row->argument ? " " : "",
+                         row->argument ? row->argument : "");
+    if (column > HELP_COLUMN - 2) column = fprintf(out, "\n") - 1;
+    fprintf(out, "%*s", HELP_COLUMN - column, "");
+    option_print_wrapped(out, row->help, HELP_COLUMN);
+    fputc('\n', out);
+  }
+}
+
+void option_print_roff_text(FILE *out, const char *text) {
+  bool at_line_start = true;
+  for (; *text; text++) {
+    if (at_line_start && (*text == '.' || *text == '\'')) fputs("\\&", out);
+    if (*text == '\\') fputs("\\e", out);
+    else if (*text == '-') fputs("\\-", out);
+    else fputc(*text, out);
+    at_line_start = *text == '\n';
+  }
+}
+
+void option_print_roff(FILE *out, const struct option_set *set) {
+  for (size_t index = 0; index < set->count; index++) {
+    const struct option_row *row = &set->rows[index];
+    fputs(".TP\n", out);
+    if (row->letter) fprintf(out, "\\fB\\-%c\\fR, ", row->letter);
+    fputs("\\fB\\-\\-", out);
+    option_print_roff_text(out, row->name);
+    fputs("\\fR", out);
+    if (row->argument) fprintf(out, " \\fI%s\\fR", row->argument);
+    fputc('\n', out);
+    option_print_roff_text(out, row->help);
+    fputs(".\n", out);
+  }
+}

@@ -1,0 +1,364 @@
+/* oracle.c: inputs and expected outputs of collectives. Promises: plain loops over ranks and elements, no
+ * code shared with what it judges. oracle.h says which inputs and why. */
+#include "oracle.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { BLOCK = 256 }; /* elements whose expected values are computed at a time, for all outputs */
+
+/* ---- types: all floats are sign, exponent, fraction; they differ in widths only */
+
+struct format {
+  uint32_t bytes;
+  bool is_float, is_signed;
+  uint32_t exponent_bits, fraction_bits;
+  bool has_infinity; /* the largest exponent is kept for infinities and NaNs; else its last fraction is NaN */
+};
+
+static const struct format formats[ncclNumTypes] = {
+  {1, false, true, 0, 0, false},  /* int8 */
+  {1, false, false, 0, 0, false}, /* uint8 */
+  {4, false, true, 0, 0, false},  /* int32 */
+  {4, false, false, 0, 0, false}, /* uint32 */
+  {8, false, true, 0, 0, false},  /* int64 */
+  {8, false, false, 0, 0, false}, /* uint64 */
+  {2, true, true, 5, 10, true},   /* half */
+  {4, true, true, 8, 23, true},   /* float */
+  {8, true, true, 11, 52, true},  /* double */
+  {2, true, true, 8, 7, true},    /* bfloat16 */
+  {1, true, true, 4, 3, false},   /* f8e4m3 */
+  {1, true, true, 5, 2, true},    /* f8e5m2 */
+};
+
+size_t oracle_type_bytes(ncclDataType_t type) {
+  return (unsigned)type < ncclNumTypes ? formats[type].bytes : 0;
+}
+
+static int format_bias(const struct format *format) { return (1 << (format->exponent_bits - 1)) - 1; }
+
+static uint64_t bits_mask(const struct format *format) {
+  return format->bytes == 8 ? ~0ull : (1ull << (8 * format->bytes)) - 1;
+}
+
+static uint64_t bits_load(const void *memory, uint32_t bytes) {
+  uint64_t bits = 0;
+  memcpy(&bits, memory, bytes); /* little-endian hosts, as all that NCCL runs on */
+  return bits;
+}
+
+/* (-1)^negative * (1 + fraction / 2^fraction_bits) * 2^exponent; the caller knows it to be normal. */
+static uint64_t float_bits(const struct format *format, bool negative, int exponent, uint64_t fraction) {
+  uint64_t biased = (uint64_t)(exponent + format_bias(format));
+  uint64_t sign = (uint64_t)negative << (format->exponent_bits + format->fraction_bits);
+  return sign | biased << format->fraction_bits | fraction;
+}
+
+/* A whole number below 2^(fraction_bits + 1), exactly. */
+static uint64_t float_bits_whole(const struct format *format, bool negative, uint64_t number) {
+  if (number == 0) return 0;
+  int exponent = 63 - __builtin_clzll(number);
+  uint64_t fraction =
+      (number << (format->fraction_bits - (uint32_t)exponent)) & ((1ull << format->fraction_bits) - 1);
+  return float_bits(format, negative, exponent, fraction);
+}
+
+static double double_of_bits(uint64_t bits) {
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static double float_value(const struct format *format, uint64_t bits) {
+  uint64_t fraction = bits & ((1ull << format->fraction_bits) - 1);
+  uint64_t top = (1ull << format->exponent_bits) - 1;
+  uint64_t biased = bits >> format->fraction_bits & top;
+  uint64_t sign = (bits >> (format->exponent_bits + format->fraction_bits) & 1) << 63;
+  if (format->bytes == 8) return double_of_bits(bits);
+  if (biased == top && (format->has_infinity || fraction == (1ull << format->fraction_bits) - 1)) {
+    bool is_infinity = format->has_infinity && fraction == 0;
+    return is_infinity ? (sign ? -INFINITY : INFINITY) : NAN;
+  }
+  if (biased == 0) {
+    double size = ldexp((double)fraction, 1 - format_bias(format) - (int)format->fraction_bits);
+    return sign ? -size : size;
+  }
+  uint64_t exponent = biased + 1023 - (uint64_t)format_bias(format);
+  return double_of_bits(sign | exponent << 52 | fraction << (52 - format->fraction_bits));
+}
+
+/* The integer that the bits stand for, sign-extended. */
+static int64_t integer_value(const struct format *format, uint64_t bits) {
+  uint32_t unused = 64 - 8 * format->bytes;
+  return format->is_signed ? (int64_t)(bits << unused) >> unused : (int64_t)bits;
+}
+
+/* ---- shapes: who sends and receives how much */
+
+static bool collective_reduces(enum collective_id collective) {
+  return collective == COLLECTIVE_ALL_REDUCE || collective == COLLECTIVE_REDUCE_SCATTER ||
+         collective == COLLECTIVE_REDUCE;
+}
+
+size_t oracle_send_count(const struct oracle_case *c, uint32_t rank) {
+  switch (c->collective) {
+  case COLLECTIVE_REDUCE_SCATTER:
+  case COLLECTIVE_ALLTOALL: return c->count * c->rank_count;
+  case COLLECTIVE_SCATTER: return rank == c->root ? c->count * c->rank_count : 0;
+  case COLLECTIVE_BROADCAST: return rank == c->root ? c->count : 0;
+  default: return c->count;
+  }
+}
+
+size_t oracle_receive_count(const struct oracle_case *c, uint32_t rank) {
+  switch (c->collective) {
+  case COLLECTIVE_ALL_GATHER:
+  case COLLECTIVE_ALLTOALL: return c->count * c->rank_count;
+  case COLLECTIVE_GATHER: return rank == c->root ? c->count * c->rank_count : 0;
+  case COLLECTIVE_REDUCE: return rank == c->root ? c->count : 0;
+  default: return c->count;
+  }
+}
+
+/* ---- inputs */
+
+static uint64_t hash(uint64_t x) {
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93ull;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93ull;
+  return x ^ x >> 32;
+}
+
+/* Random bits of an element, the same for all ranks; of an element of one rank. */
+static uint64_t hash_element(const struct oracle_case *c, size_t index) {
+  return hash(c->seed * 0x9e3779b97f4a7c15ull + index * 0xbf58476d1ce4e5b9ull + 0x94d049bb133111ebull);
+}
+static uint64_t hash_rank(uint64_t element, uint32_t rank) {
+  return hash(element + (rank + 1) * 0x2545f4914f6cdd1dull);
+}
+
+/* True for an element whose float inputs have random significands. */
+static bool element_is_rough(uint64_t element) { return element >> 62 == 3; }
+
+/* How many ranks give more than zero (or, to a product, than one) to an element, and how large their numbers
+ * may be. */
+static uint32_t window_ranks(const struct oracle_case *c, const struct format *format) {
+  uint32_t exact_bits = format->fraction_bits + (c->op == ORACLE_MUL_SUM ? 0 : 1);
+  uint64_t limit = c->op == ORACLE_PROD ? 4 : 1ull << exact_bits;
+  return c->rank_count < limit ? c->rank_count : (uint32_t)limit;
+}
+static uint64_t window_highest(const struct oracle_case *c, const struct format *format, uint32_t ranks) {
+  uint32_t exact_bits = format->fraction_bits + (c->op == ORACLE_MUL_SUM ? 0 : 1);
+  return (1ull << exact_bits) / ranks;
+}
+
+/* One element of a float input to a sum: its sign is the element's, so that nothing cancels. */
+static uint64_t input_sum(const struct oracle_case *c, const struct format *format, uint64_t element,
+                          uint64_t bits, uint32_t ranks) {
+  bool negative = element >> 61 & 1;
+  uint64_t fraction = bits & ((1ull << format->fraction_bits) - 1);
+  if (element_is_rough(element)) return float_bits(format, negative, -(int)(bits >> 62), fraction);
+  uint64_t highest = window_highest(c, format, ranks);
+  if (highest >= 1ull << (format->fraction_bits + 1)) highest = (1ull << (format->fraction_bits + 1)) - 1;
+  return float_bits_whole(format, negative, (bits >> 8) % (highest + 1));
+}
+
+/* One element of a float input to a product: powers of two, or a significand below 2. */
+static uint64_t input_product(const struct format *format, uint64_t element, uint64_t bits, bool is_inside) {
+  bool negative = bits >> 61 & 1;
+  if (!is_inside) return float_bits(format, negative, 0, 0);
+  uint64_t fraction = bits & ((1ull << format->fraction_bits) - 1);
+  if (element_is_rough(element)) return float_bits(format, negative, 0, fraction);
+  return float_bits(format, negative, (int)(bits % 3) - 1, 0);
+}
+
+/* One element of a float input to a maximum or minimum: any sign, any of the middle exponents. */
+static uint64_t input_order(const struct format *format, uint64_t bits) {
+  int range = format_bias(format) - 1;
+  int exponent = (int)((bits >> 48) % (uint64_t)(2 * range)) - range;
+  return float_bits(format, bits >> 47 & 1, exponent,
+                    (bits >> 60) * 0x1111111111111111ull & ((1ull << format->fraction_bits) - 1));
+}
+
+static uint64_t input_bits(const struct oracle_case *c, const struct format *format, uint64_t element,
+                           uint32_t rank) {
+  uint64_t bits = hash_rank(element, rank);
+  if (!collective_reduces(c->collective)) return bits & bits_mask(format);
+  if (!format->is_float) return (c->op == ORACLE_PROD ? bits | 1 : bits) & bits_mask(format);
+  if (c->op == ORACLE_MAX || c->op == ORACLE_MIN) return input_order(format, bits);
+  uint32_t ranks = window_ranks(c, format);
+  bool is_inside = ranks == c->rank_count || (rank + element % c->rank_count) % c->rank_count < ranks;
+  if (c->op == ORACLE_PROD) return input_product(format, element, bits, is_inside);
+  return is_inside ? input_sum(c, format, element, bits, ranks) : 0;
+}
+
+void oracle_input(const struct oracle_case *c, uint32_t rank, size_t first, size_t count, void *out) {
+  const struct format *format = &formats[c->type];
+  unsigned char *cursor = (unsigned char *)out;
+  for (size_t index = first; index < first + count; index++, cursor += format->bytes) {
+    uint64_t bits = input_bits(c, format, hash_element(c, index), rank);
+    memcpy(cursor, &bits, format->bytes);
+  }
+}
+
+/* 1, 2 or 3 for integers; 1 or 2 for floats, which keep every number of input_sum() exact. */
+static uint64_t scalar_number(const struct format *format, uint32_t rank) {
+  return format->is_float ? 1 + rank % 2 : 1 + rank % 3;
+}
+
+void oracle_scalar(const struct oracle_case *c, uint32_t rank, void *out) {
+  const struct format *format = &formats[c->type];
+  uint64_t number = scalar_number(format, rank);
+  uint64_t bits = format->is_float ? float_bits_whole(format, false, number) : number;
+  memcpy(out, &bits, format->bytes);
+}
+
+/* ---- expected outputs */
+
+struct expected {
+  uint64_t bits;           /* of integers and moves */
+  double value, tolerance; /* of reduced floats */
+};
+
+static uint64_t reduce_integer(const struct oracle_case *c, const struct format *format, uint64_t element) {
+  uint64_t total = input_bits(c, format, element, 0);
+  if (c->op == ORACLE_MUL_SUM) total *= scalar_number(format, 0);
+  for (uint32_t rank = 1; rank < c->rank_count; rank++) {
+    uint64_t bits = input_bits(c, format, element, rank);
+    bool is_less =
+        format->is_signed ? integer_value(format, bits) < integer_value(format, total) : bits < total;
+    switch (c->op) {
+    case ORACLE_PROD: total *= bits; break;
+    case ORACLE_MAX: total = is_less ? total : bits; break;
+    case ORACLE_MIN: total = is_less ? bits : total; break;
+    case ORACLE_MUL_SUM: total += bits * scalar_number(format, rank); break;
+    default: total += bits; break;
+    }
+  }
+  total &= bits_mask(format);
+  if (c->op != ORACLE_AVG) return total;
+  if (!format->is_signed) return total / c->rank_count;
+  return (uint64_t)(integer_value(format, total) / (int64_t)c->rank_count) & bits_mask(format);
+}
+
+/* The bound of oracle.h on a sum of n terms of total size `magnitude`, after `steps` roundings of each. */
+static double rounding_bound(const struct format *format, uint32_t steps, uint32_t ranks, double magnitude) {
+  double unit = ldexp(1, -(int)format->fraction_bits - 1);
+  return (expm1(steps * log1p(unit)) + ranks * 0x1p-52) * magnitude;
+}
+
+static double average_bound(const struct oracle_case *c, const struct format *format, bool is_rough,
+                            double magnitude) {
+  uint32_t ranks = c->rank_count;
+  double smallest = ldexp(1, 1 - format_bias(format) - (int)format->fraction_bits);
+  bool is_power = (ranks & (ranks - 1)) == 0;
+  if (!is_rough && is_power && 1.0 / ranks >= smallest) return 0;
+  double lost_in_factor =
+      1.0 / ranks < smallest * (1u << format->fraction_bits) ? smallest / 2 * magnitude : 0;
+  return rounding_bound(format, ranks + 1, ranks, magnitude / ranks) + 2 * lost_in_factor +
+         ranks * smallest / 2;
+}
+
+static void reduce_float(const struct oracle_case *c, const struct format *format, uint64_t element,
+                         struct expected *expected) {
+  double total = c->op == ORACLE_PROD ? 1 : 0, magnitude = 0;
+  for (uint32_t rank = 0; rank < c->rank_count; rank++) {
+    double value = float_value(format, input_bits(c, format, element, rank));
+    if (c->op == ORACLE_MUL_SUM) value *= (double)scalar_number(format, rank);
+    if (c->op == ORACLE_PROD) total *= value;
+    else if (c->op == ORACLE_MAX) total = rank && total > value ? total : value;
+    else if (c->op == ORACLE_MIN) total = rank && total < value ? total : value;
+    else total += value;
+    magnitude += fabs(value);
+  }
+  bool is_rough = element_is_rough(element);
+  expected->value = c->op == ORACLE_AVG ? total / c->rank_count : total;
+  expected->tolerance = 0;
+  if (c->op == ORACLE_AVG) {
+    expected->tolerance = average_bound(c, format, is_rough, magnitude);
+  } else if (is_rough && c->op != ORACLE_MAX && c->op != ORACLE_MIN) {
+    double size = c->op == ORACLE_PROD ? fabs(total) : magnitude;
+    expected->tolerance = rounding_bound(format, c->rank_count - 1, c->rank_count, size);
+  }
+}
+
+/* Which rank's input the output element of `rank` is a copy of, and which element of it. */
+static uint32_t move_source(const struct oracle_case *c, uint32_t rank, size_t index, size_t *source_index) {
+  *source_index = index;
+  switch (c->collective) {
+  case COLLECTIVE_SENDRECV: return (rank + c->rank_count - 1) % c->rank_count;
+  case COLLECTIVE_SCATTER: *source_index = rank * c->count + index; return c->root;
+  case COLLECTIVE_ALL_GATHER:
+  case COLLECTIVE_GATHER: *source_index = index % c->count; return (uint32_t)(index / c->count);
+  case COLLECTIVE_ALLTOALL:
+    *source_index = rank * c->count + index % c->count;
+    return (uint32_t)(index / c->count);
+  default: return c->root;
+  }
+}
+
+static void expect_element(const struct oracle_case *c, uint32_t rank, size_t index,
+                           struct expected *expected) {
+  const struct format *format = &formats[c->type];
+  expected->value = expected->tolerance = 0;
+  expected->bits = 0;
+  if (!collective_reduces(c->collective)) {
+    size_t source_index;
+    uint32_t source = move_source(c, rank, index, &source_index);
+    expected->bits = input_bits(c, format, hash_element(c, source_index), source);
+    return;
+  }
+  if (c->collective == COLLECTIVE_REDUCE_SCATTER) index += rank * c->count;
+  uint64_t element = hash_element(c, index);
+  if (format->is_float) reduce_float(c, format, element, expected);
+  else expected->bits = reduce_integer(c, format, element);
+}
+
+/* Compares a block of one output; the mismatch is noted when it is the first. */
+static uint64_t compare_block(const struct oracle_case *c, uint32_t rank, size_t first_index, size_t count,
+                              const struct expected *expected, const void *output,
+                              struct oracle_mismatch *first, bool is_first_known) {
+  const struct format *format = &formats[c->type];
+  bool is_reduced_float = collective_reduces(c->collective) && format->is_float;
+  const unsigned char *cursor = (const unsigned char *)output + first_index * format->bytes;
+  uint64_t wrong = 0;
+  for (size_t index = 0; index < count; index++, cursor += format->bytes) {
+    uint64_t bits = bits_load(cursor, format->bytes);
+    double got = is_reduced_float ? float_value(format, bits) : 0;
+    bool is_right = is_reduced_float ? fabs(got - expected[index].value) <= expected[index].tolerance
+                                     : bits == expected[index].bits;
+    if (is_right) continue;
+    if (!wrong++ && first && !is_first_known) {
+      first->rank = rank;
+      first->index = first_index + index;
+      first->got = is_reduced_float ? got : (double)integer_value(format, bits);
+      first->expected =
+          is_reduced_float ? expected[index].value : (double)integer_value(format, expected[index].bits);
+      first->tolerance = expected[index].tolerance;
+    }
+  }
+  return wrong;
+}
+
+uint64_t oracle_check(const struct oracle_case *c, const uint32_t *ranks, const void *const *outputs,
+                      uint32_t output_count, struct oracle_mismatch *first) {
+  struct expected expected[BLOCK];
+  bool is_shared = c->collective == COLLECTIVE_ALL_REDUCE || c->collective == COLLECTIVE_BROADCAST ||
+                   c->collective == COLLECTIVE_ALL_GATHER; /* all ranks expect the same */
+  size_t longest = c->count * c->rank_count;
+  uint64_t wrong = 0;
+  for (size_t start = 0; start < longest; start += BLOCK) {
+    for (uint32_t output = 0; output < output_count; output++) {
+      size_t total = oracle_receive_count(c, ranks[output]);
+      if (start >= total) continue;
+      size_t count = total - start < BLOCK ? total - start : BLOCK;
+      for (size_t index = 0; index < count && (output == 0 || !is_shared); index++) {
+        expect_element(c, ranks[output], start + index, &expected[index]);
+      }
+      wrong += compare_block(c, ranks[output], start, count, expected, outputs[output], first, wrong != 0);
+    }
+  }
+  return wrong;
+}

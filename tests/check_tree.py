@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""The tidy check: reads the sources and prints file:line of each that breaks a rule of the house, and the
+rule.
+
+    python3 tests/check_tree.py [--self-test] [ROOT]
+
+Rules: who may include whom (ARROWS), which calls belong to lib/base and lib/backends alone (CALLS), the order
+inside lib/core (CORE_LOWER), functions of at most 70 lines, lines of at most 110 columns, no tabs, no blanks
+at a line's end.
+--self-test checks that each rule can fail. The exit status is 0 when no line breaks a rule."""
+import os
+import re
+import sys
+
+COLUMNS, FUNCTION_LINES = 110, 70
+
+# folder of the includer; folders or files that it may include; system headers that it may include, or * for
+# any. `public` is nccl.h and tutti.h. A file may always include what stands in its own folder. First match
+# wins.
+PURE = 'assert.h stdbool.h stddef.h stdint.h'  # assert.h for static_assert; assert() is among CALLS
+LIBC = ' ctype.h errno.h inttypes.h limits.h math.h stdarg.h stdatomic.h stdio.h stdlib.h string.h strings.h'
+SOCKETS = (' sys/socket.h sys/types.h netdb.h netinet/in.h netinet/tcp.h arpa/inet.h poll.h unistd.h fcntl.h'
+           ' ifaddrs.h net/if.h')
+CUDA = ' cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_runtime.h'
+ARROWS = (
+    ('lib/schedule/', '', PURE),
+    ('lib/protocol/', 'lib/schedule/ prim_impl.h', PURE),
+    ('lib/kernels/', 'lib/schedule/ lib/protocol/ lib/backends/cuda/ prim_impl.h public',
+     PURE + CUDA + ' float.h limits.h math.h string.h immintrin.h'),
+    ('lib/base/', 'public', '*'),
+    ('lib/trace/', 'lib/base/ lib/schedule/ public', '*'),
+    ('lib/backends/backend.h', 'lib/base/ lib/schedule/ public', PURE),
+    ('lib/backends/',
+     'lib/backends/backend.h lib/base/ lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
+    ('lib/core/',
+     'lib/backends/backend.h lib/base/ lib/trace/ lib/schedule/ lib/kernels/kernels.h public',
+     PURE + LIBC + SOCKETS),
+    ('lib/', 'public', PURE + CUDA + ' limits.h'),
+    ('sim/',
+     'lib/core/plan.h lib/trace/ lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
+     '*'),
+    ('examples/', 'public', '*'),
+    ('tests/', 'lib/ sim/', '*'),
+)
+
+# Inside lib/core includes go down, from the calls to what they rest on: no lower one includes an upper one.
+CORE_LOWER = ('plan', 'tune', 'topology', 'settings', 'config', 'bootstrap', 'proxy')
+CORE_UPPER = ('api', 'group', 'comm')
+
+# folders; folders left out of them; calls that have no place there; where they belong
+MEMORY = 'malloc calloc realloc free strdup strndup aligned_alloc posix_memalign'
+WORLD = ('getenv setenv clock_gettime gettimeofday time clock nanosleep usleep sleep rand srand random '
+         'srandom rand_r getrandom pthread_\\w+ thrd_\\w+ mtx_\\w+ mmap munmap fork abort exit')
+FILES = 'fopen fread fwrite fclose fgets fprintf fputs'
+PRINT = 'printf puts putchar vprintf perror'
+CALLS = (
+    ('lib/', 'lib/base/', MEMORY, 'memory goes through lib/base/os.h'),
+    ('lib/', 'lib/base/ lib/backends/', WORLD, 'clock, threads and environment come from lib/base/os.h'),
+    ('lib/', 'lib/base/ lib/backends/ lib/trace/', FILES, 'files: lib/base, the backends, lib/trace'),
+    ('lib/', '', PRINT, 'the library prints through lib/base/log.h'),
+    ('sim/', '', MEMORY, 'memory goes through lib/base/os.h'),
+    ('sim/', '', 'getenv clock_gettime clock usleep nanosleep sleep rand srand random pthread_\\w+ fork',
+     'clock, threads and environment come from lib/base/os.h'),
+    ('lib/schedule/', '', 'assert', 'shared with the GPU: static_assert only'),
+    ('lib/protocol/', '', 'assert', 'shared with the GPU: static_assert only'),
+)
+
+SOURCE_FOLDERS = ('lib', 'sim', 'tests', 'examples')
+C_SUFFIXES = ('.c', '.h', '.cu', '.cuh', '.def')
+TEXT_SUFFIXES = C_SUFFIXES + ('.py', '.sh', '.map')
+TEXT_NAMES = ('SConscript', 'SConstruct', 'run')
+PUBLIC = ('lib/nccl.h', 'lib/tutti.h')
+
+
+def source_files(root):
+    found = [name for name in TEXT_NAMES if os.path.isfile(os.path.join(root, name))]
+    for top in SOURCE_FOLDERS:
+        for folder, folders, names in os.walk(os.path.join(root, top)):
+            folders[:] = sorted(name for name in folders if name not in ('golden', '__pycache__'))
+            found += [os.path.relpath(os.path.join(folder, name), root) for name in sorted(names)
+                      if name.endswith(TEXT_SUFFIXES) or name in TEXT_NAMES]
+    return found
+
+
+def blank(match):
+    return re.sub(r'[^\n]', ' ', match.group(0))
+
+
+def without_comments(text):
+    """Same lines and columns, comments and the insides of texts blanked."""
+    pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    return re.sub(pattern, blank, text, flags=re.S)
+
+
+def includes_of(text):
+    for number, line in enumerate(text.split('\n'), 1):
+        match = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+        if match:
+            yield number, match.group(1) == '<', match.group(2)
+
+
+def resolve(root, path, name):
+    """The file that an include of `name` in `path` finds; the name itself when it is none of the tree's."""
+    for folder in (os.path.dirname(path), 'lib', 'sim', 'tests'):
+        candidate = os.path.normpath(os.path.join(folder, name))
+        if os.path.isfile(os.path.join(root, candidate)):
+            return candidate
+    return name
+
+
+def core_module(path):
+    """plan for lib/core/plan.h, None outside lib/core."""
+    return os.path.basename(path).split('.')[0] if path.startswith('lib/core/') else None
+
+
+def check_arrow(root, path, angled, name):
+    """The rule that this include breaks, or None."""
+    folder, allowed, system = next(row for row in ARROWS if path.startswith(row[0]))
+    target = resolve(root, path, name)
+    if target in PUBLIC:
+        return None if 'public' in allowed.split() else folder + ' includes no public header'
+    if not os.path.isfile(os.path.join(root, target)) and name != 'prim_impl.h':
+        good = system == '*' or name in system.split()
+        return None if good else '%s may include of the system: %s' % (folder, system)
+    if core_module(path) in CORE_LOWER and core_module(target) in CORE_UPPER:
+        return 'in lib/core %s rests on nothing of %s' % (core_module(path), ', '.join(CORE_UPPER))
+    own = os.path.dirname(path) + '/'
+    if target.startswith(own) and folder != 'lib/':
+        return None
+    if any(target.startswith(place) for place in allowed.split() if place != 'public'):
+        return None
+    return '%s may include its own folder, %s' % (folder, allowed or 'nothing else of the tree')
+
+
+def check_includes(root, path, text):
+    for number, angled, name in includes_of(text):
+        rule = check_arrow(root, path, angled, name)
+        if rule:
+            yield number, 'includes %s: %s' % (name, rule)
+
+
+def check_calls(path, code):
+    for folder, left_out, calls, rule in CALLS:
+        if not path.startswith(folder) or any(path.startswith(place) for place in left_out.split()):
+            continue
+        pattern = r'(?<![\w.>])(%s)\s*\(' % '|'.join(calls.split())
+        for number, line in enumerate(code.split('\n'), 1):
+            match = re.search(pattern, line)
+            if match and not line.lstrip().startswith('#'):
+                yield number, 'calls %s: %s' % (match.group(1), rule)
+
+
+def functions_of(code):
+    """First and last line of every body at the top level that follows a parameter list."""
+    code = re.sub(r'^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', blank, code, flags=re.M)
+    code = re.sub(r'\bextern\s*\{', blank, code)
+    depth, head, first = 0, '', 0
+    for number, line in enumerate(code.split('\n'), 1):
+        for letter in line:
+            if letter == '{':
+                depth += 1
+                first = number if depth == 1 else first
+            elif letter == '}':
+                depth = max(depth - 1, 0)
+                if depth == 0 and '(' in head and '=' not in head:
+                    yield first - head.strip().count('\n'), number
+                head = '' if depth == 0 else head
+            elif depth == 0:
+                head = '' if letter == ';' else head + letter
+        head += '\n' if depth == 0 else ''
+
+
+def check_lengths(path, text, code):
+    for number, line in enumerate(text.split('\n'), 1):
+        if len(line) > COLUMNS:
+            yield number, '%d columns: at most %d' % (len(line), COLUMNS)
+        if '\t' in line or line != line.rstrip():
+            yield number, 'a tab, or a blank at the end'
+    if path.endswith(C_SUFFIXES):
+        for first, last in functions_of(code):
+            if last - first + 1 > FUNCTION_LINES:
+                yield first, 'a function of %d lines: at most %d' % (last - first + 1, FUNCTION_LINES)
+
+
+def check_file(root, path, text):
+    code = without_comments(text) if path.endswith(C_SUFFIXES) else text
+    faults = list(check_lengths(path, text, code))
+    if path.endswith(C_SUFFIXES):
+        faults += check_includes(root, path, text)
+        faults += check_calls(path, code)
+    return sorted(faults)
+
+
+# Text that breaks one rule, and what must be said about it; an empty answer means that nothing may be said.
+PLANTED = (
+    ('lib/schedule/x.h', '#include <string.h>\n', 'lib/schedule/ may include of the system'),
+    ('lib/schedule/x.h', '#include "base/os.h"\n', 'nothing else of the tree'),
+    ('lib/protocol/x.h', '#include <cuda_runtime.h>\n', 'may include of the system'),
+    ('lib/core/x.c', '#include "backends/emu/world.h"\n', 'lib/core/ may include'),
+    ('lib/core/plan.c', '#include "core/comm.h"\n', 'rests on nothing'),
+    ('lib/core/x.c', '#include <pthread.h>\n', 'may include of the system'),
+    ('lib/core/x.c', 'void f(void) { free(p); }\n', 'calls free'),
+    ('lib/core/x.c', 'void f(void) { t = time(0); }\n', 'calls time'),
+    ('lib/backends/emu/x.c', 'void f(void) { p = malloc(1); }\n', 'calls malloc'),
+    ('lib/backends/emu/x.c', 'void f(void) { printf(p); }\n', 'calls printf'),
+    ('lib/core/x.c', 'void f(void) {\n' + '  g();\n' * 69 + '}\n', 'a function of 71 lines'),
+    ('sim/x.c', '/' * 111 + '\n', '111 columns'),
+    ('sim/x.c', '\tint x;\n', 'a tab'),
+    ('lib/core/x.c', '/* free(p) */ void f(void) { os_free(p); table.free(p); log("free(p)"); }\n', ''),
+    ('lib/core/x.c', 'int table[] = {\n' + '  1,\n' * 90 + '};\n', ''),
+    ('lib/base/x.c', '#include <time.h>\nvoid f(void) { free(p); time(0); }\n', ''),
+)
+
+
+def self_test(root):
+    wrong = 0
+    for path, text, answer in PLANTED:
+        said = '; '.join(fault for _, fault in check_file(root, path, text))
+        if (answer not in said) or (not answer and said):
+            print('self-test: %r in %s: expected "%s", said "%s"' % (text[:60], path, answer, said))
+            wrong += 1
+    return wrong
+
+
+def main(arguments):
+    testing = '--self-test' in arguments
+    places = [argument for argument in arguments if not argument.startswith('-')]
+    root = places[0] if places else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if testing:
+        return 1 if self_test(root) else 0
+    faults = 0
+    for path in source_files(root):
+        with open(os.path.join(root, path), encoding='utf-8') as file:
+            text = file.read()
+        for number, fault in check_file(root, path, text):
+            print('%s:%d: %s' % (path, number, fault))
+            faults += 1
+    return 1 if faults else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,564 @@
+/* test_base.c: settings, log and memory of lib/base. Each test sets the environment that it needs, and reads
+ * what a user would see: values, the log's file, the last error. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+
+static char folder[256];   /* of this program's files */
+static char log_path[300];
+static char conf_path[300];
+
+static void file_write(const char *path, const char *text) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_true(fputs(text, file) >= 0);
+  fclose(file);
+}
+
+/* What the log's file holds now; valid until the next call. */
+static const char *log_text(void) {
+  static char text[16384];
+  FILE *file = fopen(log_path, "r");
+  size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+  if (file) fclose(file);
+  text[length] = '\0';
+  return text;
+}
+
+/* True when a line of `text` matches the extended regular expression. */
+static bool matches(const char *text, const char *pattern) {
+  regex_t regex;
+  assert_int_equal(regcomp(&regex, pattern, REG_EXTENDED | REG_NEWLINE | REG_NOSUB), 0);
+  bool found = regexec(&regex, text, 0, NULL, 0) == 0;
+  regfree(&regex);
+  return found;
+}
+
+static void assert_logged(const char *pattern) {
+  if (!matches(log_text(), pattern)) fail_msg("no line matches %s in:\n%s", pattern, log_text());
+}
+
+static void assert_not_logged(const char *pattern) {
+  if (matches(log_text(), pattern)) fail_msg("a line matches %s in:\n%s", pattern, log_text());
+}
+
+static void assert_last_error(const char *pattern) {
+  if (!matches(log_last_error(), pattern)) fail_msg("\"%s\" does not match %s", log_last_error(), pattern);
+}
+
+/* The next call reads the environment anew. */
+static void start_anew(void) {
+  param_reset();
+  log_reset();
+}
+
+/* Each test begins with no setting, a home without a settings file, and no memory of warnings. */
+static int set_up(void **state) {
+  char name[128];
+  (void)state;
+  for (const char *const *entry = os_environ(); *entry;) {
+    size_t length = strcspn(*entry, "=");
+    bool ours = strncmp(*entry, "NCCL_", 5) == 0 || strncmp(*entry, "TUTTI_", 6) == 0;
+    if (!ours || length >= sizeof name) {
+      entry++;
+      continue;
+    }
+    memcpy(name, *entry, length);
+    name[length] = '\0';
+    unsetenv(name);
+    entry = os_environ();
+  }
+  setenv("HOME", folder, 1);
+  unlink(log_path);
+  unlink(conf_path);
+  start_anew();
+  return 0;
+}
+
+static int tear_down(void **state) {
+  os_alloc_fail_at(0);
+  return set_up(state);
+}
+
+/* Logs to the file at this level. */
+static void log_to_file(const char *level) {
+  setenv("NCCL_DEBUG", level, 1);
+  setenv("NCCL_DEBUG_FILE", log_path, 1);
+  start_anew();
+}
+
+static void test_param_defaults(void **state) {
+  (void)state;
+  assert_int_equal(param_int(PARAM_BUFFSIZE), 4194304);
+  assert_string_equal(param_text(PARAM_TUTTI_SEED), "1");
+  assert_string_equal(param_text(PARAM_TUTTI_BACKEND), "");
+  assert_false(param_is_set(PARAM_BUFFSIZE));
+  assert_string_equal(param_source(PARAM_BUFFSIZE), "default");
+  assert_string_equal(param_name(PARAM_BUFFSIZE), "NCCL_BUFFSIZE");
+}
+
+static void test_param_environment(void **state) {
+  (void)state;
+  setenv("NCCL_BUFFSIZE", "64k", 1);
+  setenv("NCCL_LL_BUFFSIZE", "0x1000", 1);
+  setenv("NCCL_NTHREADS", "256", 1);
+  setenv("NCCL_ALGO", "ring,tree", 1);
+  setenv("NCCL_PROTO", "", 1); /* set to nothing: as if not set */
+  assert_int_equal(param_int(PARAM_BUFFSIZE), 65536);
+  assert_int_equal(param_int(PARAM_LL_BUFFSIZE), 4096);
+  assert_int_equal(param_int(PARAM_NTHREADS), 256);
+  assert_string_equal(param_text(PARAM_ALGO), "ring,tree");
+  assert_true(param_is_set(PARAM_ALGO));
+  assert_false(param_is_set(PARAM_PROTO));
+  assert_string_equal(param_source(PARAM_ALGO), "environment");
+}
+
+static void test_param_read_once(void **state) {
+  (void)state;
+  assert_int_equal(param_int(PARAM_NTHREADS), 512);
+  setenv("NCCL_NTHREADS", "64", 1);
+  assert_int_equal(param_int(PARAM_NTHREADS), 512);
+  param_reset();
+  assert_int_equal(param_int(PARAM_NTHREADS), 64);
+}
+
+/* The value is refused, the default stays, and the warning names the setting and what would have been
+ * right. */
+static void assert_refused(const char *value, enum param_id id, const char *pattern) {
+  setenv(param_name(id), value, 1);
+  start_anew();
+  assert_int_equal(param_int(id), param_row(id)->initial);
+  assert_false(param_is_set(id));
+  assert_last_error(pattern);
+  unsetenv(param_name(id));
+}
+
+static void test_param_refuses(void **state) {
+  (void)state;
+  assert_refused("9999", PARAM_NTHREADS, "NCCL_NTHREADS=9999 is outside 32\\.\\.512.* 512 stays");
+  assert_refused("-1", PARAM_NTHREADS, "NCCL_NTHREADS=-1 is outside");
+  assert_refused("many", PARAM_NTHREADS, "NCCL_NTHREADS=many is no whole number");
+  assert_refused("64k", PARAM_NTHREADS, "is no whole number");
+  assert_refused("4 MB", PARAM_BUFFSIZE, "NCCL_BUFFSIZE=4 MB is no size");
+  assert_refused("99999999999999999999", PARAM_BUFFSIZE, "is no size");
+  assert_refused("9223372036854775807G", PARAM_BUFFSIZE, "is no size");
+  assert_refused("3", PARAM_TUTTI_CHECK, "TUTTI_CHECK=3 is outside 0\\.\\.2");
+}
+
+static void test_param_file(void **state) {
+  (void)state;
+  file_write(conf_path,
+             "# a comment\n\n  NCCL_NTHREADS = 128 \r\nNCCL_ALGO=tree\nNCCL_ALGO=ring\nNCCL_BUFFSIZE=1M");
+  setenv("NCCL_CONF_FILE", conf_path, 1);
+  setenv("NCCL_BUFFSIZE", "2M", 1);
+  assert_int_equal(param_int(PARAM_NTHREADS), 128);
+  assert_string_equal(param_source(PARAM_NTHREADS), conf_path);
+  assert_string_equal(param_text(PARAM_ALGO), "tree");      /* the first line wins */
+  assert_int_equal(param_int(PARAM_BUFFSIZE), 2 << 20);     /* the environment wins */
+  assert_string_equal(param_source(PARAM_BUFFSIZE), "environment");
+  assert_string_equal(log_last_error(), "");
+}
+
+static void test_param_file_at_home(void **state) {
+  char path[300];
+  (void)state;
+  snprintf(path, sizeof path, "%s/.nccl.conf", folder);
+  file_write(path, "NCCL_NTHREADS=96\n");
+  assert_int_equal(param_int(PARAM_NTHREADS), 96);
+  assert_string_equal(param_source(PARAM_NTHREADS), path);
+
+  file_write(conf_path, "NCCL_BUFFSIZE=1M\n");
+  setenv("NCCL_CONF_FILE", conf_path, 1); /* named, so the one at home is not read */
+  start_anew();
+  assert_int_equal(param_int(PARAM_NTHREADS), 512);
+  assert_int_equal(param_int(PARAM_BUFFSIZE), 1 << 20);
+  unlink(path);
+}
+
+/* A refused value in the environment leaves the place to the file's. */
+static void test_param_refused_falls_back(void **state) {
+  (void)state;
+  file_write(conf_path, "NCCL_NTHREADS=128\n");
+  setenv("NCCL_CONF_FILE", conf_path, 1);
+  setenv("NCCL_NTHREADS", "lots", 1);
+  assert_int_equal(param_int(PARAM_NTHREADS), 128);
+}
+
+static void test_param_file_faults(void **state) {
+  (void)state;
+  file_write(conf_path, "NCCL_ALGO=ring\nno equals sign\n=4\nNCCL_NTHREDS=64\nNCCL_NTHREADS=7\n");
+  setenv("NCCL_CONF_FILE", conf_path, 1);
+  log_to_file("WARN");
+  assert_string_equal(param_text(PARAM_ALGO), "ring");
+  assert_logged("NCCL WARN .*/nccl\\.conf:2: \"no equals sign\" is not of the form NAME=value");
+  assert_logged("NCCL WARN .*/nccl\\.conf:3: \"=4\" is not");
+  assert_logged("NCCL WARN .*/nccl\\.conf:4: NCCL_NTHREDS is no known .*did you mean NCCL_NTHREADS\\?");
+  assert_logged("NCCL WARN .*/nccl\\.conf:5: NCCL_NTHREADS=7 is outside");
+
+  setenv("NCCL_CONF_FILE", "/nowhere/at/all", 1);
+  start_anew();
+  param_int(PARAM_NTHREADS);
+  assert_last_error("cannot read the settings file /nowhere/at/all: No such file");
+}
+
+static void test_param_unknown_names(void **state) {
+  static const char *const pairs[][2] = {{"NCCL_AGLO", "NCCL_ALGO"}, {"NCCL_BUFFERSIZE", "NCCL_BUFFSIZE"},
+                                         {"NCCL_IB_GID_INDX", "NCCL_IB_GID_INDEX"},
+                                         {"TUTTI_SEEDS", "TUTTI_SEED"}};
+  char expected[200];
+  (void)state;
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    setenv(pairs[i][0], "1", 1);
+    start_anew();
+    param_int(PARAM_BUFFSIZE);
+    unsetenv(pairs[i][0]);
+    snprintf(expected, sizeof expected, "^environment: %s is no .*did you mean %s\\?", pairs[i][0],
+             pairs[i][1]);
+    assert_last_error(expected);
+  }
+  setenv("NCCL_TESTS_DEVICE", "1", 1); /* other programs' */
+  setenv("NCCL_VERSION", "2.28.9-1", 1);
+  start_anew();
+  param_int(PARAM_BUFFSIZE);
+  assert_string_equal(log_last_error(), "");
+}
+
+/* Faults are told once, not at each call, and their number is bounded. */
+static void test_param_faults_once(void **state) {
+  char name[32];
+  (void)state;
+  for (int i = 0; i < 40; i++) {
+    snprintf(name, sizeof name, "NCCL_UNKNOWN_%d", i);
+    setenv(name, "1", 1);
+  }
+  log_to_file("WARN");
+  param_int(PARAM_BUFFSIZE);
+  size_t bytes = strlen(log_text());
+  param_int(PARAM_BUFFSIZE);
+  log_info(LOG_INIT, "not at this level");
+  assert_int_equal(strlen(log_text()), bytes);
+  assert_logged("NCCL WARN 16 more faults");
+}
+
+static void test_param_report(void **state) {
+  (void)state;
+  setenv("NCCL_BUFFSIZE", "1M", 1);
+  setenv("NCCL_NVLS_ENABLE", "1", 1);
+  log_to_file("INFO");
+  param_int(PARAM_BUFFSIZE);
+  assert_logged("NCCL INFO NCCL_BUFFSIZE set by environment to 1M$");
+  assert_logged("NCCL INFO NCCL_NVLS_ENABLE set by environment to 1: not implemented, ignored$");
+}
+
+static void test_param_table(void **state) {
+  (void)state;
+  for (int id = 0; id < PARAM_COUNT; id++) {
+    const struct param_row *row = param_row((enum param_id)id);
+    assert_true(strncmp(row->name, "NCCL_", 5) == 0 || strncmp(row->name, "TUTTI_", 6) == 0);
+    assert_true(strlen(row->name) < 64);
+    assert_true(row->help[0] != '\0');
+    assert_true(row->kind == PARAM_TEXT || row->lowest <= row->highest);
+    for (int other = 0; other < id; other++) {
+      assert_string_not_equal(row->name, param_row((enum param_id)other)->name);
+    }
+  }
+}
+
+static void test_log_shapes(void **state) {
+  char expected[64];
+  (void)state;
+  setenv("NCCL_DEBUG_SUBSYS", "ALL", 1);
+  log_to_file("TRACE");
+  log_version();
+  log_version();
+  log_info(LOG_INIT, "rank %d of %d", 3, 8);
+  log_set_device(5);
+  log_trace(LOG_COLL, "step");
+  log_call("ncclSend(%d)", 7);
+  assert_int_equal(log_fail(ncclInvalidArgument, "root %d is out of range", 9), ncclInvalidArgument);
+  log_set_device(-1);
+  assert_logged("^NCCL version 2\\.28\\.9 \\(tutti [0-9.]+\\)$");
+  assert_false(matches(strstr(log_text(), "NCCL version") + 5, "NCCL version")); /* once */
+  snprintf(expected, sizeof expected, "^[^ :.]+:%d:%ld ", os_pid(), os_tid());
+  assert_logged(expected);
+  assert_logged("^[^ :.]+:[0-9]+:[0-9]+ \\[-1\\] NCCL INFO rank 3 of 8$");
+  assert_logged("^[^ :.]+:[0-9]+:[0-9]+ \\[5\\] NCCL TRACE step$");
+  assert_logged("^[^ :.]+:[0-9]+:[0-9]+ NCCL CALL ncclSend\\(7\\)$");
+  assert_logged("^\\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\] [^ :.]+:[0-9]+:[0-9]+ \\[5\\] "
+                "test_base\\.c:[0-9]+ NCCL WARN root 9 is out of range$");
+}
+
+static void test_log_levels(void **state) {
+  (void)state;
+  log_to_file("WARN");
+  log_info(LOG_INIT, "hidden");
+  log_warn("shown");
+  assert_not_logged("hidden");
+  assert_logged("NCCL WARN shown");
+  assert_true(log_enabled(LOG_WARN, 0));
+  assert_false(log_enabled(LOG_INFO, LOG_INIT));
+
+  log_to_file("info"); /* any case */
+  assert_true(log_enabled(LOG_INFO, LOG_INIT));
+  assert_true(log_enabled(LOG_INFO, LOG_ENV));
+  assert_false(log_enabled(LOG_INFO, LOG_COLL));
+  assert_false(log_enabled(LOG_TRACE, LOG_INIT));
+
+  log_to_file("LOUD");
+  assert_false(log_enabled(LOG_WARN, 0));
+  assert_last_error("NCCL_DEBUG=LOUD is no level; use VERSION, WARN, INFO or TRACE");
+}
+
+static void test_log_subsystems(void **state) {
+  (void)state;
+  setenv("NCCL_DEBUG_SUBSYS", "coll,P2P", 1);
+  log_to_file("INFO");
+  assert_true(log_enabled(LOG_INFO, LOG_COLL));
+  assert_true(log_enabled(LOG_INFO, LOG_P2P | LOG_NET));
+  assert_false(log_enabled(LOG_INFO, LOG_INIT));
+  setenv("NCCL_DEBUG_SUBSYS", "^COLL,P2P", 1);
+  start_anew();
+  assert_false(log_enabled(LOG_INFO, LOG_COLL));
+  assert_true(log_enabled(LOG_INFO, LOG_INIT));
+  setenv("NCCL_DEBUG_SUBSYS", "INIT,COL", 1);
+  start_anew();
+  assert_true(log_enabled(LOG_INFO, LOG_INIT));
+  assert_last_error("NCCL_DEBUG_SUBSYS has an unknown name at \"COL\"");
+}
+
+static void test_log_time_stamps(void **state) {
+  (void)state;
+  setenv("NCCL_DEBUG_TIMESTAMP_LEVELS", "ALL", 1);
+  setenv("NCCL_DEBUG_TIMESTAMP_FORMAT", "<%Y %3f %%3f> ", 1);
+  log_to_file("INFO");
+  log_info(LOG_INIT, "hello");
+  assert_logged("^<[0-9]{4} [0-9]{3} %3f> [^ ]+ \\[-1\\] NCCL INFO hello$");
+  setenv("NCCL_DEBUG_TIMESTAMP_LEVELS", "^WARN", 1);
+  start_anew();
+  log_warn("bare");
+  assert_logged("^[^ <]+ \\[-1\\] test_base\\.c:[0-9]+ NCCL WARN bare$");
+}
+
+static void test_log_file_name(void **state) {
+  char pattern[400], path[800], host[256];
+  (void)state;
+  os_host_name(host, sizeof host);
+  host[strcspn(host, ".")] = '\0';
+  snprintf(pattern, sizeof pattern, "%s/log.%%h.%%p.%%%%", folder);
+  snprintf(path, sizeof path, "%s/log.%s.%d.%%", folder, host, os_pid());
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("NCCL_DEBUG_FILE", pattern, 1);
+  start_anew();
+  log_info(LOG_INIT, "hello");
+  assert_int_equal(access(path, R_OK), 0);
+  unlink(path);
+
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", "/nowhere/at/all", 1);
+  start_anew();
+  log_enabled(LOG_WARN, 0);
+  assert_last_error("cannot open NCCL_DEBUG_FILE /nowhere/at/all: No such file");
+}
+
+/* The default prints nothing, and yet ncclGetLastError has something to say. */
+static void test_log_last_error(void **state) {
+  char longer[3000];
+  (void)state;
+  setenv("NCCL_DEBUG_FILE", log_path, 1);
+  start_anew();
+  assert_string_equal(log_last_error(), "");
+  assert_int_equal(log_fail(ncclSystemError, "no %s", "memory"), ncclSystemError);
+  assert_string_equal(log_last_error(), "no memory");
+  assert_string_equal(log_text(), "");
+  memset(longer, 'x', sizeof longer);
+  longer[sizeof longer - 1] = '\0';
+  log_warn("%s", longer); /* cut, not overrun */
+  assert_true(strlen(log_last_error()) > 500 && strlen(log_last_error()) < sizeof longer - 1);
+}
+
+static void test_err_text(void **state) {
+  (void)state;
+  assert_string_equal(err_text(ncclSuccess), "no error");
+  assert_string_equal(err_text(ncclSystemError),
+                      "unhandled system error (run with NCCL_DEBUG=INFO for details)");
+  assert_string_equal(err_text((ncclResult_t)8), "unknown result code");
+  assert_string_equal(err_text((ncclResult_t)-1), "unknown result code");
+}
+
+static void test_os_memory(void **state) {
+  (void)state;
+  uint64_t live = os_alloc_live(), count = os_alloc_count();
+  char *block = (char *)os_alloc(100);
+  void *empty = os_alloc(0);
+  char *pages = (char *)os_pages_map(1 << 20);
+  char *copy = os_strdup("text");
+  assert_true(block && empty && pages && copy);
+  assert_int_equal((uintptr_t)block % 16, 0);
+  for (int i = 0; i < 100; i++) assert_int_equal(block[i], 0);
+  assert_int_equal(pages[0] | pages[(1 << 20) - 1], 0);
+  block[99] = 'z';
+  block = (char *)os_realloc(block, 5000);
+  assert_non_null(block);
+  assert_int_equal(block[99], 'z');
+  assert_int_equal(os_alloc_live() - live, 4);
+  assert_int_equal(os_alloc_count() - count, 5);
+  os_free(block);
+  os_free(empty);
+  os_free(copy);
+  os_free(NULL);
+  os_pages_unmap(pages, 1 << 20);
+  os_pages_unmap(NULL, 1);
+  assert_int_equal(os_alloc_live(), live);
+  assert_null(os_pages_map(SIZE_MAX / 2));
+  assert_int_equal(os_alloc_live(), live);
+}
+
+static void test_os_alloc_fails_at(void **state) {
+  (void)state;
+  os_alloc_fail_at(2);
+  void *first = os_alloc(1), *second = os_pages_map(1), *third = os_alloc(1);
+  assert_true(first && !second && third);
+  os_alloc_fail_at(1);
+  assert_null(os_realloc(first, 10)); /* the old block stays */
+  os_alloc_fail_at(1);
+  os_alloc_fail_at(0);
+  void *fourth = os_strdup("x");
+  assert_non_null(fourth);
+  os_free(first);
+  os_free(third);
+  os_free(fourth);
+}
+
+#define THREADS 4
+#define ALLOCATIONS 2000
+
+static void *allocate_often(void *argument) {
+  uint64_t *failures = (uint64_t *)argument;
+  for (int i = 0; i < ALLOCATIONS; i++) {
+    void *block = os_alloc(8);
+    *failures += !block;
+    os_free(block);
+  }
+  return NULL;
+}
+
+/* Of all the allocations of all threads, exactly one fails, and the counters lose nothing. */
+static void test_os_alloc_threads(void **state) {
+  os_thread threads[THREADS];
+  uint64_t failures[THREADS] = {0}, failed = 0;
+  (void)state;
+  uint64_t live = os_alloc_live(), count = os_alloc_count();
+  os_alloc_fail_at(THREADS * ALLOCATIONS / 2);
+  for (int i = 0; i < THREADS; i++) assert_true(os_thread_start(&threads[i], allocate_often, &failures[i]));
+  for (int i = 0; i < THREADS; i++) os_thread_join(threads[i]);
+  for (int i = 0; i < THREADS; i++) failed += failures[i];
+  assert_int_equal(failed, 1);
+  assert_int_equal(os_alloc_live(), live);
+  assert_int_equal(os_alloc_count() - count, THREADS * ALLOCATIONS);
+}
+
+static void *log_often(void *argument) {
+  for (int i = 0; i < 50; i++) {
+    log_info(LOG_INIT, "thread %d line %d", *(int *)argument, i);
+    if (i % 10 == 0) log_warn("thread %d", *(int *)argument);
+    assert_true(strncmp(log_last_error(), "thread ", 7) == 0);
+    param_int(PARAM_BUFFSIZE);
+  }
+  return NULL;
+}
+
+/* The first use by several threads at once, and whole lines from all of them. */
+static void test_log_threads(void **state) {
+  os_thread threads[THREADS];
+  int numbers[THREADS];
+  (void)state;
+  log_to_file("INFO");
+  for (int i = 0; i < THREADS; i++) {
+    numbers[i] = i;
+    assert_true(os_thread_start(&threads[i], log_often, &numbers[i]));
+  }
+  for (int i = 0; i < THREADS; i++) os_thread_join(threads[i]);
+  unsigned whole = 0;
+  for (const char *at = log_text(); (at = strstr(at, "NCCL INFO thread ")); at++) whole++;
+  assert_int_equal(whole, THREADS * 50);
+}
+
+static void test_os_files(void **state) {
+  static char big[20001];
+  size_t bytes = 0;
+  (void)state;
+  memset(big, 'b', sizeof big - 1);
+  file_write(conf_path, big);
+  char *text = os_file_read(conf_path, &bytes);
+  assert_non_null(text);
+  assert_int_equal(bytes, sizeof big - 1);
+  assert_string_equal(text, big);
+  os_free(text);
+  text = os_file_read("/proc/self/status", NULL); /* a file that tells no size */
+  assert_non_null(text);
+  assert_non_null(strstr(text, "Pid:"));
+  os_free(text);
+  assert_null(os_file_read("/nowhere/at/all", NULL));
+  assert_int_equal(errno, ENOENT);
+  assert_null(os_file_read(folder, NULL)); /* a folder opens, and cannot be read */
+
+  uint64_t live = os_alloc_live();
+  os_alloc_fail_at(2);
+  assert_null(os_file_read(conf_path, NULL));
+  assert_int_equal(os_alloc_live(), live);
+}
+
+static void test_os_time(void **state) {
+  os_mutex mutex = OS_MUTEX_INITIALIZER;
+  os_cond cond;
+  (void)state;
+  os_cond_init(&cond);
+  os_mutex_lock(&mutex);
+  uint64_t begin = os_time_ns();
+  while (os_cond_wait_until(&cond, &mutex, begin + 2000000)) {
+  }
+  os_mutex_unlock(&mutex);
+  assert_true(os_time_ns() - begin >= 2000000);
+  os_sleep_ms(1);
+  assert_true(os_time_ns() - begin >= 3000000);
+  os_cond_destroy(&cond);
+  assert_true(os_entropy() != os_entropy());
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    TEST(test_param_defaults), TEST(test_param_environment), TEST(test_param_read_once),
+    TEST(test_param_refuses), TEST(test_param_file), TEST(test_param_file_at_home),
+    TEST(test_param_refused_falls_back), TEST(test_param_file_faults), TEST(test_param_unknown_names),
+    TEST(test_param_faults_once), TEST(test_param_report), TEST(test_param_table), TEST(test_log_shapes),
+    TEST(test_log_levels), TEST(test_log_subsystems), TEST(test_log_time_stamps), TEST(test_log_file_name),
+    TEST(test_log_last_error), TEST(test_log_threads), TEST(test_err_text), TEST(test_os_memory),
+    TEST(test_os_alloc_fails_at), TEST(test_os_alloc_threads), TEST(test_os_files), TEST(test_os_time)};
+  const char *place = os_env("TMPDIR");
+  snprintf(folder, sizeof folder, "%s/test_base.XXXXXX", place ? place : "/tmp");
+  if (!mkdtemp(folder)) return 1;
+  snprintf(log_path, sizeof log_path, "%s/log", folder);
+  snprintf(conf_path, sizeof conf_path, "%s/nccl.conf", folder);
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  unlink(log_path);
+  unlink(conf_path);
+  rmdir(folder);
+  return failed;
+}

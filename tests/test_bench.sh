@@ -1,0 +1,203 @@
+#!/bin/sh
+# test_bench.sh: the tutti command from outside: the table's and the JSON file's shape, exit codes of misuse,
+# right results of every collective in both modes, equal traces for equal seeds. Prints one `ok - ` or
+# `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti; QUICK=1
+# takes fewer sizes.
+set -u
+unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_TRACE NCCL_DEBUG
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+tutti=${BUILD:-$here/../build}/bin/tutti
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+failures=0
+collectives="all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter"
+
+# check STATUS DESCRIPTION: one line; on failure also what the last command said.
+check() {
+  if [ "$1" -eq 0 ]; then
+    echo "ok - $2"
+    return
+  fi
+  echo "not ok - $2"
+  for stream in out err; do
+    [ -s "$work/$stream" ] && sed -n '1,12s/^/    /p' "$work/$stream"
+  done
+  failures=$((failures + 1))
+}
+
+# try CODE ARGUMENTS...: runs the command, at most a minute; true when it exits with CODE.
+try() {
+  expected=$1
+  shift
+  timeout 60 "$tutti" "$@" >"$work/out" 2>"$work/err" </dev/null
+  code=$?
+  [ "$code" -eq "$expected" ] && return 0
+  echo "tutti $* : exit code $code, expected $expected" >>"$work/err"
+  return 1
+}
+
+# misuse CODE TEXT ARGUMENTS...: exits with CODE and says TEXT on standard error.
+misuse() {
+  code_wanted=$1
+  text=$2
+  shift 2
+  try "$code_wanted" "$@" && grep -qF -e "$text" "$work/err"
+  check $? "exit code $code_wanted and \`$text\`: tutti $*"
+}
+
+# What varies between machines and models is masked; what a script would parse is kept.
+normalise() {
+  sed -E -e 's/^# tutti .*/# tutti VERSION/' \
+    -e '/^#  Rank/s/ Pid +[0-9]+ on +[^ ]+ device +/ Pid PID on HOST device /' \
+    -e '/^#  Rank/s/ \[[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\] .*/ [BUS] NAME/' \
+    -e 's/^(# Avg bus bandwidth    :) [0-9.e+-]+/\1 BANDWIDTH/' "$1" |
+    awk '/^#/ { print; next }
+      { columns = NF; width = length($0)
+        printf "%s %s %s %s %s", $1, $2, $3, $4, $5
+        for (i = 6; i <= NF; i++) {
+          is_number = $i ~ /^[0-9]+\.[0-9][0-9]?$/
+          printf " %s", is_number && i != 9 && i != 13 ? "N" : $i
+        }
+        printf " (%d columns, %d wide)\n", columns, width }'
+}
+
+[ -x "$tutti" ] || { echo "not ok - $tutti is there"; exit 1; }
+
+# ---- the table
+try 0 bench all_reduce --ranks 2 -b 8 -e 128 -f 4 --seed 7
+check $? "bench all_reduce runs"
+normalise "$work/out" >"$work/table"
+diff -u "$here/golden/bench_table.txt" "$work/table" >"$work/err"
+check $? "the table has the agreed shape"
+try 0 bench sendrecv --ranks 3 -b 4K -e 4K -q
+! grep -q '^#' "$work/out" && [ "$(awk '{print $9, $10, $13}' "$work/out")" = "0 N/A N/A" ]
+check $? "--quiet prints rows alone; sendrecv has no in-place half"
+try 0 bench all_reduce --ranks 2 -b 1K -e 1K --threads && grep -q ' (us)  (GB/s)' "$work/out" &&
+  ! grep -q modelled "$work/out"
+check $? "--threads prints measured times, unmarked"
+try 0 bench all_gather --ranks 4 -b 100 -e 100 -d double -q &&
+  [ "$(awk '{print $1, $2}' "$work/out")" = "64 2" ]
+check $? "all_gather's size is that of all ranks, its parts multiples of 16 bytes"
+try 0 bench all_reduce --ranks 2 -b 16 -e 64 -i 16 -q && [ "$(wc -l <"$work/out")" -eq 4 ]
+check $? "-i steps by bytes"
+try 0 bench reduce --ranks 3 -r all -o all -d all -b 64 -e 64 -q && [ "$(wc -l <"$work/out")" -eq 216 ]
+check $? "-r all -o all -d all covers 3 roots, 6 operators, 12 types"
+try 0 bench all_reduce_perf --ranks 2 -e 64 --rate &&
+  grep -qE '^# Emulator moves [1-9][0-9]* steps [1-9]' "$work/out"
+check $? "--rate prints moves and steps"
+
+# ---- JSON
+try 0 bench all_reduce --ranks 2 -b 8 -e 64 -J "$work/file.json" &&
+  python3 -m json.tool "$work/file.json" >/dev/null
+check $? "-J writes well-formed JSON"
+try 0 bench alltoall --ranks 2 -b 8 -e 64 --json && cp "$work/out" "$work/stdout.json" &&
+  python3 - "$work/file.json" "$work/stdout.json" >"$work/out" 2>"$work/err" <<'PYTHON'
+import json, sys
+keys = ('version start_time args env nccl_version devices config results out_of_bounds average_bus_bandwidth '
+        'end_time').split()
+for path in sys.argv[1:]:
+    run = json.load(open(path))
+    missing = [key for key in keys if key not in run]
+    assert not missing, missing
+    assert run['version'] == 3 and run['modelled'] is True and len(run['devices']) == 2
+    sizes = [8, 16, 32, 64] if 'all_reduce' in run['args'] else [0, 0, 32, 64]
+    assert [row['size'] for row in run['results']] == sizes
+    for row in run['results']:
+        assert set(row) == set('size count type redop root out_of_place in_place'.split()), row
+        for half in ('out_of_place', 'in_place'):
+            assert set(row[half]) == {'time', 'alg_bw', 'bus_bw', 'nwrong'}, row
+        assert row['out_of_place']['nwrong'] == 0
+        assert (row['in_place']['time'] is None) == ('alltoall' in run['args'])
+PYTHON
+check $? "JSON has nccl-tests' keys, version 3"
+
+# ---- misuse
+misuse 2 "did you mean \`bench\`" bnech
+misuse 2 "did you mean \`all_reduce\`" bench allreduce
+misuse 2 "did you mean \`--iters\`" bench all_reduce --itres 3
+misuse 2 "no flag \`-Q\`" bench all_reduce -Q
+misuse 2 "needs a value" bench all_reduce --minbytes
+misuse 2 "not a number" bench all_reduce -b 8x
+misuse 2 "must be 1 to 8" bench all_reduce --slots 9
+misuse 2 "did you mean \`float\`" bench all_reduce -d flaot
+misuse 2 "must be 0 to 1, or all" bench reduce --ranks 2 -r 2
+misuse 2 "is below -b" bench all_reduce -b 8K -e 1K
+misuse 2 "give one of them" bench all_reduce -i 8 -f 2
+misuse 2 "needs --threads" bench all_reduce -C 1
+misuse 2 "needs the guarded mode" bench all_reduce --threads --trace "$work/never"
+misuse 2 "needs one collective" bench
+misuse 2 "not a decimal" bench all_reduce --seed banana
+misuse 2 "what is asked for" trace
+misuse 3 "cannot be written" bench all_reduce --ranks 2 -e 8 -J "$work/no/such/folder.json"
+misuse 3 "refuses its settings" bench all_reduce --ranks 2 -e 8 --trace "$work/no/such/folder.tr"
+misuse 4 "cannot be read" trace dump "$work/absent.tr"
+misuse 4 "not a trace" trace dump "$tutti"
+NCCL_TESTS_MIN_BW=1e9 misuse 1 "below NCCL_TESTS_MIN_BW" bench all_reduce --ranks 2 -e 8
+
+# ---- help and manual pages
+try 0 help bench && grep -q -- '-b, --minbytes BYTES' "$work/out" && grep -q -- '--flag-bits' "$work/out"
+check $? "help bench lists the flags"
+try 0 bench --help && cp "$work/out" "$work/help" && try 0 help bench && cmp -s "$work/help" "$work/out"
+check $? "bench --help is help bench"
+try 0 help params && grep -q '^NCCL_BUFFSIZE ' "$work/out" && grep -q '^TUTTI_SEED ' "$work/out"
+check $? "help params lists the library's settings"
+try 0 --version && grep -q '^tutti [0-9]' "$work/out"
+check $? "--version"
+try 0 help --man && cmp -s "$work/out" "$here/../sim/tutti.1"
+check $? "sim/tutti.1 is what \`tutti help --man\` prints"
+for verb in bench trace; do
+  try 0 help --man $verb && cmp -s "$work/out" "$here/../sim/tutti-$verb.1"
+  check $? "sim/tutti-$verb.1 is what \`tutti help --man $verb\` prints"
+done
+
+# ---- results
+max=256K
+[ -n "${QUICK:-}" ] && max=4K
+for mode in "" --threads; do
+  for collective in $collectives; do
+    status=0
+    for ranks in 1 2 3 5 8; do
+      iterations=""
+      [ -n "$mode" ] && iterations="-n 2 -w 1"
+      # shellcheck disable=SC2086
+      try 0 bench $collective --ranks $ranks -b 0 -e $max -f 61 -r $((ranks - 1)) -q $mode $iterations ||
+        { status=1; break; }
+    done
+    check $status "$collective is right with 1, 2, 3, 5, 8 ranks ${mode:---guarded}"
+  done
+done
+for mode in "" --threads; do
+  # shellcheck disable=SC2086
+  try 0 bench all_reduce --ranks 3 -d all -o all -b 1000 -e 1000 -q $mode
+  check $? "all types and operators ${mode:---guarded}"
+  # shellcheck disable=SC2086
+  try 0 bench reduce_scatter -t 3 -g 2 -b 3K -e 48K -f 4 -q $mode
+  check $? "three host threads of two ranks each ${mode:---guarded}"
+  # shellcheck disable=SC2086
+  try 0 bench all_reduce --ranks 4 -b 16K -e 16K -G 2 -n 3 -m 2 -R 1 -q $mode
+  check $? "graphs, aggregation, registered buffers ${mode:---guarded}"
+done
+for proto in LL LL128 Simple; do
+  try 0 bench all_reduce --ranks 4 -b 1 -e 64K -f 17 -d int8 --proto $proto --slots 2 --chunk 48 \
+    --flag-bits 4 -q
+  check $? "small constants, $proto"
+done
+
+# ---- same seed, same run
+first="$work/first.tr" second="$work/second.tr" other="$work/other.tr"
+try 0 bench all_reduce --ranks 4 -b 1K -e 1K --seed 0x2a --trace "$first" &&
+  try 0 bench all_reduce --ranks 4 -b 1K -e 1K --seed 42 --trace "$second" &&
+  cmp -s "$first" "$second" && [ -s "$first" ]
+check $? "the same seed gives the same trace"
+try 0 bench all_reduce --ranks 4 -b 1K -e 1K --seed 43 --trace "$other" && ! cmp -s "$first" "$other"
+check $? "another seed gives another trace"
+try 0 bench all_reduce -t 4 -g 1 -b 1K -e 1K --seed 42 --trace "$first" &&
+  try 0 bench all_reduce -t 4 -g 1 -b 1K -e 1K --seed 42 --trace "$second" && cmp -s "$first" "$second"
+check $? "the same seed gives the same trace with four host threads"
+try 0 trace dump "$first" && grep -q ' lane comm ' "$work/out"
+check $? "trace dump prints records"
+head -c 1000 "$first" 2>/dev/null >"$work/torn.tr"
+misuse 4 "is cut off" trace dump "$work/torn.tr"
+
+[ "$failures" -eq 0 ]
