@@ -1,19 +1,23 @@
-/* nccl.h: the interface of NCCL 2.28.9 as tutti implements it: same names, values, layouts and symbols, so that a program
- * built against either library runs with the other. Compiles alone as C11 and as C++17, with or without a CUDA toolkit.
+/* nccl.h: the interface of NCCL 2.28.9 as tutti implements it: same names, values, layouts and symbols, so
+ * that a program built against either library runs with the other. Compiles alone as C11 and as C++17, with
+ * or without a CUDA toolkit.
  *
  * What holds for every function:
- * - It returns ncclSuccess or the code of the first thing that went wrong; ncclGetLastError() has the sentence. Outputs are
- *   written only on success (and when a non-blocking communicator answers ncclInProgress).
- * - ncclInvalidArgument: a value can never be right (a NULL or foreign communicator, a rank out of range, a communicator that
- *   is still being made). ncclInvalidUsage: the value is fine, the situation is not (a group never opened, a revoked
- *   communicator, two ranks on one device). ncclSystemError: memory is out, or the system refused.
- *   ncclRemoteError: another rank failed or did not come. ncclUnhandledCudaError: the device's runtime failed.
- *   A communicator with an asynchronous error answers every call but the destroying ones with that error.
- * - Counts are elements, not bytes. Buffers are device memory of the communicator's device. Calls enqueue work on the stream
- *   and return; the data is there when the stream gets there.
- * - All ranks of a communicator issue the same operations in the same order. One communicator is used by one thread at a
- *   time; different ones by any number of threads.
- * - Each has a twin with a leading p. ncclX is a weak symbol over pncclX, so that a profiler can put itself in between. */
+ * - It returns ncclSuccess or the code of the first thing that went wrong; ncclGetLastError() has the
+ *   sentence. Outputs are written only on success, and when a non-blocking communicator answers
+ *   ncclInProgress.
+ * - ncclInvalidArgument: a value can never be right (a NULL or foreign communicator, a rank out of range), or
+ *   the communicator is still being made. ncclInvalidUsage: the value is fine, the situation is not (a group
+ *   never opened, a revoked communicator, two ranks on one device). ncclSystemError: memory is out, or the
+ *   system refused. ncclRemoteError: another rank failed or did not come. ncclUnhandledCudaError: the
+ *   device's runtime failed. A communicator with an asynchronous error answers every call but the destroying
+ *   ones with that error.
+ * - Counts are elements, not bytes. Buffers are device memory of the communicator's device. Calls enqueue
+ *   work on the stream and return; the data is there when the stream gets there.
+ * - All ranks of a communicator issue the same operations in the same order. One communicator is used by one
+ *   thread at a time; different ones by any number of threads.
+ * - Each has a twin with a leading p. ncclX is a weak symbol over pncclX, so that a profiler can put itself
+ *   in between. */
 #ifndef TUTTI_NCCL_H
 #define TUTTI_NCCL_H
 /* The guard of NVIDIA's header: whichever comes first stands, the two never meet. */
@@ -104,13 +108,14 @@ typedef enum {
 
 #define NCCL_REVOKE_DEFAULT 0x00
 
-/* Wishes for one communicator. Start from NCCL_CONFIG_INITIALIZER; members left at "not set" get their default, and the
- * environment overrides both. A member out of range makes the call fail with ncclInvalidArgument. */
+/* Wishes for one communicator. Start from NCCL_CONFIG_INITIALIZER; members left at "not set" get their
+ * default, and the environment overrides both. A member out of range makes the call fail with
+ * ncclInvalidArgument. */
 typedef struct ncclConfig_v22800 {
   size_t size;              /* of the struct as the caller was built; set by the initializer */
   unsigned int magic;       /* 0xcafebeef */
   unsigned int version;     /* NCCL_VERSION_CODE as the caller was built; younger members are ignored */
-  int blocking;             /* 1 (default): calls return when done. 0: init, split, finalize answer ncclInProgress */
+  int blocking; /* 1 (default): calls return when done. 0: init, split, finalize answer ncclInProgress */
   int cgaClusterSize;       /* blocks of a cluster, 0..8 (default 4) */
   int minCTAs;              /* least blocks, that is channels, 1..64 (default 1) */
   int maxCTAs;              /* most blocks, minCTAs..64 (default 64) */
@@ -153,8 +158,8 @@ typedef struct ncclSimInfo_v22200 {
     NCCL_UNDEF_FLOAT                                                                                    \
   }
 
-/* Reduction operators; ncclRedOpCreatePreMulSum() makes more, with values from ncclNumOps on. Avg of integers rounds the
- * quotient towards zero. */
+/* Reduction operators; ncclRedOpCreatePreMulSum() makes more, with values from ncclNumOps on. Avg of integers
+ * rounds the quotient towards zero. */
 typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
 typedef enum {
   ncclSum = 0,
@@ -184,8 +189,8 @@ typedef enum {
 
 /* Where the scalar of an operator lives, and so when it is read. */
 typedef enum {
-  ncclScalarDevice = 0,        /* device memory; read for each operation that uses the operator, when it is enqueued */
-  ncclScalarHostImmediate = 1  /* host memory; read before ncclRedOpCreatePreMulSum() returns */
+  ncclScalarDevice = 0,       /* device memory; read by each call that uses the operator */
+  ncclScalarHostImmediate = 1 /* host memory; read before ncclRedOpCreatePreMulSum() returns */
 } ncclScalarResidence_t;
 
 /* ---- Library ---- */
@@ -198,8 +203,8 @@ ncclResult_t pncclGetVersion(int *version);
 const char *ncclGetErrorString(ncclResult_t result);
 const char *pncclGetErrorString(ncclResult_t result);
 
-/* The process's last warning or error as one sentence, "" when there was none; valid until this thread asks again. `comm` is
- * not looked at and may be NULL. */
+/* The process's last warning or error as one sentence, "" when there was none; valid until this thread asks
+ * again. `comm` is not looked at and may be NULL. */
 const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
 
@@ -209,7 +214,8 @@ void ncclResetDebugInit(void);
 __attribute__((deprecated("call nothing: the log is configured by the environment before the first use")))
 void pncclResetDebugInit(void);
 
-/* Memory of the calling thread's current device, `size` bytes, fit for every way of communication. 0 bytes give NULL. */
+/* Memory of the calling thread's current device, `size` bytes, fit for every way of communication. 0 bytes
+ * give NULL. */
 ncclResult_t ncclMemAlloc(void **ptr, size_t size);
 ncclResult_t pncclMemAlloc(void **ptr, size_t size);
 /* Frees what ncclMemAlloc() gave; NULL is allowed. */
@@ -222,47 +228,50 @@ ncclResult_t pncclMemFree(void *ptr);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId);
 
-/* Makes rank `rank` of `nranks` on the calling thread's current device. Collective: a blocking call returns when all ranks
- * have come, so that one thread that drives several ranks puts the calls into one group. Ranks come in any order, from any
- * threads of this process. nranks < 1, rank outside [0, nranks), not an id: ncclInvalidArgument. Two ranks on one device, a
- * rank twice, an id of another process or used before: ncclInvalidUsage, for every rank that came. Ranks that stay away
- * longer than TUTTI_INIT_TIMEOUT_SECONDS: ncclRemoteError, naming them. */
+/* Makes rank `rank` of `nranks` on the calling thread's current device. Collective: a blocking call returns
+ * when all ranks have come, so that one thread that drives several ranks puts the calls into one group. Ranks
+ * come in any order, from any threads of this process. nranks < 1, rank outside [0, nranks), not an id:
+ * ncclInvalidArgument. Two ranks on one device, a rank twice, an id of another process or used before:
+ * ncclInvalidUsage, for every rank that came. Ranks that stay away longer than TUTTI_INIT_TIMEOUT_SECONDS:
+ * ncclRemoteError, naming them. */
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
 
-/* The same with a config; NULL = all defaults. With config->blocking = 0 it sets *comm, answers ncclInProgress, and
- * ncclCommGetAsyncError() tells when the communicator is ready. */
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
-ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
+/* The same with a config; NULL = all defaults. With config->blocking = 0 it sets *comm, answers
+ * ncclInProgress, and ncclCommGetAsyncError() tells when the communicator is ready. */
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
+                                    ncclConfig_t *config);
+ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
+                                     ncclConfig_t *config);
 
 /* The same with 1 <= nId <= nranks ids: every rank passes the same ids in the same order. */
-ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
-                                      ncclConfig_t *config);
-ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
-                                       ncclConfig_t *config);
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
+                                      ncclUniqueId *commIds, ncclConfig_t *config);
+ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
+                                       ncclUniqueId *commIds, ncclConfig_t *config);
 
-/* All ranks of a communicator at once: comm[0..ndev), rank i on device devlist[i] (i when devlist is NULL). ndev < 0 or a
- * device that does not exist: ncclInvalidArgument; a device twice: ncclInvalidUsage. */
+/* All ranks of a communicator at once: comm[0..ndev), rank i on device devlist[i] (i when devlist is NULL).
+ * ndev < 0 or a device that does not exist: ncclInvalidArgument; a device twice: ncclInvalidUsage. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
 
-/* Collective over the parent: ranks of one color (0 or more) form a new communicator, ordered by key, then by parent rank;
- * NCCL_SPLIT_NOCOLOR gives *newcomm = NULL. config NULL = the parent's. Legal within a group. */
+/* Collective over the parent: ranks of one color (0 or more) form a new communicator, ordered by key, then by
+ * parent rank; NCCL_SPLIT_NOCOLOR gives *newcomm = NULL. config NULL = the parent's. Legal within a group. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 
-/* Collective over the survivors: a new communicator of all ranks but excludeRanksList[0..excludeRanksCount), in the parent's
- * order. NULL or empty list, a rank out of range, the caller in the list: ncclInvalidArgument. NCCL_SHRINK_ABORT frees what
- * is stuck on the parent first. */
-ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
-                            ncclConfig_t *config, int shrinkFlags);
-ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
-                             ncclConfig_t *config, int shrinkFlags);
+/* Collective over the survivors: a new communicator of all ranks but excludeRanksList[0..excludeRanksCount),
+ * in the parent's order. NULL or empty list, a rank out of range, the caller in the list:
+ * ncclInvalidArgument. NCCL_SHRINK_ABORT frees what is stuck on the parent first. */
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
+                            ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags);
+ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
+                             ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags);
 
 /* ---- Ending communicators ---- */
 
-/* Waits for all enqueued work of this rank (non-blocking: answers ncclInProgress until then); afterwards only destroying is
- * legal. NULL is allowed; a second call is ncclInvalidArgument. */
+/* Waits for all enqueued work of this rank (non-blocking: answers ncclInProgress until then); afterwards only
+ * destroying is legal. NULL is allowed; a second call is ncclInvalidArgument. */
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
@@ -270,21 +279,21 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
-/* Stops this rank's running kernels and frees. Legal in every state and from any thread, also while another thread is stuck
- * in a call on `comm`. Other ranks are not told; each aborts its own. NULL is allowed. */
+/* Stops this rank's running kernels and frees. Legal in every state and from any thread, also while another
+ * thread is stuck in a call on `comm`. Other ranks are not told; each aborts its own. NULL is allowed. */
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
-/* Stops this rank's running kernels and keeps the communicator for ncclCommSplit(), ncclCommShrink() and ncclCommDestroy();
- * other calls answer ncclInvalidUsage. revokeFlags other than NCCL_REVOKE_DEFAULT, a second call, or a call after
- * ncclCommFinalize(): ncclInvalidArgument. */
+/* Stops this rank's running kernels and keeps the communicator for ncclCommSplit(), ncclCommShrink() and
+ * ncclCommDestroy(); other calls answer ncclInvalidUsage. revokeFlags other than NCCL_REVOKE_DEFAULT, a
+ * second call, or a call after ncclCommFinalize(): ncclInvalidArgument. */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
 /* ---- Asking ---- */
 
-/* *asyncError: ncclSuccess, ncclInProgress while the communicator is made or finalized, or the first error that its kernels
- * or its making met. Never blocks; polling it lets the library make progress. */
+/* *asyncError: ncclSuccess, ncclInProgress while the communicator is made or finalized, or the first error
+ * that its kernels or its making met. Never blocks; polling it lets the library make progress. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
 
@@ -304,45 +313,50 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, v
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle);
 
-/* Collective registration of buff[0..size) bytes. Where windows bring nothing, as in this release, *win = NULL with
- * ncclSuccess: test the window, not the code. NULL or empty buffer, unknown flags: ncclInvalidArgument. */
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);
-ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);
+/* Collective registration of buff[0..size) bytes. Where windows bring nothing, as in this release, *win is
+ * set to NULL with ncclSuccess: test the window, not the code. NULL or empty buffer, unknown flags:
+ * ncclInvalidArgument. */
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+                                    int winFlags);
+ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+                                     int winFlags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win); /* NULL is allowed */
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
 /* ---- Operators ---- */
 
-/* An operator of `comm` for `datatype` alone: each rank's input times *scalar, then the sum. Its ranks may have different
- * scalars. Used with another type or communicator: ncclInvalidArgument. */
+/* An operator of `comm` for `datatype` alone: each rank's input times *scalar, then the sum. Its ranks may
+ * have different scalars. Used with another type or communicator: ncclInvalidArgument. */
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                        ncclScalarResidence_t residence, ncclComm_t comm);
-/* Legal as soon as the last call that names the operator has returned. Built-in or unknown: ncclInvalidArgument. */
+/* Legal as soon as the last call that names the operator has returned. Built-in or unknown:
+ * ncclInvalidArgument. */
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
-/* ---- Collectives. n = ranks, r = this rank; a count of 0 does nothing. Buffers may coincide as said and may not overlap
- * otherwise. A root outside [0, n), an unknown type or operator: ncclInvalidArgument. ---- */
+/* ---- Collectives. n = ranks, r = this rank; a count of 0 does nothing. Buffers may coincide as said and may
+ * not overlap otherwise. A root outside [0, n), an unknown type or operator: ncclInvalidArgument. ---- */
 
 /* recvbuff[count] = op over all ranks' sendbuff[count], on every rank. In place: sendbuff == recvbuff. */
-ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                            ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
 /* The same on the root alone; elsewhere recvbuff is not used. In place at the root: sendbuff == recvbuff. */
-ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                        int root, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                         int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 
-/* recvbuff[count] = the root's sendbuff[count], on every rank; elsewhere sendbuff is not used. In place: equal. */
-ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                           ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                            ncclComm_t comm, cudaStream_t stream);
+/* recvbuff[count] = the root's sendbuff[count], on every rank; elsewhere sendbuff is not used.
+ * In place: sendbuff == recvbuff. */
+ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                           int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                            int root, ncclComm_t comm, cudaStream_t stream);
 
 /* ncclBroadcast() in place. */
 ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
@@ -350,7 +364,8 @@ ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int ro
 ncclResult_t pncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                         cudaStream_t stream);
 
-/* recvbuff[n * sendcount]: block i = rank i's sendbuff[sendcount]. In place: sendbuff == recvbuff + r * sendcount. */
+/* recvbuff[n * sendcount]: block i = rank i's sendbuff[sendcount]. In place:
+ * sendbuff == recvbuff + r * sendcount. */
 ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
@@ -358,36 +373,37 @@ ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcou
 
 /* recvbuff[recvcount] = op over block r of all ranks' sendbuff[n * recvcount]. In place:
  * recvbuff == sendbuff + r * recvcount. */
-ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
-                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+                               ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                cudaStream_t stream);
 
 /* Block i of recvbuff[n * count] = block r of rank i's sendbuff[n * count]. Never in place. */
-ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
-                          cudaStream_t stream);
-ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
-                           cudaStream_t stream);
+ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                          ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                           ncclComm_t comm, cudaStream_t stream);
 
 /* At the root: block i of recvbuff[n * count] = rank i's sendbuff[count]. In place at the root:
  * sendbuff == recvbuff + root * count. */
 ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
                         ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                         ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                         int root, ncclComm_t comm, cudaStream_t stream);
 
 /* recvbuff[count] = block r of the root's sendbuff[n * count]. In place at the root:
  * recvbuff == sendbuff + root * count. */
-ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                         ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                          ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                         int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                          int root, ncclComm_t comm, cudaStream_t stream);
 
 /* ---- Point to point ---- */
 
-/* sendbuff[count] to rank `peer`, which receives the same count and type. Messages of one pair match in the order of their
- * calls; calls that must progress together belong in one group. A count of 0 is a message. A rank may send to itself when
- * the receive is in the same group (else ncclInvalidUsage). */
+/* sendbuff[count] to rank `peer`, which receives the same count and type. Messages of one pair match in the
+ * order of their calls; calls that must progress together belong in one group. A count of 0 is a message. A
+ * rank may send to itself when the receive is in the same group (else ncclInvalidUsage). */
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t pncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
@@ -405,13 +421,14 @@ ncclResult_t pncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, in
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 
-/* Carries out everything noted: first communicators are made, then each communicator's operations are started as one. When
- * a call of the group failed, its code comes back here, and nothing of the group happens. Without a start, or with streams of
- * which only some are captured into a graph: ncclInvalidUsage. */
+/* Carries out everything noted: first communicators are made, then each communicator's operations are started
+ * as one. When a call of the group failed, its code comes back here, and nothing of the group happens.
+ * Without a start, or with streams of which only some are captured into a graph: ncclInvalidUsage. */
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
-/* Ends the group without doing anything of it; simInfo->estimatedTime = predicted time of the operations, microseconds. */
+/* Ends the group without doing anything of it; simInfo->estimatedTime = predicted time of the operations,
+ * microseconds. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 

@@ -66,7 +66,7 @@ static const struct option_row rows[] = {
   {0, "channels", "N", OPTION_INT, AT(channel_count), 1, 64, "channels of a collective (default 2)"},
   {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
   {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, ..."},
-  {0, "flag-bits", "N", OPTION_INT, AT(flag_bits), 4, 32,
+  {0, "flag-bits", "N", OPTION_INT, AT(flag_bits), 5, 32,
    "bits of a line's flag (default 32); few of them make flags repeat soon, as after days of use"},
   {0, "depth", "N", OPTION_INT, AT(depth), 1, 4, "slices in flight in a lane (default 1)"},
   {0, "lag", "PERCENT", OPTION_INT, AT(lag_percent), 0, 100,

@@ -237,11 +237,11 @@ static bool crew_wait(struct crew *crew) {
   return true;
 }
 
-static bool crew_iterate(struct crew *crew, const struct half_job *job, int64_t iteration_count,
-                         bool may_block) {
+/* Iterations of the timed kind: several calls a group and, with --blocking, a wait after each group. */
+static bool crew_iterate(struct crew *crew, const struct half_job *job, int64_t iteration_count) {
   for (int64_t iteration = 0; iteration < iteration_count; iteration++) {
     if (!crew_launch(crew, job, crew->bench->flags.aggregate_count)) return false;
-    if (may_block && crew->bench->flags.is_blocking && !crew_wait(crew)) return false;
+    if (crew->bench->flags.is_blocking && !crew_wait(crew)) return false;
   }
   return true;
 }
@@ -256,13 +256,17 @@ static bool graph_finish(struct crew *crew, struct bench_rank *rank) {
   return is_good;
 }
 
-/* Captures the iterations of all ranks, each into its own graph. */
-static bool graphs_capture(struct crew *crew, const struct half_job *job, int64_t iteration_count) {
+/* Captures groups of calls of all ranks, each rank's into its own graph. */
+static bool graphs_capture(struct crew *crew, const struct half_job *job, int64_t group_count,
+                           int64_t aggregate_count) {
   for (uint32_t index = 0; index < crew->count; index++) {
     cudaError_t begun = cudaStreamBeginCapture(crew->ranks[index].stream, cudaStreamCaptureModeThreadLocal);
     if (!cuda_ok(crew, begun, "cudaStreamBeginCapture")) return false;
   }
-  bool is_good = crew_iterate(crew, job, iteration_count, false);
+  bool is_good = true;
+  for (int64_t group = 0; is_good && group < group_count; group++) {
+    is_good = crew_launch(crew, job, aggregate_count);
+  }
   for (uint32_t index = 0; index < crew->count; index++) {
     is_good = graph_finish(crew, &crew->ranks[index]) && is_good;
   }
@@ -406,14 +410,14 @@ static void moving_count(struct crew *crew, uint64_t start_ns) {
   os_mutex_unlock(&crew->bench->mutex);
 }
 
-/* One checked call with new data. */
+/* One checked call with new data; alone, as calls of a group may run at once and share a buffer in place. */
 static bool half_check(struct crew *crew, const struct half_job *job, int64_t check_index, uint64_t *wrong) {
   struct oracle_case c = case_of(crew, job, check_index);
   bool has_graph = crew->bench->flags.graph_launches > 0;
   if (!zones_load(crew, job, &c)) return false;
   uint64_t start_ns = os_time_ns();
   bool is_good =
-      has_graph ? graphs_capture(crew, job, 1) && graphs_launch(crew, 1) : crew_launch(crew, job, 1);
+      has_graph ? graphs_capture(crew, job, 1, 1) && graphs_launch(crew, 1) : crew_launch(crew, job, 1);
   is_good = is_good && crew_wait(crew);
   moving_count(crew, start_ns);
   graphs_drop(crew);
@@ -427,14 +431,14 @@ static bool half_time(struct crew *crew, const struct half_job *job, double *tim
   struct oracle_case c = case_of(crew, job, -1);
   bool has_graph = flags->graph_launches > 0;
   if (flags->warmup_count + flags->iteration_count == 0) return true;
-  if (!zones_load(crew, job, &c) || !crew_iterate(crew, job, flags->warmup_count, true) || !crew_wait(crew))
+  if (!zones_load(crew, job, &c) || !crew_iterate(crew, job, flags->warmup_count) || !crew_wait(crew))
     return false;
   if (flags->iteration_count == 0) return true;
-  if (has_graph && !graphs_capture(crew, job, flags->iteration_count)) return false;
+  if (has_graph && !graphs_capture(crew, job, flags->iteration_count, flags->aggregate_count)) return false;
   if (!bench->is_modelled && !bench_barrier(bench)) return false;
   uint64_t start_ns = os_time_ns();
   bool is_good = has_graph ? graphs_launch(crew, flags->graph_launches)
-                           : crew_iterate(crew, job, flags->iteration_count, true);
+                           : crew_iterate(crew, job, flags->iteration_count);
   uint64_t enqueued_ns = os_time_ns();
   is_good = is_good && crew_wait(crew);
   uint64_t end_ns = flags->is_cpu_time ? enqueued_ns : os_time_ns();

@@ -1,5 +1,6 @@
-/* test_abi.c: the binary interface of NCCL 2.28.9 in numbers: sizes, offsets, enum values, initializers, and that every symbol
- * of its library exists twice, as ncclX and pncclX. The numbers are those of the x86-64 and AArch64 Linux ABIs. */
+/* test_abi.c: the binary interface of NCCL 2.28.9 in numbers: sizes, offsets, enum values, initializers, and
+ * that every symbol of its library exists twice, as ncclX and pncclX. The numbers are those of the x86-64 and
+ * AArch64 Linux ABIs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,7 @@ static void test_sizes(void **state) {
   assert_int_equal(sizeof(ncclDataType_t), 4);
   assert_int_equal(sizeof(ncclRedOp_t), 4);
   assert_int_equal(sizeof(ncclScalarResidence_t), 4);
-  assert_int_equal(sizeof(ncclConfig_t), 88);
+  assert_int_equal(sizeof(ncclConfig_t), 80);
   assert_int_equal(sizeof(ncclSimInfo_t), 24);
 }
 
@@ -50,10 +51,11 @@ static void test_initializers(void **state) {
   (void)state;
   const ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   const ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
-  const int values[] = {config.blocking, config.cgaClusterSize, config.minCTAs, config.maxCTAs, config.splitShare,
-                        config.trafficClass, config.collnetEnable, config.CTAPolicy, config.shrinkShare,
-                        config.nvlsCTAs, config.nChannelsPerNetPeer, config.nvlinkCentricSched};
-  assert_int_equal(config.size, 88);
+  const int values[] = {config.blocking,      config.cgaClusterSize,      config.minCTAs,
+                        config.maxCTAs,       config.splitShare,          config.trafficClass,
+                        config.collnetEnable, config.CTAPolicy,           config.shrinkShare,
+                        config.nvlsCTAs,      config.nChannelsPerNetPeer, config.nvlinkCentricSched};
+  assert_int_equal(config.size, 80);
   assert_int_equal(config.magic, 0xcafebeef);
   assert_int_equal(config.version, 22809);
   for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) assert_int_equal(values[i], INT32_MIN);
@@ -67,25 +69,45 @@ static void test_initializers(void **state) {
 
 static void test_values(void **state) {
   (void)state;
-  const int types[][2] = {
-    {ncclInt8, 0}, {ncclChar, 0}, {ncclUint8, 1}, {ncclInt32, 2}, {ncclInt, 2}, {ncclUint32, 3}, {ncclInt64, 4},
-    {ncclUint64, 5}, {ncclFloat16, 6}, {ncclHalf, 6}, {ncclFloat32, 7}, {ncclFloat, 7}, {ncclFloat64, 8},
-    {ncclDouble, 8}, {ncclBfloat16, 9}, {ncclFloat8e4m3, 10}, {ncclFloat8e5m2, 11}, {ncclNumTypes, 12}};
-  const int operators[][2] = {{ncclSum, 0}, {ncclProd, 1}, {ncclMax, 2}, {ncclMin, 3}, {ncclAvg, 4}, {ncclNumOps, 5},
-                              {ncclMaxRedOp, 0x7fffffff}, {ncclScalarDevice, 0}, {ncclScalarHostImmediate, 1}};
-  const int results[][2] = {
-    {ncclSuccess, 0}, {ncclUnhandledCudaError, 1}, {ncclSystemError, 2}, {ncclInternalError, 3},
-    {ncclInvalidArgument, 4}, {ncclInvalidUsage, 5}, {ncclRemoteError, 6}, {ncclInProgress, 7}, {ncclNumResults, 8}};
-  const int constants[][2] = {
-    {NCCL_SPLIT_NOCOLOR, -1}, {NCCL_CONFIG_UNDEF_INT, INT32_MIN}, {NCCL_WIN_DEFAULT, 0},
-    {NCCL_WIN_COLL_SYMMETRIC, 1}, {NCCL_WIN_REQUIRED_ALIGNMENT, 4096}, {NCCL_CTA_POLICY_DEFAULT, 0},
-    {NCCL_CTA_POLICY_EFFICIENCY, 1}, {NCCL_CTA_POLICY_ZERO, 2}, {NCCL_SHRINK_DEFAULT, 0}, {NCCL_SHRINK_ABORT, 1},
-    {NCCL_REVOKE_DEFAULT, 0}, {NCCL_VERSION_CODE, 22809}, {NCCL_VERSION(2, 28, 9), 22809},
-    {NCCL_VERSION(2, 8, 3), 2803}, {NCCL_UNIQUE_ID_BYTES, 128}};
+  const int types[][2] = {{ncclInt8, 0},        {ncclChar, 0},     {ncclUint8, 1},    {ncclInt32, 2},
+                          {ncclInt, 2},         {ncclUint32, 3},   {ncclInt64, 4},    {ncclUint64, 5},
+                          {ncclFloat16, 6},     {ncclHalf, 6},     {ncclFloat32, 7},  {ncclFloat, 7},
+                          {ncclFloat64, 8},     {ncclDouble, 8},   {ncclBfloat16, 9}, {ncclFloat8e4m3, 10},
+                          {ncclFloat8e5m2, 11}, {ncclNumTypes, 12}};
+  const int operators[][2] = {{ncclSum, 0},
+                              {ncclProd, 1},
+                              {ncclMax, 2},
+                              {ncclMin, 3},
+                              {ncclAvg, 4},
+                              {ncclNumOps, 5},
+                              {ncclMaxRedOp, 0x7fffffff},
+                              {ncclScalarDevice, 0},
+                              {ncclScalarHostImmediate, 1}};
+  const int results[][2] = {{ncclSuccess, 0},       {ncclUnhandledCudaError, 1}, {ncclSystemError, 2},
+                            {ncclInternalError, 3}, {ncclInvalidArgument, 4},    {ncclInvalidUsage, 5},
+                            {ncclRemoteError, 6},   {ncclInProgress, 7},         {ncclNumResults, 8}};
+  const int constants[][2] = {{NCCL_SPLIT_NOCOLOR, -1},
+                              {NCCL_CONFIG_UNDEF_INT, INT32_MIN},
+                              {NCCL_WIN_DEFAULT, 0},
+                              {NCCL_WIN_COLL_SYMMETRIC, 1},
+                              {NCCL_WIN_REQUIRED_ALIGNMENT, 4096},
+                              {NCCL_CTA_POLICY_DEFAULT, 0},
+                              {NCCL_CTA_POLICY_EFFICIENCY, 1},
+                              {NCCL_CTA_POLICY_ZERO, 2},
+                              {NCCL_SHRINK_DEFAULT, 0},
+                              {NCCL_SHRINK_ABORT, 1},
+                              {NCCL_REVOKE_DEFAULT, 0},
+                              {NCCL_VERSION_CODE, 22809},
+                              {NCCL_VERSION(2, 28, 9), 22809},
+                              {NCCL_VERSION(2, 8, 3), 2803},
+                              {NCCL_UNIQUE_ID_BYTES, 128}};
   for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) assert_int_equal(types[i][0], types[i][1]);
-  for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++) assert_int_equal(operators[i][0], operators[i][1]);
-  for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) assert_int_equal(results[i][0], results[i][1]);
-  for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) assert_int_equal(constants[i][0], constants[i][1]);
+  for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
+    assert_int_equal(operators[i][0], operators[i][1]);
+  for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+    assert_int_equal(results[i][0], results[i][1]);
+  for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
+    assert_int_equal(constants[i][0], constants[i][1]);
 }
 
 #define SYMBOLS(X) \
@@ -97,9 +119,10 @@ static void test_values(void **state) {
   X(RedOpCreatePreMulSum) X(RedOpDestroy) X(Reduce) X(ReduceScatter) X(ResetDebugInit) X(Scatter) X(Send)
 
 /* The header does not declare these. */
-#define HIDDEN_SYMBOLS(X) \
-  X(DevCommCreate) X(DevCommDestroy) X(GinBarrierCreateRequirement) X(LLA2ACalcSlots) X(LLA2ACreateRequirement) \
-  X(LsaBarrierCreateRequirement) X(TeamLsa) X(TeamRail) X(TeamRankToLsa) X(TeamRankToWorld) X(TeamWorld)
+#define HIDDEN_SYMBOLS(X)                                                                                    \
+  X(DevCommCreate)                                                                                           \
+  X(DevCommDestroy) X(GinBarrierCreateRequirement) X(LLA2ACalcSlots) X(LLA2ACreateRequirement)               \
+      X(LsaBarrierCreateRequirement) X(TeamLsa) X(TeamRail) X(TeamRankToLsa) X(TeamRankToWorld) X(TeamWorld)
 
 typedef void (*any_function)(void);
 #define DECLARE(name) void nccl##name(void); void pnccl##name(void);

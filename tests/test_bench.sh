@@ -180,7 +180,7 @@ for mode in "" --threads; do
 done
 for proto in LL LL128 Simple; do
   try 0 bench all_reduce --ranks 4 -b 1 -e 64K -f 17 -d int8 --proto $proto --slots 2 --chunk 48 \
-    --flag-bits 4 -q
+    --flag-bits 5 -q
   check $? "small constants, $proto"
 done
 

@@ -18,7 +18,7 @@
 
 #include "backends/emu/stream.h"
 #include "base/os.h"
-#include "nccl.h"
+#include "tutti.h"
 
 #define OK(call) assert_int_equal((call), cudaSuccess)
 #define FAILS(code, call) assert_int_equal((call), (code))
@@ -595,6 +595,19 @@ static int call_create(void) {
   OK(cudaStreamCreate(&stream));
   return (int)cudaStreamDestroy(stream);
 }
+static int call_wait_unrecorded(void) { return (int)cudaStreamWaitEvent(w.a, w.other, 0); }
+static int call_legacy_record(void) { return (int)cudaEventRecord(w.other, 0); }
+static int call_legacy_wait(void) { cudaEventRecord(w.event, w.a); return (int)cudaStreamWaitEvent(0, w.event, 0); }
+static int call_register(void) { return (int)cudaHostRegister(w.host, sizeof w.host, 0); }
+static int call_legacy_status(void) { enum cudaStreamCaptureStatus status; return (int)cudaStreamIsCapturing(0, &status); }
+static int call_destroy_joined(void) {
+  cudaStream_t stream;
+  OK(cudaStreamCreate(&stream));
+  cudaEventRecord(w.event, w.a);
+  cudaStreamWaitEvent(stream, w.event, 0);
+  OK(cudaMemsetAsync(w.device, 0, 4, stream));
+  return (int)cudaStreamDestroy(stream);
+}
 static const struct { int (*call)(void); int expected, end; } capture_rows[] = {
     {call_synchronize, 900, 901}, {call_query, 900, 901},        {call_device, 900, 901},
     {call_malloc, 900, 901},      {call_malloc_host, 900, 901},  {call_free, 900, 901},
@@ -603,7 +616,9 @@ static const struct { int (*call)(void); int expected, end; } capture_rows[] = {
     {call_isolation, 905, 901},   {call_unmatched, 903, 901},    {call_unjoined, 0, 904},
     {call_joined_without_work, 0, 0}, {call_event_query, 907, 901}, {call_event_unrelated, 900, 901},
     {call_callback, 900, 901},    {call_again, 401, 0},          {call_merge, 902, 901},
-    {call_create, 0, 0},
+    {call_create, 0, 0},          {call_wait_unrecorded, 0, 0}, {call_legacy_record, 906, 901},
+    {call_legacy_wait, 906, 901}, {call_register, 900, 901},     {call_legacy_status, 906, 0},
+    {call_destroy_joined, 0, 904},
 };
 
 static void test_capture_errors(void **state) {
@@ -656,6 +671,30 @@ static void test_capture_errors(void **state) {
   OK(cudaEventDestroy(w.event));
   OK(cudaEventDestroy(w.other));
   OK(cudaFree(w.device));
+  cudaGetLastError();
+}
+
+static void *other_thread(void *argument) {
+  (void)argument;
+  cudaGraph_t graph;
+  FAILS(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(w.free_stream));
+  FAILS(cudaErrorStreamCaptureWrongThread, cudaStreamEndCapture(w.a, &graph));
+  OK(cudaStreamSynchronize(w.free_stream)); /* the capture is over all the same */
+  return NULL;
+}
+
+static void test_capture_ended_by_another_thread(void **state) {
+  (void)state;
+  cudaGraph_t graph;
+  os_thread thread;
+  OK(cudaStreamCreate(&w.a));
+  OK(cudaStreamCreateWithFlags(&w.free_stream, cudaStreamNonBlocking));
+  OK(cudaStreamBeginCapture(w.a, cudaStreamCaptureModeGlobal));
+  assert_true(os_thread_start(&thread, other_thread, NULL));
+  os_thread_join(thread);
+  FAILS(cudaErrorIllegalState, cudaStreamEndCapture(w.a, &graph));
+  OK(cudaStreamDestroy(w.a));
+  OK(cudaStreamDestroy(w.free_stream));
   cudaGetLastError();
 }
 
@@ -821,6 +860,79 @@ static void test_threads_with_a_device_each(void **state) {
   for (int i = 0; i < THREADS; i++) os_thread_join(threads[i]);
 }
 
+/* ---- the same on every run ---- */
+
+enum { DRIVERS = 3, LETTERS = 12 };
+static pthread_barrier_t drivers_ready;
+
+/* Threads that own ranks: the world stands still while one of them is outside of a waiting call. */
+static void *driver_thread(void *argument) {
+  int device = (int)(intptr_t)argument;
+  struct emu_owner *owner = NULL;
+  cudaStream_t streams[2];
+  cudaEvent_t event;
+  emu_lock();
+  emu_owner_set(&owner);
+  emu_unlock();
+  pthread_barrier_wait(&drivers_ready);
+  OK(cudaSetDevice(device));
+  for (int i = 0; i < 2; i++) OK(cudaStreamCreate(&streams[i]));
+  OK(cudaEventCreate(&event));
+  for (int i = 0; i < LETTERS / 2; i++) {
+    for (int k = 0; k < 2; k++) put(streams[k], (char)('a' + 2 * device + k));
+    if (i == 2) OK(cudaEventRecord(event, streams[0]));
+    if (i == 3) OK(cudaStreamWaitEvent(streams[1], event, 0));
+  }
+  OK(cudaDeviceSynchronize());
+  for (int i = 0; i < 2; i++) OK(cudaStreamDestroy(streams[i]));
+  OK(cudaEventDestroy(event));
+  emu_lock();
+  emu_owner_clear(&owner);
+  emu_changed();
+  emu_unlock();
+  return NULL;
+}
+
+static void test_guarded_runs_repeat(void **state) {
+  (void)state;
+  if (emu_options()->mode != EMU_GUARDED) return;
+  char first[sizeof journal];
+  bool seeds_differ = false;
+  for (int round = 0; round < 12; round++) {
+    tutti_emu_config_t config;
+    os_thread threads[DRIVERS];
+    memset(&config, 0, sizeof config);
+    config.size = sizeof config;
+    config.seed = round < 8 ? 7 : (uint64_t)round;
+    assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
+    journal_clear();
+    assert_int_equal(pthread_barrier_init(&drivers_ready, NULL, DRIVERS), 0);
+    for (intptr_t i = 0; i < DRIVERS; i++) assert_true(os_thread_start(&threads[i], driver_thread, (void *)i));
+    for (int i = 0; i < DRIVERS; i++) os_thread_join(threads[i]);
+    pthread_barrier_destroy(&drivers_ready);
+    assert_int_equal(journal_count, DRIVERS * LETTERS);
+    if (round == 0) memcpy(first, journal, sizeof first);
+    if (round < 8) assert_string_equal(journal, first);
+    else if (strcmp(journal, first) != 0) seeds_differ = true;
+  }
+  assert_true(seeds_differ);
+}
+
+/* Nothing will ever end this kernel: guarded, the wait says so. */
+static void test_wait_that_cannot_end(void **state) {
+  (void)state;
+  if (emu_options()->mode != EMU_GUARDED) return;
+  struct meeting gate = open_at(2);
+  cudaStream_t stream;
+  OK(cudaStreamCreate(&stream));
+  launch(stream, &gate);
+  FAILS(cudaErrorLaunchTimeout, cudaStreamSynchronize(stream));
+  FAILS(cudaErrorLaunchTimeout, cudaGetLastError());
+  arrive(&gate);
+  OK(cudaStreamSynchronize(stream));
+  OK(cudaStreamDestroy(stream));
+}
+
 /* ---- no memory ---- */
 
 /* One of everything; stops at the first error. */
@@ -865,7 +977,6 @@ static void test_no_memory(void **state) {
     os_alloc_fail_at(0);
     failed = error != cudaSuccess;
     if (failed) assert_int_equal(error, cudaErrorMemoryAllocation);
-    if (os_alloc_live() != live) fprintf(stderr, "k %d err %d live %d %d\n", (int)k, error, (int)os_alloc_live(), (int)live);
     assert_int_equal(os_alloc_live(), live);
     assert_true(k < 200);
   }
@@ -888,22 +999,36 @@ static int run_all(void) {
       cmocka_unit_test(test_graph_by_hand),
       cmocka_unit_test(test_graph_launch_in_capture),
       cmocka_unit_test(test_capture_errors),
+      cmocka_unit_test(test_capture_ended_by_another_thread),
       cmocka_unit_test(test_memory_errors),
       cmocka_unit_test(test_pointer_attributes),
       cmocka_unit_test(test_copies),
       cmocka_unit_test(test_devices),
       cmocka_unit_test(test_threads_with_a_device_each),
+      cmocka_unit_test(test_guarded_runs_repeat),
+      cmocka_unit_test(test_wait_that_cannot_end),
       cmocka_unit_test(test_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
-static int run_in_child(const char *settings) {
+/* Leaves while a kernel runs that never ends: the process must end nevertheless. */
+static int leave_busy(void) {
+  static struct meeting never = {0, 2};
+  cudaStream_t streams[2];
+  for (int i = 0; i < 2; i++) OK(cudaStreamCreate(&streams[i]));
+  OK(cudaStreamDestroy(streams[1]));
+  launch(streams[0], &never);
+  OK(cudaMemsetAsync(NULL, 0, 0, streams[0]));
+  return 0;
+}
+
+static int run_in_child(const char *settings, int (*run)(void)) {
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
     setenv("TUTTI_EMU", settings, 1);
-    exit(run_all());
+    exit(run());
   }
   int status = 1;
   if (child < 0 || waitpid(child, &status, 0) != child) return 1;
@@ -911,7 +1036,6 @@ static int run_in_child(const char *settings) {
 }
 
 int main(void) {
-  int guarded = run_in_child("mode=guarded");
-  int threads = run_in_child("mode=threads");
-  return guarded != 0 ? guarded : threads;
+  if (run_in_child("mode=guarded", run_all) != 0 || run_in_child("mode=threads", run_all) != 0) return 1;
+  return run_in_child("mode=guarded", leave_busy) != 0 || run_in_child("mode=threads", leave_busy) != 0;
 }

@@ -10,7 +10,8 @@
 #include "base/param.h"
 
 static ncclResult_t absent(const char *member) {
-  return log_fail(ncclInvalidUsage, "the backend in use cannot do '%s'; choose another with TUTTI_BACKEND", member);
+  return log_fail(ncclInvalidUsage, "the backend in use cannot do '%s'; choose another with TUTTI_BACKEND",
+                  member);
 }
 
 static ncclResult_t stub_device_count(uint32_t *count) { (void)count; return absent("device_count"); }
@@ -24,7 +25,10 @@ static ncclResult_t stub_device_reach(uint32_t from, uint32_t to, bool *reach) {
   (void)from, (void)to, (void)reach;
   return absent("device_reach");
 }
-static ncclResult_t stub_device_limits(struct plan_limits *limits) { (void)limits; return absent("device_limits"); }
+static ncclResult_t stub_device_limits(struct plan_limits *limits) {
+  (void)limits;
+  return absent("device_limits");
+}
 static ncclResult_t stub_memory_alloc(uint32_t index, size_t bytes, void **pointer) {
   (void)index, (void)bytes, (void)pointer;
   return absent("memory_alloc");
@@ -44,8 +48,9 @@ static ncclResult_t stub_comm_open(const struct device_comm_config *config, stru
 }
 static void stub_comm_close(struct device_comm *comm) { (void)comm; }
 static void stub_comm_own(struct device_comm *comm) { (void)comm; }
-static ncclResult_t stub_comm_connect(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
-                                      uint32_t conn_index, uint8_t proto) {
+static void stub_comm_disown(struct device_comm *comm) { (void)comm; }
+static ncclResult_t stub_comm_connect(struct device_comm *sender, struct device_comm *receiver,
+                                      uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
   (void)sender, (void)receiver, (void)channel_index, (void)conn_index, (void)proto;
   return absent("comm_connect");
 }
@@ -56,8 +61,8 @@ static ncclResult_t stub_comm_memory(struct device_comm *comm, uint64_t *bytes) 
 static void stub_comm_abort(struct device_comm *comm) { (void)comm; }
 static ncclResult_t stub_comm_error(struct device_comm *comm) { (void)comm; return absent("comm_error"); }
 static bool stub_comm_idle(struct device_comm *comm) { (void)comm; return true; }
-static ncclResult_t stub_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
-                                uint32_t stream_count) {
+static ncclResult_t stub_launch(struct device_comm *comm, const struct plan *plan,
+                                const device_stream *streams, uint32_t stream_count) {
   (void)comm, (void)plan, (void)streams, (void)stream_count;
   return absent("launch");
 }
@@ -74,16 +79,41 @@ static ncclResult_t stub_wait_until(bool (*done)(void *argument), void *argument
 static void stub_nothing(void) {}
 
 static const struct device_ops stubs = {
-  sizeof(struct device_ops), "none", stub_device_count, stub_device_current, stub_device_select, stub_device_info,
-  stub_device_reach, stub_device_limits, stub_memory_alloc, stub_memory_free, stub_memory_query, stub_memory_read,
-  stub_comm_open, stub_comm_close, stub_comm_own, stub_comm_connect, stub_comm_memory, stub_comm_abort, stub_comm_error,
-  stub_comm_idle, stub_launch, stub_stream_capture, stub_wait_until, stub_nothing, stub_nothing, stub_nothing};
+  .size = sizeof(struct device_ops),
+  .name = "none",
+  .device_count = stub_device_count,
+  .device_current = stub_device_current,
+  .device_select = stub_device_select,
+  .device_info = stub_device_info,
+  .device_reach = stub_device_reach,
+  .device_limits = stub_device_limits,
+  .memory_alloc = stub_memory_alloc,
+  .memory_free = stub_memory_free,
+  .memory_query = stub_memory_query,
+  .memory_read = stub_memory_read,
+  .comm_open = stub_comm_open,
+  .comm_close = stub_comm_close,
+  .comm_own = stub_comm_own,
+  .comm_disown = stub_comm_disown,
+  .comm_connect = stub_comm_connect,
+  .comm_memory = stub_comm_memory,
+  .comm_abort = stub_comm_abort,
+  .comm_error = stub_comm_error,
+  .comm_idle = stub_comm_idle,
+  .launch = stub_launch,
+  .stream_capture = stub_stream_capture,
+  .wait_until = stub_wait_until,
+  .progress = stub_nothing,
+  .lock = stub_nothing,
+  .unlock = stub_nothing,
+};
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */
 void backend_fill(struct device_ops *result, const struct device_ops *table) {
   const size_t bytes = table->size < sizeof *table ? table->size : sizeof *table;
   *result = stubs;
-  for (size_t offset = offsetof(struct device_ops, name); offset + sizeof(void *) <= bytes; offset += sizeof(void *)) {
+  for (size_t offset = offsetof(struct device_ops, name); offset + sizeof(void *) <= bytes;
+       offset += sizeof(void *)) {
     void *cell;
     memcpy(&cell, (const char *)table + offset, sizeof cell);
     if (cell) memcpy((char *)result + offset, &cell, sizeof cell);
@@ -104,7 +134,8 @@ static const struct device_ops *backend_choose(void) {
     return NULL;
   }
   backend_fill(&chosen, emu_device_ops());
-  log_info(LOG_INIT, "Backend %s: %s", chosen.name, wanted[0] ? "chosen by TUTTI_BACKEND" : "the default of this release");
+  log_info(LOG_INIT, "Backend %s: %s", chosen.name,
+           wanted[0] ? "chosen by TUTTI_BACKEND" : "the default of this release");
   return &chosen;
 }
 

@@ -63,6 +63,8 @@ struct device_ops {
   void (*comm_close)(struct device_comm *comm);                   /* waits until its kernels have ended; NULL is allowed */
   /* The calling thread now drives this rank: a deterministic world does not move while an owner is outside of a waiting call. */
   void (*comm_own)(struct device_comm *comm);
+  /* Nobody drives this rank any more. Any thread. */
+  void (*comm_disown)(struct device_comm *comm);
   /* Makes the connection sender -> receiver usable for a protocol; both ends live in this process. Idempotent. Allocates. */
   ncclResult_t (*comm_connect)(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                                uint32_t conn_index, uint8_t proto);

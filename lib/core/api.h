@@ -1,4 +1,5 @@
-/* api.h: how an entry point of nccl.h is published: the body is the strong pncclX, ncclX a weak alias of it. */
+/* api.h: how an entry point of nccl.h is published: the body is the strong pncclX, ncclX a weak alias of
+ * it. */
 #ifndef TUTTI_CORE_API_H
 #define TUTTI_CORE_API_H
 
@@ -8,9 +9,7 @@
 #define API_EXPORT(name) \
   extern __typeof__(pnccl##name) nccl##name __attribute__((weak, alias("pnccl" #name), visibility("default")))
 
-/* The same for what nccl.h does not declare. */
-#define API_EXPORT_UNDECLARED(name) \
-  extern __typeof__(pnccl##name) pnccl##name __attribute__((visibility("default"))); \
-  API_EXPORT(name)
+/* For declarations of what nccl.h does not declare. */
+#define API_VISIBLE __attribute__((visibility("default")))
 
 #endif

@@ -1,5 +1,5 @@
-/* bootstrap.c: what is inside a unique id, and who may use it. Promises numbers that depend on the order of the calls alone.
- * Does not know who meets under an id. */
+/* bootstrap.c: what is inside a unique id, and who may use it. Promises numbers that depend on the order of
+ * the calls alone. Does not know who meets under an id. */
 #include "core/bootstrap.h"
 
 #include <string.h>
@@ -41,17 +41,22 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
   struct id_content content;
   memcpy(&content, id->internal, sizeof content);
   if (content.magic != ID_MAGIC) {
-    return log_fail(ncclInvalidArgument, "%s: rank %u: the unique id was not made by ncclGetUniqueId of this library; "
-                    "pass all 128 bytes of it unchanged to every rank", call, rank);
+    return log_fail(ncclInvalidArgument,
+                    "%s: rank %u: the unique id was not made by ncclGetUniqueId of this library; "
+                    "pass all 128 bytes of it unchanged to every rank",
+                    call, rank);
   }
   if (content.version != NCCL_VERSION_CODE) {
-    return log_fail(ncclInvalidUsage, "%s: rank %u: the unique id is of version %d, this library is %d; load the same "
-                    "library everywhere", call, rank, content.version, NCCL_VERSION_CODE);
+    return log_fail(ncclInvalidUsage,
+                    "%s: rank %u: the unique id is of version %d, this library is %d; load the same "
+                    "library everywhere",
+                    call, rank, content.version, NCCL_VERSION_CODE);
   }
   if (content.pid != os_pid() || content.host_hash != host_hash()) {
-    return log_fail(ncclInvalidUsage, "%s: rank %u: the unique id was made by process %d, this is %d; ranks in several "
-                    "processes are not supported by this release, use a thread for each rank", call, rank, content.pid,
-                    os_pid());
+    return log_fail(ncclInvalidUsage,
+                    "%s: rank %u: the unique id was made by process %d, this is %d; ranks in several "
+                    "processes are not supported by this release, use a thread for each rank",
+                    call, rank, content.pid, os_pid());
   }
   key[0] = content.number;
   key[1] = content.nonce;

@@ -1,5 +1,6 @@
-/* check.c: the arguments of one call. Every objection names the function, the rank, the communicator, the count, what is wrong
- * and what to do. Knows what each function reads and writes, and nothing of how it is done. */
+/* check.c: the arguments of one call. Every objection names the function, the rank, the communicator, the
+ * count, what is wrong and what to do. Knows what each function reads and writes, and nothing of how it is
+ * done. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,15 +9,16 @@
 #include "kernels/kernels.h"
 
 static ncclResult_t check_fail(const struct collective_call *call, ncclResult_t code, const char *objection) {
-  return log_fail(code, "%s: rank %u of comm '%s': count %zu: %s", call->name, call->comm->rank, call->comm->name,
-                  call->count, objection);
+  return log_fail(code, "%s: rank %u of comm '%s': count %zu: %s", call->name, call->comm->rank,
+                  call->comm->name, call->count, objection);
 }
 
 static bool func_reduces(uint8_t func) {
   return func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_ALL_REDUCE;
 }
 
-/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 when the buffer is not used. */
+/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 when the buffer is not
+ * used. */
 static void buffers_used(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks) {
   const struct ncclComm *comm = call->comm;
   const bool root = (uint32_t)call->peer == comm->rank;
@@ -45,7 +47,8 @@ static ncclResult_t check_numbers(const struct collective_call *call) {
   }
   if (call->peer < 0 || (uint32_t)call->peer >= comm->rank_count) {
     snprintf(text, sizeof text, "%s %d is no rank; ranks are 0..%u",
-             call->func == FUNC_SEND || call->func == FUNC_RECV ? "peer" : "root", call->peer, comm->rank_count - 1);
+             call->func == FUNC_SEND || call->func == FUNC_RECV ? "peer" : "root", call->peer,
+             comm->rank_count - 1);
     return check_fail(call, ncclInvalidArgument, text);
   }
   if (func_reduces(call->func) && (int)call->op < 0) {
@@ -53,7 +56,8 @@ static ncclResult_t check_numbers(const struct collective_call *call) {
     return check_fail(call, ncclInvalidArgument, text);
   }
   if (call->count > SIZE_MAX / 2 / kernel_type_bytes((uint8_t)call->dtype) / comm->rank_count) {
-    return check_fail(call, ncclInvalidArgument, "more bytes than the address space has; counts are elements");
+    return check_fail(call, ncclInvalidArgument,
+                      "more bytes than the address space has; counts are elements");
   }
   return ncclSuccess;
 }
@@ -67,8 +71,8 @@ static ncclResult_t check_pointer(const struct collective_call *call, const char
   memset(&info, 0, sizeof info);
   TRY(comm->ops->memory_query(pointer, &info));
   if (info.kind == POINTER_UNKNOWN) {
-    snprintf(text, sizeof text, "%s %p is not memory of a device; allocate it with cudaMalloc or ncclMemAlloc", which,
-             pointer);
+    snprintf(text, sizeof text,
+             "%s %p is not memory of a device; allocate it with cudaMalloc or ncclMemAlloc", which, pointer);
     return check_fail(call, ncclInvalidArgument, text);
   }
   if (info.kind == POINTER_DEVICE && info.device_index != comm->device_index) {
@@ -78,8 +82,8 @@ static ncclResult_t check_pointer(const struct collective_call *call, const char
   }
   const size_t offset = info.base ? (size_t)((const char *)pointer - (const char *)info.base) : 0;
   if (info.bytes > 0 && offset + bytes > info.bytes) {
-    snprintf(text, sizeof text, "%s %p has %zu bytes left in its allocation, the call needs %zu", which, pointer,
-             info.bytes - offset, bytes);
+    snprintf(text, sizeof text, "%s %p has %zu bytes left in its allocation, the call needs %zu", which,
+             pointer, info.bytes - offset, bytes);
     return check_fail(call, ncclInvalidArgument, text);
   }
   return ncclSuccess;

@@ -1,5 +1,6 @@
-/* collective.c: the entry points that move data. Each describes its call, which is checked, turned into what plans know
- * (bytes where nothing is reduced, sends and receives for the all-to-all kind) and noted in the group. */
+/* collective.c: the entry points that move data. Each describes its call, which is checked, turned into what
+ * plans know (bytes where nothing is reduced, sends and receives for the all-to-all kind) and noted in the
+ * group. */
 #include "core/collective.h"
 
 #include <string.h>
@@ -32,8 +33,8 @@ struct exchange {
 };
 
 static void exchange_send(struct exchange *exchange, uint32_t peer, size_t block) {
-  exchange->ops[exchange->op_count++] =
-    op_make(FUNC_SEND, peer, (const char *)exchange->call->in + block * exchange->bytes, NULL, exchange->bytes);
+  exchange->ops[exchange->op_count++] = op_make(
+      FUNC_SEND, peer, (const char *)exchange->call->in + block * exchange->bytes, NULL, exchange->bytes);
 }
 
 static void exchange_recv(struct exchange *exchange, uint32_t peer, size_t block) {
@@ -68,7 +69,8 @@ static ncclResult_t exchange_note(const struct collective_call *call) {
   const size_t room = 2 * (size_t)call->comm->rank_count + 1;
   exchange.ops = (struct plan_op *)os_alloc(room * sizeof *exchange.ops);
   if (!exchange.ops) {
-    return log_fail(ncclSystemError, "%s: rank %u of comm '%s': no memory for %zu messages; free some and try again",
+    return log_fail(ncclSystemError,
+                    "%s: rank %u of comm '%s': no memory for %zu messages; free some and try again",
                     call->name, call->comm->rank, call->comm->name, room);
   }
   exchange_describe(&exchange);
@@ -95,9 +97,12 @@ static ncclResult_t move_note(const struct collective_call *call) {
 
 static ncclResult_t collective_note(const struct collective_call *call) {
   TRY(collective_check(call));
-  log_info(LOG_COLL, "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%u] "
-           "stream %p", call->name + 4, (unsigned long long)call->comm->sequence, call->in, call->out, call->count,
-           (int)call->dtype, (int)call->op, call->peer, (void *)call->comm, call->comm->rank_count, call->stream);
+  log_info(LOG_COLL,
+           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%u] "
+           "stream %p",
+           call->name + 4, (unsigned long long)call->comm->sequence, call->in, call->out, call->count,
+           (int)call->dtype, (int)call->op, call->peer, (void *)call->comm, call->comm->rank_count,
+           call->stream);
   if (call->count == 0 && call->func != FUNC_SEND && call->func != FUNC_RECV) return ncclSuccess;
   switch (call->func) {
     case FUNC_REDUCE: case FUNC_ALL_REDUCE: case FUNC_REDUCE_SCATTER: return reduction_note(call);
@@ -109,9 +114,10 @@ static ncclResult_t collective_note(const struct collective_call *call) {
 static ncclResult_t collective_run(const char *name, uint8_t func, const void *in, void *out, size_t count,
                                    ncclDataType_t dtype, ncclRedOp_t op, int peer, ncclComm_t comm,
                                    cudaStream_t stream) {
-  const struct collective_call call = {name, func, in, out, count, dtype, op, peer, comm, (device_stream)stream};
-  log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer, (void *)comm,
-           (void *)stream);
+  const struct collective_call call = {name,  func, in,   out,  count,
+                                       dtype, op,   peer, comm, (device_stream)stream};
+  log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer,
+           (void *)comm, (void *)stream);
   group_enter();
   return group_leave(collective_note(&call));
 }
@@ -120,58 +126,65 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
 
 ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                             ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclAllReduce", FUNC_ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, comm, stream);
+  return collective_run("ncclAllReduce", FUNC_ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, comm,
+                        stream);
 }
 API_EXPORT(AllReduce);
 
-ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                         int root, ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclReduce", FUNC_REDUCE, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclReduce", FUNC_REDUCE, sendbuff, recvbuff, count, datatype, op, root, comm,
+                        stream);
 }
 API_EXPORT(Reduce);
 
-ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                            ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclBroadcast", FUNC_BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
-                        stream);
+ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                            int root, ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclBroadcast", FUNC_BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root,
+                        comm, stream);
 }
 API_EXPORT(Broadcast);
 
 ncclResult_t pncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                         cudaStream_t stream) {
-  return collective_run("ncclBcast", FUNC_BROADCAST, buff, buff, count, datatype, ncclSum, root, comm, stream);
+  return collective_run("ncclBcast", FUNC_BROADCAST, buff, buff, count, datatype, ncclSum, root, comm,
+                        stream);
 }
 API_EXPORT(Bcast);
 
 ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
                             ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclAllGather", FUNC_ALL_GATHER, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0, comm,
-                        stream);
+  return collective_run("ncclAllGather", FUNC_ALL_GATHER, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0,
+                        comm, stream);
 }
 API_EXPORT(AllGather);
 
-ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
-                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclReduceScatter", FUNC_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, op, 0, comm,
-                        stream);
+ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                cudaStream_t stream) {
+  return collective_run("ncclReduceScatter", FUNC_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, op,
+                        0, comm, stream);
 }
 API_EXPORT(ReduceScatter);
 
 ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclAlltoAll", FUNC_ALL_TO_ALL, sendbuff, recvbuff, count, datatype, ncclSum, 0, comm, stream);
+  return collective_run("ncclAlltoAll", FUNC_ALL_TO_ALL, sendbuff, recvbuff, count, datatype, ncclSum, 0,
+                        comm, stream);
 }
 API_EXPORT(AlltoAll);
 
-ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                         ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclGather", FUNC_GATHER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
+ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                         int root, ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclGather", FUNC_GATHER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
+                        stream);
 }
 API_EXPORT(Gather);
 
-ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                          ncclComm_t comm, cudaStream_t stream) {
-  return collective_run("ncclScatter", FUNC_SCATTER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
+ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                          int root, ncclComm_t comm, cudaStream_t stream) {
+  return collective_run("ncclScatter", FUNC_SCATTER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
+                        stream);
 }
 API_EXPORT(Scatter);
 

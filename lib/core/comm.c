@@ -1,6 +1,7 @@
 /* comm.c: the life of one rank's communicator and of the team that its ranks share.
- * Promises that a freed or foreign handle is recognised where memory allows, and that device-side halves are closed only when
- * no rank of the team is left that might still be written to. Does not know how ranks meet nor what they communicate. */
+ * Promises that a freed or foreign handle is recognised where memory allows, and that device-side halves are
+ * closed only when no rank of the team is left that might still be written to. Does not know how ranks meet
+ * nor what they communicate. */
 #include "core/comm.h"
 
 #include <stdio.h>
@@ -62,8 +63,9 @@ static void team_delist(struct team *team) {
   if (*link) *link = team->next;
 }
 
-/* One rank goes; the last one closes everything. */
-static void team_leave(struct team *team) {
+/* One rank goes; the last one closes everything. Until then nobody drives the rank that went. */
+static void team_leave(struct team *team, uint32_t rank) {
+  team->ops->comm_disown(team->device_comms[rank]);
   team->ops->lock();
   const bool last = --team->live_count == 0;
   if (last) team_delist(team);
@@ -82,13 +84,15 @@ static void comm_count(const struct device_ops *ops, bool born) {
   ops->unlock();
 }
 
-ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index, struct ncclComm **comm) {
+ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
+                         struct ncclComm **comm) {
   const struct device_ops *ops = backend_device_ops();
   if (!ops) return ncclInvalidUsage;
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
   struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
-  if (!fresh) return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
+  if (!fresh)
+    return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
   fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
   fresh->ops = ops;
   fresh->device_index = device_index;
@@ -110,7 +114,8 @@ ncclResult_t comm_open(struct ncclComm *comm) {
   config.rank_count = comm->rank_count;
   config.device_index = comm->device_index;
   config.limits = comm->settings.limits;
-  if (comm->name[0] == '\0') snprintf(comm->name, sizeof comm->name, "%llx", (unsigned long long)comm->comm_id);
+  if (comm->name[0] == '\0')
+    snprintf(comm->name, sizeof comm->name, "%llx", (unsigned long long)comm->comm_id);
   config.name = comm->name;
   return comm->ops->comm_open(&config, &comm->device_comm);
 }
@@ -131,7 +136,7 @@ void comm_discard(struct ncclComm *comm) {
   group_forget(comm);
   meeting_withdraw(comm, "was dropped");
   meeting_forget_parent(comm);
-  if (comm->team) team_leave(comm->team);
+  if (comm->team) team_leave(comm->team, comm->rank);
   else comm->ops->comm_close(comm->device_comm);
   comm_free(comm);
 }
@@ -153,29 +158,37 @@ void comm_set_async_error(struct ncclComm *comm, ncclResult_t error) {
 
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
   if (!comm) {
-    return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set", call);
+    return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set",
+                    call);
   }
   if (comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE) return ncclSuccess;
-  return log_fail(ncclInvalidArgument, "%s: %p is no communicator, or one that was destroyed; do not use a handle after "
-                  "ncclCommDestroy or ncclCommAbort", call, (const void *)comm);
+  return log_fail(ncclInvalidArgument,
+                  "%s: %p is no communicator, or one that was destroyed; do not use a handle after "
+                  "ncclCommDestroy or ncclCommAbort",
+                  call, (const void *)comm);
 }
 
 static ncclResult_t comm_check_state(struct ncclComm *comm, const char *call) {
   switch (comm_state(comm)) {
     case COMM_READY: break;
     case COMM_MEETING:
-      return log_fail(ncclInvalidArgument, "%s: the communicator is still being made; poll ncclCommGetAsyncError until "
-                      "it no longer answers ncclInProgress", call);
+      return log_fail(ncclInvalidArgument,
+                      "%s: the communicator is still being made; poll ncclCommGetAsyncError until "
+                      "it no longer answers ncclInProgress",
+                      call);
     case COMM_FAILED:
       return log_fail(comm_async_error(comm), "%s: the communicator could not be made: %s; destroy it", call,
                       comm->reason);
     default:
-      return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' is finalized; only ncclCommDestroy is left", call,
-                      comm->rank, comm->name);
+      return log_fail(ncclInvalidArgument,
+                      "%s: rank %u of comm '%s' is finalized; only ncclCommDestroy is left", call, comm->rank,
+                      comm->name);
   }
   if (__atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0) return ncclSuccess;
-  return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' is still being split; poll ncclCommGetAsyncError until "
-                  "it no longer answers ncclInProgress", call, comm->rank, comm->name);
+  return log_fail(ncclInvalidArgument,
+                  "%s: rank %u of comm '%s' is still being split; poll ncclCommGetAsyncError until "
+                  "it no longer answers ncclInProgress",
+                  call, comm->rank, comm->name);
 }
 
 ncclResult_t comm_check_met(struct ncclComm *comm, const char *call) {
@@ -186,13 +199,14 @@ ncclResult_t comm_check_met(struct ncclComm *comm, const char *call) {
 ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
   TRY(comm_check_met(comm, call));
   if (comm->revoked) {
-    return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s' was revoked; split or shrink it, or destroy it", call,
+    return log_fail(ncclInvalidUsage,
+                    "%s: rank %u of comm '%s' was revoked; split or shrink it, or destroy it", call,
                     comm->rank, comm->name);
   }
   const ncclResult_t error = comm_async_error(comm);
   if (error == ncclSuccess) return ncclSuccess;
-  return log_fail(error, "%s: rank %u of comm '%s' failed earlier (%s); abort it", call, comm->rank, comm->name,
-                  err_text(error));
+  return log_fail(error, "%s: rank %u of comm '%s' failed earlier (%s); abort it", call, comm->rank,
+                  comm->name, err_text(error));
 }
 
 /* Threads are told apart by a number of their own: addresses and system ids are used again. */

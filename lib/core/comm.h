@@ -1,5 +1,6 @@
-/* comm.h: a communicator: struct ncclComm is one rank's, struct team is what all ranks of it in this process share.
- * A communicator belongs to one thread at a time, but for what is marked "locked": that changes under the backend's lock. */
+/* comm.h: a communicator: struct ncclComm is one rank's, struct team is what all ranks of it in this process
+ * share. A communicator belongs to one thread at a time, but for what is marked "locked": that changes under
+ * the backend's lock. */
 #ifndef TUTTI_CORE_COMM_H
 #define TUTTI_CORE_COMM_H
 
@@ -15,7 +16,8 @@
 
 struct meeting;
 
-/* The last rank to go closes the device-side halves of all: while one rank lives, its peers' memory is there. */
+/* The last rank to go closes the device-side halves of all: while one rank lives, its peers' memory is
+ * there. */
 struct team {
   struct team *next;                  /* all teams of the process; locked */
   const struct device_ops *ops;
@@ -76,11 +78,14 @@ struct ncclComm {
   uint64_t canary_end;
 };
 
-/* A communicator that nobody has met: device and config noted, settings read. `config` has every member set. */
-ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index, struct ncclComm **comm);
+/* A communicator that nobody has met: device and config noted, settings read. `config` has every member
+ * set. */
+ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
+                         struct ncclComm **comm);
 /* Opens the device-side half; rank, rank_count, comm_id and settings are known. */
 ncclResult_t comm_open(struct ncclComm *comm);
-/* Takes a communicator out of whatever it is in and frees it: withdraws from a meeting, or leaves its team. */
+/* Takes a communicator out of whatever it is in and frees it: withdraws from a meeting, or leaves its
+ * team. */
 void comm_discard(struct ncclComm *comm);
 
 /* NULL, freed or foreign memory: ncclInvalidArgument, naming the call. */

@@ -1,5 +1,5 @@
-/* config.c: one table of ncclConfig_t's members gives offsets, ages, defaults and bounds; everything else walks it.
- * Promises that a caller built against an older header gets the defaults for what it does not know.
+/* config.c: one table of ncclConfig_t's members gives offsets, ages, defaults and bounds; everything else
+ * walks it. Promises that a caller built against an older header gets the defaults for what it does not know.
  * Does not know what the members mean. */
 #include "core/config.h"
 
@@ -54,15 +54,17 @@ static bool config_has(const ncclConfig_t *user, size_t offset, size_t bytes, un
   return user->version >= since && user->size >= offset + bytes;
 }
 
-static ncclResult_t config_take_member(const char *call, const ncclConfig_t *user, const struct config_member *member,
-                                       ncclConfig_t *result) {
+static ncclResult_t config_take_member(const char *call, const ncclConfig_t *user,
+                                       const struct config_member *member, ncclConfig_t *result) {
   if (!config_has(user, member->offset, sizeof(int), member->since)) return ncclSuccess;
   int value;
   memcpy(&value, (const char *)user + member->offset, sizeof value);
   if (value == NCCL_CONFIG_UNDEF_INT) return ncclSuccess;
   if (value < member->lowest || value > member->highest) {
-    return log_fail(ncclInvalidArgument, "%s: config.%s is %d, outside %d..%d; leave it at NCCL_CONFIG_UNDEF_INT for "
-                    "the default", call, member->name, value, member->lowest, member->highest);
+    return log_fail(ncclInvalidArgument,
+                    "%s: config.%s is %d, outside %d..%d; leave it at NCCL_CONFIG_UNDEF_INT for "
+                    "the default",
+                    call, member->name, value, member->lowest, member->highest);
   }
   *member_value(result, member) = value;
   return ncclSuccess;
@@ -74,7 +76,8 @@ static ncclResult_t config_take(const char *call, const ncclConfig_t *user, nccl
                     "NCCL_CONFIG_INITIALIZER", call, user->magic, user->size);
   }
   for (size_t i = 0; i < MEMBER_COUNT; i++) TRY(config_take_member(call, user, &members[i], result));
-  if (config_has(user, offsetof(ncclConfig_t, netName), sizeof user->netName, 21700)) result->netName = user->netName;
+  if (config_has(user, offsetof(ncclConfig_t, netName), sizeof user->netName, 21700))
+    result->netName = user->netName;
   if (config_has(user, offsetof(ncclConfig_t, commName), sizeof user->commName, 22600)) {
     result->commName = user->commName;
   }
@@ -85,7 +88,8 @@ static ncclResult_t config_take(const char *call, const ncclConfig_t *user, nccl
 static void config_override(ncclConfig_t *config) {
   for (size_t i = 0; i < MEMBER_COUNT; i++) {
     const enum param_id param = members[i].param;
-    if (param != CONFIG_NO_PARAM && param_is_set(param)) *member_value(config, &members[i]) = (int)param_int(param);
+    if (param != CONFIG_NO_PARAM && param_is_set(param))
+      *member_value(config, &members[i]) = (int)param_int(param);
   }
   if (param_is_set(PARAM_MIN_NCHANNELS)) config->minCTAs = (int)param_int(PARAM_MIN_NCHANNELS);
   if (param_is_set(PARAM_MAX_NCHANNELS)) config->maxCTAs = (int)param_int(PARAM_MAX_NCHANNELS);
@@ -98,8 +102,10 @@ ncclResult_t config_read(const char *call, const ncclConfig_t *user, const ncclC
   else config_set_defaults(&config);
   if (user) TRY(config_take(call, user, &config));
   if (config.minCTAs > config.maxCTAs) {
-    return log_fail(ncclInvalidArgument, "%s: config.minCTAs %d is above config.maxCTAs %d; lower one or raise the "
-                    "other", call, config.minCTAs, config.maxCTAs);
+    return log_fail(ncclInvalidArgument,
+                    "%s: config.minCTAs %d is above config.maxCTAs %d; lower one or raise the "
+                    "other",
+                    call, config.minCTAs, config.maxCTAs);
   }
   config_override(&config);
   if (config.minCTAs > config.maxCTAs) config.minCTAs = config.maxCTAs;

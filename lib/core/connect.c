@@ -1,5 +1,6 @@
-/* connect.c: walks a plan's works and asks the backend for what is missing. Both ends of a connection ask; the backend makes it
- * once. Promises that a failure leaves the table true. Does not know what a connection is made of. */
+/* connect.c: walks a plan's works and asks the backend for what is missing. Both ends of a connection ask;
+ * the backend makes it once. Promises that a failure leaves the table true. Does not know what a connection
+ * is made of. */
 #include "core/connect.h"
 
 #include "base/log.h"
@@ -23,12 +24,14 @@ static struct connect_entry *connect_slot(const struct connect_table *table, uin
 
 static ncclResult_t connect_grow(struct ncclComm *comm) {
   struct connect_table *table = &comm->connections;
-  struct connect_table grown = {NULL, table->capacity ? 2 * table->capacity : CONNECT_CAPACITY_FIRST, table->count};
+  struct connect_table grown = {NULL, table->capacity ? 2 * table->capacity : CONNECT_CAPACITY_FIRST,
+                                table->count};
   if (table->count * 2 < table->capacity) return ncclSuccess;
   grown.entries = (struct connect_entry *)os_alloc(grown.capacity * sizeof *grown.entries);
   if (!grown.entries) {
-    return log_fail(ncclSystemError, "rank %u of comm '%s': no memory for %u connections; free some and try again",
-                    comm->rank, comm->name, grown.capacity);
+    return log_fail(ncclSystemError,
+                    "rank %u of comm '%s': no memory for %u connections; free some and try again", comm->rank,
+                    comm->name, grown.capacity);
   }
   for (uint32_t i = 0; i < table->capacity; i++) {
     if (table->entries[i].key != 0) *connect_slot(&grown, table->entries[i].key) = table->entries[i];
@@ -38,15 +41,16 @@ static ncclResult_t connect_grow(struct ncclComm *comm) {
   return ncclSuccess;
 }
 
-static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer, bool sending) {
+static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer,
+                                 bool sending) {
   const uint64_t key = connect_key(peer, sending, work), bit = 1ull << work->channel_index;
   if (peer == comm->rank) return ncclSuccess;
   TRY(connect_grow(comm));
   struct connect_entry *entry = connect_slot(&comm->connections, key);
   if (entry->key == key && (entry->channel_mask & bit) != 0) return ncclSuccess;
   struct device_comm *self = comm->device_comm, *other = comm->team->device_comms[peer];
-  TRY(comm->ops->comm_connect(sending ? self : other, sending ? other : self, work->channel_index, work->conn_index,
-                              work->proto));
+  TRY(comm->ops->comm_connect(sending ? self : other, sending ? other : self, work->channel_index,
+                              work->conn_index, work->proto));
   if (entry->key == 0) comm->connections.count += 1;
   entry->key = key;
   entry->channel_mask |= bit;

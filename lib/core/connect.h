@@ -1,5 +1,6 @@
-/* connect.h: connections are made when a plan first needs them. Each communicator remembers which it has, so that the second
- * plan over the same links costs a look-up each. Memory grows with the peers in use, not with the number of ranks. */
+/* connect.h: connections are made when a plan first needs them. Each communicator remembers which it has, so
+ * that the second plan over the same links costs a look-up each. Memory grows with the peers in use, not with
+ * the number of ranks. */
 #ifndef TUTTI_CORE_CONNECT_H
 #define TUTTI_CORE_CONNECT_H
 
@@ -8,7 +9,8 @@
 
 struct ncclComm;
 
-/* Open-addressed: one entry for each (peer, direction, connection index, protocol), a bit for each channel. */
+/* Open-addressed: one entry for each (peer, direction, connection index, protocol), a bit for each
+ * channel. */
 struct connect_entry {
   uint64_t key;            /* 0 = free */
   uint64_t channel_mask;

@@ -1,14 +1,14 @@
-/* finish.c: the ways in which a communicator ends: finalize, destroy, abort, revoke, and the state that polling sees.
- * Promises that a handle is gone after destroy and abort whatever the result, and that abort frees a thread that is stuck in
- * finalize or destroy of the same communicator. */
+/* finish.c: the ways in which a communicator ends: finalize, destroy, abort, revoke, and the state that
+ * polling sees. Promises that a handle is gone after destroy and abort whatever the result, and that abort
+ * frees a thread that is stuck in finalize or destroy of the same communicator. */
 #include "base/log.h"
-#include "base/os.h"
 #include "core/api.h"
 #include "core/group.h"
 
-#define DRAIN_SPINS 4096
+#define DRAIN_POLLS 64
 
-/* Takes part in the count of threads that abort has to wait for. False when the communicator was aborted already. */
+/* Takes part in the count of threads that abort has to wait for. False when the communicator was aborted
+ * already. */
 static bool waiter_enter(struct ncclComm *comm) {
   comm->ops->lock();
   const bool admitted = !comm->aborted;
@@ -24,28 +24,37 @@ static void waiter_leave(struct ncclComm *comm) {
   ops->unlock();
 }
 
-static bool comm_aborted(const struct ncclComm *comm) { return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE); }
+static bool comm_aborted(const struct ncclComm *comm) {
+  return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE);
+}
 
-/* Until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread, ends the wait. */
+/* done() of wait_until: runs under the lock. */
+static bool comm_is_aborted(void *argument) { return comm_aborted((const struct ncclComm *)argument); }
+
+/* Until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread, ends
+ * the wait. Short work is polled for; behind longer work the thread sleeps, a millisecond at a time. */
 static ncclResult_t comm_drain(struct ncclComm *comm) {
   const struct device_ops *ops = comm->ops;
-  for (uint32_t spins = 0; !comm_aborted(comm) && !ops->comm_idle(comm->device_comm); spins++) {
+  for (uint32_t polls = 0; !comm_aborted(comm) && !ops->comm_idle(comm->device_comm); polls++) {
     TRY(ops->comm_error(comm->device_comm));
-    ops->progress();
-    if (spins > DRAIN_SPINS) os_sleep_ms(1);
+    if (polls < DRAIN_POLLS) ops->progress();
+    else ops->wait_until(comm_is_aborted, comm, 1);
   }
   return comm_aborted(comm) ? ncclInvalidUsage : ops->comm_error(comm->device_comm);
 }
 
 static ncclResult_t comm_check_unqueued(const struct ncclComm *comm, const char *call) {
   if (!comm->queue.queued) return ncclSuccess;
-  return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s' has operations in a group that is still open; end the group "
-                  "first", call, comm->rank, comm->name);
+  return log_fail(ncclInvalidUsage,
+                  "%s: rank %u of comm '%s' has operations in a group that is still open; end the group "
+                  "first",
+                  call, comm->rank, comm->name);
 }
 
 /* ---- Finalize ---- */
 
-/* Waits and becomes FINALIZED. When it comes back with *aborted, another thread has taken the communicator away. */
+/* Waits and becomes FINALIZED. When it comes back with *aborted, another thread has taken the communicator
+ * away. */
 static ncclResult_t finalize_wait(struct ncclComm *comm, const char *call, bool *aborted) {
   *aborted = true;
   if (!waiter_enter(comm)) return ncclInvalidUsage;
@@ -53,8 +62,9 @@ static ncclResult_t finalize_wait(struct ncclComm *comm, const char *call, bool 
   *aborted = comm_aborted(comm);
   if (result == ncclSuccess) __atomic_store_n(&comm->state, COMM_FINALIZED, __ATOMIC_RELEASE);
   else {
-    log_warn("%s: rank %u of comm '%s': its last operations did not end well (%s); see the warnings before this one", call,
-             comm->rank, comm->name, *aborted ? "aborted by another thread" : err_text(result));
+    log_warn("%s: rank %u of comm '%s': its last operations did not end well (%s); see the warnings before "
+             "this one",
+             call, comm->rank, comm->name, *aborted ? "aborted by another thread" : err_text(result));
   }
   waiter_leave(comm);
   return result;
@@ -87,8 +97,10 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   TRY(comm_check_handle(comm, call));
   if (comm_state(comm) == COMM_MEETING || __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) != 0) {
-    return log_fail(ncclInvalidArgument, "%s: comm '%s' is still being made or split; poll ncclCommGetAsyncError, or call "
-                    "ncclCommAbort", call, comm->name);
+    return log_fail(ncclInvalidArgument,
+                    "%s: comm '%s' is still being made or split; poll ncclCommGetAsyncError, or call "
+                    "ncclCommAbort",
+                    call, comm->name);
   }
   TRY(comm_check_unqueued(comm, call));
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Destroy START", (void *)comm, comm->rank,
@@ -158,8 +170,10 @@ static ncclResult_t comm_poll(struct ncclComm *comm) {
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError) {
   TRY(comm_check_handle(comm, "ncclCommGetAsyncError"));
   if (!asyncError) {
-    return log_fail(ncclInvalidArgument, "ncclCommGetAsyncError: comm '%s': asyncError is NULL; pass where to put the "
-                    "state", comm->name);
+    return log_fail(ncclInvalidArgument,
+                    "ncclCommGetAsyncError: comm '%s': asyncError is NULL; pass where to put the "
+                    "state",
+                    comm->name);
   }
   *asyncError = comm_poll(comm);
   return ncclSuccess;

@@ -1,7 +1,7 @@
-/* group.c: the open group of each thread, and its outermost end: first communicators are made, then each communicator's
- * operations become one plan, and all plans are launched. Promises that the first failure comes back from the outermost end
- * and that then nothing of the group is left: no communicator, no queued operation.
- * Does not know what operations mean; plan.c does. */
+/* group.c: the open group of each thread, and its outermost end: first communicators are made, then each
+ * communicator's operations become one plan, and all plans are launched. Promises that the first failure
+ * comes back from the outermost end and that then nothing of the group is left: no communicator, no queued
+ * operation. Does not know what operations mean; plan.c does. */
 #include "core/group.h"
 
 #include <string.h>
@@ -36,7 +36,8 @@ void group_enter(void) {
 
 ncclResult_t group_add_job(const struct meeting_call *call, ncclComm_t *result) {
   struct group_job *job = (struct group_job *)os_alloc(sizeof *job);
-  if (!job) return log_fail(ncclSystemError, "%s: no memory to note the call; free some and try again", call->call);
+  if (!job)
+    return log_fail(ncclSystemError, "%s: no memory to note the call; free some and try again", call->call);
   job->call = *call;
   job->result = result;
   *group.last_job = job;
@@ -58,8 +59,9 @@ static bool array_reserve(void **array, uint32_t *capacity, uint32_t needed, siz
 
 static bool queue_reserve(struct comm_queue *queue, uint32_t op_count) {
   void *ops = queue->ops, *streams = queue->streams;
-  const bool fits = array_reserve(&ops, &queue->op_capacity, queue->op_count + op_count, sizeof *queue->ops) &&
-                    array_reserve(&streams, &queue->stream_capacity, queue->stream_count + 1, sizeof *queue->streams);
+  const bool fits =
+      array_reserve(&ops, &queue->op_capacity, queue->op_count + op_count, sizeof *queue->ops) &&
+      array_reserve(&streams, &queue->stream_capacity, queue->stream_count + 1, sizeof *queue->streams);
   queue->ops = (struct plan_op *)ops;
   queue->streams = (device_stream *)streams;
   return fits;
@@ -72,11 +74,14 @@ static void queue_add_stream(struct comm_queue *queue, device_stream stream) {
   queue->streams[queue->stream_count++] = stream;
 }
 
-ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count, device_stream stream) {
+ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
+                           device_stream stream) {
   struct comm_queue *queue = &comm->queue;
   if (!queue_reserve(queue, op_count)) {
-    return log_fail(ncclSystemError, "rank %u of comm '%s': no memory for %u operations in the group; free some and try "
-                    "again", comm->rank, comm->name, queue->op_count + op_count);
+    return log_fail(ncclSystemError,
+                    "rank %u of comm '%s': no memory for %u operations in the group; free some and try "
+                    "again",
+                    comm->rank, comm->name, queue->op_count + op_count);
   }
   comm_own(comm);
   if (!queue->queued) {
@@ -116,7 +121,8 @@ void group_forget(struct ncclComm *comm) {
 
 /* ---- Making communicators ---- */
 
-/* Splits of one parent are told apart by their number, which counts the failed ones too: so the ranks stay in step. */
+/* Splits of one parent are told apart by their number, which counts the failed ones too: so the ranks stay in
+ * step. */
 static void job_count_split(struct group_job *job) {
   if (job->call.kind == MEETING_SPLIT) job->call.key[1] = ++job->call.parent->split_count;
 }
@@ -135,8 +141,10 @@ static ncclResult_t jobs_check_blocking(const struct group_job *jobs) {
     if (!job->call.comm) continue;
     if (!first) first = job;
     if (job->call.comm->config.blocking == first->call.comm->config.blocking) continue;
-    return log_fail(ncclInvalidArgument, "%s: one group makes blocking and non-blocking communicators; give both the same "
-                    "config.blocking, or use two groups", job->call.call);
+    return log_fail(ncclInvalidArgument,
+                    "%s: one group makes blocking and non-blocking communicators; give both the same "
+                    "config.blocking, or use two groups",
+                    job->call.call);
   }
   return ncclSuccess;
 }
@@ -157,11 +165,12 @@ static ncclResult_t jobs_run(struct group_job *jobs) {
 
 static void job_report(const struct ncclComm *comm, const char *call) {
   log_info(LOG_INIT, "%s comm %p rank %u nranks %u cudaDev %u commId 0x%llx name '%s' - Init COMPLETE", call,
-           (const void *)comm, comm->rank, comm->rank_count, comm->device_index, (unsigned long long)comm->comm_id,
-           comm->name);
+           (const void *)comm, comm->rank, comm->rank_count, comm->device_index,
+           (unsigned long long)comm->comm_id, comm->name);
 }
 
-/* Hands the communicators out, or drops them. A communicator still meeting is handed out too: it is a non-blocking one. */
+/* Hands the communicators out, or drops them. A communicator still meeting is handed out too: it is a
+ * non-blocking one. */
 static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
   bool pending = false;
   for (struct group_job *job = jobs, *next; job; job = next) {
@@ -203,18 +212,26 @@ static ncclResult_t queue_check_self(const struct ncclComm *comm) {
   const struct comm_queue *queue = &comm->queue;
   uint32_t send = 0, recv = 0;
   for (;;) {
-    while (send < queue->op_count && (queue->ops[send].func != FUNC_SEND || queue->ops[send].peer != comm->rank)) send++;
-    while (recv < queue->op_count && (queue->ops[recv].func != FUNC_RECV || queue->ops[recv].peer != comm->rank)) recv++;
+    while (send < queue->op_count &&
+           (queue->ops[send].func != FUNC_SEND || queue->ops[send].peer != comm->rank))
+      send++;
+    while (recv < queue->op_count &&
+           (queue->ops[recv].func != FUNC_RECV || queue->ops[recv].peer != comm->rank))
+      recv++;
     if (send == queue->op_count && recv == queue->op_count) return ncclSuccess;
     if (send == queue->op_count || recv == queue->op_count) {
-      return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s' %s itself, and the group has no matching %s; put "
-                      "both into one group", send < queue->op_count ? "ncclSend" : "ncclRecv", comm->rank, comm->name,
+      return log_fail(ncclInvalidUsage,
+                      "%s: rank %u of comm '%s' %s itself, and the group has no matching %s; put "
+                      "both into one group",
+                      send < queue->op_count ? "ncclSend" : "ncclRecv", comm->rank, comm->name,
                       send < queue->op_count ? "sends to" : "receives from",
                       send < queue->op_count ? "ncclRecv" : "ncclSend");
     }
     if (queue->ops[send].count != queue->ops[recv].count) {
-      return log_fail(ncclInvalidUsage, "ncclSend: rank %u of comm '%s' sends %zu bytes to itself and receives %zu; make "
-                      "both counts equal", comm->rank, comm->name, queue->ops[send].count, queue->ops[recv].count);
+      return log_fail(ncclInvalidUsage,
+                      "ncclSend: rank %u of comm '%s' sends %zu bytes to itself and receives %zu; make "
+                      "both counts equal",
+                      comm->rank, comm->name, queue->ops[send].count, queue->ops[recv].count);
     }
     send++, recv++;
   }
@@ -231,8 +248,10 @@ static ncclResult_t group_check_captures(struct ncclComm *comms) {
       if (!seen) first_graph = graph;
       seen = true;
       if (graph == first_graph) continue;
-      return log_fail(ncclInvalidUsage, "ncclGroupEnd: the group's streams are %s; capture all of them into one graph, "
-                      "or none", graph && first_graph ? "captured into different graphs" : "captured only in part");
+      return log_fail(ncclInvalidUsage,
+                      "ncclGroupEnd: the group's streams are %s; capture all of them into one graph, "
+                      "or none",
+                      graph && first_graph ? "captured into different graphs" : "captured only in part");
     }
   }
   return ncclSuccess;
@@ -333,7 +352,8 @@ static float group_time_us(struct ncclComm *comms) {
 
 static ncclResult_t sim_info_check(const ncclSimInfo_t *info) {
   if (info && info->magic == SIM_INFO_MAGIC && info->size >= sizeof *info) return ncclSuccess;
-  return log_fail(ncclInvalidArgument, "ncclGroupSimulateEnd: simInfo is %s; start it from NCCL_SIM_INFO_INITIALIZER",
+  return log_fail(ncclInvalidArgument,
+                  "ncclGroupSimulateEnd: simInfo is %s; start it from NCCL_SIM_INFO_INITIALIZER",
                   info ? "not initialized" : "NULL");
 }
 

@@ -11,14 +11,16 @@ struct group_job {
   ncclComm_t *result;       /* set when the group succeeds */
 };
 
-/* Every call that takes part in groups sits between these two: alone, it is a group of one. `result` is what the call came to;
- * a failure is kept for the outermost end. The leave returns `result`, or what the outermost end came to. */
+/* Every call that takes part in groups sits between these two: alone, it is a group of one. `result` is what
+ * the call came to; a failure is kept for the outermost end. The leave returns `result`, or what the
+ * outermost end came to. */
 void group_enter(void);
 ncclResult_t group_leave(ncclResult_t result);
 
 /* Between the two: notes work. On failure nothing is held (a job's communicator stays the caller's). */
 ncclResult_t group_add_job(const struct meeting_call *call, ncclComm_t *result);
-ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count, device_stream stream);
+ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
+                           device_stream stream);
 
 /* Drops what this thread's open group has noted for the communicator, which is about to go. */
 void group_forget(struct ncclComm *comm);

@@ -1,4 +1,5 @@
-/* init.c: the entry points that make communicators from unique ids. They check, note a job and leave; group.c runs it. */
+/* init.c: the entry points that make communicators from unique ids. They check, note a job and leave; group.c
+ * runs it. */
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -8,7 +9,8 @@
 #include "core/group.h"
 
 ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
-  if (!uniqueId) return log_fail(ncclInvalidArgument, "ncclGetUniqueId: uniqueId is NULL; pass where to put the id");
+  if (!uniqueId)
+    return log_fail(ncclInvalidArgument, "ncclGetUniqueId: uniqueId is NULL; pass where to put the id");
   log_version();
   bootstrap_id_create(uniqueId);
   return ncclSuccess;
@@ -25,24 +27,33 @@ static uint64_t ids_signature(const ncclUniqueId *ids, int id_count) {
 
 static ncclResult_t init_check(const char *call, ncclComm_t *comm, int rank_count, int rank, int id_count,
                                const ncclUniqueId *ids) {
-  if (!comm) return log_fail(ncclInvalidArgument, "%s: comm is NULL; pass where to put the communicator", call);
+  if (!comm)
+    return log_fail(ncclInvalidArgument, "%s: comm is NULL; pass where to put the communicator", call);
   if (rank_count < 1 || rank < 0 || rank >= rank_count) {
-    return log_fail(ncclInvalidArgument, "%s: rank %d of %d ranks; ranks count from 0 to the number of ranks less one",
-                    call, rank, rank_count);
+    return log_fail(ncclInvalidArgument,
+                    "%s: rank %d of %d ranks; ranks count from 0 to the number of ranks less one", call, rank,
+                    rank_count);
   }
   if (ids && id_count >= 1 && id_count <= rank_count) return ncclSuccess;
-  return log_fail(ncclInvalidArgument, "%s: rank %d: %d unique ids for %d ranks; pass one to that many", call, rank,
-                  ids ? id_count : 0, rank_count);
+  return log_fail(ncclInvalidArgument, "%s: rank %d: %d unique ids for %d ranks; pass one to that many", call,
+                  rank, ids ? id_count : 0, rank_count);
 }
 
 /* Notes the job of one rank. */
+static ncclResult_t init_note(struct meeting_call *call, ncclComm_t *comm, const ncclConfig_t *config,
+                              uint32_t device_index) {
+  TRY(comm_create(call->call, config, device_index, &call->comm));
+  const ncclResult_t result = group_add_job(call, comm);
+  if (result != ncclSuccess) comm_discard(call->comm);
+  return result;
+}
+
 static ncclResult_t init_rank(struct meeting_call *call, ncclComm_t *comm, const ncclConfig_t *config,
                               uint32_t device_index) {
   ncclConfig_t full;
   TRY(config_read(call->call, config, NULL, &full));
-  TRY(comm_create(call->call, &full, device_index, &call->comm));
-  const ncclResult_t result = group_add_job(call, comm);
-  if (result != ncclSuccess) comm_discard(call->comm);
+  const ncclResult_t result = init_note(call, comm, &full, device_index);
+  if (result == ncclSystemError) meeting_refuse(call, "has no memory for a communicator");
   return result;
 }
 
@@ -57,8 +68,8 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
   call.comm_id = call.key[0];
   call.signature = ids_signature(ids, id_count);
   TRY(backend_device_ops() ? backend_device_ops()->device_current(&device_index) : ncclInvalidUsage);
-  log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count, device_index,
-           (unsigned long long)call.comm_id);
+  log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count,
+           device_index, (unsigned long long)call.comm_id);
   return init_rank(&call, comm, config, device_index);
 }
 
@@ -79,8 +90,8 @@ ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId 
 }
 API_EXPORT(CommInitRankConfig);
 
-ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
-                                       ncclConfig_t *config) {
+ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
+                                       ncclUniqueId *commIds, ncclConfig_t *config) {
   return init_entry("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config);
 }
 API_EXPORT(CommInitRankScalable);
@@ -94,11 +105,14 @@ static ncclResult_t init_all_check_devices(int device_count, const int *devices,
   for (int i = 0; result == ncclSuccess && i < device_count; i++) {
     const int device = devices ? devices[i] : i;
     if (device < 0 || (uint32_t)device >= present) {
-      result = log_fail(ncclInvalidArgument, "ncclCommInitAll: rank %d is given device %d; there are %u devices", i,
-                        device, present);
+      result =
+          log_fail(ncclInvalidArgument, "ncclCommInitAll: rank %d is given device %d; there are %u devices",
+                   i, device, present);
     } else if (seen[device]++ && param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) {
-      result = log_fail(ncclInvalidUsage, "ncclCommInitAll: rank %d is given device %d, which another rank has; give "
-                        "every rank a device of its own", i, device);
+      result = log_fail(ncclInvalidUsage,
+                        "ncclCommInitAll: rank %d is given device %d, which another rank has; give "
+                        "every rank a device of its own",
+                        i, device);
     }
   }
   os_free(seen);

@@ -1,4 +1,5 @@
-/* library.c: questions about the library and about a communicator, and memory. One or two lines of work each. */
+/* library.c: questions about the library and about a communicator, and memory. One or two lines of work
+ * each. */
 #include "base/log.h"
 #include "base/param.h"
 #include "core/api.h"
@@ -9,7 +10,8 @@
 #define TEXT(value) TEXT_OF(value)
 
 ncclResult_t pncclGetVersion(int *version) {
-  if (!version) return log_fail(ncclInvalidArgument, "ncclGetVersion: version is NULL; pass where to put the number");
+  if (!version)
+    return log_fail(ncclInvalidArgument, "ncclGetVersion: version is NULL; pass where to put the number");
   *version = NCCL_VERSION_CODE;
   return ncclSuccess;
 }
@@ -40,7 +42,8 @@ static ncclResult_t comm_check_question(struct ncclComm *comm, const char *call,
   TRY(comm_check_handle(comm, call));
   if (comm_state(comm) == COMM_MEETING || comm_state(comm) == COMM_FAILED) TRY(comm_check_met(comm, call));
   if (answer) return ncclSuccess;
-  return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': the output is NULL; pass where to put the number", call,
+  return log_fail(ncclInvalidArgument,
+                  "%s: rank %u of comm '%s': the output is NULL; pass where to put the number", call,
                   comm->rank, comm->name);
 }
 
@@ -103,7 +106,8 @@ const char *tutti_backend(void) {
 ncclResult_t tutti_comm_memory(ncclComm_t comm, uint64_t *bytes) {
   uint64_t device_bytes = 0;
   TRY(comm_check_met(comm, "tutti_comm_memory"));
-  if (!bytes) return log_fail(ncclInvalidArgument, "tutti_comm_memory: bytes is NULL; pass where to put the number");
+  if (!bytes)
+    return log_fail(ncclInvalidArgument, "tutti_comm_memory: bytes is NULL; pass where to put the number");
   TRY(comm->ops->comm_memory(comm->device_comm, &device_bytes));
   *bytes = device_bytes + comm_core_bytes(comm);
   return ncclSuccess;

@@ -1,6 +1,7 @@
-/* meeting.c: the table of meetings, who sits in them, and what happens when the last seat fills, or when it cannot.
- * Promises that everybody who joined learns the outcome, with a sentence that names the rank at fault, and that a meeting leaves
- * nothing behind. All of its state changes under the backend's lock. Does not know groups nor operations. */
+/* meeting.c: the table of meetings, who sits in them, and what happens when the last seat fills, or when it
+ * cannot. Promises that everybody who joined learns the outcome, with a sentence that names the rank at
+ * fault, and that a meeting leaves nothing behind. All of its state changes under the backend's lock. Does
+ * not know groups nor operations. */
 #include "core/meeting.h"
 
 #include <stdarg.h>
@@ -30,7 +31,7 @@ struct meeting {
   uint32_t *device_seats;      /* INIT: seat + 1 by device */
   uint32_t device_count;
   uint32_t joined_count, arrived_count;
-  bool resolving;              /* SPLIT: the last to arrive is opening the new communicators, without the lock */
+  bool resolving; /* SPLIT: the last to arrive is opening the new communicators, without the lock */
   uint64_t begin_ns, next_reminder_ns;
 };
 
@@ -41,7 +42,8 @@ static uint32_t over_count;
 
 static bool meeting_was(const struct meeting_call *call) {
   for (uint32_t i = 0; i < MEETINGS_OVER; i++) {
-    if (over[i].kind == call->kind && over[i].key[0] == call->key[0] && over[i].key[1] == call->key[1]) return true;
+    if (over[i].kind == call->kind && over[i].key[0] == call->key[0] && over[i].key[1] == call->key[1])
+      return true;
   }
   return false;
 }
@@ -65,7 +67,8 @@ bool meeting_any(void) { return meetings != NULL; }
 static struct meeting *meeting_find(const struct meeting_call *call) {
   for (struct meeting *meeting = meetings; meeting; meeting = meeting->next) {
     const struct meeting_call *first = &meeting->first;
-    if (first->kind == call->kind && first->key[0] == call->key[0] && first->key[1] == call->key[1]) return meeting;
+    if (first->kind == call->kind && first->key[0] == call->key[0] && first->key[1] == call->key[1])
+      return meeting;
   }
   return NULL;
 }
@@ -163,13 +166,17 @@ static void meeting_fail_with(struct meeting *meeting, ncclResult_t code, const 
 static ncclResult_t meeting_agree(struct meeting *meeting, const struct meeting_call *call) {
   const struct meeting_call *first = &meeting->first;
   if (first->seat_count != call->seat_count) {
-    meeting_fail_with(meeting, ncclInvalidArgument, "rank %u says %u ranks, rank %u says %u; pass the same number on "
-                      "every rank", call->seat, call->seat_count, first->seat, first->seat_count);
+    meeting_fail_with(meeting, ncclInvalidArgument,
+                      "rank %u says %u ranks, rank %u says %u; pass the same number on "
+                      "every rank",
+                      call->seat, call->seat_count, first->seat, first->seat_count);
     return ncclInvalidArgument;
   }
   if (first->signature != call->signature) {
-    meeting_fail_with(meeting, ncclInvalidArgument, "rank %u and rank %u pass different lists (of ids, or of ranks to "
-                      "exclude); pass the same on every rank", call->seat, first->seat);
+    meeting_fail_with(meeting, ncclInvalidArgument,
+                      "rank %u and rank %u pass different lists (of ids, or of ranks to "
+                      "exclude); pass the same on every rank",
+                      call->seat, first->seat);
     return ncclInvalidArgument;
   }
   if (meeting->seats[call->seat].taken) {
@@ -188,9 +195,10 @@ static ncclResult_t meeting_take_device(struct meeting *meeting, const struct me
     return ncclInvalidArgument;
   }
   if (meeting->device_seats[device] != 0 && param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) {
-    meeting_fail_with(meeting, ncclInvalidUsage, "rank %u and rank %u are both on device %u; select another device "
-                      "before the call, or set NCCL_MULTI_RANK_GPU_ENABLE=1", meeting->device_seats[device] - 1,
-                      call->seat, device);
+    meeting_fail_with(meeting, ncclInvalidUsage,
+                      "rank %u and rank %u are both on device %u; select another device "
+                      "before the call, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+                      meeting->device_seats[device] - 1, call->seat, device);
     return ncclInvalidUsage;
   }
   meeting->device_seats[device] = call->seat + 1;
@@ -220,14 +228,16 @@ static ncclResult_t join_locked(const struct meeting_call *call, const struct de
                                 uint32_t device_count) {
   struct meeting *meeting = meeting_find(call);
   if (!meeting && meeting_was(call)) {
-    return log_fail(ncclInvalidUsage, "%s: rank %u: %s", call->call, call->seat, call->kind == MEETING_INIT ?
-                    "this unique id has made a communicator, or failed to, before; get a new one with ncclGetUniqueId" :
-                    "it failed on another rank before; see the warnings before this one");
+    return log_fail(ncclInvalidUsage, "%s: rank %u: %s", call->call, call->seat,
+                    call->kind == MEETING_INIT
+                        ? "this unique id has made a communicator, or failed to, before; get a new one with "
+                          "ncclGetUniqueId"
+                        : "it failed on another rank before; see the warnings before this one");
   }
   if (!meeting) meeting = meeting_create(call, ops, device_count);
   if (!meeting) {
-    return log_fail(ncclSystemError, "%s: rank %u: no memory to meet %u ranks; free some and try again", call->call,
-                    call->seat, call->seat_count);
+    return log_fail(ncclSystemError, "%s: rank %u: no memory to meet %u ranks; free some and try again",
+                    call->call, call->seat, call->seat_count);
   }
   TRY(meeting_agree(meeting, call));
   if (call->kind == MEETING_INIT) TRY(meeting_take_device(meeting, call));
@@ -244,6 +254,17 @@ ncclResult_t meeting_join(const struct meeting_call *call) {
   const ncclResult_t result = join_locked(call, ops, device_count);
   ops->unlock();
   return result;
+}
+
+void meeting_refuse(const struct meeting_call *call, const char *why) {
+  const struct device_ops *ops = backend_device_ops();
+  char reason[COMM_REASON_BYTES];
+  snprintf(reason, sizeof reason, "rank %u %s", call->seat, why);
+  ops->lock();
+  struct meeting *meeting = meeting_find(call);
+  if (meeting) meeting_fail(meeting, ncclRemoteError, reason);
+  else meeting_note_over(call);
+  ops->unlock();
 }
 
 /* ---- Completion ---- */
@@ -308,8 +329,8 @@ static bool split_sort(struct split_work *split, const struct meeting *meeting) 
 }
 
 /* Opens the ranks of one color, comms[begin, end). */
-static ncclResult_t split_open_team(struct split_work *split, const struct meeting_call *first, uint32_t begin,
-                                    uint32_t end) {
+static ncclResult_t split_open_team(struct split_work *split, const struct meeting_call *first,
+                                    uint32_t begin, uint32_t end) {
   const uint64_t color = (uint32_t)split->seats[begin]->color;
   const uint64_t comm_id = hash_mix(hash_mix(hash_mix(3, first->comm_id), first->key[1]), color) | 1ull << 63;
   struct team *team = team_create(split->ops, comm_id, end - begin);
@@ -329,7 +350,8 @@ static ncclResult_t split_open_team(struct split_work *split, const struct meeti
 
 static ncclResult_t split_open(struct split_work *split, struct meeting *meeting) {
   if (!split_sort(split, meeting)) {
-    return log_fail(ncclSystemError, "%s: no memory to sort %u ranks", meeting->first.call, meeting->first.seat_count);
+    return log_fail(ncclSystemError, "%s: no memory to sort %u ranks", meeting->first.call,
+                    meeting->first.seat_count);
   }
   for (uint32_t begin = 0, end; begin < split->comm_count; begin = end) {
     end = begin + 1;
@@ -422,9 +444,11 @@ static void meeting_check_time(struct meeting *meeting) {
   }
   missing_describe(meeting, missing, sizeof missing);
   if (waited_seconds >= limit_seconds) {
-    meeting_fail_with(meeting, ncclRemoteError, "%u of %u ranks came within %llu seconds; missing: rank %s; look there "
-                      "first, or raise TUTTI_INIT_TIMEOUT_SECONDS", meeting->arrived_count, meeting->first.seat_count,
-                      (unsigned long long)limit_seconds, missing);
+    meeting_fail_with(meeting, ncclRemoteError,
+                      "%u of %u ranks came within %llu seconds; missing: rank %s; look there "
+                      "first, or raise TUTTI_INIT_TIMEOUT_SECONDS",
+                      meeting->arrived_count, meeting->first.seat_count, (unsigned long long)limit_seconds,
+                      missing);
     return;
   }
   meeting->next_reminder_ns = now + REMIND_MS * NS_PER_MS;
@@ -452,7 +476,9 @@ static uint64_t wait_slice_ms(struct ncclComm *comm) {
 }
 
 /* done() of wait_until: runs under the lock. */
-static bool comm_has_met(void *argument) { return comm_state((const struct ncclComm *)argument) != COMM_MEETING; }
+static bool comm_has_met(void *argument) {
+  return comm_state((const struct ncclComm *)argument) != COMM_MEETING;
+}
 
 ncclResult_t meeting_wait(struct ncclComm *comm, const char *call) {
   while (comm_state(comm) == COMM_MEETING) {
@@ -464,7 +490,8 @@ ncclResult_t meeting_wait(struct ncclComm *comm, const char *call) {
     }
   }
   if (comm_state(comm) != COMM_FAILED) return ncclSuccess;
-  return log_fail(comm_async_error(comm), "%s: rank on device %u: %s", call, comm->device_index, comm->reason);
+  return log_fail(comm_async_error(comm), "%s: rank on device %u: %s", call, comm->device_index,
+                  comm->reason);
 }
 
 /* Not locked. False when the meeting is past withdrawing: its outcome is then awaited. */
@@ -476,7 +503,8 @@ static bool withdraw_try(struct ncclComm *comm, const char *why) {
     uint32_t seat = 0;
     while (meeting->seats[seat].comm != comm) seat += 1;
     char reason[COMM_REASON_BYTES];
-    snprintf(reason, sizeof reason, "rank %u %s before all %u ranks had come", seat, why, meeting->first.seat_count);
+    snprintf(reason, sizeof reason, "rank %u %s before all %u ranks had come", seat, why,
+             meeting->first.seat_count);
     meeting_fail(meeting, ncclRemoteError, reason);
   }
   comm->ops->unlock();

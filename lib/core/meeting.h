@@ -1,7 +1,8 @@
-/* meeting.h: how ranks find each other. A meeting is named by a unique id, or by a parent communicator and the number of its
- * split; each rank joins it, then arrives; the last to arrive completes the communicator for everybody. So one thread may bring
- * any number of ranks, and a non-blocking communicator is simply one that has arrived.
- * All ranks live in this process in this release. What another process would have to send is exactly a seat and its id. */
+/* meeting.h: how ranks find each other. A meeting is named by a unique id, or by a parent communicator and
+ * the number of its split; each rank joins it, then arrives; the last to arrive completes the communicator
+ * for everybody. So one thread may bring any number of ranks, and a non-blocking communicator is simply one
+ * that has arrived. All ranks live in this process in this release. What another process would have to send
+ * is exactly a seat and its id. */
 #ifndef TUTTI_CORE_MEETING_H
 #define TUTTI_CORE_MEETING_H
 
@@ -13,19 +14,23 @@ enum meeting_kind { MEETING_INIT, MEETING_SPLIT };
 struct meeting_call {
   const char *call;        /* "ncclCommInitRank", for sentences */
   enum meeting_kind kind;
-  uint64_t key[2];         /* names the meeting: number and nonce of an id; serial of a team and number of its split */
+  uint64_t
+      key[2]; /* names the meeting: number and nonce of an id; serial of a team and number of its split */
   uint64_t comm_id;        /* of the communicator to be (INIT) or of the parent (SPLIT) */
   uint32_t seat_count;     /* ranks that come */
   uint64_t signature;      /* of whatever else must be equal: number of ids, list of excluded ranks */
-  uint32_t seat;           /* the rank: in the new communicator (INIT), in the parent (split), among survivors (shrink) */
+  uint32_t
+      seat; /* the rank: in the new communicator (INIT), in the parent (split), among survivors (shrink) */
   int color, key_order;    /* SPLIT */
   struct ncclComm *comm;   /* NULL for a rank without color */
   struct ncclComm *parent; /* SPLIT */
 };
 
-/* Takes the seat; sets comm->comm_id, and comm->rank and rank_count for INIT. On failure nothing is held; where the ranks
- * disagree, everybody in the meeting fails with a sentence that names the rank. */
+/* Takes the seat; sets comm->comm_id, and comm->rank and rank_count for INIT. On failure nothing is held;
+ * where the ranks disagree, everybody in the meeting fails with a sentence that names the rank. */
 ncclResult_t meeting_join(const struct meeting_call *call);
+/* This rank will never join: the others need not wait for it, now or later. */
+void meeting_refuse(const struct meeting_call *call, const char *why);
 /* INIT: the device-side half is open. The last to arrive makes the communicators of all READY or FAILED. */
 ncclResult_t meeting_arrive(const struct meeting_call *call);
 /* Waits until the communicator is READY; logs who is missing. A failure is logged and returned. */

@@ -1,4 +1,5 @@
-/* model.c: the cost model's answer for a collective by its name in nccl-tests. Knows how their size column becomes counts. */
+/* model.c: the cost model's answer for a collective by its name in nccl-tests. Knows how their size column
+ * becomes counts. */
 #include <string.h>
 
 #include "base/log.h"
@@ -14,11 +15,15 @@ struct model_row {
   bool divided;
 };
 
-static const struct model_row model_rows[] = {
-  {"all_reduce", FUNC_ALL_REDUCE, false}, {"reduce", FUNC_REDUCE, false},   {"broadcast", FUNC_BROADCAST, false},
-  {"all_gather", FUNC_ALL_GATHER, true},  {"reduce_scatter", FUNC_REDUCE_SCATTER, true},
-  {"alltoall", FUNC_ALL_TO_ALL, true},    {"gather", FUNC_GATHER, true},    {"scatter", FUNC_SCATTER, true},
-  {"sendrecv", FUNC_SEND_RECV, false}};
+static const struct model_row model_rows[] = {{"all_reduce", FUNC_ALL_REDUCE, false},
+                                              {"reduce", FUNC_REDUCE, false},
+                                              {"broadcast", FUNC_BROADCAST, false},
+                                              {"all_gather", FUNC_ALL_GATHER, true},
+                                              {"reduce_scatter", FUNC_REDUCE_SCATTER, true},
+                                              {"alltoall", FUNC_ALL_TO_ALL, true},
+                                              {"gather", FUNC_GATHER, true},
+                                              {"scatter", FUNC_SCATTER, true},
+                                              {"sendrecv", FUNC_SEND_RECV, false}};
 
 static const struct model_row *model_find(const char *name) {
   for (size_t i = 0; i < sizeof model_rows / sizeof model_rows[0]; i++) {
@@ -62,8 +67,10 @@ ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t by
   TRY(comm_check_ready(comm, call));
   const struct model_row *row = collective ? model_find(collective) : NULL;
   if (!row || !time_us) {
-    return log_fail(ncclInvalidArgument, "%s: %s%s; use all_reduce, all_gather, reduce_scatter, broadcast, reduce, "
-                    "sendrecv, alltoall, gather or scatter", call, row ? "time_us is NULL" : "unknown collective ",
+    return log_fail(ncclInvalidArgument,
+                    "%s: %s%s; use all_reduce, all_gather, reduce_scatter, broadcast, reduce, "
+                    "sendrecv, alltoall, gather or scatter",
+                    call, row ? "time_us is NULL" : "unknown collective ",
                     row || !collective ? "" : collective);
   }
   struct plan_op *ops = (struct plan_op *)os_alloc(2 * (size_t)comm->rank_count * sizeof *ops);

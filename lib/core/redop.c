@@ -1,5 +1,6 @@
-/* redop.c: a communicator's table of operators. A handle names its row and carries a stamp, so that a destroyed, foreign or
- * invented handle is recognised. Promises that a kernel sees six operators only. Does not know collectives. */
+/* redop.c: a communicator's table of operators. A handle names its row and carries a stamp, so that a
+ * destroyed, foreign or invented handle is recognised. Promises that a kernel sees six operators only. Does
+ * not know collectives. */
 #include "core/redop.h"
 
 #include <string.h>
@@ -32,8 +33,10 @@ static ncclResult_t redop_grow(struct ncclComm *comm) {
   struct redop *rows = NULL;
   if (count <= REDOP_ROWS_MAX) rows = (struct redop *)os_realloc(table->rows, count * sizeof *rows);
   if (!rows) {
-    return log_fail(ncclSystemError, "ncclRedOpCreatePreMulSum: rank %u of comm '%s' has %u operators and no room for "
-                    "more; destroy those that are no longer used", comm->rank, comm->name, table->count);
+    return log_fail(ncclSystemError,
+                    "ncclRedOpCreatePreMulSum: rank %u of comm '%s' has %u operators and no room for "
+                    "more; destroy those that are no longer used",
+                    comm->rank, comm->name, table->count);
   }
   memset(rows + table->count, 0, (count - table->count) * sizeof *rows);
   table->rows = rows;
@@ -74,17 +77,20 @@ static void redop_average(uint32_t rank_count, ncclDataType_t dtype, uint8_t *wo
   }
 }
 
-static ncclResult_t redop_resolve_own(struct ncclComm *comm, const char *call, ncclRedOp_t op, ncclDataType_t dtype,
-                                      uint8_t *work_op, uint64_t *op_arg) {
+static ncclResult_t redop_resolve_own(struct ncclComm *comm, const char *call, ncclRedOp_t op,
+                                      ncclDataType_t dtype, uint8_t *work_op, uint64_t *op_arg) {
   const struct redop *row = redop_find(comm, op);
   if (!row) {
-    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %d is neither a built-in operator nor one that this "
-                    "communicator has; create it with ncclRedOpCreatePreMulSum on this communicator", call, comm->rank,
-                    comm->name, (int)op);
+    return log_fail(ncclInvalidArgument,
+                    "%s: rank %u of comm '%s': %d is neither a built-in operator nor one that this "
+                    "communicator has; create it with ncclRedOpCreatePreMulSum on this communicator",
+                    call, comm->rank, comm->name, (int)op);
   }
   if (row->dtype != dtype) {
-    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': the operator was created for %s and is used on %s; "
-                    "create one for each type", call, comm->rank, comm->name, kernel_type_name((uint8_t)row->dtype),
+    return log_fail(ncclInvalidArgument,
+                    "%s: rank %u of comm '%s': the operator was created for %s and is used on %s; "
+                    "create one for each type",
+                    call, comm->rank, comm->name, kernel_type_name((uint8_t)row->dtype),
                     kernel_type_name((uint8_t)dtype));
   }
   uint64_t bits = row->bits;
@@ -119,12 +125,12 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTy
                     op ? "scalar" : "op");
   }
   if (kernel_type_bytes((uint8_t)datatype) == 0 || (unsigned)datatype >= ncclNumTypes) {
-    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %d is no ncclDataType_t", call, comm->rank,
-                    comm->name, (int)datatype);
+    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %d is no ncclDataType_t", call,
+                    comm->rank, comm->name, (int)datatype);
   }
   if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate) {
-    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %d is no ncclScalarResidence_t", call, comm->rank,
-                    comm->name, (int)residence);
+    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %d is no ncclScalarResidence_t", call,
+                    comm->rank, comm->name, (int)residence);
   }
   uint32_t index = 0;
   TRY(redop_take_row(comm, &index));
@@ -143,13 +149,17 @@ API_EXPORT(RedOpCreatePreMulSum);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
   TRY(comm_check_handle(comm, "ncclRedOpDestroy"));
   if ((int)op >= 0 && (int)op < (int)ncclNumOps) {
-    return log_fail(ncclInvalidArgument, "ncclRedOpDestroy: rank %u of comm '%s': %d is a built-in operator; only those "
-                    "of ncclRedOpCreatePreMulSum are destroyed", comm->rank, comm->name, (int)op);
+    return log_fail(ncclInvalidArgument,
+                    "ncclRedOpDestroy: rank %u of comm '%s': %d is a built-in operator; only those "
+                    "of ncclRedOpCreatePreMulSum are destroyed",
+                    comm->rank, comm->name, (int)op);
   }
   struct redop *row = redop_find(comm, op);
   if (!row) {
-    return log_fail(ncclInvalidArgument, "ncclRedOpDestroy: rank %u of comm '%s' has no operator %d; it is another "
-                    "communicator's, or was destroyed", comm->rank, comm->name, (int)op);
+    return log_fail(ncclInvalidArgument,
+                    "ncclRedOpDestroy: rank %u of comm '%s' has no operator %d; it is another "
+                    "communicator's, or was destroyed",
+                    comm->rank, comm->name, (int)op);
   }
   row->live = false;
   return ncclSuccess;

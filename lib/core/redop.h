@@ -23,8 +23,8 @@ struct redop_table {
   uint32_t created;         /* ever; makes handles of reused rows differ */
 };
 
-/* Kernel operator (enum work_op) and its argument for `op` on `dtype`. Unknown or misused: ncclInvalidArgument. Reads a scalar
- * that lives on the device. */
+/* Kernel operator (enum work_op) and its argument for `op` on `dtype`. Unknown or misused:
+ * ncclInvalidArgument. Reads a scalar that lives on the device. */
 ncclResult_t redop_resolve(struct ncclComm *comm, const char *call, ncclRedOp_t op, ncclDataType_t dtype,
                            uint8_t *work_op, uint64_t *op_arg);
 void redop_table_free(struct redop_table *table);

@@ -1,5 +1,5 @@
-/* register.c: registration of user buffers. A range is remembered once, however often it is announced; nothing is done with it
- * until a transport asks. Windows bring nothing yet and answer so. */
+/* register.c: registration of user buffers. A range is remembered once, however often it is announced;
+ * nothing is done with it until a transport asks. Windows bring nothing yet and answer so. */
 #include "core/register.h"
 
 #include "base/log.h"
@@ -26,8 +26,10 @@ static ncclResult_t register_add(struct ncclComm *comm, void *buffer, size_t byt
   if (!row) {
     row = (struct registration *)os_alloc(sizeof *row);
     if (!row) {
-      return log_fail(ncclSystemError, "ncclCommRegister: rank %u of comm '%s': no memory to note the buffer; free some "
-                      "and try again", comm->rank, comm->name);
+      return log_fail(ncclSystemError,
+                      "ncclCommRegister: rank %u of comm '%s': no memory to note the buffer; free some "
+                      "and try again",
+                      comm->rank, comm->name);
     }
     row->begin = (uintptr_t)buffer;
     row->bytes = bytes;
@@ -39,12 +41,15 @@ static ncclResult_t register_add(struct ncclComm *comm, void *buffer, size_t byt
   return ncclSuccess;
 }
 
-static ncclResult_t register_check(const struct ncclComm *comm, const char *call, const void *buffer, size_t bytes,
-                                   const void *output) {
+static ncclResult_t register_check(const struct ncclComm *comm, const char *call, const void *buffer,
+                                   size_t bytes, const void *output) {
   if (buffer && bytes > 0 && output) return ncclSuccess;
-  return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %s; pass device memory and where to put the handle",
-                  call, comm->rank, comm->name,
-                  !buffer ? "the buffer is NULL" : !output ? "the handle is NULL" : "the size is 0");
+  return log_fail(ncclInvalidArgument,
+                  "%s: rank %u of comm '%s': %s; pass device memory and where to put the handle", call,
+                  comm->rank, comm->name,
+                  !buffer   ? "the buffer is NULL"
+                  : !output ? "the handle is NULL"
+                            : "the size is 0");
 }
 
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle) {
@@ -78,12 +83,14 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
 }
 API_EXPORT(CommDeregister);
 
-ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags) {
+ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+                                     int winFlags) {
   TRY(comm_check_ready(comm, "ncclCommWindowRegister"));
   TRY(register_check(comm, "ncclCommWindowRegister", buff, size, win));
   if (winFlags != NCCL_WIN_DEFAULT && winFlags != NCCL_WIN_COLL_SYMMETRIC) {
-    return log_fail(ncclInvalidArgument, "ncclCommWindowRegister: rank %u of comm '%s': 0x%x is no NCCL_WIN_* flag",
-                    comm->rank, comm->name, (unsigned)winFlags);
+    return log_fail(ncclInvalidArgument,
+                    "ncclCommWindowRegister: rank %u of comm '%s': 0x%x is no NCCL_WIN_* flag", comm->rank,
+                    comm->name, (unsigned)winFlags);
   }
   *win = NULL;
   return ncclSuccess;
@@ -93,7 +100,9 @@ API_EXPORT(CommWindowRegister);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
   TRY(comm_check_handle(comm, "ncclCommWindowDeregister"));
   if (!win) return ncclSuccess;
-  return log_fail(ncclInvalidUsage, "ncclCommWindowDeregister: rank %u of comm '%s' gave no window %p; this release "
-                  "gives NULL windows only", comm->rank, comm->name, (void *)win);
+  return log_fail(ncclInvalidUsage,
+                  "ncclCommWindowDeregister: rank %u of comm '%s' gave no window %p; this release "
+                  "gives NULL windows only",
+                  comm->rank, comm->name, (void *)win);
 }
 API_EXPORT(CommWindowDeregister);

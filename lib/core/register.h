@@ -1,4 +1,5 @@
-/* register.h: buffers that the user announced with ncclCommRegister, as address ranges with a count of their users. */
+/* register.h: buffers that the user announced with ncclCommRegister, as address ranges with a count of their
+ * users. */
 #ifndef TUTTI_CORE_REGISTER_H
 #define TUTTI_CORE_REGISTER_H
 

@@ -1,5 +1,6 @@
-/* settings.c: turns parameters into numbers and masks. Promises masks that are never empty and limits that backends accept.
- * Does not know which algorithms are implemented; the plan says so when a list leaves none. */
+/* settings.c: turns parameters into numbers and masks. Promises masks that are never empty and limits that
+ * backends accept. Does not know which algorithms are implemented; the plan says so when a list leaves
+ * none. */
 #include "core/settings.h"
 
 #include <stdio.h>
@@ -12,8 +13,9 @@
 static const char *const algo_words[ALGO_COUNT] = {"Tree", "Ring", "CollNetDirect", "CollNetChain",
                                                    "NVLS", "NVLSTree", "PAT"};
 static const char *const proto_words[PROTO_COUNT] = {"LL", "LL128", "Simple"};
-static const char *const func_words[FUNC_COUNT] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce",
-                                                   "SendRecv", "Send", "Recv", "AlltoAll", "Scatter", "Gather", "Copy"};
+static const char *const func_words[FUNC_COUNT] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+                                                   "AllReduce", "SendRecv", "Send",      "Recv",
+                                                   "AlltoAll",  "Scatter",  "Gather",    "Copy"};
 
 /* A piece of the text: not terminated. */
 struct piece { const char *begin; size_t length; };
@@ -40,7 +42,8 @@ static int word_find(const char *const *words, uint32_t count, struct piece word
   return -1;
 }
 
-static ncclResult_t unknown_word(const char *variable, struct piece word, const char *const *words, uint32_t count) {
+static ncclResult_t unknown_word(const char *variable, struct piece word, const char *const *words,
+                                 uint32_t count) {
   char known[160];
   size_t used = 0;
   known[0] = '\0';
@@ -53,8 +56,8 @@ static ncclResult_t unknown_word(const char *variable, struct piece word, const 
 }
 
 /* "ring,tree" or "^tree": the mask that one clause's list stands for. */
-static ncclResult_t mask_parse(const char *variable, struct piece list, const char *const *words, uint32_t count,
-                               uint32_t *mask) {
+static ncclResult_t mask_parse(const char *variable, struct piece list, const char *const *words,
+                               uint32_t count, uint32_t *mask) {
   const struct piece whole = list;
   const bool excluding = list.length > 0 && *list.begin == '^';
   uint32_t found = 0;
@@ -71,8 +74,8 @@ static ncclResult_t mask_parse(const char *variable, struct piece list, const ch
                   (int)whole.length, whole.begin);
 }
 
-ncclResult_t settings_parse_list(const char *variable, const char *text, const char *const *words, uint32_t word_count,
-                                 uint32_t masks[FUNC_COUNT]) {
+ncclResult_t settings_parse_list(const char *variable, const char *text, const char *const *words,
+                                 uint32_t word_count, uint32_t masks[FUNC_COUNT]) {
   struct piece rest = {text, strlen(text)};
   while (rest.length > 0) {
     struct piece clause = piece_next(&rest, ';');
@@ -101,7 +104,8 @@ static uint32_t clamp(uint32_t value, uint32_t lowest, uint32_t highest) {
 }
 
 /* A user's FIFO size becomes a step: its share of the slots, cut to what the protocol's lines need. */
-static void limits_take_buffer(struct plan_limits *limits, uint32_t proto, enum param_id param, uint32_t unit) {
+static void limits_take_buffer(struct plan_limits *limits, uint32_t proto, enum param_id param,
+                               uint32_t unit) {
   if (!param_is_set(param)) return;
   const int64_t step = param_int(param) / limits->slots / unit * unit;
   limits->step_bytes[proto] = (uint32_t)(step < unit ? unit : step > (1 << 30) ? 1 << 30 : step);
@@ -112,8 +116,10 @@ static void limits_take_channels(struct plan_limits *limits, const ncclConfig_t 
   const uint32_t lowest = (uint32_t)config->minCTAs, highest = (uint32_t)config->maxCTAs;
   uint32_t p2p = limits->p2p_channel_count;
   limits->channel_count = clamp(limits->channel_count, lowest, highest);
-  if (param_is_set(PARAM_MIN_P2P_NCHANNELS)) p2p = clamp(p2p, (uint32_t)param_int(PARAM_MIN_P2P_NCHANNELS), 64);
-  if (param_is_set(PARAM_MAX_P2P_NCHANNELS)) p2p = clamp(p2p, 1, (uint32_t)param_int(PARAM_MAX_P2P_NCHANNELS));
+  if (param_is_set(PARAM_MIN_P2P_NCHANNELS))
+    p2p = clamp(p2p, (uint32_t)param_int(PARAM_MIN_P2P_NCHANNELS), 64);
+  if (param_is_set(PARAM_MAX_P2P_NCHANNELS))
+    p2p = clamp(p2p, 1, (uint32_t)param_int(PARAM_MAX_P2P_NCHANNELS));
   limits->p2p_channel_count = power_of_two_down(clamp(p2p, 1, highest));
   limits->p2p_channels_per_peer = power_of_two_down(clamp(limits->p2p_channels_per_peer, 1,
                                                           limits->p2p_channel_count));
@@ -128,7 +134,8 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
     limits->p2p_chunk_bytes = (uint32_t)(bytes < 16 ? 16 : bytes > (1 << 30) ? 1 << 30 : bytes);
   }
   limits->p2p_chunk_bytes = clamp(limits->p2p_chunk_bytes, 0, limits->step_bytes[PROTO_SIMPLE]);
-  if (param_is_set(PARAM_P2P_DIRECT_DISABLE) && param_int(PARAM_P2P_DIRECT_DISABLE) != 0) limits->direct = false;
+  if (param_is_set(PARAM_P2P_DIRECT_DISABLE) && param_int(PARAM_P2P_DIRECT_DISABLE) != 0)
+    limits->direct = false;
   limits_take_channels(limits, config);
 }
 
@@ -138,7 +145,8 @@ static bool pointers_checked(void) {
   return param_int(PARAM_CHECK_POINTERS) != 0;
 }
 
-ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config, struct settings *settings) {
+ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
+                           struct settings *settings) {
   struct settings read;
   memset(&read, 0, sizeof read);
   TRY(ops->device_limits(&read.limits));

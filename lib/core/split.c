@@ -1,5 +1,5 @@
-/* split.c: communicators out of communicators. A split is a meeting of all the parent's ranks, a shrink one of the survivors;
- * meeting.c completes both. */
+/* split.c: communicators out of communicators. A split is a meeting of all the parent's ranks, a shrink one
+ * of the survivors; meeting.c completes both. */
 #include <string.h>
 
 #include "base/log.h"
@@ -16,7 +16,8 @@ static ncclResult_t split_add(struct meeting_call *call, ncclComm_t *result, con
   call->comm_id = parent->comm_id;
   call->key[0] = parent->team->serial;
   TRY(config_read(call->call, config, &parent->config, &full));
-  if (call->color != NCCL_SPLIT_NOCOLOR) TRY(comm_create(call->call, &full, parent->device_index, &call->comm));
+  if (call->color != NCCL_SPLIT_NOCOLOR)
+    TRY(comm_create(call->call, &full, parent->device_index, &call->comm));
   const ncclResult_t added = group_add_job(call, result);
   if (added != ncclSuccess && call->comm) comm_discard(call->comm);
   return added;
@@ -25,17 +26,20 @@ static ncclResult_t split_add(struct meeting_call *call, ncclComm_t *result, con
 static ncclResult_t split_check(struct ncclComm *comm, const char *call, const ncclComm_t *result) {
   TRY(comm_check_met(comm, call));
   if (result) return ncclSuccess;
-  return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': newcomm is NULL; pass where to put the communicator",
-                  call, comm->rank, comm->name);
+  return log_fail(ncclInvalidArgument,
+                  "%s: rank %u of comm '%s': newcomm is NULL; pass where to put the communicator", call,
+                  comm->rank, comm->name);
 }
 
-static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *result, const ncclConfig_t *config) {
+static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *result,
+                          const ncclConfig_t *config) {
   static const char *const name = "ncclCommSplit";
   TRY(split_check(comm, name, result));
   if (!comm->revoked) TRY(comm_check_ready(comm, name));
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
-    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': color is %d; use 0 or more, or NCCL_SPLIT_NOCOLOR",
-                    name, comm->rank, comm->name, color);
+    return log_fail(ncclInvalidArgument,
+                    "%s: rank %u of comm '%s': color is %d; use 0 or more, or NCCL_SPLIT_NOCOLOR", name,
+                    comm->rank, comm->name, color);
   }
   struct meeting_call call = {name, MEETING_SPLIT, {0, 0}, 0, comm->rank_count, 0, comm->rank,
                                 color, key, NULL, comm};
@@ -49,18 +53,18 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
 API_EXPORT(CommSplit);
 
 /* Marks who is left out; counts the survivors and this rank's place among them. */
-static ncclResult_t shrink_mark(const struct ncclComm *comm, const int *excluded, int excluded_count, uint8_t *marks,
-                                struct meeting_call *call) {
+static ncclResult_t shrink_mark(const struct ncclComm *comm, const int *excluded, int excluded_count,
+                                uint8_t *marks, struct meeting_call *call) {
   for (int i = 0; i < excluded_count; i++) {
     if (excluded[i] < 0 || (uint32_t)excluded[i] >= comm->rank_count) {
-      return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' excludes rank %d of %u", call->call, comm->rank,
-                      comm->name, excluded[i], comm->rank_count);
+      return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' excludes rank %d of %u", call->call,
+                      comm->rank, comm->name, excluded[i], comm->rank_count);
     }
     marks[excluded[i]] = 1;
   }
   if (marks[comm->rank]) {
-    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' excludes itself; only survivors call", call->call,
-                    comm->rank, comm->name);
+    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' excludes itself; only survivors call",
+                    call->call, comm->rank, comm->name);
   }
   call->signature = 0;
   for (uint32_t i = 0; i < comm->rank_count; i++) {
@@ -77,13 +81,15 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
   TRY(split_check(comm, name, result));
   if (!excluded || excluded_count <= 0 || (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)) {
     return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %s", name, comm->rank, comm->name,
-                    !excluded || excluded_count <= 0 ? "the list of ranks to exclude is empty; name at least one"
-                                                     : "the flags are none of NCCL_SHRINK_*");
+                    !excluded || excluded_count <= 0
+                        ? "the list of ranks to exclude is empty; name at least one"
+                        : "the flags are none of NCCL_SHRINK_*");
   }
   if (!comm->revoked && flags == NCCL_SHRINK_DEFAULT) TRY(comm_check_ready(comm, name));
   struct meeting_call call = {name, MEETING_SPLIT, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, comm};
   uint8_t *marks = (uint8_t *)os_alloc(comm->rank_count);
-  if (!marks) return log_fail(ncclSystemError, "%s: rank %u of comm '%s': no memory", name, comm->rank, comm->name);
+  if (!marks)
+    return log_fail(ncclSystemError, "%s: rank %u of comm '%s': no memory", name, comm->rank, comm->name);
   const ncclResult_t marked = shrink_mark(comm, excluded, excluded_count, marks, &call);
   os_free(marks);
   TRY(marked);
@@ -91,8 +97,8 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
   return split_add(&call, result, config);
 }
 
-ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
-                             ncclConfig_t *config, int shrinkFlags) {
+ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
+                             ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags) {
   group_enter();
   return group_leave(shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags));
 }

@@ -1,6 +1,7 @@
-/* unsupported.c: symbols of NCCL 2.28.9 that this release has in name only: those of its device-side interface. A program that
- * was linked against them loads, and a call says what is missing. nccl.h does not declare them. Their arguments are not looked
- * at, so the bodies take none: callers clean up their own arguments on every ABI that the library runs on. */
+/* unsupported.c: symbols of NCCL 2.28.9 that this release has in name only: those of its device-side
+ * interface. A program that was linked against them loads, and a call says what is missing. nccl.h does not
+ * declare them. Their arguments are not looked at, so the bodies take none: callers clean up their own
+ * arguments on every ABI that the library runs on. */
 #include "base/log.h"
 #include "core/api.h"
 
@@ -9,10 +10,10 @@ static ncclResult_t unsupported(const char *name) {
                   "collectives", name);
 }
 
-#define UNSUPPORTED(name)                                                     \
-  ncclResult_t pnccl##name(void);                                             \
-  ncclResult_t pnccl##name(void) { return unsupported("nccl" #name); }        \
-  API_EXPORT_UNDECLARED(name)
+#define UNSUPPORTED(name) \
+  API_VISIBLE ncclResult_t pnccl##name(void); \
+  ncclResult_t pnccl##name(void) { return unsupported("nccl" #name); } \
+  API_EXPORT(name)
 
 UNSUPPORTED(DevCommCreate);
 UNSUPPORTED(DevCommDestroy);
@@ -21,41 +22,41 @@ UNSUPPORTED(LLA2ACreateRequirement);
 UNSUPPORTED(LsaBarrierCreateRequirement);
 
 /* Number of slots: none. */
-int pncclLLA2ACalcSlots(void);
+API_VISIBLE int pncclLLA2ACalcSlots(void);
 int pncclLLA2ACalcSlots(void) {
   unsupported("ncclLLA2ACalcSlots");
   return 0;
 }
-API_EXPORT_UNDECLARED(LLA2ACalcSlots);
+API_EXPORT(LLA2ACalcSlots);
 
 /* A team as callers expect it back, three numbers by value; all zeros is a team without ranks. */
 struct unsupported_team { int rank_count, rank, stride; };
 
-#define UNSUPPORTED_TEAM(name)                                  \
-  struct unsupported_team pnccl##name(void);                    \
-  struct unsupported_team pnccl##name(void) {                   \
-    const struct unsupported_team none = {0, 0, 0};             \
-    unsupported("nccl" #name);                                  \
-    return none;                                                \
-  }                                                             \
-  API_EXPORT_UNDECLARED(name)
+#define UNSUPPORTED_TEAM(name) \
+  API_VISIBLE struct unsupported_team pnccl##name(void); \
+  struct unsupported_team pnccl##name(void) { \
+    const struct unsupported_team none = {0, 0, 0}; \
+    unsupported("nccl" #name); \
+    return none; \
+  } \
+  API_EXPORT(name)
 
 UNSUPPORTED_TEAM(TeamLsa);
 UNSUPPORTED_TEAM(TeamRail);
 UNSUPPORTED_TEAM(TeamWorld);
 
 /* -1 is no rank of any team. */
-#define UNSUPPORTED_RANK(name)                        \
-  int pnccl##name(void);                              \
-  int pnccl##name(void) {                             \
-    unsupported("nccl" #name);                        \
-    return -1;                                        \
-  }                                                   \
-  API_EXPORT_UNDECLARED(name)
+#define UNSUPPORTED_RANK(name) \
+  API_VISIBLE int pnccl##name(void); \
+  int pnccl##name(void) { \
+    unsupported("nccl" #name); \
+    return -1; \
+  } \
+  API_EXPORT(name)
 
 UNSUPPORTED_RANK(TeamRankToLsa);
 UNSUPPORTED_RANK(TeamRankToWorld);
 
 /* An internal name that NCCL 2.28.9 happens to export. */
-__attribute__((visibility("default"))) void ncclResetDebugInitInternal(void);
+API_VISIBLE void ncclResetDebugInitInternal(void);
 void ncclResetDebugInitInternal(void) { log_reset(); }

@@ -53,14 +53,14 @@ static void lane_report_broken(struct emu_lane *emu, const char *text) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   emu_report_lane(lane_text, sizeof lane_text, emu);
   emu_report_reproduce(again, sizeof again);
-  log_warn("%s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text, lane_text, again);
+  log_warn("comm %s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text, lane_text, again);
   emu_comm_fail(comm->config.comm_id, ncclInternalError);
 }
 
 static void lane_report_mismatch(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   const struct device_comm *comm = emu->block->run->launch->comm;
-  log_warn("%s: rank %u and rank %u do not agree on operation %" PRIu64 " (%s): rank %u has %" PRIu64 " bytes for channel %u where "
+  log_warn("comm %s: rank %u and rank %u do not agree on operation %" PRIu64 " (%s): rank %u has %" PRIu64 " bytes for channel %u where "
            "rank %u expects %" PRIu64 "; call the same collective with the same count and type on all ranks, in the same order",
            comm->name, lane->mismatch_peer, comm->config.rank, lane->work->op_sequence, emu_func_name(lane->work->func),
            lane->mismatch_peer, lane->found_bytes, lane->work->channel_index, comm->config.rank, lane->expected_bytes);
@@ -148,6 +148,7 @@ static bool lane_act(struct emu_lane *emu, uint32_t action) {
     if (action == LANE_BEGIN && !emu->prim.late && emu->lane.begun == emu->lane.finished + 1) {
       emu_check_before(emu, LANE_FINISH);
       lane_move(&emu->lane, &emu->prim, LANE_FINISH);
+      if (emu->lane.depth == 1) emu->actions = LANE_POST; /* nothing else can be possible: saves the question */
     }
   }
   if (broken != NULL) lane_report_broken(emu, broken);
@@ -160,7 +161,7 @@ static void lane_actor_move(struct emu_actor *actor) {
   struct emu_lane *emu = (struct emu_lane *)actor;
   const uint32_t action = lane_choose(emu->actions);
   emu->actions = 0;
-  emu->since_move = emu_move_count();
+  emu->since = emu_move_count();
   if (action == LANE_ABORT) {
     if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
     emu->lane.phase = LANE_DONE;
@@ -191,7 +192,7 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->block = block;
   emu->lane_index = (uint8_t)lane_index;
   emu->actions = 0;
-  emu->since_move = emu_move_count();
+  emu->since = emu_options()->mode == EMU_GUARDED ? emu_move_count() : os_time_ns();
   emu->prim.abort_flag = &launch->comm->abort_flag;
   emu->prim.late = false;
   emu->lane.depth = (uint8_t)emu_options()->depth;
@@ -303,7 +304,9 @@ static void block_run_batch(struct emu_block *block) {
       struct emu_lane *emu = &block->lanes[i];
       const uint64_t before = emu->lane.steps_done;
       running += !lane_advance(&emu->lane, &emu->prim);
-      if (emu->lane.steps_done != before) block_count_progress(block);
+      if (emu->lane.steps_done == before) continue;
+      emu->since = os_time_ns();
+      block_count_progress(block);
     }
     if (running > 0) prim_pause(&block->lanes[0].prim);
   }
@@ -347,7 +350,7 @@ static int run_execute(struct emu_kernel_run *run) {
   const uint32_t block_count = run->launch->block_count;
   while (given < block_count && emu_pool_run(block_thread, &run->blocks[given])) given += 1;
   if (given < block_count) {
-    log_warn("%s: no thread for block %u of %u; lower the number of channels (NCCL_MAX_NCHANNELS) or raise ulimit -u",
+    log_warn("comm %s: no thread for block %u of %u; lower the number of channels (NCCL_MAX_NCHANNELS) or raise ulimit -u",
              run->launch->comm->name, given, block_count);
     run->blocks_live -= block_count - given;
     emu_comm_fail(run->launch->comm->config.comm_id, ncclSystemError);
@@ -357,6 +360,7 @@ static int run_execute(struct emu_kernel_run *run) {
   emu_lock();
   emu_wait(run_blocks_ended, run, 0);
   const int error = run_close(run);
+  emu_wait(emu_report_complete, NULL, 0); /* whoever hears of the error finds the whole report */
   emu_unlock();
   return error;
 }

@@ -15,7 +15,8 @@ struct emu_shadow { uint64_t writing, written, announced, reading, read, freed; 
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct emu_conn {
-  struct fifo *fifo;
+  struct fifo *fifo;                 /* at a line's border within fifo_memory */
+  void *fifo_memory;
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
@@ -43,7 +44,7 @@ struct emu_lane {
   struct emu_actor actor;
   uint32_t actions;                  /* of lane_enabled(), until one is taken */
   uint8_t lane_index;
-  uint64_t since_move;
+  uint64_t since;                    /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
@@ -98,6 +99,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *lane);
 void emu_report_stuck(void);
 void emu_report_stopped(struct emu_lane *lane);
 void emu_report_flush(void);
+bool emu_report_complete(void *argument); /* no report is being collected; argument is not used */
 /* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */
 void emu_report_reproduce(char *out, size_t out_bytes);
 

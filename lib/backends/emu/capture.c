@@ -105,9 +105,9 @@ int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph) {
   if (capture == NULL) return cudaErrorIllegalState;
   if (capture->origin != stream) return capture_spoil(capture, cudaErrorStreamCaptureUnmatched);
   bool same_thread = pthread_equal(capture->thread, pthread_self()) != 0;
-  if (capture->mode != cudaStreamCaptureModeRelaxed && !same_thread) return cudaErrorStreamCaptureWrongThread;
   int error = 0;
-  if (capture->spoiled) error = cudaErrorStreamCaptureInvalidated;
+  if (capture->mode != cudaStreamCaptureModeRelaxed && !same_thread) error = cudaErrorStreamCaptureWrongThread;
+  else if (capture->spoiled) error = cudaErrorStreamCaptureInvalidated;
   else if (!capture_joined(capture)) error = cudaErrorStreamCaptureUnjoined;
   if (error == 0) {
     *graph = capture->graph;
@@ -153,7 +153,7 @@ static int frontier_join(struct emu_stream *stream, const struct node_list *node
 int emu_capture_wait(struct emu_stream *stream, struct emu_event *event) {
   struct emu_capture *own = stream->capture;
   if (own != NULL && own->spoiled) return cudaErrorStreamCaptureInvalidated;
-  if (event->capture_id == 0) return capture_spoil(own, cudaErrorStreamCaptureIsolation);
+  if (event->capture_id == 0) return event->point == NULL ? 0 : capture_spoil(own, cudaErrorStreamCaptureIsolation);
   struct emu_capture *other = capture_find(event->capture_id);
   if (other == NULL) return cudaErrorInvalidValue;
   if (other->spoiled) return cudaErrorStreamCaptureInvalidated;
@@ -202,6 +202,13 @@ static int spoil_on_device(uint32_t device_index, bool blocking_only, int error)
 
 int emu_capture_legacy_use(uint32_t device_index) {
   return spoil_on_device(device_index, true, cudaErrorStreamCaptureImplicit);
+}
+
+bool emu_capture_touches_legacy(uint32_t device_index) {
+  for (const struct emu_stream *stream = emu_device_streams(device_index); stream != NULL; stream = stream->next_on_device) {
+    if (stream->capture != NULL && stream->blocking) return true;
+  }
+  return false;
 }
 
 int emu_capture_device_wait(uint32_t device_index) {

@@ -50,14 +50,30 @@ static void conn_insert(struct device_comm *comm, uint64_t key, struct emu_conn 
   comm->conn_count += 1;
 }
 
+#define PAGE_BYTES 4096u
+
+/* Buffers of different connections begin at different places in a page: else their first slots, which are the busiest, would
+ * all compete for the same sets of the cache. */
+static size_t conn_buffer_shift(const struct emu_conn *conn, uint8_t proto) {
+  const uint32_t color = conn->receiver_rank * 7 + conn->sender_rank + conn->channel_index * 5 + proto * 3u;
+  return color * FIFO_LINE_BYTES % PAGE_BYTES;
+}
+
 static size_t conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto) {
-  return (size_t)conn->slots * conn->step_bytes[proto];
+  return (size_t)conn->slots * conn->step_bytes[proto] + conn_buffer_shift(conn, proto);
+}
+
+static bool conn_buffer_map(struct emu_conn *conn, uint8_t proto) {
+  uint8_t *pages = (uint8_t *)os_pages_map(conn_buffer_bytes(conn, proto));
+  if (pages != NULL) conn->buffer[proto] = pages + conn_buffer_shift(conn, proto);
+  return pages != NULL;
 }
 
 static void conn_free(struct emu_conn *conn) {
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-    if (conn->buffer[proto] != NULL) os_pages_unmap(conn->buffer[proto], conn_buffer_bytes(conn, proto));
-  os_pages_unmap(conn->fifo, sizeof *conn->fifo);
+    if (conn->buffer[proto] != NULL)
+      os_pages_unmap(conn->buffer[proto] - conn_buffer_shift(conn, proto), conn_buffer_bytes(conn, proto));
+  os_free(conn->fifo_memory);
   os_free(conn);
 }
 
@@ -65,11 +81,12 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
                                     uint32_t channel_index, uint32_t conn_index) {
   struct emu_conn *conn = (struct emu_conn *)os_alloc(sizeof *conn);
   if (conn == NULL) return NULL;
-  conn->fifo = (struct fifo *)os_pages_map(sizeof *conn->fifo);
-  if (conn->fifo == NULL) {
+  conn->fifo_memory = os_alloc(sizeof *conn->fifo + FIFO_LINE_BYTES);
+  if (conn->fifo_memory == NULL) {
     os_free(conn);
     return NULL;
   }
+  conn->fifo = (struct fifo *)(((uintptr_t)conn->fifo_memory + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES * FIFO_LINE_BYTES);
   conn->slots = sender->config.limits.slots;
   for (int proto = 0; proto < PROTO_COUNT; proto++) conn->step_bytes[proto] = sender->config.limits.step_bytes[proto];
   conn->sender_rank = sender->config.rank;
@@ -81,7 +98,7 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
 }
 
 static ncclResult_t conn_out_of_memory(const struct device_comm *receiver, size_t bytes) {
-  return log_fail(ncclSystemError, "rank %u of %s: no memory for a connection of %zu bytes; lower NCCL_BUFFSIZE or the number "
+  return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection of %zu bytes; lower NCCL_BUFFSIZE or the number "
                   "of channels", receiver->config.rank, receiver->name, bytes);
 }
 
@@ -97,10 +114,8 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
     receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
   if (conn->buffer[proto] == NULL) {
-    const size_t bytes = conn_buffer_bytes(conn, proto);
-    conn->buffer[proto] = (uint8_t *)os_pages_map(bytes);
-    if (conn->buffer[proto] == NULL) return conn_out_of_memory(receiver, bytes);
-    receiver->memory_bytes += bytes;
+    if (!conn_buffer_map(conn, proto)) return conn_out_of_memory(receiver, conn_buffer_bytes(conn, proto));
+    receiver->memory_bytes += conn_buffer_bytes(conn, proto);
   }
   return ncclSuccess;
 }

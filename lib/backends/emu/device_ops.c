@@ -124,7 +124,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_lock();
   emu_wait(comm_is_idle, comm, 0);
   if (comm->kernel_count > 0)
-    log_warn("%s: rank %" PRIu32 " is destroyed while %" PRIu32 " kernels of it are held by graphs; destroy those graphs first",
+    log_warn("comm %s: rank %" PRIu32 " is destroyed while %" PRIu32 " kernels of it are held by graphs; destroy those graphs first",
              comm->name, comm->config.rank, comm->kernel_count);
   struct device_comm **place = &emu_comms;
   while (*place != comm) place = &(*place)->next;
@@ -141,6 +141,13 @@ static void emu_comm_close(struct device_comm *comm) {
 static void emu_comm_own(struct device_comm *comm) {
   emu_lock();
   emu_owner_set(&comm->owner);
+  emu_unlock();
+}
+
+static void emu_comm_disown(struct device_comm *comm) {
+  emu_lock();
+  emu_owner_clear(&comm->owner);
+  emu_changed();
   emu_unlock();
 }
 
@@ -258,6 +265,7 @@ const struct device_ops *emu_device_ops(void) {
     .comm_open = emu_comm_open,
     .comm_close = emu_comm_close,
     .comm_own = emu_comm_own,
+    .comm_disown = emu_comm_disown,
     .comm_connect = emu_comm_connect,
     .comm_memory = emu_comm_memory,
     .comm_abort = emu_comm_abort,

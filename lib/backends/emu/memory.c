@@ -77,6 +77,14 @@ static bool table_reserve(uint32_t device_index) {
   return true;
 }
 
+/* An empty table holds no memory. */
+static void table_trim(void) {
+  if (memory.count != 0) return;
+  os_free(memory.records);
+  memory.records = NULL;
+  memory.capacity = 0;
+}
+
 static void record_insert(const struct record *record) {
   size_t place = record_above(record->allocation.base);
   memmove(&memory.records[place + 1], &memory.records[place], (memory.count - place) * sizeof *record);
@@ -90,10 +98,7 @@ static void record_remove(struct record *record) {
   if (on_device(record)) memory.used[record->allocation.device_index] -= record->allocation.bytes;
   memory.count--;
   memmove(record, record + 1, (memory.count - place) * sizeof *record);
-  if (memory.count != 0) return;
-  os_free(memory.records);
-  memory.records = NULL;
-  memory.capacity = 0;
+  table_trim();
 }
 
 static int out_of_memory(uint32_t device_index, size_t bytes) {
@@ -113,7 +118,10 @@ static int create_locked(const struct record *model, void **pointer) {
   }
   struct record record = *model;
   record.allocation.base = os_pages_map(bytes);
-  if (record.allocation.base == NULL) return out_of_memory(device_index, bytes);
+  if (record.allocation.base == NULL) {
+    table_trim();
+    return out_of_memory(device_index, bytes);
+  }
   record_insert(&record);
   *pointer = record.allocation.base;
   return 0;

@@ -75,15 +75,17 @@ static void peer_text(char *out, size_t out_bytes, const struct device_comm *com
 }
 
 void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
-  char wait[160], peer[120];
+  char wait[160], peer[120], since[48];
   const struct emu_kernel_run *run = emu->block->run;
   const struct device_comm *comm = run->launch->comm;
   const struct lane_wait first = lane_wait_first(&emu->lane);
   wait_text(wait, sizeof wait, &first);
   peer_text(peer, sizeof peer, comm, run->turn, first.kind == WAIT_NOTHING ? comm->config.rank : first.peer);
-  snprintf(out, out_bytes, "rank %" PRIu32 " channel %u %s #%" PRIu64 " step %" PRIu64 " %s%s (since move %" PRIu64 ")",
-           comm->config.rank, emu->lane.work->channel_index, emu_func_name(emu->lane.work->func),
-           emu->lane.work->op_sequence, emu->lane.steps_done, wait, peer, emu->since_move);
+  if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
+  else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
+  snprintf(out, out_bytes, "rank %" PRIu32 " channel %u %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", comm->config.rank,
+           emu->lane.work->channel_index, emu_func_name(emu->lane.work->func), emu->lane.work->op_sequence,
+           emu->lane.steps_done, wait, peer, since);
 }
 
 static void report_lane(struct emu_lane *emu) {
@@ -91,7 +93,7 @@ static void report_lane(struct emu_lane *emu) {
   report.lane_count += 1;
   if (report.lane_count > REPORT_LANES_MAX) return;
   emu_report_lane(text, sizeof text, emu);
-  report_add("\n  %s: %s", emu->block->run->launch->comm->name, text);
+  report_add("\n  comm %s: %s", emu->block->run->launch->comm->name, text);
 }
 
 static void add_options(char *out, size_t out_bytes) {
@@ -152,4 +154,9 @@ void emu_report_stopped(struct emu_lane *emu) {
 void emu_report_flush(void) {
   if (report.collecting) report_end();
   report.collecting = false;
+}
+
+bool emu_report_complete(void *argument) {
+  (void)argument;
+  return !report.collecting;
 }

@@ -12,11 +12,16 @@ enum { PITCH_BYTES = 512 };
 
 /* ---- allocation ---- */
 
-static cudaError_t allocate(void **pointer, size_t bytes, enum emu_memory_kind kind, unsigned flags) {
-  if (pointer == NULL) return runtime_result(cudaErrorInvalidValue);
+static int unsafe_call(void) {
   emu_lock();
   int error = emu_capture_unsafe_call();
   emu_unlock();
+  return error;
+}
+
+static cudaError_t allocate(void **pointer, size_t bytes, enum emu_memory_kind kind, unsigned flags) {
+  if (pointer == NULL) return runtime_result(cudaErrorInvalidValue);
+  int error = unsafe_call();
   enum emu_memory_origin origin = kind == EMU_MEMORY_HOST ? EMU_ORIGIN_HOST : EMU_ORIGIN_DEVICE;
   if (error == 0) error = emu_memory_create(emu_device_current(), bytes, kind, origin, flags, pointer);
   return runtime_result(error);
@@ -37,7 +42,6 @@ cudaError_t tutti_cudart_MallocPitch(void **pointer, size_t *pitch, size_t width
 
 cudaError_t tutti_cudart_MallocManaged(void **pointer, size_t bytes, unsigned flags) {
   if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost) return runtime_result(cudaErrorInvalidValue);
-  if (bytes == 0) return runtime_result(cudaErrorInvalidValue);
   return allocate(pointer, bytes, EMU_MEMORY_MANAGED, 0);
 }
 
@@ -92,7 +96,9 @@ cudaError_t tutti_cudart_FreeHost(void *pointer) {
 cudaError_t tutti_cudart_HostUnregister(void *pointer) { return release(pointer, EMU_ORIGIN_REGISTERED); }
 
 cudaError_t tutti_cudart_HostRegister(void *pointer, size_t bytes, unsigned flags) {
-  return runtime_result(emu_memory_register(pointer, bytes, emu_device_current(), flags | cudaHostRegisterMapped));
+  int error = unsafe_call();
+  if (error == 0) error = emu_memory_register(pointer, bytes, emu_device_current(), flags | cudaHostRegisterMapped);
+  return runtime_result(error);
 }
 
 /* ---- queries ---- */

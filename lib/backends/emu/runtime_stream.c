@@ -285,6 +285,7 @@ cudaError_t tutti_cudart_StreamEndCapture(cudaStream_t handle, cudaGraph_t *grap
 }
 
 static int capture_status(struct emu_stream *stream, void *argument) {
+  if (stream->legacy && emu_capture_touches_legacy(stream->device_index)) return cudaErrorStreamCaptureImplicit;
   *(enum cudaStreamCaptureStatus *)argument = (enum cudaStreamCaptureStatus)emu_capture_status(stream);
   return 0;
 }
@@ -304,6 +305,7 @@ struct capture_info {
 
 static int capture_info(struct emu_stream *stream, void *argument) {
   const struct capture_info *info = (const struct capture_info *)argument;
+  if (stream->legacy && emu_capture_touches_legacy(stream->device_index)) return cudaErrorStreamCaptureImplicit;
   *info->status = (enum cudaStreamCaptureStatus)emu_capture_status(stream);
   if (*info->status != cudaStreamCaptureStatusActive) return 0;
   if (info->id != NULL) *info->id = emu_stream_capture_id(stream);

@@ -168,7 +168,7 @@ void stream_free(struct emu_stream *stream);
 /* Captures (capture.c). Each returns 0 or the error of the capture, which is then invalid. */
 struct emu_capture;
 int emu_capture_begin(struct emu_stream *stream, int mode);
-int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph);
+int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph); /* ends it whatever it returns, but for 401, 903 */
 int emu_capture_work(struct emu_stream *stream, const struct emu_work *work);
 int emu_capture_record(struct emu_stream *stream, struct emu_event *event);
 int emu_capture_wait(struct emu_stream *stream, struct emu_event *event);
@@ -180,6 +180,7 @@ int emu_capture_event_spoil(const struct emu_event *event);
 int emu_capture_unsafe_call(void);
 /* A use of the legacy stream: 906 when a blocking stream of the device captures. */
 int emu_capture_legacy_use(uint32_t device_index);
+bool emu_capture_touches_legacy(uint32_t device_index); /* the same question, without consequence */
 /* cudaDeviceSynchronize: 900 when any stream of the device captures. */
 int emu_capture_device_wait(uint32_t device_index);
 void emu_capture_leave(struct emu_stream *stream);       /* the stream is being destroyed */

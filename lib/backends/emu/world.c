@@ -105,8 +105,6 @@ void emu_world_restart(uint64_t seed) {
   world.moves = 0;
 }
 
-bool emu_world_idle(void) { return world.ready_count == 0 && world.pending_count == 0 && !world.pumping; }
-
 void emu_changed(void) {
   world.change = true;
   world.generation += 1;
@@ -177,6 +175,14 @@ static void pending_enter(void) {
     actor->pending = 0;
     if (actor->ready_index == 0 && actor->ops->enabled(actor)) ready_add(actor);
   }
+}
+
+/* An actor may stand in the ready set until it is picked and found stuck: such ones leave it here. */
+bool emu_world_idle(void) {
+  pending_enter();
+  for (uint32_t i = world.ready_count; i-- > 0;)
+    if (!world.ready[i]->ops->enabled(world.ready[i])) ready_drop(world.ready[i]);
+  return world.ready_count == 0 && !world.pumping;
 }
 
 static struct emu_actor *pick_by_priority(void) {

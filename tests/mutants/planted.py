@@ -1,0 +1,238 @@
+"""The planted bugs. Each is one replacement in one shared header, and the net that must catch it.
+
+`find` must occur exactly once in `file` (runs of blanks and line ends count as one blank); `replace` takes its
+place. `shows` is the first word of mutant_run's verdict (invariant, deadlock, mismatch, data), or tsan: a
+data race that ThreadSanitizer reports in threads mode. `says` is a text that the verdict must hold, so that
+a bug is caught for its own reason. `run` is a scenario: mutant_run's arguments and TUTTI_EMU."""
+from collections import namedtuple
+
+Scenario = namedtuple('Scenario', 'emu seeds ranks calls functions protocols counts type_bytes')
+Mutant = namedtuple('Mutant', 'name file find replace shows says run')
+
+
+def scenario(emu, functions='all_reduce', protocols='simple', counts='48', ranks=4, calls=4, seeds=40,
+             type_bytes='4'):
+    return Scenario(emu, seeds, ranks, calls, functions, protocols, counts, type_bytes)
+
+
+FIFO, LANE = 'lib/protocol/fifo.h', 'lib/protocol/lane.h'
+SIMPLE, LINES = 'lib/protocol/simple.h', 'lib/protocol/lines.h'
+RING, P2P = 'lib/schedule/ring.h', 'lib/schedule/p2p.h'
+PRIM = 'lib/backends/emu/prim_impl.h'
+
+# Two slots, a slice each; no store goes around the slots unless the bug is about that.
+SLOTS = scenario('slots=2,chunk=64,channels=1,direct=0')
+LATE = scenario('slots=2,chunk=64,channels=1,direct=0,lag=50')
+DEEP = scenario('slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50')
+DIRECT = scenario('slots=4,chunk=64,channels=1,direct=1', counts='128')
+SHORT = scenario('slots=4,chunk=64,channels=1,direct=0', counts='3,48')
+LL = scenario('slots=2,chunk=64,channels=1', protocols='ll')
+LL_SPLIT = scenario('slots=2,chunk=64,channels=1,span=1', protocols='ll')
+LL128_SPLIT = scenario('slots=2,chunk=960,channels=1,span=1', protocols='ll128', counts='960')
+GATHER = scenario('slots=2,chunk=64,channels=1,direct=0', functions='all_gather')
+MESSAGE = scenario('slots=2,chunk=64,channels=1,direct=0', functions='send_recv')
+# One LL step leaves the counters odd; with eight slots a Simple chunk takes four and rounds up.
+ROUNDING = scenario('slots=8,chunk=64,channels=1,direct=0', functions='all_gather,all_reduce',
+                    protocols='ll,simple', counts='4,256', ranks=2)
+# Long messages far apart: the lines between the first and the next keep flags that come around.
+WRAP = scenario('slots=4,chunk=64,channels=1,span=1,flag_bits=5', functions='all_gather', protocols='ll',
+                counts=','.join(['16'] + ['1'] * 31), ranks=2, calls=128)
+WRAP128 = scenario('slots=4,chunk=960,channels=1,span=1,flag_bits=5', functions='all_gather',
+                   protocols='ll128', counts=','.join(['240'] + ['1'] * 31), ranks=2, calls=128)
+THREADS = scenario('mode=threads,slots=2,chunk=64,channels=1,direct=0', counts='480', ranks=2, seeds=3)
+THREADS_LL128 = THREADS._replace(protocols='ll128')
+
+MUTANTS = [
+    # ---- waiting
+    Mutant('sender_ignores_a_full_fifo', FIFO,
+           'link->cached = prim_load_acquire(&link->fifo->head); return link->cached + link->slots >=',
+           'link->cached = prim_load_acquire(&link->fifo->head); return true || link->cached + link->slots >=',
+           'invariant', 'the sender writes a slot that is not free', SLOTS),
+    Mutant('sender_of_lines_ignores_a_full_fifo', LINES,
+           '!link_has_slots(&lane->send[i], 1)', 'false',
+           'invariant', 'the sender writes a slot that is not free', LL),
+    Mutant('sender_counts_one_slot_too_many', FIFO,
+           'return link->cached + link->slots >= link->step + steps; }',
+           'return link->cached + link->slots + 1 >= link->step + steps; }',
+           'invariant', 'the sender writes a slot that is not free', SLOTS),
+    Mutant('receiver_ignores_an_empty_fifo', FIFO,
+           'link->cached = prim_load_acquire(&link->fifo->tail); return',
+           'link->cached = prim_load_acquire(&link->fifo->tail); return true ||',
+           'invariant', 'the receiver reads a slot that was not announced', SLOTS),
+    Mutant('empty_slice_does_not_wait', SIMPLE,
+           'const uint32_t steps = lane->work->slice_steps; for (uint32_t i = 0; i < lane->work->recv_count; i++)'
+           ' if (((step->recv_links >> i) & 1) != 0 && !link_has_data',
+           'const uint32_t steps = lane->work->slice_steps; if (step->count == 0) return true;'
+           ' for (uint32_t i = 0; i < lane->work->recv_count; i++)'
+           ' if (((step->recv_links >> i) & 1) != 0 && !link_has_data',
+           'invariant', 'slot', SHORT),
+
+    # ---- posting
+    Mutant('receiver_frees_a_slot_before_it_reads', SIMPLE,
+           'simple_add_source(move, link_slot(&lane->recv[i]));',
+           'simple_add_source(move, link_slot(&lane->recv[i]));'
+           ' prim_store_release(&lane->recv[i].fifo->head, lane->recv[i].step + lane->work->slice_steps);',
+           'invariant', 'the sender writes a slot that is not free', LATE),
+    Mutant('receiver_of_lines_frees_a_slot_at_the_first', LINES,
+           'lane->line_index += lines; }',
+           'lane->line_index += lines;'
+           ' if (work->recv_count > 0 && (step->recv_links & 1) != 0)'
+           ' prim_store_release(&lane->recv[0].fifo->head, lane->recv[0].step + 1); }',
+           'invariant', 'the sender writes a slot that is not free', LL_SPLIT),
+    Mutant('tail_announced_at_the_begin_of_the_move', SIMPLE,
+           'link->fifo->sizes[link->slot_index] = flight->bytes;',
+           'link->fifo->sizes[link->slot_index] = flight->bytes;'
+           ' prim_store_release(&link->fifo->tail, link->step + lane->work->slice_steps);',
+           'invariant', 'the receiver reads a slot that was not announced', DEEP),
+    Mutant('slice_posted_before_it_is_finished', SIMPLE,
+           'if (lane->finished > lane->posted) actions |= LANE_POST;',
+           'if (lane->begun > lane->posted) actions |= LANE_POST;',
+           'invariant', 'tail moves before the data is written', DEEP),
+    Mutant('sender_never_announces', SIMPLE,
+           'prim_store_release(&lane->send[i].fifo->tail, lane->send[i].posted);', '',
+           'deadlock', 'waits for data from rank', SLOTS),
+    # The shared counter is compared at every post, so this never gets as far as its deadlock.
+    Mutant('receiver_never_frees_a_slot', SIMPLE,
+           'prim_store_release(&lane->recv[i].fifo->head, lane->recv[i].posted);', '',
+           'invariant', 'head is not the number of steps that were freed', SLOTS),
+    Mutant('receiver_of_lines_never_frees_a_slot', LINES,
+           'prim_store_release(&link->fifo->head, link->posted);', '',
+           'invariant', 'head is not the number of steps that were freed', LL),
+    Mutant('empty_slice_does_not_post', SIMPLE,
+           'const uint32_t steps = lane->work->slice_steps; for (uint32_t i = 0; i < lane->work->recv_count; i++) {'
+           ' if (((flight->recv_links',
+           'const uint32_t steps = lane->work->slice_steps;'
+           ' if (flight->bytes == 0) { lane->posted += 1; return; }'
+           ' for (uint32_t i = 0; i < lane->work->recv_count; i++) { if (((flight->recv_links',
+           'invariant', 'is not the number of steps', SHORT),
+    Mutant('sender_forgets_the_size', SIMPLE,
+           'link->fifo->sizes[link->slot_index] = flight->bytes;', '',
+           'mismatch', 'rank 0 has 0 bytes', SLOTS._replace(ranks=2)),
+    Mutant('sender_of_lines_forgets_the_size', LINES,
+           'link->fifo->sizes[link->slot_index] = lines_wire_size(lane);', ';',
+           'mismatch', 'rank 0 has 0 bytes', LL._replace(ranks=2)),
+
+    # ---- moving
+    Mutant('slices_share_a_slot', FIFO,
+           'link->slot_index += steps;', 'link->slot_index += 0;',
+           'data', 'all_reduce', SLOTS),
+    Mutant('late_move_is_never_made', SIMPLE,
+           'prim_move_finish(prim, &lane->flights[lane->finished % LANE_DEPTH_MAX].move);', '(void)prim;',
+           'data', 'all_reduce', DEEP),
+    Mutant('one_slice_too_many_in_flight', SIMPLE,
+           'if (lane->begun - lane->posted < lane->depth) {', 'if (lane->begun - lane->posted <= lane->depth) {',
+           'data', 'broadcast',
+           scenario('slots=8,chunk=16,channels=1,direct=0,depth=4,lag=80', functions='broadcast', counts='256')),
+    Mutant('slice_reads_and_writes_at_the_chunk', SIMPLE,
+           'simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset + offset));',
+           'simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset));',
+           'data', 'all_reduce', DIRECT),
+    Mutant('direct_store_at_the_wrong_offset', SIMPLE,
+           'link->direct + lane_bytes(lane, step->out_offset + offset)',
+           'link->direct + lane_bytes(lane, step->out_offset)',
+           'data', 'all_reduce', DIRECT),
+    Mutant('partial_sum_stored_directly', SIMPLE,
+           '(step->flags & STEP_SEND_FINAL) && link->direct != 0', 'link->direct != 0',
+           'data', 'all_reduce', DIRECT),
+    Mutant('line_flag_without_data', PRIM,
+           'prim_store_release(&words[1], both >> 32 | flag << 32);',
+           'prim_store_release(&words[1], flag << 32);',
+           'data', 'protocol 0', LL),
+    Mutant('flags_run_ahead_of_ll_lines', LINES,
+           'lane->line_index), lines, line_flag(lane, lane->send[i].step), &data);',
+           'lane->line_index), lane->line_count - lane->line_index,'
+           ' line_flag(lane, lane->send[i].step), &data);',
+           'data', 'protocol 0', LL_SPLIT),
+    Mutant('flags_run_ahead_of_ll128_lines', LINES,
+           'lane->line_index), lines, line_flag(lane, lane->send[i].step), &data);',
+           'lane->line_index), lane->line_count - lane->line_index,'
+           ' line_flag(lane, lane->send[i].step), &data);',
+           'data', 'protocol 1', LL128_SPLIT),
+    # The line is taken for one that has come; that no size came with it is noticed before its data is used.
+    Mutant('first_flag_is_that_of_fresh_memory', LINES,
+           'return lane->flag_bits >= 32 ? step + 1 :', 'return lane->flag_bits >= 32 ? step :',
+           'mismatch', 'has 0 bytes', LL),
+    Mutant('wrapped_ll_flags_are_not_cleaned', LINES,
+           'if (line_cleans(lane, link)) lines_clean(lane, link);', '',
+           'data', 'protocol 0', WRAP),
+    Mutant('wrapped_ll128_flags_are_not_cleaned', LINES,
+           'if (line_cleans(lane, link)) lines_clean(lane, link);', '',
+           'data', 'protocol 1', WRAP128),
+    Mutant('cleaning_skips_slots', LINES,
+           'return (link->step & (half - 1)) >= half - link->slots;',
+           'return (link->step & (half - 1)) == half - link->slots + 1;',
+           'data', 'protocol 0', WRAP),
+
+    # ---- between operations
+    # The first post after the rounding compares the counter, so neither gets as far as its deadlock or overrun.
+    Mutant('rounded_head_not_published', LANE,
+           'if (link->step != link->fifo->recv_step) prim_store_release(&link->fifo->head, link->step);', '',
+           'invariant', 'head is not the number of steps that were freed', ROUNDING),
+    Mutant('rounded_head_publishes_a_chunk_too_much', LANE,
+           'prim_store_release(&link->fifo->head, link->step); }',
+           'prim_store_release(&link->fifo->head, link->step + work->chunk_steps); }',
+           'invariant', 'head is not the number of steps that were freed', ROUNDING),
+    Mutant('sender_does_not_round', LANE,
+           'link_open(&lane->send[i], lane->send[i].fifo->send_step, work->chunk_steps);',
+           'link_open(&lane->send[i], lane->send[i].fifo->send_step, 1);',
+           'deadlock', 'waits for data from rank', ROUNDING),
+    Mutant('receive_counter_not_saved', LANE,
+           'lane->recv[i].fifo->recv_step = lane->recv[i].posted;', ';',
+           'invariant', 'the receiver skips a step', SLOTS),
+    Mutant('send_counter_not_saved', LANE,
+           'lane->send[i].fifo->send_step = lane->send[i].posted;', ';',
+           'invariant', 'the sender skips a step', SLOTS),
+    Mutant('exchange_cell_not_reset', LANE,
+           'prim_store_release(&link->fifo->exchange, 0);', '',
+           'deadlock', 'to take the output that it was offered before', DIRECT),
+
+    # ---- schedules
+    Mutant('output_one_step_late', RING,
+           'const uint32_t chunk = (work->ring_index + 2 * n - 1 - i) % n;',
+           'const uint32_t chunk = (work->ring_index + 2 * n - 1 - i + (i >= n)) % n;',
+           'data', 'all_reduce', SLOTS),
+    Mutant('own_contribution_missing', RING,
+           '(i < n ? (uint32_t)STEP_COPY_IN : 0)', '(i < n - 1 ? (uint32_t)STEP_COPY_IN : 0)',
+           'data', 'all_reduce', SLOTS),
+    Mutant('contribution_of_the_wrong_block', RING,
+           'step->in_offset = block * work->count + work->part_offset + it->done;',
+           'step->in_offset = work->part_offset + it->done;',
+           'data', 'reduce_scatter', SLOTS._replace(functions='reduce_scatter')),
+    Mutant('last_loop_cut_with_full_chunks', RING,
+           'const size_t begin = it->done + chunk * it->chunk_count;',
+           'const size_t begin = it->done + chunk * work->chunk_count;',
+           'data', 'all_reduce', SLOTS),
+    Mutant('blocks_counted_against_the_ring', RING,
+           'ring_rank_at(work, i == 0 ? 0 : n - i)', 'ring_rank_at(work, i)',
+           'data', 'all_gather', GATHER),
+    Mutant('root_is_not_the_first_of_the_chain', RING,
+           'const bool is_first = ring_rank_at(work, work->rank_count - 1) == work->root;',
+           'const bool is_first = work->ring_index == 0;',
+           'deadlock', 'waits for a free slot towards rank', SLOTS._replace(functions='reduce')),
+    Mutant('message_lands_at_its_begin', P2P,
+           'step->in_offset = step->out_offset = work->part_offset + it->done;',
+           'step->in_offset = work->part_offset + it->done; step->out_offset = work->part_offset;',
+           'data', 'send and receive', MESSAGE),
+    Mutant('receiver_skips_an_empty_message', P2P,
+           'if (it->ended) return false;',
+           'if (it->ended || (work->func == FUNC_RECV && work->part_count == 0)) return false;',
+           'mismatch', 'bytes', MESSAGE._replace(counts='0,48')),
+
+    # ---- memory order: only threads show it
+    Mutant('release_store_made_relaxed', PRIM,
+           '__atomic_store_n(address, value, __ATOMIC_RELEASE)',
+           '__atomic_store_n(address, value, __ATOMIC_RELAXED)',
+           'tsan', 'data race', THREADS),
+    Mutant('acquire_load_made_relaxed', PRIM,
+           '__atomic_load_n(address, __ATOMIC_ACQUIRE)', '__atomic_load_n(address, __ATOMIC_RELAXED)',
+           'tsan', 'data race', THREADS),
+    Mutant('tail_announced_before_the_data_moves', SIMPLE,
+           'link->fifo->sizes[link->slot_index] = flight->bytes;',
+           'link->fifo->sizes[link->slot_index] = flight->bytes;'
+           ' prim_store_release(&link->fifo->tail, link->step + lane->work->slice_steps);',
+           'tsan', 'data race', THREADS),
+    Mutant('ll128_flag_stored_before_the_data', PRIM,
+           'memcpy(words, fragment->data + (size_t)i * 120, 120); prim_store_release(&words[15], flag);',
+           'prim_store_release(&words[15], flag); memcpy(words, fragment->data + (size_t)i * 120, 120);',
+           'tsan', 'data race', THREADS_LL128),
+]

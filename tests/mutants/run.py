@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Plants one bug at a time into copies of the shared headers and proves that the named net catches it.
+
+    python3 tests/mutants/run.py [--build DIR] [NAME...]
+
+First the library as it is must pass every scenario, so that what is caught later is the bug. Then each mutant
+of planted.py is compiled (only what includes the changed header), linked with the rest and run. Prints one
+`ok - ` or `not ok - ` line each; the exit status is 0 when all are ok. Everything is built in DIR/mutants."""
+import argparse
+import concurrent.futures
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from planted import MUTANTS
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CC = os.environ.get('CC', 'gcc')
+FLAGS = ['-std=c11', '-D_GNU_SOURCE', '-O0', '-ffp-contract=off', '-MMD'] # many small builds, short runs
+# ThreadSanitizer sees a memcpy only where it stays a call.
+TSAN_FLAGS = ['-fsanitize=thread', '-g', '-fno-builtin-memcpy']
+INCLUDES = ['lib', 'lib/backends/emu', 'lib/backends/emu/include', 'tests']
+LIBRARIES = ['-pthread', '-ldl', '-lm']
+RUN_SECONDS = 60    # a mutant that does not end by then is not caught
+
+# The emulator, plans and what they rest on: no API, no runtime.
+SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan.c', 'lib/core/tune.c',
+           'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutants/mutant_run.c']
+
+
+def sources():
+    found = [os.path.relpath(path, ROOT) for pattern in SOURCES for path in glob.glob(ROOT + '/' + pattern)]
+    return [path for path in sorted(found) if not os.path.basename(path).startswith('cudart')]
+
+
+def call(command):
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        raise RuntimeError('%s\n%s' % (' '.join(command), done.stdout.decode(errors='replace')))
+
+
+def compile_one(source, folder, extra, first_includes=()):
+    """Compiles a source into a folder; returns the object and the files that it includes."""
+    target = os.path.join(folder, source.replace('/', '_')[:-2])
+    includes = ['-I' + place for place in list(first_includes) + INCLUDES]
+    call([CC] + FLAGS + extra + includes + ['-c', source, '-o', target + '.o'])
+    with open(target + '.d') as file:
+        depends = file.read().replace('\\\n', ' ').split()[1:]
+    return target + '.o', {os.path.normpath(os.path.join(ROOT, path)) for path in depends}
+
+
+class Base:
+    """The library as it is, compiled with some extra flags: an object and its headers for each source."""
+
+    def __init__(self, pool, folder, extra):
+        self.extra, self.folder = extra, folder
+        os.makedirs(folder)
+        jobs = {source: pool.submit(compile_one, source, folder, extra) for source in sources()}
+        built = {source: job.result() for source, job in jobs.items()}
+        self.objects = {source: target for source, (target, _) in built.items()}
+        self.headers = {source: headers for source, (_, headers) in built.items()}
+
+    def link(self, program, changed):
+        objects = [changed.get(source, target) for source, target in self.objects.items()]
+        call([CC] + self.extra + objects + ['-o', program] + LIBRARIES)
+        return program
+
+
+def planted_text(text, mutant):
+    """The header with the bug; blanks and line ends in `find` match any run of them."""
+    pattern = r'\s+'.join(re.escape(word) for word in mutant.find.split())
+    count = len(re.findall(pattern, text))
+    if count != 1:
+        raise RuntimeError('what is to be replaced occurs %d times in %s, not once' % (count, mutant.file))
+    return re.sub(pattern, lambda _: mutant.replace, text)
+
+
+def build_mutant(mutant, base, folder):
+    copy = os.path.join(folder, mutant.file)
+    os.makedirs(os.path.dirname(copy))
+    with open(os.path.join(ROOT, mutant.file), encoding='utf-8') as file:
+        text = planted_text(file.read(), mutant)
+    with open(copy, 'w', encoding='utf-8') as file:
+        file.write(text)
+    first_includes = [folder + '/lib', folder + '/lib/backends/emu']
+    changed = {}
+    for source, headers in base.headers.items():
+        if os.path.join(ROOT, mutant.file) in headers:
+            changed[source], includes = compile_one(source, folder, base.extra, first_includes)
+            if copy not in includes:
+                raise RuntimeError('%s does not see the changed header' % source)
+    return base.link(folder + '/mutant_run', changed)
+
+
+def run_program(program, run):
+    """The verdict's first word, and all that was printed."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(('TUTTI_', 'NCCL_'))}
+    env.update(TUTTI_EMU=run.emu, TUTTI_STALL_SECONDS='2', TSAN_OPTIONS='halt_on_error=1:exitcode=66')
+    arguments = [1, run.seeds, run.ranks, run.calls, run.functions, run.protocols, run.counts, run.type_bytes]
+    try:
+        done = subprocess.run([program] + [str(argument) for argument in arguments], env=env, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        return 'hang', 'no end after %d s' % RUN_SECONDS
+    output = done.stdout.decode(errors='replace').strip()
+    if 'ThreadSanitizer' in output:
+        return 'tsan', output[output.index('WARNING'):] if 'WARNING' in output else output
+    if done.returncode not in (0, 1):
+        return 'crash', 'exit status %d\n%s' % (done.returncode, output)
+    return output.split(' ')[0] if output else 'nothing', output
+
+
+def one_line(text, columns=150):
+    text = re.sub(r'\s+', ' ', re.sub(r'reproduce: .*', '', text))
+    return text if len(text) <= columns else text[:columns] + '...'
+
+
+def try_mutant(mutant, bases, folder):
+    """(caught, the line to print)."""
+    try:
+        program = build_mutant(mutant, bases[mutant.shows == 'tsan'], folder)
+    except RuntimeError as error:
+        return False, 'mutant %s: %s' % (mutant.name, error)
+    kind, output = run_program(program, mutant.run)
+    if kind == mutant.shows and mutant.says in output:
+        seed = re.search(r'seed (\d+)', output)
+        where = ' at seed ' + seed.group(1) if seed and kind != 'tsan' else ''
+        return True, 'mutant %s: caught by %s%s (%s)' % (mutant.name, kind, where, one_line(output))
+    return False, 'mutant %s: expected %s with "%s", found %s: %s' % (mutant.name, mutant.shows, mutant.says, kind,
+                                                                      one_line(output, 600))
+
+
+def try_scenario(run, program):
+    kind, output = run_program(program, run)
+    text = '%s %s counts %s, %s, %d seeds' % (run.functions, run.protocols, run.counts[:12], run.emu, run.seeds)
+    return kind == 'passed', 'no bug planted: %s%s' % (text, '' if kind == 'passed' else ': ' + one_line(output, 600))
+
+
+def report(jobs):
+    failed = 0
+    for job in jobs:
+        good, line = job.result()
+        print('%sok - %s' % ('' if good else 'not ', line), flush=True)
+        failed += not good
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--build', default=os.path.join(ROOT, 'build'))
+    parser.add_argument('names', nargs='*', metavar='NAME', help='mutants of planted.py')
+    options = parser.parse_args()
+    top = os.path.join(os.path.abspath(options.build), 'mutants')
+    shutil.rmtree(top, ignore_errors=True)
+    mutants = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        bases = {tsan: Base(pool, top + ('/base_tsan' if tsan else '/base'), TSAN_FLAGS if tsan else [])
+                 for tsan in sorted({mutant.shows == 'tsan' for mutant in mutants})}
+        programs = {tsan: base.link(base.folder + '/mutant_run', {}) for tsan, base in bases.items()}
+        runs = dict.fromkeys((mutant.run, mutant.shows == 'tsan') for mutant in mutants)
+        failed = report([pool.submit(try_scenario, run, programs[tsan]) for run, tsan in runs])
+        failed += report([pool.submit(try_mutant, mutant, bases, os.path.join(top, mutant.name))
+                          for mutant in mutants])
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,241 @@
+/* ranks.c: see ranks.h. */
+#include "ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/emu/block.h"
+#include "base/os.h"
+#include "core/plan.h"
+#include "kernels/kernels.h"
+
+#define GUARD_BYTES 64
+#define GUARD_BYTE 0xa5
+#define STALE_BYTE 0xee     /* what an output holds before the call */
+#define VALUE_RANGE 23      /* eight of them add up to less than 256: exact in every type that is used */
+
+/* ---- opening ---- */
+
+ncclResult_t ranks_configure(const tutti_emu_config_t *config) {
+  ncclResult_t result = tutti_emu_configure(config);
+  for (int tries = 0; tries < 1000 && result == ncclInvalidUsage; tries++) {
+    os_sleep_ms(1);
+    result = tutti_emu_configure(config);
+  }
+  return result;
+}
+
+static ncclResult_t connect_all(struct ranks *ranks, uint32_t rank) {
+  struct device_comm *sender = ranks->comms[rank], *receiver = ranks->comms[(rank + 1) % ranks->count];
+  for (uint32_t channel = 0; channel < ranks->limits.channel_count; channel++)
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+      TRY(ranks->ops->comm_connect(sender, receiver, channel, 0, proto));
+  for (uint32_t channel = 0; channel < ranks->limits.p2p_channel_count; channel++) {
+    TRY(ranks->ops->comm_connect(sender, receiver, channel, 1, PROTO_LL));
+    TRY(ranks->ops->comm_connect(sender, receiver, channel, 1, PROTO_SIMPLE));
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ranks_open(struct ranks *ranks, uint32_t count) {
+  memset(ranks, 0, sizeof *ranks);
+  ranks->ops = emu_device_ops();
+  ranks->count = count;
+  TRY(ranks->ops->device_limits(&ranks->limits));
+  for (uint32_t rank = 0; rank < count; rank++) {
+    const struct device_comm_config config = {1, rank, count, rank, ranks->limits, "test"};
+    ranks->ring[rank] = rank;
+    TRY(ranks->ops->comm_open(&config, &ranks->comms[rank]));
+  }
+  for (uint32_t rank = 0; rank < count; rank++) TRY(connect_all(ranks, rank));
+  return ncclSuccess;
+}
+
+void ranks_close(struct ranks *ranks) {
+  for (uint32_t rank = 0; rank < ranks->count; rank++) ranks->ops->comm_close(ranks->comms[rank]);
+  memset(ranks, 0, sizeof *ranks);
+}
+
+/* done() of wait_until: runs under the backend's lock. */
+static bool all_idle(void *argument) {
+  const struct ranks *ranks = (const struct ranks *)argument;
+  for (uint32_t rank = 0; rank < ranks->count; rank++)
+    if (ranks->comms[rank]->turn != ranks->comms[rank]->launches) return false;
+  return true;
+}
+
+ncclResult_t ranks_error(const struct ranks *ranks) {
+  for (uint32_t rank = 0; rank < ranks->count; rank++) TRY(ranks->ops->comm_error(ranks->comms[rank]));
+  return ncclSuccess;
+}
+
+ncclResult_t ranks_wait(struct ranks *ranks) {
+  TRY(ranks->ops->wait_until(all_idle, ranks, 0));
+  return ranks_error(ranks);
+}
+
+/* ---- memory ---- */
+
+static double value_of(const struct call *call, uint32_t rank, size_t index) {
+  return (double)((rank * 7 + index * 3 + call->sequence * 5) % VALUE_RANGE);
+}
+
+static size_t blocks_in(const struct ranks *ranks, const struct call *call) {
+  return call->func == FUNC_REDUCE_SCATTER ? ranks->count : 1;
+}
+
+static size_t blocks_out(const struct ranks *ranks, const struct call *call) {
+  return call->func == FUNC_ALL_GATHER ? ranks->count : 1;
+}
+
+static void value_store(uint8_t dtype, uint8_t *at, double value) {
+  const uint64_t bits = kernel_from_double(dtype, value);
+  memcpy(at, &bits, kernel_type_bytes(dtype));
+}
+
+static double value_load(uint8_t dtype, const uint8_t *at) {
+  uint64_t bits = 0;
+  memcpy(&bits, at, kernel_type_bytes(dtype));
+  return kernel_to_double(dtype, bits);
+}
+
+/* guard | in | guard | out | guard; in place, the larger one holds the other at the rank's own block. */
+static bool rank_prepare(const struct ranks *ranks, struct call *call, uint32_t rank) {
+  const size_t unit = kernel_type_bytes(call->dtype), block_bytes = call->count * unit;
+  const size_t in_bytes = blocks_in(ranks, call) * block_bytes, out_bytes = blocks_out(ranks, call) * block_bytes;
+  const size_t bytes = in_bytes + out_bytes + 3 * GUARD_BYTES;
+  uint8_t *memory = (uint8_t *)malloc(bytes);
+  call->memory[rank] = memory;
+  if (memory == NULL) return false;
+  memset(memory, GUARD_BYTE, bytes);
+  call->in[rank] = memory + GUARD_BYTES;
+  call->out[rank] = call->in[rank] + in_bytes + GUARD_BYTES;
+  if (call->in_place && call->func == FUNC_ALL_GATHER) call->in[rank] = call->out[rank] + rank * block_bytes;
+  else if (call->in_place && call->func == FUNC_REDUCE_SCATTER) call->out[rank] = call->in[rank] + rank * block_bytes;
+  else if (call->in_place) call->out[rank] = call->in[rank];
+  memset(call->out[rank], STALE_BYTE, out_bytes);
+  for (size_t i = 0; i < in_bytes / unit; i++)
+    value_store(call->dtype, call->in[rank] + i * unit, value_of(call, rank, i));
+  return true;
+}
+
+bool call_prepare(struct ranks *ranks, struct call *call) {
+  call->sequence = ranks->sequence++;
+  memset(call->memory, 0, sizeof call->memory);
+  for (uint32_t rank = 0; rank < ranks->count; rank++)
+    if (!rank_prepare(ranks, call, rank)) return false;
+  return true;
+}
+
+void call_free(struct call *call) {
+  for (uint32_t rank = 0; rank < RANKS_MAX; rank++) free(call->memory[rank]);
+  memset(call->memory, 0, sizeof call->memory);
+}
+
+/* ---- launching ---- */
+
+static uint32_t ops_of_call(const struct ranks *ranks, uint32_t rank, const struct call *call, size_t count,
+                            struct plan_op ops[2]) {
+  const struct plan_op op = {call->func, call->dtype, OP_SUM, call->root, count, call->in[rank], call->out[rank], 0,
+                             call->sequence};
+  ops[0] = ops[1] = op;
+  if (call->func != FUNC_SEND_RECV) return 1;
+  ops[0].func = FUNC_SEND;
+  ops[0].peer = (rank + 1) % ranks->count;
+  ops[0].out = NULL;
+  ops[1].func = FUNC_RECV;
+  ops[1].peer = (rank + ranks->count - 1) % ranks->count;
+  ops[1].in = NULL;
+  return 2;
+}
+
+ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *call, size_t count) {
+  struct plan_op ops[2];
+  struct plan_request request;
+  struct plan plan;
+  memset(&request, 0, sizeof request);
+  request.rank = rank;
+  request.rank_count = ranks->count;
+  request.ring = ranks->ring;
+  request.limits = ranks->limits;
+  request.ops = ops;
+  request.op_count = ops_of_call(ranks, rank, call, count, ops);
+  request.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
+    request.algo_mask[func] = 1 << ALGO_RING;
+    request.proto_mask[func] = 1u << call->proto;
+  }
+  TRY(plan_build(&request, &plan));
+  const device_stream stream = NULL;
+  const ncclResult_t result = ranks->ops->launch(ranks->comms[rank], &plan, &stream, 1);
+  plan_free(&plan);
+  return result;
+}
+
+ncclResult_t call_launch_all(struct ranks *ranks, const struct call *call) {
+  for (uint32_t rank = 0; rank < ranks->count; rank++) TRY(call_launch(ranks, rank, call, call->count));
+  return ncclSuccess;
+}
+
+/* ---- what must come out ---- */
+
+static double sum_of(const struct ranks *ranks, const struct call *call, size_t index) {
+  double sum = 0;
+  for (uint32_t rank = 0; rank < ranks->count; rank++) sum += value_of(call, rank, index);
+  return sum;
+}
+
+static double expected_of(const struct ranks *ranks, const struct call *call, uint32_t rank, size_t index) {
+  switch (call->func) {
+    case FUNC_BROADCAST: return value_of(call, call->root, index);
+    case FUNC_ALL_GATHER: return value_of(call, (uint32_t)(index / call->count), index % call->count);
+    case FUNC_REDUCE_SCATTER: return sum_of(ranks, call, rank * call->count + index);
+    case FUNC_SEND_RECV: return value_of(call, (rank + ranks->count - 1) % ranks->count, index);
+    default: return sum_of(ranks, call, index);
+  }
+}
+
+static bool guard_stands(const uint8_t *guard) {
+  for (size_t i = 0; i < GUARD_BYTES; i++)
+    if (guard[i] != GUARD_BYTE) return false;
+  return true;
+}
+
+static bool guards_stand(const struct ranks *ranks, const struct call *call, uint32_t rank) {
+  const size_t block_bytes = call->count * kernel_type_bytes(call->dtype);
+  const uint8_t *middle = call->memory[rank] + GUARD_BYTES + blocks_in(ranks, call) * block_bytes;
+  const uint8_t *last = middle + GUARD_BYTES + blocks_out(ranks, call) * block_bytes;
+  return guard_stands(call->memory[rank]) && guard_stands(middle) && guard_stands(last);
+}
+
+static bool rank_check(const struct ranks *ranks, const struct call *call, uint32_t rank, char *text) {
+  const size_t unit = kernel_type_bytes(call->dtype), count = blocks_out(ranks, call) * call->count;
+  const bool has_result = call->func != FUNC_REDUCE || rank == call->root;
+  for (size_t i = 0; i < count && has_result; i++) {
+    const double found = value_load(call->dtype, call->out[rank] + i * unit);
+    const double wanted = expected_of(ranks, call, rank, i);
+    if (found == wanted) continue;
+    snprintf(text, RANKS_TEXT_BYTES, "call %u (%s, protocol %u, %s, count %zu): rank %u element %zu is %g, not %g",
+             (unsigned)call->sequence, emu_func_name(call->func), call->proto, kernel_type_name(call->dtype), call->count,
+             rank, i, found, wanted);
+    return false;
+  }
+  if (guards_stand(ranks, call, rank)) return true;
+  snprintf(text, RANKS_TEXT_BYTES, "call %u (%s, count %zu): rank %u has bytes outside of its buffers",
+           (unsigned)call->sequence, emu_func_name(call->func), call->count, rank);
+  return false;
+}
+
+bool call_check(const struct ranks *ranks, const struct call *call, char text[RANKS_TEXT_BYTES]) {
+  for (uint32_t rank = 0; rank < ranks->count; rank++)
+    if (!rank_check(ranks, call, rank, text)) return false;
+  return true;
+}
+
+uint64_t call_hash(const struct ranks *ranks, const struct call *call, uint64_t hash) {
+  const size_t bytes = blocks_out(ranks, call) * call->count * kernel_type_bytes(call->dtype);
+  for (uint32_t rank = 0; rank < ranks->count; rank++)
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ call->out[rank][i]) * UINT64_C(0x100000001b3);
+  return hash;
+}

@@ -1,0 +1,57 @@
+/* ranks.h: the ranks of one communicator without the API: opened on the emulator's table, connected for every
+ * protocol, driven plan by plan. What a test calls is a struct call: operation, protocol, type, count and the
+ * memory of all ranks. Inputs are a function of (rank, index, number of the call), small enough for every
+ * type to hold their sums, and each buffer stands between guard bytes. Knows no collective but the ring's and
+ * a send to the next rank. */
+#ifndef TUTTI_TESTS_RANKS_H
+#define TUTTI_TESTS_RANKS_H
+
+#include "backends/backend.h"
+#include "tutti.h"
+
+#define RANKS_MAX 8
+#define RANKS_TEXT_BYTES 160
+
+struct ranks {
+  const struct device_ops *ops;
+  uint32_t count;
+  struct plan_limits limits;
+  uint32_t ring[RANKS_MAX];
+  struct device_comm *comms[RANKS_MAX];
+  uint64_t sequence;          /* calls prepared so far */
+};
+
+/* One operation on all ranks. func: BROADCAST..ALL_REDUCE, or SEND_RECV: to the next rank of the ring and from
+ * the one before. */
+struct call {
+  uint8_t func, proto, dtype;
+  bool in_place;              /* not for SEND_RECV */
+  uint32_t root;
+  size_t count;               /* elements, as in the API call */
+  uint64_t sequence;
+  uint8_t *memory[RANKS_MAX], *in[RANKS_MAX], *out[RANKS_MAX];
+};
+
+/* tutti_emu_configure, which refuses while a stream is in use; in threads mode a stream's thread may still be
+ * at the end of its last operation when the kernels have ended, so a refusal is taken back for a second. */
+ncclResult_t ranks_configure(const tutti_emu_config_t *config);
+
+/* `count` ranks, 2..RANKS_MAX, owned by the calling thread, with the limits that the emulator has now. */
+ncclResult_t ranks_open(struct ranks *ranks, uint32_t count);
+void ranks_close(struct ranks *ranks);
+/* Until no launched kernel of any rank is unfinished; then the first error that a rank has. */
+ncclResult_t ranks_wait(struct ranks *ranks);
+ncclResult_t ranks_error(const struct ranks *ranks);
+
+/* Gives the call its number and memory, and fills the inputs. False when memory is out. */
+bool call_prepare(struct ranks *ranks, struct call *call);
+/* Launches one rank's part of it; `count` is usually call->count. */
+ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *call, size_t count);
+ncclResult_t call_launch_all(struct ranks *ranks, const struct call *call);
+/* True when every output is exact and every guard byte stands; else says in `text` what is not. */
+bool call_check(const struct ranks *ranks, const struct call *call, char text[RANKS_TEXT_BYTES]);
+/* Adds the outputs of all ranks to a hash, for comparing runs. */
+uint64_t call_hash(const struct ranks *ranks, const struct call *call, uint64_t hash);
+void call_free(struct call *call);
+
+#endif

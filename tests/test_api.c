@@ -1,0 +1,1083 @@
+/* test_api.c: the core behind nccl.h over a fake backend that records launches and runs nothing: each
+ * documented error with its code and a sentence that names function and cause, groups, configs, operators,
+ * splits, polling, and the failure of the k-th allocation for every k. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "tutti.h"
+
+/* ---- The fake backend ---- */
+
+#define FAKE_DEVICES 16
+#define LAUNCHES_MAX 64
+
+struct device_comm {
+  struct device_comm_config config;
+  bool aborted;
+};
+
+struct launch {
+  uint32_t rank, work_count, stream_count;
+  device_stream stream;
+  struct work first;
+};
+
+static struct {
+  os_mutex mutex;
+  os_cond changed;
+  struct launch launches[LAUNCHES_MAX];
+  uint32_t launch_count, connect_count, open_count, abort_count, fail_launch_at;
+  bool busy;                 /* kernels run on and on */
+  ncclResult_t error;        /* of all ranks' kernels */
+} fake = {.mutex = OS_MUTEX_INITIALIZER};
+
+static char device_memory[FAKE_DEVICES][4096]; /* "allocations": one for each device */
+static char host_memory[64];
+static _Thread_local uint32_t current_device;
+
+static ncclResult_t fake_device_count(uint32_t *count) {
+  *count = FAKE_DEVICES;
+  return ncclSuccess;
+}
+static ncclResult_t fake_device_current(uint32_t *index) {
+  *index = current_device;
+  return ncclSuccess;
+}
+static ncclResult_t fake_device_limits(struct plan_limits *limits) {
+  const struct plan_limits production = {8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, false};
+  *limits = production;
+  return ncclSuccess;
+}
+static ncclResult_t fake_memory_alloc(uint32_t index, size_t bytes, void **pointer) {
+  (void)bytes;
+  *pointer = device_memory[index];
+  return ncclSuccess;
+}
+static ncclResult_t fake_memory_free(void *pointer) { return pointer ? ncclSuccess : ncclInvalidArgument; }
+static ncclResult_t fake_memory_query(const void *pointer, struct pointer_info *info) {
+  const uintptr_t address = (uintptr_t)pointer, host = (uintptr_t)host_memory,
+                  device = (uintptr_t)device_memory;
+  memset(info, 0, sizeof *info);
+  if (address >= host && address < host + sizeof host_memory) info->kind = POINTER_HOST;
+  if (address < device || address >= device + sizeof device_memory) return ncclSuccess;
+  info->kind = POINTER_DEVICE;
+  info->device_index = (uint32_t)((address - device) / sizeof device_memory[0]);
+  info->base = device_memory[info->device_index];
+  info->bytes = sizeof device_memory[0];
+  return ncclSuccess;
+}
+static ncclResult_t fake_memory_read(void *host, const void *device, size_t bytes) {
+  memcpy(host, device, bytes);
+  return ncclSuccess;
+}
+static ncclResult_t fake_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
+  struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
+  if (!fresh) return log_fail(ncclSystemError, "fake: no memory for rank %u", config->rank);
+  fresh->config = *config;
+  *comm = fresh;
+  os_mutex_lock(&fake.mutex);
+  fake.open_count += 1;
+  os_mutex_unlock(&fake.mutex);
+  return ncclSuccess;
+}
+static void fake_comm_close(struct device_comm *comm) {
+  if (!comm) return;
+  os_mutex_lock(&fake.mutex);
+  fake.open_count -= 1;
+  os_mutex_unlock(&fake.mutex);
+  os_free(comm);
+}
+static ncclResult_t fake_comm_connect(struct device_comm *sender, struct device_comm *receiver,
+                                      uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
+  (void)channel_index, (void)conn_index, (void)proto;
+  assert_int_equal(sender->config.comm_id, receiver->config.comm_id);
+  fake.connect_count += 1;
+  return ncclSuccess;
+}
+static ncclResult_t fake_comm_memory(struct device_comm *comm, uint64_t *bytes) {
+  *bytes = sizeof *comm;
+  return ncclSuccess;
+}
+static void fake_comm_abort(struct device_comm *comm) {
+  os_mutex_lock(&fake.mutex);
+  comm->aborted = true;
+  fake.abort_count += 1;
+  os_mutex_unlock(&fake.mutex);
+}
+static ncclResult_t fake_comm_error(struct device_comm *comm) {
+  (void)comm;
+  return fake.error;
+}
+static bool fake_comm_idle(struct device_comm *comm) {
+  os_mutex_lock(&fake.mutex);
+  const bool idle = comm->aborted || !fake.busy;
+  os_mutex_unlock(&fake.mutex);
+  return idle;
+}
+static ncclResult_t fake_launch(struct device_comm *comm, const struct plan *plan,
+                                const device_stream *streams, uint32_t stream_count) {
+  if (fake.fail_launch_at > 0 && --fake.fail_launch_at == 0) {
+    return log_fail(ncclUnhandledCudaError, "fake: launch refused");
+  }
+  struct launch *launch = &fake.launches[fake.launch_count++ % LAUNCHES_MAX];
+  launch->rank = comm->config.rank;
+  launch->work_count = plan->work_count;
+  launch->stream_count = stream_count;
+  launch->stream = streams[0];
+  launch->first = plan->works[0];
+  return ncclSuccess;
+}
+/* A stream's number is its capture's. */
+static ncclResult_t fake_stream_capture(device_stream stream, uint64_t *graph_id) {
+  *graph_id = (uint64_t)(uintptr_t)stream / 16;
+  return ncclSuccess;
+}
+static ncclResult_t fake_wait_until(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
+  const uint64_t deadline_ns = os_time_ns() + deadline_ms * 1000000;
+  bool in_time = true;
+  os_mutex_lock(&fake.mutex);
+  while (!done(argument) && in_time) in_time = os_cond_wait_until(&fake.changed, &fake.mutex, deadline_ns);
+  const bool is_done = done(argument);
+  os_mutex_unlock(&fake.mutex);
+  return is_done ? ncclSuccess : ncclInProgress;
+}
+static void fake_lock(void) { os_mutex_lock(&fake.mutex); }
+static void fake_unlock(void) {
+  os_cond_broadcast(&fake.changed);
+  os_mutex_unlock(&fake.mutex);
+}
+
+/* Stands in for the emulator's: this program links its own. */
+const struct device_ops *emu_device_ops(void) {
+  static const struct device_ops ops = {.size = sizeof ops,
+                                        .name = "fake",
+                                        .device_count = fake_device_count,
+                                        .device_current = fake_device_current,
+                                        .device_limits = fake_device_limits,
+                                        .memory_alloc = fake_memory_alloc,
+                                        .memory_free = fake_memory_free,
+                                        .memory_query = fake_memory_query,
+                                        .memory_read = fake_memory_read,
+                                        .comm_open = fake_comm_open,
+                                        .comm_close = fake_comm_close,
+                                        .comm_connect = fake_comm_connect,
+                                        .comm_memory = fake_comm_memory,
+                                        .comm_abort = fake_comm_abort,
+                                        .comm_error = fake_comm_error,
+                                        .comm_idle = fake_comm_idle,
+                                        .launch = fake_launch,
+                                        .stream_capture = fake_stream_capture,
+                                        .wait_until = fake_wait_until,
+                                        .lock = fake_lock,
+                                        .unlock = fake_unlock};
+  return &ops;
+}
+
+/* ---- What every test uses ---- */
+
+static ncclComm_t comms[FAKE_DEVICES];
+static void *const buffer = device_memory[0];
+
+static int setup(void **state) {
+  (void)state;
+  os_cond_init(&fake.changed);
+  fake.launch_count = fake.connect_count = fake.abort_count = fake.fail_launch_at = 0;
+  fake.busy = false;
+  fake.error = ncclSuccess;
+  current_device = 0;
+  log_reset();
+  return 0;
+}
+
+/* Nothing may be left: no block of memory, no open rank. */
+static int teardown(void **state) {
+  (void)state;
+  if (os_alloc_live() != 0) print_error("%llu blocks leaked\n", (unsigned long long)os_alloc_live());
+  return os_alloc_live() == 0 && fake.open_count == 0 ? 0 : 1;
+}
+
+static void set_param(const char *name, const char *value) {
+  if (value) setenv(name, value, 1);
+  else unsetenv(name);
+  param_reset();
+}
+
+/* The call gave `code`, and the last error's text has all of the pieces. */
+#define expect_error(call, code, ...) \
+  do { \
+    log_reset(); \
+    assert_int_equal(call, code); \
+    expect_text((const char *const[]){__VA_ARGS__, NULL}); \
+  } while (0)
+
+static void expect_text(const char *const *pieces) {
+  const char *text = ncclGetLastError(NULL);
+  for (; *pieces; pieces++) {
+    if (!strstr(text, *pieces)) fail_msg("'%s' lacks '%s'", text, *pieces);
+  }
+}
+
+#define expect_ok(call) \
+  do { \
+    const ncclResult_t ok_ = (call); \
+    if (ok_ != ncclSuccess) fail_msg("%s gave %d: %s", #call, ok_, ncclGetLastError(NULL)); \
+  } while (0)
+
+static void open_all(int count) { expect_ok(ncclCommInitAll(comms, count, NULL)); }
+
+static void close_all(int count) {
+  for (int i = 0; i < count; i++) expect_ok(ncclCommDestroy(comms[i]));
+}
+
+static const struct launch *last_launch(void) {
+  assert_true(fake.launch_count > 0);
+  return &fake.launches[(fake.launch_count - 1) % LAUNCHES_MAX];
+}
+
+/* ---- Library ---- */
+
+static void test_library(void **state) {
+  (void)state;
+  int version = 0;
+  expect_ok(ncclGetVersion(&version));
+  assert_int_equal(version, 22809);
+  expect_error(ncclGetVersion(NULL), ncclInvalidArgument, "ncclGetVersion", "NULL");
+  assert_string_equal(ncclGetErrorString(ncclSuccess), "no error");
+  assert_string_equal(ncclGetErrorString((ncclResult_t)77), "unknown result code");
+  assert_non_null(strstr(tutti_version(), "2.28.9"));
+  assert_string_equal(tutti_backend(), "fake");
+  void *memory = &version;
+  expect_error(ncclMemAlloc(NULL, 8), ncclInvalidArgument, "ncclMemAlloc", "NULL");
+  expect_ok(ncclMemAlloc(&memory, 0));
+  assert_null(memory);
+  expect_ok(ncclMemAlloc(&memory, 8));
+  expect_ok(ncclMemFree(memory));
+  expect_ok(ncclMemFree(NULL));
+}
+
+/* The table's size decides which members count; the others are stubs with a name. */
+static void test_backend_fill(void **state) {
+  (void)state;
+  struct device_ops old = {.size = offsetof(struct device_ops, launch), .device_count = fake_device_count},
+                    filled;
+  uint32_t count = 0;
+  uint64_t graph = 1;
+  backend_fill(&filled, &old);
+  expect_ok(filled.device_count(&count));
+  expect_error(filled.launch(NULL, NULL, NULL, 0), ncclInvalidUsage, "launch");
+  expect_error(filled.memory_free(NULL), ncclInvalidUsage, "memory_free");
+  expect_ok(filled.stream_capture(NULL, &graph));
+  assert_int_equal(graph, 0);
+}
+
+int ncclTeamRankToWorld(void);
+ncclResult_t ncclDevCommCreate(void);
+
+static void test_unsupported(void **state) {
+  (void)state;
+  expect_error(ncclDevCommCreate(), ncclInvalidUsage, "ncclDevCommCreate", "not in this release");
+  expect_error(ncclTeamRankToWorld(), -1, "ncclTeamRankToWorld");
+}
+
+/* ---- Making communicators ---- */
+
+static void test_init_arguments(void **state) {
+  (void)state;
+  ncclUniqueId id, garbage;
+  ncclComm_t comm = NULL;
+  memset(&garbage, 7, sizeof garbage);
+  expect_error(ncclGetUniqueId(NULL), ncclInvalidArgument, "ncclGetUniqueId", "NULL");
+  expect_ok(ncclGetUniqueId(&id));
+  expect_error(ncclCommInitRank(NULL, 1, id, 0), ncclInvalidArgument, "ncclCommInitRank", "comm is NULL");
+  expect_error(ncclCommInitRank(&comm, 0, id, 0), ncclInvalidArgument, "rank 0 of 0");
+  expect_error(ncclCommInitRank(&comm, 2, id, 2), ncclInvalidArgument, "rank 2 of 2");
+  expect_error(ncclCommInitRank(&comm, 2, id, -1), ncclInvalidArgument, "rank -1");
+  expect_error(ncclCommInitRank(&comm, 1, garbage, 0), ncclInvalidArgument, "unique id");
+  expect_error(ncclCommInitRankScalable(&comm, 1, 0, 0, &id, NULL), ncclInvalidArgument, "0 unique ids");
+  expect_error(ncclCommInitRankScalable(&comm, 1, 0, 2, &id, NULL), ncclInvalidArgument,
+               "2 unique ids for 1");
+  garbage = id;
+  garbage.internal[32] ^= 1; /* the process id follows four 64-bit words */
+  expect_error(ncclCommInitRank(&comm, 1, garbage, 0), ncclInvalidUsage,
+               "several processes are not supported");
+  assert_null(comm);
+  expect_ok(ncclCommInitRank(&comm, 1, id, 0));
+  expect_ok(ncclCommDestroy(comm));
+  expect_error(ncclCommInitRank(&comm, 1, id, 0), ncclInvalidUsage, "before", "ncclGetUniqueId");
+}
+
+static void test_init_all(void **state) {
+  (void)state;
+  const int reversed[] = {2, 1, 0}, twice[] = {1, 1}, beyond[] = {0, FAKE_DEVICES};
+  int value = -1;
+  expect_error(ncclCommInitAll(NULL, 1, NULL), ncclInvalidArgument, "ncclCommInitAll", "NULL");
+  expect_error(ncclCommInitAll(comms, -1, NULL), ncclInvalidArgument, "negative");
+  expect_error(ncclCommInitAll(comms, 2, twice), ncclInvalidUsage, "device 1", "another rank");
+  expect_error(ncclCommInitAll(comms, 2, beyond), ncclInvalidArgument, "device 16", "there are 16");
+  expect_ok(ncclCommInitAll(comms, 0, NULL));
+  expect_ok(ncclCommInitAll(comms, 3, reversed));
+  for (int i = 0; i < 3; i++) {
+    expect_ok(ncclCommUserRank(comms[i], &value));
+    assert_int_equal(value, i);
+    expect_ok(ncclCommCount(comms[i], &value));
+    assert_int_equal(value, 3);
+    expect_ok(ncclCommCuDevice(comms[i], &value));
+    assert_int_equal(value, 2 - i);
+  }
+  expect_error(ncclCommCount(comms[0], NULL), ncclInvalidArgument, "ncclCommCount", "NULL");
+  expect_error(ncclCommUserRank(NULL, &value), ncclInvalidArgument, "ncclCommUserRank", "NULL");
+  close_all(3);
+}
+
+struct rank_thread {
+  os_thread thread;
+  ncclUniqueId id;
+  int rank, rank_count, device, delay_ms;
+  ncclComm_t comm;
+  ncclResult_t result;
+};
+
+static void *rank_body(void *argument) {
+  struct rank_thread *rank = (struct rank_thread *)argument;
+  current_device = (uint32_t)rank->device;
+  os_sleep_ms((unsigned)rank->delay_ms);
+  rank->result = ncclCommInitRank(&rank->comm, rank->rank_count, rank->id, rank->rank);
+  return NULL;
+}
+
+static void run_ranks(struct rank_thread *ranks, int count) {
+  ncclUniqueId id;
+  expect_ok(ncclGetUniqueId(&id));
+  for (int i = 0; i < count; i++) {
+    ranks[i].id = id;
+    assert_true(os_thread_start(&ranks[i].thread, rank_body, &ranks[i]));
+  }
+  for (int i = 0; i < count; i++) os_thread_join(ranks[i].thread);
+}
+
+static void test_init_threads(void **state) {
+  (void)state;
+  struct rank_thread ranks[4];
+  memset(ranks, 0, sizeof ranks);
+  for (int i = 0; i < 4; i++)
+    ranks[i].rank = ranks[i].device = i, ranks[i].rank_count = 4, ranks[i].delay_ms = 20 - 5 * i;
+  run_ranks(ranks, 4);
+  for (int i = 0; i < 4; i++) {
+    int rank = -1;
+    assert_int_equal(ranks[i].result, ncclSuccess);
+    expect_ok(ncclCommUserRank(ranks[i].comm, &rank));
+    assert_int_equal(rank, i);
+  }
+  for (int i = 0; i < 4; i++) expect_ok(ncclCommDestroy(ranks[i].comm));
+}
+
+/* Everybody who came gets the same code; the sentence names the ranks. */
+static void expect_disagreement(struct rank_thread first, struct rank_thread second, ncclResult_t code,
+                                const char *piece) {
+  struct rank_thread ranks[2] = {first, second};
+  log_reset();
+  run_ranks(ranks, 2);
+  assert_int_equal(ranks[0].result, code);
+  assert_int_equal(ranks[1].result, code);
+  assert_null(ranks[0].comm);
+  assert_null(ranks[1].comm);
+  expect_text((const char *const[]){"ncclCommInitRank", piece, NULL});
+}
+
+static void test_init_disagreement(void **state) {
+  (void)state;
+  const struct rank_thread base = {.rank_count = 3};
+  struct rank_thread first = base, second = base;
+  second.delay_ms = 50;
+  second.rank = second.device = 1;
+  second.rank_count = 4;
+  expect_disagreement(first, second, ncclInvalidArgument, "rank 1 says 4 ranks, rank 0 says 3");
+  second.rank_count = 3;
+  second.rank = 0;
+  expect_disagreement(first, second, ncclInvalidUsage, "rank 0 came twice");
+  second.rank = 1;
+  second.device = 0;
+  expect_disagreement(first, second, ncclInvalidUsage, "both on device 0");
+  set_param("TUTTI_INIT_TIMEOUT_SECONDS", "1");
+  second.device = 1;
+  expect_disagreement(first, second, ncclRemoteError, "missing: rank 2");
+  set_param("TUTTI_INIT_TIMEOUT_SECONDS", NULL);
+}
+
+static void test_init_shared_device(void **state) {
+  (void)state;
+  const int twice[] = {0, 0};
+  set_param("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+  expect_ok(ncclCommInitAll(comms, 2, twice));
+  close_all(2);
+  set_param("NCCL_MULTI_RANK_GPU_ENABLE", NULL);
+}
+
+static ncclResult_t init_with(const ncclConfig_t *config, ncclComm_t *comm) {
+  ncclUniqueId id;
+  ncclConfig_t copy = *config;
+  expect_ok(ncclGetUniqueId(&id));
+  return ncclCommInitRankConfig(comm, 1, id, 0, &copy);
+}
+
+static void test_config(void **state) {
+  (void)state;
+  const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+  ncclConfig_t config = initial;
+  ncclComm_t comm = NULL;
+  config.magic = 1;
+  expect_error(init_with(&config, &comm), ncclInvalidArgument, "ncclCommInitRankConfig",
+               "NCCL_CONFIG_INITIALIZER");
+  config = initial, config.size = 8;
+  expect_error(init_with(&config, &comm), ncclInvalidArgument, "size 8");
+  config = initial, config.blocking = 2;
+  expect_error(init_with(&config, &comm), ncclInvalidArgument, "config.blocking is 2");
+  config = initial, config.cgaClusterSize = 9;
+  expect_error(init_with(&config, &comm), ncclInvalidArgument, "cgaClusterSize");
+  config = initial, config.minCTAs = 8, config.maxCTAs = 4;
+  expect_error(init_with(&config, &comm), ncclInvalidArgument, "minCTAs 8", "maxCTAs 4");
+  config = initial, config.nChannelsPerNetPeer = -3;
+  expect_error(init_with(&config, &comm), ncclInvalidArgument, "nChannelsPerNetPeer");
+  /* A caller of 2.14 knows `blocking` alone: what follows is not looked at, whatever it is. */
+  config.version = NCCL_VERSION(2, 14, 3);
+  config.cgaClusterSize = 77;
+  expect_ok(init_with(&config, &comm));
+  expect_ok(ncclCommDestroy(comm));
+  /* A smaller struct likewise. */
+  config = initial, config.size = offsetof(ncclConfig_t, minCTAs), config.minCTAs = -5;
+  expect_ok(init_with(&config, &comm));
+  expect_ok(ncclCommDestroy(comm));
+  config = initial, config.commName = "trainer";
+  expect_ok(init_with(&config, &comm));
+  expect_error(ncclBroadcast(buffer, buffer, 1, ncclFloat, 5, comm, NULL), ncclInvalidArgument,
+               "ncclBroadcast", "comm 'trainer'", "rank 0", "root 5");
+  expect_ok(ncclCommDestroy(comm));
+}
+
+static void test_algo_list(void **state) {
+  (void)state;
+  set_param("NCCL_ALGO", "ring,spiral");
+  expect_error(ncclCommInitAll(comms, 1, NULL), ncclInvalidUsage, "NCCL_ALGO", "spiral", "Ring");
+  set_param("NCCL_ALGO", "allreduce:ring;alldance:tree");
+  expect_error(ncclCommInitAll(comms, 1, NULL), ncclInvalidUsage, "alldance");
+  set_param("NCCL_ALGO", "^tree;broadcast:RING");
+  open_all(1);
+  close_all(1);
+  set_param("NCCL_ALGO", NULL);
+  set_param("NCCL_PROTO", "^ll,ll128,simple");
+  expect_error(ncclCommInitAll(comms, 1, NULL), ncclInvalidUsage, "NCCL_PROTO", "allows nothing");
+  set_param("NCCL_PROTO", NULL);
+}
+
+/* ---- Non-blocking communicators ---- */
+
+static ncclComm_t init_nonblocking(ncclUniqueId id, int rank, int rank_count, ncclResult_t code) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t comm = NULL;
+  config.blocking = 0;
+  current_device = (uint32_t)rank;
+  assert_int_equal(ncclCommInitRankConfig(&comm, rank_count, id, rank, &config), code);
+  assert_non_null(comm);
+  return comm;
+}
+
+static ncclResult_t async_error(ncclComm_t comm) {
+  ncclResult_t error = ncclInternalError;
+  expect_ok(ncclCommGetAsyncError(comm, &error));
+  return error;
+}
+
+static void test_nonblocking(void **state) {
+  (void)state;
+  ncclUniqueId id;
+  ncclComm_t child = NULL, other = NULL;
+  int value;
+  expect_ok(ncclGetUniqueId(&id));
+  comms[0] = init_nonblocking(id, 0, 2, ncclInProgress);
+  assert_int_equal(async_error(comms[0]), ncclInProgress);
+  expect_error(ncclCommCount(comms[0], &value), ncclInvalidArgument, "ncclCommCount", "still being made");
+  expect_error(ncclAllReduce(buffer, buffer, 1, ncclInt, ncclSum, comms[0], NULL), ncclInvalidArgument,
+               "ncclAllReduce", "still being made");
+  expect_error(ncclCommDestroy(comms[0]), ncclInvalidArgument, "ncclCommDestroy");
+  expect_error(ncclCommGetAsyncError(comms[0], NULL), ncclInvalidArgument, "ncclCommGetAsyncError", "NULL");
+  comms[1] = init_nonblocking(id, 1, 2, ncclSuccess);
+  assert_int_equal(async_error(comms[0]), ncclSuccess);
+  expect_ok(ncclCommCount(comms[0], &value));
+  assert_int_equal(ncclCommSplit(comms[0], 0, 0, &child, NULL), ncclInProgress);
+  assert_int_equal(async_error(child), ncclInProgress);
+  assert_int_equal(async_error(comms[0]), ncclInProgress);
+  expect_error(ncclCommSplit(comms[0], 0, 0, &other, NULL), ncclInvalidArgument, "still being split");
+  expect_ok(ncclCommSplit(comms[1], 0, 0, &other, NULL));
+  assert_int_equal(async_error(child), ncclSuccess);
+  assert_int_equal(async_error(comms[0]), ncclSuccess);
+  expect_ok(ncclCommDestroy(child));
+  expect_ok(ncclCommDestroy(other));
+  fake.busy = true;
+  assert_int_equal(ncclCommFinalize(comms[0]), ncclInProgress);
+  assert_int_equal(async_error(comms[0]), ncclInProgress);
+  fake.busy = false;
+  assert_int_equal(async_error(comms[0]), ncclSuccess);
+  close_all(2);
+}
+
+/* A rank that goes away before all have come ends the wait of the others. */
+static void test_nonblocking_abort(void **state) {
+  (void)state;
+  ncclUniqueId id;
+  expect_ok(ncclGetUniqueId(&id));
+  comms[0] = init_nonblocking(id, 0, 3, ncclInProgress);
+  comms[1] = init_nonblocking(id, 1, 3, ncclInProgress);
+  expect_ok(ncclCommAbort(comms[0]));
+  assert_int_equal(async_error(comms[1]), ncclRemoteError);
+  expect_error(ncclAllReduce(buffer, buffer, 1, ncclInt, ncclSum, comms[1], NULL), ncclRemoteError,
+               "rank 0 was aborted");
+  expect_ok(ncclCommDestroy(comms[1]));
+  /* The parent of a split that waits may go; the split stays. */
+  ncclComm_t child = NULL;
+  expect_ok(ncclGetUniqueId(&id));
+  comms[0] = init_nonblocking(id, 0, 2, ncclInProgress);
+  comms[1] = init_nonblocking(id, 1, 2, ncclSuccess);
+  assert_int_equal(ncclCommSplit(comms[0], 0, 0, &child, NULL), ncclInProgress);
+  expect_ok(ncclCommAbort(comms[0]));
+  expect_ok(ncclCommAbort(child));
+  expect_ok(ncclCommAbort(comms[1]));
+}
+
+static void test_nonblocking_timeout(void **state) {
+  (void)state;
+  ncclUniqueId id;
+  expect_ok(ncclGetUniqueId(&id));
+  set_param("TUTTI_INIT_TIMEOUT_SECONDS", "1");
+  comms[0] = init_nonblocking(id, 1, 3, ncclInProgress);
+  while (async_error(comms[0]) == ncclInProgress) os_sleep_ms(20);
+  assert_int_equal(async_error(comms[0]), ncclRemoteError);
+  expect_text((const char *const[]){"missing: rank 0, 2", NULL});
+  expect_ok(ncclCommAbort(comms[0]));
+  set_param("TUTTI_INIT_TIMEOUT_SECONDS", NULL);
+}
+
+/* ---- Groups ---- */
+
+static void test_group_errors(void **state) {
+  (void)state;
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd", "ncclGroupStart");
+  expect_error(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "ncclGroupSimulateEnd", "ncclGroupStart");
+  open_all(2);
+  /* The first error comes back from the outermost end, and nothing is launched. */
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], NULL));
+  assert_int_equal(ncclReduce(buffer, buffer, 8, ncclInt, ncclSum, 9, comms[1], NULL), ncclInvalidArgument);
+  assert_int_equal(ncclCommSplit(NULL, 0, 0, &comms[2], NULL), ncclInvalidArgument);
+  expect_ok(ncclGroupEnd());
+  assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
+  assert_int_equal(fake.launch_count, 0);
+  /* The next group starts clean; nested ends launch nothing. */
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclGroupStart());
+  for (int i = 0; i < 2; i++) expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[i], NULL));
+  expect_ok(ncclGroupEnd());
+  assert_int_equal(fake.launch_count, 0);
+  expect_ok(ncclGroupEnd());
+  assert_int_equal(fake.launch_count, 2);
+  assert_int_equal(last_launch()->first.op_sequence, 0);
+  close_all(2);
+}
+
+static void test_group_discards_communicators(void **state) {
+  (void)state;
+  ncclUniqueId id;
+  open_all(2);
+  expect_ok(ncclGetUniqueId(&id));
+  comms[3] = comms[4] = NULL;
+  expect_ok(ncclGroupStart());
+  current_device = 0;
+  expect_ok(ncclCommInitRank(&comms[3], 2, id, 0));
+  expect_ok(ncclCommSplit(comms[0], 0, 0, &comms[4], NULL));
+  assert_int_equal(ncclCommInitRank(&comms[3], 2, id, 5), ncclInvalidArgument);
+  assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
+  assert_null(comms[3]);
+  assert_null(comms[4]);
+  /* Made and dropped again: two ranks of the group meet, a third cannot. */
+  expect_ok(ncclGetUniqueId(&id));
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclCommInitRank(&comms[3], 1, id, 0));
+  expect_ok(ncclCommInitRank(&comms[4], 1, id, 0));
+  expect_error(ncclGroupEnd(), ncclInvalidUsage, "before");
+  assert_null(comms[3]);
+  close_all(2);
+}
+
+static void test_group_blocking_mix(void **state) {
+  (void)state;
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  expect_ok(ncclGetUniqueId(&id));
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclCommInitRankConfig(&comms[0], 2, id, 0, &config));
+  current_device = 1;
+  expect_ok(ncclCommInitRank(&comms[1], 2, id, 1));
+  expect_error(ncclGroupEnd(), ncclInvalidArgument, "blocking and non-blocking");
+}
+
+static void test_group_streams(void **state) {
+  (void)state;
+  device_stream const plain = (device_stream)1, captured = (device_stream)32, other = (device_stream)48;
+  open_all(2);
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], (cudaStream_t)captured));
+  expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], (cudaStream_t)plain));
+  expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd", "captured only in part");
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], (cudaStream_t)captured));
+  expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], (cudaStream_t)other));
+  expect_error(ncclGroupEnd(), ncclInvalidUsage, "different graphs");
+  assert_int_equal(fake.launch_count, 0);
+  /* The first used stream comes first, each once. */
+  expect_ok(ncclGroupStart());
+  for (uintptr_t i = 0; i < 6; i++) {
+    expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], (cudaStream_t)(5 - i % 3)));
+  }
+  expect_ok(ncclGroupEnd());
+  assert_int_equal(last_launch()->stream_count, 3);
+  assert_ptr_equal(last_launch()->stream, (device_stream)5);
+  close_all(2);
+}
+
+static void test_group_self(void **state) {
+  (void)state;
+  open_all(2);
+  expect_error(ncclSend(buffer, 1, ncclInt, 0, comms[0], NULL), ncclInvalidUsage, "ncclSend",
+               "sends to itself");
+  expect_error(ncclRecv(buffer, 1, ncclInt, 0, comms[0], NULL), ncclInvalidUsage, "ncclRecv",
+               "receives from itself");
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclSend(buffer, 1, ncclInt, 0, comms[0], NULL));
+  expect_ok(ncclRecv(buffer, 2, ncclInt, 0, comms[0], NULL));
+  expect_error(ncclGroupEnd(), ncclInvalidUsage, "4 bytes", "8");
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclSend(buffer, 1, ncclInt, 0, comms[0], NULL));
+  expect_ok(ncclRecv(device_memory[1], 1, ncclInt, 0, comms[0], NULL));
+  expect_ok(ncclGroupEnd());
+  assert_int_equal(fake.launch_count, 1);
+  assert_int_equal(fake.connect_count, 0);
+  close_all(2);
+}
+
+static void test_group_simulate(void **state) {
+  (void)state;
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER, wrong = info;
+  wrong.magic = 1;
+  open_all(2);
+  expect_ok(ncclGroupStart());
+  expect_error(ncclGroupSimulateEnd(&wrong), ncclInvalidArgument, "ncclGroupSimulateEnd",
+               "NCCL_SIM_INFO_INITIALIZER");
+  expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd");
+  expect_ok(ncclGroupStart());
+  for (int i = 0; i < 2; i++) expect_ok(ncclAllReduce(buffer, buffer, 512, ncclInt, ncclSum, comms[i], NULL));
+  expect_ok(ncclGroupSimulateEnd(&info));
+  assert_true(info.estimatedTime > 0);
+  assert_int_equal(fake.launch_count, 0);
+  close_all(2);
+}
+
+/* One launch of several fails: nothing of the group may wait for ever. */
+static void test_group_launch_failure(void **state) {
+  (void)state;
+  open_all(3);
+  fake.fail_launch_at = 2;
+  expect_ok(ncclGroupStart());
+  for (int i = 0; i < 3; i++) expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[i], NULL));
+  assert_int_equal(ncclGroupEnd(), ncclUnhandledCudaError);
+  assert_int_equal(fake.abort_count, 3);
+  assert_int_equal(async_error(comms[2]), ncclUnhandledCudaError);
+  expect_error(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], NULL), ncclUnhandledCudaError,
+               "ncclAllReduce", "failed earlier");
+  for (int i = 0; i < 3; i++) expect_ok(ncclCommAbort(comms[i]));
+}
+
+/* ---- Operations ---- */
+
+static void test_arguments(void **state) {
+  (void)state;
+  char nothing[8192] = {0};
+  ncclComm_t const foreign = (ncclComm_t)nothing;
+  open_all(2);
+  ncclComm_t const comm = comms[1];
+  expect_error(ncclAllReduce(buffer, buffer, 1, ncclInt, ncclSum, NULL, NULL), ncclInvalidArgument,
+               "ncclAllReduce", "the communicator is NULL");
+  expect_error(ncclAllGather(buffer, buffer, 1, ncclInt, foreign, NULL), ncclInvalidArgument, "ncclAllGather",
+               "no communicator");
+  expect_error(ncclAllReduce(NULL, buffer, 3, ncclInt, ncclSum, comm, NULL), ncclInvalidArgument,
+               "ncclAllReduce", "rank 1", "count 3", "sendbuff is NULL");
+  expect_error(ncclReduceScatter(buffer, NULL, 3, ncclInt, ncclSum, comm, NULL), ncclInvalidArgument,
+               "ncclReduceScatter", "recvbuff is NULL");
+  expect_error(ncclAllReduce(buffer, buffer, 1, (ncclDataType_t)12, ncclSum, comm, NULL), ncclInvalidArgument,
+               "type 12");
+  expect_error(ncclAllReduce(buffer, buffer, 1, ncclInt, (ncclRedOp_t)-1, comm, NULL), ncclInvalidArgument,
+               "operator -1");
+  expect_error(ncclAllReduce(buffer, buffer, 1, ncclInt, ncclNumOps, comm, NULL), ncclInvalidArgument,
+               "operator");
+  expect_error(ncclReduce(buffer, buffer, 1, ncclInt, ncclSum, 2, comm, NULL), ncclInvalidArgument,
+               "ncclReduce", "root 2", "0..1");
+  expect_error(ncclBcast(buffer, 1, ncclInt, -1, comm, NULL), ncclInvalidArgument, "ncclBcast", "root -1");
+  expect_error(ncclGather(buffer, buffer, 1, ncclInt, 2, comm, NULL), ncclInvalidArgument, "ncclGather",
+               "root 2");
+  expect_error(ncclScatter(buffer, buffer, 1, ncclInt, 2, comm, NULL), ncclInvalidArgument, "ncclScatter",
+               "root 2");
+  expect_error(ncclSend(buffer, 1, ncclInt, 2, comm, NULL), ncclInvalidArgument, "ncclSend", "peer 2");
+  expect_error(ncclRecv(buffer, 1, ncclInt, -7, comm, NULL), ncclInvalidArgument, "ncclRecv", "peer -7");
+  expect_error(ncclAlltoAll(buffer, buffer, SIZE_MAX / 2, ncclInt, comm, NULL), ncclInvalidArgument,
+               "ncclAlltoAll", "elements");
+  assert_int_equal(fake.launch_count, 0);
+  /* What a rank does not use may be NULL, and a count of nothing does nothing. */
+  expect_ok(ncclReduce(buffer, NULL, 4, ncclInt, ncclSum, 0, comm, NULL));
+  expect_ok(ncclBroadcast(NULL, buffer, 4, ncclInt, 0, comm, NULL));
+  assert_int_equal(fake.launch_count, 2);
+  expect_ok(ncclAllReduce(NULL, NULL, 0, ncclInt, ncclSum, comm, NULL));
+  expect_ok(ncclAlltoAll(NULL, NULL, 0, ncclInt, comm, NULL));
+  assert_int_equal(fake.launch_count, 2);
+  expect_ok(ncclSend(NULL, 0, ncclInt, 0, comm, NULL));
+  assert_int_equal(fake.launch_count, 3);
+  close_all(2);
+}
+
+static void test_retyping(void **state) {
+  (void)state;
+  open_all(2);
+  expect_ok(ncclAllGather(buffer, buffer, 5, ncclDouble, comms[0], NULL));
+  assert_int_equal(last_launch()->first.dtype, ncclInt8);
+  assert_int_equal(last_launch()->first.count, 40);
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclFloat8e4m3, ncclMax, comms[0], NULL));
+  assert_int_equal(last_launch()->first.dtype, ncclFloat8e4m3);
+  assert_int_equal(last_launch()->first.op, OP_MAX);
+  expect_ok(ncclAlltoAll(device_memory[0], device_memory[1], 5, ncclHalf, comms[0], NULL));
+  assert_true(last_launch()->work_count >= 2);
+  assert_int_equal(fake.launch_count, 3);
+  close_all(2);
+}
+
+/* The second use of a connection costs no call. */
+static void test_connections(void **state) {
+  (void)state;
+  open_all(4);
+  for (int round = 0; round < 3; round++) {
+    expect_ok(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, comms[2], NULL));
+    assert_int_equal(fake.connect_count, 2);
+  }
+  uint64_t bytes = 0;
+  double time_us = 0;
+  expect_ok(tutti_comm_memory(comms[2], &bytes));
+  assert_in_range(bytes, 1, 16384);
+  expect_ok(tutti_model_time(comms[2], "all_reduce", 1 << 20, &time_us));
+  assert_true(time_us > 0);
+  expect_error(tutti_model_time(comms[2], "all_dance", 1, &time_us), ncclInvalidArgument, "tutti_model_time",
+               "all_dance");
+  close_all(4);
+}
+
+static void test_operators(void **state) {
+  (void)state;
+  ncclRedOp_t op = ncclSum, second = ncclSum;
+  float factor = 0.5f;
+  uint32_t bits;
+  memcpy(&bits, &factor, sizeof bits);
+  open_all(4);
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclAvg, comms[0], NULL));
+  assert_int_equal(last_launch()->first.op, OP_SUM_POST_DIV);
+  assert_int_equal(last_launch()->first.op_arg, 4 << 1 | 1);
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclUint64, ncclAvg, comms[0], NULL));
+  assert_int_equal(last_launch()->first.op_arg, 4 << 1);
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclFloat, ncclAvg, comms[0], NULL));
+  assert_int_equal(last_launch()->first.op, OP_PRE_MUL_SUM);
+  assert_int_equal(last_launch()->first.op_arg, 0x3e800000);
+  expect_ok(ncclRedOpCreatePreMulSum(&op, &factor, ncclFloat, ncclScalarHostImmediate, comms[0]));
+  assert_true((int)op >= (int)ncclNumOps);
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclFloat, op, comms[0], NULL));
+  assert_int_equal(last_launch()->first.op_arg, bits);
+  expect_error(ncclAllReduce(buffer, buffer, 5, ncclHalf, op, comms[0], NULL), ncclInvalidArgument,
+               "ncclAllReduce", "created for");
+  expect_error(ncclAllReduce(buffer, buffer, 5, ncclFloat, op, comms[1], NULL), ncclInvalidArgument,
+               "operator");
+  /* A scalar on the device is read when it is used. */
+  expect_ok(ncclRedOpCreatePreMulSum(&second, buffer, ncclFloat, ncclScalarDevice, comms[0]));
+  memcpy(buffer, &factor, sizeof factor);
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclFloat, second, comms[0], NULL));
+  assert_int_equal(last_launch()->first.op_arg, bits);
+  expect_ok(ncclRedOpDestroy(op, comms[0]));
+  expect_error(ncclRedOpDestroy(op, comms[0]), ncclInvalidArgument, "ncclRedOpDestroy");
+  expect_error(ncclRedOpDestroy(ncclAvg, comms[0]), ncclInvalidArgument, "built-in");
+  expect_error(ncclAllReduce(buffer, buffer, 5, ncclFloat, op, comms[0], NULL), ncclInvalidArgument,
+               "operator");
+  expect_error(ncclRedOpCreatePreMulSum(NULL, &factor, ncclFloat, ncclScalarDevice, comms[0]),
+               ncclInvalidArgument, "op is NULL");
+  expect_error(ncclRedOpCreatePreMulSum(&op, &factor, ncclNumTypes, ncclScalarDevice, comms[0]),
+               ncclInvalidArgument, "ncclDataType_t");
+  expect_error(ncclRedOpCreatePreMulSum(&op, &factor, ncclInt, (ncclScalarResidence_t)2, comms[0]),
+               ncclInvalidArgument, "ncclScalarResidence_t");
+  for (int i = 0; i < 20; i++) { /* the table grows */
+    expect_ok(ncclRedOpCreatePreMulSum(&op, &factor, ncclFloat, ncclScalarHostImmediate, comms[0]));
+    assert_int_not_equal(op, second);
+  }
+  close_all(4);
+}
+
+static void test_check_pointers(void **state) {
+  (void)state;
+  int local = 0;
+  set_param("NCCL_CHECK_MODE", "local");
+  open_all(2);
+  set_param("NCCL_CHECK_MODE", NULL);
+  expect_error(ncclAllReduce(&local, &local, 1, ncclInt, ncclSum, comms[0], NULL), ncclInvalidArgument,
+               "ncclAllReduce", "sendbuff", "not memory of a device");
+  expect_error(ncclAllReduce(device_memory[0], device_memory[1], 1, ncclInt, ncclSum, comms[0], NULL),
+               ncclInvalidArgument, "recvbuff", "memory of device 1");
+  expect_error(ncclAllGather(device_memory[0], device_memory[0], 1024, ncclInt, comms[0], NULL),
+               ncclInvalidArgument, "recvbuff", "needs 8192");
+  /* Only what is used is checked. */
+  expect_ok(ncclReduce(device_memory[1], &local, 1, ncclInt, ncclSum, 0, comms[1], NULL));
+  expect_ok(ncclBroadcast(&local, device_memory[1], 1, ncclInt, 0, comms[1], NULL));
+  close_all(2);
+}
+
+static void test_registration(void **state) {
+  (void)state;
+  void *handle = NULL, *again = NULL;
+  ncclWindow_t window = (ncclWindow_t)buffer;
+  open_all(1);
+  expect_error(ncclCommRegister(comms[0], NULL, 8, &handle), ncclInvalidArgument, "ncclCommRegister", "NULL");
+  expect_error(ncclCommRegister(comms[0], buffer, 0, &handle), ncclInvalidArgument, "size is 0");
+  expect_ok(ncclCommRegister(comms[0], buffer, 8, &handle));
+  expect_ok(ncclCommRegister(comms[0], buffer, 8, &again));
+  assert_ptr_equal(handle, again);
+  expect_ok(ncclCommDeregister(comms[0], handle));
+  expect_ok(ncclCommDeregister(comms[0], handle));
+  expect_error(ncclCommDeregister(comms[0], handle), ncclInvalidUsage, "ncclCommDeregister",
+               "gave no handle");
+  expect_ok(ncclCommRegister(comms[0], host_memory, 8, &handle));
+  assert_null(handle);
+  expect_ok(ncclCommDeregister(comms[0], NULL));
+  expect_ok(ncclCommRegister(comms[0], buffer, 16, &handle)); /* left for the destroy */
+  expect_error(ncclCommWindowRegister(comms[0], NULL, 8, &window, 0), ncclInvalidArgument,
+               "ncclCommWindowRegister");
+  expect_error(ncclCommWindowRegister(comms[0], buffer, 8, &window, 16), ncclInvalidArgument, "NCCL_WIN");
+  expect_ok(ncclCommWindowRegister(comms[0], buffer, 8, &window, NCCL_WIN_COLL_SYMMETRIC));
+  assert_null(window);
+  expect_ok(ncclCommWindowDeregister(comms[0], window));
+  expect_error(ncclCommWindowDeregister(comms[0], (ncclWindow_t)buffer), ncclInvalidUsage, "gave no window");
+  close_all(1);
+}
+
+/* ---- Splits ---- */
+
+static void test_split(void **state) {
+  (void)state;
+  ncclComm_t children[4] = {NULL, NULL, NULL, (ncclComm_t)buffer};
+  const int color[4] = {7, 2, 7, NCCL_SPLIT_NOCOLOR}, key[4] = {9, 0, 3, 0}, rank[3] = {1, 0, 0},
+            count[3] = {2, 1, 2};
+  open_all(4);
+  expect_error(ncclCommSplit(comms[0], 0, 0, NULL, NULL), ncclInvalidArgument, "ncclCommSplit",
+               "newcomm is NULL");
+  expect_error(ncclCommSplit(comms[0], -2, 0, &children[0], NULL), ncclInvalidArgument, "color is -2");
+  expect_error(ncclCommSplit(NULL, 0, 0, &children[0], NULL), ncclInvalidArgument, "ncclCommSplit", "NULL");
+  expect_ok(ncclGroupStart());
+  for (int i = 0; i < 4; i++) expect_ok(ncclCommSplit(comms[i], color[i], key[i], &children[i], NULL));
+  expect_ok(ncclGroupEnd());
+  assert_null(children[3]);
+  for (int i = 0; i < 3; i++) {
+    int value = -1;
+    expect_ok(ncclCommUserRank(children[i], &value));
+    assert_int_equal(value, rank[i]);
+    expect_ok(ncclCommCount(children[i], &value));
+    assert_int_equal(value, count[i]);
+    expect_ok(ncclCommCuDevice(children[i], &value));
+    assert_int_equal(value, i);
+  }
+  close_all(4); /* children outlive the parent */
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, children[0], NULL));
+  for (int i = 0; i < 3; i++) expect_ok(ncclCommDestroy(children[i]));
+}
+
+static void test_shrink_and_revoke(void **state) {
+  (void)state;
+  ncclComm_t survivors[4] = {NULL, NULL, NULL, NULL};
+  int lost[] = {1}, beyond[] = {4}, value = -1;
+  open_all(4);
+  expect_error(ncclCommShrink(comms[0], NULL, 1, &survivors[0], NULL, 0), ncclInvalidArgument,
+               "ncclCommShrink", "empty");
+  expect_error(ncclCommShrink(comms[0], lost, 0, &survivors[0], NULL, 0), ncclInvalidArgument, "empty");
+  expect_error(ncclCommShrink(comms[1], lost, 1, &survivors[0], NULL, 0), ncclInvalidArgument,
+               "excludes itself");
+  expect_error(ncclCommShrink(comms[0], beyond, 1, &survivors[0], NULL, 0), ncclInvalidArgument,
+               "rank 4 of 4");
+  expect_error(ncclCommRevoke(comms[0], 3), ncclInvalidArgument, "ncclCommRevoke", "NCCL_REVOKE_DEFAULT");
+  expect_ok(ncclCommRevoke(comms[0], NCCL_REVOKE_DEFAULT));
+  expect_error(ncclCommRevoke(comms[0], NCCL_REVOKE_DEFAULT), ncclInvalidArgument, "before");
+  expect_error(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, comms[0], NULL), ncclInvalidUsage,
+               "ncclAllReduce", "revoked");
+  expect_error(ncclCommFinalize(comms[0]), ncclInvalidUsage, "ncclCommFinalize", "revoked");
+  expect_ok(ncclGroupStart());
+  for (int i = 0; i < 4; i++) {
+    if (i != 1) expect_ok(ncclCommShrink(comms[i], lost, 1, &survivors[i], NULL, NCCL_SHRINK_ABORT));
+  }
+  expect_ok(ncclGroupEnd());
+  for (int i = 0; i < 4; i++) {
+    if (i == 1) continue;
+    expect_ok(ncclCommUserRank(survivors[i], &value));
+    assert_int_equal(value, i == 0 ? 0 : i - 1);
+    expect_ok(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, survivors[i], NULL));
+    expect_ok(ncclCommDestroy(survivors[i]));
+  }
+  close_all(4);
+}
+
+/* ---- Ending ---- */
+
+static void test_end(void **state) {
+  (void)state;
+  expect_ok(ncclCommDestroy(NULL));
+  expect_ok(ncclCommAbort(NULL));
+  expect_ok(ncclCommFinalize(NULL));
+  open_all(2);
+  expect_ok(ncclCommFinalize(comms[0]));
+  expect_error(ncclCommFinalize(comms[0]), ncclInvalidArgument, "ncclCommFinalize", "finalized");
+  expect_error(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, comms[0], NULL), ncclInvalidArgument,
+               "finalized");
+  expect_ok(ncclGroupStart());
+  expect_ok(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, comms[1], NULL));
+  expect_error(ncclCommDestroy(comms[1]), ncclInvalidUsage, "ncclCommDestroy", "open");
+  expect_ok(ncclGroupEnd());
+  /* Device-side halves are closed when the last rank goes: a peer may still write to them. */
+  expect_ok(ncclCommDestroy(comms[0]));
+  assert_int_equal(fake.open_count, 2);
+  expect_ok(ncclCommDestroy(comms[1]));
+  assert_int_equal(fake.open_count, 0);
+}
+
+static void test_async_error(void **state) {
+  (void)state;
+  open_all(2);
+  fake.error = ncclInternalError;
+  assert_int_equal(async_error(comms[0]), ncclInternalError);
+  expect_error(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, comms[0], NULL), ncclInternalError,
+               "ncclAllReduce", "failed earlier");
+  assert_int_equal(ncclCommDestroy(comms[1]), ncclInternalError);
+  expect_ok(ncclCommAbort(comms[0]));
+}
+
+static void *destroy_body(void *argument) {
+  *(ncclResult_t *)argument = ncclCommDestroy(comms[0]);
+  return NULL;
+}
+
+/* Abort frees a thread that waits in destroy for a kernel that never ends. */
+static void test_abort_during_destroy(void **state) {
+  (void)state;
+  os_thread thread;
+  ncclResult_t result = ncclSuccess;
+  open_all(1);
+  fake.busy = true;
+  assert_true(os_thread_start(&thread, destroy_body, &result));
+  os_sleep_ms(50);
+  expect_ok(ncclCommAbort(comms[0]));
+  os_thread_join(thread);
+  assert_int_equal(result, ncclInvalidUsage);
+}
+
+/* ---- Allocation failures ---- */
+
+static ncclResult_t whole_life(void) {
+  ncclComm_t children[3] = {NULL, NULL, NULL};
+  ncclRedOp_t op;
+  double scalar = 2;
+  void *handle;
+  ncclResult_t result = ncclCommInitAll(comms, 3, NULL);
+  if (result != ncclSuccess) return result;
+  ncclGroupStart();
+  for (int i = 0; i < 3; i++) ncclAllReduce(buffer, buffer, 100, ncclInt, ncclSum, comms[i], NULL);
+  for (int i = 0; i < 3; i++) ncclAlltoAll(device_memory[0], device_memory[1], 10, ncclInt, comms[i], NULL);
+  result = ncclGroupEnd();
+  ncclGroupStart();
+  for (int i = 0; i < 3; i++) ncclCommSplit(comms[i], i % 2, 0, &children[i], NULL);
+  const ncclResult_t split = ncclGroupEnd();
+  if (result == ncclSuccess) result = split;
+  const ncclResult_t created =
+      ncclRedOpCreatePreMulSum(&op, &scalar, ncclDouble, ncclScalarHostImmediate, comms[0]);
+  if (result == ncclSuccess) result = created;
+  const ncclResult_t registered = ncclCommRegister(comms[1], buffer, 8, &handle);
+  if (result == ncclSuccess) result = registered;
+  for (int i = 0; i < 3; i++) ncclCommDestroy(children[i]);
+  for (int i = 0; i < 3; i++) ncclCommAbort(comms[i]);
+  return result;
+}
+
+static void test_allocation_failures(void **state) {
+  (void)state;
+  const uint64_t before = os_alloc_count();
+  assert_int_equal(whole_life(), ncclSuccess);
+  const uint64_t needed = os_alloc_count() - before;
+  assert_true(needed > 10);
+  for (uint64_t k = 1; k <= needed; k++) {
+    log_reset();
+    os_alloc_fail_at(k);
+    const ncclResult_t result = whole_life();
+    os_alloc_fail_at(0);
+    assert_int_equal(result, ncclSystemError);
+    assert_string_not_equal(ncclGetLastError(NULL), "");
+    assert_int_equal(os_alloc_live(), 0);
+    assert_int_equal(fake.open_count, 0);
+  }
+  assert_int_equal(whole_life(), ncclSuccess);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {TEST(test_library),
+                                     TEST(test_backend_fill),
+                                     TEST(test_unsupported),
+                                     TEST(test_init_arguments),
+                                     TEST(test_init_all),
+                                     TEST(test_init_threads),
+                                     TEST(test_init_disagreement),
+                                     TEST(test_init_shared_device),
+                                     TEST(test_config),
+                                     TEST(test_algo_list),
+                                     TEST(test_nonblocking),
+                                     TEST(test_nonblocking_abort),
+                                     TEST(test_nonblocking_timeout),
+                                     TEST(test_group_errors),
+                                     TEST(test_group_discards_communicators),
+                                     TEST(test_group_blocking_mix),
+                                     TEST(test_group_streams),
+                                     TEST(test_group_self),
+                                     TEST(test_group_simulate),
+                                     TEST(test_group_launch_failure),
+                                     TEST(test_arguments),
+                                     TEST(test_retyping),
+                                     TEST(test_connections),
+                                     TEST(test_operators),
+                                     TEST(test_check_pointers),
+                                     TEST(test_registration),
+                                     TEST(test_split),
+                                     TEST(test_shrink_and_revoke),
+                                     TEST(test_end),
+                                     TEST(test_async_error),
+                                     TEST(test_abort_during_destroy),
+                                     TEST(test_allocation_failures)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

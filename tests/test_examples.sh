@@ -1,0 +1,89 @@
+#!/bin/sh
+# test_examples.sh: every examples/*.c from outside: built as its user would build it, right in both modes
+# of the emulator, and in the guarded mode the same from run to run: one seed gives one trace, byte for
+# byte, wherever the system puts the program's memory and on however many cores its threads run. Prints one
+# `ok - ` or `not ok - ` line a check and fails when one did. Finds the library at ${BUILD:-build}.
+set -u
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${BUILD:-$here/../build}" && pwd) || exit 3
+export PKG_CONFIG_PATH="$build/lib/pkgconfig"
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# check STATUS DESCRIPTION: one line; on failure also what the last command said.
+check() {
+  if [ "$1" -eq 0 ]; then
+    echo "ok - $2"
+    return
+  fi
+  echo "not ok - $2"
+  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
+  failures=$((failures + 1))
+}
+
+# good COMMAND...: exit status 0 within a minute, and the last line is `ok`.
+good() {
+  timeout 60 "$@" >"$work/log" 2>&1 </dev/null
+  code=$?
+  [ "$code" -eq 0 ] && [ "$(tail -n 1 "$work/log")" = ok ] && return 0
+  echo "exit code $code: $*" >>"$work/log"
+  return 1
+}
+
+# traced NAME COMMAND...: a good run whose trace is $work/NAME.
+traced() {
+  trace="$work/$1"
+  shift
+  rm -f "$trace"
+  TUTTI_TRACE="$trace" good "$@"
+}
+
+# same NAME NAME: two traces, not empty (a header alone has 64 bytes), with the same bytes.
+same() {
+  [ "$(wc -c <"$work/$1")" -gt 64 ] && cmp "$work/$1" "$work/$2" >>"$work/log" 2>&1
+}
+
+# One seed, several runs: with the address space laid out anew or not at all, on one core or on all.
+check_repeats() {
+  program=$1
+  name=$2
+  export TUTTI_SEED=0x2a
+  traced first "$program" && traced second "$program" && same first second
+  check $? "$name: the same seed gives the same trace"
+  if setarch -R true 2>/dev/null; then
+    traced second setarch -R "$program" && same first second
+    check $? "$name: the trace does not depend on addresses"
+  else
+    echo "skip: $name: addresses always vary here: setarch -R is not allowed"
+  fi
+  traced second taskset -c "$core" "$program" && same first second
+  check $? "$name: the trace does not depend on the number of cores"
+  export TUTTI_SEED=43
+  traced second "$program" && ! cmp -s -i 64 "$work/first" "$work/second" # the header holds the seed itself
+  check $? "$name: another seed gives another trace"
+  unset TUTTI_SEED
+}
+
+# The first core that this process may use.
+core=$(taskset -cp $$ | sed -E 's/.*: *([0-9]+).*/\1/')
+for source in "$here"/../examples/*.c; do
+  name=$(basename "$source" .c)
+  program="$work/$name"
+  # Word splitting is wanted: pkg-config's answer is a list of flags.
+  # shellcheck disable=SC2046
+  cc -Wall -Wextra -Werror -o "$program" "$source" $(pkg-config --cflags --libs tutti-emu) >"$work/log" 2>&1
+  check $? "$name builds through pkg-config"
+  [ -x "$program" ] || continue
+  ! grep -qi tutti "$source"
+  check $? "$name names nothing of this library's own"
+  check_repeats "$program" "$name"
+  TUTTI_EMU=mode=threads good "$program"
+  check $? "$name: threads mode"
+  TUTTI_EMU=slots=2,chunk=64,channels=3,depth=2,lag=50 good "$program"
+  check $? "$name: small constants"
+done
+
+[ "$failures" -eq 0 ]

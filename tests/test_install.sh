@@ -1,0 +1,154 @@
+#!/bin/sh
+# test_install.sh: what a packager and a user of the installed library meet: `scons install` into a prefix
+# and into a DESTDIR, a program built with nothing but pkg-config from there and still right after the
+# prefix has moved, SONAME and symbols of the installed files, the size of the stripped library, and loading
+# it without linking: LD_PRELOAD and dlopen. Prints one `ok - ` or `not ok - ` line a check and fails when
+# one did.
+set -u
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE LD_LIBRARY_PATH LD_PRELOAD
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+prefix="$work/prefix"
+failures=0
+SIZE_MAX_BYTES=1048576
+
+# check STATUS DESCRIPTION: one line; on failure also what the last command said.
+check() {
+  if [ "$1" -eq 0 ]; then
+    echo "ok - $2"
+    return
+  fi
+  echo "not ok - $2"
+  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
+  failures=$((failures + 1))
+}
+
+# compile PROGRAM COMPILER: examples/init_all.c against the installed files alone.
+compile() {
+  # Word splitting is wanted: pkg-config's answer is a list of flags.
+  # shellcheck disable=SC2046,SC2086
+  $2 -o "$1" "$root/examples/init_all.c" $(PKG_CONFIG_PATH="$prefix/lib/pkgconfig" \
+    pkg-config --cflags --libs tutti-emu) >"$work/log" 2>&1
+}
+
+runs() {
+  timeout 60 "$@" >"$work/log" 2>&1 </dev/null && tail -n 1 "$work/log" | grep -qx ok
+}
+
+# exports LIBRARY PATTERN: every symbol that the library defines matches, and there are some.
+exports() {
+  nm -D --defined-only "$1" | awk '{print $NF}' | sed 's/@.*//' >"$work/symbols"
+  grep -vE "$2" "$work/symbols" >"$work/log"
+  [ -s "$work/symbols" ] && [ ! -s "$work/log" ]
+}
+
+# ---- installing
+(cd "$root" && scons -Q -s install PREFIX="$prefix") >"$work/log" 2>&1
+check $? "scons install PREFIX=..."
+for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/libnccl.so lib/libnccl.so.2 \
+  lib/libtutti-cudart.so lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc bin/tutti \
+  share/man/man1/tutti.1; do
+  [ -e "$prefix/$file" ] || echo "$file is missing"
+done >"$work/log"
+[ ! -s "$work/log" ]
+check $? "every installed file is there"
+(cd "$root" && scons -Q -s install DESTDIR="$work/stage" PREFIX=/opt/tutti) >"$work/log" 2>&1 &&
+  [ -e "$work/stage/opt/tutti/lib/libnccl.so.2" ]
+check $? "DESTDIR goes before PREFIX"
+! grep -rlF -e "$root" -e "$work" "$prefix/lib/pkgconfig" "$prefix/include" "$prefix/share" >"$work/log"
+check $? "no installed text names the build's place"
+
+# ---- building against it
+compile "$work/program" cc && runs "$work/program"
+check $? "a C program builds with pkg-config and runs"
+if command -v g++ >/dev/null; then
+  compile "$work/program_cxx" "g++ -x c++ -std=c++17" && runs "$work/program_cxx"
+  check $? "the same source as C++17"
+else
+  echo "skip: C++ against the installed headers: g++ is not installed"
+fi
+compile "$work/program_sanitized" "cc -fsanitize=undefined,address" && runs "$work/program_sanitized"
+check $? "a program with sanitizers of its own"
+ldd "$work/program" >"$work/log" && grep -q "libnccl.so.2 => $prefix/lib" "$work/log"
+check $? "the program finds the installed library without LD_LIBRARY_PATH"
+mv "$prefix" "$work/moved"
+runs env LD_LIBRARY_PATH="$work/moved/lib" "$work/program"
+check $? "the prefix may move: the program runs with LD_LIBRARY_PATH"
+prefix="$work/moved"
+compile "$work/program" cc && runs "$work/program"
+check $? "the prefix may move: pkg-config follows"
+"$prefix/bin/tutti" bench all_reduce --ranks 2 -e 64 -q >"$work/log" 2>&1
+check $? "the installed command runs"
+
+# ---- the files
+library="$prefix/lib/libnccl.so.2"
+readelf -dW "$library" >"$work/log" && grep -q 'SONAME.*\[libnccl.so.2\]' "$work/log" &&
+  ! grep -q RUNPATH "$work/log"
+check $? "SONAME is libnccl.so.2, and no path is built in"
+[ "$(readlink "$prefix/lib/libnccl.so")" != "" ] && [ "$(readlink "$library")" != "" ]
+check $? "libnccl.so and libnccl.so.2 are links"
+exports "$library" '^p?nccl[A-Z]|^tutti_'
+check $? "libnccl.so.2 exports nccl*, pnccl* and tutti_* alone"
+exports "$prefix/lib/libtutti-cudart.so" '^(__)?cuda'
+check $? "libtutti-cudart.so exports cuda* alone"
+strip -o "$work/stripped.so" "$library" >"$work/log" 2>&1
+size=$(wc -c <"$work/stripped.so")
+echo "$size bytes" >"$work/log"
+[ "$size" -gt 0 ] && [ "$size" -lt $SIZE_MAX_BYTES ]
+check $? "the stripped library is below 1 MiB"
+
+# ---- loading it without linking
+runs env LD_PRELOAD="$library" "$work/program"
+check $? "LD_PRELOAD"
+cat >"$work/load.py" <<'PYTHON'
+"""The library through dlopen alone, as frameworks load it: two ranks in one group, host memory from Python's
+view of the emulated runtime."""
+import ctypes, sys
+nccl = ctypes.CDLL(sys.argv[1])
+cuda = ctypes.CDLL(sys.argv[2])
+nccl.ncclGetErrorString.restype = nccl.ncclGetLastError.restype = ctypes.c_char_p
+COUNT, FLOAT, SUM, TO_DEVICE, TO_HOST = 1000, 7, 0, 1, 2
+
+
+def nccl_check(code):
+    assert code == 0, (nccl.ncclGetErrorString(code), nccl.ncclGetLastError(None))
+
+
+version = ctypes.c_int()
+nccl_check(nccl.ncclGetVersion(ctypes.byref(version)))
+assert version.value >= 22800, version
+comms = (ctypes.c_void_p * 2)()
+nccl_check(nccl.ncclCommInitAll(comms, 2, None))
+buffers = []
+size = ctypes.c_size_t(4 * COUNT)
+for rank in range(2):
+    assert cuda.cudaSetDevice(rank) == 0
+    pointer = ctypes.c_void_p()
+    assert cuda.cudaMalloc(ctypes.byref(pointer), size) == 0
+    values = (ctypes.c_float * COUNT)(*[i + rank for i in range(COUNT)])
+    assert cuda.cudaMemcpy(pointer, values, size, TO_DEVICE) == 0
+    buffers.append(pointer)
+nccl_check(nccl.ncclGroupStart())
+for rank in range(2):
+    nccl_check(nccl.ncclAllReduce(buffers[rank], buffers[rank], ctypes.c_size_t(COUNT), FLOAT, SUM,
+                                  ctypes.c_void_p(comms[rank]), None))
+nccl_check(nccl.ncclGroupEnd())
+for rank in range(2):
+    assert cuda.cudaSetDevice(rank) == 0 and cuda.cudaDeviceSynchronize() == 0
+    values = (ctypes.c_float * COUNT)()
+    assert cuda.cudaMemcpy(values, buffers[rank], size, TO_HOST) == 0
+    assert list(values) == [2.0 * i + 1 for i in range(COUNT)]
+    nccl_check(nccl.ncclCommDestroy(ctypes.c_void_p(comms[rank])))
+print('ok')
+PYTHON
+if command -v python3 >/dev/null; then
+  runs python3 "$work/load.py" "$library" "$prefix/lib/libtutti-cudart.so"
+  check $? "python3 loads the library with ctypes and sums over two ranks"
+else
+  echo "skip: loading with ctypes: python3 is not installed"
+fi
+
+[ "$failures" -eq 0 ]
