@@ -40,7 +40,7 @@ ARROWS = (
      'lib/core/plan.h lib/trace/ lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
      '*'),
     ('examples/', 'public', '*'),
-    ('tests/', 'lib/ sim/', '*'),
+    ('tests/', 'lib/ sim/ public', '*'),
 )
 
 # Inside lib/core includes go down, from the calls to what they rest on: no lower one includes an upper one.

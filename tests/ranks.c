@@ -103,7 +103,8 @@ static double value_load(uint8_t dtype, const uint8_t *at) {
 /* guard | in | guard | out | guard; in place, the larger one holds the other at the rank's own block. */
 static bool rank_prepare(const struct ranks *ranks, struct call *call, uint32_t rank) {
   const size_t unit = kernel_type_bytes(call->dtype), block_bytes = call->count * unit;
-  const size_t in_bytes = blocks_in(ranks, call) * block_bytes, out_bytes = blocks_out(ranks, call) * block_bytes;
+  const size_t in_bytes = blocks_in(ranks, call) * block_bytes;
+  const size_t out_bytes = blocks_out(ranks, call) * block_bytes;
   const size_t bytes = in_bytes + out_bytes + 3 * GUARD_BYTES;
   uint8_t *memory = (uint8_t *)malloc(bytes);
   call->memory[rank] = memory;
@@ -112,7 +113,8 @@ static bool rank_prepare(const struct ranks *ranks, struct call *call, uint32_t 
   call->in[rank] = memory + GUARD_BYTES;
   call->out[rank] = call->in[rank] + in_bytes + GUARD_BYTES;
   if (call->in_place && call->func == FUNC_ALL_GATHER) call->in[rank] = call->out[rank] + rank * block_bytes;
-  else if (call->in_place && call->func == FUNC_REDUCE_SCATTER) call->out[rank] = call->in[rank] + rank * block_bytes;
+  else if (call->in_place && call->func == FUNC_REDUCE_SCATTER)
+    call->out[rank] = call->in[rank] + rank * block_bytes;
   else if (call->in_place) call->out[rank] = call->in[rank];
   memset(call->out[rank], STALE_BYTE, out_bytes);
   for (size_t i = 0; i < in_bytes / unit; i++)
@@ -137,8 +139,8 @@ void call_free(struct call *call) {
 
 static uint32_t ops_of_call(const struct ranks *ranks, uint32_t rank, const struct call *call, size_t count,
                             struct plan_op ops[2]) {
-  const struct plan_op op = {call->func, call->dtype, OP_SUM, call->root, count, call->in[rank], call->out[rank], 0,
-                             call->sequence};
+  const struct plan_op op = {call->func, call->dtype, OP_SUM, call->root, count, call->in[rank],
+                             call->out[rank], 0, call->sequence};
   ops[0] = ops[1] = op;
   if (call->func != FUNC_SEND_RECV) return 1;
   ops[0].func = FUNC_SEND;
@@ -216,9 +218,10 @@ static bool rank_check(const struct ranks *ranks, const struct call *call, uint3
     const double found = value_load(call->dtype, call->out[rank] + i * unit);
     const double wanted = expected_of(ranks, call, rank, i);
     if (found == wanted) continue;
-    snprintf(text, RANKS_TEXT_BYTES, "call %u (%s, protocol %u, %s, count %zu): rank %u element %zu is %g, not %g",
-             (unsigned)call->sequence, emu_func_name(call->func), call->proto, kernel_type_name(call->dtype), call->count,
-             rank, i, found, wanted);
+    snprintf(text, RANKS_TEXT_BYTES,
+             "call %u (%s, protocol %u, %s, count %zu): rank %u element %zu is %g, not %g",
+             (unsigned)call->sequence, emu_func_name(call->func), call->proto, kernel_type_name(call->dtype),
+             call->count, rank, i, found, wanted);
     return false;
   }
   if (guards_stand(ranks, call, rank)) return true;

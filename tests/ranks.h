@@ -1,8 +1,8 @@
-/* ranks.h: the ranks of one communicator without the API: opened on the emulator's table, connected for every
- * protocol, driven plan by plan. What a test calls is a struct call: operation, protocol, type, count and the
- * memory of all ranks. Inputs are a function of (rank, index, number of the call), small enough for every
- * type to hold their sums, and each buffer stands between guard bytes. Knows no collective but the ring's and
- * a send to the next rank. */
+/* ranks.h: the ranks of one communicator without the API: opened on the emulator's table, connected for
+ * every protocol, driven plan by plan. What a test calls is a struct call: operation, protocol, type, count
+ * and the memory of all ranks. Inputs are a function of (rank, index, number of the call), small enough for
+ * every type to hold their sums, and each buffer stands between guard bytes. Knows no collective but the
+ * ring's and a send to the next rank. */
 #ifndef TUTTI_TESTS_RANKS_H
 #define TUTTI_TESTS_RANKS_H
 
@@ -21,8 +21,8 @@ struct ranks {
   uint64_t sequence;          /* calls prepared so far */
 };
 
-/* One operation on all ranks. func: BROADCAST..ALL_REDUCE, or SEND_RECV: to the next rank of the ring and from
- * the one before. */
+/* One operation on all ranks. func: BROADCAST..ALL_REDUCE, or SEND_RECV: to the next rank of the ring and
+ * from the one before. */
 struct call {
   uint8_t func, proto, dtype;
   bool in_place;              /* not for SEND_RECV */

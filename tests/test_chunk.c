@@ -97,6 +97,19 @@ static void test_split_exhaustive(void **state) {
       }
 }
 
+/* Eight tasks of one cell each share four channels in pairs; a ninth finds no room and goes on the last channel too. */
+static void test_split_pairs(void **state) {
+  struct chunk_cursor cursor = cursor_begin(8 * 32768, 4);
+  (void)state;
+  for (uint32_t i = 0; i < 9; i++) {
+    const struct chunk_split split = chunk_split_next(&cursor, 4096, 4, 2);
+    assert_int_equal(split.channel_low, i < 8 ? i / 2 : 3);
+    assert_int_equal(split.channel_high, split.channel_low);
+    assert_int_equal(split.count_low, 4096);
+    assert_int_equal(cursor.used_bytes, i < 8 ? (i % 2 + 1) * 32768 : 3 * 32768);
+  }
+}
+
 static void test_split_counts_one_by_one(void **state) {
   (void)state;
   for (size_t count = 1; count <= 40000; count += count < 9000 ? 1 : 7)
@@ -199,6 +212,7 @@ static void test_all_reduce_64_mib(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_split_golden), cmocka_unit_test(test_split_exhaustive),
+    cmocka_unit_test(test_split_pairs),
     cmocka_unit_test(test_split_counts_one_by_one), cmocka_unit_test(test_loops), cmocka_unit_test(test_steps_of_slots),
     cmocka_unit_test(test_slices), cmocka_unit_test(test_all_reduce_64_mib)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 """The planted bugs. Each is one replacement in one shared header, and the net that must catch it.
 
-`find` must occur exactly once in `file` (runs of blanks and line ends count as one blank); `replace` takes its
-place. `shows` is the first word of mutant_run's verdict (invariant, deadlock, mismatch, data), or tsan: a
-data race that ThreadSanitizer reports in threads mode. `says` is a text that the verdict must hold, so that
-a bug is caught for its own reason. `run` is a scenario: mutant_run's arguments and TUTTI_EMU."""
+`find` must occur exactly once in `file` (runs of blanks and line ends count as one blank); `replace` takes
+its place. `shows` is the first word of mutant_run's verdict (invariant, deadlock, mismatch, data), or tsan:
+a data race that ThreadSanitizer reports in threads mode. `says` is a text that the verdict must hold, so
+that a bug is caught for its own reason. `run` is a scenario: mutant_run's arguments and TUTTI_EMU."""
 from collections import namedtuple
 
 Scenario = namedtuple('Scenario', 'emu seeds ranks calls functions protocols counts type_bytes')
@@ -24,6 +24,7 @@ PRIM = 'lib/backends/emu/prim_impl.h'
 SLOTS = scenario('slots=2,chunk=64,channels=1,direct=0')
 LATE = scenario('slots=2,chunk=64,channels=1,direct=0,lag=50')
 DEEP = scenario('slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50')
+CROWDED = scenario('slots=8,chunk=16,channels=1,direct=0,depth=4,lag=80', functions='broadcast', counts='256')
 DIRECT = scenario('slots=4,chunk=64,channels=1,direct=1', counts='128')
 SHORT = scenario('slots=4,chunk=64,channels=1,direct=0', counts='3,48')
 LL = scenario('slots=2,chunk=64,channels=1', protocols='ll')
@@ -40,13 +41,16 @@ WRAP = scenario('slots=4,chunk=64,channels=1,span=1,flag_bits=5', functions='all
 WRAP128 = scenario('slots=4,chunk=960,channels=1,span=1,flag_bits=5', functions='all_gather',
                    protocols='ll128', counts=','.join(['240'] + ['1'] * 31), ranks=2, calls=128)
 THREADS = scenario('mode=threads,slots=2,chunk=64,channels=1,direct=0', counts='480', ranks=2, seeds=3)
+# Long slices, so that the reader is seen at it while the writer still writes.
+THREADS_LONG = scenario('mode=threads,slots=2,chunk=4096,channels=1,direct=0', counts='20000', ranks=2,
+                        calls=40, seeds=3)
 THREADS_LL128 = THREADS._replace(protocols='ll128')
 
 MUTANTS = [
     # ---- waiting
     Mutant('sender_ignores_a_full_fifo', FIFO,
-           'link->cached = prim_load_acquire(&link->fifo->head); return link->cached + link->slots >=',
-           'link->cached = prim_load_acquire(&link->fifo->head); return true || link->cached + link->slots >=',
+           'link->cached = prim_load_acquire(&link->fifo->head); return link->cached',
+           'link->cached = prim_load_acquire(&link->fifo->head); return true || link->cached',
            'invariant', 'the sender writes a slot that is not free', SLOTS),
     Mutant('sender_of_lines_ignores_a_full_fifo', LINES,
            '!link_has_slots(&lane->send[i], 1)', 'false',
@@ -60,11 +64,9 @@ MUTANTS = [
            'link->cached = prim_load_acquire(&link->fifo->tail); return true ||',
            'invariant', 'the receiver reads a slot that was not announced', SLOTS),
     Mutant('empty_slice_does_not_wait', SIMPLE,
-           'const uint32_t steps = lane->work->slice_steps; for (uint32_t i = 0; i < lane->work->recv_count; i++)'
-           ' if (((step->recv_links >> i) & 1) != 0 && !link_has_data',
-           'const uint32_t steps = lane->work->slice_steps; if (step->count == 0) return true;'
-           ' for (uint32_t i = 0; i < lane->work->recv_count; i++)'
-           ' if (((step->recv_links >> i) & 1) != 0 && !link_has_data',
+           'const struct step *step = &lane->step; const uint32_t steps = lane->work->slice_steps;',
+           'const struct step *step = &lane->step; const uint32_t steps = lane->work->slice_steps;'
+           ' if (step->count == 0) return true;',
            'invariant', 'slot', SHORT),
 
     # ---- posting
@@ -99,11 +101,9 @@ MUTANTS = [
            'prim_store_release(&link->fifo->head, link->posted);', '',
            'invariant', 'head is not the number of steps that were freed', LL),
     Mutant('empty_slice_does_not_post', SIMPLE,
-           'const uint32_t steps = lane->work->slice_steps; for (uint32_t i = 0; i < lane->work->recv_count; i++) {'
-           ' if (((flight->recv_links',
-           'const uint32_t steps = lane->work->slice_steps;'
-           ' if (flight->bytes == 0) { lane->posted += 1; return; }'
-           ' for (uint32_t i = 0; i < lane->work->recv_count; i++) { if (((flight->recv_links',
+           'const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];',
+           'const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];'
+           ' if (flight->bytes == 0) { lane->posted += 1; return; }',
            'invariant', 'is not the number of steps', SHORT),
     Mutant('sender_forgets_the_size', SIMPLE,
            'link->fifo->sizes[link->slot_index] = flight->bytes;', '',
@@ -120,9 +120,8 @@ MUTANTS = [
            'prim_move_finish(prim, &lane->flights[lane->finished % LANE_DEPTH_MAX].move);', '(void)prim;',
            'data', 'all_reduce', DEEP),
     Mutant('one_slice_too_many_in_flight', SIMPLE,
-           'if (lane->begun - lane->posted < lane->depth) {', 'if (lane->begun - lane->posted <= lane->depth) {',
-           'data', 'broadcast',
-           scenario('slots=8,chunk=16,channels=1,direct=0,depth=4,lag=80', functions='broadcast', counts='256')),
+           'lane->begun - lane->posted < lane->depth', 'lane->begun - lane->posted <= lane->depth',
+           'data', 'broadcast', CROWDED),
     Mutant('slice_reads_and_writes_at_the_chunk', SIMPLE,
            'simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset + offset));',
            'simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset));',
@@ -164,7 +163,7 @@ MUTANTS = [
            'data', 'protocol 0', WRAP),
 
     # ---- between operations
-    # The first post after the rounding compares the counter, so neither gets as far as its deadlock or overrun.
+    # The first post after the rounding compares the counter: neither gets as far as its deadlock or overrun.
     Mutant('rounded_head_not_published', LANE,
            'if (link->step != link->fifo->recv_step) prim_store_release(&link->fifo->head, link->step);', '',
            'invariant', 'head is not the number of steps that were freed', ROUNDING),
@@ -172,6 +171,10 @@ MUTANTS = [
            'prim_store_release(&link->fifo->head, link->step); }',
            'prim_store_release(&link->fifo->head, link->step + work->chunk_steps); }',
            'invariant', 'head is not the number of steps that were freed', ROUNDING),
+    Mutant('nobody_rounds', FIFO,
+           'link->step = (saved_step + chunk_steps - 1) / chunk_steps * chunk_steps;',
+           'link->step = saved_step + 0 * chunk_steps;',
+           'invariant', 'a slice runs over the end of the slots', ROUNDING),
     Mutant('sender_does_not_round', LANE,
            'link_open(&lane->send[i], lane->send[i].fifo->send_step, work->chunk_steps);',
            'link_open(&lane->send[i], lane->send[i].fifo->send_step, 1);',
@@ -230,7 +233,7 @@ MUTANTS = [
            'link->fifo->sizes[link->slot_index] = flight->bytes;',
            'link->fifo->sizes[link->slot_index] = flight->bytes;'
            ' prim_store_release(&link->fifo->tail, link->step + lane->work->slice_steps);',
-           'tsan', 'data race', THREADS),
+           'tsan', 'data race', THREADS_LONG),
     Mutant('ll128_flag_stored_before_the_data', PRIM,
            'memcpy(words, fragment->data + (size_t)i * 120, 120); prim_store_release(&words[15], flag);',
            'prim_store_release(&words[15], flag); memcpy(words, fragment->data + (size_t)i * 120, 120);',

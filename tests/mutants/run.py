@@ -28,7 +28,7 @@ RUN_SECONDS = 60    # a mutant that does not end by then is not caught
 
 # The emulator, plans and what they rest on: no API, no runtime.
 SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan.c', 'lib/core/tune.c',
-           'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutants/mutant_run.c']
+           'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
 
 
 def sources():
@@ -101,8 +101,8 @@ def run_program(program, run):
     env.update(TUTTI_EMU=run.emu, TUTTI_STALL_SECONDS='2', TSAN_OPTIONS='halt_on_error=1:exitcode=66')
     arguments = [1, run.seeds, run.ranks, run.calls, run.functions, run.protocols, run.counts, run.type_bytes]
     try:
-        done = subprocess.run([program] + [str(argument) for argument in arguments], env=env, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=RUN_SECONDS)
+        done = subprocess.run([program] + [str(argument) for argument in arguments], env=env,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=RUN_SECONDS)
     except subprocess.TimeoutExpired:
         return 'hang', 'no end after %d s' % RUN_SECONDS
     output = done.stdout.decode(errors='replace').strip()
@@ -129,14 +129,15 @@ def try_mutant(mutant, bases, folder):
         seed = re.search(r'seed (\d+)', output)
         where = ' at seed ' + seed.group(1) if seed and kind != 'tsan' else ''
         return True, 'mutant %s: caught by %s%s (%s)' % (mutant.name, kind, where, one_line(output))
-    return False, 'mutant %s: expected %s with "%s", found %s: %s' % (mutant.name, mutant.shows, mutant.says, kind,
-                                                                      one_line(output, 600))
+    return False, 'mutant %s: expected %s with "%s", found %s: %s' % (
+        mutant.name, mutant.shows, mutant.says, kind, one_line(output, 600))
 
 
 def try_scenario(run, program):
     kind, output = run_program(program, run)
     text = '%s %s counts %s, %s, %d seeds' % (run.functions, run.protocols, run.counts[:12], run.emu, run.seeds)
-    return kind == 'passed', 'no bug planted: %s%s' % (text, '' if kind == 'passed' else ': ' + one_line(output, 600))
+    good = kind == 'passed'
+    return good, 'no bug planted: %s%s' % (text, '' if good else ': ' + one_line(output, 600))
 
 
 def report(jobs):
@@ -149,7 +150,8 @@ def report(jobs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--build', default=os.path.join(ROOT, 'build'))
     parser.add_argument('names', nargs='*', metavar='NAME', help='mutants of planted.py')
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-/* capture.c: stream captures: work enqueued on a capturing stream becomes a node of a graph, which depends on what that
- * stream had reached; an event recorded in a capture and waited for by another stream draws that stream in.
- * Promises: the error codes, and which of them invalidate the capture, are those of CUDA 13 on a real device.
- * Knows nothing of how graphs run. Everything locked. */
+/* capture.c: stream captures: work enqueued on a capturing stream becomes a node of a graph, which depends
+ * on what that stream had reached; an event recorded in a capture and waited for by another stream draws
+ * that stream in. Promises: the error codes, and which of them invalidate the capture, are those of CUDA
+ * 13 on a real device. Knows nothing of how graphs run. Everything locked. */
 #include "backends/emu/stream_impl.h"
 
 struct emu_capture {
@@ -73,7 +73,8 @@ int emu_capture_begin(struct emu_stream *stream, int mode) {
   return 0;
 }
 
-/* Nodes of a capture depend on earlier ones only, so one pass from the newest to the oldest finds all ancestors. */
+/* Nodes of a capture depend on earlier ones only, so one pass from the newest to the oldest finds all
+ * ancestors. */
 static void mark_ancestors(struct emu_graph *graph, const struct node_list *of) {
   for (uint32_t i = 0; i < graph->nodes.count; i++) graph->nodes.items[i]->marked = false;
   for (uint32_t i = 0; i < of->count; i++) of->items[i]->marked = true;
@@ -106,7 +107,8 @@ int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph) {
   if (capture->origin != stream) return capture_spoil(capture, cudaErrorStreamCaptureUnmatched);
   bool same_thread = pthread_equal(capture->thread, pthread_self()) != 0;
   int error = 0;
-  if (capture->mode != cudaStreamCaptureModeRelaxed && !same_thread) error = cudaErrorStreamCaptureWrongThread;
+  if (capture->mode != cudaStreamCaptureModeRelaxed && !same_thread)
+    error = cudaErrorStreamCaptureWrongThread;
   else if (capture->spoiled) error = cudaErrorStreamCaptureInvalidated;
   else if (!capture_joined(capture)) error = cudaErrorStreamCaptureUnjoined;
   if (error == 0) {
@@ -120,7 +122,8 @@ int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph) {
 
 static int frontier_set(struct emu_stream *stream, struct graph_node *node) {
   node_list_clear(&stream->frontier);
-  return node_list_add(&stream->frontier, node) ? 0 : capture_spoil(stream->capture, cudaErrorMemoryAllocation);
+  return node_list_add(&stream->frontier, node) ? 0
+                                                : capture_spoil(stream->capture, cudaErrorMemoryAllocation);
 }
 
 int emu_capture_work(struct emu_stream *stream, const struct emu_work *work) {
@@ -134,7 +137,8 @@ int emu_capture_work(struct emu_stream *stream, const struct emu_work *work) {
 int emu_capture_record(struct emu_stream *stream, struct emu_event *event) {
   struct emu_capture *capture = stream->capture;
   if (capture->spoiled) return cudaErrorStreamCaptureInvalidated;
-  if (!node_list_copy(&event->nodes, &stream->frontier)) return capture_spoil(capture, cudaErrorMemoryAllocation);
+  if (!node_list_copy(&event->nodes, &stream->frontier))
+    return capture_spoil(capture, cudaErrorMemoryAllocation);
   stream_point_drop(event->point);
   event->point = NULL;
   event->capture_id = capture->id;
@@ -153,7 +157,8 @@ static int frontier_join(struct emu_stream *stream, const struct node_list *node
 int emu_capture_wait(struct emu_stream *stream, struct emu_event *event) {
   struct emu_capture *own = stream->capture;
   if (own != NULL && own->spoiled) return cudaErrorStreamCaptureInvalidated;
-  if (event->capture_id == 0) return event->point == NULL ? 0 : capture_spoil(own, cudaErrorStreamCaptureIsolation);
+  if (event->capture_id == 0)
+    return event->point == NULL ? 0 : capture_spoil(own, cudaErrorStreamCaptureIsolation);
   struct emu_capture *other = capture_find(event->capture_id);
   if (other == NULL) return cudaErrorInvalidValue;
   if (other->spoiled) return cudaErrorStreamCaptureInvalidated;
@@ -177,7 +182,8 @@ int emu_capture_event_spoil(const struct emu_event *event) {
 }
 
 static bool capture_forbids(const struct emu_capture *capture) {
-  if (thread_mode == cudaStreamCaptureModeRelaxed || capture->mode == cudaStreamCaptureModeRelaxed) return false;
+  if (thread_mode == cudaStreamCaptureModeRelaxed || capture->mode == cudaStreamCaptureModeRelaxed)
+    return false;
   if (pthread_equal(capture->thread, pthread_self())) return true;
   return thread_mode == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal;
 }
@@ -193,7 +199,8 @@ int emu_capture_unsafe_call(void) {
 static int spoil_on_device(uint32_t device_index, bool blocking_only, int error) {
   int result = 0;
   if (captures == NULL) return 0;
-  for (struct emu_stream *stream = emu_device(device_index)->streams; stream != NULL; stream = stream->next_on_device) {
+  for (struct emu_stream *stream = emu_device(device_index)->streams; stream != NULL;
+       stream = stream->next_on_device) {
     if (stream->capture == NULL || (blocking_only && !stream->blocking)) continue;
     result = capture_spoil(stream->capture, error);
   }
@@ -205,7 +212,8 @@ int emu_capture_legacy_use(uint32_t device_index) {
 }
 
 bool emu_capture_touches_legacy(uint32_t device_index) {
-  for (const struct emu_stream *stream = emu_device_streams(device_index); stream != NULL; stream = stream->next_on_device) {
+  for (const struct emu_stream *stream = emu_device_streams(device_index); stream != NULL;
+       stream = stream->next_on_device) {
     if (stream->capture != NULL && stream->blocking) return true;
   }
   return false;

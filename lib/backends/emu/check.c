@@ -39,6 +39,8 @@ void emu_check_open(struct emu_lane *emu) {
 static const char *begin_send(struct emu_conn *conn, uint64_t step, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
   if (step != shadow->writing) return check_failed(conn, step, "the sender skips a step, or writes one twice");
+  if (step % conn->slots + steps > conn->slots)
+    return check_failed(conn, step, "a slice runs over the end of the slots");
   shadow->writing = step + steps;
   if (shadow->writing > shadow->freed + conn->slots) return check_failed(conn, step, "the sender writes a slot that is not free");
   return NULL;

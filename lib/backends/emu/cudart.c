@@ -1,5 +1,6 @@
-/* cudart.c: libtutti-cudart.so: each function of the CUDA runtime hands its arguments to the library that keeps the state.
- * Knows nothing else, so that a program which is linked to the emulated runtime sees the same world as NCCL's calls do. */
+/* cudart.c: libtutti-cudart.so: each function of the CUDA runtime hands its arguments to the library that
+ * keeps the state. Knows nothing else, so that a program which is linked to the emulated runtime sees the
+ * same world as NCCL's calls do. */
 #include "backends/emu/cudart.h"
 
 /* The name in parentheses is never taken for one of the header's macros that count arguments. */

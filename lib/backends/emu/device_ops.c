@@ -33,7 +33,7 @@ static ncclResult_t emu_device_info(uint32_t device_index, struct device_info *i
                     device_index, device_index + 1);
   memset(info, 0, sizeof *info);
   snprintf(info->name, sizeof info->name, "tutti emulated GPU");
-  snprintf(info->bus_id, sizeof info->bus_id, "0000:%02x:00.0", 1 + (device_index & 0xfe));
+  emu_device_bus_id(device_index, info->bus_id, sizeof info->bus_id);
   info->capability = 90;
   info->memory_bytes = EMU_DEVICE_MEMORY_BYTES;
   return ncclSuccess;

@@ -1,6 +1,7 @@
-/* graph.c: graphs as lists of nodes with dependencies, their instances, and the launch of an instance on a stream.
- * Promises: an instance is a copy, so that the graph may change or go; it lives until its last launch has ended; launches of
- * one instance do not overlap. Knows nothing of how nodes are scheduled (graph_run.c). Everything locked. */
+/* graph.c: graphs as lists of nodes with dependencies, their instances, and the launch of an instance on a
+ * stream. Promises: an instance is a copy, so that the graph may change or go; it lives until its last
+ * launch has ended; launches of one instance do not overlap. Knows nothing of how nodes are scheduled
+ * (graph_run.c). Everything locked. */
 #include "backends/emu/stream_impl.h"
 
 #include <string.h>
@@ -165,9 +166,10 @@ void emu_graph_exec_drop(struct emu_graph_exec *exec) {
 
 /* ---- launches ---- */
 
-/* What the i-th node of an instance depends on, as nodes of the graph into which `copies` were made so far. */
-static bool copied_dependencies(const struct emu_graph_exec *exec, uint32_t node_index, const struct node_list *copies,
-                                struct node_list *dependencies) {
+/* What the i-th node of an instance depends on, as nodes of the graph into which `copies` were made so
+ * far. */
+static bool copied_dependencies(const struct emu_graph_exec *exec, uint32_t node_index,
+                                const struct node_list *copies, struct node_list *dependencies) {
   for (uint32_t i = 0; i < copies->count; i++) {
     const struct exec_node *before = &exec->nodes[i];
     for (uint32_t k = 0; k < before->dependent_count; k++) {

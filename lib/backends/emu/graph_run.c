@@ -1,7 +1,7 @@
-/* graph_run.c: one launch of a graph. A node is ready when all that it depends on has ended; all ready nodes run at once, as
- * the ranks of a collective, captured on several devices, must. In guarded mode each ready node is an actor of its own; in
- * threads mode one chain of nodes stays on the stream's thread and every further ready node gets a worker.
- * Everything locked, except where a node's work says otherwise. */
+/* graph_run.c: one launch of a graph. A node is ready when all that it depends on has ended; all ready
+ * nodes run at once, as the ranks of a collective, captured on several devices, must. In guarded mode each
+ * ready node is an actor of its own; in threads mode one chain of nodes stays on the stream's thread and
+ * every further ready node gets a worker. Everything locked, except where a node's work says otherwise. */
 #include "backends/emu/stream_impl.h"
 
 struct node_run {
@@ -33,7 +33,8 @@ static void node_retire(struct node_run *node) {
   node->turn.run = NULL;
 }
 
-/* The node is over: gives the ready ones among those that waited for it to `ready`. True when it was the last. */
+/* The node is over: gives the ready ones among those that waited for it to `ready`. True when it was the
+ * last. */
 static bool node_ended(struct node_run *node, int error, void (*ready)(struct node_run *node, void *argument),
                        void *argument) {
   struct emu_graph_run *run = node->owner;
@@ -186,8 +187,8 @@ static void *worker_body(void *argument) {
   return NULL;
 }
 
-/* Without a thread the node stays queued until a worker is free, which may be too late for a collective: nothing better is
- * left to do when the system gives no more threads. */
+/* Without a thread the node stays queued until a worker is free, which may be too late for a collective:
+ * nothing better is left to do when the system gives no more threads. */
 static void worker_start(void) {
   struct worker *worker = (struct worker *)os_alloc(sizeof *worker);
   if (worker == NULL) return;
@@ -259,8 +260,9 @@ static void node_init(struct emu_graph_run *run, uint32_t node_index) {
   node->node_index = node_index;
   node->waiting_for = run->exec->nodes[node_index].dependency_count;
   node->turn.actor = &node->actor;
-  emu_actor_init(&node->actor, &node_actor_ops,
-                 emu_key(EMU_KEY_STREAM, stream->device_index, stream->stream_index, (uint64_t)node_index + 1));
+  emu_actor_init(
+      &node->actor, &node_actor_ops,
+      emu_key(EMU_KEY_STREAM, stream->device_index, stream->stream_index, (uint64_t)node_index + 1));
 }
 
 int emu_graph_run_new(struct emu_graph_exec *exec, struct emu_stream *stream, struct emu_graph_run **result) {

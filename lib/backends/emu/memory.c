@@ -1,7 +1,7 @@
-/* memory.c: emulated device, managed and pinned memory: zeroed pages of the process, remembered by address so that pointers
- * can be queried, copies checked against the end of their allocation, and double frees named. Promises: a freed allocation is
- * never found again; the table has a lock of its own, so that these calls may be made inside and outside of the world.
- * Knows nothing of streams: whoever frees waits first. */
+/* memory.c: emulated device, managed and pinned memory: zeroed pages of the process, remembered by address
+ * so that pointers can be queried, copies checked against the end of their allocation, and double frees
+ * named. Promises: a freed allocation is never found again; the table has a lock of its own, so that these
+ * calls may be made inside and outside of the world. Knows nothing of streams: whoever frees waits first. */
 #include "backends/emu/memory_impl.h"
 
 #include <string.h>
@@ -102,10 +102,12 @@ static void record_remove(struct record *record) {
 }
 
 static int out_of_memory(uint32_t device_index, size_t bytes) {
-  log_warn("emulated device %u: cannot allocate %zu bytes, %llu of %llu are in use; free something, or use smaller buffers",
-           device_index, bytes,
-           (unsigned long long)(device_index < memory.used_count ? memory.used[device_index] : 0),
-           (unsigned long long)EMU_DEVICE_MEMORY_BYTES);
+  log_warn(
+      "emulated device %u: cannot allocate %zu bytes, %llu of %llu are in use; free something, or use "
+      "smaller buffers",
+      device_index, bytes,
+      (unsigned long long)(device_index < memory.used_count ? memory.used[device_index] : 0),
+      (unsigned long long)EMU_DEVICE_MEMORY_BYTES);
   return ERROR_MEMORY;
 }
 
@@ -127,8 +129,8 @@ static int create_locked(const struct record *model, void **pointer) {
   return 0;
 }
 
-int emu_memory_create(uint32_t device_index, size_t bytes, enum emu_memory_kind kind, enum emu_memory_origin origin,
-                      unsigned flags, void **pointer) {
+int emu_memory_create(uint32_t device_index, size_t bytes, enum emu_memory_kind kind,
+                      enum emu_memory_origin origin, unsigned flags, void **pointer) {
   struct record model = {{NULL, bytes, device_index, (int)kind}, origin, flags};
   if (bytes == 0 || bytes > EMU_DEVICE_MEMORY_BYTES) {
     if (bytes != 0) return out_of_memory(device_index, bytes);
@@ -194,10 +196,13 @@ int emu_memory_release(void *pointer, enum emu_memory_origin origin) {
 }
 
 int emu_memory_alloc(uint32_t device_index, size_t bytes, void **pointer) {
-  return emu_memory_create(device_index, bytes == 0 ? 1 : bytes, EMU_MEMORY_DEVICE, EMU_ORIGIN_INTERNAL, 0, pointer);
+  return emu_memory_create(device_index, bytes == 0 ? 1 : bytes, EMU_MEMORY_DEVICE, EMU_ORIGIN_INTERNAL, 0,
+                           pointer);
 }
 
-int emu_memory_free(void *pointer) { return pointer == NULL ? 0 : emu_memory_release(pointer, EMU_ORIGIN_INTERNAL); }
+int emu_memory_free(void *pointer) {
+  return pointer == NULL ? 0 : emu_memory_release(pointer, EMU_ORIGIN_INTERNAL);
+}
 
 static int register_locked(const struct record *record) {
   const char *base = (const char *)record->allocation.base;
@@ -249,8 +254,10 @@ int emu_memory_bounds(const void *pointer, size_t bytes, const char *what) {
   if (bytes == 0 || !emu_memory_find(pointer, &allocation)) return 0;
   size_t left = (size_t)((uintptr_t)allocation.base + allocation.bytes - (uintptr_t)pointer);
   if (bytes <= left) return 0;
-  log_warn("%s of %zu bytes at %p runs %zu bytes past the end of the allocation of %zu bytes at %p on device %u; check the size",
-           what, bytes, pointer, bytes - left, allocation.bytes, allocation.base, allocation.device_index);
+  log_warn(
+      "%s of %zu bytes at %p runs %zu bytes past the end of the allocation of %zu bytes at %p on device %u; "
+      "check the size",
+      what, bytes, pointer, bytes - left, allocation.bytes, allocation.base, allocation.device_index);
   return ERROR_INVALID_VALUE;
 }
 
@@ -259,7 +266,8 @@ void emu_memory_reset(uint32_t device_index) {
   for (size_t i = memory.count; i-- > 0;) {
     struct record *record = &memory.records[i];
     if (record->allocation.device_index != device_index || record->origin == EMU_ORIGIN_INTERNAL) continue;
-    if (record->origin != EMU_ORIGIN_REGISTERED) os_pages_unmap(record->allocation.base, record->allocation.bytes);
+    if (record->origin != EMU_ORIGIN_REGISTERED)
+      os_pages_unmap(record->allocation.base, record->allocation.bytes);
     freed_note(record->allocation.base);
     record_remove(record);
     if (memory.count == 0) break;

@@ -1,5 +1,6 @@
-/* runtime_device.c: the emulated runtime's device functions. The emulated GPU describes itself with the sizes of a Hopper
- * data-center GPU, so that programs which size their work by them take the paths they take on one. */
+/* runtime_device.c: the emulated runtime's device functions. The emulated GPU describes itself with the
+ * sizes of a Hopper data-center GPU, so that programs which size their work by them take the paths they
+ * take on one. */
 #include "backends/emu/runtime.h"
 
 #include <stdio.h>
@@ -147,12 +148,14 @@ cudaError_t tutti_cudart_DeviceGetAttribute(int *value, enum cudaDeviceAttr attr
     default: break;
   }
   /* Attributes that CUDA knows and the emulator has nothing to say about. */
-  if ((int)attribute < cudaDevAttrMaxThreadsPerBlock || (int)attribute > 147) return runtime_result(cudaErrorInvalidValue);
+  if ((int)attribute < cudaDevAttrMaxThreadsPerBlock || (int)attribute > 147)
+    return runtime_result(cudaErrorInvalidValue);
   *value = 0;
   return cudaSuccess;
 }
 
-cudaError_t tutti_cudart_DeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attribute, int from, int to) {
+cudaError_t tutti_cudart_DeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attribute, int from,
+                                               int to) {
   if (value == NULL) return runtime_result(cudaErrorInvalidValue);
   if (!device_valid(from) || !device_valid(to) || from == to) return runtime_result(cudaErrorInvalidDevice);
   if (attribute < cudaDevP2PAttrPerformanceRank || attribute > cudaDevP2PAttrCudaArrayAccessSupported) {

@@ -8,7 +8,8 @@ static struct emu_graph *graph_at(cudaGraph_t handle) {
 }
 
 static struct emu_graph_exec *exec_at(cudaGraphExec_t handle) {
-  return handle != NULL && emu_handle_live(handle, HANDLE_EXEC) ? (struct emu_graph_exec *)(void *)handle : NULL;
+  return handle != NULL && emu_handle_live(handle, HANDLE_EXEC) ? (struct emu_graph_exec *)(void *)handle
+                                                                : NULL;
 }
 
 cudaError_t tutti_cudart_GraphCreate(cudaGraph_t *handle, unsigned flags) {
@@ -42,8 +43,8 @@ static int dependencies_read(const struct emu_graph *graph, const cudaGraphNode_
   return 0;
 }
 
-static int node_add(cudaGraphNode_t *handle, struct emu_graph *graph, const cudaGraphNode_t *dependencies, size_t count,
-                    const struct emu_work *work) {
+static int node_add(cudaGraphNode_t *handle, struct emu_graph *graph, const cudaGraphNode_t *dependencies,
+                    size_t count, const struct emu_work *work) {
   if (graph == NULL || handle == NULL || (count != 0 && dependencies == NULL)) return cudaErrorInvalidValue;
   struct node_list list = {NULL, 0, 0};
   struct graph_node *node = NULL;
@@ -57,8 +58,8 @@ static int node_add(cudaGraphNode_t *handle, struct emu_graph *graph, const cuda
   return error;
 }
 
-static cudaError_t add(cudaGraphNode_t *handle, cudaGraph_t graph, const cudaGraphNode_t *dependencies, size_t count,
-                       const struct emu_work *work) {
+static cudaError_t add(cudaGraphNode_t *handle, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                       size_t count, const struct emu_work *work) {
   emu_lock();
   int error = node_add(handle, graph_at(graph), dependencies, count, work);
   emu_unlock();
@@ -102,19 +103,22 @@ cudaError_t tutti_cudart_GraphAddMemsetNode(cudaGraphNode_t *handle, cudaGraph_t
   return error != 0 ? runtime_result(error) : add(handle, graph, dependencies, count, &work);
 }
 
-static int dependencies_add(const struct emu_graph *graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                            size_t count) {
+static int dependencies_add(const struct emu_graph *graph, const cudaGraphNode_t *from,
+                            const cudaGraphNode_t *to, size_t count) {
   if (graph == NULL || (count != 0 && (from == NULL || to == NULL))) return cudaErrorInvalidValue;
   for (size_t i = 0; i < count; i++) {
-    struct graph_node *before = (struct graph_node *)(void *)from[i], *after = (struct graph_node *)(void *)to[i];
-    if (!emu_graph_has(graph, before) || !emu_graph_has(graph, after) || before == after) return cudaErrorInvalidValue;
+    struct graph_node *before = (struct graph_node *)(void *)from[i],
+                      *after = (struct graph_node *)(void *)to[i];
+    if (!emu_graph_has(graph, before) || !emu_graph_has(graph, after) || before == after)
+      return cudaErrorInvalidValue;
     if (!node_list_add(&after->dependencies, before)) return cudaErrorMemoryAllocation;
   }
   return 0;
 }
 
-cudaError_t tutti_cudart_GraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                              const cudaGraphEdgeData *edges, size_t count) {
+cudaError_t tutti_cudart_GraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
+                                              const cudaGraphNode_t *to, const cudaGraphEdgeData *edges,
+                                              size_t count) {
   (void)edges; /* the ports that it could name exist between kernels of one's own only */
   emu_lock();
   int error = dependencies_add(graph_at(graph), from, to, count);
@@ -122,8 +126,10 @@ cudaError_t tutti_cudart_GraphAddDependencies(cudaGraph_t graph, const cudaGraph
   return runtime_result(error);
 }
 
-/* CUDA's way of returning lists: without an array the count is told, with one it is filled and its rest set to NULL. */
-static int nodes_list(const struct emu_graph *graph, bool roots_only, cudaGraphNode_t *handles, size_t *count) {
+/* CUDA's way of returning lists: without an array the count is told, with one it is filled and its rest
+ * set to NULL. */
+static int nodes_list(const struct emu_graph *graph, bool roots_only, cudaGraphNode_t *handles,
+                      size_t *count) {
   if (graph == NULL || count == NULL) return cudaErrorInvalidValue;
   size_t found = 0;
   for (uint32_t i = 0; i < graph->nodes.count; i++) {
@@ -180,7 +186,8 @@ cudaError_t tutti_cudart_GraphInstantiateWithFlags(cudaGraphExec_t *handle, cuda
   return runtime_result(error);
 }
 
-cudaError_t tutti_cudart_GraphInstantiate(cudaGraphExec_t *handle, cudaGraph_t graph, unsigned long long flags) {
+cudaError_t tutti_cudart_GraphInstantiate(cudaGraphExec_t *handle, cudaGraph_t graph,
+                                          unsigned long long flags) {
   return tutti_cudart_GraphInstantiateWithFlags(handle, graph, flags);
 }
 

@@ -1,7 +1,8 @@
-/* runtime_memory.c: the emulated runtime's memory functions. Promises: a copy or a fill that would leave the allocation it
- * starts in, a direction that contradicts the pointers, and a wrong or second free are errors with a warning that says
- * what is wrong; as on a device, synchronous calls are ordered with the legacy default stream, an asynchronous copy from
- * pageable memory has read it when the call returns, and one to pageable memory has ended then. */
+/* runtime_memory.c: the emulated runtime's memory functions. Promises: a copy or a fill that would leave
+ * the allocation it starts in, a direction that contradicts the pointers, and a wrong or second free are
+ * errors with a warning that says what is wrong; as on a device, synchronous calls are ordered with the
+ * legacy default stream, an asynchronous copy from pageable memory has read it when the call returns, and
+ * one to pageable memory has ended then. */
 #include "backends/emu/runtime.h"
 
 #include <string.h>
@@ -41,7 +42,8 @@ cudaError_t tutti_cudart_MallocPitch(void **pointer, size_t *pitch, size_t width
 }
 
 cudaError_t tutti_cudart_MallocManaged(void **pointer, size_t bytes, unsigned flags) {
-  if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost) return runtime_result(cudaErrorInvalidValue);
+  if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)
+    return runtime_result(cudaErrorInvalidValue);
   return allocate(pointer, bytes, EMU_MEMORY_MANAGED, 0);
 }
 
@@ -65,11 +67,13 @@ cudaError_t tutti_cudart_MallocAsync(void **pointer, size_t bytes, cudaStream_t 
   uint32_t device_index = stream == NULL ? 0 : stream->device_index;
   if (error == 0) error = emu_capture_spoil(stream, cudaErrorStreamCaptureUnsupported);
   emu_unlock();
-  if (error == 0) error = emu_memory_create(device_index, bytes, EMU_MEMORY_DEVICE, EMU_ORIGIN_DEVICE, 0, pointer);
+  if (error == 0)
+    error = emu_memory_create(device_index, bytes, EMU_MEMORY_DEVICE, EMU_ORIGIN_DEVICE, 0, pointer);
   return runtime_result(error);
 }
 
-/* As CUDA does, a free waits for the device. After a verdict that nothing moves the memory goes only if the device is idle. */
+/* As CUDA does, a free waits for the device. After a verdict that nothing moves the memory goes only if
+ * the device is idle. */
 static cudaError_t release(void *pointer, enum emu_memory_origin origin) {
   struct emu_allocation allocation;
   int error = emu_memory_check(pointer, origin);
@@ -97,7 +101,8 @@ cudaError_t tutti_cudart_HostUnregister(void *pointer) { return release(pointer,
 
 cudaError_t tutti_cudart_HostRegister(void *pointer, size_t bytes, unsigned flags) {
   int error = unsafe_call();
-  if (error == 0) error = emu_memory_register(pointer, bytes, emu_device_current(), flags | cudaHostRegisterMapped);
+  if (error == 0)
+    error = emu_memory_register(pointer, bytes, emu_device_current(), flags | cudaHostRegisterMapped);
   return runtime_result(error);
 }
 
@@ -164,15 +169,15 @@ cudaError_t tutti_cudart_IpcCloseMemHandle(void *pointer) {
 /* The stream is empty and nothing holds its next operation back. */
 static bool stream_clear(const struct emu_stream *stream) {
   if (stream->head != NULL) return false;
-  for (const struct emu_stream *other = emu_device_streams(stream->device_index); stream->legacy && other != NULL;
-       other = other->next_on_device) {
+  for (const struct emu_stream *other = emu_device_streams(stream->device_index);
+       stream->legacy && other != NULL; other = other->next_on_device) {
     if (other->blocking && other->head != NULL) return false;
   }
   return true;
 }
 
-/* On the legacy stream, to the end. When nothing is before it the calling thread does it itself, in guarded mode too: a
- * host that sets its buffers up need not wait until every other thread waits. */
+/* On the legacy stream, to the end. When nothing is before it the calling thread does it itself, in
+ * guarded mode too: a host that sets its buffers up need not wait until every other thread waits. */
 static int work_now(const struct emu_work *work) {
   struct emu_stream *stream = emu_stream_find(NULL);
   if (stream == NULL) return cudaErrorMemoryAllocation;
@@ -207,7 +212,8 @@ static cudaError_t carry_out_on(const struct emu_work *work, cudaStream_t handle
 /* Is memory of this kind right for this end of the copy? */
 static bool end_fits(int memory_kind, bool on_device) {
   if (memory_kind == EMU_MEMORY_MANAGED) return true;
-  return on_device ? memory_kind == EMU_MEMORY_DEVICE || memory_kind == EMU_MEMORY_HOST : memory_kind != EMU_MEMORY_DEVICE;
+  return on_device ? memory_kind == EMU_MEMORY_DEVICE || memory_kind == EMU_MEMORY_HOST
+                   : memory_kind != EMU_MEMORY_DEVICE;
 }
 
 static int memory_kind(const void *pointer) {
@@ -216,14 +222,19 @@ static int memory_kind(const void *pointer) {
 }
 
 static int direction_check(const void *to, const void *from, enum cudaMemcpyKind kind) {
-  if ((int)kind < cudaMemcpyHostToHost || (int)kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  if ((int)kind < cudaMemcpyHostToHost || (int)kind > cudaMemcpyDefault)
+    return cudaErrorInvalidMemcpyDirection;
   if (kind == cudaMemcpyDefault) return 0;
   bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  const void *wrong = !end_fits(memory_kind(to), to_device) ? to : !end_fits(memory_kind(from), from_device) ? from : NULL;
+  const void *wrong = !end_fits(memory_kind(to), to_device)       ? to
+                      : !end_fits(memory_kind(from), from_device) ? from
+                                                                  : NULL;
   if (wrong == NULL) return 0;
-  log_warn("copy from %p to %p: the direction %d says that %p is %s memory, which it is not; use the right cudaMemcpyKind or "
-           "cudaMemcpyDefault", from, to, (int)kind, wrong, (wrong == to ? to_device : from_device) ? "device" : "host");
+  log_warn(
+      "copy from %p to %p: the direction %d says that %p is %s memory, which it is not; use the right "
+      "cudaMemcpyKind or cudaMemcpyDefault",
+      from, to, (int)kind, wrong, (wrong == to ? to_device : from_device) ? "device" : "host");
   return cudaErrorInvalidValue;
 }
 
@@ -259,7 +270,8 @@ static int copy_stage(struct emu_work *work) {
   uint8_t *staging = (uint8_t *)os_alloc(width * height);
   if (staging == NULL) return cudaErrorMemoryAllocation;
   for (size_t row = 0; row < height; row++) {
-    memcpy(staging + row * width, (const uint8_t *)work->as.copy.from + row * work->as.copy.from_pitch, width);
+    memcpy(staging + row * width, (const uint8_t *)work->as.copy.from + row * work->as.copy.from_pitch,
+           width);
   }
   work->as.copy.staging = staging;
   work->as.copy.from = staging;
@@ -313,47 +325,50 @@ static int peer_check(const void *pointer, int device) {
   return cudaErrorInvalidValue;
 }
 
-static int peer_copy_prepare(struct emu_work *work, void *to, int to_device, const void *from, int from_device,
-                             size_t bytes) {
+static int peer_copy_prepare(struct emu_work *work, void *to, int to_device, const void *from,
+                             int from_device, size_t bytes) {
   int error = peer_check(to, to_device);
   if (error == 0) error = peer_check(from, from_device);
   return error != 0 ? error : copy_prepare(work, to, bytes, from, bytes, bytes, 1, cudaMemcpyDefault);
 }
 
-cudaError_t tutti_cudart_MemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes) {
+cudaError_t tutti_cudart_MemcpyPeer(void *to, int to_device, const void *from, int from_device,
+                                    size_t bytes) {
   struct emu_work work;
   return copy_sync(&work, peer_copy_prepare(&work, to, to_device, from, from_device, bytes));
 }
 
-cudaError_t tutti_cudart_MemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
-                                         cudaStream_t stream) {
+cudaError_t tutti_cudart_MemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                         size_t bytes, cudaStream_t stream) {
   struct emu_work work;
   return copy_async(&work, peer_copy_prepare(&work, to, to_device, from, from_device, bytes), stream);
 }
 
-cudaError_t tutti_cudart_Memcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                                  size_t height, enum cudaMemcpyKind kind) {
+cudaError_t tutti_cudart_Memcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                                  size_t width, size_t height, enum cudaMemcpyKind kind) {
   struct emu_work work;
   return copy_sync(&work, copy_prepare(&work, to, to_pitch, from, from_pitch, width, height, kind));
 }
 
-cudaError_t tutti_cudart_Memcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                                       size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t tutti_cudart_Memcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                                       size_t width, size_t height, enum cudaMemcpyKind kind,
+                                       cudaStream_t stream) {
   struct emu_work work;
   return copy_async(&work, copy_prepare(&work, to, to_pitch, from, from_pitch, width, height, kind), stream);
 }
 
 /* ---- fills ---- */
 
-int runtime_fill_prepare(struct emu_work *work, void *to, size_t pitch, uint32_t value, uint32_t element_bytes,
-                         size_t width, size_t height) {
+int runtime_fill_prepare(struct emu_work *work, void *to, size_t pitch, uint32_t value,
+                         uint32_t element_bytes, size_t width, size_t height) {
   memset(work, 0, sizeof *work);
   work->kind = WORK_EMPTY;
   if (width == 0 || height == 0) return 0;
   if (element_bytes != 1 && element_bytes != 2 && element_bytes != 4) return cudaErrorInvalidValue;
   if (height > 1 && pitch < width * element_bytes) return cudaErrorInvalidPitchValue;
   if (memory_kind(to) == EMU_MEMORY_NONE) {
-    log_warn("fill of %zu bytes at %p, which is no device memory; use memset for host memory", width * height, to);
+    log_warn("fill of %zu bytes at %p, which is no device memory; use memset for host memory", width * height,
+             to);
     return cudaErrorInvalidValue;
   }
   int error = emu_memory_bounds(to, span_bytes(pitch, width * element_bytes, height), "fill");
@@ -368,7 +383,8 @@ int runtime_fill_prepare(struct emu_work *work, void *to, size_t pitch, uint32_t
   return 0;
 }
 
-int runtime_copy_prepare(struct emu_work *work, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+int runtime_copy_prepare(struct emu_work *work, void *to, const void *from, size_t bytes,
+                         enum cudaMemcpyKind kind) {
   return copy_prepare(work, to, bytes, from, bytes, bytes, 1, kind);
 }
 

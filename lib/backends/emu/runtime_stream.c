@@ -1,5 +1,5 @@
-/* runtime_stream.c: the emulated runtime's streams, events and captures: looks handles up, refuses what CUDA refuses while a
- * stream captures, and passes on. */
+/* runtime_stream.c: the emulated runtime's streams, events and captures: looks handles up, refuses what
+ * CUDA refuses while a stream captures, and passes on. */
 #include "backends/emu/runtime.h"
 
 #include <string.h>
@@ -7,7 +7,8 @@
 static struct emu_stream *stream_at(cudaStream_t handle) { return emu_stream_find(handle); }
 
 /* Runs `act` on the stream under the lock. */
-static cudaError_t with_stream(cudaStream_t handle, int (*act)(struct emu_stream *stream, void *argument), void *argument) {
+static cudaError_t with_stream(cudaStream_t handle, int (*act)(struct emu_stream *stream, void *argument),
+                               void *argument) {
   emu_lock();
   struct emu_stream *stream = stream_at(handle);
   int error = stream == NULL ? cudaErrorInvalidResourceHandle : act(stream, argument);
@@ -18,7 +19,8 @@ static cudaError_t with_stream(cudaStream_t handle, int (*act)(struct emu_stream
 /* ---- life ---- */
 
 cudaError_t tutti_cudart_StreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int priority) {
-  if (handle == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0) return runtime_result(cudaErrorInvalidValue);
+  if (handle == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0)
+    return runtime_result(cudaErrorInvalidValue);
   int clamped = priority > 0 ? 0 : priority < -5 ? -5 : priority;
   struct emu_stream *stream;
   emu_lock();
@@ -45,7 +47,8 @@ static int stream_destroy(struct emu_stream *stream, void *argument) {
 }
 
 cudaError_t tutti_cudart_StreamDestroy(cudaStream_t handle) {
-  if ((uintptr_t)handle <= (uintptr_t)cudaStreamPerThread) return runtime_result(cudaErrorInvalidResourceHandle);
+  if ((uintptr_t)handle <= (uintptr_t)cudaStreamPerThread)
+    return runtime_result(cudaErrorInvalidResourceHandle);
   return with_stream(handle, stream_destroy, NULL);
 }
 
@@ -63,7 +66,9 @@ static int stream_synchronize(struct emu_stream *stream, void *argument) {
   return error != 0 ? error : emu_stream_synchronize(stream);
 }
 
-cudaError_t tutti_cudart_StreamSynchronize(cudaStream_t handle) { return with_stream(handle, stream_synchronize, NULL); }
+cudaError_t tutti_cudart_StreamSynchronize(cudaStream_t handle) {
+  return with_stream(handle, stream_synchronize, NULL);
+}
 
 static int stream_query(struct emu_stream *stream, void *argument) {
   (void)argument;
@@ -90,7 +95,8 @@ static int stream_priority(struct emu_stream *stream, void *argument) {
 }
 
 cudaError_t tutti_cudart_StreamGetPriority(cudaStream_t handle, int *priority) {
-  return priority == NULL ? runtime_result(cudaErrorInvalidValue) : with_stream(handle, stream_priority, priority);
+  return priority == NULL ? runtime_result(cudaErrorInvalidValue)
+                          : with_stream(handle, stream_priority, priority);
 }
 
 static int stream_device(struct emu_stream *stream, void *argument) {
@@ -103,7 +109,8 @@ cudaError_t tutti_cudart_StreamGetDevice(cudaStream_t handle, int *device) {
 }
 
 static int stream_id(struct emu_stream *stream, void *argument) {
-  *(unsigned long long *)argument = ((unsigned long long)stream->device_index << 32 | stream->stream_index) + 1;
+  *(unsigned long long *)argument =
+      ((unsigned long long)stream->device_index << 32 | stream->stream_index) + 1;
   return 0;
 }
 
@@ -202,13 +209,15 @@ cudaError_t tutti_cudart_EventDestroy(cudaEvent_t handle) {
   return runtime_result(event == NULL ? cudaErrorInvalidResourceHandle : 0);
 }
 
-cudaError_t tutti_cudart_EventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
+cudaError_t tutti_cudart_EventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_handle,
+                                              unsigned flags) {
   if (flags == cudaEventRecordExternal) return runtime_result(cudaErrorNotSupported);
   if (flags != cudaEventRecordDefault) return runtime_result(cudaErrorInvalidValue);
   emu_lock();
   struct emu_event *event = event_at(handle);
   struct emu_stream *stream = stream_at(stream_handle);
-  int error = event == NULL || stream == NULL ? cudaErrorInvalidResourceHandle : emu_stream_record(stream, event);
+  int error =
+      event == NULL || stream == NULL ? cudaErrorInvalidResourceHandle : emu_stream_record(stream, event);
   emu_unlock();
   return runtime_result(error);
 }
@@ -223,7 +232,8 @@ cudaError_t tutti_cudart_StreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t
   emu_lock();
   struct emu_event *event = event_at(handle);
   struct emu_stream *stream = stream_at(stream_handle);
-  int error = event == NULL || stream == NULL ? cudaErrorInvalidResourceHandle : emu_stream_wait_event(stream, event);
+  int error =
+      event == NULL || stream == NULL ? cudaErrorInvalidResourceHandle : emu_stream_wait_event(stream, event);
   emu_unlock();
   return runtime_result(error);
 }
@@ -240,7 +250,9 @@ static cudaError_t event_ask(cudaEvent_t handle, int (*ask)(struct stream_point 
 
 cudaError_t tutti_cudart_EventQuery(cudaEvent_t handle) { return event_ask(handle, emu_point_query); }
 
-cudaError_t tutti_cudart_EventSynchronize(cudaEvent_t handle) { return event_ask(handle, emu_point_synchronize); }
+cudaError_t tutti_cudart_EventSynchronize(cudaEvent_t handle) {
+  return event_ask(handle, emu_point_synchronize);
+}
 
 static int elapsed(const struct emu_event *start, const struct emu_event *end, float *ms) {
   if (start == NULL || end == NULL) return cudaErrorInvalidResourceHandle;
@@ -285,7 +297,8 @@ cudaError_t tutti_cudart_StreamEndCapture(cudaStream_t handle, cudaGraph_t *grap
 }
 
 static int capture_status(struct emu_stream *stream, void *argument) {
-  if (stream->legacy && emu_capture_touches_legacy(stream->device_index)) return cudaErrorStreamCaptureImplicit;
+  if (stream->legacy && emu_capture_touches_legacy(stream->device_index))
+    return cudaErrorStreamCaptureImplicit;
   *(enum cudaStreamCaptureStatus *)argument = (enum cudaStreamCaptureStatus)emu_capture_status(stream);
   return 0;
 }
@@ -305,12 +318,14 @@ struct capture_info {
 
 static int capture_info(struct emu_stream *stream, void *argument) {
   const struct capture_info *info = (const struct capture_info *)argument;
-  if (stream->legacy && emu_capture_touches_legacy(stream->device_index)) return cudaErrorStreamCaptureImplicit;
+  if (stream->legacy && emu_capture_touches_legacy(stream->device_index))
+    return cudaErrorStreamCaptureImplicit;
   *info->status = (enum cudaStreamCaptureStatus)emu_capture_status(stream);
   if (*info->status != cudaStreamCaptureStatusActive) return 0;
   if (info->id != NULL) *info->id = emu_stream_capture_id(stream);
   if (info->graph != NULL) *info->graph = (cudaGraph_t)(void *)emu_capture_graph(stream);
-  if (info->dependencies != NULL) *info->dependencies = (const cudaGraphNode_t *)(const void *)stream->frontier.items;
+  if (info->dependencies != NULL)
+    *info->dependencies = (const cudaGraphNode_t *)(const void *)stream->frontier.items;
   if (info->edges != NULL) *info->edges = NULL;
   if (info->count != NULL) *info->count = stream->frontier.count;
   return 0;
@@ -318,8 +333,8 @@ static int capture_info(struct emu_stream *stream, void *argument) {
 
 cudaError_t tutti_cudart_StreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
                                               unsigned long long *id, cudaGraph_t *graph,
-                                              const cudaGraphNode_t **dependencies, const cudaGraphEdgeData **edges,
-                                              size_t *count) {
+                                              const cudaGraphNode_t **dependencies,
+                                              const cudaGraphEdgeData **edges, size_t *count) {
   if (status == NULL) return runtime_result(cudaErrorInvalidValue);
   struct capture_info info = {status, id, graph, dependencies, edges, count};
   return with_stream(handle, capture_info, &info);

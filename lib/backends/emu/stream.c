@@ -1,6 +1,7 @@
-/* stream.c: queues of operations, in both modes. Promises: operations of one stream end in the order in which they were
- * enqueued; a wait ends after the point it names; the legacy default stream and the blocking streams of its device are
- * ordered as CUDA orders them. Knows kernels only as a table, and nothing of how hosts wait. */
+/* stream.c: queues of operations, in both modes. Promises: operations of one stream end in the order in
+ * which they were enqueued; a wait ends after the point it names; the legacy default stream and the
+ * blocking streams of its device are ordered as CUDA orders them. Knows kernels only as a table, and
+ * nothing of how hosts wait. */
 #include "backends/emu/stream_impl.h"
 
 #include <string.h>
@@ -30,7 +31,8 @@ static void point_reach(struct stream_point *point, int error) {
   point->reached = true;
   point->error = error;
   point->time_ns = emu_clock_ns();
-  for (struct stream_op *op = point->waiters; op != NULL; op = op->next_waiter) stream_wake(&op->stream->actor);
+  for (struct stream_op *op = point->waiters; op != NULL; op = op->next_waiter)
+    stream_wake(&op->stream->actor);
   point->waiters = NULL;
 }
 
@@ -84,7 +86,8 @@ static void op_free(struct stream_op *op) {
 }
 
 static void head_begin(struct emu_stream *stream) {
-  if (stream->head->turn.run != NULL && emu_options()->mode == EMU_GUARDED) emu_turn_list(&stream->head->turn);
+  if (stream->head->turn.run != NULL && emu_options()->mode == EMU_GUARDED)
+    emu_turn_list(&stream->head->turn);
   stream_wake(&stream->actor);
 }
 
@@ -108,7 +111,9 @@ void stream_head_ended(struct emu_stream *stream, int error) {
 
 /* ---- moves ---- */
 
-static void kernel_ended(void *argument, int error) { stream_head_ended((struct emu_stream *)argument, error); }
+static void kernel_ended(void *argument, int error) {
+  stream_head_ended((struct emu_stream *)argument, error);
+}
 
 static struct emu_stream *stream_of(struct emu_actor *actor) {
   return (struct emu_stream *)(void *)((char *)actor - offsetof(struct emu_stream, actor));
@@ -156,7 +161,8 @@ void stream_head_perform(struct emu_stream *stream) {
 
 /* ---- enqueueing ---- */
 
-/* The stream's thread exists from here on, so that nothing can fail between a kernel's enqueue() and its place in the queue. */
+/* The stream's thread exists from here on, so that nothing can fail between a kernel's enqueue() and its
+ * place in the queue. */
 static struct stream_op *op_new(struct emu_stream *stream, enum stream_op_kind kind) {
   struct stream_op *op = (struct stream_op *)os_alloc(sizeof *op);
   if (op == NULL) return NULL;
@@ -232,7 +238,8 @@ int stream_push_graph(struct emu_stream *stream, struct emu_graph_run *run) {
 
 /* ---- what callers do to a stream ---- */
 
-/* A use of the legacy stream depends on every blocking stream of its device, which a capture cannot express. */
+/* A use of the legacy stream depends on every blocking stream of its device, which a capture cannot
+ * express. */
 static int legacy_allows(struct emu_stream *stream) {
   return stream->legacy ? emu_capture_legacy_use(stream->device_index) : 0;
 }
@@ -321,7 +328,8 @@ int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struc
   stream->priority = priority;
   stream->blocking = (flags & cudaStreamNonBlocking) == 0;
   stream->reference_count = 1;
-  emu_actor_init(&stream->actor, &stream_actor_ops, emu_key(EMU_KEY_STREAM, device_index, stream->stream_index, 0));
+  emu_actor_init(&stream->actor, &stream_actor_ops,
+                 emu_key(EMU_KEY_STREAM, device_index, stream->stream_index, 0));
   struct emu_stream **link = &device->streams;
   while (*link != NULL) link = &(*link)->next_on_device;
   *link = stream;

@@ -1,11 +1,13 @@
-/* stream_device.c: what each emulated device remembers of its streams, the calling thread's current device, and the meaning
- * of the stream handles that callers pass: the legacy default stream and the per-thread one come into being at first use. */
+/* stream_device.c: what each emulated device remembers of its streams, the calling thread's current
+ * device, and the meaning of the stream handles that callers pass: the legacy default stream and the
+ * per-thread one come into being at first use. */
 #include "backends/emu/stream_impl.h"
 
 #include <stdio.h>
 
 enum { DEVICE_COUNT_MAX = 4096 }; /* as many as an actor's key can tell apart */
-static struct emu_device *devices[DEVICE_COUNT_MAX]; /* each made at first use and kept until the process ends */
+/* each made at first use and kept until the process ends */
+static struct emu_device *devices[DEVICE_COUNT_MAX];
 static _Thread_local uint32_t current_device_index;
 
 struct emu_device *emu_device(uint32_t device_index) {
@@ -16,7 +18,8 @@ struct emu_device *emu_device(uint32_t device_index) {
 }
 
 struct emu_stream *emu_device_streams(uint32_t device_index) {
-  return device_index < DEVICE_COUNT_MAX && devices[device_index] != NULL ? devices[device_index]->streams : NULL;
+  return device_index < DEVICE_COUNT_MAX && devices[device_index] != NULL ? devices[device_index]->streams
+                                                                          : NULL;
 }
 
 uint32_t emu_device_current(void) { return current_device_index; }

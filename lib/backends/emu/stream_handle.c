@@ -1,6 +1,7 @@
-/* stream_handle.c: which addresses are live handles. An emulator should say "invalid resource handle" for a stream that was
- * destroyed, not crash in it; so every handle that a caller passes in is looked up before it is followed.
- * Chains of embedded links: nothing here allocates or fails. Guarded by the world's lock. */
+/* stream_handle.c: which addresses are live handles. An emulator should say "invalid resource handle" for
+ * a stream that was destroyed, not crash in it; so every handle that a caller passes in is looked up
+ * before it is followed. Chains of embedded links: nothing here allocates or fails. Guarded by the world's
+ * lock. */
 #include "backends/emu/stream_impl.h"
 
 enum { BUCKET_BITS = 10 };

@@ -1,16 +1,19 @@
-/* stream_impl.h: what the files that make up emulated streams, events, captures and graphs share: their structs and the
- * calls between them. Everything here is guarded by the world's lock. Nobody else includes this file.
+/* stream_impl.h: what the files that make up emulated streams, events, captures and graphs share: their
+ * structs and the calls between them. Everything here is guarded by the world's lock. Nobody else includes
+ * this file.
  *
- * A stream is a queue of operations. Each operation takes a ticket from its device when it is enqueued; the ordering of the
- * legacy default stream against the blocking streams of its device is a comparison of tickets, with no object to keep:
- * a legacy operation waits for older tickets on every blocking stream, and a blocking stream's for older legacy tickets.
- * A point is a place in a stream that others may wait for; an event holds the point of its last record. */
+ * A stream is a queue of operations. Each operation takes a ticket from its device when it is enqueued;
+ * the ordering of the legacy default stream against the blocking streams of its device is a comparison of
+ * tickets, with no object to keep: a legacy operation waits for older tickets on every blocking stream,
+ * and a blocking stream's for older legacy tickets. A point is a place in a stream that others may wait
+ * for; an event holds the point of its last record. */
 #ifndef TUTTI_BACKENDS_EMU_STREAM_IMPL_H
 #define TUTTI_BACKENDS_EMU_STREAM_IMPL_H
 
 #include <stddef.h>
 
-/* First of all, so that nccl.h finds the CUDA names already declared and does not go looking for a toolkit's. */
+/* First of all, so that nccl.h finds the CUDA names already declared and does not go looking for a
+ * toolkit's. */
 #include "backends/emu/include/cuda_runtime.h"
 #include "backends/emu/include/cuda_fp16.h"
 #include "backends/emu/include/cuda_bf16.h"
@@ -23,7 +26,8 @@ static inline void stream_wake(struct emu_actor *actor) {
   if (emu_options()->mode == EMU_GUARDED) emu_actor_wake(actor);
 }
 
-/* Handles: which of the addresses that callers pass in are alive, and what they are. Embedded at the start of each object. */
+/* Handles: which of the addresses that callers pass in are alive, and what they are. Embedded at the start
+ * of each object. */
 enum emu_handle_kind { HANDLE_NONE, HANDLE_STREAM, HANDLE_EVENT, HANDLE_GRAPH, HANDLE_EXEC };
 struct emu_handle {
   struct emu_handle *next;
@@ -38,14 +42,17 @@ enum emu_work_kind { WORK_EMPTY, WORK_COPY, WORK_FILL, WORK_HOST, WORK_FREE, WOR
 struct emu_work {
   enum emu_work_kind kind;
   union {
-    struct { void *to; const void *from; size_t to_pitch, from_pitch, width, height; void *staging; } copy; /* bytes */
-    struct { void *to; size_t pitch, width, height; uint32_t value, element_bytes; } fill; /* width in elements */
+    /* bytes */
+    struct { void *to; const void *from; size_t to_pitch, from_pitch, width, height; void *staging; } copy;
+    /* width in elements */
+    struct { void *to; size_t pitch, width, height; uint32_t value, element_bytes; } fill;
     struct { void (*function)(void *argument); void *argument; } host;
     struct { void *pointer; } release;
     struct emu_kernel *kernel;
   } as;
 };
-/* Does the work; drops the lock while it moves bytes in threads mode, and around host functions. Not for kernels. */
+/* Does the work; drops the lock while it moves bytes in threads mode, and around host functions. Not for
+ * kernels. */
 void emu_work_perform(const struct emu_work *work);
 /* Takes and gives back what the work refers to: its kernel and its staging copy. */
 void emu_work_keep(const struct emu_work *work);
@@ -68,7 +75,8 @@ struct stream_point {
   bool reached;
   int error;                    /* that its stream had not yet reported when the point was reached */
   uint64_t time_ns;
-  struct stream_op *waiters;    /* in the order of their streams' keys, so that wakes have the same order on every run */
+  /* in the order of their streams' keys, so that wakes have the same order on every run */
+  struct stream_op *waiters;
 };
 
 struct stream_op {
@@ -84,8 +92,10 @@ struct stream_op {
 };
 
 struct node_list { struct graph_node **items; uint32_t count, capacity; };
-bool node_list_add(struct node_list *list, struct graph_node *node); /* a set: duplicates are skipped; false: no memory */
-bool node_list_append(struct node_list *list, struct graph_node *node); /* for nodes known to be new: no look */
+/* a set: duplicates are skipped; false: no memory */
+bool node_list_add(struct node_list *list, struct graph_node *node);
+/* for nodes known to be new: no look */
+bool node_list_append(struct node_list *list, struct graph_node *node);
 bool node_list_copy(struct node_list *list, const struct node_list *other);
 void node_list_clear(struct node_list *list);
 
@@ -108,7 +118,8 @@ struct emu_stream {
   struct node_list frontier;    /* what the next captured node depends on */
   /* threads mode. */
   os_thread thread;
-  bool thread_started, thread_ended, thread_outside; /* outside: in code that does not look at the stop flag */
+  /* outside: in code that does not look at the stop flag */
+  bool thread_started, thread_ended, thread_outside;
 };
 
 struct emu_device {
@@ -131,7 +142,8 @@ struct emu_event {
 
 /* Streams. All locked; all return cudaError_t numbers. */
 int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struct emu_stream **stream);
-void emu_stream_destroy(struct emu_stream *stream); /* at once for the caller; its work is still carried out */
+/* at once for the caller; its work is still carried out */
+void emu_stream_destroy(struct emu_stream *stream);
 void emu_stream_hold(struct emu_stream *stream);    /* a host thread looks at it without the lock */
 void emu_stream_drop(struct emu_stream *stream);
 int emu_stream_work(struct emu_stream *stream, const struct emu_work *work); /* enqueue or capture */
@@ -144,7 +156,8 @@ int stream_push_graph(struct emu_stream *stream, struct emu_graph_run *run);
 /* The head has ended, from a move, a thread or a graph's last node. */
 void stream_head_ended(struct emu_stream *stream, int error);
 bool stream_idle(const struct emu_stream *stream);
-/* Waits for what is on the stream, all streams of a device, or a point, by now; returns and clears the stream's error. */
+/* Waits for what is on the stream, all streams of a device, or a point, by now; returns and clears the
+ * stream's error. */
 int emu_stream_synchronize(struct emu_stream *stream);
 int emu_device_synchronize(uint32_t device_index);
 int emu_point_synchronize(struct stream_point *point);
@@ -158,9 +171,11 @@ void stream_point_drop(struct stream_point *point);
 
 /* threads mode (stream_thread.c). */
 bool stream_thread_need(struct emu_stream *stream);      /* starts its thread; false: the system gave none */
-void stream_thread_retire(struct emu_stream *stream);    /* the stream is closing: its thread ends, is joined, frees it */
+/* the stream is closing: its thread ends, is joined, frees it */
+void stream_thread_retire(struct emu_stream *stream);
 void stream_threads_collect(void);                       /* joins what has ended */
-bool stream_threads_stop(uint64_t patience_ms);          /* all of them; false: some did not end and were left behind */
+/* all of them; false: some did not end and were left behind */
+bool stream_threads_stop(uint64_t patience_ms);
 bool stream_head_enabled(const struct emu_stream *stream);
 void stream_head_perform(struct emu_stream *stream);     /* threads: carries the head out, blocking */
 void stream_free(struct emu_stream *stream);
@@ -168,15 +183,18 @@ void stream_free(struct emu_stream *stream);
 /* Captures (capture.c). Each returns 0 or the error of the capture, which is then invalid. */
 struct emu_capture;
 int emu_capture_begin(struct emu_stream *stream, int mode);
-int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph); /* ends it whatever it returns, but for 401, 903 */
+/* ends it whatever it returns, but for 401, 903 */
+int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph);
 int emu_capture_work(struct emu_stream *stream, const struct emu_work *work);
 int emu_capture_record(struct emu_stream *stream, struct emu_event *event);
 int emu_capture_wait(struct emu_stream *stream, struct emu_event *event);
 /* The stream's capture, if any, becomes invalid: returns `error` then, else 0. */
 int emu_capture_spoil(struct emu_stream *stream, int error);
-/* The host asks about an event that was last recorded in a capture: 907, or 1 when that capture has ended. Else 0. */
+/* The host asks about an event that was last recorded in a capture: 907, or 1 when that capture has ended.
+ * Else 0. */
 int emu_capture_event_spoil(const struct emu_event *event);
-/* A call that CUDA forbids while this thread's or a global capture is under way: 0, or 900 and those captures are invalid. */
+/* A call that CUDA forbids while this thread's or a global capture is under way: 0, or 900 and those
+ * captures are invalid. */
 int emu_capture_unsafe_call(void);
 /* A use of the legacy stream: 906 when a blocking stream of the device captures. */
 int emu_capture_legacy_use(uint32_t device_index);
@@ -184,7 +202,8 @@ bool emu_capture_touches_legacy(uint32_t device_index); /* the same question, wi
 /* cudaDeviceSynchronize: 900 when any stream of the device captures. */
 int emu_capture_device_wait(uint32_t device_index);
 void emu_capture_leave(struct emu_stream *stream);       /* the stream is being destroyed */
-int emu_capture_thread_mode(int mode);                   /* sets the calling thread's mode, returns the old one */
+/* sets the calling thread's mode, returns the old one */
+int emu_capture_thread_mode(int mode);
 int emu_capture_status(const struct emu_stream *stream); /* 0 none, 1 active, 2 invalidated */
 struct emu_graph *emu_capture_graph(const struct emu_stream *stream);
 
@@ -202,7 +221,8 @@ struct emu_graph {
 struct emu_graph *emu_graph_new(void);
 void emu_graph_free(struct emu_graph *graph);
 /* Adds a node; keeps what the work refers to. NULL when memory is out. */
-struct graph_node *emu_graph_add(struct emu_graph *graph, const struct emu_work *work, const struct node_list *dependencies);
+struct graph_node *emu_graph_add(struct emu_graph *graph, const struct emu_work *work,
+                                 const struct node_list *dependencies);
 bool emu_graph_has(const struct emu_graph *graph, const struct graph_node *node);
 
 struct exec_node { struct emu_work work; uint32_t dependency_count, first_dependent, dependent_count; };
@@ -221,11 +241,14 @@ int emu_graph_launch(struct emu_graph_exec *exec, struct emu_stream *stream);
 /* One launch in flight (graph_run.c). */
 struct emu_graph_run;
 int emu_graph_run_new(struct emu_graph_exec *exec, struct emu_stream *stream, struct emu_graph_run **run);
-void emu_graph_run_start(struct emu_graph_run *run);     /* guarded: ready nodes become actors; ends the stream's head later */
-int emu_graph_run_execute(struct emu_graph_run *run);    /* threads: on this thread and on workers, to the end */
+/* guarded: ready nodes become actors; ends the stream's head later */
+void emu_graph_run_start(struct emu_graph_run *run);
+/* threads: on this thread and on workers, to the end */
+int emu_graph_run_execute(struct emu_graph_run *run);
 void emu_graph_run_free(struct emu_graph_run *run);
 bool emu_graph_run_over(const struct emu_graph_run *run);
-/* Workers: stop(true) asks them all to end, inside() says whether all can, join() waits for those; stop(false) allows new ones. */
+/* Workers: stop(true) asks them all to end, inside() says whether all can, join() waits for those;
+ * stop(false) allows new ones. */
 void emu_graph_workers_stop(bool stop);
 bool emu_graph_workers_inside(void);
 void emu_graph_workers_join(void);

@@ -1,9 +1,11 @@
-/* stream_thread.c: in threads mode each stream that has ever had work has a thread that carries its operations out. A thread
- * ends when its stream is destroyed and empty, and is joined by a later call; those that are left when the process ends
- * are stopped and joined then, except one that is inside a kernel or a host function which does not end. */
+/* stream_thread.c: in threads mode each stream that has ever had work has a thread that carries its
+ * operations out. A thread ends when its stream is destroyed and empty, and is joined by a later call;
+ * those that are left when the process ends are stopped and joined then, except one that is inside a
+ * kernel or a host function which does not end. */
 #include "backends/emu/stream_impl.h"
 
-enum { EXIT_PATIENCE_MS = 200 }; /* how long the end of the process waits for kernels and host functions that still run */
+/* how long the end of the process waits for kernels and host functions that still run */
+enum { EXIT_PATIENCE_MS = 200 };
 
 static bool stopping, threads_used;
 static struct emu_stream *retired; /* streams whose threads are ending; linked by next_on_device */
@@ -45,7 +47,8 @@ void stream_thread_retire(struct emu_stream *stream) {
   emu_changed();
 }
 
-/* A thread on the retired list runs to its end without waiting for anything, so joining it is short; but it needs the lock. */
+/* A thread on the retired list runs to its end without waiting for anything, so joining it is short; but
+ * it needs the lock. */
 void stream_threads_collect(void) {
   while (retired != NULL) {
     struct emu_stream *stream = retired;

@@ -1,9 +1,10 @@
-/* stream_wait.c: host threads that wait for streams, devices and events, or ask about them. A wait names the device's newest
- * ticket when it begins, so that work enqueued meanwhile by others does not prolong it. In guarded mode these are the
- * calls in which the world moves. Everything locked. */
+/* stream_wait.c: host threads that wait for streams, devices and events, or ask about them. A wait names
+ * the device's newest ticket when it begins, so that work enqueued meanwhile by others does not prolong
+ * it. In guarded mode these are the calls in which the world moves. Everything locked. */
 #include "backends/emu/stream_impl.h"
 
-enum { QUERY_MOVE_COUNT = 64 }; /* how far a query lets the guarded world move, so that a polling loop comes to an end */
+/* how far a query lets the guarded world move, so that a polling loop comes to an end */
+enum { QUERY_MOVE_COUNT = 64 };
 
 struct wait_target {
   const struct emu_device *device;
@@ -24,7 +25,8 @@ static bool target_covers(const struct wait_target *target, const struct emu_str
 static bool target_passed(void *argument) {
   const struct wait_target *target = (const struct wait_target *)argument;
   if (target->stream != NULL && !target->stream->legacy) return stream_passed(target->stream, target->ticket);
-  for (const struct emu_stream *stream = target->device->streams; stream != NULL; stream = stream->next_on_device) {
+  for (const struct emu_stream *stream = target->device->streams; stream != NULL;
+       stream = stream->next_on_device) {
     if (target_covers(target, stream) && !stream_passed(stream, target->ticket)) return false;
   }
   return true;
@@ -32,7 +34,8 @@ static bool target_passed(void *argument) {
 
 static bool point_reached(void *argument) { return ((const struct stream_point *)argument)->reached; }
 
-/* A verdict that nothing can move any more reads, to a CUDA program, as a kernel that was stopped by the watchdog. */
+/* A verdict that nothing can move any more reads, to a CUDA program, as a kernel that was stopped by the
+ * watchdog. */
 static int host_wait(bool (*done)(void *argument), void *argument) {
   if (emu_in_host_function()) return cudaErrorNotPermitted;
   return emu_wait(done, argument, 0) == ncclSuccess ? 0 : cudaErrorLaunchTimeout;

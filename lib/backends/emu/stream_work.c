@@ -29,7 +29,8 @@ static void fill_row(uint8_t *to, uint32_t value, uint32_t element_bytes, size_t
 static void fill_bytes(const struct emu_work *work) {
   uint8_t *to = (uint8_t *)work->as.fill.to;
   for (size_t row = 0; row < work->as.fill.height; row++) {
-    fill_row(to + row * work->as.fill.pitch, work->as.fill.value, work->as.fill.element_bytes, work->as.fill.width);
+    fill_row(to + row * work->as.fill.pitch, work->as.fill.value, work->as.fill.element_bytes,
+             work->as.fill.width);
   }
 }
 
@@ -69,7 +70,8 @@ void emu_kernel_drop(struct emu_kernel *kernel) {
   if (--kernel->reference_count == 0) kernel->ops->release(kernel);
 }
 
-static struct emu_turn *turns; /* sorted by the actors' keys: threads that enqueue in any order leave the same list */
+/* sorted by the actors' keys: threads that enqueue in any order leave the same list */
+static struct emu_turn *turns;
 
 void emu_turn_list(struct emu_turn *turn) {
   struct emu_turn **link = &turns;

@@ -301,18 +301,24 @@ static bool threads_beyond_waiters(void) {
   return os_thread_count() > waiting;
 }
 
-/* Nothing can move and every owner waits. At once when no thread is left that could change that, else after a while without
- * change, kernels that wait are declared stuck. True when something was changed by the verdict. */
-static bool verdict(uint64_t *quiet_since_ns, uint64_t *quiet_generation) {
-  if (!emu_lanes_waiting()) return false;
-  if (threads_beyond_waiters()) {
-    const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
-    if (*quiet_since_ns == 0 || *quiet_generation != world.generation) {
-      *quiet_since_ns = os_time_ns();
-      *quiet_generation = world.generation;
-    }
-    if (os_time_ns() - *quiet_since_ns < stall_ns) return false;
+/* How long a waiter has seen nothing happen. */
+struct quiet { uint64_t since_ns, generation; };
+
+/* Nothing can move and every owner waits: final at once when no thread is left that could change that, else after a while
+ * without change. */
+static bool quiet_is_final(struct quiet *quiet) {
+  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+  if (!threads_beyond_waiters()) return true;
+  if (quiet->since_ns == 0 || quiet->generation != world.generation) {
+    quiet->since_ns = os_time_ns();
+    quiet->generation = world.generation;
   }
+  return os_time_ns() - quiet->since_ns >= stall_ns;
+}
+
+/* Declares kernels that wait stuck when that is final. True when this changed anything. */
+static bool verdict(struct quiet *quiet) {
+  if (!emu_lanes_waiting() || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
 }
@@ -337,37 +343,36 @@ static void waiter_leave(struct emu_waiter *waiter) {
 }
 
 /* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
-static bool guarded_turn(uint64_t *quiet_since_ns, uint64_t *quiet_generation) {
+static bool guarded_turn(struct quiet *quiet) {
   if (!world.pumping && owners_wait()) {
     if (world.ready_count > 0 || world.pending_count > 0 || world.change) {
       if (pump()) return true;
     }
-    if (verdict(quiet_since_ns, quiet_generation)) return true;
+    if (verdict(quiet)) return true;
   }
   return false;
 }
 
-static bool nothing_can_come(const struct emu_waiter *waiter, uint64_t deadline_ms) {
-  (void)waiter;
+static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
   return deadline_ms == 0 && !world.pumping && owners_wait() && world.ready_count == 0 && world.pending_count == 0 &&
-         !emu_lanes_waiting() && !threads_beyond_waiters();
+         !emu_lanes_waiting() && quiet_is_final(quiet);
 }
 
 static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms) {
   const uint64_t begin_ns = os_time_ns();
-  uint64_t quiet_since_ns = 0, quiet_generation = 0;
+  struct quiet quiet = {0, 0};
   while (!waiter->released) {
     if (waiter->done(waiter->argument)) return ncclSuccess;
-    if (guarded_turn(&quiet_since_ns, &quiet_generation)) continue;
+    if (guarded_turn(&quiet)) continue;
     if (waiter->released) break;
-    if (nothing_can_come(waiter, deadline_ms))
+    if (nothing_can_come(deadline_ms, &quiet))
       return log_fail(ncclInternalError, "guarded emulator: this wait cannot end: nothing is left that could move; is an event or a "
                       "rank missing that only another thread could bring?");
     if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
     wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
     owners_mark_absent();
   }
-  return waiter->done(waiter->argument) || waiter->move_limit != UINT64_MAX ? ncclSuccess : ncclInProgress;
+  return ncclSuccess;
 }
 
 /* Threads mode: the world moves by itself; a watch over its progress finds kernels that stand still. */
@@ -410,9 +415,9 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
     return;
   }
   struct emu_waiter waiter = {done, argument, world.moves + move_count, false, NULL, NULL};
-  uint64_t quiet_since_ns = 0, quiet_generation = 0;
+  struct quiet quiet = {0, 0};
   waiter_enter(&waiter);
-  if (!guarded_turn(&quiet_since_ns, &quiet_generation) && !waiter.released) wait_for_change(1);
+  if (!guarded_turn(&quiet) && !waiter.released) wait_for_change(1);
   waiter_leave(&waiter);
 }
 

@@ -13,7 +13,8 @@ typedef __half half;
 typedef __half2 half2;
 
 static inline float __half2float(__half value) {
-  unsigned int sign = (unsigned int)(value.x & 0x8000) << 16, exponent = value.x >> 10 & 31, fraction = value.x & 0x3ff;
+  unsigned int sign = (unsigned int)(value.x & 0x8000) << 16, exponent = value.x >> 10 & 31,
+               fraction = value.x & 0x3ff;
   unsigned int bits;
   float result;
   if (exponent == 0) { /* zero and subnormal: fraction units of 2^-24 */

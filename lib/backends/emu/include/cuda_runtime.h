@@ -12,14 +12,15 @@
 template <class T> static inline cudaError_t cudaMalloc(T **pointer, size_t bytes) {
   return ::cudaMalloc(reinterpret_cast<void **>(pointer), bytes);
 }
-template <class T> static inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned int flags = 0) {
+template <class T>
+static inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned int flags = 0) {
   return ::cudaHostAlloc(reinterpret_cast<void **>(pointer), bytes, flags);
 }
 template <class T> static inline cudaError_t cudaHostAlloc(T **pointer, size_t bytes, unsigned int flags) {
   return ::cudaHostAlloc(reinterpret_cast<void **>(pointer), bytes, flags);
 }
-template <class T>
-static inline cudaError_t cudaMallocManaged(T **pointer, size_t bytes, unsigned int flags = cudaMemAttachGlobal) {
+template <class T> static inline cudaError_t cudaMallocManaged(T **pointer, size_t bytes,
+                                                               unsigned int flags = cudaMemAttachGlobal) {
   return ::cudaMallocManaged(reinterpret_cast<void **>(pointer), bytes, flags);
 }
 template <class T> static inline cudaError_t cudaMallocAsync(T **pointer, size_t bytes, cudaStream_t stream) {
@@ -29,7 +30,8 @@ template <class T>
 static inline cudaError_t cudaMallocPitch(T **pointer, size_t *pitch, size_t width, size_t height) {
   return ::cudaMallocPitch(reinterpret_cast<void **>(pointer), pitch, width, height);
 }
-template <class T> static inline cudaError_t cudaHostGetDevicePointer(T **device, void *host, unsigned int flags) {
+template <class T>
+static inline cudaError_t cudaHostGetDevicePointer(T **device, void *host, unsigned int flags) {
   return ::cudaHostGetDevicePointer(reinterpret_cast<void **>(device), host, flags);
 }
 static inline cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned int flags) {

@@ -1,7 +1,8 @@
-/* cuda_runtime_api.h: the emulated CUDA runtime, for host programs that have neither toolkit nor GPU. Names, values and
- * meanings are those of CUDA 13; where CUDA 11 and 12 had other argument lists, those compile as well (see the end).
- * What is not declared here is not emulated: kernels of one's own, textures, arrays, the driver interface.
- * Every function is safe to call from any thread. Host functions that streams call must not call the runtime. */
+/* cuda_runtime_api.h: the emulated CUDA runtime, for host programs that have neither toolkit nor GPU.
+ * Names, values and meanings are those of CUDA 13; where CUDA 11 and 12 had other argument lists, those
+ * compile as well (see the end). What is not declared here is not emulated: kernels of one's own,
+ * textures, arrays, the driver interface. Every function is safe to call from any thread. Host functions
+ * that streams call must not call the runtime. */
 #ifndef TUTTI_EMU_CUDA_RUNTIME_API_H
 #define TUTTI_EMU_CUDA_RUNTIME_API_H
 #ifndef __CUDA_RUNTIME_API_H__ /* the guard of NVIDIA's header: whichever comes first stands */
@@ -44,13 +45,15 @@ cudaError_t cudaDeviceCanAccessPeer(int *canAccessPeer, int device, int peerDevi
 cudaError_t cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags);
 cudaError_t cudaDeviceDisablePeerAccess(int peerDevice);
 cudaError_t cudaDeviceSynchronize(void);
-/* Waits for the current device, then frees the memory that the program allocated on it. Streams and events stay. */
+/* Waits for the current device, then frees the memory that the program allocated on it. Streams and events
+ * stay. */
 cudaError_t cudaDeviceReset(void);
 
 /* ---- memory: sizes and pitches in bytes ---- */
 cudaError_t cudaMalloc(void **devPtr, size_t size);
 cudaError_t cudaMallocPitch(void **devPtr, size_t *pitch, size_t width, size_t height);
-cudaError_t cudaMallocManaged(void **devPtr, size_t size, unsigned int flags TUTTI_CUDART_DEFAULT(cudaMemAttachGlobal));
+cudaError_t cudaMallocManaged(void **devPtr, size_t size,
+                              unsigned int flags TUTTI_CUDART_DEFAULT(cudaMemAttachGlobal));
 cudaError_t cudaMallocHost(void **ptr, size_t size);
 cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags);
 cudaError_t cudaMallocAsync(void **devPtr, size_t size, cudaStream_t hStream);
@@ -69,12 +72,14 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
 cudaError_t cudaMemcpyPeer(void *dst, int dstDevice, const void *src, int srcDevice, size_t count);
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dstDevice, const void *src, int srcDevice, size_t count,
                                 cudaStream_t stream TUTTI_CUDART_DEFAULT(0));
-cudaError_t cudaMemcpy2D(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
-                         enum cudaMemcpyKind kind);
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
-                              enum cudaMemcpyKind kind, cudaStream_t stream TUTTI_CUDART_DEFAULT(0));
+cudaError_t cudaMemcpy2D(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width,
+                         size_t height, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind,
+                              cudaStream_t stream TUTTI_CUDART_DEFAULT(0));
 cudaError_t cudaMemset(void *devPtr, int value, size_t count);
-cudaError_t cudaMemsetAsync(void *devPtr, int value, size_t count, cudaStream_t stream TUTTI_CUDART_DEFAULT(0));
+cudaError_t cudaMemsetAsync(void *devPtr, int value, size_t count,
+                            cudaStream_t stream TUTTI_CUDART_DEFAULT(0));
 cudaError_t cudaMemset2D(void *devPtr, size_t pitch, int value, size_t width, size_t height);
 cudaError_t cudaMemset2DAsync(void *devPtr, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t stream TUTTI_CUDART_DEFAULT(0));
@@ -90,8 +95,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *pStream, unsigned int fla
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags TUTTI_CUDART_DEFAULT(0));
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *userData, unsigned int flags);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned int flags TUTTI_CUDART_DEFAULT(0));
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *userData,
+                                  unsigned int flags);
 cudaError_t cudaStreamGetFlags(cudaStream_t hStream, unsigned int *flags);
 cudaError_t cudaStreamGetPriority(cudaStream_t hStream, int *priority);
 cudaError_t cudaStreamGetDevice(cudaStream_t hStream, int *device);
@@ -125,17 +132,20 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
 /* ---- graphs ---- */
 cudaError_t cudaGraphCreate(cudaGraph_t *pGraph, unsigned int flags);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
-cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph, const cudaGraphNode_t *pDependencies,
-                                  size_t numDependencies);
-cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph, const cudaGraphNode_t *pDependencies,
-                                 size_t numDependencies, const struct cudaHostNodeParams *pNodeParams);
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                  const cudaGraphNode_t *pDependencies, size_t numDependencies);
+cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                 const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                 const struct cudaHostNodeParams *pNodeParams);
 cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
                                      const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dst,
                                      const void *src, size_t count, enum cudaMemcpyKind kind);
-cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph, const cudaGraphNode_t *pDependencies,
-                                   size_t numDependencies, const struct cudaMemsetParams *pMemsetParams);
-cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                     const cudaGraphEdgeData *edgeData, size_t numDependencies);
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                   const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                   const struct cudaMemsetParams *pMemsetParams);
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
+                                     const cudaGraphNode_t *to, const cudaGraphEdgeData *edgeData,
+                                     size_t numDependencies);
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *numNodes);
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *pRootNodes, size_t *pNumRootNodes);
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *pType);
@@ -154,17 +164,20 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graphExec);
 /* ---- earlier argument lists: CUDA 11's five for instantiating, CUDA 12's without edge data ---- */
 
 static inline cudaError_t tutti_cudart_graph_instantiate_11(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                                            cudaGraphNode_t *error_node, char *log, size_t log_bytes) {
+                                                            cudaGraphNode_t *error_node, char *log,
+                                                            size_t log_bytes) {
   if (error_node != NULL) *error_node = NULL;
   if (log != NULL && log_bytes != 0) log[0] = '\0';
   return cudaGraphInstantiateWithFlags(exec, graph, 0);
 }
-static inline cudaError_t tutti_cudart_capture_info_12(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+static inline cudaError_t tutti_cudart_capture_info_12(cudaStream_t stream,
+                                                       enum cudaStreamCaptureStatus *status,
                                                        unsigned long long *id, cudaGraph_t *graph,
                                                        const cudaGraphNode_t **dependencies, size_t *count) {
   return cudaStreamGetCaptureInfo(stream, status, id, graph, dependencies, NULL, count);
 }
-static inline cudaError_t tutti_cudart_capture_info_11(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+static inline cudaError_t tutti_cudart_capture_info_11(cudaStream_t stream,
+                                                       enum cudaStreamCaptureStatus *status,
                                                        unsigned long long *id) {
   return cudaStreamGetCaptureInfo(stream, status, id, NULL, NULL, NULL, NULL);
 }
@@ -176,8 +189,8 @@ static inline cudaError_t tutti_cudart_add_dependencies_12(cudaGraph_t graph, co
 #define cudaStreamGetCaptureInfo_v3 cudaStreamGetCaptureInfo
 
 #ifdef __cplusplus
-static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, cudaGraphNode_t *error_node,
-                                               char *log, size_t log_bytes) {
+static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                               cudaGraphNode_t *error_node, char *log, size_t log_bytes) {
   return tutti_cudart_graph_instantiate_11(exec, graph, error_node, log, log_bytes);
 }
 static inline cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
@@ -188,14 +201,16 @@ static inline cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cuda
 /* C has no overloads, so the number of arguments chooses. */
 #define TUTTI_CUDART_SIXTH(a, b, c, d, e, f, ...) f
 #define TUTTI_CUDART_EIGHTH(a, b, c, d, e, f, g, h, ...) h
-#define cudaGraphInstantiate(...)                                                                      \
-  TUTTI_CUDART_SIXTH(__VA_ARGS__, tutti_cudart_graph_instantiate_11, , cudaGraphInstantiateWithFlags, , \
-                     0)(__VA_ARGS__)
-#define cudaGraphAddDependencies(...)                                                                \
-  TUTTI_CUDART_SIXTH(__VA_ARGS__, (cudaGraphAddDependencies), tutti_cudart_add_dependencies_12, , , 0)(__VA_ARGS__)
-#define cudaStreamGetCaptureInfo(...)                                                                            \
-  TUTTI_CUDART_EIGHTH(__VA_ARGS__, (cudaStreamGetCaptureInfo), tutti_cudart_capture_info_12, , ,                 \
-                      tutti_cudart_capture_info_11, , 0)(__VA_ARGS__)
+#define cudaGraphInstantiate(...) \
+  TUTTI_CUDART_SIXTH(__VA_ARGS__, tutti_cudart_graph_instantiate_11, , cudaGraphInstantiateWithFlags, , 0) \
+  (__VA_ARGS__)
+#define cudaGraphAddDependencies(...) \
+  TUTTI_CUDART_SIXTH(__VA_ARGS__, (cudaGraphAddDependencies), tutti_cudart_add_dependencies_12, , , 0) \
+  (__VA_ARGS__)
+#define cudaStreamGetCaptureInfo(...) \
+  TUTTI_CUDART_EIGHTH(__VA_ARGS__, (cudaStreamGetCaptureInfo), tutti_cudart_capture_info_12, , , \
+                      tutti_cudart_capture_info_11, , 0) \
+  (__VA_ARGS__)
 #endif
 
 #endif

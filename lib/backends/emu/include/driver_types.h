@@ -1,5 +1,6 @@
-/* driver_types.h: types, enumerations and flags of the CUDA runtime interface, with CUDA's names and values, as far as the
- * emulated runtime serves them. Structs are source compatible, not binary compatible, with NVIDIA's. */
+/* driver_types.h: types, enumerations and flags of the CUDA runtime interface, with CUDA's names and
+ * values, as far as the emulated runtime serves them. Structs are source compatible, not binary
+ * compatible, with NVIDIA's. */
 #ifndef TUTTI_EMU_DRIVER_TYPES_H
 #define TUTTI_EMU_DRIVER_TYPES_H
 #ifndef __DRIVER_TYPES_H__ /* the guard of NVIDIA's header: whichever comes first stands */
@@ -63,7 +64,7 @@
   X(cudaErrorContextIsDestroyed, 709, "context is destroyed") \
   X(cudaErrorAssert, 710, "device-side assert triggered") \
   X(cudaErrorTooManyPeers, 711, "peer mapping resources exhausted") \
-  X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped") \
+  X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the memory range is already mapped") \
   X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region") \
   X(cudaErrorIllegalInstruction, 715, "an illegal instruction was encountered") \
   X(cudaErrorMisalignedAddress, 716, "misaligned address") \
@@ -98,7 +99,8 @@ typedef struct CUgraph_st *cudaGraph_t;
 typedef struct CUgraphNode_st *cudaGraphNode_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
 
-#define cudaStreamLegacy ((cudaStream_t)0x1)    /* what NULL means: ordered with every blocking stream of the device */
+/* what NULL means: ordered with every blocking stream of the device */
+#define cudaStreamLegacy ((cudaStream_t)0x1)
 #define cudaStreamPerThread ((cudaStream_t)0x2) /* each thread's own */
 
 typedef void(CUDART_CB *cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);
@@ -162,7 +164,8 @@ enum cudaMemoryType {
 
 struct cudaPointerAttributes {
   enum cudaMemoryType type;
-  int device;          /* on which it lives, or that was current when host memory was allocated; -2 when unregistered */
+  /* on which it lives, or that was current when host memory was allocated; -2 when unregistered */
+  int device;
   void *devicePointer; /* NULL when no device can use it */
   void *hostPointer;   /* NULL for device memory */
   long reserved[8];
@@ -179,7 +182,8 @@ enum cudaStreamCaptureStatus {
   cudaStreamCaptureStatusInvalidated = 2
 };
 
-/* Which calls that could disturb a capture are refused meanwhile: those of all threads, of this one, or none. */
+/* Which calls that could disturb a capture are refused meanwhile: those of all threads, of this one, or
+ * none. */
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal = 0,
   cudaStreamCaptureModeThreadLocal = 1,

@@ -1,18 +1,19 @@
-/* mutant_run.c: runs a list of operations under many seeds and says how the first bad seed shows itself. Linked once with the
- * library as it is and once with every planted bug (planted.py); uses no API call, only the emulator's table and plans.
+/* mutant_run.c: runs a list of operations under many seeds and says how the first bad seed shows itself.
+ * Linked once with the library as it is and once with every planted bug (mutants/planted.py); uses no API
+ * call, only the emulator's table and plans.
  *
  *   mutant_run FIRST_SEED SEED_COUNT RANKS CALLS FUNCTIONS PROTOCOLS COUNTS TYPE_BYTES
  *
- * Lists are comma-separated; call i takes entry i modulo the length of each. All calls of a seed are launched before the first is
- * waited for. Prints `passed`, or `KIND seed N: text`, KIND one of invariant, deadlock, mismatch, data, error; exit status 0,
- * 1, or 2 for misuse. */
+ * Lists are comma-separated; call i takes entry i modulo the length of each. All calls of a seed are launched
+ * before the first is waited for. Prints `passed`, or `KIND seed N: text`, KIND one of invariant, deadlock,
+ * mismatch, data, error; exit status 0, 1, or 2 for misuse. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "../ranks.h"
 #include "base/log.h"
+#include "ranks.h"
 #include "tutti.h"
 
 #define LIST_MAX 64
