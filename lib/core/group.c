@@ -237,28 +237,27 @@ static ncclResult_t queue_check_self(const struct ncclComm *comm) {
   }
 }
 
-/* All streams of the group belong to one graph capture, or to none. */
-static ncclResult_t group_check_captures(struct ncclComm *comms) {
+/* A communicator's streams in one group belong to one graph capture, or to none: they become one kernel. Different
+ * communicators may go to different graphs, as one thread does that captures a stream a device. */
+static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   uint64_t first_graph = 0;
-  bool seen = false;
-  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
-    for (uint32_t i = 0; i < comm->queue.stream_count; i++) {
-      uint64_t graph = 0;
-      TRY(comm->ops->stream_capture(comm->queue.streams[i], &graph));
-      if (!seen) first_graph = graph;
-      seen = true;
-      if (graph == first_graph) continue;
-      return log_fail(ncclInvalidUsage,
-                      "ncclGroupEnd: the group's streams are %s; capture all of them into one graph, "
-                      "or none",
-                      graph && first_graph ? "captured into different graphs" : "captured only in part");
-    }
+  for (uint32_t i = 0; i < comm->queue.stream_count; i++) {
+    uint64_t graph = 0;
+    TRY(comm->ops->stream_capture(comm->queue.streams[i], &graph));
+    if (i == 0) first_graph = graph;
+    if (graph == first_graph) continue;
+    return log_fail(ncclInvalidUsage,
+                    "ncclGroupEnd: rank %u of comm '%s': its streams in this group are %s; capture all of them into one "
+                    "graph, or none",
+                    comm->rank, comm->name,
+                    graph && first_graph ? "captured into different graphs" : "captured only in part");
   }
   return ncclSuccess;
 }
 
 static ncclResult_t comm_prepare(struct ncclComm *comm) {
   struct plan_request request;
+  TRY(comm_check_captures(comm));
   TRY(queue_check_self(comm));
   group_request(comm, comm->queue.ops, comm->queue.op_count, &request);
   TRY(plan_build(&request, &comm->queue.plan));
@@ -280,7 +279,6 @@ static void group_break(struct ncclComm *comms, ncclResult_t error) {
 }
 
 static ncclResult_t group_launch(struct ncclComm *comms) {
-  TRY(group_check_captures(comms));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) TRY(comm_prepare(comm));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
     const ncclResult_t result = comm_launch(comm);
