@@ -256,7 +256,7 @@ static double average_bound(const struct oracle_case *c, const struct format *fo
   bool is_power = (ranks & (ranks - 1)) == 0;
   if (!is_rough && is_power && 1.0 / ranks >= smallest) return 0;
   double lost_in_factor =
-      1.0 / ranks < smallest * (1u << format->fraction_bits) ? smallest / 2 * magnitude : 0;
+      1.0 / ranks < ldexp(smallest, (int)format->fraction_bits) ? smallest / 2 * magnitude : 0;
   return rounding_bound(format, ranks + 1, ranks, magnitude / ranks) + 2 * lost_in_factor +
          ranks * smallest / 2;
 }

@@ -58,10 +58,12 @@ void ranks_close(struct ranks *ranks) {
 }
 
 /* done() of wait_until: runs under the backend's lock. */
-static bool all_idle(void *argument) {
-  const struct ranks *ranks = (const struct ranks *)argument;
-  for (uint32_t rank = 0; rank < ranks->count; rank++)
-    if (ranks->comms[rank]->turn != ranks->comms[rank]->launches) return false;
+struct idle_range { const struct ranks *ranks; uint32_t first, end; };
+
+static bool range_is_idle(void *argument) {
+  const struct idle_range *range = (const struct idle_range *)argument;
+  for (uint32_t rank = range->first; rank < range->end; rank++)
+    if (range->ranks->comms[rank]->turn != range->ranks->comms[rank]->launches) return false;
   return true;
 }
 
@@ -71,7 +73,12 @@ ncclResult_t ranks_error(const struct ranks *ranks) {
 }
 
 ncclResult_t ranks_wait(struct ranks *ranks) {
-  TRY(ranks->ops->wait_until(all_idle, ranks, 0));
+  return ranks_wait_for(ranks, 0, ranks->count);
+}
+
+ncclResult_t ranks_wait_for(struct ranks *ranks, uint32_t first, uint32_t end) {
+  struct idle_range range = {ranks, first, end};
+  TRY(ranks->ops->wait_until(range_is_idle, &range, 0));
   return ranks_error(ranks);
 }
 

@@ -41,6 +41,8 @@ ncclResult_t ranks_open(struct ranks *ranks, uint32_t count);
 void ranks_close(struct ranks *ranks);
 /* Until no launched kernel of any rank is unfinished; then the first error that a rank has. */
 ncclResult_t ranks_wait(struct ranks *ranks);
+/* The same for ranks [first, end), which the calling thread drives. */
+ncclResult_t ranks_wait_for(struct ranks *ranks, uint32_t first, uint32_t end);
 ncclResult_t ranks_error(const struct ranks *ranks);
 
 /* Gives the call its number and memory, and fills the inputs. False when memory is out. */

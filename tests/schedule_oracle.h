@@ -1,11 +1,13 @@
-/* schedule_oracle.h: runs the steps of all ranks of one ring collective together, on symbols instead of numbers, and compares
- * every step and every output with what the algorithm's definition says. A cell holds "the left fold of the inputs of `length`
- * ranks along the ring from ring index `first`, at element `element`"; whatever is no such fold is a failure at once, so a lost,
- * doubled or reordered contribution cannot pass. Queues between neighbours are unbounded and in order.
+/* schedule_oracle.h: runs the steps of all ranks of one ring collective together, on symbols instead of
+ * numbers, and compares every step and every output with what the algorithm's definition says. A cell holds
+ * "the left fold of the inputs of `length` ranks along the ring from ring index `first`, at element
+ * `element`"; whatever is no such fold is a failure at once, so a lost, doubled or reordered contribution
+ * cannot pass. Queues between neighbours are unbounded and in order.
  *
- * One run stands for all interleavings of the same case: ranks share nothing but queues of one producer and one consumer. Only a
- * direct store into a neighbour's output escapes that argument; `lazy` answers it, because no interleaving lets the others be
- * further ahead of a rank than the one in which that rank moves only when nobody else can. Waiting for slots is not looked at. */
+ * One run stands for all interleavings of the same case: ranks share nothing but queues of one producer
+ * and one consumer. Only a direct store into a neighbour's output escapes that argument; `lazy` answers
+ * it, because no interleaving lets the others be further ahead of a rank than the one in which that rank
+ * moves only when nobody else can. Waiting for slots is not looked at. */
 #ifndef TUTTI_TESTS_SCHEDULE_ORACLE_H
 #define TUTTI_TESTS_SCHEDULE_ORACLE_H
 
@@ -66,15 +68,17 @@ struct oracle {
   uint32_t ring[ORACLE_RANKS_MAX], position[ORACLE_RANKS_MAX];
   uint32_t loop_count;
   struct { size_t begin, chunk; } loops[ORACLE_LOOPS_MAX]; /* begin: elements of the part */
-  uint8_t first[ORACLE_CELLS_MAX];   /* all-reduce: ring index at which the fold of an element of the part begins */
+  uint8_t first[ORACLE_CELLS_MAX]; /* all-reduce: where on the ring the fold of a part's element begins */
   struct oracle_rank ranks[ORACLE_RANKS_MAX];
 };
 
 static inline void oracle_fail(const struct oracle *o, uint32_t rank, const char *what) {
   static const char *const names[] = {"broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"};
   const struct oracle_case *t = o->test;
-  fail_msg("%s n=%u root=%u element=%u count=%zu chunk=%zu channel %u of %u in_place=%#x stride=%u direct=%d lazy=%d: "
-           "rank %u step %u: %s", names[t->func], t->rank_count, t->root, t->element_bytes, t->count, t->chunk_count,
+  fail_msg("%s n=%u root=%u element=%u count=%zu chunk=%zu channel %u of %u in_place=%#x stride=%u direct=%d "
+           "lazy=%d: "
+           "rank %u step %u: %s",
+           names[t->func], t->rank_count, t->root, t->element_bytes, t->count, t->chunk_count,
            o->channel_index, t->channel_count, t->in_place, t->ring_stride, t->direct, (int)t->lazy, rank,
            o->ranks[rank].step_count, what);
 }
@@ -115,8 +119,8 @@ static inline uint32_t oracle_loop_steps(const struct oracle_case *t) {
   return t->func == FUNC_ALL_GATHER || t->func == FUNC_REDUCE_SCATTER ? t->rank_count : 1;
 }
 
-/* The loops of the part; and of each element the ring index at which its fold begins: behind the rank whose number along the
- * ring is the chunk's. */
+/* The loops of the part; and of each element the ring index at which its fold begins: behind the rank
+ * whose number along the ring is the chunk's. */
 static inline void oracle_setup_loops(struct oracle *o) {
   const uint32_t n = o->test->rank_count, chunks = o->test->func == FUNC_ALL_REDUCE ? n : 1;
   o->loop_count = 0;
@@ -154,9 +158,10 @@ enum {
   ORACLE_RECV_REDUCE_COPY_SEND = STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_SEND
 };
 
-/* The primitive at 1-based call `call` of a loop, and (all-reduce: chunk along the ring; all-gather and reduce-scatter: the
- * ring index of the block) in *block. */
-static inline uint32_t oracle_primitive(const struct oracle *o, uint32_t rank, uint32_t call, uint32_t *block) {
+/* The primitive at 1-based call `call` of a loop, and (all-reduce: chunk along the ring; all-gather and
+ * reduce-scatter: the ring index of the block) in *block. */
+static inline uint32_t oracle_primitive(const struct oracle *o, uint32_t rank, uint32_t call,
+                                        uint32_t *block) {
   const struct oracle_case *t = o->test;
   const uint32_t n = t->rank_count, own = o->position[rank], from_root = (own + n - o->position[t->root]) % n;
   const bool in_place = (t->in_place >> rank & 1) != 0;
@@ -185,7 +190,8 @@ static inline uint32_t oracle_primitive(const struct oracle *o, uint32_t rank, u
   }
 }
 
-/* Whether what this call sends is the result of the receiver: the second half of all-reduce, and whatever is only moved. */
+/* Whether what this call sends is the result of the receiver: the second half of all-reduce, and whatever
+ * is only moved. */
 static inline bool oracle_sends_final(const struct oracle_case *t, uint32_t call) {
   if (t->func == FUNC_ALL_REDUCE) return call >= t->rank_count;
   return t->func == FUNC_ALL_GATHER || t->func == FUNC_BROADCAST;
@@ -208,8 +214,10 @@ static inline void oracle_check_step(const struct oracle *o, uint32_t rank) {
   const uint32_t actions = STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP;
   oracle_expect(o, rank, (step->flags & actions) == primitive, "is not the primitive of this call");
   if (primitive & STEP_SEND)
-    oracle_expect(o, rank, ((step->flags & STEP_SEND_FINAL) != 0) == oracle_sends_final(t, call), "is wrong about final");
-  oracle_expect(o, rank, step->recv_links == ((primitive & STEP_RECV) ? 1 : 0), "has the wrong receive links");
+    oracle_expect(o, rank, ((step->flags & STEP_SEND_FINAL) != 0) == oracle_sends_final(t, call),
+                  "is wrong about final");
+  oracle_expect(o, rank, step->recv_links == ((primitive & STEP_RECV) ? 1 : 0),
+                "has the wrong receive links");
   oracle_expect(o, rank, step->send_links == ((primitive & STEP_SEND) ? 1 : 0), "has the wrong send links");
   oracle_expect(o, rank, step->count == (rest < chunk ? rest : chunk), "has the wrong count");
   oracle_expect(o, rank, step->in_offset == (t->func == FUNC_REDUCE_SCATTER ? far : near), "reads elsewhere");
@@ -220,7 +228,8 @@ static inline void oracle_check_step(const struct oracle *o, uint32_t rank) {
 
 static inline void oracle_write(struct oracle *o, uint32_t rank, size_t index, uint64_t value) {
   struct oracle_rank *r = &o->ranks[rank];
-  const size_t cells = o->test->func == FUNC_ALL_GATHER ? o->test->rank_count * o->test->count : o->test->count;
+  const size_t cells =
+      o->test->func == FUNC_ALL_GATHER ? o->test->rank_count * o->test->count : o->test->count;
   oracle_expect(o, rank, index < cells, "writes behind the output");
   oracle_expect(o, rank, value == oracle_output(o, rank, index), "writes what is not the result");
   r->out[index] = value;
@@ -228,27 +237,32 @@ static inline void oracle_write(struct oracle *o, uint32_t rank, size_t index, u
 }
 
 static inline uint64_t oracle_read(const struct oracle *o, uint32_t rank, size_t index) {
-  const size_t cells = o->test->func == FUNC_REDUCE_SCATTER ? o->test->rank_count * o->test->count : o->test->count;
+  const size_t cells =
+      o->test->func == FUNC_REDUCE_SCATTER ? o->test->rank_count * o->test->count : o->test->count;
   oracle_expect(o, rank, index < cells, "reads behind the input");
   const uint64_t value = o->ranks[rank].in[index];
-  oracle_expect(o, rank, value == oracle_value(index, o->position[rank], 1, false), "reads input that was overwritten");
+  oracle_expect(o, rank, value == oracle_value(index, o->position[rank], 1, false),
+                "reads input that was overwritten");
   return value;
 }
 
 /* Element `index` of the step: what the rank makes of its input and of what arrived. */
-static inline uint64_t oracle_combine(const struct oracle *o, uint32_t rank, const struct oracle_message *message,
-                                      size_t index) {
+static inline uint64_t oracle_combine(const struct oracle *o, uint32_t rank,
+                                      const struct oracle_message *message, size_t index) {
   const struct oracle_rank *r = &o->ranks[rank];
   const struct step *step = &r->step;
   uint64_t value = ORACLE_EMPTY;
   if (step->flags & STEP_COPY_IN) value = oracle_read(o, rank, step->in_offset + index);
   if (message != NULL) {
     if (o->test->direct && message->final)
-      oracle_expect(o, rank, r->out[step->out_offset + index] == message->values[index], "lost a direct store");
-    value = step->flags & STEP_REDUCE ? oracle_fold(o, rank, message->values[index], value) : message->values[index];
+      oracle_expect(o, rank, r->out[step->out_offset + index] == message->values[index],
+                    "lost a direct store");
+    value = step->flags & STEP_REDUCE ? oracle_fold(o, rank, message->values[index], value)
+                                      : message->values[index];
   }
   if (step->flags & STEP_POST_OP) {
-    oracle_expect(o, rank, (value & 1) == 0 && (value >> 8 & 0xff) == o->test->rank_count, "ends what is not complete");
+    oracle_expect(o, rank, (value & 1) == 0 && (value >> 8 & 0xff) == o->test->rank_count,
+                  "ends what is not complete");
     value |= 1;
   }
   return value;
@@ -259,7 +273,8 @@ static inline const struct oracle_message *oracle_take(struct oracle *o, uint32_
   struct oracle_rank *r = &o->ranks[rank];
   const struct oracle_message *message = &r->messages[r->received++];
   oracle_expect(o, rank, message->count == r->step.count, "receives another count than was sent");
-  oracle_expect(o, rank, message->final == ((r->step.flags & STEP_RECV_FINAL) != 0), "RECV_FINAL is not SEND_FINAL");
+  oracle_expect(o, rank, message->final == ((r->step.flags & STEP_RECV_FINAL) != 0),
+                "RECV_FINAL is not SEND_FINAL");
   if (message->final)
     oracle_expect(o, rank, message->out_offset == r->step.out_offset, "final data lands elsewhere");
   return message;
@@ -280,7 +295,8 @@ static inline void oracle_send(struct oracle *o, uint32_t next, struct oracle_me
                                uint64_t value) {
   message->values[index] = value;
   if (!message->final) return;
-  oracle_expect(o, next, value == oracle_output(o, next, message->out_offset + index), "is sent as final and is not");
+  oracle_expect(o, next, value == oracle_output(o, next, message->out_offset + index),
+                "is sent as final and is not");
   if (o->test->direct) oracle_write(o, next, message->out_offset + index, value);
 }
 
@@ -376,18 +392,21 @@ static inline void oracle_check_part(struct oracle *o, uint32_t rank) {
   const bool in_place = (t->in_place >> rank & 1) != 0;
   const uint32_t blocks = t->func == FUNC_ALL_GATHER ? t->rank_count : 1;
   for (uint32_t block = 0; block < blocks; block++) {
-    const bool own = t->func == FUNC_ALL_GATHER ? block == rank : t->func == FUNC_BROADCAST && rank == t->root;
+    const bool own =
+        t->func == FUNC_ALL_GATHER ? block == rank : t->func == FUNC_BROADCAST && rank == t->root;
     const bool none = t->func == FUNC_REDUCE && rank != t->root;
     const uint8_t writes = none || (own && in_place) ? 0 : 1;
     for (size_t i = 0; i < o->part_count; i++) {
       const size_t index = block * t->count + o->part_offset + i;
       oracle_expect(o, rank, r->writes[index] == writes, "did not write an output element exactly once");
-      oracle_expect(o, rank, none || r->out[index] == oracle_output(o, rank, index), "has a wrong output element");
+      oracle_expect(o, rank, none || r->out[index] == oracle_output(o, rank, index),
+                    "has a wrong output element");
     }
   }
 }
 
-/* Runs one case on all its channels. Channels touch their own part alone (checked step by step), so they run in turn. */
+/* Runs one case on all its channels. Channels touch their own part alone (checked step by step), so they
+ * run in turn. */
 static inline void oracle_run(struct oracle *o, const struct oracle_case *test) {
   const uint32_t n = test->rank_count;
   o->test = test;

@@ -192,9 +192,13 @@ try 0 bench all_reduce --ranks 4 -b 1K -e 1K --seed 0x2a --trace "$first" &&
 check $? "the same seed gives the same trace"
 try 0 bench all_reduce --ranks 4 -b 1K -e 1K --seed 43 --trace "$other" && ! cmp -s "$first" "$other"
 check $? "another seed gives another trace"
-try 0 bench all_reduce -t 4 -g 1 -b 1K -e 1K --seed 42 --trace "$first" &&
-  try 0 bench all_reduce -t 4 -g 1 -b 1K -e 1K --seed 42 --trace "$second" && cmp -s "$first" "$second"
-check $? "the same seed gives the same trace with four host threads"
+status=0
+try 0 bench all_reduce -t 4 -g 1 -b 1K -e 1K --seed 42 --trace "$first" || status=1
+for run in 1 2 3 4 5 6 7 8 9 10 11 12; do
+  try 0 bench all_reduce -t 4 -g 1 -b 1K -e 1K --seed 42 --trace "$second" && cmp -s "$first" "$second" ||
+    { status=1; break; }
+done
+check $status "the same seed gives the same trace with four host threads"
 try 0 trace dump "$first" && grep -q ' lane comm ' "$work/out"
 check $? "trace dump prints records"
 head -c 1000 "$first" 2>/dev/null >"$work/torn.tr"

@@ -1,5 +1,6 @@
-/* test_chunk.c: the arithmetic from bytes to channels, loops, chunks and slices: golden values of NCCL's distribution, and for
- * all small inputs that parts cover the whole without overlap and that nothing exceeds what holds it. */
+/* test_chunk.c: the arithmetic from bytes to channels, loops, chunks and slices: golden values of NCCL's
+ * distribution, and for all small inputs that parts cover the whole without overlap and that nothing
+ * exceeds what holds it. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,12 +19,15 @@ static struct chunk_cursor cursor_begin(size_t traffic_bytes, uint32_t channel_c
   return cursor;
 }
 
-static struct chunk_split split_alone(size_t count, uint32_t element_bytes, size_t weight, uint32_t channel_count) {
-  struct chunk_cursor cursor = cursor_begin(chunk_traffic_bytes(count * element_bytes, weight), channel_count);
+static struct chunk_split split_alone(size_t count, uint32_t element_bytes, size_t weight,
+                                      uint32_t channel_count) {
+  struct chunk_cursor cursor =
+      cursor_begin(chunk_traffic_bytes(count * element_bytes, weight), channel_count);
   return chunk_split_next(&cursor, count, element_bytes, weight);
 }
 
-static void expect_split(struct chunk_split split, uint32_t channel_high, size_t low, size_t middle, size_t high) {
+static void expect_split(struct chunk_split split, uint32_t channel_high, size_t low, size_t middle,
+                         size_t high) {
   assert_int_equal(split.channel_low, 0);
   assert_int_equal(split.channel_high, channel_high);
   assert_int_equal(split.count_low, low);
@@ -40,8 +44,10 @@ static void test_split_golden(void **state) {
 }
 
 /* A task's parts lie end to end over its channels, none is empty, and each begins on a border of cells. */
-static void expect_cover(const struct chunk_split *split, size_t count, uint32_t element_bytes, size_t weight) {
-  const size_t cell_elements = size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weight), 16) / element_bytes;
+static void expect_cover(const struct chunk_split *split, size_t count, uint32_t element_bytes,
+                         size_t weight) {
+  const size_t cell_elements =
+      size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weight), 16) / element_bytes;
   size_t covered = 0, offset, part;
   for (uint32_t channel = split->channel_low; channel <= split->channel_high; channel++) {
     chunk_split_part(split, channel, &offset, &part);
@@ -53,9 +59,11 @@ static void expect_cover(const struct chunk_split *split, size_t count, uint32_t
   assert_int_equal(covered, count);
 }
 
-/* Three tasks under one cursor: each goes on where the one before ended, on its last channel or on the next one, and a channel
- * that another follows has reached the budget, but for the last cells of tasks, which count as whole ones. */
-static void expect_tasks(const size_t counts[3], uint32_t element_bytes, size_t weight, uint32_t channel_count) {
+/* Three tasks under one cursor: each goes on where the one before ended, on its last channel or on the
+ * next one, and a channel that another follows has reached the budget, but for the last cells of tasks,
+ * which count as whole ones. */
+static void expect_tasks(const size_t counts[3], uint32_t element_bytes, size_t weight,
+                         uint32_t channel_count) {
   size_t traffic = 0, loads[16] = {0}, offset, part;
   for (int i = 0; i < 3; i++) traffic += chunk_traffic_bytes(counts[i] * element_bytes, weight);
   struct chunk_cursor cursor = cursor_begin(traffic, channel_count);
@@ -90,14 +98,16 @@ static void test_split_exhaustive(void **state) {
     for (size_t w = 0; w < 6; w++)
       for (size_t index = 0; index < 18 * 18 * 18; index++) {
         const uint32_t element_bytes = 1u << (index + channels) % 4;
-        const size_t cell = size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weights[w]), 16) / element_bytes;
+        const size_t cell =
+            size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weights[w]), 16) / element_bytes;
         const size_t counts[3] = {count_near(cell, index % 18), count_near(cell, index / 18 % 18),
                                   count_near(cell, index / 324 * 5)};
         expect_tasks(counts, element_bytes, weights[w], channels);
       }
 }
 
-/* Eight tasks of one cell each share four channels in pairs; a ninth finds no room and goes on the last channel too. */
+/* Eight tasks of one cell each share four channels in pairs; a ninth finds no room and goes on the last
+ * channel too. */
 static void test_split_pairs(void **state) {
   struct chunk_cursor cursor = cursor_begin(8 * 32768, 4);
   (void)state;
@@ -122,7 +132,8 @@ static void test_split_counts_one_by_one(void **state) {
 
 /* ---- loops ---- */
 
-/* The loops of a part cover it: full chunks until the last, whose chunk is a whole number of sixteen bytes or the full one. */
+/* The loops of a part cover it: full chunks until the last, whose chunk is a whole number of sixteen bytes
+ * or the full one. */
 static void expect_loops(size_t part_count, size_t chunk_count, uint32_t chunks, uint32_t element_bytes) {
   size_t done = 0, chunk = 0;
   while (done < part_count) {
@@ -181,13 +192,18 @@ static void test_slices(void **state) {
   assert_int_equal(chunk_slice_count(100001, 2, 65536), 50016);
 }
 
-/* 64 MiB of float on 8 ranks and 16 channels with NCCL's production sizes, from the split down to the FIFO's steps. */
+/* 64 MiB of float on 8 ranks and 16 channels with NCCL's production sizes, from the split down to the
+ * FIFO's steps. */
 static void test_all_reduce_64_mib(void **state) {
   static const uint32_t ring[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   const uint32_t chunk_steps = chunk_steps_of_slots(8);
   const size_t count = ((size_t)64 << 20) / 4, step_elements = 524288 / 4;
   const struct chunk_split split = split_alone(count, 4, 2, 16);
-  struct work work = {.func = FUNC_ALL_REDUCE, .element_bytes = 4, .rank_count = 8, .count = count, .ring_ranks = ring,
+  struct work work = {.func = FUNC_ALL_REDUCE,
+                      .element_bytes = 4,
+                      .rank_count = 8,
+                      .count = count,
+                      .ring_ranks = ring,
                       .chunk_count = chunk_steps * step_elements};
   struct ring_iter iter;
   struct step step;
@@ -211,9 +227,9 @@ static void test_all_reduce_64_mib(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_split_golden), cmocka_unit_test(test_split_exhaustive),
-    cmocka_unit_test(test_split_pairs),
-    cmocka_unit_test(test_split_counts_one_by_one), cmocka_unit_test(test_loops), cmocka_unit_test(test_steps_of_slots),
-    cmocka_unit_test(test_slices), cmocka_unit_test(test_all_reduce_64_mib)};
+      cmocka_unit_test(test_split_golden), cmocka_unit_test(test_split_exhaustive),
+      cmocka_unit_test(test_split_pairs),  cmocka_unit_test(test_split_counts_one_by_one),
+      cmocka_unit_test(test_loops),        cmocka_unit_test(test_steps_of_slots),
+      cmocka_unit_test(test_slices),       cmocka_unit_test(test_all_reduce_64_mib)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_p2p.c: point-to-point: every pair of ranks meets in exactly one round, both ends choose the same channels, parts and
- * chunks cover a message exactly. For all rank counts up to 33 and all group sizes that divide them. */
+/* test_p2p.c: point-to-point: every pair of ranks meets in exactly one round, both ends choose the same
+ * channels, parts and chunks cover a message exactly. For all rank counts up to 33 and all group sizes
+ * that divide them. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +38,8 @@ static void test_group_deltas(void **state) {
   expect_deltas(6, of_6);
 }
 
-/* rounds[a][b]: the round in which a sends to b, as a sees it; from[b][a]: the round in which b receives from a, as b does. */
+/* rounds[a][b]: the round in which a sends to b, as a sees it; from[b][a]: the round in which b receives
+ * from a, as b does. */
 static void fill_rounds(uint32_t rank_count, uint32_t group_size, int rounds[RANKS_MAX][RANKS_MAX],
                         int from[RANKS_MAX][RANKS_MAX]) {
   for (uint32_t rank = 0; rank < rank_count; rank++) {
@@ -88,7 +90,8 @@ static void test_rounds_of_one_group(void **state) {
 
 /* ---- channels ---- */
 
-/* Consecutive rounds fill all channels before they use one twice, half of the channels apart; parts go to the channels behind. */
+/* Consecutive rounds fill all channels before they use one twice, half of the channels apart; parts go to
+ * the channels behind. */
 static void test_channels(void **state) {
   (void)state;
   for (uint32_t channels = 1; channels <= 64; channels *= 2) {
@@ -104,7 +107,8 @@ static void test_channels(void **state) {
       assert_int_equal(p2p_channel(round, 0, channels), p2p_channel(round + channels, 0, channels));
     }
     uint64_t bases = 0;
-    for (uint32_t round = 0; round < channels; round++) bases |= UINT64_C(1) << p2p_channel(round, 0, channels);
+    for (uint32_t round = 0; round < channels; round++)
+      bases |= UINT64_C(1) << p2p_channel(round, 0, channels);
     assert_true(bases == (channels == 64 ? UINT64_MAX : (UINT64_C(1) << channels) - 1));
   }
   assert_int_equal(p2p_channel(1, 0, 8), 4);
@@ -114,7 +118,8 @@ static void test_channels(void **state) {
 
 /* ---- parts ---- */
 
-static void expect_parts(size_t bytes, size_t chunk_bytes, uint32_t ranks, uint32_t channels, uint32_t per_peer) {
+static void expect_parts(size_t bytes, size_t chunk_bytes, uint32_t ranks, uint32_t channels,
+                         uint32_t per_peer) {
   const struct p2p_split split = p2p_message_split(bytes, chunk_bytes, ranks, channels, per_peer);
   size_t covered = 0, offset, count;
   assert_true(split.part_count >= 1 && split.part_count <= per_peer);
@@ -140,7 +145,8 @@ static void test_parts_cover(void **state) {
   for (size_t bytes = 0; bytes < 70000; bytes++) expect_parts(bytes, 65536, 2, 16, 8);
 }
 
-/* Production sizes of one node: 512 KiB chunks, so parts of at least 64 KiB and, while there are channels, at most 16 MiB. */
+/* Production sizes of one node: 512 KiB chunks, so parts of at least 64 KiB and, while there are channels,
+ * at most 16 MiB. */
 static void test_parts_golden(void **state) {
   static const struct { size_t bytes; uint32_t ranks, parts; size_t part_bytes; } rows[] = {
     {0, 8, 1, 0},          {1, 8, 1, 4096},       {65536, 8, 1, 65536},         {65537, 8, 2, 36864},
@@ -157,7 +163,8 @@ static void test_parts_golden(void **state) {
 /* ---- steps ---- */
 
 static void expect_steps(uint8_t func, size_t part_count, size_t chunk_count, uint32_t flags) {
-  const struct work work = {.func = func, .part_offset = 12288, .part_count = part_count, .chunk_count = chunk_count};
+  const struct work work = {
+      .func = func, .part_offset = 12288, .part_count = part_count, .chunk_count = chunk_count};
   struct p2p_iter iter;
   struct step step;
   size_t done = 0;
@@ -190,9 +197,12 @@ static void test_steps(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_group_deltas), cmocka_unit_test(test_rounds_meet), cmocka_unit_test(test_rounds_of_one_group),
-    cmocka_unit_test(test_channels), cmocka_unit_test(test_parts_cover), cmocka_unit_test(test_parts_golden),
-    cmocka_unit_test(test_steps)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_group_deltas),
+                                     cmocka_unit_test(test_rounds_meet),
+                                     cmocka_unit_test(test_rounds_of_one_group),
+                                     cmocka_unit_test(test_channels),
+                                     cmocka_unit_test(test_parts_cover),
+                                     cmocka_unit_test(test_parts_golden),
+                                     cmocka_unit_test(test_steps)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* test_plan.c: plans of all ranks for random groups of operations fit together: parts add up to the operations, batches keep
- * their bounds, and all plans run to their ends when batches are barriers, with unbounded queues and with the FIFO's few slots.
- * Also what fails and how: masks that allow nothing, memory that runs out. Data is not moved here, only counts. */
+/* test_plan.c: plans of all ranks for random groups of operations fit together: parts add up to the
+ * operations, batches keep their bounds, and all plans run to their ends when batches are barriers, with
+ * unbounded queues and with the FIFO's few slots. Also what fails and how: masks that allow nothing,
+ * memory that runs out. Data is not moved here, only counts. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,7 +66,8 @@ static void draw_limits(struct scenario *s) {
   limits->channel_count = 1 + random_below(CHANNELS_MAX);
   limits->p2p_channel_count = 1u << random_below(4);
   limits->p2p_channels_per_peer = 1 + random_below(limits->p2p_channel_count);
-  while (limits->p2p_channels_per_peer & (limits->p2p_channels_per_peer - 1)) limits->p2p_channels_per_peer -= 1;
+  while (limits->p2p_channels_per_peer & (limits->p2p_channels_per_peer - 1))
+    limits->p2p_channels_per_peer -= 1;
   limits->flag_bits = 32;
   limits->direct = random_below(2) == 0;
   s->bytes_max = kind == 0 ? 700 : kind == 1 ? 400000 : (size_t)6 << 20;
@@ -97,7 +99,8 @@ static struct plan_op *scenario_add(struct scenario *s, uint32_t rank, const str
   return &s->ops[rank][s->op_counts[rank]++];
 }
 
-/* Addresses are never touched; each operation has a range of its own, so they also say which one a work belongs to. */
+/* Addresses are never touched; each operation has a range of its own, so they also say which one a work
+ * belongs to. */
 static uint8_t *address_of(uint64_t sequence) { return (uint8_t *)(uintptr_t)((sequence + 1) << 36); }
 
 static size_t draw_count(const struct scenario *s, uint8_t dtype) {
@@ -107,10 +110,12 @@ static size_t draw_count(const struct scenario *s, uint8_t dtype) {
 }
 
 static void draw_collective(struct scenario *s, uint64_t sequence) {
-  struct plan_op op = {.func = (uint8_t)random_below(5), .dtype = (uint8_t)random_below(ncclNumTypes), .sequence = sequence};
+  struct plan_op op = {
+      .func = (uint8_t)random_below(5), .dtype = (uint8_t)random_below(ncclNumTypes), .sequence = sequence};
   const bool all = op.func == FUNC_ALL_GATHER || op.func == FUNC_REDUCE_SCATTER;
   op.peer = op.func <= FUNC_REDUCE ? random_below(s->rank_count) : 0;
-  op.op = op.func == FUNC_REDUCE || op.func >= FUNC_REDUCE_SCATTER ? (uint8_t)random_below(OP_COUNT) : (uint8_t)OP_SUM;
+  op.op = op.func == FUNC_REDUCE || op.func >= FUNC_REDUCE_SCATTER ? (uint8_t)random_below(OP_COUNT)
+                                                                   : (uint8_t)OP_SUM;
   op.count = draw_count(s, op.dtype) / (all ? s->rank_count : 1);
   for (uint32_t rank = 0; rank < s->rank_count; rank++) {
     const size_t own = rank * op.count * type_sizes[op.dtype];
@@ -184,7 +189,8 @@ static void scenario_free(struct scenario *s) {
 }
 
 static void expect(const struct scenario *s, uint32_t rank, bool good, const char *what) {
-  if (!good) fail_msg("seed %llu, %u ranks, rank %u: %s", (unsigned long long)s->seed, s->rank_count, rank, what);
+  if (!good)
+    fail_msg("seed %llu, %u ranks, rank %u: %s", (unsigned long long)s->seed, s->rank_count, rank, what);
 }
 
 /* ---- one rank's plan ---- */
@@ -198,15 +204,18 @@ static bool works_share_end(const struct work *a, const struct work *b) {
 
 static void check_batch(const struct scenario *s, uint32_t rank, const struct plan_batch *batch) {
   const struct work *works = &s->plans[rank].works[batch->first_work];
-  expect(s, rank, batch->work_count >= 1 && batch->work_count <= PLAN_BATCH_WORKS_MAX, "a batch is empty or too long");
+  expect(s, rank, batch->work_count >= 1 && batch->work_count <= PLAN_BATCH_WORKS_MAX,
+         "a batch is empty or too long");
   for (uint32_t i = 0; i < batch->work_count; i++) {
     expect(s, rank, works[i].channel_index == batch->channel_index, "a batch has a work of another channel");
-    expect(s, rank, works[i].rank == rank && works[i].rank_count == s->rank_count, "a work is another rank's");
+    expect(s, rank, works[i].rank == rank && works[i].rank_count == s->rank_count,
+           "a work is another rank's");
     expect(s, rank, (works[i].flags & (WORK_DIRECT_SEND | WORK_DIRECT_RECV)) == 0 ||
            (s->request.limits.direct && works[i].proto == PROTO_SIMPLE), "stores directly where it must not");
     expect(s, rank, works[i].conn_index == 1 || batch->work_count == 1, "a collective shares its batch");
     for (uint32_t j = 0; j < i; j++)
-      expect(s, rank, !works_share_end(&works[i], &works[j]), "two works of a batch share an end of a connection");
+      expect(s, rank, !works_share_end(&works[i], &works[j]),
+             "two works of a batch share an end of a connection");
   }
 }
 
@@ -218,12 +227,14 @@ static void check_batches(const struct scenario *s, uint32_t rank) {
   uint64_t mask = 0;
   for (uint32_t i = 0; i < plan->batch_count; i++) {
     const struct plan_batch *batch = &plan->batches[i];
-    expect(s, rank, batch->first_work == works && batch->channel_index >= channel, "batches are out of order");
+    expect(s, rank, batch->first_work == works && batch->channel_index >= channel,
+           "batches are out of order");
     if (batch->channel_index != channel) messages = false;
     check_batch(s, rank, batch);
     const bool p2p = plan->works[works].conn_index == 1;
     expect(s, rank, p2p || !messages || s->rank_count == 1, "a collective comes behind a message");
-    expect(s, rank, batch->channel_index < (p2p ? limits->p2p_channel_count : limits->channel_count), "has no such channel");
+    expect(s, rank, batch->channel_index < (p2p ? limits->p2p_channel_count : limits->channel_count),
+           "has no such channel");
     messages = messages || p2p;
     channel = batch->channel_index;
     works += batch->work_count;
@@ -235,7 +246,8 @@ static void check_batches(const struct scenario *s, uint32_t rank) {
 /* What the plan should hold for an operation: elements in all, and the size of one. */
 struct expected_parts { size_t total; uint32_t element_bytes; bool any; };
 
-static const struct plan_op *self_receive(const struct scenario *s, uint32_t rank, const struct plan_op *send) {
+static const struct plan_op *self_receive(const struct scenario *s, uint32_t rank,
+                                          const struct plan_op *send) {
   for (uint32_t i = 0; i < s->op_counts[rank]; i++) {
     const struct plan_op *op = &s->ops[rank][i];
     if (op->func == FUNC_RECV && op->sequence == send->sequence) return op;
@@ -252,7 +264,8 @@ static struct expected_parts expected_of(const struct scenario *s, uint32_t rank
   parts.total = op->count * parts.element_bytes;
   parts.element_bytes = 1;
   if (op->peer != rank) parts.any = true;
-  else if (op->func == FUNC_RECV) parts.any = false; /* the copy stands for both halves, under the send's name */
+  else if (op->func == FUNC_RECV)
+    parts.any = false; /* the copy stands for both halves, under the send's name */
   else parts.any = parts.any && self_receive(s, rank, op)->out != op->in;
   return parts;
 }
@@ -391,8 +404,11 @@ static bool lane_exchange(const struct scenario *s, struct lane_run *lane) {
   return true;
 }
 
-/* Where the data belongs, as far as both ends can say: final values in the output, partial sums in the input. */
-static size_t step_place(const struct step *step, bool final) { return final ? step->out_offset : step->in_offset; }
+/* Where the data belongs, as far as both ends can say: final values in the output, partial sums in the
+ * input. */
+static size_t step_place(const struct step *step, bool final) {
+  return final ? step->out_offset : step->in_offset;
+}
 
 static void lane_receive(const struct scenario *s, struct lane_run *lane) {
   const struct work *work = lane->work;
@@ -401,9 +417,12 @@ static void lane_receive(const struct scenario *s, struct lane_run *lane) {
   const bool final = (lane->step.flags & STEP_RECV_FINAL) != 0;
   expect(s, work->rank, message->sequence == work->op_sequence, "receives another operation's data");
   expect(s, work->rank, message->count == lane->step.count, "receives another count");
-  expect(s, work->rank, message->final == final && message->place == step_place(&lane->step, final), "receives other elements");
-  expect(s, work->rank, message->element_bytes == work->element_bytes && message->proto == work->proto &&
-         message->chunk_steps == work->chunk_steps && message->slice_steps == work->slice_steps, "speaks another protocol");
+  expect(s, work->rank, message->final == final && message->place == step_place(&lane->step, final),
+         "receives other elements");
+  expect(s, work->rank,
+         message->element_bytes == work->element_bytes && message->proto == work->proto &&
+             message->chunk_steps == work->chunk_steps && message->slice_steps == work->slice_steps,
+         "speaks another protocol");
   link->used_steps -= work->chunk_steps;
 }
 
@@ -412,8 +431,9 @@ static void lane_send(const struct scenario *s, struct lane_run *lane) {
   struct link_run *link = link_out(work);
   const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
   expect(s, work->rank, link->tail - link->head < QUEUE_MAX, "fills the test's queue");
-  const struct message message = {work->op_sequence, lane->step.count, step_place(&lane->step, final), work->element_bytes,
-                                  work->proto, work->chunk_steps, work->slice_steps, final};
+  const struct message message = {
+    work->op_sequence, lane->step.count, step_place(&lane->step, final),
+    work->element_bytes, work->proto, work->chunk_steps, work->slice_steps, final};
   link->queue[link->tail++ % QUEUE_MAX] = message;
   link->used_steps += work->chunk_steps;
 }
@@ -437,7 +457,8 @@ static void block_open(const struct scenario *s, uint32_t rank, struct block_run
   if (block->batch_index == block->batch_end) return;
   const struct plan_batch *batch = &plan->batches[block->batch_index];
   block->lane_count = batch->work_count;
-  for (uint32_t i = 0; i < batch->work_count; i++) lane_begin(&block->lanes[i], &plan->works[batch->first_work + i]);
+  for (uint32_t i = 0; i < batch->work_count; i++)
+    lane_begin(&block->lanes[i], &plan->works[batch->first_work + i]);
 }
 
 /* Moves the lanes of the current batch as far as they go; behind the last one the next batch opens. */
@@ -465,7 +486,9 @@ static void world_begin(const struct scenario *s, uint32_t slots) {
   for (uint32_t rank = 0; rank < s->rank_count; rank++)
     for (uint32_t i = 0, end; i < s->plans[rank].batch_count; i = end) {
       const struct plan_batch *batches = s->plans[rank].batches;
-      for (end = i; end < s->plans[rank].batch_count && batches[end].channel_index == batches[i].channel_index;) end++;
+      for (end = i;
+           end < s->plans[rank].batch_count && batches[end].channel_index == batches[i].channel_index;)
+        end++;
       struct block_run *block = &world.blocks[rank][batches[i].channel_index];
       block->batch_index = i;
       block->batch_end = end;
@@ -488,7 +511,8 @@ static void check_run(const struct scenario *s, uint32_t slots) {
   for (uint32_t rank = 0; rank < s->rank_count; rank++)
     for (uint32_t channel = 0; channel < CHANNELS_MAX; channel++) {
       const struct block_run *block = &world.blocks[rank][channel];
-      expect(s, rank, block->batch_index == block->batch_end, slots == UINT32_MAX ? "waits for ever" : "waits for slots for ever");
+      expect(s, rank, block->batch_index == block->batch_end,
+             slots == UINT32_MAX ? "waits for ever" : "waits for slots for ever");
       for (uint32_t from = 0; from < s->rank_count; from++)
         for (uint32_t conn = 0; conn < 2; conn++) {
           const struct link_run *link = &world.links[from][rank][channel][conn];
@@ -505,7 +529,8 @@ static void test_random_groups(void **state) {
     for (uint32_t rank = 0; rank < scenario.rank_count; rank++) check_plan(&scenario, rank);
     if (seed % 10 == 0) check_pure(&scenario, 0);
     check_run(&scenario, UINT32_MAX);
-    /* A ring takes and gives in one step, so it needs a second slot: one slot is for messages and chains alone. */
+    /* A ring takes and gives in one step, so it needs a second slot: one slot is for messages and chains
+     * alone. */
     const uint32_t slots = scenario.request.limits.slots;
     check_run(&scenario, scenario.has_collectives && slots < 2 ? 2 : slots);
     scenario_free(&scenario);
@@ -514,7 +539,8 @@ static void test_random_groups(void **state) {
 
 /* ---- known plans ---- */
 
-static void request_begin(struct plan_request *request, uint32_t rank, uint32_t rank_count, struct plan_op *ops, uint32_t count) {
+static void request_begin(struct plan_request *request, uint32_t rank, uint32_t rank_count,
+                          struct plan_op *ops, uint32_t count) {
   static const uint32_t ring[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   memset(request, 0, sizeof *request);
   request->rank = rank;
@@ -530,9 +556,13 @@ static void request_begin(struct plan_request *request, uint32_t rank, uint32_t 
   }
 }
 
-/* 64 MiB of float on 8 ranks over Simple: 16 channels of 4 MiB, chunks of at most 2 MiB, four steps a chunk, two a slice. */
+/* 64 MiB of float on 8 ranks over Simple: 16 channels of 4 MiB, chunks of at most 2 MiB, four steps a
+ * chunk, two a slice. */
 static void test_all_reduce_64_mib(void **state) {
-  struct plan_op op = {.func = FUNC_ALL_REDUCE, .dtype = ncclFloat32, .count = (size_t)16 << 20, .in = address_of(0),
+  struct plan_op op = {.func = FUNC_ALL_REDUCE,
+                       .dtype = ncclFloat32,
+                       .count = (size_t)16 << 20,
+                       .in = address_of(0),
                        .out = address_of(1)};
   struct plan_request request;
   struct plan plan;
@@ -563,7 +593,11 @@ static void test_all_to_all_batches(void **state) {
   struct plan plan;
   (void)state;
   for (uint32_t i = 0; i < 40; i++) {
-    const struct plan_op op = {.func = i % 2 ? FUNC_SEND : FUNC_RECV, .dtype = ncclInt8, .peer = i / 2, .count = 1000, .sequence = i};
+    const struct plan_op op = {.func = i % 2 ? FUNC_SEND : FUNC_RECV,
+                               .dtype = ncclInt8,
+                               .peer = i / 2,
+                               .count = 1000,
+                               .sequence = i};
     ops[i] = op;
   }
   request_begin(&request, 7, 20, ops, 40);
@@ -574,7 +608,8 @@ static void test_all_to_all_batches(void **state) {
   plan_free(&plan);
 }
 
-/* Falling traffic; equal ones in the order of the calls; an all-gather weighs as much as all that it moves. */
+/* Falling traffic; equal ones in the order of the calls; an all-gather weighs as much as all that it
+ * moves. */
 static void test_collectives_sorted(void **state) {
   struct plan_op ops[5];
   static const size_t counts[5] = {1000, 5000, 1000, 2000, 1000};
@@ -583,8 +618,12 @@ static void test_collectives_sorted(void **state) {
   struct plan plan;
   (void)state;
   for (uint32_t i = 0; i < 5; i++) {
-    const struct plan_op op = {.func = i == 3 ? FUNC_ALL_GATHER : FUNC_ALL_REDUCE, .dtype = ncclInt8, .count = counts[i],
-                               .in = address_of(i), .out = address_of(9), .sequence = i};
+    const struct plan_op op = {.func = i == 3 ? FUNC_ALL_GATHER : FUNC_ALL_REDUCE,
+                               .dtype = ncclInt8,
+                               .count = counts[i],
+                               .in = address_of(i),
+                               .out = address_of(9),
+                               .sequence = i};
     ops[i] = op;
   }
   request_begin(&request, 0, 8, ops, 5);
@@ -601,8 +640,12 @@ static uint8_t proto_of_group(uint32_t count, size_t elements, uint8_t other) {
   struct plan_request request;
   struct plan plan;
   for (uint32_t i = 0; i < count; i++) {
-    const struct plan_op op = {.func = FUNC_ALL_REDUCE, .dtype = i % 2 ? other : (uint8_t)ncclFloat32, .count = elements,
-                               .in = address_of(i), .out = address_of(9), .sequence = i};
+    const struct plan_op op = {.func = FUNC_ALL_REDUCE,
+                               .dtype = i % 2 ? other : (uint8_t)ncclFloat32,
+                               .count = elements,
+                               .in = address_of(i),
+                               .out = address_of(9),
+                               .sequence = i};
     ops[i] = op;
   }
   request_begin(&request, 0, 8, ops, count);
@@ -617,7 +660,8 @@ static void test_group_chooses_by_sum(void **state) {
   uint32_t differences = 0;
   (void)state;
   for (size_t elements = 256; elements < (size_t)1 << 26; elements *= 2) {
-    const uint8_t alone = proto_of_group(1, elements, ncclFloat32), sum = proto_of_group(1, 4 * elements, ncclFloat32);
+    const uint8_t alone = proto_of_group(1, elements, ncclFloat32),
+                  sum = proto_of_group(1, 4 * elements, ncclFloat32);
     assert_int_equal(proto_of_group(4, elements, ncclFloat32), sum);
     assert_int_equal(proto_of_group(4, elements, ncclInt32), alone);
     differences += alone != sum;
@@ -629,8 +673,9 @@ static void test_group_chooses_by_sum(void **state) {
 static void test_forced_protocols(void **state) {
   static const uint8_t of_message[PROTO_COUNT] = {PROTO_LL, PROTO_SIMPLE, PROTO_SIMPLE};
   static const size_t chunk_bytes[PROTO_COUNT] = {32768, 576000, 4 * 524288};
-  struct plan_op ops[2] = {{.func = FUNC_ALL_REDUCE, .dtype = ncclFloat32, .count = 5000, .in = address_of(0)},
-                           {.func = FUNC_SEND, .dtype = ncclFloat32, .peer = 1, .count = 5000000, .in = address_of(1)}};
+  struct plan_op ops[2] = {
+      {.func = FUNC_ALL_REDUCE, .dtype = ncclFloat32, .count = 5000, .in = address_of(0)},
+      {.func = FUNC_SEND, .dtype = ncclFloat32, .peer = 1, .count = 5000000, .in = address_of(1)}};
   (void)state;
   for (uint32_t proto = 0; proto < PROTO_COUNT; proto++) {
     struct plan_request request;
@@ -660,7 +705,8 @@ static void test_algo_masks(void **state) {
     op.func = func;
     op.peer = collective ? 0 : 1;
     request_begin(&request, 0, 2, &op, 1);
-    for (uint32_t i = 0; i < FUNC_COUNT; i++) request.algo_mask[i] = i == func ? ~(1u << ALGO_RING) : 1u << ALGO_RING;
+    for (uint32_t i = 0; i < FUNC_COUNT; i++)
+      request.algo_mask[i] = i == func ? ~(1u << ALGO_RING) : 1u << ALGO_RING;
     memset(&plan, 0x5a, sizeof plan);
     const struct plan before = plan;
     const uint64_t live = os_alloc_live();
@@ -708,8 +754,9 @@ static void test_memory_runs_out(void **state) {
 }
 
 static void test_nothing_to_do(void **state) {
-  struct plan_op ops[2] = {{.func = FUNC_ALL_REDUCE, .dtype = ncclInt8, .in = address_of(0), .out = address_of(1)},
-                           {.func = FUNC_RECV, .dtype = ncclInt8, .peer = 1, .out = address_of(2)}};
+  struct plan_op ops[2] = {
+      {.func = FUNC_ALL_REDUCE, .dtype = ncclInt8, .in = address_of(0), .out = address_of(1)},
+      {.func = FUNC_RECV, .dtype = ncclInt8, .peer = 1, .out = address_of(2)}};
   struct plan_request request;
   struct plan plan;
   (void)state;
@@ -717,7 +764,8 @@ static void test_nothing_to_do(void **state) {
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   assert_true(plan.work_count == 0 && plan.batch_count == 0 && plan.channel_mask == 0);
   plan_free(&plan);
-  request_begin(&request, 0, 2, ops, 2); /* no bytes: the collective vanishes, the message still meets its other half */
+  /* No bytes: the collective vanishes, the message still meets its other half. */
+  request_begin(&request, 0, 2, ops, 2);
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   assert_true(plan.work_count == 1 && plan.works[0].func == FUNC_RECV && plan.works[0].part_count == 0);
   plan_free(&plan);
@@ -742,9 +790,10 @@ static void test_predicted_time(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_random_groups),  cmocka_unit_test(test_all_reduce_64_mib), cmocka_unit_test(test_forced_protocols),
-    cmocka_unit_test(test_all_to_all_batches), cmocka_unit_test(test_collectives_sorted), cmocka_unit_test(test_group_chooses_by_sum),
-    cmocka_unit_test(test_algo_masks),     cmocka_unit_test(test_memory_runs_out),   cmocka_unit_test(test_nothing_to_do),
-    cmocka_unit_test(test_predicted_time)};
+      cmocka_unit_test(test_random_groups),      cmocka_unit_test(test_all_reduce_64_mib),
+      cmocka_unit_test(test_forced_protocols),   cmocka_unit_test(test_all_to_all_batches),
+      cmocka_unit_test(test_collectives_sorted), cmocka_unit_test(test_group_chooses_by_sum),
+      cmocka_unit_test(test_algo_masks),         cmocka_unit_test(test_memory_runs_out),
+      cmocka_unit_test(test_nothing_to_do),      cmocka_unit_test(test_predicted_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include "base/param.h"
 #include "tutti.h"
 
-#define LOG_TEXT_BYTES 1024
+#define LOG_TEXT_BYTES 16384 /* the report of a deadlock names many lanes */
 #define LOG_LINE_BYTES (LOG_TEXT_BYTES + 512)
 #define LOG_PATH_BYTES 1024
 
@@ -191,17 +191,21 @@ static void stamp_write(enum log_level level, char *out, size_t out_bytes) {
 }
 
 /* Writes prefix and text as one line. A line that is too long is cut, never split. */
-static void line_write(enum log_level level, const char *prefix, const char *text) {
+static void line_write_to(FILE *other, enum log_level level, const char *prefix, const char *text) {
   char stamp[256], line[LOG_LINE_BYTES];
   stamp_write(level, stamp, sizeof stamp);
   int length = snprintf(line, sizeof line - 1, "%s%s%s", stamp, prefix, text);
   if (length > (int)sizeof line - 2) length = (int)sizeof line - 2;
   line[length] = '\n';
   os_mutex_lock(&log_mutex);
-  FILE *file = log_file ? log_file : stdout;
+  FILE *file = other != NULL ? other : log_file ? log_file : stdout;
   fwrite(line, 1, (size_t)length + 1, file);
   fflush(file);
   os_mutex_unlock(&log_mutex);
+}
+
+static void line_write(enum log_level level, const char *prefix, const char *text) {
+  line_write_to(NULL, level, prefix, text);
 }
 
 /* "host:pid:tid [device] " */
@@ -250,30 +254,38 @@ static const char *file_base_name(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-static void warn_write(const char *file, int line, const char *format, va_list arguments) {
+static void warn_write(const char *file, int line, bool urgent, const char *format, va_list arguments) {
   char prefix[384], text[LOG_TEXT_BYTES];
   log_prepare(); /* first: what it has to tell is older than this warning */
   vsnprintf(text, sizeof text, format, arguments);
   os_mutex_lock(&log_mutex);
   memcpy(last_warning, text, strlen(text) + 1);
   os_mutex_unlock(&log_mutex);
-  if (!log_enabled(LOG_WARN, LOG_ALL)) return;
+  const bool enabled = log_enabled(LOG_WARN, LOG_ALL);
+  if (!enabled && (!urgent || param_is_set(PARAM_DEBUG))) return;
   int used = speaker_write(prefix, sizeof prefix);
   snprintf(prefix + used, sizeof prefix - (size_t)used, "%s:%d NCCL WARN ", file_base_name(file), line);
-  line_write(LOG_WARN, prefix, text);
+  line_write_to(enabled ? NULL : stderr, LOG_WARN, prefix, text);
 }
 
 void log_warn_at(const char *file, int line, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  warn_write(file, line, format, arguments);
+  warn_write(file, line, false, format, arguments);
+  va_end(arguments);
+}
+
+void log_urgent_at(const char *file, int line, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  warn_write(file, line, true, format, arguments);
   va_end(arguments);
 }
 
 ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  warn_write(file, line, format, arguments);
+  warn_write(file, line, false, format, arguments);
   va_end(arguments);
   return code;
 }

@@ -31,10 +31,14 @@ void log_call(const char *format, ...) LOG_FORMAT(1, 2);
 
 /* A warning: what failed, on what, why, and one next action. Kept as the last error whether printed or not.
  * Use through the macros below, which add file and line. */
+void log_urgent_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
 void log_warn_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
 ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const char *format, ...)
     LOG_FORMAT(4, 5);
 #define log_warn(...) log_warn_at(__FILE__, __LINE__, __VA_ARGS__)
+/* A warning that goes to stderr even when NCCL_DEBUG is not set: the verdict that a run has failed. An NCCL_DEBUG that is set
+ * decides as for any warning. */
+#define log_urgent(...) log_urgent_at(__FILE__, __LINE__, __VA_ARGS__)
 /* Logs the warning and yields `code`: return log_fail(ncclInvalidArgument, "..."); */
 #define log_fail(code, ...) log_fail_at(__FILE__, __LINE__, (code), __VA_ARGS__)
 

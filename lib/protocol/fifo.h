@@ -6,11 +6,13 @@
  *   | head      | slots freed so far; receiver writes, sender polls        |         +--------+--------+-- ... --+
  *   | exchange  | address of the receiver's output, or 0, and its bytes    |         step s lives in slot s mod slots
  *   | sizes[]   | bytes that the sender put into each slot                 |
- *   | send_step | where the sender's next operation begins                 |         0 <= tail - head <= slots
- *   | recv_step | where the receiver's next operation begins               |
+ *   | send_step | where the sender's next operation begins; send_line[]    |         slots in use: tail - head <= slots
+ *   | recv_step | where the receiver's next operation begins; recv_line[]  |
  *   +-----------+----------------------------------------------------------+
  *
- * Counters count steps since the connection was made and never fall or restart. */
+ * Counters count steps since the connection was made and never fall or restart. The line protocols move head alone: the flags of
+ * their lines say what tail would. Each of them also counts its own steps, for flags and slots: with the common count, the steps
+ * in which old flags must be rewritten could fall to another protocol. */
 #ifndef TUTTI_PROTOCOL_FIFO_H
 #define TUTTI_PROTOCOL_FIFO_H
 
@@ -24,8 +26,8 @@ struct fifo {
   uint64_t head;      uint64_t head_pad[15];
   uint64_t exchange;  uint64_t exchange_bytes; uint64_t exchange_pad[14];
   uint64_t sizes[FIFO_SLOTS_MAX]; uint64_t sizes_pad[8];
-  uint64_t send_step; uint64_t send_pad[15];
-  uint64_t recv_step; uint64_t recv_pad[15];
+  uint64_t send_step; uint64_t send_line[2]; uint64_t send_pad[13];
+  uint64_t recv_step; uint64_t recv_line[2]; uint64_t recv_pad[13];
 };
 static_assert(sizeof(struct fifo) == 6 * FIFO_LINE_BYTES, "both ends map this layout");
 
@@ -40,6 +42,8 @@ struct link {
   uint32_t slot_index;    /* step mod slots */
   uint32_t slots, step_bytes;
   uint32_t peer;          /* rank at the other end */
+  uint64_t line;          /* line protocols: steps that this one has taken on the connection; lives in slot line mod slots */
+  uint32_t line_slot;     /* line mod slots */
 };
 
 /* Binds an end for one operation: both ends round the counter up to a whole chunk, so that slices of a chunk lie together. */

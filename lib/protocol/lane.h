@@ -77,6 +77,13 @@ PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) { return ele
 /* Output addresses go through cells that start at zero, so an output at address zero needs another spelling. */
 #define LANE_NO_OUTPUT ((uint64_t)1)
 
+PRIM_FN uint8_t line_kind_of(const struct work *work) { return work->proto == PROTO_LL ? LINE_LL : LINE_LL128; }
+
+PRIM_FN void link_open_lines(struct link *link, uint64_t saved_line) {
+  link->line = saved_line;
+  link->line_slot = (uint32_t)(saved_line % link->slots);
+}
+
 /* What both ends of an exchange must agree on before one stores into the other's memory. */
 PRIM_FN uint64_t lane_exchange_bytes(const struct work *work) {
   return (uint64_t)work->part_count * work->element_bytes;
@@ -150,18 +157,29 @@ PRIM_FN void lane_open(struct lane *lane, const struct work *work, const void *i
   for (uint32_t i = 0; i < work->recv_count; i++) {
     struct link *link = &lane->recv[i];
     link_open(link, link->fifo->recv_step, work->chunk_steps);
+    link_open_lines(link, link->fifo->recv_line[line_kind_of(work)]);
     /* The steps that rounding skipped are credits that the sender must get back. */
     if (link->step != link->fifo->recv_step) prim_store_release(&link->fifo->head, link->step);
   }
-  for (uint32_t i = 0; i < work->send_count; i++)
-    link_open(&lane->send[i], lane->send[i].fifo->send_step, work->chunk_steps);
+  for (uint32_t i = 0; i < work->send_count; i++) {
+    struct link *link = &lane->send[i];
+    link_open(link, link->fifo->send_step, work->chunk_steps);
+    link_open_lines(link, link->fifo->send_line[line_kind_of(work)]);
+  }
   lane_open_settle(lane);
 }
 
 /* Saves the counters for the next operation on these connections. */
 PRIM_FN void lane_close(struct lane *lane) {
-  for (uint32_t i = 0; i < lane->work->recv_count; i++) lane->recv[i].fifo->recv_step = lane->recv[i].posted;
-  for (uint32_t i = 0; i < lane->work->send_count; i++) lane->send[i].fifo->send_step = lane->send[i].posted;
+  const uint8_t kind = line_kind_of(lane->work);
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    lane->recv[i].fifo->recv_step = lane->recv[i].posted;
+    lane->recv[i].fifo->recv_line[kind] = lane->recv[i].line; /* unchanged by the slot protocol */
+  }
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    lane->send[i].fifo->send_step = lane->send[i].posted;
+    lane->send[i].fifo->send_line[kind] = lane->send[i].line;
+  }
   lane->phase = LANE_DONE;
 }
 

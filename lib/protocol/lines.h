@@ -5,29 +5,28 @@
  *   LL128  128 bytes: | data 120                 | flag 8 |     valid when the flag matches; needs 128-byte stores that do
  *                                                               not tear
  *
- * A step's flag is its number plus one, cut to flag_bits. Lines that a short step leaves unused keep old flags; so that none
+ * A step's flag is its number among this protocol's steps plus one, cut to flag_bits. Lines that a short step leaves unused keep old flags; so that none
  * of them can match after the flag wraps, a sender rewrites the whole slot in the last `slots` steps of every half period. */
 #ifndef TUTTI_PROTOCOL_LINES_H
 #define TUTTI_PROTOCOL_LINES_H
 
 #include "protocol/lane.h"
 
-PRIM_FN uint8_t line_kind_of(const struct work *work) { return work->proto == PROTO_LL ? LINE_LL : LINE_LL128; }
 PRIM_FN uint32_t line_wire_bytes(uint8_t kind) { return kind == LINE_LL ? 16 : 128; }
 PRIM_FN uint32_t line_data_bytes(uint8_t kind) { return kind == LINE_LL ? 8 : 120; }
 
-PRIM_FN uint64_t line_flag(const struct lane *lane, uint64_t step) {
-  return lane->flag_bits >= 32 ? step + 1 : (step + 1) & (((uint64_t)1 << lane->flag_bits) - 1);
+PRIM_FN uint64_t line_flag(const struct lane *lane, const struct link *link) {
+  return lane->flag_bits >= 32 ? link->line + 1 : (link->line + 1) & (((uint64_t)1 << lane->flag_bits) - 1);
 }
 
 /* True in the last `slots` steps before half of the flag's values are used up. */
 PRIM_FN bool line_cleans(const struct lane *lane, const struct link *link) {
   const uint64_t half = (uint64_t)1 << (lane->flag_bits - 1);
-  return (link->step & (half - 1)) >= half - link->slots;
+  return (link->line & (half - 1)) >= half - link->slots;
 }
 
 PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t line_index) {
-  return link_slot(link) + (size_t)line_index * line_wire_bytes(kind);
+  return link->buffer + (size_t)link->line_slot * link->step_bytes + (size_t)line_index * line_wire_bytes(kind);
 }
 
 /* Makes the next step current; false when the work has no more. */
@@ -40,10 +39,8 @@ PRIM_FN bool lines_next_step(struct lane *lane) {
   return true;
 }
 
-/* The size that a step of this lane announces: whole lines. */
-PRIM_FN uint64_t lines_wire_size(const struct lane *lane) {
-  return (uint64_t)lane->line_count * line_wire_bytes(line_kind_of(lane->work));
-}
+/* The size that a step of this lane announces: its data, from which both ends derive the lines. */
+PRIM_FN uint64_t lines_bytes(const struct lane *lane) { return lane_bytes(lane, lane->step.count); }
 
 PRIM_FN uint32_t lines_group(const struct lane *lane) {
   return (uint32_t)size_min(lane->group_lines, lane->line_count - lane->line_index);
@@ -53,11 +50,11 @@ PRIM_FN uint32_t lines_group(const struct lane *lane) {
  * size tells a slow sender from one that will never send as much. */
 PRIM_FN bool lines_arrived(struct lane *lane, const struct link *link) {
   const uint8_t kind = line_kind_of(lane->work);
-  const uint64_t flag = line_flag(lane, link->step);
+  const uint64_t flag = line_flag(lane, link);
   const uint32_t lines = lines_group(lane);
   if (lines == 0 || prim_line_ready(kind, line_address(link, kind, lane->line_index), lines, flag)) return true;
   if (!lane->step_open && lines > 1 && prim_line_ready(kind, line_address(link, kind, 0), 1, flag))
-    lane_check_size(lane, link, link->slot_index, lines_wire_size(lane));
+    lane_check_size(lane, link, link->slot_index, lines_bytes(lane));
   return false;
 }
 
@@ -77,11 +74,22 @@ PRIM_FN uint32_t lines_enabled(struct lane *lane) {
   return lines_ready(lane) ? (uint32_t)LANE_LINES : 0;
 }
 
+/* Rewrites the lines of a slot that the step did not use. */
+PRIM_FN void lines_clean(const struct lane *lane, const struct link *link) {
+  const uint8_t kind = line_kind_of(lane->work);
+  const uint32_t slot_lines = link->step_bytes / line_wire_bytes(kind);
+  struct prim_fragment nothing;
+  prim_fragment_zero(&nothing);
+  for (uint32_t line = lane->line_count; line < slot_lines; line++)
+    prim_line_store(kind, line_address(link, kind, line), 1, line_flag(lane, link), &nothing);
+}
+
 /* Opens the step: the slots are ours, and the receivers hear how much is coming before they can see the first line. */
 PRIM_FN void lines_open(struct lane *lane) {
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     struct link *link = &lane->send[i];
-    if (((lane->step.send_links >> i) & 1) != 0) link->fifo->sizes[link->slot_index] = lines_wire_size(lane);
+    if (((lane->step.send_links >> i) & 1) == 0) continue;
+    link->fifo->sizes[link->slot_index] = lines_bytes(lane);
   }
   lane->step_open = true;
 }
@@ -111,19 +119,17 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
   for (uint32_t i = 0; i < work->send_count; i++) {
     if (((step->send_links >> i) & 1) == 0) continue;
     prim_line_store(kind, line_address(&lane->send[i], kind, lane->line_index), lines,
-                    line_flag(lane, lane->send[i].step), &data);
+                    line_flag(lane, &lane->send[i]), &data);
   }
   lane->line_index += lines;
 }
 
-/* Rewrites the lines of a slot that the step did not use. */
-PRIM_FN void lines_clean(struct lane *lane, const struct link *link) {
-  const uint8_t kind = line_kind_of(lane->work);
-  const uint32_t slot_lines = link->step_bytes / line_wire_bytes(kind);
-  struct prim_fragment nothing;
-  prim_fragment_zero(&nothing);
-  for (uint32_t line = lane->line_count; line < slot_lines; line++)
-    prim_line_store(kind, line_address(link, kind, line), 1, line_flag(lane, link->step), &nothing);
+/* A step is over on this link. */
+PRIM_FN void lines_advance(struct link *link) {
+  link_advance(link, 1);
+  link->posted = link->step;
+  link->line += 1;
+  link->line_slot = link->line_slot + 1 == link->slots ? 0 : link->line_slot + 1;
 }
 
 /* Behind the last line of a step: every line is read, so the slot goes back. What was sent needs no post: the lines say it. */
@@ -131,16 +137,14 @@ PRIM_FN void lines_post(struct lane *lane) {
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     struct link *link = &lane->recv[i];
     if (((lane->step.recv_links >> i) & 1) == 0) continue;
-    link_advance(link, 1);
-    link->posted = link->step;
+    lines_advance(link);
     prim_store_release(&link->fifo->head, link->posted);
   }
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     struct link *link = &lane->send[i];
     if (((lane->step.send_links >> i) & 1) == 0) continue;
     if (line_cleans(lane, link)) lines_clean(lane, link);
-    link_advance(link, 1);
-    link->posted = link->step;
+    lines_advance(link);
   }
   lane->step_open = lane->step_held = false;
   lane->steps_done += 1;
@@ -149,7 +153,7 @@ PRIM_FN void lines_post(struct lane *lane) {
 PRIM_FN void lines_check_sizes(struct lane *lane) {
   for (uint32_t i = 0; i < lane->work->recv_count; i++)
     if (((lane->step.recv_links >> i) & 1) != 0 && lane->line_count > 0)
-      lane_check_size(lane, &lane->recv[i], lane->recv[i].slot_index, lines_wire_size(lane));
+      lane_check_size(lane, &lane->recv[i], lane->recv[i].slot_index, lines_bytes(lane));
 }
 
 PRIM_FN void lines_move(struct lane *lane, struct prim *prim, uint32_t action) {

@@ -31,12 +31,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "protocol/move.h"
-
 enum line_kind { LINE_LL = 0, LINE_LL128 = 1 };
 
 struct prim_fragment;
 
+/* First, because it may define PRIM_FN, which every header of schedule/ uses. */
 #include "prim_impl.h"
+
+#include "protocol/move.h"
 
 #endif

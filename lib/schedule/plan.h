@@ -14,7 +14,7 @@ struct plan_limits {
   uint32_t slots;                          /* FIFO depth of a connection, steps: 1..FIFO_SLOTS_MAX (8) */
   uint32_t step_bytes[PROTO_COUNT];        /* wire bytes of one step's slot, a multiple of 16 (LL128: of 128) */
   uint32_t chunk_bytes;                    /* upper bound of a chunk's data, 0 = what the slots hold */
-  uint32_t p2p_chunk_bytes;                /* the same for point-to-point, at most one Simple step */
+  uint32_t p2p_chunk_bytes;                /* upper bound of a point-to-point chunk, 1..one Simple step */
   uint32_t channel_count;                  /* collective channels, 1..PLAN_CHANNELS_MAX */
   uint32_t p2p_channel_count;              /* a power of two */
   uint32_t p2p_channels_per_peer;          /* a power of two */

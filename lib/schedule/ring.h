@@ -54,7 +54,8 @@ PRIM_FN void ring_all_reduce_step(const struct ring_iter *it, const struct work 
   step->chunk_index = chunk;
   step->flags = (i > 0 ? (uint32_t)STEP_RECV : 0) | (i < 2 * n - 2 ? (uint32_t)STEP_SEND : 0) |
                 (i < n ? (uint32_t)STEP_COPY_IN : 0) | (i > 0 && i < n ? (uint32_t)STEP_REDUCE : 0) |
-                (i >= n - 1 ? (uint32_t)(STEP_KEEP | STEP_SEND_FINAL) : 0) |
+                (i >= n - 1 ? (uint32_t)STEP_KEEP : 0) |
+                (i >= n - 1 && i < 2 * n - 2 ? (uint32_t)STEP_SEND_FINAL : 0) |
                 (i == n - 1 ? (uint32_t)STEP_POST_OP : 0) | (i >= n ? (uint32_t)STEP_RECV_FINAL : 0);
   step->in_offset = step->out_offset = work->part_offset + begin;
   step->count = size_min(rest, it->chunk_count);

@@ -105,8 +105,8 @@ int trace_record_text(const struct trace_record *record, char *out, size_t out_b
       return snprintf(out, out_bytes, "%" PRIu64 " kernel comm %08" PRIx32 " rank %" PRIu32 " launch %" PRIu64 " %s",
                       record->turn, record->comm, record->rank, record->value, record->action ? "ends" : "begins");
     case TRACE_STREAM:
-      return snprintf(out, out_bytes, "%" PRIu64 " stream device %" PRIu32 " stream %u operation %u", record->turn,
-                      record->rank, record->channel, record->action);
+      return snprintf(out, out_bytes, "%" PRIu64 " stream device %" PRIu32 " key %016" PRIx64 " operation %u",
+                      record->turn, record->chunk, record->value, record->action);
     case TRACE_ERROR:
       return snprintf(out, out_bytes, "%" PRIu64 " error comm %08" PRIx32 " rank %" PRIu32 " result %" PRIu64, record->turn,
                       record->comm, record->rank, record->value);

@@ -26,7 +26,7 @@ enum trace_kind {
   TRACE_LANE = 1,           /* a move of a lane; action = enum lane_action */
   TRACE_BLOCK = 2,          /* a batch of a channel begins (action 0) or ends (1); value = batch number in the plan */
   TRACE_KERNEL = 3,         /* a plan begins (0) or ends (1) on a rank; value = launch number on the communicator */
-  TRACE_STREAM = 4,         /* a stream carries out an operation; rank = device, channel = stream number */
+  TRACE_STREAM = 4,         /* a stream or a node of a graph carries out an operation; chunk = device, value = its key */
   TRACE_ERROR = 5           /* value = ncclResult_t */
 };
 
@@ -37,7 +37,7 @@ struct trace_record {
   uint32_t rank;
   uint32_t comm;            /* low bits of the communicator's id */
   uint32_t chunk;           /* chunk index of the step */
-  uint64_t value;           /* lanes: steps taken before this move, in the low 32 bits elements of the slice */
+  uint64_t value;           /* lanes: steps taken before this move, in the low 32 bits elements of the step */
 };
 
 /* Opens a file for writing, truncating it. On failure *writer is untouched and the text names path and cause. */

@@ -53,14 +53,14 @@ static void lane_report_broken(struct emu_lane *emu, const char *text) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   emu_report_lane(lane_text, sizeof lane_text, emu);
   emu_report_reproduce(again, sizeof again);
-  log_warn("comm %s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text, lane_text, again);
+  log_urgent("comm %s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text, lane_text, again);
   emu_comm_fail(comm->config.comm_id, ncclInternalError);
 }
 
 static void lane_report_mismatch(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   const struct device_comm *comm = emu->block->run->launch->comm;
-  log_warn("comm %s: rank %u and rank %u do not agree on operation %" PRIu64 " (%s): rank %u has %" PRIu64 " bytes for channel %u where "
+  log_urgent("comm %s: rank %u and rank %u do not agree on operation %" PRIu64 " (%s): rank %u has %" PRIu64 " bytes for channel %u where "
            "rank %u expects %" PRIu64 "; call the same collective with the same count and type on all ranks, in the same order",
            comm->name, lane->mismatch_peer, comm->config.rank, lane->work->op_sequence, emu_func_name(lane->work->func),
            lane->mismatch_peer, lane->found_bytes, lane->work->channel_index, comm->config.rank, lane->expected_bytes);
@@ -466,6 +466,6 @@ void emu_lanes_stop_stuck(void) {
     struct emu_kernel_run *run = emu_runs;
     while (run != NULL && comm_aborted(run->launch->comm)) run = run->next;
     if (run == NULL) break;
-    emu_comm_fail(run->launch->comm->config.comm_id, ncclInternalError);
+    emu_comm_fail(run->launch->comm->config.comm_id, ncclRemoteError);
   }
 }

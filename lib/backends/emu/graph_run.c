@@ -79,6 +79,7 @@ static void node_over(void *argument, int error) {
 static void node_move(struct emu_actor *actor) {
   struct node_run *node = node_of(actor);
   node->started = true;
+  emu_trace_actor(actor, (uint8_t)node_work(node)->kind);
   if (node->turn.run != NULL) {
     emu_turn_unlist(&node->turn);
     node->turn.ops->start(node->turn.run, node_over, node);

@@ -241,6 +241,13 @@ __attribute__((destructor)) static void trace_end(void) { trace_close(); }
 
 /* ---- called at every move that is traced ---- */
 
+void emu_trace_actor(const struct emu_actor *actor, uint8_t operation) {
+  static struct device_comm nobody;
+  const uint64_t mixed = (emu_meter.trace_hash ^ actor->key ^ operation) * UINT64_C(0x9fb21c651e98df25);
+  emu_meter.trace_hash = mixed ^ (mixed >> 29);
+  if (emu_meter.tracing) emu_trace_write(TRACE_STREAM, operation, &nobody, 0, 0, emu_key_device(actor->key), actor->key);
+}
+
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel, uint32_t lane,
                      uint32_t chunk, uint64_t value) {
   const struct trace_record record = {emu_move_count(), kind,  action, (uint8_t)channel, (uint8_t)lane, comm->config.rank,

@@ -130,7 +130,7 @@ static void report_end(void) {
   char again[1024];
   if (report.lane_count > REPORT_LANES_MAX) report_add("\n  and %" PRIu32 " more", report.lane_count - REPORT_LANES_MAX);
   emu_report_reproduce(again, sizeof again);
-  log_warn("%s\n  %s", report.text, again);
+  log_urgent("%s\n  %s", report.text, again);
 }
 
 void emu_report_stuck(void) {

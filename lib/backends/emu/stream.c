@@ -125,6 +125,7 @@ static void stream_move(struct emu_actor *actor) {
   struct emu_stream *stream = stream_of(actor);
   struct stream_op *op = stream->head;
   stream->busy = true;
+  emu_trace_actor(actor, (uint8_t)op->kind);
   if (op->kind == OP_GRAPH) {
     emu_graph_run_start(op->graph_run);
   } else if (op->turn.run != NULL) {

@@ -52,6 +52,8 @@ static inline uint64_t emu_key(uint64_t kind, uint64_t device_index, uint64_t se
   return kind << 56 | (device_index & 0xfff) << 44 | (second & 0xfffff) << 24 | (third & 0xffffff);
 }
 
+static inline uint32_t emu_key_device(uint64_t key) { return (uint32_t)(key >> 44) & 0xfff; }
+
 /* Errors below are CUDA's numbers (cudaError_t): 0, 1 invalid value, 2 out of memory, 400 invalid handle,
  * 600 not ready, 702 launch timed out (a kernel that the hang report stopped), 719 launch failure, 900..
  * capture errors. */

@@ -243,13 +243,14 @@ static bool pump(void) {
   uint64_t limit = waiters_move_limit();
   bool any = false;
   world.pumping = true;
-  pending_enter();
   world.change = true;
   for (;;) {
     if (world.change || world.moves >= limit) {
       if ((any = waiters_release())) break;
       limit = waiters_move_limit();
     }
+    /* Behind the release: what the freed threads are about to wake must enter together with what is here. */
+    if (world.pending_count > 0) pending_enter();
     if (world.ready_count == 0) break;
     struct emu_actor *actor = pick(rule);
     if (!actor->ops->enabled(actor)) {
@@ -260,7 +261,6 @@ static bool pump(void) {
     world.inside = true;
     actor->ops->move(actor);
     world.inside = false;
-    if (world.pending_count > 0) pending_enter(); /* woken by user code during a call-out */
   }
   world.pumping = false;
   pthread_cond_broadcast(&world.changed);
@@ -302,13 +302,16 @@ static bool threads_beyond_waiters(void) {
 }
 
 /* How long a waiter has seen nothing happen. */
-struct quiet { uint64_t since_ns, generation; };
+struct quiet {
+  uint64_t since_ns, generation;
+  bool polls;                /* the thread is about to go on, maybe to call what is missing */
+};
 
 /* Nothing can move and every owner waits: final at once when no thread is left that could change that, else after a while
  * without change. */
 static bool quiet_is_final(struct quiet *quiet) {
   const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
-  if (!threads_beyond_waiters()) return true;
+  if (!quiet->polls && !threads_beyond_waiters()) return true;
   if (quiet->since_ns == 0 || quiet->generation != world.generation) {
     quiet->since_ns = os_time_ns();
     quiet->generation = world.generation;
@@ -360,7 +363,7 @@ static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
 
 static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms) {
   const uint64_t begin_ns = os_time_ns();
-  struct quiet quiet = {0, 0};
+  struct quiet quiet = {0, 0, false};
   while (!waiter->released) {
     if (waiter->done(waiter->argument)) return ncclSuccess;
     if (guarded_turn(&quiet)) continue;
@@ -415,7 +418,7 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
     return;
   }
   struct emu_waiter waiter = {done, argument, world.moves + move_count, false, NULL, NULL};
-  struct quiet quiet = {0, 0};
+  static struct quiet quiet = {0, 0, true}; /* locked; outlives the poll, so that endless polling gets its verdict */
   waiter_enter(&waiter);
   if (!guarded_turn(&quiet) && !waiter.released) wait_for_change(1);
   waiter_leave(&waiter);

@@ -54,7 +54,7 @@ void emu_unlock(void);
 void emu_changed(void);
 
 /* Waits, with the world locked, until done(argument) or until nothing can move any more (guarded: every actor is stuck and
- * every owner waits; the verdict ncclInternalError is logged once with one sentence per stuck lane) or until the deadline
+ * every owner waits; the verdict is logged once, with one sentence per stuck lane, and their ranks fail with ncclRemoteError) or until the deadline
  * (ncclInProgress; deadline_ms 0 = none). May release the lock while waiting. */
 ncclResult_t emu_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms);
 /* For queries in polling loops: guarded: waits as emu_wait does, but at most until `move_count` further moves were made, or
@@ -68,6 +68,9 @@ void emu_owner_clear(struct emu_owner **slot);
 
 /* Runs user code (a host callback) in the middle of a move: drops the lock around it. */
 void emu_call_out(void (*function)(void *argument), void *argument);
+
+/* Notes in hash and trace that an actor of a stream carries out an operation of this kind. guarded mode only. */
+void emu_trace_actor(const struct emu_actor *actor, uint8_t operation);
 
 uint64_t emu_random(void);       /* the world's own seeded stream; locked; guarded mode only */
 uint64_t emu_move_count(void);   /* moves made since start */

@@ -1,0 +1,86 @@
+/* program.h: random group programs: what they are, how they come from a seed, what they must leave in memory
+ * (computed naively, in program order, apart from the library), how they run on the emulator, and how a
+ * failing one is made small. A program is a plain value; every change of it that program_repair() has passed
+ * over is again legal.
+ *
+ * Memory: each device has PROGRAM_REGISTERS registers of PROGRAM_REGISTER_BYTES bytes. Within a group no call
+ * touches a register that another one writes; groups follow one another on every device. Reductions are of
+ * integers, so that any order gives the same bits; moves are of all types.
+ *
+ * Communicators: 0 is all devices in order, 1 all devices in reverse, 2 and 3 are a split of 0 into even and
+ * odd devices, each in reverse. */
+#ifndef TUTTI_TESTS_PROGRAM_H
+#define TUTTI_TESTS_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "oracle.h"
+
+enum {
+  PROGRAM_RANKS_MAX = 6,
+  PROGRAM_COMMS = 4,
+  PROGRAM_GROUPS_MAX = 6,
+  PROGRAM_OPS_MAX = 8,
+  PROGRAM_REGISTERS = 12,
+  PROGRAM_REGISTER_BYTES = 2048,
+  PROGRAM_STREAMS = 3, /* of a device and communicator */
+  PROGRAM_TEXT_BYTES = 512
+};
+
+/* Behind the collectives of oracle.h: a message from one rank to another, and an uneven all-to-all. */
+enum { PROGRAM_MESSAGE = COLLECTIVE_COUNT, PROGRAM_EXCHANGE, PROGRAM_KINDS };
+
+struct program_op {
+  uint8_t kind;         /* enum collective_id, PROGRAM_MESSAGE or PROGRAM_EXCHANGE */
+  uint8_t comm, stream; /* numbers */
+  uint8_t type, op;     /* ncclDataType_t, enum oracle_op */
+  uint8_t in, out;      /* registers, the same on all devices; in place: `out` is both */
+  bool in_place;
+  uint32_t root, peer;  /* of a message: from, to */
+  uint32_t count;       /* elements, as in the API call; of an exchange: no message is longer */
+  uint32_t shift_in, shift_out; /* elements before the buffer in its register */
+  uint32_t salt;        /* sizes of an exchange, order of its calls, place of a scalar */
+};
+
+struct program_group {
+  uint32_t op_count;
+  struct program_op ops[PROGRAM_OPS_MAX];
+  bool bare;            /* no ncclGroupStart around it; every call is a launch of its own */
+  bool messages_first;  /* odd devices issue sends and receives before collectives */
+};
+
+struct program {
+  uint64_t seed;
+  uint32_t rank_count, group_count;
+  bool free_threads;    /* the emulator's threads mode */
+  bool thread_per_rank; /* else one host thread drives all */
+  bool host_waits;      /* the host waits after each group; else events order the streams */
+  bool shared_streams;  /* all communicators use the same streams */
+  uint32_t stream_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent, span, rule;
+  uint32_t protocols;   /* bits: LL, LL128, Simple */
+  struct program_group groups[PROGRAM_GROUPS_MAX];
+};
+
+void program_generate(struct program *program, uint64_t seed);
+
+/* Makes what a change may have broken legal again: ranks that are no more, buffers beyond their register. */
+void program_repair(struct program *program);
+
+/* Runs it and compares the memory of all devices. False: `text` says what is wrong. *trace_hash is set for
+ * guarded programs and may be NULL. */
+bool program_run(const struct program *program, uint64_t *trace_hash, char text[PROGRAM_TEXT_BYTES]);
+
+/* The smallest program found for which `fails` still holds, trying at most `tries_max` of them. */
+typedef bool (*program_judge)(const struct program *program, void *argument);
+void program_shrink(struct program *program, program_judge fails, void *argument, uint32_t tries_max);
+
+/* C-like text; returns its length as snprintf does. */
+size_t program_print(const struct program *program, char *out, size_t out_bytes);
+
+/* What others need of a communicator: ranks, and which device a rank is on. */
+uint32_t program_comm_size(const struct program *program, uint32_t comm);
+uint32_t program_comm_device(const struct program *program, uint32_t comm, uint32_t rank);
+
+#endif
