@@ -32,9 +32,9 @@ LL_SPLIT = scenario('slots=2,chunk=64,channels=1,span=1', protocols='ll')
 LL128_SPLIT = scenario('slots=2,chunk=960,channels=1,span=1', protocols='ll128', counts='960')
 GATHER = scenario('slots=2,chunk=64,channels=1,direct=0', functions='all_gather')
 MESSAGE = scenario('slots=2,chunk=64,channels=1,direct=0', functions='send_recv')
-# One LL step leaves the counters odd; with eight slots a Simple chunk takes four and rounds up.
-ROUNDING = scenario('slots=8,chunk=64,channels=1,direct=0', functions='all_gather,all_reduce',
-                    protocols='ll,simple', counts='4,256', ranks=2)
+# A chain of one step leaves the counter odd; with eight slots a chunk of a ring takes four and rounds up.
+ROUNDING = scenario('slots=8,chunk=64,channels=1,direct=0', functions='broadcast,all_reduce', counts='4,256',
+                    ranks=2)
 # Long messages far apart: the lines between the first and the next keep flags that come around.
 WRAP = scenario('slots=4,chunk=64,channels=1,span=1,flag_bits=5', functions='all_gather', protocols='ll',
                 counts=','.join(['16'] + ['1'] * 31), ranks=2, calls=128)

@@ -166,7 +166,7 @@ static void lane_actor_move(struct emu_actor *actor) {
     if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
     emu->lane.phase = LANE_DONE;
   } else {
-    if (action == LANE_BEGIN) emu->prim.late = emu_options()->lag != 0 && emu_random() % 100 < emu_options()->lag;
+    if (action == LANE_BEGIN) emu->prim.late = emu->lag != 0 && emu_random() % 100 < emu->lag;
     if (lane_act(emu, action)) {
       lane_wake_peers(emu, action);
     }
@@ -195,6 +195,7 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->since = emu_options()->mode == EMU_GUARDED ? emu_move_count() : os_time_ns();
   emu->prim.abort_flag = &launch->comm->abort_flag;
   emu->prim.late = false;
+  emu->lag = (uint8_t)emu_options()->lag;
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;

@@ -43,7 +43,7 @@ struct device_comm {
 struct emu_lane {
   struct emu_actor actor;
   uint32_t actions;                  /* of lane_enabled(), until one is taken */
-  uint8_t lane_index;
+  uint8_t lane_index, lag;           /* lag: percent of slices that are moved late */
   uint64_t since;                    /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
