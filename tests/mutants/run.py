@@ -5,7 +5,8 @@
 
 First the library as it is must pass every scenario, so that what is caught later is the bug. Then each mutant
 of planted.py is compiled (only what includes the changed header), linked with the rest and run. Prints one
-`ok - ` or `not ok - ` line each; the exit status is 0 when all are ok. Everything is built in DIR/mutants."""
+`ok - ` or `not ok - ` line each; the exit status is 0 when all are ok. Everything is built in DIR/mutants,
+where the folder of a mutant that was not caught stays."""
 import argparse
 import concurrent.futures
 import glob
@@ -127,6 +128,7 @@ def try_mutant(mutant, bases, folder):
         return False, 'mutant %s: %s' % (mutant.name, error)
     kind, output = run_program(program, mutant.run)
     if kind == mutant.shows and mutant.says in output:
+        shutil.rmtree(folder)
         seed = re.search(r'seed (\d+)', output)
         where = ' at seed ' + seed.group(1) if seed and kind != 'tsan' else ''
         return True, 'mutant %s: caught by %s%s (%s)' % (mutant.name, kind, where, one_line(output))

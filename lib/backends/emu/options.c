@@ -198,22 +198,33 @@ static struct emu_options config_merge(const tutti_emu_config_t *config) {
   return o;
 }
 
+/* True, and then the streams have started anew, when nothing of the world is in use. */
+static bool world_vacated(void *argument) {
+  (void)argument;
+  return emu_comms == NULL && emu_world_idle() && emu_streams_restart();
+}
+
+/* A stream's thread may still be leaving its last operation: give it a moment. */
+#define VACATE_MS 1000
+
+static ncclResult_t configure_locked(const struct emu_options *fresh, const char *trace_path) {
+  const bool threads = emu_options()->mode == EMU_THREADS;
+  if (!world_vacated(NULL) && !(threads && emu_comms == NULL && emu_wait(world_vacated, NULL, VACATE_MS) == ncclSuccess))
+    return log_fail(ncclInvalidUsage, "tutti_emu_configure: communicators or streams are in use; destroy them first");
+  const ncclResult_t closed = trace_close();
+  options_apply(fresh);
+  TRY(closed);
+  return trace_path != NULL && fresh->mode == EMU_GUARDED ? trace_open(trace_path) : ncclSuccess;
+}
+
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
   if (config == NULL || config->size != sizeof *config)
     return log_fail(ncclInvalidArgument, "tutti_emu_configure: config is NULL or its size member is not sizeof(tutti_emu_config_t)");
   TRY(config_check(config));
-  const struct emu_options *before = emu_options();
-  (void)before;
   const struct emu_options fresh = config_merge(config);
+  emu_options(); /* what the environment says is read, and its trace opened, before it is replaced */
   emu_lock();
-  ncclResult_t result = ncclSuccess;
-  if (emu_comms != NULL || !emu_world_idle() || !emu_streams_restart()) {
-    result = log_fail(ncclInvalidUsage, "tutti_emu_configure: communicators or streams are in use; destroy them first");
-  } else {
-    result = trace_close();
-    options_apply(&fresh);
-    if (result == ncclSuccess && config->trace_path != NULL && fresh.mode == EMU_GUARDED) result = trace_open(config->trace_path);
-  }
+  const ncclResult_t result = configure_locked(&fresh, config->trace_path);
   emu_unlock();
   return result;
 }

@@ -1,0 +1,411 @@
+/* test_memory.c: allocation number k fails, for every k of some small programs that use all of the API that
+ * allocates. Each time the call at hand must answer that memory is out: NCCL's with ncclSystemError and a
+ * sentence, CUDA's, which have no sentences, with cudaErrorMemoryAllocation. Nothing may crash or hang, every communicator can be destroyed or aborted, and no block is left behind. A last run
+ * without failure must leave nothing either.
+ *
+ * What stays for the life of the process, and is therefore counted before: the guarded world's two tables of
+ * actors, the settings, the text of the last error of each thread that asked, and in threads mode one block
+ * for each thread that runs kernels, idle ones included. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime.h>
+
+#include "base/os.h"
+#include "base/param.h"
+#include "tutti.h"
+
+enum { RANKS = 3, COUNT = 50, COMPLAINTS_MAX = 5, TEXT_BYTES = 400 };
+enum { STEP_LIMIT = 2000 }; /* a program that allocates more often than this does not end */
+
+/* One run of a program: what it holds, and the first thing that went wrong. */
+struct life {
+  ncclComm_t comms[RANKS], children[RANKS];
+  cudaStream_t streams[RANKS];
+  float *memory[RANKS];
+  cudaEvent_t events[RANKS];
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  os_mutex lock;
+  bool failed, out_of_memory, has_text; /* whether the code says so, and whether a text is due */
+  int code;
+  char call[64], text[TEXT_BYTES];
+  bool abort;                 /* end communicators by ncclCommAbort */
+};
+
+static void note(struct life *life, const char *call, bool out_of_memory, bool has_text, int code) {
+  os_mutex_lock(&life->lock);
+  const bool better = out_of_memory && !life->out_of_memory; /* another thread's consequences may come first */
+  if (!life->failed || better) {
+    snprintf(life->call, sizeof life->call, "%s", call);
+    snprintf(life->text, sizeof life->text, "%s", ncclGetLastError(NULL));
+    life->out_of_memory = out_of_memory;
+    life->has_text = has_text;
+    life->code = code;
+  }
+  life->failed = true;
+  os_mutex_unlock(&life->lock);
+}
+
+static bool good(struct life *life, ncclResult_t result, const char *call) {
+  if (result == ncclSuccess) return true;
+  note(life, call, result == ncclSystemError, true, (int)result);
+  return false;
+}
+
+static bool good_cuda(struct life *life, cudaError_t error, const char *call) {
+  if (error == cudaSuccess) return true;
+  note(life, call, error == cudaErrorMemoryAllocation, false, (int)error);
+  return false;
+}
+#define NCCL(call) good(life, call, #call)
+#define CUDA(call) good_cuda(life, call, #call)
+
+/* ---- the pieces of programs ---- */
+
+static float value(int rank, int index) { return (float)(rank * 10 + index); }
+
+static bool rank_open(struct life *life, int rank) {
+  if (!CUDA(cudaSetDevice(rank)) || !CUDA(cudaMalloc((void **)&life->memory[rank], 2 * COUNT * sizeof(float))))
+    return false;
+  for (int i = 0; i < COUNT; i++) life->memory[rank][i] = value(rank, i);
+  return CUDA(cudaStreamCreateWithFlags(&life->streams[rank], cudaStreamNonBlocking)) &&
+         CUDA(cudaEventCreateWithFlags(&life->events[rank], cudaEventDisableTiming));
+}
+
+static bool ranks_open(struct life *life) {
+  bool ok = true;
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_open(life, rank);
+  return ok;
+}
+
+static bool ranks_wait(struct life *life) {
+  bool ok = true;
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = CUDA(cudaStreamSynchronize(life->streams[rank]));
+  return ok;
+}
+
+static bool rank_sum(struct life *life, int rank, ncclComm_t comm, ncclRedOp_t op) {
+  float *memory = life->memory[rank];
+  return NCCL(ncclAllReduce(memory, memory + COUNT, COUNT, ncclFloat, op, comm, life->streams[rank]));
+}
+
+static bool ranks_sum(struct life *life) {
+  bool ok = NCCL(ncclGroupStart());
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_sum(life, rank, life->comms[rank], ncclSum);
+  return NCCL(ncclGroupEnd()) && ok;
+}
+
+static void sums_check(const struct life *life) {
+  if (life->failed) return;
+  for (int rank = 0; rank < RANKS; rank++)
+    for (int i = 0; i < COUNT; i++)
+      assert_true(life->memory[rank][COUNT + i] == value(0, i) + value(1, i) + value(2, i));
+}
+
+static void comm_end(struct life *life, ncclComm_t *comm) {
+  if (life->abort) NCCL(ncclCommAbort(*comm));
+  else NCCL(ncclCommDestroy(*comm));
+  *comm = NULL;
+}
+
+static void ranks_close(struct life *life) {
+  if (life->exec) cudaGraphExecDestroy(life->exec);
+  if (life->graph) cudaGraphDestroy(life->graph);
+  for (int rank = 0; rank < RANKS; rank++) {
+    if (life->children[rank]) comm_end(life, &life->children[rank]);
+    if (life->comms[rank]) comm_end(life, &life->comms[rank]);
+  }
+  for (int rank = 0; rank < RANKS; rank++) {
+    if (life->streams[rank]) cudaStreamDestroy(life->streams[rank]);
+    if (life->events[rank]) cudaEventDestroy(life->events[rank]);
+    cudaFree(life->memory[rank]);
+  }
+}
+
+/* ---- the programs ---- */
+
+/* All ranks made at once; sums. */
+static void program_sums(struct life *life) {
+  if (ranks_open(life) && NCCL(ncclCommInitAll(life->comms, RANKS, NULL)) && ranks_sum(life)) ranks_wait(life);
+  sums_check(life);
+}
+
+static bool ranks_join(struct life *life) {
+  ncclUniqueId id;
+  bool ok = NCCL(ncclGetUniqueId(&id)) && NCCL(ncclGroupStart());
+  if (!ok) return false;
+  for (int rank = 0; ok && rank < RANKS; rank++)
+    ok = CUDA(cudaSetDevice(rank)) && NCCL(ncclCommInitRank(&life->comms[rank], RANKS, id, rank));
+  return NCCL(ncclGroupEnd()) && ok;
+}
+
+static bool ranks_split(struct life *life) {
+  bool ok = NCCL(ncclGroupStart());
+  for (int rank = 0; ok && rank < RANKS; rank++)
+    ok = NCCL(ncclCommSplit(life->comms[rank], 0, -rank, &life->children[rank], NULL));
+  return NCCL(ncclGroupEnd()) && ok;
+}
+
+/* Two messages along the ring, one to oneself, an exchange. */
+static bool ranks_exchange(struct life *life) {
+  bool ok = NCCL(ncclGroupStart());
+  for (int rank = 0; ok && rank < RANKS; rank++) {
+    float *memory = life->memory[rank];
+    const cudaStream_t stream = life->streams[rank];
+    const ncclComm_t comm = life->comms[rank];
+    const int next = (rank + 1) % RANKS, previous = (rank + RANKS - 1) % RANKS;
+    ok = NCCL(ncclSend(memory, 5, ncclFloat, next, comm, stream)) &&
+         NCCL(ncclSend(memory + 5, 6, ncclFloat, next, comm, stream)) &&
+         NCCL(ncclRecv(memory + COUNT, 5, ncclFloat, previous, comm, stream)) &&
+         NCCL(ncclRecv(memory + COUNT + 5, 6, ncclFloat, previous, comm, stream)) &&
+         NCCL(ncclSend(memory, 7, ncclFloat, rank, comm, stream)) &&
+         NCCL(ncclRecv(memory + COUNT + 20, 7, ncclFloat, rank, comm, stream)) &&
+         NCCL(ncclAlltoAll(memory, memory + COUNT + 30, 4, ncclFloat, comm, stream));
+  }
+  return NCCL(ncclGroupEnd()) && ok;
+}
+
+/* Ranks made one by one in a group; messages; a split whose communicators sum. */
+static void program_messages(struct life *life) {
+  bool ok = ranks_open(life) && ranks_join(life) && ranks_exchange(life) && ranks_split(life);
+  if (ok) {
+    ok = NCCL(ncclGroupStart());
+    for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_sum(life, rank, life->children[rank], ncclSum);
+    ok = NCCL(ncclGroupEnd()) && ok && ranks_wait(life);
+  }
+  if (ok) sums_check(life);
+}
+
+/* Registered buffers, an operator of one's own, the finalizing end. */
+static bool rank_tools(struct life *life, int rank) {
+  const ncclComm_t comm = life->comms[rank];
+  float two = 2;
+  ncclRedOp_t op = ncclSum;
+  void *handle = NULL;
+  if (!NCCL(ncclCommRegister(comm, life->memory[rank], 2 * COUNT * sizeof(float), &handle))) return false;
+  if (!NCCL(ncclRedOpCreatePreMulSum(&op, &two, ncclFloat, ncclScalarHostImmediate, comm))) return false;
+  return rank_sum(life, rank, comm, op) && NCCL(ncclRedOpDestroy(op, comm)) &&
+         NCCL(ncclCommDeregister(comm, handle));
+}
+
+static void program_tools(struct life *life) {
+  bool ok = ranks_open(life) && NCCL(ncclCommInitAll(life->comms, RANKS, NULL)) && NCCL(ncclGroupStart());
+  if (!ok) return;
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_tools(life, rank);
+  ok = NCCL(ncclGroupEnd()) && ok && ranks_wait(life);
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = NCCL(ncclCommFinalize(life->comms[rank]));
+}
+
+/* The other streams join the first one's capture. */
+static bool graph_capture(struct life *life) {
+  const cudaStream_t first = life->streams[0];
+  if (!CUDA(cudaStreamBeginCapture(first, cudaStreamCaptureModeRelaxed))) return false;
+  bool ok = CUDA(cudaEventRecord(life->events[0], first));
+  for (int rank = 1; ok && rank < RANKS; rank++)
+    ok = CUDA(cudaStreamWaitEvent(life->streams[rank], life->events[0], 0));
+  ok = ok && ranks_sum(life);
+  for (int rank = 1; ok && rank < RANKS; rank++)
+    ok = CUDA(cudaEventRecord(life->events[rank], life->streams[rank])) &&
+         CUDA(cudaStreamWaitEvent(first, life->events[rank], 0));
+  cudaGraph_t graph = NULL;
+  const cudaError_t ended = cudaStreamEndCapture(first, &graph);
+  life->graph = graph;
+  return ok && CUDA(ended);
+}
+
+static void program_graph(struct life *life) {
+  bool ok = ranks_open(life) && NCCL(ncclCommInitAll(life->comms, RANKS, NULL)) && graph_capture(life) &&
+            CUDA(cudaGraphInstantiate(&life->exec, life->graph, 0));
+  for (int i = 0; ok && i < 2; i++) ok = CUDA(cudaGraphLaunch(life->exec, life->streams[0]));
+  if (ok && CUDA(cudaStreamSynchronize(life->streams[0]))) sums_check(life);
+}
+
+struct member {
+  struct life *life;
+  int rank;
+  ncclUniqueId id;
+  os_thread thread;
+};
+
+static void *member_body(void *argument) {
+  struct member *member = (struct member *)argument;
+  struct life *life = member->life;
+  const int rank = member->rank;
+  if (!CUDA(cudaSetDevice(rank))) return NULL;
+  if (NCCL(ncclCommInitRank(&life->comms[rank], RANKS, member->id, rank)) &&
+      rank_sum(life, rank, life->comms[rank], ncclSum))
+    CUDA(cudaStreamSynchronize(life->streams[rank]));
+  if (life->comms[rank]) comm_end(life, &life->comms[rank]);
+  return NULL;
+}
+
+/* One thread a rank. Which rank the failure hits depends on their race; whichever it is, all come to an end. */
+static void program_threads(struct life *life) {
+  struct member members[RANKS];
+  ncclUniqueId id;
+  if (!ranks_open(life) || !NCCL(ncclGetUniqueId(&id))) return;
+  for (int rank = 0; rank < RANKS; rank++) {
+    members[rank].life = life;
+    members[rank].rank = rank;
+    members[rank].id = id;
+    assert_true(os_thread_start(&members[rank].thread, member_body, &members[rank]));
+  }
+  for (int rank = 0; rank < RANKS; rank++) os_thread_join(members[rank].thread);
+  sums_check(life);
+}
+
+/* ---- failing each allocation ---- */
+
+struct setting {
+  const char *protocol;
+  bool free_threads;
+};
+
+static void configure(const struct setting *setting) {
+  const tutti_emu_config_t config = {
+    .size = sizeof config, .threads = setting->free_threads, .slots = 4, .chunk_bytes = 64, .channel_count = 2};
+  setenv("NCCL_PROTO", setting->protocol, 1);
+  setenv("TUTTI_STALL_SECONDS", "2", 1);
+  setenv("TUTTI_INIT_TIMEOUT_SECONDS", "10", 1);
+  param_reset();
+  ncclResult_t result = tutti_emu_configure(&config);
+  for (int tries = 0; tries < 2000 && result == ncclInvalidUsage; tries++) {
+    os_sleep_ms(1);
+    result = tutti_emu_configure(&config);
+  }
+  assert_int_equal(result, ncclSuccess);
+}
+
+/* Blocks that are not explained by threads, which hold one each. */
+static int64_t blocks_unexplained(const struct setting *setting) {
+  return (int64_t)os_alloc_live() - (setting->free_threads ? (int64_t)os_thread_count() : 0);
+}
+
+/* Threads of streams end a little late, and take their blocks along. */
+static int64_t blocks_left(const struct setting *setting, int64_t before) {
+  for (int tries = 0; tries < 500 && blocks_unexplained(setting) != before; tries++) os_sleep_ms(1);
+  return blocks_unexplained(setting) - before;
+}
+
+static void life_run(struct life *life, void (*program)(struct life *life), uint64_t k) {
+  memset(life, 0, sizeof *life);
+  os_mutex_init(&life->lock);
+  life->abort = k % 2;
+  os_alloc_fail_at(k);
+  program(life);
+  ranks_close(life);
+  os_alloc_fail_at(0);
+  os_mutex_destroy(&life->lock);
+}
+
+static uint32_t complaints;
+
+static void complain(uint64_t k, const struct life *life, const char *what) {
+  if (complaints++ >= COMPLAINTS_MAX) return;
+  print_error("allocation %u fails: %s\n  %s: %d\n  %s\n", (unsigned)k, what, life->call, life->code, life->text);
+}
+
+/* False when the program needs fewer than k allocations. */
+static bool fail_at(void (*program)(struct life *life), const struct setting *setting, uint64_t k, int64_t before) {
+  struct life life;
+  const uint64_t tried = os_alloc_count();
+  life_run(&life, program, k);
+  const bool reached = os_alloc_count() - tried >= k;
+  const int64_t left = blocks_left(setting, before);
+  char text[64];
+  snprintf(text, sizeof text, "%d blocks are left behind", (int)left);
+  if (left != 0) complain(k, &life, text);
+  if (!reached && life.failed) complain(k, &life, "the program fails by itself");
+  if (reached && !life.failed) complain(k, &life, "nobody says so");
+  if (reached && life.failed && !life.out_of_memory) complain(k, &life, "the code does not say so");
+  if (reached && life.failed && life.has_text && !strstr(life.text, "memory")) complain(k, &life, "the text does not say so");
+  return reached;
+}
+
+static void fail_each(void (*program)(struct life *life), const char *protocol, bool free_threads) {
+  const struct setting setting = {protocol, free_threads};
+  struct life life;
+  configure(&setting);
+  complaints = 0;
+  for (int i = 0; i < 2; i++) {
+    life_run(&life, program, 0);
+    if (life.failed) fail_msg("%s: %d: %s", life.call, life.code, life.text);
+  }
+  os_sleep_ms(free_threads ? 50 : 0);
+  const int64_t before = blocks_unexplained(&setting);
+  uint64_t k = 1;
+  while (k < STEP_LIMIT && complaints < COMPLAINTS_MAX && fail_at(program, &setting, k, before)) k++;
+  assert_true(k > 20 && k < STEP_LIMIT);
+  assert_int_equal(complaints, 0);
+}
+
+/* ---- tests ---- */
+
+static void test_sums_ll(void **state) {
+  (void)state;
+  fail_each(program_sums, "LL", false);
+}
+static void test_sums_ll128(void **state) {
+  (void)state;
+  fail_each(program_sums, "LL128", false);
+}
+static void test_sums_simple(void **state) {
+  (void)state;
+  fail_each(program_sums, "Simple", false);
+}
+static void test_sums_free_threads(void **state) {
+  (void)state;
+  fail_each(program_sums, "LL", true);
+}
+static void test_messages(void **state) {
+  (void)state;
+  fail_each(program_messages, "LL,Simple", false);
+}
+static void test_messages_free_threads(void **state) {
+  (void)state;
+  fail_each(program_messages, "LL,Simple", true);
+}
+static void test_tools(void **state) {
+  (void)state;
+  fail_each(program_tools, "Simple", false);
+}
+static void test_graph(void **state) {
+  (void)state;
+  fail_each(program_graph, "Simple", false);
+}
+static void test_graph_free_threads(void **state) {
+  (void)state;
+  fail_each(program_graph, "Simple", true);
+}
+static void test_thread_per_rank(void **state) {
+  (void)state;
+  fail_each(program_threads, "Simple", false);
+}
+static void test_thread_per_rank_free_threads(void **state) {
+  (void)state;
+  fail_each(program_threads, "Simple", true);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums_ll),
+                                     cmocka_unit_test(test_sums_ll128),
+                                     cmocka_unit_test(test_sums_simple),
+                                     cmocka_unit_test(test_sums_free_threads),
+                                     cmocka_unit_test(test_messages),
+                                     cmocka_unit_test(test_messages_free_threads),
+                                     cmocka_unit_test(test_tools),
+                                     cmocka_unit_test(test_graph),
+                                     cmocka_unit_test(test_graph_free_threads),
+                                     cmocka_unit_test(test_thread_per_rank),
+                                     cmocka_unit_test(test_thread_per_rank_free_threads)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
