@@ -63,7 +63,8 @@ int main(int argc, char **argv) {
   for (int rank = 0; rank < ranks; rank++) {
     const size_t bytes = (size_t)ranks * COUNT * sizeof(float);
     check(cudaSetDevice(rank) == cudaSuccess && cudaMalloc((void **)&send[rank], bytes) == cudaSuccess &&
-          cudaMalloc((void **)&recv[rank], bytes) == cudaSuccess, "cudaMalloc");
+              cudaMalloc((void **)&recv[rank], bytes) == cudaSuccess,
+          "cudaMalloc");
   }
   made = most_bytes();
   all_reduce();

@@ -6,22 +6,22 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#define CUDACHECK(call)                                                                           \
-  do {                                                                                            \
-    cudaError_t error_ = (call);                                                                  \
-    if (error_ != cudaSuccess) {                                                                  \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));  \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define CUDACHECK(call)                                                                          \
+  do {                                                                                           \
+    cudaError_t error_ = (call);                                                                 \
+    if (error_ != cudaSuccess) {                                                                 \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+      exit(1);                                                                                   \
+    }                                                                                            \
   } while (0)
-#define NCCLCHECK(call)                                                                           \
-  do {                                                                                            \
-    ncclResult_t result_ = (call);                                                                \
-    if (result_ != ncclSuccess) {                                                                 \
-      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,                          \
-              ncclGetErrorString(result_), ncclGetLastError(NULL));                               \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define NCCLCHECK(call)                                                                               \
+  do {                                                                                                \
+    ncclResult_t result_ = (call);                                                                    \
+    if (result_ != ncclSuccess) {                                                                     \
+      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call, ncclGetErrorString(result_), \
+              ncclGetLastError(NULL));                                                                \
+      exit(1);                                                                                        \
+    }                                                                                                 \
   } while (0)
 
 enum { RANKS_MAX = 8, COUNT = 100000 };

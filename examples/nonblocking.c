@@ -7,28 +7,28 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#define CUDACHECK(call)                                                                           \
-  do {                                                                                            \
-    cudaError_t error_ = (call);                                                                  \
-    if (error_ != cudaSuccess) {                                                                  \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));  \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define CUDACHECK(call)                                                                          \
+  do {                                                                                           \
+    cudaError_t error_ = (call);                                                                 \
+    if (error_ != cudaSuccess) {                                                                 \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+      exit(1);                                                                                   \
+    }                                                                                            \
   } while (0)
-#define NCCLCHECK(call)                                                                           \
-  do {                                                                                            \
-    ncclResult_t result_ = (call);                                                                \
-    if (result_ != ncclSuccess) {                                                                 \
-      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,                          \
-              ncclGetErrorString(result_), ncclGetLastError(NULL));                               \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define NCCLCHECK(call)                                                                               \
+  do {                                                                                                \
+    ncclResult_t result_ = (call);                                                                    \
+    if (result_ != ncclSuccess) {                                                                     \
+      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call, ncclGetErrorString(result_), \
+              ncclGetLastError(NULL));                                                                \
+      exit(1);                                                                                        \
+    }                                                                                                 \
   } while (0)
 /* The same for calls that may be on their way still. */
-#define NCCLSTARTED(call)                                                                           \
-  do {                                                                                              \
-    ncclResult_t started_ = (call);                                                                 \
-    if (started_ != ncclInProgress) NCCLCHECK(started_);                                            \
+#define NCCLSTARTED(call)                                \
+  do {                                                   \
+    ncclResult_t started_ = (call);                      \
+    if (started_ != ncclInProgress) NCCLCHECK(started_); \
   } while (0)
 
 enum { RANKS_MAX = 4, COUNT = 3000, POLLS_BEFORE_ABORT = 1000 };
@@ -36,7 +36,7 @@ enum { RANKS_MAX = 4, COUNT = 3000, POLLS_BEFORE_ABORT = 1000 };
 struct rank {
   ncclComm_t comm;
   cudaStream_t stream;
-  int *data;             /* COUNT values */
+  int *data; /* COUNT values */
 };
 
 static struct rank all[RANKS_MAX];

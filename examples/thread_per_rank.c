@@ -8,22 +8,22 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#define CUDACHECK(call)                                                                           \
-  do {                                                                                            \
-    cudaError_t error_ = (call);                                                                  \
-    if (error_ != cudaSuccess) {                                                                  \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));  \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define CUDACHECK(call)                                                                          \
+  do {                                                                                           \
+    cudaError_t error_ = (call);                                                                 \
+    if (error_ != cudaSuccess) {                                                                 \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+      exit(1);                                                                                   \
+    }                                                                                            \
   } while (0)
-#define NCCLCHECK(call)                                                                           \
-  do {                                                                                            \
-    ncclResult_t result_ = (call);                                                                \
-    if (result_ != ncclSuccess) {                                                                 \
-      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,                          \
-              ncclGetErrorString(result_), ncclGetLastError(NULL));                               \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define NCCLCHECK(call)                                                                               \
+  do {                                                                                                \
+    ncclResult_t result_ = (call);                                                                    \
+    if (result_ != ncclSuccess) {                                                                     \
+      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call, ncclGetErrorString(result_), \
+              ncclGetLastError(NULL));                                                                \
+      exit(1);                                                                                        \
+    }                                                                                                 \
   } while (0)
 
 enum { RANKS_MAX = 4, COUNT = 4096 };
@@ -33,9 +33,9 @@ struct rank {
   ncclUniqueId id;
   ncclComm_t comm;
   cudaStream_t stream;
-  long long *block;      /* COUNT values of this rank */
-  long long *blocks;     /* COUNT values of each rank */
-  long long *result;     /* COUNT values */
+  long long *block;  /* COUNT values of this rank */
+  long long *blocks; /* COUNT values of each rank */
+  long long *result; /* COUNT values */
 };
 
 static long long value_of(int rank, int index) { return 10000LL * (rank + 1) + index % 1000; }

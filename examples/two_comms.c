@@ -7,22 +7,22 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#define CUDACHECK(call)                                                                           \
-  do {                                                                                            \
-    cudaError_t error_ = (call);                                                                  \
-    if (error_ != cudaSuccess) {                                                                  \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));  \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define CUDACHECK(call)                                                                          \
+  do {                                                                                           \
+    cudaError_t error_ = (call);                                                                 \
+    if (error_ != cudaSuccess) {                                                                 \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+      exit(1);                                                                                   \
+    }                                                                                            \
   } while (0)
-#define NCCLCHECK(call)                                                                           \
-  do {                                                                                            \
-    ncclResult_t result_ = (call);                                                                \
-    if (result_ != ncclSuccess) {                                                                 \
-      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,                          \
-              ncclGetErrorString(result_), ncclGetLastError(NULL));                               \
-      exit(1);                                                                                    \
-    }                                                                                             \
+#define NCCLCHECK(call)                                                                               \
+  do {                                                                                                \
+    ncclResult_t result_ = (call);                                                                    \
+    if (result_ != ncclSuccess) {                                                                     \
+      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call, ncclGetErrorString(result_), \
+              ncclGetLastError(NULL));                                                                \
+      exit(1);                                                                                        \
+    }                                                                                                 \
   } while (0)
 
 enum { DEVICES_MAX = 4, COUNT = 5000, ROUNDS = 5 };
@@ -30,7 +30,7 @@ enum { DEVICES_MAX = 4, COUNT = 5000, ROUNDS = 5 };
 struct device {
   cudaStream_t sum_stream, cast_stream;
   cudaEvent_t cast_done;
-  int *sum, *cast;       /* COUNT values each, both in place */
+  int *sum, *cast; /* COUNT values each, both in place */
 };
 
 static struct device all[DEVICES_MAX];
@@ -57,8 +57,8 @@ static void device_open(int index) {
 static void round_enqueue(int root) {
   NCCLCHECK(ncclGroupStart());
   for (int i = 0; i < devices; i++)
-    NCCLCHECK(ncclAllReduce(all[i].sum, all[i].sum, COUNT, ncclInt, ncclSum, sum_comms[i],
-                            all[i].sum_stream));
+    NCCLCHECK(
+        ncclAllReduce(all[i].sum, all[i].sum, COUNT, ncclInt, ncclSum, sum_comms[i], all[i].sum_stream));
   NCCLCHECK(ncclGroupEnd());
   NCCLCHECK(ncclGroupStart());
   for (int i = 0; i < devices; i++)

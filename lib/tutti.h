@@ -1,5 +1,5 @@
-/* tutti.h: what NCCL's names lack: which backend runs, the emulator's seed and sizes, traces, memory. Plain C, no dependency
- * beyond nccl.h; every function is safe to call from any thread unless it says otherwise. */
+/* tutti.h: what NCCL's names lack: which backend runs, the emulator's seed and sizes, traces, memory. Plain
+ * C, no dependency beyond nccl.h; every function is safe to call from any thread unless it says otherwise. */
 #ifndef TUTTI_H
 #define TUTTI_H
 
@@ -16,39 +16,41 @@ extern "C" {
 #define TUTTI_VERSION_MINOR 1
 #define TUTTI_VERSION_PATCH 0
 
-/* Version and build in one line, for bug reports: "tutti 0.1.0 (NCCL API 2.28.9; backends: emu)". Static, never NULL. */
+/* Version and build in one line, for bug reports: "tutti 0.1.0 (NCCL API 2.28.9; backends: emu)". Static,
+ * never NULL. */
 const char *tutti_version(void);
 
 /* Name of the backend this process uses: "emu" or "cuda"; chooses it when nothing has yet. Static. */
 const char *tutti_backend(void);
 
-/* Settings of the emulator. Zero in a member keeps the default or what the environment says (TUTTI_EMU, TUTTI_SEED,
- * TUTTI_TRACE). */
+/* Settings of the emulator. Zero in a member keeps the default or what the environment says (TUTTI_EMU,
+ * TUTTI_SEED, TUTTI_TRACE). */
 typedef struct {
-  size_t size;               /* sizeof(tutti_emu_config_t), set by the caller */
-  uint64_t seed;             /* of the guarded scheduler; 0 = TUTTI_SEED or 1 */
-  int threads;               /* 1 = free threads, 0 = guarded (one move at a time, deterministic) */
-  uint32_t device_count;     /* emulated GPUs, default 8 */
-  uint32_t slots;            /* FIFO slots of a connection, 1..8, default 8 */
-  uint32_t chunk_bytes;      /* largest chunk of data, bytes; default what the slots hold */
-  uint32_t channel_count;    /* channels of a collective, 1..64, default 2 */
-  uint32_t flag_bits;        /* bits of a line's flag, 5..32, default 32 */
-  uint32_t depth;            /* slices in flight a lane, 1..4, default 1 */
-  uint32_t lag_percent;      /* how often data is moved at the end of a move instead of at its begin, default 0 */
-  const char *trace_path;    /* file for the trace of every move (guarded), NULL = none */
+  size_t size;           /* sizeof(tutti_emu_config_t), set by the caller */
+  uint64_t seed;         /* of the guarded scheduler; 0 = TUTTI_SEED or 1 */
+  int threads;           /* 1 = free threads, 0 = guarded (one move at a time, deterministic) */
+  uint32_t device_count; /* emulated GPUs, default 8 */
+  uint32_t slots; /* FIFO slots of a connection, 1..8, default 8; 1 stops every ring: a deadlock to look at */
+  uint32_t chunk_bytes;   /* largest chunk of data, bytes; default what the slots hold */
+  uint32_t channel_count; /* channels of a collective, 1..64, default 2 */
+  uint32_t flag_bits;     /* bits of a line's flag, 5..32, default 32 */
+  uint32_t depth;         /* slices in flight a lane, 1..4, default 1 */
+  uint32_t lag_percent; /* how often data is moved at the end of a move instead of at its begin, default 0 */
+  const char *trace_path; /* file for the trace of every move (guarded), NULL = none */
 } tutti_emu_config_t;
 
-/* Replaces the emulator's settings. Legal only while the process has no communicator and no emulated stream in use, else
- * ncclInvalidUsage; a member out of range gives ncclInvalidArgument and changes nothing. The world starts anew: same settings
- * and same calls give the same moves and the same trace. Closes an open trace first. */
+/* Replaces the emulator's settings. Legal only while the process has no communicator and no emulated stream
+ * in use, else ncclInvalidUsage; a member out of range gives ncclInvalidArgument and changes nothing. The
+ * world starts anew: same settings and same calls give the same moves and the same trace. Closes an open
+ * trace first. */
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config);
 
 /* Counters of the guarded world since it started. */
 typedef struct {
-  size_t size;               /* sizeof(tutti_emu_stats_t), set by the caller */
-  uint64_t moves;            /* moves of all actors */
-  uint64_t steps;            /* schedule steps that lanes have finished */
-  uint64_t trace_hash;       /* hash of every move in order: equal for equal runs, also when no trace is written */
+  size_t size;         /* sizeof(tutti_emu_stats_t), set by the caller */
+  uint64_t moves;      /* moves of all actors */
+  uint64_t steps;      /* schedule steps that lanes have finished */
+  uint64_t trace_hash; /* hash of every move in order: equal for equal runs, also when no trace is written */
 } tutti_emu_stats_t;
 ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats);
 
@@ -58,9 +60,9 @@ ncclResult_t tutti_emu_trace_close(void);
 /* Bytes that the library holds for this rank of the communicator: connections, plans, tables. */
 ncclResult_t tutti_comm_memory(ncclComm_t comm, uint64_t *bytes);
 
-/* Time in microseconds that the cost model predicts for one call of a collective, by the model that chooses algorithm and
- * protocol. `collective` is nccl-tests' name ("all_reduce", "sendrecv", ...), `bytes` its size column.
- * Fails with ncclInvalidArgument for an unknown name. */
+/* Time in microseconds that the cost model predicts for one call of a collective, by the model that chooses
+ * algorithm and protocol. `collective` is nccl-tests' name ("all_reduce", "sendrecv", ...), `bytes` its size
+ * column. Fails with ncclInvalidArgument for an unknown name. */
 ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t bytes, double *time_us);
 
 #ifdef __cplusplus

@@ -195,7 +195,7 @@ static enum exit_code emulator_configure(struct bench *bench) {
   struct bench_flags *flags = &bench->flags;
   if (flags->proto) setenv("NCCL_PROTO", flags->proto, 1);
   if (flags->algo) setenv("NCCL_ALGO", flags->algo, 1);
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0);   /* a failure is told once, by this program */
   setenv("TUTTI_BACKEND", "emu", 0); /* also where there is a GPU: this program has the emulated runtime */
   param_reset();
   if (!flags->seed) flags->seed = strtoull(param_text(PARAM_TUTTI_SEED), NULL, 0);
@@ -403,36 +403,36 @@ static enum exit_code bench_run(int argc, char **argv) {
 }
 
 const struct verb verb_bench = {
-  "bench",
-  "run, check and time a collective, with nccl-tests' flags and table",
-  "COLLECTIVE [FLAGS]",
-  "  tutti bench all_reduce -b 8 -e 1M -f 2 --ranks 8\n"
-  "  tutti bench reduce_scatter --ranks 5 -d all -o all -b 64K -e 64K --seed 0x2a --slots 2 --proto LL\n"
-  "  tutti bench alltoall -t 4 -g 1 -b 1M -e 64M -f 4 --threads -J alltoall.json\n",
-  "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
-  "scatter,\n"
-  "with or without _perf.\n"
-  "\n"
-  "The ranks run on emulated GPUs. By default the emulator is guarded: it makes one seeded move at a time, "
-  "so that the\n"
-  "same command gives the same run. Such a run says nothing about speed, and the times in the table are\n"
-  "the cost model's prediction, marked as modelled. With --threads the emulator runs freely and times are "
-  "measured.\n"
-  "\n"
-  "Sizes, counts and bus bandwidth follow nccl-tests: where parts of all ranks are gathered or scattered "
-  "the\n"
-  "size is that of all parts, and each part is a multiple of 16 bytes; sizes too small for that give 0.\n"
-  "\n"
-  "Results are compared element by element with a naive computation, and bytes beyond the output are\n"
-  "watched. Integers, moves, maxima and minima must agree exactly. Of floating-point sums and products "
-  "three elements\n"
-  "in four have inputs that are exact in every order and must agree exactly as well; the others may differ "
-  "by\n"
-  "((1+u)^(n-1) - 1) times the sum of the terms' sizes, for n ranks and unit roundoff u of the type. "
-  "sendrecv and\n"
-  "alltoall have no in-place form, and print N/A there.\n"
-  "\n"
-  "NCCL_TESTS_MIN_BW, where set, is the average bus bandwidth below which the exit code is 1.\n",
-  &bench_options,
-  bench_run,
+    "bench",
+    "run, check and time a collective, with nccl-tests' flags and table",
+    "COLLECTIVE [FLAGS]",
+    "  tutti bench all_reduce -b 8 -e 1M -f 2 --ranks 8\n"
+    "  tutti bench reduce_scatter --ranks 5 -d all -o all -b 64K -e 64K --seed 0x2a --slots 2 --proto LL\n"
+    "  tutti bench alltoall -t 4 -g 1 -b 1M -e 64M -f 4 --threads -J alltoall.json\n",
+    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
+    "scatter,\n"
+    "with or without _perf.\n"
+    "\n"
+    "The ranks run on emulated GPUs. By default the emulator is guarded: it makes one seeded move at a time, "
+    "so that the\n"
+    "same command gives the same run. Such a run says nothing about speed, and the times in the table are\n"
+    "the cost model's prediction, marked as modelled. With --threads the emulator runs freely and times are "
+    "measured.\n"
+    "\n"
+    "Sizes, counts and bus bandwidth follow nccl-tests: where parts of all ranks are gathered or scattered "
+    "the\n"
+    "size is that of all parts, and each part is a multiple of 16 bytes; sizes too small for that give 0.\n"
+    "\n"
+    "Results are compared element by element with a naive computation, and bytes beyond the output are\n"
+    "watched. Integers, moves, maxima and minima must agree exactly. Of floating-point sums and products "
+    "three elements\n"
+    "in four have inputs that are exact in every order and must agree exactly as well; the others may differ "
+    "by\n"
+    "((1+u)^(n-1) - 1) times the sum of the terms' sizes, for n ranks and unit roundoff u of the type. "
+    "sendrecv and\n"
+    "alltoall have no in-place form, and print N/A there.\n"
+    "\n"
+    "NCCL_TESTS_MIN_BW, where set, is the average bus bandwidth below which the exit code is 1.\n",
+    &bench_options,
+    bench_run,
 };

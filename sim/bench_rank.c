@@ -184,16 +184,16 @@ static ncclResult_t rank_launch(const struct crew *crew, const struct half_job *
                                 struct bench_rank *rank) {
   unsigned char *send_zone = job->is_in_place ? rank->receive_zone : rank->send_zone;
   struct collective_call call = {
-    send_zone + GUARD_BYTES + send_offset(crew, job, rank->rank),
-    rank->receive_zone + GUARD_BYTES + receive_offset(crew, job, rank->rank),
-    job->row->count,
-    job->row->type,
-    rank->op,
-    job->row->root > 0 ? job->row->root : 0,
-    (int)rank->rank,
-    (int)crew->bench->flags.rank_count,
-    rank->comm,
-    rank->stream,
+      send_zone + GUARD_BYTES + send_offset(crew, job, rank->rank),
+      rank->receive_zone + GUARD_BYTES + receive_offset(crew, job, rank->rank),
+      job->row->count,
+      job->row->type,
+      rank->op,
+      job->row->root > 0 ? job->row->root : 0,
+      (int)rank->rank,
+      (int)crew->bench->flags.rank_count,
+      rank->comm,
+      rank->stream,
   };
   return crew->bench->collective->launch(&call);
 }
@@ -295,13 +295,13 @@ static void graphs_drop(struct crew *crew) {
 static struct oracle_case case_of(const struct crew *crew, const struct half_job *job, int64_t check_index) {
   const struct bench_flags *flags = &crew->bench->flags;
   struct oracle_case c = {
-    crew->bench->collective->id,
-    job->row->type,
-    job->row->op,
-    (uint32_t)flags->rank_count,
-    job->row->root > 0 ? (uint32_t)job->row->root : 0,
-    job->row->count,
-    flags->seed + 2 * (uint64_t)check_index + job->is_in_place,
+      crew->bench->collective->id,
+      job->row->type,
+      job->row->op,
+      (uint32_t)flags->rank_count,
+      job->row->root > 0 ? (uint32_t)job->row->root : 0,
+      job->row->count,
+      flags->seed + 2 * (uint64_t)check_index + job->is_in_place,
   };
   return c;
 }

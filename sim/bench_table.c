@@ -9,8 +9,8 @@
 #include "tutti.h"
 
 static const char *const type_names[ncclNumTypes] = {
-  "int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
-  "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2",
+    "int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
+    "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2",
 };
 static const char *const op_names[ORACLE_OP_COUNT] = {"sum", "prod", "max", "min", "avg", "mulsum"};
 

@@ -47,17 +47,17 @@ static ncclResult_t launch_scatter(const struct collective_call *c) {
 
 /* id, name, has_op, has_root, is_split, in_place, factor, launch */
 static const struct collective collectives[] = {
-  {COLLECTIVE_ALL_REDUCE, "all_reduce", true, false, false, IN_PLACE_SAME, factor_twice, launch_all_reduce},
-  {COLLECTIVE_ALL_GATHER, "all_gather", false, false, true, IN_PLACE_SEND_AT_RANK, factor_part,
-   launch_all_gather},
-  {COLLECTIVE_REDUCE_SCATTER, "reduce_scatter", true, false, true, IN_PLACE_RECEIVE_AT_RANK, factor_part,
-   launch_reduce_scatter},
-  {COLLECTIVE_BROADCAST, "broadcast", false, true, false, IN_PLACE_SAME, factor_one, launch_broadcast},
-  {COLLECTIVE_REDUCE, "reduce", true, true, false, IN_PLACE_SAME, factor_one, launch_reduce},
-  {COLLECTIVE_SENDRECV, "sendrecv", false, false, false, IN_PLACE_NONE, factor_one, launch_sendrecv},
-  {COLLECTIVE_ALLTOALL, "alltoall", false, false, true, IN_PLACE_NONE, factor_part, launch_alltoall},
-  {COLLECTIVE_GATHER, "gather", false, true, true, IN_PLACE_SEND_AT_RANK, factor_part, launch_gather},
-  {COLLECTIVE_SCATTER, "scatter", false, true, true, IN_PLACE_RECEIVE_AT_RANK, factor_part, launch_scatter},
+    {COLLECTIVE_ALL_REDUCE, "all_reduce", true, false, false, IN_PLACE_SAME, factor_twice, launch_all_reduce},
+    {COLLECTIVE_ALL_GATHER, "all_gather", false, false, true, IN_PLACE_SEND_AT_RANK, factor_part,
+     launch_all_gather},
+    {COLLECTIVE_REDUCE_SCATTER, "reduce_scatter", true, false, true, IN_PLACE_RECEIVE_AT_RANK, factor_part,
+     launch_reduce_scatter},
+    {COLLECTIVE_BROADCAST, "broadcast", false, true, false, IN_PLACE_SAME, factor_one, launch_broadcast},
+    {COLLECTIVE_REDUCE, "reduce", true, true, false, IN_PLACE_SAME, factor_one, launch_reduce},
+    {COLLECTIVE_SENDRECV, "sendrecv", false, false, false, IN_PLACE_NONE, factor_one, launch_sendrecv},
+    {COLLECTIVE_ALLTOALL, "alltoall", false, false, true, IN_PLACE_NONE, factor_part, launch_alltoall},
+    {COLLECTIVE_GATHER, "gather", false, true, true, IN_PLACE_SEND_AT_RANK, factor_part, launch_gather},
+    {COLLECTIVE_SCATTER, "scatter", false, true, true, IN_PLACE_RECEIVE_AT_RANK, factor_part, launch_scatter},
 };
 
 const struct collective *collective_at(size_t index) {

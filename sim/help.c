@@ -14,26 +14,28 @@ struct help_values {
 };
 
 static const struct option_row help_rows[] = {
-  {0, "man", NULL, OPTION_FLAG, offsetof(struct help_values, man), 0, 0,
-   "print the manual page in roff instead: `tutti help --man bench | man -l -`"},
+    {0, "man", NULL, OPTION_FLAG, offsetof(struct help_values, man), 0, 0,
+     "print the manual page in roff instead: `tutti help --man bench | man -l -`"},
 };
 static const struct option_set help_options = {"help", help_rows, sizeof help_rows / sizeof help_rows[0]};
 
-static const char exit_codes[] = "  0  what was asked for holds\n"
-                                 "  1  it does not: wrong results, a deadlock, a bandwidth below its floor\n"
-                                 "  2  the command line makes no sense\n"
-                                 "  3  the environment lacks something: memory, a device, a place to write\n"
-                                 "  4  an input file cannot be read\n";
+static const char exit_codes[] =
+    "  0  what was asked for holds\n"
+    "  1  it does not: wrong results, a deadlock, a bandwidth below its floor\n"
+    "  2  the command line makes no sense\n"
+    "  3  the environment lacks something: memory, a device, a place to write\n"
+    "  4  an input file cannot be read\n";
 
 static void print_overview(void) {
   printf("tutti: collective communication with NCCL's API, run, checked and timed with no GPU\n\nverbs:\n");
   for (size_t index = 0; index < verb_count; index++) {
     printf("  tutti %-8s %s\n", verbs[index]->name, verbs[index]->summary);
   }
-  printf("\n  tutti help VERB    flags and examples of one verb\n"
-         "  tutti help params  settings of the library: NCCL_* and TUTTI_* variables\n"
-         "  tutti --version    version and backends\n\nexit codes:\n%s",
-         exit_codes);
+  printf(
+      "\n  tutti help VERB    flags and examples of one verb\n"
+      "  tutti help params  settings of the library: NCCL_* and TUTTI_* variables\n"
+      "  tutti --version    version and backends\n\nexit codes:\n%s",
+      exit_codes);
 }
 
 /* Paragraphs are filled; lines that begin with a space are kept. */
@@ -67,8 +69,9 @@ static void print_default(const struct param_row *row) {
 }
 
 static enum exit_code print_params(void) {
-  printf("Settings are read from the environment, then from NCCL_CONF_FILE or ~/.nccl.conf, then from "
-         "/etc/nccl.conf.\n");
+  printf(
+      "Settings are read from the environment, then from NCCL_CONF_FILE or ~/.nccl.conf, then from "
+      "/etc/nccl.conf.\n");
   for (int index = 0; index < PARAM_COUNT; index++) {
     enum param_id id = (enum param_id)index;
     const struct param_row *row = param_row(id);
@@ -135,8 +138,9 @@ static void roff_overview(void) {
   roff_section("NAME");
   printf("tutti \\- collective communication with NCCL's API, run, checked and timed with no GPU\n");
   roff_section("SYNOPSIS");
-  printf("\\fBtutti\\fR \\fIVERB\\fR ...\n.br\n\\fBtutti help\\fR [\\fIVERB\\fR|params]\n.br\n\\fBtutti "
-         "\\-\\-version\\fR\n");
+  printf(
+      "\\fBtutti\\fR \\fIVERB\\fR ...\n.br\n\\fBtutti help\\fR [\\fIVERB\\fR|params]\n.br\n\\fBtutti "
+      "\\-\\-version\\fR\n");
   roff_section("VERBS");
   for (size_t index = 0; index < verb_count; index++) {
     printf(".TP\n\\fBtutti %s\\fR\n%s.\n", verbs[index]->name, verbs[index]->summary);
@@ -169,13 +173,13 @@ static enum exit_code help_run(int argc, char **argv) {
 }
 
 const struct verb verb_help = {
-  "help",
-  "this list, one verb's page, or the library's settings",
-  "[VERB|params] [--man]",
-  "  tutti help bench\n  tutti help params\n  tutti help --man bench | man -l -\n",
-  "Prints the verbs, the flags of one verb with examples, or every NCCL_* and TUTTI_* setting with its "
-  "default, its\n"
-  "bounds and where it was set.\n",
-  &help_options,
-  help_run,
+    "help",
+    "this list, one verb's page, or the library's settings",
+    "[VERB|params] [--man]",
+    "  tutti help bench\n  tutti help params\n  tutti help --man bench | man -l -\n",
+    "Prints the verbs, the flags of one verb with examples, or every NCCL_* and TUTTI_* setting with its "
+    "default, its\n"
+    "bounds and where it was set.\n",
+    &help_options,
+    help_run,
 };

@@ -97,27 +97,27 @@ static bool row_store(const struct option_set *set, const struct option_row *row
   char *member = (char *)values + row->offset;
   int64_t number = 0;
   switch (row->kind) {
-  case OPTION_FLAG: *(bool *)member = true; return true;
-  case OPTION_TEXT: *(const char **)member = text; return true;
-  case OPTION_SEED:
-    if (seed_parse(text, (uint64_t *)member)) return true;
-    fprintf(stderr, "tutti %s: --%s %s: not a decimal, a 0x number or a commit id\n", set->verb, row->name,
-            text);
-    return false;
-  case OPTION_INT:
-  case OPTION_BYTES:
-    if (!number_parse(text, row->kind == OPTION_BYTES, &number)) {
-      fprintf(stderr, "tutti %s: --%s %s: not a number%s\n", set->verb, row->name, text,
-              row->kind == OPTION_BYTES ? " with an optional K, M or G" : "");
+    case OPTION_FLAG: *(bool *)member = true; return true;
+    case OPTION_TEXT: *(const char **)member = text; return true;
+    case OPTION_SEED:
+      if (seed_parse(text, (uint64_t *)member)) return true;
+      fprintf(stderr, "tutti %s: --%s %s: not a decimal, a 0x number or a commit id\n", set->verb, row->name,
+              text);
       return false;
-    }
-    if (number < row->lowest || number > row->highest) {
-      fprintf(stderr, "tutti %s: --%s %s: must be %lld to %lld\n", set->verb, row->name, text,
-              (long long)row->lowest, (long long)row->highest);
-      return false;
-    }
-    *(int64_t *)member = number;
-    return true;
+    case OPTION_INT:
+    case OPTION_BYTES:
+      if (!number_parse(text, row->kind == OPTION_BYTES, &number)) {
+        fprintf(stderr, "tutti %s: --%s %s: not a number%s\n", set->verb, row->name, text,
+                row->kind == OPTION_BYTES ? " with an optional K, M or G" : "");
+        return false;
+      }
+      if (number < row->lowest || number > row->highest) {
+        fprintf(stderr, "tutti %s: --%s %s: must be %lld to %lld\n", set->verb, row->name, text,
+                (long long)row->lowest, (long long)row->highest);
+        return false;
+      }
+      *(int64_t *)member = number;
+      return true;
   }
   return false;
 }

@@ -18,18 +18,18 @@ struct format {
 };
 
 static const struct format formats[ncclNumTypes] = {
-  {1, false, true, 0, 0, false},  /* int8 */
-  {1, false, false, 0, 0, false}, /* uint8 */
-  {4, false, true, 0, 0, false},  /* int32 */
-  {4, false, false, 0, 0, false}, /* uint32 */
-  {8, false, true, 0, 0, false},  /* int64 */
-  {8, false, false, 0, 0, false}, /* uint64 */
-  {2, true, true, 5, 10, true},   /* half */
-  {4, true, true, 8, 23, true},   /* float */
-  {8, true, true, 11, 52, true},  /* double */
-  {2, true, true, 8, 7, true},    /* bfloat16 */
-  {1, true, true, 4, 3, false},   /* f8e4m3 */
-  {1, true, true, 5, 2, true},    /* f8e5m2 */
+    {1, false, true, 0, 0, false},  /* int8 */
+    {1, false, false, 0, 0, false}, /* uint8 */
+    {4, false, true, 0, 0, false},  /* int32 */
+    {4, false, false, 0, 0, false}, /* uint32 */
+    {8, false, true, 0, 0, false},  /* int64 */
+    {8, false, false, 0, 0, false}, /* uint64 */
+    {2, true, true, 5, 10, true},   /* half */
+    {4, true, true, 8, 23, true},   /* float */
+    {8, true, true, 11, 52, true},  /* double */
+    {2, true, true, 8, 7, true},    /* bfloat16 */
+    {1, true, true, 4, 3, false},   /* f8e4m3 */
+    {1, true, true, 5, 2, true},    /* f8e5m2 */
 };
 
 size_t oracle_type_bytes(ncclDataType_t type) {
@@ -103,21 +103,21 @@ static bool collective_reduces(enum collective_id collective) {
 
 size_t oracle_send_count(const struct oracle_case *c, uint32_t rank) {
   switch (c->collective) {
-  case COLLECTIVE_REDUCE_SCATTER:
-  case COLLECTIVE_ALLTOALL: return c->count * c->rank_count;
-  case COLLECTIVE_SCATTER: return rank == c->root ? c->count * c->rank_count : 0;
-  case COLLECTIVE_BROADCAST: return rank == c->root ? c->count : 0;
-  default: return c->count;
+    case COLLECTIVE_REDUCE_SCATTER:
+    case COLLECTIVE_ALLTOALL: return c->count * c->rank_count;
+    case COLLECTIVE_SCATTER: return rank == c->root ? c->count * c->rank_count : 0;
+    case COLLECTIVE_BROADCAST: return rank == c->root ? c->count : 0;
+    default: return c->count;
   }
 }
 
 size_t oracle_receive_count(const struct oracle_case *c, uint32_t rank) {
   switch (c->collective) {
-  case COLLECTIVE_ALL_GATHER:
-  case COLLECTIVE_ALLTOALL: return c->count * c->rank_count;
-  case COLLECTIVE_GATHER: return rank == c->root ? c->count * c->rank_count : 0;
-  case COLLECTIVE_REDUCE: return rank == c->root ? c->count : 0;
-  default: return c->count;
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_ALLTOALL: return c->count * c->rank_count;
+    case COLLECTIVE_GATHER: return rank == c->root ? c->count * c->rank_count : 0;
+    case COLLECTIVE_REDUCE: return rank == c->root ? c->count : 0;
+    default: return c->count;
   }
 }
 
@@ -230,11 +230,11 @@ static uint64_t reduce_integer(const struct oracle_case *c, const struct format 
     bool is_less =
         format->is_signed ? integer_value(format, bits) < integer_value(format, total) : bits < total;
     switch (c->op) {
-    case ORACLE_PROD: total *= bits; break;
-    case ORACLE_MAX: total = is_less ? total : bits; break;
-    case ORACLE_MIN: total = is_less ? bits : total; break;
-    case ORACLE_MUL_SUM: total += bits * scalar_number(format, rank); break;
-    default: total += bits; break;
+      case ORACLE_PROD: total *= bits; break;
+      case ORACLE_MAX: total = is_less ? total : bits; break;
+      case ORACLE_MIN: total = is_less ? bits : total; break;
+      case ORACLE_MUL_SUM: total += bits * scalar_number(format, rank); break;
+      default: total += bits; break;
     }
   }
   total &= bits_mask(format);
@@ -288,14 +288,14 @@ static void reduce_float(const struct oracle_case *c, const struct format *forma
 static uint32_t move_source(const struct oracle_case *c, uint32_t rank, size_t index, size_t *source_index) {
   *source_index = index;
   switch (c->collective) {
-  case COLLECTIVE_SENDRECV: return (rank + c->rank_count - 1) % c->rank_count;
-  case COLLECTIVE_SCATTER: *source_index = rank * c->count + index; return c->root;
-  case COLLECTIVE_ALL_GATHER:
-  case COLLECTIVE_GATHER: *source_index = index % c->count; return (uint32_t)(index / c->count);
-  case COLLECTIVE_ALLTOALL:
-    *source_index = rank * c->count + index % c->count;
-    return (uint32_t)(index / c->count);
-  default: return c->root;
+    case COLLECTIVE_SENDRECV: return (rank + c->rank_count - 1) % c->rank_count;
+    case COLLECTIVE_SCATTER: *source_index = rank * c->count + index; return c->root;
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_GATHER: *source_index = index % c->count; return (uint32_t)(index / c->count);
+    case COLLECTIVE_ALLTOALL:
+      *source_index = rank * c->count + index % c->count;
+      return (uint32_t)(index / c->count);
+    default: return c->root;
   }
 }
 

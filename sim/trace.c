@@ -56,14 +56,15 @@ static enum exit_code trace_run(int argc, char **argv) {
 }
 
 const struct verb verb_trace = {
-  "trace",
-  "print a binary trace as text",
-  "dump FILE",
-  "  tutti bench all_reduce --ranks 4 --seed 1 --trace run.tr\n"
-  "  tutti trace dump run.tr | less\n"
-  "  diff <(tutti trace dump one.tr) <(tutti trace dump two.tr) | head\n",
-  "Prints the records of a trace that the guarded emulator wrote, one line each, in the order in which they\n"
-  "happened. The same seed gives the same trace, byte for byte.\n",
-  NULL,
-  trace_run,
+    "trace",
+    "print a binary trace as text",
+    "dump FILE",
+    "  tutti bench all_reduce --ranks 4 --seed 1 --trace run.tr\n"
+    "  tutti trace dump run.tr | less\n"
+    "  diff <(tutti trace dump one.tr) <(tutti trace dump two.tr) | head\n",
+    "Prints the records of a trace that the guarded emulator wrote, one line each, in the order in which "
+    "they\n"
+    "happened. The same seed gives the same trace, byte for byte.\n",
+    NULL,
+    trace_run,
 };

@@ -19,18 +19,26 @@
 #define LIST_MAX 64
 #define CALLS_MAX 512
 
-struct list { uint32_t length; size_t entries[LIST_MAX]; };
+struct list {
+  uint32_t length;
+  size_t entries[LIST_MAX];
+};
 
 struct scenario {
   uint32_t rank_count, call_count;
   struct list functions, protocols, counts, type_bytes;
 };
 
-struct word { const char *name; size_t value; };
+struct word {
+  const char *name;
+  size_t value;
+};
 static const struct word words[] = {
-  {"broadcast", FUNC_BROADCAST},           {"reduce", FUNC_REDUCE},         {"all_gather", FUNC_ALL_GATHER},
-  {"reduce_scatter", FUNC_REDUCE_SCATTER}, {"all_reduce", FUNC_ALL_REDUCE}, {"send_recv", FUNC_SEND_RECV},
-  {"simple", PROTO_SIMPLE},                {"ll", PROTO_LL},                {"ll128", PROTO_LL128},
+    {"broadcast", FUNC_BROADCAST},   {"reduce", FUNC_REDUCE},
+    {"all_gather", FUNC_ALL_GATHER}, {"reduce_scatter", FUNC_REDUCE_SCATTER},
+    {"all_reduce", FUNC_ALL_REDUCE}, {"send_recv", FUNC_SEND_RECV},
+    {"simple", PROTO_SIMPLE},        {"ll", PROTO_LL},
+    {"ll128", PROTO_LL128},
 };
 
 static bool entry_parse(const char *text, size_t *value) {

@@ -12,8 +12,8 @@
 
 #define GUARD_BYTES 64
 #define GUARD_BYTE 0xa5
-#define STALE_BYTE 0xee     /* what an output holds before the call */
-#define VALUE_RANGE 23      /* eight of them add up to less than 256: exact in every type that is used */
+#define STALE_BYTE 0xee /* what an output holds before the call */
+#define VALUE_RANGE 23  /* eight of them add up to less than 256: exact in every type that is used */
 
 /* ---- opening ---- */
 
@@ -58,7 +58,10 @@ void ranks_close(struct ranks *ranks) {
 }
 
 /* done() of wait_until: runs under the backend's lock. */
-struct idle_range { const struct ranks *ranks; uint32_t first, end; };
+struct idle_range {
+  const struct ranks *ranks;
+  uint32_t first, end;
+};
 
 static bool range_is_idle(void *argument) {
   const struct idle_range *range = (const struct idle_range *)argument;
@@ -72,9 +75,7 @@ ncclResult_t ranks_error(const struct ranks *ranks) {
   return ncclSuccess;
 }
 
-ncclResult_t ranks_wait(struct ranks *ranks) {
-  return ranks_wait_for(ranks, 0, ranks->count);
-}
+ncclResult_t ranks_wait(struct ranks *ranks) { return ranks_wait_for(ranks, 0, ranks->count); }
 
 ncclResult_t ranks_wait_for(struct ranks *ranks, uint32_t first, uint32_t end) {
   struct idle_range range = {ranks, first, end};
@@ -146,8 +147,8 @@ void call_free(struct call *call) {
 
 static uint32_t ops_of_call(const struct ranks *ranks, uint32_t rank, const struct call *call, size_t count,
                             struct plan_op ops[2]) {
-  const struct plan_op op = {call->func, call->dtype, OP_SUM, call->root, count, call->in[rank],
-                             call->out[rank], 0, call->sequence};
+  const struct plan_op op = {call->func,     call->dtype,     OP_SUM, call->root,    count,
+                             call->in[rank], call->out[rank], 0,      call->sequence};
   ops[0] = ops[1] = op;
   if (call->func != FUNC_SEND_RECV) return 1;
   ops[0].func = FUNC_SEND;

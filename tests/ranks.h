@@ -18,16 +18,16 @@ struct ranks {
   struct plan_limits limits;
   uint32_t ring[RANKS_MAX];
   struct device_comm *comms[RANKS_MAX];
-  uint64_t sequence;          /* calls prepared so far */
+  uint64_t sequence; /* calls prepared so far */
 };
 
 /* One operation on all ranks. func: BROADCAST..ALL_REDUCE, or SEND_RECV: to the next rank of the ring and
  * from the one before. */
 struct call {
   uint8_t func, proto, dtype;
-  bool in_place;              /* not for SEND_RECV */
+  bool in_place; /* not for SEND_RECV */
   uint32_t root;
-  size_t count;               /* elements, as in the API call */
+  size_t count; /* elements, as in the API call */
   uint64_t sequence;
   uint8_t *memory[RANKS_MAX], *in[RANKS_MAX], *out[RANKS_MAX];
 };

@@ -24,22 +24,22 @@
 #include "schedule/ring.h"
 
 #define ORACLE_RANKS_MAX 17
-#define ORACLE_CELLS_MAX 1024     /* elements of a rank's larger buffer */
-#define ORACLE_MESSAGES_MAX 512   /* on one link during one case */
+#define ORACLE_CELLS_MAX 1024   /* elements of a rank's larger buffer */
+#define ORACLE_MESSAGES_MAX 512 /* on one link during one case */
 #define ORACLE_CHUNK_MAX 64
 #define ORACLE_LOOPS_MAX 32
-#define ORACLE_EMPTY UINT64_MAX   /* nothing was ever written here */
+#define ORACLE_EMPTY UINT64_MAX /* nothing was ever written here */
 #define ORACLE_NOBODY UINT32_MAX
 
 struct oracle_case {
   uint8_t func;
   uint32_t rank_count, root, element_bytes;
   size_t count, chunk_count;
-  uint32_t channel_count;   /* the count is cut into this many nearly even parts */
-  uint32_t in_place;        /* set of ranks whose input and output are the same memory */
-  uint32_t ring_stride;     /* rank at ring position p is p * ring_stride mod rank_count */
-  bool direct;              /* final values are stored into the receiver's output at the send */
-  uint32_t lazy;            /* the rank that moves only when no other can, or ORACLE_NOBODY */
+  uint32_t channel_count; /* the count is cut into this many nearly even parts */
+  uint32_t in_place;      /* set of ranks whose input and output are the same memory */
+  uint32_t ring_stride;   /* rank at ring position p is p * ring_stride mod rank_count */
+  bool direct;            /* final values are stored into the receiver's output at the send */
+  uint32_t lazy;          /* the rank that moves only when no other can, or ORACLE_NOBODY */
 };
 
 struct oracle_message {
@@ -54,10 +54,10 @@ struct oracle_rank {
   struct step step;
   bool has_step;
   uint32_t step_count;
-  uint32_t received, sent;         /* messages taken from the link behind, and put on it by the rank behind */
+  uint32_t received, sent; /* messages taken from the link behind, and put on it by the rank behind */
   uint64_t *in, *out;
   uint64_t memory[2][ORACLE_CELLS_MAX];
-  uint8_t writes[ORACLE_CELLS_MAX];  /* of each output cell */
+  uint8_t writes[ORACLE_CELLS_MAX]; /* of each output cell */
   struct oracle_message messages[ORACLE_MESSAGES_MAX];
 };
 
@@ -67,7 +67,9 @@ struct oracle {
   size_t part_offset, part_count;
   uint32_t ring[ORACLE_RANKS_MAX], position[ORACLE_RANKS_MAX];
   uint32_t loop_count;
-  struct { size_t begin, chunk; } loops[ORACLE_LOOPS_MAX]; /* begin: elements of the part */
+  struct {
+    size_t begin, chunk;
+  } loops[ORACLE_LOOPS_MAX];       /* begin: elements of the part */
   uint8_t first[ORACLE_CELLS_MAX]; /* all-reduce: where on the ring the fold of a part's element begins */
   struct oracle_rank ranks[ORACLE_RANKS_MAX];
 };
@@ -75,12 +77,13 @@ struct oracle {
 static inline void oracle_fail(const struct oracle *o, uint32_t rank, const char *what) {
   static const char *const names[] = {"broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"};
   const struct oracle_case *t = o->test;
-  fail_msg("%s n=%u root=%u element=%u count=%zu chunk=%zu channel %u of %u in_place=%#x stride=%u direct=%d "
-           "lazy=%d: "
-           "rank %u step %u: %s",
-           names[t->func], t->rank_count, t->root, t->element_bytes, t->count, t->chunk_count,
-           o->channel_index, t->channel_count, t->in_place, t->ring_stride, t->direct, (int)t->lazy, rank,
-           o->ranks[rank].step_count, what);
+  fail_msg(
+      "%s n=%u root=%u element=%u count=%zu chunk=%zu channel %u of %u in_place=%#x stride=%u direct=%d "
+      "lazy=%d: "
+      "rank %u step %u: %s",
+      names[t->func], t->rank_count, t->root, t->element_bytes, t->count, t->chunk_count, o->channel_index,
+      t->channel_count, t->in_place, t->ring_stride, t->direct, (int)t->lazy, rank, o->ranks[rank].step_count,
+      what);
 }
 
 static inline void oracle_expect(const struct oracle *o, uint32_t rank, bool good, const char *what) {

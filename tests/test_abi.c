@@ -110,22 +110,28 @@ static void test_values(void **state) {
     assert_int_equal(constants[i][0], constants[i][1]);
 }
 
-#define SYMBOLS(X) \
-  X(AllGather) X(AllReduce) X(AlltoAll) X(Bcast) X(Broadcast) X(CommAbort) X(CommCount) X(CommCuDevice) \
-  X(CommDeregister) X(CommDestroy) X(CommFinalize) X(CommGetAsyncError) X(CommInitAll) X(CommInitRank) \
-  X(CommInitRankConfig) X(CommInitRankScalable) X(CommRegister) X(CommRevoke) X(CommShrink) X(CommSplit) \
-  X(CommUserRank) X(CommWindowDeregister) X(CommWindowRegister) X(Gather) X(GetErrorString) X(GetLastError) \
-  X(GetUniqueId) X(GetVersion) X(GroupEnd) X(GroupSimulateEnd) X(GroupStart) X(MemAlloc) X(MemFree) X(Recv) \
-  X(RedOpCreatePreMulSum) X(RedOpDestroy) X(Reduce) X(ReduceScatter) X(ResetDebugInit) X(Scatter) X(Send)
+#define SYMBOLS(X)                                                                                           \
+  X(AllGather)                                                                                               \
+  X(AllReduce) X(AlltoAll) X(Bcast) X(Broadcast) X(CommAbort) X(CommCount) X(CommCuDevice) X(CommDeregister) \
+      X(CommDestroy) X(CommFinalize) X(CommGetAsyncError) X(CommInitAll) X(CommInitRank)                     \
+          X(CommInitRankConfig) X(CommInitRankScalable) X(CommRegister) X(CommRevoke) X(CommShrink)          \
+              X(CommSplit) X(CommUserRank) X(CommWindowDeregister) X(CommWindowRegister) X(Gather)           \
+                  X(GetErrorString) X(GetLastError) X(GetUniqueId) X(GetVersion) X(GroupEnd)                 \
+                      X(GroupSimulateEnd) X(GroupStart) X(MemAlloc) X(MemFree) X(Recv)                       \
+                          X(RedOpCreatePreMulSum) X(RedOpDestroy) X(Reduce) X(ReduceScatter)                 \
+                              X(ResetDebugInit) X(Scatter) X(Send)
 
 /* The header does not declare these. */
-#define HIDDEN_SYMBOLS(X)                                                                                    \
-  X(DevCommCreate)                                                                                           \
-  X(DevCommDestroy) X(GinBarrierCreateRequirement) X(LLA2ACalcSlots) X(LLA2ACreateRequirement)               \
-      X(LsaBarrierCreateRequirement) X(TeamLsa) X(TeamRail) X(TeamRankToLsa) X(TeamRankToWorld) X(TeamWorld)
+#define HIDDEN_SYMBOLS(X)                                                                                   \
+  X(DevCommCreate)                                                                                          \
+  X(DevCommDestroy)                                                                                         \
+  X(GinBarrierCreateRequirement) X(LLA2ACalcSlots) X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) \
+      X(TeamLsa) X(TeamRail) X(TeamRankToLsa) X(TeamRankToWorld) X(TeamWorld)
 
 typedef void (*any_function)(void);
-#define DECLARE(name) void nccl##name(void); void pnccl##name(void);
+#define DECLARE(name)    \
+  void nccl##name(void); \
+  void pnccl##name(void);
 HIDDEN_SYMBOLS(DECLARE)
 void ncclResetDebugInitInternal(void);
 
@@ -146,8 +152,8 @@ static void test_symbols(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_sizes), cmocka_unit_test(test_config_layout), cmocka_unit_test(test_initializers),
-    cmocka_unit_test(test_values), cmocka_unit_test(test_symbols)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_config_layout),
+                                     cmocka_unit_test(test_initializers), cmocka_unit_test(test_values),
+                                     cmocka_unit_test(test_symbols)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

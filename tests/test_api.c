@@ -39,8 +39,8 @@ static struct {
   os_cond changed;
   struct launch launches[LAUNCHES_MAX];
   uint32_t launch_count, connect_count, open_count, abort_count, fail_launch_at;
-  bool busy;                 /* kernels run on and on */
-  ncclResult_t error;        /* of all ranks' kernels */
+  bool busy;          /* kernels run on and on */
+  ncclResult_t error; /* of all ranks' kernels */
 } fake = {.mutex = OS_MUTEX_INITIALIZER};
 
 static char device_memory[FAKE_DEVICES][4096]; /* "allocations": one for each device */
@@ -215,10 +215,10 @@ static void set_param(const char *name, const char *value) {
 }
 
 /* The call gave `code`, and the last error's text has all of the pieces. */
-#define expect_error(call, code, ...) \
-  do { \
-    log_reset(); \
-    assert_int_equal(call, code); \
+#define expect_error(call, code, ...)                      \
+  do {                                                     \
+    log_reset();                                           \
+    assert_int_equal(call, code);                          \
     expect_text((const char *const[]){__VA_ARGS__, NULL}); \
   } while (0)
 
@@ -229,9 +229,9 @@ static void expect_text(const char *const *pieces) {
   }
 }
 
-#define expect_ok(call) \
-  do { \
-    const ncclResult_t ok_ = (call); \
+#define expect_ok(call)                                                                     \
+  do {                                                                                      \
+    const ncclResult_t ok_ = (call);                                                        \
     if (ok_ != ncclSuccess) fail_msg("%s gave %d: %s", #call, ok_, ncclGetLastError(NULL)); \
   } while (0)
 

@@ -19,7 +19,7 @@
 #include "base/os.h"
 #include "base/param.h"
 
-static char folder[256];   /* of this program's files */
+static char folder[256]; /* of this program's files */
 static char log_path[300];
 static char conf_path[300];
 
@@ -168,8 +168,8 @@ static void test_param_file(void **state) {
   setenv("NCCL_BUFFSIZE", "2M", 1);
   assert_int_equal(param_int(PARAM_NTHREADS), 128);
   assert_string_equal(param_source(PARAM_NTHREADS), conf_path);
-  assert_string_equal(param_text(PARAM_ALGO), "tree");      /* the first line wins */
-  assert_int_equal(param_int(PARAM_BUFFSIZE), 2 << 20);     /* the environment wins */
+  assert_string_equal(param_text(PARAM_ALGO), "tree");  /* the first line wins */
+  assert_int_equal(param_int(PARAM_BUFFSIZE), 2 << 20); /* the environment wins */
   assert_string_equal(param_source(PARAM_BUFFSIZE), "environment");
   assert_string_equal(log_last_error(), "");
 }
@@ -217,7 +217,8 @@ static void test_param_file_faults(void **state) {
 }
 
 static void test_param_unknown_names(void **state) {
-  static const char *const pairs[][2] = {{"NCCL_AGLO", "NCCL_ALGO"}, {"NCCL_BUFFERSIZE", "NCCL_BUFFSIZE"},
+  static const char *const pairs[][2] = {{"NCCL_AGLO", "NCCL_ALGO"},
+                                         {"NCCL_BUFFERSIZE", "NCCL_BUFFSIZE"},
                                          {"NCCL_IB_GID_INDX", "NCCL_IB_GID_INDEX"},
                                          {"TUTTI_SEEDS", "TUTTI_SEED"}};
   char expected[200];
@@ -299,8 +300,9 @@ static void test_log_shapes(void **state) {
   assert_logged("^[^ :.]+:[0-9]+:[0-9]+ \\[-1\\] NCCL INFO rank 3 of 8$");
   assert_logged("^[^ :.]+:[0-9]+:[0-9]+ \\[5\\] NCCL TRACE step$");
   assert_logged("^[^ :.]+:[0-9]+:[0-9]+ NCCL CALL ncclSend\\(7\\)$");
-  assert_logged("^\\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\] [^ :.]+:[0-9]+:[0-9]+ \\[5\\] "
-                "test_base\\.c:[0-9]+ NCCL WARN root 9 is out of range$");
+  assert_logged(
+      "^\\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\] [^ :.]+:[0-9]+:[0-9]+ \\[5\\] "
+      "test_base\\.c:[0-9]+ NCCL WARN root 9 is out of range$");
 }
 
 static void test_log_levels(void **state) {
@@ -377,7 +379,7 @@ static void test_log_file_name(void **state) {
 
 /* The default prints nothing, and yet ncclGetLastError has something to say. */
 static void test_log_last_error(void **state) {
-  char longer[3000];
+  static char longer[100000];
   (void)state;
   setenv("NCCL_DEBUG_FILE", log_path, 1);
   start_anew();
@@ -530,8 +532,7 @@ static void test_os_time(void **state) {
   os_cond_init(&cond);
   os_mutex_lock(&mutex);
   uint64_t begin = os_time_ns();
-  while (os_cond_wait_until(&cond, &mutex, begin + 2000000)) {
-  }
+  while (os_cond_wait_until(&cond, &mutex, begin + 2000000)) {}
   os_mutex_unlock(&mutex);
   assert_true(os_time_ns() - begin >= 2000000);
   os_sleep_ms(1);
@@ -543,14 +544,31 @@ static void test_os_time(void **state) {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-    TEST(test_param_defaults), TEST(test_param_environment), TEST(test_param_read_once),
-    TEST(test_param_refuses), TEST(test_param_file), TEST(test_param_file_at_home),
-    TEST(test_param_refused_falls_back), TEST(test_param_file_faults), TEST(test_param_unknown_names),
-    TEST(test_param_faults_once), TEST(test_param_report), TEST(test_param_table), TEST(test_log_shapes),
-    TEST(test_log_levels), TEST(test_log_subsystems), TEST(test_log_time_stamps), TEST(test_log_file_name),
-    TEST(test_log_last_error), TEST(test_log_threads), TEST(test_err_text), TEST(test_os_memory),
-    TEST(test_os_alloc_fails_at), TEST(test_os_alloc_threads), TEST(test_os_files), TEST(test_os_time)};
+  const struct CMUnitTest tests[] = {TEST(test_param_defaults),
+                                     TEST(test_param_environment),
+                                     TEST(test_param_read_once),
+                                     TEST(test_param_refuses),
+                                     TEST(test_param_file),
+                                     TEST(test_param_file_at_home),
+                                     TEST(test_param_refused_falls_back),
+                                     TEST(test_param_file_faults),
+                                     TEST(test_param_unknown_names),
+                                     TEST(test_param_faults_once),
+                                     TEST(test_param_report),
+                                     TEST(test_param_table),
+                                     TEST(test_log_shapes),
+                                     TEST(test_log_levels),
+                                     TEST(test_log_subsystems),
+                                     TEST(test_log_time_stamps),
+                                     TEST(test_log_file_name),
+                                     TEST(test_log_last_error),
+                                     TEST(test_log_threads),
+                                     TEST(test_err_text),
+                                     TEST(test_os_memory),
+                                     TEST(test_os_alloc_fails_at),
+                                     TEST(test_os_alloc_threads),
+                                     TEST(test_os_files),
+                                     TEST(test_os_time)};
   const char *place = os_env("TMPDIR");
   snprintf(folder, sizeof folder, "%s/test_base.XXXXXX", place ? place : "/tmp");
   if (!mkdtemp(folder)) return 1;

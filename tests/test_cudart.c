@@ -25,8 +25,14 @@
 
 /* ---- a kernel to launch: ends when `needed` launches of its meeting have begun ---- */
 
-struct meeting { uint32_t arrived, needed; };
-struct fake_kernel { struct emu_kernel kernel; struct meeting *meeting; int error; };
+struct meeting {
+  uint32_t arrived, needed;
+};
+struct fake_kernel {
+  struct emu_kernel kernel;
+  struct meeting *meeting;
+  int error;
+};
 struct emu_kernel_run {
   struct emu_actor actor;
   struct fake_kernel *fake;
@@ -64,7 +70,10 @@ static struct emu_kernel_run *fake_enqueue(struct emu_kernel *kernel) {
   runs = run;
   return run;
 }
-static bool fake_ready(struct emu_kernel_run *run) { (void)run; return true; }
+static bool fake_ready(struct emu_kernel_run *run) {
+  (void)run;
+  return true;
+}
 static void fake_start(struct emu_kernel_run *run, void (*ended)(void *argument, int error), void *argument) {
   run->ended = ended;
   run->argument = argument;
@@ -555,8 +564,14 @@ static struct capture_world w;
 static int call_synchronize(void) { return (int)cudaStreamSynchronize(w.a); }
 static int call_query(void) { return (int)cudaStreamQuery(w.a); }
 static int call_device(void) { return (int)cudaDeviceSynchronize(); }
-static int call_malloc(void) { void *p; return (int)cudaMalloc(&p, 64); }
-static int call_malloc_host(void) { void *p; return (int)cudaMallocHost(&p, 64); }
+static int call_malloc(void) {
+  void *p;
+  return (int)cudaMalloc(&p, 64);
+}
+static int call_malloc_host(void) {
+  void *p;
+  return (int)cudaMallocHost(&p, 64);
+}
 static int call_free(void) { return (int)cudaFree(w.device); }
 static int call_memcpy(void) { return (int)cudaMemcpy(w.device, w.host, 64, cudaMemcpyHostToDevice); }
 static int call_legacy(void) { return (int)cudaMemsetAsync(w.device, 0, 4, 0); }
@@ -583,7 +598,10 @@ static int call_joined_without_work(void) {
   cudaEventRecord(w.event, w.a);
   return (int)cudaStreamWaitEvent(w.b, w.event, 0);
 }
-static int call_event_query(void) { cudaEventRecord(w.event, w.a); return (int)cudaEventQuery(w.event); }
+static int call_event_query(void) {
+  cudaEventRecord(w.event, w.a);
+  return (int)cudaEventQuery(w.event);
+}
 static int call_event_unrelated(void) { return (int)cudaEventQuery(w.other); }
 static int call_callback(void) { return (int)cudaStreamAddCallback(w.a, callback, NULL, 0); }
 static int call_again(void) { return (int)cudaStreamBeginCapture(w.a, cudaStreamCaptureModeGlobal); }
@@ -621,17 +639,24 @@ static int call_destroy_joined(void) {
   OK(cudaMemsetAsync(w.device, 0, 4, stream));
   return (int)cudaStreamDestroy(stream);
 }
-static const struct { int (*call)(void); int expected, end; } capture_rows[] = {
-    {call_synchronize, 900, 901}, {call_query, 900, 901},        {call_device, 900, 901},
-    {call_malloc, 900, 901},      {call_malloc_host, 900, 901},  {call_free, 900, 901},
-    {call_memcpy, 906, 901},      {call_legacy, 906, 901},       {call_legacy_sync, 906, 901},
-    {call_other_sync, 900, 901},  {call_free_query, 900, 901},   {call_other_work, 0, 0},
-    {call_isolation, 905, 901},   {call_unmatched, 903, 901},    {call_unjoined, 0, 904},
-    {call_joined_without_work, 0, 0}, {call_event_query, 907, 901}, {call_event_unrelated, 900, 901},
-    {call_callback, 900, 901},    {call_again, 401, 0},          {call_merge, 902, 901},
-    {call_create, 0, 0},          {call_wait_unrecorded, 0, 0}, {call_legacy_record, 906, 901},
-    {call_legacy_wait, 906, 901}, {call_register, 900, 901},     {call_legacy_status, 906, 0},
-    {call_destroy_joined, 0, 904},
+static const struct {
+  int (*call)(void);
+  int expected, end;
+} capture_rows[] = {
+    {call_synchronize, 900, 901}, {call_query, 900, 901},
+    {call_device, 900, 901},      {call_malloc, 900, 901},
+    {call_malloc_host, 900, 901}, {call_free, 900, 901},
+    {call_memcpy, 906, 901},      {call_legacy, 906, 901},
+    {call_legacy_sync, 906, 901}, {call_other_sync, 900, 901},
+    {call_free_query, 900, 901},  {call_other_work, 0, 0},
+    {call_isolation, 905, 901},   {call_unmatched, 903, 901},
+    {call_unjoined, 0, 904},      {call_joined_without_work, 0, 0},
+    {call_event_query, 907, 901}, {call_event_unrelated, 900, 901},
+    {call_callback, 900, 901},    {call_again, 401, 0},
+    {call_merge, 902, 901},       {call_create, 0, 0},
+    {call_wait_unrecorded, 0, 0}, {call_legacy_record, 906, 901},
+    {call_legacy_wait, 906, 901}, {call_register, 900, 901},
+    {call_legacy_status, 906, 0}, {call_destroy_joined, 0, 904},
 };
 
 static void test_capture_errors(void **state) {

@@ -75,7 +75,9 @@ static void calls_draw(struct call *calls, uint32_t call_count, uint32_t rank_co
 }
 
 /* What one run leaves behind. */
-struct outcome { uint64_t trace_hash, data_hash, moves; };
+struct outcome {
+  uint64_t trace_hash, data_hash, moves;
+};
 
 static void calls_launch(struct call *calls, uint32_t call_count) {
   for (uint32_t i = 0; i < call_count; i++) {
@@ -219,8 +221,8 @@ static void every_channel_count_and_rule(void **state) {
     for (size_t rule = 0; rule < LENGTH(rules); rule++)
       for (unsigned direct = 0; direct <= 1; direct++)
         for (unsigned seed = 1; seed <= 4; seed++) {
-          snprintf(emu, sizeof emu, "slots=2,chunk=4096,channels=%u,rule=%s,direct=%u", channels,
-                   rules[rule], direct);
+          snprintf(emu, sizeof emu, "slots=2,chunk=4096,channels=%u,rule=%s,direct=%u", channels, rules[rule],
+                   direct);
           drawn_run(emu, seed, NULL, seed * 31 + channels, 4, 20000);
         }
 }
@@ -311,7 +313,7 @@ static void assert_ring_report(uint32_t rank_count) {
 static void one_slot_stops_a_ring(void **state) {
   (void)state;
   for (size_t i = 0; i < LENGTH(all_protocols); i++) {
-      struct call call = all_reduce_of(all_protocols[i], 16);
+    struct call call = all_reduce_of(all_protocols[i], 16);
     world_begin("slots=1,chunk=64,channels=1", 9, NULL);
     assert_int_equal(ranks_open(&ranks, 3), ncclSuccess);
     calls_launch(&call, 1);
@@ -341,7 +343,7 @@ static void long_report_ends_with_the_command(void **state) {
 static void absent_rank_is_named(void **state) {
   (void)state;
   for (size_t i = 0; i < LENGTH(all_protocols); i++) {
-      struct call call = all_reduce_of(all_protocols[i], 16);
+    struct call call = all_reduce_of(all_protocols[i], 16);
     world_begin("slots=2,chunk=64,channels=1", 1, NULL);
     assert_int_equal(ranks_open(&ranks, 4), ncclSuccess);
     assert_true(call_prepare(&ranks, &call));
@@ -466,7 +468,7 @@ static void threads_report_a_deadlock(void **state) {
 struct driver {
   struct call *calls;
   uint32_t call_count, first_rank, end_rank;
-  bool each;                  /* waits for each call, not for all of them at the end */
+  bool each; /* waits for each call, not for all of them at the end */
   pthread_barrier_t *owned;
   ncclResult_t result;
 };
@@ -615,30 +617,30 @@ static int group_begin(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_teardown(same_seed_same_moves, ranks_drop),
-    cmocka_unit_test_teardown(other_seed_other_moves, ranks_drop),
-    cmocka_unit_test_teardown(same_seed_same_trace_file, ranks_drop),
-    cmocka_unit_test_teardown(every_slot_count_carries_everything, ranks_drop),
-    cmocka_unit_test_teardown(every_chunk_and_type, ranks_drop),
-    cmocka_unit_test_teardown(every_channel_count_and_rule, ranks_drop),
-    cmocka_unit_test_teardown(every_span_of_lines, ranks_drop),
-    cmocka_unit_test_teardown(flags_come_around, ranks_drop),
-    cmocka_unit_test_teardown(flags_come_around_between_protocols, ranks_drop),
-    cmocka_unit_test_teardown(protocols_take_turns, ranks_drop),
-    cmocka_unit_test_teardown(one_slot_carries_a_chain, ranks_drop),
-    cmocka_unit_test_teardown(one_slot_stops_a_ring, ranks_drop),
-    cmocka_unit_test_teardown(long_report_ends_with_the_command, ranks_drop),
-    cmocka_unit_test_teardown(absent_rank_is_named, ranks_drop),
-    cmocka_unit_test_teardown(mismatched_counts_are_refused, ranks_drop),
-    cmocka_unit_test_teardown(abort_ends_everything, ranks_drop),
-    cmocka_unit_test_teardown(threads_give_the_same_results, ranks_drop),
-    cmocka_unit_test_teardown(threads_report_a_deadlock, ranks_drop),
-    cmocka_unit_test_teardown(two_threads_are_deterministic, ranks_drop),
-    cmocka_unit_test_teardown(configure_refuses, ranks_drop),
-    cmocka_unit_test_teardown(configure_refuses_while_in_use, ranks_drop),
-    cmocka_unit_test_teardown(bad_words_are_left_out, ranks_drop),
-    cmocka_unit_test_teardown(stats_and_trace_paths_are_checked, ranks_drop),
-    cmocka_unit_test_teardown(nothing_is_left_over, ranks_drop),
+      cmocka_unit_test_teardown(same_seed_same_moves, ranks_drop),
+      cmocka_unit_test_teardown(other_seed_other_moves, ranks_drop),
+      cmocka_unit_test_teardown(same_seed_same_trace_file, ranks_drop),
+      cmocka_unit_test_teardown(every_slot_count_carries_everything, ranks_drop),
+      cmocka_unit_test_teardown(every_chunk_and_type, ranks_drop),
+      cmocka_unit_test_teardown(every_channel_count_and_rule, ranks_drop),
+      cmocka_unit_test_teardown(every_span_of_lines, ranks_drop),
+      cmocka_unit_test_teardown(flags_come_around, ranks_drop),
+      cmocka_unit_test_teardown(flags_come_around_between_protocols, ranks_drop),
+      cmocka_unit_test_teardown(protocols_take_turns, ranks_drop),
+      cmocka_unit_test_teardown(one_slot_carries_a_chain, ranks_drop),
+      cmocka_unit_test_teardown(one_slot_stops_a_ring, ranks_drop),
+      cmocka_unit_test_teardown(long_report_ends_with_the_command, ranks_drop),
+      cmocka_unit_test_teardown(absent_rank_is_named, ranks_drop),
+      cmocka_unit_test_teardown(mismatched_counts_are_refused, ranks_drop),
+      cmocka_unit_test_teardown(abort_ends_everything, ranks_drop),
+      cmocka_unit_test_teardown(threads_give_the_same_results, ranks_drop),
+      cmocka_unit_test_teardown(threads_report_a_deadlock, ranks_drop),
+      cmocka_unit_test_teardown(two_threads_are_deterministic, ranks_drop),
+      cmocka_unit_test_teardown(configure_refuses, ranks_drop),
+      cmocka_unit_test_teardown(configure_refuses_while_in_use, ranks_drop),
+      cmocka_unit_test_teardown(bad_words_are_left_out, ranks_drop),
+      cmocka_unit_test_teardown(stats_and_trace_paths_are_checked, ranks_drop),
+      cmocka_unit_test_teardown(nothing_is_left_over, ranks_drop),
   };
   return cmocka_run_group_tests(tests, group_begin, NULL);
 }

@@ -41,11 +41,11 @@ struct format {
   bool has_infinity;
 };
 
-static const struct format half_format = { 16, 10, 15, 0x7bff, 0x7c00, 0x7fff, true };
-static const struct format bfloat16_format = { 16, 7, 127, 0x7f7f, 0x7f80, 0x7fff, true };
-static const struct format e4m3_format = { 8, 3, 7, 0x7e, 0x7e, 0x7f, false };
-static const struct format e5m2_format = { 8, 2, 15, 0x7b, 0x7b, 0x7f, true };
-static const struct format float_format = { 32, 23, 127, 0x7f7fffff, 0x7f800000, 0x7fffffff, true };
+static const struct format half_format = {16, 10, 15, 0x7bff, 0x7c00, 0x7fff, true};
+static const struct format bfloat16_format = {16, 7, 127, 0x7f7f, 0x7f80, 0x7fff, true};
+static const struct format e4m3_format = {8, 3, 7, 0x7e, 0x7e, 0x7f, false};
+static const struct format e5m2_format = {8, 2, 15, 0x7b, 0x7b, 0x7f, true};
+static const struct format float_format = {32, 23, 127, 0x7f7fffff, 0x7f800000, 0x7fffffff, true};
 
 static const struct format *format_of(int dtype) {
   switch (dtype) {
@@ -123,7 +123,7 @@ static __int128 integer_value(int dtype, uint64_t bits) {
 static uint64_t oracle_integer(int dtype, int op, uint64_t left, uint64_t right) {
   __int128 a = integer_value(dtype, left), b = integer_value(dtype, right);
   __int128 product = (__int128)((unsigned __int128)a * (unsigned __int128)b);
-  __int128 results[4] = { a + b, product, a > b ? a : b, a < b ? a : b };
+  __int128 results[4] = {a + b, product, a > b ? a : b, a < b ? a : b};
   return (uint64_t)results[op] & type_mask(dtype);
 }
 
@@ -175,8 +175,8 @@ static void element_store(int dtype, void *span, size_t index, uint64_t bits) {
 
 /* Random bits, special values and, most often, numbers near enough to one another to be rounded. */
 static uint64_t element_random(int dtype) {
-  static const double specials[] = { 0.0,   -0.0,   1,    -1,    0.5, INFINITY, -INFINITY, NAN,
-                                     1e-45, -1e-40, 6e-8, 65504, 448, 3e38,     1e308 };
+  static const double specials[] = {0.0,   -0.0,   1,    -1,    0.5, INFINITY, -INFINITY, NAN,
+                                    1e-45, -1e-40, 6e-8, 65504, 448, 3e38,     1e308};
   uint64_t draw = random_next();
   if (draw % 8 == 0 && !is_integer_type(dtype))
     return kernel_from_double((uint8_t)dtype, specials[draw / 8 % (sizeof specials / sizeof *specials)]);
@@ -187,9 +187,9 @@ static uint64_t element_random(int dtype) {
 /* ---- tests of types ---- */
 
 static void test_table(void **state) {
-  static const char *const names[TYPE_COUNT] = { "int8", "uint8", "int32", "uint32", "int64", "uint64",
-                                                 "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2" };
-  static const size_t bytes[TYPE_COUNT] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 };
+  static const char *const names[TYPE_COUNT] = {"int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
+                                                "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"};
+  static const size_t bytes[TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   int row = 0;
   (void)state;
 #define CHECK_ROW(value, name, storage, accumulator) assert_int_equal(value, row++);
@@ -206,7 +206,7 @@ static void test_table(void **state) {
   assert_int_equal(kernel_type_bytes(TYPE_COUNT), 0);
 }
 
-static const int small_types[] = { HALF, BFLOAT16, F8E4M3, F8E5M2 };
+static const int small_types[] = {HALF, BFLOAT16, F8E4M3, F8E5M2};
 
 static void test_small_round_trip(void **state) {
   (void)state;
@@ -257,10 +257,25 @@ static void test_small_boundaries(void **state) {
 }
 
 static void test_conversions_random(void **state) {
-  static const double traps[] = { INFINITY, NAN, 0.0, 1e300, 1e-300, 5e-324, 3.4028235677973366e38,
-                                  3.4028234e38, 1.401298464324817e-45, 7.006492321624085e-46,
-                                  7.0064923216240869e-46, 1.1754943508222875e-38, 65519.999999999993, 65520,
-                                  464, 480, 448.0000001, 57344.0001, 61440 };
+  static const double traps[] = {INFINITY,
+                                 NAN,
+                                 0.0,
+                                 1e300,
+                                 1e-300,
+                                 5e-324,
+                                 3.4028235677973366e38,
+                                 3.4028234e38,
+                                 1.401298464324817e-45,
+                                 7.006492321624085e-46,
+                                 7.0064923216240869e-46,
+                                 1.1754943508222875e-38,
+                                 65519.999999999993,
+                                 65520,
+                                 464,
+                                 480,
+                                 448.0000001,
+                                 57344.0001,
+                                 61440};
   (void)state;
   random_state = 2;
   for (size_t i = 0; i < 5; i++) {
@@ -350,7 +365,7 @@ struct trial {
   void *memory[2 * MOVE_SPANS_MAX]; /* what to free */
   size_t memory_count;
   uint64_t *expected;
-  int same_source;                  /* some destination is this source; -1: none is */
+  int same_source; /* some destination is this source; -1: none is */
 };
 
 /* Spans are exactly as long as they say, so that the address sanitizer sees one element too many. */
@@ -402,8 +417,9 @@ static void trial_run(struct trial *trial) {
       uint64_t actual = element_load(move->dtype, move->destination[i], j);
       if (actual != trial->expected[j])
         fail_msg("%s op %d, %d -> %d, %zu elements, in place %d: destination %d element %zu: %#" PRIx64
-                 ", expected %#" PRIx64, kernel_type_name(move->dtype), move->op, move->source_count,
-                 move->destination_count, move->count, trial->same_source, i, j, actual, trial->expected[j]);
+                 ", expected %#" PRIx64,
+                 kernel_type_name(move->dtype), move->op, move->source_count, move->destination_count,
+                 move->count, trial->same_source, i, j, actual, trial->expected[j]);
     }
   for (size_t i = 0; i < trial->memory_count; i++) free(trial->memory[i]);
   free(trial->expected);
@@ -427,7 +443,7 @@ static void trial_start(int dtype, int op, int source_count, int destination_cou
 }
 
 static void test_moves(void **state) {
-  static const size_t counts[] = { 0, 1, 2, 7, 8, 31, 67 };
+  static const size_t counts[] = {0, 1, 2, 7, 8, 31, 67};
   (void)state;
   random_state = 4;
   for (int dtype = 0; dtype < TYPE_COUNT; dtype++)
@@ -469,7 +485,7 @@ static void test_move_of_nothing(void **state) {
 
 /* A copy keeps every bit, also of a NaN that no operator would yield. */
 static void test_copy_keeps_nan(void **state) {
-  uint32_t source[3] = { 0x7f800001u, 0xffc12345u, 0x80000000u }, destination[3] = { 0, 0, 0 };
+  uint32_t source[3] = {0x7f800001u, 0xffc12345u, 0x80000000u}, destination[3] = {0, 0, 0};
   struct move move;
   (void)state;
   memset(&move, 0, sizeof move);
@@ -507,9 +523,9 @@ static void test_no_contraction(void **state) {
 }
 
 static void test_stages(void **state) {
-  int32_t numbers[5] = { -7, 7, 0, INT32_MIN, INT32_MAX }, result[5];
-  static const int32_t thirds[5] = { -2, 2, 0, -715827882, 715827882 };
-  uint16_t halves[2] = { 0x3c00, 0x7bff }, scaled[2];
+  int32_t numbers[5] = {-7, 7, 0, INT32_MIN, INT32_MAX}, result[5];
+  static const int32_t thirds[5] = {-2, 2, 0, -715827882, 715827882};
+  uint16_t halves[2] = {0x3c00, 0x7bff}, scaled[2];
   (void)state;
   kernel_post_op(INT32, OP_SUM_POST_DIV, 3 << 1 | 1, result, numbers, 5);
   assert_memory_equal(result, thirds, sizeof thirds);
@@ -524,18 +540,18 @@ static void test_stages(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_table),
-    cmocka_unit_test(test_small_round_trip),
-    cmocka_unit_test(test_small_boundaries),
-    cmocka_unit_test(test_conversions_random),
-    cmocka_unit_test(test_conversions_integer),
-    cmocka_unit_test(test_pairs),
-    cmocka_unit_test(test_moves),
-    cmocka_unit_test(test_moves_long),
-    cmocka_unit_test(test_move_of_nothing),
-    cmocka_unit_test(test_copy_keeps_nan),
-    cmocka_unit_test(test_no_contraction),
-    cmocka_unit_test(test_stages),
+      cmocka_unit_test(test_table),
+      cmocka_unit_test(test_small_round_trip),
+      cmocka_unit_test(test_small_boundaries),
+      cmocka_unit_test(test_conversions_random),
+      cmocka_unit_test(test_conversions_integer),
+      cmocka_unit_test(test_pairs),
+      cmocka_unit_test(test_moves),
+      cmocka_unit_test(test_moves_long),
+      cmocka_unit_test(test_move_of_nothing),
+      cmocka_unit_test(test_copy_keeps_nan),
+      cmocka_unit_test(test_no_contraction),
+      cmocka_unit_test(test_stages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ struct cell {
   struct oracle_case c;
   const struct collective *collective;
   bool in_place;
-  size_t offset;              /* of its region in both arenas of every rank, bytes */
+  size_t offset; /* of its region in both arenas of every rank, bytes */
 };
 
 /* How the emulator is set, and whether the calls of a batch are one group or one launch each. Settings with
@@ -55,16 +55,16 @@ struct setting {
   int results;
 };
 static const struct setting settings[] = {
-  {"one launch a call", "slots=2,chunk=40,channels=3", 0, false, false, 0},
-  {"one group", "slots=2,chunk=40,channels=3", 0, true, false, 1},
-  {"one group, much in flight", "slots=7,chunk=40,channels=3,depth=3,lag=40,rule=priority,span=1,flag_bits=5",
-   0, true, false, 1},
-  {"one group, threads", "slots=3,chunk=40,channels=3,depth=2,lag=30", 1, true, false, 1},
-  {"several loops", "slots=4,chunk=480,channels=2", 0, true, true, 2},
-  {"several loops, late", "slots=8,chunk=480,channels=2,depth=4,lag=70,rule=round_robin,flag_bits=6", 0, true,
-   true, 2},
-  {"several loops, one launch a call", "slots=3,chunk=480,channels=2,span=2", 0, false, true, 2},
-  {"several loops, threads", "slots=2,chunk=480,channels=2,depth=2", 1, true, true, 2},
+    {"one launch a call", "slots=2,chunk=40,channels=3", 0, false, false, 0},
+    {"one group", "slots=2,chunk=40,channels=3", 0, true, false, 1},
+    {"one group, much in flight",
+     "slots=7,chunk=40,channels=3,depth=3,lag=40,rule=priority,span=1,flag_bits=5", 0, true, false, 1},
+    {"one group, threads", "slots=3,chunk=40,channels=3,depth=2,lag=30", 1, true, false, 1},
+    {"several loops", "slots=4,chunk=480,channels=2", 0, true, true, 2},
+    {"several loops, late", "slots=8,chunk=480,channels=2,depth=4,lag=70,rule=round_robin,flag_bits=6", 0,
+     true, true, 2},
+    {"several loops, one launch a call", "slots=3,chunk=480,channels=2,span=2", 0, false, true, 2},
+    {"several loops, threads", "slots=2,chunk=480,channels=2,depth=2", 1, true, true, 2},
 };
 enum { SETTINGS = sizeof settings / sizeof settings[0], RESULT_SETS = 3 };
 static const char *const protocols[PROTOCOLS] = {"LL", "LL128", "Simple"};
@@ -98,7 +98,7 @@ static void expect_cuda(cudaError_t error, const char *what) {
 
 static void world_open(uint32_t rank_count, uint32_t protocol, const struct setting *setting) {
   const tutti_emu_config_t config = {
-    .size = sizeof config, .seed = 1 + (uint64_t)(setting - settings), .threads = setting->threads};
+      .size = sizeof config, .seed = 1 + (uint64_t)(setting - settings), .threads = setting->threads};
   world.setting = setting;
   world.rank_count = rank_count;
   world.protocol = protocol;
@@ -143,8 +143,8 @@ static void cell_add(struct cell *cells, uint32_t *count, const struct collectiv
   const struct cell *before = *count == 0 ? NULL : cell - 1;
   const size_t unit = oracle_type_bytes(type);
   const size_t begin = before == NULL ? 0 : before->offset + cell_bytes(before);
-  const struct oracle_case c = {collective->id, type, op, world.rank_count, *count % world.rank_count,
-                                elements, 1 + *count};
+  const struct oracle_case c = {collective->id, type,      op, world.rank_count, *count % world.rank_count,
+                                elements,       1 + *count};
   cell->c = c;
   cell->collective = collective;
   cell->in_place = in_place;
@@ -169,7 +169,9 @@ static uint32_t batch_small(struct cell *cells, const struct collective *collect
 /* One call that needs several channels and loops; operators and places take turns over types and ranks. */
 static uint32_t batch_large(struct cell *cells, const struct collective *collective, ncclDataType_t type) {
   const uint32_t turn = (uint32_t)type + world.protocol + world.rank_count;
-  const size_t weight = collective->id == COLLECTIVE_ALL_REDUCE ? 2 : collective->is_split ? world.rank_count : 1;
+  const size_t weight = collective->id == COLLECTIVE_ALL_REDUCE ? 2
+                        : collective->is_split                  ? world.rank_count
+                                                                : 1;
   const size_t elements = LARGE_TRAFFIC_BYTES / weight / oracle_type_bytes(type) + 3;
   uint32_t count = 0;
   cell_add(cells, &count, collective, type, (enum oracle_op)(turn % ORACLE_OP_COUNT), elements,
@@ -185,13 +187,15 @@ struct buffers {
 static struct buffers cell_buffers(const struct cell *cell, uint32_t rank, unsigned char *send_arena,
                                    unsigned char *receive_arena) {
   const size_t own = rank * cell->c.count * oracle_type_bytes(cell->c.type);
-  const bool sends = oracle_send_count(&cell->c, rank) > 0, receives = oracle_receive_count(&cell->c, rank) > 0;
+  const bool sends = oracle_send_count(&cell->c, rank) > 0,
+             receives = oracle_receive_count(&cell->c, rank) > 0;
   unsigned char *region = receive_arena + cell->offset;
   const struct buffers apart = {sends ? send_arena + cell->offset : NULL, receives ? region : NULL, false};
   if (!cell->in_place || !sends || !receives) return apart;
   const bool send_inside = cell->collective->in_place == IN_PLACE_SEND_AT_RANK;
   const bool receive_inside = cell->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
-  const struct buffers together = {region + (send_inside ? own : 0), region + (receive_inside ? own : 0), true};
+  const struct buffers together = {region + (send_inside ? own : 0), region + (receive_inside ? own : 0),
+                                   true};
   return together;
 }
 
@@ -219,8 +223,8 @@ static void cell_launch(const struct cell *cell) {
   for (uint32_t rank = 0; rank < world.rank_count; rank++) {
     const struct buffers at = cell_buffers(cell, rank, world.send[rank], world.receive[rank]);
     const struct collective_call call = {
-      at.send, at.receive, cell->c.count, cell->c.type, nccl_op(cell->c.op, rank), (int)cell->c.root,
-      (int)rank, (int)world.rank_count, world.comms[rank], world.streams[rank]};
+        at.send,           at.receive, cell->c.count,         cell->c.type,      nccl_op(cell->c.op, rank),
+        (int)cell->c.root, (int)rank,  (int)world.rank_count, world.comms[rank], world.streams[rank]};
     expect(cell->collective->launch(&call), cell->collective->name);
   }
   expect(ncclGroupEnd(), "ncclGroupEnd");
@@ -323,8 +327,8 @@ static void batch_judge(const struct cell *cells, uint32_t count, size_t bytes) 
 
 static void batch_test(const struct collective *collective, ncclDataType_t type) {
   struct cell cells[CELLS_MAX];
-  const uint32_t count = world.setting->large ? batch_large(cells, collective, type)
-                                              : batch_small(cells, collective, type);
+  const uint32_t count =
+      world.setting->large ? batch_large(cells, collective, type) : batch_small(cells, collective, type);
   const size_t bytes = cells[count - 1].offset + cell_bytes(&cells[count - 1]) + GAP_BYTES;
   batch_fill(cells, count, bytes);
   batch_run(cells, count);

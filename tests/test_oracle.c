@@ -119,9 +119,12 @@ static void counts_follow_the_collective(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(float_sum_is_accepted),     cmocka_unit_test(float_faults_are_noticed),
-    cmocka_unit_test(integers_wrap),             cmocka_unit_test(integer_average_truncates),
-    cmocka_unit_test(moves_land_in_their_place), cmocka_unit_test(counts_follow_the_collective),
+      cmocka_unit_test(float_sum_is_accepted),
+      cmocka_unit_test(float_faults_are_noticed),
+      cmocka_unit_test(integers_wrap),
+      cmocka_unit_test(integer_average_truncates),
+      cmocka_unit_test(moves_land_in_their_place),
+      cmocka_unit_test(counts_follow_the_collective),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

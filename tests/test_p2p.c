@@ -148,10 +148,19 @@ static void test_parts_cover(void **state) {
 /* Production sizes of one node: 512 KiB chunks, so parts of at least 64 KiB and, while there are channels,
  * at most 16 MiB. */
 static void test_parts_golden(void **state) {
-  static const struct { size_t bytes; uint32_t ranks, parts; size_t part_bytes; } rows[] = {
-    {0, 8, 1, 0},          {1, 8, 1, 4096},       {65536, 8, 1, 65536},         {65537, 8, 2, 36864},
-    {1 << 20, 8, 4, 262144}, {1 << 20, 32, 1, 1 << 20}, {(size_t)256 << 20, 32, 16, (size_t)16 << 20},
-    {(size_t)512 << 20, 8, 32, (size_t)16 << 20}, {(size_t)1 << 30, 8, 32, (size_t)32 << 20}};
+  static const struct {
+    size_t bytes;
+    uint32_t ranks, parts;
+    size_t part_bytes;
+  } rows[] = {{0, 8, 1, 0},
+              {1, 8, 1, 4096},
+              {65536, 8, 1, 65536},
+              {65537, 8, 2, 36864},
+              {1 << 20, 8, 4, 262144},
+              {1 << 20, 32, 1, 1 << 20},
+              {(size_t)256 << 20, 32, 16, (size_t)16 << 20},
+              {(size_t)512 << 20, 8, 32, (size_t)16 << 20},
+              {(size_t)1 << 30, 8, 32, (size_t)32 << 20}};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     const struct p2p_split split = p2p_message_split(rows[i].bytes, 524288, rows[i].ranks, 32, 32);

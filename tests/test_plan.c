@@ -19,9 +19,9 @@
 #include "schedule/ring.h"
 
 #define RANKS_MAX 9
-#define OPS_MAX 64          /* of one rank */
+#define OPS_MAX 64 /* of one rank */
 #define CHANNELS_MAX 8
-#define QUEUE_MAX 2048      /* messages in flight on one link; a sender alone never runs further ahead here */
+#define QUEUE_MAX 2048 /* messages in flight on one link; a sender alone never runs further ahead here */
 
 static const uint8_t type_sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
@@ -29,10 +29,10 @@ static const uint8_t type_sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1
 struct scenario {
   uint64_t seed;
   uint32_t rank_count, ring[RANKS_MAX];
-  struct plan_request request;          /* but for rank and operations */
+  struct plan_request request; /* but for rank and operations */
   struct plan_op ops[RANKS_MAX][OPS_MAX];
   uint32_t op_counts[RANKS_MAX];
-  size_t bytes_max;                     /* of an operation */
+  size_t bytes_max; /* of an operation */
   bool has_collectives;
   struct plan plans[RANKS_MAX];
 };
@@ -54,7 +54,7 @@ static uint32_t random_below(uint32_t bound) { return (uint32_t)(random_next() >
 
 static void draw_limits(struct scenario *s) {
   struct plan_limits *limits = &s->request.limits;
-  const uint32_t kind = random_below(3);   /* tiny, middling, production */
+  const uint32_t kind = random_below(3); /* tiny, middling, production */
   const uint32_t unit = kind == 0 ? 1 + random_below(4) : 64 + random_below(64);
   memset(limits, 0, sizeof *limits);
   limits->slots = 1 + random_below(8);
@@ -162,7 +162,7 @@ static void scenario_draw(struct scenario *s, uint64_t seed) {
   draw_limits(s);
   memset(s->op_counts, 0, sizeof s->op_counts);
   s->has_collectives = false;
-  const uint32_t shape = random_below(3);   /* collectives alone, messages alone, both */
+  const uint32_t shape = random_below(3); /* collectives alone, messages alone, both */
   const uint32_t collectives = shape == 1 ? 0 : random_below(5), messages = shape == 0 ? 0 : random_below(30);
   for (uint32_t i = 0; i < collectives; i++) draw_collective(s, i);
   for (uint32_t i = 0; i < messages; i++) draw_message(s, collectives + i);
@@ -210,8 +210,10 @@ static void check_batch(const struct scenario *s, uint32_t rank, const struct pl
     expect(s, rank, works[i].channel_index == batch->channel_index, "a batch has a work of another channel");
     expect(s, rank, works[i].rank == rank && works[i].rank_count == s->rank_count,
            "a work is another rank's");
-    expect(s, rank, (works[i].flags & (WORK_DIRECT_SEND | WORK_DIRECT_RECV)) == 0 ||
-           (s->request.limits.direct && works[i].proto == PROTO_SIMPLE), "stores directly where it must not");
+    expect(s, rank,
+           (works[i].flags & (WORK_DIRECT_SEND | WORK_DIRECT_RECV)) == 0 ||
+               (s->request.limits.direct && works[i].proto == PROTO_SIMPLE),
+           "stores directly where it must not");
     expect(s, rank, works[i].conn_index == 1 || batch->work_count == 1, "a collective shares its batch");
     for (uint32_t j = 0; j < i; j++)
       expect(s, rank, !works_share_end(&works[i], &works[j]),
@@ -244,7 +246,11 @@ static void check_batches(const struct scenario *s, uint32_t rank) {
 }
 
 /* What the plan should hold for an operation: elements in all, and the size of one. */
-struct expected_parts { size_t total; uint32_t element_bytes; bool any; };
+struct expected_parts {
+  size_t total;
+  uint32_t element_bytes;
+  bool any;
+};
 
 static const struct plan_op *self_receive(const struct scenario *s, uint32_t rank,
                                           const struct plan_op *send) {
@@ -356,9 +362,9 @@ struct block_run {
 };
 
 struct world_run {
-  uint32_t slots;   /* of a link; UINT32_MAX: no bound */
+  uint32_t slots; /* of a link; UINT32_MAX: no bound */
   struct block_run blocks[RANKS_MAX][CHANNELS_MAX];
-  struct link_run links[RANKS_MAX][RANKS_MAX][CHANNELS_MAX][2];   /* from, to, channel, connection */
+  struct link_run links[RANKS_MAX][RANKS_MAX][CHANNELS_MAX][2]; /* from, to, channel, connection */
 };
 
 static struct world_run world;
@@ -431,9 +437,14 @@ static void lane_send(const struct scenario *s, struct lane_run *lane) {
   struct link_run *link = link_out(work);
   const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
   expect(s, work->rank, link->tail - link->head < QUEUE_MAX, "fills the test's queue");
-  const struct message message = {
-    work->op_sequence, lane->step.count, step_place(&lane->step, final),
-    work->element_bytes, work->proto, work->chunk_steps, work->slice_steps, final};
+  const struct message message = {work->op_sequence,
+                                  lane->step.count,
+                                  step_place(&lane->step, final),
+                                  work->element_bytes,
+                                  work->proto,
+                                  work->chunk_steps,
+                                  work->slice_steps,
+                                  final};
   link->queue[link->tail++ % QUEUE_MAX] = message;
   link->used_steps += work->chunk_steps;
 }

@@ -13,9 +13,11 @@ struct variant {
   bool direct, stride;
 };
 
-static const struct variant variants[] = {
-  {1, 0, false, false}, {1, ~0u, false, true}, {3, 0x15555, true, false},
-  {2, ~0u, true, false}, {2, 0, true, true}};
+static const struct variant variants[] = {{1, 0, false, false},
+                                          {1, ~0u, false, true},
+                                          {3, 0x15555, true, false},
+                                          {2, ~0u, true, false},
+                                          {2, 0, true, true}};
 
 static uint32_t common_divisor(uint32_t a, uint32_t b) { return b == 0 ? a : common_divisor(b, a % b); }
 
@@ -122,7 +124,10 @@ static void test_direct_lazy(void **state) {
 /* The primitives of one rank, as a reader would write them down. */
 static void test_all_reduce_by_hand(void **state) {
   static const uint32_t ring[3] = {0, 1, 2};
-  static const struct { uint32_t flags, chunk; size_t offset, count; } expected[5] = {
+  static const struct {
+    uint32_t flags, chunk;
+    size_t offset, count;
+  } expected[5] = {
       {STEP_COPY_IN | STEP_SEND, 0, 0, 4},
       {STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_SEND, 2, 8, 2},
       {STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND | STEP_SEND_FINAL, 1, 4,

@@ -22,10 +22,10 @@
 struct rank {
   os_thread thread;
   int rank;
-  uint32_t wrong;            /* elements, or calls that failed */
+  uint32_t wrong; /* elements, or calls that failed */
   ncclComm_t comm;
-  const ncclUniqueId *ids;   /* one for each round */
-  float *in, *out;           /* device memory, RANKS * COUNT elements */
+  const ncclUniqueId *ids; /* one for each round */
+  float *in, *out;         /* device memory, RANKS * COUNT elements */
 };
 
 static float value(int rank, int index) { return (float)(rank * 5000 + index); }
@@ -87,7 +87,9 @@ static void check_round(struct rank *self, int round) {
     case 0: check_sum(self, 0); break;
     case 2: check_sum(self, rank * COUNT); break;
     case 3: check_moved(self, 0, 2, 0, COUNT); break;
-    case 4: if (rank == 1) check_moved(self, 0, RANKS - 1, 0, COUNT); break;
+    case 4:
+      if (rank == 1) check_moved(self, 0, RANKS - 1, 0, COUNT);
+      break;
     case 7: check_moved(self, 0, 3, rank * COUNT, COUNT); break;
     case 8: check_moved(self, 0, (rank + RANKS - 1) % RANKS, 0, 150); break;
     default: break;
@@ -194,8 +196,8 @@ static void test_abort_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_rounds_guarded), cmocka_unit_test(test_rounds_threads),
-    cmocka_unit_test(test_split_guarded),  cmocka_unit_test(test_split_threads),
-    cmocka_unit_test(test_abort_guarded),  cmocka_unit_test(test_abort_threads)};
+      cmocka_unit_test(test_rounds_guarded), cmocka_unit_test(test_rounds_threads),
+      cmocka_unit_test(test_split_guarded),  cmocka_unit_test(test_split_threads),
+      cmocka_unit_test(test_abort_guarded),  cmocka_unit_test(test_abort_threads)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

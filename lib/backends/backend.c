@@ -14,9 +14,18 @@ static ncclResult_t absent(const char *member) {
                   member);
 }
 
-static ncclResult_t stub_device_count(uint32_t *count) { (void)count; return absent("device_count"); }
-static ncclResult_t stub_device_current(uint32_t *index) { (void)index; return absent("device_current"); }
-static ncclResult_t stub_device_select(uint32_t index) { (void)index; return absent("device_select"); }
+static ncclResult_t stub_device_count(uint32_t *count) {
+  (void)count;
+  return absent("device_count");
+}
+static ncclResult_t stub_device_current(uint32_t *index) {
+  (void)index;
+  return absent("device_current");
+}
+static ncclResult_t stub_device_select(uint32_t index) {
+  (void)index;
+  return absent("device_select");
+}
 static ncclResult_t stub_device_info(uint32_t index, struct device_info *info) {
   (void)index, (void)info;
   return absent("device_info");
@@ -33,7 +42,10 @@ static ncclResult_t stub_memory_alloc(uint32_t index, size_t bytes, void **point
   (void)index, (void)bytes, (void)pointer;
   return absent("memory_alloc");
 }
-static ncclResult_t stub_memory_free(void *pointer) { (void)pointer; return absent("memory_free"); }
+static ncclResult_t stub_memory_free(void *pointer) {
+  (void)pointer;
+  return absent("memory_free");
+}
 static ncclResult_t stub_memory_query(const void *pointer, struct pointer_info *info) {
   (void)pointer, (void)info;
   return absent("memory_query");
@@ -59,8 +71,14 @@ static ncclResult_t stub_comm_memory(struct device_comm *comm, uint64_t *bytes) 
   return absent("comm_memory");
 }
 static void stub_comm_abort(struct device_comm *comm) { (void)comm; }
-static ncclResult_t stub_comm_error(struct device_comm *comm) { (void)comm; return absent("comm_error"); }
-static bool stub_comm_idle(struct device_comm *comm) { (void)comm; return true; }
+static ncclResult_t stub_comm_error(struct device_comm *comm) {
+  (void)comm;
+  return absent("comm_error");
+}
+static bool stub_comm_idle(struct device_comm *comm) {
+  (void)comm;
+  return true;
+}
 static ncclResult_t stub_launch(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
   (void)comm, (void)plan, (void)streams, (void)stream_count;
@@ -79,33 +97,33 @@ static ncclResult_t stub_wait_until(bool (*done)(void *argument), void *argument
 static void stub_nothing(void) {}
 
 static const struct device_ops stubs = {
-  .size = sizeof(struct device_ops),
-  .name = "none",
-  .device_count = stub_device_count,
-  .device_current = stub_device_current,
-  .device_select = stub_device_select,
-  .device_info = stub_device_info,
-  .device_reach = stub_device_reach,
-  .device_limits = stub_device_limits,
-  .memory_alloc = stub_memory_alloc,
-  .memory_free = stub_memory_free,
-  .memory_query = stub_memory_query,
-  .memory_read = stub_memory_read,
-  .comm_open = stub_comm_open,
-  .comm_close = stub_comm_close,
-  .comm_own = stub_comm_own,
-  .comm_disown = stub_comm_disown,
-  .comm_connect = stub_comm_connect,
-  .comm_memory = stub_comm_memory,
-  .comm_abort = stub_comm_abort,
-  .comm_error = stub_comm_error,
-  .comm_idle = stub_comm_idle,
-  .launch = stub_launch,
-  .stream_capture = stub_stream_capture,
-  .wait_until = stub_wait_until,
-  .progress = stub_nothing,
-  .lock = stub_nothing,
-  .unlock = stub_nothing,
+    .size = sizeof(struct device_ops),
+    .name = "none",
+    .device_count = stub_device_count,
+    .device_current = stub_device_current,
+    .device_select = stub_device_select,
+    .device_info = stub_device_info,
+    .device_reach = stub_device_reach,
+    .device_limits = stub_device_limits,
+    .memory_alloc = stub_memory_alloc,
+    .memory_free = stub_memory_free,
+    .memory_query = stub_memory_query,
+    .memory_read = stub_memory_read,
+    .comm_open = stub_comm_open,
+    .comm_close = stub_comm_close,
+    .comm_own = stub_comm_own,
+    .comm_disown = stub_comm_disown,
+    .comm_connect = stub_comm_connect,
+    .comm_memory = stub_comm_memory,
+    .comm_abort = stub_comm_abort,
+    .comm_error = stub_comm_error,
+    .comm_idle = stub_comm_idle,
+    .launch = stub_launch,
+    .stream_capture = stub_stream_capture,
+    .wait_until = stub_wait_until,
+    .progress = stub_nothing,
+    .lock = stub_nothing,
+    .unlock = stub_nothing,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

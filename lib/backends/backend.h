@@ -1,49 +1,53 @@
-/* backend.h: the host seam. A backend is a table of functions; core/ calls nothing else of a device. The table's size comes
- * first, so that a core can use an older backend: members beyond its size are taken from backend_fill()'s stubs, which
- * return ncclInvalidUsage and name the member. Call sites never test for NULL. Tracing and faults are decorators around a table. */
+/* backend.h: the host seam. A backend is a table of functions; core/ calls nothing else of a device. The
+ * table's size comes first, so that a core can use an older backend: members beyond its size are taken from
+ * backend_fill()'s stubs, which return ncclInvalidUsage and name the member. Call sites never test for NULL.
+ * Tracing and faults are decorators around a table. */
 #ifndef TUTTI_BACKENDS_BACKEND_H
 #define TUTTI_BACKENDS_BACKEND_H
 
 #include "base/err.h"
 #include "schedule/plan.h"
 
-/* A stream as the caller's runtime names it: cudaStream_t. NULL, 1 and 2 are the default, legacy and per-thread streams. */
+/* A stream as the caller's runtime names it: cudaStream_t. NULL, 1 and 2 are the default, legacy and
+ * per-thread streams. */
 typedef void *device_stream;
 
-struct device_comm;   /* one rank's device-side communicator: connections, abort flag, order of launches; owned by the backend */
+struct device_comm; /* one rank's device-side communicator: connections, abort flag, order of launches; owned
+                       by the backend */
 struct device_kernel; /* a plan bound to memory, ready to be launched once or, from a graph, many times */
 
 enum pointer_kind { POINTER_UNKNOWN, POINTER_HOST, POINTER_DEVICE, POINTER_MANAGED };
 
 struct pointer_info {
   enum pointer_kind kind;
-  uint32_t device_index;  /* of DEVICE pointers */
-  void *base;             /* start of the allocation, NULL when unknown */
-  size_t bytes;           /* of the allocation, 0 when unknown */
+  uint32_t device_index; /* of DEVICE pointers */
+  void *base;            /* start of the allocation, NULL when unknown */
+  size_t bytes;          /* of the allocation, 0 when unknown */
 };
 
 struct device_info {
   char name[64];
-  char bus_id[16];        /* "0000:18:00.0" */
-  uint32_t capability;    /* compute capability times ten: 90 */
+  char bus_id[16];     /* "0000:18:00.0" */
+  uint32_t capability; /* compute capability times ten: 90 */
   uint64_t memory_bytes;
 };
 
 struct device_comm_config {
-  uint64_t comm_id;       /* equal on all ranks, differs between live communicators of the process, same on every run */
+  uint64_t
+      comm_id; /* equal on all ranks, differs between live communicators of the process, same on every run */
   uint32_t rank, rank_count, device_index;
   struct plan_limits limits;
-  const char *name;       /* for reports; copied */
+  const char *name; /* for reports; copied */
 };
 
 struct device_ops {
-  size_t size;            /* sizeof the table that the backend was built with */
-  const char *name;       /* "emu", "cuda" */
+  size_t size;      /* sizeof the table that the backend was built with */
+  const char *name; /* "emu", "cuda" */
 
   /* Devices. Any thread, never block. */
   ncclResult_t (*device_count)(uint32_t *count);
-  ncclResult_t (*device_current)(uint32_t *device_index);         /* of the calling thread */
-  ncclResult_t (*device_select)(uint32_t device_index);           /* for the calling thread */
+  ncclResult_t (*device_current)(uint32_t *device_index); /* of the calling thread */
+  ncclResult_t (*device_select)(uint32_t device_index);   /* for the calling thread */
   ncclResult_t (*device_info)(uint32_t device_index, struct device_info *info);
   /* True when kernels on `from` may store into memory of `to`. */
   ncclResult_t (*device_reach)(uint32_t from, uint32_t to, bool *reach);
@@ -57,47 +61,53 @@ struct device_ops {
   /* Copies to the host at once; for scalars that live on the device. */
   ncclResult_t (*memory_read)(void *host, const void *device, size_t bytes);
 
-  /* One rank of a communicator. Opened before the first launch, closed when nothing of it runs. The calling thread becomes
-   * the rank's owner (see comm_own). */
+  /* One rank of a communicator. Opened before the first launch, closed when nothing of it runs. The calling
+   * thread becomes the rank's owner (see comm_own). */
   ncclResult_t (*comm_open)(const struct device_comm_config *config, struct device_comm **comm);
-  void (*comm_close)(struct device_comm *comm);                   /* waits until its kernels have ended; NULL is allowed */
-  /* The calling thread now drives this rank: a deterministic world does not move while an owner is outside of a waiting call. */
+  void (*comm_close)(struct device_comm *comm); /* waits until its kernels have ended; NULL is allowed */
+  /* The calling thread now drives this rank: a deterministic world does not move while an owner is outside of
+   * a waiting call. */
   void (*comm_own)(struct device_comm *comm);
   /* Nobody drives this rank any more. Any thread. */
   void (*comm_disown)(struct device_comm *comm);
-  /* Makes the connection sender -> receiver usable for a protocol; both ends live in this process. Idempotent. Allocates. */
-  ncclResult_t (*comm_connect)(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
-                               uint32_t conn_index, uint8_t proto);
+  /* Makes the connection sender -> receiver usable for a protocol; both ends live in this process.
+   * Idempotent. Allocates. */
+  ncclResult_t (*comm_connect)(struct device_comm *sender, struct device_comm *receiver,
+                               uint32_t channel_index, uint32_t conn_index, uint8_t proto);
   /* Device and host bytes held for this rank, FIFOs included. */
   ncclResult_t (*comm_memory)(struct device_comm *comm, uint64_t *bytes);
   /* Frees everything that waits on this rank, from any thread, at once. Later launches end empty. */
   void (*comm_abort)(struct device_comm *comm);
-  /* First error seen by this rank's kernels (a deadlock, a mismatch, corrupted memory); ncclSuccess while there is none. */
+  /* First error seen by this rank's kernels (a deadlock, a mismatch, corrupted memory); ncclSuccess while
+   * there is none. */
   ncclResult_t (*comm_error)(struct device_comm *comm);
   /* True when no launched kernel of this rank is unfinished. */
   bool (*comm_idle)(struct device_comm *comm);
 
-  /* Launching. The backend copies the plan. A kernel may be launched on a capturing stream: it then belongs to the graph and is
-   * freed with it. Kernels of one rank start in launch order, whatever their streams. Streams of one call are joined: the
-   * kernel runs on the first after all work already on every one of them, and the others continue after it. */
+  /* Launching. The backend copies the plan. A kernel may be launched on a capturing stream: it then belongs
+   * to the graph and is freed with it. Kernels of one rank start in launch order, whatever their streams.
+   * Streams of one call are joined: the kernel runs on the first after all work already on every one of them,
+   * and the others continue after it. */
   ncclResult_t (*launch)(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count);
   /* Capture state of a stream: *graph_id is 0 when it is not capturing, else unique for the capture. */
   ncclResult_t (*stream_capture)(device_stream stream, uint64_t *graph_id);
 
-  /* Host waiting. Blocks until done(argument) is true (evaluated under the backend's lock, must not block or call in), while
-   * the backend makes progress. deadline_ms 0 = none. ncclInProgress when the deadline passed; the backend's error
-   * (as comm_error) when nothing can move any more. */
+  /* Host waiting. Blocks until done(argument) is true (evaluated under the backend's lock, must not block or
+   * call in), while the backend makes progress. deadline_ms 0 = none. ncclInProgress when the deadline
+   * passed; the backend's error (as comm_error) when nothing can move any more. */
   ncclResult_t (*wait_until)(bool (*done)(void *argument), void *argument, uint64_t deadline_ms);
-  /* For polling loops: lets the backend make a bounded amount of progress when it has no threads of its own. */
+  /* For polling loops: lets the backend make a bounded amount of progress when it has no threads of its own.
+   */
   void (*progress)(void);
-  /* Serialises the caller against done() of wait_until: whatever changes a waited-for condition does so between these. */
+  /* Serialises the caller against done() of wait_until: whatever changes a waited-for condition does so
+   * between these. */
   void (*lock)(void);
   void (*unlock)(void);
 };
 
-/* The backend that this process uses (TUTTI_BACKEND, or what the machine has), chosen at the first call; the log says which
- * and why. NULL with a last error when the requested one does not exist. */
+/* The backend that this process uses (TUTTI_BACKEND, or what the machine has), chosen at the first call; the
+ * log says which and why. NULL with a last error when the requested one does not exist. */
 const struct device_ops *backend_device_ops(void);
 
 /* Copies `table` over the stubs. `result` may not be `table`. */

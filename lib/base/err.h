@@ -7,9 +7,9 @@
 #include "nccl.h"
 
 /* Passes a failure up unchanged; the callee has already logged it. */
-#define TRY(call)                              \
-  do {                                         \
-    ncclResult_t try_result_ = (call);         \
+#define TRY(call)                                       \
+  do {                                                  \
+    ncclResult_t try_result_ = (call);                  \
     if (try_result_ != ncclSuccess) return try_result_; \
   } while (0)
 

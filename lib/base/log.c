@@ -26,20 +26,38 @@ struct log_name {
 };
 
 static const struct log_name level_names[] = {
-  {"NONE", LOG_NONE}, {"VERSION", LOG_VERSION}, {"WARN", LOG_WARN},
-  {"INFO", LOG_INFO}, {"ABORT", LOG_ABORT},     {"TRACE", LOG_TRACE}, {NULL, 0}};
+    {"NONE", LOG_NONE},   {"VERSION", LOG_VERSION}, {"WARN", LOG_WARN}, {"INFO", LOG_INFO},
+    {"ABORT", LOG_ABORT}, {"TRACE", LOG_TRACE},     {NULL, 0}};
 
 /* A time stamp is chosen by a set of levels, so here each level is a bit. */
-static const struct log_name level_bits[] = {
-  {"VERSION", 1u << LOG_VERSION}, {"WARN", 1u << LOG_WARN},   {"INFO", 1u << LOG_INFO},
-  {"ABORT", 1u << LOG_ABORT},     {"TRACE", 1u << LOG_TRACE}, {"ALL", ~0u}, {NULL, 0}};
+static const struct log_name level_bits[] = {{"VERSION", 1u << LOG_VERSION},
+                                             {"WARN", 1u << LOG_WARN},
+                                             {"INFO", 1u << LOG_INFO},
+                                             {"ABORT", 1u << LOG_ABORT},
+                                             {"TRACE", 1u << LOG_TRACE},
+                                             {"ALL", ~0u},
+                                             {NULL, 0}};
 
-static const struct log_name subsystem_names[] = {
-  {"INIT", LOG_INIT}, {"COLL", LOG_COLL}, {"P2P", LOG_P2P}, {"SHM", LOG_SHM}, {"NET", LOG_NET},
-  {"GRAPH", LOG_GRAPH}, {"TUNING", LOG_TUNING}, {"ENV", LOG_ENV}, {"ALLOC", LOG_ALLOC}, {"CALL", LOG_CALL},
-  {"PROXY", LOG_PROXY}, {"NVLS", LOG_NVLS}, {"BOOTSTRAP", LOG_BOOTSTRAP}, {"REG", LOG_REG},
-  {"PROFILE", LOG_PROFILE}, {"RAS", LOG_RAS}, {"DESTROY", LOG_DESTROY}, {"ALLOC_HOST", LOG_ALLOC_HOST},
-  {"ALL", LOG_ALL}, {NULL, 0}};
+static const struct log_name subsystem_names[] = {{"INIT", LOG_INIT},
+                                                  {"COLL", LOG_COLL},
+                                                  {"P2P", LOG_P2P},
+                                                  {"SHM", LOG_SHM},
+                                                  {"NET", LOG_NET},
+                                                  {"GRAPH", LOG_GRAPH},
+                                                  {"TUNING", LOG_TUNING},
+                                                  {"ENV", LOG_ENV},
+                                                  {"ALLOC", LOG_ALLOC},
+                                                  {"CALL", LOG_CALL},
+                                                  {"PROXY", LOG_PROXY},
+                                                  {"NVLS", LOG_NVLS},
+                                                  {"BOOTSTRAP", LOG_BOOTSTRAP},
+                                                  {"REG", LOG_REG},
+                                                  {"PROFILE", LOG_PROFILE},
+                                                  {"RAS", LOG_RAS},
+                                                  {"DESTROY", LOG_DESTROY},
+                                                  {"ALLOC_HOST", LOG_ALLOC_HOST},
+                                                  {"ALL", LOG_ALL},
+                                                  {NULL, 0}};
 
 /* Everything below is written by log_setup under the mutex and read after `ready`, or under the mutex. */
 static os_mutex log_mutex = OS_MUTEX_INITIALIZER;

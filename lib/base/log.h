@@ -11,10 +11,25 @@
 enum log_level { LOG_NONE = 0, LOG_VERSION = 1, LOG_WARN = 2, LOG_INFO = 3, LOG_ABORT = 4, LOG_TRACE = 5 };
 
 enum log_subsystem {
-  LOG_INIT = 1, LOG_COLL = 2, LOG_P2P = 4, LOG_SHM = 8, LOG_NET = 0x10, LOG_GRAPH = 0x20,
-  LOG_TUNING = 0x40, LOG_ENV = 0x80, LOG_ALLOC = 0x100, LOG_CALL = 0x200, LOG_PROXY = 0x400,
-  LOG_NVLS = 0x800, LOG_BOOTSTRAP = 0x1000, LOG_REG = 0x2000, LOG_PROFILE = 0x4000, LOG_RAS = 0x8000,
-  LOG_DESTROY = 0x10000, LOG_ALLOC_HOST = 0x20000, LOG_ALL = 0x3ffff
+  LOG_INIT = 1,
+  LOG_COLL = 2,
+  LOG_P2P = 4,
+  LOG_SHM = 8,
+  LOG_NET = 0x10,
+  LOG_GRAPH = 0x20,
+  LOG_TUNING = 0x40,
+  LOG_ENV = 0x80,
+  LOG_ALLOC = 0x100,
+  LOG_CALL = 0x200,
+  LOG_PROXY = 0x400,
+  LOG_NVLS = 0x800,
+  LOG_BOOTSTRAP = 0x1000,
+  LOG_REG = 0x2000,
+  LOG_PROFILE = 0x4000,
+  LOG_RAS = 0x8000,
+  LOG_DESTROY = 0x10000,
+  LOG_ALLOC_HOST = 0x20000,
+  LOG_ALL = 0x3ffff
 };
 
 #define LOG_FORMAT(format_index, first_index) __attribute__((format(printf, format_index, first_index)))
@@ -36,8 +51,8 @@ void log_warn_at(const char *file, int line, const char *format, ...) LOG_FORMAT
 ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const char *format, ...)
     LOG_FORMAT(4, 5);
 #define log_warn(...) log_warn_at(__FILE__, __LINE__, __VA_ARGS__)
-/* A warning that goes to stderr even when NCCL_DEBUG is not set: the verdict that a run has failed. An NCCL_DEBUG that is set
- * decides as for any warning. */
+/* A warning that goes to stderr even when NCCL_DEBUG is not set: the verdict that a run has failed. An
+ * NCCL_DEBUG that is set decides as for any warning. */
 #define log_urgent(...) log_urgent_at(__FILE__, __LINE__, __VA_ARGS__)
 /* Logs the warning and yields `code`: return log_fail(ncclInvalidArgument, "..."); */
 #define log_fail(code, ...) log_fail_at(__FILE__, __LINE__, (code), __VA_ARGS__)

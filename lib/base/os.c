@@ -111,8 +111,7 @@ const char *const *os_environ(void) { return (const char *const *)environ; }
 
 void os_sleep_ms(unsigned ms) {
   struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
-  }
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
 }
 
 void os_yield(void) { sched_yield(); }

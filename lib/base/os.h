@@ -13,7 +13,7 @@
 void *os_alloc(size_t bytes);
 /* Grows or shrinks; the new part is NOT zeroed. On failure NULL, and the old block stays. */
 void *os_realloc(void *pointer, size_t bytes);
-void os_free(void *pointer);                   /* NULL is allowed */
+void os_free(void *pointer); /* NULL is allowed */
 char *os_strdup(const char *text);
 /* Zeroed pages, physically taken only when touched; for FIFO buffers and emulated device memory. NULL when
  * there are none. */
@@ -23,16 +23,16 @@ void os_pages_unmap(void *pointer, size_t bytes);
 /* Fault injection and accounting for tests. fail_at(k): the k-th coming allocation (counted from 1) and no
  * other fails; 0 turns it off. Both os_alloc and os_pages_map count. */
 void os_alloc_fail_at(uint64_t k);
-uint64_t os_alloc_count(void);                 /* allocations tried since start */
-uint64_t os_alloc_live(void);                  /* blocks not yet freed */
+uint64_t os_alloc_count(void); /* allocations tried since start */
+uint64_t os_alloc_live(void);  /* blocks not yet freed */
 
-uint64_t os_time_ns(void);                     /* monotonic */
-uint64_t os_entropy(void);                     /* 64 unpredictable bits, for unique ids only */
-const char *os_env(const char *name);          /* getenv */
-const char *const *os_environ(void);           /* NULL-terminated "NAME=value" list */
+uint64_t os_time_ns(void);            /* monotonic */
+uint64_t os_entropy(void);            /* 64 unpredictable bits, for unique ids only */
+const char *os_env(const char *name); /* getenv */
+const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
-uint32_t os_thread_count(void);                /* threads of this process now; 1 when it cannot be told */
+uint32_t os_thread_count(void); /* threads of this process now; 1 when it cannot be told */
 int os_pid(void);
 long os_tid(void);
 void os_host_name(char *out, size_t out_bytes);
@@ -48,7 +48,7 @@ void os_mutex_init(os_mutex *mutex);
 void os_mutex_destroy(os_mutex *mutex);
 void os_mutex_lock(os_mutex *mutex);
 void os_mutex_unlock(os_mutex *mutex);
-void os_cond_init(os_cond *cond);              /* waits measure the monotonic clock */
+void os_cond_init(os_cond *cond); /* waits measure the monotonic clock */
 void os_cond_destroy(os_cond *cond);
 void os_cond_wait(os_cond *cond, os_mutex *mutex);
 bool os_cond_wait_until(os_cond *cond, os_mutex *mutex, uint64_t deadline_ns); /* false at the deadline */

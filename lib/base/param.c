@@ -78,9 +78,12 @@ static int64_t suffix_multiplier(const char *suffix) {
   if (suffix[0] == '\0') return 1;
   if (suffix[1] != '\0') return 0;
   switch (suffix[0]) {
-    case 'k': case 'K': return 1ll << 10;
-    case 'm': case 'M': return 1ll << 20;
-    case 'g': case 'G': return 1ll << 30;
+    case 'k':
+    case 'K': return 1ll << 10;
+    case 'm':
+    case 'M': return 1ll << 20;
+    case 'g':
+    case 'G': return 1ll << 30;
     default: return 0;
   }
 }
@@ -167,8 +170,9 @@ static bool name_is_foreign(const char *name) {
   static const char *const prefixes[] = {"NCCL_TESTS_", "NCCL_OFI_", "NCCL_FASTRAK_", "NCCL_UCX_",
                                          "NCCL_INSPECTOR_"};
   static const char *const exact[] = {
-    "NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "NCCL_DIR", "NCCL_VERSION", "NCCL_INCLUDE_DIR", "NCCL_LIB_DIR",
-    "NCCL_LIBRARY", "NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DESYNC_DEBUG"};
+      "NCCL_HOME",        "NCCL_ROOT",    "NCCL_ROOT_DIR", "NCCL_DIR",           "NCCL_VERSION",
+      "NCCL_INCLUDE_DIR", "NCCL_LIB_DIR", "NCCL_LIBRARY",  "NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING",
+      "NCCL_DESYNC_DEBUG"};
   if (strncmp(name, "NCCL_", 5) != 0 && strncmp(name, "TUTTI_", 6) != 0) return true;
   for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
     if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return true;
@@ -234,8 +238,8 @@ static void file_read(const char *path, bool must_exist) {
   char *text = os_file_read(path, NULL);
   if (!text) {
     bool silent = !must_exist && (errno == ENOENT || errno == ENOTDIR);
-    if (!silent) notice_add("cannot read the settings file %s: %s; check NCCL_CONF_FILE", path,
-                            strerror(errno));
+    if (!silent)
+      notice_add("cannot read the settings file %s: %s; check NCCL_CONF_FILE", path, strerror(errno));
     return;
   }
   unsigned line = 1;

@@ -29,13 +29,17 @@ enum param_id {
   PARAM_COUNT
 };
 
-int64_t param_int(enum param_id id);          /* value of an INT or BYTES row */
-const char *param_text(enum param_id id);     /* value of a TEXT row, "" when unset; until param_reset */
-bool param_is_set(enum param_id id);          /* true when the environment or a file gave a valid value */
-const char *param_name(enum param_id id);     /* "NCCL_BUFFSIZE" */
-const char *param_source(enum param_id id);   /* "environment", a file's path, or "default" */
+int64_t param_int(enum param_id id);        /* value of an INT or BYTES row */
+const char *param_text(enum param_id id);   /* value of a TEXT row, "" when unset; until param_reset */
+bool param_is_set(enum param_id id);        /* true when the environment or a file gave a valid value */
+const char *param_name(enum param_id id);   /* "NCCL_BUFFSIZE" */
+const char *param_source(enum param_id id); /* "environment", a file's path, or "default" */
 
-struct param_row { const char *name, *help, *text; enum param_kind kind; int64_t initial, lowest, highest; };
+struct param_row {
+  const char *name, *help, *text;
+  enum param_kind kind;
+  int64_t initial, lowest, highest;
+};
 const struct param_row *param_row(enum param_id id); /* for help and man pages */
 
 /* For the log alone, which is not ready to speak while it reads its settings: param_text without the report,

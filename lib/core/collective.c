@@ -29,7 +29,7 @@ struct exchange {
   const struct collective_call *call;
   struct plan_op *ops;
   uint32_t op_count;
-  size_t bytes;             /* of a block */
+  size_t bytes; /* of a block */
 };
 
 static void exchange_send(struct exchange *exchange, uint32_t peer, size_t block) {
@@ -39,7 +39,7 @@ static void exchange_send(struct exchange *exchange, uint32_t peer, size_t block
 
 static void exchange_recv(struct exchange *exchange, uint32_t peer, size_t block) {
   exchange->ops[exchange->op_count++] =
-    op_make(FUNC_RECV, peer, NULL, (char *)exchange->call->out + block * exchange->bytes, exchange->bytes);
+      op_make(FUNC_RECV, peer, NULL, (char *)exchange->call->out + block * exchange->bytes, exchange->bytes);
 }
 
 /* A root that works in place has its own block where it belongs. */
@@ -105,8 +105,12 @@ static ncclResult_t collective_note(const struct collective_call *call) {
            call->stream);
   if (call->count == 0 && call->func != FUNC_SEND && call->func != FUNC_RECV) return ncclSuccess;
   switch (call->func) {
-    case FUNC_REDUCE: case FUNC_ALL_REDUCE: case FUNC_REDUCE_SCATTER: return reduction_note(call);
-    case FUNC_ALL_TO_ALL: case FUNC_GATHER: case FUNC_SCATTER: return exchange_note(call);
+    case FUNC_REDUCE:
+    case FUNC_ALL_REDUCE:
+    case FUNC_REDUCE_SCATTER: return reduction_note(call);
+    case FUNC_ALL_TO_ALL:
+    case FUNC_GATHER:
+    case FUNC_SCATTER: return exchange_note(call);
     default: return move_note(call);
   }
 }

@@ -5,14 +5,14 @@
 #include "core/comm.h"
 
 struct collective_call {
-  const char *name;         /* "ncclAllReduce" */
-  uint8_t func;             /* enum work_func */
+  const char *name; /* "ncclAllReduce" */
+  uint8_t func;     /* enum work_func */
   const void *in;
   void *out;
   size_t count;
   ncclDataType_t dtype;
-  ncclRedOp_t op;           /* of reductions */
-  int peer;                 /* root of rooted functions, other end of send and receive, else 0 */
+  ncclRedOp_t op; /* of reductions */
+  int peer;       /* root of rooted functions, other end of send and receive, else 0 */
   struct ncclComm *comm;
   device_stream stream;
 };

@@ -19,62 +19,63 @@ struct meeting;
 /* The last rank to go closes the device-side halves of all: while one rank lives, its peers' memory is
  * there. */
 struct team {
-  struct team *next;                  /* all teams of the process; locked */
+  struct team *next; /* all teams of the process; locked */
   const struct device_ops *ops;
   uint64_t comm_id;
-  uint64_t serial;                    /* unlike comm_id never used again in this process */
+  uint64_t serial; /* unlike comm_id never used again in this process */
   uint32_t rank_count;
-  uint32_t live_count;                /* communicators that are not destroyed; locked */
-  uint32_t *ring;                     /* ranks in ring order, twice over: ring + i is the ring from i on */
-  struct device_comm **device_comms;  /* by rank */
+  uint32_t live_count;               /* communicators that are not destroyed; locked */
+  uint32_t *ring;                    /* ranks in ring order, twice over: ring + i is the ring from i on */
+  struct device_comm **device_comms; /* by rank */
 };
 
 enum comm_state {
-  COMM_MEETING,                       /* waits for the other ranks */
+  COMM_MEETING, /* waits for the other ranks */
   COMM_READY,
-  COMM_FAILED,                        /* was never made; async_error and reason say why */
-  COMM_FINALIZING, COMM_FINALIZED
+  COMM_FAILED, /* was never made; async_error and reason say why */
+  COMM_FINALIZING,
+  COMM_FINALIZED
 };
 
 /* What one group collects for a communicator. */
 struct comm_queue {
-  struct ncclComm *next;              /* next communicator of the group, in order of first use */
-  bool queued;                        /* is in a group's list */
+  struct ncclComm *next; /* next communicator of the group, in order of first use */
+  bool queued;           /* is in a group's list */
   struct plan_op *ops;
   uint32_t op_count, op_capacity;
-  device_stream *streams;             /* distinct, in order of first use */
+  device_stream *streams; /* distinct, in order of first use */
   uint32_t stream_count, stream_capacity;
-  uint64_t first_sequence;            /* to go back to when the group is discarded */
+  uint64_t first_sequence; /* to go back to when the group is discarded */
   struct plan plan;
 };
 
 struct ncclComm {
   uint64_t canary_begin;
   const struct device_ops *ops;
-  uint32_t state;                     /* enum comm_state; locked, read atomically */
-  uint32_t async_error;               /* ncclResult_t; locked, read atomically */
+  uint32_t state;       /* enum comm_state; locked, read atomically */
+  uint32_t async_error; /* ncclResult_t; locked, read atomically */
   uint32_t rank, rank_count, device_index;
   uint64_t comm_id;
-  struct team *team;                  /* NULL until all ranks have met; locked */
-  struct meeting *meeting;          /* while COMM_MEETING; locked */
-  struct ncclComm *parent;            /* of a split under way, else NULL; locked */
-  uint32_t children_meeting;          /* splits of this one under way; locked */
-  uint32_t waiter_count;              /* threads inside a waiting call; locked */
-  bool aborted;                       /* locked, read atomically */
+  struct team *team;         /* NULL until all ranks have met; locked */
+  struct meeting *meeting;   /* while COMM_MEETING; locked */
+  struct ncclComm *parent;   /* of a split under way, else NULL; locked */
+  uint32_t children_meeting; /* splits of this one under way; locked */
+  uint32_t waiter_count;     /* threads inside a waiting call; locked */
+  bool aborted;              /* locked, read atomically */
   bool revoked;
   struct device_comm *device_comm;
-  ncclConfig_t config;                /* every member set; commName and netName NULL */
+  ncclConfig_t config; /* every member set; commName and netName NULL */
   struct settings settings;
-  uint64_t met_ns;                    /* when this rank checked in */
-  uint64_t sequence;                  /* operations so far */
+  uint64_t met_ns;   /* when this rank checked in */
+  uint64_t sequence; /* operations so far */
   uint64_t split_count;
-  uint64_t owner;                     /* serial of the thread that last enqueued */
+  uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;
   struct connect_table connections;
   struct redop_table redops;
   struct registration *registrations;
-  char name[COMM_NAME_BYTES];         /* for sentences */
-  char reason[COMM_REASON_BYTES];     /* why it FAILED; locked */
+  char name[COMM_NAME_BYTES];     /* for sentences */
+  char reason[COMM_REASON_BYTES]; /* why it FAILED; locked */
   uint64_t canary_end;
 };
 

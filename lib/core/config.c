@@ -15,27 +15,27 @@
 struct config_member {
   const char *name;
   size_t offset;
-  unsigned since;          /* version that brought the member */
+  unsigned since; /* version that brought the member */
   int initial, lowest, highest;
-  enum param_id param;     /* the setting that overrides it */
+  enum param_id param; /* the setting that overrides it */
 };
 
 #define MEMBER(name, since, initial, lowest, highest, param) \
-  {#name, offsetof(ncclConfig_t, name), since, initial, lowest, highest, param}
+  { #name, offsetof(ncclConfig_t, name), since, initial, lowest, highest, param }
 
 static const struct config_member members[] = {
-  MEMBER(blocking, 21400, 1, 0, 1, PARAM_COMM_BLOCKING),
-  MEMBER(cgaClusterSize, 21700, 4, 0, 8, PARAM_CGA_CLUSTER_SIZE),
-  MEMBER(minCTAs, 21700, 1, 1, 64, PARAM_MIN_CTAS),
-  MEMBER(maxCTAs, 21700, 64, 1, 64, PARAM_MAX_CTAS),
-  MEMBER(splitShare, 21800, 0, 0, 1, PARAM_COMM_SPLIT_SHARE_RESOURCES),
-  MEMBER(trafficClass, 22500, NCCL_CONFIG_UNDEF_INT, 0, INT_MAX, CONFIG_NO_PARAM),
-  MEMBER(collnetEnable, 22700, 0, 0, 1, CONFIG_NO_PARAM),
-  MEMBER(CTAPolicy, 22700, NCCL_CTA_POLICY_DEFAULT, 0, 3, PARAM_CTA_POLICY),
-  MEMBER(shrinkShare, 22700, 0, 0, 1, CONFIG_NO_PARAM),
-  MEMBER(nvlsCTAs, 22700, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
-  MEMBER(nChannelsPerNetPeer, 22800, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
-  MEMBER(nvlinkCentricSched, 22800, 0, 0, 1, CONFIG_NO_PARAM)};
+    MEMBER(blocking, 21400, 1, 0, 1, PARAM_COMM_BLOCKING),
+    MEMBER(cgaClusterSize, 21700, 4, 0, 8, PARAM_CGA_CLUSTER_SIZE),
+    MEMBER(minCTAs, 21700, 1, 1, 64, PARAM_MIN_CTAS),
+    MEMBER(maxCTAs, 21700, 64, 1, 64, PARAM_MAX_CTAS),
+    MEMBER(splitShare, 21800, 0, 0, 1, PARAM_COMM_SPLIT_SHARE_RESOURCES),
+    MEMBER(trafficClass, 22500, NCCL_CONFIG_UNDEF_INT, 0, INT_MAX, CONFIG_NO_PARAM),
+    MEMBER(collnetEnable, 22700, 0, 0, 1, CONFIG_NO_PARAM),
+    MEMBER(CTAPolicy, 22700, NCCL_CTA_POLICY_DEFAULT, 0, 3, PARAM_CTA_POLICY),
+    MEMBER(shrinkShare, 22700, 0, 0, 1, CONFIG_NO_PARAM),
+    MEMBER(nvlsCTAs, 22700, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
+    MEMBER(nChannelsPerNetPeer, 22800, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
+    MEMBER(nvlinkCentricSched, 22800, 0, 0, 1, CONFIG_NO_PARAM)};
 
 #define MEMBER_COUNT (sizeof members / sizeof members[0])
 
@@ -72,8 +72,10 @@ static ncclResult_t config_take_member(const char *call, const ncclConfig_t *use
 
 static ncclResult_t config_take(const char *call, const ncclConfig_t *user, ncclConfig_t *result) {
   if (user->magic != CONFIG_MAGIC || user->size < offsetof(ncclConfig_t, blocking)) {
-    return log_fail(ncclInvalidArgument, "%s: config has magic 0x%x and size %zu; start it from "
-                    "NCCL_CONFIG_INITIALIZER", call, user->magic, user->size);
+    return log_fail(ncclInvalidArgument,
+                    "%s: config has magic 0x%x and size %zu; start it from "
+                    "NCCL_CONFIG_INITIALIZER",
+                    call, user->magic, user->size);
   }
   for (size_t i = 0; i < MEMBER_COUNT; i++) TRY(config_take_member(call, user, &members[i], result));
   if (config_has(user, offsetof(ncclConfig_t, netName), sizeof user->netName, 21700))

@@ -12,7 +12,7 @@ struct ncclComm;
 /* Open-addressed: one entry for each (peer, direction, connection index, protocol), a bit for each
  * channel. */
 struct connect_entry {
-  uint64_t key;            /* 0 = free */
+  uint64_t key; /* 0 = free */
   uint64_t channel_mask;
 };
 

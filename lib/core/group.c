@@ -237,8 +237,8 @@ static ncclResult_t queue_check_self(const struct ncclComm *comm) {
   }
 }
 
-/* A communicator's streams in one group belong to one graph capture, or to none: they become one kernel. Different
- * communicators may go to different graphs, as one thread does that captures a stream a device. */
+/* A communicator's streams in one group belong to one graph capture, or to none: they become one kernel.
+ * Different communicators may go to different graphs, as one thread does that captures a stream a device. */
 static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   uint64_t first_graph = 0;
   for (uint32_t i = 0; i < comm->queue.stream_count; i++) {
@@ -246,11 +246,12 @@ static ncclResult_t comm_check_captures(struct ncclComm *comm) {
     TRY(comm->ops->stream_capture(comm->queue.streams[i], &graph));
     if (i == 0) first_graph = graph;
     if (graph == first_graph) continue;
-    return log_fail(ncclInvalidUsage,
-                    "ncclGroupEnd: rank %u of comm '%s': its streams in this group are %s; capture all of them into one "
-                    "graph, or none",
-                    comm->rank, comm->name,
-                    graph && first_graph ? "captured into different graphs" : "captured only in part");
+    return log_fail(
+        ncclInvalidUsage,
+        "ncclGroupEnd: rank %u of comm '%s': its streams in this group are %s; capture all of them into one "
+        "graph, or none",
+        comm->rank, comm->name,
+        graph && first_graph ? "captured into different graphs" : "captured only in part");
   }
   return ncclSuccess;
 }

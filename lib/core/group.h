@@ -8,7 +8,7 @@
 struct group_job {
   struct group_job *next;
   struct meeting_call call;
-  ncclComm_t *result;       /* set when the group succeeds */
+  ncclComm_t *result; /* set when the group succeeds */
 };
 
 /* Every call that takes part in groups sits between these two: alone, it is a group of one. `result` is what

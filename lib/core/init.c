@@ -59,8 +59,8 @@ static ncclResult_t init_rank(struct meeting_call *call, ncclComm_t *comm, const
 
 static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
                              const ncclUniqueId *ids, const ncclConfig_t *config) {
-  struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, (uint32_t)rank,
-                                0, 0, NULL, NULL};
+  struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, (uint32_t)rank, 0,
+                              0,    NULL,         NULL};
   uint32_t device_index = 0;
   log_version();
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));

@@ -18,7 +18,7 @@
 #define MEETINGS_OVER 64 /* meetings whose late comers get an answer at once */
 
 struct seat {
-  struct ncclComm *comm;    /* NULL for a rank without color */
+  struct ncclComm *comm; /* NULL for a rank without color */
   bool taken, arrived;
   int color, key_order;
 };
@@ -27,8 +27,8 @@ struct meeting {
   struct meeting *next;
   struct meeting_call first; /* what the first rank said; the others must agree */
   struct seat *seats;
-  struct team *team;           /* INIT: made beforehand, so that completing cannot fail */
-  uint32_t *device_seats;      /* INIT: seat + 1 by device */
+  struct team *team;      /* INIT: made beforehand, so that completing cannot fail */
+  uint32_t *device_seats; /* INIT: seat + 1 by device */
   uint32_t device_count;
   uint32_t joined_count, arrived_count;
   bool resolving; /* SPLIT: the last to arrive is opening the new communicators, without the lock */
@@ -37,7 +37,10 @@ struct meeting {
 
 /* All under the backend's lock. */
 static struct meeting *meetings;
-static struct { enum meeting_kind kind; uint64_t key[2]; } over[MEETINGS_OVER];
+static struct {
+  enum meeting_kind kind;
+  uint64_t key[2];
+} over[MEETINGS_OVER];
 static uint32_t over_count;
 
 static bool meeting_was(const struct meeting_call *call) {
@@ -103,7 +106,7 @@ static bool meeting_fill(struct meeting *meeting, const struct device_ops *ops, 
 }
 
 static struct meeting *meeting_create(const struct meeting_call *call, const struct device_ops *ops,
-                                        uint32_t device_count) {
+                                      uint32_t device_count) {
   struct meeting *meeting = (struct meeting *)os_alloc(sizeof *meeting);
   if (!meeting) return NULL;
   meeting->first = *call;
@@ -151,7 +154,7 @@ static void meeting_fail(struct meeting *meeting, ncclResult_t code, const char 
 }
 
 static void meeting_fail_with(struct meeting *meeting, ncclResult_t code, const char *format, ...)
-  LOG_FORMAT(3, 4);
+    LOG_FORMAT(3, 4);
 static void meeting_fail_with(struct meeting *meeting, ncclResult_t code, const char *format, ...) {
   char reason[COMM_REASON_BYTES];
   va_list arguments;

@@ -12,13 +12,13 @@ enum meeting_kind { MEETING_INIT, MEETING_SPLIT };
 
 /* What one rank says when it joins. Ranks of one meeting must agree in all members up to `signature`. */
 struct meeting_call {
-  const char *call;        /* "ncclCommInitRank", for sentences */
+  const char *call; /* "ncclCommInitRank", for sentences */
   enum meeting_kind kind;
   uint64_t
       key[2]; /* names the meeting: number and nonce of an id; serial of a team and number of its split */
-  uint64_t comm_id;        /* of the communicator to be (INIT) or of the parent (SPLIT) */
-  uint32_t seat_count;     /* ranks that come */
-  uint64_t signature;      /* of whatever else must be equal: number of ids, list of excluded ranks */
+  uint64_t comm_id;    /* of the communicator to be (INIT) or of the parent (SPLIT) */
+  uint32_t seat_count; /* ranks that come */
+  uint64_t signature;  /* of whatever else must be equal: number of ids, list of excluded ranks */
   uint32_t
       seat; /* the rank: in the new communicator (INIT), in the parent (split), among survivors (shrink) */
   int color, key_order;    /* SPLIT */

@@ -1,6 +1,7 @@
-/* plan.c: how a group's operations become works and batches. Collectives first, by falling traffic, laid over the channels with
- * one cursor; then sends and receives in the order of the rounds in which their ends meet. Every rank walks the same rounds and
- * draws the same borders, so no batch of one rank waits for a later batch of another. */
+/* plan.c: how a group's operations become works and batches. Collectives first, by falling traffic, laid over
+ * the channels with one cursor; then sends and receives in the order of the rounds in which their ends meet.
+ * Every rank walks the same rounds and draws the same borders, so no batch of one rank waits for a later
+ * batch of another. */
 #include "core/plan.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ struct draft {
   const struct plan_request *request;
   struct work *works;
   struct plan_buffers *buffers;
-  uint64_t *batch_ids;       /* equal and adjacent on a channel = same batch */
+  uint64_t *batch_ids; /* equal and adjacent on a channel = same batch */
   uint32_t count, capacity;
   uint64_t next_batch_id;
 };
@@ -25,7 +26,8 @@ static bool draft_reserve(struct draft *draft) {
   const uint32_t capacity = draft->capacity == 0 ? 8 : 2 * draft->capacity;
   struct work *works = (struct work *)os_realloc(draft->works, capacity * sizeof *works);
   if (works != NULL) draft->works = works;
-  struct plan_buffers *buffers = (struct plan_buffers *)os_realloc(draft->buffers, capacity * sizeof *buffers);
+  struct plan_buffers *buffers =
+      (struct plan_buffers *)os_realloc(draft->buffers, capacity * sizeof *buffers);
   if (buffers != NULL) draft->buffers = buffers;
   uint64_t *batch_ids = (uint64_t *)os_realloc(draft->batch_ids, capacity * sizeof *batch_ids);
   if (batch_ids != NULL) draft->batch_ids = batch_ids;
@@ -35,10 +37,12 @@ static bool draft_reserve(struct draft *draft) {
 }
 
 static ncclResult_t out_of_memory(const struct plan_request *request) {
-  return log_fail(ncclSystemError, "rank %u: out of memory while planning %u operations", request->rank, request->op_count);
+  return log_fail(ncclSystemError, "rank %u: out of memory while planning %u operations", request->rank,
+                  request->op_count);
 }
 
-static ncclResult_t draft_add(struct draft *draft, const struct work *work, const void *in, void *out, uint64_t batch_id) {
+static ncclResult_t draft_add(struct draft *draft, const struct work *work, const void *in, void *out,
+                              uint64_t batch_id) {
   if (!draft_reserve(draft)) return out_of_memory(draft->request);
   draft->works[draft->count] = *work;
   draft->buffers[draft->count].in = in;
@@ -55,7 +59,7 @@ struct task {
   const struct plan_op *op;
   uint32_t element_bytes;
   uint8_t proto;
-  size_t weight;             /* bytes moved a byte of count */
+  size_t weight; /* bytes moved a byte of count */
   size_t traffic_bytes;
 };
 
@@ -70,7 +74,8 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
   }
 }
 
-/* LL moves its data as lines that are half flags and is meant for latency: it counts four times towards the budget. */
+/* LL moves its data as lines that are half flags and is meant for latency: it counts four times towards the
+ * budget. */
 #define LL_WEIGHT 4
 
 /* Most data bytes of a chunk, cut to the protocol's grain where it is longer than that. */
@@ -104,7 +109,8 @@ static uint32_t ring_position(const struct plan_request *request) {
 /* Which neighbours a rank has in a collective: chains end at the root, or begin there. */
 static void work_set_ring(struct work *work, const struct plan_request *request) {
   const uint32_t n = request->rank_count;
-  const uint32_t next = request->ring[(work->ring_index + 1) % n], previous = request->ring[(work->ring_index + n - 1) % n];
+  const uint32_t next = request->ring[(work->ring_index + 1) % n],
+                 previous = request->ring[(work->ring_index + n - 1) % n];
   bool receives = true, sends = true;
   if (work->func == FUNC_BROADCAST) {
     receives = request->rank != work->root;
@@ -120,7 +126,8 @@ static void work_set_ring(struct work *work, const struct plan_request *request)
   work->ring_ranks = request->ring;
 }
 
-static bool op_in_place(const struct plan_op *op, const struct plan_request *request, uint32_t element_bytes) {
+static bool op_in_place(const struct plan_op *op, const struct plan_request *request,
+                        uint32_t element_bytes) {
   const uint8_t *in = (const uint8_t *)op->in, *out = (const uint8_t *)op->out;
   const size_t own = (size_t)request->rank * op->count * element_bytes;
   if (op->func == FUNC_ALL_GATHER) return in == out + own;
@@ -130,13 +137,15 @@ static bool op_in_place(const struct plan_op *op, const struct plan_request *req
 
 /* Final values may be stored straight into a neighbour's output when all ranks are in reach of each other. */
 static uint32_t work_direct_flags(const struct work *work, const struct plan_limits *limits) {
-  const bool final = work->func == FUNC_ALL_REDUCE || work->func == FUNC_ALL_GATHER || work->func == FUNC_BROADCAST ||
-                     work->func == FUNC_SEND || work->func == FUNC_RECV;
+  const bool final = work->func == FUNC_ALL_REDUCE || work->func == FUNC_ALL_GATHER ||
+                     work->func == FUNC_BROADCAST || work->func == FUNC_SEND || work->func == FUNC_RECV;
   if (!limits->direct || !final || work->proto != PROTO_SIMPLE) return 0;
-  return (work->send_count > 0 ? (uint32_t)WORK_DIRECT_SEND : 0) | (work->recv_count > 0 ? (uint32_t)WORK_DIRECT_RECV : 0);
+  return (work->send_count > 0 ? (uint32_t)WORK_DIRECT_SEND : 0) |
+         (work->recv_count > 0 ? (uint32_t)WORK_DIRECT_RECV : 0);
 }
 
-static struct work work_of_task(const struct plan_request *request, const struct task *task, uint32_t ring_index) {
+static struct work work_of_task(const struct plan_request *request, const struct task *task,
+                                uint32_t ring_index) {
   const struct plan_op *op = task->op;
   struct work work;
   memset(&work, 0, sizeof work);
@@ -179,7 +188,8 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
                                      struct chunk_cursor *cursor) {
   if (draft->request->rank_count == 1) return draft_local(draft, task);
   struct work work = work_of_task(draft->request, task, ring_index);
-  const struct chunk_split split = chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
+  const struct chunk_split split =
+      chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
   for (uint32_t channel = split.channel_low; channel <= split.channel_high; channel++) {
     work.channel_index = (uint16_t)channel;
     chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
@@ -207,7 +217,8 @@ static bool tasks_alike(const struct task *a, const struct task *b) {
   return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
 }
 
-/* Neighbours of one kind choose their protocol by their sum, while none is four times the smallest of the run. */
+/* Neighbours of one kind choose their protocol by their sum, while none is four times the smallest of the
+ * run. */
 static void tasks_choose(const struct plan_request *request, struct task *tasks, uint32_t count) {
   for (uint32_t first = 0, end; first < count; first = end) {
     size_t bytes = 0, traffic = tasks[first].traffic_bytes;
@@ -218,7 +229,8 @@ static void tasks_choose(const struct plan_request *request, struct task *tasks,
     }
     if (end == first) end = first + 1;
     const uint8_t func = tasks[first].op->func;
-    const uint8_t proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count, request->proto_mask[func]);
+    const uint8_t proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count,
+                                     request->proto_mask[func]);
     for (uint32_t i = first; i < end; i++) {
       tasks[i].proto = proto;
       if (proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
@@ -228,7 +240,8 @@ static void tasks_choose(const struct plan_request *request, struct task *tasks,
 
 static ncclResult_t check_algo(const struct plan_request *request, uint8_t func) {
   if (request->rank_count == 1 || ((request->algo_mask[func] >> ALGO_RING) & 1) != 0) return ncclSuccess;
-  return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO leaves no algorithm for this collective; Ring is the one there is",
+  return log_fail(ncclInvalidUsage,
+                  "rank %u: NCCL_ALGO leaves no algorithm for this collective; Ring is the one there is",
                   request->rank);
 }
 
@@ -259,7 +272,8 @@ static ncclResult_t draft_collectives(struct draft *draft) {
   size_t traffic = 0;
   for (uint32_t i = 0; i < count; i++)
     traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
-  struct chunk_cursor cursor = {0, request->limits.channel_count, 0, chunk_budget_bytes(traffic, request->limits.channel_count)};
+  struct chunk_cursor cursor = {0, request->limits.channel_count, 0,
+                                chunk_budget_bytes(traffic, request->limits.channel_count)};
   const uint32_t ring_index = count > 0 ? ring_position(request) : 0;
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
     result = draft_collective(draft, &tasks[i], ring_index, &cursor);
@@ -273,8 +287,8 @@ static ncclResult_t draft_collectives(struct draft *draft) {
 
 /* The sends to each peer and the receives from each peer, in the order of the calls. */
 struct p2p_queues {
-  uint32_t *send_head, *recv_head;   /* by peer: index of an op, or NO_OP */
-  uint32_t *next;                    /* by op */
+  uint32_t *send_head, *recv_head; /* by peer: index of an op, or NO_OP */
+  uint32_t *next;                  /* by op */
   uint32_t left;
 };
 
@@ -298,7 +312,8 @@ static ncclResult_t queues_fill(const struct plan_request *request, struct p2p_q
   return ncclSuccess;
 }
 
-static const struct plan_op *queues_take(const struct plan_request *request, struct p2p_queues *queues, uint32_t *head) {
+static const struct plan_op *queues_take(const struct plan_request *request, struct p2p_queues *queues,
+                                         uint32_t *head) {
   if (*head == NO_OP) return NULL;
   const struct plan_op *op = &request->ops[*head];
   *head = queues->next[*head];
@@ -306,11 +321,13 @@ static const struct plan_op *queues_take(const struct plan_request *request, str
   return op;
 }
 
-static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes, uint32_t parts) {
+static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                                   uint32_t parts) {
   const struct plan_limits *limits = &request->limits;
   struct work work;
   memset(&work, 0, sizeof work);
-  const bool ll = bytes <= parts * request->p2p_ll_threshold || ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
+  const bool ll = bytes <= parts * request->p2p_ll_threshold ||
+                  ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
   work.func = op->func;
   work.algo = ALGO_RING;
   work.proto = ll && ((request->proto_mask[op->func] >> PROTO_LL) & 1) != 0 ? PROTO_LL : PROTO_SIMPLE;
@@ -323,8 +340,9 @@ static struct work work_of_message(const struct plan_request *request, const str
   work.conn_index = 1;
   work.count = bytes;
   work.op_sequence = op->sequence;
-  work.chunk_count = work.proto == PROTO_LL ? chunk_data_bytes(limits, PROTO_LL, 1)
-                                            : size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE]);
+  work.chunk_count = work.proto == PROTO_LL
+                         ? chunk_data_bytes(limits, PROTO_LL, 1)
+                         : size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE]);
   work.send_count = op->func == FUNC_SEND;
   work.recv_count = op->func == FUNC_RECV;
   work.send_peer[0] = work.recv_peer[0] = op->peer;
@@ -333,7 +351,8 @@ static struct work work_of_message(const struct plan_request *request, const str
 }
 
 /* One half of a message: a work on each channel that carries a part. */
-static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, uint32_t round, uint64_t batch_id) {
+static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, uint32_t round,
+                               uint64_t batch_id) {
   const struct plan_request *request = draft->request;
   const struct plan_limits *limits = &request->limits;
   const size_t bytes = op->count * type_bytes(op->dtype);
@@ -350,7 +369,8 @@ static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, ui
 }
 
 /* A message to oneself: one copy, none when both ends are the same memory. */
-static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv, uint64_t batch_id) {
+static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv,
+                               uint64_t batch_id) {
   const size_t bytes = send->count * type_bytes(send->dtype);
   if (recv == NULL || send->in == recv->out || bytes == 0) return ncclSuccess;
   struct work work = work_of_message(draft->request, send, bytes, 1);
@@ -363,7 +383,8 @@ static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, 
   return draft_add(draft, &work, send->in, recv->out, batch_id);
 }
 
-/* One sweep over the rounds takes at most one message a peer and direction; messages left over go to the next sweep. */
+/* One sweep over the rounds takes at most one message a peer and direction; messages left over go to the next
+ * sweep. */
 static ncclResult_t draft_sweep(struct draft *draft, struct p2p_queues *queues) {
   const struct plan_request *request = draft->request;
   struct p2p_schedule schedule;
@@ -478,7 +499,8 @@ double plan_time_us(const struct plan_request *request) {
   for (uint32_t i = 0; i < request->op_count; i++) {
     const struct plan_op *op = &request->ops[i];
     const size_t bytes = tune_bytes(op->func, op->count, type_bytes(op->dtype), request->rank_count);
-    const uint32_t channels = op_is_p2p(op) ? request->limits.p2p_channels_per_peer : request->limits.channel_count;
+    const uint32_t channels =
+        op_is_p2p(op) ? request->limits.p2p_channels_per_peer : request->limits.channel_count;
     const uint32_t allowed = request->proto_mask[op->func] & (op_is_p2p(op) ? ~(1u << PROTO_LL128) : ~0u);
     const uint8_t proto = tune_proto(op->func, bytes, request->rank_count, channels, allowed);
     const double time_us = tune_time_us(op->func, proto, bytes, request->rank_count, channels);

@@ -1,41 +1,47 @@
-/* plan.h: operations -> plan. A pure function of its request: no communicator, no device, no clock; every rank that asks with
- * the same operations gets plans that fit together. Also the cost model's answers (tune.h) for the same request. */
+/* plan.h: operations -> plan. A pure function of its request: no communicator, no device, no clock; every
+ * rank that asks with the same operations gets plans that fit together. Also the cost model's answers
+ * (tune.h) for the same request. */
 #ifndef TUTTI_CORE_PLAN_H
 #define TUTTI_CORE_PLAN_H
 
 #include "base/err.h"
 #include "schedule/plan.h"
 
-/* One operation of a group, after the API has checked it and turned averages and user operators into kernel operators.
- * All-to-all, gather and scatter arrive here as their sends and receives. */
+/* One operation of a group, after the API has checked it and turned averages and user operators into kernel
+ * operators. All-to-all, gather and scatter arrive here as their sends and receives. */
 struct plan_op {
-  uint8_t func;             /* BROADCAST..ALL_REDUCE, SEND, RECV */
-  uint8_t dtype, op;        /* ncclDataType_t, enum work_op */
-  uint32_t peer;            /* root of a collective, other end of a send or receive */
-  size_t count;             /* as in the API call: elements a rank contributes */
-  const void *in;           /* NULL for RECV */
-  void *out;                /* NULL for SEND, and for REDUCE away from the root */
-  uint64_t op_arg;          /* struct work's */
-  uint64_t sequence;        /* number of the call on its communicator, from 0 */
+  uint8_t func;      /* BROADCAST..ALL_REDUCE, SEND, RECV */
+  uint8_t dtype, op; /* ncclDataType_t, enum work_op */
+  uint32_t peer;     /* root of a collective, other end of a send or receive */
+  size_t count;      /* as in the API call: elements a rank contributes */
+  const void *in;    /* NULL for RECV */
+  void *out;         /* NULL for SEND, and for REDUCE away from the root */
+  uint64_t op_arg;   /* struct work's */
+  uint64_t sequence; /* number of the call on its communicator, from 0 */
 };
 
 /* What the user's environment or config forces; 0 / PLAN_ANY = free choice by the model. */
 #define PLAN_ANY 0xff
-struct plan_choice { uint8_t algo, proto; };
+struct plan_choice {
+  uint8_t algo, proto;
+};
 
 struct plan_request {
   uint32_t rank, rank_count;
-  const uint32_t *ring;     /* the communicator's ring: rank_count ranks in ring order, ring[0] == 0; kept, not copied */
+  const uint32_t
+      *ring; /* the communicator's ring: rank_count ranks in ring order, ring[0] == 0; kept, not copied */
   struct plan_limits limits;
-  uint32_t algo_mask[FUNC_COUNT], proto_mask[FUNC_COUNT]; /* bit i = allowed (NCCL_ALGO, NCCL_PROTO); never 0 */
+  uint32_t algo_mask[FUNC_COUNT],
+      proto_mask[FUNC_COUNT];        /* bit i = allowed (NCCL_ALGO, NCCL_PROTO); never 0 */
   uint32_t max_threads[PROTO_COUNT]; /* NCCL_NTHREADS and kin; for the model */
-  size_t p2p_ll_threshold;  /* bytes a channel below which point-to-point uses LL */
+  size_t p2p_ll_threshold;           /* bytes a channel below which point-to-point uses LL */
   const struct plan_op *ops;
   uint32_t op_count;
 };
 
-/* On success fills *plan (free with plan_free), which may have no batches at all. Fails with ncclInvalidUsage when no allowed
- * algorithm and protocol fits (the text names the variable), ncclSystemError when memory is out. */
+/* On success fills *plan (free with plan_free), which may have no batches at all. Fails with ncclInvalidUsage
+ * when no allowed algorithm and protocol fits (the text names the variable), ncclSystemError when memory is
+ * out. */
 ncclResult_t plan_build(const struct plan_request *request, struct plan *plan);
 void plan_free(struct plan *plan);
 

@@ -34,7 +34,7 @@ static ncclResult_t redop_grow(struct ncclComm *comm) {
   if (count <= REDOP_ROWS_MAX) rows = (struct redop *)os_realloc(table->rows, count * sizeof *rows);
   if (!rows) {
     return log_fail(ncclSystemError,
-                    "ncclRedOpCreatePreMulSum: rank %u of comm '%s' has %u operators and no room for "
+                    "ncclRedOpCreatePreMulSum: rank %u of comm '%s' has %u operators and no memory for "
                     "more; destroy those that are no longer used",
                     comm->rank, comm->name, table->count);
   }

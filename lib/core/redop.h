@@ -13,14 +13,14 @@ struct redop {
   ncclRedOp_t handle;
   bool live;
   ncclDataType_t dtype;
-  uint64_t bits;            /* the scalar, read at creation */
+  uint64_t bits;             /* the scalar, read at creation */
   const void *device_scalar; /* NULL when it was read at creation */
 };
 
 struct redop_table {
   struct redop *rows;
   uint32_t count;
-  uint32_t created;         /* ever; makes handles of reused rows differ */
+  uint32_t created; /* ever; makes handles of reused rows differ */
 };
 
 /* Kernel operator (enum work_op) and its argument for `op` on `dtype`. Unknown or misused:

@@ -72,8 +72,10 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
   while (*link && *link != handle) link = &(*link)->next;
   struct registration *row = *link;
   if (!row) {
-    return log_fail(ncclInvalidUsage, "ncclCommDeregister: rank %u of comm '%s' gave no handle %p; pass what "
-                    "ncclCommRegister set, once for each call", comm->rank, comm->name, handle);
+    return log_fail(ncclInvalidUsage,
+                    "ncclCommDeregister: rank %u of comm '%s' gave no handle %p; pass what "
+                    "ncclCommRegister set, once for each call",
+                    comm->rank, comm->name, handle);
   }
   row->user_count -= 1;
   if (row->user_count > 0) return ncclSuccess;

@@ -10,15 +10,18 @@
 #include "base/log.h"
 #include "base/param.h"
 
-static const char *const algo_words[ALGO_COUNT] = {"Tree", "Ring", "CollNetDirect", "CollNetChain",
-                                                   "NVLS", "NVLSTree", "PAT"};
+static const char *const algo_words[ALGO_COUNT] = {
+    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
 static const char *const proto_words[PROTO_COUNT] = {"LL", "LL128", "Simple"};
 static const char *const func_words[FUNC_COUNT] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
                                                    "AllReduce", "SendRecv", "Send",      "Recv",
                                                    "AlltoAll",  "Scatter",  "Gather",    "Copy"};
 
 /* A piece of the text: not terminated. */
-struct piece { const char *begin; size_t length; };
+struct piece {
+  const char *begin;
+  size_t length;
+};
 
 /* Takes the piece up to `separator` off the front of *text. */
 static struct piece piece_next(struct piece *text, char separator) {
@@ -51,8 +54,10 @@ static ncclResult_t unknown_word(const char *variable, struct piece word, const 
     const int wrote = snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", words[i]);
     if (wrote > 0 && used + (size_t)wrote < sizeof known) used += (size_t)wrote;
   }
-  return log_fail(ncclInvalidUsage, "%s: '%.*s' is none of %s; write it as in \"ring\", \"^tree\" or "
-                  "\"allreduce:ring;broadcast:^tree\"", variable, (int)word.length, word.begin, known);
+  return log_fail(ncclInvalidUsage,
+                  "%s: '%.*s' is none of %s; write it as in \"ring\", \"^tree\" or "
+                  "\"allreduce:ring;broadcast:^tree\"",
+                  variable, (int)word.length, word.begin, known);
 }
 
 /* "ring,tree" or "^tree": the mask that one clause's list stands for. */
@@ -121,8 +126,8 @@ static void limits_take_channels(struct plan_limits *limits, const ncclConfig_t 
   if (param_is_set(PARAM_MAX_P2P_NCHANNELS))
     p2p = clamp(p2p, 1, (uint32_t)param_int(PARAM_MAX_P2P_NCHANNELS));
   limits->p2p_channel_count = power_of_two_down(clamp(p2p, 1, highest));
-  limits->p2p_channels_per_peer = power_of_two_down(clamp(limits->p2p_channels_per_peer, 1,
-                                                          limits->p2p_channel_count));
+  limits->p2p_channels_per_peer =
+      power_of_two_down(clamp(limits->p2p_channels_per_peer, 1, limits->p2p_channel_count));
 }
 
 static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *config) {

@@ -41,8 +41,8 @@ static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *resul
                     "%s: rank %u of comm '%s': color is %d; use 0 or more, or NCCL_SPLIT_NOCOLOR", name,
                     comm->rank, comm->name, color);
   }
-  struct meeting_call call = {name, MEETING_SPLIT, {0, 0}, 0, comm->rank_count, 0, comm->rank,
-                                color, key, NULL, comm};
+  struct meeting_call call = {name,  MEETING_SPLIT, {0, 0}, 0,   comm->rank_count, 0, comm->rank,
+                              color, key,           NULL,   comm};
   return split_add(&call, result, config);
 }
 

@@ -1,13 +1,14 @@
-/* tune.c: the ring's part of the cost model. Bandwidths are bus bandwidths in GB/s (1e9 bytes), latencies in microseconds. */
+/* tune.c: the ring's part of the cost model. Bandwidths are bus bandwidths in GB/s (1e9 bytes), latencies in
+ * microseconds. */
 #include "core/tune.h"
 
 /* By protocol: LL, LL128, Simple. */
 static const double latency_base_us[PROTO_COUNT] = {6.6, 14.0, 8.4};
 static const double latency_hop_us[PROTO_COUNT] = {0.6, 1.9, 3.4};
-static const double channel_gbps = 22.5;        /* what one channel of a ring moves at most */
-static const double ll_max_gbps = 141.0;        /* half of the wire is flags, and stores are short */
+static const double channel_gbps = 22.5; /* what one channel of a ring moves at most */
+static const double ll_max_gbps = 141.0; /* half of the wire is flags, and stores are short */
 static const double ll128_channel_gbps = 36.7;
-static const double ll128_share = 0.92;         /* 120 of 128 bytes, less some overhead */
+static const double ll128_share = 0.92; /* 120 of 128 bytes, less some overhead */
 
 size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t rank_count) {
   const bool all = func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
@@ -42,7 +43,8 @@ double tune_time_us(uint8_t func, uint8_t proto, size_t bytes, uint32_t rank_cou
   return latency_base_us[proto] + hops * latency_hop_us[proto] + (double)bytes / (1000.0 * gbps);
 }
 
-uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t channel_count, uint32_t proto_mask) {
+uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t channel_count,
+                   uint32_t proto_mask) {
   uint8_t best = PROTO_SIMPLE;
   double best_us = -1;
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {

@@ -1,16 +1,19 @@
-/* tune.h: the cost model: time(operation, algorithm, protocol) = latency + bytes / bandwidth, and the choice that follows from
- * it. Pure arithmetic over one table of data; the figures are those of NVLink-connected GPUs of the Hopper class. */
+/* tune.h: the cost model: time(operation, algorithm, protocol) = latency + bytes / bandwidth, and the choice
+ * that follows from it. Pure arithmetic over one table of data; the figures are those of NVLink-connected
+ * GPUs of the Hopper class. */
 #ifndef TUTTI_CORE_TUNE_H
 #define TUTTI_CORE_TUNE_H
 
 #include "core/plan.h"
 
-/* Predicted microseconds of one collective (or of one message of `bytes` for SEND and RECV) with a ring and a protocol.
- * `bytes` counts a rank's contribution for all-reduce, broadcast and reduce, all ranks' for all-gather and reduce-scatter. */
+/* Predicted microseconds of one collective (or of one message of `bytes` for SEND and RECV) with a ring and a
+ * protocol. `bytes` counts a rank's contribution for all-reduce, broadcast and reduce, all ranks' for
+ * all-gather and reduce-scatter. */
 double tune_time_us(uint8_t func, uint8_t proto, size_t bytes, uint32_t rank_count, uint32_t channel_count);
 
 /* The allowed protocol with the least predicted time. */
-uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t channel_count, uint32_t proto_mask);
+uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t channel_count,
+                   uint32_t proto_mask);
 
 /* Bytes by which the model measures an operation; see tune_time_us. */
 size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t rank_count);

@@ -6,12 +6,14 @@
 #include "core/api.h"
 
 static ncclResult_t unsupported(const char *name) {
-  return log_fail(ncclInvalidUsage, "%s: the device-side interface is not in this release; use the host-side "
-                  "collectives", name);
+  return log_fail(ncclInvalidUsage,
+                  "%s: the device-side interface is not in this release; use the host-side "
+                  "collectives",
+                  name);
 }
 
-#define UNSUPPORTED(name) \
-  API_VISIBLE ncclResult_t pnccl##name(void); \
+#define UNSUPPORTED(name)                                              \
+  API_VISIBLE ncclResult_t pnccl##name(void);                          \
   ncclResult_t pnccl##name(void) { return unsupported("nccl" #name); } \
   API_EXPORT(name)
 
@@ -30,15 +32,17 @@ int pncclLLA2ACalcSlots(void) {
 API_EXPORT(LLA2ACalcSlots);
 
 /* A team as callers expect it back, three numbers by value; all zeros is a team without ranks. */
-struct unsupported_team { int rank_count, rank, stride; };
+struct unsupported_team {
+  int rank_count, rank, stride;
+};
 
-#define UNSUPPORTED_TEAM(name) \
+#define UNSUPPORTED_TEAM(name)                           \
   API_VISIBLE struct unsupported_team pnccl##name(void); \
-  struct unsupported_team pnccl##name(void) { \
-    const struct unsupported_team none = {0, 0, 0}; \
-    unsupported("nccl" #name); \
-    return none; \
-  } \
+  struct unsupported_team pnccl##name(void) {            \
+    const struct unsupported_team none = {0, 0, 0};      \
+    unsupported("nccl" #name);                           \
+    return none;                                         \
+  }                                                      \
   API_EXPORT(name)
 
 UNSUPPORTED_TEAM(TeamLsa);
@@ -46,12 +50,12 @@ UNSUPPORTED_TEAM(TeamRail);
 UNSUPPORTED_TEAM(TeamWorld);
 
 /* -1 is no rank of any team. */
-#define UNSUPPORTED_RANK(name) \
+#define UNSUPPORTED_RANK(name)       \
   API_VISIBLE int pnccl##name(void); \
-  int pnccl##name(void) { \
-    unsupported("nccl" #name); \
-    return -1; \
-  } \
+  int pnccl##name(void) {            \
+    unsupported("nccl" #name);       \
+    return -1;                       \
+  }                                  \
   API_EXPORT(name)
 
 UNSUPPORTED_RANK(TeamRankToLsa);

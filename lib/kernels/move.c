@@ -35,54 +35,54 @@ struct type_loops {
   scalar_loop *divide; /* by the argument */
 };
 
-#define LOOP_COMBINE(isa, attribute, name, storage, operation) \
-  attribute static void loop_##isa##_##name##_##operation(void *destination, const void *left, \
-                                                          const void *right, size_t count) { \
-    storage *out = (storage *)destination; \
-    const storage *first = (const storage *)left, *second = (const storage *)right; \
-    LOOP_INDEPENDENT \
+#define LOOP_COMBINE(isa, attribute, name, storage, operation)                                  \
+  attribute static void loop_##isa##_##name##_##operation(void *destination, const void *left,  \
+                                                          const void *right, size_t count) {    \
+    storage *out = (storage *)destination;                                                      \
+    const storage *first = (const storage *)left, *second = (const storage *)right;             \
+    LOOP_INDEPENDENT                                                                            \
     for (size_t i = 0; i < count; i++) out[i] = type_##name##_##operation(first[i], second[i]); \
   }
 
-#define LOOP_SCALARS(isa, attribute, name, storage) \
-  attribute static void loop_##isa##_##name##_scale(void *destination, const void *source, \
-                                                    uint64_t argument, size_t count) { \
-    storage *out = (storage *)destination, factor; \
-    const storage *in = (const storage *)source; \
-    memcpy(&factor, &argument, sizeof factor); \
-    LOOP_INDEPENDENT \
-    for (size_t i = 0; i < count; i++) out[i] = type_##name##_prod(in[i], factor); \
-  } \
+#define LOOP_SCALARS(isa, attribute, name, storage)                                         \
+  attribute static void loop_##isa##_##name##_scale(void *destination, const void *source,  \
+                                                    uint64_t argument, size_t count) {      \
+    storage *out = (storage *)destination, factor;                                          \
+    const storage *in = (const storage *)source;                                            \
+    memcpy(&factor, &argument, sizeof factor);                                              \
+    LOOP_INDEPENDENT                                                                        \
+    for (size_t i = 0; i < count; i++) out[i] = type_##name##_prod(in[i], factor);          \
+  }                                                                                         \
   attribute static void loop_##isa##_##name##_divide(void *destination, const void *source, \
-                                                     uint64_t argument, size_t count) { \
-    storage *out = (storage *)destination; \
-    const storage *in = (const storage *)source; \
-    LOOP_INDEPENDENT \
-    for (size_t i = 0; i < count; i++) out[i] = type_##name##_divide(in[i], argument); \
+                                                     uint64_t argument, size_t count) {     \
+    storage *out = (storage *)destination;                                                  \
+    const storage *in = (const storage *)source;                                            \
+    LOOP_INDEPENDENT                                                                        \
+    for (size_t i = 0; i < count; i++) out[i] = type_##name##_divide(in[i], argument);      \
   }
 
-#define LOOP_TYPE(isa, attribute, name, storage) \
-  LOOP_COMBINE(isa, attribute, name, storage, sum) \
+#define LOOP_TYPE(isa, attribute, name, storage)    \
+  LOOP_COMBINE(isa, attribute, name, storage, sum)  \
   LOOP_COMBINE(isa, attribute, name, storage, prod) \
-  LOOP_COMBINE(isa, attribute, name, storage, max) \
-  LOOP_COMBINE(isa, attribute, name, storage, min) \
+  LOOP_COMBINE(isa, attribute, name, storage, max)  \
+  LOOP_COMBINE(isa, attribute, name, storage, min)  \
   LOOP_SCALARS(isa, attribute, name, storage)
 
-#define LOOP_ROW(isa, name) \
-  { loop_##isa##_##name##_sum, loop_##isa##_##name##_prod,  loop_##isa##_##name##_max, \
-    loop_##isa##_##name##_min, loop_##isa##_##name##_scale, loop_##isa##_##name##_divide },
+#define LOOP_ROW(isa, name)                                                           \
+  {loop_##isa##_##name##_sum, loop_##isa##_##name##_prod,  loop_##isa##_##name##_max, \
+   loop_##isa##_##name##_min, loop_##isa##_##name##_scale, loop_##isa##_##name##_divide},
 
 #define LOOP_TYPE_BASE(value, name, storage, accumulator) LOOP_TYPE(base, , name, storage)
 #define LOOP_ROW_BASE(value, name, storage, accumulator) LOOP_ROW(base, name)
 TYPE_TABLE(LOOP_TYPE_BASE)
-static const struct type_loops base_loops[TYPE_COUNT] = { TYPE_TABLE(LOOP_ROW_BASE) };
+static const struct type_loops base_loops[TYPE_COUNT] = {TYPE_TABLE(LOOP_ROW_BASE)};
 
 #ifdef MOVE_HAS_AVX2
 #define LOOP_TYPE_AVX2(value, name, storage, accumulator) \
   LOOP_TYPE(avx2, __attribute__((target("avx2"))), name, storage)
 #define LOOP_ROW_AVX2(value, name, storage, accumulator) LOOP_ROW(avx2, name)
 TYPE_TABLE(LOOP_TYPE_AVX2)
-static const struct type_loops avx2_loops[TYPE_COUNT] = { TYPE_TABLE(LOOP_ROW_AVX2) };
+static const struct type_loops avx2_loops[TYPE_COUNT] = {TYPE_TABLE(LOOP_ROW_AVX2)};
 
 /* Compilers make poor vectors of 16-bit floats, so these are written out: half by the processor's own
  * conversions, bfloat16 by shifts. The bits are those of types.h. */
@@ -114,33 +114,33 @@ EIGHT_FUNCTION inline void bfloat16_store(uint16_t *elements, __m256 numbers) {
   _mm_storeu_si128((__m128i *)(void *)elements, packed);
 }
 
-#define EIGHT_COMBINE(name, operation, instruction) \
-  EIGHT_FUNCTION void loop_eight_##name##_##operation(void *destination, const void *left, \
-                                                      const void *right, size_t count) { \
-    uint16_t *out = (uint16_t *)destination; \
-    const uint16_t *first = (const uint16_t *)left, *second = (const uint16_t *)right; \
-    size_t done = 0; \
-    for (; count - done >= 8; done += 8) \
+#define EIGHT_COMBINE(name, operation, instruction)                                                 \
+  EIGHT_FUNCTION void loop_eight_##name##_##operation(void *destination, const void *left,          \
+                                                      const void *right, size_t count) {            \
+    uint16_t *out = (uint16_t *)destination;                                                        \
+    const uint16_t *first = (const uint16_t *)left, *second = (const uint16_t *)right;              \
+    size_t done = 0;                                                                                \
+    for (; count - done >= 8; done += 8)                                                            \
       name##_store(out + done, instruction(name##_load(first + done), name##_load(second + done))); \
-    loop_base_##name##_##operation(out + done, first + done, second + done, count - done); \
+    loop_base_##name##_##operation(out + done, first + done, second + done, count - done);          \
   }
 
-#define EIGHT_TYPE(name) \
-  EIGHT_COMBINE(name, sum, _mm256_add_ps) \
-  EIGHT_COMBINE(name, prod, _mm256_mul_ps) \
+#define EIGHT_TYPE(name)                                                                                  \
+  EIGHT_COMBINE(name, sum, _mm256_add_ps)                                                                 \
+  EIGHT_COMBINE(name, prod, _mm256_mul_ps)                                                                \
   EIGHT_FUNCTION void loop_eight_##name##_scale(void *destination, const void *source, uint64_t argument, \
-                                                size_t count) { \
-    uint16_t *out = (uint16_t *)destination; \
-    const uint16_t *in = (const uint16_t *)source; \
-    __m256 factor = _mm256_set1_ps(type_##name##_to_float((uint16_t)argument)); \
-    size_t done = 0; \
-    for (; count - done >= 8; done += 8) \
-      name##_store(out + done, _mm256_mul_ps(name##_load(in + done), factor)); \
-    loop_base_##name##_scale(out + done, in + done, argument, count - done); \
-  } \
-  static const struct type_loops eight_##name##_loops = { \
-    loop_eight_##name##_sum, loop_eight_##name##_prod,  loop_avx2_##name##_max, \
-    loop_avx2_##name##_min,  loop_eight_##name##_scale, loop_avx2_##name##_divide };
+                                                size_t count) {                                           \
+    uint16_t *out = (uint16_t *)destination;                                                              \
+    const uint16_t *in = (const uint16_t *)source;                                                        \
+    __m256 factor = _mm256_set1_ps(type_##name##_to_float((uint16_t)argument));                           \
+    size_t done = 0;                                                                                      \
+    for (; count - done >= 8; done += 8)                                                                  \
+      name##_store(out + done, _mm256_mul_ps(name##_load(in + done), factor));                            \
+    loop_base_##name##_scale(out + done, in + done, argument, count - done);                              \
+  }                                                                                                       \
+  static const struct type_loops eight_##name##_loops = {                                                 \
+      loop_eight_##name##_sum, loop_eight_##name##_prod,  loop_avx2_##name##_max,                         \
+      loop_avx2_##name##_min,  loop_eight_##name##_scale, loop_avx2_##name##_divide};
 
 EIGHT_TYPE(half)
 EIGHT_TYPE(bfloat16)
@@ -161,7 +161,7 @@ static const struct type_loops *loops_of(uint8_t dtype) {
 static combine_loop *loop_combine(uint8_t dtype, uint8_t op) {
   const struct type_loops *loops = loops_of(dtype);
 #define LOOP_OF_OPERATOR(value, name, combine) loops->combine,
-  combine_loop *const by_operator[OP_COUNT] = { TYPE_OPERATOR_TABLE(LOOP_OF_OPERATOR) };
+  combine_loop *const by_operator[OP_COUNT] = {TYPE_OPERATOR_TABLE(LOOP_OF_OPERATOR)};
   assert(op < OP_COUNT);
   return by_operator[op];
 }
@@ -242,23 +242,23 @@ void kernel_move(const struct move *move) {
 
 size_t kernel_type_bytes(uint8_t dtype) {
 #define TYPE_BYTES(value, name, storage, accumulator) sizeof(storage),
-  static const uint8_t bytes[TYPE_COUNT] = { TYPE_TABLE(TYPE_BYTES) };
+  static const uint8_t bytes[TYPE_COUNT] = {TYPE_TABLE(TYPE_BYTES)};
   return dtype < TYPE_COUNT ? bytes[dtype] : 0;
 }
 
 const char *kernel_type_name(uint8_t dtype) {
 #define TYPE_NAME(value, name, storage, accumulator) #name,
-  static const char *const names[TYPE_COUNT] = { TYPE_TABLE(TYPE_NAME) };
+  static const char *const names[TYPE_COUNT] = {TYPE_TABLE(TYPE_NAME)};
   return dtype < TYPE_COUNT ? names[dtype] : "unknown";
 }
 
 uint64_t kernel_from_double(uint8_t dtype, double value) {
   uint64_t bits = 0;
 #define TYPE_FROM_DOUBLE(type, name, storage, accumulator) \
-  case type: { \
-    storage element = type_##name##_from_double(value); \
-    memcpy(&bits, &element, sizeof element); \
-    break; \
+  case type: {                                             \
+    storage element = type_##name##_from_double(value);    \
+    memcpy(&bits, &element, sizeof element);               \
+    break;                                                 \
   }
   switch (dtype) { TYPE_TABLE(TYPE_FROM_DOUBLE) }
   return bits;
@@ -266,10 +266,10 @@ uint64_t kernel_from_double(uint8_t dtype, double value) {
 
 double kernel_to_double(uint8_t dtype, uint64_t bits) {
 #define TYPE_TO_DOUBLE(type, name, storage, accumulator) \
-  case type: { \
-    storage element; \
-    memcpy(&element, &bits, sizeof element); \
-    return type_##name##_to_double(element); \
+  case type: {                                           \
+    storage element;                                     \
+    memcpy(&element, &bits, sizeof element);             \
+    return type_##name##_to_double(element);             \
   }
   switch (dtype) { TYPE_TABLE(TYPE_TO_DOUBLE) }
   return 0;

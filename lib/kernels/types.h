@@ -20,18 +20,18 @@
  * middle of the functions' names (type_half_sum); the C type an element is stored as; the C type its sums
  * and products are computed in. The rows stand in the order of the values, without a gap: arrays made from
  * this table are indexed by ncclDataType_t. */
-#define TYPE_TABLE(X) \
-  X(0, int8, int8_t, uint32_t) \
-  X(1, uint8, uint8_t, uint32_t) \
-  X(2, int32, int32_t, uint32_t) \
+#define TYPE_TABLE(X)              \
+  X(0, int8, int8_t, uint32_t)     \
+  X(1, uint8, uint8_t, uint32_t)   \
+  X(2, int32, int32_t, uint32_t)   \
   X(3, uint32, uint32_t, uint32_t) \
-  X(4, int64, int64_t, uint64_t) \
+  X(4, int64, int64_t, uint64_t)   \
   X(5, uint64, uint64_t, uint64_t) \
-  X(6, half, uint16_t, float) \
-  X(7, float, float, float) \
-  X(8, double, double, double) \
-  X(9, bfloat16, uint16_t, float) \
-  X(10, f8e4m3, uint8_t, float) \
+  X(6, half, uint16_t, float)      \
+  X(7, float, float, float)        \
+  X(8, double, double, double)     \
+  X(9, bfloat16, uint16_t, float)  \
+  X(10, f8e4m3, uint8_t, float)    \
   X(11, f8e5m2, uint8_t, float)
 
 enum { TYPE_HALF = 6, TYPE_BFLOAT16 = 9, TYPE_COUNT = 12 };
@@ -39,11 +39,11 @@ enum { TYPE_HALF = 6, TYPE_BFLOAT16 = 9, TYPE_COUNT = 12 };
 /* X(value, name, combine): value of enum work_op, a name, and the function that combines two elements. The
  * last two operators are sums with a stage before (type_*_prod with the factor) or after (type_*_divide). */
 #define TYPE_OPERATOR_TABLE(X) \
-  X(0, sum, sum) \
-  X(1, prod, prod) \
-  X(2, max, max) \
-  X(3, min, min) \
-  X(4, pre_mul_sum, sum) \
+  X(0, sum, sum)               \
+  X(1, prod, prod)             \
+  X(2, max, max)               \
+  X(3, min, min)               \
+  X(4, pre_mul_sum, sum)       \
   X(5, sum_post_div, sum)
 
 /* ---- bits of a float and of a double ---- */
@@ -113,22 +113,22 @@ PRIM_FN uint32_t type_choose(bool first_wins, uint32_t first, uint32_t second) {
 /* A sign-and-magnitude pattern becomes a two's complement key (-0 is -1, +0 is 0) and back, so one integer
  * comparison orders all numbers. `top` is the largest magnitude that is not a NaN. A NaN gets the key that
  * loses; `highest`, all ones but the sign, is both the greatest key and the canonical NaN. */
-#define TYPE_EXTREMES(name, storage, key, lowest, highest, top) \
-  PRIM_FN key type_##name##_flip(key pattern) { \
-    return (key)(pattern ^ (key)((key)(pattern >> (sizeof(key) * 8 - 1)) & (highest))); \
-  } \
-  PRIM_FN key type_##name##_key(storage bits, key nan_key) { \
-    key magnitude = (key)((key)bits & (highest)); \
-    return magnitude > (key)(top) ? nan_key : type_##name##_flip((key)bits); \
-  } \
-  PRIM_FN storage type_##name##_max(storage left, storage right) { \
-    key first = type_##name##_key(left, lowest), second = type_##name##_key(right, lowest); \
-    key best = first > second ? first : second; \
-    return (storage)(best == (lowest) ? (highest) : type_##name##_flip(best)); \
-  } \
-  PRIM_FN storage type_##name##_min(storage left, storage right) { \
+#define TYPE_EXTREMES(name, storage, key, lowest, highest, top)                               \
+  PRIM_FN key type_##name##_flip(key pattern) {                                               \
+    return (key)(pattern ^ (key)((key)(pattern >> (sizeof(key) * 8 - 1)) & (highest)));       \
+  }                                                                                           \
+  PRIM_FN key type_##name##_key(storage bits, key nan_key) {                                  \
+    key magnitude = (key)((key)bits & (highest));                                             \
+    return magnitude > (key)(top) ? nan_key : type_##name##_flip((key)bits);                  \
+  }                                                                                           \
+  PRIM_FN storage type_##name##_max(storage left, storage right) {                            \
+    key first = type_##name##_key(left, lowest), second = type_##name##_key(right, lowest);   \
+    key best = first > second ? first : second;                                               \
+    return (storage)(best == (lowest) ? (highest) : type_##name##_flip(best));                \
+  }                                                                                           \
+  PRIM_FN storage type_##name##_min(storage left, storage right) {                            \
     key first = type_##name##_key(left, highest), second = type_##name##_key(right, highest); \
-    return (storage)type_##name##_flip(first < second ? first : second); \
+    return (storage)type_##name##_flip(first < second ? first : second);                      \
   }
 
 TYPE_EXTREMES(half, uint16_t, int16_t, INT16_MIN, INT16_MAX, 0x7c00)
@@ -168,16 +168,16 @@ PRIM_FN uint32_t type_small_narrow(uint32_t magnitude, int mantissa_bits, int bi
 /* Type by type: `finite` is the largest finite magnitude, `overflow` what larger numbers become: infinity
  * for half, the largest finite magnitude for fp8 (as CUDA's __NV_SATFINITE). */
 #define TYPE_SMALL_CONVERSIONS(name, storage, type_bits, mantissa_bits, bias, finite, overflow, nan) \
-  PRIM_FN float type_##name##_to_float(storage element) { \
-    uint32_t sign = element & (1u << ((type_bits) - 1)); \
-    uint32_t magnitude = type_small_widen(element ^ sign, mantissa_bits, bias, finite); \
-    return type_float_of_bits(magnitude | sign << (32 - (type_bits))); \
-  } \
-  PRIM_FN storage type_##name##_from_float(float number) { \
-    uint32_t bits = type_float_bits(number), magnitude = bits & 0x7fffffffu; \
-    uint32_t sign = (bits ^ magnitude) >> (32 - (type_bits)); \
-    uint32_t rounded = type_small_narrow(magnitude, mantissa_bits, bias, overflow); \
-    return (storage)type_choose((int32_t)magnitude > 0x7f800000, nan, rounded | sign); \
+  PRIM_FN float type_##name##_to_float(storage element) {                                            \
+    uint32_t sign = element & (1u << ((type_bits)-1));                                               \
+    uint32_t magnitude = type_small_widen(element ^ sign, mantissa_bits, bias, finite);              \
+    return type_float_of_bits(magnitude | sign << (32 - (type_bits)));                               \
+  }                                                                                                  \
+  PRIM_FN storage type_##name##_from_float(float number) {                                           \
+    uint32_t bits = type_float_bits(number), magnitude = bits & 0x7fffffffu;                         \
+    uint32_t sign = (bits ^ magnitude) >> (32 - (type_bits));                                        \
+    uint32_t rounded = type_small_narrow(magnitude, mantissa_bits, bias, overflow);                  \
+    return (storage)type_choose((int32_t)magnitude > 0x7f800000, nan, rounded | sign);               \
   }
 
 TYPE_SMALL_CONVERSIONS(half, uint16_t, 16, 10, 15, 0x7bffu, 0x7c00u, 0x7fffu)
@@ -185,9 +185,7 @@ TYPE_SMALL_CONVERSIONS(f8e4m3, uint8_t, 8, 3, 7, 0x7eu, 0x7eu, 0x7fu)
 TYPE_SMALL_CONVERSIONS(f8e5m2, uint8_t, 8, 2, 15, 0x7bu, 0x7bu, 0x7fu)
 
 /* bfloat16 is the upper half of a float. */
-PRIM_FN float type_bfloat16_to_float(uint16_t element) {
-  return type_float_of_bits((uint32_t)element << 16);
-}
+PRIM_FN float type_bfloat16_to_float(uint16_t element) { return type_float_of_bits((uint32_t)element << 16); }
 
 PRIM_FN uint16_t type_bfloat16_from_float(float number) {
   uint32_t bits = type_float_bits(number);
@@ -215,30 +213,24 @@ PRIM_FN float type_float_round_to_odd(double number) {
  *   S type_T_from_double(double)    nearest even; integers: towards zero, clamped to the range, NaN is 0
  *   double type_T_to_double(S)      exact, except int64 and uint64 above 2^53: nearest even */
 
-#define TYPE_INTEGER(name, storage, wide, quotient, low, high) \
-  PRIM_FN storage type_##name##_sum(storage left, storage right) { \
-    return (storage)((wide)left + (wide)right); \
-  } \
-  PRIM_FN storage type_##name##_prod(storage left, storage right) { \
-    return (storage)((wide)left * (wide)right); \
-  } \
-  PRIM_FN storage type_##name##_max(storage left, storage right) { \
-    return left > right ? left : right; \
-  } \
-  PRIM_FN storage type_##name##_min(storage left, storage right) { \
-    return left < right ? left : right; \
-  } \
-  PRIM_FN storage type_##name##_divide(storage element, uint64_t divisor) { \
-    return divisor == 0 ? element : (storage)((quotient)element / (quotient)divisor); \
-  } \
-  PRIM_FN storage type_##name##_from_double(double number) { \
-    if (number != number) return 0; \
-    if (number <= (double)(low)) return (low); \
-    return number >= (double)(high) ? (high) : (storage)number; \
-  } \
-  PRIM_FN double type_##name##_to_double(storage element) { \
-    return (double)element; \
-  }
+#define TYPE_INTEGER(name, storage, wide, quotient, low, high)                                           \
+  PRIM_FN storage type_##name##_sum(storage left, storage right) {                                       \
+    return (storage)((wide)left + (wide)right);                                                          \
+  }                                                                                                      \
+  PRIM_FN storage type_##name##_prod(storage left, storage right) {                                      \
+    return (storage)((wide)left * (wide)right);                                                          \
+  }                                                                                                      \
+  PRIM_FN storage type_##name##_max(storage left, storage right) { return left > right ? left : right; } \
+  PRIM_FN storage type_##name##_min(storage left, storage right) { return left < right ? left : right; } \
+  PRIM_FN storage type_##name##_divide(storage element, uint64_t divisor) {                              \
+    return divisor == 0 ? element : (storage)((quotient)element / (quotient)divisor);                    \
+  }                                                                                                      \
+  PRIM_FN storage type_##name##_from_double(double number) {                                             \
+    if (number != number) return 0;                                                                      \
+    if (number <= (double)(low)) return (low);                                                           \
+    return number >= (double)(high) ? (high) : (storage)number;                                          \
+  }                                                                                                      \
+  PRIM_FN double type_##name##_to_double(storage element) { return (double)element; }
 
 TYPE_INTEGER(int8, int8_t, uint32_t, int64_t, INT8_MIN, INT8_MAX)
 TYPE_INTEGER(uint8, uint8_t, uint32_t, uint64_t, 0, UINT8_MAX)
@@ -247,23 +239,21 @@ TYPE_INTEGER(uint32, uint32_t, uint32_t, uint64_t, 0, UINT32_MAX)
 TYPE_INTEGER(int64, int64_t, uint64_t, int64_t, INT64_MIN, INT64_MAX)
 TYPE_INTEGER(uint64, uint64_t, uint64_t, uint64_t, 0, UINT64_MAX)
 
-#define TYPE_SMALL(name, storage) \
-  PRIM_FN storage type_##name##_sum(storage left, storage right) { \
+#define TYPE_SMALL(name, storage)                                                                  \
+  PRIM_FN storage type_##name##_sum(storage left, storage right) {                                 \
     return type_##name##_from_float(type_##name##_to_float(left) + type_##name##_to_float(right)); \
-  } \
-  PRIM_FN storage type_##name##_prod(storage left, storage right) { \
+  }                                                                                                \
+  PRIM_FN storage type_##name##_prod(storage left, storage right) {                                \
     return type_##name##_from_float(type_##name##_to_float(left) * type_##name##_to_float(right)); \
-  } \
-  PRIM_FN storage type_##name##_divide(storage element, uint64_t divisor) { \
-    (void)divisor; \
-    return element; \
-  } \
-  PRIM_FN storage type_##name##_from_double(double number) { \
-    return type_##name##_from_float(type_float_round_to_odd(number)); \
-  } \
-  PRIM_FN double type_##name##_to_double(storage element) { \
-    return (double)type_##name##_to_float(element); \
-  }
+  }                                                                                                \
+  PRIM_FN storage type_##name##_divide(storage element, uint64_t divisor) {                        \
+    (void)divisor;                                                                                 \
+    return element;                                                                                \
+  }                                                                                                \
+  PRIM_FN storage type_##name##_from_double(double number) {                                       \
+    return type_##name##_from_float(type_float_round_to_odd(number));                              \
+  }                                                                                                \
+  PRIM_FN double type_##name##_to_double(storage element) { return (double)type_##name##_to_float(element); }
 
 TYPE_SMALL(half, uint16_t)
 TYPE_SMALL(bfloat16, uint16_t)
@@ -273,39 +263,31 @@ TYPE_SMALL(f8e5m2, uint8_t)
 /* Equal numbers have equal bits but for the zeros, of which the larger has the sign cleared and the
  * smaller has it set. A comparison with a NaN is false, which leaves `right`, so only a NaN there needs a
  * second look. */
-#define TYPE_NATIVE(name, word, SUM, PROD) \
-  PRIM_FN name type_##name##_sum(name left, name right) { \
-    return SUM(left, right); \
-  } \
-  PRIM_FN name type_##name##_prod(name left, name right) { \
-    return PROD(left, right); \
-  } \
-  PRIM_FN name type_##name##_pick(bool left_wins, name left, name right) { \
-    word mask = (word)0 - (word)left_wins; \
+#define TYPE_NATIVE(name, word, SUM, PROD)                                                                 \
+  PRIM_FN name type_##name##_sum(name left, name right) { return SUM(left, right); }                       \
+  PRIM_FN name type_##name##_prod(name left, name right) { return PROD(left, right); }                     \
+  PRIM_FN name type_##name##_pick(bool left_wins, name left, name right) {                                 \
+    word mask = (word)0 - (word)left_wins;                                                                 \
     return type_##name##_of_bits((type_##name##_bits(left) & mask) | (type_##name##_bits(right) & ~mask)); \
-  } \
-  PRIM_FN name type_##name##_max(name left, name right) { \
-    word kept = type_##name##_bits(left) | ((word)(left == right) - 1); \
-    name tied = type_##name##_of_bits(type_##name##_bits(right) & kept); \
-    name best = type_##name##_pick(left > right, left, tied); \
-    return type_##name##_settle(type_##name##_pick(right == right, best, left)); \
-  } \
-  PRIM_FN name type_##name##_min(name left, name right) { \
-    word added = type_##name##_bits(left) & ((word)0 - (word)(left == right)); \
-    name tied = type_##name##_of_bits(type_##name##_bits(right) | added); \
-    name best = type_##name##_pick(left < right, left, tied); \
-    return type_##name##_settle(type_##name##_pick(right == right, best, left)); \
-  } \
-  PRIM_FN name type_##name##_divide(name element, uint64_t divisor) { \
-    (void)divisor; \
-    return element; \
-  } \
-  PRIM_FN name type_##name##_from_double(double number) { \
-    return type_##name##_settle((name)number); \
-  } \
-  PRIM_FN double type_##name##_to_double(name element) { \
-    return (double)element; \
-  }
+  }                                                                                                        \
+  PRIM_FN name type_##name##_max(name left, name right) {                                                  \
+    word kept = type_##name##_bits(left) | ((word)(left == right) - 1);                                    \
+    name tied = type_##name##_of_bits(type_##name##_bits(right) & kept);                                   \
+    name best = type_##name##_pick(left > right, left, tied);                                              \
+    return type_##name##_settle(type_##name##_pick(right == right, best, left));                           \
+  }                                                                                                        \
+  PRIM_FN name type_##name##_min(name left, name right) {                                                  \
+    word added = type_##name##_bits(left) & ((word)0 - (word)(left == right));                             \
+    name tied = type_##name##_of_bits(type_##name##_bits(right) | added);                                  \
+    name best = type_##name##_pick(left < right, left, tied);                                              \
+    return type_##name##_settle(type_##name##_pick(right == right, best, left));                           \
+  }                                                                                                        \
+  PRIM_FN name type_##name##_divide(name element, uint64_t divisor) {                                      \
+    (void)divisor;                                                                                         \
+    return element;                                                                                        \
+  }                                                                                                        \
+  PRIM_FN name type_##name##_from_double(double number) { return type_##name##_settle((name)number); }     \
+  PRIM_FN double type_##name##_to_double(name element) { return (double)element; }
 
 TYPE_NATIVE(float, uint32_t, PRIM_FLOAT_SUM, PRIM_FLOAT_PROD)
 TYPE_NATIVE(double, uint64_t, PRIM_DOUBLE_SUM, PRIM_DOUBLE_PROD)

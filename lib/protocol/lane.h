@@ -1,6 +1,7 @@
-/* lane.h: one work in progress on one channel: where its iterator stands, its ends of connections, its slices in flight. A lane
- * is a state machine whose every wait is a predicate (lane_enabled) and whose every move ends without waiting (lane_move);
- * run.h turns it into a loop that spins, the emulator's scheduler picks the moves one by one.
+/* lane.h: one work in progress on one channel: where its iterator stands, its ends of connections, its slices
+ * in flight. A lane is a state machine whose every wait is a predicate (lane_enabled) and whose every move
+ * ends without waiting (lane_move); run.h turns it into a loop that spins, the emulator's scheduler picks the
+ * moves one by one.
  *
  *   OPEN: offer our output to senders, take what receivers offer -> RUN: slices or lines -> DONE
  */
@@ -11,19 +12,19 @@
 #include "schedule/p2p.h"
 #include "schedule/ring.h"
 
-#define LANE_DEPTH_MAX 4    /* slices that may be in flight between begin and post */
+#define LANE_DEPTH_MAX 4 /* slices that may be in flight between begin and post */
 
 enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
 /* Moves of a lane, as bits: what may happen next. */
 enum lane_action {
-  LANE_OFFER = 1,   /* hand the address of our output to the sender at recv link `exchange_index` */
-  LANE_TAKE = 2,    /* take the address that the receiver at send link `exchange_index` offered */
-  LANE_BEGIN = 4,   /* slots are there: start moving the next slice */
-  LANE_FINISH = 8,  /* end the oldest slice that was begun */
-  LANE_POST = 16,   /* tell both ends about the oldest slice that was finished; lines: free the step's slot */
-  LANE_LINES = 32,  /* carry the next group of lines; the first group of a step opens it */
-  LANE_END = 64     /* nothing is left: save the counters */
+  LANE_OFFER = 1,  /* hand the address of our output to the sender at recv link `exchange_index` */
+  LANE_TAKE = 2,   /* take the address that the receiver at send link `exchange_index` offered */
+  LANE_BEGIN = 4,  /* slots are there: start moving the next slice */
+  LANE_FINISH = 8, /* end the oldest slice that was begun */
+  LANE_POST = 16,  /* tell both ends about the oldest slice that was finished; lines: free the step's slot */
+  LANE_LINES = 32, /* carry the next group of lines; the first group of a step opens it */
+  LANE_END = 64    /* nothing is left: save the counters */
 };
 
 enum lane_error { LANE_OK = 0, LANE_SIZE_MISMATCH = 1 };
@@ -32,32 +33,32 @@ enum lane_error { LANE_OK = 0, LANE_SIZE_MISMATCH = 1 };
 struct flight {
   struct move move;
   uint32_t recv_links, send_links;
-  uint64_t bytes;         /* what goes into, and must come out of, the slots */
+  uint64_t bytes; /* what goes into, and must come out of, the slots */
 };
 
 struct lane {
   const struct work *work;
   const uint8_t *in;
   uint8_t *out;
-  uint8_t phase;          /* enum lane_phase */
-  uint8_t error;          /* enum lane_error */
-  uint8_t depth;          /* slices in flight, 1..LANE_DEPTH_MAX */
-  uint8_t flag_bits;      /* of a line */
+  uint8_t phase;     /* enum lane_phase */
+  uint8_t error;     /* enum lane_error */
+  uint8_t depth;     /* slices in flight, 1..LANE_DEPTH_MAX */
+  uint8_t flag_bits; /* of a line */
   uint32_t exchange_index;
-  uint32_t group_lines;   /* most lines that one move carries */
+  uint32_t group_lines; /* most lines that one move carries */
   struct ring_iter ring;
   struct p2p_iter p2p;
-  struct step step;       /* the one that is being begun */
+  struct step step; /* the one that is being begun */
   bool has_step;
-  uint64_t steps_done;    /* schedule steps taken so far: for reports */
+  uint64_t steps_done; /* schedule steps taken so far: for reports */
   /* slot protocol */
   uint32_t slice_index, slice_count;
   size_t slice_elements;
   uint64_t begun, finished, posted;
   /* line protocol */
-  bool step_held;         /* `step` is the current one and has not been posted: an empty step has no lines to tell */
+  bool step_held; /* `step` is the current one and has not been posted: an empty step has no lines to tell */
   uint32_t line_index, line_count;
-  bool step_open;         /* the step's slots towards the receivers are ours; lines are moving */
+  bool step_open; /* the step's slots towards the receivers are ours; lines are moving */
   /* a mismatch, when error is set */
   uint64_t expected_bytes, found_bytes;
   uint32_t mismatch_peer;
@@ -72,12 +73,17 @@ PRIM_FN bool lane_next_step(struct lane *lane) {
   return lane->has_step;
 }
 
-PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) { return elements * lane->work->element_bytes; }
+PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
+  return elements * lane->work->element_bytes;
+}
 
-/* Output addresses go through cells that start at zero, so an output at address zero needs another spelling. */
+/* Output addresses go through cells that start at zero, so an output at address zero needs another spelling.
+ */
 #define LANE_NO_OUTPUT ((uint64_t)1)
 
-PRIM_FN uint8_t line_kind_of(const struct work *work) { return work->proto == PROTO_LL ? LINE_LL : LINE_LL128; }
+PRIM_FN uint8_t line_kind_of(const struct work *work) {
+  return work->proto == PROTO_LL ? LINE_LL : LINE_LL128;
+}
 
 PRIM_FN void link_open_lines(struct link *link, uint64_t saved_line) {
   link->line = saved_line;
@@ -89,8 +95,10 @@ PRIM_FN uint64_t lane_exchange_bytes(const struct work *work) {
   return (uint64_t)work->part_count * work->element_bytes;
 }
 
-/* Unequal sizes mean that the ranks called different operations: the lane stops instead of delivering wrong data. */
-PRIM_FN void lane_mismatch(struct lane *lane, const struct link *link, uint64_t expected_bytes, uint64_t found_bytes) {
+/* Unequal sizes mean that the ranks called different operations: the lane stops instead of delivering wrong
+ * data. */
+PRIM_FN void lane_mismatch(struct lane *lane, const struct link *link, uint64_t expected_bytes,
+                           uint64_t found_bytes) {
   lane->error = LANE_SIZE_MISMATCH;
   lane->expected_bytes = expected_bytes;
   lane->found_bytes = found_bytes;
@@ -98,17 +106,21 @@ PRIM_FN void lane_mismatch(struct lane *lane, const struct link *link, uint64_t 
 }
 
 /* Compares what the sender says it put into a slot with what this rank expects to find. */
-PRIM_FN void lane_check_size(struct lane *lane, const struct link *link, uint32_t slot_index, uint64_t bytes) {
+PRIM_FN void lane_check_size(struct lane *lane, const struct link *link, uint32_t slot_index,
+                             uint64_t bytes) {
   const uint64_t found = link->fifo->sizes[slot_index];
   if (found != bytes) lane_mismatch(lane, link, bytes, found);
 }
 
-/* Exchanges run over all receive links first, then over all send links, so that offers never wait for each other in a ring. */
+/* Exchanges run over all receive links first, then over all send links, so that offers never wait for each
+ * other in a ring. */
 PRIM_FN uint32_t lane_open_enabled(const struct lane *lane) {
   const struct work *work = lane->work;
   if (lane->exchange_index < work->recv_count)
     return prim_load_acquire(&lane->recv[lane->exchange_index].fifo->exchange) == 0 ? LANE_OFFER : 0;
-  return prim_load_acquire(&lane->send[lane->exchange_index - work->recv_count].fifo->exchange) != 0 ? LANE_TAKE : 0;
+  return prim_load_acquire(&lane->send[lane->exchange_index - work->recv_count].fifo->exchange) != 0
+             ? LANE_TAKE
+             : 0;
 }
 
 /* Skips the exchanges that this work does not make; enters RUN behind the last. */
@@ -139,7 +151,8 @@ PRIM_FN void lane_open_move(struct lane *lane) {
   lane_open_settle(lane);
 }
 
-/* The links' fifo, buffer, slots, step_bytes and peer, and depth, flag_bits and group_lines are the backend's to set before. */
+/* The links' fifo, buffer, slots, step_bytes and peer, and depth, flag_bits and group_lines are the backend's
+ * to set before. */
 PRIM_FN void lane_open(struct lane *lane, const struct work *work, const void *in, void *out) {
   lane->work = work;
   lane->in = (const uint8_t *)in;

@@ -1,12 +1,14 @@
-/* lines.h: the line protocols LL and LL128. Data and flag travel in one line, so arrival is seen in the data itself and no
- * tail is posted; the receiver frees the slot through head when it has read every line of a step.
+/* lines.h: the line protocols LL and LL128. Data and flag travel in one line, so arrival is seen in the data
+ * itself and no tail is posted; the receiver frees the slot through head when it has read every line of a
+ * step.
  *
  *   LL      16 bytes: | data 4 | flag 4 | data 4 | flag 4 |     valid when both flags match; 8 bytes of data
- *   LL128  128 bytes: | data 120                 | flag 8 |     valid when the flag matches; needs 128-byte stores that do
- *                                                               not tear
+ *   LL128  128 bytes: | data 120                 | flag 8 |     valid when the flag matches; needs 128-byte
+ * stores that do not tear
  *
- * A step's flag is its number among this protocol's steps plus one, cut to flag_bits. Lines that a short step leaves unused keep old flags; so that none
- * of them can match after the flag wraps, a sender rewrites the whole slot in the last `slots` steps of every half period. */
+ * A step's flag is its number among this protocol's steps plus one, cut to flag_bits. Lines that a short step
+ * leaves unused keep old flags; so that none of them can match after the flag wraps, a sender rewrites the
+ * whole slot in the last `slots` steps of every half period. */
 #ifndef TUTTI_PROTOCOL_LINES_H
 #define TUTTI_PROTOCOL_LINES_H
 
@@ -26,7 +28,8 @@ PRIM_FN bool line_cleans(const struct lane *lane, const struct link *link) {
 }
 
 PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t line_index) {
-  return link->buffer + (size_t)link->line_slot * link->step_bytes + (size_t)line_index * line_wire_bytes(kind);
+  return link->buffer + (size_t)link->line_slot * link->step_bytes +
+         (size_t)line_index * line_wire_bytes(kind);
 }
 
 /* Makes the next step current; false when the work has no more. */
@@ -35,7 +38,8 @@ PRIM_FN bool lines_next_step(struct lane *lane) {
   if (!lane_next_step(lane)) return false;
   lane->step_held = true;
   lane->line_index = 0;
-  lane->line_count = (uint32_t)size_div_up(lane_bytes(lane, lane->step.count), line_data_bytes(line_kind_of(lane->work)));
+  lane->line_count =
+      (uint32_t)size_div_up(lane_bytes(lane, lane->step.count), line_data_bytes(line_kind_of(lane->work)));
   return true;
 }
 
@@ -46,13 +50,14 @@ PRIM_FN uint32_t lines_group(const struct lane *lane) {
   return (uint32_t)size_min(lane->group_lines, lane->line_count - lane->line_index);
 }
 
-/* The lines of the current group carry the step's flag on this link. Where the first line has come but not all, the announced
- * size tells a slow sender from one that will never send as much. */
+/* The lines of the current group carry the step's flag on this link. Where the first line has come but not
+ * all, the announced size tells a slow sender from one that will never send as much. */
 PRIM_FN bool lines_arrived(struct lane *lane, const struct link *link) {
   const uint8_t kind = line_kind_of(lane->work);
   const uint64_t flag = line_flag(lane, link);
   const uint32_t lines = lines_group(lane);
-  if (lines == 0 || prim_line_ready(kind, line_address(link, kind, lane->line_index), lines, flag)) return true;
+  if (lines == 0 || prim_line_ready(kind, line_address(link, kind, lane->line_index), lines, flag))
+    return true;
   if (!lane->step_open && lines > 1 && prim_line_ready(kind, line_address(link, kind, 0), 1, flag))
     lane_check_size(lane, link, link->slot_index, lines_bytes(lane));
   return false;
@@ -84,7 +89,8 @@ PRIM_FN void lines_clean(const struct lane *lane, const struct link *link) {
     prim_line_store(kind, line_address(link, kind, line), 1, line_flag(lane, link), &nothing);
 }
 
-/* Opens the step: the slots are ours, and the receivers hear how much is coming before they can see the first line. */
+/* Opens the step: the slots are ours, and the receivers hear how much is coming before they can see the first
+ * line. */
 PRIM_FN void lines_open(struct lane *lane) {
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     struct link *link = &lane->send[i];
@@ -100,7 +106,8 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
   const uint8_t kind = line_kind_of(work);
   const uint32_t lines = lines_group(lane);
   const size_t offset = (size_t)lane->line_index * line_data_bytes(kind);
-  const size_t bytes = size_min(lane_bytes(lane, step->count) - offset, (size_t)lines * line_data_bytes(kind));
+  const size_t bytes =
+      size_min(lane_bytes(lane, step->count) - offset, (size_t)lines * line_data_bytes(kind));
   struct prim_fragment data, arrived;
   bool holds = false;
   if (step->flags & STEP_COPY_IN) {
@@ -109,7 +116,8 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
   }
   for (uint32_t i = 0; i < work->recv_count; i++) {
     if (((step->recv_links >> i) & 1) == 0) continue;
-    prim_line_load(kind, line_address(&lane->recv[i], kind, lane->line_index), lines, holds ? &arrived : &data);
+    prim_line_load(kind, line_address(&lane->recv[i], kind, lane->line_index), lines,
+                   holds ? &arrived : &data);
     if (holds) prim_fragment_combine(prim, &data, &arrived, bytes, work);
     holds = true;
   }
@@ -132,7 +140,8 @@ PRIM_FN void lines_advance(struct link *link) {
   link->line_slot = link->line_slot + 1 == link->slots ? 0 : link->line_slot + 1;
 }
 
-/* Behind the last line of a step: every line is read, so the slot goes back. What was sent needs no post: the lines say it. */
+/* Behind the last line of a step: every line is read, so the slot goes back. What was sent needs no post: the
+ * lines say it. */
 PRIM_FN void lines_post(struct lane *lane) {
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     struct link *link = &lane->recv[i];

@@ -1,13 +1,15 @@
-/* run.h: a lane's whole life, protocol by protocol: which moves are possible, how to make one, and the loop that makes them all.
- * A block (one rank on one channel) runs the batches of its channel in order; the works of a batch are lanes that run
- * concurrently, each half of a send-receive pair on its own, because either may wait for the other rank. */
+/* run.h: a lane's whole life, protocol by protocol: which moves are possible, how to make one, and the loop
+ * that makes them all. A block (one rank on one channel) runs the batches of its channel in order; the works
+ * of a batch are lanes that run concurrently, each half of a send-receive pair on its own, because either may
+ * wait for the other rank. */
 #ifndef TUTTI_PROTOCOL_RUN_H
 #define TUTTI_PROTOCOL_RUN_H
 
 #include "protocol/lines.h"
 #include "protocol/simple.h"
 
-/* Set of enum lane_action that may happen now; 0 while the lane waits. May advance the iterator, has no other effect. */
+/* Set of enum lane_action that may happen now; 0 while the lane waits. May advance the iterator, has no other
+ * effect. */
 PRIM_FN uint32_t lane_enabled(struct lane *lane) {
   switch (lane->phase) {
     case LANE_OPEN: return lane_open_enabled(lane);
@@ -31,7 +33,8 @@ PRIM_FN uint32_t lane_first_action(uint32_t actions) {
   return actions & LANE_POST ? LANE_POST : LANE_END;
 }
 
-/* Makes every move that is possible now; true when the lane has ended. A mismatch or an abort ends it at once. */
+/* Makes every move that is possible now; true when the lane has ended. A mismatch or an abort ends it at
+ * once. */
 PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim) {
   while (lane->phase != LANE_DONE) {
     const uint32_t actions = lane_enabled(lane);
@@ -56,9 +59,10 @@ PRIM_FN void batch_run(struct lane *lanes, uint32_t lane_count, struct prim *pri
 enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER_CLEARED, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LINES };
 
 struct lane_wait {
-  uint8_t kind;           /* enum lane_wait_kind */
+  uint8_t kind; /* enum lane_wait_kind */
   uint32_t peer;
-  uint64_t have, need;    /* counter and the value that would do; WAIT_LINES: line index and line count of the step */
+  uint64_t have,
+      need; /* counter and the value that would do; WAIT_LINES: line index and line count of the step */
 };
 
 PRIM_FN bool lane_wait_of_link(struct lane *lane, struct link *link, bool sends, struct lane_wait *wait) {
@@ -91,9 +95,11 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane) {
     return wait;
   }
   for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (((lane->step.recv_links >> i) & 1) != 0 && lane_wait_of_link(lane, &lane->recv[i], false, &wait)) return wait;
+    if (((lane->step.recv_links >> i) & 1) != 0 && lane_wait_of_link(lane, &lane->recv[i], false, &wait))
+      return wait;
   for (uint32_t i = 0; i < lane->work->send_count; i++)
-    if (((lane->step.send_links >> i) & 1) != 0 && lane_wait_of_link(lane, &lane->send[i], true, &wait)) return wait;
+    if (((lane->step.send_links >> i) & 1) != 0 && lane_wait_of_link(lane, &lane->send[i], true, &wait))
+      return wait;
   return wait;
 }
 

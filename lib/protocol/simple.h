@@ -1,6 +1,7 @@
-/* simple.h: the slot protocol. A chunk is cut into slices; each slice waits for filled slots from its senders and free slots
- * towards its receivers, moves, and posts, in that order. Up to `depth` slices lie between begin and post. Every slice of
- * every step waits and posts, also an empty one: the count of steps never depends on data. */
+/* simple.h: the slot protocol. A chunk is cut into slices; each slice waits for filled slots from its senders
+ * and free slots towards its receivers, moves, and posts, in that order. Up to `depth` slices lie between
+ * begin and post. Every slice of every step waits and posts, also an empty one: the count of steps never
+ * depends on data. */
 #ifndef TUTTI_PROTOCOL_SIMPLE_H
 #define TUTTI_PROTOCOL_SIMPLE_H
 
@@ -71,13 +72,13 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
     lane_check_size(lane, &lane->recv[i], lane->recv[i].slot_index, flight->bytes);
     if ((step->flags & STEP_RECV_FINAL) && (lane->work->flags & WORK_DIRECT_RECV) && lane->out != 0)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
-    else
-      simple_add_source(move, link_slot(&lane->recv[i]));
+    else simple_add_source(move, link_slot(&lane->recv[i]));
     link_advance(&lane->recv[i], lane->work->slice_steps);
   }
 }
 
-/* Destinations: own output first, then each receiver's slots, or its output itself where the value is final. */
+/* Destinations: own output first, then each receiver's slots, or its output itself where the value is final.
+ */
 PRIM_FN void simple_destinations(struct lane *lane, struct flight *flight, size_t offset) {
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
@@ -91,8 +92,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct flight *flight, size_
     if (((step->send_links >> i) & 1) == 0) continue;
     if ((step->flags & STEP_SEND_FINAL) && link->direct != 0)
       simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
-    else
-      simple_add_destination(move, link_slot(link));
+    else simple_add_destination(move, link_slot(link));
     link->fifo->sizes[link->slot_index] = flight->bytes;
     link_advance(link, lane->work->slice_steps);
   }

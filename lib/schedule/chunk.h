@@ -1,6 +1,7 @@
-/* chunk.h: bytes -> channels -> loops -> chunks -> slices. Pure arithmetic on counts, the same on every rank; no memory, no
- * protocol state. The channel split is NCCL's continuous byte distribution: a task owns cells, cells fill channels in order,
- * so a channel holds a low part, whole middle parts or a high part of a task. */
+/* chunk.h: bytes -> channels -> loops -> chunks -> slices. Pure arithmetic on counts, the same on every rank;
+ * no memory, no protocol state. The channel split is NCCL's continuous byte distribution: a task owns cells,
+ * cells fill channels in order, so a channel holds a low part, whole middle parts or a high part of a task.
+ */
 #ifndef TUTTI_SCHEDULE_CHUNK_H
 #define TUTTI_SCHEDULE_CHUNK_H
 
@@ -14,8 +15,8 @@ PRIM_FN size_t size_round_up(size_t a, size_t unit) { return size_div_up(a, unit
 /* Least traffic that is worth a channel of its own, bytes. */
 #define CHUNK_CELL_TRAFFIC_BYTES 32768u
 
-/* How one task lies over its channels: count_low on the first, count_middle on each between, count_high on the last.
- * All in elements. A task on one channel has only a low part. */
+/* How one task lies over its channels: count_low on the first, count_middle on each between, count_high on
+ * the last. All in elements. A task on one channel has only a low part. */
 struct chunk_split {
   uint32_t channel_low, channel_high;
   size_t count_low, count_middle, count_high;
@@ -24,11 +25,12 @@ struct chunk_split {
 /* The cursor that walks the channels of a plan while tasks are laid over them. */
 struct chunk_cursor {
   uint32_t channel_index, channel_count;
-  size_t used_bytes;        /* traffic already on the channel at the cursor */
-  size_t budget_bytes;      /* traffic a channel should carry: a sixteen-byte multiple */
+  size_t used_bytes;   /* traffic already on the channel at the cursor */
+  size_t budget_bytes; /* traffic a channel should carry: a sixteen-byte multiple */
 };
 
-/* Traffic of a task that counts towards the budget: never below one cell's worth. `weight` is bytes moved a byte of data. */
+/* Traffic of a task that counts towards the budget: never below one cell's worth. `weight` is bytes moved a
+ * byte of data. */
 PRIM_FN size_t chunk_traffic_bytes(size_t bytes, size_t weight) {
   return size_max(bytes * weight, CHUNK_CELL_TRAFFIC_BYTES);
 }
@@ -38,9 +40,13 @@ PRIM_FN size_t chunk_budget_bytes(size_t traffic_bytes, uint32_t channel_count) 
 }
 
 /* Cells by channel, before they are turned into elements. */
-struct chunk_cells { size_t low, middle, high; uint32_t middle_count; };
+struct chunk_cells {
+  size_t low, middle, high;
+  uint32_t middle_count;
+};
 
-/* Middle channels hold as much as the budget allows; what would fall off the last channel is spread evenly. */
+/* Middle channels hold as much as the budget allows; what would fall off the last channel is spread evenly.
+ */
 PRIM_FN void chunk_cells_spread(struct chunk_cells *cells, size_t cell_count, size_t cells_per_channel,
                                 uint32_t channels_left) {
   size_t rest = cell_count - cells->low;
@@ -74,7 +80,8 @@ PRIM_FN struct chunk_split chunk_split_next(struct chunk_cursor *cursor, size_t 
     cursor->used_bytes = 0;
     room = cursor->budget_bytes;
   }
-  cells.low = cursor->channel_index == last ? cell_count : size_min(cell_count, size_div_up(room, cell_traffic));
+  cells.low =
+      cursor->channel_index == last ? cell_count : size_min(cell_count, size_div_up(room, cell_traffic));
   if (cells.low < cell_count) {
     const size_t per_channel = size_min(cell_count, size_div_up(cursor->budget_bytes, cell_traffic));
     chunk_cells_spread(&cells, cell_count, per_channel, last - cursor->channel_index);
@@ -86,7 +93,8 @@ PRIM_FN struct chunk_split chunk_split_next(struct chunk_cursor *cursor, size_t 
   split.count_high = cells.high * cell_elements;
   /* The last cell is partial: what it lacks comes off the last channel that has anything. */
   const size_t surplus = cell_count * cell_elements - count;
-  if (cells.high > 0) split.count_high -= surplus; else split.count_low -= surplus;
+  if (cells.high > 0) split.count_high -= surplus;
+  else split.count_low -= surplus;
   if (cells.high > 0) cursor->used_bytes = cells.high * cell_traffic;
   else cursor->used_bytes += cells.low * cell_traffic;
   cursor->channel_index = split.channel_high;
@@ -94,7 +102,8 @@ PRIM_FN struct chunk_split chunk_split_next(struct chunk_cursor *cursor, size_t 
 }
 
 /* Offset and count of one channel's share, elements. */
-PRIM_FN void chunk_split_part(const struct chunk_split *split, uint32_t channel_index, size_t *offset, size_t *count) {
+PRIM_FN void chunk_split_part(const struct chunk_split *split, uint32_t channel_index, size_t *offset,
+                              size_t *count) {
   if (channel_index == split->channel_low) {
     *offset = 0;
     *count = split->count_low;
@@ -104,8 +113,8 @@ PRIM_FN void chunk_split_part(const struct chunk_split *split, uint32_t channel_
   }
 }
 
-/* Chunk of the loop that starts at `done` of `part_count` elements and moves chunks_per_loop chunks: the full one, or in the
- * last short loop an even share rounded up to sixteen bytes (never above the full chunk). */
+/* Chunk of the loop that starts at `done` of `part_count` elements and moves chunks_per_loop chunks: the full
+ * one, or in the last short loop an even share rounded up to sixteen bytes (never above the full chunk). */
 PRIM_FN size_t chunk_loop_count(size_t part_count, size_t done, size_t chunk_count, uint32_t chunks_per_loop,
                                 uint32_t element_bytes) {
   const size_t rest = part_count - done;
@@ -117,8 +126,9 @@ PRIM_FN size_t chunk_loop_count(size_t part_count, size_t done, size_t chunk_cou
 /* FIFO steps that a pipelined chunk takes: half of the slots so that two chunks fit, at most four. */
 PRIM_FN uint32_t chunk_steps_of_slots(uint32_t slots) { return slots >= 8 ? 4 : slots >= 4 ? 2 : 1; }
 
-/* Elements of one slice of a chunk of `count` elements: an even share in units of sixteen elements, at least 1/32 of what a
- * slice's slots hold so that tiny chunks are not cut, at most what they hold. Trailing slices may be empty. */
+/* Elements of one slice of a chunk of `count` elements: an even share in units of sixteen elements, at least
+ * 1/32 of what a slice's slots hold so that tiny chunks are not cut, at most what they hold. Trailing slices
+ * may be empty. */
 PRIM_FN size_t chunk_slice_count(size_t count, uint32_t slices, size_t slice_capacity) {
   const size_t even = size_round_up(size_div_up(count, slices), 16);
   return size_min(size_max(even, slice_capacity / 32), slice_capacity);

@@ -1,5 +1,5 @@
-/* p2p.h: point-to-point: in which round two ranks meet, on which channels a message travels, how it is cut, and the steps of
- * each half. Both ends compute the same from the same inputs; no memory, no waiting. */
+/* p2p.h: point-to-point: in which round two ranks meet, on which channels a message travels, how it is cut,
+ * and the steps of each half. Both ends compute the same from the same inputs; no memory, no waiting. */
 #ifndef TUTTI_SCHEDULE_P2P_H
 #define TUTTI_SCHEDULE_P2P_H
 
@@ -11,15 +11,17 @@
 /* Parts of a message begin at multiples of this, bytes. */
 #define P2P_PART_ALIGN_BYTES 4096
 
-/* Ranks in groups of group_size; a round pairs groups at a distance from the quadratic sequence and members at every offset.
- * Round 0 is a rank with itself; there are exactly rank_count rounds, and each peer occurs in one of them. */
+/* Ranks in groups of group_size; a round pairs groups at a distance from the quadratic sequence and members
+ * at every offset. Round 0 is a rank with itself; there are exactly rank_count rounds, and each peer occurs
+ * in one of them. */
 struct p2p_schedule {
   uint32_t rank, rank_count, group_size;
   uint32_t round, group_delta, group_turn, member_delta;
 };
 
 /* group_size must divide rank_count; one node: group_size = rank_count. */
-PRIM_FN void p2p_schedule_begin(struct p2p_schedule *it, uint32_t rank, uint32_t rank_count, uint32_t group_size) {
+PRIM_FN void p2p_schedule_begin(struct p2p_schedule *it, uint32_t rank, uint32_t rank_count,
+                                uint32_t group_size) {
   it->rank = rank;
   it->rank_count = rank_count;
   it->group_size = group_size;
@@ -32,7 +34,8 @@ PRIM_FN uint32_t p2p_power_of_two_up(uint32_t value) {
   return power;
 }
 
-/* The next group distance: d <- (d + k) mod P, P the power of two at or above the number of groups; too large ones are skipped. */
+/* The next group distance: d <- (d + k) mod P, P the power of two at or above the number of groups; too large
+ * ones are skipped. */
 PRIM_FN void p2p_group_advance(struct p2p_schedule *it) {
   const uint32_t groups = it->rank_count / it->group_size;
   const uint32_t modulus = p2p_power_of_two_up(groups);
@@ -43,7 +46,8 @@ PRIM_FN void p2p_group_advance(struct p2p_schedule *it) {
 }
 
 /* Whom this rank sends to and receives from in the next round; false after the last. */
-PRIM_FN bool p2p_schedule_next(struct p2p_schedule *it, uint32_t *round, uint32_t *send_peer, uint32_t *recv_peer) {
+PRIM_FN bool p2p_schedule_next(struct p2p_schedule *it, uint32_t *round, uint32_t *send_peer,
+                               uint32_t *recv_peer) {
   if (it->round == it->rank_count) return false;
   const uint32_t size = it->group_size, groups = it->rank_count / size;
   const uint32_t group = it->rank / size, member = it->rank % size;
@@ -68,13 +72,17 @@ PRIM_FN uint32_t p2p_bit_reverse(uint32_t value, uint32_t power) {
   return reversed;
 }
 
-/* Channel of a message's part in a round, one node: the round's number, bit-reversed so that near rounds lie far apart. */
+/* Channel of a message's part in a round, one node: the round's number, bit-reversed so that near rounds lie
+ * far apart. */
 PRIM_FN uint32_t p2p_channel(uint32_t round, uint32_t part_index, uint32_t channel_count) {
   return (p2p_bit_reverse(round % channel_count, channel_count) + part_index) % channel_count;
 }
 
 /* How many channels a message is spread over, and the bytes of each part but the last. */
-struct p2p_split { uint32_t part_count; size_t part_bytes; };
+struct p2p_split {
+  uint32_t part_count;
+  size_t part_bytes;
+};
 
 PRIM_FN struct p2p_split p2p_message_split(size_t bytes, size_t chunk_bytes, uint32_t rank_count,
                                            uint32_t channel_count, uint32_t channels_per_peer) {
@@ -89,13 +97,18 @@ PRIM_FN struct p2p_split p2p_message_split(size_t bytes, size_t chunk_bytes, uin
   return split;
 }
 
-PRIM_FN void p2p_part(const struct p2p_split *split, size_t bytes, uint32_t part_index, size_t *offset, size_t *count) {
+PRIM_FN void p2p_part(const struct p2p_split *split, size_t bytes, uint32_t part_index, size_t *offset,
+                      size_t *count) {
   *offset = size_min(bytes, part_index * split->part_bytes);
   *count = size_min(bytes - *offset, split->part_bytes);
 }
 
-/* The steps of one half of a message, or of a copy within the rank: chunk after chunk; a message of no bytes has one step. */
-struct p2p_iter { size_t done; bool ended; };
+/* The steps of one half of a message, or of a copy within the rank: chunk after chunk; a message of no bytes
+ * has one step. */
+struct p2p_iter {
+  size_t done;
+  bool ended;
+};
 
 PRIM_FN void p2p_begin(struct p2p_iter *it) {
   it->done = 0;

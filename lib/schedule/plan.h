@@ -1,43 +1,48 @@
-/* plan.h: what one rank launches at once, as flat data: works, and the order in which each channel takes them. core/plan.c
- * computes it as a pure function of (operations, ranks, parameters), so every rank derives plans that fit together and the
- * checker can derive all of them with no communicator. Backends bind addresses to it and run it. */
+/* plan.h: what one rank launches at once, as flat data: works, and the order in which each channel takes
+ * them. core/plan.c computes it as a pure function of (operations, ranks, parameters), so every rank derives
+ * plans that fit together and the checker can derive all of them with no communicator. Backends bind
+ * addresses to it and run it. */
 #ifndef TUTTI_SCHEDULE_PLAN_H
 #define TUTTI_SCHEDULE_PLAN_H
 
 #include "schedule/work.h"
 
 #define PLAN_CHANNELS_MAX 64
-#define PLAN_BATCH_WORKS_MAX 16   /* eight sends and eight receives that may wait for each other */
+#define PLAN_BATCH_WORKS_MAX 16 /* eight sends and eight receives that may wait for each other */
 
-/* Sizes that every rank of a communicator shares. Production values are NCCL's; the emulator also draws tiny ones. */
+/* Sizes that every rank of a communicator shares. Production values are NCCL's; the emulator also draws tiny
+ * ones. */
 struct plan_limits {
-  uint32_t slots;                          /* FIFO depth of a connection, steps: 1..FIFO_SLOTS_MAX (8) */
-  uint32_t step_bytes[PROTO_COUNT];        /* wire bytes of one step's slot, a multiple of 16 (LL128: of 128) */
-  uint32_t chunk_bytes;                    /* upper bound of a chunk's data, 0 = what the slots hold */
-  uint32_t p2p_chunk_bytes;                /* upper bound of a point-to-point chunk, 1..one Simple step */
-  uint32_t channel_count;                  /* collective channels, 1..PLAN_CHANNELS_MAX */
-  uint32_t p2p_channel_count;              /* a power of two */
-  uint32_t p2p_channels_per_peer;          /* a power of two */
-  uint32_t flag_bits;                      /* width of a line's flag: 32; 8 in tests so that it wraps */
-  bool direct;                             /* ranks may store into each other's output */
+  uint32_t slots;                   /* FIFO depth of a connection, steps: 1..FIFO_SLOTS_MAX (8) */
+  uint32_t step_bytes[PROTO_COUNT]; /* wire bytes of one step's slot, a multiple of 16 (LL128: of 128) */
+  uint32_t chunk_bytes;             /* upper bound of a chunk's data, 0 = what the slots hold */
+  uint32_t p2p_chunk_bytes;         /* upper bound of a point-to-point chunk, 1..one Simple step */
+  uint32_t channel_count;           /* collective channels, 1..PLAN_CHANNELS_MAX */
+  uint32_t p2p_channel_count;       /* a power of two */
+  uint32_t p2p_channels_per_peer;   /* a power of two */
+  uint32_t flag_bits;               /* width of a line's flag: 32; 8 in tests so that it wraps */
+  bool direct;                      /* ranks may store into each other's output */
 };
 
-/* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch of the channel
- * starts when all of them have ended. */
+/* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch
+ * of the channel starts when all of them have ended. */
 struct plan_batch {
   uint32_t channel_index, first_work, work_count;
 };
 
 /* User memory of one work, bound by the host before launch. */
-struct plan_buffers { const void *in; void *out; };
+struct plan_buffers {
+  const void *in;
+  void *out;
+};
 
 struct plan {
   uint32_t rank, rank_count;
   uint32_t work_count, batch_count;
   struct work *works;
-  struct plan_buffers *buffers;            /* one for each work */
-  struct plan_batch *batches;              /* ordered by channel, then by turn */
-  uint64_t channel_mask;                   /* channels that have batches */
+  struct plan_buffers *buffers; /* one for each work */
+  struct plan_batch *batches;   /* ordered by channel, then by turn */
+  uint64_t channel_mask;        /* channels that have batches */
   struct plan_limits limits;
 };
 

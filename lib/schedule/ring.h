@@ -1,8 +1,10 @@
-/* ring.h: what each rank does at each step of the ring algorithms. An iterator a collective, all over one struct: begin, then
- * next until false. Knows the work's counts and its place in the ring, nothing of memory or waiting.
+/* ring.h: what each rank does at each step of the ring algorithms. An iterator a collective, all over one
+ * struct: begin, then next until false. Knows the work's counts and its place in the ring, nothing of memory
+ * or waiting.
  *
- * A loop moves one chunk a rank (broadcast and reduce: one chunk in all). Chunk and block numbers count along the ring;
- * at step i of a loop a rank handles what its owner sent i hops ago, so each value travels once around. */
+ * A loop moves one chunk a rank (broadcast and reduce: one chunk in all). Chunk and block numbers count along
+ * the ring; at step i of a loop a rank handles what its owner sent i hops ago, so each value travels once
+ * around. */
 #ifndef TUTTI_SCHEDULE_RING_H
 #define TUTTI_SCHEDULE_RING_H
 
@@ -10,8 +12,8 @@
 #include "schedule/work.h"
 
 struct ring_iter {
-  uint32_t step_index, step_count;   /* within the loop */
-  size_t done, chunk_count;          /* elements of the part before this loop; chunk of this loop */
+  uint32_t step_index, step_count; /* within the loop */
+  size_t done, chunk_count;        /* elements of the part before this loop; chunk of this loop */
 };
 
 /* Steps that one loop of a collective takes on every rank. */
@@ -79,7 +81,8 @@ PRIM_FN void ring_all_gather_step(const struct ring_iter *it, const struct work 
 }
 
 /* send, n-2 x recvReduceSend, recvReduceCopy of the own block. */
-PRIM_FN void ring_reduce_scatter_step(const struct ring_iter *it, const struct work *work, struct step *step) {
+PRIM_FN void ring_reduce_scatter_step(const struct ring_iter *it, const struct work *work,
+                                      struct step *step) {
   const uint32_t n = work->rank_count, i = it->step_index;
   const uint32_t block = ring_rank_at(work, n - 1 - i);
   step->chunk_index = block;

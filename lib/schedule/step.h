@@ -1,6 +1,7 @@
-/* step.h: the vocabulary of schedules. A step says from which links a rank receives, to which it sends, which elements it
- * touches and what happens to them; it says nothing of memory, waiting or time. Every algorithm is an iterator that yields
- * steps, and one executor a protocol (lib/protocol) carries them out. Compiled by gcc and by nvcc. */
+/* step.h: the vocabulary of schedules. A step says from which links a rank receives, to which it sends, which
+ * elements it touches and what happens to them; it says nothing of memory, waiting or time. Every algorithm
+ * is an iterator that yields steps, and one executor a protocol (lib/protocol) carries them out. Compiled by
+ * gcc and by nvcc. */
 #ifndef TUTTI_SCHEDULE_STEP_H
 #define TUTTI_SCHEDULE_STEP_H
 
@@ -8,7 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Functions of the shared headers. A backend's prim_impl.h may have defined it before (nvcc: static __device__). */
+/* Functions of the shared headers. A backend's prim_impl.h may have defined it before (nvcc: static
+ * __device__). */
 #ifndef PRIM_FN
 #define PRIM_FN static inline
 #endif
@@ -20,24 +22,24 @@
  * recvReduceSend = RECV|COPY_IN|REDUCE|SEND, recvReduceCopySend = that + KEEP, recvCopySend = RECV|KEEP|SEND,
  * recv = RECV|KEEP, copySend = COPY_IN|KEEP|SEND. */
 enum step_flag {
-  STEP_RECV = 1,         /* take a chunk from every link in recv_links, in link order */
-  STEP_SEND = 2,         /* hand the result to every link in send_links */
-  STEP_COPY_IN = 4,      /* the user's input at in_offset takes part */
-  STEP_REDUCE = 8,       /* what arrives is combined with what is there */
-  STEP_KEEP = 16,        /* the result is written to the user's output at out_offset */
-  STEP_POST_OP = 32,     /* the result is final: apply the operator's last stage (integer average) */
-  STEP_SEND_FINAL = 64,  /* what is sent belongs at out_offset of the receiver: may be stored there directly */
-  STEP_RECV_FINAL = 128  /* what arrives belongs at out_offset here: may have been stored there directly */
+  STEP_RECV = 1,        /* take a chunk from every link in recv_links, in link order */
+  STEP_SEND = 2,        /* hand the result to every link in send_links */
+  STEP_COPY_IN = 4,     /* the user's input at in_offset takes part */
+  STEP_REDUCE = 8,      /* what arrives is combined with what is there */
+  STEP_KEEP = 16,       /* the result is written to the user's output at out_offset */
+  STEP_POST_OP = 32,    /* the result is final: apply the operator's last stage (integer average) */
+  STEP_SEND_FINAL = 64, /* what is sent belongs at out_offset of the receiver: may be stored there directly */
+  STEP_RECV_FINAL = 128 /* what arrives belongs at out_offset here: may have been stored there directly */
 };
 
 struct step {
-  uint32_t flags;        /* enum step_flag */
-  uint32_t recv_links;   /* set of link indexes, bit i = link i of the work's recv_peer */
+  uint32_t flags;      /* enum step_flag */
+  uint32_t recv_links; /* set of link indexes, bit i = link i of the work's recv_peer */
   uint32_t send_links;
-  uint32_t chunk_index;  /* which chunk of the loop, or which round: for traces and reports only */
-  size_t in_offset;      /* elements from the start of the user's input */
-  size_t out_offset;     /* elements from the start of the user's output */
-  size_t count;          /* elements; 0 is a step like any other */
+  uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
+  size_t in_offset;     /* elements from the start of the user's input */
+  size_t out_offset;    /* elements from the start of the user's output */
+  size_t count;         /* elements; 0 is a step like any other */
 };
 
 #endif

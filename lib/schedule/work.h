@@ -1,6 +1,6 @@
-/* work.h: one piece of a plan: what one rank does on one channel for one operation. Pure data, computed by every rank from
- * the same inputs (core/plan.c), read by the iterators here and by the executors in lib/protocol. It names peers by rank and
- * memory by offset; addresses are bound at launch. */
+/* work.h: one piece of a plan: what one rank does on one channel for one operation. Pure data, computed by
+ * every rank from the same inputs (core/plan.c), read by the iterators here and by the executors in
+ * lib/protocol. It names peers by rank and memory by offset; addresses are bound at launch. */
 #ifndef TUTTI_SCHEDULE_WORK_H
 #define TUTTI_SCHEDULE_WORK_H
 
@@ -8,40 +8,62 @@
 
 /* Numbers 0-4 and 6, 7 are NCCL's function ids, so that traces and plugins agree. */
 enum work_func {
-  FUNC_BROADCAST = 0, FUNC_REDUCE = 1, FUNC_ALL_GATHER = 2, FUNC_REDUCE_SCATTER = 3, FUNC_ALL_REDUCE = 4,
-  FUNC_SEND_RECV = 5, FUNC_SEND = 6, FUNC_RECV = 7, FUNC_ALL_TO_ALL = 8, FUNC_SCATTER = 9, FUNC_GATHER = 10,
-  FUNC_COPY = 11, FUNC_COUNT = 12 /* COPY: no peer at all: send to self, or a one-rank collective */
+  FUNC_BROADCAST = 0,
+  FUNC_REDUCE = 1,
+  FUNC_ALL_GATHER = 2,
+  FUNC_REDUCE_SCATTER = 3,
+  FUNC_ALL_REDUCE = 4,
+  FUNC_SEND_RECV = 5,
+  FUNC_SEND = 6,
+  FUNC_RECV = 7,
+  FUNC_ALL_TO_ALL = 8,
+  FUNC_SCATTER = 9,
+  FUNC_GATHER = 10,
+  FUNC_COPY = 11,
+  FUNC_COUNT = 12 /* COPY: no peer at all: send to self, or a one-rank collective */
 };
-enum work_algo { ALGO_TREE = 0, ALGO_RING = 1, ALGO_COUNT = 7 }; /* NCCL's ids; the others are not implemented */
+enum work_algo {
+  ALGO_TREE = 0,
+  ALGO_RING = 1,
+  ALGO_COUNT = 7
+}; /* NCCL's ids; the others are not implemented */
 enum work_proto { PROTO_LL = 0, PROTO_LL128 = 1, PROTO_SIMPLE = 2, PROTO_COUNT = 3 };
 
 /* Operators as kernels see them. Average and user operators become a sum with a stage before or after it. */
-enum work_op { OP_SUM = 0, OP_PROD = 1, OP_MAX = 2, OP_MIN = 3, OP_PRE_MUL_SUM = 4, OP_SUM_POST_DIV = 5, OP_COUNT = 6 };
+enum work_op {
+  OP_SUM = 0,
+  OP_PROD = 1,
+  OP_MAX = 2,
+  OP_MIN = 3,
+  OP_PRE_MUL_SUM = 4,
+  OP_SUM_POST_DIV = 5,
+  OP_COUNT = 6
+};
 
 enum work_flag {
-  WORK_DIRECT_SEND = 1,  /* the receiver's output is in reach: its address is taken from the exchange slot */
-  WORK_DIRECT_RECV = 2,  /* our output is offered to the sender */
-  WORK_IN_PLACE = 4      /* input and output are the same memory (in the collective's own sense) */
+  WORK_DIRECT_SEND = 1, /* the receiver's output is in reach: its address is taken from the exchange slot */
+  WORK_DIRECT_RECV = 2, /* our output is offered to the sender */
+  WORK_IN_PLACE = 4     /* input and output are the same memory (in the collective's own sense) */
 };
 
 struct work {
-  uint8_t func, algo, proto, dtype;      /* enum work_func, work_algo, work_proto, ncclDataType_t */
-  uint8_t op, chunk_steps, slice_steps;  /* enum work_op; FIFO steps a chunk and a slice take */
+  uint8_t func, algo, proto, dtype;     /* enum work_func, work_algo, work_proto, ncclDataType_t */
+  uint8_t op, chunk_steps, slice_steps; /* enum work_op; FIFO steps a chunk and a slice take */
   uint8_t element_bytes;
-  uint8_t recv_count, send_count;        /* links in use below */
+  uint8_t recv_count, send_count; /* links in use below */
   uint16_t channel_index;
-  uint32_t flags;                        /* enum work_flag */
-  uint32_t rank, rank_count;             /* in the communicator */
-  uint32_t ring_index;                   /* distance from rank 0 along the ring; 0 for point-to-point */
-  uint32_t root;                         /* rank; for rooted collectives */
-  uint32_t conn_index;                   /* 0 collectives, 1 send and receive */
+  uint32_t flags;            /* enum work_flag */
+  uint32_t rank, rank_count; /* in the communicator */
+  uint32_t ring_index;       /* distance from rank 0 along the ring; 0 for point-to-point */
+  uint32_t root;             /* rank; for rooted collectives */
+  uint32_t conn_index;       /* 0 collectives, 1 send and receive */
   uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX]; /* ranks */
-  size_t count;                          /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
-  size_t part_offset, part_count;        /* this channel's share of `count`, elements */
-  size_t chunk_count;                    /* most elements of a chunk */
-  uint64_t op_arg;                       /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */
-  uint64_t op_sequence;                  /* number of the operation on its communicator: for checks and traces */
-  const uint32_t *ring_ranks;            /* ring order from rank 0, rank_count entries, one array for all ranks */
+  size_t count; /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
+  size_t part_offset, part_count; /* this channel's share of `count`, elements */
+  size_t chunk_count;             /* most elements of a chunk */
+  uint64_t op_arg;      /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */
+  uint64_t op_sequence; /* number of the operation on its communicator: for checks and traces */
+  const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
 };
 
 #endif

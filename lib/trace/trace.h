@@ -1,6 +1,7 @@
-/* trace.h: the record of what moved, in order. Fixed records of 32 bytes behind a header of 64, little endian; drawn in
- * traces/README.md. A guarded run writes one file in which the moves of all ranks stand in the order in which they were made,
- * so two runs with one seed give identical files: nothing in a record depends on addresses, time or process ids. */
+/* trace.h: the record of what moved, in order. Fixed records of 32 bytes behind a header of 64, little
+ * endian; drawn in traces/README.md. A guarded run writes one file in which the moves of all ranks stand in
+ * the order in which they were made, so two runs with one seed give identical files: nothing in a record
+ * depends on addresses, time or process ids. */
 #ifndef TUTTI_TRACE_TRACE_H
 #define TUTTI_TRACE_TRACE_H
 
@@ -14,35 +15,38 @@
 #define TRACE_VERSION 1
 
 struct trace_header {
-  char magic[8];            /* TRACE_MAGIC, no zero */
-  uint32_t version;         /* TRACE_VERSION */
-  uint32_t record_bytes;    /* 32; a reader skips what a longer record adds */
+  char magic[8];         /* TRACE_MAGIC, no zero */
+  uint32_t version;      /* TRACE_VERSION */
+  uint32_t record_bytes; /* 32; a reader skips what a longer record adds */
   uint64_t seed;
   uint32_t slots, flag_bits;
   uint8_t reserved[32];
 };
 
 enum trace_kind {
-  TRACE_LANE = 1,           /* a move of a lane; action = enum lane_action */
-  TRACE_BLOCK = 2,          /* a batch of a channel begins (action 0) or ends (1); value = batch number in the plan */
-  TRACE_KERNEL = 3,         /* a plan begins (0) or ends (1) on a rank; value = launch number on the communicator */
-  TRACE_STREAM = 4,         /* a stream or a node of a graph carries out an operation; chunk = device, value = its key */
-  TRACE_ERROR = 5           /* value = ncclResult_t */
+  TRACE_LANE = 1,   /* a move of a lane; action = enum lane_action */
+  TRACE_BLOCK = 2,  /* a batch of a channel begins (action 0) or ends (1); value = batch number in the plan */
+  TRACE_KERNEL = 3, /* a plan begins (0) or ends (1) on a rank; value = launch number on the communicator */
+  TRACE_STREAM =
+      4, /* a stream or a node of a graph carries out an operation; chunk = device, value = its key */
+  TRACE_ERROR = 5 /* value = ncclResult_t */
 };
 
 struct trace_record {
-  uint64_t turn;            /* number of the move since the world started */
-  uint8_t kind, action;     /* enum trace_kind */
+  uint64_t turn;        /* number of the move since the world started */
+  uint8_t kind, action; /* enum trace_kind */
   uint8_t channel, lane;
   uint32_t rank;
-  uint32_t comm;            /* low bits of the communicator's id */
-  uint32_t chunk;           /* chunk index of the step */
-  uint64_t value;           /* lanes: steps taken before this move, in the low 32 bits elements of the step */
+  uint32_t comm;  /* low bits of the communicator's id */
+  uint32_t chunk; /* chunk index of the step */
+  uint64_t value; /* lanes: steps taken before this move, in the low 32 bits elements of the step */
 };
 
-/* Opens a file for writing, truncating it. On failure *writer is untouched and the text names path and cause. */
+/* Opens a file for writing, truncating it. On failure *writer is untouched and the text names path and cause.
+ */
 struct trace_writer;
-ncclResult_t trace_writer_open(const char *path, const struct trace_header *header, struct trace_writer **writer);
+ncclResult_t trace_writer_open(const char *path, const struct trace_header *header,
+                               struct trace_writer **writer);
 /* Buffered; the first failure to write is logged once and makes close fail. */
 void trace_writer_put(struct trace_writer *writer, const struct trace_record *record);
 ncclResult_t trace_writer_close(struct trace_writer *writer);

@@ -28,11 +28,11 @@
 
 struct prim_fragment {
   uint64_t words[PRIM_FRAGMENT_WORDS];
-  uint8_t kind;              /* enum line_kind: how the words lie */
+  uint8_t kind; /* enum line_kind: how the words lie */
 };
 
 struct prim {
-  const int *abort_flag;     /* of the rank, in memory that the host can write */
+  const int *abort_flag; /* of the rank, in memory that the host can write */
   uint32_t worker, worker_count;
 };
 

@@ -1,6 +1,7 @@
-/* block.c: kernels of the emulator. A launch is a plan bound to a rank; each channel of it is a block, each work of a block's
- * current batch a lane that runs the shared executors. guarded: lanes are actors, one move at a time, with the checks around
- * it. threads: a block is a thread that advances its lanes in turn. Knows nothing of algorithms: works say what to do. */
+/* block.c: kernels of the emulator. A launch is a plan bound to a rank; each channel of it is a block, each
+ * work of a block's current batch a lane that runs the shared executors. guarded: lanes are actors, one move
+ * at a time, with the checks around it. threads: a block is a thread that advances its lanes in turn. Knows
+ * nothing of algorithms: works say what to do. */
 #include "backends/emu/block.h"
 
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 
 #define LANE_ABORT 128u /* beside enum lane_action: the rank was aborted, the lane ends where it stands */
 #define LANE_KEY_KIND UINT64_C(2) /* beside EMU_KEY_STREAM */
-#define ERROR_LAUNCH_TIMEOUT 702 /* cudaErrorLaunchTimeout */
+#define ERROR_LAUNCH_TIMEOUT 702  /* cudaErrorLaunchTimeout */
 
 struct device_comm *emu_comms;
 struct emu_kernel_run *emu_runs;
@@ -53,17 +54,21 @@ static void lane_report_broken(struct emu_lane *emu, const char *text) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   emu_report_lane(lane_text, sizeof lane_text, emu);
   emu_report_reproduce(again, sizeof again);
-  log_urgent("comm %s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text, lane_text, again);
+  log_urgent("comm %s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text,
+             lane_text, again);
   emu_comm_fail(comm->config.comm_id, ncclInternalError);
 }
 
 static void lane_report_mismatch(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   const struct device_comm *comm = emu->block->run->launch->comm;
-  log_urgent("comm %s: rank %u and rank %u do not agree on operation %" PRIu64 " (%s): rank %u has %" PRIu64 " bytes for channel %u where "
-           "rank %u expects %" PRIu64 "; call the same collective with the same count and type on all ranks, in the same order",
-           comm->name, lane->mismatch_peer, comm->config.rank, lane->work->op_sequence, emu_func_name(lane->work->func),
-           lane->mismatch_peer, lane->found_bytes, lane->work->channel_index, comm->config.rank, lane->expected_bytes);
+  log_urgent("comm %s: rank %u and rank %u do not agree on operation %" PRIu64 " (%s): rank %u has %" PRIu64
+             " bytes for channel %u where "
+             "rank %u expects %" PRIu64
+             "; call the same collective with the same count and type on all ranks, in the same order",
+             comm->name, lane->mismatch_peer, comm->config.rank, lane->work->op_sequence,
+             emu_func_name(lane->work->func), lane->mismatch_peer, lane->found_bytes,
+             lane->work->channel_index, comm->config.rank, lane->expected_bytes);
   emu_comm_fail(comm->config.comm_id, ncclInvalidUsage);
 }
 
@@ -131,8 +136,8 @@ static uint32_t lane_choose(uint32_t actions) {
 static void lane_trace(const struct emu_lane *emu, uint32_t action) {
   const struct lane *lane = &emu->lane;
   const uint64_t elements = action == LANE_BEGIN || action == LANE_LINES ? lane->step.count : 0;
-  emu_trace(TRACE_LANE, (uint8_t)action, emu->block->run->launch->comm, lane->work->channel_index, emu->lane_index,
-            lane->step.chunk_index, lane->steps_done << 32 | (elements & 0xffffffffu));
+  emu_trace(TRACE_LANE, (uint8_t)action, emu->block->run->launch->comm, lane->work->channel_index,
+            emu->lane_index, lane->step.chunk_index, lane->steps_done << 32 | (elements & 0xffffffffu));
 }
 
 /* Checks, makes and traces one action. False when an invariant broke. */
@@ -148,7 +153,8 @@ static bool lane_act(struct emu_lane *emu, uint32_t action) {
     if (action == LANE_BEGIN && !emu->prim.late && emu->lane.begun == emu->lane.finished + 1) {
       emu_check_before(emu, LANE_FINISH);
       lane_move(&emu->lane, &emu->prim, LANE_FINISH);
-      if (emu->lane.depth == 1) emu->actions = LANE_POST; /* nothing else can be possible: saves the question */
+      if (emu->lane.depth == 1)
+        emu->actions = LANE_POST; /* nothing else can be possible: saves the question */
     }
   }
   if (broken != NULL) lane_report_broken(emu, broken);
@@ -186,7 +192,8 @@ static uint64_t lane_actor_key(const struct device_comm *comm, const struct work
          (uint64_t)work->channel_index << 8 | lane_index;
 }
 
-static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index, uint32_t work_index) {
+static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index,
+                       uint32_t work_index) {
   const struct emu_launch *launch = block->run->launch;
   const struct work *work = &launch->plan.works[work_index];
   emu->block = block;
@@ -205,12 +212,14 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu_check_open(emu);
 }
 
-/* Opens the lanes of the block's current batch. Opening returns credits that rounding skipped, so senders are woken too. */
+/* Opens the lanes of the block's current batch. Opening returns credits that rounding skipped, so senders are
+ * woken too. */
 static void block_batch_start(struct emu_block *block) {
   const struct emu_launch *launch = block->run->launch;
   const struct plan_batch *batch = &launch->plan.batches[block->batch_index];
   block->lane_count = block->lanes_live = batch->work_count;
-  for (uint32_t i = 0; i < batch->work_count; i++) lane_start(&block->lanes[i], block, i, batch->first_work + i);
+  for (uint32_t i = 0; i < batch->work_count; i++)
+    lane_start(&block->lanes[i], block, i, batch->first_work + i);
   emu_trace(TRACE_BLOCK, 0, launch->comm, batch->channel_index, 0, 0, block->batch_index);
 }
 
@@ -233,8 +242,8 @@ static void block_next_batch(struct emu_block *block) {
 static void block_lane_ended(struct emu_block *block) {
   block->lanes_live -= 1;
   if (block->lanes_live > 0) return;
-  emu_trace(TRACE_BLOCK, 1, block->run->launch->comm, block->run->launch->plan.batches[block->batch_index].channel_index, 0, 0,
-            block->batch_index);
+  emu_trace(TRACE_BLOCK, 1, block->run->launch->comm,
+            block->run->launch->plan.batches[block->batch_index].channel_index, 0, 0, block->batch_index);
   block->batch_index += 1;
   block_next_batch(block);
 }
@@ -294,7 +303,9 @@ static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, 
 
 /* ---- threads mode ---- */
 
-static void block_count_progress(struct emu_block *block) { __atomic_fetch_add(&block->progress, 1, __ATOMIC_RELAXED); }
+static void block_count_progress(struct emu_block *block) {
+  __atomic_fetch_add(&block->progress, 1, __ATOMIC_RELAXED);
+}
 
 /* Advances the lanes of a batch in turn until all have ended or the rank is aborted. */
 static void block_run_batch(struct emu_block *block) {
@@ -313,7 +324,8 @@ static void block_run_batch(struct emu_block *block) {
   }
 }
 
-/* What a block's lanes say at their end: a mismatch, or, when the world stopped them, what they waited for. */
+/* What a block's lanes say at their end: a mismatch, or, when the world stopped them, what they waited for.
+ */
 static void block_settle_batch(struct emu_block *block) {
   for (uint32_t i = 0; i < block->lane_count; i++) {
     struct emu_lane *emu = &block->lanes[i];
@@ -351,8 +363,10 @@ static int run_execute(struct emu_kernel_run *run) {
   const uint32_t block_count = run->launch->block_count;
   while (given < block_count && emu_pool_run(block_thread, &run->blocks[given])) given += 1;
   if (given < block_count) {
-    log_warn("comm %s: no thread for block %u of %u; lower the number of channels (NCCL_MAX_NCHANNELS) or raise ulimit -u",
-             run->launch->comm->name, given, block_count);
+    log_warn(
+        "comm %s: no thread for block %u of %u; lower the number of channels (NCCL_MAX_NCHANNELS) or raise "
+        "ulimit -u",
+        run->launch->comm->name, given, block_count);
     run->blocks_live -= block_count - given;
     emu_comm_fail(run->launch->comm->config.comm_id, ncclSystemError);
   }
@@ -422,7 +436,7 @@ static void launch_release(struct emu_kernel *kernel) {
 }
 
 static const struct emu_kernel_ops launch_ops = {
-  launch_enqueue, run_ready, run_start, run_execute, launch_retire, launch_release,
+    launch_enqueue, run_ready, run_start, run_execute, launch_retire, launch_release,
 };
 
 /* Copies the plan behind the launch: works, buffers, batches in one allocation. */
@@ -430,7 +444,8 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   const size_t work_bytes = plan->work_count * sizeof *plan->works;
   const size_t buffer_bytes = plan->work_count * sizeof *plan->buffers;
   const size_t batch_bytes = plan->batch_count * sizeof *plan->batches;
-  struct emu_launch *launch = (struct emu_launch *)os_alloc(sizeof *launch + work_bytes + buffer_bytes + batch_bytes);
+  struct emu_launch *launch =
+      (struct emu_launch *)os_alloc(sizeof *launch + work_bytes + buffer_bytes + batch_bytes);
   if (launch == NULL) return NULL;
   launch->kernel.ops = &launch_ops;
   launch->kernel.reference_count = 1;
@@ -456,7 +471,8 @@ uint64_t emu_lanes_progress(void) {
   uint64_t sum = 0;
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {
     sum += run->launch->comm->turn;
-    for (uint32_t b = 0; b < run->launch->block_count; b++) sum += __atomic_load_n(&run->blocks[b].progress, __ATOMIC_RELAXED);
+    for (uint32_t b = 0; b < run->launch->block_count; b++)
+      sum += __atomic_load_n(&run->blocks[b].progress, __ATOMIC_RELAXED);
   }
   return sum;
 }

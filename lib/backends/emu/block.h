@@ -11,11 +11,13 @@
 #define LAUNCH_STREAMS_MAX 64
 
 /* The checks' own account of a connection, steps; see check.c. */
-struct emu_shadow { uint64_t writing, written, announced, reading, read, freed; };
+struct emu_shadow {
+  uint64_t writing, written, announced, reading, read, freed;
+};
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct emu_conn {
-  struct fifo *fifo;                 /* at a line's border within fifo_memory */
+  struct fifo *fifo; /* at a line's border within fifo_memory */
   void *fifo_memory;
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];
@@ -29,22 +31,22 @@ struct device_comm {
   struct device_comm_config config;
   char name[64];
   struct emu_owner *owner;
-  int abort_flag;                    /* atomic; read by lanes */
-  bool closed;                       /* the user's handle is gone; kernels held by graphs remain */
+  int abort_flag; /* atomic; read by lanes */
+  bool closed;    /* the user's handle is gone; kernels held by graphs remain */
   ncclResult_t error;
-  uint64_t launches, turn;           /* kernels enqueued and ended: they run in this order */
-  uint32_t kernel_count;             /* kernels that exist: queued, running, or held by a graph */
+  uint64_t launches, turn; /* kernels enqueued and ended: they run in this order */
+  uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
-  struct emu_conn_entry *conns;      /* open addressing, power of two */
+  struct emu_conn_entry *conns; /* open addressing, power of two */
   uint32_t conn_capacity, conn_count;
   struct device_comm *next;
 };
 
 struct emu_lane {
   struct emu_actor actor;
-  uint32_t actions;                  /* of lane_enabled(), until one is taken */
-  uint8_t lane_index, lag;           /* lag: percent of slices that are moved late */
-  uint64_t since;                    /* its last move: number of the move (guarded), monotonic ns (threads) */
+  uint32_t actions;        /* of lane_enabled(), until one is taken */
+  uint8_t lane_index, lag; /* lag: percent of slices that are moved late */
+  uint64_t since;          /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
@@ -54,33 +56,34 @@ struct emu_lane {
 /* One rank on one channel during one launch. */
 struct emu_block {
   struct emu_kernel_run *run;
-  uint32_t batch_index, batch_end;   /* in the plan */
+  uint32_t batch_index, batch_end; /* in the plan */
   uint32_t lane_count, lanes_live;
-  uint64_t progress;                 /* atomic; threads mode */
+  uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
 };
 
 struct emu_launch {
   struct emu_kernel kernel;
   struct device_comm *comm;
-  struct plan plan;                  /* a copy whose arrays follow in the same allocation */
-  uint32_t block_count, lane_count;  /* blocks, and the lanes of each block's largest batch added up */
+  struct plan plan;                 /* a copy whose arrays follow in the same allocation */
+  uint32_t block_count, lane_count; /* blocks, and the lanes of each block's largest batch added up */
 };
 
 struct emu_kernel_run {
   struct emu_launch *launch;
-  uint64_t turn;                     /* among the rank's launches */
+  uint64_t turn; /* among the rank's launches */
   bool started, over;
   int error;
   uint32_t blocks_live;
   struct emu_block *blocks;
   void (*ended)(void *argument, int error);
   void *ended_argument;
-  struct emu_kernel_run *next;       /* of the runs that have started */
+  struct emu_kernel_run *next; /* of the runs that have started */
 };
 
 /* conn.c */
-struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index, uint32_t conn_index, bool sends);
+struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
+                               uint32_t conn_index, bool sends);
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                            uint32_t conn_index, uint8_t proto);
 void emu_conn_close_all(struct device_comm *comm);
@@ -104,33 +107,36 @@ bool emu_report_complete(void *argument); /* no report is being collected; argum
 void emu_report_reproduce(char *out, size_t out_bytes);
 
 /* block.c */
-extern struct device_comm *emu_comms;         /* every open rank */
-extern struct emu_kernel_run *emu_runs;       /* every started launch */
+extern struct device_comm *emu_comms;   /* every open rank */
+extern struct emu_kernel_run *emu_runs; /* every started launch */
 struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan);
-/* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends. Locked. */
+/* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
+ * Locked. */
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
 /* Ends the kernels of one rank where they stand. Locked. */
 void emu_comm_abort_rank(struct device_comm *comm);
 
-/* pool.c: a thread for every block that must run beside others (threads mode). False when none could be started. */
+/* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
+ * started. */
 bool emu_pool_run(void (*function)(void *argument), void *argument);
 
 /* options.c */
 struct emu_meter {
-  uint64_t trace_hash, steps_done;   /* of the world since it started */
-  bool tracing;                      /* a trace file is open */
+  uint64_t trace_hash, steps_done; /* of the world since it started */
+  bool tracing;                    /* a trace file is open */
 };
 extern struct emu_meter emu_meter;
-void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel, uint32_t lane,
-                     uint32_t chunk, uint64_t value);
+void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
+                     uint32_t lane, uint32_t chunk, uint64_t value);
 
 /* Every move enters the hash, whether a trace is written or not. guarded mode only. */
-static inline void emu_trace(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel, uint32_t lane,
-                             uint32_t chunk, uint64_t value) {
+static inline void emu_trace(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
+                             uint32_t lane, uint32_t chunk, uint64_t value) {
   const uint64_t where = (uint64_t)kind << 56 | (uint64_t)action << 48 | (uint64_t)(channel & 0xff) << 40 |
                          (uint64_t)(lane & 0xff) << 32 | comm->config.rank;
-  const uint64_t mixed = (emu_meter.trace_hash ^ where ^ (value + comm->config.comm_id) * UINT64_C(0x9e3779b97f4a7c15)) *
-                         UINT64_C(0x9fb21c651e98df25);
+  const uint64_t mixed =
+      (emu_meter.trace_hash ^ where ^ (value + comm->config.comm_id) * UINT64_C(0x9e3779b97f4a7c15)) *
+      UINT64_C(0x9fb21c651e98df25);
   emu_meter.trace_hash = mixed ^ (mixed >> 29);
   if (emu_meter.tracing) emu_trace_write(kind, action, comm, channel, lane, chunk, value);
 }

@@ -8,12 +8,12 @@ struct emu_capture {
   struct emu_capture *next;
   uint64_t id;
   int mode;
-  pthread_t thread;             /* that began it */
+  pthread_t thread; /* that began it */
   bool spoiled;
   struct emu_stream *origin;
-  struct emu_stream *streams;   /* those that take part, origin included; linked by next_in_capture */
+  struct emu_stream *streams; /* those that take part, origin included; linked by next_in_capture */
   struct emu_graph *graph;
-  struct node_list left;        /* frontiers of streams that were destroyed meanwhile */
+  struct node_list left; /* frontiers of streams that were destroyed meanwhile */
 };
 
 static struct emu_capture *captures;

@@ -1,10 +1,11 @@
-/* check.c: what must hold around every guarded move, in constant time. Beside each connection stand the checks' own counters,
- * moved by what lanes do and not by what they store, in steps since the connection was made:
+/* check.c: what must hold around every guarded move, in constant time. Beside each connection stand the
+ * checks' own counters, moved by what lanes do and not by what they store, in steps since the connection was
+ * made:
  *
  *   freed <= read <= reading <= announced <= written <= writing <= freed + slots
  *
- * Each action moves one of them and proves one of the inequalities; the counters that the ends share must then say the same. A
- * broken rule is a fault of the protocol or a stray store, never of the user's calls. */
+ * Each action moves one of them and proves one of the inequalities; the counters that the ends share must
+ * then say the same. A broken rule is a fault of the protocol or a stray store, never of the user's calls. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -13,7 +14,8 @@
 static char check_text[256];
 
 static const char *check_failed(const struct emu_conn *conn, uint64_t step, const char *what) {
-  snprintf(check_text, sizeof check_text, "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 " step %" PRIu64 ": %s",
+  snprintf(check_text, sizeof check_text,
+           "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 " step %" PRIu64 ": %s",
            conn->sender_rank, conn->receiver_rank, conn->channel_index, step, what);
   return check_text;
 }
@@ -23,7 +25,8 @@ static inline uint64_t raise_to(uint64_t *counter, uint64_t value) {
   return *counter;
 }
 
-/* The steps that rounding skips at an operation's start were neither written nor read: they are free at once. */
+/* The steps that rounding skips at an operation's start were neither written nor read: they are free at once.
+ */
 void emu_check_open(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
@@ -38,19 +41,23 @@ void emu_check_open(struct emu_lane *emu) {
 
 static const char *begin_send(struct emu_conn *conn, uint64_t step, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
-  if (step != shadow->writing) return check_failed(conn, step, "the sender skips a step, or writes one twice");
+  if (step != shadow->writing)
+    return check_failed(conn, step, "the sender skips a step, or writes one twice");
   if (step % conn->slots + steps > conn->slots)
     return check_failed(conn, step, "a slice runs over the end of the slots");
   shadow->writing = step + steps;
-  if (shadow->writing > shadow->freed + conn->slots) return check_failed(conn, step, "the sender writes a slot that is not free");
+  if (shadow->writing > shadow->freed + conn->slots)
+    return check_failed(conn, step, "the sender writes a slot that is not free");
   return NULL;
 }
 
 static const char *begin_recv(struct emu_conn *conn, uint64_t step, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
-  if (step != shadow->reading) return check_failed(conn, step, "the receiver skips a step, or reads one twice");
+  if (step != shadow->reading)
+    return check_failed(conn, step, "the receiver skips a step, or reads one twice");
   shadow->reading = step + steps;
-  if (shadow->reading > shadow->announced) return check_failed(conn, step, "the receiver reads a slot that was not announced");
+  if (shadow->reading > shadow->announced)
+    return check_failed(conn, step, "the receiver reads a slot that was not announced");
   return NULL;
 }
 
@@ -59,9 +66,11 @@ static const char *check_begin(struct emu_lane *emu) {
   const uint32_t steps = lane->work->slice_steps;
   const char *text = NULL;
   for (uint32_t i = 0; i < lane->work->send_count && text == NULL; i++)
-    if (((lane->step.send_links >> i) & 1) != 0) text = begin_send(emu->send_conn[i], lane->send[i].step, steps);
+    if (((lane->step.send_links >> i) & 1) != 0)
+      text = begin_send(emu->send_conn[i], lane->send[i].step, steps);
   for (uint32_t i = 0; i < lane->work->recv_count && text == NULL; i++)
-    if (((lane->step.recv_links >> i) & 1) != 0) text = begin_recv(emu->recv_conn[i], lane->recv[i].step, steps);
+    if (((lane->step.recv_links >> i) & 1) != 0)
+      text = begin_recv(emu->recv_conn[i], lane->recv[i].step, steps);
   return text;
 }
 
@@ -98,7 +107,8 @@ static const char *check_post(struct emu_lane *emu) {
   return NULL;
 }
 
-/* Lines carry their own announcement; what is left to prove is that a step opens only on free slots, and frees each once. */
+/* Lines carry their own announcement; what is left to prove is that a step opens only on free slots, and
+ * frees each once. */
 static const char *check_lines_open(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   if (lane->step_open) return NULL;
@@ -116,7 +126,8 @@ static const char *check_lines_post(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     struct emu_shadow *shadow = &emu->recv_conn[i]->shadow;
-    if (((lane->step.recv_links >> i) & 1) != 0) shadow->freed = shadow->read = shadow->reading = shadow->reading + 1;
+    if (((lane->step.recv_links >> i) & 1) != 0)
+      shadow->freed = shadow->read = shadow->reading = shadow->reading + 1;
   }
   return NULL;
 }
@@ -137,10 +148,12 @@ const char *emu_check_after(struct emu_lane *emu, uint32_t action) {
   if (action != LANE_POST) return NULL;
   for (uint32_t i = 0; i < lane->work->recv_count; i++)
     if (emu->recv_conn[i]->fifo->head != emu->recv_conn[i]->shadow.freed)
-      return check_failed(emu->recv_conn[i], emu->recv_conn[i]->fifo->head, "head is not the number of steps that were freed");
+      return check_failed(emu->recv_conn[i], emu->recv_conn[i]->fifo->head,
+                          "head is not the number of steps that were freed");
   for (uint32_t i = 0; i < lane->work->send_count && lane->work->proto == PROTO_SIMPLE; i++)
     if (lane->send[i].posted != emu->send_conn[i]->shadow.announced ||
         (lane->posted > 0 && emu->send_conn[i]->fifo->tail > emu->send_conn[i]->shadow.announced))
-      return check_failed(emu->send_conn[i], emu->send_conn[i]->fifo->tail, "tail is not the number of steps that were announced");
+      return check_failed(emu->send_conn[i], emu->send_conn[i]->fifo->tail,
+                          "tail is not the number of steps that were announced");
   return NULL;
 }

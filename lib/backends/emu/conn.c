@@ -1,11 +1,12 @@
-/* conn.c: the table of a rank's connections, and how they are made and freed. A connection is found by peer, channel, index and
- * direction; buffers are mapped protocol by protocol when first asked for and counted to the receiver, who owns them. */
+/* conn.c: the table of a rank's connections, and how they are made and freed. A connection is found by peer,
+ * channel, index and direction; buffers are mapped protocol by protocol when first asked for and counted to
+ * the receiver, who owns them. */
 #include "backends/emu/block.h"
 #include "base/log.h"
 #include "base/os.h"
 
 struct emu_conn_entry {
-  uint64_t key;                      /* 0 = free */
+  uint64_t key; /* 0 = free */
   struct emu_conn *conn;
 };
 
@@ -20,8 +21,8 @@ static struct emu_conn_entry *conn_entry(const struct device_comm *comm, uint64_
   return &comm->conns[i];
 }
 
-struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index, uint32_t conn_index,
-                               bool sends) {
+struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
+                               uint32_t conn_index, bool sends) {
   if (comm->conn_capacity == 0) return NULL;
   return conn_entry(comm, conn_key(peer, channel_index, conn_index, sends))->conn;
 }
@@ -52,8 +53,8 @@ static void conn_insert(struct device_comm *comm, uint64_t key, struct emu_conn 
 
 #define PAGE_BYTES 4096u
 
-/* Buffers of different connections begin at different places in a page: else their first slots, which are the busiest, would
- * all compete for the same sets of the cache. */
+/* Buffers of different connections begin at different places in a page: else their first slots, which are the
+ * busiest, would all compete for the same sets of the cache. */
 static size_t conn_buffer_shift(const struct emu_conn *conn, uint8_t proto) {
   const uint32_t color = conn->receiver_rank * 7 + conn->sender_rank + conn->channel_index * 5 + proto * 3u;
   return color * FIFO_LINE_BYTES % PAGE_BYTES;
@@ -86,9 +87,11 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
     os_free(conn);
     return NULL;
   }
-  conn->fifo = (struct fifo *)(((uintptr_t)conn->fifo_memory + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES * FIFO_LINE_BYTES);
+  conn->fifo = (struct fifo *)(((uintptr_t)conn->fifo_memory + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES *
+                               FIFO_LINE_BYTES);
   conn->slots = sender->config.limits.slots;
-  for (int proto = 0; proto < PROTO_COUNT; proto++) conn->step_bytes[proto] = sender->config.limits.step_bytes[proto];
+  for (int proto = 0; proto < PROTO_COUNT; proto++)
+    conn->step_bytes[proto] = sender->config.limits.step_bytes[proto];
   conn->sender_rank = sender->config.rank;
   conn->receiver_rank = receiver->config.rank;
   conn->channel_index = channel_index;
@@ -98,8 +101,11 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
 }
 
 static ncclResult_t conn_out_of_memory(const struct device_comm *receiver, size_t bytes) {
-  return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection of %zu bytes; lower NCCL_BUFFSIZE or the number "
-                  "of channels", receiver->config.rank, receiver->name, bytes);
+  return log_fail(
+      ncclSystemError,
+      "rank %u of comm %s: no memory for a connection of %zu bytes; lower NCCL_BUFFSIZE or the number "
+      "of channels",
+      receiver->config.rank, receiver->name, bytes);
 }
 
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,

@@ -1,4 +1,5 @@
-/* device_ops.c: the emulator behind the host seam (backend.h). Thin: takes the lock, translates CUDA's numbers into results. */
+/* device_ops.c: the emulator behind the host seam (backend.h). Thin: takes the lock, translates CUDA's
+ * numbers into results. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,8 +10,13 @@
 
 static ncclResult_t cuda_result(int error, const char *what) {
   if (error == 0) return ncclSuccess;
-  return log_fail(error == 1 ? ncclInvalidArgument : ncclUnhandledCudaError, "emulated device: %s failed with CUDA error %d%s", what,
-                  error, error == 2 ? " (out of memory)" : error == 400 ? " (invalid stream handle)" : "");
+  return log_fail(error == 1   ? ncclInvalidArgument
+                  : error == 2 ? ncclSystemError
+                               : ncclUnhandledCudaError,
+                  "emulated device: %s failed with CUDA error %d%s", what, error,
+                  error == 2     ? " (out of memory)"
+                  : error == 400 ? " (invalid stream handle)"
+                                 : "");
 }
 
 static ncclResult_t emu_device_count(uint32_t *count) {
@@ -29,7 +35,8 @@ static ncclResult_t emu_ops_device_select(uint32_t device_index) {
 
 static ncclResult_t emu_device_info(uint32_t device_index, struct device_info *info) {
   if (device_index >= emu_options()->device_count)
-    return log_fail(ncclInvalidArgument, "emulated device %" PRIu32 " does not exist; TUTTI_EMU=devices=%" PRIu32 " would add it",
+    return log_fail(ncclInvalidArgument,
+                    "emulated device %" PRIu32 " does not exist; TUTTI_EMU=devices=%" PRIu32 " would add it",
                     device_index, device_index + 1);
   memset(info, 0, sizeof *info);
   snprintf(info->name, sizeof info->name, "tutti emulated GPU");
@@ -78,7 +85,9 @@ static ncclResult_t emu_ops_memory_alloc(uint32_t device_index, size_t bytes, vo
   return cuda_result(emu_memory_alloc(device_index, bytes, pointer), "allocating device memory");
 }
 
-static ncclResult_t emu_ops_memory_free(void *pointer) { return cuda_result(emu_memory_free(pointer), "freeing device memory"); }
+static ncclResult_t emu_ops_memory_free(void *pointer) {
+  return cuda_result(emu_memory_free(pointer), "freeing device memory");
+}
 
 static ncclResult_t emu_memory_query(const void *pointer, struct pointer_info *info) {
   struct emu_allocation allocation;
@@ -106,10 +115,18 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   fresh->config.name = fresh->name;
   fresh->memory_bytes = sizeof *fresh;
   emu_lock();
-  fresh->next = emu_comms;
-  emu_comms = fresh;
   emu_owner_set(&fresh->owner);
+  const bool owned = fresh->owner != NULL;
+  if (owned) {
+    fresh->next = emu_comms;
+    emu_comms = fresh;
+  }
   emu_unlock();
+  if (!owned) {
+    os_free(fresh);
+    return log_fail(ncclSystemError, "rank %" PRIu32 ": no memory to note the thread that drives it",
+                    config->rank);
+  }
   *comm = fresh;
   return ncclSuccess;
 }
@@ -124,7 +141,8 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_lock();
   emu_wait(comm_is_idle, comm, 0);
   if (comm->kernel_count > 0)
-    log_warn("comm %s: rank %" PRIu32 " is destroyed while %" PRIu32 " kernels of it are held by graphs; destroy those graphs first",
+    log_warn("comm %s: rank %" PRIu32 " is destroyed while %" PRIu32
+             " kernels of it are held by graphs; destroy those graphs first",
              comm->name, comm->config.rank, comm->kernel_count);
   struct device_comm **place = &emu_comms;
   while (*place != comm) place = &(*place)->next;
@@ -134,7 +152,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_changed();
   comm->closed = true;
   __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED); /* a graph that is launched later runs empty */
-  if (comm->kernel_count == 0) os_free(comm); /* else the last kernel frees it */
+  if (comm->kernel_count == 0) os_free(comm);               /* else the last kernel frees it */
   emu_unlock();
 }
 
@@ -151,8 +169,8 @@ static void emu_comm_disown(struct device_comm *comm) {
   emu_unlock();
 }
 
-static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
-                                     uint32_t conn_index, uint8_t proto) {
+static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_comm *receiver,
+                                     uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
   emu_lock();
   const ncclResult_t result = emu_conn_open(sender, receiver, channel_index, conn_index, proto);
   emu_unlock();
@@ -188,7 +206,8 @@ static bool emu_comm_idle(struct device_comm *comm) {
 
 /* ---- launching ---- */
 
-static int launch_on(struct device_comm *comm, const struct plan *plan, const device_stream *streams, uint32_t stream_count) {
+static int launch_on(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
+                     uint32_t stream_count) {
   struct emu_stream *first = emu_stream_find(streams[0]);
   struct emu_stream *others[LAUNCH_STREAMS_MAX];
   if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return 400;
@@ -202,8 +221,8 @@ static int launch_on(struct device_comm *comm, const struct plan *plan, const de
 }
 
 /* Default-stream names mean the rank's device, whatever device the calling thread has selected. */
-static ncclResult_t emu_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
-                               uint32_t stream_count) {
+static ncclResult_t emu_launch(struct device_comm *comm, const struct plan *plan,
+                               const device_stream *streams, uint32_t stream_count) {
   const uint32_t selected = emu_device_current();
   emu_device_select(comm->config.device_index);
   emu_lock();
@@ -250,33 +269,33 @@ static void emu_ops_unlock(void) {
 
 const struct device_ops *emu_device_ops(void) {
   static const struct device_ops ops = {
-    .size = sizeof(struct device_ops),
-    .name = "emu",
-    .device_count = emu_device_count,
-    .device_current = emu_ops_device_current,
-    .device_select = emu_ops_device_select,
-    .device_info = emu_device_info,
-    .device_reach = emu_device_reach,
-    .device_limits = emu_device_limits,
-    .memory_alloc = emu_ops_memory_alloc,
-    .memory_free = emu_ops_memory_free,
-    .memory_query = emu_memory_query,
-    .memory_read = emu_memory_read,
-    .comm_open = emu_comm_open,
-    .comm_close = emu_comm_close,
-    .comm_own = emu_comm_own,
-    .comm_disown = emu_comm_disown,
-    .comm_connect = emu_comm_connect,
-    .comm_memory = emu_comm_memory,
-    .comm_abort = emu_comm_abort,
-    .comm_error = emu_comm_error,
-    .comm_idle = emu_comm_idle,
-    .launch = emu_launch,
-    .stream_capture = emu_stream_capture,
-    .wait_until = emu_wait_until,
-    .progress = emu_progress,
-    .lock = emu_lock,
-    .unlock = emu_ops_unlock,
+      .size = sizeof(struct device_ops),
+      .name = "emu",
+      .device_count = emu_device_count,
+      .device_current = emu_ops_device_current,
+      .device_select = emu_ops_device_select,
+      .device_info = emu_device_info,
+      .device_reach = emu_device_reach,
+      .device_limits = emu_device_limits,
+      .memory_alloc = emu_ops_memory_alloc,
+      .memory_free = emu_ops_memory_free,
+      .memory_query = emu_memory_query,
+      .memory_read = emu_memory_read,
+      .comm_open = emu_comm_open,
+      .comm_close = emu_comm_close,
+      .comm_own = emu_comm_own,
+      .comm_disown = emu_comm_disown,
+      .comm_connect = emu_comm_connect,
+      .comm_memory = emu_comm_memory,
+      .comm_abort = emu_comm_abort,
+      .comm_error = emu_comm_error,
+      .comm_idle = emu_comm_idle,
+      .launch = emu_launch,
+      .stream_capture = emu_stream_capture,
+      .wait_until = emu_wait_until,
+      .progress = emu_progress,
+      .lock = emu_lock,
+      .unlock = emu_ops_unlock,
   };
   return &ops;
 }

@@ -42,7 +42,9 @@ bool node_list_copy(struct node_list *list, const struct node_list *other) {
 
 /* ---- graphs ---- */
 
-struct emu_graph *emu_graph_new(void) { return (struct emu_graph *)os_alloc(sizeof(struct emu_graph)); }
+struct emu_graph *emu_graph_new(void) {
+  return (struct emu_graph *)os_alloc(sizeof(struct emu_graph));
+}
 
 static void node_free(struct graph_node *node) {
   emu_work_drop(&node->work);

@@ -9,16 +9,16 @@ struct node_run {
   struct emu_graph_run *owner;
   struct emu_turn turn;
   uint32_t node_index;
-  uint32_t waiting_for;         /* dependencies that have not ended */
+  uint32_t waiting_for; /* dependencies that have not ended */
   bool started;
-  struct node_run *next;        /* in the workers' queue */
+  struct node_run *next; /* in the workers' queue */
 };
 
 struct emu_graph_run {
   struct emu_graph_exec *exec;
   struct emu_stream *stream;
-  uint32_t remaining;           /* nodes that have not ended */
-  int error;                    /* the first */
+  uint32_t remaining; /* nodes that have not ended */
+  int error;          /* the first */
   struct node_run *nodes;
 };
 
@@ -105,7 +105,7 @@ void emu_graph_run_start(struct emu_graph_run *run) {
 
 struct worker {
   os_thread thread;
-  bool outside;                 /* in code that does not look at the stop flag */
+  bool outside; /* in code that does not look at the stop flag */
   struct worker *next;
 };
 
@@ -117,7 +117,10 @@ static struct {
 } pool;
 
 /* Carries the node out, then those that become ready, one here and the others elsewhere. */
-struct chain { struct node_run *next; bool *outside; };
+struct chain {
+  struct node_run *next;
+  bool *outside;
+};
 
 static void worker_start(void);
 

@@ -19,9 +19,9 @@ struct record {
 
 static struct {
   os_mutex lock;
-  struct record *records;       /* sorted by base, never overlapping */
+  struct record *records; /* sorted by base, never overlapping */
   size_t count, capacity;
-  uint64_t *used;               /* bytes, by device index */
+  uint64_t *used; /* bytes, by device index */
   uint32_t used_count;
 } memory = {.lock = OS_MUTEX_INITIALIZER};
 

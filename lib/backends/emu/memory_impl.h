@@ -20,7 +20,7 @@ int emu_memory_check(const void *pointer, enum emu_memory_origin origin); /* as 
 /* Device a program's allocation lives on, as emu_memory_find says. */
 int emu_memory_register(void *pointer, size_t bytes, uint32_t device_index, unsigned flags);
 int emu_memory_flags(const void *pointer, unsigned *flags); /* of host memory */
-uint64_t emu_memory_used(uint32_t device_index);           /* bytes of device and managed memory */
+uint64_t emu_memory_used(uint32_t device_index);            /* bytes of device and managed memory */
 /* 1 and a warning when [pointer, pointer + bytes) begins in a known allocation and ends beyond it. `what`
  * names the access. */
 int emu_memory_bounds(const void *pointer, size_t bytes, const char *what);

@@ -16,34 +16,44 @@
 #define EMU_SPAN_LINES PRIM_FRAGMENT_LINES
 
 static struct emu_options options;
-static int options_loaded;   /* atomic */
+static int options_loaded; /* atomic */
 static os_mutex options_lock = OS_MUTEX_INITIALIZER;
 
 static struct trace_writer *trace_file;
 struct emu_meter emu_meter;
 
 enum option_id {
-  OPTION_MODE, OPTION_RULE, OPTION_DEVICES, OPTION_SLOTS, OPTION_CHUNK, OPTION_CHANNELS, OPTION_FLAG_BITS, OPTION_DEPTH,
-  OPTION_LAG, OPTION_SPAN, OPTION_DIRECT, OPTION_COUNT
+  OPTION_MODE,
+  OPTION_RULE,
+  OPTION_DEVICES,
+  OPTION_SLOTS,
+  OPTION_CHUNK,
+  OPTION_CHANNELS,
+  OPTION_FLAG_BITS,
+  OPTION_DEPTH,
+  OPTION_LAG,
+  OPTION_SPAN,
+  OPTION_DIRECT,
+  OPTION_COUNT
 };
 
 /* The keys of TUTTI_EMU with their bounds; words stand for numbers where a key has names. */
 static const struct option_row {
   const char *name;
   uint32_t lowest, highest;
-  const char *words[4];      /* words[i] means value i */
+  const char *words[4]; /* words[i] means value i */
 } option_rows[OPTION_COUNT] = {
-  {"mode", 0, 1, {"guarded", "threads", NULL, NULL}},
-  {"rule", 0, 2, {"random", "priority", "round_robin", NULL}},
-  {"devices", 1, EMU_DEVICES_MAX, {NULL, NULL, NULL, NULL}},
-  {"slots", 1, FIFO_SLOTS_MAX, {NULL, NULL, NULL, NULL}},
-  {"chunk", 1, 1u << 30, {NULL, NULL, NULL, NULL}},
-  {"channels", 1, PLAN_CHANNELS_MAX, {NULL, NULL, NULL, NULL}},
-  {"flag_bits", 5, 32, {NULL, NULL, NULL, NULL}},
-  {"depth", 1, LANE_DEPTH_MAX, {NULL, NULL, NULL, NULL}},
-  {"lag", 0, 100, {NULL, NULL, NULL, NULL}},
-  {"span", 1, EMU_SPAN_LINES, {NULL, NULL, NULL, NULL}},
-  {"direct", 0, 1, {NULL, NULL, NULL, NULL}},
+    {"mode", 0, 1, {"guarded", "threads", NULL, NULL}},
+    {"rule", 0, 2, {"random", "priority", "round_robin", NULL}},
+    {"devices", 1, EMU_DEVICES_MAX, {NULL, NULL, NULL, NULL}},
+    {"slots", 1, FIFO_SLOTS_MAX, {NULL, NULL, NULL, NULL}},
+    {"chunk", 1, 1u << 30, {NULL, NULL, NULL, NULL}},
+    {"channels", 1, PLAN_CHANNELS_MAX, {NULL, NULL, NULL, NULL}},
+    {"flag_bits", 5, 32, {NULL, NULL, NULL, NULL}},
+    {"depth", 1, LANE_DEPTH_MAX, {NULL, NULL, NULL, NULL}},
+    {"lag", 0, 100, {NULL, NULL, NULL, NULL}},
+    {"span", 1, EMU_SPAN_LINES, {NULL, NULL, NULL, NULL}},
+    {"direct", 0, 1, {NULL, NULL, NULL, NULL}},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -71,10 +81,12 @@ static bool option_value(const struct option_row *row, const char *text, uint32_
   }
   char *end;
   const unsigned long long number = strtoull(text, &end, 10);
-  const unsigned long long scale = *end == 'K' || *end == 'k' ? 1024 : *end == 'M' || *end == 'm' ? 1048576 : 1;
+  const unsigned long long scale = *end == 'K' || *end == 'k'   ? 1024
+                                   : *end == 'M' || *end == 'm' ? 1048576
+                                                                : 1;
   if (scale > 1) end += 1;
-  if (row->words[0] != NULL || end == text || *end != '\0' || number > UINT32_MAX || number * scale > row->highest ||
-      number * scale < row->lowest)
+  if (row->words[0] != NULL || end == text || *end != '\0' || number > UINT32_MAX ||
+      number * scale > row->highest || number * scale < row->lowest)
     return false;
   *value = (uint32_t)(number * scale);
   return true;
@@ -87,17 +99,22 @@ static void option_parse(struct emu_options *o, char *item) {
   for (uint32_t id = 0; id < OPTION_COUNT; id++) {
     uint32_t value;
     if (strcmp(item, option_rows[id].name) != 0) continue;
-    if (equals != NULL && option_value(&option_rows[id], equals + 1, &value)) option_store(o, (enum option_id)id, value);
+    if (equals != NULL && option_value(&option_rows[id], equals + 1, &value))
+      option_store(o, (enum option_id)id, value);
     else if (option_rows[id].words[0] != NULL)
-      log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s, %s%s%s", item, equals ? equals + 1 : "", option_rows[id].words[0],
-               option_rows[id].words[1], option_rows[id].words[2] ? ", " : "", option_rows[id].words[2] ? option_rows[id].words[2] : "");
+      log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s, %s%s%s", item, equals ? equals + 1 : "",
+               option_rows[id].words[0], option_rows[id].words[1], option_rows[id].words[2] ? ", " : "",
+               option_rows[id].words[2] ? option_rows[id].words[2] : "");
     else
       log_warn("TUTTI_EMU: %s=%s is ignored; it takes a number from %u to %u", item, equals ? equals + 1 : "",
                option_rows[id].lowest, option_rows[id].highest);
     return;
   }
-  log_warn("TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, slots, chunk, channels, flag_bits, depth, lag, "
-           "span, direct", item);
+  log_warn(
+      "TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, slots, chunk, channels, "
+      "flag_bits, depth, lag, "
+      "span, direct",
+      item);
 }
 
 static uint64_t seed_of_environment(void) {
@@ -110,10 +127,12 @@ static uint64_t seed_of_environment(void) {
 }
 
 static struct emu_options options_of_environment(void) {
-  struct emu_options o = {EMU_GUARDED, EMU_RULE_RANDOM, 1, EMU_DEVICES_DEFAULT, 0, 0, 0, 0, 1, 0, EMU_SPAN_LINES, true};
+  struct emu_options o = {EMU_GUARDED, EMU_RULE_RANDOM, 1,   EMU_DEVICES_DEFAULT, 0, 0, 0, 0, 1,
+                          0,           EMU_SPAN_LINES,  true};
   o.seed = seed_of_environment();
   char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
-  for (char *item = list == NULL ? NULL : strtok_r(list, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest))
+  for (char *item = list == NULL ? NULL : strtok_r(list, ",", &rest); item != NULL;
+       item = strtok_r(NULL, ",", &rest))
     option_parse(&o, item);
   os_free(list);
   return o;
@@ -152,7 +171,8 @@ static void options_load(void) {
     const struct emu_options fresh = options_of_environment();
     options_apply(&fresh);
     __atomic_store_n(&options_loaded, 1, __ATOMIC_RELEASE);
-    if (param_text(PARAM_TUTTI_TRACE)[0] != '\0' && options.mode == EMU_GUARDED) trace_open(param_text(PARAM_TUTTI_TRACE));
+    if (param_text(PARAM_TUTTI_TRACE)[0] != '\0' && options.mode == EMU_GUARDED)
+      trace_open(param_text(PARAM_TUTTI_TRACE));
   }
   os_mutex_unlock(&options_lock);
 }
@@ -164,23 +184,31 @@ const struct emu_options *emu_options(void) {
 
 /* ---- what the library exports ---- */
 
-struct config_check { uint32_t value; enum option_id id; const char *name; };
+struct config_check {
+  uint32_t value;
+  enum option_id id;
+  const char *name;
+};
 
 static ncclResult_t config_check(const tutti_emu_config_t *config) {
   const struct config_check rows[] = {
-    {config->device_count, OPTION_DEVICES, "device_count"}, {config->slots, OPTION_SLOTS, "slots"},
-    {config->chunk_bytes, OPTION_CHUNK, "chunk_bytes"},     {config->channel_count, OPTION_CHANNELS, "channel_count"},
-    {config->flag_bits, OPTION_FLAG_BITS, "flag_bits"},     {config->depth, OPTION_DEPTH, "depth"},
-    {config->lag_percent, OPTION_LAG, "lag_percent"},
+      {config->device_count, OPTION_DEVICES, "device_count"},
+      {config->slots, OPTION_SLOTS, "slots"},
+      {config->chunk_bytes, OPTION_CHUNK, "chunk_bytes"},
+      {config->channel_count, OPTION_CHANNELS, "channel_count"},
+      {config->flag_bits, OPTION_FLAG_BITS, "flag_bits"},
+      {config->depth, OPTION_DEPTH, "depth"},
+      {config->lag_percent, OPTION_LAG, "lag_percent"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     const struct option_row *row = &option_rows[rows[i].id];
     if (rows[i].value != 0 && (rows[i].value < row->lowest || rows[i].value > row->highest))
-      return log_fail(ncclInvalidArgument, "tutti_emu_configure: %s is %u; it takes %u to %u", rows[i].name, rows[i].value,
-                      row->lowest, row->highest);
+      return log_fail(ncclInvalidArgument, "tutti_emu_configure: %s is %u; it takes %u to %u", rows[i].name,
+                      rows[i].value, row->lowest, row->highest);
   }
   if (config->threads != 0 && config->threads != 1)
-    return log_fail(ncclInvalidArgument, "tutti_emu_configure: threads is %d; it takes 0 (guarded) or 1", config->threads);
+    return log_fail(ncclInvalidArgument, "tutti_emu_configure: threads is %d; it takes 0 (guarded) or 1",
+                    config->threads);
   return ncclSuccess;
 }
 
@@ -209,8 +237,10 @@ static bool world_vacated(void *argument) {
 
 static ncclResult_t configure_locked(const struct emu_options *fresh, const char *trace_path) {
   const bool threads = emu_options()->mode == EMU_THREADS;
-  if (!world_vacated(NULL) && !(threads && emu_comms == NULL && emu_wait(world_vacated, NULL, VACATE_MS) == ncclSuccess))
-    return log_fail(ncclInvalidUsage, "tutti_emu_configure: communicators or streams are in use; destroy them first");
+  if (!world_vacated(NULL) &&
+      !(threads && emu_comms == NULL && emu_wait(world_vacated, NULL, VACATE_MS) == ncclSuccess))
+    return log_fail(ncclInvalidUsage,
+                    "tutti_emu_configure: communicators or streams are in use; destroy them first");
   const ncclResult_t closed = trace_close();
   options_apply(fresh);
   TRY(closed);
@@ -219,7 +249,9 @@ static ncclResult_t configure_locked(const struct emu_options *fresh, const char
 
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
   if (config == NULL || config->size != sizeof *config)
-    return log_fail(ncclInvalidArgument, "tutti_emu_configure: config is NULL or its size member is not sizeof(tutti_emu_config_t)");
+    return log_fail(
+        ncclInvalidArgument,
+        "tutti_emu_configure: config is NULL or its size member is not sizeof(tutti_emu_config_t)");
   TRY(config_check(config));
   const struct emu_options fresh = config_merge(config);
   emu_options(); /* what the environment says is read, and its trace opened, before it is replaced */
@@ -231,7 +263,8 @@ ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
 
 ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats) {
   if (stats == NULL || stats->size != sizeof *stats)
-    return log_fail(ncclInvalidArgument, "tutti_emu_stats: stats is NULL or its size member is not sizeof(tutti_emu_stats_t)");
+    return log_fail(ncclInvalidArgument,
+                    "tutti_emu_stats: stats is NULL or its size member is not sizeof(tutti_emu_stats_t)");
   emu_lock();
   stats->moves = emu_move_count();
   stats->steps = emu_meter.steps_done;
@@ -256,12 +289,20 @@ void emu_trace_actor(const struct emu_actor *actor, uint8_t operation) {
   static struct device_comm nobody;
   const uint64_t mixed = (emu_meter.trace_hash ^ actor->key ^ operation) * UINT64_C(0x9fb21c651e98df25);
   emu_meter.trace_hash = mixed ^ (mixed >> 29);
-  if (emu_meter.tracing) emu_trace_write(TRACE_STREAM, operation, &nobody, 0, 0, emu_key_device(actor->key), actor->key);
+  if (emu_meter.tracing)
+    emu_trace_write(TRACE_STREAM, operation, &nobody, 0, 0, emu_key_device(actor->key), actor->key);
 }
 
-void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel, uint32_t lane,
-                     uint32_t chunk, uint64_t value) {
-  const struct trace_record record = {emu_move_count(), kind,  action, (uint8_t)channel, (uint8_t)lane, comm->config.rank,
-                                      (uint32_t)comm->config.comm_id, chunk, value};
+void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
+                     uint32_t lane, uint32_t chunk, uint64_t value) {
+  const struct trace_record record = {emu_move_count(),
+                                      kind,
+                                      action,
+                                      (uint8_t)channel,
+                                      (uint8_t)lane,
+                                      comm->config.rank,
+                                      (uint32_t)comm->config.comm_id,
+                                      chunk,
+                                      value};
   trace_writer_put(trace_file, &record);
 }

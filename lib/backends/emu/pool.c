@@ -1,12 +1,12 @@
-/* pool.c: threads that run blocks in threads mode. A thread is reused when idle, started when there is none, so as many blocks run
- * at once as are asked for. The threads end when the library is unloaded. */
+/* pool.c: threads that run blocks in threads mode. A thread is reused when idle, started when there is none,
+ * so as many blocks run at once as are asked for. The threads end when the library is unloaded. */
 #include "backends/emu/block.h"
 #include "base/os.h"
 
 struct pool_thread {
   os_thread thread;
   os_cond wake;
-  void (*function)(void *argument);  /* NULL = idle */
+  void (*function)(void *argument); /* NULL = idle */
   void *argument;
   struct pool_thread *next, *next_idle;
 };
@@ -72,7 +72,8 @@ __attribute__((destructor)) static void pool_end(void) {
   os_mutex_lock(&pool.lock);
   pool.ending = true;
   struct pool_thread *threads = pool.threads;
-  for (struct pool_thread *thread = threads; thread != NULL; thread = thread->next) os_cond_broadcast(&thread->wake);
+  for (struct pool_thread *thread = threads; thread != NULL; thread = thread->next)
+    os_cond_broadcast(&thread->wake);
   os_mutex_unlock(&pool.lock);
   while (threads != NULL) {
     struct pool_thread *next = threads->next;

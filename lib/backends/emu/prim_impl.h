@@ -1,5 +1,6 @@
-/* prim_impl.h (emu): the device seam over C11 atomics and the CPU's kernels. One worker a lane. A move marked `late` by the
- * scheduler happens at its finish instead of at its begin; that is all the asynchrony a copy engine can show to others. */
+/* prim_impl.h (emu): the device seam over C11 atomics and the CPU's kernels. One worker a lane. A move marked
+ * `late` by the scheduler happens at its finish instead of at its begin; that is all the asynchrony a copy
+ * engine can show to others. */
 #ifndef TUTTI_BACKENDS_EMU_PRIM_IMPL_H
 #define TUTTI_BACKENDS_EMU_PRIM_IMPL_H
 
@@ -9,20 +10,31 @@
 #include "kernels/kernels.h"
 
 struct prim {
-  const int *abort_flag;   /* of the rank; set by any thread */
-  bool late;               /* the move being begun is carried out at its finish; set by the scheduler before each begin */
+  const int *abort_flag; /* of the rank; set by any thread */
+  bool late; /* the move being begun is carried out at its finish; set by the scheduler before each begin */
   uint32_t pauses;
 };
 
 #define PRIM_FRAGMENT_LINES 64
-struct prim_fragment { _Alignas(16) uint8_t data[PRIM_FRAGMENT_LINES * 120 + 120]; };
+struct prim_fragment {
+  _Alignas(16) uint8_t data[PRIM_FRAGMENT_LINES * 120 + 120];
+};
 
-PRIM_FN bool prim_leader(const struct prim *prim) { (void)prim; return true; }
+PRIM_FN bool prim_leader(const struct prim *prim) {
+  (void)prim;
+  return true;
+}
 PRIM_FN void prim_barrier(const struct prim *prim) { (void)prim; }
 
-PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) { return __atomic_load_n(address, __ATOMIC_ACQUIRE); }
-PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) { __atomic_store_n(address, value, __ATOMIC_RELEASE); }
-PRIM_FN bool prim_aborted(const struct prim *prim) { return __atomic_load_n(prim->abort_flag, __ATOMIC_RELAXED) != 0; }
+PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
+  return __atomic_load_n(address, __ATOMIC_ACQUIRE);
+}
+PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
+  __atomic_store_n(address, value, __ATOMIC_RELEASE);
+}
+PRIM_FN bool prim_aborted(const struct prim *prim) {
+  return __atomic_load_n(prim->abort_flag, __ATOMIC_RELAXED) != 0;
+}
 
 /* Spins a little, then gives the core away: there may be more lanes than cores. */
 PRIM_FN void prim_pause(struct prim *prim) {
@@ -56,7 +68,8 @@ PRIM_FN bool prim_line_ready(uint8_t kind, const uint8_t *line, uint32_t line_co
   return true;
 }
 
-PRIM_FN void prim_line_load(uint8_t kind, const uint8_t *line, uint32_t line_count, struct prim_fragment *fragment) {
+PRIM_FN void prim_line_load(uint8_t kind, const uint8_t *line, uint32_t line_count,
+                            struct prim_fragment *fragment) {
   for (uint32_t i = 0; i < line_count; i++) {
     if (kind == LINE_LL128) {
       memcpy(fragment->data + (size_t)i * 120, line + (size_t)i * 128, 120);
@@ -87,29 +100,32 @@ PRIM_FN void prim_line_store(uint8_t kind, uint8_t *line, uint32_t line_count, u
 
 PRIM_FN void prim_fragment_zero(struct prim_fragment *fragment) { memset(fragment->data, 0, 120); }
 
-/* Own input into registers, pre-multiplied where the operator asks for it; what a last line leaves free is zero. */
-PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user, size_t bytes,
-                                const struct work *work) {
+/* Own input into registers, pre-multiplied where the operator asks for it; what a last line leaves free is
+ * zero. */
+PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user,
+                                size_t bytes, const struct work *work) {
   (void)prim;
   memset(fragment->data + bytes, 0, 120);
   if (work->op == OP_PRE_MUL_SUM)
     kernel_pre_op(work->dtype, work->op, work->op_arg, fragment->data, user, bytes / work->element_bytes);
-  else
-    memcpy(fragment->data, user, bytes);
+  else memcpy(fragment->data, user, bytes);
 }
 
-PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment, size_t bytes) {
+PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment,
+                                 size_t bytes) {
   (void)prim;
   memcpy(user, fragment->data, bytes);
 }
 
-PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data, const struct prim_fragment *arrived,
-                                   size_t bytes, const struct work *work) {
+PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data,
+                                   const struct prim_fragment *arrived, size_t bytes,
+                                   const struct work *work) {
   (void)prim;
   kernel_reduce(work->dtype, work->op, data->data, data->data, arrived->data, bytes / work->element_bytes);
 }
 
-PRIM_FN void prim_fragment_post(struct prim *prim, struct prim_fragment *data, size_t bytes, const struct work *work) {
+PRIM_FN void prim_fragment_post(struct prim *prim, struct prim_fragment *data, size_t bytes,
+                                const struct work *work) {
   (void)prim;
   if (work->op == OP_SUM_POST_DIV)
     kernel_post_op(work->dtype, work->op, work->op_arg, data->data, data->data, bytes / work->element_bytes);

@@ -1,4 +1,5 @@
-/* report.c: sentences about lanes that wait, and the line that runs the program again. Reads lanes, changes nothing. */
+/* report.c: sentences about lanes that wait, and the line that runs the program again. Reads lanes, changes
+ * nothing. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,13 +15,13 @@ static struct {
   char text[16384];
   size_t used;
   uint32_t lane_count;
-  bool collecting;           /* threads mode: lanes add their sentences as their own threads stop them */
+  bool collecting; /* threads mode: lanes add their sentences as their own threads stop them */
 } report;
 
 const char *emu_func_name(uint8_t func) {
-  static const char *const names[FUNC_COUNT] = {"broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce",
-                                                "send and receive", "send", "receive", "all_to_all", "scatter", "gather",
-                                                "copy"};
+  static const char *const names[FUNC_COUNT] = {
+      "broadcast", "reduce",  "all_gather", "reduce_scatter", "all_reduce", "send and receive",
+      "send",      "receive", "all_to_all", "scatter",        "gather",     "copy"};
   return func < FUNC_COUNT ? names[func] : "unknown";
 }
 
@@ -37,22 +38,27 @@ static void report_add(const char *format, ...) {
 static void wait_text(char *out, size_t out_bytes, const struct lane_wait *wait) {
   switch (wait->kind) {
     case WAIT_DATA:
-      snprintf(out, out_bytes, "waits for data from rank %" PRIu32 ": tail %" PRIu64 ", needs %" PRIu64, wait->peer, wait->have,
-               wait->need);
+      snprintf(out, out_bytes, "waits for data from rank %" PRIu32 ": tail %" PRIu64 ", needs %" PRIu64,
+               wait->peer, wait->have, wait->need);
       break;
     case WAIT_SLOT:
-      snprintf(out, out_bytes, "waits for a free slot towards rank %" PRIu32 ": head and slots make %" PRIu64 ", needs %" PRIu64,
+      snprintf(out, out_bytes,
+               "waits for a free slot towards rank %" PRIu32 ": head and slots make %" PRIu64
+               ", needs %" PRIu64,
                wait->peer, wait->have, wait->need);
       break;
     case WAIT_LINES:
-      snprintf(out, out_bytes, "waits for lines from rank %" PRIu32 ": line %" PRIu64 " of %" PRIu64 " has not come", wait->peer,
-               wait->have, wait->need);
+      snprintf(out, out_bytes,
+               "waits for lines from rank %" PRIu32 ": line %" PRIu64 " of %" PRIu64 " has not come",
+               wait->peer, wait->have, wait->need);
       break;
     case WAIT_OFFER:
-      snprintf(out, out_bytes, "waits for rank %" PRIu32 " to enter the operation and offer its output", wait->peer);
+      snprintf(out, out_bytes, "waits for rank %" PRIu32 " to enter the operation and offer its output",
+               wait->peer);
       break;
     case WAIT_OFFER_CLEARED:
-      snprintf(out, out_bytes, "waits for rank %" PRIu32 " to take the output that it was offered before", wait->peer);
+      snprintf(out, out_bytes, "waits for rank %" PRIu32 " to take the output that it was offered before",
+               wait->peer);
       break;
     default: snprintf(out, out_bytes, "could move"); break;
   }
@@ -65,13 +71,14 @@ static const struct device_comm *comm_of_rank(uint64_t comm_id, uint32_t rank) {
 }
 
 /* Why a peer cannot help: it never launched as many kernels as the waiting rank has. */
-static void peer_text(char *out, size_t out_bytes, const struct device_comm *comm, uint64_t turn, uint32_t peer) {
+static void peer_text(char *out, size_t out_bytes, const struct device_comm *comm, uint64_t turn,
+                      uint32_t peer) {
   const struct device_comm *other = comm_of_rank(comm->config.comm_id, peer);
   out[0] = '\0';
-  if (other == NULL)
-    snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
+  if (other == NULL) snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
   else if (other->launches <= turn)
-    snprintf(out, out_bytes, "; rank %" PRIu32 " has launched %" PRIu64 " of %" PRIu64 " kernels", peer, other->launches, turn + 1);
+    snprintf(out, out_bytes, "; rank %" PRIu32 " has launched %" PRIu64 " of %" PRIu64 " kernels", peer,
+             other->launches, turn + 1);
 }
 
 void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
@@ -83,9 +90,9 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   peer_text(peer, sizeof peer, comm, run->turn, first.kind == WAIT_NOTHING ? comm->config.rank : first.peer);
   if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
-  snprintf(out, out_bytes, "rank %" PRIu32 " channel %u %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", comm->config.rank,
-           emu->lane.work->channel_index, emu_func_name(emu->lane.work->func), emu->lane.work->op_sequence,
-           emu->lane.steps_done, wait, peer, since);
+  snprintf(out, out_bytes, "rank %" PRIu32 " channel %u %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)",
+           comm->config.rank, emu->lane.work->channel_index, emu_func_name(emu->lane.work->func),
+           emu->lane.work->op_sequence, emu->lane.steps_done, wait, peer, since);
 }
 
 static void report_lane(struct emu_lane *emu) {
@@ -99,10 +106,20 @@ static void report_lane(struct emu_lane *emu) {
 static void add_options(char *out, size_t out_bytes) {
   const struct emu_options *o = emu_options();
   size_t used = (size_t)snprintf(out, out_bytes, "mode=%s", o->mode == EMU_GUARDED ? "guarded" : "threads");
-  const struct { const char *name; uint32_t value, usual; } rows[] = {
-    {"devices", o->device_count, 8}, {"slots", o->slots, 0},   {"chunk", o->chunk_bytes, 0}, {"channels", o->channel_count, 0},
-    {"flag_bits", o->flag_bits, 0},  {"depth", o->depth, 1},   {"lag", o->lag, 0},           {"span", o->span_lines, 64},
-    {"rule", o->rule, 0},            {"direct", o->direct, 1},
+  const struct {
+    const char *name;
+    uint32_t value, usual;
+  } rows[] = {
+      {"devices", o->device_count, 8},
+      {"slots", o->slots, 0},
+      {"chunk", o->chunk_bytes, 0},
+      {"channels", o->channel_count, 0},
+      {"flag_bits", o->flag_bits, 0},
+      {"depth", o->depth, 1},
+      {"lag", o->lag, 0},
+      {"span", o->span_lines, 64},
+      {"rule", o->rule, 0},
+      {"direct", o->direct, 1},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0] && used < out_bytes; i++)
     if (rows[i].value != rows[i].usual)
@@ -128,7 +145,8 @@ static void report_begin(const char *verdict) {
 
 static void report_end(void) {
   char again[1024];
-  if (report.lane_count > REPORT_LANES_MAX) report_add("\n  and %" PRIu32 " more", report.lane_count - REPORT_LANES_MAX);
+  if (report.lane_count > REPORT_LANES_MAX)
+    report_add("\n  and %" PRIu32 " more", report.lane_count - REPORT_LANES_MAX);
   emu_report_reproduce(again, sizeof again);
   log_urgent("%s\n  %s", report.text, again);
 }

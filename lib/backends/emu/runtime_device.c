@@ -56,54 +56,54 @@ cudaError_t tutti_cudart_GetDeviceFlags(unsigned *flags) {
 }
 
 /* What both the properties and the attributes tell: ROW(attribute, member, value). */
-#define DEVICE_FACTS(ROW)                                                                   \
-  ROW(cudaDevAttrMaxThreadsPerBlock, maxThreadsPerBlock, 1024)                              \
-  ROW(cudaDevAttrMaxBlockDimX, maxThreadsDim[0], 1024)                                      \
-  ROW(cudaDevAttrMaxBlockDimY, maxThreadsDim[1], 1024)                                      \
-  ROW(cudaDevAttrMaxBlockDimZ, maxThreadsDim[2], 64)                                        \
-  ROW(cudaDevAttrMaxGridDimX, maxGridSize[0], 0x7fffffff)                                   \
-  ROW(cudaDevAttrMaxGridDimY, maxGridSize[1], 65535)                                        \
-  ROW(cudaDevAttrMaxGridDimZ, maxGridSize[2], 65535)                                        \
-  ROW(cudaDevAttrMaxSharedMemoryPerBlock, sharedMemPerBlock, 49152)                         \
-  ROW(cudaDevAttrTotalConstantMemory, totalConstMem, 65536)                                 \
-  ROW(cudaDevAttrWarpSize, warpSize, 32)                                                    \
-  ROW(cudaDevAttrMaxPitch, memPitch, 0x7fffffff)                                            \
-  ROW(cudaDevAttrMaxRegistersPerBlock, regsPerBlock, 65536)                                 \
-  ROW(cudaDevAttrClockRate, clockRate, 1980000)                                             \
-  ROW(cudaDevAttrTextureAlignment, textureAlignment, 512)                                   \
-  ROW(cudaDevAttrGpuOverlap, deviceOverlap, 1)                                              \
-  ROW(cudaDevAttrMultiProcessorCount, multiProcessorCount, 132)                             \
-  ROW(cudaDevAttrKernelExecTimeout, kernelExecTimeoutEnabled, 0)                            \
-  ROW(cudaDevAttrIntegrated, integrated, 0)                                                 \
-  ROW(cudaDevAttrCanMapHostMemory, canMapHostMemory, 1)                                     \
-  ROW(cudaDevAttrComputeMode, computeMode, 0)                                               \
-  ROW(cudaDevAttrConcurrentKernels, concurrentKernels, 1)                                   \
-  ROW(cudaDevAttrEccEnabled, ECCEnabled, 1)                                                 \
-  ROW(cudaDevAttrTccDriver, tccDriver, 0)                                                   \
-  ROW(cudaDevAttrMemoryClockRate, memoryClockRate, 3201000)                                 \
-  ROW(cudaDevAttrGlobalMemoryBusWidth, memoryBusWidth, 6144)                                \
-  ROW(cudaDevAttrL2CacheSize, l2CacheSize, 60 << 20)                                        \
-  ROW(cudaDevAttrMaxThreadsPerMultiProcessor, maxThreadsPerMultiProcessor, 2048)            \
-  ROW(cudaDevAttrAsyncEngineCount, asyncEngineCount, 3)                                     \
-  ROW(cudaDevAttrUnifiedAddressing, unifiedAddressing, 1)                                   \
-  ROW(cudaDevAttrComputeCapabilityMajor, major, 9)                                          \
-  ROW(cudaDevAttrComputeCapabilityMinor, minor, 0)                                          \
-  ROW(cudaDevAttrStreamPrioritiesSupported, streamPrioritiesSupported, 1)                   \
-  ROW(cudaDevAttrMaxSharedMemoryPerMultiprocessor, sharedMemPerMultiprocessor, 233472)      \
-  ROW(cudaDevAttrMaxRegistersPerMultiprocessor, regsPerMultiprocessor, 65536)               \
-  ROW(cudaDevAttrManagedMemory, managedMemory, 1)                                           \
-  ROW(cudaDevAttrIsMultiGpuBoard, isMultiGpuBoard, 0)                                       \
-  ROW(cudaDevAttrHostNativeAtomicSupported, hostNativeAtomicSupported, 0)                   \
-  ROW(cudaDevAttrPageableMemoryAccess, pageableMemoryAccess, 0)                             \
-  ROW(cudaDevAttrConcurrentManagedAccess, concurrentManagedAccess, 1)                       \
-  ROW(cudaDevAttrComputePreemptionSupported, computePreemptionSupported, 1)                 \
-  ROW(cudaDevAttrCanUseHostPointerForRegisteredMem, canUseHostPointerForRegisteredMem, 1)   \
-  ROW(cudaDevAttrCooperativeLaunch, cooperativeLaunch, 1)                                   \
-  ROW(cudaDevAttrMaxSharedMemoryPerBlockOptin, sharedMemPerBlockOptin, 232448)              \
-  ROW(cudaDevAttrHostRegisterSupported, hostRegisterSupported, 1)                           \
-  ROW(cudaDevAttrMaxBlocksPerMultiprocessor, maxBlocksPerMultiProcessor, 32)                \
-  ROW(cudaDevAttrMemoryPoolsSupported, memoryPoolsSupported, 1)                             \
-  ROW(cudaDevAttrGPUDirectRDMASupported, gpuDirectRDMASupported, 0)                         \
+#define DEVICE_FACTS(ROW)                                                                 \
+  ROW(cudaDevAttrMaxThreadsPerBlock, maxThreadsPerBlock, 1024)                            \
+  ROW(cudaDevAttrMaxBlockDimX, maxThreadsDim[0], 1024)                                    \
+  ROW(cudaDevAttrMaxBlockDimY, maxThreadsDim[1], 1024)                                    \
+  ROW(cudaDevAttrMaxBlockDimZ, maxThreadsDim[2], 64)                                      \
+  ROW(cudaDevAttrMaxGridDimX, maxGridSize[0], 0x7fffffff)                                 \
+  ROW(cudaDevAttrMaxGridDimY, maxGridSize[1], 65535)                                      \
+  ROW(cudaDevAttrMaxGridDimZ, maxGridSize[2], 65535)                                      \
+  ROW(cudaDevAttrMaxSharedMemoryPerBlock, sharedMemPerBlock, 49152)                       \
+  ROW(cudaDevAttrTotalConstantMemory, totalConstMem, 65536)                               \
+  ROW(cudaDevAttrWarpSize, warpSize, 32)                                                  \
+  ROW(cudaDevAttrMaxPitch, memPitch, 0x7fffffff)                                          \
+  ROW(cudaDevAttrMaxRegistersPerBlock, regsPerBlock, 65536)                               \
+  ROW(cudaDevAttrClockRate, clockRate, 1980000)                                           \
+  ROW(cudaDevAttrTextureAlignment, textureAlignment, 512)                                 \
+  ROW(cudaDevAttrGpuOverlap, deviceOverlap, 1)                                            \
+  ROW(cudaDevAttrMultiProcessorCount, multiProcessorCount, 132)                           \
+  ROW(cudaDevAttrKernelExecTimeout, kernelExecTimeoutEnabled, 0)                          \
+  ROW(cudaDevAttrIntegrated, integrated, 0)                                               \
+  ROW(cudaDevAttrCanMapHostMemory, canMapHostMemory, 1)                                   \
+  ROW(cudaDevAttrComputeMode, computeMode, 0)                                             \
+  ROW(cudaDevAttrConcurrentKernels, concurrentKernels, 1)                                 \
+  ROW(cudaDevAttrEccEnabled, ECCEnabled, 1)                                               \
+  ROW(cudaDevAttrTccDriver, tccDriver, 0)                                                 \
+  ROW(cudaDevAttrMemoryClockRate, memoryClockRate, 3201000)                               \
+  ROW(cudaDevAttrGlobalMemoryBusWidth, memoryBusWidth, 6144)                              \
+  ROW(cudaDevAttrL2CacheSize, l2CacheSize, 60 << 20)                                      \
+  ROW(cudaDevAttrMaxThreadsPerMultiProcessor, maxThreadsPerMultiProcessor, 2048)          \
+  ROW(cudaDevAttrAsyncEngineCount, asyncEngineCount, 3)                                   \
+  ROW(cudaDevAttrUnifiedAddressing, unifiedAddressing, 1)                                 \
+  ROW(cudaDevAttrComputeCapabilityMajor, major, 9)                                        \
+  ROW(cudaDevAttrComputeCapabilityMinor, minor, 0)                                        \
+  ROW(cudaDevAttrStreamPrioritiesSupported, streamPrioritiesSupported, 1)                 \
+  ROW(cudaDevAttrMaxSharedMemoryPerMultiprocessor, sharedMemPerMultiprocessor, 233472)    \
+  ROW(cudaDevAttrMaxRegistersPerMultiprocessor, regsPerMultiprocessor, 65536)             \
+  ROW(cudaDevAttrManagedMemory, managedMemory, 1)                                         \
+  ROW(cudaDevAttrIsMultiGpuBoard, isMultiGpuBoard, 0)                                     \
+  ROW(cudaDevAttrHostNativeAtomicSupported, hostNativeAtomicSupported, 0)                 \
+  ROW(cudaDevAttrPageableMemoryAccess, pageableMemoryAccess, 0)                           \
+  ROW(cudaDevAttrConcurrentManagedAccess, concurrentManagedAccess, 1)                     \
+  ROW(cudaDevAttrComputePreemptionSupported, computePreemptionSupported, 1)               \
+  ROW(cudaDevAttrCanUseHostPointerForRegisteredMem, canUseHostPointerForRegisteredMem, 1) \
+  ROW(cudaDevAttrCooperativeLaunch, cooperativeLaunch, 1)                                 \
+  ROW(cudaDevAttrMaxSharedMemoryPerBlockOptin, sharedMemPerBlockOptin, 232448)            \
+  ROW(cudaDevAttrHostRegisterSupported, hostRegisterSupported, 1)                         \
+  ROW(cudaDevAttrMaxBlocksPerMultiprocessor, maxBlocksPerMultiProcessor, 32)              \
+  ROW(cudaDevAttrMemoryPoolsSupported, memoryPoolsSupported, 1)                           \
+  ROW(cudaDevAttrGPUDirectRDMASupported, gpuDirectRDMASupported, 0)                       \
   ROW(cudaDevAttrClusterLaunch, clusterLaunch, 1)
 
 static void device_place(uint32_t device_index, int *domain, int *bus) {
@@ -138,7 +138,8 @@ cudaError_t tutti_cudart_DeviceGetAttribute(int *value, enum cudaDeviceAttr attr
   int domain, bus;
   device_place((uint32_t)device, &domain, &bus);
   switch ((int)attribute) {
-#define ATTRIBUTE(attribute, member, number) case attribute: *value = number; return cudaSuccess;
+#define ATTRIBUTE(attribute, member, number) \
+  case attribute: *value = number; return cudaSuccess;
     DEVICE_FACTS(ATTRIBUTE)
 #undef ATTRIBUTE
     case cudaDevAttrPciDomainId: *value = domain; return cudaSuccess;
@@ -201,7 +202,7 @@ cudaError_t tutti_cudart_DeviceCanAccessPeer(int *can, int device, int peer) {
 
 /* ---- peer access: remembered, since a program may rely on the errors; never needed ---- */
 
-static struct { uint32_t from, to; } *peers;
+static struct { uint32_t from, to; } * peers;
 static uint32_t peer_count, peer_capacity;
 
 static bool peer_find(uint32_t from, uint32_t to, uint32_t *place) {

@@ -18,7 +18,8 @@ cudaError_t tutti_cudart_PeekAtLastError(void) { return last_error; }
 
 const char *tutti_cudart_GetErrorName(cudaError_t error) {
   switch (error) {
-#define NAME(name, value, text) case name: return #name;
+#define NAME(name, value, text) \
+  case name: return #name;
     TUTTI_EMU_CUDA_ERRORS(NAME)
 #undef NAME
     default: return "unrecognized error code";
@@ -27,7 +28,8 @@ const char *tutti_cudart_GetErrorName(cudaError_t error) {
 
 const char *tutti_cudart_GetErrorString(cudaError_t error) {
   switch (error) {
-#define TEXT(name, value, text) case name: return text;
+#define TEXT(name, value, text) \
+  case name: return text;
     TUTTI_EMU_CUDA_ERRORS(TEXT)
 #undef TEXT
     default: return "unrecognized error code";

@@ -15,7 +15,7 @@ struct emu_graph_exec;
 
 /* A kernel as streams and graphs see it. Shared by all launches of it (a graph launches it many times). */
 struct emu_kernel;
-struct emu_kernel_run;          /* one launch of a kernel */
+struct emu_kernel_run; /* one launch of a kernel */
 struct emu_kernel_ops {
   /* Takes the kernel's place in its rank's launch order. Called, locked, when the launch is enqueued on a
    * stream (for a graph: for each of its kernel nodes, in node order, when the graph is launched). NULL
@@ -36,7 +36,7 @@ struct emu_kernel_ops {
 };
 struct emu_kernel {
   const struct emu_kernel_ops *ops;
-  uint32_t reference_count;     /* starts at 1, owned by whoever created it */
+  uint32_t reference_count; /* starts at 1, owned by whoever created it */
 };
 void emu_kernel_drop(struct emu_kernel *kernel);
 /* guarded: ready() of some runs may have become true for another reason than the end of a launch (which

@@ -31,7 +31,7 @@ static inline void stream_wake(struct emu_actor *actor) {
 enum emu_handle_kind { HANDLE_NONE, HANDLE_STREAM, HANDLE_EVENT, HANDLE_GRAPH, HANDLE_EXEC };
 struct emu_handle {
   struct emu_handle *next;
-  enum emu_handle_kind kind;   /* HANDLE_NONE while not in the table */
+  enum emu_handle_kind kind; /* HANDLE_NONE while not in the table */
 };
 void emu_handle_insert(struct emu_handle *handle, enum emu_handle_kind kind);
 void emu_handle_remove(struct emu_handle *handle);
@@ -43,11 +43,25 @@ struct emu_work {
   enum emu_work_kind kind;
   union {
     /* bytes */
-    struct { void *to; const void *from; size_t to_pitch, from_pitch, width, height; void *staging; } copy;
+    struct {
+      void *to;
+      const void *from;
+      size_t to_pitch, from_pitch, width, height;
+      void *staging;
+    } copy;
     /* width in elements */
-    struct { void *to; size_t pitch, width, height; uint32_t value, element_bytes; } fill;
-    struct { void (*function)(void *argument); void *argument; } host;
-    struct { void *pointer; } release;
+    struct {
+      void *to;
+      size_t pitch, width, height;
+      uint32_t value, element_bytes;
+    } fill;
+    struct {
+      void (*function)(void *argument);
+      void *argument;
+    } host;
+    struct {
+      void *pointer;
+    } release;
     struct emu_kernel *kernel;
   } as;
 };
@@ -73,7 +87,7 @@ enum stream_op_kind { OP_WORK, OP_RECORD, OP_WAIT, OP_GRAPH };
 struct stream_point {
   uint32_t reference_count;
   bool reached;
-  int error;                    /* that its stream had not yet reported when the point was reached */
+  int error; /* that its stream had not yet reported when the point was reached */
   uint64_t time_ns;
   /* in the order of their streams' keys, so that wakes have the same order on every run */
   struct stream_op *waiters;
@@ -85,13 +99,16 @@ struct stream_op {
   uint64_t ticket;
   enum stream_op_kind kind;
   struct emu_work work;
-  struct emu_turn turn;         /* kernels */
-  struct stream_point *point;   /* records and waits */
+  struct emu_turn turn;       /* kernels */
+  struct stream_point *point; /* records and waits */
   struct stream_op *next_waiter;
   struct emu_graph_run *graph_run;
 };
 
-struct node_list { struct graph_node **items; uint32_t count, capacity; };
+struct node_list {
+  struct graph_node **items;
+  uint32_t count, capacity;
+};
 /* a set: duplicates are skipped; false: no memory */
 bool node_list_add(struct node_list *list, struct graph_node *node);
 /* for nodes known to be new: no look */
@@ -107,15 +124,15 @@ struct emu_stream {
   unsigned flags;
   int priority;
   bool legacy, blocking;
-  bool closing;                 /* destroyed by its owner; goes when its queue is empty */
-  bool busy;                    /* the head has begun */
-  uint32_t reference_count;     /* host threads that look at it, and the handle */
+  bool closing;             /* destroyed by its owner; goes when its queue is empty */
+  bool busy;                /* the head has begun */
+  uint32_t reference_count; /* host threads that look at it, and the handle */
   struct stream_op *head, *tail;
-  int error;                    /* first one since the last report */
+  int error; /* first one since the last report */
   /* Capture. */
   struct emu_capture *capture;
   struct emu_stream *next_in_capture;
-  struct node_list frontier;    /* what the next captured node depends on */
+  struct node_list frontier; /* what the next captured node depends on */
   /* threads mode. */
   os_thread thread;
   /* outside: in code that does not look at the stop flag */
@@ -124,8 +141,8 @@ struct emu_stream {
 
 struct emu_device {
   uint64_t ticket_count;
-  uint32_t stream_count, capture_count;  /* created so far */
-  struct emu_stream *streams;   /* alive, oldest first */
+  uint32_t stream_count, capture_count; /* created so far */
+  struct emu_stream *streams;           /* alive, oldest first */
   struct emu_stream *legacy;
 };
 struct emu_device *emu_device(uint32_t device_index); /* NULL when memory is out or the index is none */
@@ -135,16 +152,16 @@ struct emu_event {
   struct emu_handle handle;
   uint32_t device_index;
   unsigned flags;
-  struct stream_point *point;   /* of the last record, NULL before the first */
-  uint64_t capture_id;          /* of the capture in which it was last recorded; 0 = not captured */
-  struct node_list nodes;       /* what the capturing stream had reached */
+  struct stream_point *point; /* of the last record, NULL before the first */
+  uint64_t capture_id;        /* of the capture in which it was last recorded; 0 = not captured */
+  struct node_list nodes;     /* what the capturing stream had reached */
 };
 
 /* Streams. All locked; all return cudaError_t numbers. */
 int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struct emu_stream **stream);
 /* at once for the caller; its work is still carried out */
 void emu_stream_destroy(struct emu_stream *stream);
-void emu_stream_hold(struct emu_stream *stream);    /* a host thread looks at it without the lock */
+void emu_stream_hold(struct emu_stream *stream); /* a host thread looks at it without the lock */
 void emu_stream_drop(struct emu_stream *stream);
 int emu_stream_work(struct emu_stream *stream, const struct emu_work *work); /* enqueue or capture */
 int emu_stream_record(struct emu_stream *stream, struct emu_event *event);
@@ -170,14 +187,14 @@ struct stream_point *stream_point_new(void);
 void stream_point_drop(struct stream_point *point);
 
 /* threads mode (stream_thread.c). */
-bool stream_thread_need(struct emu_stream *stream);      /* starts its thread; false: the system gave none */
+bool stream_thread_need(struct emu_stream *stream); /* starts its thread; false: the system gave none */
 /* the stream is closing: its thread ends, is joined, frees it */
 void stream_thread_retire(struct emu_stream *stream);
-void stream_threads_collect(void);                       /* joins what has ended */
+void stream_threads_collect(void); /* joins what has ended */
 /* all of them; false: some did not end and were left behind */
 bool stream_threads_stop(uint64_t patience_ms);
 bool stream_head_enabled(const struct emu_stream *stream);
-void stream_head_perform(struct emu_stream *stream);     /* threads: carries the head out, blocking */
+void stream_head_perform(struct emu_stream *stream); /* threads: carries the head out, blocking */
 void stream_free(struct emu_stream *stream);
 
 /* Captures (capture.c). Each returns 0 or the error of the capture, which is then invalid. */
@@ -201,7 +218,7 @@ int emu_capture_legacy_use(uint32_t device_index);
 bool emu_capture_touches_legacy(uint32_t device_index); /* the same question, without consequence */
 /* cudaDeviceSynchronize: 900 when any stream of the device captures. */
 int emu_capture_device_wait(uint32_t device_index);
-void emu_capture_leave(struct emu_stream *stream);       /* the stream is being destroyed */
+void emu_capture_leave(struct emu_stream *stream); /* the stream is being destroyed */
 /* sets the calling thread's mode, returns the old one */
 int emu_capture_thread_mode(int mode);
 int emu_capture_status(const struct emu_stream *stream); /* 0 none, 1 active, 2 invalidated */
@@ -209,8 +226,8 @@ struct emu_graph *emu_capture_graph(const struct emu_stream *stream);
 
 /* Graphs (graph.c). */
 struct graph_node {
-  uint32_t node_index;          /* place in its graph */
-  bool marked;                  /* scratch of whoever walks the graph, under the lock */
+  uint32_t node_index; /* place in its graph */
+  bool marked;         /* scratch of whoever walks the graph, under the lock */
   struct emu_work work;
   struct node_list dependencies;
 };
@@ -225,14 +242,17 @@ struct graph_node *emu_graph_add(struct emu_graph *graph, const struct emu_work 
                                  const struct node_list *dependencies);
 bool emu_graph_has(const struct emu_graph *graph, const struct graph_node *node);
 
-struct exec_node { struct emu_work work; uint32_t dependency_count, first_dependent, dependent_count; };
+struct exec_node {
+  struct emu_work work;
+  uint32_t dependency_count, first_dependent, dependent_count;
+};
 struct emu_graph_exec {
   struct emu_handle handle;
-  uint32_t reference_count;     /* the handle and each launch in flight */
+  uint32_t reference_count; /* the handle and each launch in flight */
   uint32_t node_count;
   struct exec_node *nodes;
-  uint32_t *dependents;         /* node indices, grouped by node */
-  struct stream_point *last;    /* end of the newest launch: launches of one exec do not overlap */
+  uint32_t *dependents;      /* node indices, grouped by node */
+  struct stream_point *last; /* end of the newest launch: launches of one exec do not overlap */
 };
 int emu_graph_instantiate(struct emu_graph *graph, struct emu_graph_exec **exec);
 void emu_graph_exec_drop(struct emu_graph_exec *exec);

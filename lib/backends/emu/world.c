@@ -1,6 +1,7 @@
-/* world.c: the lock, the guarded scheduler and the waiting of host threads. See world.h for the rules of the game.
- * The ready set is an array without order: an actor is in it when it was enabled at the time it was last looked at; it leaves
- * when it is found stuck, and whoever changes what it waits for wakes it. A move costs one draw, one predicate, one move. */
+/* world.c: the lock, the guarded scheduler and the waiting of host threads. See world.h for the rules of the
+ * game. The ready set is an array without order: an actor is in it when it was enabled at the time it was
+ * last looked at; it leaves when it is found stuck, and whoever changes what it waits for wakes it. A move
+ * costs one draw, one predicate, one move. */
 #include "backends/emu/world.h"
 
 #include <stdlib.h>
@@ -15,8 +16,8 @@
 #define EMU_ACTORS_MAX (1u << 20)
 
 struct emu_owner {
-  uint32_t rank_count;       /* slots that name this thread */
-  uint32_t waiting;          /* depth of waiting calls */
+  uint32_t rank_count; /* slots that name this thread */
+  uint32_t waiting;    /* depth of waiting calls */
   bool ended, absent;
   uint64_t away_since_ns;
   struct emu_owner *next;
@@ -25,7 +26,7 @@ struct emu_owner {
 struct emu_waiter {
   bool (*done)(void *argument);
   void *argument;
-  uint64_t move_limit;       /* a poll gives up at this move; UINT64_MAX for a wait */
+  uint64_t move_limit; /* a poll gives up at this move; UINT64_MAX for a wait */
   bool released;
   struct emu_owner *owner;
   struct emu_waiter *next;
@@ -36,9 +37,9 @@ static struct {
   pthread_cond_t changed;
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
-  bool pumping, inside;      /* a thread makes moves; and it is within one, not within a call-out */
-  bool change;               /* a waiter's condition may have become true */
-  uint64_t generation;       /* counts emu_changed() and wakes: something happened while nobody pumped */
+  bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
+  bool change;          /* a waiter's condition may have become true */
+  uint64_t generation;  /* counts emu_changed() and wakes: something happened while nobody pumped */
   uint64_t random[2];
   uint64_t moves;
   struct emu_waiter *waiters;
@@ -73,9 +74,7 @@ static inline uint32_t random_below(uint32_t bound) {
 uint64_t emu_random(void) { return random_next(); }
 uint64_t emu_move_count(void) { return world.moves; }
 
-uint64_t emu_clock_ns(void) {
-  return emu_options()->mode == EMU_GUARDED ? world.moves * 100 : os_time_ns();
-}
+uint64_t emu_clock_ns(void) { return emu_options()->mode == EMU_GUARDED ? world.moves * 100 : os_time_ns(); }
 
 static void owner_thread_ended(void *value);
 
@@ -88,7 +87,8 @@ static void world_prepare(void) {
   pthread_key_create(&owner_key, owner_thread_ended);
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
-  if (world.ready == NULL || world.pending == NULL) abort(); /* 16 MiB of address space: nothing could work without */
+  if (world.ready == NULL || world.pending == NULL)
+    abort(); /* 16 MiB of address space: nothing could work without */
 }
 
 void emu_lock(void) {
@@ -189,7 +189,8 @@ static struct emu_actor *pick_by_priority(void) {
   struct emu_actor *best = world.ready[0];
   for (uint32_t i = 1; i < world.ready_count; i++)
     if (world.ready[i]->priority > best->priority) best = world.ready[i];
-  if (random_below(32) == 0) best->priority = random_next() >> 1; /* a change point: it may fall behind from here on */
+  if (random_below(32) == 0)
+    best->priority = random_next() >> 1; /* a change point: it may fall behind from here on */
   return best;
 }
 
@@ -216,7 +217,8 @@ static void waiter_release(struct emu_waiter *waiter) {
   }
 }
 
-/* Releases every waiter whose condition holds; true when there was one. From then on the world stands still until they wait again. */
+/* Releases every waiter whose condition holds; true when there was one. From then on the world stands still
+ * until they wait again. */
 static bool waiters_release(void) {
   bool any = false;
   world.change = false;
@@ -289,9 +291,11 @@ static void owners_mark_absent(void) {
     if (owner->rank_count == 0 || owner->ended || owner->absent || owner->waiting != 0) continue;
     if (os_time_ns() - owner->away_since_ns < stall_ns) continue;
     owner->absent = true;
-    log_warn("guarded emulator: a thread that drives %u rank(s) has made no waiting call for %lld s; going on without it, so this "
-             "run is not deterministic; let it call cudaStreamSynchronize, or raise TUTTI_STALL_SECONDS",
-             owner->rank_count, (long long)param_int(PARAM_TUTTI_STALL_SECONDS));
+    log_warn(
+        "guarded emulator: a thread that drives %u rank(s) has made no waiting call for %lld s; going on "
+        "without it, so this "
+        "run is not deterministic; let it call cudaStreamSynchronize, or raise TUTTI_STALL_SECONDS",
+        owner->rank_count, (long long)param_int(PARAM_TUTTI_STALL_SECONDS));
   }
 }
 
@@ -301,22 +305,25 @@ static bool threads_beyond_waiters(void) {
   return os_thread_count() > waiting;
 }
 
-/* How long a waiter has seen nothing happen. */
+/* How long a waiter has seen nothing happen. Waits with a deadline and polls come back to it, so that a loop
+ * of them gets its verdict as one long wait does; after a pause in which nobody looked it begins anew. */
 struct quiet {
-  uint64_t since_ns, generation;
-  bool polls;                /* the thread is about to go on, maybe to call what is missing */
+  uint64_t since_ns, seen_ns, generation;
+  bool polls; /* the thread is about to go on, maybe to call what is missing */
 };
 
-/* Nothing can move and every owner waits: final at once when no thread is left that could change that, else after a while
- * without change. */
+/* Nothing can move and every owner waits: final at once when no thread is left that could change that, else
+ * after a while without change. */
 static bool quiet_is_final(struct quiet *quiet) {
   const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
   if (!quiet->polls && !threads_beyond_waiters()) return true;
-  if (quiet->since_ns == 0 || quiet->generation != world.generation) {
-    quiet->since_ns = os_time_ns();
+  const uint64_t now_ns = os_time_ns();
+  if (quiet->generation != world.generation || now_ns - quiet->seen_ns > stall_ns / 2) {
+    quiet->since_ns = now_ns;
     quiet->generation = world.generation;
   }
-  return os_time_ns() - quiet->since_ns >= stall_ns;
+  quiet->seen_ns = now_ns;
+  return now_ns - quiet->since_ns >= stall_ns;
 }
 
 /* Declares kernels that wait stuck when that is final. True when this changed anything. */
@@ -357,20 +364,23 @@ static bool guarded_turn(struct quiet *quiet) {
 }
 
 static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
-  return deadline_ms == 0 && !world.pumping && owners_wait() && world.ready_count == 0 && world.pending_count == 0 &&
-         !emu_lanes_waiting() && quiet_is_final(quiet);
+  return deadline_ms == 0 && !world.pumping && owners_wait() && world.ready_count == 0 &&
+         world.pending_count == 0 && !emu_lanes_waiting() && quiet_is_final(quiet);
 }
 
 static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms) {
   const uint64_t begin_ns = os_time_ns();
-  struct quiet quiet = {0, 0, false};
+  static struct quiet timed; /* locked */
+  struct quiet endless = {0, 0, 0, false}, *quiet = deadline_ms != 0 ? &timed : &endless;
   while (!waiter->released) {
     if (waiter->done(waiter->argument)) return ncclSuccess;
-    if (guarded_turn(&quiet)) continue;
+    if (guarded_turn(quiet)) continue;
     if (waiter->released) break;
-    if (nothing_can_come(deadline_ms, &quiet))
-      return log_fail(ncclInternalError, "guarded emulator: this wait cannot end: nothing is left that could move; is an event or a "
-                      "rank missing that only another thread could bring?");
+    if (nothing_can_come(deadline_ms, quiet))
+      return log_fail(
+          ncclInternalError,
+          "guarded emulator: this wait cannot end: nothing is left that could move; is an event or a "
+          "rank missing that only another thread could bring?");
     if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
     wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
     owners_mark_absent();
@@ -418,7 +428,7 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
     return;
   }
   struct emu_waiter waiter = {done, argument, world.moves + move_count, false, NULL, NULL};
-  static struct quiet quiet = {0, 0, true}; /* locked; outlives the poll, so that endless polling gets its verdict */
+  static struct quiet quiet = {0, 0, 0, true}; /* locked */
   waiter_enter(&waiter);
   if (!guarded_turn(&quiet) && !waiter.released) wait_for_change(1);
   waiter_leave(&waiter);
@@ -464,7 +474,8 @@ void emu_owner_set(struct emu_owner **slot) {
   emu_owner_clear(slot);
   if (owner == NULL) {
     owner = (struct emu_owner *)os_alloc(sizeof *owner);
-    if (owner == NULL) return; /* the rank is then driven by nobody in particular: less strict, still correct */
+    if (owner == NULL)
+      return; /* the rank is then driven by nobody in particular: less strict, still correct */
     owner->next = world.owners;
     world.owners = owner;
     owner->away_since_ns = os_time_ns();

@@ -1,4 +1,5 @@
-/* world_impl.h: what the world and the kernels (block.c) know of each other, and nobody else. All calls with the world locked. */
+/* world_impl.h: what the world and the kernels (block.c) know of each other, and nobody else. All calls with
+ * the world locked. */
 #ifndef TUTTI_BACKENDS_EMU_WORLD_IMPL_H
 #define TUTTI_BACKENDS_EMU_WORLD_IMPL_H
 
