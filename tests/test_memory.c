@@ -185,24 +185,29 @@ static void program_messages(struct life *life) {
   if (ok) sums_check(life);
 }
 
-/* Registered buffers, an operator of one's own, the finalizing end. */
-static bool rank_tools(struct life *life, int rank) {
+/* What a rank does outside of the group: a registered buffer, an operator of its own. */
+static bool rank_prepare(struct life *life, int rank, ncclRedOp_t *op, void **handle) {
   const ncclComm_t comm = life->comms[rank];
   float two = 2;
-  ncclRedOp_t op = ncclSum;
-  void *handle = NULL;
-  if (!NCCL(ncclCommRegister(comm, life->memory[rank], 2 * COUNT * sizeof(float), &handle))) return false;
-  if (!NCCL(ncclRedOpCreatePreMulSum(&op, &two, ncclFloat, ncclScalarHostImmediate, comm))) return false;
-  return rank_sum(life, rank, comm, op) && NCCL(ncclRedOpDestroy(op, comm)) &&
-         NCCL(ncclCommDeregister(comm, handle));
+  return NCCL(ncclCommRegister(comm, life->memory[rank], 2 * COUNT * sizeof(float), handle)) &&
+         NCCL(ncclRedOpCreatePreMulSum(op, &two, ncclFloat, ncclScalarHostImmediate, comm));
+}
+
+static bool rank_finish(struct life *life, int rank, ncclRedOp_t op, void *handle) {
+  const ncclComm_t comm = life->comms[rank];
+  return NCCL(ncclRedOpDestroy(op, comm)) && NCCL(ncclCommDeregister(comm, handle)) &&
+         NCCL(ncclCommFinalize(comm));
 }
 
 static void program_tools(struct life *life) {
-  bool ok = ranks_open(life) && NCCL(ncclCommInitAll(life->comms, RANKS, NULL)) && NCCL(ncclGroupStart());
-  if (!ok) return;
-  for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_tools(life, rank);
+  ncclRedOp_t ops[RANKS];
+  void *handles[RANKS];
+  bool ok = ranks_open(life) && NCCL(ncclCommInitAll(life->comms, RANKS, NULL));
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_prepare(life, rank, &ops[rank], &handles[rank]);
+  if (!ok || !NCCL(ncclGroupStart())) return;
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_sum(life, rank, life->comms[rank], ops[rank]);
   ok = NCCL(ncclGroupEnd()) && ok && ranks_wait(life);
-  for (int rank = 0; ok && rank < RANKS; rank++) ok = NCCL(ncclCommFinalize(life->comms[rank]));
+  for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_finish(life, rank, ops[rank], handles[rank]);
 }
 
 /* The other streams join the first one's capture. */

@@ -388,22 +388,25 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
   return ncclSuccess;
 }
 
+/* Threads mode: since when no lane has made progress while some waited. One for all waits, so that a loop of
+ * short ones sees what a long one would; after a pause in which nobody looked it begins anew. */
+static bool lanes_stand_still(void) {
+  static struct quiet still; /* locked; its generation is the lanes' progress */
+  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+  const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
+  if (progress != still.generation || !emu_lanes_waiting() || now_ns - still.seen_ns > stall_ns / 2)
+    still.since_ns = now_ns;
+  still.generation = progress;
+  still.seen_ns = now_ns;
+  return now_ns - still.since_ns >= stall_ns;
+}
+
 /* Threads mode: the world moves by itself; a watch over its progress finds kernels that stand still. */
 static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
   const uint64_t begin_ns = os_time_ns();
-  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
-  uint64_t progress = emu_lanes_progress(), since_ns = begin_ns;
   while (!done(argument)) {
-    const uint64_t now_ns = os_time_ns(), now_progress = emu_lanes_progress();
-    if (now_progress != progress || !emu_lanes_waiting()) {
-      progress = now_progress;
-      since_ns = now_ns;
-    }
-    if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    if (now_ns - since_ns >= stall_ns) {
-      emu_lanes_stop_stuck();
-      since_ns = now_ns;
-    }
+    if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
+    if (lanes_stand_still()) emu_lanes_stop_stuck();
     wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
   }
   return ncclSuccess;
