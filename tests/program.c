@@ -57,9 +57,13 @@ static const struct collective *collective_of(const struct program_op *op) {
 }
 
 static struct oracle_case case_of(const struct program *program, const struct program_op *op) {
-  const struct oracle_case c = {(enum collective_id)op->kind, (ncclDataType_t)op->type,
-                                (enum oracle_op)op->op, program_comm_size(program, op->comm), op->root,
-                                op->count, 0};
+  const struct oracle_case c = {(enum collective_id)op->kind,
+                                (ncclDataType_t)op->type,
+                                (enum oracle_op)op->op,
+                                program_comm_size(program, op->comm),
+                                op->root,
+                                op->count,
+                                0};
   return c;
 }
 
@@ -87,7 +91,9 @@ static size_t op_elements(const struct program *program, const struct program_op
 
 /* ---- generating ---- */
 
-struct dice { uint64_t state; };
+struct dice {
+  uint64_t state;
+};
 
 static uint32_t draw(struct dice *dice, uint32_t bound) {
   uint64_t z = (dice->state += 0x9e3779b97f4a7c15u);
@@ -99,7 +105,7 @@ static uint32_t draw(struct dice *dice, uint32_t bound) {
 static void generate_constants(struct program *p, struct dice *dice) {
   p->rank_count = 1 + draw(dice, PROGRAM_RANKS_MAX);
   p->thread_per_rank = draw(dice, 3) == 0;
-  p->host_waits = draw(dice, 2) == 0;
+  p->ordering = (uint8_t)draw(dice, 3);
   p->shared_streams = draw(dice, 2) == 0;
   p->stream_count = 1 + draw(dice, PROGRAM_STREAMS);
   p->slots = 2 + draw(dice, 7); /* a ring with one slot stands still: all wait for room before they take */
@@ -200,6 +206,7 @@ static void op_repair(const struct program *program, struct program_op *op) {
 
 /* A message to oneself and an exchange need the group around them. */
 void program_repair(struct program *program) {
+  if (program->ordering == PROGRAM_BY_STREAMS) program->shared_streams = true;
   for (uint32_t g = 0; g < program->group_count; g++) {
     struct program_group *group = &program->groups[g];
     for (uint32_t i = 0; i < group->op_count; i++) {
@@ -220,7 +227,10 @@ static size_t register_place(const struct program_op *op, uint8_t number, uint32
 }
 
 /* Where a rank's buffers lie in its device's memory, bytes; a rank may have neither. */
-struct places { size_t in, out; bool sends, receives; };
+struct places {
+  size_t in, out;
+  bool sends, receives;
+};
 
 static struct places op_places(const struct program *program, const struct program_op *op, uint32_t rank) {
   struct places at = {register_place(op, op->in, op->shift_in), register_place(op, op->out, op->shift_out),
@@ -255,7 +265,7 @@ static uint64_t integer_load(const struct program_op *op, const uint8_t *at) {
 
 static bool integer_less(const struct program_op *op, uint64_t a, uint64_t b) {
   return op->type == ncclInt64 || op->type == ncclInt32 || op->type == ncclInt8 ? (int64_t)a < (int64_t)b
-                                                                               : a < b;
+                                                                                : a < b;
 }
 
 static uint64_t integer_combine(const struct program_op *op, uint64_t total, uint64_t value) {
@@ -449,7 +459,8 @@ static void seat_close(struct seat *seat) {
 /* The split of a device: even and odd ones, the highest first. */
 static bool seat_split(struct seat *seat) {
   const uint32_t odd = seat->device % 2;
-  return good(seat->run, ncclCommSplit(seat->comms[0], (int)odd, -(int)seat->device, &seat->comms[2 + odd], NULL),
+  return good(seat->run,
+              ncclCommSplit(seat->comms[0], (int)odd, -(int)seat->device, &seat->comms[2 + odd], NULL),
               "ncclCommSplit");
 }
 
@@ -460,8 +471,10 @@ static bool issue_half(struct seat *seat, const struct program_op *op, uint32_t 
   const cudaStream_t stream = seat->streams[stream_set(seat->run->program, op->comm)][op->stream];
   const ncclDataType_t type = (ncclDataType_t)op->type;
   const ncclComm_t comm = seat->comms[op->comm];
-  return sending ? good(seat->run, ncclSend(seat->memory + place, count, type, (int)peer, comm, stream), "ncclSend")
-                 : good(seat->run, ncclRecv(seat->memory + place, count, type, (int)peer, comm, stream), "ncclRecv");
+  return sending ? good(seat->run, ncclSend(seat->memory + place, count, type, (int)peer, comm, stream),
+                        "ncclSend")
+                 : good(seat->run, ncclRecv(seat->memory + place, count, type, (int)peer, comm, stream),
+                        "ncclRecv");
 }
 
 static bool issue_message(struct seat *seat, const struct program_op *op, uint32_t rank) {
@@ -508,8 +521,9 @@ static bool issue_collective(struct seat *seat, const struct program_op *op, uin
                                  (int)program_comm_size(program, op->comm),
                                  seat->comms[op->comm],
                                  seat->streams[stream_set(program, op->comm)][op->stream]};
-  if (own && !good(seat->run, ncclRedOpCreatePreMulSum(&call.op, &scalar, call.type, ncclScalarHostImmediate,
-                                                       call.comm), "ncclRedOpCreatePreMulSum"))
+  if (own && !good(seat->run,
+                   ncclRedOpCreatePreMulSum(&call.op, &scalar, call.type, ncclScalarHostImmediate, call.comm),
+                   "ncclRedOpCreatePreMulSum"))
     return false;
   const struct collective *collective = collective_of(op);
   bool ok = good(seat->run, collective->launch(&call), collective->name);
@@ -525,6 +539,27 @@ static bool issue_op(struct seat *seat, const struct program_op *op) {
   return issue_collective(seat, op, (uint32_t)rank);
 }
 
+/* True when the device's call does something on its stream. */
+static bool op_touches(const struct program *program, const struct program_op *op, uint32_t device) {
+  const int rank = comm_rank(program, op->comm, device);
+  if (rank < 0) return false;
+  if (op->kind == PROGRAM_MESSAGE) return (uint32_t)rank == op->root || (uint32_t)rank == op->peer;
+  return op->count > 0 || op->kind == PROGRAM_EXCHANGE || op->kind == COLLECTIVE_SENDRECV;
+}
+
+/* The stream that orders groups, for a device's last call on a communicator in the group; else the call's own
+ * one. */
+static uint8_t op_stream(const struct seat *seat, const struct program_group *group, uint32_t i) {
+  const struct program *program = seat->run->program;
+  const uint8_t first = (uint8_t)((uint32_t)(group - program->groups) % program->stream_count);
+  if (program->ordering != PROGRAM_BY_STREAMS) return group->ops[i].stream;
+  for (uint32_t later = i + 1; later < group->op_count && !group->bare; later++) {
+    const struct program_op *op = &group->ops[later];
+    if (op->comm == group->ops[i].comm && op_touches(program, op, seat->device)) return group->ops[i].stream;
+  }
+  return first;
+}
+
 /* Communicators that share streams are used in the same order by all ranks: a kernel waits for the one before
  * it on its stream. */
 static bool issue_group(struct seat *seat, const struct program_group *group) {
@@ -535,9 +570,10 @@ static bool issue_group(struct seat *seat, const struct program_group *group) {
   for (uint32_t comm = 0; comm < (sorted ? PROGRAM_COMMS : 1u); comm++) {
     for (uint32_t pass = 0; pass < (two_passes ? 2u : 1u); pass++) {
       for (uint32_t i = 0; ok && i < group->op_count; i++) {
-        const struct program_op *op = &group->ops[i];
-        if ((sorted && op->comm != comm) || (two_passes && op_is_messages(op) != (pass == 0))) continue;
-        ok = issue_op(seat, op);
+        struct program_op op = group->ops[i];
+        if ((sorted && op.comm != comm) || (two_passes && op_is_messages(&op) != (pass == 0))) continue;
+        op.stream = op_stream(seat, group, i);
+        ok = issue_op(seat, &op);
       }
     }
   }
@@ -572,9 +608,23 @@ static bool seat_chain(struct seat *seat) {
   return ok;
 }
 
-static bool seat_order(struct seat *seat) {
+/* The next group's ordering stream waits for this group's. */
+static bool seat_hand_over(struct seat *seat, uint32_t group_index) {
+  const uint32_t streams = seat->run->program->stream_count;
+  const cudaStream_t from = seat->streams[0][group_index % streams];
+  const cudaStream_t to = seat->streams[0][(group_index + 1) % streams];
+  const cudaEvent_t event = seat->events[0][0];
+  return good_cuda(seat->run, cudaEventRecord(event, from), "cudaEventRecord") &&
+         good_cuda(seat->run, cudaStreamWaitEvent(to, event, 0), "cudaStreamWaitEvent");
+}
+
+static bool seat_order(struct seat *seat, uint32_t group_index) {
   if (cudaSetDevice((int)seat->device) != cudaSuccess) return false;
-  return seat->run->program->host_waits ? seat_wait(seat) : seat_chain(seat);
+  switch (seat->run->program->ordering) {
+    case PROGRAM_BY_HOST: return seat_wait(seat);
+    case PROGRAM_BY_EVENTS: return seat_chain(seat);
+    default: return seat_hand_over(seat, group_index);
+  }
 }
 
 /* ---- one thread a rank ---- */
@@ -597,7 +647,7 @@ static void *seat_body(void *argument) {
     if (!group->bare) ok = good(seat->run, ncclGroupStart(), "ncclGroupStart");
     ok = ok && issue_group(seat, group);
     if (!group->bare) ok = good(seat->run, ncclGroupEnd(), "ncclGroupEnd") && ok;
-    ok = ok && seat_order(seat);
+    ok = ok && seat_order(seat, g);
   }
   if (ok) seat_wait(seat);
   seat_close_comms(seat);
@@ -609,7 +659,8 @@ static void run_threads(struct run *run) {
   uint32_t started = 0;
   if (!good(run, ncclGetUniqueId(&run->ids[0]), "ncclGetUniqueId")) return;
   if (!good(run, ncclGetUniqueId(&run->ids[1]), "ncclGetUniqueId")) return;
-  while (started < n && os_thread_start(&run->seats[started].thread, seat_body, &run->seats[started])) started++;
+  while (started < n && os_thread_start(&run->seats[started].thread, seat_body, &run->seats[started]))
+    started++;
   if (started < n) complain(run, "a thread did not start");
   for (uint32_t i = 0; i < started; i++) os_thread_join(run->seats[i].thread);
 }
@@ -639,7 +690,7 @@ static void run_alone(struct run *run) {
     if (!group->bare) ok = good(run, ncclGroupStart(), "ncclGroupStart");
     for (uint32_t i = 0; ok && i < n; i++) ok = issue_group(&run->seats[i], group);
     if (!group->bare) ok = good(run, ncclGroupEnd(), "ncclGroupEnd") && ok;
-    for (uint32_t i = 0; ok && i < n; i++) ok = seat_order(&run->seats[i]);
+    for (uint32_t i = 0; ok && i < n; i++) ok = seat_order(&run->seats[i], g);
   }
   for (uint32_t i = 0; ok && i < n; i++) ok = seat_wait(&run->seats[i]);
   for (uint32_t i = 0; i < n; i++) seat_close_comms(&run->seats[i]);
@@ -647,7 +698,8 @@ static void run_alone(struct run *run) {
 
 /* ---- the whole run ---- */
 
-static void settings_text(const struct program *p, char *emu, size_t emu_bytes, char *proto, size_t proto_bytes) {
+static void settings_text(const struct program *p, char *emu, size_t emu_bytes, char *proto,
+                          size_t proto_bytes) {
   static const char *const rules[] = {"random", "priority", "round_robin"};
   snprintf(emu, emu_bytes,
            "mode=%s,slots=%u,chunk=%u,channels=%u,flag_bits=%u,depth=%u,lag=%u,span=%u,rule=%s",
@@ -792,14 +844,17 @@ static bool shrink_member(struct shrinking *shrinking, struct program *program, 
   memcpy((char *)&changed + offset, &plain, bytes); /* little-endian, as all hosts of NCCL */
   return shrink_try(shrinking, program, &changed);
 }
-#define SHRINK(member, plain) \
-  any = shrink_member(shrinking, program, offsetof(struct program, member), sizeof program->member, plain) || any
+#define SHRINK(member, plain)                                                                               \
+  any =                                                                                                     \
+      shrink_member(shrinking, program, offsetof(struct program, member), sizeof program->member, plain) || \
+      any
 
 static bool shrink_constants(struct shrinking *shrinking, struct program *program) {
   bool any = false;
   SHRINK(free_threads, 0);
   SHRINK(thread_per_rank, 0);
-  SHRINK(host_waits, 1);
+  SHRINK(ordering, PROGRAM_BY_HOST);
+  SHRINK(ordering, PROGRAM_BY_EVENTS);
   SHRINK(shared_streams, 1);
   SHRINK(stream_count, 1);
   SHRINK(slots, 8);
@@ -823,9 +878,15 @@ static bool shrink_op(struct shrinking *shrinking, struct program *program, uint
     struct program changed = *program;
     struct program_op *op = &changed.groups[g].ops[i];
     switch (what) {
-      case 0: if (op->count > 1) op->count = 1; break;
-      case 1: if (op->count > 1) op->count /= 2; break;
-      case 2: if (op->count > 1) op->count -= 1; break;
+      case 0:
+        if (op->count > 1) op->count = 1;
+        break;
+      case 1:
+        if (op->count > 1) op->count /= 2;
+        break;
+      case 2:
+        if (op->count > 1) op->count -= 1;
+        break;
       case 3: op->shift_in = op->shift_out = 0; break;
       case 4: op->in_place = false; break;
       case 5: op->type = ncclInt8; break;
@@ -865,7 +926,10 @@ void program_shrink(struct program *program, program_judge fails, void *argument
 
 /* ---- printing ---- */
 
-struct paper { char *out; size_t room, used; };
+struct paper {
+  char *out;
+  size_t room, used;
+};
 
 __attribute__((format(printf, 2, 3))) static void put(struct paper *paper, const char *format, ...) {
   va_list arguments;
@@ -877,8 +941,8 @@ __attribute__((format(printf, 2, 3))) static void put(struct paper *paper, const
 }
 
 static const char *const comm_names[] = {"world", "reverse", "even", "odd"};
-static const char *const type_names[] = {"ncclInt8",    "ncclUint8",   "ncclInt32",    "ncclUint32",
-                                         "ncclInt64",   "ncclUint64",  "ncclFloat16",  "ncclFloat32",
+static const char *const type_names[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
+                                         "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
                                          "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
 
 static void print_buffer(struct paper *paper, uint8_t number, uint32_t shift) {
@@ -912,10 +976,11 @@ static void print_exchange(struct paper *paper, const struct program *program, c
 }
 
 static void print_collective(struct paper *paper, const struct program_op *op) {
-  static const char *const calls[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
-                                      "(ring of Send and Recv)", "AlltoAll", "Gather", "Scatter"};
-  static const char *const ops[] = {"ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg",
-                                    "preMulSum(rank + 2)"};
+  static const char *const calls[] = {"AllReduce", "AllGather", "ReduceScatter",
+                                      "Broadcast", "Reduce",    "(ring of Send and Recv)",
+                                      "AlltoAll",  "Gather",    "Scatter"};
+  static const char *const ops[] = {"ncclSum", "ncclProd", "ncclMax",
+                                    "ncclMin", "ncclAvg",  "preMulSum(rank + 2)"};
   put(paper, "    nccl%s(", calls[op->kind]);
   print_buffer(paper, op->in_place ? op->out : op->in, op->in_place ? op->shift_out : op->shift_in);
   put(paper, ", ");
@@ -941,19 +1006,23 @@ static void print_head(struct paper *paper, const struct program *program) {
       program->rank_count, program->thread_per_rank ? "one thread each" : "one thread drives all",
       program->stream_count, program->shared_streams ? "" : " for each communicator", PROGRAM_REGISTERS - 1,
       PROGRAM_REGISTER_BYTES);
-  put(paper, " * world: devices in order; reverse: from the last to the first; even, odd: a split of world, the\n"
-             " * highest device first. Every line without `if` is called on all devices of its communicator. */\n");
+  put(paper,
+      " * world: devices in order; reverse: from the last to the first; even, odd: a split of world, the\n"
+      " * highest device first. Every line without `if` is called on all devices of its communicator. */\n");
 }
 
 size_t program_print(const struct program *program, char *out, size_t out_bytes) {
+  static const char *const ordering[] = {
+      "cudaStreamSynchronize(all streams);", "/* events: all streams wait for all */",
+      "/* group g: each device's last call on each communicator was on stream[g % streams] whatever is said\n"
+      "   above; an event leads from there to the next */"};
   struct paper paper = {out, out_bytes, 0};
   print_head(&paper, program);
   for (uint32_t g = 0; g < program->group_count; g++) {
     const struct program_group *group = &program->groups[g];
     put(&paper, group->bare ? "{\n" : "ncclGroupStart(); {\n");
     for (uint32_t i = 0; i < group->op_count; i++) print_op(&paper, program, &group->ops[i]);
-    put(&paper, "} %s%s\n", group->bare ? "" : "ncclGroupEnd();",
-        program->host_waits ? " cudaStreamSynchronize(all streams);" : " /* events: all streams wait for all */");
+    put(&paper, "} %s%s\n", group->bare ? "" : "ncclGroupEnd(); ", ordering[program->ordering]);
     if (group->messages_first && !group->bare)
       put(&paper, "/* odd devices issue what is made of sends and receives first */\n");
   }

@@ -32,23 +32,29 @@ enum {
 /* Behind the collectives of oracle.h: a message from one rank to another, and an uneven all-to-all. */
 enum { PROGRAM_MESSAGE = COLLECTIVE_COUNT, PROGRAM_EXCHANGE, PROGRAM_KINDS };
 
+/* What makes a group wait for the one before it on its device: the host, events among all streams, or the
+ * streams alone. The last needs shared streams: each communicator's calls of group g use stream g modulo
+ * their number and maybe others, and an event leads from that stream to the next group's; the rest follows
+ * from a kernel's waiting for all of its streams, and they for it. */
+enum program_ordering { PROGRAM_BY_HOST, PROGRAM_BY_EVENTS, PROGRAM_BY_STREAMS };
+
 struct program_op {
   uint8_t kind;         /* enum collective_id, PROGRAM_MESSAGE or PROGRAM_EXCHANGE */
   uint8_t comm, stream; /* numbers */
   uint8_t type, op;     /* ncclDataType_t, enum oracle_op */
   uint8_t in, out;      /* registers, the same on all devices; in place: `out` is both */
   bool in_place;
-  uint32_t root, peer;  /* of a message: from, to */
-  uint32_t count;       /* elements, as in the API call; of an exchange: no message is longer */
+  uint32_t root, peer;          /* of a message: from, to */
+  uint32_t count;               /* elements, as in the API call; of an exchange: no message is longer */
   uint32_t shift_in, shift_out; /* elements before the buffer in its register */
-  uint32_t salt;        /* sizes of an exchange, order of its calls, place of a scalar */
+  uint32_t salt;                /* sizes of an exchange, order of its calls, place of a scalar */
 };
 
 struct program_group {
   uint32_t op_count;
   struct program_op ops[PROGRAM_OPS_MAX];
-  bool bare;            /* no ncclGroupStart around it; every call is a launch of its own */
-  bool messages_first;  /* odd devices issue sends and receives before collectives */
+  bool bare;           /* no ncclGroupStart around it; every call is a launch of its own */
+  bool messages_first; /* odd devices issue sends and receives before collectives */
 };
 
 struct program {
@@ -56,10 +62,10 @@ struct program {
   uint32_t rank_count, group_count;
   bool free_threads;    /* the emulator's threads mode */
   bool thread_per_rank; /* else one host thread drives all */
-  bool host_waits;      /* the host waits after each group; else events order the streams */
+  uint8_t ordering;     /* enum program_ordering */
   bool shared_streams;  /* all communicators use the same streams */
   uint32_t stream_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent, span, rule;
-  uint32_t protocols;   /* bits: LL, LL128, Simple */
+  uint32_t protocols; /* bits: LL, LL128, Simple */
   struct program_group groups[PROGRAM_GROUPS_MAX];
 };
 

@@ -130,8 +130,8 @@ static void test_shrinks(void **state) {
   struct program program;
   uint32_t tries = 0;
   uint64_t seed = 1;
-  for (program_generate(&program, seed); !invented_fault(&program, &tries); program_generate(&program, ++seed)) {
-  }
+  for (program_generate(&program, seed); !invented_fault(&program, &tries);
+       program_generate(&program, ++seed)) {}
   program_shrink(&program, invented_fault, &tries, SHRINK_TRIES);
   assert_true(invented_fault(&program, &tries));
   assert_int_equal(program.group_count, 2);

@@ -20,8 +20,11 @@
 #include "collective.h"
 #include "tutti.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TYPE_STRIDE = 4 }; /* every fourth type; the four rank counts begin at different ones */
+/* Under a sanitizer the four rank counts begin at different types and take every fourth, or one. */
+#if defined(__SANITIZE_THREAD__)
+enum { TYPE_STRIDE = ncclNumTypes };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { TYPE_STRIDE = 4 };
 #else
 enum { TYPE_STRIDE = 1 };
 #endif
@@ -340,11 +343,12 @@ static void batch_test(const struct collective *collective, ncclDataType_t type)
 /* Threads take their time to start and to take turns: they get a part of the types, another one for each
  * collective, protocol and rank count. */
 static void setting_test(uint32_t rank_count, uint32_t protocol, const struct setting *setting) {
-  const uint32_t stride = TYPE_STRIDE * (setting->threads ? THREADS_STRIDE : 1);
+  const uint32_t part = setting->threads && (int)TYPE_STRIDE < (int)ncclNumTypes ? THREADS_STRIDE : 1;
+  const uint32_t stride = TYPE_STRIDE * part;
   world_open(rank_count, protocol, setting);
   for (uint32_t i = 0; collective_at(i); i++) {
-    uint32_t type = rank_count % TYPE_STRIDE;
-    if (setting->threads) type += (i + protocol + rank_count) % THREADS_STRIDE * TYPE_STRIDE;
+    uint32_t type = rank_count * 5 % TYPE_STRIDE;
+    type += (i + protocol + rank_count) % part * TYPE_STRIDE;
     for (; type < ncclNumTypes; type += stride) batch_test(collective_at(i), (ncclDataType_t)type);
   }
   world_close();

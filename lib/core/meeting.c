@@ -239,6 +239,7 @@ static ncclResult_t join_locked(const struct meeting_call *call, const struct de
   }
   if (!meeting) meeting = meeting_create(call, ops, device_count);
   if (!meeting) {
+    meeting_note_over(call); /* those who come later need not wait for this rank */
     return log_fail(ncclSystemError, "%s: rank %u: no memory to meet %u ranks; free some and try again",
                     call->call, call->seat, call->seat_count);
   }

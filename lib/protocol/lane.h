@@ -66,6 +66,12 @@ struct lane {
   struct flight flights[LANE_DEPTH_MAX];
 };
 
+/* Where slice number `slice` is kept while it is in flight: no more places than the depth needs are touched.
+ */
+PRIM_FN struct flight *lane_flight(struct lane *lane, uint64_t slice) {
+  return &lane->flights[lane->depth > 2 ? slice % LANE_DEPTH_MAX : slice & (lane->depth - 1u)];
+}
+
 PRIM_FN bool lane_next_step(struct lane *lane) {
   lane->has_step = lane->work->algo == ALGO_RING && lane->work->func <= FUNC_ALL_REDUCE
                        ? ring_next(&lane->ring, lane->work, &lane->step)

@@ -100,7 +100,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct flight *flight, size_
 
 PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
-  struct flight *flight = &lane->flights[lane->begun % LANE_DEPTH_MAX];
+  struct flight *flight = lane_flight(lane, lane->begun);
   struct move *move = &flight->move;
   const size_t offset = size_min(lane->step.count, lane->slice_index * lane->slice_elements);
   move->count = size_min(lane->step.count - offset, lane->slice_elements);
@@ -123,7 +123,7 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
 
 /* Frees what was read and announces what was written: release stores, behind the data. */
 PRIM_FN void simple_post(struct lane *lane) {
-  const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];
+  const struct flight *flight = lane_flight(lane, lane->posted);
   const uint32_t steps = lane->work->slice_steps;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     if (((flight->recv_links >> i) & 1) == 0) continue;
@@ -142,7 +142,7 @@ PRIM_FN void simple_move(struct lane *lane, struct prim *prim, uint32_t action) 
   switch (action) {
     case LANE_BEGIN: simple_begin(lane, prim); break;
     case LANE_FINISH:
-      prim_move_finish(prim, &lane->flights[lane->finished % LANE_DEPTH_MAX].move);
+      prim_move_finish(prim, &lane_flight(lane, lane->finished)->move);
       lane->finished += 1;
       break;
     case LANE_POST: simple_post(lane); break;

@@ -101,8 +101,8 @@ MUTANTS = [
            'prim_store_release(&link->fifo->head, link->posted);', '',
            'invariant', 'head is not the number of steps that were freed', LL),
     Mutant('empty_slice_does_not_post', SIMPLE,
-           'const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];',
-           'const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];'
+           'const struct flight *flight = lane_flight(lane, lane->posted);',
+           'const struct flight *flight = lane_flight(lane, lane->posted);'
            ' if (flight->bytes == 0) { lane->posted += 1; return; }',
            'invariant', 'is not the number of steps', SHORT),
     Mutant('sender_forgets_the_size', SIMPLE,
@@ -117,7 +117,7 @@ MUTANTS = [
            'link->slot_index += steps;', 'link->slot_index += 0;',
            'data', 'all_reduce', SLOTS),
     Mutant('late_move_is_never_made', SIMPLE,
-           'prim_move_finish(prim, &lane->flights[lane->finished % LANE_DEPTH_MAX].move);', '(void)prim;',
+           'prim_move_finish(prim, &lane_flight(lane, lane->finished)->move);', '(void)prim;',
            'data', 'all_reduce', DEEP),
     Mutant('one_slice_too_many_in_flight', SIMPLE,
            'lane->begun - lane->posted < lane->depth', 'lane->begun - lane->posted <= lane->depth',

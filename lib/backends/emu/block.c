@@ -136,8 +136,11 @@ static uint32_t lane_choose(uint32_t actions) {
 static void lane_trace(const struct emu_lane *emu, uint32_t action) {
   const struct lane *lane = &emu->lane;
   const uint64_t elements = action == LANE_BEGIN || action == LANE_LINES ? lane->step.count : 0;
-  emu_trace(TRACE_LANE, (uint8_t)action, emu->block->run->launch->comm, lane->work->channel_index,
-            emu->lane_index, lane->step.chunk_index, lane->steps_done << 32 | (elements & 0xffffffffu));
+  const uint64_t value = lane->steps_done << 32 | (elements & 0xffffffffu);
+  emu_trace_hash(emu->trace_key, (uint8_t)action, value);
+  if (emu_meter.tracing)
+    emu_trace_write(TRACE_LANE, (uint8_t)action, emu->block->run->launch->comm, lane->work->channel_index,
+                    emu->lane_index, lane->step.chunk_index, value);
 }
 
 /* Checks, makes and traces one action. False when an invariant broke. */
@@ -206,6 +209,7 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
+  emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
   lane_bind(emu, work);
   lane_open(&emu->lane, work, launch->plan.buffers[work_index].in, launch->plan.buffers[work_index].out);
@@ -415,11 +419,13 @@ static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
   return run;
 }
 
-/* A launch that never started gives its turn back in order: those behind it must not wait for it forever. */
+/* A launch that never started gives its turn back: as if it had run when it is the next to run, as if it had
+ * never been when it is the last in line. Those behind any other one would wait for it forever. */
 static void launch_retire(struct emu_kernel_run *run) {
   struct emu_launch *launch = run->launch;
   if (!run->over) {
     if (run_ready(run)) launch->comm->turn += 1;
+    else if (run->turn + 1 == launch->comm->launches) launch->comm->launches -= 1;
     else emu_comm_fail(launch->comm->config.comm_id, ncclInternalError);
     emu_kernel_runs_wake();
   }

@@ -46,7 +46,8 @@ struct emu_lane {
   struct emu_actor actor;
   uint32_t actions;        /* of lane_enabled(), until one is taken */
   uint8_t lane_index, lag; /* lag: percent of slices that are moved late */
-  uint64_t since;          /* its last move: number of the move (guarded), monotonic ns (threads) */
+  uint64_t trace_key;
+  uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
@@ -129,15 +130,25 @@ extern struct emu_meter emu_meter;
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value);
 
+/* What of a record stays the same for all moves of one actor, as one number. */
+static inline uint64_t emu_trace_key(uint8_t kind, const struct device_comm *comm, uint32_t channel,
+                                     uint32_t lane) {
+  return ((uint64_t)kind << 56 | (uint64_t)(channel & 0xff) << 40 | (uint64_t)(lane & 0xff) << 32 |
+          comm->config.rank) ^
+         comm->config.comm_id * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 /* Every move enters the hash, whether a trace is written or not. guarded mode only. */
-static inline void emu_trace(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
-                             uint32_t lane, uint32_t chunk, uint64_t value) {
-  const uint64_t where = (uint64_t)kind << 56 | (uint64_t)action << 48 | (uint64_t)(channel & 0xff) << 40 |
-                         (uint64_t)(lane & 0xff) << 32 | comm->config.rank;
+static inline void emu_trace_hash(uint64_t key, uint8_t action, uint64_t value) {
   const uint64_t mixed =
-      (emu_meter.trace_hash ^ where ^ (value + comm->config.comm_id) * UINT64_C(0x9e3779b97f4a7c15)) *
+      (emu_meter.trace_hash ^ key ^ (uint64_t)action << 48 ^ value * UINT64_C(0x9e3779b97f4a7c15)) *
       UINT64_C(0x9fb21c651e98df25);
   emu_meter.trace_hash = mixed ^ (mixed >> 29);
+}
+
+static inline void emu_trace(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
+                             uint32_t lane, uint32_t chunk, uint64_t value) {
+  emu_trace_hash(emu_trace_key(kind, comm, channel, lane), action, value);
   if (emu_meter.tracing) emu_trace_write(kind, action, comm, channel, lane, chunk, value);
 }
 

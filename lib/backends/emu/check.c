@@ -39,11 +39,12 @@ void emu_check_open(struct emu_lane *emu) {
   }
 }
 
-static const char *begin_send(struct emu_conn *conn, uint64_t step, uint32_t steps) {
+static const char *begin_send(struct emu_conn *conn, const struct link *link, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
+  const uint64_t step = link->step;
   if (step != shadow->writing)
     return check_failed(conn, step, "the sender skips a step, or writes one twice");
-  if (step % conn->slots + steps > conn->slots)
+  if (link->slot_index + steps > conn->slots)
     return check_failed(conn, step, "a slice runs over the end of the slots");
   shadow->writing = step + steps;
   if (shadow->writing > shadow->freed + conn->slots)
@@ -66,8 +67,7 @@ static const char *check_begin(struct emu_lane *emu) {
   const uint32_t steps = lane->work->slice_steps;
   const char *text = NULL;
   for (uint32_t i = 0; i < lane->work->send_count && text == NULL; i++)
-    if (((lane->step.send_links >> i) & 1) != 0)
-      text = begin_send(emu->send_conn[i], lane->send[i].step, steps);
+    if (((lane->step.send_links >> i) & 1) != 0) text = begin_send(emu->send_conn[i], &lane->send[i], steps);
   for (uint32_t i = 0; i < lane->work->recv_count && text == NULL; i++)
     if (((lane->step.recv_links >> i) & 1) != 0)
       text = begin_recv(emu->recv_conn[i], lane->recv[i].step, steps);
@@ -76,8 +76,8 @@ static const char *check_begin(struct emu_lane *emu) {
 
 /* A finished slice is the next one behind what was finished before, on each of its links. */
 static const char *check_finish(struct emu_lane *emu) {
-  const struct lane *lane = &emu->lane;
-  const struct flight *flight = &lane->flights[lane->finished % LANE_DEPTH_MAX];
+  struct lane *lane = &emu->lane;
+  const struct flight *flight = lane_flight(lane, lane->finished);
   const uint32_t steps = lane->work->slice_steps;
   for (uint32_t i = 0; i < lane->work->send_count; i++)
     if (((flight->send_links >> i) & 1) != 0) emu->send_conn[i]->shadow.written += steps;
@@ -87,8 +87,8 @@ static const char *check_finish(struct emu_lane *emu) {
 }
 
 static const char *check_post(struct emu_lane *emu) {
-  const struct lane *lane = &emu->lane;
-  const struct flight *flight = &lane->flights[lane->posted % LANE_DEPTH_MAX];
+  struct lane *lane = &emu->lane;
+  const struct flight *flight = lane_flight(lane, lane->posted);
   const uint32_t steps = lane->work->slice_steps;
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     struct emu_shadow *shadow = &emu->send_conn[i]->shadow;
@@ -115,7 +115,7 @@ static const char *check_lines_open(struct emu_lane *emu) {
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     struct emu_conn *conn = emu->send_conn[i];
     if (((lane->step.send_links >> i) & 1) == 0) continue;
-    const char *text = begin_send(conn, lane->send[i].step, 1);
+    const char *text = begin_send(conn, &lane->send[i], 1);
     if (text != NULL) return text;
     conn->shadow.announced = conn->shadow.written = conn->shadow.writing;
   }

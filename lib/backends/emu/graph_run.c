@@ -288,8 +288,9 @@ int emu_graph_run_new(struct emu_graph_exec *exec, struct emu_stream *stream, st
   return 0;
 }
 
+/* Backwards, so that each kernel that a failed launch gives back is the last in its rank's line. */
 void emu_graph_run_free(struct emu_graph_run *run) {
-  for (uint32_t i = 0; run->nodes != NULL && i < run->exec->node_count; i++) node_retire(&run->nodes[i]);
+  for (uint32_t i = run->exec->node_count; run->nodes != NULL && i-- > 0;) node_retire(&run->nodes[i]);
   emu_graph_exec_drop(run->exec);
   os_free(run->nodes);
   os_free(run);

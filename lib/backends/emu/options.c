@@ -287,8 +287,7 @@ __attribute__((destructor)) static void trace_end(void) { trace_close(); }
 
 void emu_trace_actor(const struct emu_actor *actor, uint8_t operation) {
   static struct device_comm nobody;
-  const uint64_t mixed = (emu_meter.trace_hash ^ actor->key ^ operation) * UINT64_C(0x9fb21c651e98df25);
-  emu_meter.trace_hash = mixed ^ (mixed >> 29);
+  emu_trace_hash(actor->key, operation, 0);
   if (emu_meter.tracing)
     emu_trace_write(TRACE_STREAM, operation, &nobody, 0, 0, emu_key_device(actor->key), actor->key);
 }

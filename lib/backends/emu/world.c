@@ -41,10 +41,11 @@ static struct {
   bool change;          /* a waiter's condition may have become true */
   uint64_t generation;  /* counts emu_changed() and wakes: something happened while nobody pumped */
   uint64_t random[2];
-  uint64_t moves;
   struct emu_waiter *waiters;
   struct emu_owner *owners;
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+uint64_t emu_moves;
 
 static pthread_key_t owner_key;
 static pthread_once_t world_once = PTHREAD_ONCE_INIT;
@@ -72,9 +73,8 @@ static inline uint32_t random_below(uint32_t bound) {
 }
 
 uint64_t emu_random(void) { return random_next(); }
-uint64_t emu_move_count(void) { return world.moves; }
 
-uint64_t emu_clock_ns(void) { return emu_options()->mode == EMU_GUARDED ? world.moves * 100 : os_time_ns(); }
+uint64_t emu_clock_ns(void) { return emu_options()->mode == EMU_GUARDED ? emu_moves * 100 : os_time_ns(); }
 
 static void owner_thread_ended(void *value);
 
@@ -102,7 +102,7 @@ void emu_world_restart(uint64_t seed) {
   uint64_t state = seed;
   world.random[0] = split_mix(&state);
   world.random[1] = split_mix(&state);
-  world.moves = 0;
+  emu_moves = 0;
 }
 
 void emu_changed(void) {
@@ -197,7 +197,7 @@ static struct emu_actor *pick_by_priority(void) {
 static inline struct emu_actor *pick(enum emu_rule rule) {
   if (rule == EMU_RULE_RANDOM) return world.ready[random_below(world.ready_count)];
   if (rule == EMU_RULE_PRIORITY) return pick_by_priority();
-  return world.ready[world.moves % world.ready_count];
+  return world.ready[emu_moves % world.ready_count];
 }
 
 /* ---- waiting ---- */
@@ -224,7 +224,7 @@ static bool waiters_release(void) {
   world.change = false;
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) {
     if (waiter->released) continue;
-    if (world.moves >= waiter->move_limit || waiter->done(waiter->argument)) {
+    if (emu_moves >= waiter->move_limit || waiter->done(waiter->argument)) {
       waiter_release(waiter);
       any = true;
     }
@@ -247,7 +247,7 @@ static bool pump(void) {
   world.pumping = true;
   world.change = true;
   for (;;) {
-    if (world.change || world.moves >= limit) {
+    if (world.change || emu_moves >= limit) {
       if ((any = waiters_release())) break;
       limit = waiters_move_limit();
     }
@@ -259,7 +259,7 @@ static bool pump(void) {
       ready_drop(actor);
       continue;
     }
-    world.moves += 1;
+    emu_moves += 1;
     world.inside = true;
     actor->ops->move(actor);
     world.inside = false;
@@ -430,7 +430,7 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
     emu_lock();
     return;
   }
-  struct emu_waiter waiter = {done, argument, world.moves + move_count, false, NULL, NULL};
+  struct emu_waiter waiter = {done, argument, emu_moves + move_count, false, NULL, NULL};
   static struct quiet quiet = {0, 0, 0, true}; /* locked */
   waiter_enter(&waiter);
   if (!guarded_turn(&quiet) && !waiter.released) wait_for_change(1);

@@ -78,8 +78,9 @@ void emu_call_out(void (*function)(void *argument), void *argument);
  */
 void emu_trace_actor(const struct emu_actor *actor, uint8_t operation);
 
-uint64_t emu_random(void);     /* the world's own seeded stream; locked; guarded mode only */
-uint64_t emu_move_count(void); /* moves made since start */
-uint64_t emu_clock_ns(void);   /* guarded: modelled, a function of moves; threads: real */
+uint64_t emu_random(void); /* the world's own seeded stream; locked; guarded mode only */
+extern uint64_t emu_moves; /* moves made since start; changed by the world alone */
+static inline uint64_t emu_move_count(void) { return emu_moves; }
+uint64_t emu_clock_ns(void); /* guarded: modelled, a function of moves; threads: real */
 
 #endif
