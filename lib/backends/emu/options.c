@@ -127,9 +127,14 @@ static uint64_t seed_of_environment(void) {
 }
 
 static struct emu_options options_of_environment(void) {
-  struct emu_options o = {EMU_GUARDED, EMU_RULE_RANDOM, 1,   EMU_DEVICES_DEFAULT, 0, 0, 0, 0, 1,
-                          0,           EMU_SPAN_LINES,  true};
+  struct emu_options o;
+  memset(&o, 0, sizeof o); /* guarded, random, production sizes */
+  o.device_count = EMU_DEVICES_DEFAULT;
+  o.depth = 1;
+  o.span_lines = EMU_SPAN_LINES;
+  o.direct = true;
   o.seed = seed_of_environment();
+  o.stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
   char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
   for (char *item = list == NULL ? NULL : strtok_r(list, ",", &rest); item != NULL;
        item = strtok_r(NULL, ",", &rest))

@@ -10,7 +10,6 @@
 #include "backends/emu/world_impl.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "base/param.h"
 
 /* A bound for the arrays below; pages are taken only as they are touched. */
 #define EMU_ACTORS_MAX (1u << 20)
@@ -286,16 +285,16 @@ static void wait_for_change(uint64_t timeout_ms) {
 
 /* The owners that stay away longer than allowed are no longer waited for; said once each. */
 static void owners_mark_absent(void) {
-  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+  const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
     if (owner->rank_count == 0 || owner->ended || owner->absent || owner->waiting != 0) continue;
     if (os_time_ns() - owner->away_since_ns < stall_ns) continue;
     owner->absent = true;
     log_warn(
-        "guarded emulator: a thread that drives %u rank(s) has made no waiting call for %lld s; going on "
+        "guarded emulator: a thread that drives %u rank(s) has made no waiting call for %llu s; going on "
         "without it, so this "
         "run is not deterministic; let it call cudaStreamSynchronize, or raise TUTTI_STALL_SECONDS",
-        owner->rank_count, (long long)param_int(PARAM_TUTTI_STALL_SECONDS));
+        owner->rank_count, (unsigned long long)emu_options()->stall_seconds);
   }
 }
 
@@ -315,7 +314,7 @@ struct quiet {
 /* Nothing can move and every owner waits: final at once when no thread is left that could change that, else
  * after a while without change. */
 static bool quiet_is_final(struct quiet *quiet) {
-  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+  const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   if (!quiet->polls && !threads_beyond_waiters()) return true;
   const uint64_t now_ns = os_time_ns();
   if (quiet->generation != world.generation || now_ns - quiet->seen_ns > stall_ns / 2) {
@@ -392,7 +391,7 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
  * short ones sees what a long one would; after a pause in which nobody looked it begins anew. */
 static bool lanes_stand_still(void) {
   static struct quiet still; /* locked; its generation is the lanes' progress */
-  const uint64_t stall_ns = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000000000u;
+  const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
   if (progress != still.generation || !emu_lanes_waiting() || now_ns - still.seen_ns > stall_ns / 2)
     still.since_ns = now_ns;
