@@ -4,7 +4,7 @@
 # build in ${BUILD:-build} and a quiet machine. QUICK=1 tries the script itself with small numbers, and
 # keeps no results.
 #
-#   guarded   8 ranks on one core, all-reduce of 1 MiB in chunks of 512 bytes: steps count, bytes do not
+#   guarded   8 ranks on one core, all-reduce of 64 KiB in chunks of 64 bytes: steps count, bytes do not
 #   ring      1,024 ranks on one channel, one loop of the ring (64 bytes a chunk), out of place and in place
 #   seeds     8 ranks at tiny constants, a process a seed, on two cores
 #   threads   2 ranks, 64 MiB of floats, in free threads; beside it memcpy of the same bytes by 1 and 2
@@ -20,7 +20,7 @@ tutti=$build/bin/tutti
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 raw=$here/results/emu-$(date +%Y-%m-%d).txt
-repeats=5 calls=20 ring_ranks=1024 seeds=1000 bytes=67108864 rounds=7 iterations=5
+repeats=5 calls=100 ring_ranks=1024 seeds=1000 bytes=67108864 rounds=7 iterations=5
 if [ -n "${QUICK:-}" ]; then
   raw=$work/raw.txt repeats=2 calls=1 ring_ranks=64 seeds=20 bytes=1048576 rounds=2 iterations=2
 fi
@@ -55,8 +55,8 @@ guarded() {
   core=$(taskset -cp $$ | sed -E 's/.*: *([0-9]+).*/\1/')
   for protocol in $protocols; do
     for turn in $(seq "$repeats"); do
-      keep taskset -c "$core" "$tutti" bench all_reduce --ranks 8 -b 1M -e 1M -c 0 -n "$calls" --rate -q \
-        --chunk 512 --proto "$protocol" --seed "$turn"
+      keep taskset -c "$core" "$tutti" bench all_reduce --ranks 8 --channels 1 -b 64K -e 64K -c 0 -n "$calls" --rate -q \
+        --chunk 64 --proto "$protocol" --seed "$turn"
       sed -n 's/.*moves.s \([^ ]*\) steps.s \(.*\)/\1 \2/p' "$work/out" >>"$work/rate.$protocol"
     done
     row "guarded, 8 ranks, $protocol" "$(cut -d' ' -f2 "$work/rate.$protocol" | median) steps/s, $(

@@ -54,6 +54,7 @@ struct lane {
   /* slot protocol */
   uint32_t slice_index, slice_count;
   size_t slice_elements;
+  size_t slice_capacity; /* elements that the slots of a slice hold */
   uint64_t begun, finished, posted;
   /* line protocol */
   bool step_held; /* `step` is the current one and has not been posted: an empty step has no lines to tell */
@@ -157,6 +158,14 @@ PRIM_FN void lane_open_move(struct lane *lane) {
   lane_open_settle(lane);
 }
 
+/* Elements that the slots of one slice hold. */
+PRIM_FN size_t lane_slice_capacity(const struct lane *lane) {
+  const struct work *work = lane->work;
+  const struct link *link = work->recv_count > 0 ? &lane->recv[0] : &lane->send[0];
+  if (work->recv_count + work->send_count == 0) return work->chunk_count;
+  return (size_t)work->slice_steps * link->step_bytes / work->element_bytes;
+}
+
 /* The links' fifo, buffer, slots, step_bytes and peer, and depth, flag_bits and group_lines are the backend's
  * to set before. */
 PRIM_FN void lane_open(struct lane *lane, const struct work *work, const void *in, void *out) {
@@ -169,6 +178,7 @@ PRIM_FN void lane_open(struct lane *lane, const struct work *work, const void *i
   lane->steps_done = 0;
   lane->slice_index = lane->slice_count = lane->line_index = lane->line_count = 0;
   lane->begun = lane->finished = lane->posted = 0;
+  lane->slice_capacity = lane_slice_capacity(lane);
   lane->step_open = lane->step_held = false;
   lane->has_step = true; /* until the iterator says otherwise */
   ring_begin(&lane->ring, work);

@@ -7,21 +7,13 @@
 
 #include "protocol/lane.h"
 
-/* Elements that the slots of one slice hold. */
-PRIM_FN size_t simple_slice_capacity(const struct lane *lane) {
-  const struct work *work = lane->work;
-  const struct link *link = work->recv_count > 0 ? &lane->recv[0] : &lane->send[0];
-  if (work->recv_count + work->send_count == 0) return work->chunk_count;
-  return (size_t)work->slice_steps * link->step_bytes / work->element_bytes;
-}
-
 /* Makes the next slice current; false when the work has no more. */
 PRIM_FN bool simple_next_slice(struct lane *lane) {
   if (lane->slice_index < lane->slice_count) return true;
   if (!lane_next_step(lane)) return false;
   lane->slice_index = 0;
   lane->slice_count = lane->work->chunk_steps / lane->work->slice_steps;
-  lane->slice_elements = chunk_slice_count(lane->step.count, lane->slice_count, simple_slice_capacity(lane));
+  lane->slice_elements = chunk_slice_count(lane->step.count, lane->slice_count, lane->slice_capacity);
   return true;
 }
 

@@ -130,7 +130,9 @@ PRIM_FN uint32_t chunk_steps_of_slots(uint32_t slots) { return slots >= 8 ? 4 : 
  * 1/32 of what a slice's slots hold so that tiny chunks are not cut, at most what they hold. Trailing slices
  * may be empty. */
 PRIM_FN size_t chunk_slice_count(size_t count, uint32_t slices, size_t slice_capacity) {
-  const size_t even = size_round_up(size_div_up(count, slices), 16);
+  /* One or two slices are the rule; no division then, which this is too busy a place for. */
+  const size_t share = slices <= 2 ? (count + slices - 1) >> (slices - 1) : size_div_up(count, slices);
+  const size_t even = size_round_up(share, 16);
   return size_min(size_max(even, slice_capacity / 32), slice_capacity);
 }
 

@@ -50,7 +50,9 @@ PRIM_FN uint32_t ring_rank_at(const struct work *work, uint32_t distance) {
 /* send, n-2 x recvReduceSend, recvReduceCopySend, n-2 x recvCopySend, recv. */
 PRIM_FN void ring_all_reduce_step(const struct ring_iter *it, const struct work *work, struct step *step) {
   const uint32_t n = work->rank_count, i = it->step_index;
-  const uint32_t chunk = (work->ring_index + 2 * n - 1 - i) % n;
+  uint32_t chunk = work->ring_index + 2 * n - 1 - i; /* mod n, below 3n */
+  if (chunk >= n) chunk -= n;
+  if (chunk >= n) chunk -= n;
   const size_t begin = it->done + chunk * it->chunk_count;
   const size_t rest = work->part_count > begin ? work->part_count - begin : 0;
   step->chunk_index = chunk;

@@ -192,8 +192,8 @@ MUTANTS = [
 
     # ---- schedules
     Mutant('output_one_step_late', RING,
-           'const uint32_t chunk = (work->ring_index + 2 * n - 1 - i) % n;',
-           'const uint32_t chunk = (work->ring_index + 2 * n - 1 - i + (i >= n)) % n;',
+           'uint32_t chunk = work->ring_index + 2 * n - 1 - i;',
+           'uint32_t chunk = work->ring_index + 2 * n - 1 - i + (i >= n);',
            'data', 'all_reduce', SLOTS),
     Mutant('own_contribution_missing', RING,
            '(i < n ? (uint32_t)STEP_COPY_IN : 0)', '(i < n - 1 ? (uint32_t)STEP_COPY_IN : 0)',

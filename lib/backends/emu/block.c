@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/emu/check.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "trace/trace.h"

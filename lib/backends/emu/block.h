@@ -10,7 +10,7 @@
 /* Streams that one launch may join. */
 #define LAUNCH_STREAMS_MAX 64
 
-/* The checks' own account of a connection, steps; see check.c. */
+/* The checks' own account of a connection, steps; see check.h. */
 struct emu_shadow {
   uint64_t writing, written, announced, reading, read, freed;
 };
@@ -88,11 +88,6 @@ struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                            uint32_t conn_index, uint8_t proto);
 void emu_conn_close_all(struct device_comm *comm);
-
-/* check.c: invariants around every guarded move. Each returns NULL or a sentence about what is broken. */
-void emu_check_open(struct emu_lane *lane);
-const char *emu_check_before(struct emu_lane *lane, uint32_t action);
-const char *emu_check_after(struct emu_lane *lane, uint32_t action);
 
 /* report.c */
 const char *emu_func_name(uint8_t func);

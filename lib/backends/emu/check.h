@@ -1,11 +1,15 @@
-/* check.c: what must hold around every guarded move, in constant time. Beside each connection stand the
+/* check.h: what must hold around every guarded move, in constant time. Beside each connection stand the
  * checks' own counters, moved by what lanes do and not by what they store, in steps since the connection was
  * made:
  *
  *   freed <= read <= reading <= announced <= written <= writing <= freed + slots
  *
  * Each action moves one of them and proves one of the inequalities; the counters that the ends share must
- * then say the same. A broken rule is a fault of the protocol or a stray store, never of the user's calls. */
+ * then say the same. A broken rule is a fault of the protocol or a stray store, never of the user's calls. A
+ * header because block.c, which alone includes it, asks at every move. */
+#ifndef TUTTI_BACKENDS_EMU_CHECK_H
+#define TUTTI_BACKENDS_EMU_CHECK_H
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -13,7 +17,7 @@
 
 static char check_text[256];
 
-static const char *check_failed(const struct emu_conn *conn, uint64_t step, const char *what) {
+static inline const char *check_failed(const struct emu_conn *conn, uint64_t step, const char *what) {
   snprintf(check_text, sizeof check_text,
            "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 " step %" PRIu64 ": %s",
            conn->sender_rank, conn->receiver_rank, conn->channel_index, step, what);
@@ -27,7 +31,7 @@ static inline uint64_t raise_to(uint64_t *counter, uint64_t value) {
 
 /* The steps that rounding skips at an operation's start were neither written nor read: they are free at once.
  */
-void emu_check_open(struct emu_lane *emu) {
+static inline void emu_check_open(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     struct emu_shadow *shadow = &emu->recv_conn[i]->shadow;
@@ -39,7 +43,7 @@ void emu_check_open(struct emu_lane *emu) {
   }
 }
 
-static const char *begin_send(struct emu_conn *conn, const struct link *link, uint32_t steps) {
+static inline const char *begin_send(struct emu_conn *conn, const struct link *link, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
   const uint64_t step = link->step;
   if (step != shadow->writing)
@@ -52,7 +56,7 @@ static const char *begin_send(struct emu_conn *conn, const struct link *link, ui
   return NULL;
 }
 
-static const char *begin_recv(struct emu_conn *conn, uint64_t step, uint32_t steps) {
+static inline const char *begin_recv(struct emu_conn *conn, uint64_t step, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
   if (step != shadow->reading)
     return check_failed(conn, step, "the receiver skips a step, or reads one twice");
@@ -62,7 +66,7 @@ static const char *begin_recv(struct emu_conn *conn, uint64_t step, uint32_t ste
   return NULL;
 }
 
-static const char *check_begin(struct emu_lane *emu) {
+static inline const char *check_begin(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   const uint32_t steps = lane->work->slice_steps;
   const char *text = NULL;
@@ -75,7 +79,7 @@ static const char *check_begin(struct emu_lane *emu) {
 }
 
 /* A finished slice is the next one behind what was finished before, on each of its links. */
-static const char *check_finish(struct emu_lane *emu) {
+static inline const char *check_finish(struct emu_lane *emu) {
   struct lane *lane = &emu->lane;
   const struct flight *flight = lane_flight(lane, lane->finished);
   const uint32_t steps = lane->work->slice_steps;
@@ -86,7 +90,7 @@ static const char *check_finish(struct emu_lane *emu) {
   return NULL;
 }
 
-static const char *check_post(struct emu_lane *emu) {
+static inline const char *check_post(struct emu_lane *emu) {
   struct lane *lane = &emu->lane;
   const struct flight *flight = lane_flight(lane, lane->posted);
   const uint32_t steps = lane->work->slice_steps;
@@ -109,7 +113,7 @@ static const char *check_post(struct emu_lane *emu) {
 
 /* Lines carry their own announcement; what is left to prove is that a step opens only on free slots, and
  * frees each once. */
-static const char *check_lines_open(struct emu_lane *emu) {
+static inline const char *check_lines_open(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   if (lane->step_open) return NULL;
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
@@ -122,7 +126,7 @@ static const char *check_lines_open(struct emu_lane *emu) {
   return NULL;
 }
 
-static const char *check_lines_post(struct emu_lane *emu) {
+static inline const char *check_lines_post(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     struct emu_shadow *shadow = &emu->recv_conn[i]->shadow;
@@ -132,7 +136,7 @@ static const char *check_lines_post(struct emu_lane *emu) {
   return NULL;
 }
 
-const char *emu_check_before(struct emu_lane *emu, uint32_t action) {
+static inline const char *emu_check_before(struct emu_lane *emu, uint32_t action) {
   const bool slots = emu->lane.work->proto == PROTO_SIMPLE;
   switch (action) {
     case LANE_BEGIN: return check_begin(emu);
@@ -143,7 +147,7 @@ const char *emu_check_before(struct emu_lane *emu, uint32_t action) {
   }
 }
 
-const char *emu_check_after(struct emu_lane *emu, uint32_t action) {
+static inline const char *emu_check_after(struct emu_lane *emu, uint32_t action) {
   const struct lane *lane = &emu->lane;
   if (action != LANE_POST) return NULL;
   for (uint32_t i = 0; i < lane->work->recv_count; i++)
@@ -157,3 +161,5 @@ const char *emu_check_after(struct emu_lane *emu, uint32_t action) {
                           "tail is not the number of steps that were announced");
   return NULL;
 }
+
+#endif
