@@ -5,8 +5,9 @@
  *   freed <= read <= reading <= announced <= written <= writing <= freed + slots
  *
  * Each action moves one of them and proves one of the inequalities; the counters that the ends share must
- * then say the same. A broken rule is a fault of the protocol or a stray store, never of the user's calls. A
- * header because block.c, which alone includes it, asks at every move. */
+ * then say the same. A broken rule is a fault of the protocol or a stray store, never of the user's calls.
+ * The functions return NULL, or a sentence about what is broken. A header, because block.c, which alone
+ * includes it, asks at every move. */
 #ifndef TUTTI_BACKENDS_EMU_CHECK_H
 #define TUTTI_BACKENDS_EMU_CHECK_H
 
