@@ -124,7 +124,7 @@ bool bench_flags_complete(struct bench_flags *flags) {
     return false;
   }
   if (flags->step_bytes == FLAG_UNSET && flags->step_factor == FLAG_UNSET) flags->step_factor = 2;
-  if (strstr(param_text(PARAM_TUTTI_EMU), "mode=threads")) flags->threads = true;
+  if (strstr(param_text_silent(PARAM_TUTTI_EMU), "mode=threads")) flags->threads = true;
   bool is_guarded = !flags->threads;
   if (flags->is_cpu_time && is_guarded) {
     fprintf(stderr, "tutti bench: -C measures time and so needs --threads; guarded times are modelled\n");

@@ -92,29 +92,31 @@ static bool option_value(const struct option_row *row, const char *text, uint32_
   return true;
 }
 
-/* One key=value of TUTTI_EMU; a bad one is named and left out. */
-static void option_parse(struct emu_options *o, char *item) {
+static void option_complain(const struct option_row *row, const char *name, const char *value) {
+  if (row == NULL)
+    log_warn(
+        "TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, slots, chunk, channels, "
+        "flag_bits, depth, lag, span, direct",
+        name);
+  else if (row->words[0] != NULL)
+    log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s, %s%s%s", name, value, row->words[0], row->words[1],
+             row->words[2] ? ", " : "", row->words[2] ? row->words[2] : "");
+  else
+    log_warn("TUTTI_EMU: %s=%s is ignored; it takes a number from %u to %u", name, value, row->lowest,
+             row->highest);
+}
+
+/* One key=value of TUTTI_EMU; a bad one is left out, and named unless this text was complained of before. */
+static void option_parse(struct emu_options *o, char *item, bool quiet) {
+  const struct option_row *row = NULL;
+  uint32_t value;
   char *equals = strchr(item, '=');
   if (equals != NULL) *equals = '\0';
-  for (uint32_t id = 0; id < OPTION_COUNT; id++) {
-    uint32_t value;
-    if (strcmp(item, option_rows[id].name) != 0) continue;
-    if (equals != NULL && option_value(&option_rows[id], equals + 1, &value))
-      option_store(o, (enum option_id)id, value);
-    else if (option_rows[id].words[0] != NULL)
-      log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s, %s%s%s", item, equals ? equals + 1 : "",
-               option_rows[id].words[0], option_rows[id].words[1], option_rows[id].words[2] ? ", " : "",
-               option_rows[id].words[2] ? option_rows[id].words[2] : "");
-    else
-      log_warn("TUTTI_EMU: %s=%s is ignored; it takes a number from %u to %u", item, equals ? equals + 1 : "",
-               option_rows[id].lowest, option_rows[id].highest);
-    return;
-  }
-  log_warn(
-      "TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, slots, chunk, channels, "
-      "flag_bits, depth, lag, "
-      "span, direct",
-      item);
+  for (uint32_t id = 0; id < OPTION_COUNT && row == NULL; id++)
+    if (strcmp(item, option_rows[id].name) == 0) row = &option_rows[id];
+  if (row != NULL && equals != NULL && option_value(row, equals + 1, &value))
+    option_store(o, (enum option_id)(row - option_rows), value);
+  else if (!quiet) option_complain(row, item, equals != NULL ? equals + 1 : "");
 }
 
 static uint64_t seed_of_environment(void) {
@@ -135,10 +137,13 @@ static struct emu_options options_of_environment(void) {
   o.direct = true;
   o.seed = seed_of_environment();
   o.stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
+  static char told[512]; /* the text whose faults were told last; the environment is read more than once */
   char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
+  const bool quiet = list != NULL && strcmp(list, told) == 0;
+  if (list != NULL) snprintf(told, sizeof told, "%s", list);
   for (char *item = list == NULL ? NULL : strtok_r(list, ",", &rest); item != NULL;
        item = strtok_r(NULL, ",", &rest))
-    option_parse(&o, item);
+    option_parse(&o, item, quiet);
   os_free(list);
   return o;
 }
