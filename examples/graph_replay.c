@@ -57,6 +57,7 @@ static void rank_close(struct rank *me) {
 
 /* Captures the streams of all ranks together: their all-reduces stand in one group. */
 static void capture(struct rank *all, int ranks) {
+  cudaGraph_t graphs[RANKS_MAX];
   const size_t bytes = COUNT * sizeof(unsigned);
   for (int rank = 0; rank < ranks; rank++) {
     struct rank *me = &all[rank];
@@ -71,12 +72,15 @@ static void capture(struct rank *all, int ranks) {
   NCCLCHECK(ncclGroupEnd());
   for (int rank = 0; rank < ranks; rank++) {
     struct rank *me = &all[rank];
-    cudaGraph_t graph;
     CUDACHECK(cudaSetDevice(rank));
     CUDACHECK(cudaMemcpyAsync(me->host_out, me->data, bytes, cudaMemcpyDeviceToHost, me->stream));
-    CUDACHECK(cudaStreamEndCapture(me->stream, &graph));
-    CUDACHECK(cudaGraphInstantiate(&me->graph, graph, 0));
-    CUDACHECK(cudaGraphDestroy(graph));
+    CUDACHECK(cudaStreamEndCapture(me->stream, &graphs[rank]));
+  }
+  /* Instantiating allocates, which CUDA refuses while this thread captures another stream. */
+  for (int rank = 0; rank < ranks; rank++) {
+    CUDACHECK(cudaSetDevice(rank));
+    CUDACHECK(cudaGraphInstantiate(&all[rank].graph, graphs[rank], 0));
+    CUDACHECK(cudaGraphDestroy(graphs[rank]));
   }
 }
 

@@ -2,6 +2,7 @@
  * Promises that every member can be called. Does not know what any backend does. */
 #include "backends/backend.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -143,18 +144,35 @@ static os_mutex choice_mutex = OS_MUTEX_INITIALIZER;
 static struct device_ops chosen;
 static const struct device_ops *chosen_ops; /* &chosen once it is filled; read atomically */
 
+#define REASON_BYTES 512
+
+static const struct device_ops *backend_take(const struct device_ops *ops, const char *why) {
+  backend_fill(&chosen, ops);
+  log_info(LOG_INIT, "Backend %s: %s", chosen.name, why);
+  return &chosen;
+}
+
+static const struct device_ops *backend_default(void) {
+  char reason[REASON_BYTES] = "", why[REASON_BYTES + 64];
+  const char *how = NULL;
+  if (emu_is_wanted(&how)) return backend_take(emu_device_ops(), how);
+  const struct device_ops *cuda = backend_load_cuda(reason, sizeof reason);
+  if (cuda != NULL) return backend_take(cuda, "the default where a driver and a GPU are found");
+  snprintf(why, sizeof why, "the default, because there is no CUDA: %s", reason);
+  return backend_take(emu_device_ops(), why);
+}
+
 static const struct device_ops *backend_choose(void) {
   const char *wanted = param_text(PARAM_TUTTI_BACKEND);
-  if (wanted[0] != '\0' && strcasecmp(wanted, "emu") != 0) {
-    const bool known = strcasecmp(wanted, "cuda") == 0;
-    log_warn("TUTTI_BACKEND=%s: %s; unset it or use TUTTI_BACKEND=emu", wanted,
-             known ? "the CUDA backend is not in this release" : "there is no such backend");
-    return NULL;
+  char reason[REASON_BYTES] = "there is no such backend";
+  if (wanted[0] == '\0') return backend_default();
+  if (strcasecmp(wanted, "emu") == 0) return backend_take(emu_device_ops(), "chosen by TUTTI_BACKEND");
+  if (strcasecmp(wanted, "cuda") == 0) {
+    const struct device_ops *cuda = backend_load_cuda(reason, sizeof reason);
+    if (cuda != NULL) return backend_take(cuda, "chosen by TUTTI_BACKEND");
   }
-  backend_fill(&chosen, emu_device_ops());
-  log_info(LOG_INIT, "Backend %s: %s", chosen.name,
-           wanted[0] ? "chosen by TUTTI_BACKEND" : "the default of this release");
-  return &chosen;
+  log_warn("TUTTI_BACKEND=%s: %s; unset it or use TUTTI_BACKEND=emu", wanted, reason);
+  return NULL;
 }
 
 const struct device_ops *backend_device_ops(void) {

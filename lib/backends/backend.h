@@ -106,6 +106,13 @@ struct device_ops {
   void (*unlock)(void);
 };
 
+/* What a backend in a library of its own is given: the one log. `text` is a whole line without its end. */
+struct backend_services {
+  size_t size;
+  void (*warn)(const char *file, int line, bool urgent, const char *text);
+  void (*info)(unsigned subsystem, const char *text);
+};
+
 /* The backend that this process uses (TUTTI_BACKEND, or what the machine has), chosen at the first call; the
  * log says which and why. NULL with a last error when the requested one does not exist. */
 const struct device_ops *backend_device_ops(void);
@@ -115,5 +122,11 @@ void backend_fill(struct device_ops *result, const struct device_ops *table);
 
 /* The emulator's table; always linked in. */
 const struct device_ops *emu_device_ops(void);
+/* True when the process has asked for the emulator by other means than TUTTI_BACKEND: *how says which. */
+bool emu_is_wanted(const char **how);
+
+/* load.c: the CUDA backend's table out of libtutti-cuda.so, which lies beside this library. NULL, and one
+ * sentence of a reason, where it is not there or of no use. */
+const struct device_ops *backend_load_cuda(char *reason, size_t reason_bytes);
 
 #endif

@@ -1,7 +1,8 @@
 """A SCons tool for nvcc: env.CudaObject('x.cu') compiles one device source to an object.
 
-NVCC is the compiler's path, unset where there is none (the caller says so); NVCCFLAGS and NVCC_ARCH may be
-changed. Headers are followed as for C, so that a change in the shared schedule recompiles the kernels."""
+NVCC is the compiler's path, unset where there is none (the caller says so); NVCCFLAGS may be changed. GPUS
+lists compute capabilities, times ten; newer GPUs than the last one run its PTX. Headers are followed as for
+C, so that a change in the shared schedule recompiles the kernels."""
 import os
 import SCons.Defaults
 import SCons.Tool
@@ -19,10 +20,12 @@ def generate(env):
     compiler = find(env)
     if compiler:
         env['NVCC'] = compiler
-    env.SetDefault(NVCC_ARCH='sm_90')
-    env['NVCCFLAGS'] = ['-std=c++17', '-O3', '-lineinfo', '-Werror', 'all-warnings', '-Xcompiler',
-                        '-fPIC,-Wall']
-    env['NVCCCOM'] = '$NVCC -arch=$NVCC_ARCH $NVCCFLAGS $_CPPDEFFLAGS $_CPPINCFLAGS -c $SOURCE -o $TARGET'
+    capabilities = env['GPUS'].split(',')
+    env['NVCC_GENCODE'] = ['-gencode=arch=compute_%s,code=sm_%s' % (name, name) for name in capabilities]
+    env['NVCC_GENCODE'].append('-gencode=arch=compute_{0},code=compute_{0}'.format(capabilities[-1]))
+    env['NVCCFLAGS'] = ['-std=c++17', '-O3', '-lineinfo', '-Werror', 'all-warnings', '--threads', '2',
+                        '-Xcompiler', '-fPIC,-Wall,-fno-threadsafe-statics']
+    env['NVCCCOM'] = '$NVCC $NVCC_GENCODE $NVCCFLAGS $_CPPDEFFLAGS $_CPPINCFLAGS -c $SOURCE -o $TARGET'
     SCons.Tool.SourceFileScanner.add_scanner('.cu', SCons.Defaults.CScan)
     env['BUILDERS']['CudaObject'] = Builder(
         action=Action('$NVCCCOM', '$NVCCCOMSTR'), suffix='.cu.o', src_suffix='.cu',

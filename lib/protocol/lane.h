@@ -88,6 +88,11 @@ PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
  */
 #define LANE_NO_OUTPUT ((uint64_t)1)
 
+/* False when the sender must use the slots: also then an offer is made, because it counts on one. */
+PRIM_FN bool lane_shows_output(const struct lane *lane) {
+  return lane->out != 0 && (lane->work->flags & WORK_OUTPUT_HIDDEN) == 0;
+}
+
 PRIM_FN uint8_t line_kind_of(const struct work *work) {
   return work->proto == PROTO_LL ? LINE_LL : LINE_LL128;
 }
@@ -145,7 +150,8 @@ PRIM_FN void lane_open_move(struct lane *lane) {
   if (lane->exchange_index < work->recv_count) {
     struct fifo *fifo = lane->recv[lane->exchange_index].fifo;
     fifo->exchange_bytes = lane_exchange_bytes(work);
-    prim_store_release(&fifo->exchange, lane->out != 0 ? (uint64_t)(uintptr_t)lane->out : LANE_NO_OUTPUT);
+    prim_store_release(&fifo->exchange,
+                       lane_shows_output(lane) ? (uint64_t)(uintptr_t)lane->out : LANE_NO_OUTPUT);
   } else {
     struct link *link = &lane->send[lane->exchange_index - work->recv_count];
     const uint64_t address = prim_load_acquire(&link->fifo->exchange);

@@ -43,7 +43,8 @@ enum work_op {
 enum work_flag {
   WORK_DIRECT_SEND = 1, /* the receiver's output is in reach: its address is taken from the exchange slot */
   WORK_DIRECT_RECV = 2, /* our output is offered to the sender */
-  WORK_IN_PLACE = 4     /* input and output are the same memory (in the collective's own sense) */
+  WORK_IN_PLACE = 4,    /* input and output are the same memory (in the collective's own sense) */
+  WORK_OUTPUT_HIDDEN = 8 /* a backend sets it at launch: the sender cannot reach our output after all */
 };
 
 struct work {

@@ -1,4 +1,5 @@
 /* options.c: the emulator's settings, where they come from, and its trace and counters. */
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -234,6 +235,16 @@ static struct emu_options config_merge(const tutti_emu_config_t *config) {
   if (config->depth) o.depth = config->depth;
   if (config->lag_percent) o.lag = config->lag_percent;
   return o;
+}
+
+bool emu_is_wanted(const char **how) {
+  void *runtime = dlopen("libtutti-cudart.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (runtime != NULL) dlclose(runtime);
+  if (runtime != NULL || __atomic_load_n(&options_loaded, __ATOMIC_ACQUIRE))
+    *how = "the program uses the emulated CUDA runtime";
+  else if (param_is_set(PARAM_TUTTI_EMU)) *how = "TUTTI_EMU is set";
+  else return false;
+  return true;
 }
 
 /* True, and then the streams have started anew, when nothing of the world is in use. */

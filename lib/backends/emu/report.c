@@ -153,6 +153,7 @@ static void report_end(void) {
 
 void emu_report_stuck(void) {
   if (emu_options()->mode == EMU_THREADS) {
+    if (report.collecting) return; /* a second waiter saw the same: what lanes have said already stays */
     report.collecting = true;
     report_begin("deadlock: no kernel has made progress for TUTTI_STALL_SECONDS; these lanes wait:");
     return;

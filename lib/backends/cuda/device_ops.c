@@ -1,0 +1,506 @@
+/* device_ops.c: GPUs behind the host seam (backend.h): devices, memory, ranks and what their kernels say.
+ * Promises that the calling thread's device is what it was before, and that allocating is allowed while the
+ * thread captures a stream. */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/cuda/device.h"
+#include "base/log.h"
+
+#define DEVICES_MAX 64
+#define CALLS_A_LOOK 16 /* asking a device for its state takes time: few calls really do */
+
+os_mutex cuda_mutex = OS_MUTEX_INITIALIZER;
+static os_mutex core_mutex = OS_MUTEX_INITIALIZER; /* lock() and unlock() of the seam */
+static struct device_comm *comms;
+static struct cuda_world *worlds;
+static cudaStream_t
+    own_streams[DEVICES_MAX]; /* for what the library itself moves; made with a device's first rank */
+
+ncclResult_t cuda_result(int error, const char *what) {
+  if (error == 0) return ncclSuccess;
+  cudaGetLastError();
+  return log_fail(error == cudaErrorInvalidValue ? ncclInvalidArgument : ncclUnhandledCudaError,
+                  "%s failed with CUDA error %d (%s)", what, error, cudaGetErrorString((cudaError_t)error));
+}
+
+struct cuda_scope cuda_scope_enter(uint32_t device_index) {
+  struct cuda_scope scope = {0, cudaStreamCaptureModeRelaxed};
+  cudaGetDevice(&scope.device_before);
+  cudaThreadExchangeStreamCaptureMode(&scope.mode);
+  if (scope.device_before != (int)device_index) cudaSetDevice((int)device_index);
+  return scope;
+}
+
+void cuda_scope_leave(const struct cuda_scope *scope) {
+  int device_index = -1;
+  enum cudaStreamCaptureMode mode = scope->mode;
+  if (cudaGetDevice(&device_index) != cudaSuccess || device_index != scope->device_before)
+    cudaSetDevice(scope->device_before);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* ---- devices ---- */
+
+static ncclResult_t cuda_device_count(uint32_t *count) {
+  int found = 0;
+  TRY(cuda_result(cudaGetDeviceCount(&found), "counting devices"));
+  *count = (uint32_t)found;
+  return ncclSuccess;
+}
+
+static ncclResult_t cuda_device_current(uint32_t *device_index) {
+  int current = 0;
+  TRY(cuda_result(cudaGetDevice(&current), "asking for the thread's device"));
+  *device_index = (uint32_t)current;
+  return ncclSuccess;
+}
+
+static ncclResult_t cuda_device_select(uint32_t device_index) {
+  return cuda_result(cudaSetDevice((int)device_index), "selecting a device");
+}
+
+static ncclResult_t cuda_device_info(uint32_t device_index, struct device_info *info) {
+  struct cudaDeviceProp properties;
+  TRY(cuda_result(cudaGetDeviceProperties(&properties, (int)device_index),
+                  "asking for a device's properties"));
+  memset(info, 0, sizeof *info);
+  snprintf(info->name, sizeof info->name, "%.63s", properties.name);
+  TRY(cuda_result(cudaDeviceGetPCIBusId(info->bus_id, sizeof info->bus_id, (int)device_index),
+                  "asking for a device's place on the bus"));
+  info->capability = (uint32_t)(properties.major * 10 + properties.minor);
+  info->memory_bytes = properties.totalGlobalMem;
+  return ncclSuccess;
+}
+
+bool cuda_reach(uint32_t from, uint32_t to) {
+  static signed char known[DEVICES_MAX][DEVICES_MAX]; /* 0 not asked, 1 yes, -1 no */
+  int possible = 0;
+  if (from == to) return true;
+  if (from >= DEVICES_MAX || to >= DEVICES_MAX) return false;
+  if (known[from][to] != 0) return known[from][to] > 0;
+  if (cudaDeviceCanAccessPeer(&possible, (int)from, (int)to) != cudaSuccess) possible = 0;
+  if (possible) {
+    const struct cuda_scope scope = cuda_scope_enter(from);
+    const cudaError_t error = cudaDeviceEnablePeerAccess((int)to, 0);
+    cudaGetLastError();
+    possible = error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
+    cuda_scope_leave(&scope);
+  }
+  known[from][to] = possible ? 1 : -1;
+  return possible != 0;
+}
+
+static ncclResult_t cuda_device_reach(uint32_t from, uint32_t to, bool *reach) {
+  os_mutex_lock(&cuda_mutex);
+  *reach = cuda_reach(from, to);
+  os_mutex_unlock(&cuda_mutex);
+  return ncclSuccess;
+}
+
+/* Ranks may offer their outputs only where every device reaches every other. */
+static bool all_possible(uint32_t device_count) {
+  int possible = 1;
+  for (uint32_t from = 0; from < device_count; from++)
+    for (uint32_t to = 0; to < device_count && possible; to++)
+      if (from != to && cudaDeviceCanAccessPeer(&possible, (int)from, (int)to) != cudaSuccess) possible = 0;
+  return possible != 0;
+}
+
+static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
+  uint32_t device_count = 0;
+  TRY(cuda_device_count(&device_count));
+  memset(limits, 0, sizeof *limits);
+  limits->slots = 8;
+  limits->step_bytes[PROTO_SIMPLE] = 524288;
+  limits->step_bytes[PROTO_LL] = 65536;
+  limits->step_bytes[PROTO_LL128] = 614400;
+  limits->p2p_chunk_bytes = 524288;
+  limits->channel_count = 24;
+  limits->p2p_channel_count = 16;
+  limits->p2p_channels_per_peer = 8;
+  limits->flag_bits = 32;
+  limits->direct = all_possible(device_count);
+  return ncclSuccess;
+}
+
+/* ---- memory ---- */
+
+static ncclResult_t zeroed(size_t bytes, void *pointer) {
+  int device_index = 0;
+  TRY(cuda_result(cudaGetDevice(&device_index), "asking for the thread's device"));
+  TRY(cuda_result(cudaMemsetAsync(pointer, 0, bytes, own_streams[device_index]), "clearing device memory"));
+  return cuda_result(cudaStreamSynchronize(own_streams[device_index]), "clearing device memory");
+}
+
+ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer) {
+  void *fresh = NULL;
+  TRY(cuda_result(cudaMalloc(&fresh, bytes), "allocating device memory"));
+  const ncclResult_t result = zeroed(bytes, fresh);
+  if (result == ncclSuccess) *pointer = fresh;
+  else cudaFree(fresh);
+  return result;
+}
+
+ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer) {
+  void *fresh = NULL;
+  TRY(cuda_result(cudaHostAlloc(&fresh, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+                  "allocating memory of the host that devices see"));
+  memset(fresh, 0, bytes);
+  *pointer = fresh;
+  return ncclSuccess;
+}
+
+static ncclResult_t cuda_memory_alloc(uint32_t device_index, size_t bytes, void **pointer) {
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  const ncclResult_t result = cuda_result(cudaMalloc(pointer, bytes), "allocating device memory");
+  cuda_scope_leave(&scope);
+  return result;
+}
+
+static ncclResult_t cuda_memory_free(void *pointer) {
+  return cuda_result(cudaFree(pointer), "freeing device memory");
+}
+
+static ncclResult_t cuda_memory_query(const void *pointer, struct pointer_info *info) {
+  struct cudaPointerAttributes attributes;
+  memset(info, 0, sizeof *info);
+  if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
+    cudaGetLastError();
+    return ncclSuccess;
+  }
+  switch (attributes.type) {
+    case cudaMemoryTypeHost: info->kind = POINTER_HOST; break;
+    case cudaMemoryTypeDevice: info->kind = POINTER_DEVICE; break;
+    case cudaMemoryTypeManaged: info->kind = POINTER_MANAGED; break;
+    default: break;
+  }
+  if (attributes.device >= 0) info->device_index = (uint32_t)attributes.device;
+  return ncclSuccess;
+}
+
+typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
+
+bool cuda_memory_is_plain(const void *pointer) {
+  static pointer_attribute ask; /* the same value whoever finds it first */
+  int capable = 0;
+  if (ask == NULL) {
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver != NULL) *(void **)&ask = dlsym(driver, "cuPointerGetAttribute");
+  }
+  if (ask == NULL) return false;
+  const CUresult result =
+      ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, (CUdeviceptr)(uintptr_t)pointer);
+  return result == CUDA_SUCCESS && capable != 0;
+}
+
+static ncclResult_t memory_read(void *host, const void *device, size_t bytes) {
+  int device_index = 0;
+  TRY(cuda_result(cudaGetDevice(&device_index), "asking for the thread's device"));
+  if (own_streams[device_index] == NULL)
+    return cuda_result(cudaMemcpy(host, device, bytes, cudaMemcpyDefault), "reading");
+  TRY(cuda_result(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDefault, own_streams[device_index]),
+                  "reading"));
+  return cuda_result(cudaStreamSynchronize(own_streams[device_index]), "reading device memory");
+}
+
+static ncclResult_t cuda_memory_read(void *host, const void *device, size_t bytes) {
+  uint32_t device_index = 0;
+  TRY(cuda_device_current(&device_index));
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  const ncclResult_t result = memory_read(host, device, bytes);
+  cuda_scope_leave(&scope);
+  return result;
+}
+
+/* ---- communicators ---- */
+
+static struct cuda_world *world_find(uint64_t comm_id) {
+  struct cuda_world *world = worlds;
+  while (world != NULL && world->comm_id != comm_id) world = world->next;
+  return world;
+}
+
+static ncclResult_t world_enter(struct device_comm *comm) {
+  struct cuda_world *world = world_find(comm->config.comm_id);
+  void *flag = NULL;
+  if (world == NULL) {
+    TRY(cuda_zeroed_host(sizeof *world->failed, &flag));
+    world = (struct cuda_world *)os_alloc(sizeof *world);
+    if (world == NULL) {
+      cudaFreeHost(flag);
+      return log_fail(ncclSystemError, "rank %u: out of memory", comm->config.rank);
+    }
+    world->comm_id = comm->config.comm_id;
+    world->failed = (int *)flag;
+    world->next = worlds;
+    worlds = world;
+  }
+  world->rank_count += 1;
+  comm->world = world;
+  return ncclSuccess;
+}
+
+static void world_leave(struct cuda_world *world) {
+  struct cuda_world **place = &worlds;
+  if (world == NULL || --world->rank_count > 0) return;
+  while (*place != world) place = &(*place)->next;
+  *place = world->next;
+  cudaFreeHost(world->failed);
+  os_free(world);
+}
+
+/* What needs a device once: a stream of our own, the kernel's code, peers. A first launch may not wait for
+ * other kernels. */
+static ncclResult_t device_prepare(uint32_t device_index) {
+  uint32_t device_count = 0;
+  TRY(cuda_device_count(&device_count));
+  if (device_index >= DEVICES_MAX)
+    return log_fail(ncclInvalidArgument, "device %u: no more than %u devices are supported", device_index,
+                    DEVICES_MAX);
+  if (own_streams[device_index] != NULL) return ncclSuccess;
+  for (uint32_t other = 0; other < device_count; other++)
+    if (!cuda_reach(device_index, other))
+      log_info(LOG_INIT,
+               "device %u does not reach device %u: their connections lie in memory of the host; LL128 needs "
+               "NCCL_PROTO=^LL128 there",
+               device_index, other);
+  TRY(cuda_result(step_kernel_load(), "loading the kernel; the library has code for sm_80, sm_90 and newer"));
+  cudaStream_t stream = NULL;
+  TRY(cuda_result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
+  own_streams[device_index] = stream;
+  return ncclSuccess;
+}
+
+/* Kernels of one block without work: what a first launch allocates is there from now on. */
+static ncclResult_t comm_launch_first(struct device_comm *comm) {
+  struct launch_large launch;
+  const cudaStream_t stream = own_streams[comm->config.device_index];
+  memset(&launch, 0, sizeof launch);
+  launch.arguments.cells = comm->cells;
+  launch.arguments.failed = comm->world->failed;
+  TRY(cuda_result(step_kernel_launch(&launch, 0, 1, stream), "launching a first kernel"));
+  TRY(cuda_result(step_kernel_launch(&launch, sizeof launch.plan, 1, stream), "launching a first kernel"));
+  return cuda_result(cudaStreamSynchronize(stream), "running a first kernel");
+}
+
+static ncclResult_t comm_fill(struct device_comm *comm) {
+  void *memory = NULL;
+  TRY(device_prepare(comm->config.device_index));
+  TRY(world_enter(comm));
+  TRY(cuda_zeroed_host(sizeof *comm->cells, &memory));
+  comm->cells = (struct rank_cells *)memory;
+  TRY(cuda_zeroed_device(sizeof *comm->blocks_ended, &memory));
+  comm->blocks_ended = (uint32_t *)memory;
+  TRY(cuda_result(cudaEventCreateWithFlags(&comm->serial, cudaEventDisableTiming), "making an event"));
+  TRY(cuda_result(cudaEventCreateWithFlags(&comm->captured, cudaEventDisableTiming), "making an event"));
+  TRY(cuda_result(cudaEventCreateWithFlags(&comm->join, cudaEventDisableTiming), "making an event"));
+  TRY(cuda_arena_open(comm));
+  return comm_launch_first(comm);
+}
+
+static void comm_free(struct device_comm *comm) {
+  cuda_conn_close_all(comm);
+  cuda_arena_close(comm);
+  if (comm->ring_ranks != NULL) cudaFreeHost(comm->ring_ranks);
+  if (comm->serial != NULL) cudaEventDestroy(comm->serial);
+  if (comm->captured != NULL) cudaEventDestroy(comm->captured);
+  if (comm->join != NULL) cudaEventDestroy(comm->join);
+  if (comm->blocks_ended != NULL) cudaFree(comm->blocks_ended);
+  if (comm->cells != NULL) cudaFreeHost(comm->cells);
+  world_leave(comm->world);
+  os_free(comm);
+}
+
+static ncclResult_t cuda_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
+  struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
+  if (fresh == NULL) return log_fail(ncclSystemError, "rank %u: out of memory", config->rank);
+  fresh->config = *config;
+  snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
+  fresh->config.name = fresh->name;
+  fresh->memory_bytes = sizeof *fresh + sizeof *fresh->cells;
+  const struct cuda_scope scope = cuda_scope_enter(config->device_index);
+  os_mutex_lock(&cuda_mutex);
+  const ncclResult_t result = comm_fill(fresh);
+  if (result == ncclSuccess) {
+    fresh->next = comms;
+    comms = fresh;
+    *comm = fresh;
+  } else {
+    comm_free(fresh);
+  }
+  os_mutex_unlock(&cuda_mutex);
+  cuda_scope_leave(&scope);
+  return result;
+}
+
+/* A device that has failed ends nothing any more. Our own stream tells without disturbing a capture. */
+static cudaError_t device_state(const struct device_comm *comm) {
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const cudaError_t state = cudaStreamQuery(own_streams[comm->config.device_index]);
+  cuda_scope_leave(&scope);
+  return state == cudaErrorNotReady ? cudaSuccess : state;
+}
+
+static bool device_failed(struct device_comm *comm) {
+  return comm->device_looks++ % CALLS_A_LOOK == 0 && device_state(comm) != cudaSuccess;
+}
+
+static bool comm_ended(struct device_comm *comm) {
+  return __atomic_load_n(&comm->cells->ended, __ATOMIC_ACQUIRE) == comm->launches;
+}
+
+static bool cuda_comm_idle(struct device_comm *comm) { return comm_ended(comm) || device_failed(comm); }
+
+static void cuda_comm_close(struct device_comm *comm) {
+  if (comm == NULL) return;
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  while (!cuda_comm_idle(comm)) os_yield();
+  os_mutex_lock(&cuda_mutex);
+  struct device_comm **place = &comms;
+  while (*place != comm) place = &(*place)->next;
+  *place = comm->next;
+  comm_free(comm);
+  os_mutex_unlock(&cuda_mutex);
+  cuda_scope_leave(&scope);
+}
+
+/* Nothing here depends on who drives a rank. */
+static void cuda_comm_own(struct device_comm *comm) { (void)comm; }
+
+static ncclResult_t cuda_comm_connect(struct device_comm *sender, struct device_comm *receiver,
+                                      uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
+  os_mutex_lock(&cuda_mutex);
+  const ncclResult_t result = cuda_conn_open(sender, receiver, channel_index, conn_index, proto);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
+static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) {
+  os_mutex_lock(&cuda_mutex);
+  *bytes = comm->memory_bytes;
+  os_mutex_unlock(&cuda_mutex);
+  return ncclSuccess;
+}
+
+static void cuda_comm_abort(struct device_comm *comm) {
+  __atomic_store_n(&comm->cells->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* ---- what kernels say ---- */
+
+static void report_mismatch(const struct device_comm *comm, const struct launch_error *error,
+                            uint32_t channel_index) {
+  log_urgent(
+      "comm %s: rank %u and rank %u do not agree on operation %llu: rank %u has %llu bytes for channel %u "
+      "where "
+      "rank %u expects %llu; call the same collective with the same count and type on all ranks, in the same "
+      "order",
+      comm->name, error->peer, comm->config.rank, (unsigned long long)error->op_sequence, error->peer,
+      (unsigned long long)error->found_bytes, channel_index, comm->config.rank,
+      (unsigned long long)error->expected_bytes);
+}
+
+/* Every rank of a communicator fails with the one that found a mismatch. */
+static ncclResult_t comm_look(struct device_comm *comm) {
+  if (comm->error != ncclSuccess) return comm->error;
+  if (__atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) != 0) comm->error = ncclInvalidUsage;
+  if (__atomic_load_n(&comm->cells->failed, __ATOMIC_ACQUIRE) != 0)
+    for (uint32_t i = 0; i < PLAN_CHANNELS_MAX; i++)
+      if (comm->cells->errors[i].error != 0) report_mismatch(comm, &comm->cells->errors[i], i);
+  if (comm->error == ncclSuccess && device_failed(comm))
+    comm->error = cuda_result(device_state(comm), "a kernel on the device, ours or the program's,");
+  return comm->error;
+}
+
+static ncclResult_t cuda_comm_error(struct device_comm *comm) {
+  os_mutex_lock(&cuda_mutex);
+  const ncclResult_t result = comm_look(comm);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
+/* ---- streams and waiting ---- */
+
+int cuda_capture_info(cudaStream_t stream, unsigned long long *graph_id) {
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
+#else
+  const cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL);
+#endif
+  *graph_id = error == cudaSuccess && status != cudaStreamCaptureStatusNone ? id : 0;
+  if (error != cudaErrorStreamCaptureImplicit) return error;
+  cudaGetLastError(); /* the legacy stream while another one is captured: it is not captured itself */
+  return 0;
+}
+
+static ncclResult_t cuda_stream_capture(device_stream stream, uint64_t *graph_id) {
+  unsigned long long id = 0;
+  TRY(cuda_result(cuda_capture_info((cudaStream_t)stream, &id), "asking a stream for its capture"));
+  *graph_id = id;
+  return ncclSuccess;
+}
+
+static void cuda_lock(void) { os_mutex_lock(&core_mutex); }
+static void cuda_unlock(void) { os_mutex_unlock(&core_mutex); }
+
+#define WAIT_TURNS_AWAKE 1000
+
+static ncclResult_t cuda_wait_until(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
+  const uint64_t end_ns = os_time_ns() + deadline_ms * 1000000;
+  for (uint32_t turn = 0;; turn++) {
+    os_mutex_lock(&core_mutex);
+    const bool finished = done(argument);
+    os_mutex_unlock(&core_mutex);
+    if (finished) return ncclSuccess;
+    if (deadline_ms != 0 && os_time_ns() >= end_ns) return ncclInProgress;
+    if (turn < WAIT_TURNS_AWAKE) os_yield();
+    else os_sleep_ms(1);
+  }
+}
+
+static const struct device_ops cuda_ops = {
+    .size = sizeof(struct device_ops),
+    .name = "cuda",
+    .device_count = cuda_device_count,
+    .device_current = cuda_device_current,
+    .device_select = cuda_device_select,
+    .device_info = cuda_device_info,
+    .device_reach = cuda_device_reach,
+    .device_limits = cuda_device_limits,
+    .memory_alloc = cuda_memory_alloc,
+    .memory_free = cuda_memory_free,
+    .memory_query = cuda_memory_query,
+    .memory_read = cuda_memory_read,
+    .comm_open = cuda_comm_open,
+    .comm_close = cuda_comm_close,
+    .comm_own = cuda_comm_own,
+    .comm_disown = cuda_comm_own,
+    .comm_connect = cuda_comm_connect,
+    .comm_memory = cuda_comm_memory,
+    .comm_abort = cuda_comm_abort,
+    .comm_error = cuda_comm_error,
+    .comm_idle = cuda_comm_idle,
+    .launch = cuda_launch,
+    .stream_capture = cuda_stream_capture,
+    .wait_until = cuda_wait_until,
+    .progress = os_yield,
+    .lock = cuda_lock,
+    .unlock = cuda_unlock,
+};
+
+const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,
+                                        size_t reason_bytes) {
+  int device_count = 0;
+  cuda_log_open(services);
+  const cudaError_t error = cudaGetDeviceCount(&device_count);
+  if (error == cudaSuccess && device_count > 0) return &cuda_ops;
+  cudaGetLastError();
+  snprintf(reason, reason_bytes, "the driver reports no device (%s)",
+           error == cudaSuccess ? "none is there" : cudaGetErrorString(error));
+  return NULL;
+}

@@ -1,0 +1,51 @@
+/* log.c: base/log.h for this library: lines are formatted here and printed by the library that loaded it, so
+ * that there is one log and one last error. Promises that a line longer than its buffer is cut. */
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "backends/cuda/device.h"
+
+#define LINE_BYTES 1024
+
+static struct backend_services log_services;
+
+void cuda_log_open(const struct backend_services *services) { log_services = *services; }
+
+void log_info(unsigned subsystem, const char *format, ...) {
+  char text[LINE_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  log_services.info(subsystem, text);
+}
+
+static void warn(const char *file, int line, bool urgent, const char *format, va_list arguments) {
+  char text[LINE_BYTES];
+  vsnprintf(text, sizeof text, format, arguments);
+  log_services.warn(file, line, urgent, text);
+}
+
+void log_warn_at(const char *file, int line, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  warn(file, line, false, format, arguments);
+  va_end(arguments);
+}
+
+void log_urgent_at(const char *file, int line, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  warn(file, line, true, format, arguments);
+  va_end(arguments);
+}
+
+ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  warn(file, line, false, format, arguments);
+  va_end(arguments);
+  return code;
+}

@@ -1,0 +1,97 @@
+#!/bin/sh
+# test_backend.sh: which backend a process gets, and what is said about it; and, where a GPU is, that results
+# are the emulator's to the bit. Prints one `ok - `, `not ok - ` or `skip: ` line a check and fails when one
+# did. Finds the library at ${BUILD:-build}.
+set -u
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${BUILD:-$here/../build}" && pwd) || exit 3
+export PKG_CONFIG_PATH="$build/lib/pkgconfig" LD_LIBRARY_PATH="$build/lib"
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# check STATUS DESCRIPTION: one line; on failure also what the last command said.
+check() {
+  if [ "$1" -eq 0 ]; then
+    echo "ok - $2"
+    return
+  fi
+  echo "not ok - $2"
+  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
+  failures=$((failures + 1))
+}
+
+# A program that asks for the backend and names no CUDA runtime at all.
+cat >"$work/which.c" <<'C'
+#include <nccl.h>
+#include <stdio.h>
+#include <tutti.h>
+int main(void) {
+  ncclComm_t comm;
+  const char *name = tutti_backend();
+  const ncclResult_t result = ncclCommInitAll(&comm, 1, NULL);
+  printf("%s %d\n", name, result);
+  return 0;
+}
+C
+cc -o "$work/which" "$work/which.c" $(pkg-config --cflags --libs tutti) >"$work/log" 2>&1
+check $? "a program without a CUDA runtime builds"
+
+# says BACKEND PATTERN: `which` names the backend, and a line of its log matches.
+says() {
+  NCCL_DEBUG=INFO timeout 60 "$work/which" >"$work/log" 2>&1
+  grep -q "^$1 " "$work/log" && grep -q "$2" "$work/log"
+}
+
+TUTTI_BACKEND=emu says emu 'Backend emu: chosen by TUTTI_BACKEND'
+check $? "TUTTI_BACKEND=emu is obeyed, and the log says so"
+TUTTI_BACKEND=tpu says none 'TUTTI_BACKEND=tpu: there is no such backend'
+check $? "an unknown backend is an error with a sentence"
+TUTTI_EMU=channels=1 says emu 'Backend emu: TUTTI_EMU is set'
+check $? "settings of the emulator choose it"
+
+if says cuda 'Backend cuda: the default where'; then
+  gpu=1
+  check 0 "a driver and a GPU are there: CUDA is the default"
+else
+  gpu=0
+  says emu 'Backend emu: the default, because there is no CUDA: '
+  check $? "the emulator is the default without a GPU, and the log says why"
+  TUTTI_BACKEND=cuda says none 'TUTTI_BACKEND=cuda: .*; unset it or use TUTTI_BACKEND=emu'
+  check $? "TUTTI_BACKEND=cuda without a GPU is an error with a sentence"
+  TUTTI_BACKEND=cuda "$work/which" >"$work/log" 2>&1
+  ! grep -q '^none 0' "$work/log"
+  check $? "and no communicator is made"
+fi
+
+cc -O2 -Wall -o "$work/digest" "$here/digest.c" $(pkg-config --cflags --libs tutti-emu) >"$work/log" 2>&1
+check $? "digest.c builds for the emulator"
+NCCL_DEBUG=INFO "$work/digest" 1 1 >"$work/log" 2>&1
+grep -q 'Backend emu: the program uses the emulated CUDA runtime' "$work/log"
+check $? "the emulated runtime chooses the emulator"
+
+# same RANKS PROTOCOL: both builds of digest.c print the same text.
+same() {
+  NCCL_PROTO=$2 TUTTI_EMU=mode=threads,channels=4 timeout 100 "$work/digest" "$1" \
+    >"$work/emu" 2>"$work/log" &&
+    NCCL_PROTO=$2 NCCL_MAX_NCHANNELS=4 timeout 100 "$work/digest_cuda" "$1" >"$work/cuda" 2>>"$work/log" &&
+    cmp "$work/emu" "$work/cuda" >>"$work/log" 2>&1
+}
+
+toolkit=${CUDA_HOME:-/usr/local/cuda}
+if [ "$gpu" -eq 0 ]; then
+  echo "skip: results on a GPU: no GPU here"
+elif ! cc -O2 -o "$work/digest_cuda" "$here/digest.c" -I"$build/include" -I"$toolkit/include" \
+  -L"$build/lib" -lnccl -L"$toolkit/lib64" -L"$toolkit/lib" -lcudart >"$work/log" 2>&1; then
+  echo "skip: results on a GPU: no CUDA toolkit in $toolkit"
+else
+  devices=$(nvidia-smi -L 2>/dev/null | wc -l)
+  for protocol in Simple LL LL128; do
+    same "$devices" "$protocol"
+    check $? "$protocol: $devices GPUs and the emulator give the same bits"
+  done
+fi
+
+[ "$failures" -eq 0 ]
