@@ -106,6 +106,12 @@ struct device_ops {
   void (*unlock)(void);
 };
 
+/* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
+static inline uint64_t backend_conn_key(uint32_t peer, uint32_t channel_index, uint32_t conn_index,
+                                        bool sends) {
+  return 1 + ((uint64_t)peer << 16 | (uint64_t)channel_index << 8 | conn_index << 1 | (sends ? 1u : 0u));
+}
+
 /* What a backend in a library of its own is given: the one log. `text` is a whole line without its end. */
 struct backend_services {
   size_t size;

@@ -44,6 +44,7 @@ struct lane {
   uint8_t error;     /* enum lane_error */
   uint8_t depth;     /* slices in flight, 1..LANE_DEPTH_MAX */
   uint8_t flag_bits; /* of a line */
+  bool lands_here;   /* final values come straight into our output */
   uint32_t exchange_index;
   uint32_t group_lines; /* most lines that one move carries */
   struct ring_iter ring;
@@ -181,6 +182,7 @@ PRIM_FN void lane_open(struct lane *lane, const struct work *work, const void *i
   lane->phase = LANE_OPEN;
   lane->error = LANE_OK;
   lane->exchange_index = 0;
+  lane->lands_here = (work->flags & WORK_DIRECT_RECV) != 0 && lane_shows_output(lane);
   lane->steps_done = 0;
   lane->slice_index = lane->slice_count = lane->line_index = lane->line_count = 0;
   lane->begun = lane->finished = lane->posted = 0;

@@ -62,7 +62,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     if (((step->recv_links >> i) & 1) == 0) continue;
     lane_check_size(lane, &lane->recv[i], lane->recv[i].slot_index, flight->bytes);
-    if ((step->flags & STEP_RECV_FINAL) && (lane->work->flags & WORK_DIRECT_RECV) && lane_shows_output(lane))
+    if ((step->flags & STEP_RECV_FINAL) && lane->lands_here)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
     else simple_add_source(move, link_slot(&lane->recv[i]));
     link_advance(&lane->recv[i], lane->work->slice_steps);

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/backend.h"
+#include "base/map.h"
 #include "backends/cuda/launch.h"
 #include "base/os.h"
 
@@ -14,11 +15,6 @@ struct cuda_conn {
   uint8_t *buffer[PROTO_COUNT];
   bool on_host; /* the devices do not reach each other: all of it is memory of the host */
   uint32_t reference_count;
-};
-
-struct cuda_conn_entry {
-  uint64_t key; /* 0 = free */
-  struct cuda_conn *conn;
 };
 
 /* Memory of the host that carries one plan to the kernel. */
@@ -55,8 +51,7 @@ struct device_comm {
   uint32_t *ring_ranks; /* the ring's order, memory of the host */
   uint8_t *arena;
   struct cuda_slab *slabs;
-  struct cuda_conn_entry *conns; /* open addressing, power of two */
-  uint32_t conn_capacity, conn_count;
+  struct map conns; /* its ends of connections, by backend_conn_key() */
   struct device_comm *next;
 };
 

@@ -380,7 +380,7 @@ static ncclResult_t cuda_comm_connect(struct device_comm *sender, struct device_
 
 static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   os_mutex_lock(&cuda_mutex);
-  *bytes = comm->memory_bytes;
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns);
   os_mutex_unlock(&cuda_mutex);
   return ncclSuccess;
 }

@@ -5,6 +5,7 @@
 #include "backends/backend.h"
 #include "backends/emu/stream.h"
 #include "backends/emu/world_impl.h"
+#include "base/map.h"
 #include "protocol/run.h"
 
 /* Streams that one launch may join. */
@@ -37,8 +38,7 @@ struct device_comm {
   uint64_t launches, turn; /* kernels enqueued and ended: they run in this order */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
-  struct emu_conn_entry *conns; /* open addressing, power of two */
-  uint32_t conn_capacity, conn_count;
+  struct map conns; /* its ends of connections, by backend_conn_key() */
   struct device_comm *next;
 };
 

@@ -5,50 +5,9 @@
 #include "base/log.h"
 #include "base/os.h"
 
-struct emu_conn_entry {
-  uint64_t key; /* 0 = free */
-  struct emu_conn *conn;
-};
-
-static uint64_t conn_key(uint32_t peer, uint32_t channel_index, uint32_t conn_index, bool sends) {
-  return 1 + (((uint64_t)peer << 16) | (uint64_t)channel_index << 8 | conn_index << 1 | (sends ? 1u : 0u));
-}
-
-static struct emu_conn_entry *conn_entry(const struct device_comm *comm, uint64_t key) {
-  const uint32_t mask = comm->conn_capacity - 1;
-  uint32_t i = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 40) & mask;
-  while (comm->conns[i].key != 0 && comm->conns[i].key != key) i = (i + 1) & mask;
-  return &comm->conns[i];
-}
-
 struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
                                uint32_t conn_index, bool sends) {
-  if (comm->conn_capacity == 0) return NULL;
-  return conn_entry(comm, conn_key(peer, channel_index, conn_index, sends))->conn;
-}
-
-/* Room for one more entry; the table stays at most half full. */
-static bool conn_reserve(struct device_comm *comm) {
-  if (2 * (comm->conn_count + 1) <= comm->conn_capacity) return true;
-  const uint32_t old_capacity = comm->conn_capacity;
-  struct emu_conn_entry *old = comm->conns;
-  const uint32_t capacity = old_capacity == 0 ? 8 : 2 * old_capacity;
-  struct emu_conn_entry *fresh = (struct emu_conn_entry *)os_alloc(capacity * sizeof *fresh);
-  if (fresh == NULL) return false;
-  comm->conns = fresh;
-  comm->conn_capacity = capacity;
-  for (uint32_t i = 0; i < old_capacity; i++)
-    if (old[i].key != 0) *conn_entry(comm, old[i].key) = old[i];
-  comm->memory_bytes += (capacity - old_capacity) * sizeof *fresh;
-  os_free(old);
-  return true;
-}
-
-static void conn_insert(struct device_comm *comm, uint64_t key, struct emu_conn *conn) {
-  struct emu_conn_entry *entry = conn_entry(comm, key);
-  entry->key = key;
-  entry->conn = conn;
-  comm->conn_count += 1;
+  return (struct emu_conn *)map_find(&comm->conns, backend_conn_key(peer, channel_index, conn_index, sends));
 }
 
 #define PAGE_BYTES 4096u
@@ -112,11 +71,14 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
                            uint32_t conn_index, uint8_t proto) {
   struct emu_conn *conn = emu_conn_find(sender, receiver->config.rank, channel_index, conn_index, true);
   if (conn == NULL) {
-    if (!conn_reserve(sender) || !conn_reserve(receiver)) return conn_out_of_memory(receiver, sizeof *conn);
+    if (!map_reserve(&sender->conns) || !map_reserve(&receiver->conns))
+      return conn_out_of_memory(receiver, sizeof *conn);
     conn = conn_create(sender, receiver, channel_index, conn_index);
     if (conn == NULL) return conn_out_of_memory(receiver, sizeof *conn + sizeof *conn->fifo);
-    conn_insert(sender, conn_key(receiver->config.rank, channel_index, conn_index, true), conn);
-    conn_insert(receiver, conn_key(sender->config.rank, channel_index, conn_index, false), conn);
+    map_insert(&sender->conns, backend_conn_key(receiver->config.rank, channel_index, conn_index, true),
+               conn);
+    map_insert(&receiver->conns, backend_conn_key(sender->config.rank, channel_index, conn_index, false),
+               conn);
     receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
   if (conn->buffer[proto] == NULL) {
@@ -127,13 +89,11 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
 }
 
 void emu_conn_close_all(struct device_comm *comm) {
-  for (uint32_t i = 0; i < comm->conn_capacity; i++) {
-    struct emu_conn *conn = comm->conns[i].conn;
+  for (uint32_t i = 0; i < comm->conns.capacity; i++) {
+    struct emu_conn *conn = (struct emu_conn *)comm->conns.entries[i].value;
     if (conn == NULL) continue;
     conn->reference_count -= 1;
     if (conn->reference_count == 0) conn_free(conn);
   }
-  os_free(comm->conns);
-  comm->conns = NULL;
-  comm->conn_capacity = comm->conn_count = 0;
+  map_clear(&comm->conns);
 }

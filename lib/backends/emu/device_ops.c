@@ -179,7 +179,7 @@ static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_c
 
 static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   emu_lock();
-  *bytes = comm->memory_bytes;
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns);
   emu_unlock();
   return ncclSuccess;
 }
