@@ -20,12 +20,6 @@ struct plan_op {
   uint64_t sequence; /* number of the call on its communicator, from 0 */
 };
 
-/* What the user's environment or config forces; 0 / PLAN_ANY = free choice by the model. */
-#define PLAN_ANY 0xff
-struct plan_choice {
-  uint8_t algo, proto;
-};
-
 struct plan_request {
   uint32_t rank, rank_count;
   const uint32_t
