@@ -124,6 +124,7 @@ static void comm_free(struct ncclComm *comm) {
   const struct device_ops *ops = comm->ops;
   os_free(comm->queue.ops);
   os_free(comm->queue.streams);
+  plan_memory_free(&comm->queue.plan_memory);
   connect_table_free(&comm->connections);
   redop_table_free(&comm->redops);
   register_list_free(comm->registrations);
@@ -224,6 +225,8 @@ uint64_t comm_core_bytes(const struct ncclComm *comm) {
   uint64_t bytes = sizeof *comm;
   bytes += comm->queue.op_capacity * sizeof *comm->queue.ops;
   bytes += comm->queue.stream_capacity * sizeof *comm->queue.streams;
+  bytes += comm->queue.plan_memory.task_bytes + comm->queue.plan_memory.draft_bytes;
+  bytes += comm->queue.plan_memory.plan_bytes;
   bytes += comm->connections.capacity * sizeof *comm->connections.entries;
   bytes += comm->redops.count * sizeof *comm->redops.rows;
   for (const struct registration *row = comm->registrations; row; row = row->next) bytes += sizeof *row;

@@ -46,7 +46,8 @@ struct comm_queue {
   device_stream *streams; /* distinct, in order of first use */
   uint32_t stream_count, stream_capacity;
   uint64_t first_sequence; /* to go back to when the group is discarded */
-  struct plan plan;
+  struct plan plan;        /* lies in plan_memory */
+  struct plan_memory plan_memory;
 };
 
 struct ncclComm {

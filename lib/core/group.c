@@ -102,8 +102,7 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
 
 static void queue_clear(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
-  plan_free(&queue->plan);
-  memset(&queue->plan, 0, sizeof queue->plan);
+  queue->plan.work_count = 0;
   queue->op_count = queue->stream_count = 0;
   queue->queued = false;
   queue->next = NULL;
@@ -241,6 +240,7 @@ static ncclResult_t queue_check_self(const struct ncclComm *comm) {
  * Different communicators may go to different graphs, as one thread does that captures a stream a device. */
 static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   uint64_t first_graph = 0;
+  if (comm->queue.stream_count < 2) return ncclSuccess;
   for (uint32_t i = 0; i < comm->queue.stream_count; i++) {
     uint64_t graph = 0;
     TRY(comm->ops->stream_capture(comm->queue.streams[i], &graph));
@@ -261,7 +261,7 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
   TRY(comm_check_captures(comm));
   TRY(queue_check_self(comm));
   group_request(comm, comm->queue.ops, comm->queue.op_count, &request);
-  TRY(plan_build(&request, &comm->queue.plan));
+  TRY(plan_build_within(&request, &comm->queue.plan_memory, &comm->queue.plan));
   return connect_plan(comm, &comm->queue.plan);
 }
 

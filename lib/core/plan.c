@@ -11,44 +11,56 @@
 #include "core/tune.h"
 #include "schedule/p2p.h"
 
-/* Works are collected in the order of generation and sorted by channel at the end. */
+/* A work in the order of generation; sorted by channel at the end. */
+struct draft_row {
+  struct work work;
+  struct plan_buffers buffers;
+  uint64_t batch_id; /* equal and adjacent on a channel = same batch */
+};
+
 struct draft {
   const struct plan_request *request;
-  struct work *works;
-  struct plan_buffers *buffers;
-  uint64_t *batch_ids; /* equal and adjacent on a channel = same batch */
-  uint32_t count, capacity;
+  struct plan_memory *memory;
+  struct draft_row *rows; /* memory->draft */
+  uint32_t count;
   uint64_t next_batch_id;
 };
 
-static bool draft_reserve(struct draft *draft) {
-  if (draft->count < draft->capacity) return true;
-  const uint32_t capacity = draft->capacity == 0 ? 8 : 2 * draft->capacity;
-  struct work *works = (struct work *)os_realloc(draft->works, capacity * sizeof *works);
-  if (works != NULL) draft->works = works;
-  struct plan_buffers *buffers =
-      (struct plan_buffers *)os_realloc(draft->buffers, capacity * sizeof *buffers);
-  if (buffers != NULL) draft->buffers = buffers;
-  uint64_t *batch_ids = (uint64_t *)os_realloc(draft->batch_ids, capacity * sizeof *batch_ids);
-  if (batch_ids != NULL) draft->batch_ids = batch_ids;
-  if (works == NULL || buffers == NULL || batch_ids == NULL) return false;
-  draft->capacity = capacity;
-  return true;
-}
+#define ROWS_FIRST 8
 
 static ncclResult_t out_of_memory(const struct plan_request *request) {
   return log_fail(ncclSystemError, "rank %u: out of memory while planning %u operations", request->rank,
                   request->op_count);
 }
 
+/* What the block holds is kept. */
+static bool block_reserve(void **block, size_t *capacity_bytes, size_t bytes) {
+  if (bytes <= *capacity_bytes) return true;
+  void *grown = os_realloc(*block, bytes);
+  if (grown == NULL) return false;
+  *block = grown;
+  *capacity_bytes = bytes;
+  return true;
+}
+
+static bool draft_reserve(struct draft *draft) {
+  struct plan_memory *memory = draft->memory;
+  const size_t rows = memory->draft_bytes / sizeof *draft->rows;
+  if (draft->count < rows) return true;
+  const size_t grown = rows == 0 ? ROWS_FIRST : 2 * rows;
+  if (!block_reserve(&memory->draft, &memory->draft_bytes, grown * sizeof *draft->rows)) return false;
+  draft->rows = (struct draft_row *)memory->draft;
+  return true;
+}
+
 static ncclResult_t draft_add(struct draft *draft, const struct work *work, const void *in, void *out,
                               uint64_t batch_id) {
   if (!draft_reserve(draft)) return out_of_memory(draft->request);
-  draft->works[draft->count] = *work;
-  draft->buffers[draft->count].in = in;
-  draft->buffers[draft->count].out = out;
-  draft->batch_ids[draft->count] = batch_id;
-  draft->count += 1;
+  struct draft_row *row = &draft->rows[draft->count++];
+  row->work = *work;
+  row->buffers.in = in;
+  row->buffers.out = out;
+  row->batch_id = batch_id;
   return ncclSuccess;
 }
 
@@ -263,9 +275,11 @@ static ncclResult_t tasks_collect(const struct plan_request *request, struct tas
 
 static ncclResult_t draft_collectives(struct draft *draft) {
   const struct plan_request *request = draft->request;
+  struct plan_memory *memory = draft->memory;
   uint32_t count;
-  struct task *tasks = (struct task *)os_alloc(request->op_count * sizeof *tasks);
-  if (tasks == NULL) return out_of_memory(request);
+  if (!block_reserve(&memory->tasks, &memory->task_bytes, request->op_count * sizeof(struct task)))
+    return out_of_memory(request);
+  struct task *tasks = (struct task *)memory->tasks;
   ncclResult_t result = tasks_collect(request, tasks, &count);
   tasks_sort(tasks, count);
   tasks_choose(request, tasks, count);
@@ -277,7 +291,6 @@ static ncclResult_t draft_collectives(struct draft *draft) {
   const uint32_t ring_index = count > 0 ? ring_position(request) : 0;
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
     result = draft_collective(draft, &tasks[i], ring_index, &cursor);
-  os_free(tasks);
   return result;
 }
 
@@ -419,73 +432,100 @@ static ncclResult_t draft_p2p(struct draft *draft) {
 
 /* ---- putting it together ---- */
 
-static void plan_place(const struct draft *draft, struct plan *plan, const uint32_t *begin) {
-  uint32_t at[PLAN_CHANNELS_MAX];
-  memcpy(at, begin, sizeof at);
+static uint32_t draft_channels(const struct draft *draft) {
+  uint32_t channel_count = 0;
+  for (uint32_t i = 0; i < draft->count; i++)
+    if (draft->rows[i].work.channel_index >= channel_count)
+      channel_count = draft->rows[i].work.channel_index + 1u;
+  return channel_count;
+}
+
+/* Where each channel's works begin; one entry more than there are channels. */
+static void draft_measure(const struct draft *draft, uint32_t channel_count, uint32_t *begin) {
+  for (uint32_t channel = 0; channel <= channel_count; channel++) begin[channel] = 0;
+  for (uint32_t i = 0; i < draft->count; i++) begin[draft->rows[i].work.channel_index + 1u] += 1;
+  for (uint32_t channel = 0; channel < channel_count; channel++) begin[channel + 1] += begin[channel];
+}
+
+/* Stable: a channel's works keep the order of generation. `ids` are the batches' by place. */
+static void plan_place(const struct draft *draft, struct plan *plan, uint32_t channel_count,
+                       const uint32_t *begin, uint64_t *ids) {
+  uint32_t at[PLAN_CHANNELS_MAX + 1];
+  memcpy(at, begin, channel_count * sizeof *at);
   for (uint32_t i = 0; i < draft->count; i++) {
-    const uint32_t place = at[draft->works[i].channel_index]++;
-    plan->works[place] = draft->works[i];
-    plan->buffers[place] = draft->buffers[i];
+    const struct draft_row *row = &draft->rows[i];
+    const uint32_t place = at[row->work.channel_index]++;
+    plan->works[place] = row->work;
+    plan->buffers[place] = row->buffers;
+    ids[place] = row->batch_id;
   }
 }
 
-/* Borders between batches, channel by channel, in the stable order that plan_place() gives. */
-static void plan_border(const struct draft *draft, struct plan *plan, const uint32_t *begin) {
-  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) {
-    uint32_t place = begin[channel];
-    uint64_t last_id = UINT64_MAX;
-    for (uint32_t i = 0; i < draft->count; i++) {
-      if (draft->works[i].channel_index != channel) continue;
-      struct plan_batch *batch = plan->batch_count > 0 ? &plan->batches[plan->batch_count - 1] : NULL;
-      if (draft->batch_ids[i] != last_id || batch->work_count == PLAN_BATCH_WORKS_MAX) {
+/* Borders between batches, channel by channel. */
+static void plan_border(struct plan *plan, uint32_t channel_count, const uint32_t *begin,
+                        const uint64_t *ids) {
+  for (uint32_t channel = 0; channel < channel_count; channel++) {
+    struct plan_batch *batch = NULL;
+    for (uint32_t place = begin[channel]; place < begin[channel + 1]; place++) {
+      if (batch == NULL || ids[place] != ids[place - 1] || batch->work_count == PLAN_BATCH_WORKS_MAX) {
         batch = &plan->batches[plan->batch_count++];
         batch->channel_index = channel;
         batch->first_work = place;
         batch->work_count = 0;
       }
       batch->work_count += 1;
-      last_id = draft->batch_ids[i];
-      place += 1;
     }
-    if (place > begin[channel]) plan->channel_mask |= UINT64_C(1) << channel;
+    if (batch != NULL) plan->channel_mask |= UINT64_C(1) << channel;
   }
 }
 
 static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) {
   const struct plan_request *request = draft->request;
-  uint32_t begin[PLAN_CHANNELS_MAX], total = 0, counts[PLAN_CHANNELS_MAX] = {0};
-  const size_t bytes = draft->count * (sizeof *plan->works + sizeof *plan->buffers + sizeof *plan->batches);
-  for (uint32_t i = 0; i < draft->count; i++) counts[draft->works[i].channel_index] += 1;
-  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) {
-    begin[channel] = total;
-    total += counts[channel];
-  }
+  struct plan_memory *memory = draft->memory;
+  const size_t row_bytes =
+      sizeof *plan->works + sizeof *plan->buffers + sizeof(uint64_t) + sizeof *plan->batches;
+  uint32_t begin[PLAN_CHANNELS_MAX + 1];
+  const uint32_t channel_count = draft_channels(draft);
   struct plan fresh;
+  if (!block_reserve(&memory->plan, &memory->plan_bytes, (draft->count > 0 ? draft->count : 1) * row_bytes))
+    return out_of_memory(request);
   memset(&fresh, 0, sizeof fresh);
-  fresh.works = (struct work *)os_alloc(bytes);
-  if (fresh.works == NULL) return out_of_memory(request);
+  fresh.works = (struct work *)memory->plan;
   fresh.buffers = (struct plan_buffers *)(fresh.works + draft->count);
-  fresh.batches = (struct plan_batch *)(fresh.buffers + draft->count);
+  uint64_t *ids = (uint64_t *)(fresh.buffers + draft->count);
+  fresh.batches = (struct plan_batch *)(ids + draft->count);
   fresh.rank = request->rank;
   fresh.rank_count = request->rank_count;
   fresh.work_count = draft->count;
   fresh.limits = request->limits;
-  plan_place(draft, &fresh, begin);
-  plan_border(draft, &fresh, begin);
+  draft_measure(draft, channel_count, begin);
+  plan_place(draft, &fresh, channel_count, begin, ids);
+  plan_border(&fresh, channel_count, begin, ids);
   *plan = fresh;
   return ncclSuccess;
 }
 
+ncclResult_t plan_build_within(const struct plan_request *request, struct plan_memory *memory,
+                               struct plan *plan) {
+  struct draft draft = {request, memory, (struct draft_row *)memory->draft, 0, 0};
+  TRY(draft_collectives(&draft));
+  TRY(draft_p2p(&draft));
+  return plan_of_draft(&draft, plan);
+}
+
+void plan_memory_free(struct plan_memory *memory) {
+  os_free(memory->tasks);
+  os_free(memory->draft);
+  os_free(memory->plan);
+  memset(memory, 0, sizeof *memory);
+}
+
 ncclResult_t plan_build(const struct plan_request *request, struct plan *plan) {
-  struct draft draft;
-  memset(&draft, 0, sizeof draft);
-  draft.request = request;
-  ncclResult_t result = draft_collectives(&draft);
-  if (result == ncclSuccess) result = draft_p2p(&draft);
-  if (result == ncclSuccess) result = plan_of_draft(&draft, plan);
-  os_free(draft.works);
-  os_free(draft.buffers);
-  os_free(draft.batch_ids);
+  struct plan_memory memory;
+  memset(&memory, 0, sizeof memory);
+  const ncclResult_t result = plan_build_within(request, &memory, plan);
+  if (result == ncclSuccess) memory.plan = NULL; /* it is the plan's now */
+  plan_memory_free(&memory);
   return result;
 }
 

@@ -39,6 +39,18 @@ struct plan_request {
 ncclResult_t plan_build(const struct plan_request *request, struct plan *plan);
 void plan_free(struct plan *plan);
 
+/* What planning works in, grown as needed and kept from plan to plan: who plans often allocates only for
+ * plans larger than all before. All zero at first. */
+struct plan_memory {
+  void *tasks, *draft, *plan;
+  size_t task_bytes, draft_bytes, plan_bytes;
+};
+
+/* As plan_build(), but the plan lies in `memory`, until that is built into again or freed. */
+ncclResult_t plan_build_within(const struct plan_request *request, struct plan_memory *memory,
+                               struct plan *plan);
+void plan_memory_free(struct plan_memory *memory);
+
 /* Predicted time of all operations of the request, microseconds. */
 double plan_time_us(const struct plan_request *request);
 

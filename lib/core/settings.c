@@ -150,6 +150,18 @@ static bool pointers_checked(void) {
   return param_int(PARAM_CHECK_POINTERS) != 0;
 }
 
+/* Launches are the same in both modes: no launch waits for another communicator's kernel. */
+static void launch_mode_check(void) {
+  const char *mode = param_text(PARAM_LAUNCH_MODE);
+  if (strcasecmp(mode, "PARALLEL") == 0 || strcasecmp(mode, "GROUP") == 0) {
+    if (param_is_set(PARAM_LAUNCH_MODE))
+      log_info(LOG_INIT, "NCCL_LAUNCH_MODE=%s: a group launches one kernel a communicator, in order of use",
+               mode);
+    return;
+  }
+  log_warn("NCCL_LAUNCH_MODE: '%s' is neither PARALLEL nor GROUP; PARALLEL is taken", mode);
+}
+
 ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
                            struct settings *settings) {
   struct settings read;
@@ -166,6 +178,7 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   read.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
   read.check_pointers = pointers_checked();
+  launch_mode_check();
   *settings = read;
   return ncclSuccess;
 }

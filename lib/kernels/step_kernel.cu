@@ -83,14 +83,19 @@ PRIM_FN void batch_fetch(const uint8_t *works, uint32_t work_count) {
     block_works[i] = words[i];
 }
 
-/* The last block of a counted launch tells the host. */
+/* A block counts itself; nobody waits for the sum to arrive. */
+PRIM_FN void launch_begin(const struct launch_arguments *arguments) {
+  if (threadIdx.x == 0 && arguments->from_graph)
+    atomicAdd((unsigned long long *)&arguments->counts->graph_started, 1ull);
+}
+
+/* Behind a barrier: what the block's threads wrote comes before the count. */
 PRIM_FN void launch_end(const struct launch_arguments *arguments) {
-  if (threadIdx.x != 0 || arguments->number == 0) return;
-  __threadfence_system();
-  if (atomicAdd(arguments->blocks_ended, 1u) + 1 < gridDim.x) return;
-  *arguments->blocks_ended = 0;
-  __threadfence_system();
-  *(volatile uint64_t *)&arguments->cells->ended = arguments->number;
+  struct launch_counts *counts = arguments->counts;
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  atomicAdd((unsigned long long *)(arguments->from_graph ? &counts->graph_ended : &counts->plain_ended),
+            1ull);
 }
 
 /* Thread 0 asks both flags at once, over a slow bus; the answer is for all. */
@@ -106,6 +111,7 @@ PRIM_FN bool launch_stopped(const struct launch_arguments *arguments) {
 PRIM_FN void launch_run(const struct launch_arguments *arguments, const uint8_t *data) {
   const struct plan_batch *batches = (const struct plan_batch *)(data + arguments->batches_offset);
   const uint32_t end = arguments->first_batch[blockIdx.x + 1];
+  launch_begin(arguments);
   bool stopped = launch_stopped(arguments);
   for (uint32_t index = arguments->first_batch[blockIdx.x]; index < end && !stopped; index++) {
     const struct plan_batch *batch = &batches[index];

@@ -17,13 +17,35 @@ struct cuda_conn {
   uint32_t reference_count;
 };
 
-/* Memory of the host that carries one plan to the kernel. */
+/* Memory of the host that carries one large plan to a kernel, on whichever device. Its owner is the pool, a
+ * rank while a kernel reads it, or a graph. */
 struct cuda_slab {
   uint8_t *data;
   size_t bytes;
-  uint64_t number; /* the launch that reads it; UINT64_MAX: a graph does, until the rank is closed */
-  bool owns_data;  /* else a part of the rank's arena */
+  cudaEvent_t read; /* the rank's: recorded behind the kernel; NULL: when that ends is not known */
   struct cuda_slab *next;
+};
+
+/* What orders a rank's kernels (order.c). */
+struct cuda_order {
+  struct launch_counts *counts; /* memory of the device */
+  uint64_t blocks_launched;     /* plain ones: what counts->plain_ended will come to */
+  uint64_t stream_key;          /* of the stream of the last plain launch */
+  bool by_events;               /* `serial` is recorded behind every plain launch */
+  bool captured_ever;           /* graphs may hold kernels of this rank */
+  cudaEvent_t serial;           /* end of the rank's last launch, once there are graphs */
+  cudaEvent_t captured;         /* end of the last launch within the capture `graph_id` */
+  cudaEvent_t join;
+  unsigned long long graph_id;
+  uint64_t captured_key;                /* of the stream of that launch */
+  cudaGraphNode_t record, record_after; /* in that graph: the node that records `serial`, and behind which */
+  cudaStream_t stream;                  /* ours; made when the first graph is captured */
+};
+
+/* A stream's capture; id 0: it is in none. */
+struct cuda_capture {
+  unsigned long long id;
+  cudaGraph_t graph;
 };
 
 /* What the ranks of one communicator share in this process. */
@@ -39,29 +61,25 @@ struct device_comm {
   char name[64];
   struct cuda_world *world;
   struct rank_cells *cells; /* memory of the host */
-  uint32_t *blocks_ended;   /* memory of the device */
-  ncclResult_t error;
-  uint64_t launches; /* that were counted: those of graphs are not */
+  struct cuda_order order;
+  ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
-  uint32_t device_looks; /* times that somebody asked whether the device still works */
-  cudaEvent_t serial;    /* end of the rank's last launch, graphs included */
-  cudaEvent_t captured;  /* end of the last launch within the graph `graph_id` */
-  cudaEvent_t join;
-  unsigned long long graph_id;
-  uint32_t *ring_ranks; /* the ring's order, memory of the host */
-  uint8_t *arena;
-  struct cuda_slab *slabs;
-  struct map conns; /* its ends of connections, by backend_conn_key() */
+  uint64_t looked_ns;                        /* when somebody last asked whether the device still works */
+  uint32_t *ring_ranks;                      /* the ring's order, memory of the host */
+  struct cuda_slab *slabs_read, **last_slab; /* that kernels may still read, oldest first */
+  os_mutex conns_mutex;                      /* guards the next: a peer adds to it while this rank launches */
+  struct map conns;                          /* its ends of connections, by backend_conn_key() */
   struct device_comm *next;
 };
 
-/* Guards the list of ranks and their tables of connections. Never held while core's lock is asked for. */
+/* Guards the list of ranks and whatever makes or frees connections. Comes before a rank's conns_mutex; never
+ * held while core's lock is asked for, nor by a launch. */
 extern os_mutex cuda_mutex;
 
 /* For the length of a call: the rank's device, and leave to allocate while a stream of this thread is
- * captured. */
+ * captured. What is called within may not change the thread's device for good. */
 struct cuda_scope {
-  int device_before;
+  int device_before, device_index;
   enum cudaStreamCaptureMode mode;
 };
 struct cuda_scope cuda_scope_enter(uint32_t device_index);
@@ -78,8 +96,8 @@ bool cuda_reach(uint32_t from, uint32_t to);
 /* False where only the device itself can be counted on to map an address: pools, mapped ranges, managed
  * memory. */
 bool cuda_memory_is_plain(const void *pointer);
-/* *graph_id tells captures apart; 0 when the stream is in none. */
-int cuda_capture_info(cudaStream_t stream, unsigned long long *graph_id);
+/* A function of the driver, NULL where this driver has none of that name. */
+void *cuda_driver_function(const char *name);
 
 /* conn.c. Locked. */
 struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
@@ -88,9 +106,35 @@ ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *rece
                             uint32_t conn_index, uint8_t proto);
 void cuda_conn_close_all(struct device_comm *comm);
 
+/* order.c: the order of a rank's kernels, whatever their streams. Within the rank's device. All but open and
+ * close return a cudaError. */
+ncclResult_t cuda_order_open(struct cuda_order *order, uint32_t device_index);
+void cuda_order_close(struct cuda_order *order);
+int cuda_order_capture(cudaStream_t stream, struct cuda_capture *capture);
+/* Around the launch of a kernel of the rank on the first stream: it runs after all that came before on all
+ * streams and after the rank's launches so far, and the other streams go on behind it. */
+int cuda_order_before(struct cuda_order *order, const device_stream *streams, uint32_t stream_count,
+                      const struct cuda_capture *capture);
+int cuda_order_after(struct cuda_order *order, const device_stream *streams, uint32_t stream_count,
+                     const struct cuda_capture *capture, uint32_t block_count);
+/* *ended: no block of the rank is unfinished that the host launched or that a graph has begun. `seen` is
+ * memory of the host that the device can write. */
+int cuda_order_ended(const struct cuda_order *order, cudaStream_t stream, struct launch_counts *seen,
+                     bool *ended);
+
+/* slab.c: memory for large plans. */
+ncclResult_t cuda_slabs_open(struct device_comm *comm);
+void cuda_slabs_close(struct device_comm *comm); /* no kernel of the rank runs any more */
+/* At least so large, from now on the caller's; within a scope. */
+ncclResult_t cuda_slab_take(struct device_comm *comm, size_t bytes, struct cuda_slab **result);
+/* Back to the pool: no kernel has seen it. */
+void cuda_slab_put(struct cuda_slab *slab);
+/* To the rank, until the kernel just launched on the stream has ended. */
+void cuda_slab_lend(struct device_comm *comm, struct cuda_slab *slab, cudaStream_t stream);
+/* To the graph, until it and all that was made of it are destroyed. */
+ncclResult_t cuda_slab_leave(struct cuda_slab *slab, cudaGraph_t graph);
+
 /* launch.c */
-ncclResult_t cuda_arena_open(struct device_comm *comm);
-void cuda_arena_close(struct device_comm *comm);
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count);
 

@@ -10,7 +10,8 @@
 #include "base/log.h"
 
 #define DEVICES_MAX 64
-#define CALLS_A_LOOK 16 /* asking a device for its state takes time: few calls really do */
+#define ABORTED_WAIT_NS UINT64_C(10000000000)
+#define LOOK_EVERY_NS 1000000u /* asking a device for its state takes time: few calls really do */
 
 os_mutex cuda_mutex = OS_MUTEX_INITIALIZER;
 static os_mutex core_mutex = OS_MUTEX_INITIALIZER; /* lock() and unlock() of the seam */
@@ -27,7 +28,7 @@ ncclResult_t cuda_result(int error, const char *what) {
 }
 
 struct cuda_scope cuda_scope_enter(uint32_t device_index) {
-  struct cuda_scope scope = {0, cudaStreamCaptureModeRelaxed};
+  struct cuda_scope scope = {0, (int)device_index, cudaStreamCaptureModeRelaxed};
   cudaGetDevice(&scope.device_before);
   cudaThreadExchangeStreamCaptureMode(&scope.mode);
   if (scope.device_before != (int)device_index) cudaSetDevice((int)device_index);
@@ -35,10 +36,8 @@ struct cuda_scope cuda_scope_enter(uint32_t device_index) {
 }
 
 void cuda_scope_leave(const struct cuda_scope *scope) {
-  int device_index = -1;
   enum cudaStreamCaptureMode mode = scope->mode;
-  if (cudaGetDevice(&device_index) != cudaSuccess || device_index != scope->device_before)
-    cudaSetDevice(scope->device_before);
+  if (scope->device_before != scope->device_index) cudaSetDevice(scope->device_before);
   cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
@@ -181,15 +180,17 @@ static ncclResult_t cuda_memory_query(const void *pointer, struct pointer_info *
   return ncclSuccess;
 }
 
+void *cuda_driver_function(const char *name) {
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  return driver != NULL ? dlsym(driver, name) : NULL;
+}
+
 typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
 
 bool cuda_memory_is_plain(const void *pointer) {
   static pointer_attribute ask; /* the same value whoever finds it first */
   int capable = 0;
-  if (ask == NULL) {
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (driver != NULL) *(void **)&ask = dlsym(driver, "cuPointerGetAttribute");
-  }
+  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuPointerGetAttribute");
   if (ask == NULL) return false;
   const CUresult result =
       ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, (CUdeviceptr)(uintptr_t)pointer);
@@ -274,13 +275,16 @@ static ncclResult_t device_prepare(uint32_t device_index) {
   return ncclSuccess;
 }
 
-/* Kernels of one block without work: what a first launch allocates is there from now on. */
+/* Kernels of one block without work: what a first launch allocates is there from now on. They count as a
+ * graph's, which are over when they are waited for. */
 static ncclResult_t comm_launch_first(struct device_comm *comm) {
   struct launch_large launch;
   const cudaStream_t stream = own_streams[comm->config.device_index];
   memset(&launch, 0, sizeof launch);
   launch.arguments.cells = comm->cells;
   launch.arguments.failed = comm->world->failed;
+  launch.arguments.counts = comm->order.counts;
+  launch.arguments.from_graph = 1;
   TRY(cuda_result(step_kernel_launch(&launch, 0, 1, stream), "launching a first kernel"));
   TRY(cuda_result(step_kernel_launch(&launch, sizeof launch.plan, 1, stream), "launching a first kernel"));
   return cuda_result(cudaStreamSynchronize(stream), "running a first kernel");
@@ -292,23 +296,17 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
   TRY(world_enter(comm));
   TRY(cuda_zeroed_host(sizeof *comm->cells, &memory));
   comm->cells = (struct rank_cells *)memory;
-  TRY(cuda_zeroed_device(sizeof *comm->blocks_ended, &memory));
-  comm->blocks_ended = (uint32_t *)memory;
-  TRY(cuda_result(cudaEventCreateWithFlags(&comm->serial, cudaEventDisableTiming), "making an event"));
-  TRY(cuda_result(cudaEventCreateWithFlags(&comm->captured, cudaEventDisableTiming), "making an event"));
-  TRY(cuda_result(cudaEventCreateWithFlags(&comm->join, cudaEventDisableTiming), "making an event"));
-  TRY(cuda_arena_open(comm));
+  TRY(cuda_order_open(&comm->order, comm->config.device_index));
+  TRY(cuda_slabs_open(comm));
   return comm_launch_first(comm);
 }
 
 static void comm_free(struct device_comm *comm) {
   cuda_conn_close_all(comm);
-  cuda_arena_close(comm);
+  cuda_slabs_close(comm);
+  cuda_order_close(&comm->order);
+  os_mutex_destroy(&comm->conns_mutex);
   if (comm->ring_ranks != NULL) cudaFreeHost(comm->ring_ranks);
-  if (comm->serial != NULL) cudaEventDestroy(comm->serial);
-  if (comm->captured != NULL) cudaEventDestroy(comm->captured);
-  if (comm->join != NULL) cudaEventDestroy(comm->join);
-  if (comm->blocks_ended != NULL) cudaFree(comm->blocks_ended);
   if (comm->cells != NULL) cudaFreeHost(comm->cells);
   world_leave(comm->world);
   os_free(comm);
@@ -321,6 +319,7 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->memory_bytes = sizeof *fresh + sizeof *fresh->cells;
+  os_mutex_init(&fresh->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
   os_mutex_lock(&cuda_mutex);
   const ncclResult_t result = comm_fill(fresh);
@@ -345,19 +344,46 @@ static cudaError_t device_state(const struct device_comm *comm) {
 }
 
 static bool device_failed(struct device_comm *comm) {
-  return comm->device_looks++ % CALLS_A_LOOK == 0 && device_state(comm) != cudaSuccess;
+  const uint64_t now_ns = os_time_ns();
+  const uint64_t looked_ns = __atomic_load_n(&comm->looked_ns, __ATOMIC_RELAXED);
+  if (now_ns - looked_ns < LOOK_EVERY_NS) return false;
+  __atomic_store_n(&comm->looked_ns, now_ns, __ATOMIC_RELAXED);
+  return device_state(comm) != cudaSuccess;
 }
 
-static bool comm_ended(struct device_comm *comm) {
-  return __atomic_load_n(&comm->cells->ended, __ATOMIC_ACQUIRE) == comm->launches;
+/* A device that does not answer any more counts as idle: nothing of this rank will ever end. */
+static bool cuda_comm_idle(struct device_comm *comm) {
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  bool ended = false;
+  const int error = cuda_order_ended(&comm->order, own_streams[comm->config.device_index],
+                                     &comm->cells->counts_seen, &ended);
+  if (error != 0) cudaGetLastError();
+  cuda_scope_leave(&scope);
+  return error != 0 || ended;
 }
 
-static bool cuda_comm_idle(struct device_comm *comm) { return comm_ended(comm) || device_failed(comm); }
+/* Kernels of an aborted rank end by themselves, unless they are queued behind something that never ends: then
+ * their memory is given up, because it may not be freed under them, and the program goes on. */
+static bool comm_wait_idle(struct device_comm *comm) {
+  const uint64_t end_ns = os_time_ns() + ABORTED_WAIT_NS;
+  while (!cuda_comm_idle(comm)) {
+    const bool aborted = __atomic_load_n(&comm->cells->abort, __ATOMIC_ACQUIRE) != 0;
+    if (aborted && os_time_ns() >= end_ns) {
+      log_warn(
+          "rank %u of comm %s was aborted, and its kernels are still behind other work of the device: its "
+          "memory is not freed; abort what they wait for first",
+          comm->config.rank, comm->name);
+      return false;
+    }
+    os_yield();
+  }
+  return true;
+}
 
 static void cuda_comm_close(struct device_comm *comm) {
   if (comm == NULL) return;
+  if (!comm_wait_idle(comm)) return;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  while (!cuda_comm_idle(comm)) os_yield();
   os_mutex_lock(&cuda_mutex);
   struct device_comm **place = &comms;
   while (*place != comm) place = &(*place)->next;
@@ -370,10 +396,16 @@ static void cuda_comm_close(struct device_comm *comm) {
 /* Nothing here depends on who drives a rank. */
 static void cuda_comm_own(struct device_comm *comm) { (void)comm; }
 
+/* Both ends' launches wait until the connection is in their tables. cuda_mutex first: so two ranks that
+ * connect to each other do not wait for each other. */
 static ncclResult_t cuda_comm_connect(struct device_comm *sender, struct device_comm *receiver,
                                       uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
   os_mutex_lock(&cuda_mutex);
+  os_mutex_lock(&sender->conns_mutex);
+  os_mutex_lock(&receiver->conns_mutex);
   const ncclResult_t result = cuda_conn_open(sender, receiver, channel_index, conn_index, proto);
+  os_mutex_unlock(&receiver->conns_mutex);
+  os_mutex_unlock(&sender->conns_mutex);
   os_mutex_unlock(&cuda_mutex);
   return result;
 }
@@ -405,17 +437,26 @@ static void report_mismatch(const struct device_comm *comm, const struct launch_
 
 /* Every rank of a communicator fails with the one that found a mismatch. */
 static ncclResult_t comm_look(struct device_comm *comm) {
+  ncclResult_t error = ncclSuccess;
   if (comm->error != ncclSuccess) return comm->error;
-  if (__atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) != 0) comm->error = ncclInvalidUsage;
-  if (__atomic_load_n(&comm->cells->failed, __ATOMIC_ACQUIRE) != 0)
+  const bool own = __atomic_load_n(&comm->cells->failed, __ATOMIC_ACQUIRE) != 0;
+  if (own || __atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) != 0) error = ncclInvalidUsage;
+  if (own)
     for (uint32_t i = 0; i < PLAN_CHANNELS_MAX; i++)
       if (comm->cells->errors[i].error != 0) report_mismatch(comm, &comm->cells->errors[i], i);
-  if (comm->error == ncclSuccess && device_failed(comm))
-    comm->error = cuda_result(device_state(comm), "a kernel on the device, ours or the program's,");
-  return comm->error;
+  if (error == ncclSuccess)
+    error = cuda_result(device_state(comm), "a kernel on the device, ours or the program's,");
+  __atomic_store_n(&comm->error, error, __ATOMIC_RELEASE);
+  return error;
 }
 
+/* Every call of the program asks: without a lock while all is well. */
 static ncclResult_t cuda_comm_error(struct device_comm *comm) {
+  const ncclResult_t known = (ncclResult_t)__atomic_load_n(&comm->error, __ATOMIC_ACQUIRE);
+  if (known != ncclSuccess) return known;
+  if (__atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) == 0 &&
+      __atomic_load_n(&comm->cells->failed, __ATOMIC_ACQUIRE) == 0 && !device_failed(comm))
+    return ncclSuccess;
   os_mutex_lock(&cuda_mutex);
   const ncclResult_t result = comm_look(comm);
   os_mutex_unlock(&cuda_mutex);
@@ -424,24 +465,10 @@ static ncclResult_t cuda_comm_error(struct device_comm *comm) {
 
 /* ---- streams and waiting ---- */
 
-int cuda_capture_info(cudaStream_t stream, unsigned long long *graph_id) {
-  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;
-#if CUDART_VERSION >= 13000
-  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
-#else
-  const cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL);
-#endif
-  *graph_id = error == cudaSuccess && status != cudaStreamCaptureStatusNone ? id : 0;
-  if (error != cudaErrorStreamCaptureImplicit) return error;
-  cudaGetLastError(); /* the legacy stream while another one is captured: it is not captured itself */
-  return 0;
-}
-
 static ncclResult_t cuda_stream_capture(device_stream stream, uint64_t *graph_id) {
-  unsigned long long id = 0;
-  TRY(cuda_result(cuda_capture_info((cudaStream_t)stream, &id), "asking a stream for its capture"));
-  *graph_id = id;
+  struct cuda_capture capture = {0, NULL};
+  TRY(cuda_result(cuda_order_capture((cudaStream_t)stream, &capture), "asking a stream for its capture"));
+  *graph_id = capture.id;
   return ncclSuccess;
 }
 

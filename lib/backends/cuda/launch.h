@@ -23,11 +23,20 @@ struct launch_error {
   uint64_t op_sequence, expected_bytes, found_bytes;
 };
 
+/* How far a rank's kernels are, in blocks, since the rank was opened: one a rank, in memory of its device. A
+ * stream can wait for a count (order.c), so a block adds to it when everything that it wrote is visible to
+ * the device's next kernel, and is done with the arguments then. A graph's blocks also count themselves at
+ * their begin, because the host does not know how often a graph is launched. */
+struct launch_counts {
+  uint64_t plain_ended; /* of launches that no graph made */
+  uint64_t graph_started, graph_ended;
+};
+
 /* Memory of the host that kernels write to: one a rank. */
 struct rank_cells {
-  int abort;      /* the host's word to this rank's kernels */
-  int failed;     /* a kernel's word to the host: errors[] has an entry */
-  uint64_t ended; /* number of the last launch that has ended, counted from 1 */
+  int abort;                        /* the host's word to this rank's kernels */
+  int failed;                       /* a kernel's word to the host: errors[] has an entry */
+  struct launch_counts counts_seen; /* the host's copy, for the host alone */
   struct launch_error errors[PLAN_CHANNELS_MAX];
 };
 
@@ -40,10 +49,10 @@ struct launch_arguments {
   const uint8_t *data;     /* works, then batches, in memory of the host; NULL: they follow the arguments */
   uint32_t batches_offset; /* bytes from the works to the batches */
   uint32_t depth;          /* slices in flight, 1..LANE_DEPTH_MAX */
-  uint64_t number;         /* of this launch; 0: a graph's, which nobody counts */
+  uint32_t from_graph;     /* 1: each launch of a graph runs this kernel anew; 0: the host launches it once */
+  struct launch_counts *counts;
   struct rank_cells *cells;
-  int *failed;            /* of the communicator: set by whoever finds a mismatch, seen by all its ranks */
-  uint32_t *blocks_ended; /* in memory of the device */
+  int *failed; /* of the communicator: set by whoever finds a mismatch, seen by all its ranks */
   struct plan_limits limits;
   uint16_t first_batch[PLAN_CHANNELS_MAX + 1]; /* by block, and one behind the last */
 };

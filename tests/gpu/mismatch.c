@@ -1,0 +1,50 @@
+/* mismatch.c: ranks call the same collective with different counts, alike enough to take the same protocol.
+ * Every rank's communicator must say ncclInvalidUsage to whoever polls it; they are aborted, and the process
+ * goes on with new ones. */
+#include <unistd.h>
+
+#include "need.h"
+
+enum { COUNT = 1000, POLLS_MAX = 10000 };
+
+int main(void) {
+  const int rank_count = need_ranks();
+  ncclComm_t comms[RANKS_MAX];
+  cudaStream_t streams[RANKS_MAX];
+  float *data[RANKS_MAX];
+  if (rank_count < 2) {
+    puts("mismatch: needs two devices");
+    return 0;
+  }
+  NEED(ncclCommInitAll(comms, rank_count, NULL));
+  NEED(ncclGroupStart());
+  for (int rank = 0; rank < rank_count; rank++) {
+    NEED(cudaSetDevice(rank));
+    NEED(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking));
+    NEED(cudaMalloc((void **)&data[rank], COUNT * sizeof(float)));
+    NEED(ncclAllReduce(data[rank], data[rank], rank == 1 ? COUNT / 2 : COUNT, ncclFloat, ncclSum, comms[rank],
+                       streams[rank]));
+  }
+  NEED(ncclGroupEnd());
+  for (int rank = 0; rank < rank_count; rank++) {
+    ncclResult_t state = ncclSuccess;
+    for (int poll = 0; poll < POLLS_MAX && state == ncclSuccess; poll++) {
+      cudaStreamQuery(streams[rank]); /* an emulated GPU moves while somebody asks for it */
+      NEED(ncclCommGetAsyncError(comms[rank], &state));
+      if (state == ncclSuccess) usleep(1000);
+    }
+    NEED(state != ncclInvalidUsage);
+  }
+  for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommAbort(comms[rank]));
+  for (int rank = 0; rank < rank_count; rank++) {
+    NEED(cudaSetDevice(rank));
+    cudaStreamSynchronize(
+        streams[rank]); /* what it says of kernels that were stopped is the backend's business */
+    cudaGetLastError();
+    NEED(cudaFree(data[rank]));
+    NEED(cudaStreamDestroy(streams[rank]));
+  }
+  need_fresh_start(rank_count);
+  printf("mismatch: %d ranks with different counts were told: ok\n", rank_count);
+  return 0;
+}

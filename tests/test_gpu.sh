@@ -1,0 +1,52 @@
+#!/bin/sh
+# test_gpu.sh: the programs of tests/gpu, which are made for GPUs, on the emulator in both modes: so they are
+# right themselves, and the emulator's order of launches, aborts and mismatches is what they ask of a GPU.
+# Where a GPU is, `for program in build/gpu/*; do $program; done` runs them there. Prints one `ok - ` or
+# `not ok - ` line a check and fails when one did. Finds the library at ${BUILD:-build}.
+set -u
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${BUILD:-$here/../build}" && pwd) || exit 3
+export PKG_CONFIG_PATH="$build/lib/pkgconfig"
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# check STATUS DESCRIPTION: one line; on failure also what the last command said.
+check() {
+  if [ "$1" -eq 0 ]; then
+    echo "ok - $2"
+    return
+  fi
+  echo "not ok - $2"
+  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
+  failures=$((failures + 1))
+}
+
+# good COMMAND...: exit status 0 within a minute, and the last line ends with `ok`.
+good() {
+  timeout 60 "$@" >"$work/log" 2>&1 </dev/null && tail -n 1 "$work/log" | grep -q ': ok$'
+}
+
+for source in "$here"/gpu/*.c; do
+  name=$(basename "$source" .c)
+  program="$work/$name"
+  # Word splitting is wanted: pkg-config's answer is a list of flags.
+  # shellcheck disable=SC2046
+  cc -Wall -Wextra -Werror -o "$program" "$source" $(pkg-config --cflags --libs tutti-emu) -lpthread \
+    >"$work/log" 2>&1
+  check $? "gpu/$name builds for the emulator"
+  [ -x "$program" ] || continue
+  TUTTI_EMU=devices=4 good "$program"
+  check $? "gpu/$name: guarded mode"
+  TUTTI_EMU=devices=3,mode=threads good "$program"
+  check $? "gpu/$name: threads mode"
+done
+for seed in 1 2 3 4 5; do
+  TUTTI_SEED=$seed TUTTI_EMU=devices=3,slots=2,chunk=64,channels=3,depth=2,lag=50 \
+    good "$work/graphs" 4 "$seed"
+  check $? "gpu/graphs: small constants, script $seed"
+done
+
+[ "$failures" -eq 0 ]
