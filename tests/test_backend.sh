@@ -71,6 +71,9 @@ check $? "digest.c builds for the emulator"
 NCCL_DEBUG=INFO "$work/digest" 1 1 >"$work/log" 2>&1
 grep -q 'Backend emu: the program uses the emulated CUDA runtime' "$work/log"
 check $? "the emulated runtime chooses the emulator"
+NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH "$work/digest" 3 1 >"$work/log" 2>&1
+[ "$(grep -c 'GPU [0-9] (.*) <-> GPU [0-9] (.*): NVL$' "$work/log")" -eq 3 ]
+check $? "the log has a line for each pair of a communicator's GPUs"
 
 # same RANKS PROTOCOL: both builds of digest.c print the same text.
 same() {
@@ -92,6 +95,38 @@ else
     same "$devices" "$protocol"
     check $? "$protocol: $devices GPUs and the emulator give the same bits"
   done
+  # paths NAME=VALUE...: digest's log of paths, with these settings, in $work/topo.
+  paths() {
+    rm -f "$work/topo"
+    env "$@" NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH NCCL_DEBUG_FILE="$work/topo" NCCL_MAX_NCHANNELS=4 \
+      timeout 100 "$work/digest_cuda" "$devices" 1 >"$work/log" 2>&1
+  }
+  if [ "$devices" -lt 2 ]; then
+    echo "skip: paths between GPUs: one GPU here"
+  else
+    paths NCCL_PROTO=Simple
+    grep -q 'GPU 0 (.*) <-> GPU 1 (.*): [A-Z]*' "$work/topo"
+    check $? "the log has a line for each pair of GPUs"
+    ! grep -q 'stores into memory of device .*, as the driver allows, but' "$work/topo"
+    check $? "all links between the GPUs pass their self-test"
+    for protocol in Simple LL; do
+      NCCL_P2P_DISABLE=1 same "$devices" "$protocol"
+      check $? "$protocol: the same bits through memory of the host (NCCL_P2P_DISABLE=1)"
+    done
+    NCCL_P2P_LEVEL=0 same "$devices" Simple
+    check $? "the same bits with NCCL_P2P_LEVEL=0"
+    NCCL_P2P_DISABLE=1 same "$devices" ""
+    check $? "the same bits with what the library chooses through memory of the host"
+    paths NCCL_P2P_DISABLE=1
+    grep -q 'GPU 0 (.*) <-> GPU 1 (.*): .*no peer access' "$work/topo"
+    check $? "and the log says that there is no peer access"
+    paths NCCL_P2P_LEVEL=near
+    grep -q 'NCCL_P2P_LEVEL=near is no path' "$work/topo"
+    check $? "an unknown NCCL_P2P_LEVEL is named and ignored"
+    paths NCCL_P2P_DISABLE=1 NCCL_PROTO=LL128
+    grep -q 'NCCL_PROTO asks for LL128' "$work/topo"
+    check $? "LL128 against the paths is warned of"
+  fi
 fi
 
 [ "$failures" -eq 0 ]

@@ -95,6 +95,13 @@ static ncclResult_t stub_wait_until(bool (*done)(void *argument), void *argument
   (void)done, (void)argument, (void)deadline_ms;
   return absent("wait_until");
 }
+/* A backend that cannot tell its devices' paths apart has none that would be worth telling. */
+static ncclResult_t stub_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
+  const struct device_path_info near = {PATH_LOC, "LOC", 0, 0, true, true};
+  const struct device_path_info far = {PATH_NVL, "NVL", 0, 0, true, true};
+  *info = from == to ? near : far;
+  return ncclSuccess;
+}
 static void stub_nothing(void) {}
 
 static const struct device_ops stubs = {
@@ -125,6 +132,7 @@ static const struct device_ops stubs = {
     .progress = stub_nothing,
     .lock = stub_nothing,
     .unlock = stub_nothing,
+    .device_path = stub_device_path,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

@@ -32,6 +32,25 @@ struct device_info {
   uint64_t memory_bytes;
 };
 
+/* What lies between two devices, the shortest first, by the names that the field has for it. */
+enum device_path_type {
+  PATH_LOC, /* the same device */
+  PATH_NVL, /* NVLink, directly or through its switches */
+  PATH_PIX, /* one PCIe switch */
+  PATH_PXB, /* several PCIe switches, no host bridge */
+  PATH_PHB, /* a host bridge, or two of one NUMA node */
+  PATH_SYS  /* the link between NUMA nodes, or nothing known */
+};
+
+struct device_path_info {
+  enum device_path_type type;
+  const char *name;    /* "NVL"; lives for ever */
+  uint32_t link_count; /* NVLinks in use between the two, 0 where they are not NVL or nobody tells */
+  double gbps;         /* GB/s on the wire in one direction, 0 when unknown */
+  bool peer_access;    /* device_reach() of the pair */
+  bool lines128;       /* a warp's aligned store of 128 bytes arrives whole: LL128 may be used */
+};
+
 struct device_comm_config {
   uint64_t
       comm_id; /* equal on all ranks, differs between live communicators of the process, same on every run */
@@ -104,6 +123,11 @@ struct device_ops {
    * between these. */
   void (*lock)(void);
   void (*unlock)(void);
+
+  /* The path that stores of `from` into memory of `to` take. Any thread, also under lock(). May take
+   * milliseconds the first time for a pair, which is then tried out; answers the same from then on. Without
+   * this member all devices are as one. */
+  ncclResult_t (*device_path)(uint32_t from, uint32_t to, struct device_path_info *info);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
@@ -112,11 +136,14 @@ static inline uint64_t backend_conn_key(uint32_t peer, uint32_t channel_index, u
   return 1 + ((uint64_t)peer << 16 | (uint64_t)channel_index << 8 | conn_index << 1 | (sends ? 1u : 0u));
 }
 
-/* What a backend in a library of its own is given: the one log. `text` is a whole line without its end. */
+/* What a backend in a library of its own is given: the one log (`text` is a whole line without its end) and
+ * the one table of settings (an id is an enum param_id of base/param.h). */
 struct backend_services {
   size_t size;
   void (*warn)(const char *file, int line, bool urgent, const char *text);
   void (*info)(unsigned subsystem, const char *text);
+  int64_t (*setting_number)(int id);
+  const char *(*setting_text)(int id);
 };
 
 /* The backend that this process uses (TUTTI_BACKEND, or what the machine has), chosen at the first call; the

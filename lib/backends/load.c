@@ -6,6 +6,7 @@
 
 #include "backends/backend.h"
 #include "base/log.h"
+#include "base/param.h"
 
 #define CUDA_LIBRARY "libtutti-cuda.so"
 #define PATH_BYTES 4096
@@ -20,6 +21,10 @@ static void service_warn(const char *file, int line, bool urgent, const char *te
 
 static void service_info(unsigned subsystem, const char *text) { log_info(subsystem, "%s", text); }
 
+static int64_t service_number(int id) { return param_int((enum param_id)id); }
+
+static const char *service_text(int id) { return param_text((enum param_id)id); }
+
 /* Path of the file beside the one that this code is in. */
 static bool beside_path(char *path, size_t path_bytes) {
   Dl_info here;
@@ -32,7 +37,8 @@ static bool beside_path(char *path, size_t path_bytes) {
 }
 
 static const struct device_ops *library_ask(void *library, char *reason, size_t reason_bytes) {
-  static const struct backend_services services = {sizeof services, service_warn, service_info};
+  static const struct backend_services services = {sizeof services, service_warn, service_info,
+                                                   service_number, service_text};
   cuda_entry entry = NULL;
   *(void **)&entry = dlsym(library, "tutti_cuda_ops");
   if (entry != NULL) return entry(&services, reason, reason_bytes);

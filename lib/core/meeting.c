@@ -15,6 +15,7 @@
 
 #define REMIND_MS 5000
 #define NS_PER_MS 1000000ull
+#define PATHS_LOGGED_RANKS 64
 #define MEETINGS_OVER 64 /* meetings whose late comers get an answer at once */
 
 struct seat {
@@ -27,8 +28,9 @@ struct meeting {
   struct meeting *next;
   struct meeting_call first; /* what the first rank said; the others must agree */
   struct seat *seats;
-  struct team *team;      /* INIT: made beforehand, so that completing cannot fail */
-  uint32_t *device_seats; /* INIT: seat + 1 by device */
+  struct team *team;       /* INIT: made beforehand, so that completing cannot fail */
+  uint32_t *device_seats;  /* INIT: seat + 1 by device */
+  struct ncclComm **comms; /* INIT: by seat */
   uint32_t device_count;
   uint32_t joined_count, arrived_count;
   bool resolving; /* SPLIT: the last to arrive is opening the new communicators, without the lock */
@@ -90,6 +92,7 @@ static uint64_t meeting_comm_id(uint64_t number) {
 
 static void meeting_free(struct meeting *meeting) {
   team_free(meeting->team);
+  os_free(meeting->comms);
   os_free(meeting->device_seats);
   os_free(meeting->seats);
   os_free(meeting);
@@ -101,8 +104,9 @@ static bool meeting_fill(struct meeting *meeting, const struct device_ops *ops, 
   if (first->kind == MEETING_SPLIT) return meeting->seats != NULL;
   meeting->device_count = device_count;
   meeting->device_seats = (uint32_t *)os_alloc(device_count * sizeof *meeting->device_seats);
+  meeting->comms = (struct ncclComm **)os_alloc(first->seat_count * sizeof *meeting->comms);
   meeting->team = team_create(ops, first->comm_id, first->seat_count);
-  return meeting->seats && meeting->device_seats && meeting->team;
+  return meeting->seats && meeting->device_seats && meeting->comms && meeting->team;
 }
 
 static struct meeting *meeting_create(const struct meeting_call *call, const struct device_ops *ops,
@@ -225,6 +229,7 @@ static void seat_take(struct meeting *meeting, const struct meeting_call *call) 
   comm->comm_id = meeting->first.comm_id;
   comm->rank = call->seat;
   comm->rank_count = call->seat_count;
+  meeting->comms[call->seat] = comm;
 }
 
 static ncclResult_t join_locked(const struct meeting_call *call, const struct device_ops *ops,
@@ -273,11 +278,55 @@ void meeting_refuse(const struct meeting_call *call, const char *why) {
 
 /* ---- Completion ---- */
 
+/* "GPU 0 (0000:18:00.0) <-> GPU 1 (0000:2a:00.0): NVL, 18 links, 478 GB/s". */
+static void path_log(const struct device_ops *ops, uint32_t from, uint32_t to) {
+  struct device_path_info path;
+  struct device_info from_info, to_info;
+  char links[32] = "", rate[32] = "";
+  if (ops->device_info(from, &from_info) != ncclSuccess || ops->device_info(to, &to_info) != ncclSuccess ||
+      ops->device_path(from, to, &path) != ncclSuccess)
+    return;
+  if (path.link_count > 0) snprintf(links, sizeof links, ", %u links", path.link_count);
+  if (path.gbps > 0) snprintf(rate, sizeof rate, ", %.0f GB/s", path.gbps);
+  log_info(LOG_GRAPH, "GPU %u (%s) <-> GPU %u (%s): %s%s%s%s", from, from_info.bus_id, to, to_info.bus_id,
+           path.name, links, rate, path.peer_access ? "" : ", no peer access: through memory of the host");
+}
+
+static void paths_log(struct ncclComm *const *comms, uint32_t count) {
+  if (count > PATHS_LOGGED_RANKS || !log_enabled(LOG_INFO, LOG_GRAPH)) return;
+  for (uint32_t i = 0; i < count; i++)
+    for (uint32_t j = i + 1; j < count; j++)
+      path_log(comms[0]->ops, comms[i]->device_index, comms[j]->device_index);
+}
+
+static void lines128_warn(uint32_t rank_count) {
+  static bool said;
+  if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) return;
+  log_warn(
+      "NCCL_PROTO asks for LL128, but not all of a communicator's %u GPUs are joined by NVLink, and "
+      "elsewhere stores of 128 bytes may arrive in pieces: results may be wrong; take LL128 out of "
+      "NCCL_PROTO",
+      rank_count);
+}
+
+/* All ranks see the same paths, so all come to the same protocols. */
+static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
+  struct settings_paths paths = {true, true};
+  bool kept = false;
+  for (uint32_t i = 0; i < count; i++)
+    for (uint32_t j = 0; j < count; j++)
+      if (i != j) settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &paths);
+  for (uint32_t i = 0; i < count; i++) kept = settings_take_paths(&comms[i]->settings, &paths) || kept;
+  if (kept) lines128_warn(count);
+  paths_log(comms, count);
+}
+
 /* The ranks' channel counts may be configured differently; all take the smallest. */
 static void settings_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings agreed = comms[0]->settings;
   for (uint32_t i = 1; i < count; i++) settings_agree(&agreed, &comms[i]->settings);
   for (uint32_t i = 0; i < count; i++) settings_agree(&comms[i]->settings, &agreed);
+  paths_settle(comms, count);
 }
 
 static void comm_join_team(struct ncclComm *comm, struct team *team) {
@@ -287,13 +336,11 @@ static void comm_join_team(struct ncclComm *comm, struct team *team) {
 }
 
 static void complete_init(struct meeting *meeting) {
-  struct settings agreed = meeting->seats[0].comm->settings;
   const uint32_t count = meeting->first.seat_count;
-  for (uint32_t i = 1; i < count; i++) settings_agree(&agreed, &meeting->seats[i].comm->settings);
+  settings_settle(meeting->comms, count);
   team_enlist(meeting->team);
   for (uint32_t i = 0; i < count; i++) {
     struct seat *seat = &meeting->seats[i];
-    settings_agree(&seat->comm->settings, &agreed);
     comm_join_team(seat->comm, meeting->team);
     seat_leave(seat, COMM_READY);
   }

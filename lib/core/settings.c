@@ -98,6 +98,26 @@ ncclResult_t settings_parse_list(const char *variable, const char *text, const c
   return ncclSuccess;
 }
 
+void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]) {
+  struct piece rest = {text, strlen(text)};
+  memset(named, 0, FUNC_COUNT * sizeof *named);
+  while (rest.length > 0) {
+    struct piece clause = piece_next(&rest, ';');
+    uint32_t first = 0, last = FUNC_COUNT - 1, mask = 0;
+    if (memchr(clause.begin, ':', clause.length)) {
+      const int index = word_find(func_words, FUNC_COUNT, piece_next(&clause, ':'));
+      if (index < 0) continue;
+      first = last = (uint32_t)index;
+    }
+    if (clause.length == 0) continue;
+    for (bool named_by = *clause.begin != '^'; clause.length > 0;) {
+      const int index = word_find(proto_words, PROTO_COUNT, piece_next(&clause, ','));
+      if (named_by && index >= 0) mask |= 1u << index;
+    }
+    for (uint32_t i = first; i <= last; i++) named[i] = mask;
+  }
+}
+
 static uint32_t power_of_two_down(uint32_t value) {
   uint32_t power = 1;
   while (power <= value / 2) power *= 2;
@@ -174,6 +194,7 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   }
   TRY(settings_parse_list("NCCL_ALGO", param_text(PARAM_ALGO), algo_words, ALGO_COUNT, read.algo_mask));
   TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), proto_words, PROTO_COUNT, read.proto_mask));
+  settings_parse_named(param_text(PARAM_PROTO), read.proto_named);
   read.max_threads[PROTO_LL] = read.max_threads[PROTO_SIMPLE] = (uint32_t)param_int(PARAM_NTHREADS);
   read.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
@@ -191,4 +212,24 @@ void settings_agree(struct settings *settings, const struct settings *other) {
   limits->channel_count = smaller(limits->channel_count, with->channel_count);
   limits->p2p_channel_count = smaller(limits->p2p_channel_count, with->p2p_channel_count);
   limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, with->p2p_channels_per_peer);
+}
+
+void settings_add_path(const struct device_ops *ops, uint32_t from, uint32_t to,
+                       struct settings_paths *paths) {
+  struct device_path_info info;
+  const bool known = ops->device_path(from, to, &info) == ncclSuccess;
+  paths->peer_access = paths->peer_access && known && info.peer_access;
+  paths->lines128 = paths->lines128 && known && info.lines128;
+}
+
+bool settings_take_paths(struct settings *settings, const struct settings_paths *paths) {
+  const uint32_t ll128 = 1u << PROTO_LL128;
+  bool kept = false;
+  if (!paths->peer_access) settings->limits.direct = false;
+  for (uint32_t i = 0; i < FUNC_COUNT && !paths->lines128; i++) {
+    const bool wanted = (settings->proto_named[i] & ll128) != 0 || settings->proto_mask[i] == ll128;
+    if (!wanted) settings->proto_mask[i] &= ~ll128;
+    else kept = kept || (settings->proto_mask[i] & ll128) != 0;
+  }
+  return kept;
 }

@@ -9,6 +9,7 @@
 struct settings {
   struct plan_limits limits;
   uint32_t algo_mask[FUNC_COUNT], proto_mask[FUNC_COUNT];
+  uint32_t proto_named[FUNC_COUNT]; /* protocols that NCCL_PROTO asks for by name */
   uint32_t max_threads[PROTO_COUNT];
   size_t p2p_ll_threshold;
   bool check_pointers;
@@ -21,6 +22,24 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
 
 /* Lowers what ranks may be configured differently in (numbers of channels) to the smaller of both. */
 void settings_agree(struct settings *settings, const struct settings *other);
+
+/* What the paths between all devices of a communicator have in common. */
+struct settings_paths {
+  bool peer_access; /* each device may store into memory of each other */
+  bool lines128;    /* and stores of 128 bytes arrive whole */
+};
+
+/* Lowers *paths, which begins as all true, to what the path from one device to another carries; a path that
+ * the backend cannot tell carries neither. */
+void settings_add_path(const struct device_ops *ops, uint32_t from, uint32_t to,
+                       struct settings_paths *paths);
+
+/* Takes out what the paths do not carry: direct stores without peer access, and LL128 where lines may tear,
+ * unless NCCL_PROTO asks for it by name or allows nothing else: true when LL128 stays against the paths. */
+bool settings_take_paths(struct settings *settings, const struct settings_paths *paths);
+
+/* Protocols that a text like NCCL_PROTO asks for by name, a mask a function: "^LL" asks for none. */
+void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]);
 
 /* Bit mask a function from a list like "ring,tree", "^tree" or "allreduce:ring;broadcast:^tree". `words` are
  * the tokens by bit, NULL where a bit has none. An empty text leaves the masks alone. */

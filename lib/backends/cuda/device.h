@@ -9,6 +9,8 @@
 #include "backends/cuda/launch.h"
 #include "base/os.h"
 
+#define DEVICES_MAX 64
+
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct cuda_conn {
   void *fifo; /* addresses that both ends' devices can use */
@@ -90,7 +92,8 @@ ncclResult_t cuda_result(int error, const char *what);
 /* Zeroed memory; to be called within a scope. */
 ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer);
 ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer);
-/* Devices whose kernels may store into each other's memory; enabled at the first question. */
+/* True when kernels on `from` may store into memory of `to`: CUDA can, the settings allow it, and the link
+ * has passed its self-test. Found out, and enabled, at the first question. Called with cuda_mutex held. */
 bool cuda_reach(uint32_t from, uint32_t to);
 
 /* False where only the device itself can be counted on to map an address: pools, mapped ranges, managed

@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/link_test.h"
+#include "backends/cuda/topology.h"
 #include "base/log.h"
 
-#define DEVICES_MAX 64
 #define ABORTED_WAIT_NS UINT64_C(10000000000)
 #define LOOK_EVERY_NS 1000000u /* asking a device for its state takes time: few calls really do */
 
@@ -74,27 +75,41 @@ static ncclResult_t cuda_device_info(uint32_t device_index, struct device_info *
   return ncclSuccess;
 }
 
+static bool peer_enable(uint32_t from, uint32_t to) {
+  int possible = 0;
+  if (cudaDeviceCanAccessPeer(&possible, (int)from, (int)to) != cudaSuccess) cudaGetLastError();
+  if (!possible) return false;
+  const struct cuda_scope scope = cuda_scope_enter(from);
+  const cudaError_t error = cudaDeviceEnablePeerAccess((int)to, 0);
+  cudaGetLastError();
+  cuda_scope_leave(&scope);
+  return error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
+}
+
 bool cuda_reach(uint32_t from, uint32_t to) {
   static signed char known[DEVICES_MAX][DEVICES_MAX]; /* 0 not asked, 1 yes, -1 no */
-  int possible = 0;
   if (from == to) return true;
   if (from >= DEVICES_MAX || to >= DEVICES_MAX) return false;
-  if (known[from][to] != 0) return known[from][to] > 0;
-  if (cudaDeviceCanAccessPeer(&possible, (int)from, (int)to) != cudaSuccess) possible = 0;
-  if (possible) {
-    const struct cuda_scope scope = cuda_scope_enter(from);
-    const cudaError_t error = cudaDeviceEnablePeerAccess((int)to, 0);
-    cudaGetLastError();
-    possible = error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
-    cuda_scope_leave(&scope);
+  if (known[from][to] == 0) {
+    const bool reach = topology_allows(from, to) && peer_enable(from, to) && cuda_link_works(from, to);
+    known[from][to] = reach ? 1 : -1;
   }
-  known[from][to] = possible ? 1 : -1;
-  return possible != 0;
+  return known[from][to] > 0;
 }
 
 static ncclResult_t cuda_device_reach(uint32_t from, uint32_t to, bool *reach) {
   os_mutex_lock(&cuda_mutex);
   *reach = cuda_reach(from, to);
+  os_mutex_unlock(&cuda_mutex);
+  return ncclSuccess;
+}
+
+/* Over NVLink a warp's aligned store of 128 bytes stays one packet. */
+static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
+  os_mutex_lock(&cuda_mutex);
+  topology_path(from, to, info);
+  info->peer_access = cuda_reach(from, to);
+  info->lines128 = info->peer_access && info->type <= PATH_NVL;
   os_mutex_unlock(&cuda_mutex);
   return ncclSuccess;
 }
@@ -253,21 +268,13 @@ static void world_leave(struct cuda_world *world) {
   os_free(world);
 }
 
-/* What needs a device once: a stream of our own, the kernel's code, peers. A first launch may not wait for
- * other kernels. */
+/* What needs a device once: a stream of our own, the kernel's code. A first launch may not wait for other
+ * kernels. */
 static ncclResult_t device_prepare(uint32_t device_index) {
-  uint32_t device_count = 0;
-  TRY(cuda_device_count(&device_count));
   if (device_index >= DEVICES_MAX)
     return log_fail(ncclInvalidArgument, "device %u: no more than %u devices are supported", device_index,
                     DEVICES_MAX);
   if (own_streams[device_index] != NULL) return ncclSuccess;
-  for (uint32_t other = 0; other < device_count; other++)
-    if (!cuda_reach(device_index, other))
-      log_info(LOG_INIT,
-               "device %u does not reach device %u: their connections lie in memory of the host; LL128 needs "
-               "NCCL_PROTO=^LL128 there",
-               device_index, other);
   TRY(cuda_result(step_kernel_load(), "loading the kernel; the library has code for sm_80, sm_90 and newer"));
   cudaStream_t stream = NULL;
   TRY(cuda_result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
@@ -518,6 +525,7 @@ static const struct device_ops cuda_ops = {
     .progress = os_yield,
     .lock = cuda_lock,
     .unlock = cuda_unlock,
+    .device_path = cuda_device_path,
 };
 
 const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,

@@ -1,11 +1,13 @@
-/* log.c: base/log.h for this library: lines are formatted here and printed by the library that loaded it, so
- * that there is one log and one last error. Promises that a line longer than its buffer is cut. */
+/* log.c: base/log.h and what is used of base/param.h for this library: lines are formatted here and printed
+ * by the library that loaded it, which also reads the settings, so that there is one log, one last error and
+ * one table of settings. Promises that a line longer than its buffer is cut. */
 #include "base/log.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "backends/cuda/device.h"
+#include "base/param.h"
 
 #define LINE_BYTES 1024
 
@@ -49,3 +51,7 @@ ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const ch
   va_end(arguments);
   return code;
 }
+
+int64_t param_int(enum param_id id) { return log_services.setting_number((int)id); }
+
+const char *param_text(enum param_id id) { return log_services.setting_text((int)id); }

@@ -1,0 +1,160 @@
+/* nvml.c: asks libnvidia-ml.so.1, opened by name, about NVLinks. Each device's links are asked for once.
+ * Promises to say once, in the log, when the library is not there, and no more than that. The few types below
+ * repeat the library's interface, which does not change. */
+#include "backends/cuda/nvml.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "backends/cuda/device.h"
+#include "backends/cuda/path.h"
+#include "base/log.h"
+
+#define NVML_LIBRARY "libnvidia-ml.so.1"
+#define LINKS_MAX 36             /* more than any device has */
+#define STATUS_NVLINK 2          /* of the kinds of peer access */
+#define REMOTE_GPU 0             /* kinds of device at a link's other end */
+#define FIELD_LINK_SPEED_MBPS 90 /* MB/s of each active link */
+
+typedef struct nvml_device_handle *handle;
+
+struct pci_info {
+  char legacy_bus_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char bus_id[32];
+  unsigned reserved[8];
+};
+
+struct field_value {
+  unsigned field, scope;
+  long long timestamp, latency_us;
+  unsigned value_type;
+  int result;
+  unsigned long long value;
+};
+
+/* NULL for what a library does not have. All return 0 for success. */
+static struct {
+  int (*init)(void);
+  int (*handle_by_bus_id)(const char *bus_id, handle *device);
+  int (*link_state)(handle device, unsigned link, unsigned *active);
+  int (*link_remote)(handle device, unsigned link, struct pci_info *remote);
+  int (*link_remote_type)(handle device, unsigned link, unsigned *type);
+  int (*p2p_status)(handle a, handle b, unsigned kind, unsigned *status);
+  int (*field_values)(handle device, int count, struct field_value *values);
+} nvml;
+
+/* A device as the library sees it. */
+static struct links_of {
+  bool asked, told; /* told: it answered for at least one link */
+  handle device;
+  char name[PATH_NAME_BYTES]; /* bus id as path_bus_name() spells it */
+  uint32_t active_count;
+  bool to_gpu[LINKS_MAX];                  /* of active links: a GPU is at the other end */
+  char remote[LINKS_MAX][PATH_NAME_BYTES]; /* who is there; "" when not told, as for switches */
+  double gbps_a_link;
+} devices[DEVICES_MAX];
+
+static void *function(void *library, const char *name) { return dlsym(library, name); }
+
+static bool library_bind(void *library) {
+  *(void **)&nvml.init = function(library, "nvmlInit_v2");
+  *(void **)&nvml.handle_by_bus_id = function(library, "nvmlDeviceGetHandleByPciBusId_v2");
+  *(void **)&nvml.link_state = function(library, "nvmlDeviceGetNvLinkState");
+  *(void **)&nvml.link_remote = function(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
+  *(void **)&nvml.link_remote_type = function(library, "nvmlDeviceGetNvLinkRemoteDeviceType");
+  *(void **)&nvml.p2p_status = function(library, "nvmlDeviceGetP2PStatus");
+  *(void **)&nvml.field_values = function(library, "nvmlDeviceGetFieldValues");
+  return nvml.init != NULL && nvml.handle_by_bus_id != NULL && nvml.link_state != NULL;
+}
+
+/* The library stays open: it is asked again when further devices come into use. */
+static bool library_open(void) {
+  static int state; /* 0 not tried, 1 open, -1 of no use */
+  if (state != 0) return state > 0;
+  void *library = dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  const bool bound = library != NULL && library_bind(library);
+  const int error = bound ? nvml.init() : -1;
+  state = bound && error == 0 ? 1 : -1;
+  if (state > 0) return true;
+  log_info(LOG_INIT | LOG_GRAPH,
+           NVML_LIBRARY " %s: NVLinks are told by CUDA's attributes, without their number",
+           library == NULL ? "is not there"
+           : bound         ? "does not start"
+                           : "lacks functions");
+  if (library != NULL) dlclose(library);
+  return false;
+}
+
+/* ---- one device ---- */
+
+static void link_note(struct links_of *of, unsigned link) {
+  struct pci_info remote;
+  unsigned type = REMOTE_GPU;
+  const uint32_t index = of->active_count++;
+  memset(&remote, 0, sizeof remote);
+  if (nvml.link_remote != NULL && nvml.link_remote(of->device, link, &remote) == 0)
+    path_bus_name(remote.bus_id, of->remote[index]);
+  of->to_gpu[index] = nvml.link_remote_type != NULL && nvml.link_remote_type(of->device, link, &type) == 0 &&
+                      type == REMOTE_GPU;
+}
+
+static double link_speed(handle device) {
+  struct field_value value;
+  memset(&value, 0, sizeof value);
+  value.field = FIELD_LINK_SPEED_MBPS;
+  if (nvml.field_values == NULL || nvml.field_values(device, 1, &value) != 0 || value.result != 0) return 0;
+  const double gbps = (double)value.value / 1000;
+  return gbps > 1 && gbps < 1000 ? gbps : 0;
+}
+
+static const struct links_of *device_links(uint32_t index, const char *bus_id) {
+  struct links_of *of = &devices[index];
+  if (of->asked) return of;
+  of->asked = true;
+  if (nvml.handle_by_bus_id(bus_id, &of->device) != 0 || !path_bus_name(bus_id, of->name)) return of;
+  for (unsigned link = 0; link < LINKS_MAX; link++) {
+    unsigned active = 0;
+    if (nvml.link_state(of->device, link, &active) != 0) continue;
+    of->told = true;
+    if (active != 0) link_note(of, link);
+  }
+  if (of->active_count > 0) of->gbps_a_link = link_speed(of->device);
+  return of;
+}
+
+/* ---- two devices ---- */
+
+/* Links of `of` that end at `peer`; *indirect counts those that end at no GPU, so at a switch. */
+static uint32_t links_to(const struct links_of *of, const struct links_of *peer, uint32_t *indirect) {
+  uint32_t direct = 0;
+  *indirect = 0;
+  for (uint32_t i = 0; i < of->active_count; i++) {
+    if (strcmp(of->remote[i], peer->name) == 0) direct += 1;
+    else if (!of->to_gpu[i]) *indirect += 1;
+  }
+  return direct;
+}
+
+static uint32_t links_count(const struct links_of *a, const struct links_of *b) {
+  uint32_t from_a = 0, from_b = 0;
+  const uint32_t direct = links_to(a, b, &from_a);
+  links_to(b, a, &from_b);
+  if (direct > 0) return direct;
+  return from_a < from_b ? from_a : from_b;
+}
+
+bool nvml_links_between(uint32_t a, const char *bus_a, uint32_t b, const char *bus_b,
+                        struct nvml_links *links) {
+  unsigned status = 0;
+  if (a >= DEVICES_MAX || b >= DEVICES_MAX || !library_open()) return false;
+  const struct links_of *of_a = device_links(a, bus_a), *of_b = device_links(b, bus_b);
+  if (!of_a->told || !of_b->told) return false;
+  links->count = links_count(of_a, of_b);
+  links->gbps_a_link = of_a->gbps_a_link < of_b->gbps_a_link ? of_a->gbps_a_link : of_b->gbps_a_link;
+  /* Links may be up while the switches between them are not set up: then the status says no. */
+  if (nvml.p2p_status != NULL && nvml.p2p_status(of_a->device, of_b->device, STATUS_NVLINK, &status) == 0 &&
+      status != 0)
+    links->count = 0;
+  return true;
+}

@@ -1,0 +1,114 @@
+/* topology.c: asks NVML, CUDA and sysfs for each pair of devices, and remembers. Promises an answer whatever
+ * is missing: the path is then the longest that cannot be excluded. */
+#include "backends/cuda/topology.h"
+
+#include <string.h>
+
+#include "backends/cuda/device.h"
+#include "backends/cuda/nvml.h"
+#include "backends/cuda/path.h"
+#include "base/log.h"
+#include "base/param.h"
+
+#define SYS_ROOT "/sys"
+#define PCI_GBPS 12 /* of a slot that does not tell: third generation, 16 lanes, after headers */
+
+static struct device {
+  bool asked;
+  char bus_id[PATH_NAME_BYTES];
+  struct path_end end;
+} devices[DEVICES_MAX];
+
+static const struct device *device_find(uint32_t index) {
+  struct device *device = &devices[index];
+  if (device->asked) return device;
+  device->asked = true;
+  if (cudaDeviceGetPCIBusId(device->bus_id, sizeof device->bus_id, (int)index) != cudaSuccess) {
+    cudaGetLastError();
+    device->bus_id[0] = '\0';
+  }
+  path_end_read(SYS_ROOT, device->bus_id, &device->end);
+  return device;
+}
+
+/* ---- NVLink ---- */
+
+/* GB/s of one link on the wire by compute capability, where NVML does not tell. */
+static double link_gbps(uint32_t index) {
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, (int)index);
+  if (major >= 10) return 53.12;
+  if (major == 9) return 26.56;
+  return major == 8 && minor == 6 ? 14.06 : 25;
+}
+
+/* Over PCIe a device does not do its peer's atomic operations itself; over NVLink it does. (The performance
+ * rank only compares the pairs of one machine: all of it may be PCIe.) */
+static bool link_by_attributes(uint32_t from, uint32_t to) {
+  int native_atomics = 0;
+  if (cudaDeviceGetP2PAttribute(&native_atomics, cudaDevP2PAttrNativeAtomicSupported, (int)from, (int)to) !=
+      cudaSuccess)
+    cudaGetLastError();
+  return native_atomics != 0;
+}
+
+/* True where NVLinks connect the two; *count and *gbps are 0 where nobody tells. */
+static bool link_find(uint32_t from, uint32_t to, uint32_t *count, double *gbps) {
+  struct nvml_links links;
+  *count = 0;
+  *gbps = 0;
+  if (!nvml_links_between(from, device_find(from)->bus_id, to, device_find(to)->bus_id, &links))
+    return link_by_attributes(from, to);
+  *count = links.count;
+  *gbps = links.count * (links.gbps_a_link > 0 ? links.gbps_a_link : link_gbps(from));
+  return links.count > 0;
+}
+
+/* ---- paths ---- */
+
+static double smaller(double a, double b) { return a < b ? a : b; }
+
+static double slot_gbps(const struct path_end *end) { return end->gbps > 0 ? end->gbps : PCI_GBPS; }
+
+static void path_find(uint32_t from, uint32_t to, struct device_path_info *info) {
+  if (from == to) {
+    info->type = PATH_LOC;
+  } else if (link_find(from, to, &info->link_count, &info->gbps)) {
+    info->type = PATH_NVL;
+  } else {
+    const struct path_end *a = &device_find(from)->end, *b = &device_find(to)->end;
+    info->type = path_between(a, b);
+    if (info->type < PATH_PIX) info->type = PATH_PIX; /* two devices of one place: parts of one GPU */
+    info->gbps = smaller(slot_gbps(a), slot_gbps(b));
+  }
+  info->name = path_name(info->type);
+}
+
+void topology_path(uint32_t from, uint32_t to, struct device_path_info *info) {
+  static struct device_path_info known[DEVICES_MAX][DEVICES_MAX];
+  static const struct device_path_info unknown = {PATH_SYS, "SYS", 0, 0, false, false};
+  *info = unknown;
+  if (from >= DEVICES_MAX || to >= DEVICES_MAX) return;
+  if (known[from][to].name == NULL) path_find(from, to, &known[from][to]);
+  *info = known[from][to];
+}
+
+/* The longest path that the settings allow; LOC allows none between two devices. */
+static enum device_path_type level_read(void) {
+  enum device_path_type level = PATH_SYS;
+  const char *text = param_text(PARAM_P2P_LEVEL);
+  if (text[0] != '\0' && !path_level_parse(text, &level))
+    log_warn("NCCL_P2P_LEVEL=%s is no path; it is ignored; use LOC, NVL, PIX, PXB, PHB or SYS", text);
+  return param_int(PARAM_P2P_DISABLE) != 0 ? PATH_LOC : level;
+}
+
+bool topology_allows(uint32_t from, uint32_t to) {
+  static enum device_path_type level;
+  static bool level_known;
+  struct device_path_info info;
+  if (!level_known) level = level_read();
+  level_known = true;
+  topology_path(from, to, &info);
+  return info.type <= level;
+}

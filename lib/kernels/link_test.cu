@@ -1,0 +1,104 @@
+/* link_test.cu: the two kernels of a link's self-test (backends/cuda/link_test.h). Promises that both end, in
+ * time, whatever the link does. */
+#include <cuda_runtime.h>
+
+#include "backends/cuda/link_test.h"
+
+#define TEST_THREADS 256
+#define CYCLES_A_NS 4 /* no clock is faster: a second bound, should the timer stand still */
+
+static __device__ uint64_t mixed(uint64_t value) {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ value >> 27) * 0x94d049bb133111ebull;
+  return value ^ value >> 31;
+}
+
+/* The word at `index`; its first half alone tells index and seed. */
+static __device__ uint4 pattern_word(uint64_t seed, uint32_t index) {
+  const uint64_t low = mixed(seed * 0x9e3779b97f4a7c15ull + index), high = mixed(low + 1);
+  return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
+}
+
+static __device__ uint64_t now_ns(void) {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+static __device__ uint64_t flag_load(const uint64_t *flag) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+/* Thread 0's. */
+static __device__ bool flag_await(const uint64_t *flag, uint64_t seed, uint64_t patience_ns) {
+  const uint64_t begin_ns = now_ns();
+  const long long begin = clock64(), cycles = (long long)(patience_ns * CYCLES_A_NS);
+  while (flag_load(flag) != seed)
+    if (now_ns() - begin_ns > patience_ns || clock64() - begin > cycles) return false;
+  return true;
+}
+
+extern "C" __global__ void __launch_bounds__(TEST_THREADS)
+    tutti_link_test_send(struct link_test_buffer *buffer, uint64_t seed) {
+  for (uint32_t i = threadIdx.x; i < LINK_TEST_WORDS; i += TEST_THREADS)
+    *(uint4 *)buffer->words[i] = pattern_word(seed, i);
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x == 0)
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(&buffer->flag), "l"(seed) : "memory");
+}
+
+static __device__ void verdict_write(struct link_test_verdict *verdict, const struct link_test_buffer *buffer,
+                                     uint64_t seed, bool came, uint32_t first_wrong) {
+  verdict->outcome = !came                           ? LINK_TEST_SILENT
+                     : first_wrong < LINK_TEST_WORDS ? LINK_TEST_WRONG
+                                                     : LINK_TEST_OK;
+  if (first_wrong >= LINK_TEST_WORDS) return;
+  verdict->offset_bytes = first_wrong * 16;
+  *(uint4 *)verdict->found = __ldcv((const uint4 *)buffer->words[first_wrong]);
+  *(uint4 *)verdict->expected = pattern_word(seed, first_wrong);
+}
+
+extern "C" __global__ void __launch_bounds__(TEST_THREADS)
+    tutti_link_test_check(const struct link_test_buffer *buffer, uint64_t seed, uint64_t number,
+                          uint64_t patience_ns, struct link_test_verdict *verdict) {
+  __shared__ uint32_t first_wrong;
+  __shared__ bool came;
+  if (threadIdx.x == 0) {
+    first_wrong = LINK_TEST_WORDS;
+    came = flag_await(&buffer->flag, seed, patience_ns);
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; came && i < LINK_TEST_WORDS; i += TEST_THREADS) {
+    const uint4 found = __ldcv((const uint4 *)buffer->words[i]), expected = pattern_word(seed, i);
+    if (found.x != expected.x || found.y != expected.y || found.z != expected.z || found.w != expected.w)
+      atomicMin(&first_wrong, i);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  verdict_write(verdict, buffer, seed, came, first_wrong);
+  __threadfence_system();
+  *(volatile uint64_t *)&verdict->number = number;
+}
+
+extern "C" int link_test_send(struct link_test_buffer *buffer, uint64_t seed, void *stream) {
+  void *parameters[] = {&buffer, &seed};
+  return cudaLaunchKernel((const void *)tutti_link_test_send, dim3(1), dim3(TEST_THREADS), parameters, 0,
+                          (cudaStream_t)stream);
+}
+
+extern "C" int link_test_check(const struct link_test_buffer *buffer, uint64_t seed, uint64_t number,
+                               uint64_t patience_ns, struct link_test_verdict *verdict, void *stream) {
+  void *parameters[] = {&buffer, &seed, &number, &patience_ns, &verdict};
+  return cudaLaunchKernel((const void *)tutti_link_test_check, dim3(1), dim3(TEST_THREADS), parameters, 0,
+                          (cudaStream_t)stream);
+}
+
+extern "C" int link_test_load(void) {
+  struct cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, (const void *)tutti_link_test_send);
+  if (error != cudaSuccess) return error;
+  return cudaFuncGetAttributes(&attributes, (const void *)tutti_link_test_check);
+}
