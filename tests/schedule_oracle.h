@@ -371,6 +371,7 @@ static inline void oracle_setup_work(struct oracle *o, uint32_t rank) {
   r->work.chunk_count = t->chunk_count;
   r->work.ring_ranks = o->ring;
   r->received = r->sent = r->step_count = 0;
+  ring_cut(&r->work);
   ring_begin(&r->iter, &r->work);
   r->has_step = ring_next(&r->iter, &r->work, &r->step);
 }

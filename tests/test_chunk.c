@@ -212,6 +212,7 @@ static void test_all_reduce_64_mib(void **state) {
   chunk_split_part(&split, 5, &work.part_offset, &work.part_count);
   assert_int_equal(split.channel_high, 15);
   assert_int_equal(work.part_count, ((size_t)4 << 20) / 4);
+  ring_cut(&work);
   ring_begin(&iter, &work);
   while (ring_next(&iter, &work, &step)) {
     assert_int_equal(step.count, 524288 / 4);

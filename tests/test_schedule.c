@@ -146,6 +146,7 @@ static void test_all_reduce_by_hand(void **state) {
   struct ring_iter iter;
   struct step step;
   (void)state;
+  ring_cut(&work);
   ring_begin(&iter, &work);
   for (uint32_t i = 0; i < 5; i++) {
     assert_true(ring_next(&iter, &work, &step));

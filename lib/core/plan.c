@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "core/tune.h"
 #include "schedule/p2p.h"
+#include "schedule/ring.h"
 
 /* A work in the order of generation; sorted by channel at the end. */
 struct draft_row {
@@ -196,15 +197,32 @@ static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
   return draft_add(draft, &work, op->in, op->out, draft->next_batch_id++);
 }
 
+/* A chain's first byte passes every rank before the last rank begins, so chunks are a small part of what a
+ * channel carries, down to where a step costs as much as its data. */
+#define CHAIN_CHUNKS 128
+#define CHAIN_CHUNK_BYTES_MIN 49152u
+
+static void work_shorten_chain(struct work *work) {
+  const size_t part_bytes = work->part_count * work->element_bytes;
+  size_t bytes = work->chunk_count * work->element_bytes;
+  if (work->proto != PROTO_SIMPLE || func_is_pipelined(work->func)) return;
+  while (bytes >= 2 * CHAIN_CHUNK_BYTES_MIN && bytes * CHAIN_CHUNKS > part_bytes) bytes /= 2;
+  work->chunk_count = bytes / work->element_bytes;
+}
+
 static ncclResult_t draft_collective(struct draft *draft, const struct task *task, uint32_t ring_index,
                                      struct chunk_cursor *cursor) {
   if (draft->request->rank_count == 1) return draft_local(draft, task);
   struct work work = work_of_task(draft->request, task, ring_index);
+  const size_t chunk_count = work.chunk_count;
   const struct chunk_split split =
       chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
   for (uint32_t channel = split.channel_low; channel <= split.channel_high; channel++) {
     work.channel_index = (uint16_t)channel;
     chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
+    work.chunk_count = chunk_count;
+    work_shorten_chain(&work);
+    ring_cut(&work);
     TRY(draft_add(draft, &work, task->op->in, task->op->out, draft->next_batch_id++));
   }
   return ncclSuccess;
@@ -381,9 +399,13 @@ static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, ui
   return ncclSuccess;
 }
 
-/* A message to oneself: one copy, none when both ends are the same memory. */
+/* Least bytes that are worth a channel of their own in a copy within the device. */
+#define SELF_PART_BYTES_MIN 262144u
+
+/* A message to oneself: copies, spread over all channels; none when both ends are the same memory. */
 static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv,
                                uint64_t batch_id) {
+  const uint32_t channel_count = draft->request->limits.p2p_channel_count;
   const size_t bytes = send->count * type_bytes(send->dtype);
   if (recv == NULL || send->in == recv->out || bytes == 0) return ncclSuccess;
   struct work work = work_of_message(draft->request, send, bytes, 1);
@@ -391,9 +413,16 @@ static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, 
   work.proto = PROTO_SIMPLE;
   work.flags = 0;
   work.send_count = 0;
-  work.part_count = work.chunk_count = bytes;
-  work.channel_index = (uint16_t)p2p_channel(0, 0, draft->request->limits.p2p_channel_count);
-  return draft_add(draft, &work, send->in, recv->out, batch_id);
+  const size_t parts = size_min(channel_count, size_div_up(bytes, SELF_PART_BYTES_MIN));
+  const struct p2p_split split = {(uint32_t)parts,
+                                  size_round_up(size_div_up(bytes, parts), P2P_PART_ALIGN_BYTES)};
+  for (uint32_t part = 0; part < split.part_count; part++) {
+    p2p_part(&split, bytes, part, &work.part_offset, &work.part_count);
+    if (work.part_count == 0) break;
+    work.channel_index = (uint16_t)p2p_channel(0, part, channel_count);
+    TRY(draft_add(draft, &work, send->in, recv->out, batch_id));
+  }
+  return ncclSuccess;
 }
 
 /* One sweep over the rounds takes at most one message a peer and direction; messages left over go to the next

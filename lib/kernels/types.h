@@ -34,7 +34,15 @@
   X(10, f8e4m3, uint8_t, float)    \
   X(11, f8e5m2, uint8_t, float)
 
-enum { TYPE_HALF = 6, TYPE_BFLOAT16 = 9, TYPE_COUNT = 12 };
+enum {
+  TYPE_LAST_INTEGER = 5,
+  TYPE_HALF = 6,
+  TYPE_FLOAT = 7,
+  TYPE_BFLOAT16 = 9,
+  TYPE_F8E4M3 = 10,
+  TYPE_F8E5M2 = 11,
+  TYPE_COUNT = 12
+};
 
 /* X(value, name, combine): value of enum work_op, a name, and the function that combines two elements. The
  * last two operators are sums with a stage before (type_*_prod with the factor) or after (type_*_divide). */

@@ -1,15 +1,17 @@
-/* fifo.h: a connection: one sender, one receiver, a ring of slots. The layout that both ends map, and an
- * end's own view of it.
+/* fifo.h: a connection: one sender, one receiver, a ring of slots. What each end keeps beside itself, and an
+ * end's own view of both. Whatever an end polls lies beside it and is written by the other one.
  *
- *   struct fifo (each row on lines of its own: the two ends must not share one)      buffer of a protocol
- *   +-----------+----------------------------------------------------------+         +--------+--------+--
- * ... --+ | tail      | slots filled so far; sender writes, receiver polls       |         | slot 0 | slot 1
- * |         | | head      | slots freed so far; receiver writes, sender polls        | +--------+--------+--
- * ... --+ | exchange  | address of the receiver's output, or 0, and its bytes    |         step s lives in
- * slot s mod slots | sizes[]   | bytes that the sender put into each slot                 | | send_step |
- * where the sender's next operation begins; send_line[]    |         slots in use: tail - head <= slots |
- * recv_step | where the receiver's next operation begins; recv_line[]  |
- *   +-----------+----------------------------------------------------------+
+ *   struct fifo_sender                                      struct fifo_receiver, and a buffer a protocol
+ *   +-------------+--------------------------------+ +-------------+----------------------------------+ |
+ * head        | slots freed so far; receiver   |        | tail        | slots filled so far; sender      | |
+ * | writes, sender polls           |        |             | writes, receiver polls           | | offer, | the
+ * receiver's output and its  |        | announced[] | bytes of the operation that      | | offer_bytes |
+ * bytes, written by the receiver |        |             | begins in a slot, by the sender  | | send_step,  |
+ * where the next operation       |        | recv_step,  | where the next operation         | | send_line[] |
+ * begins: the sender's own       |        | recv_line[] | begins: the receiver's own       |
+ *   +-------------+--------------------------------+        +--------+--------+-- ...
+ * --+----------------------+ | slot 0 | slot 1 |         | step s: slot s mod slots slots in use: tail - head
+ * <= slots                      +--------+--------+-- ... --+
  *
  * Counters count steps since the connection was made and never fall or restart. The line protocols move head
  * alone: the flags of their lines say what tail would. Each of them also counts its own steps, for flags and
@@ -23,28 +25,46 @@
 #define FIFO_SLOTS_MAX 8
 #define FIFO_LINE_BYTES 128
 
-struct fifo {
-  uint64_t tail;
-  uint64_t tail_pad[15];
+/* A value with a tag that says which operation it is of: whoever reads it needs no order with anything else.
+ * Laid out as a line of LL, so that each half is valid by itself: {value, tag} twice, 32 bits each. */
+struct fifo_cell {
+  uint64_t halves[2];
+};
+
+/* Each row on lines of its own: the two ends must not share one. */
+struct fifo_sender {
   uint64_t head;
   uint64_t head_pad[15];
-  uint64_t exchange;
-  uint64_t exchange_bytes;
-  uint64_t exchange_pad[14];
-  uint64_t sizes[FIFO_SLOTS_MAX];
-  uint64_t sizes_pad[8];
+  struct fifo_cell offer, offer_bytes;
+  uint64_t offer_pad[12];
   uint64_t send_step;
   uint64_t send_line[2];
   uint64_t send_pad[13];
+};
+
+struct fifo_receiver {
+  uint64_t tail;
+  uint64_t tail_pad[15];
+  struct fifo_cell announced[FIFO_SLOTS_MAX];
   uint64_t recv_step;
   uint64_t recv_line[2];
   uint64_t recv_pad[13];
 };
-static_assert(sizeof(struct fifo) == 6 * FIFO_LINE_BYTES, "both ends map this layout");
+static_assert(sizeof(struct fifo_sender) == 3 * FIFO_LINE_BYTES, "both ends map this layout");
+static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends map this layout");
+
+/* A loop over the links of a side that a set names; so bounded that a compiler may keep few links in
+ * registers.
+ */
+#define FIFO_EACH_LINK(i, count, set)                      \
+  for (uint32_t i = 0; i < PRIM_LINKS && i < (count); i++) \
+    if ((((set) >> i) & 1) != 0)
+#define FIFO_ALL_LINKS (~(uint32_t)0)
 
 /* One end of a connection while a lane uses it. `step` runs ahead of `posted` by the slices in flight. */
 struct link {
-  struct fifo *fifo;
+  struct fifo_sender *sender;
+  struct fifo_receiver *receiver;
   uint8_t *buffer;     /* the work's protocol's slots */
   uint64_t step;       /* first step of the next slice */
   uint64_t posted;     /* steps told to the other end */
@@ -53,19 +73,28 @@ struct link {
   uint32_t slot_index; /* step mod slots */
   uint32_t slots, step_bytes;
   uint32_t peer; /* rank at the other end */
+  bool agreed;   /* the operation's size was announced (sender), or compared (receiver) */
   uint64_t line; /* line protocols: steps that this one has taken on the connection; lives in slot line mod
                     slots */
   uint32_t line_slot; /* line mod slots */
 };
 
-/* Binds an end for one operation: both ends round the counter up to a whole chunk, so that slices of a chunk
- * lie together. */
+/* step mod slots, in arithmetic of 32 bits. */
+PRIM_FN uint32_t link_slot_of(const struct link *link, uint64_t step) {
+  const uint32_t slots = link->slots, low = (uint32_t)step, high = (uint32_t)(step >> 32);
+  if ((slots & (slots - 1)) == 0) return low & (slots - 1);
+  return (high % slots * (UINT32_MAX % slots + 1) + low % slots) % slots;
+}
+
+/* Binds an end for one operation: both ends round the counter up to a whole chunk, a power of two of steps,
+ * so that slices of a chunk lie together. */
 PRIM_FN void link_open(struct link *link, uint64_t saved_step, uint32_t chunk_steps) {
-  link->step = (saved_step + chunk_steps - 1) / chunk_steps * chunk_steps;
+  link->step = (saved_step + chunk_steps - 1) & ~(uint64_t)(chunk_steps - 1);
   link->posted = link->step;
   link->cached = 0;
   link->direct = 0;
-  link->slot_index = (uint32_t)(link->step % link->slots);
+  link->agreed = false;
+  link->slot_index = link_slot_of(link, link->step);
 }
 
 PRIM_FN void link_advance(struct link *link, uint32_t steps) {
@@ -78,17 +107,20 @@ PRIM_FN uint8_t *link_slot(const struct link *link) {
   return link->buffer + (size_t)link->slot_index * link->step_bytes;
 }
 
+/* The tag of the operation that begins at the link's step; never that of fresh memory. */
+PRIM_FN uint32_t link_tag(const struct link *link) { return (uint32_t)link->step + 1; }
+
 /* The two predicates of the protocol. The other end's counter is read only when its last value does not
  * suffice. */
 PRIM_FN bool link_has_data(struct link *link, uint32_t steps) {
   if (link->cached >= link->step + steps) return true;
-  link->cached = prim_load_acquire(&link->fifo->tail);
+  link->cached = prim_load_tail(&link->receiver->tail);
   return link->cached >= link->step + steps;
 }
 
 PRIM_FN bool link_has_slots(struct link *link, uint32_t steps) {
   if (link->cached + link->slots >= link->step + steps) return true;
-  link->cached = prim_load_acquire(&link->fifo->head);
+  link->cached = prim_load_head(&link->sender->head);
   return link->cached + link->slots >= link->step + steps;
 }
 

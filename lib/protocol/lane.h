@@ -12,8 +12,6 @@
 #include "schedule/p2p.h"
 #include "schedule/ring.h"
 
-#define LANE_DEPTH_MAX 4 /* slices that may be in flight between begin and post */
-
 enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
 /* Moves of a lane, as bits: what may happen next. */
@@ -33,7 +31,6 @@ enum lane_error { LANE_OK = 0, LANE_SIZE_MISMATCH = 1 };
 struct flight {
   struct move move;
   uint32_t recv_links, send_links;
-  uint64_t bytes; /* what goes into, and must come out of, the slots */
 };
 
 struct lane {
@@ -42,7 +39,7 @@ struct lane {
   uint8_t *out;
   uint8_t phase;     /* enum lane_phase */
   uint8_t error;     /* enum lane_error */
-  uint8_t depth;     /* slices in flight, 1..LANE_DEPTH_MAX */
+  uint8_t depth;     /* slices in flight, 1..PRIM_DEPTH */
   uint8_t flag_bits; /* of a line */
   bool lands_here;   /* final values come straight into our output */
   uint32_t exchange_index;
@@ -59,19 +56,19 @@ struct lane {
   uint64_t begun, finished, posted;
   /* line protocol */
   bool step_held; /* `step` is the current one and has not been posted: an empty step has no lines to tell */
-  uint32_t line_index, line_count;
+  uint32_t line_index, line_count, line_bytes; /* of the step; its data's bytes */
   bool step_open; /* the step's slots towards the receivers are ours; lines are moving */
   /* a mismatch, when error is set */
   uint64_t expected_bytes, found_bytes;
   uint32_t mismatch_peer;
-  struct link recv[STEP_LINKS_MAX], send[STEP_LINKS_MAX];
-  struct flight flights[LANE_DEPTH_MAX];
+  struct link recv[PRIM_LINKS], send[PRIM_LINKS];
+  struct flight flights[PRIM_DEPTH];
 };
 
 /* Where slice number `slice` is kept while it is in flight: no more places than the depth needs are touched.
  */
 PRIM_FN struct flight *lane_flight(struct lane *lane, uint64_t slice) {
-  return &lane->flights[lane->depth > 2 ? slice % LANE_DEPTH_MAX : slice & (lane->depth - 1u)];
+  return &lane->flights[lane->depth > 2 ? slice % PRIM_DEPTH : slice & (lane->depth - 1u) % PRIM_DEPTH];
 }
 
 PRIM_FN bool lane_next_step(struct lane *lane) {
@@ -85,53 +82,80 @@ PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
   return elements * lane->work->element_bytes;
 }
 
-/* Output addresses go through cells that start at zero, so an output at address zero needs another spelling.
- */
-#define LANE_NO_OUTPUT ((uint64_t)1)
-
 /* False when the sender must use the slots: also then an offer is made, because it counts on one. */
 PRIM_FN bool lane_shows_output(const struct lane *lane) {
   return lane->out != 0 && (lane->work->flags & WORK_OUTPUT_HIDDEN) == 0;
 }
 
+/* Where a backend compiles its executors protocol by protocol, the compiler knows which. */
+PRIM_FN uint8_t lane_proto(const struct work *work) {
+#ifdef PRIM_PROTO
+  (void)work;
+  return PRIM_PROTO;
+#else
+  return work->proto;
+#endif
+}
+
 PRIM_FN uint8_t line_kind_of(const struct work *work) {
-  return work->proto == PROTO_LL ? LINE_LL : LINE_LL128;
+  return lane_proto(work) == PROTO_LL ? LINE_LL : LINE_LL128;
 }
 
 PRIM_FN void link_open_lines(struct link *link, uint64_t saved_line) {
   link->line = saved_line;
-  link->line_slot = (uint32_t)(saved_line % link->slots);
+  link->line_slot = link_slot_of(link, saved_line);
 }
 
-/* What both ends of an exchange must agree on before one stores into the other's memory. */
-PRIM_FN uint64_t lane_exchange_bytes(const struct work *work) {
+/* What both ends of a connection must agree on before an operation moves data: its bytes on this channel. */
+PRIM_FN uint64_t lane_agreed_bytes(const struct work *work) {
   return (uint64_t)work->part_count * work->element_bytes;
 }
 
 /* Unequal sizes mean that the ranks called different operations: the lane stops instead of delivering wrong
  * data. */
-PRIM_FN void lane_mismatch(struct lane *lane, const struct link *link, uint64_t expected_bytes,
-                           uint64_t found_bytes) {
+PRIM_FN void lane_agree(struct lane *lane, const struct link *link, uint64_t found_bytes) {
+  const uint64_t expected_bytes = lane_agreed_bytes(lane->work);
+  if (found_bytes == expected_bytes) return;
   lane->error = LANE_SIZE_MISMATCH;
   lane->expected_bytes = expected_bytes;
   lane->found_bytes = found_bytes;
   lane->mismatch_peer = link->peer;
 }
 
-/* Compares what the sender says it put into a slot with what this rank expects to find. */
-PRIM_FN void lane_check_size(struct lane *lane, const struct link *link, uint32_t slot_index,
-                             uint64_t bytes) {
-  const uint64_t found = link->fifo->sizes[slot_index];
-  if (found != bytes) lane_mismatch(lane, link, bytes, found);
+/* A receiver's first step waits until the sender has said how much the operation has; the leader compares. */
+PRIM_FN bool lane_heard(struct lane *lane, struct link *link, struct prim *prim) {
+  uint64_t bytes;
+  if (link->agreed || !prim_leader(prim)) return true;
+  if (!prim_cell_load(&link->receiver->announced[link->slot_index], link_tag(link), &bytes)) return false;
+  link->agreed = true;
+  lane_agree(lane, link, bytes);
+  return true;
 }
 
-/* Exchanges run over all receive links first, then over all send links, so that offers never wait for each
- * other in a ring. */
-PRIM_FN uint32_t lane_open_enabled(const struct lane *lane) {
-  const struct work *work = lane->work;
-  if (lane->exchange_index < work->recv_count)
-    return prim_load_acquire(&lane->recv[lane->exchange_index].fifo->exchange) == 0 ? LANE_OFFER : 0;
-  return prim_load_acquire(&lane->send[lane->exchange_index - work->recv_count].fifo->exchange) != 0
+/* A sender says it when the slot of its first step is free, and with it the cell. */
+PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *prim) {
+  if (link->agreed) return;
+  prim_cell_store(prim, &link->receiver->announced[link->slot_index], link_tag(link),
+                  lane_agreed_bytes(lane->work));
+  link->agreed = true;
+}
+
+/* A link by its number: a compiler that sees only one need not look for it in memory. */
+PRIM_FN uint32_t lane_link_index(uint32_t index) { return PRIM_LINKS == 1 ? 0 : index; }
+
+/* The link whose receiver's offer is awaited. */
+PRIM_FN struct link *lane_take_link(struct lane *lane) {
+  return &lane->send[lane_link_index(lane->exchange_index - lane->work->recv_count)];
+}
+
+/* Offers never wait: that the last operation has ended here says that its offer was taken. All are made
+ * before any is taken, so that ranks in a ring never wait for each other. */
+PRIM_FN uint32_t lane_open_enabled(struct lane *lane) {
+  uint64_t address, bytes;
+  if (lane->exchange_index < lane->work->recv_count) return LANE_OFFER;
+  const struct link *link = lane_take_link(lane);
+  return prim_cell_load(&link->sender->offer, link_tag(link), &address) &&
+                 prim_cell_load(&link->sender->offer_bytes, link_tag(link), &bytes)
              ? LANE_TAKE
              : 0;
 }
@@ -146,21 +170,25 @@ PRIM_FN void lane_open_settle(struct lane *lane) {
   if (lane->exchange_index == (uint32_t)work->recv_count + work->send_count) lane->phase = LANE_RUN;
 }
 
-PRIM_FN void lane_open_move(struct lane *lane) {
-  const struct work *work = lane->work;
-  if (lane->exchange_index < work->recv_count) {
-    struct fifo *fifo = lane->recv[lane->exchange_index].fifo;
-    fifo->exchange_bytes = lane_exchange_bytes(work);
-    prim_store_release(&fifo->exchange,
-                       lane_shows_output(lane) ? (uint64_t)(uintptr_t)lane->out : LANE_NO_OUTPUT);
-  } else {
-    struct link *link = &lane->send[lane->exchange_index - work->recv_count];
-    const uint64_t address = prim_load_acquire(&link->fifo->exchange);
-    link->direct = address == LANE_NO_OUTPUT ? 0 : (uint8_t *)(uintptr_t)address;
-    if (link->fifo->exchange_bytes != lane_exchange_bytes(work))
-      lane_mismatch(lane, link, lane_exchange_bytes(work), link->fifo->exchange_bytes);
-    prim_store_release(&link->fifo->exchange, 0);
-  }
+PRIM_FN void lane_offer(struct lane *lane, struct prim *prim) {
+  const struct link *link = &lane->recv[lane_link_index(lane->exchange_index)];
+  prim_cell_store(prim, &link->sender->offer_bytes, link_tag(link), lane_agreed_bytes(lane->work));
+  prim_cell_store(prim, &link->sender->offer, link_tag(link),
+                  lane_shows_output(lane) ? (uint64_t)(uintptr_t)lane->out : 0);
+}
+
+PRIM_FN void lane_take(struct lane *lane) {
+  struct link *link = lane_take_link(lane);
+  uint64_t address = 0, bytes = 0;
+  prim_cell_load(&link->sender->offer, link_tag(link), &address);
+  prim_cell_load(&link->sender->offer_bytes, link_tag(link), &bytes);
+  link->direct = (uint8_t *)(uintptr_t)address;
+  lane_agree(lane, link, bytes);
+}
+
+PRIM_FN void lane_open_move(struct lane *lane, struct prim *prim) {
+  if (lane->exchange_index < lane->work->recv_count) lane_offer(lane, prim);
+  else lane_take(lane);
   lane->exchange_index += 1;
   lane_open_settle(lane);
 }
@@ -168,14 +196,35 @@ PRIM_FN void lane_open_move(struct lane *lane) {
 /* Elements that the slots of one slice hold. */
 PRIM_FN size_t lane_slice_capacity(const struct lane *lane) {
   const struct work *work = lane->work;
-  const struct link *link = work->recv_count > 0 ? &lane->recv[0] : &lane->send[0];
-  if (work->recv_count + work->send_count == 0) return work->chunk_count;
-  return (size_t)work->slice_steps * link->step_bytes / work->element_bytes;
+  const uint32_t step_bytes = work->recv_count > 0 ? lane->recv[0].step_bytes : lane->send[0].step_bytes;
+  if (work->recv_count + work->send_count == 0 || lane_proto(work) != PROTO_SIMPLE) return work->chunk_count;
+  return (size_t)work->slice_steps * step_bytes >> size_log2(work->element_bytes);
 }
 
-/* The links' fifo, buffer, slots, step_bytes and peer, and depth, flag_bits and group_lines are the backend's
+PRIM_FN void lane_open_links(struct lane *lane, struct prim *prim) {
+  const struct work *work = lane->work;
+  const uint8_t kind = line_kind_of(work);
+  FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
+    struct link *link = &lane->recv[i];
+    const uint64_t saved_step = link->receiver->recv_step;
+    link_open(link, saved_step, work->chunk_steps);
+    link_open_lines(link, link->receiver->recv_line[kind]);
+    /* The steps that rounding skipped are credits that the sender must get back. */
+    if (link->step != saved_step) prim_store_head(prim, &link->sender->head, link->step);
+  }
+  FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
+    struct link *link = &lane->send[i];
+    link_open(link, link->sender->send_step, work->chunk_steps);
+    link_open_lines(link, link->sender->send_line[kind]);
+    /* Asked beside the loads above, where it costs nothing; most operations need no other look. */
+    link->cached = prim_load_head(&link->sender->head);
+  }
+}
+
+/* The links' ends, buffer, slots, step_bytes and peer, and depth, flag_bits and group_lines are the backend's
  * to set before. */
-PRIM_FN void lane_open(struct lane *lane, const struct work *work, const void *in, void *out) {
+PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
+                       void *out) {
   lane->work = work;
   lane->in = (const uint8_t *)in;
   lane->out = (uint8_t *)out;
@@ -191,33 +240,23 @@ PRIM_FN void lane_open(struct lane *lane, const struct work *work, const void *i
   lane->has_step = true; /* until the iterator says otherwise */
   ring_begin(&lane->ring, work);
   p2p_begin(&lane->p2p);
-  for (uint32_t i = 0; i < work->recv_count; i++) {
-    struct link *link = &lane->recv[i];
-    link_open(link, link->fifo->recv_step, work->chunk_steps);
-    link_open_lines(link, link->fifo->recv_line[line_kind_of(work)]);
-    /* The steps that rounding skipped are credits that the sender must get back. */
-    if (link->step != link->fifo->recv_step) prim_store_release(&link->fifo->head, link->step);
-  }
-  for (uint32_t i = 0; i < work->send_count; i++) {
-    struct link *link = &lane->send[i];
-    link_open(link, link->fifo->send_step, work->chunk_steps);
-    link_open_lines(link, link->fifo->send_line[line_kind_of(work)]);
-  }
+  lane_open_links(lane, prim);
   lane_open_settle(lane);
 }
 
 /* Saves the counters for the next operation on these connections. */
-PRIM_FN void lane_close(struct lane *lane) {
+PRIM_FN void lane_close(struct lane *lane, const struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);
-  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
-    lane->recv[i].fifo->recv_step = lane->recv[i].posted;
-    lane->recv[i].fifo->recv_line[kind] = lane->recv[i].line; /* unchanged by the slot protocol */
-  }
-  for (uint32_t i = 0; i < lane->work->send_count; i++) {
-    lane->send[i].fifo->send_step = lane->send[i].posted;
-    lane->send[i].fifo->send_line[kind] = lane->send[i].line;
-  }
   lane->phase = LANE_DONE;
+  if (!prim_leader(prim)) return;
+  FIFO_EACH_LINK(i, lane->work->recv_count, FIFO_ALL_LINKS) {
+    lane->recv[i].receiver->recv_step = lane->recv[i].posted;
+    lane->recv[i].receiver->recv_line[kind] = lane->recv[i].line; /* unchanged by the slot protocol */
+  }
+  FIFO_EACH_LINK(i, lane->work->send_count, FIFO_ALL_LINKS) {
+    lane->send[i].sender->send_step = lane->send[i].posted;
+    lane->send[i].sender->send_line[kind] = lane->send[i].line;
+  }
 }
 
 #endif

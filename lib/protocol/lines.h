@@ -32,71 +32,82 @@ PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t li
          (size_t)line_index * line_wire_bytes(kind);
 }
 
+PRIM_FN uint32_t lines_group(const struct lane *lane) {
+  const uint32_t left = lane->line_count - lane->line_index;
+  return left < lane->group_lines ? left : lane->group_lines;
+}
+
+/* Where the current group's data begins within the step, and its bytes: a slot holds less than 4 GiB. */
+PRIM_FN uint32_t lines_offset(const struct lane *lane) {
+  return lane->line_index * line_data_bytes(line_kind_of(lane->work));
+}
+
+PRIM_FN uint32_t lines_bytes(const struct lane *lane) {
+  const uint32_t left = lane->line_bytes - lines_offset(lane);
+  const uint32_t most = lines_group(lane) * line_data_bytes(line_kind_of(lane->work));
+  return left < most ? left : most;
+}
+
+PRIM_FN const uint8_t *lines_input(const struct lane *lane) {
+  return lane->in + lane_bytes(lane, lane->step.in_offset) + lines_offset(lane);
+}
+
 /* Makes the next step current; false when the work has no more. */
 PRIM_FN bool lines_next_step(struct lane *lane) {
   if (lane->step_held) return true;
   if (!lane_next_step(lane)) return false;
   lane->step_held = true;
+  const uint32_t data_bytes = line_data_bytes(line_kind_of(lane->work));
   lane->line_index = 0;
-  lane->line_count =
-      (uint32_t)size_div_up(lane_bytes(lane, lane->step.count), line_data_bytes(line_kind_of(lane->work)));
+  lane->line_bytes = (uint32_t)lane_bytes(lane, lane->step.count);
+  lane->line_count = (lane->line_bytes + data_bytes - 1) / data_bytes;
   return true;
 }
 
-/* The size that a step of this lane announces: its data, from which both ends derive the lines. */
-PRIM_FN uint64_t lines_bytes(const struct lane *lane) { return lane_bytes(lane, lane->step.count); }
-
-PRIM_FN uint32_t lines_group(const struct lane *lane) {
-  return (uint32_t)size_min(lane->group_lines, lane->line_count - lane->line_index);
-}
-
-/* The lines of the current group carry the step's flag on this link. Where the first line has come but not
- * all, the announced size tells a slow sender from one that will never send as much. */
-PRIM_FN bool lines_arrived(struct lane *lane, const struct link *link) {
+/* The lines of the current group carry the step's flag on this link. */
+PRIM_FN bool lines_arrived(struct lane *lane, struct link *link, struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);
-  const uint64_t flag = line_flag(lane, link);
   const uint32_t lines = lines_group(lane);
-  if (lines == 0 || prim_line_ready(kind, line_address(link, kind, lane->line_index), lines, flag))
-    return true;
-  if (!lane->step_open && lines > 1 && prim_line_ready(kind, line_address(link, kind, 0), 1, flag))
-    lane_check_size(lane, link, link->slot_index, lines_bytes(lane));
-  return false;
+  if (!lane_heard(lane, link, prim)) return false;
+  return lines == 0 || prim_line_ready(prim, kind, line_address(link, kind, lane->line_index), lines,
+                                       line_flag(lane, link));
 }
 
 /* A group may move when its lines have arrived on every link and, at the start of a step, slots are free. */
-PRIM_FN bool lines_ready(struct lane *lane) {
+PRIM_FN bool lines_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
-  for (uint32_t i = 0; i < lane->work->send_count && !lane->step_open; i++)
-    if (((step->send_links >> i) & 1) != 0 && !link_has_slots(&lane->send[i], 1)) return false;
-  for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (((step->recv_links >> i) & 1) != 0 && !lines_arrived(lane, &lane->recv[i])) return false;
+  FIFO_EACH_LINK(i, lane->step_open ? 0u : lane->work->send_count, step->send_links) {
+    if (!link_has_slots(&lane->send[i], 1)) return false;
+  }
+  FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
+    if (!lines_arrived(lane, &lane->recv[i], prim)) return false;
+  }
   return true;
 }
 
-PRIM_FN uint32_t lines_enabled(struct lane *lane) {
+PRIM_FN uint32_t lines_enabled(struct lane *lane, struct prim *prim) {
   if (!lane->has_step || !lines_next_step(lane)) return LANE_END;
   if (lane->step_open && lane->line_index == lane->line_count) return LANE_POST;
-  return lines_ready(lane) ? (uint32_t)LANE_LINES : 0;
+  return lines_ready(lane, prim) ? (uint32_t)LANE_LINES : 0;
 }
 
 /* Rewrites the lines of a slot that the step did not use. */
-PRIM_FN void lines_clean(const struct lane *lane, const struct link *link) {
+PRIM_FN void lines_clean(const struct lane *lane, struct prim *prim, const struct link *link) {
   const uint8_t kind = line_kind_of(lane->work);
   const uint32_t slot_lines = link->step_bytes / line_wire_bytes(kind);
   struct prim_fragment nothing;
   prim_fragment_zero(&nothing);
-  for (uint32_t line = lane->line_count; line < slot_lines; line++)
-    prim_line_store(kind, line_address(link, kind, line), 1, line_flag(lane, link), &nothing);
+  for (uint32_t line = lane->line_count; line < slot_lines; line++) {
+    prim_group_begin(prim);
+    prim_line_store(prim, kind, line_address(link, kind, line), 1, line_flag(lane, link), &nothing);
+    prim_group_end(prim, kind, 1, 0, lane->work);
+  }
 }
 
-/* Opens the step: the slots are ours, and the receivers hear how much is coming before they can see the first
- * line. */
-PRIM_FN void lines_open(struct lane *lane) {
-  for (uint32_t i = 0; i < lane->work->send_count; i++) {
-    struct link *link = &lane->send[i];
-    if (((lane->step.send_links >> i) & 1) == 0) continue;
-    link->fifo->sizes[link->slot_index] = lines_bytes(lane);
-  }
+/* Opens the step: the slots are ours. */
+PRIM_FN void lines_open(struct lane *lane, struct prim *prim) {
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links)
+  lane_announce(lane, &lane->send[i], prim);
   lane->step_open = true;
 }
 
@@ -105,30 +116,33 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint8_t kind = line_kind_of(work);
   const uint32_t lines = lines_group(lane);
-  const size_t offset = (size_t)lane->line_index * line_data_bytes(kind);
-  const size_t bytes =
-      size_min(lane_bytes(lane, step->count) - offset, (size_t)lines * line_data_bytes(kind));
+  const uint32_t bytes = lines_bytes(lane);
   struct prim_fragment data, arrived;
   bool holds = false;
+  prim_group_begin(prim);
   if (step->flags & STEP_COPY_IN) {
-    prim_fragment_load(prim, &data, lane->in + lane_bytes(lane, step->in_offset) + offset, bytes, work);
+    prim_fragment_load(prim, &data, lines_input(lane), bytes, work);
     holds = true;
   }
-  for (uint32_t i = 0; i < work->recv_count; i++) {
-    if (((step->recv_links >> i) & 1) == 0) continue;
-    prim_line_load(kind, line_address(&lane->recv[i], kind, lane->line_index), lines,
-                   holds ? &arrived : &data);
-    if (holds) prim_fragment_combine(prim, &data, &arrived, bytes, work);
+  FIFO_EACH_LINK(i, work->recv_count, step->recv_links) {
+    const uint8_t *line = line_address(&lane->recv[i], kind, lane->line_index);
+    if (holds) {
+      prim_line_load(prim, kind, line, lines, &arrived);
+      prim_fragment_combine(prim, &data, &arrived, bytes, work);
+    } else {
+      prim_line_load(prim, kind, line, lines, &data);
+    }
     holds = true;
   }
   if (step->flags & STEP_POST_OP) prim_fragment_post(prim, &data, bytes, work);
-  if (step->flags & STEP_KEEP)
-    prim_fragment_store(prim, lane->out + lane_bytes(lane, step->out_offset) + offset, &data, bytes);
-  for (uint32_t i = 0; i < work->send_count; i++) {
-    if (((step->send_links >> i) & 1) == 0) continue;
-    prim_line_store(kind, line_address(&lane->send[i], kind, lane->line_index), lines,
+  FIFO_EACH_LINK(i, work->send_count, step->send_links) {
+    prim_line_store(prim, kind, line_address(&lane->send[i], kind, lane->line_index), lines,
                     line_flag(lane, &lane->send[i]), &data);
   }
+  if (step->flags & STEP_KEEP)
+    prim_fragment_store(prim, lane->out + lane_bytes(lane, step->out_offset) + lines_offset(lane), &data,
+                        bytes, work);
+  prim_group_end(prim, kind, lines, bytes, work);
   lane->line_index += lines;
 }
 
@@ -142,42 +156,55 @@ PRIM_FN void lines_advance(struct link *link) {
 
 /* Behind the last line of a step: every line is read, so the slot goes back. What was sent needs no post: the
  * lines say it. */
-PRIM_FN void lines_post(struct lane *lane) {
-  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+PRIM_FN void lines_post(struct lane *lane, struct prim *prim) {
+  prim_join(prim);
+  FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
     struct link *link = &lane->recv[i];
-    if (((lane->step.recv_links >> i) & 1) == 0) continue;
     lines_advance(link);
-    prim_store_release(&link->fifo->head, link->posted);
+    prim_store_head(prim, &link->sender->head, link->posted);
   }
-  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
     struct link *link = &lane->send[i];
-    if (((lane->step.send_links >> i) & 1) == 0) continue;
-    if (line_cleans(lane, link)) lines_clean(lane, link);
+    if (line_cleans(lane, link)) lines_clean(lane, prim, link);
     lines_advance(link);
   }
   lane->step_open = lane->step_held = false;
   lane->steps_done += 1;
 }
 
-PRIM_FN void lines_check_sizes(struct lane *lane) {
-  for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (((lane->step.recv_links >> i) & 1) != 0 && lane->line_count > 0)
-      lane_check_size(lane, &lane->recv[i], lane->recv[i].slot_index, lines_bytes(lane));
+/* The whole of a lane's lines, for a worker that may wait; false when it was aborted, or found a mismatch.
+ * What lines_enabled() and lines_move() do in the same order, without asking where they are. */
+PRIM_FN bool lines_run(struct lane *lane, struct prim *prim) {
+  while (lines_next_step(lane)) {
+    FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
+      while (!link_has_slots(&lane->send[i], 1))
+        if (prim_aborted(prim)) return false;
+    }
+    lines_open(lane, prim);
+    do {
+      FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
+        while (!lines_arrived(lane, &lane->recv[i], prim))
+          if (prim_aborted(prim)) return false;
+      }
+      if (lane->error != LANE_OK) return false;
+      if (lane->line_count > 0) lines_carry(lane, prim);
+    } while (lane->line_index < lane->line_count);
+    lines_post(lane, prim);
+  }
+  lane_close(lane, prim);
+  return true;
 }
 
 PRIM_FN void lines_move(struct lane *lane, struct prim *prim, uint32_t action) {
   if (action == LANE_END) {
-    lane_close(lane);
+    lane_close(lane, prim);
     return;
   }
   if (action == LANE_POST) {
-    lines_post(lane);
+    lines_post(lane, prim);
     return;
   }
-  if (!lane->step_open) {
-    lines_open(lane);
-    lines_check_sizes(lane);
-  }
+  if (!lane->step_open) lines_open(lane, prim);
   if (lane->line_index < lane->line_count) lines_carry(lane, prim);
 }
 

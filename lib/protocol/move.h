@@ -4,12 +4,17 @@
 
 #include "schedule/work.h"
 
+/* A backend whose lanes have fewer links a side may have said so before. */
+#ifndef PRIM_LINKS
+#define PRIM_LINKS STEP_LINKS_MAX
+#endif
+
 /* One span to move: out = post(source[0] op source[1] op ...), stored to every destination. Spans are `count`
  * elements of the work's type; every pointer is aligned to the element, no more. Sources and destinations may
  * be the same memory or disjoint, never partly overlapping. The pre-multiplication of PRE_MUL_SUM applies to
  * sources whose bit is set in pre_op_sources. A sum's operand order is the source order, so that a result
  * depends on the plan alone. */
-#define MOVE_SPANS_MAX (STEP_LINKS_MAX + 1)
+#define MOVE_SPANS_MAX (PRIM_LINKS + 1)
 
 struct move {
   size_t count;      /* elements; 0 moves nothing */
@@ -17,7 +22,7 @@ struct move {
   uint8_t source_count, destination_count;
   uint16_t pre_op_sources; /* set of source indexes that are user input */
   bool post_op;            /* apply the operator's last stage to the result */
-  bool late;               /* the backend's own note between begin and finish */
+  uint32_t note;           /* the backend's own, between begin and finish */
   uint64_t op_arg;         /* as in struct work */
   const void *source[MOVE_SPANS_MAX];
   void *destination[MOVE_SPANS_MAX];

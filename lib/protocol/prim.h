@@ -2,30 +2,42 @@
  * the include path binds them: lib/backends/emu/prim_impl.h over C11 atomics, lib/backends/cuda/prim_impl.h
  * over PTX.
  *
- * A lane (run.h) is carried out by one or more workers (a CPU thread; the warps of a group) that all call the
- * same functions with the same arguments. Primitives that touch counters are for the leader alone unless said
- * otherwise.
+ * A lane (run.h) is carried out by one or more workers (a CPU thread; warps), each of which runs the same
+ * functions over its own struct lane and comes to the same decisions, though not at the same time. One of
+ * them, the leader, speaks for all: what it stores to a connection's counters says that all workers have done
+ * their part (prim_join). Stores to counters and cells by other workers do nothing.
  *
  * What a backend's prim_impl.h defines, with the contract of each:
  *
- *   PRIM_FN                                    storage class of shared functions
- *   struct prim                                the workers' context: who am I, of how many, abort flag;
- * filled by the backend
+ *   PRIM_FN                  storage class of shared functions
+ *   PRIM_LINKS, PRIM_DEPTH   most links a side of a lane (1..STEP_LINKS_MAX), most slices in flight
+ *   PRIM_PROTO               optional: the one protocol that is compiled, an enum work_proto
+ *   struct prim              a worker's context: who am I, of how many, abort flag; filled by the backend
  *
- *   bool     prim_leader(p)                    this worker waits and posts for all
- *   void     prim_barrier(p)                   all workers of the lane meet; orders their memory accesses
- *   uint64_t prim_load_acquire(address)        a counter or a pointer cell; later reads do not move before it
- *   void     prim_store_release(address, v)    earlier reads and writes do not move behind it
- *   bool     prim_aborted(p)                   the communicator was aborted: waits end, moves become empty
- *   void     prim_move_begin(p, move)          start moving a span; sources may be read and destinations
- * written from now ... void     prim_move_finish(p, move)         ... until this returns; then all of it has
- * happened, for all workers void     prim_pause(p)                     nothing is possible now: spin, yield
- *   struct prim_fragment, PRIM_FRAGMENT_LINES  the worker's registers of one group of lines, and how many
- * lines that is bool     prim_line_ready(kind, line, n, flag)            n lines from here carry this flag
- *   void     prim_line_load(kind, line, n, fragment)         take the data of n ready lines
- *   void     prim_line_store(kind, line, n, flag, fragment)  a line's data and flag become visible together
- * (see lines.h) void     prim_fragment_zero / _load / _store / _combine / _post   between user memory and
- * registers, and the operator
+ *   bool     prim_leader(p)                  this worker posts for all, and compares sizes
+ *   void     prim_join(p)                    this worker's part of a slice or of a step of lines is over; the
+ *                                            leader returns when that of every worker is
+ *   uint64_t prim_load_tail(address)         sender's counter; reads behind it do not move before it
+ *   uint64_t prim_load_head(address)         receiver's counter; writes behind it do not move before it
+ *   void     prim_store_tail(p, address, v)  writes of all joined workers do not move behind it
+ *   void     prim_store_head(p, address, v)  reads of all joined workers do not move behind it
+ *   void     prim_cell_store(p, cell, tag, v)   value and tag of a struct fifo_cell become visible together,
+ *   bool     prim_cell_load(cell, tag, &v)      in no order with anything else; false while the tag differs
+ *   bool     prim_aborted(p)                 the communicator was aborted: waits end, moves become empty
+ *   void     prim_pause(p)                   nothing is possible now: spin, yield
+ *
+ *   void     prim_move_begin(p, move)        start moving a span; sources may be read and destinations
+ * written from now ... void     prim_move_finish(p, move)       ... until this returns; then this worker has
+ * joined
+ *
+ *   struct prim_fragment                     the workers' registers for one group of lines
+ *   bool     prim_line_ready(p, kind, line, n, flag)           n lines from here carry this flag; a backend
+ * may leave it to whoever loads them to wait void     prim_group_begin(p)                               what
+ * follows is done to one group of lines ... void     prim_fragment_zero / _load / _store / _combine / _post
+ * between user memory and registers, and the operator void     prim_line_load(p, kind, line, n, fragment)
+ * take the data of lines that were ready void     prim_line_store(p, kind, line, n, flag, fragment) a line's
+ * data and flag become visible together (see lines.h) void     prim_group_end(p, kind, n, bytes, work) ...
+ * all of it at the latest when prim_join returns
  */
 #ifndef TUTTI_PROTOCOL_PRIM_H
 #define TUTTI_PROTOCOL_PRIM_H
@@ -38,6 +50,7 @@
 enum line_kind { LINE_LL = 0, LINE_LL128 = 1 };
 
 struct prim_fragment;
+struct fifo_cell;
 
 /* First, because it may define PRIM_FN, which every header of schedule/ uses. */
 #include "prim_impl.h"

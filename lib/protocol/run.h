@@ -10,18 +10,19 @@
 
 /* Set of enum lane_action that may happen now; 0 while the lane waits. May advance the iterator, has no other
  * effect. */
-PRIM_FN uint32_t lane_enabled(struct lane *lane) {
+PRIM_FN uint32_t lane_enabled(struct lane *lane, struct prim *prim) {
   switch (lane->phase) {
     case LANE_OPEN: return lane_open_enabled(lane);
-    case LANE_RUN: return lane->work->proto == PROTO_SIMPLE ? simple_enabled(lane) : lines_enabled(lane);
+    case LANE_RUN:
+      return lane_proto(lane->work) == PROTO_SIMPLE ? simple_enabled(lane, prim) : lines_enabled(lane, prim);
     default: return 0;
   }
 }
 
 /* Makes one move out of lane_enabled()'s set. Never waits. */
 PRIM_FN void lane_move(struct lane *lane, struct prim *prim, uint32_t action) {
-  if (lane->phase == LANE_OPEN) lane_open_move(lane);
-  else if (lane->work->proto == PROTO_SIMPLE) simple_move(lane, prim, action);
+  if (lane->phase == LANE_OPEN) lane_open_move(lane, prim);
+  else if (lane_proto(lane->work) == PROTO_SIMPLE) simple_move(lane, prim, action);
   else lines_move(lane, prim, action);
 }
 
@@ -33,30 +34,29 @@ PRIM_FN uint32_t lane_first_action(uint32_t actions) {
   return actions & LANE_POST ? LANE_POST : LANE_END;
 }
 
-/* Makes every move that is possible now; true when the lane has ended. A mismatch or an abort ends it at
- * once. */
+/* Makes every move that is possible now; true when the lane has ended. A mismatch ends it at once, an abort
+ * where it would have to wait. */
 PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim) {
   while (lane->phase != LANE_DONE) {
-    const uint32_t actions = lane_enabled(lane);
-    if (lane->error != LANE_OK || prim_aborted(prim)) return true;
-    if (actions == 0) return false;
+    const uint32_t actions = lane_enabled(lane, prim);
+    if (lane->error != LANE_OK) return true;
+    if (actions == 0) return prim_aborted(prim);
     lane_move(lane, prim, lane_first_action(actions));
   }
   return true;
 }
 
-/* Runs the lanes of one batch to their ends on the calling worker. */
-PRIM_FN void batch_run(struct lane *lanes, uint32_t lane_count, struct prim *prim) {
-  uint32_t running;
-  do {
-    running = 0;
-    for (uint32_t i = 0; i < lane_count; i++) running += !lane_advance(&lanes[i], prim);
-    if (running > 0) prim_pause(prim);
-  } while (running > 0);
+/* Runs a lane to its end, or to an error, on a worker that has no other. */
+PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
+  if (lane_proto(lane->work) != PROTO_SIMPLE && lane->phase == LANE_RUN) {
+    lines_run(lane, prim);
+    return;
+  }
+  while (!lane_advance(lane, prim)) prim_pause(prim);
 }
 
 /* What a waiting lane waits for, for reports: the n-th unmet predicate. */
-enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER_CLEARED, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LINES };
+enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LINES };
 
 struct lane_wait {
   uint8_t kind; /* enum lane_wait_kind */
@@ -65,7 +65,8 @@ struct lane_wait {
       need; /* counter and the value that would do; WAIT_LINES: line index and line count of the step */
 };
 
-PRIM_FN bool lane_wait_of_link(struct lane *lane, struct link *link, bool sends, struct lane_wait *wait) {
+PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link *link, bool sends,
+                               struct lane_wait *wait) {
   const bool slots = lane->work->proto == PROTO_SIMPLE;
   const uint32_t steps = slots ? lane->work->slice_steps : 1;
   wait->peer = link->peer;
@@ -76,7 +77,8 @@ PRIM_FN bool lane_wait_of_link(struct lane *lane, struct link *link, bool sends,
     wait->have = link->cached + link->slots;
     return true;
   }
-  if (slots ? link_has_data(link, steps) : lines_arrived(lane, link)) return false;
+  if (slots ? lane_heard(lane, link, prim) && link_has_data(link, steps) : lines_arrived(lane, link, prim))
+    return false;
   wait->kind = slots ? WAIT_DATA : WAIT_LINES;
   wait->have = slots ? link->cached : lane->line_index;
   if (!slots) wait->need = lane->line_count;
@@ -84,22 +86,20 @@ PRIM_FN bool lane_wait_of_link(struct lane *lane, struct link *link, bool sends,
 }
 
 /* The first unmet predicate of a lane that is not enabled; WAIT_NOTHING for one that is. */
-PRIM_FN struct lane_wait lane_wait_first(struct lane *lane) {
+PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
   struct lane_wait wait = {WAIT_NOTHING, 0, 0, 0};
-  if (lane->phase == LANE_DONE || lane_enabled(lane) != 0) return wait;
+  if (lane->phase == LANE_DONE || lane_enabled(lane, prim) != 0) return wait;
   if (lane->phase == LANE_OPEN) {
-    const bool offers = lane->exchange_index < lane->work->recv_count;
-    wait.kind = offers ? WAIT_OFFER_CLEARED : WAIT_OFFER;
-    wait.peer = offers ? lane->recv[lane->exchange_index].peer
-                       : lane->send[lane->exchange_index - lane->work->recv_count].peer;
+    wait.kind = WAIT_OFFER;
+    wait.peer = lane_take_link(lane)->peer;
     return wait;
   }
-  for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (((lane->step.recv_links >> i) & 1) != 0 && lane_wait_of_link(lane, &lane->recv[i], false, &wait))
-      return wait;
-  for (uint32_t i = 0; i < lane->work->send_count; i++)
-    if (((lane->step.send_links >> i) & 1) != 0 && lane_wait_of_link(lane, &lane->send[i], true, &wait))
-      return wait;
+  FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
+    if (lane_wait_of_link(lane, prim, &lane->recv[i], false, &wait)) return wait;
+  }
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
+    if (lane_wait_of_link(lane, prim, &lane->send[i], true, &wait)) return wait;
+  }
   return wait;
 }
 

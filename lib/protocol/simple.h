@@ -18,23 +18,25 @@ PRIM_FN bool simple_next_slice(struct lane *lane) {
 }
 
 /* The wait of the current slice. */
-PRIM_FN bool simple_ready(struct lane *lane) {
+PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint32_t steps = lane->work->slice_steps;
-  for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (((step->recv_links >> i) & 1) != 0 && !link_has_data(&lane->recv[i], steps)) return false;
-  for (uint32_t i = 0; i < lane->work->send_count; i++)
-    if (((step->send_links >> i) & 1) != 0 && !link_has_slots(&lane->send[i], steps)) return false;
+  FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
+    if (!lane_heard(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
+  }
+  FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
+    if (!link_has_slots(&lane->send[i], steps)) return false;
+  }
   return true;
 }
 
-PRIM_FN uint32_t simple_enabled(struct lane *lane) {
+PRIM_FN uint32_t simple_enabled(struct lane *lane, struct prim *prim) {
   uint32_t actions = 0;
   if (lane->finished > lane->posted) actions |= LANE_POST;
   if (lane->begun > lane->finished) actions |= LANE_FINISH;
   if (lane->begun - lane->posted < lane->depth) {
     if (lane->slice_index < lane->slice_count || lane->has_step) {
-      if (simple_next_slice(lane) && simple_ready(lane)) actions |= LANE_BEGIN;
+      if (simple_next_slice(lane) && simple_ready(lane, prim)) actions |= LANE_BEGIN;
     }
     if (!lane->has_step && lane->begun == lane->posted) actions |= LANE_END;
   }
@@ -59,9 +61,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
     simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset + offset));
     move->pre_op_sources = 1;
   }
-  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
-    if (((step->recv_links >> i) & 1) == 0) continue;
-    lane_check_size(lane, &lane->recv[i], lane->recv[i].slot_index, flight->bytes);
+  FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if ((step->flags & STEP_RECV_FINAL) && lane->lands_here)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
     else simple_add_source(move, link_slot(&lane->recv[i]));
@@ -71,7 +71,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
 
 /* Destinations: own output first, then each receiver's slots, or its output itself where the value is final.
  */
-PRIM_FN void simple_destinations(struct lane *lane, struct flight *flight, size_t offset) {
+PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct flight *flight, size_t offset) {
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
   if (step->flags & STEP_KEEP) {
@@ -79,13 +79,12 @@ PRIM_FN void simple_destinations(struct lane *lane, struct flight *flight, size_
     if (move->source_count != 1 || move->source[0] != own || move->pre_op_sources != 0 || move->post_op)
       simple_add_destination(move, own);
   }
-  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+  FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     struct link *link = &lane->send[i];
-    if (((step->send_links >> i) & 1) == 0) continue;
+    lane_announce(lane, link, prim);
     if ((step->flags & STEP_SEND_FINAL) && link->direct != 0)
       simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
     else simple_add_destination(move, link_slot(link));
-    link->fifo->sizes[link->slot_index] = flight->bytes;
     link_advance(link, lane->work->slice_steps);
   }
 }
@@ -102,30 +101,27 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   move->source_count = move->destination_count = 0;
   move->pre_op_sources = 0;
   move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
-  flight->bytes = lane_bytes(lane, move->count);
   flight->recv_links = lane->step.recv_links;
   flight->send_links = lane->step.send_links;
   simple_sources(lane, flight, offset);
-  simple_destinations(lane, flight, offset);
+  simple_destinations(lane, prim, flight, offset);
   prim_move_begin(prim, move);
   lane->begun += 1;
   lane->slice_index += 1;
   if (lane->slice_index == lane->slice_count) lane->steps_done += 1;
 }
 
-/* Frees what was read and announces what was written: release stores, behind the data. */
-PRIM_FN void simple_post(struct lane *lane) {
+/* Frees what was read and announces what was written, behind the data. */
+PRIM_FN void simple_post(struct lane *lane, struct prim *prim) {
   const struct flight *flight = lane_flight(lane, lane->posted);
   const uint32_t steps = lane->work->slice_steps;
-  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
-    if (((flight->recv_links >> i) & 1) == 0) continue;
+  FIFO_EACH_LINK(i, lane->work->recv_count, flight->recv_links) {
     lane->recv[i].posted += steps;
-    prim_store_release(&lane->recv[i].fifo->head, lane->recv[i].posted);
+    prim_store_head(prim, &lane->recv[i].sender->head, lane->recv[i].posted);
   }
-  for (uint32_t i = 0; i < lane->work->send_count; i++) {
-    if (((flight->send_links >> i) & 1) == 0) continue;
+  FIFO_EACH_LINK(i, lane->work->send_count, flight->send_links) {
     lane->send[i].posted += steps;
-    prim_store_release(&lane->send[i].fifo->tail, lane->send[i].posted);
+    prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);
   }
   lane->posted += 1;
 }
@@ -137,8 +133,8 @@ PRIM_FN void simple_move(struct lane *lane, struct prim *prim, uint32_t action) 
       prim_move_finish(prim, &lane_flight(lane, lane->finished)->move);
       lane->finished += 1;
       break;
-    case LANE_POST: simple_post(lane); break;
-    default: lane_close(lane); break;
+    case LANE_POST: simple_post(lane, prim); break;
+    default: lane_close(lane, prim); break;
   }
 }
 

@@ -11,6 +11,10 @@ PRIM_FN size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
 PRIM_FN size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
 PRIM_FN size_t size_div_up(size_t a, size_t b) { return (a + b - 1) / b; }
 PRIM_FN size_t size_round_up(size_t a, size_t unit) { return size_div_up(a, unit) * unit; }
+/* Of a power of two up to 16. */
+PRIM_FN uint32_t size_log2(uint32_t power) {
+  return (power >= 2) + (power >= 4) + (power >= 8) + (power >= 16);
+}
 
 /* Least traffic that is worth a channel of its own, bytes. */
 #define CHUNK_CELL_TRAFFIC_BYTES 32768u
@@ -130,9 +134,9 @@ PRIM_FN uint32_t chunk_steps_of_slots(uint32_t slots) { return slots >= 8 ? 4 : 
  * 1/32 of what a slice's slots hold so that tiny chunks are not cut, at most what they hold. Trailing slices
  * may be empty. */
 PRIM_FN size_t chunk_slice_count(size_t count, uint32_t slices, size_t slice_capacity) {
-  /* One or two slices are the rule; no division then, which this is too busy a place for. */
-  const size_t share = slices <= 2 ? (count + slices - 1) >> (slices - 1) : size_div_up(count, slices);
-  const size_t even = size_round_up(share, 16);
+  /* As many as powers of two go: no division in so busy a place. */
+  const size_t share = (count + slices - 1) >> size_log2(slices);
+  const size_t even = (share + 15) & ~(size_t)15;
   return size_min(size_max(even, slice_capacity / 32), slice_capacity);
 }
 

@@ -7,7 +7,9 @@
 #include "schedule/work.h"
 
 /* Rounds that share a batch: so many sends and receives may wait for one another on one channel. */
-#define P2P_BATCH_ROUNDS 8
+#define P2P_BATCH_ROUNDS 4
+/* Bytes of a part that are worth a channel of their own. */
+#define P2P_PART_WORTH_BYTES 262144
 /* Parts of a message begin at multiples of this, bytes. */
 #define P2P_PART_ALIGN_BYTES 4096
 
@@ -92,6 +94,9 @@ PRIM_FN struct p2p_split p2p_message_split(size_t bytes, size_t chunk_bytes, uin
   while (least > 1 && (size_t)least * rank_count > channel_count) least /= 2;
   uint32_t parts = (uint32_t)size_min(least, size_max(1, size_div_up(bytes, part_min)));
   while (parts <= channels_per_peer / 2 && size_div_up(bytes, parts) > part_max) parts *= 2;
+  /* Where all channels have enough to do, each carries a part of every message: none has more than another.
+   */
+  if (bytes / P2P_PART_WORTH_BYTES >= channels_per_peer) parts = channels_per_peer;
   split.part_count = parts;
   split.part_bytes = size_round_up(size_div_up(bytes, parts), P2P_PART_ALIGN_BYTES);
   return split;

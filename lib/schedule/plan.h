@@ -8,7 +8,7 @@
 #include "schedule/work.h"
 
 #define PLAN_CHANNELS_MAX 64
-#define PLAN_BATCH_WORKS_MAX 16 /* eight sends and eight receives that may wait for each other */
+#define PLAN_BATCH_WORKS_MAX 8 /* four sends and four receives that may wait for each other */
 
 /* Sizes that every rank of a communicator shares. Production values are NCCL's; the emulator also draws tiny
  * ones. */

@@ -26,12 +26,27 @@ PRIM_FN uint32_t ring_loop_steps(const struct work *work) {
   }
 }
 
+/* Chunks that one loop of a collective moves along the part. */
+PRIM_FN uint32_t ring_loop_chunks(const struct work *work) {
+  return work->func == FUNC_ALL_REDUCE ? work->rank_count : 1;
+}
+
+/* Sets last_chunk_count from the other counts. Whoever plans calls it: a GPU has no quick division. */
+PRIM_FN void ring_cut(struct work *work) {
+  const uint32_t chunks = ring_loop_chunks(work);
+  const size_t loop_count = work->chunk_count * chunks;
+  const size_t done = work->part_count == 0 ? 0 : (work->part_count - 1) / loop_count * loop_count;
+  work->last_chunk_count =
+      chunk_loop_count(work->part_count, done, work->chunk_count, chunks, work->element_bytes);
+}
+
 PRIM_FN void ring_loop_begin(struct ring_iter *it, const struct work *work) {
-  const uint32_t chunks = work->func == FUNC_ALL_REDUCE ? work->rank_count : 1;
+  const size_t rest = work->part_count - it->done;
   it->step_index = 0;
-  it->chunk_count = chunks == 1 ? size_min(work->chunk_count, work->part_count - it->done)
-                                : chunk_loop_count(work->part_count, it->done, work->chunk_count, chunks,
-                                                   work->element_bytes);
+  if (ring_loop_chunks(work) == 1) it->chunk_count = size_min(work->chunk_count, rest);
+  else
+    it->chunk_count =
+        rest >= work->chunk_count * work->rank_count ? work->chunk_count : work->last_chunk_count;
 }
 
 PRIM_FN void ring_begin(struct ring_iter *it, const struct work *work) {
@@ -122,7 +137,7 @@ PRIM_FN void ring_reduce_step(const struct ring_iter *it, const struct work *wor
 
 PRIM_FN bool ring_next(struct ring_iter *it, const struct work *work, struct step *step) {
   if (it->step_index == it->step_count) {
-    it->done += it->chunk_count * (work->func == FUNC_ALL_REDUCE ? work->rank_count : 1);
+    it->done += it->chunk_count * ring_loop_chunks(work);
     if (it->done < work->part_count) ring_loop_begin(it, work);
   }
   if (it->done >= work->part_count) return false;

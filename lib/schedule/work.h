@@ -41,9 +41,9 @@ enum work_op {
 };
 
 enum work_flag {
-  WORK_DIRECT_SEND = 1, /* the receiver's output is in reach: its address is taken from the exchange slot */
-  WORK_DIRECT_RECV = 2, /* our output is offered to the sender */
-  WORK_IN_PLACE = 4,    /* input and output are the same memory (in the collective's own sense) */
+  WORK_DIRECT_SEND = 1,  /* the receiver's output is in reach: its address is taken from the exchange slot */
+  WORK_DIRECT_RECV = 2,  /* our output is offered to the sender */
+  WORK_IN_PLACE = 4,     /* input and output are the same memory (in the collective's own sense) */
   WORK_OUTPUT_HIDDEN = 8 /* a backend sets it at launch: the sender cannot reach our output after all */
 };
 
@@ -58,13 +58,16 @@ struct work {
   uint32_t ring_index;       /* distance from rank 0 along the ring; 0 for point-to-point */
   uint32_t root;             /* rank; for rooted collectives */
   uint32_t conn_index;       /* 0 collectives, 1 send and receive */
-  uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX]; /* ranks */
-  size_t count; /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
+  size_t count;              /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
   size_t part_offset, part_count; /* this channel's share of `count`, elements */
   size_t chunk_count;             /* most elements of a chunk */
+  size_t
+      last_chunk_count; /* elements of a chunk of the last loop, where a loop has a chunk a rank (ring_cut) */
   uint64_t op_arg;      /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */
   uint64_t op_sequence; /* number of the operation on its communicator: for checks and traces */
   const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
+  uint32_t recv_peer[STEP_LINKS_MAX],
+      send_peer[STEP_LINKS_MAX]; /* ranks; last, because no kernel needs them */
 };
 
 #endif

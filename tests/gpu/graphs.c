@@ -121,8 +121,8 @@ static void graph_replace(const struct driver *driver, int graph) {
     struct rank *me = &driver->ranks[i];
     if (me->graphs[graph] != NULL) NEED(cudaGraphExecDestroy(me->graphs[graph]));
     me->graphs[graph] = NULL;
-    capture_begin(me);
   }
+  for (int i = 0; i < driver->count; i++) capture_begin(&driver->ranks[i]);
   for (int turn = 0; turn < 2; turn++) {
     NEED(ncclGroupStart());
     for (int i = 0; i < driver->count; i++) capture_sums(&driver->ranks[i], graph, turn);

@@ -1,6 +1,6 @@
-/* conn.c: the table of a rank's connections, and how they are made and freed. FIFO and buffers lie in the
- * receiver's device, or in memory of the host where the sender does not reach it. Buffers are made protocol
- * by protocol when first asked for. */
+/* conn.c: the table of a rank's connections, and how they are made and freed. Each end keeps in its own
+ * device what it polls, and the receiver the buffers; all of it is memory of the host where the devices do
+ * not reach each other. Buffers are made protocol by protocol when first asked for. */
 #include "backends/cuda/device.h"
 #include "base/log.h"
 
@@ -9,8 +9,13 @@ struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32
   return (struct cuda_conn *)map_find(&comm->conns, backend_conn_key(peer, channel_index, conn_index, sends));
 }
 
-static ncclResult_t conn_memory(const struct cuda_conn *conn, size_t bytes, void **pointer) {
-  return conn->on_host ? cuda_zeroed_host(bytes, pointer) : cuda_zeroed_device(bytes, pointer);
+static ncclResult_t conn_memory(const struct cuda_conn *conn, const struct device_comm *owner, size_t bytes,
+                                void **pointer) {
+  const struct cuda_scope scope = cuda_scope_enter(owner->config.device_index);
+  const ncclResult_t result =
+      conn->on_host ? cuda_zeroed_host(bytes, pointer) : cuda_zeroed_device(bytes, pointer);
+  cuda_scope_leave(&scope);
+  return result;
 }
 
 static void conn_memory_free(const struct cuda_conn *conn, void *pointer) {
@@ -21,7 +26,8 @@ static void conn_memory_free(const struct cuda_conn *conn, void *pointer) {
 
 static void conn_free(struct cuda_conn *conn) {
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) conn_memory_free(conn, conn->buffer[proto]);
-  conn_memory_free(conn, conn->fifo);
+  conn_memory_free(conn, conn->sender);
+  conn_memory_free(conn, conn->receiver);
   os_free(conn);
 }
 
@@ -33,15 +39,16 @@ static ncclResult_t conn_create(struct device_comm *sender, struct device_comm *
   if (conn == NULL)
     return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection", receiver->config.rank,
                     receiver->name);
-  conn->on_host = !cuda_reach(sender->config.device_index, receiver->config.device_index);
+  conn->on_host = !cuda_reach(sender->config.device_index, receiver->config.device_index) ||
+                  !cuda_reach(receiver->config.device_index, sender->config.device_index);
   conn->reference_count = 2;
-  const ncclResult_t made = conn_memory(conn, step_kernel_fifo_bytes(), &conn->fifo);
+  ncclResult_t made = conn_memory(conn, sender, LAUNCH_END_BYTES, &conn->sender);
+  if (made == ncclSuccess) made = conn_memory(conn, receiver, LAUNCH_END_BYTES, &conn->receiver);
   if (made == ncclSuccess) *result = conn;
-  else os_free(conn);
+  else conn_free(conn);
   return made;
 }
 
-/* Within the receiver's scope. */
 static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *receiver,
                               uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
   const size_t bytes = (size_t)sender->config.limits.slots * sender->config.limits.step_bytes[proto];
@@ -53,10 +60,11 @@ static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *re
                conn);
     map_insert(&receiver->conns, backend_conn_key(sender->config.rank, channel_index, conn_index, false),
                conn);
-    receiver->memory_bytes += sizeof *conn + step_kernel_fifo_bytes();
+    sender->memory_bytes += LAUNCH_END_BYTES;
+    receiver->memory_bytes += sizeof *conn + LAUNCH_END_BYTES;
   }
   if (conn->buffer[proto] != NULL) return ncclSuccess;
-  TRY(conn_memory(conn, bytes, &buffer));
+  TRY(conn_memory(conn, receiver, bytes, &buffer));
   conn->buffer[proto] = (uint8_t *)buffer;
   receiver->memory_bytes += bytes;
   return ncclSuccess;
@@ -64,10 +72,7 @@ static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *re
 
 ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                             uint32_t conn_index, uint8_t proto) {
-  const struct cuda_scope scope = cuda_scope_enter(receiver->config.device_index);
-  const ncclResult_t result = conn_open(sender, receiver, channel_index, conn_index, proto);
-  cuda_scope_leave(&scope);
-  return result;
+  return conn_open(sender, receiver, channel_index, conn_index, proto);
 }
 
 void cuda_conn_close_all(struct device_comm *comm) {

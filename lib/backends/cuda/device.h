@@ -13,7 +13,7 @@
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct cuda_conn {
-  void *fifo; /* addresses that both ends' devices can use */
+  void *sender, *receiver; /* addresses that both ends' devices can use */
   uint8_t *buffer[PROTO_COUNT];
   bool on_host; /* the devices do not reach each other: all of it is memory of the host */
   uint32_t reference_count;
@@ -64,10 +64,11 @@ struct device_comm {
   struct cuda_world *world;
   struct rank_cells *cells; /* memory of the host */
   struct cuda_order order;
+  bool overlaps;      /* a kernel may come onto the device while the one before it ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
   uint64_t looked_ns;                        /* when somebody last asked whether the device still works */
-  uint32_t *ring_ranks;                      /* the ring's order, memory of the host */
+  uint32_t *ring_ranks;                      /* the ring's order, memory of the device */
   struct cuda_slab *slabs_read, **last_slab; /* that kernels may still read, oldest first */
   os_mutex conns_mutex;                      /* guards the next: a peer adds to it while this rank launches */
   struct map conns;                          /* its ends of connections, by backend_conn_key() */
@@ -94,6 +95,8 @@ ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer);
 ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer);
 /* True when kernels on `from` may store into memory of `to`: CUDA can, the settings allow it, and the link
  * has passed its self-test. Found out, and enabled, at the first question. Called with cuda_mutex held. */
+/* Waits until the bytes are there; to be called within a scope. */
+ncclResult_t cuda_memory_write(void *device, const void *host, size_t bytes);
 bool cuda_reach(uint32_t from, uint32_t to);
 
 /* False where only the device itself can be counted on to map an address: pools, mapped ranges, managed

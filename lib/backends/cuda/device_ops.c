@@ -132,9 +132,9 @@ static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
   limits->step_bytes[PROTO_LL] = 65536;
   limits->step_bytes[PROTO_LL128] = 614400;
   limits->p2p_chunk_bytes = 524288;
-  limits->channel_count = 24;
-  limits->p2p_channel_count = 16;
-  limits->p2p_channels_per_peer = 8;
+  limits->channel_count = 32;
+  limits->p2p_channel_count = 32;
+  limits->p2p_channels_per_peer = 32;
   limits->flag_bits = 32;
   limits->direct = all_possible(device_count);
   return ncclSuccess;
@@ -165,6 +165,14 @@ ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer) {
   memset(fresh, 0, bytes);
   *pointer = fresh;
   return ncclSuccess;
+}
+
+ncclResult_t cuda_memory_write(void *device, const void *host, size_t bytes) {
+  int device_index = 0;
+  TRY(cuda_result(cudaGetDevice(&device_index), "asking for the thread's device"));
+  TRY(cuda_result(cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, own_streams[device_index]),
+                  "writing device memory"));
+  return cuda_result(cudaStreamSynchronize(own_streams[device_index]), "writing device memory");
 }
 
 static ncclResult_t cuda_memory_alloc(uint32_t device_index, size_t bytes, void **pointer) {
@@ -285,20 +293,25 @@ static ncclResult_t device_prepare(uint32_t device_index) {
 /* Kernels of one block without work: what a first launch allocates is there from now on. They count as a
  * graph's, which are over when they are waited for. */
 static ncclResult_t comm_launch_first(struct device_comm *comm) {
-  struct launch_large launch;
+  struct launch launch;
   const cudaStream_t stream = own_streams[comm->config.device_index];
   memset(&launch, 0, sizeof launch);
   launch.arguments.cells = comm->cells;
   launch.arguments.failed = comm->world->failed;
   launch.arguments.counts = comm->order.counts;
   launch.arguments.from_graph = 1;
-  TRY(cuda_result(step_kernel_launch(&launch, 0, 1, stream), "launching a first kernel"));
-  TRY(cuda_result(step_kernel_launch(&launch, sizeof launch.plan, 1, stream), "launching a first kernel"));
+  for (uint32_t kernel = 0; kernel < LAUNCH_KERNELS; kernel++)
+    TRY(cuda_result(step_kernel_launch(kernel, &launch, 1, 1, false, stream), "launching a first kernel"));
   return cuda_result(cudaStreamSynchronize(stream), "running a first kernel");
 }
 
 static ncclResult_t comm_fill(struct device_comm *comm) {
   void *memory = NULL;
+  int major = 0;
+  TRY(cuda_result(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)comm->config.device_index),
+      "asking for a device's capability"));
+  comm->overlaps = major >= 9;
   TRY(device_prepare(comm->config.device_index));
   TRY(world_enter(comm));
   TRY(cuda_zeroed_host(sizeof *comm->cells, &memory));
@@ -313,7 +326,7 @@ static void comm_free(struct device_comm *comm) {
   cuda_slabs_close(comm);
   cuda_order_close(&comm->order);
   os_mutex_destroy(&comm->conns_mutex);
-  if (comm->ring_ranks != NULL) cudaFreeHost(comm->ring_ranks);
+  if (comm->ring_ranks != NULL) cudaFree(comm->ring_ranks);
   if (comm->cells != NULL) cudaFreeHost(comm->cells);
   world_leave(comm->world);
   os_free(comm);

@@ -7,8 +7,7 @@
 
 #include "backends/cuda/device.h"
 #include "base/log.h"
-
-#define SLICES_IN_FLIGHT 2
+#include "schedule/chunk.h"
 
 /* ---- binding ---- */
 
@@ -23,34 +22,37 @@ static bool output_in_reach(const void *out) {
   return attributes.type == cudaMemoryTypeDevice && cuda_memory_is_plain(out);
 }
 
-static void bind_ends(struct device_comm *comm, struct bound_work *bound) {
-  struct work *work = &bound->work;
-  for (uint32_t i = 0; i < work->recv_count; i++) {
-    struct cuda_conn *conn =
-        cuda_conn_find(comm, work->recv_peer[i], work->channel_index, work->conn_index, false);
-    bound->recv_fifo[i] = (struct fifo *)conn->fifo;
-    bound->recv_buffer[i] = conn->buffer[work->proto];
-  }
-  for (uint32_t i = 0; i < work->send_count; i++) {
-    struct cuda_conn *conn =
-        cuda_conn_find(comm, work->send_peer[i], work->channel_index, work->conn_index, true);
-    bound->send_fifo[i] = (struct fifo *)conn->fifo;
-    bound->send_buffer[i] = conn->buffer[work->proto];
-  }
+static void bind_link(struct bound_link *link, const struct cuda_conn *conn, uint8_t proto) {
+  link->sender = (struct fifo_sender *)conn->sender;
+  link->receiver = (struct fifo_receiver *)conn->receiver;
+  link->buffer = conn->buffer[proto];
+}
+
+static void bind_ends(struct device_comm *comm, const struct work *work, struct bound_work *bound) {
+  if (work->recv_count > 0)
+    bind_link(&bound->recv,
+              cuda_conn_find(comm, work->recv_peer[0], work->channel_index, work->conn_index, false),
+              work->proto);
+  if (work->send_count > 0)
+    bind_link(&bound->send,
+              cuda_conn_find(comm, work->send_peer[0], work->channel_index, work->conn_index, true),
+              work->proto);
+  bound->recv_peer = work->recv_peer[0];
+  bound->send_peer = work->send_peer[0];
 }
 
 /* One array for all plans of the rank: the ring's order never changes. */
-static ncclResult_t bind_ring(struct device_comm *comm, struct work *work) {
+static ncclResult_t bind_ring(struct device_comm *comm, const uint32_t *ring) {
+  const size_t bytes = comm->config.rank_count * sizeof *comm->ring_ranks;
   void *ranks = NULL;
-  if (work->ring_ranks == NULL) return ncclSuccess;
-  if (comm->ring_ranks == NULL) {
-    const size_t bytes = comm->config.rank_count * sizeof *comm->ring_ranks;
-    TRY(cuda_zeroed_host(bytes, &ranks));
-    memcpy(ranks, work->ring_ranks, bytes);
-    comm->ring_ranks = (uint32_t *)ranks;
-  }
-  work->ring_ranks = comm->ring_ranks;
-  return ncclSuccess;
+  if (ring == NULL || comm->ring_ranks != NULL) return ncclSuccess;
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  ncclResult_t result = cuda_zeroed_device(bytes, &ranks);
+  if (result == ncclSuccess) result = cuda_memory_write(ranks, ring, bytes);
+  if (result == ncclSuccess) comm->ring_ranks = (uint32_t *)ranks;
+  else if (ranks != NULL) cudaFree(ranks);
+  cuda_scope_leave(&scope);
+  return result;
 }
 
 static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
@@ -58,21 +60,56 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   const void *asked = NULL;
   bool reached = false;
   for (uint32_t i = 0; i < plan->work_count; i++) {
-    struct bound_work *bound = &works[i];
-    memset(bound, 0, sizeof *bound);
-    bound->work = plan->works[i];
-    bound->buffers = plan->buffers[i];
-    if ((bound->work.flags & WORK_DIRECT_RECV) && (asked == NULL || asked != bound->buffers.out)) {
-      asked = bound->buffers.out;
+    const void *out = plan->buffers[i].out;
+    struct work work = plan->works[i];
+    if ((work.flags & WORK_DIRECT_RECV) && (asked == NULL || asked != out)) {
+      asked = out;
       reached = output_in_reach(asked);
     }
-    if ((bound->work.flags & WORK_DIRECT_RECV) && !reached) bound->work.flags |= WORK_OUTPUT_HIDDEN;
-    TRY(bind_ring(comm, &bound->work));
-    bind_ends(comm, bound);
+    if ((work.flags & WORK_DIRECT_RECV) && !reached) work.flags |= WORK_OUTPUT_HIDDEN;
+    TRY(bind_ring(comm, work.ring_ranks));
+    if (work.ring_ranks != NULL) work.ring_ranks = comm->ring_ranks;
+    memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
+    memcpy(works[i].work, &work, sizeof works[i].work);
+    works[i].buffers = plan->buffers[i];
+    bind_ends(comm, &work, &works[i]);
   }
   if (plan->batch_count > 0)
     memcpy(data + plan->work_count * sizeof *works, plan->batches, plan->batch_count * sizeof *plan->batches);
   return ncclSuccess;
+}
+
+/* The kernel of the one protocol that all works speak, or the one that has all. */
+static uint32_t plan_kernel(const struct plan *plan) {
+  const uint32_t proto = plan->works[0].proto;
+  for (uint32_t i = 1; i < plan->work_count; i++)
+    if (plan->works[i].proto != proto) return LAUNCH_KERNEL_MIXED;
+  return proto;
+}
+
+#define WARP_LL_BYTES (32u * 8)     /* a line a thread */
+#define WARP_LL128_BYTES (4u * 120) /* a line for eight threads */
+
+/* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
+static size_t work_warps(const struct work *work) {
+  const uint32_t parts = work->func == FUNC_ALL_REDUCE ? work->rank_count : 1;
+  if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
+  const size_t bytes = chunk_loop_count(work->part_count, 0, work->chunk_count, parts, work->element_bytes) *
+                       work->element_bytes;
+  const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
+  return 2 + size_max(1, size_div_up(bytes, warp_bytes));
+}
+
+/* Of a block, whose batches come one after another. */
+static uint32_t plan_warps(const struct plan *plan) {
+  size_t most = 1;
+  for (uint32_t b = 0; b < plan->batch_count; b++) {
+    const struct plan_batch *batch = &plan->batches[b];
+    size_t warps = 0;
+    for (uint32_t i = 0; i < batch->work_count; i++) warps += work_warps(&plan->works[batch->first_work + i]);
+    most = size_max(most, warps);
+  }
+  return (uint32_t)size_min(most, LAUNCH_WARPS_MAX);
 }
 
 static uint32_t plan_blocks(const struct plan *plan, uint16_t *first_batch) {
@@ -92,13 +129,13 @@ struct launch_way {
   const device_stream *streams;
   uint32_t stream_count;
   struct cuda_capture capture;
+  uint32_t kernel, block_count, warp_count;
 };
 
 static void launch_fill(struct device_comm *comm, const struct plan *plan, bool from_graph,
                         struct launch_arguments *arguments) {
   arguments->data = NULL;
   arguments->batches_offset = plan->work_count * (uint32_t)sizeof(struct bound_work);
-  arguments->depth = SLICES_IN_FLIGHT;
   arguments->from_graph = from_graph;
   arguments->counts = comm->order.counts;
   arguments->cells = comm->cells;
@@ -116,19 +153,20 @@ static ncclResult_t launch_bind(struct device_comm *comm, const struct plan *pla
 
 /* Enqueueing is not locked: it waits where a stream's queue is full, for kernels that may wait for another
  * thread's. */
-static ncclResult_t launch_enqueue(const struct launch_way *way, const struct launch_large *launch,
-                                   size_t plan_bytes, uint32_t block_count) {
+static ncclResult_t launch_enqueue(const struct launch_way *way, const struct launch *launch) {
   struct cuda_order *order = &way->comm->order;
   TRY(cuda_result(cuda_order_before(order, way->streams, way->stream_count, &way->capture),
                   "ordering a kernel"));
-  TRY(cuda_result(step_kernel_launch(launch, plan_bytes, block_count, way->streams[0]),
+  TRY(cuda_result(step_kernel_launch(way->kernel, launch, way->block_count, way->warp_count,
+                                     way->comm->overlaps, way->streams[0]),
                   "launching a kernel"));
-  return cuda_result(cuda_order_after(order, way->streams, way->stream_count, &way->capture, block_count),
-                     "ordering what follows a kernel");
+  return cuda_result(
+      cuda_order_after(order, way->streams, way->stream_count, &way->capture, way->block_count),
+      "ordering what follows a kernel");
 }
 
 static ncclResult_t launch_by_slab(const struct launch_way *way, const struct plan *plan, size_t bytes,
-                                   struct launch_large *launch, uint32_t block_count) {
+                                   struct launch *launch) {
   struct cuda_slab *slab = NULL;
   TRY(cuda_slab_take(way->comm, bytes, &slab));
   launch->arguments.data = slab->data;
@@ -139,23 +177,23 @@ static ncclResult_t launch_by_slab(const struct launch_way *way, const struct pl
   }
   if (way->capture.id != 0) {
     TRY(cuda_slab_leave(slab, way->capture.graph));
-    return launch_enqueue(way, launch, 0, block_count);
+    return launch_enqueue(way, launch);
   }
-  const ncclResult_t result = launch_enqueue(way, launch, 0, block_count);
+  const ncclResult_t result = launch_enqueue(way, launch);
   cuda_slab_lend(way->comm, slab, (cudaStream_t)way->streams[0]);
   return result;
 }
 
 /* Allocates, and asks events, also while this thread captures: within a scope. */
 static ncclResult_t launch_in_scope(const struct launch_way *way, const struct plan *plan, size_t bytes,
-                                    struct launch_large *launch, uint32_t block_count) {
+                                    struct launch *launch) {
   const struct cuda_scope scope = cuda_scope_enter(way->comm->config.device_index);
   ncclResult_t result;
   if (bytes > sizeof launch->plan) {
-    result = launch_by_slab(way, plan, bytes, launch, block_count);
+    result = launch_by_slab(way, plan, bytes, launch);
   } else {
     result = launch_bind(way->comm, plan, (uint8_t *)launch->plan);
-    if (result == ncclSuccess) result = launch_enqueue(way, launch, bytes, block_count);
+    if (result == ncclSuccess) result = launch_enqueue(way, launch);
   }
   cuda_scope_leave(&scope);
   return result;
@@ -163,19 +201,20 @@ static ncclResult_t launch_in_scope(const struct launch_way *way, const struct p
 
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
-  struct launch_large launch; /* only what the plan fills is ever read */
-  struct launch_way way = {comm, streams, stream_count, {0, NULL}};
+  struct launch launch; /* only what the plan fills is ever read */
+  struct launch_way way = {comm, streams, stream_count, {0, NULL}, 0, 0, 0};
   const size_t bytes =
       plan->work_count * sizeof(struct bound_work) + plan->batch_count * sizeof *plan->batches;
   TRY(cuda_result(cuda_order_capture((cudaStream_t)streams[0], &way.capture),
                   "asking a stream for its capture"));
   launch_fill(comm, plan, way.capture.id != 0, &launch.arguments);
-  const uint32_t block_count = plan_blocks(plan, launch.arguments.first_batch);
-  if (block_count == 0) return ncclSuccess;
-  if (way.capture.id != 0 || bytes > sizeof launch.plan)
-    return launch_in_scope(&way, plan, bytes, &launch, block_count);
+  way.block_count = plan_blocks(plan, launch.arguments.first_batch);
+  if (way.block_count == 0) return ncclSuccess;
+  way.kernel = plan_kernel(plan);
+  way.warp_count = plan_warps(plan);
+  if (way.capture.id != 0 || bytes > sizeof launch.plan) return launch_in_scope(&way, plan, bytes, &launch);
   TRY(launch_bind(comm, plan, (uint8_t *)launch.plan));
-  return launch_enqueue(&way, &launch, bytes, block_count);
+  return launch_enqueue(&way, &launch);
 }
 
 /* Not a whole scope: the common launch does nothing that a capture forbids. */

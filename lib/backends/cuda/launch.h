@@ -5,14 +5,27 @@
 
 #include "schedule/plan.h"
 
-struct fifo;
+struct fifo_sender;
+struct fifo_receiver;
 
-/* A work with everything that it touches. */
+/* Bytes of a struct fifo_sender, and of a struct fifo_receiver. */
+#define LAUNCH_END_BYTES 384
+
+/* An end of a connection. */
+struct bound_link {
+  struct fifo_sender *sender;
+  struct fifo_receiver *receiver;
+  uint8_t *buffer; /* of the work's protocol */
+};
+
+#define BOUND_WORK_WORDS (offsetof(struct work, recv_peer) / 8)
+
+/* A work with everything that it touches. Short, because it travels with every launch. */
 struct bound_work {
-  struct work work;
+  uint64_t work[BOUND_WORK_WORDS]; /* a struct work as far as kernels read it */
   struct plan_buffers buffers;
-  struct fifo *recv_fifo[STEP_LINKS_MAX], *send_fifo[STEP_LINKS_MAX];
-  uint8_t *recv_buffer[STEP_LINKS_MAX], *send_buffer[STEP_LINKS_MAX]; /* of the work's protocol */
+  struct bound_link recv, send;
+  uint32_t recv_peer, send_peer; /* ranks, for reports */
 };
 
 /* A lane that could not go on: what struct lane says about it. */
@@ -40,15 +53,19 @@ struct rank_cells {
   struct launch_error errors[PLAN_CHANNELS_MAX];
 };
 
-/* A plan travels with the kernel's arguments where it fits: a few works in the small form, many in the large
- * one. */
-#define LAUNCH_SMALL_BYTES 3072
-#define LAUNCH_LARGE_BYTES 28672
+/* There is a kernel for each protocol, by enum work_proto, and one for launches of several. */
+#define LAUNCH_KERNEL_MIXED PROTO_COUNT
+#define LAUNCH_KERNELS (PROTO_COUNT + 1)
+
+/* Most warps of a block: two for every work of a batch, or a scout, a poster and fourteen workers for one. */
+#define LAUNCH_WARPS_MAX 16
+
+/* A plan travels with the kernel's arguments where it fits: 32 works, with their batches. */
+#define LAUNCH_PLAN_BYTES 6144
 
 struct launch_arguments {
   const uint8_t *data;     /* works, then batches, in memory of the host; NULL: they follow the arguments */
   uint32_t batches_offset; /* bytes from the works to the batches */
-  uint32_t depth;          /* slices in flight, 1..LANE_DEPTH_MAX */
   uint32_t from_graph;     /* 1: each launch of a graph runs this kernel anew; 0: the host launches it once */
   struct launch_counts *counts;
   struct rank_cells *cells;
@@ -57,27 +74,20 @@ struct launch_arguments {
   uint16_t first_batch[PLAN_CHANNELS_MAX + 1]; /* by block, and one behind the last */
 };
 
-struct launch_small {
+struct launch {
   struct launch_arguments arguments;
-  uint64_t plan[LAUNCH_SMALL_BYTES / 8];
-};
-
-/* Begins as the small form does. */
-struct launch_large {
-  struct launch_arguments arguments;
-  uint64_t plan[LAUNCH_LARGE_BYTES / 8];
+  uint64_t plan[LAUNCH_PLAN_BYTES / 8];
 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Enqueues the kernel on a stream of the current device: a cudaError. Reads the first plan_bytes of the plan.
- */
-int step_kernel_launch(const struct launch_large *launch, size_t plan_bytes, uint32_t block_count,
-                       void *stream);
-/* Loads the kernel onto the current device, so that the first launch does not have to. A cudaError. */
+/* Enqueues a kernel, by LAUNCH_KERNELS' numbers, on a stream of the current device: a cudaError. `overlaps`:
+ * it may come onto the device while the stream's previous kernel ends (compute capability 9.0). */
+int step_kernel_launch(uint32_t kernel, const struct launch *launch, uint32_t block_count,
+                       uint32_t warp_count, bool overlaps, void *stream);
+/* Loads the kernels onto the current device, so that the first launch does not have to. A cudaError. */
 int step_kernel_load(void);
-size_t step_kernel_fifo_bytes(void);
 #ifdef __cplusplus
 }
 #endif

@@ -69,13 +69,17 @@ int cuda_order_capture(cudaStream_t stream, struct cuda_capture *capture) {
 
 /* Differs between streams that are not the same, for ever: a handle is used again when its stream is
  * destroyed, and the per-thread handle is another stream in every thread. Numbers from the top are ours. */
-static int stream_key_of(cudaStream_t stream, uint64_t *key) {
+static int stream_key_of(cudaStream_t stream, bool captured, uint64_t *key) {
   static uint64_t last_thread;
   static _Thread_local uint64_t thread;
   unsigned long long id = 0;
   if (thread == 0) thread = __atomic_add_fetch(&last_thread, 1, __ATOMIC_RELAXED);
   *key = stream == cudaStreamPerThread ? ~thread : UINT64_MAX;
   if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+  if (captured) { /* its number may not be asked for, and its handle lives as long as the capture */
+    *key = (uint64_t)(uintptr_t)stream;
+    return 0;
+  }
   const cudaError_t error = cudaStreamGetId(stream, &id);
   *key = id;
   return error;
@@ -195,7 +199,7 @@ int cuda_order_before(struct cuda_order *order, const device_stream *streams, ui
   const cudaStream_t stream = (cudaStream_t)streams[0];
   uint64_t key = 0;
   int error = stream_count > 1 ? streams_join(order, streams, stream_count, true) : 0;
-  if (error == 0) error = stream_key_of(stream, &key);
+  if (error == 0) error = stream_key_of(stream, capture->id != 0, &key);
   if (error == 0 && capture->id != 0) return graph_before(order, stream, key, capture);
   if (error == 0) error = plain_before(order, stream, key);
   if (error == 0) order->stream_key = key;

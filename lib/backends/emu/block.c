@@ -76,7 +76,8 @@ static void lane_report_mismatch(struct emu_lane *emu) {
 /* ---- lanes ---- */
 
 static void lane_bind_link(struct link *link, struct emu_conn *conn, const struct work *work, uint32_t peer) {
-  link->fifo = conn->fifo;
+  link->sender = &conn->fifo->sender;
+  link->receiver = &conn->fifo->receiver;
   link->buffer = conn->buffer[work->proto];
   link->slots = conn->slots;
   link->step_bytes = conn->step_bytes[work->proto];
@@ -121,7 +122,7 @@ static bool lane_actor_enabled(struct emu_actor *actor) {
   if (emu->actions != 0) return true; /* what was possible stays possible until this lane moves */
   if (emu->lane.phase == LANE_DONE) return false;
   if (prim_aborted(&emu->prim)) emu->actions = LANE_ABORT;
-  else emu->actions = lane_enabled(&emu->lane);
+  else emu->actions = lane_enabled(&emu->lane, &emu->prim);
   if (emu->lane.error != LANE_OK) emu->actions = LANE_ABORT;
   return emu->actions != 0;
 }
@@ -213,7 +214,8 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
   lane_bind(emu, work);
-  lane_open(&emu->lane, work, launch->plan.buffers[work_index].in, launch->plan.buffers[work_index].out);
+  lane_open(&emu->lane, &emu->prim, work, launch->plan.buffers[work_index].in,
+            launch->plan.buffers[work_index].out);
   emu_check_open(emu);
 }
 

@@ -16,9 +16,15 @@ struct emu_shadow {
   uint64_t writing, written, announced, reading, read, freed;
 };
 
+/* Both ends of a connection: one memory is near to all. */
+struct emu_fifo {
+  struct fifo_sender sender;
+  struct fifo_receiver receiver;
+};
+
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct emu_conn {
-  struct fifo *fifo; /* at a line's border within fifo_memory */
+  struct emu_fifo *fifo; /* at a line's border within fifo_memory */
   void *fifo_memory;
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];

@@ -152,13 +152,13 @@ static inline const char *emu_check_after(struct emu_lane *emu, uint32_t action)
   const struct lane *lane = &emu->lane;
   if (action != LANE_POST) return NULL;
   for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (emu->recv_conn[i]->fifo->head != emu->recv_conn[i]->shadow.freed)
-      return check_failed(emu->recv_conn[i], emu->recv_conn[i]->fifo->head,
+    if (emu->recv_conn[i]->fifo->sender.head != emu->recv_conn[i]->shadow.freed)
+      return check_failed(emu->recv_conn[i], emu->recv_conn[i]->fifo->sender.head,
                           "head is not the number of steps that were freed");
   for (uint32_t i = 0; i < lane->work->send_count && lane->work->proto == PROTO_SIMPLE; i++)
     if (lane->send[i].posted != emu->send_conn[i]->shadow.announced ||
-        (lane->posted > 0 && emu->send_conn[i]->fifo->tail > emu->send_conn[i]->shadow.announced))
-      return check_failed(emu->send_conn[i], emu->send_conn[i]->fifo->tail,
+        (lane->posted > 0 && emu->send_conn[i]->fifo->receiver.tail > emu->send_conn[i]->shadow.announced))
+      return check_failed(emu->send_conn[i], emu->send_conn[i]->fifo->receiver.tail,
                           "tail is not the number of steps that were announced");
   return NULL;
 }

@@ -51,7 +51,7 @@ static const struct option_row {
     {"chunk", 1, 1u << 30, {NULL, NULL, NULL, NULL}},
     {"channels", 1, PLAN_CHANNELS_MAX, {NULL, NULL, NULL, NULL}},
     {"flag_bits", 5, 32, {NULL, NULL, NULL, NULL}},
-    {"depth", 1, LANE_DEPTH_MAX, {NULL, NULL, NULL, NULL}},
+    {"depth", 1, PRIM_DEPTH, {NULL, NULL, NULL, NULL}},
     {"lag", 0, 100, {NULL, NULL, NULL, NULL}},
     {"span", 1, EMU_SPAN_LINES, {NULL, NULL, NULL, NULL}},
     {"direct", 0, 1, {NULL, NULL, NULL, NULL}},

@@ -7,6 +7,9 @@
 #include <sched.h>
 #include <string.h>
 
+#define PRIM_LINKS STEP_LINKS_MAX
+#define PRIM_DEPTH 4
+
 #include "kernels/kernels.h"
 
 struct prim {
@@ -24,7 +27,7 @@ PRIM_FN bool prim_leader(const struct prim *prim) {
   (void)prim;
   return true;
 }
-PRIM_FN void prim_barrier(const struct prim *prim) { (void)prim; }
+PRIM_FN void prim_join(const struct prim *prim) { (void)prim; }
 
 PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
   return __atomic_load_n(address, __ATOMIC_ACQUIRE);
@@ -32,6 +35,31 @@ PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
 PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
   __atomic_store_n(address, value, __ATOMIC_RELEASE);
 }
+PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_acquire(address); }
+PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_acquire(address); }
+PRIM_FN void prim_store_tail(const struct prim *prim, uint64_t *address, uint64_t value) {
+  (void)prim;
+  prim_store_release(address, value);
+}
+PRIM_FN void prim_store_head(const struct prim *prim, uint64_t *address, uint64_t value) {
+  (void)prim;
+  prim_store_release(address, value);
+}
+
+PRIM_FN void prim_cell_store(const struct prim *prim, struct fifo_cell *cell, uint32_t tag, uint64_t value) {
+  uint64_t *halves = (uint64_t *)(void *)cell;
+  (void)prim;
+  prim_store_release(&halves[0], (value & 0xffffffffu) | (uint64_t)tag << 32);
+  prim_store_release(&halves[1], value >> 32 | (uint64_t)tag << 32);
+}
+PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {
+  const uint64_t *halves = (const uint64_t *)(const void *)cell;
+  const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
+  if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;
+  *value = (low & 0xffffffffu) | high << 32;
+  return true;
+}
+
 PRIM_FN bool prim_aborted(const struct prim *prim) {
   return __atomic_load_n(prim->abort_flag, __ATOMIC_RELAXED) != 0;
 }
@@ -44,13 +72,13 @@ PRIM_FN void prim_pause(struct prim *prim) {
 }
 
 PRIM_FN void prim_move_begin(struct prim *prim, struct move *move) {
-  move->late = prim->late;
-  if (!move->late && move->count != 0) kernel_move(move);
+  move->note = prim->late;
+  if (!move->note && move->count != 0) kernel_move(move);
 }
 
 PRIM_FN void prim_move_finish(struct prim *prim, struct move *move) {
   (void)prim;
-  if (move->late) kernel_move(move);
+  if (move->note) kernel_move(move);
 }
 
 /* LL's line is two words of {data, flag}, each stored whole; LL128's flag is stored behind the data. */
@@ -61,15 +89,18 @@ PRIM_FN bool prim_line_flagged(uint8_t kind, const uint8_t *line, uint64_t flag)
          (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag;
 }
 
-PRIM_FN bool prim_line_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag) {
+PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
+                             uint64_t flag) {
+  (void)prim;
   const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
   for (uint32_t i = line_count; i-- > 0;) /* the last line is the likeliest to be missing */
     if (!prim_line_flagged(kind, line + (size_t)i * wire_bytes, flag)) return false;
   return true;
 }
 
-PRIM_FN void prim_line_load(uint8_t kind, const uint8_t *line, uint32_t line_count,
+PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
                             struct prim_fragment *fragment) {
+  (void)prim;
   for (uint32_t i = 0; i < line_count; i++) {
     if (kind == LINE_LL128) {
       memcpy(fragment->data + (size_t)i * 120, line + (size_t)i * 128, 120);
@@ -82,8 +113,9 @@ PRIM_FN void prim_line_load(uint8_t kind, const uint8_t *line, uint32_t line_cou
   }
 }
 
-PRIM_FN void prim_line_store(uint8_t kind, uint8_t *line, uint32_t line_count, uint64_t flag,
-                             const struct prim_fragment *fragment) {
+PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *line, uint32_t line_count,
+                             uint64_t flag, const struct prim_fragment *fragment) {
+  (void)prim;
   for (uint32_t i = 0; i < line_count; i++) {
     uint64_t *words = (uint64_t *)(void *)(line + (size_t)i * (kind == LINE_LL ? 16 : 128));
     if (kind == LINE_LL128) {
@@ -100,6 +132,13 @@ PRIM_FN void prim_line_store(uint8_t kind, uint8_t *line, uint32_t line_count, u
 
 PRIM_FN void prim_fragment_zero(struct prim_fragment *fragment) { memset(fragment->data, 0, 120); }
 
+/* A group's parts are carried out one by one. */
+PRIM_FN void prim_group_begin(const struct prim *prim) { (void)prim; }
+PRIM_FN void prim_group_end(const struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
+                            const struct work *work) {
+  (void)prim, (void)kind, (void)line_count, (void)bytes, (void)work;
+}
+
 /* Own input into registers, pre-multiplied where the operator asks for it; what a last line leaves free is
  * zero. */
 PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user,
@@ -112,8 +151,8 @@ PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragmen
 }
 
 PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment,
-                                 size_t bytes) {
-  (void)prim;
+                                 size_t bytes, const struct work *work) {
+  (void)prim, (void)work;
   memcpy(user, fragment->data, bytes);
 }
 

@@ -56,10 +56,6 @@ static void wait_text(char *out, size_t out_bytes, const struct lane_wait *wait)
       snprintf(out, out_bytes, "waits for rank %" PRIu32 " to enter the operation and offer its output",
                wait->peer);
       break;
-    case WAIT_OFFER_CLEARED:
-      snprintf(out, out_bytes, "waits for rank %" PRIu32 " to take the output that it was offered before",
-               wait->peer);
-      break;
     default: snprintf(out, out_bytes, "could move"); break;
   }
 }
@@ -85,7 +81,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   char wait[160], peer[120], since[48];
   const struct emu_kernel_run *run = emu->block->run;
   const struct device_comm *comm = run->launch->comm;
-  const struct lane_wait first = lane_wait_first(&emu->lane);
+  const struct lane_wait first = lane_wait_first(&emu->lane, &emu->prim);
   wait_text(wait, sizeof wait, &first);
   peer_text(peer, sizeof peer, comm, run->turn, first.kind == WAIT_NOTHING ? comm->config.rank : first.peer);
   if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);

@@ -1,0 +1,326 @@
+/* worker.h: what a worker of a team does with an order (prim_impl.h): its share of a span, or of a group of
+ * lines. It promises the emulator's results to the bit. It knows nothing of lanes or connections. */
+#ifndef TUTTI_BACKENDS_CUDA_WORKER_H
+#define TUTTI_BACKENDS_CUDA_WORKER_H
+
+#include "protocol/prim.h"
+
+struct worker {
+  uint32_t index, count; /* this thread among the team's that move */
+  struct prim prim;      /* for aborts */
+};
+
+/* ---- spans ---- */
+
+PRIM_FN void span_store(const struct prim_order *span, size_t offset, ulonglong2 vector) {
+  prim_store_vector(span->out + offset, vector);
+  if (span->other != 0) prim_store_vector(span->other + offset, vector);
+}
+
+PRIM_FN ulonglong2 span_combine(uint8_t dtype, uint8_t op, const struct prim_order *span, ulonglong2 first,
+                                ulonglong2 second) {
+  if (op == OP_PRE_MUL_SUM && (span->flags & PRIM_SCALES)) {
+    first.x = word_scale(dtype, first.x, span->op_arg);
+    first.y = word_scale(dtype, first.y, span->op_arg);
+  }
+  if (span->second != 0) {
+    first.x = word_combine(dtype, op, first.x, second.x);
+    first.y = word_combine(dtype, op, first.y, second.y);
+  }
+  if (op == OP_SUM_POST_DIV && (span->flags & PRIM_DIVIDES)) {
+    first.x = word_divide(dtype, first.x, span->op_arg);
+    first.y = word_divide(dtype, first.y, span->op_arg);
+  }
+  return first;
+}
+
+/* This worker's of a span's vectors: all loads of a turn leave before its first sum. */
+PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
+                         const struct prim_order *span, size_t count) {
+  const size_t stride = worker->count, turn = PRIM_VECTORS * stride;
+  size_t i = worker->index;
+#pragma unroll 1
+  for (; i + turn - stride < count; i += turn) {
+    ulonglong2 first[PRIM_VECTORS], second[PRIM_VECTORS];
+#pragma unroll
+    for (uint32_t k = 0; k < PRIM_VECTORS; k++) {
+      const size_t offset = 16 * (i + k * stride);
+      second[k].x = second[k].y = 0;
+      if (span->second != 0) second[k] = prim_load_pair(span->second + offset);
+      first[k] = prim_load_pair(span->first + offset);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < PRIM_VECTORS; k++)
+      span_store(span, 16 * (i + k * stride), span_combine(dtype, op, span, first[k], second[k]));
+  }
+#pragma unroll 1
+  for (; i < count; i += stride) {
+    ulonglong2 second = {0, 0};
+    if (span->second != 0) second = prim_load_pair(span->second + 16 * i);
+    const ulonglong2 first = prim_load_pair(span->first + 16 * i);
+    span_store(span, 16 * i, span_combine(dtype, op, span, first, second));
+  }
+}
+
+PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *span, size_t count) {
+  const size_t stride = worker->count, turn = PRIM_COPY_VECTORS * stride;
+  size_t i = worker->index;
+#pragma unroll 1
+  for (; i + turn - stride < count; i += turn) {
+    ulonglong2 data[PRIM_COPY_VECTORS];
+#pragma unroll
+    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++)
+      data[k] = prim_load_pair(span->first + 16 * (i + k * stride));
+#pragma unroll
+    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++) span_store(span, 16 * (i + k * stride), data[k]);
+  }
+#pragma unroll 1
+  for (; i < count; i += stride) span_store(span, 16 * i, prim_load_pair(span->first + 16 * i));
+}
+
+#define SPAN_COPY OP_COUNT /* beside enum work_op: one source as it is */
+
+/* Edges of spans, and spans whose ends lie at different places of a vector: element by element. */
+PRIM_FN void span_elements(uint8_t dtype, uint8_t op, const struct worker *worker,
+                           const struct prim_order *span, size_t begin, size_t count, uint32_t bytes) {
+#pragma unroll 1
+  for (size_t i = worker->index; i < count; i += worker->count) {
+    const size_t offset = (begin + i) * bytes;
+    ulonglong2 first = {element_load(span->first + offset, bytes), 0}, second = {0, 0};
+    if (op != SPAN_COPY) {
+      if (span->second != 0) second.x = element_load(span->second + offset, bytes);
+      first = span_combine(dtype, op, span, first, second);
+    }
+    element_store(span->out + offset, bytes, first.x);
+    if (span->other != 0) element_store(span->other + offset, bytes, first.x);
+  }
+}
+
+PRIM_FN void span_move(uint8_t dtype, uint8_t op, const struct worker *worker, const struct prim_order *span,
+                       uint32_t bytes) {
+  const size_t count = span->count;
+  const uintptr_t place = (uintptr_t)span->first % 16;
+  const bool alike = (span->second == 0 || (uintptr_t)span->second % 16 == place) &&
+                     (uintptr_t)span->out % 16 == place &&
+                     (span->other == 0 || (uintptr_t)span->other % 16 == place);
+  const uint32_t shift = size_log2(bytes);
+  const size_t front = alike ? size_min(count, (16 - place) % 16 >> shift) : count;
+  const size_t vectors = (count - front) << shift >> 4;
+  const size_t back = front + (vectors << 4 >> shift);
+  struct prim_order middle = *span;
+  if (front > 0) span_elements(dtype, op, worker, span, 0, front, bytes);
+  if (back < count) span_elements(dtype, op, worker, span, back, count - back, bytes);
+  middle.first += front << shift;
+  middle.out += front << shift;
+  if (middle.second != 0) middle.second += front << shift;
+  if (middle.other != 0) middle.other += front << shift;
+  if (op == SPAN_COPY) span_copy(worker, &middle, vectors);
+  else span_reduce(dtype, op, worker, &middle, vectors);
+}
+
+/* The one place where types and operators of spans become code: a case for each pair. */
+PRIM_FN void worker_span(const struct worker *worker, const struct prim_order *shared) {
+  const struct prim_order span = *shared;
+  const uint32_t bytes = word_element_bytes(span.dtype);
+  if (span.second == 0 && span.flags == 0) {
+    span_move(0, SPAN_COPY, worker, &span, bytes);
+    return;
+  }
+#define SPAN_OPERATOR(op, operator_name, combine)         \
+  case op:                                                \
+    span_move(dtype, op, worker, &span, sizeof(element)); \
+    break;
+#define SPAN_TYPE(value, name, storage, accumulator)        \
+  case value: {                                             \
+    const uint8_t dtype = value;                            \
+    typedef storage element;                                \
+    switch (span.op) { TYPE_OPERATOR_TABLE(SPAN_OPERATOR) } \
+  } break;
+  switch (span.dtype) { TYPE_TABLE(SPAN_TYPE) }
+#undef SPAN_TYPE
+#undef SPAN_OPERATOR
+}
+
+/* ---- lines ---- */
+
+/* The share that a worker has of every group of a protocol, bytes. */
+struct line_share {
+  uint32_t data_first, data_stride, wire_first, wire_stride;
+  bool flags; /* LL128: this worker's piece ends with the line's flag */
+};
+
+PRIM_FN uint32_t line_turns(uint8_t kind) { return kind == LINE_LL ? PRIM_WORDS : PRIM_WORDS / 2; }
+
+PRIM_FN struct line_share line_share_of(const struct worker *worker, uint8_t kind) {
+  const uint32_t line = worker->index / 8, piece = worker->index % 8;
+  struct line_share share;
+  share.data_first = kind == LINE_LL ? worker->index * 8 : line * 120 + piece * 16;
+  share.data_stride = kind == LINE_LL ? worker->count * 8 : worker->count / 8 * 120;
+  share.wire_first = worker->index * 16;
+  share.wire_stride = worker->count * 16;
+  share.flags = piece == 7;
+  return share;
+}
+
+/* A loop over the turns of a group in which any worker has a line; `mine` says whether this one has. */
+#define LINE_EACH_TURN(turn, mine, share, kind, wire_bytes)                                                 \
+  _Pragma(                                                                                                  \
+      "unroll") for (uint32_t turn = 0; turn < PRIM_WORDS;                                                  \
+                     turn++) if (turn <                                                                     \
+                                 line_turns(kind)) if (const uint32_t before = turn * (share)->wire_stride; \
+                                                       before <                                             \
+                                                       (wire_bytes)) if (const bool mine =                  \
+                                                                             before + (share)->wire_first < \
+                                                                             (wire_bytes);                  \
+                                                                         true)
+
+/* The worker's pairs of a group; true when its lines carry the flag. LL's line is two words of {data, flag};
+ * LL128's flag is the last of its sixteen words. */
+PRIM_FN bool lines_take(uint8_t kind, const struct line_share *share, const struct prim_order *order,
+                        uint32_t wire_bytes, uint64_t *words) {
+  const uint8_t *at = order->second + share->wire_first;
+  const uint64_t flag = order->recv_flag;
+  bool flagged = true;
+  LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
+    if (mine) {
+      const ulonglong2 pair = prim_load_pair(at + turn * share->wire_stride);
+      if (kind == LINE_LL) {
+        words[turn] = (pair.x & 0xffffffffu) | pair.y << 32;
+        flagged &= (uint32_t)(pair.x >> 32) == (uint32_t)flag && (uint32_t)(pair.y >> 32) == (uint32_t)flag;
+      } else {
+        words[2 * turn % PRIM_WORDS] = pair.x;
+        words[(2 * turn + 1) % PRIM_WORDS] = pair.y;
+        flagged &= !share->flags || pair.y == flag;
+      }
+    }
+  }
+  return flagged;
+}
+
+/* Until the warp's lines are there; false when the lane was stopped. The eight pairs of an LL128 line are
+ * loaded once more behind the vote: a load of 128 bytes that meets a store of 128 bytes may see its end
+ * before its beginning. */
+PRIM_FN bool lines_await(uint8_t kind, struct worker *worker, const struct line_share *share,
+                         const struct prim_order *order, uint32_t wire_bytes, uint64_t *words) {
+  while (!__all_sync(PRIM_ALL_LANES, lines_take(kind, share, order, wire_bytes, words)))
+    if (prim_aborted(&worker->prim)) return false;
+  if (kind == LINE_LL128) lines_take(kind, share, order, wire_bytes, words);
+  return true;
+}
+
+/* A pair of LL is stored whole. The eight pairs of an LL128 line leave in one instruction of one warp, as a
+ * store of 128 bytes, which links on which LL128 is allowed do not tear. */
+PRIM_FN void lines_send(uint8_t kind, const struct line_share *share, const struct prim_order *order,
+                        uint32_t wire_bytes, const uint64_t *words) {
+  uint8_t *at = order->other + share->wire_first;
+  const uint64_t flag = order->send_flag;
+  if (kind == LINE_LL128) prim_converge();
+  LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
+    if (kind == LINE_LL) {
+      const uint64_t low = (words[turn] & 0xffffffffu) | flag << 32;
+      if (mine) prim_store_pair(at + turn * share->wire_stride, low, words[turn] >> 32 | flag << 32);
+    } else {
+      const uint64_t high = share->flags ? flag : words[(2 * turn + 1) % PRIM_WORDS];
+      if (mine) prim_store_pair(at + turn * share->wire_stride, words[2 * turn % PRIM_WORDS], high);
+    }
+  }
+}
+
+/* Byte of a group's data at which word k of this worker begins; past any group's end where it holds no data.
+ */
+PRIM_FN uint32_t line_word_offset(uint8_t kind, const struct line_share *share, uint32_t k) {
+  if (kind == LINE_LL) return share->data_first + k * share->data_stride;
+  if (k % 2 == 1 && share->flags) return UINT32_MAX - 8;
+  return share->data_first + k / 2 * share->data_stride + k % 2 * 8;
+}
+
+/* The user's input on its way into shared memory, for which no instruction waits until the words are asked
+ * for. Whole words where the user's memory is aligned to them; bytes at a group's end, and elsewhere. */
+PRIM_FN void lines_fetch(uint8_t kind, const struct line_share *share, const uint8_t *from, uint32_t bytes) {
+  const bool aligned = ((uintptr_t)from & 7) == 0;
+  PRIM_EACH_WORD(k) {
+    const uint32_t offset = line_word_offset(kind, share, k);
+    const uint32_t place = (uint32_t)__cvta_generic_to_shared(&prim_shared.fetched[threadIdx.x][k]);
+    if (offset >= bytes) continue;
+    if (aligned && offset + 8 <= bytes)
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" : : "r"(place), "l"(from + offset));
+    else
+      asm volatile("st.shared.u64 [%0], %1;" : : "r"(place), "l"(word_load(from + offset, bytes - offset)));
+  }
+}
+
+PRIM_FN void lines_fetched(uint64_t *words) {
+  asm volatile("cp.async.wait_all;");
+  PRIM_EACH_WORD(k) {
+    const uint32_t place = (uint32_t)__cvta_generic_to_shared(&prim_shared.fetched[threadIdx.x][k]);
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(words[k]) : "r"(place));
+  }
+}
+
+PRIM_FN void lines_keep(uint8_t kind, const struct line_share *share, uint8_t *to, uint32_t bytes,
+                        const uint64_t *words) {
+  const bool aligned = ((uintptr_t)to & 7) == 0;
+  PRIM_EACH_WORD(k) {
+    const uint32_t offset = line_word_offset(kind, share, k);
+    if (aligned && offset + 8 <= bytes) element_store(to + offset, 8, words[k]);
+    else if (offset < bytes) word_store(to + offset, bytes - offset, words[k]);
+  }
+}
+
+/* Operators also see words that hold no data: their results go nowhere. */
+PRIM_FN bool worker_lines(uint8_t kind, struct worker *worker, const struct prim_order *shared) {
+  const struct prim_order order = *shared;
+  const struct line_share share = line_share_of(worker, kind);
+  const uint32_t wire_bytes = order.line_count * (kind == LINE_LL ? 16 : 128), bytes = (uint32_t)order.count;
+  uint64_t words[PRIM_WORDS] = {0}, arrived[PRIM_WORDS] = {0};
+  if (order.first != 0) { /* on its way while the lines are */
+    lines_fetch(kind, &share, order.first, bytes);
+    lines_fetched(words);
+  }
+  if (order.second != 0 && !lines_await(kind, worker, &share, &order, wire_bytes, arrived)) return false;
+  if (order.first != 0) {
+    if (order.flags & PRIM_SCALES) words_apply(order.dtype, WORDS_SCALE, words, words, order.op_arg);
+    if (order.flags & PRIM_COMBINES) words_apply(order.dtype, order.op, words, arrived, 0);
+  } else {
+    PRIM_EACH_WORD(k) words[k] = arrived[k];
+  }
+  if (order.flags & PRIM_DIVIDES) words_apply(order.dtype, WORDS_DIVIDE, words, words, order.op_arg);
+  if (order.other != 0) lines_send(kind, &share, &order, wire_bytes, words);
+  if (order.out != 0) lines_keep(kind, &share, order.out, bytes, words);
+  return true;
+}
+
+/* ---- the life of a worker ---- */
+
+/* False for an order of a protocol that this kernel does not speak, and for the last one. */
+PRIM_FN bool worker_do(struct worker *worker, const struct prim_order *order) {
+#ifdef PRIM_PROTO
+  if (order->kind == PRIM_END) return false;
+  if (PRIM_PROTO == PROTO_LL) return worker_lines(LINE_LL, worker, order);
+  if (PRIM_PROTO == PROTO_LL128) return worker_lines(LINE_LL128, worker, order);
+  worker_span(worker, order);
+  return true;
+#else
+  switch (order->kind) {
+    case PRIM_SPAN: worker_span(worker, order); return true;
+    case PRIM_LINES_LL: return worker_lines(LINE_LL, worker, order);
+    case PRIM_LINES_LL128: return worker_lines(LINE_LL128, worker, order);
+    default: return false;
+  }
+#endif
+}
+
+PRIM_FN void worker_run(struct worker *worker) {
+  volatile uint32_t *done = &prim_shared.done[threadIdx.x / PRIM_WARP];
+  const struct prim_desk *desk = worker->prim.desk;
+  for (uint32_t count = 0;; count++) {
+    while ((int32_t)(*(volatile const uint32_t *)&desk->issued - count) <= 0)
+      if (prim_aborted(&worker->prim)) return;
+    prim_converge();
+    if (!worker_do(worker, &desk->orders[count % PRIM_ORDERS])) return;
+    prim_converge();
+    if (prim_lane() == 0) *done = count + 1;
+  }
+}
+
+#endif

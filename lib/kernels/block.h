@@ -1,0 +1,217 @@
+/* block.h: the program of a GPU's block, compiled once a protocol (kernel_*.cu). A block is one channel: it
+ * takes its batches in order and gives each work of a batch to a team of warps, which run it as a lane over
+ * the shared executors. It instantiates every iterator and the executors, so that a change to lib/schedule or
+ * lib/protocol that a GPU cannot compile fails the build. It promises the emulator's results. It knows
+ * nothing of how memory was mapped: the host puts addresses into the arguments. */
+#ifndef TUTTI_KERNELS_BLOCK_H
+#define TUTTI_KERNELS_BLOCK_H
+
+#include "protocol/run.h"
+
+#include "backends/cuda/launch.h"
+#include "backends/cuda/worker.h"
+
+static_assert(sizeof(struct fifo_sender) == LAUNCH_END_BYTES &&
+                  sizeof(struct fifo_receiver) == LAUNCH_END_BYTES,
+              "the host allocates what the kernel uses");
+
+static_assert(PRIM_WARPS_MAX == LAUNCH_WARPS_MAX, "the host counts warps as the kernel does");
+static_assert(2 * PLAN_BATCH_WORKS_MAX <= PRIM_WARPS_MAX, "a team has a warp that leads and one that moves");
+
+__shared__ struct bound_work block_works[PLAN_BATCH_WORKS_MAX];
+
+#ifdef BLOCK_LANES_SHARED
+/* A scout's and a poster's lanes. Not in local memory: the stream of what is moved would push it out of the
+ * first-level cache. All threads of a warp write the same. */
+__shared__ struct lane block_lanes[PRIM_WARPS_MAX];
+#endif
+
+PRIM_FN const struct work *bound_work_of(const struct bound_work *bound) {
+  return (const struct work *)bound->work;
+}
+
+PRIM_FN void link_bind(struct link *link, const struct bound_link *end, uint32_t peer, uint8_t proto,
+                       const struct plan_limits *limits) {
+  link->sender = end->sender;
+  link->receiver = end->receiver;
+  link->buffer = end->buffer;
+  link->slots = limits->slots;
+  link->step_bytes = limits->step_bytes[proto];
+  link->peer = peer;
+}
+
+PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch_arguments *arguments,
+                       const struct bound_work *bound) {
+  const struct work *work = bound_work_of(bound);
+  const uint8_t proto = lane_proto(work);
+  link_bind(&lane->recv[0], &bound->recv, bound->recv_peer, proto, &arguments->limits);
+  link_bind(&lane->send[0], &bound->send, bound->send_peer, proto, &arguments->limits);
+  lane->depth = prim->scouts && prim->posts ? PRIM_DEPTH : 1; /* a poster of its own needs no second slice */
+  lane->flag_bits = (uint8_t)arguments->limits.flag_bits;
+  lane->group_lines = prim_group_lines(prim, line_kind_of(work));
+  lane_open(lane, prim, work, bound->buffers.in, bound->buffers.out);
+}
+
+/* ---- teams ---- */
+
+/* Kernels of lines carry what is small. */
+PRIM_FN bool launch_is_short(void) {
+#ifdef PRIM_PROTO
+  return PRIM_PROTO != PROTO_SIMPLE;
+#else
+  return false;
+#endif
+}
+
+/* A receiver whose sender stores into its output has nothing to move. */
+PRIM_FN bool work_is_light(const struct work *work) {
+  return work->func == FUNC_RECV && (work->flags & WORK_DIRECT_RECV) != 0 &&
+         (work->flags & WORK_OUTPUT_HIDDEN) == 0;
+}
+
+/* Warps of a team whose scout and poster are not one: fewer are better used for moving, but for what is
+ * short. */
+#define TEAM_APART 6
+
+/* The part of this warp, the rank-th of a team of `size` warps that begins with warp `first` of the block. */
+PRIM_FN void team_take_part(struct prim *prim, struct worker *worker, uint32_t first, uint32_t size,
+                            uint32_t rank) {
+  const bool apart = size >= TEAM_APART || (size > 2 && launch_is_short());
+  prim->worker_warp = first + 1;
+  prim->worker_warps = apart ? size - 2 : size - 1;
+  prim->scouts = rank == 0;
+  prim->posts = apart ? rank == size - 1 : rank == 0;
+  worker->index = (rank - 1) * PRIM_WARP + prim_lane();
+  worker->count = prim->worker_warps * PRIM_WARP;
+}
+
+/* Shares the block's warps out among the works of a batch, the light ones one warp each. Returns the work of
+ * this warp, or work_count when none is left for it. */
+PRIM_FN uint32_t team_join(struct prim *prim, struct worker *worker, uint32_t work_count) {
+  const uint32_t warp = threadIdx.x / PRIM_WARP, warps = blockDim.x / PRIM_WARP;
+  uint32_t light_count = 0, first = 0;
+  if (work_count == 1) {
+    team_take_part(prim, worker, 0, warps, warp);
+    return 0;
+  }
+  for (uint32_t i = 0; i < work_count; i++) light_count += work_is_light(bound_work_of(&block_works[i]));
+  const uint32_t heavy_count = work_count - light_count, heavy_warps = warps - light_count;
+  const uint32_t share = heavy_count > 0 ? heavy_warps / heavy_count : 0;
+  uint32_t surplus = heavy_warps - share * heavy_count;
+  for (uint32_t i = 0; i < work_count; i++) {
+    uint32_t size = 1;
+    if (!work_is_light(bound_work_of(&block_works[i]))) {
+      size = share + (surplus > 0);
+      surplus -= surplus > 0;
+    }
+    if (warp < first + size) {
+      team_take_part(prim, worker, first, size, warp - first);
+      return i;
+    }
+    first += size;
+  }
+  return work_count;
+}
+
+/* ---- batches ---- */
+
+/* Notes what a lane that could not go on says, for the host, and stops the communicator. */
+PRIM_FN void lane_report(const struct lane *lane, const struct launch_arguments *arguments) {
+  struct launch_error *error = &arguments->cells->errors[lane->work->channel_index];
+  error->peer = lane->mismatch_peer;
+  error->func = lane->work->func;
+  error->op_sequence = lane->work->op_sequence;
+  error->expected_bytes = lane->expected_bytes;
+  error->found_bytes = lane->found_bytes;
+  error->error = lane->error;
+  __threadfence_system();
+  *(volatile int *)&arguments->cells->failed = 1;
+  *(volatile int *)arguments->failed = 1;
+}
+
+PRIM_FN void batch_run(const struct launch_arguments *arguments, uint32_t work_count) {
+  struct worker worker;
+  struct prim *prim = &worker.prim;
+#ifdef BLOCK_LANES_SHARED
+  struct lane *lane = &block_lanes[threadIdx.x / PRIM_WARP];
+#else
+  struct lane own, *lane = &own;
+#endif
+  prim->abort_flag = &arguments->cells->abort;
+  prim->failed_flag = arguments->failed;
+  prim->issued = prim->done = prim->fenced = prim->finished = prim->looks = 0;
+  prim->aborted = false;
+  const uint32_t index = team_join(prim, &worker, work_count);
+  if (index == work_count) return;
+  prim->desk = &prim_shared.desks[index];
+  if (!prim->scouts && !prim->posts) {
+    worker_run(&worker);
+    return;
+  }
+  lane_bind(lane, prim, arguments, &block_works[index]);
+  lane_run(lane, prim);
+  if (lane->error != LANE_OK || prim->aborted) *(volatile uint32_t *)&prim_shared.stopped = 1;
+  else if (prim->scouts && prim->worker_warps > 0) prim_dismiss(prim);
+  if (lane->error != LANE_OK && prim->posts && prim_lane() == 0) lane_report(lane, arguments);
+}
+
+/* All threads. */
+PRIM_FN void batch_fetch(const struct launch_arguments *arguments, const uint8_t *data,
+                         const struct plan_batch *batch) {
+  const uint64_t *words = (const uint64_t *)(data + (size_t)batch->first_work * sizeof(struct bound_work));
+  uint64_t *works = (uint64_t *)block_works;
+  for (uint32_t i = threadIdx.x; i < batch->work_count * (uint32_t)sizeof(struct bound_work) / 8;
+       i += blockDim.x)
+    works[i] = words[i];
+  if (threadIdx.x < PRIM_WARPS_MAX) prim_shared.done[threadIdx.x] = 0;
+  if (threadIdx.x < PLAN_BATCH_WORKS_MAX) prim_shared.desks[threadIdx.x].issued = 0;
+}
+
+PRIM_FN void launch_count(uint64_t *count) {
+  if (threadIdx.x == 0) atomicAdd((unsigned long long *)count, 1ull);
+}
+
+/* Behind the last barrier: what the block wrote is visible to whoever waits for the count. Blocks that were
+ * stopped count as well. */
+PRIM_FN void launch_end(const struct launch_arguments *arguments) {
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  launch_count(arguments->from_graph ? &arguments->counts->graph_ended : &arguments->counts->plain_ended);
+}
+
+/* The stream's next kernel, if it is one of ours, may come onto the device while this one ends; it waits
+ * before it touches what this one writes. A kernel of lines is short, so that its successor may wait from the
+ * beginning. */
+PRIM_FN void launch_invite_next(void) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+PRIM_FN void launch_await_previous(void) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
+PRIM_FN void launch_run(const struct launch *launch) {
+  const struct launch_arguments *arguments = &launch->arguments;
+  const uint8_t *data = arguments->data != 0 ? arguments->data : (const uint8_t *)launch->plan;
+  const struct plan_batch *batches = (const struct plan_batch *)(data + arguments->batches_offset);
+  const uint32_t first = arguments->first_batch[blockIdx.x], end = arguments->first_batch[blockIdx.x + 1];
+  if (launch_is_short()) launch_invite_next();
+  if (threadIdx.x == 0) prim_shared.stopped = 0;
+  if (arguments->from_graph) launch_count(&arguments->counts->graph_started);
+  for (uint32_t index = first; index < end; index++) {
+    batch_fetch(arguments, data, &batches[index]);
+    __syncthreads();
+    if (index == first) launch_await_previous();
+    if (*(volatile uint32_t *)&prim_shared.stopped == 0) batch_run(arguments, batches[index].work_count);
+    if (index + 1 == end && !launch_is_short()) launch_invite_next();
+    __syncthreads();
+  }
+  if (first == end) launch_await_previous();
+  launch_end(arguments);
+}
+
+#endif

@@ -1,0 +1,12 @@
+/* kernel_ll.cu: the kernel of launches whose works all speak LL. */
+#include <cuda_runtime.h>
+
+#define PRIM_WORDS 2
+#define PRIM_PROTO PROTO_LL
+
+#include "kernels/block.h"
+
+extern "C" __global__ void __launch_bounds__(PRIM_THREADS, 1)
+    tutti_kernel_ll(const __grid_constant__ struct launch launch) {
+  launch_run(&launch);
+}

@@ -1,0 +1,49 @@
+/* kernel_mixed.cu: the kernel of launches whose works speak several protocols, and how all kernels are loaded
+ * and launched. */
+#include <cuda_runtime.h>
+
+#define PRIM_WORDS 2
+#define PRIM_VECTORS 3
+#define PRIM_COPY_VECTORS 6
+#define BLOCK_LANES_SHARED
+
+#include "kernels/block.h"
+
+extern "C" __global__ void __launch_bounds__(PRIM_THREADS, 1)
+    tutti_kernel_mixed(const __grid_constant__ struct launch launch) {
+  launch_run(&launch);
+}
+
+extern "C" {
+__global__ void tutti_kernel_ll(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_ll128(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_simple(const __grid_constant__ struct launch launch);
+}
+
+/* By enum work_proto. */
+static const void *const kernels[LAUNCH_KERNELS] = {
+    (const void *)tutti_kernel_ll, (const void *)tutti_kernel_ll128, (const void *)tutti_kernel_simple,
+    (const void *)tutti_kernel_mixed};
+
+extern "C" int step_kernel_launch(uint32_t kernel, const struct launch *launch, uint32_t block_count,
+                                  uint32_t warp_count, bool overlaps, void *stream) {
+  void *parameters[] = {(void *)launch};
+  cudaLaunchAttribute attribute;
+  cudaLaunchConfig_t config = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.gridDim = dim3(block_count);
+  config.blockDim = dim3(warp_count * PRIM_WARP);
+  config.stream = (cudaStream_t)stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
+  return cudaLaunchKernelExC(&config, kernels[kernel], parameters);
+}
+
+extern "C" int step_kernel_load(void) {
+  struct cudaFuncAttributes attributes;
+  cudaError_t error = cudaSuccess;
+  for (uint32_t i = 0; i < LAUNCH_KERNELS && error == cudaSuccess; i++)
+    error = cudaFuncGetAttributes(&attributes, kernels[i]);
+  return error;
+}

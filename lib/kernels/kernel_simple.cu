@@ -1,0 +1,12 @@
+/* kernel_simple.cu: the kernel of launches whose works all speak Simple. */
+#include <cuda_runtime.h>
+
+#define BLOCK_LANES_SHARED
+#define PRIM_PROTO PROTO_SIMPLE
+
+#include "kernels/block.h"
+
+extern "C" __global__ void __launch_bounds__(PRIM_THREADS, 1)
+    tutti_kernel_simple(const __grid_constant__ struct launch launch) {
+  launch_run(&launch);
+}
