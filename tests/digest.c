@@ -1,18 +1,27 @@
-/* digest.c: runs every collective with every type and operator on N devices and prints a digest of each
- * result, a line a case. The same source is compiled against the emulated runtime and against CUDA's: with
- * the same number of channels the two print the same text, whatever the protocol (NCCL_PROTO). It checks
- * nothing itself; test_backend.sh compares.
+/* digest.c: runs every collective with every type and operator on N devices, out of place and in place, and
+ * prints a digest of each result, a line a case:
  *
- *     digest RANKS [COUNT...]     counts are elements of a rank; default 1 777 70001 */
+ *     collective type operator count out-of-place in-place       (in place `-` where NCCL has no such form)
+ *
+ * The same source is compiled against the emulated runtime and against CUDA's: with the same number of
+ * channels, buffer sizes and protocol (NCCL_PROTO) the two print the same text. It checks nothing itself;
+ * test_digests.sh and test_backend.sh compare.
+ *
+ *     digest RANKS [COUNT...]     counts are elements of a rank; default 1 777 20000 20011
+ *
+ * A count also says where the buffers begin: one divisible by 16 has both aligned, an odd one whose digits
+ * end in 1 has input and output shifted against each other, any other has both shifted alike. */
 #include <cuda_runtime.h>
 #include <nccl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define RANKS_MAX 16
 #define TYPES 12
-#define SHIFT 3 /* elements before the buffers in their allocation: nothing is aligned by chance */
+#define SHIFT_MAX 3 /* most elements before a buffer in its allocation */
 
 #define NEED(call)                                                             \
   do {                                                                         \
@@ -36,7 +45,9 @@ struct rank {
 struct run {
   int rank_count;
   struct rank ranks[RANKS_MAX];
-  size_t count, buffer_bytes;
+  size_t count, shift_in, shift_out;
+  size_t room_bytes;   /* of each allocation */
+  size_t buffer_bytes; /* of it, what the current type needs: a multiple of 8 */
   uint8_t *host;
 };
 
@@ -45,29 +56,39 @@ static uint64_t mix(uint64_t state) {
   return state ^ (state >> 28);
 }
 
-/* Any bits, NaN and all; the oracle is the other backend. */
-static void fill(struct run *run, uint64_t salt) {
+static size_t bytes_needed(const struct run *run, size_t element_bytes) {
+  const size_t elements = run->count * (size_t)run->rank_count + SHIFT_MAX;
+  return (elements * element_bytes + 7) / 8 * 8;
+}
+
+/* Any bits, NaN and all; the oracle is the other backend. In place, the output's buffer holds the input. */
+static void fill(struct run *run, uint64_t salt, bool in_place) {
   for (int r = 0; r < run->rank_count; r++) {
+    const struct rank *rank = &run->ranks[r];
     for (size_t i = 0; i < run->buffer_bytes; i += 8) {
       const uint64_t word = mix(mix(salt * 977 + (uint64_t)r) + i);
-      for (size_t k = 0; k < 8 && i + k < run->buffer_bytes; k++)
-        run->host[i + k] = (uint8_t)(word >> (8 * k));
+      memcpy(run->host + i, &word, 8);
     }
     NEED(cudaSetDevice(r));
-    NEED(cudaMemcpy(run->ranks[r].in, run->host, run->buffer_bytes, cudaMemcpyHostToDevice));
-    NEED(cudaMemset(run->ranks[r].out, 0x5a, run->buffer_bytes));
+    NEED(cudaMemcpy(in_place ? rank->out : rank->in, run->host, run->buffer_bytes, cudaMemcpyHostToDevice));
+    if (!in_place) NEED(cudaMemset(rank->out, 0x5a, run->buffer_bytes));
   }
 }
 
+/* Of all bytes of all outputs, so that a store outside of the result shows too. */
 static uint64_t digest(struct run *run) {
-  uint64_t hash = 0xcbf29ce484222325u;
+  uint64_t hash = 0;
   for (int r = 0; r < run->rank_count; r++) {
     NEED(cudaSetDevice(r));
     NEED(cudaStreamSynchronize(run->ranks[r].stream));
     NEED(cudaMemcpy(run->host, run->ranks[r].out, run->buffer_bytes, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < run->buffer_bytes; i++) hash = (hash ^ run->host[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < run->buffer_bytes; i += 8) {
+      uint64_t word;
+      memcpy(&word, run->host + i, 8);
+      hash = mix(hash ^ word) + 1;
+    }
   }
-  return hash;
+  return hash >> 16;
 }
 
 enum call {
@@ -92,12 +113,17 @@ static void exchange(const struct run *run, int r, ncclDataType_t type, const ui
   NEED(ncclRecv(out, run->count, type, (r + n - 1) % n, run->ranks[r].comm, run->ranks[r].stream));
 }
 
-static void issue(const struct run *run, int r, enum call call, ncclDataType_t type, ncclRedOp_t op) {
+static bool has_in_place(enum call call) { return call <= BROADCAST; }
+
+static void issue(const struct run *run, int r, enum call call, ncclDataType_t type, ncclRedOp_t op,
+                  bool in_place) {
   const struct rank *rank = &run->ranks[r];
-  const uint8_t *in = rank->in + SHIFT * type_bytes[type];
-  uint8_t *out = rank->out + SHIFT * type_bytes[type];
-  const size_t count = run->count;
+  const size_t count = run->count, block_bytes = (size_t)r * count * type_bytes[type];
+  const uint8_t *in = rank->in + run->shift_in * type_bytes[type];
+  uint8_t *out = rank->out + run->shift_out * type_bytes[type];
   const int root = run->rank_count - 1;
+  if (in_place) in = call == ALL_GATHER ? out + block_bytes : out;
+  if (in_place && call == REDUCE_SCATTER) out += block_bytes;
   switch (call) {
     case ALL_REDUCE: NEED(ncclAllReduce(in, out, count, type, op, rank->comm, rank->stream)); break;
     case REDUCE: NEED(ncclReduce(in, out, count, type, op, root, rank->comm, rank->stream)); break;
@@ -111,29 +137,40 @@ static void issue(const struct run *run, int r, enum call call, ncclDataType_t t
   }
 }
 
-static void one_case(struct run *run, enum call call, ncclDataType_t type, ncclRedOp_t op,
-                     const char *op_name) {
-  fill(run, (uint64_t)call * 1000 + (uint64_t)type * 10);
+static uint64_t outcome(struct run *run, enum call call, ncclDataType_t type, const ncclRedOp_t *ops,
+                        bool in_place) {
+  run->buffer_bytes = bytes_needed(run, type_bytes[type]);
+  fill(run, (uint64_t)call * 1000 + (uint64_t)type * 10, in_place);
   NEED(ncclGroupStart());
-  for (int r = 0; r < run->rank_count; r++) issue(run, r, call, type, op);
+  for (int r = 0; r < run->rank_count; r++) issue(run, r, call, type, ops[r], in_place);
   NEED(ncclGroupEnd());
-  printf("%-14s %-8s %-7s %8zu %016llx\n", call_names[call], type_names[type], op_name, run->count,
-         (unsigned long long)digest(run));
+  return digest(run);
+}
+
+/* ops[r] is rank r's operator. */
+static void one_case(struct run *run, enum call call, ncclDataType_t type, const ncclRedOp_t *ops,
+                     const char *op_name) {
+  printf("%s %s %s %zu %012llx", call_names[call], type_names[type], op_name, run->count,
+         (unsigned long long)outcome(run, call, type, ops, false));
+  if (has_in_place(call)) printf(" %012llx\n", (unsigned long long)outcome(run, call, type, ops, true));
+  else printf(" -\n");
   fflush(stdout);
+}
+
+static void built_in_case(struct run *run, enum call call, ncclDataType_t type, ncclRedOp_t op,
+                          const char *op_name) {
+  ncclRedOp_t ops[RANKS_MAX];
+  for (int r = 0; r < run->rank_count; r++) ops[r] = op;
+  one_case(run, call, type, ops, op_name);
 }
 
 /* A factor of the program's own: an operator a communicator. */
 static void scaled_case(struct run *run, ncclDataType_t type) {
   ncclRedOp_t ops[RANKS_MAX];
   uint64_t factor = UINT64_C(0x4008400840484040); /* finite in every type */
-  fill(run, 5000 + (uint64_t)type);
   for (int r = 0; r < run->rank_count; r++)
     NEED(ncclRedOpCreatePreMulSum(&ops[r], &factor, type, ncclScalarHostImmediate, run->ranks[r].comm));
-  NEED(ncclGroupStart());
-  for (int r = 0; r < run->rank_count; r++) issue(run, r, ALL_REDUCE, type, ops[r]);
-  NEED(ncclGroupEnd());
-  printf("%-14s %-8s %-7s %8zu %016llx\n", "all_reduce", type_names[type], "premul", run->count,
-         (unsigned long long)digest(run));
+  one_case(run, ALL_REDUCE, type, ops, "premul");
   for (int r = 0; r < run->rank_count; r++) NEED(ncclRedOpDestroy(ops[r], run->ranks[r].comm));
 }
 
@@ -142,12 +179,12 @@ static void all_cases(struct run *run) {
   for (int type = 0; type < TYPES; type++) {
     for (int op = 0; op <= ncclAvg; op++)
       for (int call = ALL_REDUCE; call <= REDUCE_SCATTER; call++)
-        one_case(run, (enum call)call, (ncclDataType_t)type, (ncclRedOp_t)op, op_names[op]);
+        built_in_case(run, (enum call)call, (ncclDataType_t)type, (ncclRedOp_t)op, op_names[op]);
     scaled_case(run, (ncclDataType_t)type);
   }
   for (int call = ALL_GATHER; call < CALLS; call++) {
-    one_case(run, (enum call)call, ncclInt8, ncclSum, "-");
-    one_case(run, (enum call)call, ncclFloat64, ncclSum, "-");
+    built_in_case(run, (enum call)call, ncclInt8, ncclSum, "-");
+    built_in_case(run, (enum call)call, ncclFloat64, ncclSum, "-");
   }
 }
 
@@ -159,8 +196,8 @@ static void open_ranks(struct run *run) {
     rank->comm = comms[r];
     NEED(cudaSetDevice(r));
     NEED(cudaStreamCreate(&rank->stream));
-    NEED(cudaMalloc((void **)&rank->in, run->buffer_bytes));
-    NEED(cudaMalloc((void **)&rank->out, run->buffer_bytes));
+    NEED(cudaMalloc((void **)&rank->in, run->room_bytes));
+    NEED(cudaMalloc((void **)&rank->out, run->room_bytes));
   }
 }
 
@@ -177,8 +214,10 @@ static void close_ranks(struct run *run) {
 
 static void run_count(struct run *run, size_t count) {
   run->count = count;
-  run->buffer_bytes = (count * (size_t)run->rank_count + SHIFT) * 8;
-  run->host = (uint8_t *)malloc(run->buffer_bytes);
+  run->shift_in = count % 16 == 0 ? 0 : count % 10 == 1 ? 1 : SHIFT_MAX;
+  run->shift_out = count % 10 == 1 ? 0 : run->shift_in;
+  run->room_bytes = bytes_needed(run, 8);
+  run->host = (uint8_t *)malloc(run->room_bytes);
   if (run->host == NULL) exit(1);
   open_ranks(run);
   all_cases(run);
@@ -194,6 +233,7 @@ int main(int argc, char **argv) {
   if (argc > 2) return 0;
   run_count(&run, 1);
   run_count(&run, 777);
-  run_count(&run, 70001);
+  run_count(&run, 20000);
+  run_count(&run, 20011);
   return 0;
 }
