@@ -46,7 +46,7 @@ PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch
   const uint8_t proto = lane_proto(work);
   link_bind(&lane->recv[0], &bound->recv, bound->recv_peer, proto, &arguments->limits);
   link_bind(&lane->send[0], &bound->send, bound->send_peer, proto, &arguments->limits);
-  lane->depth = prim->scouts && prim->posts ? PRIM_DEPTH : 1; /* a poster of its own needs no second slice */
+  lane->depth = PRIM_DEPTH;
   lane->flag_bits = (uint8_t)arguments->limits.flag_bits;
   lane->group_lines = prim_group_lines(prim, line_kind_of(work));
   lane_open(lane, prim, work, bound->buffers.in, bound->buffers.out);

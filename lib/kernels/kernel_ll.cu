@@ -2,6 +2,9 @@
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 2
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* arithmetic that takes more registers */
+#define BLOCK_LANES_SHARED
+#endif
 #define PRIM_PROTO PROTO_LL
 
 #include "kernels/block.h"

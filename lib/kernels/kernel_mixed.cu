@@ -3,8 +3,9 @@
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 2
-#define PRIM_VECTORS 3
-#define PRIM_COPY_VECTORS 6
+#define PRIM_VECTORS 2 /* few, for the registers that the rest takes */
+#define PRIM_SUM_VECTORS 2
+#define PRIM_COPY_VECTORS 4
 #define BLOCK_LANES_SHARED
 
 #include "kernels/block.h"

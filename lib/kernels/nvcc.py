@@ -23,7 +23,7 @@ def generate(env):
     capabilities = env['GPUS'].split(',')
     env['NVCC_GENCODE'] = ['-gencode=arch=compute_%s,code=sm_%s' % (name, name) for name in capabilities]
     env['NVCC_GENCODE'].append('-gencode=arch=compute_{0},code=compute_{0}'.format(capabilities[-1]))
-    env['NVCCFLAGS'] = ['-std=c++17', '-O3', '-lineinfo', '-Werror', 'all-warnings', '--threads', '2',
+    env['NVCCFLAGS'] = ['-std=c++17', '-O3', '-Werror', 'all-warnings', '--threads', '2',
                         '-Xcompiler', '-fPIC,-Wall,-fno-threadsafe-statics']
     env['NVCCCOM'] = '$NVCC $NVCC_GENCODE $NVCCFLAGS $_CPPDEFFLAGS $_CPPINCFLAGS -c $SOURCE -o $TARGET'
     SCons.Tool.SourceFileScanner.add_scanner('.cu', SCons.Defaults.CScan)

@@ -71,10 +71,22 @@ PRIM_FN struct flight *lane_flight(struct lane *lane, uint64_t slice) {
   return &lane->flights[lane->depth > 2 ? slice % PRIM_DEPTH : slice & (lane->depth - 1u) % PRIM_DEPTH];
 }
 
+/* Where a backend compiles its executors protocol by protocol, the compiler knows which. */
+PRIM_FN uint8_t lane_proto(const struct work *work) {
+#ifdef PRIM_PROTO
+  (void)work;
+  return PRIM_PROTO;
+#else
+  return work->proto;
+#endif
+}
+
 PRIM_FN bool lane_next_step(struct lane *lane) {
-  lane->has_step = lane->work->algo == ALGO_RING && lane->work->func <= FUNC_ALL_REDUCE
-                       ? ring_next(&lane->ring, lane->work, &lane->step)
-                       : p2p_next(&lane->p2p, lane->work, &lane->step);
+  const struct work *work = lane->work;
+  const bool is_message =
+      work->func > FUNC_ALL_REDUCE && lane_proto(work) != PROTO_LL128; /* which none speaks */
+  lane->has_step =
+      is_message ? p2p_next(&lane->p2p, work, &lane->step) : ring_next(&lane->ring, work, &lane->step);
   return lane->has_step;
 }
 
@@ -85,16 +97,6 @@ PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
 /* False when the sender must use the slots: also then an offer is made, because it counts on one. */
 PRIM_FN bool lane_shows_output(const struct lane *lane) {
   return lane->out != 0 && (lane->work->flags & WORK_OUTPUT_HIDDEN) == 0;
-}
-
-/* Where a backend compiles its executors protocol by protocol, the compiler knows which. */
-PRIM_FN uint8_t lane_proto(const struct work *work) {
-#ifdef PRIM_PROTO
-  (void)work;
-  return PRIM_PROTO;
-#else
-  return work->proto;
-#endif
 }
 
 PRIM_FN uint8_t line_kind_of(const struct work *work) {

@@ -43,13 +43,18 @@ PRIM_FN uint32_t simple_enabled(struct lane *lane, struct prim *prim) {
   return actions;
 }
 
+/* Constant places, where there are but two: then a compiler need not keep them in memory. */
 PRIM_FN void simple_add_source(struct move *move, const void *source) {
-  move->source[move->source_count] = source;
+  if (MOVE_SPANS_MAX > 2) move->source[move->source_count] = source;
+  else if (move->source_count == 0) move->source[0] = source;
+  else move->source[1] = source;
   move->source_count += 1;
 }
 
 PRIM_FN void simple_add_destination(struct move *move, void *destination) {
-  move->destination[move->destination_count] = destination;
+  if (MOVE_SPANS_MAX > 2) move->destination[move->destination_count] = destination;
+  else if (move->destination_count == 0) move->destination[0] = destination;
+  else move->destination[1] = destination;
   move->destination_count += 1;
 }
 

@@ -16,7 +16,7 @@
 
 /* Rings and messages have one link a side: all of a lane's state fits into registers. */
 #define PRIM_LINKS 1
-#define PRIM_DEPTH 2
+#define PRIM_DEPTH 1
 
 /* A worker's share of a group of lines: eight-byte words. LL: word k is the data of line k * workers +
  * worker. LL128: eight workers carry a line in pieces of sixteen bytes, so words 2k and 2k + 1 are piece
@@ -36,10 +36,13 @@
 #define PRIM_WARPS_MAX 16 /* one more would cost each thread a quarter of its registers */
 #define PRIM_THREADS (PRIM_WARPS_MAX * PRIM_WARP)
 
-/* Sixteen-byte vectors that a worker has in flight: of each of two sources, or of one. */
+/* Sixteen-byte vectors that a worker has in flight: of each of two sources, the same of plain sums, of one
+ * source.
+ */
 #ifndef PRIM_VECTORS
-#define PRIM_VECTORS 4
-#define PRIM_COPY_VECTORS 8
+#define PRIM_VECTORS 3
+#define PRIM_SUM_VECTORS 6
+#define PRIM_COPY_VECTORS 12
 #endif
 
 /* Orders that the scout may be ahead of the slowest worker. */

@@ -34,23 +34,31 @@ PRIM_FN ulonglong2 span_combine(uint8_t dtype, uint8_t op, const struct prim_ord
   return first;
 }
 
+/* As many vectors of each source in flight as a thread has registers for, beside what the arithmetic takes.
+ */
+PRIM_FN uint32_t span_vectors(uint8_t dtype, uint8_t op) {
+  const bool plain = dtype == TYPE_FLOAT || dtype == TYPE_HALF || dtype == TYPE_BFLOAT16;
+  return plain && op == OP_SUM ? PRIM_SUM_VECTORS : PRIM_VECTORS;
+}
+
 /* This worker's of a span's vectors: all loads of a turn leave before its first sum. */
 PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
                          const struct prim_order *span, size_t count) {
-  const size_t stride = worker->count, turn = PRIM_VECTORS * stride;
+  const uint32_t vectors = span_vectors(dtype, op);
+  const size_t stride = worker->count, turn = vectors * stride;
   size_t i = worker->index;
 #pragma unroll 1
   for (; i + turn - stride < count; i += turn) {
-    ulonglong2 first[PRIM_VECTORS], second[PRIM_VECTORS];
+    ulonglong2 first[PRIM_SUM_VECTORS], second[PRIM_SUM_VECTORS];
 #pragma unroll
-    for (uint32_t k = 0; k < PRIM_VECTORS; k++) {
+    for (uint32_t k = 0; k < vectors; k++) {
       const size_t offset = 16 * (i + k * stride);
       second[k].x = second[k].y = 0;
       if (span->second != 0) second[k] = prim_load_pair(span->second + offset);
       first[k] = prim_load_pair(span->first + offset);
     }
 #pragma unroll
-    for (uint32_t k = 0; k < PRIM_VECTORS; k++)
+    for (uint32_t k = 0; k < vectors; k++)
       span_store(span, 16 * (i + k * stride), span_combine(dtype, op, span, first[k], second[k]));
   }
 #pragma unroll 1
@@ -80,12 +88,14 @@ PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *spa
 
 #define SPAN_COPY OP_COUNT /* beside enum work_op: one source as it is */
 
-/* Edges of spans, and spans whose ends lie at different places of a vector: element by element. */
+/* Edges of spans, and spans whose ends lie at different places of a vector, element by element: `front` of
+ * them, and those from `back` on. */
 PRIM_FN void span_elements(uint8_t dtype, uint8_t op, const struct worker *worker,
-                           const struct prim_order *span, size_t begin, size_t count, uint32_t bytes) {
+                           const struct prim_order *span, size_t front, size_t back, uint32_t bytes) {
+  const size_t count = front + span->count - back;
 #pragma unroll 1
   for (size_t i = worker->index; i < count; i += worker->count) {
-    const size_t offset = (begin + i) * bytes;
+    const size_t offset = (i < front ? i : i - front + back) * bytes;
     ulonglong2 first = {element_load(span->first + offset, bytes), 0}, second = {0, 0};
     if (op != SPAN_COPY) {
       if (span->second != 0) second.x = element_load(span->second + offset, bytes);
@@ -108,8 +118,7 @@ PRIM_FN void span_move(uint8_t dtype, uint8_t op, const struct worker *worker, c
   const size_t vectors = (count - front) << shift >> 4;
   const size_t back = front + (vectors << 4 >> shift);
   struct prim_order middle = *span;
-  if (front > 0) span_elements(dtype, op, worker, span, 0, front, bytes);
-  if (back < count) span_elements(dtype, op, worker, span, back, count - back, bytes);
+  if (vectors << 4 >> shift < count) span_elements(dtype, op, worker, span, front, back, bytes);
   middle.first += front << shift;
   middle.out += front << shift;
   if (middle.second != 0) middle.second += front << shift;
