@@ -198,15 +198,19 @@ static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
 }
 
 /* A chain's first byte passes every rank before the last rank begins, so chunks are a small part of what a
- * channel carries, down to where a step costs as much as its data. */
-#define CHAIN_CHUNKS 128
-#define CHAIN_CHUNK_BYTES_MIN 49152u
+ * channel carries: of a size between that at which a step costs as much as its data, and that at which it
+ * costs nothing. */
+#define CHAIN_CHUNKS 64
+#define CHAIN_CHUNK_BYTES_MIN 65536u
+#define CHAIN_CHUNK_BYTES_MAX 262144u
 
 static void work_shorten_chain(struct work *work) {
   const size_t part_bytes = work->part_count * work->element_bytes;
   size_t bytes = work->chunk_count * work->element_bytes;
   if (work->proto != PROTO_SIMPLE || func_is_pipelined(work->func)) return;
-  while (bytes >= 2 * CHAIN_CHUNK_BYTES_MIN && bytes * CHAIN_CHUNKS > part_bytes) bytes /= 2;
+  while (bytes >= 2 * CHAIN_CHUNK_BYTES_MIN &&
+         (bytes > CHAIN_CHUNK_BYTES_MAX || bytes * CHAIN_CHUNKS > part_bytes))
+    bytes /= 2;
   work->chunk_count = bytes / work->element_bytes;
 }
 

@@ -203,23 +203,37 @@ PRIM_FN size_t lane_slice_capacity(const struct lane *lane) {
   return (size_t)work->slice_steps * step_bytes >> size_log2(work->element_bytes);
 }
 
+/* What an end of a connection keeps between operations. */
+struct link_saved {
+  uint64_t step, line, head;
+};
+
+/* All loads leave before the first answer is used. */
 PRIM_FN void lane_open_links(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
   const uint8_t kind = line_kind_of(work);
+  struct link_saved recv[PRIM_LINKS], send[PRIM_LINKS];
+  FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
+    recv[i].step = lane->recv[i].receiver->recv_step;
+    recv[i].line = lane->recv[i].receiver->recv_line[kind];
+  }
+  FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
+    send[i].step = lane->send[i].sender->send_step;
+    send[i].line = lane->send[i].sender->send_line[kind];
+    send[i].head = prim_load_head(&lane->send[i].sender->head);
+  }
   FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->recv[i];
-    const uint64_t saved_step = link->receiver->recv_step;
-    link_open(link, saved_step, work->chunk_steps);
-    link_open_lines(link, link->receiver->recv_line[kind]);
+    link_open(link, recv[i].step, work->chunk_steps);
+    link_open_lines(link, recv[i].line);
     /* The steps that rounding skipped are credits that the sender must get back. */
-    if (link->step != saved_step) prim_store_head(prim, &link->sender->head, link->step);
+    if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);
   }
   FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->send[i];
-    link_open(link, link->sender->send_step, work->chunk_steps);
-    link_open_lines(link, link->sender->send_line[kind]);
-    /* Asked beside the loads above, where it costs nothing; most operations need no other look. */
-    link->cached = prim_load_head(&link->sender->head);
+    link_open(link, send[i].step, work->chunk_steps);
+    link_open_lines(link, send[i].line);
+    link->cached = send[i].head; /* most operations need no other look */
   }
 }
 

@@ -168,7 +168,7 @@ MUTANTS = [
     # ---- between operations
     # The first post after the rounding compares the counter: neither gets as far as its deadlock or overrun.
     Mutant('rounded_head_not_published', LANE,
-           'if (link->step != saved_step) prim_store_head(prim, &link->sender->head, link->step);', '',
+           'if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);', '',
            'invariant', 'head is not the number of steps that were freed', ROUNDING),
     Mutant('rounded_head_publishes_a_chunk_too_much', LANE,
            'prim_store_head(prim, &link->sender->head, link->step); }',
@@ -179,8 +179,8 @@ MUTANTS = [
            'link->step = saved_step + 0 * chunk_steps;',
            'invariant', 'a slice runs over the end of the slots', ROUNDING),
     Mutant('sender_does_not_round', LANE,
-           'link_open(link, link->sender->send_step, work->chunk_steps);',
-           'link_open(link, link->sender->send_step, 1);',
+           'link_open(link, send[i].step, work->chunk_steps);',
+           'link_open(link, send[i].step, 1);',
            'invariant', 'a slice runs over the end of the slots', ROUNDING),
     Mutant('receive_counter_not_saved', LANE,
            'lane->recv[i].receiver->recv_step = lane->recv[i].posted;', ';',

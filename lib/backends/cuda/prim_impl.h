@@ -42,7 +42,7 @@
 #ifndef PRIM_VECTORS
 #define PRIM_VECTORS 3
 #define PRIM_SUM_VECTORS 6
-#define PRIM_COPY_VECTORS 12
+#define PRIM_COPY_VECTORS 10
 #endif
 
 /* Orders that the scout may be ahead of the slowest worker. */
@@ -138,7 +138,7 @@ PRIM_FN int prim_flag(const int *address) {
 PRIM_FN uint32_t prim_lane(void) { return threadIdx.x % PRIM_WARP; }
 PRIM_FN bool prim_leader(const struct prim *prim) { return prim->posts; }
 
-PRIM_FN void prim_converge(void) { asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); }
+PRIM_FN void prim_converge(void) { asm volatile("bar.warp.sync 0xffffffff;"); }
 
 /* Scout and poster look at the flags behind the slow bus, and rarely; all look at the block's own word near
  * by. */
@@ -180,10 +180,16 @@ PRIM_FN void prim_issue(struct prim *prim) {
   if (prim->issued > PRIM_ORDERS)
     while (!prim_all_done(prim, prim->issued - PRIM_ORDERS))
       if (prim_aborted(prim)) return;
-  /* Shared memory takes a thread's stores in their order. */
+  /* Shared memory takes a thread's stores in their order, and a compiler keeps that of volatile ones. */
   if (prim_lane() == 0) {
-    prim->desk->orders[(prim->issued - 1) % PRIM_ORDERS] = prim->order;
-    asm volatile("" : : : "memory");
+    union {
+      struct prim_order order;
+      uint64_t words[sizeof(struct prim_order) / 8];
+    } written;
+    written.order = prim->order;
+    volatile uint64_t *place = (volatile uint64_t *)&prim->desk->orders[(prim->issued - 1) % PRIM_ORDERS];
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(struct prim_order) / 8; i++) place[i] = written.words[i];
     *(volatile uint32_t *)&prim->desk->issued = prim->issued;
   }
   prim_converge();
@@ -207,7 +213,7 @@ PRIM_FN bool prim_stores(const struct prim *prim) {
  * seen: one does for every slice that was done by then. */
 PRIM_FN void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t value) {
   if (prim->fenced < prim->finished) {
-    if (prim_stores(prim)) asm volatile("fence.acq_rel.sys;" : : : "memory");
+    if (prim_stores(prim)) asm volatile("fence.acq_rel.sys;");
     prim->fenced = prim->done;
   }
   if (prim_stores(prim)) prim_store_word(address, value);

@@ -325,7 +325,7 @@ PRIM_FN void worker_run(struct worker *worker) {
   for (uint32_t count = 0;; count++) {
     while ((int32_t)(*(volatile const uint32_t *)&desk->issued - count) <= 0)
       if (prim_aborted(&worker->prim)) return;
-    prim_converge();
+    asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* the order is read behind it */
     if (!worker_do(worker, &desk->orders[count % PRIM_ORDERS])) return;
     prim_converge();
     if (prim_lane() == 0) *done = count + 1;
