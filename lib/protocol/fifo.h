@@ -1,22 +1,24 @@
+/* clang-format off */
 /* fifo.h: a connection: one sender, one receiver, a ring of slots. What each end keeps beside itself, and an
  * end's own view of both. Whatever an end polls lies beside it and is written by the other one.
  *
- *   struct fifo_sender                                      struct fifo_receiver, and a buffer a protocol
- *   +-------------+--------------------------------+ +-------------+----------------------------------+ |
- * head        | slots freed so far; receiver   |        | tail        | slots filled so far; sender      | |
- * | writes, sender polls           |        |             | writes, receiver polls           | | offer, | the
- * receiver's output and its  |        | announced[] | bytes of the operation that      | | offer_bytes |
- * bytes, written by the receiver |        |             | begins in a slot, by the sender  | | send_step,  |
- * where the next operation       |        | recv_step,  | where the next operation         | | send_line[] |
- * begins: the sender's own       |        | recv_line[] | begins: the receiver's own       |
- *   +-------------+--------------------------------+        +--------+--------+-- ...
- * --+----------------------+ | slot 0 | slot 1 |         | step s: slot s mod slots slots in use: tail - head
- * <= slots                      +--------+--------+-- ... --+
+ *   struct fifo_sender                                struct fifo_receiver, and a buffer a protocol
+ *   +-------------+--------------------------------+  +-------------+----------------------------------+
+ *   | head        | slots freed so far; receiver   |  | tail        | slots filled so far; sender      |
+ *   |             | writes, sender polls           |  |             | writes, receiver polls           |
+ *   | offer,      | the receiver's output and its  |  | announced[] | bytes of the operation that      |
+ *   | offer_bytes | bytes, written by the receiver |  |             | begins in a slot, by the sender  |
+ *   | send_step,  | where the next operation       |  | recv_step,  | where the next operation         |
+ *   | send_line[] | begins: the sender's own       |  | recv_line[] | begins: the receiver's own       |
+ *   +-------------+--------------------------------+  +--------+--------+-- ... --+----------------------+
+ *   slots in use: tail - head <= slots                | slot 0 | slot 1 |         | step s: s mod slots
+ *                                                     +--------+--------+-- ... --+
  *
  * Counters count steps since the connection was made and never fall or restart. The line protocols move head
  * alone: the flags of their lines say what tail would. Each of them also counts its own steps, for flags and
  * slots: with the common count, the steps in which old flags must be rewritten could fall to another
  * protocol. */
+/* clang-format on */
 #ifndef TUTTI_PROTOCOL_FIFO_H
 #define TUTTI_PROTOCOL_FIFO_H
 

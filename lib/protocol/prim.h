@@ -1,3 +1,4 @@
+/* clang-format off */
 /* prim.h: the device seam. The executors in this folder use these primitives and nothing else of the machine;
  * the include path binds them: lib/backends/emu/prim_impl.h over C11 atomics, lib/backends/cuda/prim_impl.h
  * over PTX.
@@ -27,18 +28,21 @@
  *   void     prim_pause(p)                   nothing is possible now: spin, yield
  *
  *   void     prim_move_begin(p, move)        start moving a span; sources may be read and destinations
- * written from now ... void     prim_move_finish(p, move)       ... until this returns; then this worker has
- * joined
+ *                                            written from now ...
+ *   void     prim_move_finish(p, move)       ... until this returns; then this worker has joined
  *
  *   struct prim_fragment                     the workers' registers for one group of lines
- *   bool     prim_line_ready(p, kind, line, n, flag)           n lines from here carry this flag; a backend
- * may leave it to whoever loads them to wait void     prim_group_begin(p)                               what
- * follows is done to one group of lines ... void     prim_fragment_zero / _load / _store / _combine / _post
- * between user memory and registers, and the operator void     prim_line_load(p, kind, line, n, fragment)
- * take the data of lines that were ready void     prim_line_store(p, kind, line, n, flag, fragment) a line's
- * data and flag become visible together (see lines.h) void     prim_group_end(p, kind, n, bytes, work) ...
- * all of it at the latest when prim_join returns
- */
+ *   bool     prim_line_ready(p, kind, line, n, flag)            n lines from here carry this flag; a backend
+ *                                                               may leave the wait to whoever loads them
+ *   void     prim_group_begin(p)                                what follows is done to one group of lines
+ *   void     prim_fragment_zero / _load / _store / _combine / _post   between user memory and registers, and
+ *                                                               the operator
+ *   void     prim_line_load(p, kind, line, n, fragment)         take the data of lines that were ready
+ *   void     prim_line_store(p, kind, line, n, flag, fragment)  a line's data and flag become visible
+ *                                                               together (see lines.h)
+ *   void     prim_group_end(p, kind, n, bytes, work)            all of it at the latest when prim_join
+ *                                                               returns */
+/* clang-format on */
 #ifndef TUTTI_PROTOCOL_PRIM_H
 #define TUTTI_PROTOCOL_PRIM_H
 

@@ -41,7 +41,7 @@ enum work_op {
 };
 
 enum work_flag {
-  WORK_DIRECT_SEND = 1,  /* the receiver's output is in reach: its address is taken from the exchange slot */
+  WORK_DIRECT_SEND = 1,  /* the receiver's output is in reach: its address is taken from its offer */
   WORK_DIRECT_RECV = 2,  /* our output is offered to the sender */
   WORK_IN_PLACE = 4,     /* input and output are the same memory (in the collective's own sense) */
   WORK_OUTPUT_HIDDEN = 8 /* a backend sets it at launch: the sender cannot reach our output after all */
@@ -66,8 +66,7 @@ struct work {
   uint64_t op_arg;      /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */
   uint64_t op_sequence; /* number of the operation on its communicator: for checks and traces */
   const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
-  uint32_t recv_peer[STEP_LINKS_MAX],
-      send_peer[STEP_LINKS_MAX]; /* ranks; last, because no kernel needs them */
+  uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX]; /* ranks; last: kernels get them apart */
 };
 
 #endif

@@ -1,11 +1,10 @@
 /* prim_impl.h (cuda): the device seam over PTX. A lane has a team of warps. One, the scout, runs the lane: it
  * waits for counters and writes down what is to be moved, in a ring of orders in shared memory. The workers
  * carry out order after order, each its share, and say in a word of shared memory how many they have done.
- * Another one, the poster, runs the lane as well, but instead of waiting for counters it waits for the
- * workers, and stores what they have earned: so that neither fences nor the lane's arithmetic hold up a move.
- * In a team of two, scout and poster are one warp. No barrier is met between the begin and the end of a lane.
- * It promises the emulator's results to the bit. It knows nothing of plans, channels or how memory was
- * mapped. */
+ * Another one, the poster, runs the lane as well, but writes no orders: it waits for the workers, and stores
+ * what they have earned, so that neither fences nor the lane's arithmetic hold up a move. In a small team
+ * scout and poster are one warp. No barrier is met between the begin and the end of a lane. It promises the
+ * emulator's results to the bit. It knows nothing of plans, channels or how memory was mapped. */
 #ifndef TUTTI_BACKENDS_CUDA_PRIM_IMPL_H
 #define TUTTI_BACKENDS_CUDA_PRIM_IMPL_H
 

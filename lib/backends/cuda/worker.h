@@ -282,7 +282,7 @@ PRIM_FN bool worker_lines(uint8_t kind, struct worker *worker, const struct prim
   const struct line_share share = line_share_of(worker, kind);
   const uint32_t wire_bytes = order.line_count * (kind == LINE_LL ? 16 : 128), bytes = (uint32_t)order.count;
   uint64_t words[PRIM_WORDS] = {0}, arrived[PRIM_WORDS] = {0};
-  if (order.first != 0) { /* on its way while the lines are */
+  if (order.first != 0) { /* there before the lines are: the wait for it costs nothing */
     lines_fetch(kind, &share, order.first, bytes);
     lines_fetched(words);
   }
