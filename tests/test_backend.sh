@@ -2,26 +2,9 @@
 # test_backend.sh: which backend a process gets, and what is said about it; and, where a GPU is, that results
 # are the emulator's to the bit. Prints one `ok - `, `not ok - ` or `skip: ` line a check and fails when one
 # did. Finds the library at ${BUILD:-build}.
-set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${BUILD:-$here/../build}" && pwd) || exit 3
-export PKG_CONFIG_PATH="$build/lib/pkgconfig" LD_LIBRARY_PATH="$build/lib"
-work=$(mktemp -d) || exit 3
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
-check() {
-  if [ "$1" -eq 0 ]; then
-    echo "ok - $2"
-    return
-  fi
-  echo "not ok - $2"
-  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/script.sh"
+use_build
+export LD_LIBRARY_PATH="$build/lib"
 
 # A program that asks for the backend and names no CUDA runtime at all.
 cat >"$work/which.c" <<'C'

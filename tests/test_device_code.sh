@@ -3,27 +3,11 @@
 # each of them and PTX for newer ones, no register spilled anywhere, registers enough for each kernel's block,
 # and a size that can be shipped. The commands are the build's own, asked from scons; objects go elsewhere.
 # Prints one `ok - `, `not ok - ` or `skip: ` line a check and fails when one did. About half a minute a file.
-set -u
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d) || exit 3
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/script.sh"
 # The first is not the least, so that these commands differ from any build's and scons prints them all; newer
 # GPUs than the last run its PTX.
 gpus="90 80 100"
 bytes_max=15728640
-failures=0
-
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
-check() {
-  if [ "$1" -eq 0 ]; then
-    echo "ok - $2"
-    return
-  fi
-  echo "not ok - $2"
-  [ -s "$work/log" ] && head -n 20 "$work/log" | sed 's/^/    /'
-  failures=$((failures + 1))
-}
 
 # compile NUMBER COMMAND: runs the build's command with an output of our own; keeps PTX and what ptxas says.
 compile() {

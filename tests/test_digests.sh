@@ -9,27 +9,10 @@
 # A file digests-<ranks>.txt holds for every protocol, because a sum of two is the same in either order; a
 # file digests-<ranks>-<protocol>.txt for one. Its lines that begin with # name the settings that it was made
 # with: buffers so small that these few elements make many chunks and loops.
-set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${BUILD:-$here/../build}" && pwd) || exit 3
-export PKG_CONFIG_PATH="$build/lib/pkgconfig" LD_LIBRARY_PATH="$build/lib"
-work=$(mktemp -d) || exit 3
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/script.sh"
+use_build
+export LD_LIBRARY_PATH="$build/lib"
 settings="NCCL_BUFFSIZE=4096 NCCL_LL_BUFFSIZE=4096 NCCL_LL128_BUFFSIZE=3840 NCCL_MAX_NCHANNELS=4"
-failures=0
-
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
-check() {
-  if [ "$1" -eq 0 ]; then
-    echo "ok - $2"
-    return
-  fi
-  echo "not ok - $2"
-  [ -s "$work/log" ] && head -n 15 "$work/log" | sed 's/^/    /'
-  failures=$((failures + 1))
-}
 
 # emulate RANKS PROTOCOL MODE SETTINGS [COUNT...]: digest's lines on standard output.
 emulate() {

@@ -3,26 +3,8 @@
 # of the emulator, and in the guarded mode the same from run to run: one seed gives one trace, byte for
 # byte, wherever the system puts the program's memory and on however many cores its threads run. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did. Finds the library at ${BUILD:-build}.
-set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${BUILD:-$here/../build}" && pwd) || exit 3
-export PKG_CONFIG_PATH="$build/lib/pkgconfig"
-work=$(mktemp -d) || exit 3
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
-check() {
-  if [ "$1" -eq 0 ]; then
-    echo "ok - $2"
-    return
-  fi
-  echo "not ok - $2"
-  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/script.sh"
+use_build
 
 # good COMMAND...: exit status 0 within a minute, and the last line is `ok`.
 good() {

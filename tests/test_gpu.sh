@@ -3,26 +3,8 @@
 # right themselves, and the emulator's order of launches, aborts and mismatches is what they ask of a GPU.
 # Where a GPU is, `for program in build/gpu/*; do $program; done` runs them there. Prints one `ok - ` or
 # `not ok - ` line a check and fails when one did. Finds the library at ${BUILD:-build}.
-set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${BUILD:-$here/../build}" && pwd) || exit 3
-export PKG_CONFIG_PATH="$build/lib/pkgconfig"
-work=$(mktemp -d) || exit 3
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
-check() {
-  if [ "$1" -eq 0 ]; then
-    echo "ok - $2"
-    return
-  fi
-  echo "not ok - $2"
-  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/script.sh"
+use_build
 
 # good COMMAND...: exit status 0 within a minute, and the last line ends with `ok`.
 good() {

@@ -4,27 +4,10 @@
 # prefix has moved, SONAME and symbols of the installed files, the size of the stripped library, and loading
 # it without linking: LD_PRELOAD and dlopen. Prints one `ok - ` or `not ok - ` line a check and fails when
 # one did.
-set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE LD_LIBRARY_PATH LD_PRELOAD
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-root=$(dirname "$here")
-work=$(mktemp -d) || exit 3
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/script.sh"
+unset LD_LIBRARY_PATH LD_PRELOAD
 prefix="$work/prefix"
-failures=0
 SIZE_MAX_BYTES=1048576
-
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
-check() {
-  if [ "$1" -eq 0 ]; then
-    echo "ok - $2"
-    return
-  fi
-  echo "not ok - $2"
-  [ -s "$work/log" ] && tail -n 15 "$work/log" | sed 's/^/    /'
-  failures=$((failures + 1))
-}
 
 # compile PROGRAM COMPILER: examples/init_all.c against the installed files alone.
 compile() {

@@ -3,9 +3,16 @@
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 2
-#define PRIM_VECTORS 2 /* few, for the registers that the rest takes */
+/* Few, for the registers that the rest takes. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define PRIM_VECTORS 1
+#define PRIM_SUM_VECTORS 1
+#define PRIM_COPY_VECTORS 2
+#else
+#define PRIM_VECTORS 2
 #define PRIM_SUM_VECTORS 2
 #define PRIM_COPY_VECTORS 4
+#endif
 #define BLOCK_LANES_SHARED
 
 #include "kernels/block.h"

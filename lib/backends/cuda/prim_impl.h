@@ -39,9 +39,15 @@
  * source.
  */
 #ifndef PRIM_VECTORS
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* arithmetic that takes more registers */
+#define PRIM_VECTORS 2
+#define PRIM_SUM_VECTORS 4
+#define PRIM_COPY_VECTORS 8
+#else
 #define PRIM_VECTORS 3
 #define PRIM_SUM_VECTORS 6
 #define PRIM_COPY_VECTORS 10
+#endif
 #endif
 
 /* Orders that the scout may be ahead of the slowest worker. */
