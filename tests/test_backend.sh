@@ -2,7 +2,7 @@
 # test_backend.sh: which backend a process gets, and what is said about it; and, where a GPU is, that results
 # are the emulator's to the bit. Prints one `ok - `, `not ok - ` or `skip: ` line a check and fails when one
 # did. Finds the library at ${BUILD:-build}.
-. "$(dirname "$0")/script.sh"
+. "$(dirname "$0")/script.inc"
 use_build
 export LD_LIBRARY_PATH="$build/lib"
 

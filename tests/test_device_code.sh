@@ -3,7 +3,7 @@
 # each of them and PTX for newer ones, no register spilled anywhere, registers enough for each kernel's block,
 # and a size that can be shipped. The commands are the build's own, asked from scons; objects go elsewhere.
 # Prints one `ok - `, `not ok - ` or `skip: ` line a check and fails when one did. About half a minute a file.
-. "$(dirname "$0")/script.sh"
+. "$(dirname "$0")/script.inc"
 # The first is not the least, so that these commands differ from any build's and scons prints them all; newer
 # GPUs than the last run its PTX.
 gpus="90 80 100"

@@ -3,7 +3,7 @@
 # right themselves, and the emulator's order of launches, aborts and mismatches is what they ask of a GPU.
 # Where a GPU is, `for program in build/gpu/*; do $program; done` runs them there. Prints one `ok - ` or
 # `not ok - ` line a check and fails when one did. Finds the library at ${BUILD:-build}.
-. "$(dirname "$0")/script.sh"
+. "$(dirname "$0")/script.inc"
 use_build
 
 # good COMMAND...: exit status 0 within a minute, and the last line ends with `ok`.

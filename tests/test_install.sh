@@ -4,7 +4,7 @@
 # prefix has moved, SONAME and symbols of the installed files, the size of the stripped library, and loading
 # it without linking: LD_PRELOAD and dlopen. Prints one `ok - ` or `not ok - ` line a check and fails when
 # one did.
-. "$(dirname "$0")/script.sh"
+. "$(dirname "$0")/script.inc"
 unset LD_LIBRARY_PATH LD_PRELOAD
 prefix="$work/prefix"
 SIZE_MAX_BYTES=1048576
