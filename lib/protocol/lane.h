@@ -68,7 +68,7 @@ struct lane {
 /* Where slice number `slice` is kept while it is in flight: no more places than the depth needs are touched.
  */
 PRIM_FN struct flight *lane_flight(struct lane *lane, uint64_t slice) {
-  return &lane->flights[lane->depth > 2 ? slice % PRIM_DEPTH : slice & (lane->depth - 1u) % PRIM_DEPTH];
+  return &lane->flights[lane->depth > 2 ? slice % PRIM_DEPTH : (slice & (lane->depth - 1u)) % PRIM_DEPTH];
 }
 
 /* Where a backend compiles its executors protocol by protocol, the compiler knows which. */

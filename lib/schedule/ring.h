@@ -40,13 +40,15 @@ PRIM_FN void ring_cut(struct work *work) {
       chunk_loop_count(work->part_count, done, work->chunk_count, chunks, work->element_bytes);
 }
 
+/* Elements of a chunk of the loop that begins with `rest` elements of the part left. */
+PRIM_FN size_t ring_chunk_count(const struct work *work, size_t rest) {
+  if (ring_loop_chunks(work) == 1) return size_min(work->chunk_count, rest);
+  return rest >= work->chunk_count * work->rank_count ? work->chunk_count : work->last_chunk_count;
+}
+
 PRIM_FN void ring_loop_begin(struct ring_iter *it, const struct work *work) {
-  const size_t rest = work->part_count - it->done;
   it->step_index = 0;
-  if (ring_loop_chunks(work) == 1) it->chunk_count = size_min(work->chunk_count, rest);
-  else
-    it->chunk_count =
-        rest >= work->chunk_count * work->rank_count ? work->chunk_count : work->last_chunk_count;
+  it->chunk_count = ring_chunk_count(work, work->part_count - it->done);
 }
 
 PRIM_FN void ring_begin(struct ring_iter *it, const struct work *work) {

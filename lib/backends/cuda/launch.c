@@ -7,7 +7,7 @@
 
 #include "backends/cuda/device.h"
 #include "base/log.h"
-#include "schedule/chunk.h"
+#include "schedule/ring.h"
 
 /* ---- binding ---- */
 
@@ -92,10 +92,8 @@ static uint32_t plan_kernel(const struct plan *plan) {
 
 /* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
 static size_t work_warps(const struct work *work) {
-  const uint32_t parts = work->func == FUNC_ALL_REDUCE ? work->rank_count : 1;
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
-  const size_t bytes = chunk_loop_count(work->part_count, 0, work->chunk_count, parts, work->element_bytes) *
-                       work->element_bytes;
+  const size_t bytes = ring_chunk_count(work, work->part_count) * work->element_bytes;
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
   return 2 + size_max(1, size_div_up(bytes, warp_bytes));
 }

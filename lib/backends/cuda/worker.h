@@ -3,7 +3,7 @@
 #ifndef TUTTI_BACKENDS_CUDA_WORKER_H
 #define TUTTI_BACKENDS_CUDA_WORKER_H
 
-#include "protocol/prim.h"
+#include "protocol/lines.h"
 
 struct worker {
   uint32_t index, count; /* this thread among the team's that move */
@@ -280,7 +280,7 @@ PRIM_FN void lines_keep(uint8_t kind, const struct line_share *share, uint8_t *t
 PRIM_FN bool worker_lines(uint8_t kind, struct worker *worker, const struct prim_order *shared) {
   const struct prim_order order = *shared;
   const struct line_share share = line_share_of(worker, kind);
-  const uint32_t wire_bytes = order.line_count * (kind == LINE_LL ? 16 : 128), bytes = (uint32_t)order.count;
+  const uint32_t wire_bytes = order.line_count * line_wire_bytes(kind), bytes = (uint32_t)order.count;
   uint64_t words[PRIM_WORDS] = {0}, arrived[PRIM_WORDS] = {0};
   if (order.first != 0) { /* there before the lines are: the wait for it costs nothing */
     lines_fetch(kind, &share, order.first, bytes);
