@@ -45,15 +45,15 @@ ncclResult_t ranks_open(struct ranks *ranks, uint32_t count) {
   TRY(ranks->ops->device_limits(&ranks->limits));
   for (uint32_t rank = 0; rank < count; rank++) {
     const struct device_comm_config config = {1, rank, count, rank, ranks->limits, "test"};
-    ranks->ring[rank] = rank;
     TRY(ranks->ops->comm_open(&config, &ranks->comms[rank]));
   }
   for (uint32_t rank = 0; rank < count; rank++) TRY(connect_all(ranks, rank));
-  return ncclSuccess;
+  return graph_flat(count, &ranks->graph);
 }
 
 void ranks_close(struct ranks *ranks) {
   for (uint32_t rank = 0; rank < ranks->count; rank++) ranks->ops->comm_close(ranks->comms[rank]);
+  graph_free(&ranks->graph);
   memset(ranks, 0, sizeof *ranks);
 }
 
@@ -167,7 +167,7 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
   memset(&request, 0, sizeof request);
   request.rank = rank;
   request.rank_count = ranks->count;
-  request.ring = ranks->ring;
+  request.graph = &ranks->graph;
   request.limits = ranks->limits;
   request.ops = ops;
   request.op_count = ops_of_call(ranks, rank, call, count, ops);

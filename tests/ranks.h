@@ -7,6 +7,7 @@
 #define TUTTI_TESTS_RANKS_H
 
 #include "backends/backend.h"
+#include "core/graph.h"
 #include "tutti.h"
 
 #define RANKS_MAX 8
@@ -16,7 +17,7 @@ struct ranks {
   const struct device_ops *ops;
   uint32_t count;
   struct plan_limits limits;
-  uint32_t ring[RANKS_MAX];
+  struct graph graph;
   struct device_comm *comms[RANKS_MAX];
   uint64_t sequence; /* calls prepared so far */
 };

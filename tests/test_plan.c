@@ -15,8 +15,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/plan.h"
-#include "schedule/p2p.h"
-#include "schedule/ring.h"
+#include "schedule/algo.h"
 
 #define RANKS_MAX 9
 #define OPS_MAX 64 /* of one rank */
@@ -29,6 +28,7 @@ static const uint8_t type_sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1
 struct scenario {
   uint64_t seed;
   uint32_t rank_count, ring[RANKS_MAX];
+  struct graph graph;
   struct plan_request request; /* but for rank and operations */
   struct plan_op ops[RANKS_MAX][OPS_MAX];
   uint32_t op_counts[RANKS_MAX];
@@ -74,6 +74,14 @@ static void draw_limits(struct scenario *s) {
   s->request.p2p_ll_threshold = kind == 2 ? 16384 : random_below(200);
 }
 
+static void graph_of_ring(struct graph *graph, const uint32_t *ring, uint32_t rank_count) {
+  memset(graph, 0, sizeof *graph);
+  graph->rank_count = rank_count;
+  graph->node_count = 1;
+  graph->channel_count = PLAN_CHANNELS_MAX;
+  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) graph->ring[channel] = ring;
+}
+
 static void draw_communicator(struct scenario *s) {
   static const uint32_t proto_masks[] = {7, 7, 7, 1, 2, 4, 5, 6};
   s->rank_count = 1 + random_below(RANKS_MAX);
@@ -85,7 +93,8 @@ static void draw_communicator(struct scenario *s) {
   }
   memset(&s->request, 0, sizeof s->request);
   s->request.rank_count = s->rank_count;
-  s->request.ring = s->ring;
+  graph_of_ring(&s->graph, s->ring, s->rank_count);
+  s->request.graph = &s->graph;
   const uint32_t proto_mask = proto_masks[random_below(8)];
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     s->request.algo_mask[func] = (1u << ALGO_COUNT) - 1;
@@ -349,8 +358,7 @@ struct link_run {
 
 struct lane_run {
   const struct work *work;
-  struct ring_iter ring;
-  struct p2p_iter p2p;
+  struct algo_iter iter;
   struct step step;
   bool offering, taking, has_step;
 };
@@ -378,16 +386,14 @@ static struct link_run *link_out(const struct work *work) {
 }
 
 static void lane_next(struct lane_run *lane) {
-  lane->has_step = lane->work->func <= FUNC_ALL_REDUCE ? ring_next(&lane->ring, lane->work, &lane->step)
-                                                       : p2p_next(&lane->p2p, lane->work, &lane->step);
+  lane->has_step = algo_next(&lane->iter, lane->work, &lane->step);
 }
 
 static void lane_begin(struct lane_run *lane, const struct work *work) {
   lane->work = work;
   lane->offering = (work->flags & WORK_DIRECT_RECV) != 0;
   lane->taking = (work->flags & WORK_DIRECT_SEND) != 0;
-  ring_begin(&lane->ring, work);
-  p2p_begin(&lane->p2p);
+  algo_begin(&lane->iter, work);
   lane_next(lane);
 }
 
@@ -557,10 +563,12 @@ static void request_begin(struct plan_request *request, uint32_t rank, uint32_t 
   memset(request, 0, sizeof *request);
   request->rank = rank;
   request->rank_count = rank_count;
-  request->ring = ring;
+  static struct graph graph;
+  graph_of_ring(&graph, ring, rank_count);
+  request->graph = &graph;
   request->ops = ops;
   request->op_count = count;
-  request->limits = (struct plan_limits){8, {65536, 614400, 524288}, 0, 524288, 16, 16, 16, 32, true};
+  request->limits = (struct plan_limits){8, {65536, 614400, 524288}, 0, 524288, 16, 16, 16, 32, true, 0, 1};
   request->p2p_ll_threshold = 16384;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     request->algo_mask[func] = (1u << ALGO_COUNT) - 1;

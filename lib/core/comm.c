@@ -28,19 +28,17 @@ struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_
   team->ops = ops;
   team->comm_id = comm_id;
   team->rank_count = rank_count;
-  team->ring = (uint32_t *)os_alloc(2 * (size_t)rank_count * sizeof *team->ring);
   team->device_comms = (struct device_comm **)os_alloc(rank_count * sizeof *team->device_comms);
-  if (!team->ring || !team->device_comms) {
+  if (!team->device_comms || graph_flat(rank_count, &team->graph) != ncclSuccess) {
     team_free(team);
     return NULL;
   }
-  for (uint32_t i = 0; i < 2 * rank_count; i++) team->ring[i] = i % rank_count;
   return team;
 }
 
 void team_free(struct team *team) {
   if (!team) return;
-  os_free(team->ring);
+  graph_free(&team->graph);
   os_free(team->device_comms);
   os_free(team);
 }

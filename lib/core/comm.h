@@ -25,7 +25,7 @@ struct team {
   uint64_t serial; /* unlike comm_id never used again in this process */
   uint32_t rank_count;
   uint32_t live_count;               /* communicators that are not destroyed; locked */
-  uint32_t *ring;                    /* ranks in ring order, twice over: ring + i is the ring from i on */
+  struct graph graph;
   struct device_comm **device_comms; /* by rank */
 };
 

@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/links.h"
+#include "core/rules.h"
 #include "core/tune.h"
 #include "schedule/p2p.h"
 #include "schedule/ring.h"
@@ -71,7 +73,7 @@ static ncclResult_t draft_add(struct draft *draft, const struct work *work, cons
 struct task {
   const struct plan_op *op;
   uint32_t element_bytes;
-  uint8_t proto;
+  uint8_t algo, proto;
   size_t weight; /* bytes moved a byte of count */
   size_t traffic_bytes;
 };
@@ -101,42 +103,18 @@ static size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, 
   return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
 }
 
-static bool func_is_pipelined(uint8_t func) {
-  return func == FUNC_ALL_REDUCE || func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
+/* Rings in which every rank's data passes every rank: two chunks are under way at once, in slices. */
+static bool work_is_pipelined(const struct work *work) {
+  return work->algo == ALGO_RING && (work->func == FUNC_ALL_REDUCE || work->func == FUNC_ALL_GATHER ||
+                                     work->func == FUNC_REDUCE_SCATTER);
 }
 
 static void work_set_steps(struct work *work, const struct plan_limits *limits) {
-  const bool pipelined = work->proto == PROTO_SIMPLE && func_is_pipelined(work->func);
+  const bool pipelined = work->proto == PROTO_SIMPLE && work_is_pipelined(work);
   work->chunk_steps = (uint8_t)(pipelined ? chunk_steps_of_slots(limits->slots) : 1);
   work->slice_steps = (uint8_t)(work->chunk_steps > 1 ? work->chunk_steps / 2 : 1);
   const size_t bytes = chunk_data_bytes(limits, work->proto, work->chunk_steps);
   work->chunk_count = size_max(1, bytes / work->element_bytes);
-}
-
-static uint32_t ring_position(const struct plan_request *request) {
-  uint32_t index = 0;
-  while (request->ring[index] != request->rank) index += 1;
-  return index;
-}
-
-/* Which neighbours a rank has in a collective: chains end at the root, or begin there. */
-static void work_set_ring(struct work *work, const struct plan_request *request) {
-  const uint32_t n = request->rank_count;
-  const uint32_t next = request->ring[(work->ring_index + 1) % n],
-                 previous = request->ring[(work->ring_index + n - 1) % n];
-  bool receives = true, sends = true;
-  if (work->func == FUNC_BROADCAST) {
-    receives = request->rank != work->root;
-    sends = next != work->root;
-  } else if (work->func == FUNC_REDUCE) {
-    receives = previous != work->root;
-    sends = request->rank != work->root;
-  }
-  work->recv_count = receives;
-  work->send_count = sends;
-  work->recv_peer[0] = previous;
-  work->send_peer[0] = next;
-  work->ring_ranks = request->ring;
 }
 
 static bool op_in_place(const struct plan_op *op, const struct plan_request *request,
@@ -148,22 +126,28 @@ static bool op_in_place(const struct plan_op *op, const struct plan_request *req
   return in == out;
 }
 
-/* Final values may be stored straight into a neighbour's output when all ranks are in reach of each other. */
-static uint32_t work_direct_flags(const struct work *work, const struct plan_limits *limits) {
-  const bool final = work->func == FUNC_ALL_REDUCE || work->func == FUNC_ALL_GATHER ||
-                     work->func == FUNC_BROADCAST || work->func == FUNC_SEND || work->func == FUNC_RECV;
-  if (!limits->direct || !final || work->proto != PROTO_SIMPLE) return 0;
-  return (work->send_count > 0 ? (uint32_t)WORK_DIRECT_SEND : 0) |
-         (work->recv_count > 0 ? (uint32_t)WORK_DIRECT_RECV : 0);
+/* Which links carry final values: those of an algorithm's last half. */
+static uint32_t work_final_flags(const struct work *work) {
+  const uint32_t both = WORK_DIRECT_SEND | WORK_DIRECT_RECV;
+  if (work->func == FUNC_REDUCE || work->func == FUNC_REDUCE_SCATTER) return 0;
+  if (work->algo == ALGO_TREE)
+    return work->role == ROLE_UP ? 0 : work->role == ROLE_DOWN ? both : (uint32_t)WORK_DIRECT_SEND;
+  return work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE ? 0 : both;
 }
 
-static struct work work_of_task(const struct plan_request *request, const struct task *task,
-                                uint32_t ring_index) {
+/* They may be stored straight into a neighbour's output when all ranks are in reach of each other. */
+static uint32_t work_direct_flags(const struct work *work, const struct plan_limits *limits) {
+  if (!limits->direct || work->proto != PROTO_SIMPLE) return 0;
+  return work_final_flags(work) & ((work->send_count > 0 ? (uint32_t)WORK_DIRECT_SEND : 0) |
+                                   (work->recv_count > 0 ? (uint32_t)WORK_DIRECT_RECV : 0));
+}
+
+static struct work work_of_task(const struct plan_request *request, const struct task *task) {
   const struct plan_op *op = task->op;
   struct work work;
   memset(&work, 0, sizeof work);
   work.func = op->func;
-  work.algo = ALGO_RING;
+  work.algo = task->algo;
   work.proto = task->proto;
   work.dtype = op->dtype;
   work.op = op->op;
@@ -171,14 +155,11 @@ static struct work work_of_task(const struct plan_request *request, const struct
   work.element_bytes = (uint8_t)task->element_bytes;
   work.rank = request->rank;
   work.rank_count = request->rank_count;
-  work.ring_index = ring_index;
   work.root = op->peer;
   work.count = op->count;
   work.op_sequence = op->sequence;
   if (op_in_place(op, request, task->element_bytes)) work.flags |= WORK_IN_PLACE;
   work_set_steps(&work, &request->limits);
-  work_set_ring(&work, request);
-  work.flags |= work_direct_flags(&work, &request->limits);
   return work;
 }
 
@@ -186,11 +167,11 @@ static struct work work_of_task(const struct plan_request *request, const struct
 static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
   const struct plan_op *op = task->op;
   if (op->in == op->out && op->op != OP_PRE_MUL_SUM) return ncclSuccess;
-  struct work work = work_of_task(draft->request, task, 0);
+  struct work work = work_of_task(draft->request, task);
   work.func = FUNC_COPY;
+  work.algo = ALGO_RING;
   work.proto = PROTO_SIMPLE;
   work.flags = 0;
-  work.recv_count = work.send_count = 0;
   work.chunk_steps = work.slice_steps = 1;
   work.part_count = op->count;
   work.chunk_count = op->count;
@@ -207,27 +188,50 @@ static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
 static void work_shorten_chain(struct work *work) {
   const size_t part_bytes = work->part_count * work->element_bytes;
   size_t bytes = work->chunk_count * work->element_bytes;
-  if (work->proto != PROTO_SIMPLE || func_is_pipelined(work->func)) return;
+  if (work->proto != PROTO_SIMPLE || work->algo != ALGO_RING || work_is_pipelined(work)) return;
   while (bytes >= 2 * CHAIN_CHUNK_BYTES_MIN &&
          (bytes > CHAIN_CHUNK_BYTES_MAX || bytes * CHAIN_CHUNKS > part_bytes))
     bytes /= 2;
   work->chunk_count = bytes / work->element_bytes;
 }
 
-static ncclResult_t draft_collective(struct draft *draft, const struct task *task, uint32_t ring_index,
+/* A rank's works on one channel: side by side where the algorithm has more than one. */
+static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
+  const struct graph *graph = draft->request->graph;
+  uint32_t roles[LINKS_ROLES_MAX];
+  const uint32_t count = links_roles(graph, work->algo, work->channel_index, work->rank, roles);
+  const uint64_t batch_id = draft->next_batch_id++;
+  const uint32_t flags = work->flags;
+  for (uint32_t i = 0; i < count; i++) {
+    work->role = roles[i];
+    links_set(graph, work);
+    work->flags = flags | work_direct_flags(work, &draft->request->limits);
+    TRY(draft_add(draft, work, task->op->in, task->op->out, batch_id));
+  }
+  work->flags = flags;
+  return ncclSuccess;
+}
+
+static ncclResult_t draft_collective(struct draft *draft, const struct task *task,
                                      struct chunk_cursor *cursor) {
+  const struct graph *graph = draft->request->graph;
   if (draft->request->rank_count == 1) return draft_local(draft, task);
-  struct work work = work_of_task(draft->request, task, ring_index);
+  struct work work = work_of_task(draft->request, task);
   const size_t chunk_count = work.chunk_count;
+  const uint32_t *ring = NULL;
   const struct chunk_split split =
       chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
   for (uint32_t channel = split.channel_low; channel <= split.channel_high; channel++) {
     work.channel_index = (uint16_t)channel;
+    if (work.algo == ALGO_RING && graph->ring[channel] != ring) {
+      ring = graph->ring[channel];
+      work.ring_index = links_ring_index(graph, channel, work.rank);
+    }
     chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
     work.chunk_count = chunk_count;
     work_shorten_chain(&work);
     ring_cut(&work);
-    TRY(draft_add(draft, &work, task->op->in, task->op->out, draft->next_batch_id++));
+    TRY(draft_channel(draft, task, &work));
   }
   return ncclSuccess;
 }
@@ -251,9 +255,9 @@ static bool tasks_alike(const struct task *a, const struct task *b) {
   return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
 }
 
-/* Neighbours of one kind choose their protocol by their sum, while none is four times the smallest of the
- * run. */
-static void tasks_choose(const struct plan_request *request, struct task *tasks, uint32_t count) {
+/* Neighbours of one kind choose their algorithm and protocol by their sum, while none is four times the
+ * smallest of the run. */
+static ncclResult_t tasks_choose(const struct plan_request *request, struct task *tasks, uint32_t count) {
   for (uint32_t first = 0, end; first < count; first = end) {
     size_t bytes = 0, traffic = tasks[first].traffic_bytes;
     for (end = first; end < count && tasks_alike(&tasks[first], &tasks[end]); end++) {
@@ -262,37 +266,30 @@ static void tasks_choose(const struct plan_request *request, struct task *tasks,
       bytes += tune_bytes(op->func, op->count, tasks[end].element_bytes, request->rank_count);
     }
     if (end == first) end = first + 1;
-    const uint8_t func = tasks[first].op->func;
-    const uint8_t proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count,
-                                     request->proto_mask[func]);
+    struct tune_choice choice;
+    TRY(tune_choose(request, tasks[first].op->func, bytes, &choice));
     for (uint32_t i = first; i < end; i++) {
-      tasks[i].proto = proto;
-      if (proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
+      tasks[i].algo = choice.algo;
+      tasks[i].proto = choice.proto;
+      if (choice.proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
     }
   }
+  return ncclSuccess;
 }
 
-static ncclResult_t check_algo(const struct plan_request *request, uint8_t func) {
-  if (request->rank_count == 1 || ((request->algo_mask[func] >> ALGO_RING) & 1) != 0) return ncclSuccess;
-  return log_fail(ncclInvalidUsage,
-                  "rank %u: NCCL_ALGO leaves no algorithm for this collective; Ring is the one there is",
-                  request->rank);
-}
-
-static ncclResult_t tasks_collect(const struct plan_request *request, struct task *tasks, uint32_t *count) {
+static void tasks_collect(const struct plan_request *request, struct task *tasks, uint32_t *count) {
   *count = 0;
   for (uint32_t i = 0; i < request->op_count; i++) {
     const struct plan_op *op = &request->ops[i];
     if (op_is_p2p(op) || op->count == 0) continue;
-    TRY(check_algo(request, op->func));
     struct task *task = &tasks[(*count)++];
     task->op = op;
     task->element_bytes = type_bytes(op->dtype);
+    task->algo = ALGO_RING;
     task->proto = PROTO_SIMPLE;
     task->weight = func_weight(op->func, request->rank_count);
     task->traffic_bytes = op->count * task->element_bytes * task->weight;
   }
-  return ncclSuccess;
 }
 
 static ncclResult_t draft_collectives(struct draft *draft) {
@@ -302,17 +299,16 @@ static ncclResult_t draft_collectives(struct draft *draft) {
   if (!block_reserve(&memory->tasks, &memory->task_bytes, request->op_count * sizeof(struct task)))
     return out_of_memory(request);
   struct task *tasks = (struct task *)memory->tasks;
-  ncclResult_t result = tasks_collect(request, tasks, &count);
+  tasks_collect(request, tasks, &count);
   tasks_sort(tasks, count);
-  tasks_choose(request, tasks, count);
+  ncclResult_t result = tasks_choose(request, tasks, count);
   size_t traffic = 0;
   for (uint32_t i = 0; i < count; i++)
     traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
   struct chunk_cursor cursor = {0, request->limits.channel_count, 0,
                                 chunk_budget_bytes(traffic, request->limits.channel_count)};
-  const uint32_t ring_index = count > 0 ? ring_position(request) : 0;
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
-    result = draft_collective(draft, &tasks[i], ring_index, &cursor);
+    result = draft_collective(draft, &tasks[i], &cursor);
   return result;
 }
 

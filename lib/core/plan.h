@@ -4,8 +4,7 @@
 #ifndef TUTTI_CORE_PLAN_H
 #define TUTTI_CORE_PLAN_H
 
-#include "base/err.h"
-#include "schedule/plan.h"
+#include "core/graph.h"
 
 /* One operation of a group, after the API has checked it and turned averages and user operators into kernel
  * operators. All-to-all, gather and scatter arrive here as their sends and receives. */
@@ -22,8 +21,7 @@ struct plan_op {
 
 struct plan_request {
   uint32_t rank, rank_count;
-  const uint32_t
-      *ring; /* the communicator's ring: rank_count ranks in ring order, ring[0] == 0; kept, not copied */
+  const struct graph *graph; /* the communicator's; outlives the plan, whose works point into it */
   struct plan_limits limits;
   uint32_t algo_mask[FUNC_COUNT],
       proto_mask[FUNC_COUNT];        /* bit i = allowed (NCCL_ALGO, NCCL_PROTO); never 0 */

@@ -11,7 +11,8 @@
 #include "base/param.h"
 
 static const char *const algo_words[ALGO_COUNT] = {
-    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
+    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT", "Direct", "TwoShot",
+    "Custom"};
 static const char *const proto_words[PROTO_COUNT] = {"LL", "LL128", "Simple"};
 static const char *const func_words[FUNC_COUNT] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
                                                    "AllReduce", "SendRecv", "Send",      "Recv",

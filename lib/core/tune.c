@@ -2,6 +2,9 @@
  * microseconds. */
 #include "core/tune.h"
 
+#include "base/log.h"
+#include "core/rules.h"
+
 /* By protocol: LL, LL128, Simple. Fitted to what bench/gpu.sh measured on four H200 over NVLink: the worst of
  * the five collectives is a fifth off, and the borders between protocols are where the measured times cross.
  */
@@ -57,4 +60,23 @@ uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t cha
     best_us = time_us;
   }
   return best;
+}
+
+ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
+                         struct tune_choice *choice) {
+  static const uint8_t order[] = {ALGO_RING, ALGO_TREE, ALGO_TWO_SHOT, ALGO_DIRECT};
+  choice->algo = ALGO_RING;
+  choice->proto = PROTO_SIMPLE;
+  if (request->rank_count == 1) return ncclSuccess;
+  for (uint32_t i = 0; i < sizeof order; i++) {
+    uint32_t protos = 0;
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+      if (rules_forbid(request, func, order[i], proto) == NULL) protos |= 1u << proto;
+    if (protos == 0) continue;
+    choice->algo = order[i];
+    choice->proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count, protos);
+    return ncclSuccess;
+  }
+  return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO leaves no algorithm for this collective: %s",
+                  request->rank, rules_forbid(request, func, ALGO_RING, PROTO_SIMPLE));
 }

@@ -11,6 +11,16 @@
  * all-gather and reduce-scatter. */
 double tune_time_us(uint8_t func, uint8_t proto, size_t bytes, uint32_t rank_count, uint32_t channel_count);
 
+/* How an operation is carried. */
+struct tune_choice {
+  uint8_t algo, proto; /* enum work_algo, work_proto */
+};
+
+/* The allowed algorithm and protocol with the least predicted time; ncclInvalidUsage, with the rule that
+ * forbids each, when none is left. `bytes` as in tune_time_us(). */
+ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
+                         struct tune_choice *choice);
+
 /* The allowed protocol with the least predicted time. */
 uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t channel_count,
                    uint32_t proto_mask);

@@ -9,8 +9,7 @@
 #define TUTTI_PROTOCOL_LANE_H
 
 #include "protocol/fifo.h"
-#include "schedule/p2p.h"
-#include "schedule/ring.h"
+#include "schedule/algo.h"
 
 enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
@@ -44,8 +43,7 @@ struct lane {
   bool lands_here;   /* final values come straight into our output */
   uint32_t exchange_index;
   uint32_t group_lines; /* most lines that one move carries */
-  struct ring_iter ring;
-  struct p2p_iter p2p;
+  struct algo_iter iter;
   struct step step; /* the one that is being begun */
   bool has_step;
   uint64_t steps_done; /* schedule steps taken so far: for reports */
@@ -83,11 +81,16 @@ PRIM_FN uint8_t lane_proto(const struct work *work) {
 
 PRIM_FN bool lane_next_step(struct lane *lane) {
   const struct work *work = lane->work;
-  const bool is_message =
-      work->func > FUNC_ALL_REDUCE && lane_proto(work) != PROTO_LL128; /* which none speaks */
+  const bool only_rings = PRIM_ALGOS == 0 && lane_proto(work) == PROTO_LL128; /* which no message speaks */
   lane->has_step =
-      is_message ? p2p_next(&lane->p2p, work, &lane->step) : ring_next(&lane->ring, work, &lane->step);
+      only_rings ? ring_next(&lane->iter.ring, work, &lane->step) : algo_next(&lane->iter, work, &lane->step);
   return lane->has_step;
+}
+
+/* Where the rank's own share of the current step comes from, `offset` elements behind its begin. */
+PRIM_FN const uint8_t *lane_own(const struct lane *lane, size_t offset) {
+  const uint8_t *base = (lane->step.flags & STEP_FROM_OUTPUT) != 0 ? lane->out : lane->in;
+  return base + (lane->step.in_offset + offset) * lane->work->element_bytes;
 }
 
 PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
@@ -254,8 +257,7 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
   lane->slice_capacity = lane_slice_capacity(lane);
   lane->step_open = lane->step_held = false;
   lane->has_step = true; /* until the iterator says otherwise */
-  ring_begin(&lane->ring, work);
-  p2p_begin(&lane->p2p);
+  algo_begin(&lane->iter, work);
   lane_open_links(lane, prim);
   lane_open_settle(lane);
 }

@@ -48,9 +48,7 @@ PRIM_FN uint32_t lines_bytes(const struct lane *lane) {
   return left < most ? left : most;
 }
 
-PRIM_FN const uint8_t *lines_input(const struct lane *lane) {
-  return lane->in + lane_bytes(lane, lane->step.in_offset) + lines_offset(lane);
-}
+PRIM_FN const uint8_t *lines_input(const struct lane *lane) { return lane_own(lane, 0) + lines_offset(lane); }
 
 /* Makes the next step current; false when the work has no more. */
 PRIM_FN bool lines_next_step(struct lane *lane) {
@@ -118,21 +116,27 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
   const uint32_t lines = lines_group(lane);
   const uint32_t bytes = lines_bytes(lane);
   struct prim_fragment data, arrived;
-  bool holds = false;
+  const uint32_t own_index = PRIM_LINKS == 1 ? 0 : step->own_index;
+  const bool own = (step->flags & STEP_COPY_IN) != 0;
+  uint32_t held = 0;
   prim_group_begin(prim);
-  if (step->flags & STEP_COPY_IN) {
+  if (own && own_index == 0) {
     prim_fragment_load(prim, &data, lines_input(lane), bytes, work);
-    holds = true;
+    held = 1;
   }
   FIFO_EACH_LINK(i, work->recv_count, step->recv_links) {
     const uint8_t *line = line_address(&lane->recv[i], kind, lane->line_index);
-    if (holds) {
+    if (held > 0) {
       prim_line_load(prim, kind, line, lines, &arrived);
       prim_fragment_combine(prim, &data, &arrived, bytes, work);
     } else {
       prim_line_load(prim, kind, line, lines, &data);
     }
-    holds = true;
+    held += 1;
+    if (own && own_index != 0 && own_index == held) {
+      prim_fragment_load(prim, &arrived, lines_input(lane), bytes, work);
+      prim_fragment_combine(prim, &data, &arrived, bytes, work);
+    }
   }
   if (step->flags & STEP_POST_OP) prim_fragment_post(prim, &data, bytes, work);
   FIFO_EACH_LINK(i, work->send_count, step->send_links) {

@@ -20,7 +20,7 @@ struct move {
   size_t count;      /* elements; 0 moves nothing */
   uint8_t dtype, op; /* ncclDataType_t, enum work_op */
   uint8_t source_count, destination_count;
-  uint16_t pre_op_sources; /* set of source indexes that are user input */
+  uint32_t pre_op_sources; /* set of source indexes that are user input */
   bool post_op;            /* apply the operator's last stage to the result */
   uint32_t note;           /* the backend's own, between begin and finish */
   uint64_t op_arg;         /* as in struct work */

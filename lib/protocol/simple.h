@@ -58,19 +58,24 @@ PRIM_FN void simple_add_destination(struct move *move, void *destination) {
   move->destination_count += 1;
 }
 
-/* Sources: own input first, then what arrived, in link order. */
+PRIM_FN void simple_add_own(struct lane *lane, struct move *move, size_t offset) {
+  if ((lane->step.flags & STEP_FROM_OUTPUT) == 0) move->pre_op_sources = (uint32_t)1 << move->source_count;
+  simple_add_source(move, lane_own(lane, offset));
+}
+
+/* Sources: what arrived, in link order, and the rank's own behind own_index of it. */
 PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t offset) {
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
-  if (step->flags & STEP_COPY_IN) {
-    simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset + offset));
-    move->pre_op_sources = 1;
-  }
+  const uint32_t own_index = PRIM_LINKS == 1 ? 0 : step->own_index;
+  const bool own = (step->flags & STEP_COPY_IN) != 0;
+  if (own && own_index == 0) simple_add_own(lane, move, offset);
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if ((step->flags & STEP_RECV_FINAL) && lane->lands_here)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
     else simple_add_source(move, link_slot(&lane->recv[i]));
     link_advance(&lane->recv[i], lane->work->slice_steps);
+    if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
   }
 }
 

@@ -127,6 +127,7 @@ PRIM_FN bool p2p_next(struct p2p_iter *it, const struct work *work, struct step 
   step->count = size_min(work->chunk_count, work->part_count - it->done);
   step->recv_links = work->func == FUNC_RECV ? 1 : 0;
   step->send_links = work->func == FUNC_SEND ? 1 : 0;
+  step->own_index = 0;
   switch (work->func) {
     case FUNC_SEND: step->flags = STEP_COPY_IN | STEP_SEND | STEP_SEND_FINAL; break;
     case FUNC_RECV: step->flags = STEP_RECV | STEP_KEEP | STEP_RECV_FINAL; break;

@@ -22,6 +22,8 @@ struct plan_limits {
   uint32_t p2p_channels_per_peer;   /* a power of two */
   uint32_t flag_bits;               /* width of a line's flag: 32; 8 in tests so that it wraps */
   bool direct;                      /* ranks may store into each other's output */
+  uint32_t algos; /* set of enum work_algo that executors carry beside rings and messages */
+  uint32_t links; /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
 };
 
 /* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch

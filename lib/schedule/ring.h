@@ -33,7 +33,7 @@ PRIM_FN uint32_t ring_loop_chunks(const struct work *work) {
 
 /* Sets last_chunk_count from the other counts. Whoever plans calls it: a GPU has no quick division. */
 PRIM_FN void ring_cut(struct work *work) {
-  const uint32_t chunks = ring_loop_chunks(work);
+  const uint32_t chunks = work->algo == ALGO_TWO_SHOT ? work->rank_count : ring_loop_chunks(work);
   const size_t loop_count = work->chunk_count * chunks;
   const size_t done = work->part_count == 0 ? 0 : (work->part_count - 1) / loop_count * loop_count;
   work->last_chunk_count =
@@ -152,6 +152,7 @@ PRIM_FN bool ring_next(struct ring_iter *it, const struct work *work, struct ste
   }
   step->recv_links = (step->flags & STEP_RECV) ? 1 : 0;
   step->send_links = (step->flags & STEP_SEND) ? 1 : 0;
+  step->own_index = 0;
   it->step_index += 1;
   return true;
 }

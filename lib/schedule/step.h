@@ -16,7 +16,7 @@
 #endif
 
 /* Most peers that one side of a step may name; a step's link sets are bit masks of this many bits. */
-#define STEP_LINKS_MAX 8
+#define STEP_LINKS_MAX 16
 
 /* A step's actions, in the order in which an executor performs them. In NCCL's terms: send = COPY_IN|SEND,
  * recvReduceSend = RECV|COPY_IN|REDUCE|SEND, recvReduceCopySend = that + KEEP, recvCopySend = RECV|KEEP|SEND,
@@ -29,13 +29,16 @@ enum step_flag {
   STEP_KEEP = 16,       /* the result is written to the user's output at out_offset */
   STEP_POST_OP = 32,    /* the result is final: apply the operator's last stage (integer average) */
   STEP_SEND_FINAL = 64, /* what is sent belongs at out_offset of the receiver: may be stored there directly */
-  STEP_RECV_FINAL = 128 /* what arrives belongs at out_offset here: may have been stored there directly */
+  STEP_RECV_FINAL = 128, /* what arrives belongs at out_offset here: may have been stored there directly */
+  STEP_FROM_OUTPUT = 256 /* with COPY_IN: what takes part is the user's output at in_offset, not the input */
 };
 
 struct step {
   uint32_t flags;      /* enum step_flag */
   uint32_t recv_links; /* set of link indexes, bit i = link i of the work's recv_peer */
   uint32_t send_links;
+  uint32_t own_index;   /* what COPY_IN brings comes behind so many of recv_links: exchanges in which every
+                           rank adds the same values add them in the same order */
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
   size_t in_offset;     /* elements from the start of the user's input */
   size_t out_offset;    /* elements from the start of the user's output */

@@ -22,11 +22,20 @@ enum work_func {
   FUNC_COPY = 11,
   FUNC_COUNT = 12 /* COPY: no peer at all: send to self, or a one-rank collective */
 };
+/* Numbers 0-6 are NCCL's ids. */
 enum work_algo {
   ALGO_TREE = 0,
   ALGO_RING = 1,
-  ALGO_COUNT = 7
-}; /* NCCL's ids; the others are not implemented */
+  ALGO_COLLNET_DIRECT = 2,
+  ALGO_COLLNET_CHAIN = 3,
+  ALGO_NVLS = 4,
+  ALGO_NVLS_TREE = 5,
+  ALGO_PAT = 6,
+  ALGO_DIRECT = 7,   /* everyone to everyone; an all-reduce in one shot */
+  ALGO_TWO_SHOT = 8, /* all-reduce: a direct reduce-scatter, then a direct all-gather */
+  ALGO_CUSTOM = 9,   /* the steps of a list that the user gave */
+  ALGO_COUNT = 10
+};
 enum work_proto { PROTO_LL = 0, PROTO_LL128 = 1, PROTO_SIMPLE = 2, PROTO_COUNT = 3 };
 
 /* Operators as kernels see them. Average and user operators become a sum with a stage before or after it. */
@@ -47,6 +56,14 @@ enum work_flag {
   WORK_OUTPUT_HIDDEN = 8 /* a backend sets it at launch: the sender cannot reach our output after all */
 };
 
+/* Where an algorithm cuts a rank's part of a channel into works that run side by side: which one this is. */
+enum work_role {
+  ROLE_WHOLE = 0,
+  ROLE_UP = 1,    /* tree: towards the root */
+  ROLE_DOWN = 2,  /* tree: from the root */
+  ROLE_SWITCH = 3 /* the emulated switch of a network that adds and multicasts, on the rank that hosts it */
+};
+
 struct work {
   uint8_t func, algo, proto, dtype;     /* enum work_func, work_algo, work_proto, ncclDataType_t */
   uint8_t op, chunk_steps, slice_steps; /* enum work_op; FIFO steps a chunk and a slice take */
@@ -54,8 +71,9 @@ struct work {
   uint8_t recv_count, send_count; /* links in use below */
   uint16_t channel_index;
   uint32_t flags;            /* enum work_flag */
+  uint32_t role;             /* enum work_role */
   uint32_t rank, rank_count; /* in the communicator */
-  uint32_t ring_index;       /* distance from rank 0 along the ring; 0 for point-to-point */
+  uint32_t ring_index;       /* distance from rank 0 along the channel's ring; 0 where there is none */
   uint32_t root;             /* rank; for rooted collectives */
   uint32_t conn_index;       /* 0 collectives, 1 send and receive */
   size_t count;              /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */

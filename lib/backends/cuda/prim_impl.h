@@ -15,6 +15,7 @@
 
 /* Rings and messages have one link a side: all of a lane's state fits into registers. */
 #define PRIM_LINKS 1
+#define PRIM_ALGOS 0 /* rings and messages alone */
 #define PRIM_DEPTH 1
 
 /* A worker's share of a group of lines: eight-byte words. LL: word k is the data of line k * workers +

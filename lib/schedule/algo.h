@@ -1,0 +1,66 @@
+/* algo.h: the one door to the algorithms: begin, then next until false, whichever iterator carries the work.
+ * Who runs, checks or simulates a plan needs no other header of this folder. */
+#ifndef TUTTI_SCHEDULE_ALGO_H
+#define TUTTI_SCHEDULE_ALGO_H
+
+#include "schedule/direct.h"
+#include "schedule/p2p.h"
+#include "schedule/ring.h"
+#include "schedule/tree.h"
+
+/* The algorithms that are compiled, a set of enum work_algo: a backend may have said so before. Messages,
+ * copies and rings always are. */
+#ifndef PRIM_ALGOS
+#define PRIM_ALGOS (~0u)
+#endif
+
+/* One of them is in use. */
+struct algo_iter {
+  struct ring_iter ring;
+  struct p2p_iter p2p;
+#if PRIM_ALGOS != 0
+  struct tree_iter tree;
+  struct direct_iter direct;
+#endif
+};
+
+/* The iterator families. */
+enum algo_family { FAMILY_RING, FAMILY_P2P, FAMILY_TREE, FAMILY_DIRECT };
+
+PRIM_FN uint8_t algo_family(const struct work *work) {
+  if (PRIM_ALGOS != 0) {
+    switch (work->algo) {
+      case ALGO_TREE: return FAMILY_TREE;
+      case ALGO_DIRECT:
+      case ALGO_TWO_SHOT: return FAMILY_DIRECT;
+      default: break;
+    }
+  }
+  return work->func > FUNC_ALL_REDUCE ? FAMILY_P2P : FAMILY_RING;
+}
+
+/* All of them begin: none costs more than a few stores, and few works need more than one look. */
+PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
+#if PRIM_ALGOS != 0
+  switch (algo_family(work)) {
+    case FAMILY_TREE: tree_begin(&it->tree); return;
+    case FAMILY_DIRECT: direct_begin(&it->direct, work); return;
+    default: break;
+  }
+#endif
+  ring_begin(&it->ring, work);
+  p2p_begin(&it->p2p);
+}
+
+PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct step *step) {
+  switch (algo_family(work)) {
+#if PRIM_ALGOS != 0
+    case FAMILY_TREE: return tree_next(&it->tree, work, step);
+    case FAMILY_DIRECT: return direct_next(&it->direct, work, step);
+#endif
+    case FAMILY_P2P: return p2p_next(&it->p2p, work, step);
+    default: return ring_next(&it->ring, work, step);
+  }
+}
+
+#endif
