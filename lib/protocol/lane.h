@@ -216,23 +216,23 @@ PRIM_FN void lane_open_links(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
   const uint8_t kind = line_kind_of(work);
   struct link_saved recv[PRIM_LINKS], send[PRIM_LINKS];
-  FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
     recv[i].step = lane->recv[i].receiver->recv_step;
     recv[i].line = lane->recv[i].receiver->recv_line[kind];
   }
-  FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     send[i].step = lane->send[i].sender->send_step;
     send[i].line = lane->send[i].sender->send_line[kind];
     send[i].head = prim_load_head(&lane->send[i].sender->head);
   }
-  FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->recv[i];
     link_open(link, recv[i].step, work->chunk_steps);
     link_open_lines(link, recv[i].line);
     /* The steps that rounding skipped are credits that the sender must get back. */
     if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);
   }
-  FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->send[i];
     link_open(link, send[i].step, work->chunk_steps);
     link_open_lines(link, send[i].line);

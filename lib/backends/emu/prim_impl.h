@@ -99,8 +99,8 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
 }
 
 PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
-                            struct prim_fragment *fragment) {
-  (void)prim;
+                            uint64_t flag, struct prim_fragment *fragment) {
+  (void)prim, (void)flag;
   for (uint32_t i = 0; i < line_count; i++) {
     if (kind == LINE_LL128) {
       memcpy(fragment->data + (size_t)i * 120, line + (size_t)i * 128, 120);

@@ -1,0 +1,17 @@
+/* kernel_links.cu: the kernel of launches in which works have more than one link a side, in any protocol. */
+#include <cuda_runtime.h>
+
+#define PRIM_WORDS 2
+#define PRIM_VECTORS 2
+#define PRIM_SUM_VECTORS 2
+#define PRIM_COPY_VECTORS 4
+#define PRIM_LINKS LAUNCH_LINKS
+#define BLOCK_LANES_SHARED
+
+#include "backends/cuda/limits.h"
+#include "kernels/block.h"
+
+extern "C" __global__ void __launch_bounds__(PRIM_THREADS, 1)
+    tutti_kernel_links(const __grid_constant__ struct launch launch) {
+  launch_run(&launch);
+}
