@@ -52,7 +52,11 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
   p2p_begin(&it->p2p);
 }
 
+/* Most algorithms leave a slot to each step: they say nothing of places. */
 PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct step *step) {
+#if PRIM_ALGOS != 0
+  step->recv_place = step->send_place = 0;
+#endif
   switch (algo_family(work)) {
 #if PRIM_ALGOS != 0
     case FAMILY_TREE: return tree_next(&it->tree, work, step);
