@@ -12,6 +12,7 @@
 #include "core/rules.h"
 #include "core/tune.h"
 #include "schedule/p2p.h"
+#include "schedule/pat.h"
 #include "schedule/ring.h"
 
 /* A work in the order of generation; sorted by channel at the end. */
@@ -195,6 +196,12 @@ static void work_shorten_chain(struct work *work) {
   work->chunk_count = bytes / work->element_bytes;
 }
 
+/* Blocks of aggregated trees that are small share a slot. */
+static void work_pack(struct work *work, const struct plan_limits *limits) {
+  const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
+  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE]);
+}
+
 /* A rank's works on one channel: side by side where the algorithm has more than one. */
 static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
   const struct graph *graph = draft->request->graph;
@@ -231,6 +238,7 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
     work.chunk_count = chunk_count;
     work_shorten_chain(&work);
     ring_cut(&work);
+    if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->limits);
     TRY(draft_channel(draft, task, &work));
   }
   return ncclSuccess;
@@ -255,6 +263,17 @@ static bool tasks_alike(const struct task *a, const struct task *b) {
   return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
 }
 
+/* PAT reduces no sum that has a stage before or behind it: the model that it shares with NCCL has it so, not
+ * the steps. */
+static ncclResult_t task_choose(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                                struct tune_choice *choice) {
+  struct plan_request without = *request;
+  if (op->func != FUNC_REDUCE_SCATTER || op->op < OP_PRE_MUL_SUM)
+    return tune_choose(request, op->func, bytes, choice);
+  without.algo_mask[op->func] &= ~(1u << ALGO_PAT);
+  return tune_choose(&without, op->func, bytes, choice);
+}
+
 /* Neighbours of one kind choose their algorithm and protocol by their sum, while none is four times the
  * smallest of the run. */
 static ncclResult_t tasks_choose(const struct plan_request *request, struct task *tasks, uint32_t count) {
@@ -267,7 +286,7 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
     }
     if (end == first) end = first + 1;
     struct tune_choice choice;
-    TRY(tune_choose(request, tasks[first].op->func, bytes, &choice));
+    TRY(task_choose(request, tasks[first].op, bytes, &choice));
     for (uint32_t i = first; i < end; i++) {
       tasks[i].algo = choice.algo;
       tasks[i].proto = choice.proto;

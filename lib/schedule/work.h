@@ -73,10 +73,13 @@ struct work {
   uint32_t flags;            /* enum work_flag */
   uint32_t role;             /* enum work_role */
   uint32_t rank, rank_count; /* in the communicator */
-  uint32_t ring_index;       /* distance from rank 0 along the channel's ring; 0 where there is none */
-  uint32_t root;             /* rank; for rooted collectives */
-  uint32_t conn_index;       /* 0 collectives, 1 send and receive */
-  size_t count;              /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
+  union {
+    uint32_t ring_index; /* distance from rank 0 along the channel's ring; 0 where there is none */
+    uint32_t pack;       /* PAT: blocks that share a slot (pat_pack), a power of two */
+  };
+  uint32_t root;       /* rank; for rooted collectives */
+  uint32_t conn_index; /* 0 collectives, 1 send and receive */
+  size_t count;        /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
   size_t part_offset, part_count; /* this channel's share of `count`, elements */
   size_t chunk_count;             /* most elements of a chunk */
   size_t
