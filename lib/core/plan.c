@@ -68,6 +68,55 @@ static ncclResult_t draft_add(struct draft *draft, const struct work *work, cons
   return ncclSuccess;
 }
 
+/* ---- all-to-all ---- */
+
+/* Messages are its ring: they carry it unless the user leaves them out and Direct is possible. */
+static bool all_to_all_is_direct(const struct plan_request *request) {
+  if (request->rank_count == 1 || ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0) return false;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+    if (rules_forbid(request, FUNC_ALL_TO_ALL, ALGO_DIRECT, proto) == NULL) return true;
+  return false;
+}
+
+static uint32_t type_bytes(uint8_t dtype) {
+  static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return bytes[dtype];
+}
+
+/* One block to each rank and one from each, in the order of the ranks. */
+static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t rank_count,
+                                           struct plan_op *message) {
+  const size_t bytes = op->count * type_bytes(op->dtype);
+  for (uint32_t peer = 0; peer < rank_count; peer++) {
+    for (uint32_t half = 0; half < 2; half++, message++) {
+      *message = *op;
+      message->func = half == 0 ? FUNC_SEND : FUNC_RECV;
+      message->peer = peer;
+      message->in = half == 0 ? (const uint8_t *)op->in + peer * bytes : NULL;
+      message->out = half == 0 ? NULL : (uint8_t *)op->out + peer * bytes;
+    }
+  }
+  return message;
+}
+
+/* The request with messages in the place of each all-to-all, where they carry it. */
+static ncclResult_t request_expand(struct plan_request *request, struct plan_memory *memory) {
+  uint32_t exchanges = 0;
+  for (uint32_t i = 0; i < request->op_count; i++) exchanges += request->ops[i].func == FUNC_ALL_TO_ALL;
+  if (exchanges == 0 || all_to_all_is_direct(request)) return ncclSuccess;
+  const size_t count = request->op_count + (size_t)exchanges * (2 * request->rank_count - 1);
+  if (!block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
+    return out_of_memory(request);
+  struct plan_op *next = (struct plan_op *)memory->messages;
+  for (uint32_t i = 0; i < request->op_count; i++) {
+    if (request->ops[i].func != FUNC_ALL_TO_ALL) *next++ = request->ops[i];
+    else next = all_to_all_messages(&request->ops[i], request->rank_count, next);
+  }
+  request->ops = (const struct plan_op *)memory->messages;
+  request->op_count = (uint32_t)count;
+  return ncclSuccess;
+}
+
 /* ---- collectives ---- */
 
 /* What planning knows of one collective before it lies on channels. */
@@ -85,7 +134,8 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
   switch (func) {
     case FUNC_ALL_REDUCE: return 2;
     case FUNC_ALL_GATHER:
-    case FUNC_REDUCE_SCATTER: return rank_count;
+    case FUNC_REDUCE_SCATTER:
+    case FUNC_ALL_TO_ALL: return rank_count;
     default: return 1;
   }
 }
@@ -242,11 +292,6 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
     TRY(draft_channel(draft, task, &work));
   }
   return ncclSuccess;
-}
-
-static uint32_t type_bytes(uint8_t dtype) {
-  static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return bytes[dtype];
 }
 
 /* Falling traffic; equal ones keep the order of the calls, which is the same on every rank. */
@@ -555,13 +600,16 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
 
 ncclResult_t plan_build_within(const struct plan_request *request, struct plan_memory *memory,
                                struct plan *plan) {
-  struct draft draft = {request, memory, (struct draft_row *)memory->draft, 0, 0};
+  struct plan_request expanded = *request;
+  struct draft draft = {&expanded, memory, (struct draft_row *)memory->draft, 0, 0};
+  TRY(request_expand(&expanded, memory));
   TRY(draft_collectives(&draft));
   TRY(draft_p2p(&draft));
   return plan_of_draft(&draft, plan);
 }
 
 void plan_memory_free(struct plan_memory *memory) {
+  os_free(memory->messages);
   os_free(memory->tasks);
   os_free(memory->draft);
   os_free(memory->plan);
@@ -585,7 +633,8 @@ void plan_free(struct plan *plan) {
 double plan_time_us(const struct plan_request *request) {
   double total_us = 0, send_us = 0, recv_us = 0;
   for (uint32_t i = 0; i < request->op_count; i++) {
-    const struct plan_op *op = &request->ops[i];
+    struct plan_op message = request->ops[i], *op = &message;
+    if (op->func == FUNC_ALL_TO_ALL) op->func = FUNC_SEND; /* all of them at once, each as long */
     const size_t bytes = tune_bytes(op->func, op->count, type_bytes(op->dtype), request->rank_count);
     const uint32_t channels =
         op_is_p2p(op) ? request->limits.p2p_channels_per_peer : request->limits.channel_count;
