@@ -35,8 +35,10 @@ enum step_flag {
                             the link reads the same one */
   STEP_SEND_MORE = 1024, /* the slot of each link in send_links is not announced yet: the next step that names
                             the link writes the same one */
-  STEP_SEND_ADD = 2048   /* with SEND on one link: what lies at send_place of its slot takes part, first in
-                            order, and the result replaces it */
+  STEP_SEND_ADD = 2048,  /* with SEND on one link: what lies at send_place of its slot takes part, first in
+                           order, and the result replaces it */
+  STEP_PART = 4096       /* with this step begins the part `part` of a work that has several (WORK_FUSED): its
+                            size is announced and compared on the links of the step */
 };
 
 /* Several steps may share one slot of a link (Simple alone). It is open from the first step that names the
@@ -61,6 +63,7 @@ struct step {
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
   uint32_t recv_place;  /* elements from the start of the slot; 0 unless steps share slots */
   uint32_t send_place;
+  uint32_t part;     /* which of a fused work's parts: its memory is meant; 0 elsewhere */
   size_t in_offset;  /* elements from the start of the user's input */
   size_t out_offset; /* elements from the start of the user's output */
   size_t count;      /* elements; 0 is a step like any other */
