@@ -14,6 +14,7 @@
 #include "schedule/p2p.h"
 #include "schedule/pat.h"
 #include "schedule/ring.h"
+#include "schedule/switch.h"
 
 /* A work in the order of generation; sorted by channel at the end. */
 struct draft_row {
@@ -182,6 +183,7 @@ static bool op_in_place(const struct plan_op *op, const struct plan_request *req
 static uint32_t work_final_flags(const struct work *work) {
   const uint32_t both = WORK_DIRECT_SEND | WORK_DIRECT_RECV;
   if (work->func == FUNC_REDUCE || work->func == FUNC_REDUCE_SCATTER) return 0;
+  if (switch_is_algo(work->algo)) return 0; /* a switch has no address of an output */
   if (work->algo == ALGO_TREE)
     return work->role == ROLE_UP ? 0 : work->role == ROLE_DOWN ? both : (uint32_t)WORK_DIRECT_SEND;
   return work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE ? 0 : both;
@@ -253,7 +255,13 @@ static void work_pack(struct work *work, const struct plan_limits *limits) {
   work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE]);
 }
 
-/* A rank's works on one channel: side by side where the algorithm has more than one. */
+static void work_cut(struct work *work) {
+  if (switch_is_algo(work->algo)) switch_cut(work);
+  else ring_cut(work);
+}
+
+/* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts
+ * touches nothing of the user's. */
 static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
   const struct graph *graph = draft->request->graph;
   uint32_t roles[LINKS_ROLES_MAX];
@@ -261,10 +269,12 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
   const uint64_t batch_id = draft->next_batch_id++;
   const uint32_t flags = work->flags;
   for (uint32_t i = 0; i < count; i++) {
-    work->role = roles[i];
+    work->role = (uint16_t)roles[i];
     links_set(graph, work);
+    work_cut(work);
     work->flags = flags | work_direct_flags(work, &draft->request->limits);
-    TRY(draft_add(draft, work, task->op->in, task->op->out, batch_id));
+    const bool user = work->role != ROLE_SWITCH;
+    TRY(draft_add(draft, work, user ? task->op->in : NULL, user ? task->op->out : NULL, batch_id));
   }
   work->flags = flags;
   return ncclSuccess;
@@ -288,7 +298,6 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
     chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
     work.chunk_count = chunk_count;
     work_shorten_chain(&work);
-    ring_cut(&work);
     if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->limits);
     TRY(draft_channel(draft, task, &work));
   }
@@ -573,7 +582,7 @@ static struct work work_of_message(const struct plan_request *request, const str
   work.chunk_steps = work.slice_steps = 1;
   work.rank = request->rank;
   work.rank_count = request->rank_count;
-  work.conn_index = 1;
+  work.conn_index = CONN_MESSAGE;
   work.count = bytes;
   work.op_sequence = op->sequence;
   work.chunk_count = work.proto == PROTO_LL

@@ -62,21 +62,31 @@ uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t cha
   return best;
 }
 
+static const uint8_t choice_order[] = {ALGO_RING,         ALGO_TREE, ALGO_TWO_SHOT,  ALGO_DIRECT,
+                                       ALGO_PAT,          ALGO_NVLS, ALGO_NVLS_TREE, ALGO_COLLNET_DIRECT,
+                                       ALGO_COLLNET_CHAIN};
+
+/* Why the first algorithm that NCCL_ALGO names does not do; the ring, where it names none that is there. */
+static const char *choose_complaint(const struct plan_request *request, uint8_t func) {
+  uint32_t i = 0;
+  while (i < sizeof choice_order && ((request->algo_mask[func] >> choice_order[i]) & 1) == 0) i += 1;
+  return rules_forbid(request, func, i < sizeof choice_order ? choice_order[i] : ALGO_RING, PROTO_SIMPLE);
+}
+
 ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                          struct tune_choice *choice) {
-  static const uint8_t order[] = {ALGO_RING, ALGO_TREE, ALGO_TWO_SHOT, ALGO_DIRECT, ALGO_PAT};
   choice->algo = ALGO_RING;
   choice->proto = PROTO_SIMPLE;
   if (request->rank_count == 1) return ncclSuccess;
-  for (uint32_t i = 0; i < sizeof order; i++) {
+  for (uint32_t i = 0; i < sizeof choice_order; i++) {
     uint32_t protos = 0;
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-      if (rules_forbid(request, func, order[i], proto) == NULL) protos |= 1u << proto;
+      if (rules_forbid(request, func, choice_order[i], proto) == NULL) protos |= 1u << proto;
     if (protos == 0) continue;
-    choice->algo = order[i];
+    choice->algo = choice_order[i];
     choice->proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count, protos);
     return ncclSuccess;
   }
   return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO leaves no algorithm for this collective: %s",
-                  request->rank, rules_forbid(request, func, ALGO_RING, PROTO_SIMPLE));
+                  request->rank, choose_complaint(request, func));
 }

@@ -8,6 +8,7 @@
 #include "schedule/p2p.h"
 #include "schedule/pat.h"
 #include "schedule/ring.h"
+#include "schedule/switch.h"
 #include "schedule/tree.h"
 
 /* The algorithms that are compiled, a set of enum work_algo: a backend may have said so before. Messages,
@@ -25,11 +26,20 @@ struct algo_iter {
   struct direct_iter direct;
   struct pat_iter pat;
   struct fused_iter fused;
+  struct switch_iter over_switch;
 #endif
 };
 
 /* The iterator families. */
-enum algo_family { FAMILY_RING, FAMILY_P2P, FAMILY_TREE, FAMILY_DIRECT, FAMILY_PAT, FAMILY_FUSED };
+enum algo_family {
+  FAMILY_RING,
+  FAMILY_P2P,
+  FAMILY_TREE,
+  FAMILY_DIRECT,
+  FAMILY_PAT,
+  FAMILY_FUSED,
+  FAMILY_SWITCH
+};
 
 PRIM_FN uint8_t algo_family(const struct work *work) {
   if (PRIM_ALGOS != 0) {
@@ -39,6 +49,10 @@ PRIM_FN uint8_t algo_family(const struct work *work) {
       case ALGO_DIRECT:
       case ALGO_TWO_SHOT: return FAMILY_DIRECT;
       case ALGO_PAT: return FAMILY_PAT;
+      case ALGO_NVLS:
+      case ALGO_NVLS_TREE:
+      case ALGO_COLLNET_DIRECT:
+      case ALGO_COLLNET_CHAIN: return FAMILY_SWITCH;
       default: break;
     }
   }
@@ -53,6 +67,7 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
     case FAMILY_DIRECT: direct_begin(&it->direct, work); return;
     case FAMILY_PAT: pat_begin(&it->pat, work); return;
     case FAMILY_FUSED: fused_begin(&it->fused); return;
+    case FAMILY_SWITCH: switch_begin(&it->over_switch, work); return;
     default: break;
   }
 #endif
@@ -71,6 +86,7 @@ PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct ste
     case FAMILY_DIRECT: return direct_next(&it->direct, work, step);
     case FAMILY_PAT: return pat_next(&it->pat, work, step);
     case FAMILY_FUSED: return fused_next(&it->fused, work, step);
+    case FAMILY_SWITCH: return switch_next(&it->over_switch, work, step);
 #endif
     case FAMILY_P2P: return p2p_next(&it->p2p, work, step);
     default: return ring_next(&it->ring, work, step);

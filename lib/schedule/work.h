@@ -58,6 +58,14 @@ enum work_flag {
   WORK_PART = 32          /* one of those behind: no lane of its own */
 };
 
+/* Which of a pair of ranks' connections on a channel a work uses. */
+enum work_conn {
+  CONN_COLLECTIVE = 0,
+  CONN_MESSAGE = 1,
+  CONN_SWITCH = 2,     /* collectives over a switch */
+  CONN_FROM_SWITCH = 3 /* where a rank hosts the switch, what comes back from it: see work_link_conn() */
+};
+
 /* Where an algorithm cuts a rank's part of a channel into works that run side by side: which one this is. */
 enum work_role {
   ROLE_WHOLE = 0,
@@ -73,14 +81,16 @@ struct work {
   uint8_t recv_count, send_count; /* links in use below */
   uint16_t channel_index;
   uint32_t flags;            /* enum work_flag */
-  uint32_t role;             /* enum work_role */
+  uint16_t role;             /* enum work_role */
+  uint16_t head_index;       /* over switches: the rank's place in its node */
   uint32_t rank, rank_count; /* in the communicator */
   union {
     uint32_t ring_index; /* distance from rank 0 along the channel's ring; 0 where there is none */
     uint32_t pack;       /* PAT: blocks that share a slot (pat_pack), a power of two */
   };
   uint32_t root;       /* rank; for rooted collectives */
-  uint32_t conn_index; /* 0 collectives, 1 send and receive */
+  uint16_t conn_index; /* enum work_conn */
+  uint16_t head_count; /* over switches: ranks of a node; 0 elsewhere */
   size_t count;        /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
   size_t part_offset, part_count; /* this channel's share of `count`, elements */
   size_t chunk_count;             /* most elements of a chunk */
@@ -94,5 +104,12 @@ struct work {
   const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
   uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX]; /* ranks; last: kernels get them apart */
 };
+
+/* The connection of a work's link to or from `peer`: the work's own, but a rank has two with the switch that
+ * it hosts itself, one in each direction, whose ends are told apart by their numbers alone. */
+PRIM_FN uint32_t work_link_conn(const struct work *work, uint32_t peer, bool sends) {
+  const bool back = (work->role == ROLE_SWITCH) == sends;
+  return work->conn_index == CONN_SWITCH && peer == work->rank && back ? CONN_FROM_SWITCH : work->conn_index;
+}
 
 #endif

@@ -88,14 +88,16 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
 static void lane_bind(struct emu_lane *emu, const struct work *work) {
   struct device_comm *comm = emu->block->run->launch->comm;
   for (uint32_t i = 0; i < work->recv_count; i++) {
-    emu->recv_conn[i] = emu_conn_find(comm, work->recv_peer[i], work->channel_index, work->conn_index, false);
+    const uint32_t peer = work->recv_peer[i], conn_index = work_link_conn(work, peer, false);
+    emu->recv_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, false);
     emu->recv_conn[i]->recv_lane = emu;
-    lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, work->recv_peer[i]);
+    lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, peer);
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
-    emu->send_conn[i] = emu_conn_find(comm, work->send_peer[i], work->channel_index, work->conn_index, true);
+    const uint32_t peer = work->send_peer[i], conn_index = work_link_conn(work, peer, true);
+    emu->send_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, true);
     emu->send_conn[i]->send_lane = emu;
-    lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, work->send_peer[i]);
+    lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, peer);
   }
 }
 
