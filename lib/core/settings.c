@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/param.h"
 
-static const char *const algo_words[ALGO_COUNT] = {
-    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT", "Direct", "TwoShot",
-    "Custom"};
+static const char *const algo_words[ALGO_COUNT] = {"Tree",    "Ring",     "CollNetDirect", "CollNetChain",
+                                                   "NVLS",    "NVLSTree", "PAT",           "Direct",
+                                                   "TwoShot", "Custom"};
 static const char *const proto_words[PROTO_COUNT] = {"LL", "LL128", "Simple"};
 static const char *const func_words[FUNC_COUNT] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
                                                    "AllReduce", "SendRecv", "Send",      "Recv",
@@ -99,7 +99,9 @@ ncclResult_t settings_parse_list(const char *variable, const char *text, const c
   return ncclSuccess;
 }
 
-void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]) {
+/* Unknown words are passed over: whoever parses the list itself complains. */
+static void list_parse_named(const char *text, const char *const *words, uint32_t word_count,
+                             uint32_t named[FUNC_COUNT]) {
   struct piece rest = {text, strlen(text)};
   memset(named, 0, FUNC_COUNT * sizeof *named);
   while (rest.length > 0) {
@@ -112,11 +114,15 @@ void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]) {
     }
     if (clause.length == 0) continue;
     for (bool named_by = *clause.begin != '^'; clause.length > 0;) {
-      const int index = word_find(proto_words, PROTO_COUNT, piece_next(&clause, ','));
+      const int index = word_find(words, word_count, piece_next(&clause, ','));
       if (named_by && index >= 0) mask |= 1u << index;
     }
     for (uint32_t i = first; i <= last; i++) named[i] = mask;
   }
+}
+
+void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]) {
+  list_parse_named(text, proto_words, PROTO_COUNT, named);
 }
 
 static uint32_t power_of_two_down(uint32_t value) {
@@ -184,6 +190,32 @@ static void launch_mode_check(void) {
   log_warn("NCCL_LAUNCH_MODE: '%s' is neither PARALLEL nor GROUP; PARALLEL is taken", mode);
 }
 
+/* 1: their algorithms take part in every choice; 0: in none; else where NCCL_ALGO names them. */
+static int64_t switch_param(enum param_id id) { return param_is_set(id) ? param_int(id) : 2; }
+
+/* Algorithms over a switch that adds are chosen where somebody asks for them: what the emulator's would cost
+ * in hardware, no hardware here can tell. */
+static ncclResult_t settings_take_switches(uint32_t masks[FUNC_COUNT]) {
+  static const uint32_t in_node = 1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE;
+  static const uint32_t in_network = 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN;
+  const int64_t node_wanted = switch_param(PARAM_NVLS_ENABLE);
+  const int64_t network_wanted = switch_param(PARAM_COLLNET_ENABLE);
+  uint32_t named[FUNC_COUNT];
+  list_parse_named(param_text(PARAM_ALGO), algo_words, ALGO_COUNT, named);
+  for (uint32_t i = 0; i < FUNC_COUNT; i++) {
+    uint32_t kept = ~(in_node | in_network);
+    kept |= in_node & (node_wanted == 1 ? ~0u : node_wanted == 0 ? 0 : named[i]);
+    kept |= in_network & (network_wanted == 1 ? ~0u : network_wanted == 0 ? 0 : named[i]);
+    masks[i] &= kept;
+    if (masks[i] == 0)
+      return log_fail(ncclInvalidUsage,
+                      "NCCL_ALGO: '%s' leaves %s only algorithms over a switch, which NCCL_NVLS_ENABLE and "
+                      "NCCL_COLLNET_ENABLE switch off, or which must be named; name one, or allow Ring",
+                      param_text(PARAM_ALGO), func_words[i]);
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
                            struct settings *settings) {
   struct settings read;
@@ -196,6 +228,7 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   }
   TRY(settings_parse_list("NCCL_ALGO", param_text(PARAM_ALGO), algo_words, ALGO_COUNT, read.algo_mask));
   TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), proto_words, PROTO_COUNT, read.proto_mask));
+  TRY(settings_take_switches(read.algo_mask));
   settings_parse_named(param_text(PARAM_PROTO), read.proto_named);
   read.max_threads[PROTO_LL] = read.max_threads[PROTO_SIMPLE] = (uint32_t)param_int(PARAM_NTHREADS);
   read.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);

@@ -99,8 +99,12 @@ void emu_conn_close_all(struct device_comm *comm);
 
 /* report.c */
 const char *emu_func_name(uint8_t func);
-/* One sentence: rank, channel, operation, step, and what the lane waits for, from whom, since when. */
+/* One sentence: rank or switch, channel, operation, step, and what the lane waits for, from whom, since when.
+ */
 void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *lane);
+/* A connection's end: a rank's number, or the switch that the rank hosts, in words. Returns `out`. */
+#define EMU_END_BYTES 64
+const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn, bool sends);
 /* Logs what every waiting lane waits for and how to run this again. threads mode: starts the report that
  * emu_report_stopped() completes as each lane is stopped by its own thread. */
 void emu_report_stuck(void);

@@ -21,9 +21,10 @@
 static char check_text[256];
 
 static inline const char *check_failed(const struct emu_conn *conn, uint64_t step, const char *what) {
-  snprintf(check_text, sizeof check_text,
-           "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 " step %" PRIu64 ": %s",
-           conn->sender_rank, conn->receiver_rank, conn->channel_index, step, what);
+  char sender[EMU_END_BYTES], receiver[EMU_END_BYTES];
+  snprintf(check_text, sizeof check_text, "connection %s -> %s channel %" PRIu32 " step %" PRIu64 ": %s",
+           emu_report_end(sender, conn, true), emu_report_end(receiver, conn, false), conn->channel_index,
+           step, what);
   return check_text;
 }
 
