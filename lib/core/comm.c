@@ -89,8 +89,10 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
   struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
-  if (!fresh)
+  if (!fresh) {
+    settings_free(&settings);
     return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
+  }
   fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
   fresh->ops = ops;
   fresh->device_index = device_index;
@@ -123,6 +125,7 @@ static void comm_free(struct ncclComm *comm) {
   os_free(comm->queue.ops);
   os_free(comm->queue.streams);
   plan_memory_free(&comm->queue.plan_memory);
+  settings_free(&comm->settings);
   connect_table_free(&comm->connections);
   redop_table_free(&comm->redops);
   register_list_free(comm->registrations);

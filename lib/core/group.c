@@ -200,7 +200,12 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->limits = settings->limits;
   memcpy(request->algo_mask, settings->algo_mask, sizeof request->algo_mask);
   memcpy(request->proto_mask, settings->proto_mask, sizeof request->proto_mask);
+  memcpy(request->proto_named, settings->proto_named, sizeof request->proto_named);
   memcpy(request->max_threads, settings->max_threads, sizeof request->max_threads);
+  memcpy(request->thread_bytes, settings->thread_bytes, sizeof request->thread_bytes);
+  request->protos_torn = settings->protos_torn;
+  request->algos_off = settings->algos_off;
+  request->tune_file = settings->tune_file;
   request->p2p_ll_threshold = settings->p2p_ll_threshold;
   request->ops = ops;
   request->op_count = op_count;

@@ -16,6 +16,22 @@
 #include "schedule/ring.h"
 #include "schedule/switch.h"
 
+void plan_limits_default(struct plan_limits *limits) {
+  memset(limits, 0, sizeof *limits);
+  limits->slots = 8;
+  limits->step_bytes[PROTO_SIMPLE] = 524288;
+  limits->step_bytes[PROTO_LL] = 65536;
+  limits->step_bytes[PROTO_LL128] = 614400;
+  limits->p2p_chunk_bytes = 524288;
+  limits->channel_count = 32;
+  limits->p2p_channel_count = 32;
+  limits->p2p_channels_per_peer = 32;
+  limits->flag_bits = 32;
+  limits->direct = true;
+  limits->algos = ~0u;
+  limits->links = STEP_LINKS_MAX;
+}
+
 /* A work in the order of generation; sorted by channel at the end. */
 struct draft_row {
   struct work work;
@@ -128,6 +144,8 @@ struct task {
   uint32_t fused; /* the set of broadcasts that it is one of, from 1 on; 0: it stands alone */
   size_t weight;  /* bytes moved a byte of count */
   size_t traffic_bytes;
+  uint32_t channel_count; /* over how many it is spread at most */
+  size_t budget_bytes;    /* traffic that a channel of it should carry at least */
 };
 
 static bool op_is_p2p(const struct plan_op *op) { return op->func == FUNC_SEND || op->func == FUNC_RECV; }
@@ -146,14 +164,19 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
  * budget. */
 #define LL_WEIGHT 4
 
-/* Most data bytes of a chunk, cut to the protocol's grain where it is longer than that. */
-static size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
+/* Cut to the protocol's grain where it is longer than that. */
+static size_t chunk_grains(uint8_t proto, size_t bytes) {
   static const size_t grain_bytes[PROTO_COUNT] = {16, 1920, 512};
+  return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
+}
+
+/* Most data bytes of a chunk. */
+static size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
   size_t bytes = (size_t)limits->step_bytes[PROTO_SIMPLE] * chunk_steps;
   if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
   if (proto == PROTO_LL128) bytes = (size_t)limits->step_bytes[PROTO_LL128] / 128 * 120;
   if (limits->chunk_bytes != 0) bytes = size_min(bytes, limits->chunk_bytes);
-  return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
+  return chunk_grains(proto, bytes);
 }
 
 /* Rings in which every rank's data passes every rank: two chunks are under way at once, in slices. */
@@ -249,6 +272,16 @@ static void work_shorten_chain(struct work *work) {
   work->chunk_count = bytes / work->element_bytes;
 }
 
+/* Stages that overlap want short chunks, whole multiples of the protocol's grain. */
+static void work_shorten_stage(const struct draft *draft, const struct task *task, struct work *work) {
+  const struct plan_request *request = draft->request;
+  const size_t bytes = tune_bytes(work->func, work->count, work->element_bytes, request->rank_count);
+  const size_t most = work->chunk_count * work->element_bytes;
+  const size_t least =
+      tune_chunk_bytes(request, work->func, work->algo, work->proto, bytes, task->channel_count, most);
+  if (least < most) work->chunk_count = size_max(1, chunk_grains(work->proto, least) / work->element_bytes);
+}
+
 /* Blocks of aggregated trees that are small share a slot. */
 static void work_pack(struct work *work, const struct plan_limits *limits) {
   const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
@@ -280,15 +313,25 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
   return ncclSuccess;
 }
 
+/* Lays a task over the channels from the cursor on: over no more of them than it is worth. */
+static struct chunk_split task_split(const struct task *task, struct chunk_cursor *cursor) {
+  const size_t budget_bytes = cursor->budget_bytes;
+  cursor->budget_bytes = size_max(budget_bytes, task->budget_bytes);
+  const struct chunk_split split =
+      chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
+  cursor->budget_bytes = budget_bytes;
+  return split;
+}
+
 static ncclResult_t draft_collective(struct draft *draft, const struct task *task,
                                      struct chunk_cursor *cursor) {
   const struct graph *graph = draft->request->graph;
   if (draft->request->rank_count == 1) return draft_local(draft, task);
   struct work work = work_of_task(draft->request, task);
+  work_shorten_stage(draft, task, &work);
   const size_t chunk_count = work.chunk_count;
   const uint32_t *ring = NULL;
-  const struct chunk_split split =
-      chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
+  const struct chunk_split split = task_split(task, cursor);
   for (uint32_t channel = split.channel_low; channel <= split.channel_high; channel++) {
     work.channel_index = (uint16_t)channel;
     if (work.algo == ALGO_RING && graph->ring[channel] != ring) {
@@ -324,6 +367,27 @@ static bool tasks_alike(const struct task *a, const struct task *b) {
   return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
 }
 
+static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
+  size_t traffic = 0;
+  for (uint32_t i = 0; i < count; i++)
+    traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
+  return traffic;
+}
+
+/* Tasks that chose together share the channels that their sum is worth. */
+static void tasks_settle(struct task *tasks, uint32_t count, const struct tune_choice *choice) {
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].algo = choice->algo;
+    tasks[i].proto = choice->proto;
+    if (choice->proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
+  }
+  const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), choice->channel_count);
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].channel_count = choice->channel_count;
+    tasks[i].budget_bytes = budget_bytes;
+  }
+}
+
 /* PAT reduces no sum that has a stage before or behind it: the model that it shares with NCCL has it so, not
  * the steps. */
 static ncclResult_t task_choose(const struct plan_request *request, const struct plan_op *op, size_t bytes,
@@ -348,11 +412,7 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
     if (end == first) end = first + 1;
     struct tune_choice choice;
     TRY(task_choose(request, tasks[first].op, bytes, &choice));
-    for (uint32_t i = first; i < end; i++) {
-      tasks[i].algo = choice.algo;
-      tasks[i].proto = choice.proto;
-      if (choice.proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
-    }
+    tasks_settle(tasks + first, end - first, &choice);
   }
   return ncclSuccess;
 }
@@ -515,11 +575,9 @@ static ncclResult_t draft_collectives(struct draft *draft) {
   tasks_sort(tasks, all);
   while (count > 0 && tasks[count - 1].fused != 0) count -= 1;
   ncclResult_t result = tasks_choose(request, tasks, count);
-  size_t traffic = 0;
-  for (uint32_t i = 0; i < count; i++)
-    traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
-  struct chunk_cursor cursor = {0, request->limits.channel_count, 0,
-                                chunk_budget_bytes(traffic, request->limits.channel_count)};
+  struct chunk_cursor cursor = {
+      0, request->limits.channel_count, 0,
+      chunk_budget_bytes(tasks_traffic_bytes(tasks, count), request->limits.channel_count)};
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
     result = draft_collective(draft, &tasks[i], &cursor);
   if (result == ncclSuccess) result = draft_fused_sets(draft, tasks + count, all - count);
@@ -781,20 +839,42 @@ void plan_free(struct plan *plan) {
   memset(plan, 0, sizeof *plan);
 }
 
+/* The least time of Ring with one of a set of protocols; of Simple when the set is empty. */
+static double ring_time_us(const struct plan_request *request, uint8_t func, uint32_t protos, size_t bytes,
+                           uint32_t channels) {
+  double least_us = -1;
+  if ((protos & ((1u << PROTO_COUNT) - 1)) == 0) protos = 1u << PROTO_SIMPLE;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((protos >> proto) & 1) == 0) continue;
+    const double time_us = tune_time_us(request, func, ALGO_RING, proto, bytes, channels);
+    if (least_us < 0 || time_us < least_us) least_us = time_us;
+  }
+  return least_us;
+}
+
+/* Alone, a rank copies. */
+static double collective_time_us(const struct plan_request *request, const struct plan_op *op, size_t bytes) {
+  struct tune_choice choice;
+  if (op->count == 0 || tune_choose(request, op->func, bytes, &choice) != ncclSuccess) return 0;
+  if (request->rank_count > 1) return choice.time_us;
+  return ring_time_us(request, op->func, request->proto_mask[op->func], bytes, request->limits.channel_count);
+}
+
 double plan_time_us(const struct plan_request *request) {
   double total_us = 0, send_us = 0, recv_us = 0;
   for (uint32_t i = 0; i < request->op_count; i++) {
     struct plan_op message = request->ops[i], *op = &message;
     if (op->func == FUNC_ALL_TO_ALL) op->func = FUNC_SEND; /* all of them at once, each as long */
     const size_t bytes = tune_bytes(op->func, op->count, type_bytes(op->dtype), request->rank_count);
-    const uint32_t channels =
-        op_is_p2p(op) ? request->limits.p2p_channels_per_peer : request->limits.channel_count;
-    const uint32_t allowed = request->proto_mask[op->func] & (op_is_p2p(op) ? ~(1u << PROTO_LL128) : ~0u);
-    const uint8_t proto = tune_proto(op->func, bytes, request->rank_count, channels, allowed);
-    const double time_us = tune_time_us(op->func, proto, bytes, request->rank_count, channels);
+    if (!op_is_p2p(op)) {
+      total_us += collective_time_us(request, op, bytes);
+      continue;
+    }
+    const uint32_t protos = request->proto_mask[op->func] & ~(1u << PROTO_LL128);
+    const double time_us =
+        ring_time_us(request, op->func, protos, bytes, request->limits.p2p_channels_per_peer);
     if (op->func == FUNC_SEND) send_us = time_us > send_us ? time_us : send_us;
-    else if (op->func == FUNC_RECV) recv_us = time_us > recv_us ? time_us : recv_us;
-    else if (op->count > 0) total_us += time_us;
+    else recv_us = time_us > recv_us ? time_us : recv_us;
   }
   return total_us + (send_us > recv_us ? send_us : recv_us);
 }

@@ -37,8 +37,10 @@ enum step_flag {
                             the link writes the same one */
   STEP_SEND_ADD = 2048,  /* with SEND on one link: what lies at send_place of its slot takes part, first in
                            order, and the result replaces it */
-  STEP_PART = 4096       /* with this step begins the part `part` of a work that has several (WORK_FUSED): its
+  STEP_PART = 4096,      /* with this step begins the part `part` of a work that has several (WORK_FUSED): its
                             size is announced and compared on the links of the step */
+  STEP_AFTER = 8192      /* overwrites what an earlier step reads: begins when the moves of all earlier ones
+                            have ended */
 };
 
 /* Several steps may share one slot of a link (Simple alone). It is open from the first step that names the
