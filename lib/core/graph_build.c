@@ -85,13 +85,38 @@ static uint32_t kind_find(const struct building *b, uint32_t node) {
   return kind;
 }
 
-static ncclResult_t kind_search(const struct building *b, struct kind *kind) {
-  const struct graph_request *request = b->request;
-  struct search_request search = {&b->paths,   kind->seats,   kind->seat_count,
-                                  SEARCH_RING, b->node_count, request->cross_nic};
+/* A lone rank has nothing to spread over channels; trees are no more than rings, which carry everything
+ * else. */
+static ncclResult_t kind_search_paths(const struct building *b, const struct paths *paths,
+                                      struct kind *kind) {
+  const bool alone = b->request->rank_count == 1;
+  struct search_request search;
+  memset(&search, 0, sizeof search);
+  search.paths = paths;
+  search.seats = kind->seats;
+  search.seat_count = kind->seat_count;
+  search.pattern = SEARCH_RING;
+  search.node_count = b->node_count;
+  search.channels_most = alone ? 1 : SEARCH_CHANNELS_MAX;
+  search.cross_nic = b->request->cross_nic;
   TRY(search_run(&search, &kind->ring));
   search.pattern = SEARCH_BALANCED_TREE;
+  if (kind->ring.channel_count > 0) search.channels_most = kind->ring.channel_count;
   return search_run(&search, &kind->tree);
+}
+
+/* Ways lead over GPUs of the communicator alone. */
+static ncclResult_t kind_search(const struct building *b, struct kind *kind) {
+  struct paths_rules rules = b->request->rules;
+  struct paths paths;
+  bool in_use[TOPOLOGY_GPUS_MAX];
+  memset(in_use, 0, sizeof in_use);
+  for (uint32_t seat = 0; seat < kind->seat_count; seat++) in_use[kind->seats[seat]] = true;
+  rules.in_use = in_use;
+  TRY(paths_find(b->request->topology, &rules, &paths));
+  const ncclResult_t result = kind_search_paths(b, &paths, kind);
+  paths_free(&paths);
+  return result;
 }
 
 static ncclResult_t kind_add(struct building *b, uint32_t node) {

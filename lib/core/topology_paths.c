@@ -206,13 +206,18 @@ static void route_between(const struct paths *paths, const struct paths_rules *r
   route_pay_intel(paths, gpus[from], route);
 }
 
+static bool rule_in_use(const struct paths_rules *rules, uint32_t gpu) {
+  return rules->in_use == NULL || rules->in_use[gpu];
+}
+
 /* Both halves are NVLinks of GPUs to each other: switches leave no pair unconnected. */
-static void route_over_gpu(const struct paths *paths, uint32_t from, uint32_t to, struct paths_route *route) {
+static void route_over_gpu(const struct paths *paths, const struct paths_rules *rules, uint32_t from,
+                           uint32_t to, struct paths_route *route) {
   struct paths_route found = *route;
   for (uint32_t over = 0; over < paths->gpu_count; over++) {
     const struct paths_route *first = &paths->gpu_gpu[from * paths->gpu_count + over];
     const struct paths_route *second = &paths->gpu_gpu[over * paths->gpu_count + to];
-    if (first->type != GRAPH_NVL || second->type != GRAPH_NVL) continue;
+    if (first->type != GRAPH_NVL || second->type != GRAPH_NVL || !rule_in_use(rules, over)) continue;
     struct paths_route tried;
     route_none(&tried, GRAPH_NVB);
     route_join(paths, &tried, first);
@@ -228,7 +233,8 @@ static void paths_between_gpus(const struct paths *paths, const struct paths_rul
   for (uint32_t i = 0; i < count * count; i++)
     route_between(paths, rules, i / count, i % count, &paths->gpu_gpu[i]);
   for (uint32_t i = 0; i < count * count && rules->over_gpu; i++)
-    if (paths->gpu_gpu[i].type > GRAPH_NVB) route_over_gpu(paths, i / count, i % count, &paths->gpu_gpu[i]);
+    if (paths->gpu_gpu[i].type > GRAPH_NVB)
+      route_over_gpu(paths, rules, i / count, i % count, &paths->gpu_gpu[i]);
 }
 
 /* ---- Network cards ---- */
@@ -248,14 +254,15 @@ static void paths_to_net(const struct paths *paths, uint32_t gpu, uint32_t net) 
 }
 
 /* The other GPU lies near the card: none of its own kind of detour is taken twice. */
-static void paths_to_net_over_gpu(const struct paths *paths, uint32_t gpu, uint32_t net) {
+static void paths_to_net_over_gpu(const struct paths *paths, const struct paths_rules *rules, uint32_t gpu,
+                                  uint32_t net) {
   struct paths_route *out = &paths->gpu_net[gpu * paths->net_count + net];
   if (out->type <= GRAPH_PXN) return;
   struct paths_route found = *out;
   for (uint32_t over = 0; over < paths->gpu_count; over++) {
     const struct paths_route *first = &paths->gpu_gpu[gpu * paths->gpu_count + over];
     const struct paths_route *second = &paths->gpu_net[over * paths->net_count + net];
-    if (first->type != GRAPH_NVL || second->type > GRAPH_PXB) continue;
+    if (first->type != GRAPH_NVL || second->type > GRAPH_PXB || !rule_in_use(rules, over)) continue;
     struct paths_route tried;
     route_none(&tried, GRAPH_PXN);
     route_join(paths, &tried, first);
@@ -270,7 +277,26 @@ static void paths_between_nets(const struct paths *paths, const struct paths_rul
   for (uint32_t gpu = 0; gpu < paths->gpu_count; gpu++)
     for (uint32_t net = 0; net < paths->net_count; net++) paths_to_net(paths, gpu, net);
   for (uint32_t gpu = 0; gpu < paths->gpu_count && rules->card_over_gpu; gpu++)
-    for (uint32_t net = 0; net < paths->net_count; net++) paths_to_net_over_gpu(paths, gpu, net);
+    for (uint32_t net = 0; net < paths->net_count; net++) paths_to_net_over_gpu(paths, rules, gpu, net);
+}
+
+/* Smaller is nearer: the path into the GPU, then what it carries, then the order that begins at the GPU. */
+static bool net_is_nearer(const struct paths *paths, uint32_t gpu, uint32_t a, uint32_t b) {
+  const struct paths_route *to_a = &paths->net_gpu[gpu * paths->net_count + a];
+  const struct paths_route *to_b = &paths->net_gpu[gpu * paths->net_count + b];
+  if (to_a->type != to_b->type) return to_a->type < to_b->type;
+  if (to_a->gbps != to_b->gbps) return to_a->gbps > to_b->gbps;
+  const uint32_t shift = paths->net_count - gpu % paths->net_count;
+  return (a + shift) % paths->net_count < (b + shift) % paths->net_count;
+}
+
+static void nets_sort(const struct paths *paths, uint32_t gpu) {
+  for (uint32_t net = 0; net < paths->net_count; net++) {
+    uint32_t nearer = 0;
+    for (uint32_t other = 0; other < paths->net_count; other++)
+      nearer += other != net && net_is_nearer(paths, gpu, other, net);
+    paths->near[gpu * paths->net_count + nearer] = net;
+  }
 }
 
 /* ---- The whole ---- */
@@ -286,7 +312,8 @@ ncclResult_t paths_find(const struct topology *topology, const struct paths_rule
   const size_t gpus = found.gpu_count, nets = found.net_count;
   found.link_gbps = (double *)os_alloc(found.link_count * sizeof *found.link_gbps);
   found.gpu_gpu = (struct paths_route *)os_alloc((gpus * gpus + 2 * gpus * nets) * sizeof *found.gpu_gpu);
-  if (found.link_gbps == NULL || found.gpu_gpu == NULL) {
+  found.near = (uint32_t *)os_alloc(gpus * nets * sizeof *found.near);
+  if (found.link_gbps == NULL || found.gpu_gpu == NULL || found.near == NULL) {
     paths_free(&found);
     return log_fail(ncclSystemError, "no memory for the paths between %u GPUs", topology->gpu_count);
   }
@@ -295,6 +322,7 @@ ncclResult_t paths_find(const struct topology *topology, const struct paths_rule
   links_fill(&found);
   paths_between_gpus(&found, rules);
   paths_between_nets(&found, rules);
+  for (uint32_t gpu = 0; gpu < found.gpu_count; gpu++) nets_sort(&found, gpu);
   *paths = found;
   return ncclSuccess;
 }
@@ -302,6 +330,7 @@ ncclResult_t paths_find(const struct topology *topology, const struct paths_rule
 void paths_free(struct paths *paths) {
   os_free(paths->link_gbps);
   os_free(paths->gpu_gpu);
+  os_free(paths->near);
   memset(paths, 0, sizeof *paths);
 }
 
@@ -311,24 +340,8 @@ const char *paths_type_name(enum graph_path type) {
   return names[type];
 }
 
-/* Smaller is nearer: the path into the GPU, then what it carries, then the order that begins at the GPU. */
-static bool net_is_nearer(const struct paths *paths, uint32_t gpu, uint32_t a, uint32_t b) {
-  const struct paths_route *to_a = &paths->net_gpu[gpu * paths->net_count + a];
-  const struct paths_route *to_b = &paths->net_gpu[gpu * paths->net_count + b];
-  if (to_a->type != to_b->type) return to_a->type < to_b->type;
-  if (to_a->gbps != to_b->gbps) return to_a->gbps > to_b->gbps;
-  const uint32_t shift = paths->net_count - gpu % paths->net_count;
-  return (a + shift) % paths->net_count < (b + shift) % paths->net_count;
-}
-
 uint32_t paths_net_near(const struct paths *paths, uint32_t gpu, uint32_t turn) {
-  for (uint32_t net = 0; net < paths->net_count; net++) {
-    uint32_t nearer = 0;
-    for (uint32_t other = 0; other < paths->net_count; other++)
-      nearer += other != net && net_is_nearer(paths, gpu, other, net);
-    if (nearer == turn) return net;
-  }
-  return TOPOLOGY_NONE;
+  return paths->near[gpu * paths->net_count + turn];
 }
 
 double paths_switch_gbps(const struct paths *paths, uint32_t gpu) {

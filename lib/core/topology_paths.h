@@ -16,11 +16,12 @@
 struct paths_rules {
   enum graph_path peer_level;
   bool over_gpu, card_over_gpu;
+  const bool *in_use; /* by GPU: may be gone over; NULL: all */
 };
 
 /* NCCL's defaults. */
 #define PATHS_RULES_DEFAULT \
-  { GRAPH_PXB, true, true }
+  { GRAPH_PXB, true, true, NULL }
 
 struct paths_route {
   enum graph_path type;
@@ -35,6 +36,7 @@ struct paths_route {
 struct paths {
   const struct topology *topology;
   uint32_t gpu_count, net_count, link_count;
+  uint32_t *near;              /* gpu * net_count + turn: the net that paths_net_near() yields */
   double *link_gbps;           /* by link and direction */
   struct paths_route *gpu_gpu; /* from * gpu_count + to */
   struct paths_route *gpu_net; /* gpu * net_count + net; from the GPU into the network */

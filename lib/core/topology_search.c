@@ -12,7 +12,7 @@
 #define STEPS_ATTEMPT (1u << 14)
 #define STEPS_SAME (1u << 8) /* one chain is to be found */
 #define SLACK_GBPS 1e-6      /* sums of doubles */
-#define GOOD_ENOUGH 0.95     /* of what the GPUs or cards carry at all */
+#define GOOD_ENOUGH 0.9      /* of what the GPUs or cards carry at all */
 #define WORSE_MUST_BRING 1.1
 
 static const double intra_speeds[] = {40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 0};
@@ -37,6 +37,7 @@ struct search {
   /* One attempt. */
   double gbps;
   enum graph_path intra_most, inter_most;
+  uint32_t intra_types; /* bits: those that paths between its GPUs have */
   uint32_t cross_nic;
   bool same;
   uint32_t steps_left, steps_all_left;
@@ -152,7 +153,7 @@ static bool channel_end(struct search *search) {
   search->now.channel_count += 1;
   channels_note(search);
   const bool enough =
-      search->same || search->now.channel_count == SEARCH_CHANNELS_MAX || channel_begin(search);
+      search->same || search->now.channel_count == search->request->channels_most || channel_begin(search);
   search->now.channel_count -= 1;
   search->last_left = last_left;
   memcpy(search->used, used, sizeof used);
@@ -221,7 +222,7 @@ static bool chain_extend(struct search *search, uint32_t length) {
   const uint32_t count = search->request->seat_count, previous = chain[length - 1];
   if (length == count) return is_tree(search) ? channel_end(search) : ring_close(search);
   for (uint32_t type = GRAPH_LOC; type <= (uint32_t)search->intra_most; type++) {
-    for (uint32_t step = 1; step < count; step++) {
+    for (uint32_t step = (search->intra_types >> type & 1) != 0 ? 1 : count; step < count; step++) {
       const uint32_t seat = (previous + step) % count;
       if (search->used[seat] || route_inside(search, previous, seat)->type != type) continue;
       const bool may_end = search->last_allowed[seat];
@@ -270,6 +271,8 @@ static bool channel_begin_at(struct search *search, uint32_t card) {
   const uint32_t channel = search->now.channel_count, count = search->request->seat_count;
   const bool tree = is_tree(search);
   const double share = tree ? card_share(search, false) : 1;
+  const uint32_t port = route_card(search, 0, card, false)->hops[0];
+  if (search->left[port] < search->gbps * share - SLACK_GBPS) return false;
   search->now.net[channel][0] = search->now.net[channel][1] = card;
   for (uint32_t type = GRAPH_LOC; type <= (uint32_t)search->inter_most; type++) {
     for (uint32_t turn = 0; turn < count; turn++) {
@@ -333,7 +336,7 @@ static void result_measure(const struct search *search, struct search_result *re
 /* The one chain found, as often as there is room for it. */
 static void channels_repeat(struct search *search) {
   struct search_result *found = &search->found;
-  double most = SEARCH_CHANNELS_MAX;
+  double most = search->request->channels_most;
   for (uint32_t link = 0; link < search->paths->link_count; link++) {
     const double once = search->paths->link_gbps[link] - search->left[link];
     const double room = once > SLACK_GBPS ? (search->paths->link_gbps[link] + SLACK_GBPS) / once : most;
@@ -373,20 +376,25 @@ static void attempt(struct search *search) {
   if (is_worth_more(&search->found, &search->best)) search->best = search->found;
 }
 
-/* What the GPUs, or on several nodes the cards, carry at all. */
+static double gpu_slot_gbps(const struct paths *paths, uint32_t gpu) {
+  const struct topology *topology = paths->topology;
+  return topology_link_gbps(topology, topology->devices[topology->gpus[gpu]].parent);
+}
+
+/* What the slowest GPU carries at all; on several nodes, what cards and GPUs do together. */
 static double node_gbps(const struct search *search) {
   const struct paths *paths = search->paths;
-  double gbps = 0;
-  for (uint32_t net = 0; net < paths->net_count && has_network(search); net++)
-    gbps += topology_net_gbps(&paths->topology->devices[paths->topology->nets[net]]);
-  for (uint32_t seat = 0; seat < search->request->seat_count && !has_network(search); seat++) {
+  double slowest = 0, slots = 0, cards = 0;
+  for (uint32_t net = 0; net < paths->net_count; net++)
+    cards += topology_net_gbps(&paths->topology->devices[paths->topology->nets[net]]);
+  for (uint32_t seat = 0; seat < search->request->seat_count; seat++) {
     const uint32_t gpu = search->request->seats[seat];
-    double one = paths_nvlink_gbps(paths, gpu);
-    if (one == 0)
-      one = topology_link_gbps(paths->topology, paths->topology->devices[paths->topology->gpus[gpu]].parent);
-    if (seat == 0 || one < gbps) gbps = one;
+    const double slot = gpu_slot_gbps(paths, gpu), links = paths_nvlink_gbps(paths, gpu);
+    slots += slot;
+    if (seat == 0 || (links > slot ? links : slot) < slowest) slowest = links > slot ? links : slot;
   }
-  return gbps;
+  if (has_network(search)) return cards < slots ? cards : slots;
+  return slowest;
 }
 
 static bool is_done(const struct search *search, double most) {
@@ -423,7 +431,7 @@ static void attempt_patterns(struct search *search, double most) {
 }
 
 static void attempt_types(struct search *search, double most) {
-  const uint32_t intra = types_present(search, false), inter = types_present(search, true);
+  const uint32_t intra = search->intra_types, inter = types_present(search, true);
   for (uint32_t outer = GRAPH_LOC; outer < GRAPH_DIS; outer++) {
     for (uint32_t inner = GRAPH_LOC; inner < GRAPH_DIS; inner++) {
       if (((inter >> outer) & 1) == 0 || ((intra >> inner) & 1) == 0 || is_done(search, most)) continue;
@@ -443,11 +451,25 @@ static bool crossing_allowed(const struct search *search, uint32_t cross_nic) {
   return cross_nic == request->cross_nic && (cross_nic != 2 || request->node_count % 2 == 0);
 }
 
+/* The most that channels of this speed carry together: a card, or a GPU on one node, holds whole channels. */
+static double speed_most(const struct search *search, double slowest, double gbps) {
+  const struct paths *paths = search->paths;
+  double most = 0;
+  if (!has_network(search)) return (uint32_t)(slowest / gbps + SLACK_GBPS) * gbps;
+  for (uint32_t net = 0; net < paths->net_count; net++)
+    most += (uint32_t)(topology_net_gbps(&paths->topology->devices[paths->topology->nets[net]]) / gbps +
+                       SLACK_GBPS) *
+            gbps;
+  return most;
+}
+
 static void attempt_speeds(struct search *search, uint32_t capability) {
   const double most = node_gbps(search);
+  const bool ring = search->request->pattern == SEARCH_RING;
   for (const double *speed = search_speeds(capability, has_network(search)); *speed > 0; speed++) {
     for (uint32_t cross_nic = 0; cross_nic <= 2; cross_nic++) {
       if (!crossing_allowed(search, cross_nic) || is_done(search, most)) continue;
+      if (ring && speed_most(search, most, *speed) <= score(&search->best)) continue;
       search->gbps = *speed;
       search->cross_nic = cross_nic;
       attempt_types(search, most);
@@ -456,9 +478,9 @@ static void attempt_speeds(struct search *search, uint32_t capability) {
 }
 
 /* More channels of half the speed keep more blocks busy, unless that is many already. */
-static void result_double(struct search_result *result, uint32_t capability) {
+static void result_double(struct search_result *result, uint32_t capability, uint32_t channels_most) {
   const uint32_t count = result->channel_count;
-  if (result->gbps < 25 || count == 0 || 2 * count > SEARCH_CHANNELS_MAX) return;
+  if (result->gbps < 25 || count == 0 || 2 * count > channels_most) return;
   if (capability > 80 && result->gbps < 50 && count > 4) return;
   memcpy(result->chain[count], result->chain[0], count * sizeof result->chain[0]);
   memcpy(result->net[count], result->net[0], count * sizeof result->net[0]);
@@ -485,8 +507,9 @@ ncclResult_t search_run(const struct search_request *request, struct search_resu
   search->paths = paths;
   search->left = left;
   search->steps_all_left = STEPS_ALL;
+  search->intra_types = types_present(search, false);
   attempt_speeds(search, capability);
-  result_double(&search->best, capability);
+  result_double(&search->best, capability, request->channels_most);
   *result = search->best;
   os_free(left);
   os_free(search);

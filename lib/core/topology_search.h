@@ -24,6 +24,7 @@ struct search_request {
   uint32_t seat_count;
   enum search_pattern pattern; /* SEARCH_RING, or the tree to begin with */
   uint32_t node_count;         /* above 1: chains begin and end at cards */
+  uint32_t channels_most;      /* 1..SEARCH_CHANNELS_MAX */
   uint32_t cross_nic;          /* NCCL_CROSS_NIC: 0 never, 1 a ring may leave by any card, 2 by its pair's */
 };
 

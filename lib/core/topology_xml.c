@@ -104,7 +104,7 @@ static const struct attribute pci_attributes[] = {
     DEVICE("link_width", UNSIGNED, false, link_width, 0, 255),
     END};
 static const struct attribute gpu_attributes[] = {
-    DEVICE("dev", UNSIGNED, true, number, 0, 65535), DEVICE("sm", UNSIGNED, false, capability, 10, 999),
+    DEVICE("dev", UNSIGNED, true, number, 0, 65535), DEVICE("sm", UNSIGNED, false, capability, 0, 999),
     DEVICE("rank", SIGNED, false, rank, -1, 1e9), DEVICE("gdr", FLAG, false, direct, 0, 1), END};
 static const struct attribute net_attributes[] = {DEVICE("name", TEXT, false, name, 0, 0),
                                                   DEVICE("dev", UNSIGNED, true, number, 0, 65535),
