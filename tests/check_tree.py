@@ -37,8 +37,8 @@ ARROWS = (
      PURE + LIBC + SOCKETS + ' expat.h'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
-     'lib/core/plan.h lib/core/topology lib/core/graph lib/trace/ lib/backends/emu/ lib/base/'
-     ' lib/schedule/ lib/kernels/kernels.h public',
+     'lib/core/plan.h lib/core/topology lib/core/graph lib/core/layout.h lib/trace/ lib/backends/emu/'
+     ' lib/base/ lib/schedule/ lib/kernels/kernels.h public',
      '*'),
     ('examples/', 'public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),

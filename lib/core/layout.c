@@ -37,6 +37,8 @@ struct paths_rules layout_rules(void) {
   return rules;
 }
 
+uint32_t layout_cross_nic(void) { return (uint32_t)param_int(PARAM_CROSS_NIC); }
+
 /* What the devices of the process are divided into. */
 struct layout {
   uint32_t node_count, node_devices; /* nodes, and devices of each */
@@ -101,7 +103,7 @@ static ncclResult_t layout_build(const struct layout *layout, const uint32_t *de
   request.places = places;
   request.rank_count = rank_count;
   request.channels_min = request.channels_max = channel_count;
-  request.cross_nic = (uint32_t)param_int(PARAM_CROSS_NIC);
+  request.cross_nic = layout_cross_nic();
   request.rules = layout_rules();
   const ncclResult_t result = graph_build(&request, graph);
   if (result == ncclSuccess) {

@@ -15,5 +15,6 @@ ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices,
 
 /* What the settings allow: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_NVB_DISABLE, NCCL_PXN_DISABLE. */
 struct paths_rules layout_rules(void);
+uint32_t layout_cross_nic(void); /* NCCL_CROSS_NIC */
 
 #endif
