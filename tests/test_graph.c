@@ -250,6 +250,26 @@ static void test_second_copy_has_second_tree(void **state) {
   topology_free(&topology);
 }
 
+/* In a balanced tree a node's first child hangs on the second rank of its chain, its second child on the
+ * first. */
+static void test_children_hang_balanced(void **state) {
+  (void)state;
+  const struct cluster cluster = {"dgx-h100", 4, 0, 0, 0, false};
+  struct topology topology;
+  struct graph_request request;
+  struct graph graph;
+  cluster_open(&cluster, &topology, &request);
+  assert_int_equal(graph_build(&request, &graph), ncclSuccess);
+  assert_int_equal(graph.tree_speed.pattern, SEARCH_BALANCED_TREE);
+  const struct graph_tree *tree = graph.tree[0];
+  const uint32_t *head = graph.head[0];
+  assert_int_equal(tree[head[3]].up, head[2]);
+  assert_int_equal(tree[tree[head[1]].up].up, head[2]);
+  assert_int_equal(graph.node[tree[head[1]].up], 2);
+  graph_free(&graph);
+  topology_free(&topology);
+}
+
 static void test_channel_bounds(void **state) {
   (void)state;
   const struct cluster cluster = {"dgx-h100", 1, 0, 0, 0, false};
@@ -366,6 +386,7 @@ int main(void) {
       cmocka_unit_test(test_known_machines),
       cmocka_unit_test(test_rings_stay_on_rails),
       cmocka_unit_test(test_second_copy_has_second_tree),
+      cmocka_unit_test(test_children_hang_balanced),
       cmocka_unit_test(test_channel_bounds),
       cmocka_unit_test(test_uneven_nodes),
       cmocka_unit_test(test_no_way),

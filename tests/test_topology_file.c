@@ -314,6 +314,8 @@ static void test_paths_over_pci(void **state) {
   assert_int_equal(between(&paths, 0, 1)->type, GRAPH_PIX);
   assert_float_equal(between(&paths, 0, 1)->gbps, 24, 1e-9);
   assert_int_equal(between(&paths, 0, 4)->type, GRAPH_SYS);
+  assert_int_equal(to_net(&paths, 7, 0)->type, GRAPH_PIX);
+  assert_int_equal(to_net(&paths, 0, 0)->type, GRAPH_SYS); /* no GPU helps that NVLink does not reach */
   assert_float_equal(between(&paths, 0, 4)->gbps, 10 / 1.2, 1e-9); /* between Intel sockets, GPUs' packets */
   paths_free(&paths);
   struct paths_rules rules = default_rules();
