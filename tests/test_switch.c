@@ -407,7 +407,6 @@ static void test_no_hardware(void **state) {
     plan_free(&plan);
     request.limits.algos = 0;
     assert_int_equal(plan_build(&request, &plan), ncclInvalidUsage);
-    assert_says("NCCL_ALGO leaves no algorithm");
     assert_says("it needs a switch that adds and multicasts, which no hardware backend offers yet");
   }
 }

@@ -215,13 +215,13 @@ static void test_formulas_of_switches(void **state) {
   assert_time(&graph, FUNC_ALL_GATHER, ALGO_PAT, PROTO_SIMPLE, MIB, 68.8 + 1048576 / 300e3);
   graph_free(&graph);
   graph_of_nodes(&graph, 8, 1);
-  graph.switch_speed = (struct graph_speed){16, 24, 0, GRAPH_NVL, 0, true};
+  graph.switch_speed = (struct graph_speed){16, 24, 0, GRAPH_NVL, 0, true, 5};
   /* 24 * 0.85 * 15 / 16 * 2 a channel, 16 of them, 8 / 14 */
   assert_time(&graph, FUNC_ALL_REDUCE, ALGO_NVLS, PROTO_SIMPLE, 64 * MIB,
               25 + 67108864 / (38.25e3 * 16 * 8 / 14));
   graph_free(&graph);
   graph_of_nodes(&graph, 16, 2);
-  graph.network_speed = (struct graph_speed){8, 40, 45, GRAPH_NVL, GRAPH_PXB, true};
+  graph.network_speed = (struct graph_speed){8, 40, 45, GRAPH_NVL, GRAPH_PXB, true, 6};
   /* 2 * (3.7 + 7 * 0.4) + 31; 8 * 40 / (1 - 0) * 0.85 / 2, as there are as many channels as GPUs a node */
   assert_time(&graph, FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, PROTO_SIMPLE, MIB, 44 + 1048576 / 136e3);
   /* 2 * 7 * 2.8 + 30; 320 / 2 */
@@ -369,7 +369,7 @@ static void test_candidates(void **state) {
   (void)state;
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   request_begin(&request, &graph, FUNC_ALL_REDUCE, MIB);
-  assert_int_equal(tune_candidates(&request, FUNC_ALL_REDUCE, MIB, rows), 12);
+  assert_int_equal(tune_candidates(&request, FUNC_ALL_REDUCE, MIB, rows), 13);
   for (uint32_t i = 0; i < TUNE_CANDIDATES; i++) {
     assert_true(rows[i].algo == i / PROTO_COUNT && rows[i].proto == i % PROTO_COUNT);
     assert_true((rows[i].forbidden == NULL) == (rows[i].time_us > 0));
@@ -665,8 +665,8 @@ static void test_walk(void **state) {
   plan_limits_default(&limits);
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   assert_true(tune_walk(&graph, &limits, 64 * MIB, visit_plan, &algos) > 500);
-  assert_int_equal(
-      algos, 1u << ALGO_RING | 1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT | 1u << ALGO_PAT);
+  assert_int_equal(algos, 1u << ALGO_RING | 1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT |
+                              1u << ALGO_PAT | 1u << ALGO_NVLS);
   graph_free(&graph);
 }
 

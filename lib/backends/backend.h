@@ -128,6 +128,10 @@ struct device_ops {
    * milliseconds the first time for a pair, which is then tried out; answers the same from then on. Without
    * this member all devices are as one. */
   ncclResult_t (*device_path)(uint32_t from, uint32_t to, struct device_path_info *info);
+
+  /* Nodes that the process's devices lie on: as many on each, in order; 0 where the backend does not place
+   * them, as without this member. Any thread, never blocks. */
+  ncclResult_t (*device_nodes)(uint32_t *node_count);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

@@ -11,6 +11,7 @@
 #include "base/os.h"
 #include "core/bootstrap.h"
 #include "core/group.h"
+#include "core/layout.h"
 #include "core/meeting.h"
 
 #define CANARY_LIVE 0x7475747469636f6dull
@@ -29,11 +30,22 @@ struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_
   team->comm_id = comm_id;
   team->rank_count = rank_count;
   team->device_comms = (struct device_comm **)os_alloc(rank_count * sizeof *team->device_comms);
-  if (!team->device_comms || graph_flat(rank_count, &team->graph) != ncclSuccess) {
+  if (!team->device_comms) {
     team_free(team);
     return NULL;
   }
   return team;
+}
+
+ncclResult_t team_lay_out(struct team *team, struct ncclComm *const *comms) {
+  uint32_t *devices = (uint32_t *)os_alloc(team->rank_count * sizeof *devices);
+  if (!devices) return log_fail(ncclSystemError, "no memory for the devices of %u ranks", team->rank_count);
+  for (uint32_t rank = 0; rank < team->rank_count; rank++) devices[rank] = comms[rank]->device_index;
+  const uint32_t channel_count = comms[0]->settings.limits.channel_count;
+  const ncclResult_t result =
+      layout_graph(team->ops, devices, team->rank_count, channel_count, &team->graph);
+  os_free(devices);
+  return result;
 }
 
 void team_free(struct team *team) {

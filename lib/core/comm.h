@@ -108,6 +108,8 @@ uint64_t comm_core_bytes(const struct ncclComm *comm);
 
 /* A team with no device-side halves yet; NULL when memory is out. */
 struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count);
+/* Once all ranks and their settings are known, by rank: makes the team's graph. */
+ncclResult_t team_lay_out(struct team *team, struct ncclComm *const *comms);
 void team_free(struct team *team);
 /* Locked: makes the team known, and asks whether a number is taken. */
 void team_enlist(struct team *team);

@@ -374,16 +374,19 @@ static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
   return traffic;
 }
 
-/* Tasks that chose together share the channels that their sum is worth. */
-static void tasks_settle(struct task *tasks, uint32_t count, const struct tune_choice *choice) {
+/* Tasks that chose together share the channels that their sum is worth, or take one each while there are any:
+ * nothing orders them. */
+static void tasks_settle(struct task *tasks, uint32_t count, uint32_t channels_most,
+                         const struct tune_choice *choice) {
+  const uint32_t channel_count = (uint32_t)size_min(channels_most, size_max(choice->channel_count, count));
   for (uint32_t i = 0; i < count; i++) {
     tasks[i].algo = choice->algo;
     tasks[i].proto = choice->proto;
     if (choice->proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
   }
-  const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), choice->channel_count);
+  const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), channel_count);
   for (uint32_t i = 0; i < count; i++) {
-    tasks[i].channel_count = choice->channel_count;
+    tasks[i].channel_count = channel_count;
     tasks[i].budget_bytes = budget_bytes;
   }
 }
@@ -412,7 +415,7 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
     if (end == first) end = first + 1;
     struct tune_choice choice;
     TRY(task_choose(request, tasks[first].op, bytes, &choice));
-    tasks_settle(tasks + first, end - first, &choice);
+    tasks_settle(tasks + first, end - first, request->limits.channel_count, &choice);
   }
   return ncclSuccess;
 }

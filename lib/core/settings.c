@@ -230,7 +230,8 @@ static uint32_t switches_off(uint32_t algos, int64_t wanted, const uint32_t name
 static uint32_t algos_off(const ncclConfig_t *config, uint32_t masks[FUNC_COUNT]) {
   static const uint32_t in_node = 1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE;
   static const uint32_t in_network = 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN;
-  const int64_t network = config->collnetEnable == 1 ? 1 : param_is_set(PARAM_COLLNET_ENABLE) ? 0 : 2;
+  const bool set = param_is_set(PARAM_COLLNET_ENABLE);
+  const int64_t network = set ? param_int(PARAM_COLLNET_ENABLE) : config->collnetEnable == 1 ? 1 : 2;
   uint32_t named[FUNC_COUNT];
   list_parse_named(param_text(PARAM_ALGO), names_algo, ALGO_COUNT, named);
   return (param_int(PARAM_PAT_ENABLE) == 0 ? 1u << ALGO_PAT : 0) |

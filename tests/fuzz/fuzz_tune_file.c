@@ -1,5 +1,6 @@
 /* fuzz_tune_file.c: any bytes as a tuning file. What is accepted must come back the same when its rules are
  * written as lines and read again. */
+/* sources: core/tune_file core/names base/ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

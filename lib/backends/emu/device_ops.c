@@ -46,6 +46,17 @@ static ncclResult_t emu_device_info(uint32_t device_index, struct device_info *i
   return ncclSuccess;
 }
 
+static ncclResult_t emu_device_nodes(uint32_t *node_count) {
+  const struct emu_options *o = emu_options();
+  if (o->device_count % o->node_count != 0)
+    return log_fail(ncclInvalidUsage,
+                    "TUTTI_EMU: nodes=%" PRIu32 " does not divide devices=%" PRIu32
+                    "; choose numbers that do",
+                    o->node_count, o->device_count);
+  *node_count = o->node_count;
+  return ncclSuccess;
+}
+
 static ncclResult_t emu_device_reach(uint32_t from, uint32_t to, bool *reach) {
   (void)from;
   (void)to;
@@ -277,6 +288,7 @@ const struct device_ops *emu_device_ops(void) {
       .device_current = emu_ops_device_current,
       .device_select = emu_ops_device_select,
       .device_info = emu_device_info,
+      .device_nodes = emu_device_nodes,
       .device_reach = emu_device_reach,
       .device_limits = emu_device_limits,
       .memory_alloc = emu_ops_memory_alloc,

@@ -27,6 +27,7 @@ enum option_id {
   OPTION_MODE,
   OPTION_RULE,
   OPTION_DEVICES,
+  OPTION_NODES,
   OPTION_SLOTS,
   OPTION_CHUNK,
   OPTION_CHANNELS,
@@ -47,6 +48,7 @@ static const struct option_row {
     {"mode", 0, 1, {"guarded", "threads", NULL, NULL}},
     {"rule", 0, 2, {"random", "priority", "round_robin", NULL}},
     {"devices", 1, EMU_DEVICES_MAX, {NULL, NULL, NULL, NULL}},
+    {"nodes", 1, EMU_DEVICES_MAX, {NULL, NULL, NULL, NULL}},
     {"slots", 1, FIFO_SLOTS_MAX, {NULL, NULL, NULL, NULL}},
     {"chunk", 1, 1u << 30, {NULL, NULL, NULL, NULL}},
     {"channels", 1, PLAN_CHANNELS_MAX, {NULL, NULL, NULL, NULL}},
@@ -62,6 +64,7 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_MODE: o->mode = value == 0 ? EMU_GUARDED : EMU_THREADS; break;
     case OPTION_RULE: o->rule = (enum emu_rule)value; break;
     case OPTION_DEVICES: o->device_count = value; break;
+    case OPTION_NODES: o->node_count = value; break;
     case OPTION_SLOTS: o->slots = value; break;
     case OPTION_CHUNK: o->chunk_bytes = value; break;
     case OPTION_CHANNELS: o->channel_count = value; break;
@@ -96,8 +99,8 @@ static bool option_value(const struct option_row *row, const char *text, uint32_
 static void option_complain(const struct option_row *row, const char *name, const char *value) {
   if (row == NULL)
     log_warn(
-        "TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, slots, chunk, channels, "
-        "flag_bits, depth, lag, span, direct",
+        "TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, nodes, slots, chunk, "
+        "channels, flag_bits, depth, lag, span, direct",
         name);
   else if (row->words[0] != NULL)
     log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s, %s%s%s", name, value, row->words[0], row->words[1],
@@ -133,6 +136,7 @@ static struct emu_options options_of_environment(void) {
   struct emu_options o;
   memset(&o, 0, sizeof o); /* guarded, random, production sizes */
   o.device_count = EMU_DEVICES_DEFAULT;
+  o.node_count = 1;
   o.depth = 1;
   o.span_lines = EMU_SPAN_LINES;
   o.direct = true;

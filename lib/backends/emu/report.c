@@ -129,6 +129,7 @@ static void add_options(char *out, size_t out_bytes) {
     uint32_t value, usual;
   } rows[] = {
       {"devices", o->device_count, 8},
+      {"nodes", o->node_count, 1},
       {"slots", o->slots, 0},
       {"chunk", o->chunk_bytes, 0},
       {"channels", o->channel_count, 0},

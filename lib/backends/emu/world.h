@@ -26,6 +26,7 @@ struct emu_options {
   enum emu_rule rule;
   uint64_t seed;
   uint32_t device_count;                                 /* emulated GPUs */
+  uint32_t node_count;                                   /* that these are divided into, in order */
   uint32_t slots, chunk_bytes, channel_count, flag_bits; /* 0 = the production value */
   uint32_t depth;                                        /* slices in flight a lane, 1..LANE_DEPTH_MAX */
   uint32_t lag;           /* percent of moves whose data is moved late, at finish instead of at begin */
