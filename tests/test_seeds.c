@@ -1,6 +1,7 @@
 /* test_seeds.c: an 8-rank all-reduce with each protocol under many seeds, each seed with constants of its own
  * that make rare orders common: few slots, chunks of a few bytes, short flags, several slices in flight, late
- * moves; in every other seed stores are late and out of order. Results are exact; a seed that is run again makes the same moves.
+ * moves; in every other seed stores are late and out of order. Results are exact; a seed that is run again
+ * makes the same moves.
  *
  *   test_seeds                a few seeds of each protocol, as a test
  *   test_seeds FIRST COUNT    these seeds of each protocol, one line of the form `ok` or `not ok` each;

@@ -1,6 +1,6 @@
 /* test_weak.c: memory order. With weak=1 every order that the protocols ask for is left out once (weaken=),
- * and some seed must show it; the protocols as they are pass the same seeds. Lines of 128 bytes that arrive in
- * pieces (tear=1) must show too, and LL128 must not be chosen where they do. */
+ * and some seed must show it; the protocols as they are pass the same seeds. Lines of 128 bytes that arrive
+ * in pieces (tear=1) must show too, and LL128 must not be chosen where they do. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cuda_runtime.h>
 
 #include "base/log.h"
 #include "base/param.h"
@@ -25,14 +27,17 @@ struct scene {
   size_t count; /* of 32-bit floats */
 };
 
-static const struct scene slots = {"slots", "slots=2,chunk=64,channels=1,direct=0", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48};
-static const struct scene deep = {"deep", "slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50", FUNC_ALL_REDUCE,
-                                  PROTO_SIMPLE, 96};
-static const struct scene direct = {"direct", "slots=2,chunk=64,channels=2", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48};
+static const struct scene slots = {"slots", "slots=2,chunk=64,channels=1,direct=0", FUNC_ALL_REDUCE,
+                                   PROTO_SIMPLE, 48};
+static const struct scene deep = {"deep", "slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50",
+                                  FUNC_ALL_REDUCE, PROTO_SIMPLE, 96};
+static const struct scene direct = {"direct", "slots=2,chunk=64,channels=2", FUNC_ALL_REDUCE, PROTO_SIMPLE,
+                                    48};
 static const struct scene ll = {"LL", "slots=2,chunk=64,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL, 48};
-static const struct scene ll128 = {"LL128", "slots=2,chunk=960,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL128, 960};
-static const struct scene wrap = {"flags that wrap", "slots=4,chunk=64,channels=1,flag_bits=5", FUNC_ALL_GATHER,
-                                  PROTO_LL, 200};
+static const struct scene ll128 = {"LL128", "slots=2,chunk=960,channels=1,span=4", FUNC_ALL_REDUCE,
+                                   PROTO_LL128, 960};
+static const struct scene wrap = {"flags that wrap", "slots=4,chunk=64,channels=1,flag_bits=5",
+                                  FUNC_ALL_GATHER, PROTO_LL, 200};
 
 #define STALE "the receiver reads here while a store of the sender is on its way"
 #define EARLY "the sender's store arrives here before the receiver has read what was there"
@@ -110,7 +115,8 @@ static void scene_must_fail(const struct scene *scene, const char *more, const c
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
     const char *verdict = scene_run(scene, more, seed);
     if (strstr(verdict, says) == NULL) continue;
-    print_message("%s with %s: caught by seed %llu: %.170s\n", scene->name, more, (unsigned long long)seed, verdict);
+    print_message("%s with %s: caught by seed %llu: %.170s\n", scene->name, more, (unsigned long long)seed,
+                  verdict);
     return;
   }
   fail_msg("%s with %s: none of %d seeds says: %s", scene->name, more, SEEDS, says);
@@ -134,8 +140,82 @@ static void test_weakened(void **state) {
   }
 }
 
+static void test_torn_lines_show(void **state) {
+  (void)state;
+  scene_must_fail(&ll128, "weak=1,tear=1", STALE);
+  scene_must_pass(&ll, "weak=1,tear=1");
+  scene_must_pass(&slots, "weak=1,tear=1");
+}
+
+/* An all-reduce of floats through the API: true when it ends well and the sums are right. */
+static bool api_run(const char *settings, const char *protocol, uint64_t seed, size_t count) {
+  ncclComm_t comms[RANKS];
+  float *memory[RANKS];
+  tutti_emu_config_t config = {.size = sizeof config, .seed = seed};
+  setenv("TUTTI_EMU", settings, 1);
+  setenv("NCCL_PROTO", protocol, 1);
+  param_reset();
+  assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
+  assert_int_equal(ncclCommInitAll(comms, RANKS, NULL), ncclSuccess);
+  assert_int_equal(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < RANKS; rank++) {
+    cudaSetDevice(rank);
+    assert_int_equal(cudaMalloc((void **)&memory[rank], count * sizeof(float)), cudaSuccess);
+    for (size_t i = 0; i < count; i++) memory[rank][i] = (float)(i % 1000 + (size_t)rank);
+    ncclAllReduce(memory[rank], memory[rank], count, ncclFloat32, ncclSum, comms[rank], NULL);
+  }
+  bool good = ncclGroupEnd() == ncclSuccess;
+  for (int rank = 0; rank < RANKS; rank++) {
+    cudaSetDevice(rank);
+    good = cudaStreamSynchronize(NULL) == cudaSuccess && good;
+  }
+  for (int rank = 0; rank < RANKS; rank++) {
+    for (size_t i = 0; i < count && good; i++) good = memory[rank][i] == (float)(3 * (i % 1000) + 3);
+    cudaFree(memory[rank]);
+    if (good) assert_int_equal(ncclCommDestroy(comms[rank]), ncclSuccess);
+    else ncclCommAbort(comms[rank]);
+  }
+  unsetenv("NCCL_PROTO");
+  return good;
+}
+
+static void test_torn_lines_are_not_chosen(void **state) {
+  static const size_t counts[] = {100, 3000, 20000};
+  struct device_path_info info;
+  int broken = 0;
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++)
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+      assert_true(api_run("weak=1,tear=1,channels=1", "", seed, counts[i]));
+  assert_int_equal(emu_device_ops()->device_path(0, 1, &info), ncclSuccess);
+  assert_false(info.lines128);
+  for (uint64_t seed = 1; seed <= 10; seed++)
+    broken += !api_run("weak=1,tear=1,channels=1,span=4", "LL128", seed, 3000);
+  assert_true(broken > 0);
+  assert_true(api_run("weak=1,channels=1", "LL128", 1, 3000));
+  assert_int_equal(emu_device_ops()->device_path(0, 1, &info), ncclSuccess);
+  assert_true(info.lines128);
+}
+
+/* The same seed makes the same moves, also with late stores. */
+static void test_seed_decides(void **state) {
+  tutti_emu_stats_t first = {.size = sizeof first}, second = {.size = sizeof second};
+  (void)state;
+  assert_string_equal(scene_run(&deep, "weak=1", 7), "passed");
+  tutti_emu_stats(&first);
+  assert_string_equal(scene_run(&deep, "weak=1", 7), "passed");
+  tutti_emu_stats(&second);
+  assert_int_equal(first.trace_hash, second.trace_hash);
+  assert_int_equal(first.moves, second.moves);
+  assert_string_equal(scene_run(&deep, "weak=0", 7), "passed");
+  tutti_emu_stats(&second);
+  assert_true(first.moves > second.moves);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_intact), cmocka_unit_test(test_weakened)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_intact), cmocka_unit_test(test_weakened), cmocka_unit_test(test_torn_lines_show),
+      cmocka_unit_test(test_torn_lines_are_not_chosen), cmocka_unit_test(test_seed_decides)};
   setenv("NCCL_DEBUG", "NONE", 1);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

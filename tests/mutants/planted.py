@@ -73,7 +73,7 @@ MUTANTS = [
     Mutant('receiver_frees_a_slot_before_it_reads', SIMPLE,
            'simple_add_source(move, link_slot(&lane->recv[i]));',
            'simple_add_source(move, link_slot(&lane->recv[i]));'
-           ' prim_store_head((struct prim *)0, &lane->recv[i].sender->head,'
+           ' static const struct prim prim; prim_store_head(&prim, &lane->recv[i].sender->head,'
            ' lane->recv[i].step + lane->work->slice_steps);',
            'invariant', 'the sender writes a slot that is not free', LATE),
     Mutant('receiver_of_lines_frees_a_slot_at_the_first', LINES,

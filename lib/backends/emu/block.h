@@ -120,7 +120,8 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
 /* Ends the kernels of one rank where they stand. Locked. */
 void emu_comm_abort_rank(struct device_comm *comm);
-/* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked. */
+/* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
+ */
 void emu_lane_stores_seen(struct emu_lane *lane);
 
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be

@@ -187,7 +187,8 @@ static inline const char *check_take(struct emu_lane *emu) {
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     const struct emu_lane *receiver = emu->send_conn[i]->recv_lane;
     if (lane->send[i].direct != NULL && receiver != NULL && lane->send[i].direct != receiver->lane.out)
-      return check_failed(emu->send_conn[i], lane->send[i].step, "the sender takes an offer that was never made");
+      return check_failed(emu->send_conn[i], lane->send[i].step,
+                          "the sender takes an offer that was never made");
   }
   return NULL;
 }
@@ -208,7 +209,8 @@ static inline const char *emu_check_after(struct emu_lane *emu, uint32_t action)
   if (action == LANE_TAKE) return check_take(emu);
   if (action != LANE_POST) return NULL;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
-    const uint64_t head = emu->prim.weak != NULL ? lane->recv[i].posted : emu->recv_conn[i]->fifo->sender.head;
+    const uint64_t head =
+        emu->prim.weak != NULL ? lane->recv[i].posted : emu->recv_conn[i]->fifo->sender.head;
     if (head != emu->recv_conn[i]->shadow.freed)
       return check_failed(emu->recv_conn[i], head, "head is not the number of steps that were freed");
   }

@@ -114,9 +114,10 @@ void emu_options_text(char *out, size_t out_bytes) {
     const uint32_t value = option_load(&options, (enum option_id)id);
     const char *comma = id > 0 ? "," : "";
     if (id != OPTION_MODE && value == row->usual) continue;
-    used += (size_t)(row->words != NULL
-                         ? snprintf(out + used, out_bytes - used, "%s%s=%s", comma, row->name, row->words[value])
-                         : snprintf(out + used, out_bytes - used, "%s%s=%" PRIu32, comma, row->name, value));
+    used +=
+        (size_t)(row->words != NULL
+                     ? snprintf(out + used, out_bytes - used, "%s%s=%s", comma, row->name, row->words[value])
+                     : snprintf(out + used, out_bytes - used, "%s%s=%" PRIu32, comma, row->name, value));
   }
 }
 

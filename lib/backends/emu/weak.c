@@ -1,6 +1,6 @@
-/* weak.c: late and unordered stores; see weak.h for what is promised. A lane's notes are a list in the order of
- * its program. Counters remember how much of the list their last visible release covers; an acquire carries
- * that much out. Knows the primitives' contracts, nothing of executors or schedules. */
+/* weak.c: late and unordered stores; see weak.h for what is promised. A lane's notes are a list in the order
+ * of its program. Counters remember how much of the list their last visible release covers; an acquire
+ * carries that much out. Knows the primitives' contracts, nothing of executors or schedules. */
 #include "backends/emu/weak.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "base/os.h"
 
 #define WEAK_NOTES_MAX 128 /* notes that a lane may have open */
-#define WEAK_STEPS_MAX 4 /* steps of its lane that a note may wait: far fewer than half a period of flags */
+#define WEAK_STEPS_MAX 4   /* steps of its lane that a note may wait: far fewer than half a period of flags */
 #define WEAK_PIECE_BYTES 16
 #define WEAK_OPS_MAX (3 * STEP_LINKS_MAX + 8)
 #define WEAK_KEY_KIND UINT64_C(3) /* of actors' keys, beside lanes' 2 */
@@ -66,10 +66,13 @@ struct emu_weak {
 
 bool emu_weak_on;
 
-const char *const emu_weaken_names[WEAKEN_COUNT + 1] = {
-    "nothing",       "tail_release", "tail_acquire", "head_release", "head_acquire",   "ll_first_flag",
-    "ll_second_flag", "ll_word",      "ll128_flag",   "ll128_line",   "cell_first_tag", "cell_second_tag",
-    "cell_half",     NULL};
+const char *const emu_weaken_names[WEAKEN_COUNT + 1] = {"nothing",        "tail_release",
+                                                        "tail_acquire",   "head_release",
+                                                        "head_acquire",   "ll_first_flag",
+                                                        "ll_second_flag", "ll_word",
+                                                        "ll128_flag",     "ll128_line",
+                                                        "cell_first_tag", "cell_second_tag",
+                                                        "cell_half",      NULL};
 
 static bool weakened(enum weak_point point) { return emu_options()->weaken == point; }
 
@@ -100,9 +103,8 @@ static void fault_note(struct emu_lane *lane, const struct emu_conn *conn, const
     snprintf(place, sizeof place, "slot %zu, byte %zu", offset / bytes, offset % bytes);
   }
   fault.lane = lane;
-  snprintf(fault.text, sizeof fault.text,
-           "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 ", %s: %s", conn->sender_rank,
-           conn->receiver_rank, conn->channel_index, place, what);
+  snprintf(fault.text, sizeof fault.text, "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 ", %s: %s",
+           conn->sender_rank, conn->receiver_rank, conn->channel_index, place, what);
 }
 
 static void fault_memory(struct emu_lane *lane) {
@@ -122,7 +124,8 @@ static size_t move_bytes(const struct move *move) { return move->count * kernel_
 static bool move_touches(const struct move *move, bool writes, const void *address, size_t bytes) {
   const uint32_t count = writes ? move->destination_count : move->source_count;
   for (uint32_t i = 0; i < count; i++)
-    if (overlap(writes ? move->destination[i] : move->source[i], move_bytes(move), address, bytes)) return true;
+    if (overlap(writes ? move->destination[i] : move->source[i], move_bytes(move), address, bytes))
+      return true;
   return false;
 }
 
@@ -131,7 +134,8 @@ static bool group_touches(const struct group *group, bool writes, const void *ad
     const struct group_op *op = &group->ops[i];
     const bool stores = op->action == WEAK_USER_STORE || op->action == WEAK_LINE_STORE;
     const bool loads = op->action == WEAK_USER_LOAD || op->action == WEAK_LINE_LOAD;
-    const size_t op_bytes = op->line_count > 0 ? (size_t)op->line_count * line_wire_bytes(group->kind) : op->bytes;
+    const size_t op_bytes =
+        op->line_count > 0 ? (size_t)op->line_count * line_wire_bytes(group->kind) : op->bytes;
     if ((writes ? stores : loads) && overlap(op->memory, op_bytes, address, bytes)) return true;
   }
   return false;
@@ -139,8 +143,10 @@ static bool group_touches(const struct group *group, bool writes, const void *ad
 
 static bool note_touches(const struct note *note, bool writes, const void *address, size_t bytes) {
   switch (note->kind) {
-    case NOTE_MOVE: return move_touches((const struct move *)(const void *)note->body, writes, address, bytes);
-    case NOTE_GROUP: return group_touches((const struct group *)(const void *)note->body, writes, address, bytes);
+    case NOTE_MOVE:
+      return move_touches((const struct move *)(const void *)note->body, writes, address, bytes);
+    case NOTE_GROUP:
+      return group_touches((const struct group *)(const void *)note->body, writes, address, bytes);
     default: return writes && overlap(note->address, note->bytes, address, bytes);
   }
 }
@@ -213,8 +219,8 @@ static struct note *store_add(struct emu_weak *weak, struct note *place, void *a
 }
 
 /* A store that others poll; where `cut` lies inside of it, both parts become visible for themselves. */
-static struct note *polled_add(struct emu_weak *weak, struct note *place, uint8_t *address, const uint8_t *data,
-                               size_t bytes, size_t cut) {
+static struct note *polled_add(struct emu_weak *weak, struct note *place, uint8_t *address,
+                               const uint8_t *data, size_t bytes, size_t cut) {
   for (size_t at = 0, part; at < bytes; at += part) {
     part = at == 0 && cut < bytes ? cut : bytes - at;
     struct note *note = store_add(weak, place, address + at, data + at, part);
@@ -344,14 +350,16 @@ static void acquire(const struct emu_lane *writer, const uint64_t *counter) {
 
 uint64_t emu_weak_load_tail(const uint64_t *address) {
   const struct emu_fifo *fifo =
-      (const struct emu_fifo *)(const void *)((const uint8_t *)address - offsetof(struct emu_fifo, receiver.tail));
+      (const struct emu_fifo *)(const void *)((const uint8_t *)address -
+                                              offsetof(struct emu_fifo, receiver.tail));
   if (!weakened(WEAKEN_TAIL_ACQUIRE)) acquire(fifo->conn->send_lane, address);
   return *address;
 }
 
 uint64_t emu_weak_load_head(const uint64_t *address) {
   const struct emu_fifo *fifo =
-      (const struct emu_fifo *)(const void *)((const uint8_t *)address - offsetof(struct emu_fifo, sender.head));
+      (const struct emu_fifo *)(const void *)((const uint8_t *)address -
+                                              offsetof(struct emu_fifo, sender.head));
   if (!weakened(WEAKEN_HEAD_ACQUIRE)) acquire(fifo->conn->recv_lane, address);
   return *address;
 }
@@ -374,7 +382,8 @@ void emu_weak_store_head(struct emu_weak *weak, uint64_t *address, uint64_t valu
 void emu_weak_store_cell(struct emu_weak *weak, uint64_t *halves, uint32_t tag, uint64_t value) {
   const uint64_t fresh[2] = {(value & 0xffffffffu) | (uint64_t)tag << 32, value >> 32 | (uint64_t)tag << 32};
   for (int i = 0; i < 2; i++)
-    polled_add(weak, NULL, (uint8_t *)&halves[i], (const uint8_t *)&fresh[i], 8, weakened(WEAKEN_CELL_HALF) ? 4 : 8);
+    polled_add(weak, NULL, (uint8_t *)&halves[i], (const uint8_t *)&fresh[i], 8,
+               weakened(WEAKEN_CELL_HALF) ? 4 : 8);
 }
 
 bool emu_weak_load_cell(const uint64_t *halves, uint32_t tag, uint64_t *value) {
@@ -431,8 +440,8 @@ void emu_weak_note(struct emu_weak *weak, enum weak_action action, const void *m
   if (other != NULL) op->other = register_of(weak, other);
 }
 
-void emu_weak_note_lines(struct emu_weak *weak, enum weak_action action, const uint8_t *line, uint32_t line_count,
-                         uint64_t flag, const struct prim_fragment *fragment) {
+void emu_weak_note_lines(struct emu_weak *weak, enum weak_action action, const uint8_t *line,
+                         uint32_t line_count, uint64_t flag, const struct prim_fragment *fragment) {
   struct group_op *op = group_add(weak, action, line, fragment);
   op->line_count = line_count;
   op->flag = flag;

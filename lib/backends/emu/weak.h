@@ -1,6 +1,7 @@
-/* weak.h: the emulator's weak memory (weak=1, guarded mode): what a lane does to memory that others see happens
- * late and out of order, unless a release and an acquire of the protocol say otherwise. A lane notes its moves,
- * groups of lines and stores in the order of its program; the scheduler carries them out one by one:
+/* weak.h: the emulator's weak memory (weak=1, guarded mode): what a lane does to memory that others see
+ * happens late and out of order, unless a release and an acquire of the protocol say otherwise. A lane notes
+ * its moves, groups of lines and stores in the order of its program; the scheduler carries them out one by
+ * one:
  *
  *   a move, or a group of lines   reads its sources when it is carried out, in the order of the lane's moves;
  *                                 what it writes becomes stores
@@ -8,9 +9,10 @@
  *   a counter's release           once the counter is visible, whoever acquires it finds carried out all that
  *                                 the lane noted before; reads as much as writes
  *
- * Every place has one reader, so memory itself is what a load without acquire sees. A lane's own loads find its
- * own stores. Who reads what is written and not yet visible, or writes over what is not yet read, is told as
- * a broken invariant. Known to prim_impl.h, which hands over what a lane with weak memory does, and to block.c. */
+ * Every place has one reader, so memory itself is what a load without acquire sees. A lane's own loads find
+ * its own stores. Who reads what is written and not yet visible, or writes over what is not yet read, is told
+ * as a broken invariant. Known to prim_impl.h, which hands over what a lane with weak memory does, and to
+ * block.c. */
 #ifndef TUTTI_BACKENDS_EMU_WEAK_H
 #define TUTTI_BACKENDS_EMU_WEAK_H
 
@@ -59,12 +61,19 @@ bool emu_weak_line_flagged(uint8_t kind, const uint64_t *words, uint64_t flag);
 void emu_weak_move(struct emu_weak *weak, const struct move *move);
 
 /* Between group_begin and group_end the primitives of a group are noted; they are carried out together. */
-enum weak_action { WEAK_USER_LOAD, WEAK_USER_STORE, WEAK_LINE_LOAD, WEAK_LINE_STORE, WEAK_COMBINE, WEAK_POST };
+enum weak_action {
+  WEAK_USER_LOAD,
+  WEAK_USER_STORE,
+  WEAK_LINE_LOAD,
+  WEAK_LINE_STORE,
+  WEAK_COMBINE,
+  WEAK_POST
+};
 void emu_weak_group_begin(struct emu_weak *weak);
 void emu_weak_note(struct emu_weak *weak, enum weak_action action, const void *memory, size_t bytes,
                    const struct prim_fragment *fragment, const struct prim_fragment *other);
-void emu_weak_note_lines(struct emu_weak *weak, enum weak_action action, const uint8_t *line, uint32_t line_count,
-                         uint64_t flag, const struct prim_fragment *fragment);
+void emu_weak_note_lines(struct emu_weak *weak, enum weak_action action, const uint8_t *line,
+                         uint32_t line_count, uint64_t flag, const struct prim_fragment *fragment);
 void emu_weak_group_end(struct emu_weak *weak, uint8_t kind, const struct work *work);
 
 /* ---- for block.c; locked ---- */
