@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_spin.sh: the models of spin/, checked by Spin over all interleavings: no broken assertion, nobody stuck,
-# and no cycle, so everything ends. Then each of their bugs must be found.
+# test_spin.sh: the models of spin/, checked by Spin over all interleavings: no broken assertion, nobody
+# stuck, and no cycle, so everything ends. Then each of their bugs must be found.
 . "$(dirname "$0")/script.inc"
 if ! command -v spin > /dev/null; then
   echo "skip - spin is not installed: the models of the protocol are not checked"
@@ -10,8 +10,8 @@ fi
 # build MODEL NAME FLAG: the checker of a model, as $work/NAME.
 build() {
   mkdir -p "$work/$2.d"
-  (cd "$work/$2.d" && spin -a "$here/spin/$1.pml" && "${CC:-gcc}" -O0 -w "$3" -o "../$2" pan.c) > "$work/$2.log" 2>&1 ||
-    cat "$work/$2.log"
+  (cd "$work/$2.d" && spin -a "$here/spin/$1.pml" && "${CC:-gcc}" -O0 -w "$3" -o "../$2" pan.c) \
+    > "$work/$2.log" 2>&1 || cat "$work/$2.log"
 }
 
 # verdict NAME ARGUMENT: passed, or what the checker found.
@@ -26,7 +26,7 @@ build fifo fifo_cycles -DNP & build ring ring_cycles -DNP & wait
 for model in fifo ring; do
   found=$(verdict ${model}_safety -n)
   [ "$found" = passed ]
-  check $? "$model: nothing breaks and nobody is stuck, in $(sed -n 's/ *\([0-9]*\) states, stored.*/\1/p' "$work/log") states"
+  check $? "$model: nothing breaks and nobody is stuck"
   found=$(verdict ${model}_cycles -l)
   [ "$found" = passed ]
   check $? "$model: every run ends"

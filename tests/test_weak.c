@@ -197,6 +197,17 @@ static void test_torn_lines_are_not_chosen(void **state) {
   assert_true(info.lines128);
 }
 
+/* What a broken run says to run it again is what it ran with. */
+static void test_report_runs_it_again(void **state) {
+  const char *verdict = "passed";
+  (void)state;
+  for (uint64_t seed = 1; seed <= SEEDS && strcmp(verdict, "passed") == 0; seed++)
+    verdict = scene_run(&slots, "rule=priority,weak=1,weaken=tail_release", seed);
+  assert_non_null(strstr(verdict,
+                         "TUTTI_EMU=mode=guarded,rule=priority,slots=2,chunk=64,channels=1,direct=0,"
+                         "weak=1,weaken=tail_release "));
+}
+
 /* The same seed makes the same moves, also with late stores. */
 static void test_seed_decides(void **state) {
   tutti_emu_stats_t first = {.size = sizeof first}, second = {.size = sizeof second};
@@ -213,9 +224,12 @@ static void test_seed_decides(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_intact), cmocka_unit_test(test_weakened), cmocka_unit_test(test_torn_lines_show),
-      cmocka_unit_test(test_torn_lines_are_not_chosen), cmocka_unit_test(test_seed_decides)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_intact),
+                                     cmocka_unit_test(test_weakened),
+                                     cmocka_unit_test(test_torn_lines_show),
+                                     cmocka_unit_test(test_torn_lines_are_not_chosen),
+                                     cmocka_unit_test(test_report_runs_it_again),
+                                     cmocka_unit_test(test_seed_decides)};
   setenv("NCCL_DEBUG", "NONE", 1);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,6 @@ PRIM_FN void prim_move_finish(struct prim *prim, struct move *move) {
 /* LL's line is two words of {data, flag}, each stored whole; LL128's flag is stored behind the data. */
 PRIM_FN bool prim_line_flagged(uint8_t kind, const uint8_t *line, uint64_t flag) {
   const uint64_t *words = (const uint64_t *)(const void *)line;
-  if (emu_weak_on) return emu_weak_line_flagged(kind, words, flag);
   if (kind == LINE_LL128) return prim_load_acquire(&words[15]) == flag;
   return (uint32_t)(prim_load_acquire(&words[0]) >> 32) == (uint32_t)flag &&
          (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag;
@@ -108,6 +107,7 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
                              uint64_t flag) {
   (void)prim;
   const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
+  if (emu_weak_on) return emu_weak_lines_ready(kind, line, line_count, flag);
   for (uint32_t i = line_count; i-- > 0;) /* the last line is the likeliest to be missing */
     if (!prim_line_flagged(kind, line + (size_t)i * wire_bytes, flag)) return false;
   return true;

@@ -393,10 +393,16 @@ bool emu_weak_load_cell(const uint64_t *halves, uint32_t tag, uint64_t *value) {
   return true;
 }
 
-bool emu_weak_line_flagged(uint8_t kind, const uint64_t *words, uint64_t flag) {
+static bool line_flagged(uint8_t kind, const uint64_t *words, uint64_t flag) {
   if (kind == LINE_LL128) return weakened(WEAKEN_LL128_FLAG) || words[15] == flag;
   return (weakened(WEAKEN_LL_FIRST_FLAG) || (uint32_t)(words[0] >> 32) == (uint32_t)flag) &&
          (weakened(WEAKEN_LL_SECOND_FLAG) || (uint32_t)(words[1] >> 32) == (uint32_t)flag);
+}
+
+bool emu_weak_lines_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag) {
+  for (uint32_t i = 0; i < line_count; i++, line += line_wire_bytes(kind))
+    if (!line_flagged(kind, (const uint64_t *)(const void *)line, flag)) return false;
+  return true;
 }
 
 /* ---- moves and groups ---- */

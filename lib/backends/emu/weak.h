@@ -57,7 +57,7 @@ void emu_weak_store_tail(struct emu_weak *weak, uint64_t *address, uint64_t valu
 void emu_weak_store_head(struct emu_weak *weak, uint64_t *address, uint64_t value);
 void emu_weak_store_cell(struct emu_weak *weak, uint64_t *halves, uint32_t tag, uint64_t value);
 bool emu_weak_load_cell(const uint64_t *halves, uint32_t tag, uint64_t *value);
-bool emu_weak_line_flagged(uint8_t kind, const uint64_t *words, uint64_t flag);
+bool emu_weak_lines_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag);
 void emu_weak_move(struct emu_weak *weak, const struct move *move);
 
 /* Between group_begin and group_end the primitives of a group are noted; they are carried out together. */
