@@ -181,9 +181,11 @@ static inline const char *check_lines_post(struct emu_lane *emu) {
   return NULL;
 }
 
-/* What a sender will store to is the output that the receiver's lane has now. */
+/* What a sender will store to is the output that the receiver's lane has now; that of a fused work changes.
+ */
 static inline const char *check_take(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
+  if ((lane->work->flags & WORK_FUSED) != 0) return NULL;
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     const struct emu_lane *receiver = emu->send_conn[i]->recv_lane;
     if (lane->send[i].direct != NULL && receiver != NULL && lane->send[i].direct != receiver->lane.out)
