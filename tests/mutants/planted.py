@@ -71,8 +71,8 @@ MUTANTS = [
 
     # ---- posting
     Mutant('receiver_frees_a_slot_before_it_reads', SIMPLE,
-           'simple_add_source(move, link_slot(&lane->recv[i]));',
-           'simple_add_source(move, link_slot(&lane->recv[i]));'
+           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step->recv_place));',
+           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step->recv_place));'
            ' static const struct prim prim; prim_store_head(&prim, &lane->recv[i].sender->head,'
            ' lane->recv[i].step + lane->work->slice_steps);',
            'invariant', 'the sender writes a slot that is not free', LATE),
@@ -108,11 +108,11 @@ MUTANTS = [
            'invariant', 'is not the number of steps', SHORT),
     Mutant('sender_forgets_the_size', LANE,
            'prim_cell_store(prim, &link->receiver->announced[link->slot_index], link_tag(link),'
-           ' lane_agreed_bytes(lane->work));', '(void)prim;',
+           ' lane_agreed_bytes(lane_part(lane)));', '(void)prim;',
            'deadlock', 'waits for data from rank', SLOTS._replace(ranks=2)),
     Mutant('sender_announces_another_size', LANE,
-           'link_tag(link), lane_agreed_bytes(lane->work)); link->agreed = true;',
-           'link_tag(link), lane_agreed_bytes(lane->work) + 1); link->agreed = true;',
+           'link_tag(link), lane_agreed_bytes(lane_part(lane))); link->agreed = true;',
+           'link_tag(link), lane_agreed_bytes(lane_part(lane)) + 1); link->agreed = true;',
            'mismatch', 'rank 0 has', LL._replace(ranks=2)),
     Mutant('announcement_of_another_operation_is_believed', PRIM,
            'if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;', '(void)tag;',
