@@ -170,7 +170,7 @@ static void graph_of_nodes(struct graph *graph, uint32_t rank_count, uint32_t no
   assert_int_equal(graph_flat(rank_count, graph), ncclSuccess);
   graph->node_count = nodes;
   graph->node_ranks_max = rank_count / nodes;
-  graph->ring_speed = (struct graph_speed){8, 45, 50, GRAPH_NVL, GRAPH_PXB, true};
+  graph->ring_speed = (struct graph_speed){8, 45, 50, GRAPH_NVL, GRAPH_PXB, true, 4};
   graph->tree_speed = graph->ring_speed;
 }
 

@@ -147,6 +147,18 @@ static void lane_trace(const struct emu_lane *emu, uint32_t action) {
                     emu->lane_index, lane->step.chunk_index, value);
 }
 
+static bool lane_faultless(void) {
+  struct emu_lane *lane;
+  const char *text = emu_weak_fault(&lane);
+  if (text != NULL) lane_report_broken(lane, text);
+  return text == NULL;
+}
+
+void emu_lane_stores_seen(struct emu_lane *emu) {
+  lane_wake_peers(emu, LANE_POST);
+  lane_faultless();
+}
+
 /* Checks, makes and traces one action. False when an invariant broke. */
 static bool lane_act(struct emu_lane *emu, uint32_t action) {
   const char *broken = emu_check_before(emu, action);
@@ -183,8 +195,16 @@ static void lane_actor_move(struct emu_actor *actor) {
     if (lane_act(emu, action)) {
       lane_wake_peers(emu, action);
     }
+    if (emu->prim.weak != NULL) emu_weak_settle(emu->prim.weak);
   }
-  if (emu->lane.phase != LANE_DONE) return;
+  if (emu->lane.phase != LANE_DONE) {
+    if (emu_weak_on) lane_faultless();
+    return;
+  }
+  if (emu->prim.weak != NULL) {
+    emu_weak_close(emu->prim.weak, prim_aborted(&emu->prim));
+    emu_lane_stores_seen(emu);
+  }
   lane_unbind(emu);
   emu_actor_remove(&emu->actor);
   block_lane_ended(emu->block);
@@ -217,6 +237,7 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
   lane_bind(emu, work);
+  emu->prim.weak = emu_weak_open(emu);
   lane_open(&emu->lane, &emu->prim, work, launch->plan.buffers[work_index].in,
             launch->plan.buffers[work_index].out);
   emu_check_open(emu);

@@ -22,6 +22,7 @@ struct emu_shadow {
 struct emu_fifo {
   struct fifo_sender sender;
   struct fifo_receiver receiver;
+  struct emu_conn *conn; /* whose it is */
 };
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
@@ -123,6 +124,9 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
 /* Ends the kernels of one rank where they stand. Locked. */
 void emu_comm_abort_rank(struct device_comm *comm);
+/* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
+ */
+void emu_lane_stores_seen(struct emu_lane *lane);
 
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
  * started. */
@@ -134,6 +138,8 @@ struct emu_meter {
   bool tracing;                    /* a trace file is open */
 };
 extern struct emu_meter emu_meter;
+/* "mode=guarded,slots=2": the value of TUTTI_EMU that gives the settings of now. */
+void emu_options_text(char *out, size_t out_bytes);
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value);
 

@@ -182,6 +182,20 @@ static inline const char *check_lines_post(struct emu_lane *emu) {
   return NULL;
 }
 
+/* What a sender will store to is the output that the receiver's lane has now; that of a fused work changes.
+ */
+static inline const char *check_take(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  if ((lane->work->flags & WORK_FUSED) != 0) return NULL;
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    const struct emu_lane *receiver = emu->send_conn[i]->recv_lane;
+    if (lane->send[i].direct != NULL && receiver != NULL && lane->send[i].direct != receiver->lane.out)
+      return check_failed(emu->send_conn[i], lane->send[i].step,
+                          "the sender takes an offer that was never made");
+  }
+  return NULL;
+}
+
 static inline const char *emu_check_before(struct emu_lane *emu, uint32_t action) {
   const bool slots = emu->lane.work->proto == PROTO_SIMPLE;
   switch (action) {
@@ -195,11 +209,14 @@ static inline const char *emu_check_before(struct emu_lane *emu, uint32_t action
 
 static inline const char *emu_check_after(struct emu_lane *emu, uint32_t action) {
   const struct lane *lane = &emu->lane;
+  if (action == LANE_TAKE) return check_take(emu);
   if (action != LANE_POST) return NULL;
-  for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (emu->recv_conn[i]->fifo->sender.head != emu->recv_conn[i]->shadow.freed)
-      return check_failed(emu->recv_conn[i], emu->recv_conn[i]->fifo->sender.head,
-                          "head is not the number of steps that were freed");
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    const uint64_t head =
+        emu->prim.weak != NULL ? lane->recv[i].posted : emu->recv_conn[i]->fifo->sender.head;
+    if (head != emu->recv_conn[i]->shadow.freed)
+      return check_failed(emu->recv_conn[i], head, "head is not the number of steps that were freed");
+  }
   for (uint32_t i = 0; i < lane->work->send_count && lane->work->proto == PROTO_SIMPLE; i++)
     if (lane->send[i].posted != emu->send_conn[i]->shadow.announced ||
         (lane->posted > 0 && emu->send_conn[i]->fifo->receiver.tail > emu->send_conn[i]->shadow.announced))

@@ -48,6 +48,7 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
   }
   conn->fifo = (struct emu_fifo *)(((uintptr_t)conn->fifo_memory + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES *
                                    FIFO_LINE_BYTES);
+  conn->fifo->conn = conn;
   conn->slots = sender->config.limits.slots;
   for (int proto = 0; proto < PROTO_COUNT; proto++)
     conn->step_bytes[proto] = sender->config.limits.step_bytes[proto];

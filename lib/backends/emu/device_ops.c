@@ -267,6 +267,15 @@ static bool never(void *argument) {
   return false;
 }
 
+/* Every pair of devices is as near as NVLink makes them; with tear=1 as far as PCIe does. */
+static ncclResult_t emu_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
+  const struct device_path_info self = {PATH_LOC, "LOC", 0, 0, true, true};
+  const struct device_path_info whole = {PATH_NVL, "NVL", 0, 0, true, true};
+  const struct device_path_info torn = {PATH_PIX, "PIX", 0, 0, true, false};
+  *info = from == to ? self : emu_options()->tear ? torn : whole;
+  return ncclSuccess;
+}
+
 #define PROGRESS_MOVES 256
 
 static void emu_progress(void) {
@@ -291,6 +300,7 @@ const struct device_ops *emu_device_ops(void) {
       .device_nodes = emu_device_nodes,
       .device_reach = emu_device_reach,
       .device_limits = emu_device_limits,
+      .device_path = emu_device_path,
       .memory_alloc = emu_ops_memory_alloc,
       .memory_free = emu_ops_memory_free,
       .memory_query = emu_memory_query,

@@ -121,35 +121,11 @@ static void report_lane(struct emu_lane *emu) {
   report_add("\n  comm %s: %s", emu->block->run->launch->comm->name, text);
 }
 
-static void add_options(char *out, size_t out_bytes) {
-  const struct emu_options *o = emu_options();
-  size_t used = (size_t)snprintf(out, out_bytes, "mode=%s", o->mode == EMU_GUARDED ? "guarded" : "threads");
-  const struct {
-    const char *name;
-    uint32_t value, usual;
-  } rows[] = {
-      {"devices", o->device_count, 8},
-      {"nodes", o->node_count, 1},
-      {"slots", o->slots, 0},
-      {"chunk", o->chunk_bytes, 0},
-      {"channels", o->channel_count, 0},
-      {"flag_bits", o->flag_bits, 0},
-      {"depth", o->depth, 1},
-      {"lag", o->lag, 0},
-      {"span", o->span_lines, 64},
-      {"rule", o->rule, 0},
-      {"direct", o->direct, 1},
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0] && used < out_bytes; i++)
-    if (rows[i].value != rows[i].usual)
-      used += (size_t)snprintf(out + used, out_bytes - used, ",%s=%" PRIu32, rows[i].name, rows[i].value);
-}
-
 void emu_report_reproduce(char *out, size_t out_bytes) {
   char options[200];
   size_t command_bytes = 0;
   char *command = os_file_read("/proc/self/cmdline", &command_bytes);
-  add_options(options, sizeof options);
+  emu_options_text(options, sizeof options);
   for (size_t i = 0; command != NULL && i + 1 < command_bytes; i++)
     if (command[i] == '\0') command[i] = ' ';
   snprintf(out, out_bytes, "reproduce: TUTTI_SEED=%" PRIu64 " TUTTI_EMU=%s %s", emu_options()->seed, options,
