@@ -4,6 +4,7 @@
 #define TUTTI_SCHEDULE_ALGO_H
 
 #include "schedule/direct.h"
+#include "schedule/list.h"
 #include "schedule/p2p.h"
 #include "schedule/ring.h"
 #include "schedule/tree.h"
@@ -21,11 +22,12 @@ struct algo_iter {
 #if PRIM_ALGOS != 0
   struct tree_iter tree;
   struct direct_iter direct;
+  struct list_iter list;
 #endif
 };
 
 /* The iterator families. */
-enum algo_family { FAMILY_RING, FAMILY_P2P, FAMILY_TREE, FAMILY_DIRECT };
+enum algo_family { FAMILY_RING, FAMILY_P2P, FAMILY_TREE, FAMILY_DIRECT, FAMILY_LIST };
 
 PRIM_FN uint8_t algo_family(const struct work *work) {
   if (PRIM_ALGOS != 0) {
@@ -33,6 +35,7 @@ PRIM_FN uint8_t algo_family(const struct work *work) {
       case ALGO_TREE: return FAMILY_TREE;
       case ALGO_DIRECT:
       case ALGO_TWO_SHOT: return FAMILY_DIRECT;
+      case ALGO_CUSTOM: return FAMILY_LIST;
       default: break;
     }
   }
@@ -45,6 +48,7 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
   switch (algo_family(work)) {
     case FAMILY_TREE: tree_begin(&it->tree); return;
     case FAMILY_DIRECT: direct_begin(&it->direct, work); return;
+    case FAMILY_LIST: list_begin(&it->list); return;
     default: break;
   }
 #endif
@@ -57,6 +61,7 @@ PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct ste
 #if PRIM_ALGOS != 0
     case FAMILY_TREE: return tree_next(&it->tree, work, step);
     case FAMILY_DIRECT: return direct_next(&it->direct, work, step);
+    case FAMILY_LIST: return list_next(&it->list, work, step);
 #endif
     case FAMILY_P2P: return p2p_next(&it->p2p, work, step);
     default: return ring_next(&it->ring, work, step);

@@ -29,8 +29,14 @@ enum step_flag {
   STEP_KEEP = 16,       /* the result is written to the user's output at out_offset */
   STEP_POST_OP = 32,    /* the result is final: apply the operator's last stage (integer average) */
   STEP_SEND_FINAL = 64, /* what is sent belongs at out_offset of the receiver: may be stored there directly */
-  STEP_RECV_FINAL = 128, /* what arrives belongs at out_offset here: may have been stored there directly */
-  STEP_FROM_OUTPUT = 256 /* with COPY_IN: what takes part is the user's output at in_offset, not the input */
+  STEP_RECV_FINAL = 128,  /* what arrives belongs at out_offset here: may have been stored there directly */
+  STEP_FROM_OUTPUT = 256, /* with COPY_IN: what takes part is the user's output at in_offset, not the input */
+  /* Of lists (list.h) alone: */
+  STEP_FROM_SCRATCH = 0x10000, /* with COPY_IN: scratch at in_offset takes part, not the input */
+  STEP_TO_SCRATCH = 0x20000,   /* with KEEP: the result is written to scratch at out_offset */
+  STEP_TO_INPUT = 0x40000,     /* with KEEP: ... to the user's input, which is part of the output in place */
+  STEP_FOLD = 0x80000,         /* with KEEP: what lies there takes part too, behind all others */
+  STEP_AFTER = 0x100000        /* begins when list wait_lane of the rank has ended wait_count steps */
 };
 
 struct step {
@@ -43,6 +49,8 @@ struct step {
   size_t in_offset;     /* elements from the start of the user's input */
   size_t out_offset;    /* elements from the start of the user's output */
   size_t count;         /* elements; 0 is a step like any other */
+  uint64_t wait_count;  /* with STEP_AFTER, as wait_lane: steps since the operation began */
+  uint32_t wait_lane;
 };
 
 #endif

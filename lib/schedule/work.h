@@ -64,6 +64,8 @@ enum work_role {
   ROLE_SWITCH = 3 /* the emulated switch of a network that adds and multicasts, on the rank that hosts it */
 };
 
+struct list;
+
 struct work {
   uint8_t func, algo, proto, dtype;     /* enum work_func, work_algo, work_proto, ncclDataType_t */
   uint8_t op, chunk_steps, slice_steps; /* enum work_op; FIFO steps a chunk and a slice take */
@@ -71,19 +73,25 @@ struct work {
   uint8_t recv_count, send_count; /* links in use below */
   uint16_t channel_index;
   uint32_t flags;            /* enum work_flag */
-  uint32_t role;             /* enum work_role */
+  uint32_t role;             /* enum work_role; of a list, its number on the rank */
   uint32_t rank, rank_count; /* in the communicator */
-  uint32_t ring_index;       /* distance from rank 0 along the channel's ring; 0 where there is none */
-  uint32_t root;             /* rank; for rooted collectives */
-  uint32_t conn_index;       /* 0 collectives, 1 send and receive */
-  size_t count;              /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
+  union {
+    uint32_t ring_index;   /* distance from rank 0 along the channel's ring; 0 where there is none */
+    uint32_t scratch_page; /* of a list: its scratch begins so many LIST_PAGE_BYTES into the plan's */
+  };
+  uint32_t root;       /* rank; for rooted collectives */
+  uint32_t conn_index; /* 0 collectives, 1 send and receive */
+  size_t count;        /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
   size_t part_offset, part_count; /* this channel's share of `count`, elements */
   size_t chunk_count;             /* most elements of a chunk */
-  size_t
-      last_chunk_count; /* elements of a chunk of the last loop, where a loop has a chunk a rank (ring_cut) */
+  size_t last_chunk_count;        /* elements of a chunk of the last loop, where a loop has a chunk a rank
+                                     (ring_cut);        of a list, of a chunk of its grid */
   uint64_t op_arg;      /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */
   uint64_t op_sequence; /* number of the operation on its communicator: for checks and traces */
-  const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
+  union {
+    const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
+    const struct list *list;    /* ALGO_CUSTOM; outlives the plan */
+  };
   uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX]; /* ranks; last: kernels get them apart */
 };
 
