@@ -34,10 +34,11 @@ ARROWS = (
      'lib/backends/backend.h lib/base/ lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
     ('lib/core/',
      'lib/backends/backend.h lib/base/ lib/trace/ lib/schedule/ lib/kernels/kernels.h public',
-     PURE + LIBC + SOCKETS),
+     PURE + LIBC + SOCKETS + ' expat.h'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
-     'lib/core/plan.h lib/trace/ lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
+     'lib/core/plan.h lib/core/custom.h lib/trace/ lib/backends/emu/ lib/base/ lib/schedule/'
+     ' lib/kernels/kernels.h public',
      '*'),
     ('examples/', 'public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),

@@ -11,8 +11,6 @@
 #include "schedule/list.h"
 #include "schedule/plan.h"
 
-struct plan_op;
-
 /* Bounds of a file; beyond them reading fails with a sentence. */
 #define CUSTOM_FILE_BYTES_MAX (64u << 20)
 #define CUSTOM_RANKS_MAX 4096
@@ -67,17 +65,25 @@ uint8_t custom_func(const struct custom_schedule *schedule);
 ncclResult_t custom_plan(const struct custom_schedule *schedule, uint32_t rank, size_t count,
                          const struct plan_limits *limits, struct plan *plan);
 
-/* NULL when the schedule can carry the operation in a communicator of `rank_count` ranks with protocol
- * `proto`; else the rule that forbids it, a sentence without capital and end. */
-const char *custom_forbid(const struct custom_schedule *schedule, const struct plan_op *op,
-                          uint32_t rank_count, uint8_t proto);
+/* A schedule in the process's keeping: the file is read once for all that share it at a time. Errors as of
+ * custom_read(). */
+ncclResult_t custom_share(const char *path, const struct custom_schedule **schedule);
+void custom_release(const struct custom_schedule *schedule); /* NULL is allowed */
 
-/* The works of one rank for one operation, in the order of the blocks; *work comes with everything set that
- * no block decides (function, protocol, type, count, chunk_count as the protocol allows). `index` counts the
- * blocks of the rank; false behind the last. */
+/* NULL when the schedule can carry this call; else the rule that forbids it, a sentence without capital and
+ * end. Read of the work: function, protocol, operator, ranks, root, count, element_bytes and WORK_IN_PLACE.
+ */
+const char *custom_forbid(const struct custom_schedule *schedule, const struct work *work);
+/* Most links that one side of a block has. */
+uint32_t custom_links_most(const struct custom_schedule *schedule);
+
+/* Makes *work that of block number `index` of its rank; false behind the last. It comes with what no block
+ * decides: function, protocol, type, ranks, count, and as chunk_count what the protocol allows. */
 bool custom_work(const struct custom_schedule *schedule, uint32_t index, struct work *work);
 /* Bytes of scratch that one operation of `count` elements takes: whole pages. */
 size_t custom_scratch_bytes(const struct custom_schedule *schedule, size_t count, uint32_t element_bytes);
+/* Lists wait for each other, or keep chunks in scratch: a plan with them has scratch_bytes. */
+bool custom_needs_scratch(const struct custom_schedule *schedule);
 
 /* The schedule that a set of plans stands for: one plan a rank, in the order of the ranks, each of one
  * operation whose data is even chunks. `chunk_count` of the schedule is the finest grid on which all steps

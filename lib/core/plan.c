@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/custom.h"
 #include "core/links.h"
 #include "core/rules.h"
 #include "core/tune.h"
@@ -27,6 +28,7 @@ struct draft {
   struct draft_row *rows; /* memory->draft */
   uint32_t count;
   uint64_t next_batch_id;
+  size_t scratch_bytes; /* of lists so far */
 };
 
 #define ROWS_FIRST 8
@@ -212,10 +214,24 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
   return ncclSuccess;
 }
 
+/* The user's own steps: their blocks say on which channels, so that the cursor stays where it is. */
+static ncclResult_t draft_custom(struct draft *draft, const struct task *task) {
+  const struct custom_schedule *custom = draft->request->custom;
+  const uint64_t batch_id = draft->next_batch_id++;
+  struct work work = work_of_task(draft->request, task);
+  if (custom_needs_scratch(custom) && draft->scratch_bytes == 0) draft->scratch_bytes = LIST_CELLS_BYTES;
+  work.scratch_page = (uint32_t)(draft->scratch_bytes / LIST_PAGE_BYTES);
+  for (uint32_t index = 0; custom_work(custom, index, &work); index++)
+    TRY(draft_add(draft, &work, task->op->in, task->op->out, batch_id));
+  draft->scratch_bytes += custom_scratch_bytes(custom, task->op->count, task->element_bytes);
+  return ncclSuccess;
+}
+
 static ncclResult_t draft_collective(struct draft *draft, const struct task *task,
                                      struct chunk_cursor *cursor) {
   const struct graph *graph = draft->request->graph;
   if (draft->request->rank_count == 1) return draft_local(draft, task);
+  if (task->algo == ALGO_CUSTOM) return draft_custom(draft, task);
   struct work work = work_of_task(draft->request, task);
   const size_t chunk_count = work.chunk_count;
   const uint32_t *ring = NULL;
@@ -252,7 +268,8 @@ static void tasks_sort(struct task *tasks, uint32_t count) {
 }
 
 static bool tasks_alike(const struct task *a, const struct task *b) {
-  return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
+  return a->algo == b->algo && a->op->func == b->op->func && a->op->op == b->op->op &&
+         a->op->dtype == b->op->dtype;
 }
 
 /* Neighbours of one kind choose their algorithm and protocol by their sum, while none is four times the
@@ -266,6 +283,7 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
       bytes += tune_bytes(op->func, op->count, tasks[end].element_bytes, request->rank_count);
     }
     if (end == first) end = first + 1;
+    if (tasks[first].algo == ALGO_CUSTOM) continue;
     struct tune_choice choice;
     TRY(tune_choose(request, tasks[first].op->func, bytes, &choice));
     for (uint32_t i = first; i < end; i++) {
@@ -273,6 +291,48 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
       tasks[i].proto = choice.proto;
       if (choice.proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
     }
+  }
+  return ncclSuccess;
+}
+
+/* The rule by which the user's schedule does not carry an operation; NULL where it does, and then the task
+ * says so. It goes before all other algorithms: whoever names a file wants it. */
+static const char *task_try_custom(const struct plan_request *request, struct task *task) {
+  const uint8_t func = task->op->func;
+  uint32_t protos = 0;
+  if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
+  if (request->rank_count == 1) return "one rank alone needs no schedule";
+  if (((request->algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (((request->limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
+      request->limits.links < custom_links_most(request->custom))
+    return "this backend's executors do not carry its steps";
+  const char *why = "NCCL_PROTO leaves the schedule's protocol out";
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((request->proto_mask[func] >> proto) & 1) == 0) continue;
+    struct task tried = *task;
+    tried.algo = ALGO_CUSTOM;
+    tried.proto = proto;
+    const struct work work = work_of_task(request, &tried);
+    const char *forbidden = custom_forbid(request->custom, &work);
+    if (forbidden == NULL) protos |= 1u << proto;
+    else why = forbidden;
+  }
+  if (protos == 0) return why;
+  const size_t bytes = tune_bytes(func, task->op->count, task->element_bytes, request->rank_count);
+  task->algo = ALGO_CUSTOM;
+  task->proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count, protos);
+  return NULL;
+}
+
+/* Where nothing but the user's schedule is allowed, its rule is the answer. */
+static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
+    const char *why = task_try_custom(request, &tasks[i]);
+    if (why != NULL && request->algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
+      return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO allows Custom alone, and %s", request->rank, why);
+    if (why != NULL && request->custom != NULL)
+      log_info(LOG_TUNING, "rank %u: TUTTI_CUSTOM_FILE is not used for operation %llu: %s", request->rank,
+               (unsigned long long)tasks[i].op->sequence, why);
   }
   return ncclSuccess;
 }
@@ -301,6 +361,7 @@ static ncclResult_t draft_collectives(struct draft *draft) {
   struct task *tasks = (struct task *)memory->tasks;
   tasks_collect(request, tasks, &count);
   tasks_sort(tasks, count);
+  TRY(tasks_try_custom(request, tasks, count));
   ncclResult_t result = tasks_choose(request, tasks, count);
   size_t traffic = 0;
   for (uint32_t i = 0; i < count; i++)
@@ -527,6 +588,7 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
   fresh.rank_count = request->rank_count;
   fresh.work_count = draft->count;
   fresh.limits = request->limits;
+  fresh.scratch_bytes = draft->scratch_bytes;
   draft_measure(draft, channel_count, begin);
   plan_place(draft, &fresh, channel_count, begin, ids);
   plan_border(&fresh, channel_count, begin, ids);
@@ -536,7 +598,7 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
 
 ncclResult_t plan_build_within(const struct plan_request *request, struct plan_memory *memory,
                                struct plan *plan) {
-  struct draft draft = {request, memory, (struct draft_row *)memory->draft, 0, 0};
+  struct draft draft = {request, memory, (struct draft_row *)memory->draft, 0, 0, 0};
   TRY(draft_collectives(&draft));
   TRY(draft_p2p(&draft));
   return plan_of_draft(&draft, plan);

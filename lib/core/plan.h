@@ -6,6 +6,8 @@
 
 #include "core/graph.h"
 
+struct custom_schedule;
+
 /* One operation of a group, after the API has checked it and turned averages and user operators into kernel
  * operators. All-to-all, gather and scatter arrive here as their sends and receives. */
 struct plan_op {
@@ -21,6 +23,7 @@ struct plan_op {
 
 struct plan_request {
   uint32_t rank, rank_count;
+  const struct custom_schedule *custom; /* the user's, or NULL; outlives the plan, as graph */
   const struct graph *graph; /* the communicator's; outlives the plan, whose works point into it */
   struct plan_limits limits;
   uint32_t algo_mask[FUNC_COUNT],
