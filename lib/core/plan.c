@@ -306,9 +306,10 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
   if (((request->limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
       request->limits.links < custom_links_most(request->custom))
     return "this backend's executors do not carry its steps";
-  const char *why = "NCCL_PROTO leaves the schedule's protocol out";
+  const char *why = "NCCL_PROTO, or a link, leaves the schedule's protocol out";
+  const uint32_t allowed = request->proto_mask[func] & request->custom->protos;
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
-    if (((request->proto_mask[func] >> proto) & 1) == 0) continue;
+    if (((allowed >> proto) & 1) == 0) continue;
     struct task tried = *task;
     tried.algo = ALGO_CUSTOM;
     tried.proto = proto;
