@@ -299,8 +299,8 @@ static ncclResult_t copy_work(struct plan_copy *copy, const struct work *work) {
   TRY(custom_add_block(&copy->build, work->rank, work->channel_index, 0, &block));
   block->recv_count = work->recv_count;
   block->send_count = work->send_count;
-  memcpy(block->recv_peer, work->recv_peer, sizeof block->recv_peer);
-  memcpy(block->send_peer, work->send_peer, sizeof block->send_peer);
+  memcpy(block->recv_peer, work->recv_peer, work->recv_count * sizeof *block->recv_peer);
+  memcpy(block->send_peer, work->send_peer, work->send_count * sizeof *block->send_peer);
   return ncclSuccess;
 }
 
