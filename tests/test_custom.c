@@ -366,7 +366,7 @@ static void test_words(void **state) {
       "  read scratch[1], sum in[5]\n"
       "  nothing\n"
       "rank 0 channel 0:\n"
-      "  read out[0..1], keep scratch[1..2]\n");
+      "  after block 0 step 0, read out[0..1], keep scratch[1..2]\n");
   (void)state;
   const struct list_step *steps = schedule->blocks[0].list.steps;
   assert_string_equal(schedule->name, "all words");
@@ -392,8 +392,8 @@ static void test_words(void **state) {
 
 static void test_samples(void **state) {
   static const char *const files[] = {
-      "ring4.txt",  "all_pairs4.txt",        "four_slots.txt",       "deadlock3.txt",
-      "wrong3.txt", "msccl_all_gather4.xml", "msccl_all_reduce4.xml"};
+      "ring4.txt",  "all_pairs4.txt", "four_slots.txt",        "deadlock3.txt",
+      "wrong3.txt", "staged2.txt",    "msccl_all_gather4.xml", "msccl_all_reduce4.xml"};
   (void)state;
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
     char path[80];
@@ -428,6 +428,7 @@ static const struct run_case run_cases[] = {
     {"ring4.txt", false, 4, true, true, 1, {"LL", "LL128", "Simple"}},
     {"all_pairs4.txt", false, 4, true, true, 1, {"LL", "LL128", "Simple"}},
     {"four_slots.txt", true, 2, true, true, 1, {"LL", "LL128", "Simple"}},
+    {"staged2.txt", true, 2, true, true, 1, {"LL", "LL128", "Simple"}},
     {"msccl_all_gather4.xml", true, 4, false, true, 1, {"Simple"}},
     {"msccl_all_reduce4.xml", false, 4, true, false, 4, {"Simple"}},
 };

@@ -230,7 +230,11 @@ ncclResult_t custom_add_step(struct custom_build *build, const struct list_step 
     row->step = *step;
     row->step.in_chunk += (step->flags & STEP_COPY_IN) ? i : 0;
     row->step.out_chunk += (step->flags & STEP_KEEP) ? i : 0;
-    if (i > 0) row->step.flags &= ~(uint32_t)STEP_AFTER;
+    if (i > 0) {
+      row->step.flags &= ~(uint32_t)STEP_AFTER;
+      row->step.wait_lane = 0;
+      row->step.wait_steps = 0;
+    }
     row->number = number;
     row->line = line;
   }
