@@ -366,7 +366,7 @@ static void test_words(void **state) {
       "  read scratch[1], sum in[5]\n"
       "  nothing\n"
       "rank 0 channel 0:\n"
-      "  after block 0 step 0, read out[0..1], keep scratch[1..2]\n");
+      "  after block 0 step 2, read out[0..1], keep scratch[1..2]\n");
   (void)state;
   const struct list_step *steps = schedule->blocks[0].list.steps;
   assert_string_equal(schedule->name, "all words");

@@ -1,9 +1,9 @@
 /* custom.h: schedules that a user wrote: read from a file, kept as flat lists of steps (schedule/list.h), and
  * turned into plans like those of any other algorithm. Two formats are read: tutti's text (custom_text.c,
- * drawn in traces/README.md) and MSCCL's XML (custom_msccl.c). Reading proves that a file is well formed:
- * numbers in bounds, places within their buffers, peers among the ranks. Whether the steps fit together, end,
- * and compute what they should is the checker's question; a plan of any schedule that was read can be run and
- * does not leave its buffers. */
+ * drawn in examples/schedules/README.md) and MSCCL's XML (custom_msccl.c). Reading proves that a file is well
+ * formed: numbers in bounds, places within their buffers, peers among the ranks. Whether the steps fit
+ * together, end, and compute what they should is the checker's question; a plan of any schedule that was read
+ * can be run and does not leave its buffers. */
 #ifndef TUTTI_CORE_CUSTOM_H
 #define TUTTI_CORE_CUSTOM_H
 

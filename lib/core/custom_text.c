@@ -1,6 +1,6 @@
-/* custom_text.c: tutti's own format of schedules, drawn in traces/README.md: a head of settings, then for
- * every block of every rank its steps, one a line, each a row of actions in the order in which data takes
- * them. Reading is one pass over lines and words; the writer prints what the reader takes. */
+/* custom_text.c: tutti's own format of schedules, drawn in examples/schedules/README.md: a head of settings,
+ * then for every block of every rank its steps, one a line, each a row of actions in the order in which data
+ * takes them. Reading is one pass over lines and words; the writer prints what the reader takes. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
