@@ -637,6 +637,33 @@ static void test_file(void **state) {
   custom_release(second);
 }
 
+/* Sends that a rank makes before its first receive must fit into its connection: enough of an answer for two
+ * ranks that do nothing else. */
+static bool sends_fit(void *argument, const struct plan *plans, uint32_t rank_count) {
+  uint32_t *asked = (uint32_t *)argument;
+  struct algo_iter it;
+  struct step step;
+  uint32_t sent = 0;
+  *asked += 1;
+  assert_int_equal(rank_count, 2);
+  algo_begin(&it, &plans[1].works[0]);
+  while (algo_next(&it, &plans[1].works[0], &step) && (step.flags & STEP_RECV) == 0) sent += 1;
+  return sent <= plans[1].limits.slots;
+}
+
+static void test_slots_min(void **state) {
+  struct custom_schedule *schedule;
+  uint32_t slots = 9, asked = 0;
+  (void)state;
+  assert_int_equal(custom_read(SCHEDULES "four_slots.txt", &schedule), ncclSuccess);
+  assert_int_equal(custom_slots_min(schedule, 8, &limits_usual, 8, sends_fit, &asked, &slots), ncclSuccess);
+  assert_int_equal(slots, 4);
+  assert_int_equal(asked, 4);
+  assert_int_equal(custom_slots_min(schedule, 8, &limits_usual, 3, sends_fit, &asked, &slots), ncclSuccess);
+  assert_int_equal(slots, 0);
+  custom_free(schedule);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_built_in),
@@ -646,6 +673,7 @@ int main(void) {
     cmocka_unit_test(test_words),
     cmocka_unit_test(test_samples),
     cmocka_unit_test(test_choice),
+    cmocka_unit_test(test_slots_min),
     cmocka_unit_test_teardown(test_file, after_run),
 #if !defined(__SANITIZE_THREAD__)
     cmocka_unit_test_teardown(test_guarded, after_run),

@@ -252,6 +252,44 @@ ncclResult_t custom_plan(const struct custom_schedule *schedule, uint32_t rank, 
   return ncclSuccess;
 }
 
+void custom_plans_free(const struct custom_schedule *schedule, struct plan *plans) {
+  for (uint32_t rank = 0; plans != NULL && rank < schedule->rank_count; rank++) plan_free(&plans[rank]);
+  os_free(plans);
+}
+
+ncclResult_t custom_plans(const struct custom_schedule *schedule, size_t count,
+                          const struct plan_limits *limits, struct plan **plans) {
+  struct plan *fresh = (struct plan *)os_alloc(schedule->rank_count * sizeof *fresh);
+  if (fresh == NULL)
+    return log_fail(ncclSystemError, "no memory for the plans of %u ranks", schedule->rank_count);
+  for (uint32_t rank = 0; rank < schedule->rank_count; rank++) {
+    const ncclResult_t result = custom_plan(schedule, rank, count, limits, &fresh[rank]);
+    if (result == ncclSuccess) continue;
+    custom_plans_free(schedule, fresh);
+    return result;
+  }
+  *plans = fresh;
+  return ncclSuccess;
+}
+
+ncclResult_t custom_slots_min(const struct custom_schedule *schedule, size_t count,
+                              const struct plan_limits *limits, uint32_t most,
+                              bool (*ends)(void *argument, const struct plan *plans, uint32_t rank_count),
+                              void *argument, uint32_t *slots) {
+  struct plan_limits tried = *limits;
+  for (tried.slots = 1; tried.slots <= most; tried.slots++) {
+    struct plan *plans = NULL;
+    TRY(custom_plans(schedule, count, &tried, &plans));
+    const bool good = ends(argument, plans, schedule->rank_count);
+    custom_plans_free(schedule, plans);
+    if (!good) continue;
+    *slots = tried.slots;
+    return ncclSuccess;
+  }
+  *slots = 0;
+  return ncclSuccess;
+}
+
 /* ---- from plans ---- */
 
 static size_t common_divisor(size_t a, size_t b) {

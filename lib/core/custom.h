@@ -65,6 +65,19 @@ uint8_t custom_func(const struct custom_schedule *schedule);
 ncclResult_t custom_plan(const struct custom_schedule *schedule, uint32_t rank, size_t count,
                          const struct plan_limits *limits, struct plan *plan);
 
+/* The same for all ranks at once: an array of rank_count plans, freed with custom_plans_free(). */
+ncclResult_t custom_plans(const struct custom_schedule *schedule, size_t count,
+                          const struct plan_limits *limits, struct plan **plans);
+void custom_plans_free(const struct custom_schedule *schedule, struct plan *plans);
+
+/* The fewest slots of a connection, 1..most, with which `ends` says that the plans of all ranks run to their
+ * end; *slots is 0 when none of them will do. `ends` is the checker's; what it asks for besides, it brings.
+ */
+ncclResult_t custom_slots_min(const struct custom_schedule *schedule, size_t count,
+                              const struct plan_limits *limits, uint32_t most,
+                              bool (*ends)(void *argument, const struct plan *plans, uint32_t rank_count),
+                              void *argument, uint32_t *slots);
+
 /* A schedule in the process's keeping: the file is read once for all that share it at a time. Errors as of
  * custom_read(). */
 ncclResult_t custom_share(const char *path, const struct custom_schedule **schedule);
