@@ -266,7 +266,7 @@ check_digests() {
 # sanitize TOOL PROTOCOL SUMMARY: compute-sanitizer's tool finds nothing in small all-reduces.
 sanitize() {
   local n
-  n=$(echo "$gpus" | tr ' ' '\n' | awk '$1 <= 2' | tail -n 1)
+  n=$(echo "$gpus" | tr ' ' '\n' | awk 'NR == 1 || $1 <= 2' | tail -n 1)
   keep tutti 150 env NCCL_PROTO="$2" "$sanitizer" --tool "$1" --report-api-errors no --error-exitcode 9 \
     "$tests/all_reduce_perf" -b 8 -e 64K -f 8 -g "$n" -n 1 -w 0 && loaded tutti && grep -q "$3" "$work/out"
   ok $? "compute-sanitizer $1, $n GPUs, $2: nothing found"

@@ -346,6 +346,9 @@ static ncclResult_t visit_copy(void *argument, const struct work *work, const st
   struct plan_copy *copy = (struct plan_copy *)argument;
   if (step == NULL) return copy_work(copy, work);
   struct list_step row;
+  if (step->flags & (STEP_RECV_MORE | STEP_SEND_MORE | STEP_SEND_ADD | STEP_PART))
+    return custom_fail(&copy->build, 0,
+                       "its steps share slots, which lists do not: expected another algorithm");
   memset(&row, 0, sizeof row);
   row.flags = step->flags & ~(uint32_t)(STEP_SEND_FINAL | STEP_RECV_FINAL);
   row.recv_links = (uint16_t)step->recv_links;

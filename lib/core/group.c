@@ -207,17 +207,18 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->op_count = op_count;
 }
 
+/* An all-to-all has a message to oneself too. */
+static bool op_meets_self(const struct ncclComm *comm, const struct plan_op *op, uint8_t func) {
+  return op->func == FUNC_ALL_TO_ALL || (op->func == func && op->peer == comm->rank);
+}
+
 /* The k-th send to oneself meets the k-th receive from oneself, in the same group. */
 static ncclResult_t queue_check_self(const struct ncclComm *comm) {
   const struct comm_queue *queue = &comm->queue;
   uint32_t send = 0, recv = 0;
   for (;;) {
-    while (send < queue->op_count &&
-           (queue->ops[send].func != FUNC_SEND || queue->ops[send].peer != comm->rank))
-      send++;
-    while (recv < queue->op_count &&
-           (queue->ops[recv].func != FUNC_RECV || queue->ops[recv].peer != comm->rank))
-      recv++;
+    while (send < queue->op_count && !op_meets_self(comm, &queue->ops[send], FUNC_SEND)) send++;
+    while (recv < queue->op_count && !op_meets_self(comm, &queue->ops[recv], FUNC_RECV)) recv++;
     if (send == queue->op_count && recv == queue->op_count) return ncclSuccess;
     if (send == queue->op_count || recv == queue->op_count) {
       return log_fail(ncclInvalidUsage,

@@ -1,5 +1,8 @@
-/* links.c: neighbours by algorithm. Knows rings, trees and exchanges of all with all; nothing of sizes. */
+/* links.c: neighbours by algorithm. Knows rings, trees, exchanges of all with all, and distances of powers of
+ * two; nothing of sizes. */
 #include "core/links.h"
+
+#include "schedule/pat.h"
 
 uint32_t links_ring_index(const struct graph *graph, uint32_t channel_index, uint32_t rank) {
   const uint32_t *ring = graph->ring[channel_index];
@@ -72,11 +75,24 @@ static void links_set_direct(struct work *work) {
   work->recv_peer[0] = work->root;
 }
 
+/* Link d is the rank 2^d ahead or behind: all-gather sends back, reduce-scatter ahead. */
+static void links_set_pat(struct work *work) {
+  const uint32_t n = work->rank_count;
+  const bool gathers = work->func == FUNC_ALL_GATHER;
+  work->recv_count = work->send_count = (uint8_t)pat_dims(n);
+  for (uint32_t d = 0; d < work->recv_count; d++) {
+    const uint32_t ahead = (work->rank + (1u << d)) % n, behind = (work->rank + n - (1u << d)) % n;
+    work->recv_peer[d] = gathers ? ahead : behind;
+    work->send_peer[d] = gathers ? behind : ahead;
+  }
+}
+
 void links_set(const struct graph *graph, struct work *work) {
   switch (work->algo) {
     case ALGO_TREE: links_set_tree(graph, work); break;
     case ALGO_DIRECT:
     case ALGO_TWO_SHOT: links_set_direct(work); break;
+    case ALGO_PAT: links_set_pat(work); break;
     default: links_set_ring(graph, work); break;
   }
 }
@@ -87,6 +103,7 @@ uint32_t links_most(const struct graph *graph, uint8_t func, uint8_t algo) {
     case ALGO_TREE: return GRAPH_CHILDREN_MAX;
     case ALGO_DIRECT:
     case ALGO_TWO_SHOT: return graph->rank_count - 1;
+    case ALGO_PAT: return pat_dims(graph->rank_count);
     default: return 1;
   }
 }

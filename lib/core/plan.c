@@ -13,6 +13,7 @@
 #include "core/rules.h"
 #include "core/tune.h"
 #include "schedule/p2p.h"
+#include "schedule/pat.h"
 #include "schedule/ring.h"
 
 /* A work in the order of generation; sorted by channel at the end. */
@@ -69,6 +70,55 @@ static ncclResult_t draft_add(struct draft *draft, const struct work *work, cons
   return ncclSuccess;
 }
 
+/* ---- all-to-all ---- */
+
+/* Messages are its ring: they carry it unless the user leaves them out and Direct is possible. */
+static bool all_to_all_is_direct(const struct plan_request *request) {
+  if (request->rank_count == 1 || ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0) return false;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+    if (rules_forbid(request, FUNC_ALL_TO_ALL, ALGO_DIRECT, proto) == NULL) return true;
+  return false;
+}
+
+static uint32_t type_bytes(uint8_t dtype) {
+  static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return bytes[dtype];
+}
+
+/* One block to each rank and one from each, in the order of the ranks. */
+static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t rank_count,
+                                           struct plan_op *message) {
+  const size_t bytes = op->count * type_bytes(op->dtype);
+  for (uint32_t peer = 0; peer < rank_count; peer++) {
+    for (uint32_t half = 0; half < 2; half++, message++) {
+      *message = *op;
+      message->func = half == 0 ? FUNC_SEND : FUNC_RECV;
+      message->peer = peer;
+      message->in = half == 0 ? (const uint8_t *)op->in + peer * bytes : NULL;
+      message->out = half == 0 ? NULL : (uint8_t *)op->out + peer * bytes;
+    }
+  }
+  return message;
+}
+
+/* The request with messages in the place of each all-to-all, where they carry it. */
+static ncclResult_t request_expand(struct plan_request *request, struct plan_memory *memory) {
+  uint32_t exchanges = 0;
+  for (uint32_t i = 0; i < request->op_count; i++) exchanges += request->ops[i].func == FUNC_ALL_TO_ALL;
+  if (exchanges == 0 || all_to_all_is_direct(request)) return ncclSuccess;
+  const size_t count = request->op_count + (size_t)exchanges * (2 * request->rank_count - 1);
+  if (!block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
+    return out_of_memory(request);
+  struct plan_op *next = (struct plan_op *)memory->messages;
+  for (uint32_t i = 0; i < request->op_count; i++) {
+    if (request->ops[i].func != FUNC_ALL_TO_ALL) *next++ = request->ops[i];
+    else next = all_to_all_messages(&request->ops[i], request->rank_count, next);
+  }
+  request->ops = (const struct plan_op *)memory->messages;
+  request->op_count = (uint32_t)count;
+  return ncclSuccess;
+}
+
 /* ---- collectives ---- */
 
 /* What planning knows of one collective before it lies on channels. */
@@ -76,7 +126,8 @@ struct task {
   const struct plan_op *op;
   uint32_t element_bytes;
   uint8_t algo, proto;
-  size_t weight; /* bytes moved a byte of count */
+  uint32_t fused; /* the set of broadcasts that it is one of, from 1 on; 0: it stands alone */
+  size_t weight;  /* bytes moved a byte of count */
   size_t traffic_bytes;
 };
 
@@ -86,7 +137,8 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
   switch (func) {
     case FUNC_ALL_REDUCE: return 2;
     case FUNC_ALL_GATHER:
-    case FUNC_REDUCE_SCATTER: return rank_count;
+    case FUNC_REDUCE_SCATTER:
+    case FUNC_ALL_TO_ALL: return rank_count;
     default: return 1;
   }
 }
@@ -197,6 +249,12 @@ static void work_shorten_chain(struct work *work) {
   work->chunk_count = bytes / work->element_bytes;
 }
 
+/* Blocks of aggregated trees that are small share a slot. */
+static void work_pack(struct work *work, const struct plan_limits *limits) {
+  const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
+  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE]);
+}
+
 /* A rank's works on one channel: side by side where the algorithm has more than one. */
 static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
   const struct graph *graph = draft->request->graph;
@@ -247,22 +305,24 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
     work.chunk_count = chunk_count;
     work_shorten_chain(&work);
     ring_cut(&work);
+    if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->limits);
     TRY(draft_channel(draft, task, &work));
   }
   return ncclSuccess;
 }
 
-static uint32_t type_bytes(uint8_t dtype) {
-  static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return bytes[dtype];
+/* Those that stand alone by falling traffic, then set after set; equal ones keep the order of the calls,
+ * which is the same on every rank. */
+static bool task_precedes(const struct task *a, const struct task *b) {
+  if (a->fused != b->fused) return a->fused < b->fused;
+  return a->fused == 0 && a->traffic_bytes > b->traffic_bytes;
 }
 
-/* Falling traffic; equal ones keep the order of the calls, which is the same on every rank. */
 static void tasks_sort(struct task *tasks, uint32_t count) {
   for (uint32_t i = 1; i < count; i++) {
     const struct task task = tasks[i];
     uint32_t at = i;
-    for (; at > 0 && tasks[at - 1].traffic_bytes < task.traffic_bytes; at--) tasks[at] = tasks[at - 1];
+    for (; at > 0 && task_precedes(&task, &tasks[at - 1]); at--) tasks[at] = tasks[at - 1];
     tasks[at] = task;
   }
 }
@@ -270,6 +330,17 @@ static void tasks_sort(struct task *tasks, uint32_t count) {
 static bool tasks_alike(const struct task *a, const struct task *b) {
   return a->algo == b->algo && a->op->func == b->op->func && a->op->op == b->op->op &&
          a->op->dtype == b->op->dtype;
+}
+
+/* PAT reduces no sum that has a stage before or behind it: the model that it shares with NCCL has it so, not
+ * the steps. */
+static ncclResult_t task_choose(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                                struct tune_choice *choice) {
+  struct plan_request without = *request;
+  if (op->func != FUNC_REDUCE_SCATTER || op->op < OP_PRE_MUL_SUM)
+    return tune_choose(request, op->func, bytes, choice);
+  without.algo_mask[op->func] &= ~(1u << ALGO_PAT);
+  return tune_choose(&without, op->func, bytes, choice);
 }
 
 /* Neighbours of one kind choose their algorithm and protocol by their sum, while none is four times the
@@ -285,7 +356,7 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
     if (end == first) end = first + 1;
     if (tasks[first].algo == ALGO_CUSTOM) continue;
     struct tune_choice choice;
-    TRY(tune_choose(request, tasks[first].op->func, bytes, &choice));
+    TRY(task_choose(request, tasks[first].op, bytes, &choice));
     for (uint32_t i = first; i < end; i++) {
       tasks[i].algo = choice.algo;
       tasks[i].proto = choice.proto;
@@ -348,9 +419,139 @@ static void tasks_collect(const struct plan_request *request, struct task *tasks
     task->element_bytes = type_bytes(op->dtype);
     task->algo = ALGO_RING;
     task->proto = PROTO_SIMPLE;
+    task->fused = 0;
     task->weight = func_weight(op->func, request->rank_count);
     task->traffic_bytes = op->count * task->element_bytes * task->weight;
   }
+}
+
+/* ---- broadcasts of a group, fused ---- */
+
+/* Least bytes that are worth a channel of their own, and where parts begin. */
+#define FUSED_PART_BYTES_MIN 32768u
+#define FUSED_PART_ALIGN_BYTES 256u
+#define FUSED_MAX 256
+
+/* The k-th broadcasts of all roots are a set; one that would be alone in its set stands alone. Where all send
+ * before any receives, one slot would be too few. */
+static void tasks_fuse(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  const uint32_t ring = 1u << ALGO_RING;
+  uint32_t set_count = 0;
+  if ((request->limits.algos & PLAN_FUSES) == 0 || request->limits.slots < 2) return;
+  if ((request->algo_mask[FUNC_BROADCAST] & ring) == 0) return;
+  if ((request->proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128)) == 0) return;
+  for (uint32_t i = 0; i < count; i++) {
+    if (tasks[i].op->func != FUNC_BROADCAST) continue;
+    tasks[i].fused = 1;
+    for (uint32_t k = 0; k < i; k++)
+      tasks[i].fused += tasks[k].op->func == FUNC_BROADCAST && tasks[k].op->peer == tasks[i].op->peer;
+  }
+  for (bool full = true; full; set_count += full) {
+    uint32_t members = 0;
+    for (uint32_t i = 0; i < count; i++) {
+      if (tasks[i].fused != set_count + 1) continue;
+      members += 1;
+      if (members > FUSED_MAX) tasks[i].fused = 0;
+    }
+    full = members >= 2;
+  }
+  for (uint32_t i = 0; i < count; i++)
+    if (tasks[i].fused > set_count) tasks[i].fused = 0;
+}
+
+/* As an all-gather of the largest would be carried, but fused lanes know no LL128. */
+static ncclResult_t fused_choose(const struct plan_request *request, size_t bytes, uint8_t *proto) {
+  struct plan_request like = *request;
+  struct tune_choice choice;
+  like.algo_mask[FUNC_ALL_GATHER] = 1u << ALGO_RING;
+  like.proto_mask[FUNC_ALL_GATHER] = request->proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128);
+  TRY(tune_choose(&like, FUNC_ALL_GATHER, bytes * request->rank_count, &choice));
+  *proto = choice.proto;
+  return ncclSuccess;
+}
+
+/* Hops from the task's root to this rank. */
+static uint32_t fused_distance(const struct draft *draft, const struct task *task, uint32_t channel) {
+  const struct plan_request *request = draft->request;
+  const uint32_t own = links_ring_index(request->graph, channel, request->rank);
+  const uint32_t root = links_ring_index(request->graph, channel, task->op->peer);
+  return (own + request->rank_count - root) % request->rank_count;
+}
+
+static void tasks_sort_by_distance(const struct draft *draft, struct task *tasks, uint32_t count,
+                                   uint32_t channel) {
+  for (uint32_t i = 1; i < count; i++) {
+    const struct task task = tasks[i];
+    const uint32_t distance = fused_distance(draft, &task, channel);
+    uint32_t at = i;
+    for (; at > 0 && fused_distance(draft, &tasks[at - 1], channel) > distance; at--)
+      tasks[at] = tasks[at - 1];
+    tasks[at] = task;
+  }
+}
+
+/* The set's parts on one channel: the first row is the lane's, and has both neighbours; where one has data,
+ * it stands alone. */
+static ncclResult_t draft_fused_channel(struct draft *draft, const struct task *tasks, uint32_t count,
+                                        uint32_t channel, uint32_t channel_count) {
+  const struct graph *graph = draft->request->graph;
+  const uint64_t batch_id = draft->next_batch_id++;
+  const uint32_t first = draft->count;
+  size_t chunk_count = SIZE_MAX;
+  for (uint32_t i = 0; i < count; i++) {
+    const size_t share =
+        size_round_up(size_div_up(tasks[i].op->count, channel_count), FUSED_PART_ALIGN_BYTES);
+    struct work work = work_of_task(draft->request, &tasks[i]);
+    work.channel_index = (uint16_t)channel;
+    work.part_offset = size_min(tasks[i].op->count, channel * share);
+    work.part_count = size_min(tasks[i].op->count - work.part_offset, share);
+    if (work.part_count == 0) continue;
+    work.ring_index = links_ring_index(graph, channel, work.rank);
+    links_set(graph, &work);
+    work_shorten_chain(&work);
+    chunk_count = size_min(chunk_count, work.chunk_count);
+    if (draft->count > first) work.flags |= WORK_PART;
+    TRY(draft_add(draft, &work, tasks[i].op->in, tasks[i].op->out, batch_id));
+  }
+  if (draft->count == first) return ncclSuccess;
+  struct work *head = &draft->rows[first].work;
+  ring_cut(head);
+  if (draft->count == first + 1) return ncclSuccess;
+  head->flags |= WORK_FUSED;
+  head->recv_count = head->send_count = 1;
+  head->fused_count = draft->count - first;
+  head->chunk_count = chunk_count;
+  return ncclSuccess;
+}
+
+/* One set: its tasks lie together. */
+static ncclResult_t draft_fused(struct draft *draft, struct task *tasks, uint32_t count) {
+  const struct plan_request *request = draft->request;
+  size_t largest = 0, sum = 0;
+  uint8_t proto;
+  for (uint32_t i = 0; i < count; i++) {
+    largest = size_max(largest, tasks[i].op->count * tasks[i].element_bytes);
+    sum += tasks[i].op->count * tasks[i].element_bytes;
+  }
+  TRY(fused_choose(request, largest, &proto));
+  for (uint32_t i = 0; i < count; i++) tasks[i].proto = proto;
+  const uint32_t channel_count =
+      (uint32_t)size_min(request->limits.channel_count, size_div_up(sum, FUSED_PART_BYTES_MIN));
+  for (uint32_t channel = 0; channel < channel_count; channel++) {
+    tasks_sort_by_distance(draft, tasks, count, channel);
+    TRY(draft_fused_channel(draft, tasks, count, channel, channel_count));
+  }
+  return ncclSuccess;
+}
+
+/* Set after set; the tasks of a set are brought together. */
+static ncclResult_t draft_fused_sets(struct draft *draft, struct task *tasks, uint32_t count) {
+  for (uint32_t first = 0, end; first < count; first = end) {
+    const uint32_t set = tasks[first].fused;
+    for (end = first + 1; end < count && tasks[end].fused == set;) end += 1;
+    TRY(draft_fused(draft, tasks + first, end - first));
+  }
+  return ncclSuccess;
 }
 
 static ncclResult_t draft_collectives(struct draft *draft) {
@@ -361,7 +562,10 @@ static ncclResult_t draft_collectives(struct draft *draft) {
     return out_of_memory(request);
   struct task *tasks = (struct task *)memory->tasks;
   tasks_collect(request, tasks, &count);
-  tasks_sort(tasks, count);
+  const uint32_t all = count;
+  if (request->rank_count > 1) tasks_fuse(request, tasks, all);
+  tasks_sort(tasks, all);
+  while (count > 0 && tasks[count - 1].fused != 0) count -= 1;
   TRY(tasks_try_custom(request, tasks, count));
   ncclResult_t result = tasks_choose(request, tasks, count);
   size_t traffic = 0;
@@ -371,6 +575,7 @@ static ncclResult_t draft_collectives(struct draft *draft) {
                                 chunk_budget_bytes(traffic, request->limits.channel_count)};
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
     result = draft_collective(draft, &tasks[i], &cursor);
+  if (result == ncclSuccess) result = draft_fused_sets(draft, tasks + count, all - count);
   return result;
 }
 
@@ -558,6 +763,7 @@ static void plan_border(struct plan *plan, uint32_t channel_count, const uint32_
   for (uint32_t channel = 0; channel < channel_count; channel++) {
     struct plan_batch *batch = NULL;
     for (uint32_t place = begin[channel]; place < begin[channel + 1]; place++) {
+      if ((plan->works[place].flags & WORK_PART) != 0) continue;
       if (batch == NULL || ids[place] != ids[place - 1] || batch->work_count == PLAN_BATCH_WORKS_MAX) {
         batch = &plan->batches[plan->batch_count++];
         batch->channel_index = channel;
@@ -599,13 +805,16 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
 
 ncclResult_t plan_build_within(const struct plan_request *request, struct plan_memory *memory,
                                struct plan *plan) {
-  struct draft draft = {request, memory, (struct draft_row *)memory->draft, 0, 0, 0};
+  struct plan_request expanded = *request;
+  struct draft draft = {&expanded, memory, (struct draft_row *)memory->draft, 0, 0, 0};
+  TRY(request_expand(&expanded, memory));
   TRY(draft_collectives(&draft));
   TRY(draft_p2p(&draft));
   return plan_of_draft(&draft, plan);
 }
 
 void plan_memory_free(struct plan_memory *memory) {
+  os_free(memory->messages);
   os_free(memory->tasks);
   os_free(memory->draft);
   os_free(memory->plan);
@@ -629,7 +838,8 @@ void plan_free(struct plan *plan) {
 double plan_time_us(const struct plan_request *request) {
   double total_us = 0, send_us = 0, recv_us = 0;
   for (uint32_t i = 0; i < request->op_count; i++) {
-    const struct plan_op *op = &request->ops[i];
+    struct plan_op message = request->ops[i], *op = &message;
+    if (op->func == FUNC_ALL_TO_ALL) op->func = FUNC_SEND; /* all of them at once, each as long */
     const size_t bytes = tune_bytes(op->func, op->count, type_bytes(op->dtype), request->rank_count);
     const uint32_t channels =
         op_is_p2p(op) ? request->limits.p2p_channels_per_peer : request->limits.channel_count;

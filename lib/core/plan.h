@@ -9,9 +9,10 @@
 struct custom_schedule;
 
 /* One operation of a group, after the API has checked it and turned averages and user operators into kernel
- * operators. All-to-all, gather and scatter arrive here as their sends and receives. */
+ * operators. Gather and scatter arrive here as their sends and receives; all-to-all becomes them unless an
+ * algorithm carries it. */
 struct plan_op {
-  uint8_t func;      /* BROADCAST..ALL_REDUCE, SEND, RECV */
+  uint8_t func;      /* BROADCAST..ALL_REDUCE, SEND, RECV, ALL_TO_ALL */
   uint8_t dtype, op; /* ncclDataType_t, enum work_op */
   uint32_t peer;     /* root of a collective, other end of a send or receive */
   size_t count;      /* as in the API call: elements a rank contributes */
@@ -43,8 +44,8 @@ void plan_free(struct plan *plan);
 /* What planning works in, grown as needed and kept from plan to plan: who plans often allocates only for
  * plans larger than all before. All zero at first. */
 struct plan_memory {
-  void *tasks, *draft, *plan;
-  size_t task_bytes, draft_bytes, plan_bytes;
+  void *messages, *tasks, *draft, *plan;
+  size_t message_bytes, task_bytes, draft_bytes, plan_bytes;
 };
 
 /* As plan_build(), but the plan lies in `memory`, until that is built into again or freed. */

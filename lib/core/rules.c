@@ -10,6 +10,7 @@ static bool algo_computes(uint8_t algo, uint8_t func) {
     case ALGO_TREE:
     case ALGO_TWO_SHOT: return func == FUNC_ALL_REDUCE;
     case ALGO_DIRECT: return func != FUNC_REDUCE;
+    case ALGO_PAT: return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
     default: return false;
   }
 }
@@ -19,7 +20,8 @@ static const char *algo_purpose(uint8_t algo) {
     case ALGO_TREE: return "Tree is for all-reduce alone; broadcast and reduce go by Ring";
     case ALGO_TWO_SHOT: return "TwoShot is for all-reduce alone";
     case ALGO_DIRECT: return "Direct is not for reduce, which goes by Ring";
-    default: return "it is not there for any collective; Ring, Tree, Direct and TwoShot are";
+    case ALGO_PAT: return "PAT is for all-gather and reduce-scatter";
+    default: return "it is not there for any collective; Ring, Tree, Direct, TwoShot and PAT are";
   }
 }
 
@@ -34,6 +36,7 @@ static const char *forbid_executor(const struct plan_request *request, uint8_t f
 
 const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   if (!algo_computes(algo, func)) return algo_purpose(algo);
+  if (algo == ALGO_PAT && proto != PROTO_SIMPLE) return "PAT moves data by Simple alone";
   const char *why = forbid_executor(request, func, algo);
   if (why != NULL) return why;
   if (((request->proto_mask[func] >> proto) & 1) == 0)

@@ -162,6 +162,7 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
   limits->p2p_chunk_bytes = clamp(limits->p2p_chunk_bytes, 0, limits->step_bytes[PROTO_SIMPLE]);
   if (param_is_set(PARAM_P2P_DIRECT_DISABLE) && param_int(PARAM_P2P_DIRECT_DISABLE) != 0)
     limits->direct = false;
+  if (param_int(PARAM_ALLGATHERV_ENABLE) == 0) limits->algos &= ~PLAN_FUSES;
   limits_take_channels(limits, config);
 }
 

@@ -64,7 +64,7 @@ uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t cha
 
 ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                          struct tune_choice *choice) {
-  static const uint8_t order[] = {ALGO_RING, ALGO_TREE, ALGO_TWO_SHOT, ALGO_DIRECT};
+  static const uint8_t order[] = {ALGO_RING, ALGO_TREE, ALGO_TWO_SHOT, ALGO_DIRECT, ALGO_PAT};
   choice->algo = ALGO_RING;
   choice->proto = PROTO_SIMPLE;
   if (request->rank_count == 1) return ncclSuccess;

@@ -10,6 +10,7 @@
 
 #include "protocol/fifo.h"
 #include "schedule/algo.h"
+#include "schedule/plan.h"
 
 enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
@@ -29,13 +30,16 @@ enum lane_error { LANE_OK = 0, LANE_SIZE_MISMATCH = 1 };
 /* A slice between begin and post. */
 struct flight {
   struct move move;
-  uint32_t recv_links, send_links;
+  uint32_t recv_links, send_links; /* whose slots its post passes on */
 };
 
 struct lane {
   const struct work *work;
   const uint8_t *in;
   uint8_t *out;
+#if PRIM_ALGOS != 0
+  const struct plan_buffers *parts; /* of a fused work: the memory of its parts; the backend's to set */
+#endif
   uint8_t phase;     /* enum lane_phase */
   uint8_t error;     /* enum lane_error */
   uint8_t depth;     /* slices in flight, 1..PRIM_DEPTH */
@@ -84,11 +88,32 @@ PRIM_FN uint8_t lane_proto(const struct work *work) {
 #endif
 }
 
+/* The operation that the current step is of. */
+PRIM_FN const struct work *lane_part(const struct lane *lane) {
+  const bool fused = PRIM_ALGOS != 0 && (lane->work->flags & WORK_FUSED) != 0;
+  return fused ? lane->work + lane->step.part : lane->work;
+}
+
+/* A fused work's step means its part's memory; a part that begins has its size to agree on. */
+PRIM_FN void lane_enter_part(struct lane *lane) {
+#if PRIM_ALGOS != 0
+  if (!lane->has_step || (lane->work->flags & WORK_FUSED) == 0) return;
+  lane->in = (const uint8_t *)lane->parts[lane->step.part].in;
+  lane->out = (uint8_t *)lane->parts[lane->step.part].out;
+  if ((lane->step.flags & STEP_PART) == 0) return;
+  FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) lane->recv[i].agreed = false;
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) lane->send[i].agreed = false;
+#else
+  (void)lane;
+#endif
+}
+
 PRIM_FN bool lane_next_step(struct lane *lane) {
   const struct work *work = lane->work;
   const bool only_rings = PRIM_ALGOS == 0 && lane_proto(work) == PROTO_LL128; /* which no message speaks */
   lane->has_step =
       only_rings ? ring_next(&lane->iter.ring, work, &lane->step) : algo_next(&lane->iter, work, &lane->step);
+  lane_enter_part(lane);
   return lane->has_step;
 }
 
@@ -187,7 +212,7 @@ PRIM_FN uint64_t lane_agreed_bytes(const struct work *work) {
 /* Unequal sizes mean that the ranks called different operations: the lane stops instead of delivering wrong
  * data. */
 PRIM_FN void lane_agree(struct lane *lane, const struct link *link, uint64_t found_bytes) {
-  const uint64_t expected_bytes = lane_agreed_bytes(lane->work);
+  const uint64_t expected_bytes = lane_agreed_bytes(lane_part(lane));
   if (found_bytes == expected_bytes) return;
   lane->error = LANE_SIZE_MISMATCH;
   lane->expected_bytes = expected_bytes;
@@ -209,7 +234,7 @@ PRIM_FN bool lane_heard(struct lane *lane, struct link *link, struct prim *prim)
 PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *prim) {
   if (link->agreed) return;
   prim_cell_store(prim, &link->receiver->announced[link->slot_index], link_tag(link),
-                  lane_agreed_bytes(lane->work));
+                  lane_agreed_bytes(lane_part(lane)));
   link->agreed = true;
 }
 
@@ -324,6 +349,9 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
   lane->begun = lane->finished = lane->posted = 0;
   lane->slice_capacity = lane_slice_capacity(lane);
   lane->step_open = lane->step_held = false;
+#if PRIM_ALGOS != 0
+  lane->step.part = 0;
+#endif
   lane->has_step = true; /* until the iterator says otherwise */
   algo_begin(&lane->iter, work);
   lane_open_list(lane);

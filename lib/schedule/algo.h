@@ -4,8 +4,10 @@
 #define TUTTI_SCHEDULE_ALGO_H
 
 #include "schedule/direct.h"
+#include "schedule/fused.h"
 #include "schedule/list.h"
 #include "schedule/p2p.h"
+#include "schedule/pat.h"
 #include "schedule/ring.h"
 #include "schedule/tree.h"
 
@@ -23,19 +25,31 @@ struct algo_iter {
   struct tree_iter tree;
   struct direct_iter direct;
   struct list_iter list;
+  struct pat_iter pat;
+  struct fused_iter fused;
 #endif
 };
 
 /* The iterator families. */
-enum algo_family { FAMILY_RING, FAMILY_P2P, FAMILY_TREE, FAMILY_DIRECT, FAMILY_LIST };
+enum algo_family {
+  FAMILY_RING,
+  FAMILY_P2P,
+  FAMILY_TREE,
+  FAMILY_DIRECT,
+  FAMILY_PAT,
+  FAMILY_FUSED,
+  FAMILY_LIST
+};
 
 PRIM_FN uint8_t algo_family(const struct work *work) {
   if (PRIM_ALGOS != 0) {
+    if ((work->flags & WORK_FUSED) != 0) return FAMILY_FUSED;
     switch (work->algo) {
       case ALGO_TREE: return FAMILY_TREE;
       case ALGO_DIRECT:
       case ALGO_TWO_SHOT: return FAMILY_DIRECT;
       case ALGO_CUSTOM: return FAMILY_LIST;
+      case ALGO_PAT: return FAMILY_PAT;
       default: break;
     }
   }
@@ -49,6 +63,8 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
     case FAMILY_TREE: tree_begin(&it->tree); return;
     case FAMILY_DIRECT: direct_begin(&it->direct, work); return;
     case FAMILY_LIST: list_begin(&it->list); return;
+    case FAMILY_PAT: pat_begin(&it->pat, work); return;
+    case FAMILY_FUSED: fused_begin(&it->fused); return;
     default: break;
   }
 #endif
@@ -56,12 +72,18 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
   p2p_begin(&it->p2p);
 }
 
+/* Most algorithms leave a slot to each step and have one part: they say nothing of either. */
 PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct step *step) {
+#if PRIM_ALGOS != 0
+  step->recv_place = step->send_place = step->part = 0;
+#endif
   switch (algo_family(work)) {
 #if PRIM_ALGOS != 0
     case FAMILY_TREE: return tree_next(&it->tree, work, step);
     case FAMILY_DIRECT: return direct_next(&it->direct, work, step);
     case FAMILY_LIST: return list_next(&it->list, work, step);
+    case FAMILY_PAT: return pat_next(&it->pat, work, step);
+    case FAMILY_FUSED: return fused_next(&it->fused, work, step);
 #endif
     case FAMILY_P2P: return p2p_next(&it->p2p, work, step);
     default: return ring_next(&it->ring, work, step);

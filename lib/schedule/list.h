@@ -83,6 +83,7 @@ PRIM_FN bool list_next(struct list_iter *it, const struct work *work, struct ste
   step->chunk_index = keeps ? row->out_chunk : row->in_chunk;
   step->wait_lane = row->wait_lane;
   step->wait_count = (uint64_t)it->turn * row->wait_round + row->wait_steps;
+  step->recv_place = step->send_place = step->part = 0;
   step->in_offset = step->out_offset = 0;
   step->count = size_min(work->chunk_count, work->last_chunk_count - it->done);
   if (own)

@@ -26,6 +26,9 @@ struct plan_limits {
   uint32_t links; /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
 };
 
+/* Beside enum work_algo in plan_limits.algos: lanes walk fused works (fused.h). */
+#define PLAN_FUSES (1u << 31)
+
 /* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch
  * of the channel starts when all of them have ended. */
 struct plan_batch {

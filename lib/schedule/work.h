@@ -50,10 +50,12 @@ enum work_op {
 };
 
 enum work_flag {
-  WORK_DIRECT_SEND = 1,  /* the receiver's output is in reach: its address is taken from its offer */
-  WORK_DIRECT_RECV = 2,  /* our output is offered to the sender */
-  WORK_IN_PLACE = 4,     /* input and output are the same memory (in the collective's own sense) */
-  WORK_OUTPUT_HIDDEN = 8 /* a backend sets it at launch: the sender cannot reach our output after all */
+  WORK_DIRECT_SEND = 1,   /* the receiver's output is in reach: its address is taken from its offer */
+  WORK_DIRECT_RECV = 2,   /* our output is offered to the sender */
+  WORK_IN_PLACE = 4,      /* input and output are the same memory (in the collective's own sense) */
+  WORK_OUTPUT_HIDDEN = 8, /* a backend sets it at launch: the sender cannot reach our output after all */
+  WORK_FUSED = 16,        /* this work and the fused_count - 1 works behind it share one lane (fused.h) */
+  WORK_PART = 32          /* one of those behind: no lane of its own */
 };
 
 /* Where an algorithm cuts a rank's part of a channel into works that run side by side: which one this is. */
@@ -77,6 +79,7 @@ struct work {
   uint32_t rank, rank_count; /* in the communicator */
   union {
     uint32_t ring_index;   /* distance from rank 0 along the channel's ring; 0 where there is none */
+    uint32_t pack;         /* PAT: blocks that share a slot (pat_pack), a power of two */
     uint32_t scratch_page; /* of a list: its scratch begins so many LIST_PAGE_BYTES into the plan's */
   };
   uint32_t root;       /* rank; for rooted collectives */
@@ -84,8 +87,11 @@ struct work {
   size_t count;        /* elements a rank contributes (all-gather: sends, reduce-scatter: receives) */
   size_t part_offset, part_count; /* this channel's share of `count`, elements */
   size_t chunk_count;             /* most elements of a chunk */
-  size_t last_chunk_count;        /* elements of a chunk of the last loop, where a loop has a chunk a rank
-                                     (ring_cut);        of a list, of a chunk of its grid */
+  union {
+    size_t last_chunk_count; /* elements of a chunk of the last loop, where a loop has a chunk a rank
+                                (ring_cut); of a list, of a chunk of its grid */
+    size_t fused_count;      /* WORK_FUSED: parts, this one included */
+  };
   uint64_t op_arg;      /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */
   uint64_t op_sequence; /* number of the operation on its communicator: for checks and traces */
   union {

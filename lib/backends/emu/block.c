@@ -67,7 +67,7 @@ static void lane_report_mismatch(struct emu_lane *emu) {
              " bytes for channel %u where "
              "rank %u expects %" PRIu64
              "; call the same collective with the same count and type on all ranks, in the same order",
-             comm->name, lane->mismatch_peer, comm->config.rank, lane->work->op_sequence,
+             comm->name, lane->mismatch_peer, comm->config.rank, lane_part(lane)->op_sequence,
              emu_func_name(lane->work->func), lane->mismatch_peer, lane->found_bytes,
              lane->work->channel_index, comm->config.rank, lane->expected_bytes);
   emu_comm_fail(comm->config.comm_id, ncclInvalidUsage);
@@ -222,6 +222,7 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
     emu->lane.cells = (uint64_t *)launch->plan.scratch;
     emu->lane.scratch = (uint8_t *)launch->plan.scratch + (size_t)work->scratch_page * LIST_PAGE_BYTES;
   }
+  emu->lane.parts = &launch->plan.buffers[work_index];
   emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
   lane_bind(emu, work);

@@ -14,6 +14,8 @@
 /* The checks' own account of a connection, steps; see check.h. */
 struct emu_shadow {
   uint64_t writing, written, announced, reading, read, freed;
+  bool write_open, read_open;    /* more schedule steps will use the last slot that was begun */
+  uint64_t held[FIFO_SLOTS_MAX]; /* by slot: elements that were written to it, where a chunk is one slice */
 };
 
 /* Both ends of a connection: one memory is near to all. */

@@ -95,7 +95,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
   snprintf(out, out_bytes, "rank %" PRIu32 " channel %u %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)",
            comm->config.rank, emu->lane.work->channel_index, emu_func_name(emu->lane.work->func),
-           emu->lane.work->op_sequence, emu->lane.steps_done, wait, peer, since);
+           lane_part(&emu->lane)->op_sequence, emu->lane.steps_done, wait, peer, since);
 }
 
 static void report_lane(struct emu_lane *emu) {
