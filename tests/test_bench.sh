@@ -4,7 +4,7 @@
 # `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti; QUICK=1
 # takes fewer sizes.
 set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_TRACE NCCL_DEBUG
+unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_TRACE NCCL_DEBUG TUTTI_CUSTOM_FILE
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=${BUILD:-$here/../build}/bin/tutti

@@ -106,6 +106,10 @@ static ncclResult_t stub_device_nodes(uint32_t *node_count) {
   *node_count = 0;
   return ncclSuccess;
 }
+static ncclResult_t stub_comm_scratch(struct device_comm *comm, size_t bytes, void **scratch) {
+  (void)comm, (void)bytes, (void)scratch;
+  return absent("comm_scratch");
+}
 static void stub_nothing(void) {}
 
 static const struct device_ops stubs = {
@@ -138,6 +142,7 @@ static const struct device_ops stubs = {
     .unlock = stub_nothing,
     .device_path = stub_device_path,
     .device_nodes = stub_device_nodes,
+    .comm_scratch = stub_comm_scratch,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

@@ -132,6 +132,11 @@ struct device_ops {
   /* Nodes that the process's devices lie on: as many on each, in order; 0 where the backend does not place
    * them, as without this member. Any thread, never blocks. */
   ncclResult_t (*device_nodes)(uint32_t *node_count);
+
+  /* Memory of the rank's device for steps of lists, at least `bytes` and zeroed once. The same block for
+   * every request that fits into it; a larger request gets another, and the old one stays for the graphs that
+   * hold it. All are freed with the rank. */
+  ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

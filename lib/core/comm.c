@@ -9,7 +9,9 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "core/bootstrap.h"
+#include "core/custom.h"
 #include "core/group.h"
 #include "core/layout.h"
 #include "core/meeting.h"
@@ -100,15 +102,19 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   if (!ops) return ncclInvalidUsage;
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
+  const struct custom_schedule *custom = NULL;
+  if (*param_text(PARAM_CUSTOM_FILE) != '\0') TRY(custom_share(param_text(PARAM_CUSTOM_FILE), &custom));
   struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
   if (!fresh) {
     settings_free(&settings);
+    custom_release(custom);
     return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
   }
   fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
   fresh->ops = ops;
   fresh->device_index = device_index;
   fresh->settings = settings;
+  fresh->custom = custom;
   fresh->config = *config;
   fresh->config.commName = fresh->config.netName = NULL;
   fresh->state = COMM_MEETING;
@@ -141,6 +147,7 @@ static void comm_free(struct ncclComm *comm) {
   connect_table_free(&comm->connections);
   redop_table_free(&comm->redops);
   register_list_free(comm->registrations);
+  custom_release(comm->custom);
   comm->canary_begin = comm->canary_end = CANARY_FREED;
   os_free(comm);
   comm_count(ops, false);

@@ -24,7 +24,7 @@ struct team {
   uint64_t comm_id;
   uint64_t serial; /* unlike comm_id never used again in this process */
   uint32_t rank_count;
-  uint32_t live_count;               /* communicators that are not destroyed; locked */
+  uint32_t live_count; /* communicators that are not destroyed; locked */
   struct graph graph;
   struct device_comm **device_comms; /* by rank */
 };
@@ -67,8 +67,9 @@ struct ncclComm {
   struct device_comm *device_comm;
   ncclConfig_t config; /* every member set; commName and netName NULL */
   struct settings settings;
-  uint64_t met_ns;   /* when this rank checked in */
-  uint64_t sequence; /* operations so far */
+  const struct custom_schedule *custom; /* of TUTTI_CUSTOM_FILE, or NULL */
+  uint64_t met_ns;                      /* when this rank checked in */
+  uint64_t sequence;                    /* operations so far */
   uint64_t split_count;
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;

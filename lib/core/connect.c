@@ -61,13 +61,14 @@ static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work,
   return ncclSuccess;
 }
 
-ncclResult_t connect_plan(struct ncclComm *comm, const struct plan *plan) {
+ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const struct work *work = &plan->works[i];
     for (uint32_t k = 0; k < work->recv_count; k++) TRY(connect_peer(comm, work, work->recv_peer[k], false));
     for (uint32_t k = 0; k < work->send_count; k++) TRY(connect_peer(comm, work, work->send_peer[k], true));
   }
-  return ncclSuccess;
+  if (plan->scratch_bytes == 0) return ncclSuccess;
+  return comm->ops->comm_scratch(comm->device_comm, plan->scratch_bytes, &plan->scratch);
 }
 
 void connect_table_free(struct connect_table *table) {

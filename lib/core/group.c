@@ -197,6 +197,7 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->rank = comm->rank;
   request->rank_count = comm->rank_count;
   request->graph = &comm->team->graph;
+  request->custom = comm->custom;
   request->limits = settings->limits;
   memcpy(request->algo_mask, settings->algo_mask, sizeof request->algo_mask);
   memcpy(request->proto_mask, settings->proto_mask, sizeof request->proto_mask);

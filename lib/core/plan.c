@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/custom.h"
 #include "core/links.h"
 #include "core/rules.h"
 #include "core/tune.h"
@@ -45,6 +46,7 @@ struct draft {
   struct draft_row *rows; /* memory->draft */
   uint32_t count;
   uint64_t next_batch_id;
+  size_t scratch_bytes; /* of lists so far */
 };
 
 #define ROWS_FIRST 8
@@ -323,10 +325,24 @@ static struct chunk_split task_split(const struct task *task, struct chunk_curso
   return split;
 }
 
+/* The user's own steps: their blocks say on which channels, so that the cursor stays where it is. */
+static ncclResult_t draft_custom(struct draft *draft, const struct task *task) {
+  const struct custom_schedule *custom = draft->request->custom;
+  const uint64_t batch_id = draft->next_batch_id++;
+  struct work work = work_of_task(draft->request, task);
+  if (custom_needs_scratch(custom) && draft->scratch_bytes == 0) draft->scratch_bytes = LIST_CELLS_BYTES;
+  work.scratch_page = (uint32_t)(draft->scratch_bytes / LIST_PAGE_BYTES);
+  for (uint32_t index = 0; custom_work(custom, index, &work); index++)
+    TRY(draft_add(draft, &work, task->op->in, task->op->out, batch_id));
+  draft->scratch_bytes += custom_scratch_bytes(custom, task->op->count, task->element_bytes);
+  return ncclSuccess;
+}
+
 static ncclResult_t draft_collective(struct draft *draft, const struct task *task,
                                      struct chunk_cursor *cursor) {
   const struct graph *graph = draft->request->graph;
   if (draft->request->rank_count == 1) return draft_local(draft, task);
+  if (task->algo == ALGO_CUSTOM) return draft_custom(draft, task);
   struct work work = work_of_task(draft->request, task);
   work_shorten_stage(draft, task, &work);
   const size_t chunk_count = work.chunk_count;
@@ -364,7 +380,8 @@ static void tasks_sort(struct task *tasks, uint32_t count) {
 }
 
 static bool tasks_alike(const struct task *a, const struct task *b) {
-  return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
+  return a->algo == b->algo && a->op->func == b->op->func && a->op->op == b->op->op &&
+         a->op->dtype == b->op->dtype;
 }
 
 static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
@@ -413,9 +430,69 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
       bytes += tune_bytes(op->func, op->count, tasks[end].element_bytes, request->rank_count);
     }
     if (end == first) end = first + 1;
+    if (tasks[first].algo == ALGO_CUSTOM) continue;
     struct tune_choice choice;
     TRY(task_choose(request, tasks[first].op, bytes, &choice));
     tasks_settle(tasks + first, end - first, request->limits.channel_count, &choice);
+  }
+  return ncclSuccess;
+}
+
+/* The protocol with which a ring would take the least time; without a graph, the first. */
+static uint8_t ring_proto(const struct plan_request *request, const struct task *task, uint32_t protos) {
+  const size_t bytes = tune_bytes(task->op->func, task->op->count, task->element_bytes, request->rank_count);
+  uint8_t best = PROTO_SIMPLE;
+  double best_us = -1;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((protos >> proto) & 1) == 0) continue;
+    if (request->graph == NULL) return proto;
+    const double time_us =
+        tune_time_us(request, task->op->func, ALGO_RING, proto, bytes, request->limits.channel_count);
+    if (best_us >= 0 && time_us >= best_us) continue;
+    best = proto;
+    best_us = time_us;
+  }
+  return best;
+}
+
+/* The rule by which the user's schedule does not carry an operation; NULL where it does, and then the task
+ * says so. It goes before all other algorithms: whoever names a file wants it. */
+static const char *task_try_custom(const struct plan_request *request, struct task *task) {
+  const uint8_t func = task->op->func;
+  uint32_t protos = 0;
+  if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
+  if (request->rank_count == 1) return "one rank alone needs no schedule";
+  if (((request->algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (((request->limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
+      request->limits.links < custom_links_most(request->custom))
+    return "this backend's executors do not carry its steps";
+  const char *why = "NCCL_PROTO, or a link, leaves the schedule's protocol out";
+  const uint32_t allowed = request->proto_mask[func] & request->custom->protos;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((allowed >> proto) & 1) == 0) continue;
+    struct task tried = *task;
+    tried.algo = ALGO_CUSTOM;
+    tried.proto = proto;
+    const struct work work = work_of_task(request, &tried);
+    const char *forbidden = custom_forbid(request->custom, &work);
+    if (forbidden == NULL) protos |= 1u << proto;
+    else why = forbidden;
+  }
+  if (protos == 0) return why;
+  task->algo = ALGO_CUSTOM;
+  task->proto = ring_proto(request, task, protos);
+  return NULL;
+}
+
+/* Where nothing but the user's schedule is allowed, its rule is the answer. */
+static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
+    const char *why = task_try_custom(request, &tasks[i]);
+    if (why != NULL && request->algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
+      return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO allows Custom alone, and %s", request->rank, why);
+    if (why != NULL && request->custom != NULL)
+      log_info(LOG_TUNING, "rank %u: TUTTI_CUSTOM_FILE is not used for operation %llu: %s", request->rank,
+               (unsigned long long)tasks[i].op->sequence, why);
   }
   return ncclSuccess;
 }
@@ -577,6 +654,7 @@ static ncclResult_t draft_collectives(struct draft *draft) {
   if (request->rank_count > 1) tasks_fuse(request, tasks, all);
   tasks_sort(tasks, all);
   while (count > 0 && tasks[count - 1].fused != 0) count -= 1;
+  TRY(tasks_try_custom(request, tasks, count));
   ncclResult_t result = tasks_choose(request, tasks, count);
   struct chunk_cursor cursor = {
       0, request->limits.channel_count, 0,
@@ -803,6 +881,7 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
   fresh.rank_count = request->rank_count;
   fresh.work_count = draft->count;
   fresh.limits = request->limits;
+  fresh.scratch_bytes = draft->scratch_bytes;
   draft_measure(draft, channel_count, begin);
   plan_place(draft, &fresh, channel_count, begin, ids);
   plan_border(&fresh, channel_count, begin, ids);
@@ -813,7 +892,7 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
 ncclResult_t plan_build_within(const struct plan_request *request, struct plan_memory *memory,
                                struct plan *plan) {
   struct plan_request expanded = *request;
-  struct draft draft = {&expanded, memory, (struct draft_row *)memory->draft, 0, 0};
+  struct draft draft = {&expanded, memory, (struct draft_row *)memory->draft, 0, 0, 0};
   TRY(request_expand(&expanded, memory));
   TRY(draft_collectives(&draft));
   TRY(draft_p2p(&draft));

@@ -7,6 +7,7 @@
 #include "core/graph.h"
 
 struct tune_file;
+struct custom_schedule;
 
 /* One operation of a group, after the API has checked it and turned averages and user operators into kernel
  * operators. Gather and scatter arrive here as their sends and receives; all-to-all becomes them unless an
@@ -24,6 +25,7 @@ struct plan_op {
 
 struct plan_request {
   uint32_t rank, rank_count;
+  const struct custom_schedule *custom; /* the user's, or NULL; outlives the plan, as graph */
   const struct graph *graph; /* the communicator's; outlives the plan, whose works point into it */
   struct plan_limits limits;
   uint32_t algo_mask[FUNC_COUNT],

@@ -49,6 +49,11 @@ struct lane {
   uint32_t group_lines; /* most lines that one move carries */
   struct algo_iter iter;
   struct step step; /* the one that is being begun */
+#if PRIM_ALGOS != 0
+  uint8_t *scratch;     /* of the operation, for lists */
+  uint64_t *cells;      /* how far each list of the rank is, counted through all operations; 0: nobody asks */
+  uint64_t cells_begin; /* what all of them held when this operation began */
+#endif
   bool has_step;
   uint64_t steps_done; /* schedule steps taken so far: for reports */
   /* slot protocol */
@@ -115,11 +120,74 @@ PRIM_FN bool lane_next_step(struct lane *lane) {
 /* Where the rank's own share of the current step comes from, `offset` elements behind its begin. */
 PRIM_FN const uint8_t *lane_own(const struct lane *lane, size_t offset) {
   const uint8_t *base = (lane->step.flags & STEP_FROM_OUTPUT) != 0 ? lane->out : lane->in;
+#if PRIM_ALGOS != 0
+  if (lane->step.flags & STEP_FROM_SCRATCH) base = lane->scratch;
+#endif
   return base + (lane->step.in_offset + offset) * lane->work->element_bytes;
 }
 
 PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
   return elements * lane->work->element_bytes;
+}
+
+/* Where the rank keeps the current step's result, `offset` elements behind its begin. */
+PRIM_FN uint8_t *lane_kept(const struct lane *lane, size_t offset) {
+  uint8_t *base = lane->out;
+#if PRIM_ALGOS != 0
+  if (lane->step.flags & STEP_TO_SCRATCH) base = lane->scratch;
+  if (lane->step.flags & STEP_TO_INPUT) base = (uint8_t *)(uintptr_t)lane->in;
+#endif
+  return base + lane_bytes(lane, lane->step.out_offset + offset);
+}
+
+/* ---- lists that wait for each other ---- */
+
+PRIM_FN bool lane_is_list(const struct lane *lane) {
+  return PRIM_ALGOS != 0 && lane->work->algo == ALGO_CUSTOM;
+}
+
+/* The list that the current step waits for, if it does, is far enough. What it wrote is visible then. */
+PRIM_FN bool lane_may_follow(const struct lane *lane) {
+#if PRIM_ALGOS != 0
+  if (lane->step.flags & STEP_AWAIT_LIST)
+    return prim_load_tail(&lane->cells[lane->step.wait_lane]) - lane->cells_begin >= lane->step.wait_count;
+#else
+  (void)lane;
+#endif
+  return true;
+}
+
+/* Tells the rank's other lists that so many steps of this one have ended. */
+PRIM_FN void lane_tell_lists(const struct lane *lane, struct prim *prim, uint64_t step_count) {
+#if PRIM_ALGOS != 0
+  if (lane_is_list(lane) && lane->cells != 0)
+    prim_store_tail(prim, &lane->cells[lane->work->role], lane->cells_begin + step_count);
+#else
+  (void)lane, (void)prim, (void)step_count;
+#endif
+}
+
+/* A list begins where the operation before ended: every cell of the rank says the same then. Its steps may
+ * read what those before them wrote, so none begins before the last one has ended. */
+PRIM_FN void lane_open_list(struct lane *lane) {
+#if PRIM_ALGOS != 0
+  if (!lane_is_list(lane)) return;
+  lane->depth = 1;
+  lane->cells_begin = lane->cells != 0 ? lane->cells[lane->work->role] : 0;
+#else
+  (void)lane;
+#endif
+}
+
+/* All lists of the rank end at the same number, whatever their lengths. */
+PRIM_FN void lane_close_list(const struct lane *lane, struct prim *prim) {
+#if PRIM_ALGOS != 0
+  const struct work *work = lane->work;
+  if (lane_is_list(lane))
+    lane_tell_lists(lane, prim, size_div_up(work->last_chunk_count, work->chunk_count) * work->list->round);
+#else
+  (void)lane, (void)prim;
+#endif
 }
 
 /* False when the sender must use the slots: also then an offer is made, because it counts on one. */
@@ -265,8 +333,8 @@ PRIM_FN void lane_open_links(struct lane *lane, struct prim *prim) {
   }
 }
 
-/* The links' ends, buffer, slots, step_bytes and peer, and depth, flag_bits and group_lines are the backend's
- * to set before. */
+/* The links' ends, buffer, slots, step_bytes and peer, and depth, flag_bits, group_lines, scratch and cells
+ * are the backend's to set before. */
 PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
                        void *out) {
   lane->work = work;
@@ -286,14 +354,16 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
 #endif
   lane->has_step = true; /* until the iterator says otherwise */
   algo_begin(&lane->iter, work);
+  lane_open_list(lane);
   lane_open_links(lane, prim);
   lane_open_settle(lane);
 }
 
 /* Saves the counters for the next operation on these connections. */
-PRIM_FN void lane_close(struct lane *lane, const struct prim *prim) {
+PRIM_FN void lane_close(struct lane *lane, struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);
   lane->phase = LANE_DONE;
+  lane_close_list(lane, prim);
   if (!prim_leader(prim)) return;
   FIFO_EACH_LINK(i, lane->work->recv_count, FIFO_ALL_LINKS) {
     lane->recv[i].receiver->recv_step = lane->recv[i].posted;

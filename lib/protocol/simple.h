@@ -26,6 +26,7 @@ PRIM_FN bool simple_says(const struct step *step, uint32_t flags) {
 PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint32_t steps = lane->work->slice_steps;
+  if (!lane_may_follow(lane)) return false;
   const uint32_t behind = STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_AFTER;
   if (simple_says(step, behind) && lane->begun != lane->finished) return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
@@ -66,7 +67,8 @@ PRIM_FN void simple_add_destination(struct move *move, void *destination) {
 }
 
 PRIM_FN void simple_add_own(struct lane *lane, struct move *move, size_t offset) {
-  if ((lane->step.flags & STEP_FROM_OUTPUT) == 0) move->pre_op_sources = (uint32_t)1 << move->source_count;
+  if ((lane->step.flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
+    move->pre_op_sources = (uint32_t)1 << move->source_count;
   simple_add_source(move, lane_own(lane, offset));
 }
 
@@ -96,6 +98,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
     if (!simple_says(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
     if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
   }
+  if (PRIM_ALGOS != 0 && (step->flags & STEP_FOLD)) simple_add_source(move, lane_kept(lane, offset));
 }
 
 /* Destinations: own output first, then each receiver's slots, or its output itself where the value is final.
@@ -104,7 +107,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
   if (step->flags & STEP_KEEP) {
-    uint8_t *own = lane->out + lane_bytes(lane, step->out_offset + offset);
+    uint8_t *own = lane_kept(lane, offset);
     if (move->source_count != 1 || move->source[0] != own || move->pre_op_sources != 0 || move->post_op)
       simple_add_destination(move, own);
   }
@@ -153,6 +156,7 @@ PRIM_FN void simple_post(struct lane *lane, struct prim *prim) {
     prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);
   }
   lane->posted += 1;
+  lane_tell_lists(lane, prim, lane->posted); /* a list's step is one slice */
 }
 
 PRIM_FN void simple_move(struct lane *lane, struct prim *prim, uint32_t action) {

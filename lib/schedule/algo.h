@@ -5,6 +5,7 @@
 
 #include "schedule/direct.h"
 #include "schedule/fused.h"
+#include "schedule/list.h"
 #include "schedule/p2p.h"
 #include "schedule/pat.h"
 #include "schedule/ring.h"
@@ -24,6 +25,7 @@ struct algo_iter {
 #if PRIM_ALGOS != 0
   struct tree_iter tree;
   struct direct_iter direct;
+  struct list_iter list;
   struct pat_iter pat;
   struct fused_iter fused;
   struct switch_iter over_switch;
@@ -38,7 +40,8 @@ enum algo_family {
   FAMILY_DIRECT,
   FAMILY_PAT,
   FAMILY_FUSED,
-  FAMILY_SWITCH
+  FAMILY_SWITCH,
+  FAMILY_LIST
 };
 
 PRIM_FN uint8_t algo_family(const struct work *work) {
@@ -48,6 +51,7 @@ PRIM_FN uint8_t algo_family(const struct work *work) {
       case ALGO_TREE: return FAMILY_TREE;
       case ALGO_DIRECT:
       case ALGO_TWO_SHOT: return FAMILY_DIRECT;
+      case ALGO_CUSTOM: return FAMILY_LIST;
       case ALGO_PAT: return FAMILY_PAT;
       case ALGO_NVLS:
       case ALGO_NVLS_TREE:
@@ -65,6 +69,7 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
   switch (algo_family(work)) {
     case FAMILY_TREE: tree_begin(&it->tree); return;
     case FAMILY_DIRECT: direct_begin(&it->direct, work); return;
+    case FAMILY_LIST: list_begin(&it->list); return;
     case FAMILY_PAT: pat_begin(&it->pat, work); return;
     case FAMILY_FUSED: fused_begin(&it->fused); return;
     case FAMILY_SWITCH: switch_begin(&it->over_switch, work); return;
@@ -84,6 +89,7 @@ PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct ste
 #if PRIM_ALGOS != 0
     case FAMILY_TREE: return tree_next(&it->tree, work, step);
     case FAMILY_DIRECT: return direct_next(&it->direct, work, step);
+    case FAMILY_LIST: return list_next(&it->list, work, step);
     case FAMILY_PAT: return pat_next(&it->pat, work, step);
     case FAMILY_FUSED: return fused_next(&it->fused, work, step);
     case FAMILY_SWITCH: return switch_next(&it->over_switch, work, step);

@@ -39,8 +39,14 @@ enum step_flag {
                            order, and the result replaces it */
   STEP_PART = 4096,      /* with this step begins the part `part` of a work that has several (WORK_FUSED): its
                             size is announced and compared on the links of the step */
-  STEP_AFTER = 8192      /* overwrites what an earlier step reads: begins when the moves of all earlier ones
+  STEP_AFTER = 8192,     /* overwrites what an earlier step reads: begins when the moves of all earlier ones
                             have ended */
+  /* Of lists (list.h) alone: */
+  STEP_FROM_SCRATCH = 0x10000, /* with COPY_IN: scratch at in_offset takes part, not the input */
+  STEP_TO_SCRATCH = 0x20000,   /* with KEEP: the result is written to scratch at out_offset */
+  STEP_TO_INPUT = 0x40000,     /* with KEEP: ... to the user's input, which is part of the output in place */
+  STEP_FOLD = 0x80000,         /* with KEEP: what lies there takes part too, behind all others */
+  STEP_AWAIT_LIST = 0x100000   /* begins when list wait_lane of the rank has ended wait_count steps */
 };
 
 /* Several steps may share one slot of a link (Simple alone). It is open from the first step that names the
@@ -65,10 +71,12 @@ struct step {
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
   uint32_t recv_place;  /* elements from the start of the slot; 0 unless steps share slots */
   uint32_t send_place;
-  uint32_t part;     /* which of a fused work's parts: its memory is meant; 0 elsewhere */
-  size_t in_offset;  /* elements from the start of the user's input */
-  size_t out_offset; /* elements from the start of the user's output */
-  size_t count;      /* elements; 0 is a step like any other */
+  uint32_t part;       /* which of a fused work's parts: its memory is meant; 0 elsewhere */
+  size_t in_offset;    /* elements from the start of the user's input */
+  size_t out_offset;   /* elements from the start of the user's output */
+  size_t count;        /* elements; 0 is a step like any other */
+  uint64_t wait_count; /* with STEP_AFTER, as wait_lane: steps since the operation began */
+  uint32_t wait_lane;
 };
 
 #endif

@@ -74,6 +74,8 @@ enum work_role {
   ROLE_SWITCH = 3 /* the emulated switch of a network that adds and multicasts, on the rank that hosts it */
 };
 
+struct list;
+
 struct work {
   uint8_t func, algo, proto, dtype;     /* enum work_func, work_algo, work_proto, ncclDataType_t */
   uint8_t op, chunk_steps, slice_steps; /* enum work_op; FIFO steps a chunk and a slice take */
@@ -81,12 +83,13 @@ struct work {
   uint8_t recv_count, send_count; /* links in use below */
   uint16_t channel_index;
   uint32_t flags;            /* enum work_flag */
-  uint16_t role;             /* enum work_role */
+  uint16_t role;             /* enum work_role; of a list, its number on the rank */
   uint16_t head_index;       /* over switches: the rank's place in its node */
   uint32_t rank, rank_count; /* in the communicator */
   union {
-    uint32_t ring_index; /* distance from rank 0 along the channel's ring; 0 where there is none */
-    uint32_t pack;       /* PAT: blocks that share a slot (pat_pack), a power of two */
+    uint32_t ring_index;   /* distance from rank 0 along the channel's ring; 0 where there is none */
+    uint32_t pack;         /* PAT: blocks that share a slot (pat_pack), a power of two */
+    uint32_t scratch_page; /* of a list: its scratch begins so many LIST_PAGE_BYTES into the plan's */
   };
   uint32_t root;       /* rank; for rooted collectives */
   uint16_t conn_index; /* enum work_conn */
@@ -96,12 +99,15 @@ struct work {
   size_t chunk_count;             /* most elements of a chunk */
   union {
     size_t last_chunk_count; /* elements of a chunk of the last loop, where a loop has a chunk a rank
-                                (ring_cut) */
+                                (ring_cut); of a list, of a chunk of its grid */
     size_t fused_count;      /* WORK_FUSED: parts, this one included */
   };
   uint64_t op_arg;      /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */
   uint64_t op_sequence; /* number of the operation on its communicator: for checks and traces */
-  const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
+  union {
+    const uint32_t *ring_ranks; /* ring order from rank 0, rank_count entries, one array for all ranks */
+    const struct list *list;    /* ALGO_CUSTOM; outlives the plan */
+  };
   uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX]; /* ranks; last: kernels get them apart */
 };
 

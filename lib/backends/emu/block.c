@@ -111,9 +111,16 @@ static inline void lane_wake(struct emu_lane *emu) {
   if (emu != NULL) emu_actor_wake(&emu->actor);
 }
 
+/* A step of a list has ended: the rank's others may wait for it. */
+static void lane_wake_lists(const struct emu_lane *emu) {
+  if (emu->lane.cells == NULL || emu->lane.work->algo != ALGO_CUSTOM) return;
+  run_wake_lanes(emu->block->run);
+}
+
 /* Wakes whoever may wait for what this action changed. */
 static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
   const struct work *work = emu->lane.work;
+  if (action == LANE_POST || action == LANE_END) lane_wake_lists(emu);
   if (action == LANE_BEGIN || action == LANE_FINISH || action == LANE_END) return;
   for (uint32_t i = 0; i < work->recv_count; i++) lane_wake(emu->recv_conn[i]->send_lane);
   for (uint32_t i = 0; i < work->send_count; i++) lane_wake(emu->send_conn[i]->recv_lane);
@@ -233,6 +240,10 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
+  if (work->algo == ALGO_CUSTOM && launch->plan.scratch != NULL) {
+    emu->lane.cells = (uint64_t *)launch->plan.scratch;
+    emu->lane.scratch = (uint8_t *)launch->plan.scratch + (size_t)work->scratch_page * LIST_PAGE_BYTES;
+  }
   emu->lane.parts = &launch->plan.buffers[work_index];
   emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));

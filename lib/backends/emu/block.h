@@ -37,6 +37,13 @@ struct emu_conn {
   struct emu_shadow shadow;
 };
 
+/* Memory for steps of lists; the newest block of a rank is the largest. */
+struct emu_scratch {
+  struct emu_scratch *next;
+  void *memory;
+  size_t bytes;
+};
+
 struct device_comm {
   struct device_comm_config config;
   char name[64];
@@ -48,6 +55,7 @@ struct device_comm {
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
   struct map conns; /* its ends of connections, by backend_conn_key() */
+  struct emu_scratch *scratch;
   struct device_comm *next;
 };
 

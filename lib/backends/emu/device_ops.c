@@ -149,6 +149,43 @@ static bool comm_is_idle(void *argument) {
   return comm->turn == comm->launches;
 }
 
+static struct emu_scratch *scratch_create(size_t bytes) {
+  struct emu_scratch *scratch = (struct emu_scratch *)os_alloc(sizeof *scratch);
+  if (scratch == NULL) return NULL;
+  scratch->memory = os_pages_map(bytes);
+  scratch->bytes = bytes;
+  if (scratch->memory != NULL) return scratch;
+  os_free(scratch);
+  return NULL;
+}
+
+static ncclResult_t emu_comm_scratch(struct device_comm *comm, size_t bytes, void **memory) {
+  emu_lock();
+  if (comm->scratch == NULL || comm->scratch->bytes < bytes) {
+    struct emu_scratch *fresh = scratch_create(bytes);
+    if (fresh != NULL) {
+      fresh->next = comm->scratch;
+      comm->scratch = fresh;
+      comm->memory_bytes += bytes;
+    }
+  }
+  const bool fits = comm->scratch != NULL && comm->scratch->bytes >= bytes;
+  if (fits) *memory = comm->scratch->memory;
+  emu_unlock();
+  if (fits) return ncclSuccess;
+  return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for %zu bytes of scratch",
+                  comm->name, comm->config.rank, bytes);
+}
+
+static void scratch_free_all(struct device_comm *comm) {
+  for (struct emu_scratch *scratch = comm->scratch, *next; scratch != NULL; scratch = next) {
+    next = scratch->next;
+    os_pages_unmap(scratch->memory, scratch->bytes);
+    os_free(scratch);
+  }
+  comm->scratch = NULL;
+}
+
 static void emu_comm_close(struct device_comm *comm) {
   if (comm == NULL) return;
   emu_lock();
@@ -162,6 +199,7 @@ static void emu_comm_close(struct device_comm *comm) {
   *place = comm->next;
   emu_owner_clear(&comm->owner);
   emu_conn_close_all(comm);
+  scratch_free_all(comm);
   emu_changed();
   comm->closed = true;
   __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED); /* a graph that is launched later runs empty */
@@ -318,6 +356,7 @@ const struct device_ops *emu_device_ops(void) {
       .stream_capture = emu_stream_capture,
       .wait_until = emu_wait_until,
       .progress = emu_progress,
+      .comm_scratch = emu_comm_scratch,
       .lock = emu_lock,
       .unlock = emu_ops_unlock,
   };

@@ -76,6 +76,12 @@ static void wait_text(char *out, size_t out_bytes, const struct work *work, cons
     case WAIT_OFFER:
       snprintf(out, out_bytes, "waits for %s to enter the operation and offer its output", other);
       break;
+    case WAIT_LIST:
+      snprintf(out, out_bytes,
+               "waits for block %" PRIu32 " of its own rank, which has ended %" PRIu64 " of %" PRIu64
+               " steps",
+               wait->peer, wait->have, wait->need);
+      break;
     default: snprintf(out, out_bytes, "could move"); break;
   }
 }
@@ -103,10 +109,12 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   const struct device_comm *comm = run->launch->comm;
   const struct work *work = emu->lane.work;
   const struct lane_wait first = lane_wait_first(&emu->lane, &emu->prim);
-  if (work->role == ROLE_SWITCH) switch_text(who, sizeof who, work->channel_index, comm->config.rank);
+  if (work->role == ROLE_SWITCH && work->algo != ALGO_CUSTOM)
+    switch_text(who, sizeof who, work->channel_index, comm->config.rank);
   else snprintf(who, sizeof who, "rank %" PRIu32 " channel %u", comm->config.rank, work->channel_index);
   wait_text(wait, sizeof wait, work, &first);
-  peer_text(peer, sizeof peer, comm, run->turn, first.kind == WAIT_NOTHING ? comm->config.rank : first.peer);
+  const bool alone = first.kind == WAIT_NOTHING || first.kind == WAIT_LIST;
+  peer_text(peer, sizeof peer, comm, run->turn, alone ? comm->config.rank : first.peer);
   if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
   snprintf(out, out_bytes, "%s %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", who, emu_func_name(work->func),
