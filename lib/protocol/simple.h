@@ -26,8 +26,8 @@ PRIM_FN bool simple_says(const struct step *step, uint32_t flags) {
 PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint32_t steps = lane->work->slice_steps;
-  const uint32_t behind = STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_AFTER;
-  if (simple_says(step, behind) && lane->begun != lane->finished) return false;
+  if (simple_says(step, STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_IN_ORDER) && lane->begun != lane->finished)
+    return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if (!lane_heard(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
   }

@@ -38,9 +38,10 @@ enum step_flag {
   STEP_SEND_ADD = 2048,  /* with SEND on one link: what lies at send_place of its slot takes part, first in
                            order, and the result replaces it */
   STEP_PART = 4096,      /* with this step begins the part `part` of a work that has several (WORK_FUSED): its
-                            size is announced and compared on the links of the step */
-  STEP_AFTER = 8192      /* overwrites what an earlier step reads: begins when the moves of all earlier ones
-                            have ended */
+                           size is announced and compared on the links of the step */
+  STEP_IN_ORDER = 8192   /* begins when the moves of all earlier steps of the work have ended: it writes what
+                            one of them reads. So does every step with SEND_ADD or FROM_OUTPUT, which read what
+                            one of them wrote */
 };
 
 /* Several steps may share one slot of a link (Simple alone). It is open from the first step that names the
@@ -52,9 +53,8 @@ enum step_flag {
  *   - a step with RECV reads at recv_place, in any order, within what the sender wrote in all; each place
  *     once, and with the count with which it was written first;
  *   - place and count stay within the slot of a slice.
- * A work of such steps has one slice a chunk (chunk_steps = slice_steps). A step with SEND_ADD or FROM_OUTPUT
- * reads what earlier steps of the same work wrote, and begins when the moves of all of them have ended. Where
- * final values are stored directly, places say nothing. */
+ * A work of such steps has one slice a chunk (chunk_steps = slice_steps). Where final values are stored
+ * directly, places say nothing. */
 
 struct step {
   uint32_t flags;      /* enum step_flag */
