@@ -15,6 +15,12 @@
 #define PRIM_FN static inline
 #endif
 
+/* The algorithms that are compiled, a set of enum work_algo: a backend may have said so before. Messages,
+ * copies and rings always are. */
+#ifndef PRIM_ALGOS
+#define PRIM_ALGOS (~0u)
+#endif
+
 /* Most peers that one side of a step may name; a step's link sets are bit masks of this many bits. */
 #define STEP_LINKS_MAX 16
 
@@ -40,8 +46,8 @@ enum step_flag {
   STEP_PART = 4096,      /* with this step begins the part `part` of a work that has several (WORK_FUSED): its
                            size is announced and compared on the links of the step */
   STEP_IN_ORDER = 8192   /* begins when the moves of all earlier steps of the work have ended: it writes what
-                            one of them reads. So does every step with SEND_ADD or FROM_OUTPUT, which read what
-                            one of them wrote */
+                            one of them reads. So does every step with SEND_ADD or FROM_OUTPUT, which read
+                            what one of them wrote */
 };
 
 /* Several steps may share one slot of a link (Simple alone). It is open from the first step that names the
@@ -63,12 +69,41 @@ struct step {
   uint32_t own_index;   /* what COPY_IN brings comes behind so many of recv_links: exchanges in which every
                            rank adds the same values add them in the same order */
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
+#if PRIM_ALGOS != 0     /* a GPU keeps steps in registers */
   uint32_t recv_place;  /* elements from the start of the slot; 0 unless steps share slots */
   uint32_t send_place;
-  uint32_t part;     /* which of a fused work's parts: its memory is meant; 0 elsewhere */
+  uint32_t part; /* which of a fused work's parts: its memory is meant; 0 elsewhere */
+#endif
   size_t in_offset;  /* elements from the start of the user's input */
   size_t out_offset; /* elements from the start of the user's output */
   size_t count;      /* elements; 0 is a step like any other */
 };
+
+PRIM_FN uint32_t step_recv_place(const struct step *step) {
+#if PRIM_ALGOS != 0
+  return step->recv_place;
+#else
+  (void)step;
+  return 0;
+#endif
+}
+
+PRIM_FN uint32_t step_send_place(const struct step *step) {
+#if PRIM_ALGOS != 0
+  return step->send_place;
+#else
+  (void)step;
+  return 0;
+#endif
+}
+
+PRIM_FN uint32_t step_part(const struct step *step) {
+#if PRIM_ALGOS != 0
+  return step->part;
+#else
+  (void)step;
+  return 0;
+#endif
+}
 
 #endif
