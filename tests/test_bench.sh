@@ -202,6 +202,13 @@ for mode in "" --threads; do
   try 0 bench all_reduce --ranks 4 -b 16K -e 16K -G 2 -n 3 -m 2 -R 1 -q $mode
   check $? "graphs, aggregation, registered buffers ${mode:---guarded}"
 done
+export NCCL_ALGO=PAT
+for collective in all_gather reduce_scatter; do
+  try 0 bench $collective --ranks 7 -b 1K -e 256K -f 16 --slots 2 --chunk 4096
+  check $? "$collective by aggregated trees"
+  misuse 1 "NCCL_ALGO" bench $collective --ranks 4 -b 1K -e 1K --proto LL
+done
+unset NCCL_ALGO
 for proto in LL LL128 Simple; do
   try 0 bench all_reduce --ranks 4 -b 1 -e 64K -f 17 -d int8 --proto $proto --slots 2 --chunk 48 \
     --flag-bits 5 -q

@@ -844,6 +844,13 @@ static void test_memory_runs_out(void **state) {
     const struct plan_request request = request_of(&scenario, scenario.rank_count - 1);
     fail_every_allocation(&request);
   }
+  struct plan_op ops[3] = {{.func = FUNC_BROADCAST, .dtype = ncclInt8, .peer = 1, .count = 700},
+                           exchange_op(100),
+                           {.func = FUNC_BROADCAST, .dtype = ncclInt8, .peer = 2, .count = 500}};
+  struct plan_request request;
+  request_begin(&request, 0, 8, ops, 3);
+  request.limits.algos = PLAN_FUSES;
+  fail_every_allocation(&request);
 }
 
 static void test_nothing_to_do(void **state) {

@@ -91,7 +91,7 @@ PRIM_FN uint8_t lane_proto(const struct work *work) {
 /* The operation that the current step is of. */
 PRIM_FN const struct work *lane_part(const struct lane *lane) {
   const bool fused = PRIM_ALGOS != 0 && (lane->work->flags & WORK_FUSED) != 0;
-  return fused ? lane->work + lane->step.part : lane->work;
+  return fused ? lane->work + step_part(&lane->step) : lane->work;
 }
 
 /* A fused work's step means its part's memory; a part that begins has its size to agree on. */

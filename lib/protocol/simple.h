@@ -27,8 +27,8 @@ PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint32_t steps = lane->work->slice_steps;
   if (!lane_may_follow(lane)) return false;
-  const uint32_t behind = STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_AFTER;
-  if (simple_says(step, behind) && lane->begun != lane->finished) return false;
+  if (simple_says(step, STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_IN_ORDER) && lane->begun != lane->finished)
+    return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if (!lane_heard(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
   }
@@ -80,7 +80,7 @@ PRIM_FN uint8_t *simple_slot(const struct lane *lane, const struct link *link, s
 /* What the open slot of the one receiver holds so far. */
 PRIM_FN void simple_add_sent(const struct lane *lane, struct move *move) {
   FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links)
-  simple_add_source(move, simple_slot(lane, &lane->send[i], lane->step.send_place));
+  simple_add_source(move, simple_slot(lane, &lane->send[i], step_send_place(&lane->step)));
 }
 
 /* Sources: what was sent so far, what arrived, in link order, and the rank's own behind own_index of it. */
@@ -94,7 +94,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if ((step->flags & STEP_RECV_FINAL) && lane->lands_here)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
-    else simple_add_source(move, simple_slot(lane, &lane->recv[i], step->recv_place));
+    else simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));
     if (!simple_says(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
     if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
   }
@@ -116,7 +116,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
     lane_announce(lane, link, prim);
     if ((step->flags & STEP_SEND_FINAL) && link->direct != 0)
       simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
-    else simple_add_destination(move, simple_slot(lane, link, step->send_place));
+    else simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
     if (!simple_says(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
   }
 }

@@ -3,19 +3,15 @@
 #ifndef TUTTI_SCHEDULE_ALGO_H
 #define TUTTI_SCHEDULE_ALGO_H
 
+#include "schedule/p2p.h"
+#include "schedule/ring.h"
+#if PRIM_ALGOS != 0
 #include "schedule/direct.h"
 #include "schedule/fused.h"
 #include "schedule/list.h"
-#include "schedule/p2p.h"
 #include "schedule/pat.h"
-#include "schedule/ring.h"
 #include "schedule/switch.h"
 #include "schedule/tree.h"
-
-/* The algorithms that are compiled, a set of enum work_algo: a backend may have said so before. Messages,
- * copies and rings always are. */
-#ifndef PRIM_ALGOS
-#define PRIM_ALGOS (~0u)
 #endif
 
 /* One of them is in use. */

@@ -15,6 +15,12 @@
 #define PRIM_FN static inline
 #endif
 
+/* The algorithms that are compiled, a set of enum work_algo: a backend may have said so before. Messages,
+ * copies and rings always are. */
+#ifndef PRIM_ALGOS
+#define PRIM_ALGOS (~0u)
+#endif
+
 /* Most peers that one side of a step may name; a step's link sets are bit masks of this many bits. */
 #define STEP_LINKS_MAX 16
 
@@ -38,9 +44,10 @@ enum step_flag {
   STEP_SEND_ADD = 2048,  /* with SEND on one link: what lies at send_place of its slot takes part, first in
                            order, and the result replaces it */
   STEP_PART = 4096,      /* with this step begins the part `part` of a work that has several (WORK_FUSED): its
-                            size is announced and compared on the links of the step */
-  STEP_AFTER = 8192,     /* overwrites what an earlier step reads: begins when the moves of all earlier ones
-                            have ended */
+                           size is announced and compared on the links of the step */
+  STEP_IN_ORDER = 8192,  /* begins when the moves of all earlier steps of the work have ended: it writes what
+                            one of them reads. So does every step with SEND_ADD or FROM_OUTPUT, which read
+                            what one of them wrote */
   /* Of lists (list.h) alone: */
   STEP_FROM_SCRATCH = 0x10000, /* with COPY_IN: scratch at in_offset takes part, not the input */
   STEP_TO_SCRATCH = 0x20000,   /* with KEEP: the result is written to scratch at out_offset */
@@ -58,9 +65,8 @@ enum step_flag {
  *   - a step with RECV reads at recv_place, in any order, within what the sender wrote in all; each place
  *     once, and with the count with which it was written first;
  *   - place and count stay within the slot of a slice.
- * A work of such steps has one slice a chunk (chunk_steps = slice_steps). A step with SEND_ADD or FROM_OUTPUT
- * reads what earlier steps of the same work wrote, and begins when the moves of all of them have ended. Where
- * final values are stored directly, places say nothing. */
+ * A work of such steps has one slice a chunk (chunk_steps = slice_steps). Where final values are stored
+ * directly, places say nothing. */
 
 struct step {
   uint32_t flags;      /* enum step_flag */
@@ -69,14 +75,43 @@ struct step {
   uint32_t own_index;   /* what COPY_IN brings comes behind so many of recv_links: exchanges in which every
                            rank adds the same values add them in the same order */
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
+#if PRIM_ALGOS != 0     /* a GPU keeps steps in registers */
   uint32_t recv_place;  /* elements from the start of the slot; 0 unless steps share slots */
   uint32_t send_place;
   uint32_t part;       /* which of a fused work's parts: its memory is meant; 0 elsewhere */
-  size_t in_offset;    /* elements from the start of the user's input */
-  size_t out_offset;   /* elements from the start of the user's output */
-  size_t count;        /* elements; 0 is a step like any other */
-  uint64_t wait_count; /* with STEP_AFTER, as wait_lane: steps since the operation began */
-  uint32_t wait_lane;
+  uint32_t wait_lane;  /* with STEP_AWAIT_LIST, as wait_count: the list's number on the rank */
+  uint64_t wait_count; /* steps since the operation began */
+#endif
+  size_t in_offset;  /* elements from the start of the user's input */
+  size_t out_offset; /* elements from the start of the user's output */
+  size_t count;      /* elements; 0 is a step like any other */
 };
+
+PRIM_FN uint32_t step_recv_place(const struct step *step) {
+#if PRIM_ALGOS != 0
+  return step->recv_place;
+#else
+  (void)step;
+  return 0;
+#endif
+}
+
+PRIM_FN uint32_t step_send_place(const struct step *step) {
+#if PRIM_ALGOS != 0
+  return step->send_place;
+#else
+  (void)step;
+  return 0;
+#endif
+}
+
+PRIM_FN uint32_t step_part(const struct step *step) {
+#if PRIM_ALGOS != 0
+  return step->part;
+#else
+  (void)step;
+  return 0;
+#endif
+}
 
 #endif
