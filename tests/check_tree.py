@@ -37,7 +37,8 @@ ARROWS = (
      PURE + LIBC + SOCKETS),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
-     'lib/core/plan.h lib/trace/ lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
+     'lib/core/plan.h lib/core/graph.h lib/core/rules.h sim/ lib/trace/ lib/backends/emu/ lib/base/'
+     ' lib/schedule/ lib/kernels/kernels.h public',
      '*'),
     ('examples/', 'public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),
