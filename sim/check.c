@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "check/all.h"
 #include "check/names.h"
 #include "check/request.h"
 #include "check/shrink.h"
@@ -18,7 +19,7 @@ enum { UNSET = -1 };
 struct check_flags {
   const char *algo, *proto, *type, *op, *ranks;
   int64_t count, bytes, root, channels, slots, chunk_bytes, nodes, gpus, first_step;
-  bool in_place, indirect, json, help;
+  bool in_place, indirect, json, all, help;
 };
 
 #define AT(member) offsetof(struct check_flags, member)
@@ -27,7 +28,8 @@ static const struct option_row rows[] = {
     {0, "algo", "NAME", OPTION_TEXT, AT(algo), 0, 0,
      "Ring, Tree, Direct, TwoShot (default the library's choice)"},
     {0, "proto", "NAME", OPTION_TEXT, AT(proto), 0, 0, "LL, LL128 or Simple (default the library's choice)"},
-    {0, "ranks", "N", OPTION_TEXT, AT(ranks), 0, 0, "ranks, 1 to 4096 (default 8)"},
+    {0, "ranks", "N", OPTION_TEXT, AT(ranks), 0, 0,
+     "ranks, 1 to 4096 (default 8); with --all also A-B (default 2-9)"},
     {0, "count", "N", OPTION_INT, AT(count), 0, MANY, "elements, as the NCCL call takes them"},
     {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 0, MANY,
      "size in nccl-tests' sense instead of --count (default 1M)"},
@@ -44,6 +46,8 @@ static const struct option_row rows[] = {
      "steps that connections have behind them (default 0)"},
     {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
     {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0, "ranks do not reach each other's output"},
+    {0, "all", NULL, OPTION_FLAG, AT(all), 0, 0,
+     "prove every collective, algorithm, protocol, number of channels, and sizes around every border"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
@@ -283,6 +287,51 @@ static enum exit_code check_one(struct check_command *command, int argc, char **
   return possible ? prove(command) : EXIT_USAGE;
 }
 
+static bool range_parse(const char *text, uint32_t *first, uint32_t *last) {
+  unsigned low = 0, high = 0;
+  int read = 0;
+  const bool range = sscanf(text, "%u-%u%n", &low, &high, &read) == 2 && text[read] == 0;
+  if (!range && (sscanf(text, "%u%n", &low, &read) != 1 || text[read] != 0)) return false;
+  *first = low;
+  *last = range ? high : low;
+  return low >= 1 && *last >= low && *last <= 4096;
+}
+
+static void print_all(const struct check_all_report *report, uint32_t first, uint32_t last, double seconds) {
+  printf("%s: %" PRIu64 " plans of %u to %u ranks, %" PRIu64 " channels, %" PRIu64
+         " different ones run: %" PRIu64 " steps, %" PRIu64 " slices, %" PRIu64 " connections; %" PRIu64
+         " plans run as a whole besides; %.1f s\n",
+         report->failed ? "stopped" : "proved", report->plan_count, first, last, report->program_count,
+         report->run_count, report->step_count, report->slice_count, report->connection_count,
+         report->whole_count, seconds);
+}
+
+static enum exit_code check_everything(struct check_command *command, int argc) {
+  struct check_all_report report;
+  uint32_t first = 2, last = 9;
+  if (argc > 0) {
+    fprintf(stderr, "tutti check: --all proves every collective; name none\n");
+    return EXIT_USAGE;
+  }
+  if (command->flags.ranks && !range_parse(command->flags.ranks, &first, &last)) {
+    misuse("ranks", command->flags.ranks, "a number from 1 to 4096, or two as in 2-64");
+    return EXIT_USAGE;
+  }
+  const uint64_t began_ns = os_time_ns();
+  if (check_all(first, last, 2, &report) != ncclSuccess) {
+    fprintf(stderr, "tutti check: %s\n", log_last_error());
+    return EXIT_ENVIRONMENT;
+  }
+  print_all(&report, first, last, (double)(os_time_ns() - began_ns) * 1e-9);
+  if (!report.failed) return EXIT_GOOD;
+  const char *name = func_name(report.failure.call.func);
+  command->collective = collective_find(name);
+  command->c = report.failure;
+  command->report = report.report;
+  print_text(command, false);
+  return EXIT_WRONG;
+}
+
 static void flags_initial(struct check_flags *flags) {
   memset(flags, 0, sizeof *flags);
   flags->type = "float";
@@ -303,7 +352,8 @@ static enum exit_code check_verb_run(int argc, char **argv) {
     char *help[] = {name, verb, NULL};
     return verb_help.run(2, help);
   }
-  const enum exit_code code = check_one(&command, argc - operand, argv + operand);
+  const enum exit_code code = command.flags.all ? check_everything(&command, argc - operand)
+                                                : check_one(&command, argc - operand, argv + operand);
   check_setup_free(&command.setup);
   check_engine_free(command.engine);
   return code;

@@ -79,7 +79,7 @@ static struct terms terms_of(const struct check_call *call, uint32_t rank) {
 }
 
 /* Addresses of the two buffers, one within the other where the call is in place. */
-static void addresses_of(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out) {
+void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out) {
   const struct terms terms = terms_of(call, rank);
   const uint64_t own = rank * terms.count * terms.element_bytes;
   *in = IN_ADDRESS;
@@ -145,7 +145,7 @@ static void regions_set(struct check_setup *setup, const struct check_call *call
   struct check_region *in = &setup->regions[2 * (size_t)rank], *out = in + 1;
   struct check_segment *result = &setup->segments[rank];
   uint64_t in_address, out_address;
-  addresses_of(call, rank, &in_address, &out_address);
+  check_call_addresses(call, rank, &in_address, &out_address);
   memset(in, 0, 2 * sizeof *in);
   in->address = in_address;
   out->address = out_address;
@@ -217,7 +217,7 @@ static void list_exchange(struct op_list *list, const struct check_call *call, u
 static void list_fill(struct op_list *list, const struct check_call *call, uint32_t rank) {
   const struct terms terms = terms_of(call, rank);
   uint64_t in, out;
-  addresses_of(call, rank, &in, &out);
+  check_call_addresses(call, rank, &in, &out);
   list->count = 0;
   if (is_exchange(call->func)) {
     list_exchange(list, call, rank, in, out, terms.count);
@@ -276,20 +276,9 @@ static bool setup_reserve(struct check_setup *setup, uint32_t ranks) {
   return setup->plans && setup->memories && setup->regions && setup->segments && setup->ops;
 }
 
-ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call *call) {
-  struct plan_request request;
-  struct op_list list;
+ncclResult_t check_setup_frame(struct check_setup *setup, const struct check_call *call) {
   if (!setup_reserve(setup, call->rank_count)) return no_memory(call);
-  request_fill(&request, call);
-  list.ops = setup->ops;
-  for (uint32_t rank = 0; rank < call->rank_count; rank++) {
-    list_fill(&list, call, rank);
-    request.rank = rank;
-    request.ops = list.ops;
-    request.op_count = list.count;
-    TRY(plan_build_within(&request, &setup->memories[rank], &setup->plans[rank]));
-    regions_set(setup, call, rank);
-  }
+  for (uint32_t rank = 0; rank < call->rank_count; rank++) regions_set(setup, call, rank);
   struct check_input *input = &setup->input;
   memset(input, 0, sizeof *input);
   input->rank_count = call->rank_count;
@@ -304,6 +293,22 @@ ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call
   input->region_count = 2;
   input->first_step = call->first_step;
   input->fault_rank = UINT32_MAX;
+  return ncclSuccess;
+}
+
+ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call *call) {
+  struct plan_request request;
+  struct op_list list;
+  TRY(check_setup_frame(setup, call));
+  request_fill(&request, call);
+  list.ops = setup->ops;
+  for (uint32_t rank = 0; rank < call->rank_count; rank++) {
+    list_fill(&list, call, rank);
+    request.rank = rank;
+    request.ops = list.ops;
+    request.op_count = list.count;
+    TRY(plan_build_within(&request, &setup->memories[rank], &setup->plans[rank]));
+  }
   return ncclSuccess;
 }
 

@@ -31,6 +31,10 @@ struct check_setup {
 };
 /* Fails as plan_build() does. */
 ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call *call);
+/* The same without plans: memory for them, buffers and what they must hold. */
+ncclResult_t check_setup_frame(struct check_setup *setup, const struct check_call *call);
+/* Where the call's buffers of a rank lie. */
+void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out);
 void check_setup_free(struct check_setup *setup);
 
 /* NULL, or the rule by which none of the masks' algorithms and protocols can carry the call. */
