@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "check/all.h"
+#include "check/mutants.h"
 #include "check/names.h"
 #include "check/request.h"
 #include "check/shrink.h"
@@ -19,7 +20,7 @@ enum { UNSET = -1 };
 struct check_flags {
   const char *algo, *proto, *type, *op, *ranks;
   int64_t count, bytes, root, channels, slots, chunk_bytes, nodes, gpus, first_step;
-  bool in_place, indirect, json, all, help;
+  bool in_place, indirect, json, all, mutants, help;
 };
 
 #define AT(member) offsetof(struct check_flags, member)
@@ -48,6 +49,8 @@ static const struct option_row rows[] = {
     {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0, "ranks do not reach each other's output"},
     {0, "all", NULL, OPTION_FLAG, AT(all), 0, 0,
      "prove every collective, algorithm, protocol, number of channels, and sizes around every border"},
+    {0, "mutants", NULL, OPTION_FLAG, AT(mutants), 0, 0,
+     "make every known fault in every algorithm and say which rule catches it"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
@@ -332,6 +335,75 @@ static enum exit_code check_everything(struct check_command *command, int argc) 
   return EXIT_WRONG;
 }
 
+/* One line a mutant: how each algorithm's check ends. */
+static void print_cell(const struct mutant_cell *cell) {
+  static const char *const fates[] = {".", "", "equal", "MISSED"};
+  const char *text =
+      cell->fate == MUTANT_CAUGHT ? check_rule_name((enum check_rule)cell->rule) : fates[cell->fate];
+  printf(" %-10.10s", text);
+}
+
+struct mutant_totals {
+  uint32_t caught, equivalent, inapplicable, missed;
+};
+
+static void mutant_total(const struct mutant_cell *cell, struct mutant_totals *totals) {
+  totals->caught += cell->fate == MUTANT_CAUGHT;
+  totals->equivalent += cell->fate == MUTANT_EQUIVALENT;
+  totals->inapplicable += cell->fate == MUTANT_NOT_APPLICABLE;
+  totals->missed += cell->fate == MUTANT_MISSED;
+}
+
+/* Reasons and misses of one mutant, below its line. */
+static void print_reasons(uint32_t mutant, const struct mutant_cell *cells) {
+  const char *said = NULL;
+  for (uint32_t column = 0; column < mutant_column_count(); column++) {
+    const struct mutant_cell *cell = &cells[column];
+    if (cell->fate == MUTANT_MISSED)
+      printf("    missed: %s, %s: %s; %u runs\n", mutant_name(mutant), mutant_column_name(column),
+             mutant_text(mutant), cell->applied);
+    if (cell->fate != MUTANT_EQUIVALENT || cell->reason == said) continue;
+    said = cell->reason;
+    printf("    equal under %s: %s\n", mutant_column_name(column), said);
+  }
+}
+
+enum { MUTANT_COLUMNS_MAX = 32 };
+
+static enum exit_code check_mutants(struct check_command *command, int argc) {
+  struct mutant_totals totals = {0, 0, 0, 0};
+  const uint32_t columns = mutant_column_count();
+  if (argc > 0) {
+    fprintf(stderr, "tutti check: --mutants takes every algorithm; name no collective\n");
+    return EXIT_USAGE;
+  }
+  command->engine = check_engine_new();
+  if (!command->engine || columns > MUTANT_COLUMNS_MAX) return EXIT_ENVIRONMENT;
+  for (uint32_t column = 0; column < columns; column++)
+    printf("# %2u %s\n", column, mutant_column_name(column));
+  printf("%-24s", "# mutant");
+  for (uint32_t column = 0; column < columns; column++) printf(" %-10u", column);
+  printf("\n");
+  for (uint32_t mutant = 0; mutant < mutant_count(); mutant++) {
+    struct mutant_cell cells[MUTANT_COLUMNS_MAX];
+    printf("%-24s", mutant_name(mutant));
+    for (uint32_t column = 0; column < columns; column++) {
+      if (mutant_run(command->engine, &command->setup, mutant, column, &cells[column]) != ncclSuccess) {
+        fprintf(stderr, "tutti check: %s\n", log_last_error());
+        return EXIT_ENVIRONMENT;
+      }
+      print_cell(&cells[column]);
+      mutant_total(&cells[column], &totals);
+    }
+    printf("\n");
+    print_reasons(mutant, cells);
+  }
+  printf("%s: %u mutants under %u algorithms: %u caught, %u equal, %u not applicable, %u missed\n",
+         totals.missed ? "wrong" : "proved", mutant_count(), columns, totals.caught, totals.equivalent,
+         totals.inapplicable, totals.missed);
+  return totals.missed ? EXIT_WRONG : EXIT_GOOD;
+}
+
 static void flags_initial(struct check_flags *flags) {
   memset(flags, 0, sizeof *flags);
   flags->type = "float";
@@ -352,8 +424,9 @@ static enum exit_code check_verb_run(int argc, char **argv) {
     char *help[] = {name, verb, NULL};
     return verb_help.run(2, help);
   }
-  const enum exit_code code = command.flags.all ? check_everything(&command, argc - operand)
-                                                : check_one(&command, argc - operand, argv + operand);
+  const enum exit_code code = command.flags.mutants ? check_mutants(&command, argc - operand)
+                              : command.flags.all   ? check_everything(&command, argc - operand)
+                                                    : check_one(&command, argc - operand, argv + operand);
   check_setup_free(&command.setup);
   check_engine_free(command.engine);
   return code;

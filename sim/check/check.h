@@ -73,6 +73,9 @@ enum check_fault {
   FAULT_COUNT
 };
 
+/* What a hook makes of a step. */
+enum check_hook { HOOK_RUN, HOOK_SKIP, HOOK_RUN_AND_ASK, HOOK_END };
+
 struct check_input {
   uint32_t rank_count;
   const struct plan *plans; /* by rank */
@@ -84,6 +87,10 @@ struct check_input {
   uint64_t first_step; /* at which connections' counters begin */
   uint32_t fault;      /* enum check_fault */
   uint32_t fault_rank;
+  /* NULL, or: changes a step that an iterator yielded, for tests and mutants; enum check_hook. RUN_AND_ASK
+   * asks again with the same step before the iterator goes on. */
+  uint32_t (*hook)(void *context, const struct work *work, uint64_t step_number, struct step *step);
+  void *hook_context;
 };
 
 /* What was proved, or the first rule that is broken and where. */

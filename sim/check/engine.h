@@ -12,9 +12,10 @@
 
 /* A slice on its way, or what is told of one whose data went straight to the receiver's output. */
 struct message {
-  uint64_t step, count; /* first FIFO step; elements in units */
-  uint64_t address;     /* where it was stored in the receiver's output, when `direct` */
-  uint32_t steps, lane; /* FIFO steps; the sender's lane */
+  uint64_t step, count;     /* first FIFO step; elements in units */
+  uint64_t announced_bytes; /* of the operation on this channel */
+  uint64_t address;         /* where it was stored in the receiver's output, when `direct` */
+  uint32_t steps, lane;     /* FIFO steps; the sender's lane */
   bool final, direct;
   uint32_t piece_count, more_capacity;
   struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
@@ -46,13 +47,14 @@ struct lane {
   struct step step;
   uint32_t rank, batch, op; /* batch: turn on its block; op: place in the input's ops */
   uint8_t phase, want;      /* enum lane_phase, lane_want */
-  bool queued, lands_here, reduces, sliced;
+  bool queued, lands_here, reduces, sliced, again;
   uint32_t opened; /* links whose offers have been taken */
   uint32_t want_conn;
   uint32_t slice_index, slice_count, slice_steps;
   uint64_t slice_elements, slice_capacity, step_number;
-  uint32_t *conns;       /* recv_count, then send_count */
-  uint64_t *begin_steps; /* the same: where the work began on each */
+  uint64_t slot_capacity; /* elements that the slots of a slice hold, whatever the protocol */
+  uint32_t *conns;        /* recv_count, then send_count */
+  uint64_t *begin_steps;  /* the same: where the work began on each */
 };
 
 /* One rank on this channel. */
@@ -94,6 +96,9 @@ bool engine_fault(const struct check_engine *engine, enum check_fault fault, uin
 /* One channel of all ranks, from its connections' making to its last lane's end. */
 bool network_run(struct check_engine *engine);
 void network_push(struct check_engine *engine, uint32_t lane_index);
+
+/* Elements of the current slice. */
+uint64_t slice_elements(const struct lane *lane);
 
 /* Lets a lane go as far as it can; false when a rule is broken. */
 bool lane_advance(struct check_engine *engine, struct lane *lane);

@@ -79,10 +79,23 @@ static bool offers_taken(struct check_engine *engine, struct lane *lane) {
   return true;
 }
 
+/* The next step, as the iterator or a hook has it. */
+static bool step_next(struct check_engine *engine, struct lane *lane) {
+  const struct check_input *input = engine->input;
+  for (;;) {
+    if (!lane->again && !algo_next(&lane->iter, lane->work, &lane->step)) return false;
+    if (!input->hook) return true;
+    const uint32_t what = input->hook(input->hook_context, lane->work, lane->step_number, &lane->step);
+    lane->again = what == HOOK_RUN_AND_ASK;
+    if (what == HOOK_END) return false;
+    if (what != HOOK_SKIP) return true;
+  }
+}
+
 /* Makes the next slice current; false when there is none. Lines know no slices: a step is one. */
 static bool slice_next(struct check_engine *engine, struct lane *lane) {
   if (lane->sliced && lane->slice_index < lane->slice_count) return true;
-  if (!algo_next(&lane->iter, lane->work, &lane->step)) return false;
+  if (!step_next(engine, lane)) return false;
   const struct work *work = lane->work;
   const bool simple = work->proto == PROTO_SIMPLE;
   lane->sliced = true;
@@ -102,6 +115,7 @@ static bool slice_ready(struct check_engine *engine, struct lane *lane) {
     if ((lane->step.recv_links >> i & 1) == 0) continue;
     struct conn *conn = &engine->conns[lane->conns[i]];
     if (engine_fault(engine, FAULT_NO_WAIT, lane->rank)) continue;
+    if (engine_fault(engine, FAULT_EMPTY_NOT_AWAITED, lane->rank) && slice_elements(lane) == 0) continue;
     if (conn->announced < conn->recv_step + steps || conn->got == conn->put) {
       wait_for(engine, lane, lane->conns[i], WANT_DATA);
       return false;
@@ -129,7 +143,9 @@ static bool slice_free(struct check_engine *engine, struct lane *lane, struct co
     return engine_fail(engine, CHECK_SLOT, lane, conn->sender,
                        "frees step %" PRIu64 " of the connection from rank %u before it has read it",
                        conn->recv_step, conn->sender);
-  conn->freed = conn->recv_step = end;
+  conn->recv_step = end;
+  if (engine_fault(engine, FAULT_NEVER_FREE, lane->rank)) return true;
+  conn->freed = end;
   wake(engine, &conn->waiting_sender);
   return true;
 }
@@ -140,7 +156,9 @@ static bool slice_announce(struct check_engine *engine, struct lane *lane, struc
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
                        "announces step %" PRIu64 " to rank %u before it has written it", conn->send_step,
                        conn->receiver);
-  conn->announced = conn->send_step = end;
+  conn->send_step = end;
+  if (engine_fault(engine, FAULT_EMPTY_NOT_POSTED, lane->rank) && slice_elements(lane) == 0) return true;
+  conn->announced = end;
   wake(engine, &conn->waiting_receiver);
   return true;
 }

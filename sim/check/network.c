@@ -73,13 +73,22 @@ static uint64_t slice_capacity(const struct plan_limits *limits, const struct wo
   return (uint64_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] / work->element_bytes;
 }
 
+/* The most elements that fit the slots of a slice, or a line protocol's one. */
+static uint64_t slot_capacity(const struct plan_limits *limits, const struct work *work) {
+  const uint64_t step_bytes = limits->step_bytes[work->proto];
+  if (work->proto == PROTO_LL) return step_bytes / 2 / work->element_bytes;
+  if (work->proto == PROTO_LL128) return step_bytes / 128 * 120 / work->element_bytes;
+  return work->slice_steps * step_bytes / work->element_bytes;
+}
+
 static bool work_is_sound(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   const uint32_t ranks = engine->input->rank_count;
   bool sound = work->recv_count <= STEP_LINKS_MAX && work->send_count <= STEP_LINKS_MAX &&
                work->slice_steps > 0 && work->chunk_steps >= work->slice_steps &&
                work->chunk_steps % work->slice_steps == 0 && work->rank == lane->rank &&
-               work->element_bytes % engine->input->unit_bytes == 0 && work->chunk_steps <= engine->slots;
+               work->proto < PROTO_COUNT && work->element_bytes % engine->input->unit_bytes == 0 &&
+               work->chunk_steps <= engine->slots;
   for (uint32_t i = 0; sound && i < work->recv_count; i++)
     sound = work->recv_peer[i] < ranks && work->recv_peer[i] != lane->rank;
   for (uint32_t i = 0; sound && i < work->send_count; i++)
@@ -106,6 +115,7 @@ static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t r
   lane->reduces = engine->input->ops[lane->op].reduces;
   lane->slice_steps = work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
   lane->slice_capacity = slice_capacity(&plan->limits, work);
+  lane->slot_capacity = slot_capacity(&plan->limits, work);
   const uint32_t links = (uint32_t)work->recv_count + work->send_count;
   lane->conns = (uint32_t *)arena_take(&engine->arena, links * sizeof *lane->conns);
   lane->begin_steps = (uint64_t *)arena_take(&engine->arena, links * sizeof *lane->begin_steps);

@@ -97,6 +97,7 @@ static bool sum_take(struct check_engine *engine, struct lane *lane, struct slic
 }
 
 static bool works_fit(const struct work *a, const struct work *b) {
+  if (a->conn_index != b->conn_index) return false;
   if (a->part_count * a->element_bytes != b->part_count * b->element_bytes || a->proto != b->proto)
     return false;
   if (a->chunk_steps != b->chunk_steps || a->slice_steps != b->slice_steps) return false;
@@ -111,6 +112,11 @@ static bool message_meet(struct check_engine *engine, struct lane *lane, const s
                          const struct message *message, const struct slice *slice) {
   const struct work *work = engine->lanes[message->lane - engine->lane_base].work;
   const bool final = (lane->step.flags & STEP_RECV_FINAL) != 0;
+  if (message->announced_bytes != lane->work->part_count * lane->work->element_bytes)
+    return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
+                       "has %" PRIu64 " bytes of the operation here, where rank %u announces %" PRIu64,
+                       (uint64_t)(lane->work->part_count * lane->work->element_bytes), conn->sender,
+                       message->announced_bytes);
   if (!works_fit(work, lane->work))
     return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
                        "receives from rank %u, which has another operation, part or chunking there",
@@ -248,11 +254,17 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
       conn->send_step % engine->slots + lane->slice_steps > engine->slots)
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
                        "writes a slice over the end of the slots towards rank %u", conn->receiver);
+  if (slice->count > lane->slot_capacity)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
+                       "writes %" PRIu64 " elements into slots towards rank %u that hold %" PRIu64,
+                       slice->count, conn->receiver, lane->slot_capacity);
   struct message *message = &conn->messages[conn->put % conn->capacity];
   message->step = conn->send_step;
   message->steps = lane->slice_steps;
   message->lane = engine_lane_id(engine, lane);
   message->count = slice->units;
+  message->announced_bytes =
+      lane->work->part_count * lane->work->element_bytes + engine_fault(engine, FAULT_WRONG_SIZE, lane->rank);
   message->final = final;
   message->direct = final && (lane->work->flags & WORK_DIRECT_SEND) != 0 && conn->offer_address != 0;
   message->address = 0;
@@ -284,12 +296,20 @@ static bool destinations_fill(struct check_engine *engine, struct lane *lane, co
   return true;
 }
 
+static uint64_t slice_offset(const struct lane *lane) {
+  const uint64_t begin = lane->slice_index * lane->slice_elements;
+  return begin < lane->step.count ? begin : lane->step.count;
+}
+
+uint64_t slice_elements(const struct lane *lane) {
+  const uint64_t rest = lane->step.count - slice_offset(lane);
+  return rest < lane->slice_elements ? rest : lane->slice_elements;
+}
+
 bool slice_move(struct check_engine *engine, struct lane *lane) {
   struct slice slice;
-  const uint64_t begin = lane->slice_index * lane->slice_elements;
-  slice.offset = begin < lane->step.count ? begin : lane->step.count;
-  slice.count = lane->step.count - slice.offset;
-  if (slice.count > lane->slice_elements) slice.count = lane->slice_elements;
+  slice.offset = slice_offset(lane);
+  slice.count = slice_elements(lane);
   slice.scale = lane->work->element_bytes / engine->input->unit_bytes;
   slice.units = slice.count * slice.scale;
   slice.has_value = slice.in_output = false;
