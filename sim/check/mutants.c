@@ -8,7 +8,7 @@
 #include "check/mutation.h"
 #include "check/shape.h"
 
-enum { RANKS = 6, WAYS = 4 };
+enum { RANKS = 6, WAYS = 4, WORKS_MAX = 3 };
 
 struct column {
   const char *name;
@@ -45,7 +45,7 @@ const char *mutant_name(uint32_t mutant) { return mutant_at(mutant)->name; }
 const char *mutant_text(uint32_t mutant) { return mutant_at(mutant)->text; }
 const char *mutant_column_name(uint32_t column) { return columns[column].name; }
 
-/* Hook of the engine: hands the victim's steps to the mutant. */
+/* Hook of the engine: hands the steps of the victim's work to the mutant. */
 struct hooked {
   const struct mutant *mutant;
   struct mutation *mutation;
@@ -55,7 +55,7 @@ static uint32_t hook(void *context, const struct work *work, uint64_t step_numbe
   const struct hooked *hooked = (const struct hooked *)context;
   struct mutation *mutation = hooked->mutation;
   (void)step_number;
-  if (work->rank != mutation->victim) return HOOK_RUN;
+  if (work != mutation->work) return HOOK_RUN;
   const uint32_t what = hooked->mutant->step(mutation, work, step);
   mutation->steps += 1;
   return what;
@@ -74,18 +74,27 @@ static void call_of(const struct column *column, uint32_t way, struct check_call
   call->proto_mask = 1u << (way == 3 ? PROTO_LL : PROTO_SIMPLE);
   call->p2p_ll_threshold = way == 3 ? 1 << 20 : 0;
   call->in_place = way == 0 && column->func != FUNC_SEND_RECV && column->func != FUNC_ALL_TO_ALL;
-  check_limits(&call->limits, way == 2 ? 4 : 8, 256, way == 2 ? 2 : 1, way < 2);
+  check_limits(&call->limits, way == 2 ? 4 : 8, way == 2 ? 4096 : 256, way == 2 ? 2 : 1, way < 2);
   call->first_step = 1;
-  /* Two loops and a short one; on two channels a part is 16 KiB at least. */
-  call->count = 64 * (shards ? RANKS : 1) * 2 + 37;
+  /* Some loops and a short one, more than slots hold; on two channels a part is 16 KiB at least. */
+  call->count = shards ? 64 * RANKS * 2 + 37 : 64 * 9 + 3;
   if (way == 2) call->count = 9000 / (column->func == FUNC_ALL_REDUCE ? 1 : 2);
   if (way == 3) call->limits.slots = 3;
 }
 
-/* One run: the mutant on one rank. */
+/* The rank's n-th work that has connections; NULL when there is none. */
+static const struct work *linked_work(const struct plan *plan, uint32_t n) {
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    if (work->recv_count + work->send_count > 0 && n-- == 0) return work;
+  }
+  return NULL;
+}
+
+/* One run: the mutant on one rank, in the n-th of its works. */
 static ncclResult_t run_one(struct check_engine *engine, struct check_setup *setup,
                             const struct mutant *mutant, const struct check_call *call, uint32_t victim,
-                            struct mutant_cell *cell) {
+                            uint32_t n, struct mutant_cell *cell) {
   struct mutation mutation;
   struct hooked hooked = {mutant, &mutation};
   struct check_report report;
@@ -93,6 +102,8 @@ static ncclResult_t run_one(struct check_engine *engine, struct check_setup *set
   mutation.victim = victim;
   mutation.rank_count = call->rank_count;
   TRY(check_setup_make(setup, call));
+  mutation.work = linked_work(&setup->plans[victim], n);
+  if (n > 0 && (mutant->step == NULL || mutation.work == NULL)) return ncclSuccess;
   if (mutant->plans != NULL && !mutant->plans(&mutation, setup)) return ncclSuccess;
   if (mutant->step != NULL) {
     setup->input.hook = hook;
@@ -128,8 +139,8 @@ ncclResult_t mutant_run(struct check_engine *engine, struct check_setup *setup, 
     TRY(shape_graph(tree ? RANKS : 1, tree ? 1 : RANKS, &graph));
     call.graph = &graph;
     ncclResult_t result = ncclSuccess;
-    for (uint32_t victim = 0; victim < RANKS && result == ncclSuccess; victim++)
-      result = run_one(engine, setup, row, &call, victim, cell);
+    for (uint32_t i = 0; i < RANKS * WORKS_MAX && result == ncclSuccess; i++)
+      result = run_one(engine, setup, row, &call, i % RANKS, i / RANKS, cell);
     graph_free(&graph);
     TRY(result);
   }

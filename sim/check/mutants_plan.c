@@ -152,7 +152,7 @@ static bool last_chunks_short(struct mutation *m, struct check_setup *setup) {
   EACH_RANK(rank, setup) EACH_WORK(work, setup, rank) {
     if (work->func != FUNC_ALL_REDUCE || work->last_chunk_count < 2) continue;
     if (work->algo != ALGO_RING && work->algo != ALGO_TWO_SHOT) continue;
-    work->last_chunk_count -= 1;
+    work->last_chunk_count /= 2;
     any = true;
   }
   return any;
@@ -292,16 +292,21 @@ static bool batches_swapped(struct mutation *m, struct check_setup *setup) {
   plan->batches[1] = kept;
   return true;
 }
-/* Works that should run side by side run one behind the other: the first works of a batch alone. */
+/* Works that should run side by side run one behind the other. */
 static bool lanes_in_turn(struct mutation *m, struct check_setup *setup) {
-  struct plan *plan = &setup->plans[m->victim];
-  if (plan->batch_count != 1 || plan->batches[0].work_count != 2) return false;
-  plan->batches[1] = plan->batches[0];
-  plan->batches[0].work_count = 1;
-  plan->batches[1].first_work += 1;
-  plan->batches[1].work_count = 1;
-  plan->batch_count = 2;
-  return true;
+  bool any = false;
+  (void)m;
+  EACH_RANK(rank, setup) {
+    struct plan *plan = &setup->plans[rank];
+    if (plan->batch_count != 1 || plan->batches[0].work_count != 2) continue;
+    plan->batches[1] = plan->batches[0];
+    plan->batches[0].work_count = 1;
+    plan->batches[1].first_work += 1;
+    plan->batches[1].work_count = 1;
+    plan->batch_count = 2;
+    any = true;
+  }
+  return any;
 }
 static bool one_slot(struct mutation *m, struct check_setup *setup) {
   (void)m;
@@ -321,6 +326,14 @@ static bool no_output(struct mutation *m, struct check_setup *setup) {
   return any;
 }
 
+#define PLAN_MUTANT_EQUAL(name, text, ...)      \
+  {                                             \
+#name, text, NULL, name, 0, { __VA_ARGS__ } \
+  }
+#define FAULT_MUTANT_EQUAL(name, text, fault, ...) \
+  {                                                \
+    name, text, NULL, NULL, fault, { __VA_ARGS__ } \
+  }
 #define PLAN_MUTANT(name, text)   \
   {                               \
 #name, text, NULL, name, 0, { \
@@ -337,8 +350,14 @@ static bool no_output(struct mutation *m, struct check_setup *setup) {
 const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(sends_elsewhere, "a rank sends to another rank"),
     PLAN_MUTANT(receives_elsewhere, "a rank receives from another rank"),
-    PLAN_MUTANT(receivers_exchanged, "two receivers change places in a rank's links"),
-    PLAN_MUTANT(senders_exchanged, "two senders change places in a rank's links"),
+    PLAN_MUTANT_EQUAL(receivers_exchanged, "two receivers change places in a rank's links",
+                      {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(DIRECT_ALL_GATHER) |
+                           COLUMN(DIRECT_BROADCAST),
+                       "a step sends the same to all of them"}),
+    PLAN_MUTANT_EQUAL(senders_exchanged, "two senders change places in a rank's links",
+                      {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER),
+                       "each element is added up on one rank and handed to the others, so that all still get "
+                       "the same bits"}),
     PLAN_MUTANT(parent_and_child, "a rank's sender and receiver change places"),
     PLAN_MUTANT(halves_exchanged, "up and down change places on a rank"),
     PLAN_MUTANT(ring_index_off, "a rank takes itself for its neighbour in the ring"),
@@ -355,7 +374,9 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(chunks_too_large, "all ranks take chunks that are larger than the slots"),
     PLAN_MUTANT(last_chunk_short, "a rank cuts the last loop into too short chunks"),
     PLAN_MUTANT(last_chunks_short, "all ranks cut the last loop into too short chunks"),
-    PLAN_MUTANT(last_chunks_full, "all ranks cut the last loop into full chunks"),
+    PLAN_MUTANT_EQUAL(
+        last_chunks_full, "all ranks cut the last loop into full chunks",
+        {COLUMN(RING_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE), "the last loop is only shared out unevenly"}),
     PLAN_MUTANT(slices_other, "a rank cuts chunks into another number of slices"),
     PLAN_MUTANT(chunk_steps_other, "a rank's chunks take another number of steps"),
     PLAN_MUTANT(other_connection, "a rank uses another connection"),
@@ -363,32 +384,63 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(other_protocol, "a rank uses another protocol"),
     PLAN_MUTANT(other_operation, "a rank's works are of another call"),
     PLAN_MUTANT(other_operator, "a rank combines by another operator"),
-    PLAN_MUTANT(in_place_unknown, "a rank in place does not know it"),
-    PLAN_MUTANT(in_place_invented, "a rank thinks that it is in place"),
+    PLAN_MUTANT_EQUAL(in_place_unknown, "a rank in place does not know it",
+                      {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
+                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
+                           COLUMN(DIRECT_REDUCE_SCATTER),
+                       "where inputs are added up nobody asks for it"},
+                      {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
+                           COLUMN(DIRECT_BROADCAST),
+                       "the rank writes what lies there"}),
+    PLAN_MUTANT_EQUAL(in_place_invented, "a rank thinks that it is in place",
+                      {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
+                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
+                           COLUMN(DIRECT_REDUCE_SCATTER),
+                       "where inputs are added up nobody asks for it"}),
     PLAN_MUTANT(offer_not_taken, "a rank does not take the outputs that it is offered"),
     PLAN_MUTANT(offer_not_made, "a rank does not offer its output"),
-    PLAN_MUTANT(output_hidden, "a rank's output turns out to be out of reach"),
+    PLAN_MUTANT_EQUAL(output_hidden, "a rank's output turns out to be out of reach",
+                      {COLUMNS_ALL, "the offer says so, and both ends take the slots"}),
     PLAN_MUTANT(work_missing, "a rank lacks a work"),
     PLAN_MUTANT(batch_twice, "a rank makes one batch twice and leaves out the next"),
     PLAN_MUTANT(batches_swapped, "two batches of a rank change places"),
-    PLAN_MUTANT(lanes_in_turn, "a rank's two works run one behind the other"),
-    PLAN_MUTANT(one_slot, "connections have one slot"),
+    PLAN_MUTANT(lanes_in_turn, "works that should run side by side run one behind the other"),
+    PLAN_MUTANT_EQUAL(one_slot, "connections have one slot",
+                      {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) |
+                                       COLUMN(RING_REDUCE_SCATTER) | COLUMN(TWO_SHOT_ALL_REDUCE)),
+                       "no circle of steps each of which sends before it frees: only slower"}),
     PLAN_MUTANT(no_output, "a rank's works know no output"),
 };
 const uint32_t mutants_of_plans_count = sizeof mutants_of_plans / sizeof mutants_of_plans[0];
 
 const struct mutant mutants_of_executors[] = {
     FAULT_MUTANT("one_slot_too_many", "a sender counts one slot too many", FAULT_SLOT_TOO_MANY),
-    FAULT_MUTANT("one_slot_too_few", "a sender counts one slot too few", FAULT_SLOT_TOO_FEW),
+    FAULT_MUTANT_EQUAL("one_slot_too_few", "a sender counts one slot too few", FAULT_SLOT_TOO_FEW,
+                       {COLUMNS_ALL, "only slower, as long as two are left"}),
     FAULT_MUTANT("early_free", "a receiver frees a slot before it reads it", FAULT_EARLY_FREE),
     FAULT_MUTANT("early_post", "a sender announces a slice before it writes it", FAULT_EARLY_POST),
     FAULT_MUTANT("never_free", "a receiver never frees a slot", FAULT_NEVER_FREE),
-    FAULT_MUTANT("no_rounding", "a receiver does not round up to a chunk", FAULT_NO_ROUNDING),
+    FAULT_MUTANT_EQUAL(
+        "no_rounding", "a receiver does not round up to a chunk", FAULT_NO_ROUNDING,
+        {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER)),
+         "chunks of one step begin anywhere"}),
     FAULT_MUTANT("announced_size", "a sender announces another size", FAULT_WRONG_SIZE),
-    FAULT_MUTANT("empty_not_posted", "a sender does not post empty slices", FAULT_EMPTY_NOT_POSTED),
-    FAULT_MUTANT("empty_not_awaited", "a receiver does not wait for empty slices", FAULT_EMPTY_NOT_AWAITED),
+    FAULT_MUTANT_EQUAL("empty_not_posted", "a sender does not post empty slices", FAULT_EMPTY_NOT_POSTED,
+                       {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) |
+                                        COLUMN(RING_REDUCE_SCATTER) | COLUMN(TWO_SHOT_ALL_REDUCE)),
+                        "no slice of it is ever empty"}),
+    FAULT_MUTANT_EQUAL("empty_not_awaited", "a receiver does not wait for empty slices",
+                       FAULT_EMPTY_NOT_AWAITED,
+                       {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) |
+                                        COLUMN(RING_REDUCE_SCATTER) | COLUMN(TWO_SHOT_ALL_REDUCE)),
+                        "no slice of it is ever empty"}),
     FAULT_MUTANT("no_wait", "a receiver does not wait for data", FAULT_NO_WAIT),
     FAULT_MUTANT("proxy_one_more", "a proxy counts one step more", FAULT_PROXY_ONE_MORE),
-    FAULT_MUTANT("no_first_stage", "inputs lack the operator's first stage", FAULT_NO_FIRST_STAGE),
+    FAULT_MUTANT_EQUAL(
+        "no_first_stage", "inputs lack the operator's first stage", FAULT_NO_FIRST_STAGE,
+        {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
+                         COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
+                         COLUMN(DIRECT_REDUCE_SCATTER)),
+         "nothing is added up"}),
 };
 const uint32_t mutants_of_executors_count = sizeof mutants_of_executors / sizeof mutants_of_executors[0];

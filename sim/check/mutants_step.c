@@ -42,7 +42,6 @@ static uint32_t count_short(struct mutation *m, const struct work *work, struct 
 }
 static uint32_t count_long(struct mutation *m, const struct work *work, struct step *step) {
   (void)work;
-  if (!first(m)) return HOOK_RUN;
   step->count += 1;
   return changed(m);
 }
@@ -258,13 +257,28 @@ const struct mutant mutants_of_steps[] = {
     {"input_one_off", "a step takes its input one element early", input_one_off, NULL, 0, {{0, NULL}}},
     {"output_one_off", "a step writes one element late", output_one_off, NULL, 0, {{0, NULL}}},
     {"count_short", "a step has one element less", count_short, NULL, 0, {{0, NULL}}},
-    {"count_long", "a step has one element more", count_long, NULL, 0, {{0, NULL}}},
+    {"count_long", "steps have one element more", count_long, NULL, 0, {{0, NULL}}},
     {"step_missing", "a step is left out", step_missing, NULL, 0, {{0, NULL}}},
     {"step_twice", "a step is made twice", step_twice, NULL, 0, {{0, NULL}}},
     {"ends_early", "the steps end before the last chunk", ends_early, NULL, 0, {{0, NULL}}},
-    {"steps_swapped", "two steps change places", steps_swapped, NULL, 0, {{0, NULL}}},
+    {"steps_swapped",
+     "two steps change places",
+     steps_swapped,
+     NULL,
+     0,
+     {{COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_ALL_GATHER) | COLUMN(DIRECT_REDUCE_SCATTER),
+       "the two steps use different connections"},
+      {COLUMN(DIRECT_ALL_REDUCE),
+       "the sends of the next loop go before the sum of this one, and slots hold both"}}},
     {"keep_missing", "a result is not written", keep_missing, NULL, 0, {{0, NULL}}},
-    {"keep_of_partial", "a value on its way is written", keep_of_partial, NULL, 0, {{0, NULL}}},
+    {"keep_of_partial",
+     "a value on its way is written",
+     keep_of_partial,
+     NULL,
+     0,
+     {{COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
+           COLUMN(DIRECT_BROADCAST),
+       "the only value that is not written is a rank's own one in place, which lies there"}}},
     {"own_missing", "a rank's own contribution is left out", own_missing, NULL, 0, {{0, NULL}}},
     {"reduce_missing", "a step has two values and does not combine", reduce_missing, NULL, 0, {{0, NULL}}},
     {"arrived_dropped", "a step sends its own and drops what arrived", arrived_dropped, NULL, 0, {{0, NULL}}},
@@ -317,7 +331,10 @@ const struct mutant mutants_of_steps[] = {
      own_at_other_place,
      NULL,
      0,
-     {{0, NULL}}},
+     {{COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) | COLUMN(TREE_ALL_REDUCE) |
+           COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER),
+       "each element is added up on one rank and handed to the others, so that all still get the same "
+       "bits"}}},
     {"own_behind_the_last",
      "a rank's own share comes behind more links than there are",
      own_behind_the_last,

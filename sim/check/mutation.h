@@ -7,7 +7,8 @@
 /* One mutant at work on one rank. */
 struct mutation {
   uint32_t victim, applied; /* rank; how often something was changed */
-  uint32_t steps;           /* of the victim so far, over its works */
+  const struct work *work;  /* the one of the rank's works whose steps are changed */
+  uint32_t steps;           /* of it so far */
   uint32_t rank_count;
   struct step kept;
   bool has_kept;
