@@ -22,6 +22,7 @@ bool engine_fail(struct check_engine *engine, enum check_rule rule, const struct
   struct check_report *report = engine->report;
   va_list arguments;
   if (report->rule != CHECK_NONE) return false;
+  if (engine->exprs.failed && rule != CHECK_RESOURCES) return engine_out_of_memory(engine);
   report->rule = rule;
   report->rank = lane ? lane->rank : UINT32_MAX;
   report->peer = peer;
@@ -97,8 +98,13 @@ bool check_run(struct check_engine *engine, const struct check_input *input, str
   engine->input = input;
   engine->report = report;
   engine->channel = UINT32_MAX;
+  engine->proxy.rule = CHECK_NONE;
   if (!input_is_sound(engine) || !engine_reset(engine) || !channels_run(engine) || !verify_results(engine))
     return false;
+  if (engine->proxy.rule != CHECK_NONE) {
+    *report = engine->proxy;
+    return false;
+  }
   report->order_count = expr_complete_count(&engine->exprs);
   return true;
 }

@@ -66,6 +66,7 @@ struct block {
 struct check_engine {
   const struct check_input *input;
   struct check_report *report;
+  struct check_report proxy; /* the first proxy that counts wrong: told when all else is good */
   struct arena arena;
   struct expr_table exprs;
   struct memory memory;

@@ -54,6 +54,7 @@ bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count
   table->rank_count = rank_count;
   table->leaf_count = rank_count * op_count;
   table->walk = 0;
+  table->failed = false;
   if (!grow((void **)&table->seen, &table->seen_capacity, rank_count, sizeof *table->seen)) return false;
   memset(table->seen, 0, rank_count * sizeof *table->seen);
   /* A table that one large run has left is not cleared for every small one. */
@@ -123,7 +124,10 @@ bool expr_is_final(const struct expr_table *table, expr_id id) {
 }
 
 static bool stack_push(struct expr_table *table, uint32_t *depth, expr_id id) {
-  if (!grow((void **)&table->stack, &table->stack_capacity, *depth + 1, sizeof *table->stack)) return false;
+  if (!grow((void **)&table->stack, &table->stack_capacity, *depth + 1, sizeof *table->stack)) {
+    table->failed = true;
+    return false;
+  }
   table->stack[(*depth)++] = id;
   return true;
 }

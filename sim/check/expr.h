@@ -27,6 +27,7 @@ struct expr_table {
   uint32_t *seen;    /* by rank: the walk that met it last */
   uint32_t *stack;
   uint32_t count, capacity, mask, seen_capacity, stack_capacity, walk;
+  bool failed; /* memory was out at some time: answers may be wrong */
 };
 
 enum expr_known { EXPR_UNKNOWN = 0, EXPR_COMPLETE = 1, EXPR_LACKING = 2 };

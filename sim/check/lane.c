@@ -188,24 +188,35 @@ static bool slice_do(struct check_engine *engine, struct lane *lane) {
   return true;
 }
 
-/* The lane gives its connections back, and says whether a proxy would have counted the same. */
+/* What a proxy would have counted on a connection that the lane is done with. */
+static void proxy_compare(struct check_engine *engine, struct lane *lane, uint32_t i) {
+  const struct work *work = lane->work;
+  const struct conn *conn = &engine->conns[lane->conns[i]];
+  const bool sends = i >= work->recv_count;
+  const uint64_t taken = (sends ? conn->send_step : conn->recv_step) - lane->begin_steps[i];
+  struct check_report *report = engine->report;
+  uint64_t counted;
+  if (engine->proxy.rule != CHECK_NONE ||
+      !proxy_steps(work, sends, sends ? i - work->recv_count : i, &counted))
+    return;
+  counted += engine_fault(engine, FAULT_PROXY_ONE_MORE, lane->rank);
+  if (counted == taken) return;
+  engine->report = &engine->proxy;
+  engine_fail(engine, CHECK_PROXY, lane, sends ? conn->receiver : conn->sender,
+              "takes %" PRIu64 " steps on the connection %s rank %u, of which a proxy would count %" PRIu64,
+              taken, sends ? "to" : "from", sends ? conn->receiver : conn->sender, counted);
+  engine->report = report;
+}
+
+/* The lane gives its connections back; behind the last of a batch the next batch begins. */
 static bool lane_end(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   lane->phase = LANE_ENDED;
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
     struct conn *conn = &engine->conns[lane->conns[i]];
-    const bool sends = i >= work->recv_count;
-    const uint64_t taken = (sends ? conn->send_step : conn->recv_step) - lane->begin_steps[i];
-    uint64_t counted;
-    if (sends) conn->send_lane = LANE_NONE;
+    if (i >= work->recv_count) conn->send_lane = LANE_NONE;
     else conn->recv_lane = LANE_NONE;
-    if (!proxy_steps(work, sends, sends ? i - work->recv_count : i, &counted)) continue;
-    counted += engine_fault(engine, FAULT_PROXY_ONE_MORE, lane->rank);
-    if (counted == taken) continue;
-    return engine_fail(engine, CHECK_PROXY, lane, sends ? conn->receiver : conn->sender,
-                       "takes %" PRIu64
-                       " steps on the connection %s rank %u, of which a proxy would count %" PRIu64,
-                       taken, sends ? "to" : "from", sends ? conn->receiver : conn->sender, counted);
+    proxy_compare(engine, lane, i);
   }
   struct block *block = &engine->blocks[lane->rank];
   block->running -= 1;
