@@ -144,7 +144,7 @@ static bool take_flags(struct check_command *command) {
 
 /* Which algorithms and protocols may carry the call, as a sentence's end. */
 static void print_allowed(const struct check_call *call) {
-  const char *before = "; ";
+  const char *before = ": ";
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
     bool any = false;
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
@@ -435,10 +435,10 @@ static enum exit_code check_verb_run(int argc, char **argv) {
 const struct verb verb_check = {
     "check",
     "prove a plan, for all ranks and all interleavings, without running data",
-    "COLLECTIVE [FLAGS]",
+    "COLLECTIVE [FLAGS] | --all | --mutants",
     "  tutti check all_reduce --algo Ring --ranks 8 --bytes 64M\n"
     "  tutti check reduce_scatter --ranks 5 --slots 2 --proto LL --in-place\n"
-    "  tutti check all_reduce --algo Tree --nodes 8 --gpus 4 --json\n",
+    "  tutti check --all --ranks 2-64\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter.\n"
     "\n"
@@ -454,7 +454,15 @@ const struct verb verb_check = {
     "\n"
     "What is wrong is told as the rule that is broken, with rank, channel and step, and as the smallest call "
     "that "
-    "still breaks it.\n",
+    "still breaks it.\n"
+    "\n"
+    "--all proves the plans of every collective, algorithm, protocol and number of channels, for sizes "
+    "around "
+    "every chunk\n"
+    "and slice border. --mutants makes every known fault in every algorithm: `.` where an algorithm has "
+    "nothing "
+    "that the\n"
+    "fault could change, the rule that catches it, or `equal` and the reason why it changes nothing.\n",
     &check_options,
     check_verb_run,
 };
