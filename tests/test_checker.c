@@ -344,6 +344,23 @@ static void stores_come_after_reads(void **state) {
   assert_broken(CHECK_MEMORY, 1, 0, 4, "that rank 0 writes, in no order with it");
 }
 
+/* The same message twice into one buffer: the second store may destroy, or be destroyed by, the first one's
+ * receipt, though it brings the same elements. */
+static void stores_of_two_messages_are_not_one(void **state) {
+  (void)state;
+  call_begin(FUNC_SEND_RECV, ALGO_RING, 2, 16);
+  call_plan();
+  assert_proved();
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    struct plan *plan = &setup.plans[rank];
+    assert_int_equal(plan->batch_count, 1);
+    plan->batches[1] = plan->batches[0];
+    plan->batch_count = 2;
+  }
+  assert_false(check_run(engine, &setup.input, &report));
+  assert_int_equal(report.rule, CHECK_MEMORY);
+}
+
 /* A broadcast in which the last rank reads what the one before stores, without taking its message. */
 static void reads_come_after_stores(void **state) {
   (void)state;
@@ -541,6 +558,7 @@ int main(void) {
       cmocka_unit_test(empty_slices_count),
       cmocka_unit_test(memory_has_borders),
       cmocka_unit_test(stores_come_after_reads),
+      cmocka_unit_test(stores_of_two_messages_are_not_one),
       cmocka_unit_test(reads_come_after_stores),
       cmocka_unit_test(writes_have_an_order),
       cmocka_unit_test(what_is_combined_belongs_together),

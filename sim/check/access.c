@@ -35,10 +35,11 @@ static struct region *find(struct check_engine *engine, const struct lane *lane,
   return NULL;
 }
 
-static bool span_read(struct check_engine *engine, struct lane *lane, struct span *span, uint32_t from) {
+static bool span_read(struct check_engine *engine, struct lane *lane, struct span *span, uint32_t from,
+                      uint32_t stamp) {
   const uint32_t id = engine_lane_id(engine, lane);
   char name[40];
-  if (span->writer == from && from != LANE_NONE) span->writer = id;
+  if (span->writer == from && from != LANE_NONE && span->stamp == (stamp & STAMP_MASK)) span->writer = id;
   if (span->writer != id && !lane_is_after(engine, span->writer, lane))
     return engine_fail(engine, CHECK_MEMORY, lane, UINT32_MAX,
                        "reads element %" PRIu64 " of a buffer that %s writes, in no order with it",
@@ -50,7 +51,7 @@ static bool span_read(struct check_engine *engine, struct lane *lane, struct spa
 }
 
 bool access_read(struct check_engine *engine, struct lane *lane, uint64_t address, uint64_t units,
-                 uint32_t from, struct value *value) {
+                 uint32_t from, uint32_t stamp, struct value *value) {
   uint64_t at;
   struct region *region;
   value->count = 0;
@@ -66,7 +67,7 @@ bool access_read(struct check_engine *engine, struct lane *lane, uint64_t addres
     for (uint32_t i = first; i < last; i++) {
       struct span *span = &page->spans[i];
       const uint64_t span_end = i + 1 < last ? page->spans[i + 1].begin : stop;
-      if (!span_read(engine, lane, span, from)) return false;
+      if (!span_read(engine, lane, span, from, stamp)) return false;
       if (!value_add(value, span_end - span->begin, span->origin, span->expr))
         return engine_out_of_memory(engine);
     }
@@ -78,7 +79,7 @@ bool access_read(struct check_engine *engine, struct lane *lane, uint64_t addres
 /* Every piece of what is written over [begin, end) of the region contains what the span holds. */
 static bool pieces_rest_on(struct check_engine *engine, const struct span *span, uint64_t begin, uint64_t end,
                            const struct value *value, uint64_t value_begin) {
-  if (!expr_is_raw(&engine->exprs, span->expr) || span->reads != 1) return false;
+  if (!expr_is_raw(&engine->exprs, span->expr) || span->reads != 1 || span->writer != LANE_NONE) return false;
   const int64_t to_origin = span->origin - (int64_t)span->begin;
   uint64_t at = value_begin;
   for (uint32_t i = 0; i < value->count && at < end; at += value->pieces[i++].count) {
@@ -129,6 +130,7 @@ bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank,
   if (units == 0) return true;
   struct region *region = find(engine, lane, rank, address, units, true, &begin);
   if (!region) return false;
+  engine->store_count += 1;
   for (uint64_t at = begin, end = begin + units; at < end;) {
     const uint64_t index = at / region->page_units;
     struct page *page = &region->pages[index];
@@ -142,7 +144,7 @@ bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank,
     }
     if (!value_cut(value, begin, at, stop, &engine->scratch) ||
         !memory_put(&engine->memory, page, first, last, at, engine->scratch.pieces, engine->scratch.count,
-                    engine_lane_id(engine, lane)))
+                    engine_lane_id(engine, lane), engine->store_count))
       return engine_out_of_memory(engine);
     at = stop;
   }

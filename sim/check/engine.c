@@ -74,7 +74,7 @@ static bool input_is_sound(struct check_engine *engine) {
 static bool engine_reset(struct check_engine *engine) {
   const struct check_input *input = engine->input;
   arena_reset(&engine->arena);
-  engine->lane_base = engine->lane_count = 0;
+  engine->lane_base = engine->lane_count = engine->store_count = 0;
   engine->batch_cursor =
       (uint32_t *)arena_take(&engine->arena, input->rank_count * sizeof *engine->batch_cursor);
   if (!engine->batch_cursor || !expr_reset(&engine->exprs, input->rank_count, input->op_count) ||

@@ -16,6 +16,7 @@ struct message {
   uint64_t announced_bytes; /* of the operation on this channel */
   uint64_t address;         /* where it was stored in the receiver's output, when `direct` */
   uint32_t steps, lane;     /* FIFO steps; the sender's lane */
+  uint32_t stamp;           /* number of the store, when `direct` */
   bool final, direct;
   uint32_t piece_count, more_capacity;
   struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
@@ -72,7 +73,8 @@ struct check_engine {
   struct memory memory;
   struct value own, arrived, sum, scratch;
   uint32_t slots, channel;
-  uint32_t lane_base; /* number of this channel's first lane: earlier channels' lie below */
+  uint32_t store_count; /* stores to users' memory so far */
+  uint32_t lane_base;   /* number of this channel's first lane: earlier channels' lie below */
   struct lane *lanes;
   uint32_t lane_count;
   struct block *blocks;
@@ -107,9 +109,10 @@ bool lane_advance(struct check_engine *engine, struct lane *lane);
 /* One slice that the lane's waits allow. */
 bool slice_move(struct check_engine *engine, struct lane *lane);
 
-/* Reads into `value`, which is emptied; `from`: the lane whose store is expected there, or LANE_NONE. */
+/* Reads into `value`, which is emptied; `from`: the lane whose store number `stamp` is expected there, or
+ * LANE_NONE. */
 bool access_read(struct check_engine *engine, struct lane *lane, uint64_t address, uint64_t units,
-                 uint32_t from, struct value *value);
+                 uint32_t from, uint32_t stamp, struct value *value);
 /* Stores into the memory of `rank`, the lane's own or a receiver. */
 bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
                   const struct value *value);

@@ -110,6 +110,7 @@ static void page_add(struct page *page, uint64_t begin, int64_t origin, expr_id 
   span->expr = expr;
   span->writer = span->reader = LANE_NONE;
   span->reads = 0;
+  span->stamp = 0;
 }
 
 bool memory_touch(struct memory *memory, struct region *region, uint32_t page_index) {
@@ -159,7 +160,7 @@ bool memory_cut(struct memory *memory, struct region *region, struct page *page,
 }
 
 bool memory_put(struct memory *memory, struct page *page, uint32_t first, uint32_t last, uint64_t begin,
-                const struct piece *pieces, uint32_t piece_count, uint32_t writer) {
+                const struct piece *pieces, uint32_t piece_count, uint32_t writer, uint32_t stamp) {
   const uint32_t count = page->count - (last - first) + piece_count;
   if (!page_reserve(memory, page, count)) return false;
   memmove(&page->spans[first + piece_count], &page->spans[last], (page->count - last) * sizeof *page->spans);
@@ -171,6 +172,7 @@ bool memory_put(struct memory *memory, struct page *page, uint32_t first, uint32
     span->writer = writer;
     span->reader = LANE_NONE;
     span->reads = 0;
+    span->stamp = stamp & STAMP_MASK;
     begin += pieces[i].count;
   }
   page->count = count;

@@ -29,7 +29,7 @@ static bool own_read(struct check_engine *engine, struct lane *lane, const struc
   const bool from_output = (lane->step.flags & STEP_FROM_OUTPUT) != 0;
   const void *base = from_output ? lane->buffers->out : lane->buffers->in;
   const uint64_t address = lane_address(lane, base, lane->step.in_offset + slice->offset);
-  if (!access_read(engine, lane, address, slice->units, LANE_NONE, &engine->own)) return false;
+  if (!access_read(engine, lane, address, slice->units, LANE_NONE, 0, &engine->own)) return false;
   for (uint32_t i = 0; i < engine->own.count; i++) {
     struct piece *piece = &engine->own.pieces[i];
     if (piece->expr == EXPR_OLD)
@@ -159,7 +159,8 @@ static bool landed_read(struct check_engine *engine, struct lane *lane, const st
     return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
                        "expects final data at another place of its output than where rank %u stores it",
                        conn->sender);
-  if (!access_read(engine, lane, address, slice->units, message->lane, &engine->arrived)) return false;
+  if (!access_read(engine, lane, address, slice->units, message->lane, message->stamp, &engine->arrived))
+    return false;
   if (value_equals(&engine->arrived, pieces, message->piece_count)) return true;
   return engine_fail(engine, CHECK_MEMORY, lane, conn->sender,
                      "finds in its output something else than rank %u has stored there", conn->sender);
@@ -273,6 +274,7 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
     message->address =
         conn->offer_address + (lane->step.out_offset + slice->offset) * lane->work->element_bytes;
     if (!access_write(engine, lane, conn->receiver, message->address, &engine->sum)) return false;
+    message->stamp = engine->store_count;
   }
   conn->put += 1;
   conn->written = end;
