@@ -58,9 +58,9 @@ bool access_read(struct check_engine *engine, struct lane *lane, uint64_t addres
   if (units == 0) return true;
   if (!(region = find(engine, lane, lane->rank, address, units, false, &at))) return false;
   for (uint64_t end = at + units; at < end;) {
-    const uint64_t index = at / region->page_units;
+    const uint64_t index = at >> region->page_shift;
     struct page *page = &region->pages[index];
-    const uint64_t page_end = (index + 1) * region->page_units, stop = page_end < end ? page_end : end;
+    const uint64_t page_end = page_end_of(region, index), stop = page_end < end ? page_end : end;
     uint32_t first, last;
     if (!memory_cut(&engine->memory, region, page, at, stop, &first, &last))
       return engine_out_of_memory(engine);
@@ -132,9 +132,9 @@ bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank,
   if (!region) return false;
   engine->store_count += 1;
   for (uint64_t at = begin, end = begin + units; at < end;) {
-    const uint64_t index = at / region->page_units;
+    const uint64_t index = at >> region->page_shift;
     struct page *page = &region->pages[index];
-    const uint64_t page_end = (index + 1) * region->page_units, stop = page_end < end ? page_end : end;
+    const uint64_t page_end = page_end_of(region, index), stop = page_end < end ? page_end : end;
     uint32_t first, last;
     if (!memory_cut(&engine->memory, region, page, at, stop, &first, &last))
       return engine_out_of_memory(engine);

@@ -10,7 +10,7 @@
 #include "check/shape.h"
 #include "schedule/chunk.h"
 
-enum { WHOLE_EVERY = 61, SIZES_MAX = 24 };
+enum { WHOLE_EVERY = 61, SIZES_MAX = 24, TURNS_RANKS_MAX = 16 };
 
 /* One share of the matrix. */
 struct job {
@@ -208,8 +208,10 @@ static ncclResult_t prove_shape(struct all_thread *thread, struct check_call *ca
   TRY(shape_graph(nodes, call->rank_count / nodes, &graph));
   call->graph = &graph;
   const uint32_t ways = (call->proto_mask & 1u << PROTO_SIMPLE) != 0 ? 2 : 1;
+  /* Many ranks take one turn each: what the next one varies, the next rank count does. */
+  const uint32_t turns = call->rank_count > TURNS_RANKS_MAX ? 1 : 2;
   ncclResult_t result = ncclSuccess;
-  for (uint32_t i = 0; i < 2 * ways && result == ncclSuccess && !thread->found.failed; i++) {
+  for (uint32_t i = 0; i < turns * ways && result == ncclSuccess && !thread->found.failed; i++) {
     vary(thread, call, 1, i % ways == 0);
     thread->turn += 1;
     result = prove_sizes(thread, call, nodes);

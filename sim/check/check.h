@@ -79,7 +79,7 @@ enum check_hook { HOOK_RUN, HOOK_SKIP, HOOK_RUN_AND_ASK, HOOK_END };
 struct check_input {
   uint32_t rank_count;
   const struct plan *plans; /* by rank */
-  uint32_t unit_bytes;      /* memory is told in these: 1, or what divides every element */
+  uint32_t unit_bytes;      /* memory is told in these: a power of two that divides every element */
   const struct check_op *ops;
   uint32_t op_count;
   const struct check_region *regions; /* region_count of each rank, rank after rank */

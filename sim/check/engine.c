@@ -39,11 +39,6 @@ bool engine_out_of_memory(struct check_engine *engine) {
                      "memory is out; take fewer ranks or a smaller count");
 }
 
-bool engine_fault(const struct check_engine *engine, enum check_fault fault, uint32_t rank) {
-  return engine->input->fault == fault &&
-         (engine->input->fault_rank == UINT32_MAX || engine->input->fault_rank == rank);
-}
-
 struct check_engine *check_engine_new(void) {
   return (struct check_engine *)os_alloc(sizeof(struct check_engine));
 }

@@ -32,9 +32,9 @@ struct conn {
   uint64_t written, announced, read, freed;
   uint64_t free_seen, data_seen; /* what the sender's, the receiver's waits guarantee of freed, announced */
   uint32_t offers_made, offers_taken;
-  uint64_t offer_address; /* the receiver's output; 0: hidden */
-  uint64_t put, got;      /* messages */
-  uint32_t capacity;
+  uint64_t offer_address;  /* the receiver's output; 0: hidden */
+  uint32_t put, got;       /* places of the next message in the ring, to fill and to take */
+  uint32_t held, capacity; /* messages in it; most */
   struct message *messages;
 };
 
@@ -52,6 +52,7 @@ struct lane {
   uint32_t opened; /* links whose offers have been taken */
   uint32_t want_conn;
   uint32_t slice_index, slice_count, slice_steps;
+  uint32_t scale; /* units of memory an element */
   uint64_t slice_elements, slice_capacity, step_number;
   uint64_t slot_capacity; /* elements that the slots of a slice hold, whatever the protocol */
   uint32_t *conns;        /* recv_count, then send_count */
@@ -94,7 +95,10 @@ bool engine_out_of_memory(struct check_engine *engine);
 static inline uint32_t engine_lane_id(const struct check_engine *engine, const struct lane *lane) {
   return engine->lane_base + (uint32_t)(lane - engine->lanes);
 }
-bool engine_fault(const struct check_engine *engine, enum check_fault fault, uint32_t rank);
+static inline bool engine_fault(const struct check_engine *engine, enum check_fault fault, uint32_t rank) {
+  const struct check_input *input = engine->input;
+  return input->fault == (uint32_t)fault && (input->fault_rank == UINT32_MAX || input->fault_rank == rank);
+}
 
 /* One channel of all ranks, from its connections' making to its last lane's end. */
 bool network_run(struct check_engine *engine);

@@ -116,7 +116,7 @@ static bool slice_ready(struct check_engine *engine, struct lane *lane) {
     struct conn *conn = &engine->conns[lane->conns[i]];
     if (engine_fault(engine, FAULT_NO_WAIT, lane->rank)) continue;
     if (engine_fault(engine, FAULT_EMPTY_NOT_AWAITED, lane->rank) && slice_elements(lane) == 0) continue;
-    if (conn->announced < conn->recv_step + steps || conn->got == conn->put) {
+    if (conn->announced < conn->recv_step + steps || conn->held == 0) {
       wait_for(engine, lane, lane->conns[i], WANT_DATA);
       return false;
     }

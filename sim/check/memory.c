@@ -53,17 +53,18 @@ void arena_free(struct arena *arena) {
 
 /* About as many pages as blocks that schedules cut a region into. */
 static void region_set_pages(struct region *region, uint32_t rank_count) {
-  const uint64_t count = region->row->count, most = (uint64_t)rank_count + 8;
-  uint64_t units = (count + most - 1) / most;
-  if (units < PAGE_UNITS_LEAST) units = PAGE_UNITS_LEAST;
-  region->page_units = units;
-  region->page_count = (uint32_t)((count + units - 1) / units);
+  const uint64_t count = region->row->count, most = 2 * (uint64_t)rank_count + 8;
+  while ((count >> region->page_shift) > most || (1u << region->page_shift) < PAGE_UNITS_LEAST)
+    region->page_shift += 1;
+  region->page_count = (uint32_t)((count + ((uint64_t)1 << region->page_shift) - 1) >> region->page_shift);
 }
 
 bool memory_reset(struct memory *memory, struct arena *arena, const struct check_input *input) {
   const size_t count = (size_t)input->rank_count * input->region_count;
   memory->input = input;
   memory->arena = arena;
+  memory->unit_shift = 0;
+  while (1u << memory->unit_shift < input->unit_bytes) memory->unit_shift += 1;
   memory->regions = (struct region *)arena_take(arena, count * sizeof *memory->regions);
   if (!memory->regions) return false;
   for (size_t i = 0; i < count; i++) {
@@ -78,12 +79,13 @@ bool memory_reset(struct memory *memory, struct arena *arena, const struct check
 
 struct region *memory_find(struct memory *memory, uint32_t rank, uint64_t address, uint64_t units,
                            uint64_t *begin) {
-  const uint64_t unit = memory->input->unit_bytes;
+  const uint32_t shift = memory->unit_shift;
   struct region *regions = &memory->regions[(size_t)rank * memory->input->region_count];
   for (uint32_t i = 0; i < memory->input->region_count; i++) {
     const struct check_region *row = regions[i].row;
-    if (address < row->address || (address - row->address) % unit != 0) continue;
-    const uint64_t at = (address - row->address) / unit;
+    if (address < row->address || address - row->address > row->count << shift) continue;
+    const uint64_t at = (address - row->address) >> shift;
+    if (at << shift != address - row->address) continue;
     if (at > row->count || units > row->count - at || (at == row->count && units == 0 && at > 0)) continue;
     *begin = at;
     return &regions[i];
@@ -117,9 +119,8 @@ bool memory_touch(struct memory *memory, struct region *region, uint32_t page_in
   struct page *page = &region->pages[page_index];
   if (page->count > 0) return true;
   const struct check_segment *input = &region->row->input;
-  const uint64_t begin = page_index * region->page_units;
-  uint64_t end = begin + region->page_units;
-  if (end > region->row->count) end = region->row->count;
+  const uint64_t begin = (uint64_t)page_index << region->page_shift;
+  const uint64_t end = page_end_of(region, page_index);
   if (!page_reserve(memory, page, SPANS_FIRST)) return false;
   const uint64_t input_end = input->begin + input->count;
   if (input->count == 0 || input_end <= begin || input->begin >= end) {
@@ -152,8 +153,7 @@ static bool page_cut(struct memory *memory, struct page *page, uint64_t at, uint
 bool memory_cut(struct memory *memory, struct region *region, struct page *page, uint64_t begin, uint64_t end,
                 uint32_t *first, uint32_t *last) {
   const uint32_t index = (uint32_t)(page - region->pages);
-  uint64_t page_end = (index + 1) * region->page_units;
-  if (page_end > region->row->count) page_end = region->row->count;
+  const uint64_t page_end = page_end_of(region, index);
   if (!memory_touch(memory, region, index) || !page_cut(memory, page, begin, 0, first)) return false;
   *last = page->count;
   return end == page_end || page_cut(memory, page, end, *first, last);

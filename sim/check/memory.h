@@ -30,13 +30,19 @@ struct page {
 struct region {
   const struct check_region *row;
   struct page *pages;
-  uint64_t page_units;
+  uint32_t page_shift; /* a page is 1 << page_shift units */
   uint32_t page_count;
 };
+
+static inline uint64_t page_end_of(const struct region *region, uint64_t page_index) {
+  const uint64_t end = (page_index + 1) << region->page_shift;
+  return end < region->row->count ? end : region->row->count;
+}
 
 struct memory {
   const struct check_input *input;
   struct region *regions; /* region_count of each rank */
+  uint32_t unit_shift;    /* a unit is 1 << unit_shift bytes */
   struct arena *arena;
 };
 

@@ -116,6 +116,7 @@ static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t r
   lane->slice_steps = work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
   lane->slice_capacity = slice_capacity(&plan->limits, work);
   lane->slot_capacity = slot_capacity(&plan->limits, work);
+  lane->scale = work->element_bytes / engine->input->unit_bytes;
   const uint32_t links = (uint32_t)work->recv_count + work->send_count;
   lane->conns = (uint32_t *)arena_take(&engine->arena, links * sizeof *lane->conns);
   lane->begin_steps = (uint64_t *)arena_take(&engine->arena, links * sizeof *lane->begin_steps);
@@ -247,7 +248,7 @@ static bool network_is_done(struct check_engine *engine) {
     const struct conn *conn = &engine->conns[i];
     const struct block *sender = &engine->blocks[conn->sender];
     const struct lane *lane = sender->lane_count > 0 ? &engine->lanes[sender->first_lane] : NULL;
-    if (conn->put != conn->got || conn->send_step != conn->recv_step)
+    if (conn->held != 0 || conn->send_step != conn->recv_step)
       return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
                          "has sent up to step %" PRIu64 " to rank %u, which took up to step %" PRIu64
                          " of it",

@@ -169,11 +169,11 @@ static bool landed_read(struct check_engine *engine, struct lane *lane, const st
 static bool arrived_read(struct check_engine *engine, struct lane *lane, struct conn *conn,
                          const struct slice *slice) {
   const uint64_t end = conn->recv_step + lane->slice_steps;
-  if (conn->got == conn->put || conn->data_seen < end)
+  if (conn->held == 0 || conn->data_seen < end)
     return engine_fail(engine, CHECK_SLOT, lane, conn->sender,
                        "reads step %" PRIu64 " from rank %u without having waited for it", conn->recv_step,
                        conn->sender);
-  const struct message *message = &conn->messages[conn->got % conn->capacity];
+  const struct message *message = &conn->messages[conn->got];
   if (!message_meet(engine, lane, conn, message, slice)) return false;
   if (message->direct) {
     if (!landed_read(engine, lane, conn, message, slice)) return false;
@@ -184,7 +184,8 @@ static bool arrived_read(struct check_engine *engine, struct lane *lane, struct 
       if (!value_add(&engine->arrived, pieces[i].count, pieces[i].origin, pieces[i].expr))
         return engine_out_of_memory(engine);
   }
-  conn->got += 1;
+  conn->got = conn->got + 1 == conn->capacity ? 0 : conn->got + 1;
+  conn->held -= 1;
   conn->read = end;
   return true;
 }
@@ -246,20 +247,20 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
                        const struct slice *slice) {
   const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
   const uint64_t end = conn->send_step + lane->slice_steps;
-  if (end > conn->free_seen + engine->slots || conn->put - conn->got == conn->capacity)
+  if (end > conn->free_seen + engine->slots || conn->held == conn->capacity)
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
                        "writes step %" PRIu64 " towards rank %u when only steps below %" PRIu64
                        " are known to be free",
                        conn->send_step, conn->receiver, conn->free_seen + engine->slots);
   if (lane->work->proto == PROTO_SIMPLE &&
-      conn->send_step % engine->slots + lane->slice_steps > engine->slots)
+      (uint32_t)conn->send_step % engine->slots + lane->slice_steps > engine->slots)
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
                        "writes a slice over the end of the slots towards rank %u", conn->receiver);
   if (slice->count > lane->slot_capacity)
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
                        "writes %" PRIu64 " elements into slots towards rank %u that hold %" PRIu64,
                        slice->count, conn->receiver, lane->slot_capacity);
-  struct message *message = &conn->messages[conn->put % conn->capacity];
+  struct message *message = &conn->messages[conn->put];
   message->step = conn->send_step;
   message->steps = lane->slice_steps;
   message->lane = engine_lane_id(engine, lane);
@@ -276,7 +277,8 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
     if (!access_write(engine, lane, conn->receiver, message->address, &engine->sum)) return false;
     message->stamp = engine->store_count;
   }
-  conn->put += 1;
+  conn->put = conn->put + 1 == conn->capacity ? 0 : conn->put + 1;
+  conn->held += 1;
   conn->written = end;
   return true;
 }
@@ -312,7 +314,7 @@ bool slice_move(struct check_engine *engine, struct lane *lane) {
   struct slice slice;
   slice.offset = slice_offset(lane);
   slice.count = slice_elements(lane);
-  slice.scale = lane->work->element_bytes / engine->input->unit_bytes;
+  slice.scale = lane->scale;
   slice.units = slice.count * slice.scale;
   slice.has_value = slice.in_output = false;
   engine->sum.count = 0;

@@ -20,10 +20,8 @@ static bool cursor_look(struct check_engine *engine, struct cursor *cursor) {
   if (!memory_touch(&engine->memory, region, cursor->page)) return engine_out_of_memory(engine);
   const struct page *page = &region->pages[cursor->page];
   const struct span *span = &page->spans[cursor->span];
-  const uint64_t page_end = (cursor->page + 1) * region->page_units;
-  cursor->end = cursor->span + 1 < page->count  ? page->spans[cursor->span + 1].begin
-                : page_end < region->row->count ? page_end
-                                                : region->row->count;
+  cursor->end = cursor->span + 1 < page->count ? page->spans[cursor->span + 1].begin
+                                               : page_end_of(region, cursor->page);
   cursor->origin = span->origin + (int64_t)(cursor->at - span->begin);
   cursor->expr = span->expr;
   cursor->touched = span->writer != LANE_NONE;
