@@ -77,7 +77,7 @@ void bench_row_report(struct bench *bench, struct bench_row *row, const struct b
     half_add(&row->halves[index], &parts[index], is_first_part, is_first_thread);
   if (++row->reported == bench->flags.thread_count) {
     for (int index = 0; index < 2; index++) half_finish(bench, row, &row->halves[index]);
-    bench_table_row(bench, row);
+    if (!bench->flags.tune_path) bench_table_row(bench, row);
   }
   os_mutex_unlock(&bench->mutex);
 }
@@ -142,7 +142,7 @@ static bool row_lists(const struct bench *bench, struct range *types, struct ran
   return root_parse(bench, roots);
 }
 
-static int64_t next_size(const struct bench_flags *flags, int64_t size) {
+int64_t bench_next_size(const struct bench_flags *flags, int64_t size) {
   if (flags->step_factor == FLAG_UNSET) return size + flags->step_bytes;
   return size > 0 ? size * flags->step_factor : 1;
 }
@@ -152,7 +152,7 @@ static int64_t next_size(const struct bench_flags *flags, int64_t size) {
 static void rows_add(struct bench *bench, int type, int op, int root) {
   const struct bench_flags *flags = &bench->flags;
   size_t type_bytes = oracle_type_bytes((ncclDataType_t)type);
-  for (int64_t size = flags->min_bytes; size <= flags->max_bytes; size = next_size(flags, size)) {
+  for (int64_t size = flags->min_bytes; size <= flags->max_bytes; size = bench_next_size(flags, size)) {
     size_t index = bench->row_count++;
     if (!bench->rows) continue;
     struct bench_row *row = &bench->rows[index];
@@ -323,6 +323,15 @@ static enum exit_code run_conclude(struct bench *bench) {
   return code;
 }
 
+enum exit_code bench_pass(struct bench *bench) {
+  if (ncclGetUniqueId(&bench->id) != ncclSuccess) {
+    fprintf(stderr, "tutti bench: ncclGetUniqueId: %s\n", ncclGetLastError(NULL));
+    return EXIT_ENVIRONMENT;
+  }
+  threads_run(bench);
+  return EXIT_GOOD;
+}
+
 static enum exit_code bench_execute(struct bench *bench) {
   enum exit_code code = rows_make(bench);
   if (code == EXIT_GOOD) code = emulator_configure(bench);
@@ -333,13 +342,10 @@ static enum exit_code bench_execute(struct bench *bench) {
     fprintf(stderr, "tutti bench: %zu rows, %lld ranks, buffers of %zu bytes\n", bench->row_count,
             (long long)bench->flags.rank_count, bench->buffer_bytes);
   }
-  if (ncclGetUniqueId(&bench->id) != ncclSuccess) {
-    fprintf(stderr, "tutti bench: ncclGetUniqueId: %s\n", ncclGetLastError(NULL));
-    return EXIT_ENVIRONMENT;
-  }
+  if (bench->flags.tune_path) return bench_tune(bench);
   bench_table_begin(bench);
-  threads_run(bench);
-  return run_conclude(bench);
+  code = bench_pass(bench);
+  return code == EXIT_GOOD ? run_conclude(bench) : code;
 }
 
 /* The command line as one line, for the JSON file. */
@@ -431,6 +437,14 @@ const struct verb verb_bench = {
     "((1+u)^(n-1) - 1) times the sum of the terms' sizes, for n ranks and unit roundoff u of the type. "
     "sendrecv and\n"
     "alltoall have no in-place form, and print N/A there.\n"
+    "\n"
+    "With --tune FILE every algorithm and protocol that is possible is timed at every size instead, on free "
+    "threads, and\n"
+    "FILE gets a rule for each size with the fastest. What FILE says of other collectives, and of other "
+    "numbers of ranks,\n"
+    "stays. With --channels N also fewer channels are tried: N, half of that and so on. TUTTI_TUNE_FILE=FILE "
+    "lets\n"
+    "programs choose by it.\n"
     "\n"
     "NCCL_TESTS_MIN_BW, where set, is the average bus bandwidth below which the exit code is 1.\n",
     &bench_options,

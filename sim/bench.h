@@ -26,7 +26,7 @@ struct bench_flags {
   /* ours */
   int64_t rank_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent;
   uint64_t seed;
-  const char *proto, *algo, *trace_path;
+  const char *proto, *algo, *trace_path, *tune_path;
   bool threads, json, rate, quiet, verbose, help;
 };
 extern const struct option_set bench_options;
@@ -93,6 +93,15 @@ void bench_fail(struct bench *bench, bool is_environment, const char *format, ..
 bool bench_has_failed(struct bench *bench);
 /* Free threads only: waits for all threads; false once the run has failed. */
 bool bench_barrier(struct bench *bench);
+/* One pass over all rows by all threads, on communicators of its own. EXIT_GOOD, or a code after one
+ * sentence.
+ */
+enum exit_code bench_pass(struct bench *bench);
+/* The size that follows in the table, bytes. */
+int64_t bench_next_size(const struct bench_flags *flags, int64_t size);
+/* Instead of the table: times every way to carry each size, and writes the tuning file. */
+enum exit_code bench_tune(struct bench *bench);
+
 /* Hands in one thread's part of a row: times and wrong counts of both halves; the last thread prints the row.
  */
 void bench_row_report(struct bench *bench, struct bench_row *row, const struct bench_half *parts,

@@ -66,6 +66,8 @@ static const struct option_row rows[] = {
     {0, "channels", "N", OPTION_INT, AT(channel_count), 1, 64, "channels of a collective (default 2)"},
     {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
     {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, ..."},
+    {0, "tune", "FILE", OPTION_TEXT, AT(tune_path), 0, 0,
+     "time every way to carry each size, and write the fastest into this tuning file; implies --threads"},
     {0, "flag-bits", "N", OPTION_INT, AT(flag_bits), 5, 32,
      "bits of a line's flag (default 32); few of them make flags repeat soon, as after days of use"},
     {0, "depth", "N", OPTION_INT, AT(depth), 1, 4, "slices in flight in a lane (default 1)"},
@@ -125,6 +127,7 @@ bool bench_flags_complete(struct bench_flags *flags) {
   }
   if (flags->step_bytes == FLAG_UNSET && flags->step_factor == FLAG_UNSET) flags->step_factor = 2;
   if (strstr(param_text_silent(PARAM_TUTTI_EMU), "mode=threads")) flags->threads = true;
+  if (flags->tune_path) flags->threads = true;
   bool is_guarded = !flags->threads;
   if (flags->is_cpu_time && is_guarded) {
     fprintf(stderr, "tutti bench: -C measures time and so needs --threads; guarded times are modelled\n");

@@ -160,6 +160,20 @@ static uint32_t ops_of_call(const struct ranks *ranks, uint32_t rank, const stru
   return 2;
 }
 
+static ncclResult_t connect_plan_of(struct ranks *ranks, const struct plan *plan) {
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    struct device_comm *own = ranks->comms[work->rank];
+    for (uint32_t k = 0; k < work->recv_count; k++)
+      TRY(ranks->ops->comm_connect(ranks->comms[work->recv_peer[k]], own, work->channel_index,
+                                   work_link_conn(work, work->recv_peer[k], false), work->proto));
+    for (uint32_t k = 0; k < work->send_count; k++)
+      TRY(ranks->ops->comm_connect(own, ranks->comms[work->send_peer[k]], work->channel_index,
+                                   work_link_conn(work, work->send_peer[k], true), work->proto));
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *call, size_t count) {
   struct plan_op ops[2];
   struct plan_request request;
@@ -173,12 +187,13 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
   request.op_count = ops_of_call(ranks, rank, call, count, ops);
   request.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = 1 << ALGO_RING;
+    request.algo_mask[func] = ranks->algo_mask != 0 ? ranks->algo_mask : 1u << ALGO_RING;
     request.proto_mask[func] = 1u << call->proto;
   }
   TRY(plan_build(&request, &plan));
   const device_stream stream = NULL;
-  const ncclResult_t result = ranks->ops->launch(ranks->comms[rank], &plan, &stream, 1);
+  ncclResult_t result = ranks->algo_mask != 0 ? connect_plan_of(ranks, &plan) : ncclSuccess;
+  if (result == ncclSuccess) result = ranks->ops->launch(ranks->comms[rank], &plan, &stream, 1);
   plan_free(&plan);
   return result;
 }

@@ -18,6 +18,7 @@ struct ranks {
   uint32_t count;
   struct plan_limits limits;
   struct graph graph;
+  uint32_t algo_mask; /* set of enum work_algo; 0 is the ring alone, whose connections are there already */
   struct device_comm *comms[RANKS_MAX];
   uint64_t sequence; /* calls prepared so far */
 };

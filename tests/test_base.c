@@ -259,11 +259,11 @@ static void test_param_faults_once(void **state) {
 static void test_param_report(void **state) {
   (void)state;
   setenv("NCCL_BUFFSIZE", "1M", 1);
-  setenv("NCCL_NVLS_ENABLE", "1", 1);
+  setenv("NCCL_SET_STACK_SIZE", "1", 1);
   log_to_file("INFO");
   param_int(PARAM_BUFFSIZE);
   assert_logged("NCCL INFO NCCL_BUFFSIZE set by environment to 1M$");
-  assert_logged("NCCL INFO NCCL_NVLS_ENABLE set by environment to 1: not implemented, ignored$");
+  assert_logged("NCCL INFO NCCL_SET_STACK_SIZE set by environment to 1: not implemented, ignored$");
 }
 
 static void test_param_table(void **state) {

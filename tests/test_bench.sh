@@ -4,7 +4,7 @@
 # `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti; QUICK=1
 # takes fewer sizes.
 set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_TRACE NCCL_DEBUG
+unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_TRACE NCCL_DEBUG TUTTI_CUSTOM_FILE
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=${BUILD:-$here/../build}/bin/tutti
@@ -146,10 +146,34 @@ try 0 --version && grep -q '^tutti [0-9]' "$work/out"
 check $? "--version"
 try 0 help --man && cmp -s "$work/out" "$here/../sim/tutti.1"
 check $? "sim/tutti.1 is what \`tutti help --man\` prints"
-for verb in bench trace; do
+for verb in bench check explain topo trace; do
   try 0 help --man $verb && cmp -s "$work/out" "$here/../sim/tutti-$verb.1"
   check $? "sim/tutti-$verb.1 is what \`tutti help --man $verb\` prints"
 done
+
+# ---- tuning
+printf '# kept\nbroadcast 8 16 algo=Ring proto=LL\nall_reduce 8 1K ranks=5 algo=Ring proto=LL\n' >"$work/tune"
+printf 'all_reduce 8 1K nodes=1 ranks=3 algo=Ring proto=LL128\n' >>"$work/tune"
+try 0 bench all_reduce --ranks 3 -b 64 -e 1K -f 4 -n 1 -w 0 --channels 2 --tune "$work/tune"
+check $? "bench --tune runs"
+grep -q '^# kept$' "$work/tune" && grep -q '^broadcast 8 16 algo=Ring proto=LL$' "$work/tune" &&
+  grep -q '^all_reduce 8 1K ranks=5' "$work/tune" && ! grep -q LL128$ "$work/tune" &&
+  grep -qE '^all_reduce 64 [0-9]+ ranks=3 nodes=1 algo=[A-Za-z]+ proto=[A-Z0-9a-z]+ channels=[12] # ' \
+    "$work/tune" &&
+  grep -qE '^all_reduce [0-9]+ 4096 ranks=3' "$work/tune"
+check $? "--tune keeps other lines and claims its sizes up to the next"
+export TUTTI_TUNE_FILE="$work/tune"
+try 0 explain plan all_reduce -b 1K -g 3 && grep -q 'chosen by line [0-9]* of the tuning file' "$work/out"
+check $? "the tuner follows the file"
+unset TUTTI_TUNE_FILE
+echo 'all_reduce 8' >"$work/tune"
+misuse 4 "tune:1: expected the size at which the rule ends" \
+  bench all_reduce --ranks 2 -e 64 --tune "$work/tune"
+[ "$(cat "$work/tune")" = 'all_reduce 8' ]
+check $? "a tuning file that cannot be understood is left alone"
+misuse 2 "sendrecv has but one way" bench sendrecv --ranks 2 -e 64 --tune "$work/other"
+misuse 2 "needs sizes above 0" bench all_reduce --ranks 2 -b 0 -e 64 --tune "$work/other"
+misuse 3 "cannot be written" bench all_reduce --ranks 2 -b 64 -e 64 -n 1 -w 0 --tune "$work/none/other"
 
 # ---- results
 max=256K
@@ -178,6 +202,13 @@ for mode in "" --threads; do
   try 0 bench all_reduce --ranks 4 -b 16K -e 16K -G 2 -n 3 -m 2 -R 1 -q $mode
   check $? "graphs, aggregation, registered buffers ${mode:---guarded}"
 done
+export NCCL_ALGO=PAT
+for collective in all_gather reduce_scatter; do
+  try 0 bench $collective --ranks 7 -b 1K -e 256K -f 16 --slots 2 --chunk 4096
+  check $? "$collective by aggregated trees"
+  misuse 1 "NCCL_ALGO" bench $collective --ranks 4 -b 1K -e 1K --proto LL
+done
+unset NCCL_ALGO
 for proto in LL LL128 Simple; do
   try 0 bench all_reduce --ranks 4 -b 1 -e 64K -f 17 -d int8 --proto $proto --slots 2 --chunk 48 \
     --flag-bits 5 -q

@@ -14,13 +14,15 @@ use_build
 export LD_LIBRARY_PATH="$build/lib"
 settings="NCCL_BUFFSIZE=4096 NCCL_LL_BUFFSIZE=4096 NCCL_LL128_BUFFSIZE=3840 NCCL_MAX_NCHANNELS=4"
 
-# emulate RANKS PROTOCOL MODE SETTINGS [COUNT...]: digest's lines on standard output.
+# emulate RANKS PROTOCOL MODE SETTINGS [COUNT...]: digest's lines on standard output. With rings, as GPUs
+# have: other algorithms add in another order.
 emulate() {
   ranks=$1 protocol=$2 mode=$3 list=$4
   shift 4
   # The settings are a list of words.
   # shellcheck disable=SC2086
-  env $list NCCL_PROTO="$protocol" TUTTI_EMU="mode=$mode,channels=4" timeout 100 "$work/digest" "$ranks" "$@"
+  env $list NCCL_ALGO=Ring NCCL_PROTO="$protocol" TUTTI_EMU="mode=$mode,channels=4" \
+    timeout 100 "$work/digest" "$ranks" "$@"
 }
 
 # record RANKS PROTOCOL NAME: writes one golden file.

@@ -568,8 +568,8 @@ static void configure_refuses_while_in_use(void **state) {
 static void bad_words_are_left_out(void **state) {
   (void)state;
   struct plan_limits limits;
-  static const char *const bad[] = {"slots=0",   "slots=9",     "slots=x", "slots",
-                                    "rule=best", "flag_bits=4", "sloths=2"};
+  static const char *const bad[] = {"slots=0",     "slots=9",  "slots=x", "slots",          "rule=best",
+                                    "flag_bits=4", "sloths=2", "weak=2",  "weaken=nothings"};
   for (size_t i = 0; i < LENGTH(bad); i++) {
     char emu[EMU_BYTES];
     snprintf(emu, sizeof emu, "chunk=64,%s,channels=3", bad[i]);

@@ -628,6 +628,79 @@ static void test_all_to_all_batches(void **state) {
   plan_free(&plan);
 }
 
+static struct plan_op exchange_op(size_t count) {
+  const struct plan_op op = {.func = FUNC_ALL_TO_ALL,
+                             .dtype = ncclFloat32,
+                             .count = count,
+                             .in = address_of(0),
+                             .out = address_of(1)};
+  return op;
+}
+
+static void assert_same_plan(const struct plan *a, const struct plan *b) {
+  assert_int_equal(a->work_count, b->work_count);
+  assert_int_equal(a->batch_count, b->batch_count);
+  assert_memory_equal(a->works, b->works, a->work_count * sizeof *a->works);
+  assert_memory_equal(a->buffers, b->buffers, a->work_count * sizeof *a->buffers);
+  assert_memory_equal(a->batches, b->batches, a->batch_count * sizeof *a->batches);
+}
+
+/* An all-to-all is planned as the sends and receives that a user would write, in one group with others. */
+static void test_all_to_all_is_messages(void **state) {
+  static const size_t counts[] = {1, 1000, 70000, 3000000};
+  struct plan_op ops[2 * 8 + 2];
+  (void)state;
+  for (uint32_t i = 0; i < 4 * 7; i++) {
+    const uint32_t n = 2 + i % 7, rank = (i * 5) % n;
+    struct plan_op group[3] = {{.func = FUNC_RECV, .dtype = ncclInt8, .peer = n - 1, .count = 77},
+                               exchange_op(counts[i / 7]),
+                               {.func = FUNC_SEND, .dtype = ncclInt8, .peer = n - 1, .count = 77}};
+    struct plan_request request;
+    struct plan whole, written;
+    ops[0] = group[0];
+    ops[2 * n + 1] = group[2];
+    for (uint32_t k = 0; k < 2 * n; k++) {
+      struct plan_op *op = &ops[1 + k];
+      *op = group[1];
+      op->func = k % 2 == 0 ? FUNC_SEND : FUNC_RECV;
+      op->peer = k / 2;
+      op->in = k % 2 == 0 ? (const char *)op->in + op->peer * op->count * 4 : NULL;
+      op->out = k % 2 == 0 ? NULL : (char *)op->out + op->peer * op->count * 4;
+    }
+    request_begin(&request, rank, n, group, 3);
+    assert_int_equal(plan_build(&request, &whole), ncclSuccess);
+    request_begin(&request, rank, n, ops, 2 * n + 2);
+    assert_int_equal(plan_build(&request, &written), ncclSuccess);
+    assert_same_plan(&whole, &written);
+    plan_free(&whole);
+    plan_free(&written);
+  }
+}
+
+/* Where the user leaves the messages out, and an executor has the links, one work a channel carries it. */
+static void test_all_to_all_direct(void **state) {
+  struct plan_op op = exchange_op(100);
+  struct plan_request request;
+  struct plan plan;
+  (void)state;
+  for (uint32_t links = 3; links <= 4; links++) {
+    request_begin(&request, 1, 5, &op, 1);
+    request.limits.algos = ~0u;
+    request.limits.links = links;
+    request.algo_mask[FUNC_ALL_TO_ALL] = 1u << ALGO_DIRECT;
+    assert_int_equal(plan_build(&request, &plan), ncclSuccess);
+    if (links == 3) {
+      assert_int_equal(plan.works[0].func, FUNC_COPY);
+    } else {
+      assert_int_equal(plan.work_count, 1);
+      assert_true(plan.works[0].func == FUNC_ALL_TO_ALL && plan.works[0].algo == ALGO_DIRECT);
+      assert_true(plan.works[0].send_count == 4 && plan.works[0].recv_count == 4);
+      assert_int_equal(plan.works[0].send_peer[1], 2);
+    }
+    plan_free(&plan);
+  }
+}
+
 /* Falling traffic; equal ones in the order of the calls; an all-gather weighs as much as all that it
  * moves. */
 static void test_collectives_sorted(void **state) {
@@ -771,6 +844,13 @@ static void test_memory_runs_out(void **state) {
     const struct plan_request request = request_of(&scenario, scenario.rank_count - 1);
     fail_every_allocation(&request);
   }
+  struct plan_op ops[3] = {{.func = FUNC_BROADCAST, .dtype = ncclInt8, .peer = 1, .count = 700},
+                           exchange_op(100),
+                           {.func = FUNC_BROADCAST, .dtype = ncclInt8, .peer = 2, .count = 500}};
+  struct plan_request request;
+  request_begin(&request, 0, 8, ops, 3);
+  request.limits.algos = PLAN_FUSES;
+  fail_every_allocation(&request);
 }
 
 static void test_nothing_to_do(void **state) {
@@ -809,11 +889,17 @@ static void test_predicted_time(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_groups),      cmocka_unit_test(test_all_reduce_64_mib),
-      cmocka_unit_test(test_forced_protocols),   cmocka_unit_test(test_all_to_all_batches),
-      cmocka_unit_test(test_collectives_sorted), cmocka_unit_test(test_group_chooses_by_sum),
-      cmocka_unit_test(test_algo_masks),         cmocka_unit_test(test_memory_runs_out),
-      cmocka_unit_test(test_nothing_to_do),      cmocka_unit_test(test_predicted_time)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_groups),
+                                     cmocka_unit_test(test_all_reduce_64_mib),
+                                     cmocka_unit_test(test_forced_protocols),
+                                     cmocka_unit_test(test_all_to_all_batches),
+                                     cmocka_unit_test(test_all_to_all_is_messages),
+                                     cmocka_unit_test(test_all_to_all_direct),
+                                     cmocka_unit_test(test_collectives_sorted),
+                                     cmocka_unit_test(test_group_chooses_by_sum),
+                                     cmocka_unit_test(test_algo_masks),
+                                     cmocka_unit_test(test_memory_runs_out),
+                                     cmocka_unit_test(test_nothing_to_do),
+                                     cmocka_unit_test(test_predicted_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

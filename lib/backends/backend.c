@@ -102,6 +102,14 @@ static ncclResult_t stub_device_path(uint32_t from, uint32_t to, struct device_p
   *info = from == to ? near : far;
   return ncclSuccess;
 }
+static ncclResult_t stub_device_nodes(uint32_t *node_count) {
+  *node_count = 0;
+  return ncclSuccess;
+}
+static ncclResult_t stub_comm_scratch(struct device_comm *comm, size_t bytes, void **scratch) {
+  (void)comm, (void)bytes, (void)scratch;
+  return absent("comm_scratch");
+}
 static void stub_nothing(void) {}
 
 static const struct device_ops stubs = {
@@ -133,6 +141,8 @@ static const struct device_ops stubs = {
     .lock = stub_nothing,
     .unlock = stub_nothing,
     .device_path = stub_device_path,
+    .device_nodes = stub_device_nodes,
+    .comm_scratch = stub_comm_scratch,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

@@ -128,6 +128,15 @@ struct device_ops {
    * milliseconds the first time for a pair, which is then tried out; answers the same from then on. Without
    * this member all devices are as one. */
   ncclResult_t (*device_path)(uint32_t from, uint32_t to, struct device_path_info *info);
+
+  /* Nodes that the process's devices lie on: as many on each, in order; 0 where the backend does not place
+   * them, as without this member. Any thread, never blocks. */
+  ncclResult_t (*device_nodes)(uint32_t *node_count);
+
+  /* Memory of the rank's device for steps of lists, at least `bytes` and zeroed once. The same block for
+   * every request that fits into it; a larger request gets another, and the old one stays for the graphs that
+   * hold it. All are freed with the rank. */
+  ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

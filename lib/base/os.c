@@ -127,18 +127,19 @@ void os_host_name(char *out, size_t out_bytes) {
 }
 
 /* Reads until the end of the file: files under /proc and pipes have no size to ask for. */
-static char *file_read_all(FILE *file, size_t *bytes) {
+static char *file_read_all(FILE *file, size_t bytes_most, size_t *bytes) {
   size_t used = 0, room = 4096;
   char *text = (char *)os_alloc(room);
   while (text) {
     used += fread(text + used, 1, room - 1 - used, file);
-    if (used < room - 1) break;
+    if (used < room - 1 || used > bytes_most) break;
     char *grown = (char *)os_realloc(text, room * 2);
     if (!grown) os_free(text);
     text = grown;
     room *= 2;
   }
-  if (text && ferror(file)) {
+  if (text && (ferror(file) || used > bytes_most)) {
+    if (!ferror(file)) errno = EFBIG;
     os_free(text);
     return NULL;
   }
@@ -148,14 +149,26 @@ static char *file_read_all(FILE *file, size_t *bytes) {
   return text;
 }
 
-char *os_file_read(const char *path, size_t *bytes) {
+char *os_file_read_most(const char *path, size_t bytes_most, size_t *bytes) {
   FILE *file = fopen(path, "re");
   if (!file) return NULL;
-  char *text = file_read_all(file, bytes);
+  char *text = file_read_all(file, bytes_most, bytes);
   int cause = errno;
   fclose(file);
   errno = cause;
   return text;
+}
+
+char *os_file_read(const char *path, size_t *bytes) { return os_file_read_most(path, SIZE_MAX, bytes); }
+
+bool os_file_write(const char *path, const char *text, size_t bytes) {
+  FILE *file = fopen(path, "we");
+  if (!file) return false;
+  const bool whole = fwrite(text, 1, bytes, file) == bytes;
+  const int cause = errno;
+  if (fclose(file) == 0 && whole) return true;
+  if (!whole) errno = cause;
+  return false;
 }
 
 void os_mutex_init(os_mutex *mutex) { pthread_mutex_init(mutex, NULL); }

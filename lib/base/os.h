@@ -39,6 +39,10 @@ void os_host_name(char *out, size_t out_bytes);
 /* Reads a whole file into a fresh zero-terminated os_alloc block (*bytes without the zero, may be NULL);
  * NULL with errno set when it cannot be read. */
 char *os_file_read(const char *path, size_t *bytes);
+/* The same, but a file of more than `bytes_most` fails with EFBIG. */
+char *os_file_read_most(const char *path, size_t bytes_most, size_t *bytes);
+/* Replaces a file's contents; false with errno set when it cannot be written. */
+bool os_file_write(const char *path, const char *text, size_t bytes);
 
 /* Threads: thin names over pthreads. A failed creation returns false. */
 typedef pthread_mutex_t os_mutex;

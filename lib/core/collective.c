@@ -1,5 +1,5 @@
 /* collective.c: the entry points that move data. Each describes its call, which is checked, turned into what
- * plans know (bytes where nothing is reduced, sends and receives for the all-to-all kind) and noted in the
+ * plans know (bytes where nothing is reduced, sends and receives for gather and scatter) and noted in the
  * group. */
 #include "core/collective.h"
 
@@ -56,7 +56,7 @@ static void exchange_describe(struct exchange *exchange) {
   const bool self_done = exchange_self_done(exchange, rank);
   if (call->func == FUNC_GATHER && !self_done) exchange_send(exchange, root, 0);
   if (call->func == FUNC_SCATTER && !self_done) exchange_recv(exchange, root, 0);
-  if (call->func != FUNC_ALL_TO_ALL && rank != root) return;
+  if (rank != root) return;
   for (uint32_t peer = 0; peer < call->comm->rank_count; peer++) {
     if (peer == rank && self_done) continue;
     if (call->func != FUNC_GATHER) exchange_send(exchange, peer, peer);
@@ -108,7 +108,6 @@ static ncclResult_t collective_note(const struct collective_call *call) {
     case FUNC_REDUCE:
     case FUNC_ALL_REDUCE:
     case FUNC_REDUCE_SCATTER: return reduction_note(call);
-    case FUNC_ALL_TO_ALL:
     case FUNC_GATHER:
     case FUNC_SCATTER: return exchange_note(call);
     default: return move_note(call);

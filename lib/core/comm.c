@@ -9,8 +9,11 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "core/bootstrap.h"
+#include "core/custom.h"
 #include "core/group.h"
+#include "core/layout.h"
 #include "core/meeting.h"
 
 #define CANARY_LIVE 0x7475747469636f6dull
@@ -29,11 +32,22 @@ struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_
   team->comm_id = comm_id;
   team->rank_count = rank_count;
   team->device_comms = (struct device_comm **)os_alloc(rank_count * sizeof *team->device_comms);
-  if (!team->device_comms || graph_flat(rank_count, &team->graph) != ncclSuccess) {
+  if (!team->device_comms) {
     team_free(team);
     return NULL;
   }
   return team;
+}
+
+ncclResult_t team_lay_out(struct team *team, struct ncclComm *const *comms) {
+  uint32_t *devices = (uint32_t *)os_alloc(team->rank_count * sizeof *devices);
+  if (!devices) return log_fail(ncclSystemError, "no memory for the devices of %u ranks", team->rank_count);
+  for (uint32_t rank = 0; rank < team->rank_count; rank++) devices[rank] = comms[rank]->device_index;
+  const uint32_t channel_count = comms[0]->settings.limits.channel_count;
+  const ncclResult_t result =
+      layout_graph(team->ops, devices, team->rank_count, channel_count, &team->graph);
+  os_free(devices);
+  return result;
 }
 
 void team_free(struct team *team) {
@@ -88,13 +102,19 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   if (!ops) return ncclInvalidUsage;
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
+  const struct custom_schedule *custom = NULL;
+  if (*param_text(PARAM_CUSTOM_FILE) != '\0') TRY(custom_share(param_text(PARAM_CUSTOM_FILE), &custom));
   struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
-  if (!fresh)
+  if (!fresh) {
+    settings_free(&settings);
+    custom_release(custom);
     return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
+  }
   fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
   fresh->ops = ops;
   fresh->device_index = device_index;
   fresh->settings = settings;
+  fresh->custom = custom;
   fresh->config = *config;
   fresh->config.commName = fresh->config.netName = NULL;
   fresh->state = COMM_MEETING;
@@ -123,9 +143,11 @@ static void comm_free(struct ncclComm *comm) {
   os_free(comm->queue.ops);
   os_free(comm->queue.streams);
   plan_memory_free(&comm->queue.plan_memory);
+  settings_free(&comm->settings);
   connect_table_free(&comm->connections);
   redop_table_free(&comm->redops);
   register_list_free(comm->registrations);
+  custom_release(comm->custom);
   comm->canary_begin = comm->canary_end = CANARY_FREED;
   os_free(comm);
   comm_count(ops, false);

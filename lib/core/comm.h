@@ -24,7 +24,7 @@ struct team {
   uint64_t comm_id;
   uint64_t serial; /* unlike comm_id never used again in this process */
   uint32_t rank_count;
-  uint32_t live_count;               /* communicators that are not destroyed; locked */
+  uint32_t live_count; /* communicators that are not destroyed; locked */
   struct graph graph;
   struct device_comm **device_comms; /* by rank */
 };
@@ -67,8 +67,9 @@ struct ncclComm {
   struct device_comm *device_comm;
   ncclConfig_t config; /* every member set; commName and netName NULL */
   struct settings settings;
-  uint64_t met_ns;   /* when this rank checked in */
-  uint64_t sequence; /* operations so far */
+  const struct custom_schedule *custom; /* of TUTTI_CUSTOM_FILE, or NULL */
+  uint64_t met_ns;                      /* when this rank checked in */
+  uint64_t sequence;                    /* operations so far */
   uint64_t split_count;
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;
@@ -108,6 +109,8 @@ uint64_t comm_core_bytes(const struct ncclComm *comm);
 
 /* A team with no device-side halves yet; NULL when memory is out. */
 struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count);
+/* Once all ranks and their settings are known, by rank: makes the team's graph. */
+ncclResult_t team_lay_out(struct team *team, struct ncclComm *const *comms);
 void team_free(struct team *team);
 /* Locked: makes the team known, and asks whether a number is taken. */
 void team_enlist(struct team *team);

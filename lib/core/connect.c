@@ -9,8 +9,8 @@
 
 #define CONNECT_CAPACITY_FIRST 16
 
-static uint64_t connect_key(uint32_t peer, bool sending, const struct work *work) {
-  return ((((uint64_t)peer * 2 + sending) * 4 + work->conn_index) * 4 + work->proto) + 1;
+static uint64_t connect_key(uint32_t peer, bool sending, uint32_t conn_index, uint8_t proto) {
+  return ((((uint64_t)peer * 2 + sending) * 4 + conn_index) * 4 + proto) + 1;
 }
 
 /* The entry of the key, or the free one where it belongs. The table is never full. */
@@ -43,30 +43,32 @@ static ncclResult_t connect_grow(struct ncclComm *comm) {
 
 static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer,
                                  bool sending) {
-  const uint64_t key = connect_key(peer, sending, work), bit = 1ull << work->channel_index;
-  if (peer == comm->rank) return ncclSuccess;
+  const uint32_t conn_index = work_link_conn(work, peer, sending);
+  const uint64_t key = connect_key(peer, sending, conn_index, work->proto), bit = 1ull << work->channel_index;
+  if (peer == comm->rank && work->conn_index != CONN_SWITCH) return ncclSuccess;
   TRY(connect_grow(comm));
   struct connect_entry *entry = connect_slot(&comm->connections, key);
   if (entry->key == key && (entry->channel_mask & bit) != 0) return ncclSuccess;
   struct device_comm *self = comm->device_comm, *other = comm->team->device_comms[peer];
-  TRY(comm->ops->comm_connect(sending ? self : other, sending ? other : self, work->channel_index,
-                              work->conn_index, work->proto));
+  TRY(comm->ops->comm_connect(sending ? self : other, sending ? other : self, work->channel_index, conn_index,
+                              work->proto));
   if (entry->key == 0) comm->connections.count += 1;
   entry->key = key;
   entry->channel_mask |= bit;
   log_trace(LOG_P2P, "Channel %02u/%u : %u -> %u via %s, connection %u, protocol %u", work->channel_index,
-            work->conn_index, sending ? comm->rank : peer, sending ? peer : comm->rank, comm->ops->name,
-            work->conn_index, work->proto);
+            conn_index, sending ? comm->rank : peer, sending ? peer : comm->rank, comm->ops->name, conn_index,
+            work->proto);
   return ncclSuccess;
 }
 
-ncclResult_t connect_plan(struct ncclComm *comm, const struct plan *plan) {
+ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const struct work *work = &plan->works[i];
     for (uint32_t k = 0; k < work->recv_count; k++) TRY(connect_peer(comm, work, work->recv_peer[k], false));
     for (uint32_t k = 0; k < work->send_count; k++) TRY(connect_peer(comm, work, work->send_peer[k], true));
   }
-  return ncclSuccess;
+  if (plan->scratch_bytes == 0) return ncclSuccess;
+  return comm->ops->comm_scratch(comm->device_comm, plan->scratch_bytes, &plan->scratch);
 }
 
 void connect_table_free(struct connect_table *table) {

@@ -21,8 +21,8 @@ struct connect_table {
   uint32_t capacity, count; /* capacity is 0 or a power of two */
 };
 
-/* Makes every connection that the plan's works name and that is not there yet. */
-ncclResult_t connect_plan(struct ncclComm *comm, const struct plan *plan);
+/* Makes every connection that the plan's works name and that is not there yet, and binds its scratch. */
+ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan);
 void connect_table_free(struct connect_table *table);
 
 #endif

@@ -38,6 +38,8 @@ struct graph_speed {
   double intra_gbps, inter_gbps;  /* of one channel, GB/s in one direction; inter 0 on one node */
   uint8_t intra_path, inter_path; /* the worst enum graph_path on the way */
   bool same_channels;             /* all channels found have the same pattern */
+  uint8_t pattern;                /* NCCL's number: 1 balanced tree, 2 split tree, 3 tree, 4 ring, 5 NVLS,
+                                     6 CollNet; 0 where nothing was searched */
 };
 
 struct graph {

@@ -197,13 +197,24 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->rank = comm->rank;
   request->rank_count = comm->rank_count;
   request->graph = &comm->team->graph;
+  request->custom = comm->custom;
   request->limits = settings->limits;
   memcpy(request->algo_mask, settings->algo_mask, sizeof request->algo_mask);
   memcpy(request->proto_mask, settings->proto_mask, sizeof request->proto_mask);
+  memcpy(request->proto_named, settings->proto_named, sizeof request->proto_named);
   memcpy(request->max_threads, settings->max_threads, sizeof request->max_threads);
+  memcpy(request->thread_bytes, settings->thread_bytes, sizeof request->thread_bytes);
+  request->protos_torn = settings->protos_torn;
+  request->algos_off = settings->algos_off;
+  request->tune_file = settings->tune_file;
   request->p2p_ll_threshold = settings->p2p_ll_threshold;
   request->ops = ops;
   request->op_count = op_count;
+}
+
+/* An all-to-all has a message to oneself too. */
+static bool op_meets_self(const struct ncclComm *comm, const struct plan_op *op, uint8_t func) {
+  return op->func == FUNC_ALL_TO_ALL || (op->func == func && op->peer == comm->rank);
 }
 
 /* The k-th send to oneself meets the k-th receive from oneself, in the same group. */
@@ -211,12 +222,8 @@ static ncclResult_t queue_check_self(const struct ncclComm *comm) {
   const struct comm_queue *queue = &comm->queue;
   uint32_t send = 0, recv = 0;
   for (;;) {
-    while (send < queue->op_count &&
-           (queue->ops[send].func != FUNC_SEND || queue->ops[send].peer != comm->rank))
-      send++;
-    while (recv < queue->op_count &&
-           (queue->ops[recv].func != FUNC_RECV || queue->ops[recv].peer != comm->rank))
-      recv++;
+    while (send < queue->op_count && !op_meets_self(comm, &queue->ops[send], FUNC_SEND)) send++;
+    while (recv < queue->op_count && !op_meets_self(comm, &queue->ops[recv], FUNC_RECV)) recv++;
     if (send == queue->op_count && recv == queue->op_count) return ncclSuccess;
     if (send == queue->op_count || recv == queue->op_count) {
       return log_fail(ncclInvalidUsage,

@@ -6,14 +6,15 @@
 #include "core/graph.h"
 
 /* Most works that an algorithm makes of one rank's part of a channel. */
-#define LINKS_ROLES_MAX 2
+#define LINKS_ROLES_MAX 3
 
 /* The works, by role, that side by side carry a rank's part of `channel_index`. Returns how many. */
 uint32_t links_roles(const struct graph *graph, uint8_t algo, uint32_t channel_index, uint32_t rank,
                      uint32_t roles[LINKS_ROLES_MAX]);
 
 /* Fills the links of a work whose function, algorithm, role, channel, ranks and root are set, and with a ring
- * its ring_ranks; ring_index must be set before (links_ring_index). */
+ * its ring_ranks; ring_index must be set before (links_ring_index). Over a switch also the connection and all
+ * that says where the rank stands: heads and root. */
 void links_set(const struct graph *graph, struct work *work);
 
 /* Distance of a rank from rank 0 along a channel's ring. */

@@ -338,6 +338,11 @@ static void comm_join_team(struct ncclComm *comm, struct team *team) {
 static void complete_init(struct meeting *meeting) {
   const uint32_t count = meeting->first.seat_count;
   settings_settle(meeting->comms, count);
+  const ncclResult_t result = team_lay_out(meeting->team, meeting->comms);
+  if (result != ncclSuccess) {
+    meeting_fail(meeting, result, log_last_error());
+    return;
+  }
   team_enlist(meeting->team);
   for (uint32_t i = 0; i < count; i++) {
     struct seat *seat = &meeting->seats[i];
@@ -388,6 +393,7 @@ static ncclResult_t split_open_team(struct split_work *split, const struct meeti
   if (!team) return log_fail(ncclSystemError, "%s: no memory for %u ranks", first->call, end - begin);
   split->teams[split->team_count++] = team;
   settings_settle(split->comms + begin, end - begin);
+  TRY(team_lay_out(team, split->comms + begin));
   for (uint32_t i = begin; i < end; i++) {
     struct ncclComm *comm = split->comms[i];
     comm->comm_id = comm_id;

@@ -8,11 +8,30 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/custom.h"
 #include "core/links.h"
 #include "core/rules.h"
 #include "core/tune.h"
 #include "schedule/p2p.h"
+#include "schedule/pat.h"
 #include "schedule/ring.h"
+#include "schedule/switch.h"
+
+void plan_limits_default(struct plan_limits *limits) {
+  memset(limits, 0, sizeof *limits);
+  limits->slots = 8;
+  limits->step_bytes[PROTO_SIMPLE] = 524288;
+  limits->step_bytes[PROTO_LL] = 65536;
+  limits->step_bytes[PROTO_LL128] = 614400;
+  limits->p2p_chunk_bytes = 524288;
+  limits->channel_count = 32;
+  limits->p2p_channel_count = 32;
+  limits->p2p_channels_per_peer = 32;
+  limits->flag_bits = 32;
+  limits->direct = true;
+  limits->algos = ~0u;
+  limits->links = STEP_LINKS_MAX;
+}
 
 /* A work in the order of generation; sorted by channel at the end. */
 struct draft_row {
@@ -27,6 +46,7 @@ struct draft {
   struct draft_row *rows; /* memory->draft */
   uint32_t count;
   uint64_t next_batch_id;
+  size_t scratch_bytes; /* of lists so far */
 };
 
 #define ROWS_FIRST 8
@@ -67,6 +87,55 @@ static ncclResult_t draft_add(struct draft *draft, const struct work *work, cons
   return ncclSuccess;
 }
 
+/* ---- all-to-all ---- */
+
+/* Messages are its ring: they carry it unless the user leaves them out and Direct is possible. */
+static bool all_to_all_is_direct(const struct plan_request *request) {
+  if (request->rank_count == 1 || ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0) return false;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+    if (rules_forbid(request, FUNC_ALL_TO_ALL, ALGO_DIRECT, proto) == NULL) return true;
+  return false;
+}
+
+static uint32_t type_bytes(uint8_t dtype) {
+  static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return bytes[dtype];
+}
+
+/* One block to each rank and one from each, in the order of the ranks. */
+static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t rank_count,
+                                           struct plan_op *message) {
+  const size_t bytes = op->count * type_bytes(op->dtype);
+  for (uint32_t peer = 0; peer < rank_count; peer++) {
+    for (uint32_t half = 0; half < 2; half++, message++) {
+      *message = *op;
+      message->func = half == 0 ? FUNC_SEND : FUNC_RECV;
+      message->peer = peer;
+      message->in = half == 0 ? (const uint8_t *)op->in + peer * bytes : NULL;
+      message->out = half == 0 ? NULL : (uint8_t *)op->out + peer * bytes;
+    }
+  }
+  return message;
+}
+
+/* The request with messages in the place of each all-to-all, where they carry it. */
+static ncclResult_t request_expand(struct plan_request *request, struct plan_memory *memory) {
+  uint32_t exchanges = 0;
+  for (uint32_t i = 0; i < request->op_count; i++) exchanges += request->ops[i].func == FUNC_ALL_TO_ALL;
+  if (exchanges == 0 || all_to_all_is_direct(request)) return ncclSuccess;
+  const size_t count = request->op_count + (size_t)exchanges * (2 * request->rank_count - 1);
+  if (!block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
+    return out_of_memory(request);
+  struct plan_op *next = (struct plan_op *)memory->messages;
+  for (uint32_t i = 0; i < request->op_count; i++) {
+    if (request->ops[i].func != FUNC_ALL_TO_ALL) *next++ = request->ops[i];
+    else next = all_to_all_messages(&request->ops[i], request->rank_count, next);
+  }
+  request->ops = (const struct plan_op *)memory->messages;
+  request->op_count = (uint32_t)count;
+  return ncclSuccess;
+}
+
 /* ---- collectives ---- */
 
 /* What planning knows of one collective before it lies on channels. */
@@ -74,8 +143,11 @@ struct task {
   const struct plan_op *op;
   uint32_t element_bytes;
   uint8_t algo, proto;
-  size_t weight; /* bytes moved a byte of count */
+  uint32_t fused; /* the set of broadcasts that it is one of, from 1 on; 0: it stands alone */
+  size_t weight;  /* bytes moved a byte of count */
   size_t traffic_bytes;
+  uint32_t channel_count; /* over how many it is spread at most */
+  size_t budget_bytes;    /* traffic that a channel of it should carry at least */
 };
 
 static bool op_is_p2p(const struct plan_op *op) { return op->func == FUNC_SEND || op->func == FUNC_RECV; }
@@ -84,7 +156,8 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
   switch (func) {
     case FUNC_ALL_REDUCE: return 2;
     case FUNC_ALL_GATHER:
-    case FUNC_REDUCE_SCATTER: return rank_count;
+    case FUNC_REDUCE_SCATTER:
+    case FUNC_ALL_TO_ALL: return rank_count;
     default: return 1;
   }
 }
@@ -93,14 +166,19 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
  * budget. */
 #define LL_WEIGHT 4
 
-/* Most data bytes of a chunk, cut to the protocol's grain where it is longer than that. */
-static size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
+/* Cut to the protocol's grain where it is longer than that. */
+static size_t chunk_grains(uint8_t proto, size_t bytes) {
   static const size_t grain_bytes[PROTO_COUNT] = {16, 1920, 512};
+  return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
+}
+
+/* Most data bytes of a chunk. */
+static size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
   size_t bytes = (size_t)limits->step_bytes[PROTO_SIMPLE] * chunk_steps;
   if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
   if (proto == PROTO_LL128) bytes = (size_t)limits->step_bytes[PROTO_LL128] / 128 * 120;
   if (limits->chunk_bytes != 0) bytes = size_min(bytes, limits->chunk_bytes);
-  return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
+  return chunk_grains(proto, bytes);
 }
 
 /* Rings in which every rank's data passes every rank: two chunks are under way at once, in slices. */
@@ -130,6 +208,7 @@ static bool op_in_place(const struct plan_op *op, const struct plan_request *req
 static uint32_t work_final_flags(const struct work *work) {
   const uint32_t both = WORK_DIRECT_SEND | WORK_DIRECT_RECV;
   if (work->func == FUNC_REDUCE || work->func == FUNC_REDUCE_SCATTER) return 0;
+  if (switch_is_algo(work->algo)) return 0; /* a switch has no address of an output */
   if (work->algo == ALGO_TREE)
     return work->role == ROLE_UP ? 0 : work->role == ROLE_DOWN ? both : (uint32_t)WORK_DIRECT_SEND;
   return work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE ? 0 : both;
@@ -195,7 +274,29 @@ static void work_shorten_chain(struct work *work) {
   work->chunk_count = bytes / work->element_bytes;
 }
 
-/* A rank's works on one channel: side by side where the algorithm has more than one. */
+/* Stages that overlap want short chunks, whole multiples of the protocol's grain. */
+static void work_shorten_stage(const struct draft *draft, const struct task *task, struct work *work) {
+  const struct plan_request *request = draft->request;
+  const size_t bytes = tune_bytes(work->func, work->count, work->element_bytes, request->rank_count);
+  const size_t most = work->chunk_count * work->element_bytes;
+  const size_t least =
+      tune_chunk_bytes(request, work->func, work->algo, work->proto, bytes, task->channel_count, most);
+  if (least < most) work->chunk_count = size_max(1, chunk_grains(work->proto, least) / work->element_bytes);
+}
+
+/* Blocks of aggregated trees that are small share a slot. */
+static void work_pack(struct work *work, const struct plan_limits *limits) {
+  const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
+  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE]);
+}
+
+static void work_cut(struct work *work) {
+  if (switch_is_algo(work->algo)) switch_cut(work);
+  else ring_cut(work);
+}
+
+/* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts
+ * touches nothing of the user's. */
 static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
   const struct graph *graph = draft->request->graph;
   uint32_t roles[LINKS_ROLES_MAX];
@@ -203,12 +304,37 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
   const uint64_t batch_id = draft->next_batch_id++;
   const uint32_t flags = work->flags;
   for (uint32_t i = 0; i < count; i++) {
-    work->role = roles[i];
+    work->role = (uint16_t)roles[i];
     links_set(graph, work);
+    work_cut(work);
     work->flags = flags | work_direct_flags(work, &draft->request->limits);
-    TRY(draft_add(draft, work, task->op->in, task->op->out, batch_id));
+    const bool user = work->role != ROLE_SWITCH;
+    TRY(draft_add(draft, work, user ? task->op->in : NULL, user ? task->op->out : NULL, batch_id));
   }
   work->flags = flags;
+  return ncclSuccess;
+}
+
+/* Lays a task over the channels from the cursor on: over no more of them than it is worth. */
+static struct chunk_split task_split(const struct task *task, struct chunk_cursor *cursor) {
+  const size_t budget_bytes = cursor->budget_bytes;
+  cursor->budget_bytes = size_max(budget_bytes, task->budget_bytes);
+  const struct chunk_split split =
+      chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
+  cursor->budget_bytes = budget_bytes;
+  return split;
+}
+
+/* The user's own steps: their blocks say on which channels, so that the cursor stays where it is. */
+static ncclResult_t draft_custom(struct draft *draft, const struct task *task) {
+  const struct custom_schedule *custom = draft->request->custom;
+  const uint64_t batch_id = draft->next_batch_id++;
+  struct work work = work_of_task(draft->request, task);
+  if (custom_needs_scratch(custom) && draft->scratch_bytes == 0) draft->scratch_bytes = LIST_CELLS_BYTES;
+  work.scratch_page = (uint32_t)(draft->scratch_bytes / LIST_PAGE_BYTES);
+  for (uint32_t index = 0; custom_work(custom, index, &work); index++)
+    TRY(draft_add(draft, &work, task->op->in, task->op->out, batch_id));
+  draft->scratch_bytes += custom_scratch_bytes(custom, task->op->count, task->element_bytes);
   return ncclSuccess;
 }
 
@@ -216,11 +342,12 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
                                      struct chunk_cursor *cursor) {
   const struct graph *graph = draft->request->graph;
   if (draft->request->rank_count == 1) return draft_local(draft, task);
+  if (task->algo == ALGO_CUSTOM) return draft_custom(draft, task);
   struct work work = work_of_task(draft->request, task);
+  work_shorten_stage(draft, task, &work);
   const size_t chunk_count = work.chunk_count;
   const uint32_t *ring = NULL;
-  const struct chunk_split split =
-      chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
+  const struct chunk_split split = task_split(task, cursor);
   for (uint32_t channel = split.channel_low; channel <= split.channel_high; channel++) {
     work.channel_index = (uint16_t)channel;
     if (work.algo == ALGO_RING && graph->ring[channel] != ring) {
@@ -230,29 +357,66 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
     chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
     work.chunk_count = chunk_count;
     work_shorten_chain(&work);
-    ring_cut(&work);
+    if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->limits);
     TRY(draft_channel(draft, task, &work));
   }
   return ncclSuccess;
 }
 
-static uint32_t type_bytes(uint8_t dtype) {
-  static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return bytes[dtype];
+/* Those that stand alone by falling traffic, then set after set; equal ones keep the order of the calls,
+ * which is the same on every rank. */
+static bool task_precedes(const struct task *a, const struct task *b) {
+  if (a->fused != b->fused) return a->fused < b->fused;
+  return a->fused == 0 && a->traffic_bytes > b->traffic_bytes;
 }
 
-/* Falling traffic; equal ones keep the order of the calls, which is the same on every rank. */
 static void tasks_sort(struct task *tasks, uint32_t count) {
   for (uint32_t i = 1; i < count; i++) {
     const struct task task = tasks[i];
     uint32_t at = i;
-    for (; at > 0 && tasks[at - 1].traffic_bytes < task.traffic_bytes; at--) tasks[at] = tasks[at - 1];
+    for (; at > 0 && task_precedes(&task, &tasks[at - 1]); at--) tasks[at] = tasks[at - 1];
     tasks[at] = task;
   }
 }
 
 static bool tasks_alike(const struct task *a, const struct task *b) {
-  return a->op->func == b->op->func && a->op->op == b->op->op && a->op->dtype == b->op->dtype;
+  return a->algo == b->algo && a->op->func == b->op->func && a->op->op == b->op->op &&
+         a->op->dtype == b->op->dtype;
+}
+
+static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
+  size_t traffic = 0;
+  for (uint32_t i = 0; i < count; i++)
+    traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
+  return traffic;
+}
+
+/* Tasks that chose together share the channels that their sum is worth, or take one each while there are any:
+ * nothing orders them. */
+static void tasks_settle(struct task *tasks, uint32_t count, uint32_t channels_most,
+                         const struct tune_choice *choice) {
+  const uint32_t channel_count = (uint32_t)size_min(channels_most, size_max(choice->channel_count, count));
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].algo = choice->algo;
+    tasks[i].proto = choice->proto;
+    if (choice->proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
+  }
+  const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), channel_count);
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].channel_count = channel_count;
+    tasks[i].budget_bytes = budget_bytes;
+  }
+}
+
+/* PAT reduces no sum that has a stage before or behind it: the model that it shares with NCCL has it so, not
+ * the steps. */
+static ncclResult_t task_choose(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                                struct tune_choice *choice) {
+  struct plan_request without = *request;
+  if (op->func != FUNC_REDUCE_SCATTER || op->op < OP_PRE_MUL_SUM)
+    return tune_choose(request, op->func, bytes, choice);
+  without.algo_mask[op->func] &= ~(1u << ALGO_PAT);
+  return tune_choose(&without, op->func, bytes, choice);
 }
 
 /* Neighbours of one kind choose their algorithm and protocol by their sum, while none is four times the
@@ -266,13 +430,69 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
       bytes += tune_bytes(op->func, op->count, tasks[end].element_bytes, request->rank_count);
     }
     if (end == first) end = first + 1;
+    if (tasks[first].algo == ALGO_CUSTOM) continue;
     struct tune_choice choice;
-    TRY(tune_choose(request, tasks[first].op->func, bytes, &choice));
-    for (uint32_t i = first; i < end; i++) {
-      tasks[i].algo = choice.algo;
-      tasks[i].proto = choice.proto;
-      if (choice.proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
-    }
+    TRY(task_choose(request, tasks[first].op, bytes, &choice));
+    tasks_settle(tasks + first, end - first, request->limits.channel_count, &choice);
+  }
+  return ncclSuccess;
+}
+
+/* The protocol with which a ring would take the least time; without a graph, the first. */
+static uint8_t ring_proto(const struct plan_request *request, const struct task *task, uint32_t protos) {
+  const size_t bytes = tune_bytes(task->op->func, task->op->count, task->element_bytes, request->rank_count);
+  uint8_t best = PROTO_SIMPLE;
+  double best_us = -1;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((protos >> proto) & 1) == 0) continue;
+    if (request->graph == NULL) return proto;
+    const double time_us =
+        tune_time_us(request, task->op->func, ALGO_RING, proto, bytes, request->limits.channel_count);
+    if (best_us >= 0 && time_us >= best_us) continue;
+    best = proto;
+    best_us = time_us;
+  }
+  return best;
+}
+
+/* The rule by which the user's schedule does not carry an operation; NULL where it does, and then the task
+ * says so. It goes before all other algorithms: whoever names a file wants it. */
+static const char *task_try_custom(const struct plan_request *request, struct task *task) {
+  const uint8_t func = task->op->func;
+  uint32_t protos = 0;
+  if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
+  if (request->rank_count == 1) return "one rank alone needs no schedule";
+  if (((request->algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (((request->limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
+      request->limits.links < custom_links_most(request->custom))
+    return "this backend's executors do not carry its steps";
+  const char *why = "NCCL_PROTO, or a link, leaves the schedule's protocol out";
+  const uint32_t allowed = request->proto_mask[func] & request->custom->protos;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((allowed >> proto) & 1) == 0) continue;
+    struct task tried = *task;
+    tried.algo = ALGO_CUSTOM;
+    tried.proto = proto;
+    const struct work work = work_of_task(request, &tried);
+    const char *forbidden = custom_forbid(request->custom, &work);
+    if (forbidden == NULL) protos |= 1u << proto;
+    else why = forbidden;
+  }
+  if (protos == 0) return why;
+  task->algo = ALGO_CUSTOM;
+  task->proto = ring_proto(request, task, protos);
+  return NULL;
+}
+
+/* Where nothing but the user's schedule is allowed, its rule is the answer. */
+static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
+    const char *why = task_try_custom(request, &tasks[i]);
+    if (why != NULL && request->algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
+      return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO allows Custom alone, and %s", request->rank, why);
+    if (why != NULL && request->custom != NULL)
+      log_info(LOG_TUNING, "rank %u: TUTTI_CUSTOM_FILE is not used for operation %llu: %s", request->rank,
+               (unsigned long long)tasks[i].op->sequence, why);
   }
   return ncclSuccess;
 }
@@ -287,9 +507,139 @@ static void tasks_collect(const struct plan_request *request, struct task *tasks
     task->element_bytes = type_bytes(op->dtype);
     task->algo = ALGO_RING;
     task->proto = PROTO_SIMPLE;
+    task->fused = 0;
     task->weight = func_weight(op->func, request->rank_count);
     task->traffic_bytes = op->count * task->element_bytes * task->weight;
   }
+}
+
+/* ---- broadcasts of a group, fused ---- */
+
+/* Least bytes that are worth a channel of their own, and where parts begin. */
+#define FUSED_PART_BYTES_MIN 32768u
+#define FUSED_PART_ALIGN_BYTES 256u
+#define FUSED_MAX 256
+
+/* The k-th broadcasts of all roots are a set; one that would be alone in its set stands alone. Where all send
+ * before any receives, one slot would be too few. */
+static void tasks_fuse(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  const uint32_t ring = 1u << ALGO_RING;
+  uint32_t set_count = 0;
+  if ((request->limits.algos & PLAN_FUSES) == 0 || request->limits.slots < 2) return;
+  if ((request->algo_mask[FUNC_BROADCAST] & ring) == 0) return;
+  if ((request->proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128)) == 0) return;
+  for (uint32_t i = 0; i < count; i++) {
+    if (tasks[i].op->func != FUNC_BROADCAST) continue;
+    tasks[i].fused = 1;
+    for (uint32_t k = 0; k < i; k++)
+      tasks[i].fused += tasks[k].op->func == FUNC_BROADCAST && tasks[k].op->peer == tasks[i].op->peer;
+  }
+  for (bool full = true; full; set_count += full) {
+    uint32_t members = 0;
+    for (uint32_t i = 0; i < count; i++) {
+      if (tasks[i].fused != set_count + 1) continue;
+      members += 1;
+      if (members > FUSED_MAX) tasks[i].fused = 0;
+    }
+    full = members >= 2;
+  }
+  for (uint32_t i = 0; i < count; i++)
+    if (tasks[i].fused > set_count) tasks[i].fused = 0;
+}
+
+/* As an all-gather of the largest would be carried, but fused lanes know no LL128. */
+static ncclResult_t fused_choose(const struct plan_request *request, size_t bytes, uint8_t *proto) {
+  struct plan_request like = *request;
+  struct tune_choice choice;
+  like.algo_mask[FUNC_ALL_GATHER] = 1u << ALGO_RING;
+  like.proto_mask[FUNC_ALL_GATHER] = request->proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128);
+  TRY(tune_choose(&like, FUNC_ALL_GATHER, bytes * request->rank_count, &choice));
+  *proto = choice.proto;
+  return ncclSuccess;
+}
+
+/* Hops from the task's root to this rank. */
+static uint32_t fused_distance(const struct draft *draft, const struct task *task, uint32_t channel) {
+  const struct plan_request *request = draft->request;
+  const uint32_t own = links_ring_index(request->graph, channel, request->rank);
+  const uint32_t root = links_ring_index(request->graph, channel, task->op->peer);
+  return (own + request->rank_count - root) % request->rank_count;
+}
+
+static void tasks_sort_by_distance(const struct draft *draft, struct task *tasks, uint32_t count,
+                                   uint32_t channel) {
+  for (uint32_t i = 1; i < count; i++) {
+    const struct task task = tasks[i];
+    const uint32_t distance = fused_distance(draft, &task, channel);
+    uint32_t at = i;
+    for (; at > 0 && fused_distance(draft, &tasks[at - 1], channel) > distance; at--)
+      tasks[at] = tasks[at - 1];
+    tasks[at] = task;
+  }
+}
+
+/* The set's parts on one channel: the first row is the lane's, and has both neighbours; where one has data,
+ * it stands alone. */
+static ncclResult_t draft_fused_channel(struct draft *draft, const struct task *tasks, uint32_t count,
+                                        uint32_t channel, uint32_t channel_count) {
+  const struct graph *graph = draft->request->graph;
+  const uint64_t batch_id = draft->next_batch_id++;
+  const uint32_t first = draft->count;
+  size_t chunk_count = SIZE_MAX;
+  for (uint32_t i = 0; i < count; i++) {
+    const size_t share =
+        size_round_up(size_div_up(tasks[i].op->count, channel_count), FUSED_PART_ALIGN_BYTES);
+    struct work work = work_of_task(draft->request, &tasks[i]);
+    work.channel_index = (uint16_t)channel;
+    work.part_offset = size_min(tasks[i].op->count, channel * share);
+    work.part_count = size_min(tasks[i].op->count - work.part_offset, share);
+    if (work.part_count == 0) continue;
+    work.ring_index = links_ring_index(graph, channel, work.rank);
+    links_set(graph, &work);
+    work_shorten_chain(&work);
+    chunk_count = size_min(chunk_count, work.chunk_count);
+    if (draft->count > first) work.flags |= WORK_PART;
+    TRY(draft_add(draft, &work, tasks[i].op->in, tasks[i].op->out, batch_id));
+  }
+  if (draft->count == first) return ncclSuccess;
+  struct work *head = &draft->rows[first].work;
+  ring_cut(head);
+  if (draft->count == first + 1) return ncclSuccess;
+  head->flags |= WORK_FUSED;
+  head->recv_count = head->send_count = 1;
+  head->fused_count = draft->count - first;
+  head->chunk_count = chunk_count;
+  return ncclSuccess;
+}
+
+/* One set: its tasks lie together. */
+static ncclResult_t draft_fused(struct draft *draft, struct task *tasks, uint32_t count) {
+  const struct plan_request *request = draft->request;
+  size_t largest = 0, sum = 0;
+  uint8_t proto;
+  for (uint32_t i = 0; i < count; i++) {
+    largest = size_max(largest, tasks[i].op->count * tasks[i].element_bytes);
+    sum += tasks[i].op->count * tasks[i].element_bytes;
+  }
+  TRY(fused_choose(request, largest, &proto));
+  for (uint32_t i = 0; i < count; i++) tasks[i].proto = proto;
+  const uint32_t channel_count =
+      (uint32_t)size_min(request->limits.channel_count, size_div_up(sum, FUSED_PART_BYTES_MIN));
+  for (uint32_t channel = 0; channel < channel_count; channel++) {
+    tasks_sort_by_distance(draft, tasks, count, channel);
+    TRY(draft_fused_channel(draft, tasks, count, channel, channel_count));
+  }
+  return ncclSuccess;
+}
+
+/* Set after set; the tasks of a set are brought together. */
+static ncclResult_t draft_fused_sets(struct draft *draft, struct task *tasks, uint32_t count) {
+  for (uint32_t first = 0, end; first < count; first = end) {
+    const uint32_t set = tasks[first].fused;
+    for (end = first + 1; end < count && tasks[end].fused == set;) end += 1;
+    TRY(draft_fused(draft, tasks + first, end - first));
+  }
+  return ncclSuccess;
 }
 
 static ncclResult_t draft_collectives(struct draft *draft) {
@@ -300,15 +650,18 @@ static ncclResult_t draft_collectives(struct draft *draft) {
     return out_of_memory(request);
   struct task *tasks = (struct task *)memory->tasks;
   tasks_collect(request, tasks, &count);
-  tasks_sort(tasks, count);
+  const uint32_t all = count;
+  if (request->rank_count > 1) tasks_fuse(request, tasks, all);
+  tasks_sort(tasks, all);
+  while (count > 0 && tasks[count - 1].fused != 0) count -= 1;
+  TRY(tasks_try_custom(request, tasks, count));
   ncclResult_t result = tasks_choose(request, tasks, count);
-  size_t traffic = 0;
-  for (uint32_t i = 0; i < count; i++)
-    traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
-  struct chunk_cursor cursor = {0, request->limits.channel_count, 0,
-                                chunk_budget_bytes(traffic, request->limits.channel_count)};
+  struct chunk_cursor cursor = {
+      0, request->limits.channel_count, 0,
+      chunk_budget_bytes(tasks_traffic_bytes(tasks, count), request->limits.channel_count)};
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
     result = draft_collective(draft, &tasks[i], &cursor);
+  if (result == ncclSuccess) result = draft_fused_sets(draft, tasks + count, all - count);
   return result;
 }
 
@@ -368,7 +721,7 @@ static struct work work_of_message(const struct plan_request *request, const str
   work.chunk_steps = work.slice_steps = 1;
   work.rank = request->rank;
   work.rank_count = request->rank_count;
-  work.conn_index = 1;
+  work.conn_index = CONN_MESSAGE;
   work.count = bytes;
   work.op_sequence = op->sequence;
   work.chunk_count = work.proto == PROTO_LL
@@ -496,6 +849,7 @@ static void plan_border(struct plan *plan, uint32_t channel_count, const uint32_
   for (uint32_t channel = 0; channel < channel_count; channel++) {
     struct plan_batch *batch = NULL;
     for (uint32_t place = begin[channel]; place < begin[channel + 1]; place++) {
+      if ((plan->works[place].flags & WORK_PART) != 0) continue;
       if (batch == NULL || ids[place] != ids[place - 1] || batch->work_count == PLAN_BATCH_WORKS_MAX) {
         batch = &plan->batches[plan->batch_count++];
         batch->channel_index = channel;
@@ -527,6 +881,7 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
   fresh.rank_count = request->rank_count;
   fresh.work_count = draft->count;
   fresh.limits = request->limits;
+  fresh.scratch_bytes = draft->scratch_bytes;
   draft_measure(draft, channel_count, begin);
   plan_place(draft, &fresh, channel_count, begin, ids);
   plan_border(&fresh, channel_count, begin, ids);
@@ -536,13 +891,16 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
 
 ncclResult_t plan_build_within(const struct plan_request *request, struct plan_memory *memory,
                                struct plan *plan) {
-  struct draft draft = {request, memory, (struct draft_row *)memory->draft, 0, 0};
+  struct plan_request expanded = *request;
+  struct draft draft = {&expanded, memory, (struct draft_row *)memory->draft, 0, 0, 0};
+  TRY(request_expand(&expanded, memory));
   TRY(draft_collectives(&draft));
   TRY(draft_p2p(&draft));
   return plan_of_draft(&draft, plan);
 }
 
 void plan_memory_free(struct plan_memory *memory) {
+  os_free(memory->messages);
   os_free(memory->tasks);
   os_free(memory->draft);
   os_free(memory->plan);
@@ -563,19 +921,42 @@ void plan_free(struct plan *plan) {
   memset(plan, 0, sizeof *plan);
 }
 
+/* The least time of Ring with one of a set of protocols; of Simple when the set is empty. */
+static double ring_time_us(const struct plan_request *request, uint8_t func, uint32_t protos, size_t bytes,
+                           uint32_t channels) {
+  double least_us = -1;
+  if ((protos & ((1u << PROTO_COUNT) - 1)) == 0) protos = 1u << PROTO_SIMPLE;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((protos >> proto) & 1) == 0) continue;
+    const double time_us = tune_time_us(request, func, ALGO_RING, proto, bytes, channels);
+    if (least_us < 0 || time_us < least_us) least_us = time_us;
+  }
+  return least_us;
+}
+
+/* Alone, a rank copies. */
+static double collective_time_us(const struct plan_request *request, const struct plan_op *op, size_t bytes) {
+  struct tune_choice choice;
+  if (op->count == 0 || tune_choose(request, op->func, bytes, &choice) != ncclSuccess) return 0;
+  if (request->rank_count > 1) return choice.time_us;
+  return ring_time_us(request, op->func, request->proto_mask[op->func], bytes, request->limits.channel_count);
+}
+
 double plan_time_us(const struct plan_request *request) {
   double total_us = 0, send_us = 0, recv_us = 0;
   for (uint32_t i = 0; i < request->op_count; i++) {
-    const struct plan_op *op = &request->ops[i];
+    struct plan_op message = request->ops[i], *op = &message;
+    if (op->func == FUNC_ALL_TO_ALL) op->func = FUNC_SEND; /* all of them at once, each as long */
     const size_t bytes = tune_bytes(op->func, op->count, type_bytes(op->dtype), request->rank_count);
-    const uint32_t channels =
-        op_is_p2p(op) ? request->limits.p2p_channels_per_peer : request->limits.channel_count;
-    const uint32_t allowed = request->proto_mask[op->func] & (op_is_p2p(op) ? ~(1u << PROTO_LL128) : ~0u);
-    const uint8_t proto = tune_proto(op->func, bytes, request->rank_count, channels, allowed);
-    const double time_us = tune_time_us(op->func, proto, bytes, request->rank_count, channels);
+    if (!op_is_p2p(op)) {
+      total_us += collective_time_us(request, op, bytes);
+      continue;
+    }
+    const uint32_t protos = request->proto_mask[op->func] & ~(1u << PROTO_LL128);
+    const double time_us =
+        ring_time_us(request, op->func, protos, bytes, request->limits.p2p_channels_per_peer);
     if (op->func == FUNC_SEND) send_us = time_us > send_us ? time_us : send_us;
-    else if (op->func == FUNC_RECV) recv_us = time_us > recv_us ? time_us : recv_us;
-    else if (op->count > 0) total_us += time_us;
+    else recv_us = time_us > recv_us ? time_us : recv_us;
   }
   return total_us + (send_us > recv_us ? send_us : recv_us);
 }

@@ -3,20 +3,16 @@
  * none. */
 #include "core/settings.h"
 
-#include <stdio.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/log.h"
+#include "base/os.h"
 #include "base/param.h"
-
-static const char *const algo_words[ALGO_COUNT] = {
-    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT", "Direct", "TwoShot",
-    "Custom"};
-static const char *const proto_words[PROTO_COUNT] = {"LL", "LL128", "Simple"};
-static const char *const func_words[FUNC_COUNT] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
-                                                   "AllReduce", "SendRecv", "Send",      "Recv",
-                                                   "AlltoAll",  "Scatter",  "Gather",    "Copy"};
+#include "core/names.h"
+#include "core/tune_file.h"
 
 /* A piece of the text: not terminated. */
 struct piece {
@@ -38,23 +34,13 @@ static struct piece piece_next(struct piece *text, char separator) {
 
 /* Index of a word, or -1. */
 static int word_find(const char *const *words, uint32_t count, struct piece word) {
-  for (uint32_t i = 0; i < count; i++) {
-    if (words[i] && strlen(words[i]) == word.length && strncasecmp(words[i], word.begin, word.length) == 0) {
-      return (int)i;
-    }
-  }
-  return -1;
+  return names_find(words, count, word.begin, word.length);
 }
 
 static ncclResult_t unknown_word(const char *variable, struct piece word, const char *const *words,
                                  uint32_t count) {
   char known[160];
-  size_t used = 0;
-  known[0] = '\0';
-  for (uint32_t i = 0; i < count; i++) {
-    const int wrote = snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", words[i]);
-    if (wrote > 0 && used + (size_t)wrote < sizeof known) used += (size_t)wrote;
-  }
+  names_list(words, count, ~0u, known, sizeof known);
   return log_fail(ncclInvalidUsage,
                   "%s: '%.*s' is none of %s; write it as in \"ring\", \"^tree\" or "
                   "\"allreduce:ring;broadcast:^tree\"",
@@ -89,8 +75,8 @@ ncclResult_t settings_parse_list(const char *variable, const char *text, const c
     if (clause.length == 0) continue;
     if (memchr(clause.begin, ':', clause.length)) {
       const struct piece func = piece_next(&clause, ':');
-      const int index = word_find(func_words, FUNC_COUNT, func);
-      if (index < 0) return unknown_word(variable, func, func_words, FUNC_COUNT);
+      const int index = word_find(names_func, FUNC_COUNT, func);
+      if (index < 0) return unknown_word(variable, func, names_func, FUNC_COUNT);
       first = last = (uint32_t)index;
     }
     TRY(mask_parse(variable, clause, words, word_count, &mask));
@@ -99,24 +85,30 @@ ncclResult_t settings_parse_list(const char *variable, const char *text, const c
   return ncclSuccess;
 }
 
-void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]) {
+/* Unknown words are passed over: whoever parses the list itself complains. */
+static void list_parse_named(const char *text, const char *const *words, uint32_t word_count,
+                             uint32_t named[FUNC_COUNT]) {
   struct piece rest = {text, strlen(text)};
   memset(named, 0, FUNC_COUNT * sizeof *named);
   while (rest.length > 0) {
     struct piece clause = piece_next(&rest, ';');
     uint32_t first = 0, last = FUNC_COUNT - 1, mask = 0;
     if (memchr(clause.begin, ':', clause.length)) {
-      const int index = word_find(func_words, FUNC_COUNT, piece_next(&clause, ':'));
+      const int index = word_find(names_func, FUNC_COUNT, piece_next(&clause, ':'));
       if (index < 0) continue;
       first = last = (uint32_t)index;
     }
     if (clause.length == 0) continue;
     for (bool named_by = *clause.begin != '^'; clause.length > 0;) {
-      const int index = word_find(proto_words, PROTO_COUNT, piece_next(&clause, ','));
+      const int index = word_find(words, word_count, piece_next(&clause, ','));
       if (named_by && index >= 0) mask |= 1u << index;
     }
     for (uint32_t i = first; i <= last; i++) named[i] = mask;
   }
+}
+
+void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]) {
+  list_parse_named(text, names_proto, PROTO_COUNT, named);
 }
 
 static uint32_t power_of_two_down(uint32_t value) {
@@ -162,6 +154,13 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
   limits->p2p_chunk_bytes = clamp(limits->p2p_chunk_bytes, 0, limits->step_bytes[PROTO_SIMPLE]);
   if (param_is_set(PARAM_P2P_DIRECT_DISABLE) && param_int(PARAM_P2P_DIRECT_DISABLE) != 0)
     limits->direct = false;
+  if (param_is_set(PARAM_CHUNK_SIZE) && param_int(PARAM_CHUNK_SIZE) > 0) {
+    const uint32_t bytes =
+        (uint32_t)(param_int(PARAM_CHUNK_SIZE) > (1 << 30) ? 1 << 30 : param_int(PARAM_CHUNK_SIZE));
+    limits->chunk_bytes =
+        limits->chunk_bytes != 0 && limits->chunk_bytes < bytes ? limits->chunk_bytes : bytes;
+  }
+  if (param_int(PARAM_ALLGATHERV_ENABLE) == 0) limits->algos &= ~PLAN_FUSES;
   limits_take_channels(limits, config);
 }
 
@@ -183,6 +182,73 @@ static void launch_mode_check(void) {
   log_warn("NCCL_LAUNCH_MODE: '%s' is neither PARALLEL nor GROUP; PARALLEL is taken", mode);
 }
 
+bool settings_parse_thresholds(const char *text, uint32_t thread_bytes[2][PROTO_COUNT]) {
+  memset(thread_bytes, 0, 2 * sizeof *thread_bytes);
+  for (uint32_t index = 0; *(text += strspn(text, " ,")) != '\0'; index++) {
+    char *end;
+    errno = 0;
+    const long number = strtol(text, &end, 10);
+    const bool good = end != text && errno == 0 && (*end == '\0' || *end == ' ' || *end == ',');
+    if (!good || index == 2 * PROTO_COUNT || number == 0 || (number < 0 && number != -2) ||
+        number > 1 << 30) {
+      memset(thread_bytes, 0, 2 * sizeof *thread_bytes);
+      return false;
+    }
+    if (number > 0) thread_bytes[index / PROTO_COUNT][index % PROTO_COUNT] = (uint32_t)number;
+    text = end;
+  }
+  return true;
+}
+
+static void threads_take_params(struct settings *settings) {
+  const char *thresholds = param_text(PARAM_THREAD_THRESHOLDS);
+  settings->max_threads[PROTO_LL] = settings->max_threads[PROTO_SIMPLE] = (uint32_t)param_int(PARAM_NTHREADS);
+  settings->max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
+  if (settings_parse_thresholds(thresholds, settings->thread_bytes)) return;
+  log_warn(
+      "NCCL_THREAD_THRESHOLDS: '%s' is not up to six numbers of bytes (LL, LL128, Simple of Tree, then of "
+      "Ring; -2 to leave one alone); it is ignored",
+      thresholds);
+}
+
+/* Algorithms that need a switch that adds are chosen where somebody asks for them, as what the emulator's
+ * would cost in hardware, no hardware here can tell. By their variables, 1: they take part in every choice;
+ * 0: in none; else where NCCL_ALGO names them. */
+static uint32_t switches_off(uint32_t algos, int64_t wanted, const uint32_t named[FUNC_COUNT],
+                             uint32_t masks[FUNC_COUNT]) {
+  uint32_t anywhere = 0;
+  if (wanted == 1) return 0;
+  for (uint32_t i = 0; i < FUNC_COUNT; i++) {
+    const uint32_t kept = masks[i] & (~algos | named[i]);
+    anywhere |= named[i];
+    if (kept != 0) masks[i] = kept;
+  }
+  return wanted == 0 ? algos : algos & ~anywhere;
+}
+
+/* Algorithms that a variable of their own leaves out. */
+static uint32_t algos_off(const ncclConfig_t *config, uint32_t masks[FUNC_COUNT]) {
+  static const uint32_t in_node = 1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE;
+  static const uint32_t in_network = 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN;
+  const bool set = param_is_set(PARAM_COLLNET_ENABLE);
+  const int64_t network = set ? param_int(PARAM_COLLNET_ENABLE) : config->collnetEnable == 1 ? 1 : 2;
+  uint32_t named[FUNC_COUNT];
+  list_parse_named(param_text(PARAM_ALGO), names_algo, ALGO_COUNT, named);
+  return (param_int(PARAM_PAT_ENABLE) == 0 ? 1u << ALGO_PAT : 0) |
+         switches_off(in_node, param_int(PARAM_NVLS_ENABLE), named, masks) |
+         switches_off(in_network, network, named, masks);
+}
+
+static ncclResult_t tune_file_take(struct settings *settings) {
+  const char *path = param_text(PARAM_TUTTI_TUNE_FILE);
+  return *path == '\0' ? ncclSuccess : tune_file_read(path, &settings->tune_file);
+}
+
+void settings_free(struct settings *settings) {
+  os_free(settings->tune_file);
+  settings->tune_file = NULL;
+}
+
 ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
                            struct settings *settings) {
   struct settings read;
@@ -193,14 +259,15 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
     read.algo_mask[i] = (1u << ALGO_COUNT) - 1;
     read.proto_mask[i] = (1u << PROTO_COUNT) - 1;
   }
-  TRY(settings_parse_list("NCCL_ALGO", param_text(PARAM_ALGO), algo_words, ALGO_COUNT, read.algo_mask));
-  TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), proto_words, PROTO_COUNT, read.proto_mask));
+  TRY(settings_parse_list("NCCL_ALGO", param_text(PARAM_ALGO), names_algo, ALGO_COUNT, read.algo_mask));
+  TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), names_proto, PROTO_COUNT, read.proto_mask));
   settings_parse_named(param_text(PARAM_PROTO), read.proto_named);
-  read.max_threads[PROTO_LL] = read.max_threads[PROTO_SIMPLE] = (uint32_t)param_int(PARAM_NTHREADS);
-  read.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
+  threads_take_params(&read);
+  read.algos_off = algos_off(config, read.algo_mask);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
   read.check_pointers = pointers_checked();
   launch_mode_check();
+  TRY(tune_file_take(&read));
   *settings = read;
   return ncclSuccess;
 }
@@ -229,7 +296,7 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
   if (!paths->peer_access) settings->limits.direct = false;
   for (uint32_t i = 0; i < FUNC_COUNT && !paths->lines128; i++) {
     const bool wanted = (settings->proto_named[i] & ll128) != 0 || settings->proto_mask[i] == ll128;
-    if (!wanted) settings->proto_mask[i] &= ~ll128;
+    if (!wanted) settings->proto_mask[i] &= ~ll128, settings->protos_torn |= ll128;
     else kept = kept || (settings->proto_mask[i] & ll128) != 0;
   }
   return kept;

@@ -10,7 +10,11 @@ struct settings {
   struct plan_limits limits;
   uint32_t algo_mask[FUNC_COUNT], proto_mask[FUNC_COUNT];
   uint32_t proto_named[FUNC_COUNT]; /* protocols that NCCL_PROTO asks for by name */
+  uint32_t protos_torn;             /* protocols that settings_take_paths took out */
+  uint32_t algos_off;               /* algorithms that a variable of their own leaves out */
   uint32_t max_threads[PROTO_COUNT];
+  uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: not said */
+  struct tune_file *tune_file;           /* the user's own rules, or NULL; settings_free */
   size_t p2p_ll_threshold;
   bool check_pointers;
 };
@@ -19,6 +23,9 @@ struct settings {
  * nothing: ncclInvalidUsage, naming what exists. `config` has every member set. */
 ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
                            struct settings *settings);
+
+/* Frees what the settings hold. */
+void settings_free(struct settings *settings);
 
 /* Lowers what ranks may be configured differently in (numbers of channels) to the smaller of both. */
 void settings_agree(struct settings *settings, const struct settings *other);
@@ -45,5 +52,9 @@ void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]);
  * the tokens by bit, NULL where a bit has none. An empty text leaves the masks alone. */
 ncclResult_t settings_parse_list(const char *variable, const char *text, const char *const *words,
                                  uint32_t word_count, uint32_t masks[FUNC_COUNT]);
+
+/* NCCL_THREAD_THRESHOLDS: up to six numbers, parted by blanks or commas: LL, LL128 and Simple of Tree, then
+ * of Ring; -2 says nothing. False, and all 0, when the text is something else. */
+bool settings_parse_thresholds(const char *text, uint32_t thread_bytes[2][PROTO_COUNT]);
 
 #endif

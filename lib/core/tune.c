@@ -1,24 +1,36 @@
-/* tune.c: the ring's part of the cost model. Bandwidths are bus bandwidths in GB/s (1e9 bytes), latencies in
- * microseconds. */
+/* tune.c: the arithmetic of the cost model, and the choices. Bandwidths are in GB/s (1e9 bytes), latencies in
+ * microseconds. First what was measured, then NCCL's formulas, then what both are for. */
 #include "core/tune.h"
 
-#include "base/log.h"
-#include "core/rules.h"
+#include <math.h>
+#include <stdio.h>
 
-/* By protocol: LL, LL128, Simple. Fitted to what bench/gpu.sh measured on four H200 over NVLink: the worst of
- * the five collectives is a fifth off, and the borders between protocols are where the measured times cross.
- */
-static const double latency_base_us[PROTO_COUNT] = {4.3, 7.0, 8.0};
-static const double latency_hop_us[PROTO_COUNT] = {0.95, 1.05, 6.6};
-static const double channel_gbps = 11.2; /* what one channel of a ring moves, of 32 that share a link */
-static const double ll_max_gbps = 141.0; /* half of the wire is flags, and stores are short */
-static const double ll128_channel_gbps = 36.7;
-static const double ll128_share = 0.65; /* 120 of 128 bytes, and every line is looked at twice */
+#include "base/log.h"
+#include "core/names.h"
+#include "core/rules.h"
+#include "core/tune_file.h"
+#include "core/tune_table.h"
+#include "schedule/chunk.h"
 
 size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t rank_count) {
   const bool all = func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
   return count * element_bytes * (all ? rank_count : 1);
 }
+
+/* What is asked for, and what of the graph it is asked of. */
+struct query {
+  const struct graph *graph;
+  const struct graph_speed *speed;
+  const struct tune_limit *limit;
+  uint8_t func, algo, proto;
+  uint32_t ranks, nodes, node_ranks, nodes_class, channel_count;
+  double bytes;
+};
+
+static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
+
+static double least(double a, double b) { return a < b ? a : b; }
+static double most(double a, double b) { return a > b ? a : b; }
 
 /* Hops that follow one another in a ring. */
 static uint32_t ring_hops(uint8_t func, uint32_t rank_count) {
@@ -32,51 +44,406 @@ static uint32_t ring_hops(uint8_t func, uint32_t rank_count) {
   }
 }
 
-static double ring_bus_gbps(uint8_t proto, uint32_t channel_count) {
-  const double all = channel_gbps * channel_count;
-  const double ll = all / 2 < ll_max_gbps ? all / 2 : ll_max_gbps;
-  const double ll128_channels = ll128_channel_gbps * channel_count;
-  const double ll128 = ll128_share * all < ll128_channels ? ll128_share * all : ll128_channels;
-  return proto == PROTO_LL ? ll : proto == PROTO_LL128 ? ll128 : all;
+/* ---- measured: one node of Hopper GPUs over NVLink ---- */
+
+/* A graph whose search has told no speed is taken for one. */
+static bool graph_is_measured(const struct graph *graph) {
+  if (graph->ring_speed.intra_gbps <= 0) return true;
+  return graph->node_count == 1 && graph->capability_min >= 90 && graph->capability_max < 100 &&
+         graph->ring_speed.intra_path <= GRAPH_NVL;
 }
 
-double tune_time_us(uint8_t func, uint8_t proto, size_t bytes, uint32_t rank_count, uint32_t channel_count) {
-  const uint32_t hops = rank_count > 1 ? ring_hops(func, rank_count) : 1;
-  const bool chain = func == FUNC_BROADCAST || func == FUNC_REDUCE || func == FUNC_SEND || func == FUNC_RECV;
-  const double to_algorithm = chain || rank_count == 1 ? 1.0 : (double)rank_count / hops;
-  const double gbps = ring_bus_gbps(proto, channel_count) * to_algorithm;
-  return latency_base_us[proto] + hops * latency_hop_us[proto] + (double)bytes / (1000.0 * gbps);
+static double measured_ring_gbps(uint8_t proto, uint32_t channel_count) {
+  const struct tune_measured_ring *ring = &tune_measured_ring;
+  const double all = ring->channel_gbps * channel_count;
+  if (proto == PROTO_LL) return least(all / 2, ring->ll_all_gbps);
+  if (proto == PROTO_LL128) return least(ring->ll128_share * all, ring->ll128_channel_gbps * channel_count);
+  return all;
 }
 
-uint8_t tune_proto(uint8_t func, size_t bytes, uint32_t rank_count, uint32_t channel_count,
-                   uint32_t proto_mask) {
-  uint8_t best = PROTO_SIMPLE;
-  double best_us = -1;
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
-    if (((proto_mask >> proto) & 1) == 0) continue;
-    const double time_us = tune_time_us(func, proto, bytes, rank_count, channel_count);
-    if (best_us >= 0 && time_us >= best_us) continue;
-    best = proto;
-    best_us = time_us;
+static double measured_ring_us(const struct query *q) {
+  const struct tune_measured_ring *ring = &tune_measured_ring;
+  const uint32_t hops = q->ranks > 1 ? ring_hops(q->func, q->ranks) : 1;
+  const bool chain = q->func != FUNC_ALL_REDUCE && !func_is_halves(q->func);
+  const double to_algorithm = chain || q->ranks == 1 ? 1.0 : (double)q->ranks / hops;
+  const double gbps = measured_ring_gbps(q->proto, q->channel_count) * to_algorithm;
+  return ring->base_us[q->proto] + hops * ring->hop_us[q->proto] + q->bytes / (1000.0 * gbps);
+}
+
+/* Bytes that leave the busiest rank, a byte of the operation. */
+static double exchange_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
+  const double n = rank_count;
+  if (algo == ALGO_TWO_SHOT) return 2 * (n - 1) / n;
+  return func_is_halves(func) ? (n - 1) / n : n - 1;
+}
+
+/* Where the links are slower than those measured, a hop costs more and the links bound the rate. */
+static double exchange_us(const struct query *q) {
+  const struct tune_measured_exchange *exchange =
+      q->algo == ALGO_TWO_SHOT ? &tune_measured_two_shot : &tune_measured_one_shot;
+  const struct graph_speed *ring = &q->graph->ring_speed;
+  const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
+  double gbps = least(exchange->all_gbps[q->proto], exchange->channel_gbps[q->proto] * q->channel_count);
+  double time_us =
+      exchange->base_us[q->proto] + exchange->rounds * (q->ranks - 1) * exchange->peer_us[q->proto];
+  if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
+  if (ring->intra_path > GRAPH_NVL)
+    time_us += exchange->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
+  return time_us + q->bytes * exchange_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+}
+
+/* ---- NCCL's formulas ---- */
+
+static const struct graph_speed *graph_speed_of(const struct graph *graph, uint8_t algo) {
+  switch (algo) {
+    case ALGO_TREE:
+    case ALGO_PAT: return &graph->tree_speed;
+    case ALGO_COLLNET_DIRECT:
+    case ALGO_COLLNET_CHAIN: return &graph->network_speed;
+    case ALGO_NVLS:
+    case ALGO_NVLS_TREE: return &graph->switch_speed;
+    default: return &graph->ring_speed;
   }
-  return best;
+}
+
+static bool algo_is_collnet(uint8_t algo) {
+  return algo == ALGO_COLLNET_DIRECT || algo == ALGO_COLLNET_CHAIN;
+}
+
+static const struct tune_limit *limit_of(const struct graph *graph) {
+  const uint32_t capability = graph->capability_min;
+  return &tune_limit[capability < 80    ? TUNE_VOLTA
+                     : capability < 90  ? TUNE_AMPERE
+                     : capability < 100 ? TUNE_HOPPER
+                                        : TUNE_BLACKWELL];
+}
+
+/* Most of LL over all channels. Over several nodes the host's processor decides, not the GPU; the first row
+ * is that of Intel's and of unknown ones. */
+static double ll_most_gbps(const struct query *q) {
+  const struct tune_limit *limit = q->nodes == 1 ? q->limit : &tune_limit[TUNE_VOLTA];
+  return limit->ll_all_gbps[q->nodes_class];
+}
+
+static double tree_bus_gbps(const struct query *q, double gbps, double channels) {
+  if (q->func == FUNC_ALL_REDUCE) gbps = least(0.92 * gbps, channels * q->limit->tree_gbps[q->nodes_class]);
+  if (q->proto == PROTO_LL) return least(gbps / 3.8, ll_most_gbps(q));
+  if (q->proto == PROTO_LL128)
+    return least(gbps * (q->nodes == 1 ? 7.0 / 9 : 120.0 / 128),
+                 channels * q->limit->tree_ll128_gbps[q->nodes_class]);
+  return gbps;
+}
+
+static double ring_bus_gbps(const struct query *q, double gbps, double channels) {
+  if (q->proto == PROTO_LL) return least(ll_most_gbps(q), gbps / 2);
+  if (q->proto == PROTO_LL128)
+    return least(0.92 * gbps, channels * q->limit->ring_ll128_gbps[q->nodes_class]);
+  return gbps;
+}
+
+static double switch_bus_gbps(const struct query *q) {
+  const double channels = q->speed->channel_count, n = q->node_ranks;
+  double gbps = q->speed->intra_gbps * q->limit->switch_efficiency * (channels - 1) / channels;
+  if (q->speed->channel_count < 2) return 0;
+  gbps *= q->func == FUNC_ALL_REDUCE ? 2 : (n - 1) / n;
+  if (q->nodes > 1) {
+    const bool both = q->algo == ALGO_NVLS_TREE && q->nodes <= 2;
+    gbps = least(gbps, q->speed->inter_gbps * (both ? 2 : 1));
+  }
+  if (q->algo == ALGO_NVLS_TREE) gbps = least(gbps, q->limit->switch_tree_gbps[q->nodes_class]);
+  return gbps * channels;
+}
+
+static double network_bus_gbps(const struct query *q, double gbps) {
+  const struct graph_speed *speed = q->speed;
+  if (q->algo != ALGO_COLLNET_DIRECT) return gbps;
+  if (q->func != FUNC_ALL_REDUCE) return q->node_ranks * least(speed->intra_gbps, 0.9 * speed->inter_gbps);
+  const double share = (double)q->node_ranks / speed->channel_count;
+  return gbps / (share - (share - 1) / 2) * (q->graph->capability_min >= 90 ? 0.85 : 1);
+}
+
+/* Bus bandwidth: what the links carry. */
+static double bus_gbps(const struct query *q) {
+  const struct graph_speed *speed = q->speed;
+  const bool intra = q->nodes <= 2 || algo_is_collnet(q->algo);
+  double channels = speed->channel_count;
+  double gbps = channels * (intra ? speed->intra_gbps : speed->inter_gbps);
+  if (graph_is_measured(q->graph) && speed == &q->graph->tree_speed) { /* beside a ring as it was measured */
+    channels = q->channel_count;
+    gbps = tune_measured_ring.channel_gbps * channels;
+  }
+  switch (q->algo) {
+    case ALGO_TREE: return tree_bus_gbps(q, gbps, channels);
+    case ALGO_PAT: return 0.75 * gbps;
+    case ALGO_NVLS:
+    case ALGO_NVLS_TREE: return switch_bus_gbps(q);
+    case ALGO_COLLNET_DIRECT:
+    case ALGO_COLLNET_CHAIN: return network_bus_gbps(q, gbps);
+    default: return ring_bus_gbps(q, gbps, channels);
+  }
+}
+
+/* Bus bandwidth to bytes of the operation a second. */
+static double bus_to_algorithm(const struct query *q) {
+  if (q->algo == ALGO_RING || q->algo == ALGO_NVLS || q->algo == ALGO_NVLS_TREE) {
+    const bool message = q->func == FUNC_SEND || q->func == FUNC_RECV;
+    return message ? 1 : (double)q->ranks / ring_hops(q->func, q->ranks);
+  }
+  return q->func == FUNC_ALL_REDUCE ? 0.5 : 1;
+}
+
+/* A tree's bandwidth by size. */
+static double tree_share(const struct query *q) {
+  uint32_t row = 0;
+  if (q->algo != ALGO_TREE || q->func != FUNC_ALL_REDUCE) return 1;
+  while (row < TUNE_CORRECTION_COUNT && q->bytes >= (double)(128ull << row)) row += 1;
+  return row < TUNE_CORRECTION_COUNT ? tune_tree_share[q->proto][row] : 1;
+}
+
+/* What posting to the network costs a hop inside a node. */
+static double post_us(const struct query *q) { return q->nodes == 1 ? 0 : q->proto == PROTO_SIMPLE ? 3 : 1; }
+
+static double ring_latency_us(const struct query *q, double intra_us, double inter_us) {
+  const uint32_t hops = ring_hops(q->func, q->ranks);
+  const double base_us = tune_latency[ALGO_RING].base_us[q->proto];
+  if (q->func != FUNC_ALL_REDUCE && !func_is_halves(q->func)) {
+    const double hop_us = most(intra_us, q->nodes > 1 ? inter_us : 0);
+    return base_us + (q->speed->same_channels ? 1 : hops) * hop_us;
+  }
+  const uint32_t network_hops = (q->nodes - 1) * (q->func == FUNC_ALL_REDUCE ? 2 : 1);
+  double time_us = base_us + (hops - network_hops) * most(intra_us, post_us(q)) + network_hops * inter_us;
+  const double ring_bytes = (double)q->channel_count * q->ranks;
+  if (q->proto == PROTO_SIMPLE && q->func == FUNC_ALL_REDUCE && q->nodes > 1 && q->bytes >= 64 * ring_bytes)
+    time_us *= q->graph->capability_min < 80 ? 1.9 : 1.4;
+  return time_us;
+}
+
+static double latency_us(const struct query *q) {
+  const uint8_t link = q->speed->intra_path <= GRAPH_NVL ? TUNE_NVLINK : TUNE_PCI;
+  const uint8_t network_algo = q->node_ranks == 1 && q->algo == ALGO_RING ? ALGO_TREE : q->algo;
+  const double base_us = tune_latency[q->algo].base_us[q->proto], others = q->node_ranks - 1.0;
+  const double inter_us = tune_latency[network_algo].hop_us[TUNE_NET][q->proto];
+  const double intra_us = tune_latency[q->algo].hop_us[link][q->proto], depth = log2(q->nodes);
+  switch (q->algo) {
+    case ALGO_TREE: return base_us + 2 * (others * intra_us + depth * inter_us);
+    case ALGO_COLLNET_DIRECT: return 2 * (least(1, others) * intra_us + others * 0.4) + inter_us;
+    case ALGO_COLLNET_CHAIN: return 2 * others * intra_us + inter_us;
+    case ALGO_NVLS: return intra_us + (q->nodes > 1 ? inter_us : 0);
+    case ALGO_NVLS_TREE: return intra_us + 2 * depth * inter_us;
+    case ALGO_PAT: return base_us + depth * inter_us / 3.5 + 2.8 * q->ranks;
+    default: return ring_latency_us(q, intra_us, inter_us);
+  }
+}
+
+/* A tree beside a ring that was measured: as NCCL's figures stand to each other. */
+static double measured_tree_latency_us(const struct query *q) {
+  const struct tune_latency *tree = &tune_latency[ALGO_TREE], *ring = &tune_latency[ALGO_RING];
+  const struct tune_measured_ring *measured = &tune_measured_ring;
+  const uint8_t proto = q->proto;
+  const double hop_us =
+      measured->hop_us[proto] * tree->hop_us[TUNE_NVLINK][proto] / ring->hop_us[TUNE_NVLINK][proto];
+  return measured->base_us[proto] * tree->base_us[proto] / ring->base_us[proto] +
+         2 * (q->ranks - 1.0) * hop_us;
+}
+
+static double formula_us(const struct query *q) {
+  const double gbps = bus_gbps(q) * bus_to_algorithm(q) * tree_share(q);
+  if (gbps <= 0) return INFINITY;
+  const bool measured = q->algo == ALGO_TREE && graph_is_measured(q->graph);
+  return (measured ? measured_tree_latency_us(q) : latency_us(q)) + q->bytes / (1000.0 * gbps);
+}
+
+double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
+                    size_t bytes, uint32_t channel_count) {
+  const struct graph *graph = request->graph;
+  const uint32_t nodes = graph->node_count;
+  const struct query query = {graph,
+                              graph_speed_of(graph, algo),
+                              limit_of(graph),
+                              func,
+                              algo,
+                              proto,
+                              request->rank_count,
+                              nodes,
+                              graph->node_ranks_max,
+                              nodes > TUNE_NODES_COUNT ? TUNE_NODES_COUNT - 1 : nodes - 1,
+                              channel_count,
+                              (double)bytes};
+  if (algo == ALGO_CUSTOM) return INFINITY;
+  if (algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT) return exchange_us(&query);
+  if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
+    return measured_ring_us(&query);
+  return formula_us(&query);
+}
+
+/* ---- channels and chunks ---- */
+
+uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
+                       size_t bytes) {
+  const uint32_t all = request->limits.channel_count;
+  uint32_t threads = request->max_threads[proto] != 0 ? request->max_threads[proto] : tune_threads[proto];
+  size_t thread_bytes = tune_thread_bytes[proto];
+  if (algo == ALGO_RING && request->graph->node_count <= 1) return all;
+  if (algo == ALGO_RING && proto == PROTO_LL) thread_bytes *= request->rank_count;
+  if (algo_is_collnet(algo)) thread_bytes = 512;
+  if (algo == ALGO_RING && request->thread_bytes[1][proto] != 0)
+    thread_bytes = request->thread_bytes[1][proto];
+  if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
+    thread_bytes = request->thread_bytes[0][proto];
+  const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
+  const double share = exchange ? exchange_share(func, algo, request->rank_count) : 1;
+  const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
+  return worth < 1 ? 1 : worth > all ? all : (uint32_t)worth;
+}
+
+/* While a channel has fewer than `chunks` chunks and they are longer than `floor_bytes`, they are halved. */
+static size_t chunk_halve(size_t chunk_bytes, double channel_bytes, double chunks, size_t floor_bytes) {
+  while (chunk_bytes > floor_bytes && channel_bytes / (double)chunk_bytes < chunks) chunk_bytes /= 2;
+  return chunk_bytes;
+}
+
+/* Of stages: fewer than `chunks` chunks in all bring them down to `bytes`. */
+struct chunk_stage {
+  double chunks;
+  size_t bytes;
+};
+
+static size_t chunk_stages(size_t chunk_bytes, double channel_bytes, const struct chunk_stage *stages,
+                           uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (channel_bytes < stages[i].chunks * (double)chunk_bytes)
+      chunk_bytes = size_min(chunk_bytes, stages[i].bytes);
+  }
+  return chunk_bytes;
+}
+
+static size_t chunk_of_switch(const struct graph *graph, double head_bytes, size_t chunk_bytes) {
+  static const struct chunk_stage stages[] = {{64, 65536}, {8, 32768}, {2, 16384}};
+  const struct graph_speed *speed = &graph->switch_speed;
+  const bool slow = graph->node_count > 1 && speed->channel_count * speed->inter_gbps < 150;
+  return chunk_stages(size_min(chunk_bytes, slow ? 32768 : 131072), head_bytes, stages, 3);
+}
+
+size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
+                        size_t bytes, uint32_t channel_count, size_t chunk_bytes) {
+  static const struct chunk_stage tree_stages[] = {{32, 262144}, {16, 131072}, {4, 65536}, {1, 32768}};
+  const struct graph *graph = request->graph;
+  const double channel_bytes = (double)bytes / channel_count, ranks = graph->node_ranks_max;
+  const double head_bytes = channel_bytes / ranks, depth = ranks > 1 ? 2 : 1;
+  const double stages = 1 + log2(graph->node_count) + 0.1 * ranks;
+  switch (algo) {
+    case ALGO_TREE:
+      if (proto != PROTO_LL128) return chunk_bytes;
+      chunk_bytes = chunk_halve(chunk_bytes, channel_bytes, 64 * stages / ranks, 131072);
+      return chunk_halve(chunk_bytes, channel_bytes, 16 * stages / ranks, 32768);
+    case ALGO_PAT: return chunk_halve(chunk_bytes, channel_bytes, func == FUNC_ALL_GATHER ? 32 : 16, 65536);
+    case ALGO_NVLS: return chunk_of_switch(graph, head_bytes, chunk_bytes);
+    case ALGO_NVLS_TREE: return chunk_stages(chunk_bytes, head_bytes, tree_stages, 4);
+    case ALGO_COLLNET_DIRECT:
+      chunk_bytes = chunk_halve(chunk_bytes, head_bytes, 64 * depth, 131072);
+      chunk_bytes = chunk_halve(chunk_bytes, head_bytes, 8 * depth, 65536);
+      return chunk_halve(chunk_bytes, head_bytes, 8 * depth, 32768);
+    case ALGO_COLLNET_CHAIN:
+      chunk_bytes = chunk_halve(size_min(chunk_bytes, 262144), channel_bytes, 64 * ranks, 131072);
+      chunk_bytes = chunk_halve(chunk_bytes, channel_bytes, 8 * ranks, 65536);
+      return chunk_halve(chunk_bytes, channel_bytes, ranks, 32768);
+    default: return chunk_bytes;
+  }
+}
+
+/* ---- choosing ---- */
+
+uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_t bytes,
+                         struct tune_candidate rows[TUNE_CANDIDATES]) {
+  uint32_t allowed = 0;
+  for (uint8_t index = 0; index < TUNE_CANDIDATES; index++) {
+    struct tune_candidate *row = &rows[index];
+    row->algo = index / PROTO_COUNT;
+    row->proto = index % PROTO_COUNT;
+    row->forbidden = rules_forbid(request, func, row->algo, row->proto);
+    row->last = row->algo == ALGO_PAT && request->graph->node_count != request->graph->rank_count;
+    row->channel_count = 0;
+    row->time_us = 0;
+    if (row->forbidden != NULL) continue;
+    row->channel_count = tune_channels(request, func, row->algo, row->proto, bytes);
+    row->time_us = tune_time_us(request, func, row->algo, row->proto, bytes, row->channel_count);
+    allowed += 1;
+  }
+  return allowed;
+}
+
+/* A ring goes before what takes as long. */
+static bool candidate_is_better(const struct tune_candidate *row, const struct tune_candidate *best) {
+  if (row->forbidden != NULL) return false;
+  if (best == NULL || row->last != best->last) return best == NULL || best->last;
+  if (row->time_us < best->time_us) return true;
+  return row->time_us == best->time_us && row->algo == ALGO_RING && best->algo != ALGO_RING;
+}
+
+/* The rule of each algorithm that was asked for by name, and what would do without the two variables. */
+static ncclResult_t nothing_left(const struct plan_request *request, uint8_t func) {
+  char algos[96], protos[32], rules[1024] = "", would[96];
+  uint32_t possible = 0, used = 0;
+  names_list(names_algo, ALGO_COUNT, request->algo_mask[func], algos, sizeof algos);
+  names_list(names_proto, PROTO_COUNT, request->proto_mask[func], protos, sizeof protos);
+  for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
+    const char *why = NULL;
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+      if (rules_forbid_always(request, func, algo, proto) == NULL) possible |= 1u << algo;
+      else if (((request->proto_mask[func] >> proto) & 1) != 0)
+        why = rules_forbid_always(request, func, algo, proto);
+    }
+    if (((request->algo_mask[func] >> algo) & 1) == 0 || used >= sizeof rules - 1) continue;
+    if (why == NULL) why = rules_forbid(request, func, algo, PROTO_SIMPLE);
+    used += (uint32_t)snprintf(rules + used, sizeof rules - used, "; %s: %s", names_algo[algo],
+                               why != NULL ? why : "NCCL_PROTO leaves no protocol that it has");
+  }
+  names_list(names_algo, ALGO_COUNT, possible, would, sizeof would);
+  return log_fail(ncclInvalidUsage,
+                  "rank %u: NCCL_ALGO (%s) and NCCL_PROTO (%s) leave no way for %s%s. Allowed without them: "
+                  "%s; change or unset them",
+                  request->rank, algos, protos, names_func[func], rules, would);
+}
+
+/* What the tuning file says of this size, where the rules allow it. */
+static bool file_choose(const struct plan_request *request, uint8_t func, size_t bytes,
+                        struct tune_choice *choice) {
+  const struct tune_rule *rule = tune_file_find(request->tune_file, request->graph, func, bytes);
+  if (rule == NULL) return false;
+  const char *why = rules_forbid(request, func, rule->algo, rule->proto);
+  if (why != NULL) {
+    log_info(LOG_TUNING, "rank %u: line %u of the tuning file is skipped for %s of %zu bytes: %s",
+             request->rank, rule->line, names_func[func], bytes, why);
+    return false;
+  }
+  const uint32_t most_channels = request->limits.channel_count;
+  choice->algo = rule->algo;
+  choice->proto = rule->proto;
+  choice->channel_count = rule->channel_count != 0
+                              ? (uint32_t)size_min(rule->channel_count, most_channels)
+                              : tune_channels(request, func, rule->algo, rule->proto, bytes);
+  choice->time_us = tune_time_us(request, func, rule->algo, rule->proto, bytes, choice->channel_count);
+  choice->file_line = rule->line;
+  return true;
 }
 
 ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                          struct tune_choice *choice) {
-  static const uint8_t order[] = {ALGO_RING, ALGO_TREE, ALGO_TWO_SHOT, ALGO_DIRECT};
+  struct tune_candidate rows[TUNE_CANDIDATES];
+  const struct tune_candidate *best = NULL;
   choice->algo = ALGO_RING;
   choice->proto = PROTO_SIMPLE;
-  if (request->rank_count == 1) return ncclSuccess;
-  for (uint32_t i = 0; i < sizeof order; i++) {
-    uint32_t protos = 0;
-    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-      if (rules_forbid(request, func, order[i], proto) == NULL) protos |= 1u << proto;
-    if (protos == 0) continue;
-    choice->algo = order[i];
-    choice->proto = tune_proto(func, bytes, request->rank_count, request->limits.channel_count, protos);
-    return ncclSuccess;
-  }
-  return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO leaves no algorithm for this collective: %s",
-                  request->rank, rules_forbid(request, func, ALGO_RING, PROTO_SIMPLE));
+  choice->channel_count = request->limits.channel_count;
+  choice->time_us = 0;
+  choice->file_line = 0;
+  if (request->rank_count == 1 || file_choose(request, func, bytes, choice)) return ncclSuccess;
+  tune_candidates(request, func, bytes, rows);
+  for (uint32_t index = 0; index < TUNE_CANDIDATES; index++)
+    if (candidate_is_better(&rows[index], best)) best = &rows[index];
+  if (best == NULL) return nothing_left(request, func);
+  choice->algo = best->algo;
+  choice->proto = best->proto;
+  choice->channel_count = best->channel_count;
+  choice->time_us = best->time_us;
+  return ncclSuccess;
 }

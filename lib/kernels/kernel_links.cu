@@ -6,6 +6,7 @@
 #define PRIM_SUM_VECTORS 2
 #define PRIM_COPY_VECTORS 4
 #define PRIM_LINKS LAUNCH_LINKS
+#define PRIM_ALGOS 1
 #define BLOCK_LANES_SHARED
 
 #include "backends/cuda/limits.h"

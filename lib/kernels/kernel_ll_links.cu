@@ -4,6 +4,7 @@
 
 #define PRIM_WORDS 1
 #define PRIM_LINKS LAUNCH_LINKS
+#define PRIM_ALGOS 1
 #define PRIM_PROTO PROTO_LL
 #define BLOCK_LANES_SHARED
 

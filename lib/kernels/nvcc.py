@@ -12,6 +12,8 @@ PLACES = ['/usr/local/cuda/bin', '/opt/cuda/bin']
 
 
 def find(env):
+    if not env['GPUS']:
+        return None
     path = env['ENV'].get('PATH', '').split(os.pathsep)
     return env.WhereIs('nvcc', path + PLACES)
 

@@ -10,6 +10,7 @@
 
 #include "protocol/fifo.h"
 #include "schedule/algo.h"
+#include "schedule/plan.h"
 
 enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
@@ -29,13 +30,16 @@ enum lane_error { LANE_OK = 0, LANE_SIZE_MISMATCH = 1 };
 /* A slice between begin and post. */
 struct flight {
   struct move move;
-  uint32_t recv_links, send_links;
+  uint32_t recv_links, send_links; /* whose slots its post passes on */
 };
 
 struct lane {
   const struct work *work;
   const uint8_t *in;
   uint8_t *out;
+#if PRIM_ALGOS > 1
+  const struct plan_buffers *parts; /* of a fused work: the memory of its parts; the backend's to set */
+#endif
   uint8_t phase;     /* enum lane_phase */
   uint8_t error;     /* enum lane_error */
   uint8_t depth;     /* slices in flight, 1..PRIM_DEPTH */
@@ -45,6 +49,11 @@ struct lane {
   uint32_t group_lines; /* most lines that one move carries */
   struct algo_iter iter;
   struct step step; /* the one that is being begun */
+#if PRIM_ALGOS > 1
+  uint8_t *scratch;     /* of the operation, for lists */
+  uint64_t *cells;      /* how far each list of the rank is, counted through all operations; 0: nobody asks */
+  uint64_t cells_begin; /* what all of them held when this operation began */
+#endif
   bool has_step;
   uint64_t steps_done; /* schedule steps taken so far: for reports */
   /* slot protocol */
@@ -79,22 +88,106 @@ PRIM_FN uint8_t lane_proto(const struct work *work) {
 #endif
 }
 
+/* The operation that the current step is of. */
+PRIM_FN const struct work *lane_part(const struct lane *lane) {
+  const bool fused = PRIM_ALGOS > 1 && (lane->work->flags & WORK_FUSED) != 0;
+  return fused ? lane->work + step_part(&lane->step) : lane->work;
+}
+
+/* A fused work's step means its part's memory; a part that begins has its size to agree on. */
+PRIM_FN void lane_enter_part(struct lane *lane) {
+#if PRIM_ALGOS > 1
+  if (!lane->has_step || (lane->work->flags & WORK_FUSED) == 0) return;
+  lane->in = (const uint8_t *)lane->parts[lane->step.part].in;
+  lane->out = (uint8_t *)lane->parts[lane->step.part].out;
+  if ((lane->step.flags & STEP_PART) == 0) return;
+  FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) lane->recv[i].agreed = false;
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) lane->send[i].agreed = false;
+#else
+  (void)lane;
+#endif
+}
+
 PRIM_FN bool lane_next_step(struct lane *lane) {
   const struct work *work = lane->work;
   const bool only_rings = PRIM_ALGOS == 0 && lane_proto(work) == PROTO_LL128; /* which no message speaks */
   lane->has_step =
       only_rings ? ring_next(&lane->iter.ring, work, &lane->step) : algo_next(&lane->iter, work, &lane->step);
+  lane_enter_part(lane);
   return lane->has_step;
 }
 
 /* Where the rank's own share of the current step comes from, `offset` elements behind its begin. */
 PRIM_FN const uint8_t *lane_own(const struct lane *lane, size_t offset) {
   const uint8_t *base = (lane->step.flags & STEP_FROM_OUTPUT) != 0 ? lane->out : lane->in;
+#if PRIM_ALGOS > 1
+  if (lane->step.flags & STEP_FROM_SCRATCH) base = lane->scratch;
+#endif
   return base + (lane->step.in_offset + offset) * lane->work->element_bytes;
 }
 
 PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
   return elements * lane->work->element_bytes;
+}
+
+/* Where the rank keeps the current step's result, `offset` elements behind its begin. */
+PRIM_FN uint8_t *lane_kept(const struct lane *lane, size_t offset) {
+  uint8_t *base = lane->out;
+#if PRIM_ALGOS > 1
+  if (lane->step.flags & STEP_TO_SCRATCH) base = lane->scratch;
+  if (lane->step.flags & STEP_TO_INPUT) base = (uint8_t *)(uintptr_t)lane->in;
+#endif
+  return base + lane_bytes(lane, lane->step.out_offset + offset);
+}
+
+/* ---- lists that wait for each other ---- */
+
+PRIM_FN bool lane_is_list(const struct lane *lane) {
+  return PRIM_ALGOS > 1 && lane->work->algo == ALGO_CUSTOM;
+}
+
+/* The list that the current step waits for, if it does, is far enough. What it wrote is visible then. */
+PRIM_FN bool lane_may_follow(const struct lane *lane) {
+#if PRIM_ALGOS > 1
+  if (lane->step.flags & STEP_AWAIT_LIST)
+    return prim_load_tail(&lane->cells[lane->step.wait_lane]) - lane->cells_begin >= lane->step.wait_count;
+#else
+  (void)lane;
+#endif
+  return true;
+}
+
+/* Tells the rank's other lists that so many steps of this one have ended. */
+PRIM_FN void lane_tell_lists(const struct lane *lane, struct prim *prim, uint64_t step_count) {
+#if PRIM_ALGOS > 1
+  if (lane_is_list(lane) && lane->cells != 0)
+    prim_store_tail(prim, &lane->cells[lane->work->role], lane->cells_begin + step_count);
+#else
+  (void)lane, (void)prim, (void)step_count;
+#endif
+}
+
+/* A list begins where the operation before ended: every cell of the rank says the same then. Its steps may
+ * read what those before them wrote, so none begins before the last one has ended. */
+PRIM_FN void lane_open_list(struct lane *lane) {
+#if PRIM_ALGOS > 1
+  if (!lane_is_list(lane)) return;
+  lane->depth = 1;
+  lane->cells_begin = lane->cells != 0 ? lane->cells[lane->work->role] : 0;
+#else
+  (void)lane;
+#endif
+}
+
+/* All lists of the rank end at the same number, whatever their lengths. */
+PRIM_FN void lane_close_list(const struct lane *lane, struct prim *prim) {
+#if PRIM_ALGOS > 1
+  const struct work *work = lane->work;
+  if (lane_is_list(lane))
+    lane_tell_lists(lane, prim, size_div_up(work->last_chunk_count, work->chunk_count) * work->list->round);
+#else
+  (void)lane, (void)prim;
+#endif
 }
 
 /* False when the sender must use the slots: also then an offer is made, because it counts on one. */
@@ -119,7 +212,7 @@ PRIM_FN uint64_t lane_agreed_bytes(const struct work *work) {
 /* Unequal sizes mean that the ranks called different operations: the lane stops instead of delivering wrong
  * data. */
 PRIM_FN void lane_agree(struct lane *lane, const struct link *link, uint64_t found_bytes) {
-  const uint64_t expected_bytes = lane_agreed_bytes(lane->work);
+  const uint64_t expected_bytes = lane_agreed_bytes(lane_part(lane));
   if (found_bytes == expected_bytes) return;
   lane->error = LANE_SIZE_MISMATCH;
   lane->expected_bytes = expected_bytes;
@@ -141,7 +234,7 @@ PRIM_FN bool lane_heard(struct lane *lane, struct link *link, struct prim *prim)
 PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *prim) {
   if (link->agreed) return;
   prim_cell_store(prim, &link->receiver->announced[link->slot_index], link_tag(link),
-                  lane_agreed_bytes(lane->work));
+                  lane_agreed_bytes(lane_part(lane)));
   link->agreed = true;
 }
 
@@ -240,8 +333,8 @@ PRIM_FN void lane_open_links(struct lane *lane, struct prim *prim) {
   }
 }
 
-/* The links' ends, buffer, slots, step_bytes and peer, and depth, flag_bits and group_lines are the backend's
- * to set before. */
+/* The links' ends, buffer, slots, step_bytes and peer, and depth, flag_bits, group_lines, scratch and cells
+ * are the backend's to set before. */
 PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
                        void *out) {
   lane->work = work;
@@ -256,16 +349,21 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
   lane->begun = lane->finished = lane->posted = 0;
   lane->slice_capacity = lane_slice_capacity(lane);
   lane->step_open = lane->step_held = false;
+#if PRIM_ALGOS > 1
+  lane->step.part = 0;
+#endif
   lane->has_step = true; /* until the iterator says otherwise */
   algo_begin(&lane->iter, work);
+  lane_open_list(lane);
   lane_open_links(lane, prim);
   lane_open_settle(lane);
 }
 
 /* Saves the counters for the next operation on these connections. */
-PRIM_FN void lane_close(struct lane *lane, const struct prim *prim) {
+PRIM_FN void lane_close(struct lane *lane, struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);
   lane->phase = LANE_DONE;
+  lane_close_list(lane, prim);
   if (!prim_leader(prim)) return;
   FIFO_EACH_LINK(i, lane->work->recv_count, FIFO_ALL_LINKS) {
     lane->recv[i].receiver->recv_step = lane->recv[i].posted;

@@ -74,6 +74,7 @@ PRIM_FN bool lines_arrived(struct lane *lane, struct link *link, struct prim *pr
 /* A group may move when its lines have arrived on every link and, at the start of a step, slots are free. */
 PRIM_FN bool lines_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
+  if (!lane->step_open && !lane_may_follow(lane)) return false;
   FIFO_EACH_LINK(i, lane->step_open ? 0u : lane->work->send_count, step->send_links) {
     if (!link_has_slots(&lane->send[i], 1)) return false;
   }
@@ -138,14 +139,17 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
       prim_fragment_combine(prim, &data, &arrived, bytes, work);
     }
   }
+  if (PRIM_ALGOS > 1 && (step->flags & STEP_FOLD)) {
+    prim_fragment_load(prim, &arrived, lane_kept(lane, 0) + lines_offset(lane), bytes, work);
+    prim_fragment_combine(prim, &data, &arrived, bytes, work);
+  }
   if (step->flags & STEP_POST_OP) prim_fragment_post(prim, &data, bytes, work);
   FIFO_EACH_LINK(i, work->send_count, step->send_links) {
     prim_line_store(prim, kind, line_address(&lane->send[i], kind, lane->line_index), lines,
                     line_flag(lane, &lane->send[i]), &data);
   }
   if (step->flags & STEP_KEEP)
-    prim_fragment_store(prim, lane->out + lane_bytes(lane, step->out_offset) + lines_offset(lane), &data,
-                        bytes, work);
+    prim_fragment_store(prim, lane_kept(lane, 0) + lines_offset(lane), &data, bytes, work);
   prim_group_end(prim, kind, lines, bytes, work);
   lane->line_index += lines;
 }
@@ -174,12 +178,15 @@ PRIM_FN void lines_post(struct lane *lane, struct prim *prim) {
   }
   lane->step_open = lane->step_held = false;
   lane->steps_done += 1;
+  lane_tell_lists(lane, prim, lane->steps_done);
 }
 
 /* The whole of a lane's lines, for a worker that may wait; false when it was aborted, or found a mismatch.
  * What lines_enabled() and lines_move() do in the same order, without asking where they are. */
 PRIM_FN bool lines_run(struct lane *lane, struct prim *prim) {
   while (lines_next_step(lane)) {
+    while (!lane_may_follow(lane))
+      if (prim_aborted(prim)) return false;
     FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
       while (!link_has_slots(&lane->send[i], 1))
         if (prim_aborted(prim)) return false;

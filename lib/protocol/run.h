@@ -56,13 +56,13 @@ PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
 }
 
 /* What a waiting lane waits for, for reports: the n-th unmet predicate. */
-enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LINES };
+enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LINES, WAIT_LIST };
 
 struct lane_wait {
-  uint8_t kind; /* enum lane_wait_kind */
-  uint32_t peer;
-  uint64_t have,
-      need; /* counter and the value that would do; WAIT_LINES: line index and line count of the step */
+  uint8_t kind;        /* enum lane_wait_kind */
+  uint32_t peer;       /* rank; WAIT_LIST: number of the list on the own rank */
+  uint64_t have, need; /* counter and the value that would do; WAIT_LINES: line index and line count of the
+                          step; WAIT_LIST: steps that it has ended and should have */
 };
 
 PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link *link, bool sends,
@@ -94,6 +94,15 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
     wait.peer = lane_take_link(lane)->peer;
     return wait;
   }
+#if PRIM_ALGOS > 1
+  if (!lane_may_follow(lane)) {
+    wait.kind = WAIT_LIST;
+    wait.peer = lane->step.wait_lane;
+    wait.have = prim_load_tail(&lane->cells[wait.peer]) - lane->cells_begin;
+    wait.need = lane->step.wait_count;
+    return wait;
+  }
+#endif
   FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
     if (lane_wait_of_link(lane, prim, &lane->recv[i], false, &wait)) return wait;
   }

@@ -1,7 +1,7 @@
 /* simple.h: the slot protocol. A chunk is cut into slices; each slice waits for filled slots from its senders
  * and free slots towards its receivers, moves, and posts, in that order. Up to `depth` slices lie between
  * begin and post. Every slice of every step waits and posts, also an empty one: the count of steps never
- * depends on data. */
+ * depends on data. Steps that share a slot (step.h) wait alike and post at its last. */
 #ifndef TUTTI_PROTOCOL_SIMPLE_H
 #define TUTTI_PROTOCOL_SIMPLE_H
 
@@ -17,10 +17,18 @@ PRIM_FN bool simple_next_slice(struct lane *lane) {
   return true;
 }
 
+/* Flags that no ring and no message has: where nothing else is compiled, they cost nothing. */
+PRIM_FN bool simple_says(const struct step *step, uint32_t flags) {
+  return PRIM_ALGOS > 1 && (step->flags & flags) != 0;
+}
+
 /* The wait of the current slice. */
 PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint32_t steps = lane->work->slice_steps;
+  if (!lane_may_follow(lane)) return false;
+  if (simple_says(step, STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_IN_ORDER) && lane->begun != lane->finished)
+    return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if (!lane_heard(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
   }
@@ -59,24 +67,38 @@ PRIM_FN void simple_add_destination(struct move *move, void *destination) {
 }
 
 PRIM_FN void simple_add_own(struct lane *lane, struct move *move, size_t offset) {
-  if ((lane->step.flags & STEP_FROM_OUTPUT) == 0) move->pre_op_sources = (uint32_t)1 << move->source_count;
+  if ((lane->step.flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
+    move->pre_op_sources = (uint32_t)1 << move->source_count;
   simple_add_source(move, lane_own(lane, offset));
 }
 
-/* Sources: what arrived, in link order, and the rank's own behind own_index of it. */
+/* Where the current step's data lies in the link's slot. */
+PRIM_FN uint8_t *simple_slot(const struct lane *lane, const struct link *link, size_t place) {
+  return link_slot(link) + (PRIM_ALGOS > 1 ? lane_bytes(lane, place) : 0);
+}
+
+/* What the open slot of the one receiver holds so far. */
+PRIM_FN void simple_add_sent(const struct lane *lane, struct move *move) {
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links)
+  simple_add_source(move, simple_slot(lane, &lane->send[i], step_send_place(&lane->step)));
+}
+
+/* Sources: what was sent so far, what arrived, in link order, and the rank's own behind own_index of it. */
 PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t offset) {
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
   const uint32_t own_index = PRIM_LINKS == 1 ? 0 : step->own_index;
   const bool own = (step->flags & STEP_COPY_IN) != 0;
+  if (simple_says(step, STEP_SEND_ADD)) simple_add_sent(lane, move);
   if (own && own_index == 0) simple_add_own(lane, move, offset);
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if ((step->flags & STEP_RECV_FINAL) && lane->lands_here)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
-    else simple_add_source(move, link_slot(&lane->recv[i]));
-    link_advance(&lane->recv[i], lane->work->slice_steps);
+    else simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));
+    if (!simple_says(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
     if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
   }
+  if (PRIM_ALGOS > 1 && (step->flags & STEP_FOLD)) simple_add_source(move, lane_kept(lane, offset));
 }
 
 /* Destinations: own output first, then each receiver's slots, or its output itself where the value is final.
@@ -85,7 +107,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
   if (step->flags & STEP_KEEP) {
-    uint8_t *own = lane->out + lane_bytes(lane, step->out_offset + offset);
+    uint8_t *own = lane_kept(lane, offset);
     if (move->source_count != 1 || move->source[0] != own || move->pre_op_sources != 0 || move->post_op)
       simple_add_destination(move, own);
   }
@@ -94,8 +116,8 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
     lane_announce(lane, link, prim);
     if ((step->flags & STEP_SEND_FINAL) && link->direct != 0)
       simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
-    else simple_add_destination(move, link_slot(link));
-    link_advance(link, lane->work->slice_steps);
+    else simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
+    if (!simple_says(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
   }
 }
 
@@ -111,8 +133,8 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   move->source_count = move->destination_count = 0;
   move->pre_op_sources = 0;
   move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
-  flight->recv_links = lane->step.recv_links;
-  flight->send_links = lane->step.send_links;
+  flight->recv_links = simple_says(&lane->step, STEP_RECV_MORE) ? 0 : lane->step.recv_links;
+  flight->send_links = simple_says(&lane->step, STEP_SEND_MORE) ? 0 : lane->step.send_links;
   simple_sources(lane, flight, offset);
   simple_destinations(lane, prim, flight, offset);
   prim_move_begin(prim, move);
@@ -134,6 +156,7 @@ PRIM_FN void simple_post(struct lane *lane, struct prim *prim) {
     prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);
   }
   lane->posted += 1;
+  lane_tell_lists(lane, prim, lane->posted); /* a list's step is one slice */
 }
 
 PRIM_FN void simple_move(struct lane *lane, struct prim *prim, uint32_t action) {

@@ -127,6 +127,14 @@ PRIM_FN size_t chunk_loop_count(size_t part_count, size_t done, size_t chunk_cou
   return size_min(chunk_count, size_round_up(size_div_up(rest, chunks_per_loop), unit));
 }
 
+/* Chunk of the last loop of a part. */
+PRIM_FN size_t chunk_last_count(size_t part_count, size_t chunk_count, uint32_t chunks_per_loop,
+                                uint32_t element_bytes) {
+  const size_t loop_count = chunk_count * chunks_per_loop;
+  const size_t done = part_count == 0 ? 0 : (part_count - 1) / loop_count * loop_count;
+  return chunk_loop_count(part_count, done, chunk_count, chunks_per_loop, element_bytes);
+}
+
 /* FIFO steps that a pipelined chunk takes: half of the slots so that two chunks fit, at most four. */
 PRIM_FN uint32_t chunk_steps_of_slots(uint32_t slots) { return slots >= 8 ? 4 : slots >= 4 ? 2 : 1; }
 

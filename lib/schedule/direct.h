@@ -79,10 +79,12 @@ PRIM_FN void direct_step_recv(const struct work *work, uint32_t peer, struct ste
   step->recv_links = direct_link(work, peer);
 }
 
-/* One shot: send the whole of it to everyone; add what everyone sent. */
+/* One shot: send the whole of it to everyone; add what everyone sent. In place the sum goes where the values
+ * lie that are on their way, and no one's answer says that they have left. */
 PRIM_FN void direct_one_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
   if (it->step_index == 0) direct_step_send(direct_all_links(work), 0, step);
   else direct_step_reduce(work, step);
+  if (it->step_index != 0 && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
 }
 
 /* Two shots: everyone's shard to its rank; the own shard, added up, to everyone; everyone's shard from its

@@ -22,9 +22,12 @@ struct plan_limits {
   uint32_t p2p_channels_per_peer;   /* a power of two */
   uint32_t flag_bits;               /* width of a line's flag: 32; 8 in tests so that it wraps */
   bool direct;                      /* ranks may store into each other's output */
-  uint32_t algos; /* set of enum work_algo that executors carry beside rings and messages */
+  uint32_t algos;                   /* set of enum work_algo that executors carry beside rings and messages */
   uint32_t links; /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
 };
+
+/* Beside enum work_algo in plan_limits.algos: lanes walk fused works (fused.h). */
+#define PLAN_FUSES (1u << 31)
 
 /* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch
  * of the channel starts when all of them have ended. */
@@ -45,6 +48,8 @@ struct plan {
   struct plan_buffers *buffers; /* one for each work */
   struct plan_batch *batches;   /* ordered by channel, then by turn */
   uint64_t channel_mask;        /* channels that have batches */
+  size_t scratch_bytes;         /* what lists need beside user memory, 0 where there is none ... */
+  void *scratch;                /* ... bound by the host: zeroed once, then kept from plan to plan */
   struct plan_limits limits;
 };
 

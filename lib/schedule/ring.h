@@ -34,10 +34,7 @@ PRIM_FN uint32_t ring_loop_chunks(const struct work *work) {
 /* Sets last_chunk_count from the other counts. Whoever plans calls it: a GPU has no quick division. */
 PRIM_FN void ring_cut(struct work *work) {
   const uint32_t chunks = work->algo == ALGO_TWO_SHOT ? work->rank_count : ring_loop_chunks(work);
-  const size_t loop_count = work->chunk_count * chunks;
-  const size_t done = work->part_count == 0 ? 0 : (work->part_count - 1) / loop_count * loop_count;
-  work->last_chunk_count =
-      chunk_loop_count(work->part_count, done, work->chunk_count, chunks, work->element_bytes);
+  work->last_chunk_count = chunk_last_count(work->part_count, work->chunk_count, chunks, work->element_bytes);
 }
 
 /* Elements of a chunk of the loop that begins with `rest` elements of the part left. */

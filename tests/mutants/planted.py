@@ -71,9 +71,9 @@ MUTANTS = [
 
     # ---- posting
     Mutant('receiver_frees_a_slot_before_it_reads', SIMPLE,
-           'simple_add_source(move, link_slot(&lane->recv[i]));',
-           'simple_add_source(move, link_slot(&lane->recv[i]));'
-           ' prim_store_head((struct prim *)0, &lane->recv[i].sender->head,'
+           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step->recv_place));',
+           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step->recv_place));'
+           ' static const struct prim prim; prim_store_head(&prim, &lane->recv[i].sender->head,'
            ' lane->recv[i].step + lane->work->slice_steps);',
            'invariant', 'the sender writes a slot that is not free', LATE),
     Mutant('receiver_of_lines_frees_a_slot_at_the_first', LINES,
@@ -108,11 +108,11 @@ MUTANTS = [
            'invariant', 'is not the number of steps', SHORT),
     Mutant('sender_forgets_the_size', LANE,
            'prim_cell_store(prim, &link->receiver->announced[link->slot_index], link_tag(link),'
-           ' lane_agreed_bytes(lane->work));', '(void)prim;',
+           ' lane_agreed_bytes(lane_part(lane)));', '(void)prim;',
            'deadlock', 'waits for data from rank', SLOTS._replace(ranks=2)),
     Mutant('sender_announces_another_size', LANE,
-           'link_tag(link), lane_agreed_bytes(lane->work)); link->agreed = true;',
-           'link_tag(link), lane_agreed_bytes(lane->work) + 1); link->agreed = true;',
+           'link_tag(link), lane_agreed_bytes(lane_part(lane))); link->agreed = true;',
+           'link_tag(link), lane_agreed_bytes(lane_part(lane)) + 1); link->agreed = true;',
            'mismatch', 'rank 0 has', LL._replace(ranks=2)),
     Mutant('announcement_of_another_operation_is_believed', PRIM,
            'if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;', '(void)tag;',
@@ -129,8 +129,8 @@ MUTANTS = [
            'lane->begun - lane->posted < lane->depth', 'lane->begun - lane->posted <= lane->depth',
            'data', 'broadcast', CROWDED),
     Mutant('slice_reads_and_writes_at_the_chunk', SIMPLE,
-           'simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset + offset));',
-           'simple_add_source(move, lane->in + lane_bytes(lane, step->in_offset));',
+           'simple_add_source(move, lane_own(lane, offset));',
+           'simple_add_source(move, lane_own(lane, 0 * offset));',
            'data', 'all_reduce', DIRECT),
     Mutant('direct_store_at_the_wrong_offset', SIMPLE,
            'link->direct + lane_bytes(lane, step->out_offset + offset)',

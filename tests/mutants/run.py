@@ -29,6 +29,7 @@ RUN_SECONDS = 60    # a mutant that does not end by then is not caught
 
 # The emulator, plans and what they rest on: no API, no runtime.
 SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan.c', 'lib/core/tune.c',
+           'lib/core/graph.c', 'lib/core/links.c', 'lib/core/rules.c',
            'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
 
 

@@ -67,7 +67,7 @@ static void lane_report_mismatch(struct emu_lane *emu) {
              " bytes for channel %u where "
              "rank %u expects %" PRIu64
              "; call the same collective with the same count and type on all ranks, in the same order",
-             comm->name, lane->mismatch_peer, comm->config.rank, lane->work->op_sequence,
+             comm->name, lane->mismatch_peer, comm->config.rank, lane_part(lane)->op_sequence,
              emu_func_name(lane->work->func), lane->mismatch_peer, lane->found_bytes,
              lane->work->channel_index, comm->config.rank, lane->expected_bytes);
   emu_comm_fail(comm->config.comm_id, ncclInvalidUsage);
@@ -88,14 +88,16 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
 static void lane_bind(struct emu_lane *emu, const struct work *work) {
   struct device_comm *comm = emu->block->run->launch->comm;
   for (uint32_t i = 0; i < work->recv_count; i++) {
-    emu->recv_conn[i] = emu_conn_find(comm, work->recv_peer[i], work->channel_index, work->conn_index, false);
+    const uint32_t peer = work->recv_peer[i], conn_index = work_link_conn(work, peer, false);
+    emu->recv_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, false);
     emu->recv_conn[i]->recv_lane = emu;
-    lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, work->recv_peer[i]);
+    lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, peer);
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
-    emu->send_conn[i] = emu_conn_find(comm, work->send_peer[i], work->channel_index, work->conn_index, true);
+    const uint32_t peer = work->send_peer[i], conn_index = work_link_conn(work, peer, true);
+    emu->send_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, true);
     emu->send_conn[i]->send_lane = emu;
-    lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, work->send_peer[i]);
+    lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, peer);
   }
 }
 
@@ -109,9 +111,16 @@ static inline void lane_wake(struct emu_lane *emu) {
   if (emu != NULL) emu_actor_wake(&emu->actor);
 }
 
+/* A step of a list has ended: the rank's others may wait for it. */
+static void lane_wake_lists(const struct emu_lane *emu) {
+  if (emu->lane.cells == NULL || emu->lane.work->algo != ALGO_CUSTOM) return;
+  run_wake_lanes(emu->block->run);
+}
+
 /* Wakes whoever may wait for what this action changed. */
 static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
   const struct work *work = emu->lane.work;
+  if (action == LANE_POST || action == LANE_END) lane_wake_lists(emu);
   if (action == LANE_BEGIN || action == LANE_FINISH || action == LANE_END) return;
   for (uint32_t i = 0; i < work->recv_count; i++) lane_wake(emu->recv_conn[i]->send_lane);
   for (uint32_t i = 0; i < work->send_count; i++) lane_wake(emu->send_conn[i]->recv_lane);
@@ -143,6 +152,18 @@ static void lane_trace(const struct emu_lane *emu, uint32_t action) {
   if (emu_meter.tracing)
     emu_trace_write(TRACE_LANE, (uint8_t)action, emu->block->run->launch->comm, lane->work->channel_index,
                     emu->lane_index, lane->step.chunk_index, value);
+}
+
+static bool lane_faultless(void) {
+  struct emu_lane *lane;
+  const char *text = emu_weak_fault(&lane);
+  if (text != NULL) lane_report_broken(lane, text);
+  return text == NULL;
+}
+
+void emu_lane_stores_seen(struct emu_lane *emu) {
+  lane_wake_peers(emu, LANE_POST);
+  lane_faultless();
 }
 
 /* Checks, makes and traces one action. False when an invariant broke. */
@@ -181,8 +202,16 @@ static void lane_actor_move(struct emu_actor *actor) {
     if (lane_act(emu, action)) {
       lane_wake_peers(emu, action);
     }
+    if (emu->prim.weak != NULL) emu_weak_settle(emu->prim.weak);
   }
-  if (emu->lane.phase != LANE_DONE) return;
+  if (emu->lane.phase != LANE_DONE) {
+    if (emu_weak_on) lane_faultless();
+    return;
+  }
+  if (emu->prim.weak != NULL) {
+    emu_weak_close(emu->prim.weak, prim_aborted(&emu->prim));
+    emu_lane_stores_seen(emu);
+  }
   lane_unbind(emu);
   emu_actor_remove(&emu->actor);
   block_lane_ended(emu->block);
@@ -211,9 +240,15 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
+  if (work->algo == ALGO_CUSTOM && launch->plan.scratch != NULL) {
+    emu->lane.cells = (uint64_t *)launch->plan.scratch;
+    emu->lane.scratch = (uint8_t *)launch->plan.scratch + (size_t)work->scratch_page * LIST_PAGE_BYTES;
+  }
+  emu->lane.parts = &launch->plan.buffers[work_index];
   emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
   lane_bind(emu, work);
+  emu->prim.weak = emu_weak_open(emu);
   lane_open(&emu->lane, &emu->prim, work, launch->plan.buffers[work_index].in,
             launch->plan.buffers[work_index].out);
   emu_check_open(emu);

@@ -14,12 +14,15 @@
 /* The checks' own account of a connection, steps; see check.h. */
 struct emu_shadow {
   uint64_t writing, written, announced, reading, read, freed;
+  bool write_open, read_open;    /* more schedule steps will use the last slot that was begun */
+  uint64_t held[FIFO_SLOTS_MAX]; /* by slot: elements that were written to it, where a chunk is one slice */
 };
 
 /* Both ends of a connection: one memory is near to all. */
 struct emu_fifo {
   struct fifo_sender sender;
   struct fifo_receiver receiver;
+  struct emu_conn *conn; /* whose it is */
 };
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
@@ -34,6 +37,13 @@ struct emu_conn {
   struct emu_shadow shadow;
 };
 
+/* Memory for steps of lists; the newest block of a rank is the largest. */
+struct emu_scratch {
+  struct emu_scratch *next;
+  void *memory;
+  size_t bytes;
+};
+
 struct device_comm {
   struct device_comm_config config;
   char name[64];
@@ -45,6 +55,7 @@ struct device_comm {
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
   struct map conns; /* its ends of connections, by backend_conn_key() */
+  struct emu_scratch *scratch;
   struct device_comm *next;
 };
 
@@ -97,8 +108,12 @@ void emu_conn_close_all(struct device_comm *comm);
 
 /* report.c */
 const char *emu_func_name(uint8_t func);
-/* One sentence: rank, channel, operation, step, and what the lane waits for, from whom, since when. */
+/* One sentence: rank or switch, channel, operation, step, and what the lane waits for, from whom, since when.
+ */
 void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *lane);
+/* A connection's end: a rank's number, or the switch that the rank hosts, in words. Returns `out`. */
+#define EMU_END_BYTES 64
+const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn, bool sends);
 /* Logs what every waiting lane waits for and how to run this again. threads mode: starts the report that
  * emu_report_stopped() completes as each lane is stopped by its own thread. */
 void emu_report_stuck(void);
@@ -117,6 +132,9 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
 /* Ends the kernels of one rank where they stand. Locked. */
 void emu_comm_abort_rank(struct device_comm *comm);
+/* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
+ */
+void emu_lane_stores_seen(struct emu_lane *lane);
 
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
  * started. */
@@ -128,6 +146,8 @@ struct emu_meter {
   bool tracing;                    /* a trace file is open */
 };
 extern struct emu_meter emu_meter;
+/* "mode=guarded,slots=2": the value of TUTTI_EMU that gives the settings of now. */
+void emu_options_text(char *out, size_t out_bytes);
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value);
 

@@ -5,9 +5,11 @@
  *   freed <= read <= reading <= announced <= written <= writing <= freed + slots
  *
  * Each action moves one of them and proves one of the inequalities; the counters that the ends share must
- * then say the same. A broken rule is a fault of the protocol or a stray store, never of the user's calls.
- * The functions return NULL, or a sentence about what is broken. A header, because block.c, which alone
- * includes it, asks at every move. */
+ * then say the same. Schedule steps that share a slot move the account with the first (writing, reading) and
+ * the last of them (the others); within the slot, what is written must be new or added to, and follow what is
+ * there, and what is read must lie there. A broken rule is a fault of the protocol or a stray store, never of
+ * the user's calls. The functions return NULL, or a sentence about what is broken. A header, because block.c,
+ * which alone includes it, asks at every move. */
 #ifndef TUTTI_BACKENDS_EMU_CHECK_H
 #define TUTTI_BACKENDS_EMU_CHECK_H
 
@@ -19,9 +21,10 @@
 static char check_text[256];
 
 static inline const char *check_failed(const struct emu_conn *conn, uint64_t step, const char *what) {
-  snprintf(check_text, sizeof check_text,
-           "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 " step %" PRIu64 ": %s",
-           conn->sender_rank, conn->receiver_rank, conn->channel_index, step, what);
+  char sender[EMU_END_BYTES], receiver[EMU_END_BYTES];
+  snprintf(check_text, sizeof check_text, "connection %s -> %s channel %" PRIu32 " step %" PRIu64 ": %s",
+           emu_report_end(sender, conn, true), emu_report_end(receiver, conn, false), conn->channel_index,
+           step, what);
   return check_text;
 }
 
@@ -44,10 +47,11 @@ static inline void emu_check_open(struct emu_lane *emu) {
   }
 }
 
+/* A slot that is open lies before `writing`, or `reading`. */
 static inline const char *begin_send(struct emu_conn *conn, const struct link *link, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
   const uint64_t step = link->step;
-  if (step != shadow->writing)
+  if (step != shadow->writing - (shadow->write_open ? steps : 0))
     return check_failed(conn, step, "the sender skips a step, or writes one twice");
   if (link->slot_index + steps > conn->slots)
     return check_failed(conn, step, "a slice runs over the end of the slots");
@@ -59,7 +63,7 @@ static inline const char *begin_send(struct emu_conn *conn, const struct link *l
 
 static inline const char *begin_recv(struct emu_conn *conn, uint64_t step, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
-  if (step != shadow->reading)
+  if (step != shadow->reading - (shadow->read_open ? steps : 0))
     return check_failed(conn, step, "the receiver skips a step, or reads one twice");
   shadow->reading = step + steps;
   if (shadow->reading > shadow->announced)
@@ -67,15 +71,56 @@ static inline const char *begin_recv(struct emu_conn *conn, uint64_t step, uint3
   return NULL;
 }
 
+/* What a slice writes lies behind, or within, what its slot holds. */
+static inline const char *begin_send_place(struct emu_conn *conn, const struct lane *lane, uint32_t slot) {
+  struct emu_shadow *shadow = &conn->shadow;
+  const struct step *step = &lane->step;
+  const uint64_t end = (uint64_t)step->send_place + step->count,
+                 held = shadow->write_open ? shadow->held[slot] : 0;
+  const bool adds = (step->flags & STEP_SEND_ADD) != 0;
+  shadow->write_open = (step->flags & STEP_SEND_MORE) != 0;
+  if (adds ? end > held : step->send_place != held)
+    return check_failed(conn, shadow->writing - 1,
+                        adds ? "the sender adds to what is not there" : "the sender leaves a gap in a slot");
+  if (end > lane->slice_capacity)
+    return check_failed(conn, shadow->writing - 1, "the sender writes over the end of a slot");
+  if (!adds) shadow->held[slot] = end;
+  return NULL;
+}
+
+/* What it reads was written. */
+static inline const char *begin_recv_place(struct emu_conn *conn, const struct lane *lane, uint32_t slot) {
+  struct emu_shadow *shadow = &conn->shadow;
+  const struct step *step = &lane->step;
+  shadow->read_open = (step->flags & STEP_RECV_MORE) != 0;
+  if ((uint64_t)step->recv_place + step->count > shadow->held[slot])
+    return check_failed(conn, shadow->reading - 1, "the receiver reads more than the slot holds");
+  return NULL;
+}
+
+/* Places count where a chunk is one slice: only there steps may share a slot. */
+static inline const char *begin_link(struct emu_conn *conn, const struct lane *lane, const struct link *link,
+                                     bool sends) {
+  const uint32_t steps = lane->work->slice_steps, shares = STEP_SEND_MORE | STEP_RECV_MORE | STEP_SEND_ADD;
+  const char *text = sends ? begin_send(conn, link, steps) : begin_recv(conn, link->step, steps);
+  if (text != NULL) return text;
+  if (lane->slice_count == 1)
+    return sends ? begin_send_place(conn, lane, link->slot_index)
+                 : begin_recv_place(conn, lane, link->slot_index);
+  if ((lane->step.flags & shares) != 0)
+    return check_failed(conn, link->step, "schedule steps share the slots of several slices");
+  return NULL;
+}
+
 static inline const char *check_begin(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
-  const uint32_t steps = lane->work->slice_steps;
   const char *text = NULL;
   for (uint32_t i = 0; i < lane->work->send_count && text == NULL; i++)
-    if (((lane->step.send_links >> i) & 1) != 0) text = begin_send(emu->send_conn[i], &lane->send[i], steps);
+    if (((lane->step.send_links >> i) & 1) != 0)
+      text = begin_link(emu->send_conn[i], lane, &lane->send[i], true);
   for (uint32_t i = 0; i < lane->work->recv_count && text == NULL; i++)
     if (((lane->step.recv_links >> i) & 1) != 0)
-      text = begin_recv(emu->recv_conn[i], lane->recv[i].step, steps);
+      text = begin_link(emu->recv_conn[i], lane, &lane->recv[i], false);
   return text;
 }
 
@@ -137,6 +182,20 @@ static inline const char *check_lines_post(struct emu_lane *emu) {
   return NULL;
 }
 
+/* What a sender will store to is the output that the receiver's lane has now; that of a fused work changes.
+ */
+static inline const char *check_take(struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  if ((lane->work->flags & WORK_FUSED) != 0) return NULL;
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    const struct emu_lane *receiver = emu->send_conn[i]->recv_lane;
+    if (lane->send[i].direct != NULL && receiver != NULL && lane->send[i].direct != receiver->lane.out)
+      return check_failed(emu->send_conn[i], lane->send[i].step,
+                          "the sender takes an offer that was never made");
+  }
+  return NULL;
+}
+
 static inline const char *emu_check_before(struct emu_lane *emu, uint32_t action) {
   const bool slots = emu->lane.work->proto == PROTO_SIMPLE;
   switch (action) {
@@ -150,11 +209,14 @@ static inline const char *emu_check_before(struct emu_lane *emu, uint32_t action
 
 static inline const char *emu_check_after(struct emu_lane *emu, uint32_t action) {
   const struct lane *lane = &emu->lane;
+  if (action == LANE_TAKE) return check_take(emu);
   if (action != LANE_POST) return NULL;
-  for (uint32_t i = 0; i < lane->work->recv_count; i++)
-    if (emu->recv_conn[i]->fifo->sender.head != emu->recv_conn[i]->shadow.freed)
-      return check_failed(emu->recv_conn[i], emu->recv_conn[i]->fifo->sender.head,
-                          "head is not the number of steps that were freed");
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    const uint64_t head =
+        emu->prim.weak != NULL ? lane->recv[i].posted : emu->recv_conn[i]->fifo->sender.head;
+    if (head != emu->recv_conn[i]->shadow.freed)
+      return check_failed(emu->recv_conn[i], head, "head is not the number of steps that were freed");
+  }
   for (uint32_t i = 0; i < lane->work->send_count && lane->work->proto == PROTO_SIMPLE; i++)
     if (lane->send[i].posted != emu->send_conn[i]->shadow.announced ||
         (lane->posted > 0 && emu->send_conn[i]->fifo->receiver.tail > emu->send_conn[i]->shadow.announced))

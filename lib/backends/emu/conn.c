@@ -48,6 +48,7 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
   }
   conn->fifo = (struct emu_fifo *)(((uintptr_t)conn->fifo_memory + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES *
                                    FIFO_LINE_BYTES);
+  conn->fifo->conn = conn;
   conn->slots = sender->config.limits.slots;
   for (int proto = 0; proto < PROTO_COUNT; proto++)
     conn->step_bytes[proto] = sender->config.limits.step_bytes[proto];
@@ -71,6 +72,7 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
                            uint32_t conn_index, uint8_t proto) {
   struct emu_conn *conn = emu_conn_find(sender, receiver->config.rank, channel_index, conn_index, true);
   if (conn == NULL) {
+    /* A rank that is linked to itself takes both places in one table: one more than half of it at worst. */
     if (!map_reserve(&sender->conns) || !map_reserve(&receiver->conns))
       return conn_out_of_memory(receiver, sizeof *conn);
     conn = conn_create(sender, receiver, channel_index, conn_index);

@@ -46,6 +46,17 @@ static ncclResult_t emu_device_info(uint32_t device_index, struct device_info *i
   return ncclSuccess;
 }
 
+static ncclResult_t emu_device_nodes(uint32_t *node_count) {
+  const struct emu_options *o = emu_options();
+  if (o->device_count % o->node_count != 0)
+    return log_fail(ncclInvalidUsage,
+                    "TUTTI_EMU: nodes=%" PRIu32 " does not divide devices=%" PRIu32
+                    "; choose numbers that do",
+                    o->node_count, o->device_count);
+  *node_count = o->node_count;
+  return ncclSuccess;
+}
+
 static ncclResult_t emu_device_reach(uint32_t from, uint32_t to, bool *reach) {
   (void)from;
   (void)to;
@@ -138,6 +149,43 @@ static bool comm_is_idle(void *argument) {
   return comm->turn == comm->launches;
 }
 
+static struct emu_scratch *scratch_create(size_t bytes) {
+  struct emu_scratch *scratch = (struct emu_scratch *)os_alloc(sizeof *scratch);
+  if (scratch == NULL) return NULL;
+  scratch->memory = os_pages_map(bytes);
+  scratch->bytes = bytes;
+  if (scratch->memory != NULL) return scratch;
+  os_free(scratch);
+  return NULL;
+}
+
+static ncclResult_t emu_comm_scratch(struct device_comm *comm, size_t bytes, void **memory) {
+  emu_lock();
+  if (comm->scratch == NULL || comm->scratch->bytes < bytes) {
+    struct emu_scratch *fresh = scratch_create(bytes);
+    if (fresh != NULL) {
+      fresh->next = comm->scratch;
+      comm->scratch = fresh;
+      comm->memory_bytes += bytes;
+    }
+  }
+  const bool fits = comm->scratch != NULL && comm->scratch->bytes >= bytes;
+  if (fits) *memory = comm->scratch->memory;
+  emu_unlock();
+  if (fits) return ncclSuccess;
+  return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for %zu bytes of scratch",
+                  comm->name, comm->config.rank, bytes);
+}
+
+static void scratch_free_all(struct device_comm *comm) {
+  for (struct emu_scratch *scratch = comm->scratch, *next; scratch != NULL; scratch = next) {
+    next = scratch->next;
+    os_pages_unmap(scratch->memory, scratch->bytes);
+    os_free(scratch);
+  }
+  comm->scratch = NULL;
+}
+
 static void emu_comm_close(struct device_comm *comm) {
   if (comm == NULL) return;
   emu_lock();
@@ -151,6 +199,7 @@ static void emu_comm_close(struct device_comm *comm) {
   *place = comm->next;
   emu_owner_clear(&comm->owner);
   emu_conn_close_all(comm);
+  scratch_free_all(comm);
   emu_changed();
   comm->closed = true;
   __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED); /* a graph that is launched later runs empty */
@@ -256,6 +305,15 @@ static bool never(void *argument) {
   return false;
 }
 
+/* Every pair of devices is as near as NVLink makes them; with tear=1 as far as PCIe does. */
+static ncclResult_t emu_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
+  const struct device_path_info self = {PATH_LOC, "LOC", 0, 0, true, true};
+  const struct device_path_info whole = {PATH_NVL, "NVL", 0, 0, true, true};
+  const struct device_path_info torn = {PATH_PIX, "PIX", 0, 0, true, false};
+  *info = from == to ? self : emu_options()->tear ? torn : whole;
+  return ncclSuccess;
+}
+
 #define PROGRESS_MOVES 256
 
 static void emu_progress(void) {
@@ -277,8 +335,10 @@ const struct device_ops *emu_device_ops(void) {
       .device_current = emu_ops_device_current,
       .device_select = emu_ops_device_select,
       .device_info = emu_device_info,
+      .device_nodes = emu_device_nodes,
       .device_reach = emu_device_reach,
       .device_limits = emu_device_limits,
+      .device_path = emu_device_path,
       .memory_alloc = emu_ops_memory_alloc,
       .memory_free = emu_ops_memory_free,
       .memory_query = emu_memory_query,
@@ -296,6 +356,7 @@ const struct device_ops *emu_device_ops(void) {
       .stream_capture = emu_stream_capture,
       .wait_until = emu_wait_until,
       .progress = emu_progress,
+      .comm_scratch = emu_comm_scratch,
       .lock = emu_lock,
       .unlock = emu_ops_unlock,
   };

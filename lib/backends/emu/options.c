@@ -27,6 +27,7 @@ enum option_id {
   OPTION_MODE,
   OPTION_RULE,
   OPTION_DEVICES,
+  OPTION_NODES,
   OPTION_SLOTS,
   OPTION_CHUNK,
   OPTION_CHANNELS,
@@ -35,26 +36,36 @@ enum option_id {
   OPTION_LAG,
   OPTION_SPAN,
   OPTION_DIRECT,
+  OPTION_WEAK,
+  OPTION_TEAR,
+  OPTION_WEAKEN,
   OPTION_COUNT
 };
+
+static const char *const mode_names[] = {"guarded", "threads", NULL};
+static const char *const rule_names[] = {"random", "priority", "round_robin", NULL};
 
 /* The keys of TUTTI_EMU with their bounds; words stand for numbers where a key has names. */
 static const struct option_row {
   const char *name;
-  uint32_t lowest, highest;
-  const char *words[4]; /* words[i] means value i */
+  uint32_t lowest, highest, usual;
+  const char *const *words; /* words[i] means value i; ends with NULL */
 } option_rows[OPTION_COUNT] = {
-    {"mode", 0, 1, {"guarded", "threads", NULL, NULL}},
-    {"rule", 0, 2, {"random", "priority", "round_robin", NULL}},
-    {"devices", 1, EMU_DEVICES_MAX, {NULL, NULL, NULL, NULL}},
-    {"slots", 1, FIFO_SLOTS_MAX, {NULL, NULL, NULL, NULL}},
-    {"chunk", 1, 1u << 30, {NULL, NULL, NULL, NULL}},
-    {"channels", 1, PLAN_CHANNELS_MAX, {NULL, NULL, NULL, NULL}},
-    {"flag_bits", 5, 32, {NULL, NULL, NULL, NULL}},
-    {"depth", 1, PRIM_DEPTH, {NULL, NULL, NULL, NULL}},
-    {"lag", 0, 100, {NULL, NULL, NULL, NULL}},
-    {"span", 1, EMU_SPAN_LINES, {NULL, NULL, NULL, NULL}},
-    {"direct", 0, 1, {NULL, NULL, NULL, NULL}},
+    {"mode", 0, 1, 0, mode_names},
+    {"rule", 0, 2, 0, rule_names},
+    {"devices", 1, EMU_DEVICES_MAX, EMU_DEVICES_DEFAULT, NULL},
+    {"nodes", 1, EMU_DEVICES_MAX, 1, NULL},
+    {"slots", 1, FIFO_SLOTS_MAX, 0, NULL},
+    {"chunk", 1, 1u << 30, 0, NULL},
+    {"channels", 1, PLAN_CHANNELS_MAX, 0, NULL},
+    {"flag_bits", 5, 32, 0, NULL},
+    {"depth", 1, PRIM_DEPTH, 1, NULL},
+    {"lag", 0, 100, 0, NULL},
+    {"span", 1, EMU_SPAN_LINES, EMU_SPAN_LINES, NULL},
+    {"direct", 0, 1, 1, NULL},
+    {"weak", 0, 1, 0, NULL},
+    {"tear", 0, 1, 0, NULL},
+    {"weaken", 0, WEAKEN_COUNT - 1, WEAKEN_NOTHING, emu_weaken_names},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -62,6 +73,7 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_MODE: o->mode = value == 0 ? EMU_GUARDED : EMU_THREADS; break;
     case OPTION_RULE: o->rule = (enum emu_rule)value; break;
     case OPTION_DEVICES: o->device_count = value; break;
+    case OPTION_NODES: o->node_count = value; break;
     case OPTION_SLOTS: o->slots = value; break;
     case OPTION_CHUNK: o->chunk_bytes = value; break;
     case OPTION_CHANNELS: o->channel_count = value; break;
@@ -70,12 +82,51 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_LAG: o->lag = value; break;
     case OPTION_SPAN: o->span_lines = value; break;
     case OPTION_DIRECT: o->direct = value != 0; break;
+    case OPTION_WEAK: o->weak = value != 0; break;
+    case OPTION_TEAR: o->tear = value != 0; break;
+    case OPTION_WEAKEN: o->weaken = value; break;
     case OPTION_COUNT: break;
   }
 }
 
+static uint32_t option_load(const struct emu_options *o, enum option_id id) {
+  switch (id) {
+    case OPTION_MODE: return o->mode;
+    case OPTION_RULE: return o->rule;
+    case OPTION_DEVICES: return o->device_count;
+    case OPTION_NODES: return o->node_count;
+    case OPTION_SLOTS: return o->slots;
+    case OPTION_CHUNK: return o->chunk_bytes;
+    case OPTION_CHANNELS: return o->channel_count;
+    case OPTION_FLAG_BITS: return o->flag_bits;
+    case OPTION_DEPTH: return o->depth;
+    case OPTION_LAG: return o->lag;
+    case OPTION_SPAN: return o->span_lines;
+    case OPTION_DIRECT: return o->direct;
+    case OPTION_WEAK: return o->weak;
+    case OPTION_TEAR: return o->tear;
+    case OPTION_WEAKEN: return o->weaken;
+    case OPTION_COUNT: break;
+  }
+  return 0;
+}
+
+void emu_options_text(char *out, size_t out_bytes) {
+  size_t used = 0;
+  for (uint32_t id = 0; id < OPTION_COUNT && used < out_bytes; id++) {
+    const struct option_row *row = &option_rows[id];
+    const uint32_t value = option_load(&options, (enum option_id)id);
+    const char *comma = id > 0 ? "," : "";
+    if (id != OPTION_MODE && value == row->usual) continue;
+    used +=
+        (size_t)(row->words != NULL
+                     ? snprintf(out + used, out_bytes - used, "%s%s=%s", comma, row->name, row->words[value])
+                     : snprintf(out + used, out_bytes - used, "%s%s=%" PRIu32, comma, row->name, value));
+  }
+}
+
 static bool option_value(const struct option_row *row, const char *text, uint32_t *value) {
-  for (uint32_t word = 0; word < 4 && row->words[word] != NULL; word++) {
+  for (uint32_t word = 0; row->words != NULL && row->words[word] != NULL; word++) {
     if (strcmp(text, row->words[word]) != 0) continue;
     *value = word;
     return true;
@@ -86,22 +137,27 @@ static bool option_value(const struct option_row *row, const char *text, uint32_
                                    : *end == 'M' || *end == 'm' ? 1048576
                                                                 : 1;
   if (scale > 1) end += 1;
-  if (row->words[0] != NULL || end == text || *end != '\0' || number > UINT32_MAX ||
+  if (row->words != NULL || end == text || *end != '\0' || number > UINT32_MAX ||
       number * scale > row->highest || number * scale < row->lowest)
     return false;
   *value = (uint32_t)(number * scale);
   return true;
 }
 
+/* What a key takes, or without a row the keys themselves: "a, b, c". */
+static void option_names(char *out, size_t out_bytes, const struct option_row *row) {
+  size_t used = 0;
+  out[0] = '\0';
+  for (uint32_t i = 0; used < out_bytes && (row == NULL ? i < OPTION_COUNT : row->words[i] != NULL); i++)
+    used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i > 0 ? ", " : "",
+                             row == NULL ? option_rows[i].name : row->words[i]);
+}
+
 static void option_complain(const struct option_row *row, const char *name, const char *value) {
-  if (row == NULL)
-    log_warn(
-        "TUTTI_EMU: there is no key \"%s\"; the keys are mode, rule, devices, slots, chunk, channels, "
-        "flag_bits, depth, lag, span, direct",
-        name);
-  else if (row->words[0] != NULL)
-    log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s, %s%s%s", name, value, row->words[0], row->words[1],
-             row->words[2] ? ", " : "", row->words[2] ? row->words[2] : "");
+  char names[256];
+  if (row == NULL || row->words != NULL) option_names(names, sizeof names, row);
+  if (row == NULL) log_warn("TUTTI_EMU: there is no key \"%s\"; the keys are %s", name, names);
+  else if (row->words != NULL) log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s", name, value, names);
   else
     log_warn("TUTTI_EMU: %s=%s is ignored; it takes a number from %u to %u", name, value, row->lowest,
              row->highest);
@@ -133,6 +189,7 @@ static struct emu_options options_of_environment(void) {
   struct emu_options o;
   memset(&o, 0, sizeof o); /* guarded, random, production sizes */
   o.device_count = EMU_DEVICES_DEFAULT;
+  o.node_count = 1;
   o.depth = 1;
   o.span_lines = EMU_SPAN_LINES;
   o.direct = true;
@@ -172,6 +229,7 @@ static ncclResult_t trace_close(void) {
 
 static void options_apply(const struct emu_options *fresh) {
   options = *fresh;
+  emu_weak_on = fresh->weak && fresh->mode == EMU_GUARDED;
   emu_meter.trace_hash = emu_meter.steps_done = 0;
   emu_world_restart(options.seed);
 }

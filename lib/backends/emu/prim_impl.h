@@ -1,6 +1,6 @@
 /* prim_impl.h (emu): the device seam over C11 atomics and the CPU's kernels. One worker a lane. A move marked
  * `late` by the scheduler happens at its finish instead of at its begin; that is all the asynchrony a copy
- * engine can show to others. */
+ * engine can show to others. Where memory is weak, weak.h takes over what a lane stores and acquires. */
 #ifndef TUTTI_BACKENDS_EMU_PRIM_IMPL_H
 #define TUTTI_BACKENDS_EMU_PRIM_IMPL_H
 
@@ -10,12 +10,14 @@
 #define PRIM_LINKS STEP_LINKS_MAX
 #define PRIM_DEPTH 4
 
+#include "backends/emu/weak.h"
 #include "kernels/kernels.h"
 
 struct prim {
   const int *abort_flag; /* of the rank; set by any thread */
   bool late; /* the move being begun is carried out at its finish; set by the scheduler before each begin */
   uint32_t pauses;
+  struct emu_weak *weak; /* 0: what is stored is visible at once */
 };
 
 #define PRIM_FRAGMENT_LINES 64
@@ -35,25 +37,33 @@ PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
 PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
   __atomic_store_n(address, value, __ATOMIC_RELEASE);
 }
-PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_acquire(address); }
-PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_acquire(address); }
+PRIM_FN uint64_t prim_load_tail(const uint64_t *address) {
+  return emu_weak_on ? emu_weak_load_tail(address) : prim_load_acquire(address);
+}
+PRIM_FN uint64_t prim_load_head(const uint64_t *address) {
+  return emu_weak_on ? emu_weak_load_head(address) : prim_load_acquire(address);
+}
 PRIM_FN void prim_store_tail(const struct prim *prim, uint64_t *address, uint64_t value) {
-  (void)prim;
-  prim_store_release(address, value);
+  if (prim->weak != 0) emu_weak_store_tail(prim->weak, address, value);
+  else prim_store_release(address, value);
 }
 PRIM_FN void prim_store_head(const struct prim *prim, uint64_t *address, uint64_t value) {
-  (void)prim;
-  prim_store_release(address, value);
+  if (prim->weak != 0) emu_weak_store_head(prim->weak, address, value);
+  else prim_store_release(address, value);
 }
 
 PRIM_FN void prim_cell_store(const struct prim *prim, struct fifo_cell *cell, uint32_t tag, uint64_t value) {
   uint64_t *halves = (uint64_t *)(void *)cell;
-  (void)prim;
+  if (prim->weak != 0) {
+    emu_weak_store_cell(prim->weak, halves, tag, value);
+    return;
+  }
   prim_store_release(&halves[0], (value & 0xffffffffu) | (uint64_t)tag << 32);
   prim_store_release(&halves[1], value >> 32 | (uint64_t)tag << 32);
 }
 PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {
   const uint64_t *halves = (const uint64_t *)(const void *)cell;
+  if (emu_weak_on) return emu_weak_load_cell(halves, tag, value);
   const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
   if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;
   *value = (low & 0xffffffffu) | high << 32;
@@ -71,14 +81,18 @@ PRIM_FN void prim_pause(struct prim *prim) {
   else __builtin_ia32_pause();
 }
 
+PRIM_FN void prim_move(struct prim *prim, const struct move *move) {
+  if (prim->weak != 0) emu_weak_move(prim->weak, move);
+  else if (move->count != 0) kernel_move(move);
+}
+
 PRIM_FN void prim_move_begin(struct prim *prim, struct move *move) {
   move->note = prim->late;
-  if (!move->note && move->count != 0) kernel_move(move);
+  if (!move->note) prim_move(prim, move);
 }
 
 PRIM_FN void prim_move_finish(struct prim *prim, struct move *move) {
-  (void)prim;
-  if (move->note) kernel_move(move);
+  if (move->note) prim_move(prim, move);
 }
 
 /* LL's line is two words of {data, flag}, each stored whole; LL128's flag is stored behind the data. */
@@ -93,6 +107,7 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
                              uint64_t flag) {
   (void)prim;
   const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
+  if (emu_weak_on) return emu_weak_lines_ready(kind, line, line_count, flag);
   for (uint32_t i = line_count; i-- > 0;) /* the last line is the likeliest to be missing */
     if (!prim_line_flagged(kind, line + (size_t)i * wire_bytes, flag)) return false;
   return true;
@@ -100,7 +115,11 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
 
 PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
                             uint64_t flag, struct prim_fragment *fragment) {
-  (void)prim, (void)flag;
+  (void)flag; /* prim_line_ready has seen it */
+  if (prim->weak != 0) {
+    emu_weak_note_lines(prim->weak, WEAK_LINE_LOAD, line, line_count, 0, fragment);
+    return;
+  }
   for (uint32_t i = 0; i < line_count; i++) {
     if (kind == LINE_LL128) {
       memcpy(fragment->data + (size_t)i * 120, line + (size_t)i * 128, 120);
@@ -115,7 +134,10 @@ PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t
 
 PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *line, uint32_t line_count,
                              uint64_t flag, const struct prim_fragment *fragment) {
-  (void)prim;
+  if (prim->weak != 0) {
+    emu_weak_note_lines(prim->weak, WEAK_LINE_STORE, line, line_count, flag, fragment);
+    return;
+  }
   for (uint32_t i = 0; i < line_count; i++) {
     uint64_t *words = (uint64_t *)(void *)(line + (size_t)i * (kind == LINE_LL ? 16 : 128));
     if (kind == LINE_LL128) {
@@ -132,18 +154,24 @@ PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *lin
 
 PRIM_FN void prim_fragment_zero(struct prim_fragment *fragment) { memset(fragment->data, 0, 120); }
 
-/* A group's parts are carried out one by one. */
-PRIM_FN void prim_group_begin(const struct prim *prim) { (void)prim; }
+/* A group's parts are carried out one by one; where memory is weak, together and later. */
+PRIM_FN void prim_group_begin(const struct prim *prim) {
+  if (prim->weak != 0) emu_weak_group_begin(prim->weak);
+}
 PRIM_FN void prim_group_end(const struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
                             const struct work *work) {
-  (void)prim, (void)kind, (void)line_count, (void)bytes, (void)work;
+  (void)line_count, (void)bytes;
+  if (prim->weak != 0) emu_weak_group_end(prim->weak, kind, work);
 }
 
 /* Own input into registers, pre-multiplied where the operator asks for it; what a last line leaves free is
  * zero. */
 PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user,
                                 size_t bytes, const struct work *work) {
-  (void)prim;
+  if (prim->weak != 0) {
+    emu_weak_note(prim->weak, WEAK_USER_LOAD, user, bytes, fragment, 0);
+    return;
+  }
   memset(fragment->data + bytes, 0, 120);
   if (work->op == OP_PRE_MUL_SUM)
     kernel_pre_op(work->dtype, work->op, work->op_arg, fragment->data, user, bytes / work->element_bytes);
@@ -152,20 +180,27 @@ PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragmen
 
 PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment,
                                  size_t bytes, const struct work *work) {
-  (void)prim, (void)work;
-  memcpy(user, fragment->data, bytes);
+  (void)work;
+  if (prim->weak != 0) emu_weak_note(prim->weak, WEAK_USER_STORE, user, bytes, fragment, 0);
+  else memcpy(user, fragment->data, bytes);
 }
 
 PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data,
                                    const struct prim_fragment *arrived, size_t bytes,
                                    const struct work *work) {
-  (void)prim;
+  if (prim->weak != 0) {
+    emu_weak_note(prim->weak, WEAK_COMBINE, 0, bytes, data, arrived);
+    return;
+  }
   kernel_reduce(work->dtype, work->op, data->data, data->data, arrived->data, bytes / work->element_bytes);
 }
 
 PRIM_FN void prim_fragment_post(struct prim *prim, struct prim_fragment *data, size_t bytes,
                                 const struct work *work) {
-  (void)prim;
+  if (prim->weak != 0) {
+    emu_weak_note(prim->weak, WEAK_POST, 0, bytes, data, 0);
+    return;
+  }
   if (work->op == OP_SUM_POST_DIV)
     kernel_post_op(work->dtype, work->op, work->op_arg, data->data, data->data, bytes / work->element_bytes);
 }

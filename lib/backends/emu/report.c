@@ -35,26 +35,52 @@ static void report_add(const char *format, ...) {
   if (report.used >= sizeof report.text) report.used = sizeof report.text - 1;
 }
 
-static void wait_text(char *out, size_t out_bytes, const struct lane_wait *wait) {
+static void switch_text(char *out, size_t out_bytes, uint32_t channel_index, uint32_t rank) {
+  snprintf(out, out_bytes, "the switch of channel %" PRIu32 " at rank %" PRIu32, channel_index, rank);
+}
+
+/* Who is at the other end of a lane's link. */
+static void other_text(char *out, size_t out_bytes, const struct work *work, uint32_t peer, bool sends) {
+  if (switch_is_behind(work, peer, sends)) switch_text(out, out_bytes, work->channel_index, peer);
+  else snprintf(out, out_bytes, "rank %" PRIu32, peer);
+}
+
+const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn, bool sends) {
+  const struct emu_lane *lane = sends ? conn->send_lane : conn->recv_lane;
+  const struct emu_lane *other = sends ? conn->recv_lane : conn->send_lane;
+  const uint32_t rank = sends ? conn->sender_rank : conn->receiver_rank;
+  const bool is_switch = lane != NULL ? lane->lane.work->role == ROLE_SWITCH
+                                      : other != NULL && switch_is_behind(other->lane.work, rank, !sends);
+  if (is_switch) switch_text(out, EMU_END_BYTES, conn->channel_index, rank);
+  else snprintf(out, EMU_END_BYTES, "%" PRIu32, rank);
+  return out;
+}
+
+static void wait_text(char *out, size_t out_bytes, const struct work *work, const struct lane_wait *wait) {
+  char other[EMU_END_BYTES];
+  other_text(other, sizeof other, work, wait->peer, wait->kind == WAIT_SLOT || wait->kind == WAIT_OFFER);
   switch (wait->kind) {
     case WAIT_DATA:
-      snprintf(out, out_bytes, "waits for data from rank %" PRIu32 ": tail %" PRIu64 ", needs %" PRIu64,
-               wait->peer, wait->have, wait->need);
+      snprintf(out, out_bytes, "waits for data from %s: tail %" PRIu64 ", needs %" PRIu64, other, wait->have,
+               wait->need);
       break;
     case WAIT_SLOT:
       snprintf(out, out_bytes,
-               "waits for a free slot towards rank %" PRIu32 ": head and slots make %" PRIu64
-               ", needs %" PRIu64,
-               wait->peer, wait->have, wait->need);
+               "waits for a free slot towards %s: head and slots make %" PRIu64 ", needs %" PRIu64, other,
+               wait->have, wait->need);
       break;
     case WAIT_LINES:
-      snprintf(out, out_bytes,
-               "waits for lines from rank %" PRIu32 ": line %" PRIu64 " of %" PRIu64 " has not come",
-               wait->peer, wait->have, wait->need);
+      snprintf(out, out_bytes, "waits for lines from %s: line %" PRIu64 " of %" PRIu64 " has not come", other,
+               wait->have, wait->need);
       break;
     case WAIT_OFFER:
-      snprintf(out, out_bytes, "waits for rank %" PRIu32 " to enter the operation and offer its output",
-               wait->peer);
+      snprintf(out, out_bytes, "waits for %s to enter the operation and offer its output", other);
+      break;
+    case WAIT_LIST:
+      snprintf(out, out_bytes,
+               "waits for block %" PRIu32 " of its own rank, which has ended %" PRIu64 " of %" PRIu64
+               " steps",
+               wait->peer, wait->have, wait->need);
       break;
     default: snprintf(out, out_bytes, "could move"); break;
   }
@@ -78,17 +104,21 @@ static void peer_text(char *out, size_t out_bytes, const struct device_comm *com
 }
 
 void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
-  char wait[160], peer[120], since[48];
+  char wait[192], peer[120], since[48], who[EMU_END_BYTES];
   const struct emu_kernel_run *run = emu->block->run;
   const struct device_comm *comm = run->launch->comm;
+  const struct work *work = emu->lane.work;
   const struct lane_wait first = lane_wait_first(&emu->lane, &emu->prim);
-  wait_text(wait, sizeof wait, &first);
-  peer_text(peer, sizeof peer, comm, run->turn, first.kind == WAIT_NOTHING ? comm->config.rank : first.peer);
+  if (work->role == ROLE_SWITCH && work->algo != ALGO_CUSTOM)
+    switch_text(who, sizeof who, work->channel_index, comm->config.rank);
+  else snprintf(who, sizeof who, "rank %" PRIu32 " channel %u", comm->config.rank, work->channel_index);
+  wait_text(wait, sizeof wait, work, &first);
+  const bool alone = first.kind == WAIT_NOTHING || first.kind == WAIT_LIST;
+  peer_text(peer, sizeof peer, comm, run->turn, alone ? comm->config.rank : first.peer);
   if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
-  snprintf(out, out_bytes, "rank %" PRIu32 " channel %u %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)",
-           comm->config.rank, emu->lane.work->channel_index, emu_func_name(emu->lane.work->func),
-           emu->lane.work->op_sequence, emu->lane.steps_done, wait, peer, since);
+  snprintf(out, out_bytes, "%s %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", who, emu_func_name(work->func),
+           lane_part(&emu->lane)->op_sequence, emu->lane.steps_done, wait, peer, since);
 }
 
 static void report_lane(struct emu_lane *emu) {
@@ -99,34 +129,11 @@ static void report_lane(struct emu_lane *emu) {
   report_add("\n  comm %s: %s", emu->block->run->launch->comm->name, text);
 }
 
-static void add_options(char *out, size_t out_bytes) {
-  const struct emu_options *o = emu_options();
-  size_t used = (size_t)snprintf(out, out_bytes, "mode=%s", o->mode == EMU_GUARDED ? "guarded" : "threads");
-  const struct {
-    const char *name;
-    uint32_t value, usual;
-  } rows[] = {
-      {"devices", o->device_count, 8},
-      {"slots", o->slots, 0},
-      {"chunk", o->chunk_bytes, 0},
-      {"channels", o->channel_count, 0},
-      {"flag_bits", o->flag_bits, 0},
-      {"depth", o->depth, 1},
-      {"lag", o->lag, 0},
-      {"span", o->span_lines, 64},
-      {"rule", o->rule, 0},
-      {"direct", o->direct, 1},
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0] && used < out_bytes; i++)
-    if (rows[i].value != rows[i].usual)
-      used += (size_t)snprintf(out + used, out_bytes - used, ",%s=%" PRIu32, rows[i].name, rows[i].value);
-}
-
 void emu_report_reproduce(char *out, size_t out_bytes) {
   char options[200];
   size_t command_bytes = 0;
   char *command = os_file_read("/proc/self/cmdline", &command_bytes);
-  add_options(options, sizeof options);
+  emu_options_text(options, sizeof options);
   for (size_t i = 0; command != NULL && i + 1 < command_bytes; i++)
     if (command[i] == '\0') command[i] = ' ';
   snprintf(out, out_bytes, "reproduce: TUTTI_SEED=%" PRIu64 " TUTTI_EMU=%s %s", emu_options()->seed, options,

@@ -26,11 +26,14 @@ struct emu_options {
   enum emu_rule rule;
   uint64_t seed;
   uint32_t device_count;                                 /* emulated GPUs */
+  uint32_t node_count;                                   /* that these are divided into, in order */
   uint32_t slots, chunk_bytes, channel_count, flag_bits; /* 0 = the production value */
   uint32_t depth;                                        /* slices in flight a lane, 1..LANE_DEPTH_MAX */
   uint32_t lag;           /* percent of moves whose data is moved late, at finish instead of at begin */
   uint32_t span_lines;    /* lines that one move of a line protocol carries; 0 = all that are ready */
   bool direct;            /* offer direct stores between ranks */
+  bool weak, tear;        /* see weak.h; lines of 128 bytes arrive in pieces */
+  uint32_t weaken;        /* enum weak_point: what is left out of the protocol */
   uint64_t stall_seconds; /* TUTTI_STALL_SECONDS when the settings were read */
 };
 const struct emu_options *emu_options(void);

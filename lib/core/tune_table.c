@@ -1,0 +1,49 @@
+/* tune_table.c: the figures. Columns of three are LL, LL128, Simple. The first four tables are those of
+ * NCCL's model; the measured ones are fitted to four H200 over NVLink: the ring to what bench/gpu.sh
+ * recorded, the exchanges to kernels written for that alone. */
+#include "core/tune_table.h"
+
+const struct tune_latency tune_latency[ALGO_COUNT] = {
+    /* base, then a hop over NVLink, PCIe, network */
+    {{6.8, 14, 8.4}, {{0.6, 1.25, 4}, {1, 1.9, 4}, {5, 8.5, 14}}},    /* Tree */
+    {{6.6, 14, 8.4}, {{0.6, 1.9, 3.4}, {1, 2.5, 5.7}, {2.7, 4, 14}}}, /* Ring */
+    {{0, 0, 0}, {{0, 0, 3.7}, {0, 0, 3.7}, {0, 0, 31}}},              /* CollNetDirect */
+    {{0, 0, 0}, {{0, 0, 2.8}, {0, 0, 2.8}, {0, 0, 30}}},              /* CollNetChain */
+    {{0, 0, 0}, {{0, 0, 25}, {0, 0, 0}, {0, 0, 18}}},                 /* NVLS */
+    {{0, 0, 0}, {{0, 0, 25}, {0, 0, 0}, {0, 0, 20.9}}},               /* NVLSTree */
+    {{8, 8, 8}, {{0, 0, 4}, {0, 0, 4}, {0, 0, 14}}},                  /* PAT */
+    {{0, 0, 0}, {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}},                   /* Direct: measured, below */
+    {{0, 0, 0}, {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}},                   /* TwoShot: measured, below */
+    {{0, 0, 0}, {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}},                   /* Custom: never by time */
+};
+
+const struct tune_limit tune_limit[TUNE_CLASS_COUNT] = {
+    /* LL in all; ring LL128, tree LL128, tree, switch tree a channel; switch efficiency */
+    {{39, 39, 20.4}, {20, 20, 20}, {20, 20, 20}, {26.5, 18.5, 10}, {26.5, 18.5, 10}, 0},
+    {{87.7, 22.5, 19}, {20, 20, 20}, {20, 20, 20}, {24, 23.6, 17.8}, {24, 23.6, 17.8}, 0},
+    {{141, 45, 35}, {36.7, 36.7, 36.7}, {36.7, 36.7, 29}, {38.7, 41.4, 36}, {0, 57.7, 45.5}, 0.85},
+    {{282, 90, 70}, {40, 40, 40}, {55.6, 31.67, 20}, {70, 42.8, 24}, {0, 96, 80}, 0.74},
+};
+
+const double tune_tree_share[PROTO_COUNT][TUNE_CORRECTION_COUNT] = {
+    {1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1},
+    {1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1},
+    {.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9},
+};
+
+const uint32_t tune_thread_bytes[PROTO_COUNT] = {8, 8, 64};
+const uint32_t tune_threads[PROTO_COUNT] = {512, 640, 512};
+
+/* The worst of the five collectives is a fifth off, and the borders between protocols are where the measured
+ * times cross. A channel's rate is that of one of 32 that share a link; half of LL's wire is flags, and its
+ * stores are short; of LL128's 120 of 128 bytes are data, and every line is looked at twice. */
+const struct tune_measured_ring tune_measured_ring = {
+    {4.3, 7.0, 8.0}, {0.95, 1.05, 6.6}, 11.2, 141.0, 36.7, 0.65};
+
+/* LL and Simple of both: kernels of 8 to 32 blocks, measured from 8 bytes to 1 GiB, which these figures
+ * meet within a seventh. LL128, and one shot of Simple, were not measured: they stand between, and where
+ * LL128 of a ring stands to its LL. */
+const struct tune_measured_exchange tune_measured_one_shot = {
+    {3.2, 5.2, 5.4}, {0.2, 0.2, 0.2}, {149, 200, 324}, {5.6, 7.3, 11.2}, 1};
+const struct tune_measured_exchange tune_measured_two_shot = {
+    {4.3, 7.0, 5.4}, {0.2, 0.2, 0.2}, {221, 240, 324}, {8.4, 9.0, 11.2}, 2};

@@ -1,0 +1,58 @@
+/* tune_table.h: the figures of the cost model, as data: latencies in microseconds, bandwidths in GB/s (1e9
+ * bytes). What is done with them is tune.c's. */
+#ifndef TUTTI_CORE_TUNE_TABLE_H
+#define TUTTI_CORE_TUNE_TABLE_H
+
+#include "schedule/work.h"
+
+/* What a hop goes over. */
+enum tune_link { TUNE_NVLINK, TUNE_PCI, TUNE_NET, TUNE_LINK_COUNT };
+
+/* Classes of machines: by the least compute capability of a communicator, and by its number of nodes: one,
+ * two, more. */
+enum { TUNE_VOLTA, TUNE_AMPERE, TUNE_HOPPER, TUNE_BLACKWELL, TUNE_CLASS_COUNT };
+enum { TUNE_NODES_COUNT = 3 };
+
+/* Latencies of an algorithm, by protocol; 0 where it has no such protocol. */
+struct tune_latency {
+  double base_us[PROTO_COUNT];
+  double hop_us[TUNE_LINK_COUNT][PROTO_COUNT];
+};
+extern const struct tune_latency tune_latency[ALGO_COUNT];
+
+/* What a channel carries at most, by number of nodes, on one class of GPUs. */
+struct tune_limit {
+  double ll_all_gbps[TUNE_NODES_COUNT]; /* of all channels together */
+  double ring_ll128_gbps[TUNE_NODES_COUNT];
+  double tree_ll128_gbps[TUNE_NODES_COUNT];
+  double tree_gbps[TUNE_NODES_COUNT];
+  double switch_tree_gbps[TUNE_NODES_COUNT];
+  double switch_efficiency;
+};
+extern const struct tune_limit tune_limit[TUNE_CLASS_COUNT];
+
+/* A tree's share of its bandwidth by size: entry i is for 64 << i bytes. */
+enum { TUNE_CORRECTION_COUNT = 24 };
+extern const double tune_tree_share[PROTO_COUNT][TUNE_CORRECTION_COUNT];
+
+/* Least bytes a thread is worth, by protocol: below, channels and then threads are left out. */
+extern const uint32_t tune_thread_bytes[PROTO_COUNT];
+extern const uint32_t tune_threads[PROTO_COUNT];
+
+/* One node of GPUs of the Hopper class over NVLink, measured. */
+struct tune_measured_ring {
+  double base_us[PROTO_COUNT], hop_us[PROTO_COUNT];
+  double channel_gbps, ll_all_gbps, ll128_channel_gbps, ll128_share;
+};
+extern const struct tune_measured_ring tune_measured_ring;
+
+/* An exchange of all with all: time = base + rounds * (ranks - 1) * peer + bytes that leave a rank / rate. */
+struct tune_measured_exchange {
+  double base_us[PROTO_COUNT], peer_us[PROTO_COUNT];
+  double all_gbps[PROTO_COUNT];     /* of all channels together */
+  double channel_gbps[PROTO_COUNT]; /* of one */
+  uint32_t rounds;
+};
+extern const struct tune_measured_exchange tune_measured_one_shot, tune_measured_two_shot;
+
+#endif

@@ -1,0 +1,468 @@
+/* check.c: the verb `check`: proves the plans of one call, or of all kinds of calls. Reads flags, prints what
+ * sim/check has found. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "check/all.h"
+#include "check/mutants.h"
+#include "check/names.h"
+#include "check/request.h"
+#include "check/shrink.h"
+#include "collective.h"
+#include "json.h"
+#include "verb.h"
+
+enum { UNSET = -1 };
+
+struct check_flags {
+  const char *algo, *proto, *type, *op, *ranks;
+  int64_t count, bytes, root, channels, slots, chunk_bytes, nodes, gpus, first_step;
+  bool in_place, indirect, json, all, mutants, help;
+};
+
+#define AT(member) offsetof(struct check_flags, member)
+#define MANY ((int64_t)1 << 44)
+static const struct option_row rows[] = {
+    {0, "algo", "NAME", OPTION_TEXT, AT(algo), 0, 0,
+     "Ring, Tree, Direct, TwoShot (default the library's choice)"},
+    {0, "proto", "NAME", OPTION_TEXT, AT(proto), 0, 0, "LL, LL128 or Simple (default the library's choice)"},
+    {0, "ranks", "N", OPTION_TEXT, AT(ranks), 0, 0,
+     "ranks, 1 to 4096 (default 8); with --all also A-B (default 2-9)"},
+    {0, "count", "N", OPTION_INT, AT(count), 0, MANY, "elements, as the NCCL call takes them"},
+    {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 0, MANY,
+     "size in nccl-tests' sense instead of --count (default 1M)"},
+    {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0, "element type, as `tutti bench -d` (default float)"},
+    {'o', "op", "OP", OPTION_TEXT, AT(op), 0, 0, "sum, prod, max, min, avg or mulsum (default sum)"},
+    {'r', "root", "RANK", OPTION_INT, AT(root), 0, 4095, "root of rooted collectives (default 0)"},
+    {0, "channels", "N", OPTION_INT, AT(channels), 1, 64, "channels (default 2)"},
+    {0, "slots", "N", OPTION_INT, AT(slots), 1, 8, "FIFO slots of a connection (default 8)"},
+    {0, "chunk", "BYTES", OPTION_BYTES, AT(chunk_bytes), 1, 1 << 30,
+     "largest chunk (default what the slots hold)"},
+    {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes that the ranks lie on (default 1)"},
+    {0, "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "ranks of a node, instead of --ranks"},
+    {0, "first-step", "N", OPTION_INT, AT(first_step), 0, 1 << 20,
+     "steps that connections have behind them (default 0)"},
+    {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
+    {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0, "ranks do not reach each other's output"},
+    {0, "all", NULL, OPTION_FLAG, AT(all), 0, 0,
+     "prove every collective, algorithm, protocol, number of channels, and sizes around every border"},
+    {0, "mutants", NULL, OPTION_FLAG, AT(mutants), 0, 0,
+     "make every known fault in every algorithm and say which rule catches it"},
+    {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
+    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
+};
+static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0]};
+
+/* What one command works with. */
+struct check_command {
+  struct check_flags flags;
+  struct check_case c;
+  const struct collective *collective;
+  struct check_engine *engine;
+  struct check_setup setup;
+  struct check_report report;
+};
+
+static bool misuse(const char *flag, const char *given, const char *known) {
+  fprintf(stderr, "tutti check: --%s %s: must be %s\n", flag, given, known);
+  return false;
+}
+
+static bool take_words(const struct check_flags *flags, struct check_call *call) {
+  if (flags->algo) {
+    const uint8_t algo = name_algo(flags->algo);
+    if (algo == NAME_NONE) return misuse("algo", flags->algo, "Ring, Tree, Direct or TwoShot");
+    call->algo_mask = 1u << algo;
+  }
+  if (flags->proto) {
+    const uint8_t proto = name_proto(flags->proto);
+    if (proto == NAME_NONE) return misuse("proto", flags->proto, "LL, LL128 or Simple");
+    call->proto_mask = 1u << proto;
+  }
+  call->dtype = name_type(flags->type);
+  if (call->dtype == NAME_NONE) return misuse("type", flags->type, "one that `tutti bench -d` knows");
+  call->op = name_op(flags->op, call->dtype);
+  if (call->op == NAME_NONE) return misuse("op", flags->op, "sum, prod, max, min, avg or mulsum");
+  return true;
+}
+
+static bool take_ranks(const struct check_flags *flags, struct check_case *c) {
+  unsigned ranks = 8;
+  int read = 0;
+  if (flags->ranks && (sscanf(flags->ranks, "%u%n", &ranks, &read) != 1 || flags->ranks[read] || ranks < 1))
+    return misuse("ranks", flags->ranks, "a number from 1 to 4096");
+  c->nodes = flags->nodes == UNSET ? 1 : (uint32_t)flags->nodes;
+  if (flags->gpus != UNSET && flags->ranks && ranks != c->nodes * (uint32_t)flags->gpus) {
+    fprintf(stderr, "tutti check: --nodes %u --gpus %u are not %u ranks; leave --ranks out\n", c->nodes,
+            (unsigned)flags->gpus, ranks);
+    return false;
+  }
+  c->gpus = flags->gpus == UNSET ? ranks / c->nodes : (uint32_t)flags->gpus;
+  if (flags->gpus == UNSET && c->gpus * c->nodes != ranks) {
+    fprintf(stderr, "tutti check: %u ranks do not lie evenly on %u nodes; give --gpus\n", ranks, c->nodes);
+    return false;
+  }
+  c->call.rank_count = c->nodes * c->gpus;
+  if (c->nodes <= 4096 && c->gpus <= 4096 && c->call.rank_count <= 4096) return true;
+  fprintf(stderr, "tutti check: %u ranks are more than 4096\n", c->call.rank_count);
+  return false;
+}
+
+static bool take_flags(struct check_command *command) {
+  const struct check_flags *flags = &command->flags;
+  struct check_call *call = &command->c.call;
+  call->algo_mask = (1u << ALGO_COUNT) - 1;
+  call->proto_mask = (1u << PROTO_COUNT) - 1;
+  call->p2p_ll_threshold = 16384;
+  if (!take_words(flags, call) || !take_ranks(flags, &command->c)) return false;
+  call->root = (uint32_t)flags->root;
+  if (call->root >= call->rank_count) {
+    fprintf(stderr, "tutti check: --root %u: there are %u ranks\n", call->root, call->rank_count);
+    return false;
+  }
+  if (flags->count != UNSET && flags->bytes != UNSET) {
+    fprintf(stderr, "tutti check: --count and --bytes both say how much; give one of them\n");
+    return false;
+  }
+  const size_t bytes = flags->bytes == UNSET ? 1 << 20 : (size_t)flags->bytes;
+  call->count = flags->count != UNSET ? (size_t)flags->count
+                                      : collective_count(command->collective, bytes,
+                                                         check_type_bytes(call->dtype), call->rank_count);
+  call->in_place = flags->in_place;
+  call->first_step = (uint32_t)flags->first_step;
+  if (call->in_place && command->collective->in_place == IN_PLACE_NONE) {
+    fprintf(stderr, "tutti check: %s has no in-place form\n", command->collective->name);
+    return false;
+  }
+  check_limits(&call->limits, (uint32_t)flags->slots, (uint32_t)flags->chunk_bytes, (uint32_t)flags->channels,
+               !flags->indirect);
+  return true;
+}
+
+/* Which algorithms and protocols may carry the call, as a sentence's end. */
+static void print_allowed(const struct check_call *call) {
+  const char *before = ": ";
+  for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
+    bool any = false;
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+      if (check_call_forbid(call, algo, proto)) continue;
+      fprintf(stderr, "%s%s", any ? ", " : before, any ? "" : algo_name(algo));
+      fprintf(stderr, "%s%s", any ? "" : " with ", proto_name(proto));
+      any = true;
+      before = "; ";
+    }
+  }
+}
+
+/* False, with the rule, when what was asked for cannot carry the call. */
+static bool call_is_possible(const struct check_command *command, const struct graph *graph) {
+  struct check_call call = command->c.call, open;
+  const char *why = NULL;
+  uint8_t why_algo = 0, why_proto = 0;
+  call.graph = graph;
+  open = call;
+  open.algo_mask = (1u << ALGO_COUNT) - 1;
+  open.proto_mask = (1u << PROTO_COUNT) - 1;
+  if (call.rank_count == 1) return true;
+  for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+      if ((call.algo_mask >> algo & 1) == 0 || (call.proto_mask >> proto & 1) == 0) continue;
+      const char *rule = check_call_forbid(&call, algo, proto);
+      if (!rule) return true;
+      if (why && call.algo_mask != 1u << algo) continue;
+      why = rule;
+      why_algo = algo;
+      why_proto = proto;
+    }
+  }
+  fprintf(stderr, "tutti check: %s with %s cannot carry %s: %s; allowed", algo_name(why_algo),
+          proto_name(why_proto), command->collective->name, why ? why : "nothing is left");
+  print_allowed(&open);
+  fprintf(stderr, "\n");
+  return false;
+}
+
+static void print_case(const struct check_case *c, const struct collective *collective) {
+  const struct check_call *call = &c->call;
+  printf("tutti check %s", collective->name);
+  for (uint8_t algo = 0; algo < ALGO_COUNT; algo++)
+    if (call->algo_mask == 1u << algo) printf(" --algo %s", algo_name(algo));
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+    if (call->proto_mask == 1u << proto) printf(" --proto %s", proto_name(proto));
+  if (c->nodes > 1) printf(" --nodes %u --gpus %u", c->nodes, c->gpus);
+  else printf(" --ranks %u", c->gpus);
+  printf(" --count %zu --channels %u --slots %u", call->count, call->limits.channel_count,
+         call->limits.slots);
+  if (call->limits.chunk_bytes) printf(" --chunk %u", call->limits.chunk_bytes);
+  if (call->root) printf(" --root %u", call->root);
+  if (call->first_step) printf(" --first-step %u", call->first_step);
+  printf("%s%s\n", call->in_place ? " --in-place" : "", call->limits.direct ? "" : " --indirect");
+}
+
+static void print_place(FILE *out, const struct check_report *report) {
+  if (report->rank != UINT32_MAX) fprintf(out, "rank %u ", report->rank);
+  if (report->channel != UINT32_MAX) fprintf(out, "channel %u ", report->channel);
+  if (report->step != UINT64_MAX) fprintf(out, "step %" PRIu64 " ", report->step);
+}
+
+static void print_text(const struct check_command *command, bool proved) {
+  const struct check_report *report = &command->report;
+  if (!proved) {
+    printf("wrong: %s: ", check_rule_name(report->rule));
+    print_place(stdout, report);
+    printf("%s\nsmallest: ", report->text);
+    print_case(&command->c, command->collective);
+    return;
+  }
+  printf("proved: %" PRIu64 " steps, %" PRIu64 " slices, %" PRIu64 " connections on %" PRIu64
+         " channels of %u ranks, for all interleavings\n",
+         report->step_count, report->slice_count, report->connection_count, report->channel_count,
+         command->setup.input.rank_count);
+  if (report->order[0]) printf("order: %s, one of %" PRIu64 "\n", report->order, report->order_count);
+}
+
+static void print_json(const struct check_command *command, bool proved) {
+  const struct check_report *report = &command->report;
+  struct json json;
+  memset(&json, 0, sizeof json);
+  json.out = stdout;
+  json_open(&json, NULL, '{');
+  json_text(&json, "collective", command->collective->name);
+  json_bool(&json, "proved", proved);
+  json_text(&json, "rule", proved ? "" : check_rule_name(report->rule));
+  json_integer(&json, "rank", report->rank == UINT32_MAX || proved ? -1 : (int64_t)report->rank);
+  json_integer(&json, "channel", report->channel == UINT32_MAX || proved ? -1 : (int64_t)report->channel);
+  json_integer(&json, "step", report->step == UINT64_MAX || proved ? -1 : (int64_t)report->step);
+  json_text(&json, "text", report->text);
+  json_integer(&json, "steps", (int64_t)report->step_count);
+  json_integer(&json, "slices", (int64_t)report->slice_count);
+  json_integer(&json, "connections", (int64_t)report->connection_count);
+  json_integer(&json, "channels", (int64_t)report->channel_count);
+  json_text(&json, "order", report->order);
+  json_integer(&json, "orders", (int64_t)report->order_count);
+  json_close(&json, '}');
+  printf("\n");
+}
+
+static enum exit_code prove(struct check_command *command) {
+  bool proved = false;
+  command->engine = check_engine_new();
+  const ncclResult_t result = command->engine ? check_case_run(command->engine, &command->setup, &command->c,
+                                                               &proved, &command->report)
+                                              : ncclSystemError;
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti check: %s\n", log_last_error());
+    return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
+  }
+  if (!proved && command->report.rule == CHECK_RESOURCES) {
+    fprintf(stderr, "tutti check: %s\n", command->report.text);
+    return EXIT_ENVIRONMENT;
+  }
+  if (!proved) check_case_shrink(command->engine, &command->setup, &command->c, &command->report);
+  if (command->flags.json) print_json(command, proved);
+  else print_text(command, proved);
+  return proved ? EXIT_GOOD : EXIT_WRONG;
+}
+
+static enum exit_code check_one(struct check_command *command, int argc, char **argv) {
+  struct graph graph;
+  if (argc != 1) {
+    fprintf(stderr, "tutti check: %s (`tutti help check` says more)\n",
+            argc == 0 ? "which collective? `tutti check all_reduce --ranks 8`" : "one collective at a time");
+    return EXIT_USAGE;
+  }
+  command->collective = collective_find(argv[0]);
+  if (!command->collective) {
+    fprintf(stderr,
+            "tutti check: no collective `%s`; there are all_reduce, all_gather, reduce_scatter, broadcast, "
+            "reduce, sendrecv, alltoall, gather and scatter\n",
+            argv[0]);
+    return EXIT_USAGE;
+  }
+  command->c.call.func = name_func(command->collective->name);
+  if (!take_flags(command)) return EXIT_USAGE;
+  if (graph_flat(command->c.call.rank_count, &graph) != ncclSuccess) return EXIT_ENVIRONMENT;
+  const bool possible = call_is_possible(command, &graph);
+  graph_free(&graph);
+  return possible ? prove(command) : EXIT_USAGE;
+}
+
+static bool range_parse(const char *text, uint32_t *first, uint32_t *last) {
+  unsigned low = 0, high = 0;
+  int read = 0;
+  const bool range = sscanf(text, "%u-%u%n", &low, &high, &read) == 2 && text[read] == 0;
+  if (!range && (sscanf(text, "%u%n", &low, &read) != 1 || text[read] != 0)) return false;
+  *first = low;
+  *last = range ? high : low;
+  return low >= 1 && *last >= low && *last <= 4096;
+}
+
+static void print_all(const struct check_all_report *report, uint32_t first, uint32_t last, double seconds) {
+  printf("%s: %" PRIu64 " plans of %u to %u ranks, %" PRIu64 " channels, %" PRIu64
+         " different ones run: %" PRIu64 " steps, %" PRIu64 " slices, %" PRIu64 " connections; %" PRIu64
+         " plans run as a whole besides; %.1f s\n",
+         report->failed ? "stopped" : "proved", report->plan_count, first, last, report->program_count,
+         report->run_count, report->step_count, report->slice_count, report->connection_count,
+         report->whole_count, seconds);
+}
+
+static enum exit_code check_everything(struct check_command *command, int argc) {
+  struct check_all_report report;
+  uint32_t first = 2, last = 9;
+  if (argc > 0) {
+    fprintf(stderr, "tutti check: --all proves every collective; name none\n");
+    return EXIT_USAGE;
+  }
+  if (command->flags.ranks && !range_parse(command->flags.ranks, &first, &last)) {
+    misuse("ranks", command->flags.ranks, "a number from 1 to 4096, or two as in 2-64");
+    return EXIT_USAGE;
+  }
+  const uint64_t began_ns = os_time_ns();
+  if (check_all(first, last, 2, &report) != ncclSuccess) {
+    fprintf(stderr, "tutti check: %s\n", log_last_error());
+    return EXIT_ENVIRONMENT;
+  }
+  print_all(&report, first, last, (double)(os_time_ns() - began_ns) * 1e-9);
+  if (!report.failed) return EXIT_GOOD;
+  const char *name = func_name(report.failure.call.func);
+  command->collective = collective_find(name);
+  command->c = report.failure;
+  command->report = report.report;
+  print_text(command, false);
+  return EXIT_WRONG;
+}
+
+/* One line a mutant: how each algorithm's check ends. */
+static void print_cell(const struct mutant_cell *cell) {
+  static const char *const fates[] = {".", "", "equal", "MISSED"};
+  const char *text =
+      cell->fate == MUTANT_CAUGHT ? check_rule_name((enum check_rule)cell->rule) : fates[cell->fate];
+  printf(" %-10.10s", text);
+}
+
+struct mutant_totals {
+  uint32_t caught, equivalent, inapplicable, missed;
+};
+
+static void mutant_total(const struct mutant_cell *cell, struct mutant_totals *totals) {
+  totals->caught += cell->fate == MUTANT_CAUGHT;
+  totals->equivalent += cell->fate == MUTANT_EQUIVALENT;
+  totals->inapplicable += cell->fate == MUTANT_NOT_APPLICABLE;
+  totals->missed += cell->fate == MUTANT_MISSED;
+}
+
+/* Reasons and misses of one mutant, below its line. */
+static void print_reasons(uint32_t mutant, const struct mutant_cell *cells) {
+  const char *said = NULL;
+  for (uint32_t column = 0; column < mutant_column_count(); column++) {
+    const struct mutant_cell *cell = &cells[column];
+    if (cell->fate == MUTANT_MISSED)
+      printf("    missed: %s, %s: %s; %u runs\n", mutant_name(mutant), mutant_column_name(column),
+             mutant_text(mutant), cell->applied);
+    if (cell->fate != MUTANT_EQUIVALENT || cell->reason == said) continue;
+    said = cell->reason;
+    printf("    equal under %s: %s\n", mutant_column_name(column), said);
+  }
+}
+
+enum { MUTANT_COLUMNS_MAX = 32 };
+
+static enum exit_code check_mutants(struct check_command *command, int argc) {
+  struct mutant_totals totals = {0, 0, 0, 0};
+  const uint32_t columns = mutant_column_count();
+  if (argc > 0) {
+    fprintf(stderr, "tutti check: --mutants takes every algorithm; name no collective\n");
+    return EXIT_USAGE;
+  }
+  command->engine = check_engine_new();
+  if (!command->engine || columns > MUTANT_COLUMNS_MAX) return EXIT_ENVIRONMENT;
+  for (uint32_t column = 0; column < columns; column++)
+    printf("# %2u %s\n", column, mutant_column_name(column));
+  printf("%-24s", "# mutant");
+  for (uint32_t column = 0; column < columns; column++) printf(" %-10u", column);
+  printf("\n");
+  for (uint32_t mutant = 0; mutant < mutant_count(); mutant++) {
+    struct mutant_cell cells[MUTANT_COLUMNS_MAX];
+    printf("%-24s", mutant_name(mutant));
+    for (uint32_t column = 0; column < columns; column++) {
+      if (mutant_run(command->engine, &command->setup, mutant, column, &cells[column]) != ncclSuccess) {
+        fprintf(stderr, "tutti check: %s\n", log_last_error());
+        return EXIT_ENVIRONMENT;
+      }
+      print_cell(&cells[column]);
+      mutant_total(&cells[column], &totals);
+    }
+    printf("\n");
+    print_reasons(mutant, cells);
+  }
+  printf("%s: %u mutants under %u algorithms: %u caught, %u equal, %u not applicable, %u missed\n",
+         totals.missed ? "wrong" : "proved", mutant_count(), columns, totals.caught, totals.equivalent,
+         totals.inapplicable, totals.missed);
+  return totals.missed ? EXIT_WRONG : EXIT_GOOD;
+}
+
+static void flags_initial(struct check_flags *flags) {
+  memset(flags, 0, sizeof *flags);
+  flags->type = "float";
+  flags->op = "sum";
+  flags->count = flags->bytes = flags->nodes = flags->gpus = UNSET;
+  flags->channels = 2;
+  flags->slots = 8;
+}
+
+static enum exit_code check_verb_run(int argc, char **argv) {
+  struct check_command command;
+  int operand;
+  memset(&command, 0, sizeof command);
+  flags_initial(&command.flags);
+  if (!option_parse(&check_options, argc, argv, &command.flags, &operand)) return EXIT_USAGE;
+  if (command.flags.help) {
+    char name[] = "help", verb[] = "check";
+    char *help[] = {name, verb, NULL};
+    return verb_help.run(2, help);
+  }
+  const enum exit_code code = command.flags.mutants ? check_mutants(&command, argc - operand)
+                              : command.flags.all   ? check_everything(&command, argc - operand)
+                                                    : check_one(&command, argc - operand, argv + operand);
+  check_setup_free(&command.setup);
+  check_engine_free(command.engine);
+  return code;
+}
+
+const struct verb verb_check = {
+    "check",
+    "prove a plan, for all ranks and all interleavings, without running data",
+    "COLLECTIVE [FLAGS] | --all | --mutants",
+    "  tutti check all_reduce --algo Ring --ranks 8 --bytes 64M\n"
+    "  tutti check reduce_scatter --ranks 5 --slots 2 --proto LL --in-place\n"
+    "  tutti check --all --ranks 2-64\n",
+    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
+    "scatter.\n"
+    "\n"
+    "Makes the plans that all ranks would make of this call and proves of them: every send of a connection "
+    "meets "
+    "its receive, step by step; nobody waits for ever; no slot is written before it was read; no element of "
+    "a "
+    "user's buffer is overwritten before it was read; each element of each output is exactly the combination "
+    "of "
+    "inputs that was asked for, each input once, and all ranks add up in one order; a proxy would count the "
+    "steps "
+    "that the kernel takes.\n"
+    "\n"
+    "What is wrong is told as the rule that is broken, with rank, channel and step, and as the smallest call "
+    "that "
+    "still breaks it.\n"
+    "\n"
+    "--all proves the plans of every collective, algorithm, protocol and number of channels, for sizes "
+    "around "
+    "every chunk\n"
+    "and slice border. --mutants makes every known fault in every algorithm: `.` where an algorithm has "
+    "nothing "
+    "that the\n"
+    "fault could change, the rule that catches it, or `equal` and the reason why it changes nothing.\n",
+    &check_options,
+    check_verb_run,
+};

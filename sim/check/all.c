@@ -1,0 +1,326 @@
+/* all.c: the matrix of `tutti check --all`, shared out among threads by rank count and collective. Sizes come
+ * from the plan itself: one plan is made to learn its chunks, then counts around its borders are tried. Steps
+ * are tiny, so that borders lie at few elements. */
+#include "check/all.h"
+
+#include <string.h>
+
+#include "base/os.h"
+#include "check/part.h"
+#include "check/shape.h"
+#include "schedule/chunk.h"
+
+enum { WHOLE_EVERY = 61, SIZES_MAX = 24, TURNS_RANKS_MAX = 16 };
+
+/* One share of the matrix. */
+struct job {
+  uint32_t rank_count;
+  uint8_t func;
+};
+
+struct all {
+  os_mutex mutex;
+  uint32_t first, next_rank_count, next_func;
+  bool stop;
+  struct check_all_report *report;
+  ncclResult_t result;
+};
+
+/* What a thread works with. */
+struct all_thread {
+  struct all *all;
+  struct check_engine *engine;
+  struct check_setup setup, part;
+  struct part_set seen;
+  struct check_all_report found; /* of this thread */
+  uint32_t turn;                 /* varies what is not crossed with everything */
+  ncclResult_t result;
+};
+
+static const uint8_t all_funcs[] = {FUNC_ALL_REDUCE, FUNC_ALL_GATHER, FUNC_REDUCE_SCATTER,
+                                    FUNC_BROADCAST,  FUNC_REDUCE,     FUNC_SEND_RECV,
+                                    FUNC_ALL_TO_ALL, FUNC_SCATTER,    FUNC_GATHER};
+enum { FUNCS = sizeof all_funcs };
+
+static bool job_take(struct all *all, struct job *job) {
+  os_mutex_lock(&all->mutex);
+  const bool any = !all->stop && all->next_rank_count >= all->first;
+  if (any) {
+    job->rank_count = all->next_rank_count;
+    job->func = all_funcs[all->next_func++];
+    if (all->next_func == FUNCS) {
+      all->next_func = 0;
+      all->next_rank_count -= 1;
+    }
+  }
+  os_mutex_unlock(&all->mutex);
+  return any;
+}
+
+/* ---- one plan ---- */
+
+static void count_report(struct check_all_report *found, const struct check_report *report) {
+  found->step_count += report->step_count;
+  found->slice_count += report->slice_count;
+  found->connection_count += report->connection_count;
+}
+
+static bool run_whole(struct all_thread *thread, struct check_report *report) {
+  if (!check_run(thread->engine, &thread->setup.input, report)) return false;
+  count_report(&thread->found, report);
+  return true;
+}
+
+/* Channel after channel, those that were not seen before. */
+static ncclResult_t run_parts(struct all_thread *thread, const struct check_call *call, bool *proved,
+                              struct check_report *report) {
+  uint64_t mask = thread->setup.plans[0].channel_mask;
+  *proved = part_tiles(&thread->setup, report);
+  for (uint32_t channel = 0; *proved && channel < PLAN_CHANNELS_MAX; channel++) {
+    size_t count;
+    if ((mask >> channel & 1) == 0) continue;
+    const struct part_key key = part_key_of(&thread->setup, channel, &count);
+    thread->found.program_count += 1;
+    if (!part_set_add(&thread->seen, key)) continue;
+    TRY(part_setup(&thread->part, &thread->setup, call, channel, count));
+    thread->found.run_count += 1;
+    *proved = check_run(thread->engine, &thread->part.input, report);
+    if (*proved) count_report(&thread->found, report);
+    else report->channel = channel;
+  }
+  return ncclSuccess;
+}
+
+static void note_failure(struct all_thread *thread, const struct check_call *call, uint32_t nodes,
+                         const struct check_report *report) {
+  thread->found.failed = true;
+  thread->found.failure.call = *call;
+  thread->found.failure.nodes = nodes;
+  thread->found.failure.gpus = call->rank_count / nodes;
+  thread->found.report = *report;
+}
+
+static ncclResult_t prove_call(struct all_thread *thread, const struct check_call *call, uint32_t nodes) {
+  struct check_report report;
+  bool proved = true;
+  const bool messages = call->func > FUNC_ALL_REDUCE;
+  TRY(check_setup_make(&thread->setup, call));
+  thread->found.plan_count += 1;
+  if (messages) thread->found.program_count += thread->setup.plans[0].batch_count > 0;
+  else TRY(run_parts(thread, call, &proved, &report));
+  if (proved && (messages || call->rank_count == 1 || thread->found.plan_count % WHOLE_EVERY == 0)) {
+    thread->found.whole_count += !messages;
+    thread->found.run_count += messages;
+    proved = run_whole(thread, &report);
+  }
+  if (!proved) note_failure(thread, call, nodes, &report);
+  return ncclSuccess;
+}
+
+/* ---- the matrix ---- */
+
+/* Adds a size once. */
+static void size_add(size_t *sizes, uint32_t *count, size_t size) {
+  for (uint32_t i = 0; i < *count; i++)
+    if (sizes[i] == size) return;
+  if (*count < SIZES_MAX) sizes[(*count)++] = size;
+}
+
+/* Counts around the borders of slices, chunks, loops and of the last loop's rounding. */
+static uint32_t sizes_of(const struct work *work, uint32_t rank_count, uint32_t type_bytes, size_t *sizes) {
+  const size_t scale = work->element_bytes == type_bytes ? 1 : type_bytes; /* plans may count bytes */
+  const size_t chunk = size_max(1, work->chunk_count / scale);
+  const bool shards =
+      work->func == FUNC_ALL_REDUCE && (work->algo == ALGO_RING || work->algo == ALGO_TWO_SHOT);
+  const size_t loop = chunk * (shards ? rank_count : 1);
+  const size_t list[] = {1,
+                         2,
+                         chunk - 1,
+                         chunk,
+                         chunk + 1,
+                         chunk / 2 + 1,
+                         loop - 1,
+                         loop,
+                         loop + 1,
+                         loop + chunk,
+                         2 * loop - 1,
+                         2 * loop + 1,
+                         rank_count - 1,
+                         rank_count + 1,
+                         2 * loop + loop / 2 + 1};
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < sizeof list / sizeof *list; i++)
+    if (list[i] > 0) size_add(sizes, &count, list[i]);
+  return count;
+}
+
+/* The sizes of one kind of plan, each in place and not, with direct stores and without. */
+static ncclResult_t prove_sizes(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
+  size_t sizes[SIZES_MAX];
+  uint32_t count = 1;
+  call->count = sizes[0] = 64;
+  call->in_place = false;
+  TRY(check_setup_make(&thread->setup, call));
+  const struct plan *plan = &thread->setup.plans[0];
+  if (plan->work_count > 0)
+    count = sizes_of(&plan->works[0], call->rank_count, check_type_bytes(call->dtype), sizes);
+  const uint32_t places = call->func == FUNC_ALL_TO_ALL || call->func == FUNC_SEND_RECV ? 1 : 2;
+  for (uint32_t i = 0; i < count * places && !thread->found.failed; i++) {
+    call->count = sizes[i / places];
+    call->in_place = i % places != 0;
+    call->root = (call->rank_count - 1) * (i / 2 % 2);
+    TRY(prove_call(thread, call, nodes));
+  }
+  return ncclSuccess;
+}
+
+/* Steps, slots, types and counters' begin take turns, so that all meet all others in the end. */
+static void vary(struct all_thread *thread, struct check_call *call, uint32_t channels, bool direct) {
+  static const uint32_t slots[] = {8, 2, 4, 5, 3};
+  static const uint32_t chunks[] = {64, 16, 48, 512, 80};
+  static const uint8_t types[] = {ncclFloat32, ncclInt8, ncclFloat64, ncclFloat16};
+  const uint32_t turn = thread->turn;
+  check_limits(&call->limits, slots[turn % 5], chunks[turn / 5 % 5], channels, direct);
+  call->dtype = types[turn % 4];
+  call->first_step = turn / 3 % 4;
+}
+
+/* Parts begin at cells of 16 KiB and more, so that several channels need that much. */
+static ncclResult_t prove_channels(struct all_thread *thread, struct check_call *call, uint32_t nodes,
+                                   uint32_t channels, bool direct) {
+  const uint32_t bytes = 1 << 15;
+  check_limits(&call->limits, 8, bytes, channels, direct);
+  call->dtype = ncclFloat32;
+  call->first_step = 0;
+  for (uint32_t i = 0; i < 4 && !thread->found.failed; i++) {
+    call->count = ((size_t)bytes * channels * (i % 2 + 1) + i * 12) / 4;
+    if (call->func == FUNC_ALL_GATHER || call->func == FUNC_REDUCE_SCATTER)
+      call->count = call->count / call->rank_count + i;
+    call->in_place = i % 2 != 0 && call->func != FUNC_ALL_TO_ALL && call->func != FUNC_SEND_RECV;
+    TRY(prove_call(thread, call, nodes));
+  }
+  return ncclSuccess;
+}
+
+/* All channel counts and ways to store, for one algorithm and protocol on one machine. */
+static ncclResult_t prove_shape(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
+  struct graph graph;
+  TRY(shape_graph(nodes, call->rank_count / nodes, &graph));
+  call->graph = &graph;
+  const uint32_t ways = (call->proto_mask & 1u << PROTO_SIMPLE) != 0 ? 2 : 1;
+  /* Many ranks take one turn each: what the next one varies, the next rank count does. */
+  const uint32_t turns = call->rank_count > TURNS_RANKS_MAX ? 1 : 2;
+  ncclResult_t result = ncclSuccess;
+  for (uint32_t i = 0; i < turns * ways && result == ncclSuccess && !thread->found.failed; i++) {
+    vary(thread, call, 1, i % ways == 0);
+    thread->turn += 1;
+    result = prove_sizes(thread, call, nodes);
+    if (result == ncclSuccess && !thread->found.failed)
+      result = prove_channels(thread, call, nodes, 2 + i, i % ways == 0);
+  }
+  graph_free(&graph);
+  return result;
+}
+
+/* Every algorithm and protocol that may carry the call, on every machine of so many ranks. */
+static ncclResult_t prove_job(struct all_thread *thread, const struct job *job) {
+  struct check_call call;
+  struct graph graph;
+  memset(&call, 0, sizeof call);
+  call.func = job->func;
+  call.rank_count = job->rank_count;
+  check_limits(&call.limits, 8, 64, 1, true);
+  TRY(graph_flat(job->rank_count, &graph));
+  call.graph = &graph;
+  call.algo_mask = call.proto_mask = UINT32_MAX;
+  thread->seen.count = 0;
+  part_set_free(&thread->seen);
+  ncclResult_t result = ncclSuccess;
+  for (uint32_t i = 0; i < ALGO_COUNT * PROTO_COUNT && result == ncclSuccess; i++) {
+    const uint8_t algo = (uint8_t)(i / PROTO_COUNT), proto = (uint8_t)(i % PROTO_COUNT);
+    struct check_call one = call;
+    one.algo_mask = call.algo_mask & 1u << algo;
+    one.proto_mask = 1u << proto;
+    one.p2p_ll_threshold = proto == PROTO_LL ? 1 << 20 : 0;
+    if (check_call_forbid(&call, algo, proto)) continue;
+    /* LL and LL128 of one step size are one program: their turns are the same, so that they meet. */
+    if (proto != PROTO_SIMPLE) thread->turn = job->rank_count * 7;
+    result = prove_shape(thread, &one, 1);
+    for (uint32_t gpus = 1; gpus <= 4 && result == ncclSuccess && algo == ALGO_TREE; gpus *= 2)
+      if (job->rank_count % gpus == 0 && job->rank_count > gpus && !thread->found.failed)
+        result = prove_shape(thread, &one, job->rank_count / gpus);
+    if (algo == ALGO_RING && job->func <= FUNC_ALL_REDUCE && job->rank_count > 1 && !thread->found.failed &&
+        result == ncclSuccess)
+      result = prove_shape(thread, &one, job->rank_count);
+  }
+  graph_free(&graph);
+  return result;
+}
+
+/* ---- threads ---- */
+
+static void thread_merge(struct all_thread *thread) {
+  struct all *all = thread->all;
+  const struct check_all_report *found = &thread->found;
+  struct check_all_report *report = all->report;
+  os_mutex_lock(&all->mutex);
+  report->plan_count += found->plan_count;
+  report->program_count += found->program_count;
+  report->run_count += found->run_count;
+  report->whole_count += found->whole_count;
+  report->step_count += found->step_count;
+  report->slice_count += found->slice_count;
+  report->connection_count += found->connection_count;
+  if (found->failed &&
+      (!report->failed || found->failure.call.rank_count < report->failure.call.rank_count)) {
+    report->failed = true;
+    report->failure = found->failure;
+    report->report = found->report;
+  }
+  if (thread->result != ncclSuccess) all->result = thread->result;
+  os_mutex_unlock(&all->mutex);
+}
+
+static void *thread_body(void *argument) {
+  struct all *all = (struct all *)argument;
+  struct all_thread thread;
+  struct job job;
+  memset(&thread, 0, sizeof thread);
+  thread.all = all;
+  thread.engine = check_engine_new();
+  thread.result = thread.engine ? ncclSuccess : ncclSystemError;
+  while (thread.result == ncclSuccess && !thread.found.failed && job_take(all, &job))
+    thread.result = prove_job(&thread, &job);
+  if (thread.found.failed || thread.result != ncclSuccess) {
+    os_mutex_lock(&all->mutex);
+    all->stop = true;
+    os_mutex_unlock(&all->mutex);
+  }
+  if (thread.found.failed) {
+    check_case_shrink(thread.engine, &thread.setup, &thread.found.failure, &thread.found.report);
+  }
+  thread_merge(&thread);
+  check_setup_free(&thread.setup);
+  check_setup_free(&thread.part);
+  part_set_free(&thread.seen);
+  check_engine_free(thread.engine);
+  return NULL;
+}
+
+ncclResult_t check_all(uint32_t first, uint32_t last, uint32_t threads, struct check_all_report *report) {
+  os_thread handles[16];
+  uint32_t started = 0;
+  struct all all;
+  memset(&all, 0, sizeof all);
+  memset(report, 0, sizeof *report);
+  all.first = first;
+  all.next_rank_count = last;
+  all.report = report;
+  os_mutex_init(&all.mutex);
+  while (started + 1 < threads && started < 16 && os_thread_start(&handles[started], thread_body, &all))
+    started++;
+  thread_body(&all);
+  for (uint32_t i = 0; i < started; i++) os_thread_join(handles[i]);
+  os_mutex_destroy(&all.mutex);
+  return all.result;
+}

@@ -1,0 +1,131 @@
+/* engine.h: the network that one channel's works make: blocks with lanes, connections with slots. Lanes take
+ * turns on a worklist: one that cannot go on is put aside until the end of a connection that it waits for
+ * moves. Since each lane waits for one thing at a time and an end of a connection has one user, which lane
+ * goes first makes no difference to what they do. Inside sim/check alone. */
+#ifndef TUTTI_SIM_CHECK_ENGINE_H
+#define TUTTI_SIM_CHECK_ENGINE_H
+
+#include "check/check.h"
+#include "check/expr.h"
+#include "check/memory.h"
+#include "schedule/algo.h"
+
+/* A slice on its way, or what is told of one whose data went straight to the receiver's output. */
+struct message {
+  uint64_t step, count;     /* first FIFO step; elements in units */
+  uint64_t announced_bytes; /* of the operation on this channel */
+  uint64_t address;         /* where it was stored in the receiver's output, when `direct` */
+  uint32_t steps, lane;     /* FIFO steps; the sender's lane */
+  uint32_t stamp;           /* number of the store, when `direct` */
+  bool final, direct;
+  uint32_t piece_count, more_capacity;
+  struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
+};
+
+/* The four counters obey freed <= read <= announced <= written <= freed + slots; each end checks its half of
+ * it against what its waits have guaranteed, not against what the other end happens to have done. */
+struct conn {
+  uint32_t sender, receiver, index;          /* ranks; conn_index */
+  uint32_t send_lane, recv_lane;             /* who uses the ends now, or LANE_NONE */
+  uint32_t waiting_sender, waiting_receiver; /* lanes put aside, or LANE_NONE */
+  uint64_t send_step, recv_step;             /* the next step of each end */
+  uint64_t written, announced, read, freed;
+  uint64_t free_seen, data_seen; /* what the sender's, the receiver's waits guarantee of freed, announced */
+  uint32_t offers_made, offers_taken;
+  uint64_t offer_address;  /* the receiver's output; 0: hidden */
+  uint32_t put, got;       /* places of the next message in the ring, to fill and to take */
+  uint32_t held, capacity; /* messages in it; most */
+  struct message *messages;
+};
+
+enum lane_phase { LANE_WAITS_BATCH, LANE_OPENS, LANE_RUNS, LANE_ENDED };
+enum lane_want { WANT_NOTHING, WANT_OFFER, WANT_DATA, WANT_SLOT };
+
+struct lane {
+  const struct work *work;
+  const struct plan_buffers *buffers;
+  struct algo_iter iter;
+  struct step step;
+  uint32_t rank, batch, op; /* batch: turn on its block; op: place in the input's ops */
+  uint8_t phase, want;      /* enum lane_phase, lane_want */
+  bool queued, lands_here, reduces, sliced, again;
+  uint32_t opened; /* links whose offers have been taken */
+  uint32_t want_conn;
+  uint32_t slice_index, slice_count, slice_steps;
+  uint32_t scale; /* units of memory an element */
+  uint64_t slice_elements, slice_capacity, step_number;
+  uint64_t slot_capacity; /* elements that the slots of a slice hold, whatever the protocol */
+  uint32_t *conns;        /* recv_count, then send_count */
+  uint64_t *begin_steps;  /* the same: where the work began on each */
+};
+
+/* One rank on this channel. */
+struct block {
+  uint32_t first_lane, lane_count; /* all its batches' */
+  uint32_t batch, running;         /* current turn; lanes of it that have not ended */
+};
+
+struct check_engine {
+  const struct check_input *input;
+  struct check_report *report;
+  struct check_report proxy; /* the first proxy that counts wrong: told when all else is good */
+  struct arena arena;
+  struct expr_table exprs;
+  struct memory memory;
+  struct value own, arrived, sum, scratch;
+  uint32_t slots, channel;
+  uint32_t store_count; /* stores to users' memory so far */
+  uint32_t lane_base;   /* number of this channel's first lane: earlier channels' lie below */
+  struct lane *lanes;
+  uint32_t lane_count;
+  struct block *blocks;
+  struct conn *conns;
+  uint32_t conn_count, conn_capacity;
+  uint32_t *conn_slots; /* by hash: conn + 1 */
+  uint32_t conn_mask;
+  uint32_t *queue;
+  uint32_t queue_head, queue_length;
+  uint32_t *batch_cursor; /* by rank: its next batch, ordered by channel */
+};
+
+/* Notes the first rule that is broken; false, so that a caller can return it. The lane may be NULL. */
+bool engine_fail(struct check_engine *engine, enum check_rule rule, const struct lane *lane, uint32_t peer,
+                 const char *format, ...) __attribute__((format(printf, 5, 6)));
+bool engine_out_of_memory(struct check_engine *engine);
+static inline uint32_t engine_lane_id(const struct check_engine *engine, const struct lane *lane) {
+  return engine->lane_base + (uint32_t)(lane - engine->lanes);
+}
+static inline bool engine_fault(const struct check_engine *engine, enum check_fault fault, uint32_t rank) {
+  const struct check_input *input = engine->input;
+  return input->fault == (uint32_t)fault && (input->fault_rank == UINT32_MAX || input->fault_rank == rank);
+}
+
+/* One channel of all ranks, from its connections' making to its last lane's end. */
+bool network_run(struct check_engine *engine);
+void network_push(struct check_engine *engine, uint32_t lane_index);
+
+/* Elements of the current slice. */
+uint64_t slice_elements(const struct lane *lane);
+
+/* Lets a lane go as far as it can; false when a rule is broken. */
+bool lane_advance(struct check_engine *engine, struct lane *lane);
+
+/* One slice that the lane's waits allow. */
+bool slice_move(struct check_engine *engine, struct lane *lane);
+
+/* Reads into `value`, which is emptied; `from`: the lane whose store number `stamp` is expected there, or
+ * LANE_NONE. */
+bool access_read(struct check_engine *engine, struct lane *lane, uint64_t address, uint64_t units,
+                 uint32_t from, uint32_t stamp, struct value *value);
+/* Stores into the memory of `rank`, the lane's own or a receiver. */
+bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
+                  const struct value *value);
+
+/* What memory holds at the end against what was asked for. */
+bool verify_results(struct check_engine *engine);
+
+/* FIFO steps that a proxy counts for the work's connection on receive or send link `link`; false where no
+ * formula is known. */
+bool proxy_steps(const struct work *work, bool sends, uint32_t link, uint64_t *steps);
+
+#endif

@@ -1,0 +1,246 @@
+/* expr.c: a table of pairs, found again by their hash. */
+#include "check/expr.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/os.h"
+
+enum { ROWS_FIRST = 1024 };
+
+static bool grow(void **block, uint32_t *capacity, uint32_t wanted, size_t row_bytes) {
+  if (wanted <= *capacity) return true;
+  uint32_t rows = *capacity < ROWS_FIRST ? ROWS_FIRST : *capacity;
+  while (rows < wanted) rows *= 2;
+  void *grown = os_realloc(*block, (size_t)rows * row_bytes);
+  if (!grown) return false;
+  *block = grown;
+  *capacity = rows;
+  return true;
+}
+
+bool value_add(struct value *value, uint64_t count, int64_t origin, expr_id expr) {
+  struct piece *last = value->count > 0 ? &value->pieces[value->count - 1] : NULL;
+  if (count == 0) return true;
+  if (last && last->expr == expr && last->origin + (int64_t)last->count == origin) {
+    last->count += count;
+    return true;
+  }
+  if (!grow((void **)&value->pieces, &value->capacity, value->count + 1, sizeof *value->pieces)) return false;
+  struct piece *piece = &value->pieces[value->count++];
+  piece->count = count;
+  piece->origin = origin;
+  piece->expr = expr;
+  return true;
+}
+
+void value_free(struct value *value) {
+  os_free(value->pieces);
+  memset(value, 0, sizeof *value);
+}
+
+static bool slots_clear(struct expr_table *table, uint32_t slots) {
+  if (slots > table->mask + 1 || table->slots == NULL) {
+    os_free(table->slots);
+    table->slots = (uint32_t *)os_alloc((size_t)slots * sizeof *table->slots);
+    table->mask = table->slots ? slots - 1 : 0;
+    return table->slots != NULL;
+  }
+  memset(table->slots, 0, ((size_t)table->mask + 1) * sizeof *table->slots);
+  return true;
+}
+
+bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count) {
+  table->rank_count = rank_count;
+  table->leaf_count = rank_count * op_count;
+  table->walk = 0;
+  table->failed = false;
+  if (!grow((void **)&table->seen, &table->seen_capacity, rank_count, sizeof *table->seen)) return false;
+  memset(table->seen, 0, rank_count * sizeof *table->seen);
+  /* A table that one large run has left is not cleared for every small one. */
+  if (table->mask + 1 > 4 * ROWS_FIRST && table->count < (table->mask + 1) / 64) {
+    os_free(table->slots);
+    table->slots = NULL;
+    table->mask = 0;
+  }
+  table->count = 0;
+  return slots_clear(table, 2 * ROWS_FIRST);
+}
+
+void expr_free(struct expr_table *table) {
+  os_free(table->rows);
+  os_free(table->known);
+  os_free(table->slots);
+  os_free(table->seen);
+  os_free(table->stack);
+  memset(table, 0, sizeof *table);
+}
+
+static inline uint32_t pair_hash(expr_id left, expr_id right) {
+  uint64_t mixed = ((uint64_t)left << 32 | right) * UINT64_C(0x9e3779b97f4a7c15);
+  return (uint32_t)((mixed ^ mixed >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 32);
+}
+
+static void slots_put(struct expr_table *table, uint32_t row) {
+  uint32_t at = pair_hash(table->rows[row].left, table->rows[row].right) & table->mask;
+  while (table->slots[at] != 0) at = (at + 1) & table->mask;
+  table->slots[at] = row + 1;
+}
+
+/* The table stays at most half full. */
+static bool table_grow(struct expr_table *table) {
+  const uint32_t old = table->capacity;
+  uint32_t known = old;
+  if (table->count == table->capacity) {
+    if (!grow((void **)&table->known, &known, table->count + 1, sizeof *table->known)) return false;
+    if (!grow((void **)&table->rows, &table->capacity, table->count + 1, sizeof *table->rows)) return false;
+  }
+  if (2 * (uint64_t)table->count < table->mask) return true;
+  if (!slots_clear(table, 2 * (table->mask + 1))) return false;
+  for (uint32_t row = 0; row < table->count; row++) slots_put(table, row);
+  return true;
+}
+
+expr_id expr_combine(struct expr_table *table, expr_id left, expr_id right) {
+  uint32_t at = pair_hash(left, right) & table->mask;
+  for (; table->slots[at] != 0; at = (at + 1) & table->mask) {
+    const struct expr *row = &table->rows[table->slots[at] - 1];
+    if (row->left == left && row->right == right) return 2 * table->leaf_count + table->slots[at] - 1;
+  }
+  if (table->count == table->capacity || 2 * (uint64_t)table->count >= table->mask) {
+    if (!table_grow(table)) return EXPR_OLD;
+  }
+  const uint32_t row = table->count++;
+  table->rows[row].left = left;
+  table->rows[row].right = right;
+  table->known[row] = EXPR_UNKNOWN;
+  slots_put(table, row);
+  return 2 * table->leaf_count + row;
+}
+
+bool expr_is_final(const struct expr_table *table, expr_id id) {
+  return id != EXPR_OLD && !expr_is_leaf(table, id) &&
+         table->rows[id - 2 * table->leaf_count].right == EXPR_POST;
+}
+
+static bool stack_push(struct expr_table *table, uint32_t *depth, expr_id id) {
+  if (!grow((void **)&table->stack, &table->stack_capacity, *depth + 1, sizeof *table->stack)) {
+    table->failed = true;
+    return false;
+  }
+  table->stack[(*depth)++] = id;
+  return true;
+}
+
+/* Walks all leaves below `id`, which is no finished value; counts those that are a first contribution of
+ * `op`. False at the first that is not. */
+static bool leaves_count(struct expr_table *table, expr_id id, uint32_t op, uint32_t *count) {
+  uint32_t depth = 0;
+  table->walk += 1;
+  *count = 0;
+  if (!stack_push(table, &depth, id)) return false;
+  while (depth > 0) {
+    const expr_id next = table->stack[--depth];
+    if (next == EXPR_OLD || next == EXPR_POST) return false;
+    if (expr_is_leaf(table, next)) {
+      const uint32_t rank = next / 2 % table->rank_count;
+      if (next % 2 == 0 || next / 2 / table->rank_count != op || table->seen[rank] == table->walk)
+        return false;
+      table->seen[rank] = table->walk;
+      *count += 1;
+      continue;
+    }
+    const struct expr *row = &table->rows[next - 2 * table->leaf_count];
+    const expr_id left = row->left, right = row->right;
+    if (!stack_push(table, &depth, left) || !stack_push(table, &depth, right)) return false;
+  }
+  return true;
+}
+
+/* Of an expression whose leaves are all of one operation: whether it is this one. */
+static bool expr_contains_op(const struct expr_table *table, expr_id id, uint32_t op) {
+  while (!expr_is_leaf(table, id)) {
+    const struct expr *row = &table->rows[id - 2 * table->leaf_count];
+    id = expr_is_leaf(table, row->left) ? row->left : row->right;
+  }
+  return id / 2 / table->rank_count == op;
+}
+
+bool expr_is_complete(struct expr_table *table, expr_id id, uint32_t op) {
+  if (!expr_is_final(table, id)) return false;
+  const uint32_t row = id - 2 * table->leaf_count;
+  uint32_t count;
+  if (table->known[row] == EXPR_UNKNOWN) {
+    const bool good = leaves_count(table, table->rows[row].left, op, &count) && count == table->rank_count;
+    table->known[row] = good ? EXPR_COMPLETE : EXPR_LACKING;
+  }
+  if (table->known[row] != EXPR_COMPLETE) return false;
+  /* It was found complete for the one operation that all its leaves are of. */
+  return table->leaf_count == table->rank_count || expr_contains_op(table, table->rows[row].left, op);
+}
+
+uint32_t expr_complete_count(const struct expr_table *table) {
+  uint32_t count = 0;
+  for (uint32_t row = 0; row < table->count; row++) count += table->known[row] == EXPR_COMPLETE;
+  return count;
+}
+
+bool expr_contains(struct expr_table *table, expr_id id, uint32_t leaf) {
+  if (id == EXPR_OLD) return false;
+  if (expr_is_leaf(table, id)) return id / 2 == leaf;
+  if (expr_is_final(table, id) && expr_is_complete(table, id, leaf / table->rank_count)) return true;
+  uint32_t depth = 0;
+  if (!stack_push(table, &depth, id)) return false;
+  while (depth > 0) {
+    const expr_id next = table->stack[--depth];
+    if (next == EXPR_OLD || next == EXPR_POST) continue;
+    if (expr_is_leaf(table, next)) {
+      if (next / 2 == leaf) return true;
+      continue;
+    }
+    const struct expr row = table->rows[next - 2 * table->leaf_count];
+    if (!stack_push(table, &depth, row.left) || !stack_push(table, &depth, row.right)) return false;
+  }
+  return false;
+}
+
+/* A cursor over a text that runs out of room quietly. */
+struct writer {
+  char *text;
+  size_t used, room;
+};
+
+static void write_text(struct writer *writer, const char *text) {
+  while (*text && writer->used + 1 < writer->room) writer->text[writer->used++] = *text++;
+  writer->text[writer->used] = 0;
+}
+
+static void write_expr(const struct expr_table *table, expr_id id, struct writer *writer, uint32_t depth) {
+  char number[24];
+  if (id == EXPR_OLD) {
+    write_text(writer, "old content");
+  } else if (expr_is_leaf(table, id)) {
+    snprintf(number, sizeof number, "%u", id / 2 % table->rank_count);
+    write_text(writer, number);
+  } else if (depth == 0) {
+    write_text(writer, "...");
+  } else {
+    const struct expr *row = &table->rows[id - 2 * table->leaf_count];
+    if (row->right == EXPR_POST) {
+      write_expr(table, row->left, writer, depth);
+      return;
+    }
+    write_text(writer, "(");
+    write_expr(table, row->left, writer, depth - 1);
+    write_text(writer, "+");
+    write_expr(table, row->right, writer, depth - 1);
+    write_text(writer, ")");
+  }
+}
+
+const char *expr_text(struct expr_table *table, expr_id id, char *out, size_t out_bytes) {
+  struct writer writer = {out, 0, out_bytes};
+  out[0] = 0;
+  write_expr(table, id, &writer, 8);
+  return out;
+}

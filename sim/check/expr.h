@@ -1,0 +1,77 @@
+/* expr.h: what an element holds, as a symbol: an input, an input behind the operator's first stage, a
+ * combination of two, a finished value. Equal expressions have equal numbers, so that comparing is comparing
+ * numbers. An expression says which ranks took part and in which order; which element it is of is said beside
+ * it (struct piece), so that all elements of a message share one. Knows nothing of memory and schedules. */
+#ifndef TUTTI_SIM_CHECK_EXPR_H
+#define TUTTI_SIM_CHECK_EXPR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A number of an expression. The first ones are inputs: 2 * leaf is a leaf's raw input, 2 * leaf + 1 the same
+ * behind the first stage. A leaf is op * rank_count + rank. */
+typedef uint32_t expr_id;
+#define EXPR_OLD (UINT32_MAX - 1) /* what memory held before, which no result may rest on */
+#define EXPR_POST UINT32_MAX      /* as right side: left, behind the operator's last stage */
+
+struct expr {
+  expr_id left, right;
+};
+
+struct expr_table {
+  uint32_t rank_count, leaf_count;
+  struct expr *rows; /* of expressions from 2 * leaf_count on */
+  uint8_t *known;    /* by row: enum expr_known */
+  uint32_t *slots;   /* by hash: row + 1, 0 where free */
+  uint32_t *seen;    /* by rank: the walk that met it last */
+  uint32_t *stack;
+  uint32_t count, capacity, mask, seen_capacity, stack_capacity, walk;
+  bool failed; /* memory was out at some time: answers may be wrong */
+};
+
+enum expr_known { EXPR_UNKNOWN = 0, EXPR_COMPLETE = 1, EXPR_LACKING = 2 };
+
+/* Forgets all and begins anew; false when memory is out, as with expr_combine() EXPR_OLD. */
+bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count);
+void expr_free(struct expr_table *table);
+
+static inline expr_id expr_input(uint32_t leaf) { return 2 * leaf; }
+static inline expr_id expr_contribution(uint32_t leaf) { return 2 * leaf + 1; }
+static inline bool expr_is_leaf(const struct expr_table *table, expr_id id) {
+  return id < 2 * table->leaf_count;
+}
+static inline bool expr_is_raw(const struct expr_table *table, expr_id id) {
+  return expr_is_leaf(table, id) && id % 2 == 0;
+}
+bool expr_is_final(const struct expr_table *table, expr_id id);
+
+/* left then right, in the order in which the kernel adds them; right EXPR_POST: the last stage. */
+expr_id expr_combine(struct expr_table *table, expr_id left, expr_id right);
+
+/* Each rank's contribution to `op` exactly once, and the last stage once at the end. */
+bool expr_is_complete(struct expr_table *table, expr_id id, uint32_t op);
+/* How many different ones were found complete. */
+uint32_t expr_complete_count(const struct expr_table *table);
+/* The leaf, raw or as contribution, is part of it. */
+bool expr_contains(struct expr_table *table, expr_id id, uint32_t leaf);
+
+/* "((1+2)+3)+0", ranks alone; a long one is cut in its middle. Returns `out`. */
+const char *expr_text(struct expr_table *table, expr_id id, char *out, size_t out_bytes);
+
+/* A run of elements that hold one expression: element i is of input position origin + i. */
+struct piece {
+  uint64_t count;
+  int64_t origin;
+  expr_id expr;
+};
+
+/* What a message or a place holds, piece after piece. */
+struct value {
+  struct piece *pieces;
+  uint32_t count, capacity;
+};
+bool value_add(struct value *value, uint64_t count, int64_t origin, expr_id expr);
+void value_free(struct value *value);
+
+#endif

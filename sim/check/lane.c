@@ -1,0 +1,250 @@
+/* lane.c: a lane's life: offers, slice after slice behind its waits, posts, the end. What a lane waits for is
+ * one end of one connection at a time; whether it may go on depends on counters that only grow. */
+#include <inttypes.h>
+
+#include "check/engine.h"
+
+static void wake(struct check_engine *engine, uint32_t *waiting) {
+  const uint32_t lane = *waiting;
+  if (lane == LANE_NONE) return;
+  *waiting = LANE_NONE;
+  network_push(engine, lane);
+}
+
+/* Puts the lane aside until that end moves. */
+static void wait_for(struct check_engine *engine, struct lane *lane, uint32_t conn, enum lane_want want) {
+  const uint32_t index = (uint32_t)(lane - engine->lanes);
+  lane->want = (uint8_t)want;
+  lane->want_conn = conn;
+  if (want == WANT_DATA) engine->conns[conn].waiting_receiver = index;
+  else engine->conns[conn].waiting_sender = index;
+}
+
+static uint64_t rounded(uint64_t step, uint32_t unit) { return (step + unit - 1) / unit * unit; }
+
+/* Both ends round up to a whole chunk; the receiver gives the skipped steps back. */
+static bool lane_bind(struct check_engine *engine, struct lane *lane) {
+  const struct work *work = lane->work;
+  const uint32_t index = (uint32_t)(lane - engine->lanes),
+                 links = (uint32_t)work->recv_count + work->send_count;
+  for (uint32_t i = 0; i < links; i++) {
+    struct conn *conn = &engine->conns[lane->conns[i]];
+    const bool sends = i >= work->recv_count;
+    uint32_t *user = sends ? &conn->send_lane : &conn->recv_lane;
+    if (*user != LANE_NONE)
+      return engine_fail(engine, CHECK_PARTS, lane, sends ? conn->receiver : conn->sender,
+                         "uses the connection %s rank %u at once with another of its works",
+                         sends ? "to" : "from", sends ? conn->receiver : conn->sender);
+    *user = index;
+    if (sends) {
+      conn->send_step = rounded(conn->send_step, work->chunk_steps);
+      if (conn->announced < conn->send_step) conn->announced = conn->written = conn->send_step;
+    } else {
+      if (!engine_fault(engine, FAULT_NO_ROUNDING, lane->rank))
+        conn->recv_step = rounded(conn->recv_step, work->chunk_steps);
+      if (conn->freed < conn->recv_step) {
+        conn->freed = conn->read = conn->recv_step;
+        wake(engine, &conn->waiting_sender);
+      }
+    }
+    lane->begin_steps[i] = sends ? conn->send_step : conn->recv_step;
+  }
+  return true;
+}
+
+static void offers_make(struct check_engine *engine, struct lane *lane) {
+  const bool shown = lane->buffers->out != NULL && (lane->work->flags & WORK_OUTPUT_HIDDEN) == 0;
+  if ((lane->work->flags & WORK_DIRECT_RECV) == 0) return;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    struct conn *conn = &engine->conns[lane->conns[i]];
+    conn->offers_made += 1;
+    conn->offer_address = shown ? (uint64_t)(uintptr_t)lane->buffers->out : 0;
+    wake(engine, &conn->waiting_sender);
+  }
+  lane->lands_here = shown;
+}
+
+/* False while an offer has not come. */
+static bool offers_taken(struct check_engine *engine, struct lane *lane) {
+  if ((lane->work->flags & WORK_DIRECT_SEND) == 0) return true;
+  for (; lane->opened < lane->work->send_count; lane->opened++) {
+    const uint32_t index = lane->conns[lane->work->recv_count + lane->opened];
+    struct conn *conn = &engine->conns[index];
+    if (conn->offers_taken == conn->offers_made) {
+      wait_for(engine, lane, index, WANT_OFFER);
+      return false;
+    }
+    conn->offers_taken += 1;
+  }
+  return true;
+}
+
+/* The next step, as the iterator or a hook has it. */
+static bool step_next(struct check_engine *engine, struct lane *lane) {
+  const struct check_input *input = engine->input;
+  for (;;) {
+    if (!lane->again && !algo_next(&lane->iter, lane->work, &lane->step)) return false;
+    if (!input->hook) return true;
+    const uint32_t what = input->hook(input->hook_context, lane->work, lane->step_number, &lane->step);
+    lane->again = what == HOOK_RUN_AND_ASK;
+    if (what == HOOK_END) return false;
+    if (what != HOOK_SKIP) return true;
+  }
+}
+
+/* Makes the next slice current; false when there is none. Lines know no slices: a step is one. */
+static bool slice_next(struct check_engine *engine, struct lane *lane) {
+  if (lane->sliced && lane->slice_index < lane->slice_count) return true;
+  if (!step_next(engine, lane)) return false;
+  const struct work *work = lane->work;
+  const bool simple = work->proto == PROTO_SIMPLE;
+  lane->sliced = true;
+  lane->slice_index = 0;
+  lane->slice_count = simple ? work->chunk_steps / work->slice_steps : 1;
+  lane->slice_elements = simple ? chunk_slice_count(lane->step.count, lane->slice_count, lane->slice_capacity)
+                                : lane->step.count;
+  engine->report->step_count += 1;
+  return true;
+}
+
+/* The waits of a slice. What they guarantee is noted on the connection. */
+static bool slice_ready(struct check_engine *engine, struct lane *lane) {
+  const struct work *work = lane->work;
+  const uint32_t steps = lane->slice_steps;
+  for (uint32_t i = 0; i < work->recv_count; i++) {
+    if ((lane->step.recv_links >> i & 1) == 0) continue;
+    struct conn *conn = &engine->conns[lane->conns[i]];
+    if (engine_fault(engine, FAULT_NO_WAIT, lane->rank)) continue;
+    if (engine_fault(engine, FAULT_EMPTY_NOT_AWAITED, lane->rank) && slice_elements(lane) == 0) continue;
+    if (conn->announced < conn->recv_step + steps || conn->held == 0) {
+      wait_for(engine, lane, lane->conns[i], WANT_DATA);
+      return false;
+    }
+    conn->data_seen = conn->recv_step + steps;
+  }
+  for (uint32_t i = 0; i < work->send_count; i++) {
+    if ((lane->step.send_links >> i & 1) == 0) continue;
+    struct conn *conn = &engine->conns[lane->conns[work->recv_count + i]];
+    const uint64_t slots = engine->slots + engine_fault(engine, FAULT_SLOT_TOO_MANY, lane->rank) -
+                           engine_fault(engine, FAULT_SLOT_TOO_FEW, lane->rank);
+    if (conn->send_step + steps > conn->freed + slots) {
+      wait_for(engine, lane, lane->conns[work->recv_count + i], WANT_SLOT);
+      return false;
+    }
+    const uint64_t seen = conn->send_step + steps > slots ? conn->send_step + steps - slots : 0;
+    if (seen > conn->free_seen) conn->free_seen = seen;
+  }
+  return true;
+}
+
+static bool slice_free(struct check_engine *engine, struct lane *lane, struct conn *conn) {
+  const uint64_t end = conn->recv_step + lane->slice_steps;
+  if (conn->read < end)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->sender,
+                       "frees step %" PRIu64 " of the connection from rank %u before it has read it",
+                       conn->recv_step, conn->sender);
+  conn->recv_step = end;
+  if (engine_fault(engine, FAULT_NEVER_FREE, lane->rank)) return true;
+  conn->freed = end;
+  wake(engine, &conn->waiting_sender);
+  return true;
+}
+
+static bool slice_announce(struct check_engine *engine, struct lane *lane, struct conn *conn) {
+  const uint64_t end = conn->send_step + lane->slice_steps;
+  if (conn->written < end)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
+                       "announces step %" PRIu64 " to rank %u before it has written it", conn->send_step,
+                       conn->receiver);
+  conn->send_step = end;
+  if (engine_fault(engine, FAULT_EMPTY_NOT_POSTED, lane->rank) && slice_elements(lane) == 0) return true;
+  conn->announced = end;
+  wake(engine, &conn->waiting_receiver);
+  return true;
+}
+
+/* Frees what was read, announces what was written. */
+static bool slice_post(struct check_engine *engine, struct lane *lane, bool frees, bool announces) {
+  const struct work *work = lane->work;
+  for (uint32_t i = 0; frees && i < work->recv_count; i++) {
+    if ((lane->step.recv_links >> i & 1) == 0) continue;
+    if (!slice_free(engine, lane, &engine->conns[lane->conns[i]])) return false;
+  }
+  for (uint32_t i = 0; announces && i < work->send_count; i++) {
+    if ((lane->step.send_links >> i & 1) == 0) continue;
+    if (!slice_announce(engine, lane, &engine->conns[lane->conns[work->recv_count + i]])) return false;
+  }
+  return true;
+}
+
+static bool slice_do(struct check_engine *engine, struct lane *lane) {
+  const bool early_free = engine_fault(engine, FAULT_EARLY_FREE, lane->rank);
+  const bool early_post = engine_fault(engine, FAULT_EARLY_POST, lane->rank);
+  if (!slice_post(engine, lane, early_free, early_post)) return false;
+  if (!slice_move(engine, lane)) return false;
+  if (!slice_post(engine, lane, !early_free, !early_post)) return false;
+  lane->slice_index += 1;
+  lane->step_number += lane->slice_index == lane->slice_count;
+  return true;
+}
+
+/* What a proxy would have counted on a connection that the lane is done with. */
+static void proxy_compare(struct check_engine *engine, struct lane *lane, uint32_t i) {
+  const struct work *work = lane->work;
+  const struct conn *conn = &engine->conns[lane->conns[i]];
+  const bool sends = i >= work->recv_count;
+  const uint64_t taken = (sends ? conn->send_step : conn->recv_step) - lane->begin_steps[i];
+  struct check_report *report = engine->report;
+  uint64_t counted;
+  if (engine->proxy.rule != CHECK_NONE ||
+      !proxy_steps(work, sends, sends ? i - work->recv_count : i, &counted))
+    return;
+  counted += engine_fault(engine, FAULT_PROXY_ONE_MORE, lane->rank);
+  if (counted == taken) return;
+  engine->report = &engine->proxy;
+  engine_fail(engine, CHECK_PROXY, lane, sends ? conn->receiver : conn->sender,
+              "takes %" PRIu64 " steps on the connection %s rank %u, of which a proxy would count %" PRIu64,
+              taken, sends ? "to" : "from", sends ? conn->receiver : conn->sender, counted);
+  engine->report = report;
+}
+
+/* The lane gives its connections back; behind the last of a batch the next batch begins. */
+static bool lane_end(struct check_engine *engine, struct lane *lane) {
+  const struct work *work = lane->work;
+  lane->phase = LANE_ENDED;
+  for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
+    struct conn *conn = &engine->conns[lane->conns[i]];
+    if (i >= work->recv_count) conn->send_lane = LANE_NONE;
+    else conn->recv_lane = LANE_NONE;
+    proxy_compare(engine, lane, i);
+  }
+  struct block *block = &engine->blocks[lane->rank];
+  block->running -= 1;
+  if (block->running > 0) return true;
+  block->batch += 1;
+  for (uint32_t i = block->first_lane; i < block->first_lane + block->lane_count; i++) {
+    if (engine->lanes[i].batch != block->batch) continue;
+    block->running += 1;
+    network_push(engine, i);
+  }
+  return true;
+}
+
+bool lane_advance(struct check_engine *engine, struct lane *lane) {
+  lane->want = WANT_NOTHING;
+  if (lane->phase == LANE_WAITS_BATCH) {
+    lane->phase = LANE_OPENS;
+    algo_begin(&lane->iter, lane->work);
+    if (!lane_bind(engine, lane)) return false;
+    offers_make(engine, lane);
+  }
+  if (lane->phase == LANE_OPENS) {
+    if (!offers_taken(engine, lane)) return true;
+    lane->phase = LANE_RUNS;
+  }
+  while (slice_next(engine, lane)) {
+    if (!slice_ready(engine, lane)) return true;
+    if (!slice_do(engine, lane)) return false;
+  }
+  return lane_end(engine, lane);
+}

@@ -1,0 +1,153 @@
+/* mutants.c: runs the catalogue: each mutant under each algorithm, on each rank in turn, in several kinds of
+ * memory and protocol. One of these runs at least must break a rule, where the mutant changes anything and
+ * the catalogue does not say why that is equivalent. */
+#include "check/mutants.h"
+
+#include <string.h>
+
+#include "check/mutation.h"
+#include "check/shape.h"
+
+enum { RANKS = 6, WAYS = 4, WORKS_MAX = 3 };
+
+struct column {
+  const char *name;
+  uint8_t func, algo;
+};
+static const struct column columns[COLUMN_COUNT] = {
+    {"ring all_reduce", FUNC_ALL_REDUCE, ALGO_RING},
+    {"ring all_gather", FUNC_ALL_GATHER, ALGO_RING},
+    {"ring reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_RING},
+    {"ring broadcast", FUNC_BROADCAST, ALGO_RING},
+    {"ring reduce", FUNC_REDUCE, ALGO_RING},
+    {"tree all_reduce", FUNC_ALL_REDUCE, ALGO_TREE},
+    {"direct all_reduce", FUNC_ALL_REDUCE, ALGO_DIRECT},
+    {"two-shot all_reduce", FUNC_ALL_REDUCE, ALGO_TWO_SHOT},
+    {"direct all_gather", FUNC_ALL_GATHER, ALGO_DIRECT},
+    {"direct reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT},
+    {"direct broadcast", FUNC_BROADCAST, ALGO_DIRECT},
+    {"sendrecv", FUNC_SEND_RECV, ALGO_RING},
+    {"alltoall", FUNC_ALL_TO_ALL, ALGO_RING},
+};
+
+static const struct mutant *mutant_at(uint32_t index) {
+  if (index < mutants_of_steps_count) return &mutants_of_steps[index];
+  index -= mutants_of_steps_count;
+  if (index < mutants_of_plans_count) return &mutants_of_plans[index];
+  return &mutants_of_executors[index - mutants_of_plans_count];
+}
+
+uint32_t mutant_count(void) {
+  return mutants_of_steps_count + mutants_of_plans_count + mutants_of_executors_count;
+}
+uint32_t mutant_column_count(void) { return COLUMN_COUNT; }
+const char *mutant_name(uint32_t mutant) { return mutant_at(mutant)->name; }
+const char *mutant_text(uint32_t mutant) { return mutant_at(mutant)->text; }
+const char *mutant_column_name(uint32_t column) { return columns[column].name; }
+
+/* Hook of the engine: hands the steps of the victim's work to the mutant. */
+struct hooked {
+  const struct mutant *mutant;
+  struct mutation *mutation;
+};
+
+static uint32_t hook(void *context, const struct work *work, uint64_t step_number, struct step *step) {
+  const struct hooked *hooked = (const struct hooked *)context;
+  struct mutation *mutation = hooked->mutation;
+  (void)step_number;
+  if (work != mutation->work) return HOOK_RUN;
+  const uint32_t what = hooked->mutant->step(mutation, work, step);
+  mutation->steps += 1;
+  return what;
+}
+
+/* Ways: Simple in place with direct stores, out of place, out of place through slots on two channels, LL. */
+static void call_of(const struct column *column, uint32_t way, struct check_call *call) {
+  const bool shards =
+      column->func == FUNC_ALL_REDUCE && column->algo != ALGO_TREE && column->algo != ALGO_DIRECT;
+  memset(call, 0, sizeof *call);
+  call->func = column->func;
+  call->rank_count = RANKS;
+  call->root = 2;
+  call->dtype = ncclFloat32;
+  call->algo_mask = 1u << column->algo;
+  call->proto_mask = 1u << (way == 3 ? PROTO_LL : PROTO_SIMPLE);
+  call->p2p_ll_threshold = way == 3 ? 1 << 20 : 0;
+  call->in_place = way == 0 && column->func != FUNC_SEND_RECV && column->func != FUNC_ALL_TO_ALL;
+  check_limits(&call->limits, way == 2 ? 4 : 8, way == 2 ? 4096 : 256, way == 2 ? 2 : 1, way < 2);
+  call->first_step = 1;
+  /* Some loops and a short one, more than slots hold; on two channels a part is 16 KiB at least. */
+  call->count = shards ? 64 * RANKS * 2 + 37 : 64 * 9 + 3;
+  if (way == 2) call->count = 9000 / (column->func == FUNC_ALL_REDUCE ? 1 : 2);
+  if (way == 3) call->limits.slots = 3;
+}
+
+/* The rank's n-th work that has connections; NULL when there is none. */
+static const struct work *linked_work(const struct plan *plan, uint32_t n) {
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    if (work->recv_count + work->send_count > 0 && n-- == 0) return work;
+  }
+  return NULL;
+}
+
+/* One run: the mutant on one rank, in the n-th of its works. */
+static ncclResult_t run_one(struct check_engine *engine, struct check_setup *setup,
+                            const struct mutant *mutant, const struct check_call *call, uint32_t victim,
+                            uint32_t n, struct mutant_cell *cell) {
+  struct mutation mutation;
+  struct hooked hooked = {mutant, &mutation};
+  struct check_report report;
+  memset(&mutation, 0, sizeof mutation);
+  mutation.victim = victim;
+  mutation.rank_count = call->rank_count;
+  TRY(check_setup_make(setup, call));
+  mutation.work = linked_work(&setup->plans[victim], n);
+  if (n > 0 && (mutant->step == NULL || mutation.work == NULL)) return ncclSuccess;
+  if (mutant->plans != NULL && !mutant->plans(&mutation, setup)) return ncclSuccess;
+  if (mutant->step != NULL) {
+    setup->input.hook = hook;
+    setup->input.hook_context = &hooked;
+  }
+  setup->input.fault = mutant->fault;
+  setup->input.fault_rank = victim;
+  const bool proved = check_run(engine, &setup->input, &report);
+  if (mutant->step != NULL && mutation.applied == 0) return ncclSuccess;
+  cell->applied += 1;
+  if (proved) return ncclSuccess;
+  if (cell->caught == 0) cell->rule = (uint8_t)report.rule;
+  cell->caught += 1;
+  return ncclSuccess;
+}
+
+static const char *reason_of(const struct mutant *mutant, uint32_t column) {
+  for (uint32_t i = 0; i < EQUIVALENCES_MAX; i++)
+    if ((mutant->equivalences[i].columns >> column & 1) != 0) return mutant->equivalences[i].reason;
+  return NULL;
+}
+
+ncclResult_t mutant_run(struct check_engine *engine, struct check_setup *setup, uint32_t mutant,
+                        uint32_t column, struct mutant_cell *cell) {
+  const struct mutant *row = mutant_at(mutant);
+  memset(cell, 0, sizeof *cell);
+  for (uint32_t way = 0; way < WAYS; way++) {
+    struct check_call call;
+    struct graph graph;
+    call_of(&columns[column], way, &call);
+    /* Trees lie over nodes, so that some rank has two children. */
+    const bool tree = columns[column].algo == ALGO_TREE;
+    TRY(shape_graph(tree ? RANKS : 1, tree ? 1 : RANKS, &graph));
+    call.graph = &graph;
+    ncclResult_t result = ncclSuccess;
+    for (uint32_t i = 0; i < RANKS * WORKS_MAX && result == ncclSuccess; i++)
+      result = run_one(engine, setup, row, &call, i % RANKS, i / RANKS, cell);
+    graph_free(&graph);
+    TRY(result);
+  }
+  cell->reason = reason_of(row, column);
+  cell->fate = (uint8_t)(cell->applied == 0     ? MUTANT_NOT_APPLICABLE
+                         : cell->caught > 0     ? MUTANT_CAUGHT
+                         : cell->reason != NULL ? MUTANT_EQUIVALENT
+                                                : MUTANT_MISSED);
+  return ncclSuccess;
+}

@@ -1,0 +1,59 @@
+/* mutation.h: what a mutant of the catalogue is made of. Inside sim/check alone. */
+#ifndef TUTTI_SIM_CHECK_MUTATION_H
+#define TUTTI_SIM_CHECK_MUTATION_H
+
+#include "check/request.h"
+
+/* One mutant at work on one rank. */
+struct mutation {
+  uint32_t victim, applied; /* rank; how often something was changed */
+  const struct work *work;  /* the one of the rank's works whose steps are changed */
+  uint32_t steps;           /* of it so far */
+  uint32_t rank_count;
+  struct step kept;
+  bool has_kept;
+};
+
+/* Changes a step of the victim; enum check_hook. Counts in `applied` when it did. */
+typedef uint32_t (*mutate_step)(struct mutation *mutation, const struct work *work, struct step *step);
+/* Changes the plans; true when there was something to change. */
+typedef bool (*mutate_plans)(struct mutation *mutation, struct check_setup *setup);
+
+/* Why a mutant changes nothing under the algorithms of a set of columns. */
+struct equivalence {
+  uint32_t columns;
+  const char *reason;
+};
+
+enum { EQUIVALENCES_MAX = 4 };
+struct mutant {
+  const char *name, *text;
+  mutate_step step;
+  mutate_plans plans;
+  uint32_t fault; /* enum check_fault */
+  struct equivalence equivalences[EQUIVALENCES_MAX];
+};
+
+enum mutant_column {
+  COLUMN_RING_ALL_REDUCE,
+  COLUMN_RING_ALL_GATHER,
+  COLUMN_RING_REDUCE_SCATTER,
+  COLUMN_RING_BROADCAST,
+  COLUMN_RING_REDUCE,
+  COLUMN_TREE_ALL_REDUCE,
+  COLUMN_DIRECT_ALL_REDUCE,
+  COLUMN_TWO_SHOT_ALL_REDUCE,
+  COLUMN_DIRECT_ALL_GATHER,
+  COLUMN_DIRECT_REDUCE_SCATTER,
+  COLUMN_DIRECT_BROADCAST,
+  COLUMN_SENDRECV,
+  COLUMN_ALLTOALL,
+  COLUMN_COUNT
+};
+#define COLUMN(name) (1u << COLUMN_##name)
+#define COLUMNS_ALL ((1u << COLUMN_COUNT) - 1)
+
+extern const struct mutant mutants_of_steps[], mutants_of_plans[], mutants_of_executors[];
+extern const uint32_t mutants_of_steps_count, mutants_of_plans_count, mutants_of_executors_count;
+
+#endif

@@ -1,0 +1,280 @@
+/* network.c: makes one channel's lanes and connections out of the plans, runs them until none can move, and
+ * says who waits for whom when some have not ended. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "check/engine.h"
+
+/* The batches of `rank` on the channel: [*first, *last) of its plan. */
+static void batches_of(struct check_engine *engine, uint32_t rank, uint32_t *first, uint32_t *last) {
+  const struct plan *plan = &engine->input->plans[rank];
+  uint32_t at = engine->batch_cursor[rank];
+  while (at < plan->batch_count && plan->batches[at].channel_index < engine->channel) at += 1;
+  *first = at;
+  while (at < plan->batch_count && plan->batches[at].channel_index == engine->channel) at += 1;
+  *last = at;
+}
+
+/* ---- connections ---- */
+
+static uint32_t conn_hash(uint32_t sender, uint32_t receiver, uint32_t index) {
+  const uint64_t mixed =
+      (((uint64_t)sender << 32) | receiver) * UINT64_C(0x9e3779b97f4a7c15) + index * 0x85ebca6bu;
+  return (uint32_t)((mixed ^ mixed >> 31) * UINT64_C(0xbf58476d1ce4e5b9) >> 33);
+}
+
+/* The connection's number; made when it is new. UINT32_MAX when memory is out. */
+static uint32_t conn_find(struct check_engine *engine, uint32_t sender, uint32_t receiver, uint32_t index) {
+  uint32_t at = conn_hash(sender, receiver, index) & engine->conn_mask;
+  for (; engine->conn_slots[at] != 0; at = (at + 1) & engine->conn_mask) {
+    const struct conn *conn = &engine->conns[engine->conn_slots[at] - 1];
+    if (conn->sender == sender && conn->receiver == receiver && conn->index == index)
+      return engine->conn_slots[at] - 1;
+  }
+  if (engine->conn_count == engine->conn_capacity) return UINT32_MAX;
+  struct conn *conn = &engine->conns[engine->conn_count];
+  conn->sender = sender;
+  conn->receiver = receiver;
+  conn->index = index;
+  conn->send_lane = conn->recv_lane = conn->waiting_sender = conn->waiting_receiver = LANE_NONE;
+  conn->send_step = conn->recv_step = engine->input->first_step;
+  conn->written = conn->announced = conn->read = conn->freed = engine->input->first_step;
+  conn->free_seen = conn->data_seen = engine->input->first_step;
+  conn->capacity = engine->slots + 2;
+  conn->messages = (struct message *)arena_take(&engine->arena, conn->capacity * sizeof *conn->messages);
+  if (!conn->messages) return UINT32_MAX;
+  engine->conn_slots[at] = ++engine->conn_count;
+  return engine->conn_count - 1;
+}
+
+static bool conns_make(struct check_engine *engine, uint32_t most) {
+  uint32_t slots = 16;
+  while (slots < 2 * most) slots *= 2;
+  engine->conn_count = 0;
+  engine->conn_capacity = most;
+  engine->conn_mask = slots - 1;
+  engine->conns = (struct conn *)arena_take(&engine->arena, (size_t)most * sizeof *engine->conns);
+  engine->conn_slots = (uint32_t *)arena_take(&engine->arena, (size_t)slots * sizeof *engine->conn_slots);
+  return engine->conns && engine->conn_slots;
+}
+
+/* ---- lanes ---- */
+
+static uint32_t op_of(const struct check_input *input, uint64_t sequence) {
+  for (uint32_t i = 0; i < input->op_count; i++)
+    if (input->ops[i].sequence == sequence) return i;
+  return UINT32_MAX;
+}
+
+/* The most elements that the slots of a slice hold. */
+static uint64_t slice_capacity(const struct plan_limits *limits, const struct work *work) {
+  const bool linked = work->recv_count + work->send_count > 0;
+  if (!linked || work->proto != PROTO_SIMPLE) return work->chunk_count;
+  return (uint64_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] / work->element_bytes;
+}
+
+/* The most elements that fit the slots of a slice, or a line protocol's one. */
+static uint64_t slot_capacity(const struct plan_limits *limits, const struct work *work) {
+  const uint64_t step_bytes = limits->step_bytes[work->proto];
+  if (work->proto == PROTO_LL) return step_bytes / 2 / work->element_bytes;
+  if (work->proto == PROTO_LL128) return step_bytes / 128 * 120 / work->element_bytes;
+  return work->slice_steps * step_bytes / work->element_bytes;
+}
+
+static bool work_is_sound(struct check_engine *engine, struct lane *lane) {
+  const struct work *work = lane->work;
+  const uint32_t ranks = engine->input->rank_count;
+  bool sound = work->recv_count <= STEP_LINKS_MAX && work->send_count <= STEP_LINKS_MAX &&
+               work->slice_steps > 0 && work->chunk_steps >= work->slice_steps &&
+               work->chunk_steps % work->slice_steps == 0 && work->rank == lane->rank &&
+               work->proto < PROTO_COUNT && work->element_bytes % engine->input->unit_bytes == 0 &&
+               work->chunk_steps <= engine->slots;
+  for (uint32_t i = 0; sound && i < work->recv_count; i++)
+    sound = work->recv_peer[i] < ranks && work->recv_peer[i] != lane->rank;
+  for (uint32_t i = 0; sound && i < work->send_count; i++)
+    sound = work->send_peer[i] < ranks && work->send_peer[i] != lane->rank;
+  if (sound) return true;
+  return engine_fail(
+      engine, CHECK_PARTS, lane, UINT32_MAX,
+      "has a work that no executor takes: its links, steps a chunk or element size are out of range");
+}
+
+static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t rank, uint32_t batch,
+                      uint32_t place) {
+  const struct plan *plan = &engine->input->plans[rank];
+  const struct work *work = &plan->works[place];
+  lane->work = work;
+  lane->buffers = &plan->buffers[place];
+  lane->rank = rank;
+  lane->batch = batch;
+  if (!work_is_sound(engine, lane)) return false;
+  lane->op = op_of(engine->input, work->op_sequence);
+  if (lane->op == UINT32_MAX)
+    return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX,
+                       "has a work of operation %" PRIu64 ", which nobody called", work->op_sequence);
+  lane->reduces = engine->input->ops[lane->op].reduces;
+  lane->slice_steps = work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
+  lane->slice_capacity = slice_capacity(&plan->limits, work);
+  lane->slot_capacity = slot_capacity(&plan->limits, work);
+  lane->scale = work->element_bytes / engine->input->unit_bytes;
+  const uint32_t links = (uint32_t)work->recv_count + work->send_count;
+  lane->conns = (uint32_t *)arena_take(&engine->arena, links * sizeof *lane->conns);
+  lane->begin_steps = (uint64_t *)arena_take(&engine->arena, links * sizeof *lane->begin_steps);
+  if (!lane->conns || !lane->begin_steps) return engine_out_of_memory(engine);
+  for (uint32_t i = 0; i < links; i++) {
+    const bool sends = i >= work->recv_count;
+    const uint32_t peer = sends ? work->send_peer[i - work->recv_count] : work->recv_peer[i];
+    lane->conns[i] = conn_find(engine, sends ? rank : peer, sends ? peer : rank, work->conn_index);
+    if (lane->conns[i] == UINT32_MAX) return engine_out_of_memory(engine);
+  }
+  return true;
+}
+
+static bool lanes_count(struct check_engine *engine) {
+  uint32_t links = 0;
+  engine->lane_count = 0;
+  for (uint32_t rank = 0; rank < engine->input->rank_count; rank++) {
+    const struct plan *plan = &engine->input->plans[rank];
+    uint32_t first, last;
+    batches_of(engine, rank, &first, &last);
+    for (; first < last; first++) {
+      const struct plan_batch *batch = &plan->batches[first];
+      engine->lane_count += batch->work_count;
+      for (uint32_t i = 0; i < batch->work_count; i++) {
+        const struct work *work = &plan->works[batch->first_work + i];
+        links += (uint32_t)work->recv_count + work->send_count;
+      }
+    }
+  }
+  const size_t count = engine->lane_count;
+  engine->lanes = (struct lane *)arena_take(&engine->arena, count * sizeof *engine->lanes);
+  engine->queue = (uint32_t *)arena_take(&engine->arena, count * sizeof *engine->queue);
+  engine->blocks =
+      (struct block *)arena_take(&engine->arena, engine->input->rank_count * sizeof *engine->blocks);
+  engine->queue_head = engine->queue_length = 0;
+  if (!engine->lanes || !engine->queue || !engine->blocks || !conns_make(engine, links))
+    return engine_out_of_memory(engine);
+  return true;
+}
+
+static bool lanes_make(struct check_engine *engine) {
+  uint32_t index = 0;
+  if (!lanes_count(engine)) return false;
+  for (uint32_t rank = 0; rank < engine->input->rank_count; rank++) {
+    const struct plan *plan = &engine->input->plans[rank];
+    struct block *block = &engine->blocks[rank];
+    uint32_t first, last;
+    batches_of(engine, rank, &first, &last);
+    block->first_lane = index;
+    for (uint32_t turn = 0; first + turn < last; turn++) {
+      const struct plan_batch *batch = &plan->batches[first + turn];
+      for (uint32_t i = 0; i < batch->work_count; i++) {
+        if (!lane_make(engine, &engine->lanes[index], rank, turn, batch->first_work + i)) return false;
+        index += 1;
+        block->running += turn == 0;
+      }
+    }
+    block->lane_count = index - block->first_lane;
+    engine->batch_cursor[rank] = last;
+  }
+  return true;
+}
+
+/* ---- running ---- */
+
+void network_push(struct check_engine *engine, uint32_t lane_index) {
+  struct lane *lane = &engine->lanes[lane_index];
+  if (lane->queued) return;
+  lane->queued = true;
+  uint32_t at = engine->queue_head + engine->queue_length++;
+  if (at >= engine->lane_count) at -= engine->lane_count;
+  engine->queue[at] = lane_index;
+}
+
+static const char *wants[] = {"", "the offer of an output", "data", "a free slot"};
+
+/* Follows who waits for whom from a stuck lane: to one whose peer has ended, or around a circle. */
+static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
+  const struct lane *first = lane;
+  for (uint32_t hops = 0; hops <= engine->lane_count; hops++) {
+    const struct conn *conn = &engine->conns[lane->want_conn];
+    const bool receives = lane->want == WANT_DATA;
+    const uint32_t peer = receives ? conn->sender : conn->receiver;
+    const uint32_t other = receives ? conn->send_lane : conn->recv_lane;
+    if (other == LANE_NONE)
+      return engine_fail(
+          engine, CHECK_MATCH, lane, peer,
+          "waits for %s %s rank %u, which has no more steps on this connection (step %" PRIu64 ")",
+          wants[lane->want], receives ? "from" : "of", peer, receives ? conn->recv_step : conn->send_step);
+    lane = &engine->lanes[other];
+    if (lane->want == WANT_NOTHING) break;
+    if (lane == first || hops == engine->lane_count) {
+      const struct conn *last = &engine->conns[first->want_conn];
+      const uint32_t from = first->want == WANT_DATA ? last->sender : last->receiver;
+      return engine_fail(
+          engine, CHECK_DEADLOCK, first, from,
+          "waits for %s of rank %u, in a circle of %u lanes that wait for each other with %u slots",
+          wants[first->want], from, hops + 1, engine->slots);
+    }
+  }
+  return engine_fail(engine, CHECK_DEADLOCK, first, UINT32_MAX, "waits for ever, for %s", wants[first->want]);
+}
+
+/* A lane on the circle: after as many hops as there are lanes one is there. */
+static const struct lane *stuck_on_circle(const struct check_engine *engine, const struct lane *lane) {
+  for (uint32_t hops = 0; hops < engine->lane_count; hops++) {
+    const struct conn *conn = &engine->conns[lane->want_conn];
+    const uint32_t other = lane->want == WANT_DATA ? conn->send_lane : conn->recv_lane;
+    if (other == LANE_NONE || engine->lanes[other].want == WANT_NOTHING) return lane;
+    lane = &engine->lanes[other];
+  }
+  return lane;
+}
+
+/* All lanes have ended and every message was taken. */
+static bool network_is_done(struct check_engine *engine) {
+  for (uint32_t i = 0; i < engine->lane_count; i++) {
+    const struct lane *lane = &engine->lanes[i];
+    if (lane->phase != LANE_ENDED && lane->want != WANT_NOTHING)
+      return stuck_report(engine, stuck_on_circle(engine, lane));
+  }
+  for (uint32_t i = 0; i < engine->lane_count; i++) {
+    const struct lane *lane = &engine->lanes[i];
+    if (lane->phase != LANE_ENDED)
+      return engine_fail(engine, CHECK_DEADLOCK, lane, UINT32_MAX,
+                         "never begins, behind a batch that never ends");
+  }
+  for (uint32_t i = 0; i < engine->conn_count; i++) {
+    const struct conn *conn = &engine->conns[i];
+    const struct block *sender = &engine->blocks[conn->sender];
+    const struct lane *lane = sender->lane_count > 0 ? &engine->lanes[sender->first_lane] : NULL;
+    if (conn->held != 0 || conn->send_step != conn->recv_step)
+      return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
+                         "has sent up to step %" PRIu64 " to rank %u, which took up to step %" PRIu64
+                         " of it",
+                         conn->send_step, conn->receiver, conn->recv_step);
+    if (conn->offers_made != conn->offers_taken)
+      return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
+                         "has not taken the output that rank %u offered", conn->receiver);
+  }
+  return true;
+}
+
+bool network_run(struct check_engine *engine) {
+  if (!lanes_make(engine)) return false;
+  for (uint32_t i = 0; i < engine->lane_count; i++)
+    if (engine->lanes[i].batch == 0) network_push(engine, i);
+  while (engine->queue_length > 0) {
+    const uint32_t index = engine->queue[engine->queue_head];
+    engine->queue_head = engine->queue_head + 1 == engine->lane_count ? 0 : engine->queue_head + 1;
+    engine->queue_length -= 1;
+    engine->lanes[index].queued = false;
+    if (!lane_advance(engine, &engine->lanes[index])) return false;
+  }
+  if (!network_is_done(engine)) return false;
+  engine->report->work_count += engine->lane_count;
+  engine->report->connection_count += engine->conn_count;
+  engine->report->channel_count += engine->lane_count > 0;
+  engine->lane_base += engine->lane_count;
+  return true;
+}

@@ -1,0 +1,33 @@
+/* part.h: one channel of a plan as a plan of its own: the same works with their part moved to the buffers'
+ * begin and the buffers cut to it. Iterators use a part's offset as a summand and the count as the distance
+ * of blocks, so that what is proved of the one holds for the other; `check_all` proves a sample both ways. */
+#ifndef TUTTI_SIM_CHECK_PART_H
+#define TUTTI_SIM_CHECK_PART_H
+
+#include "check/request.h"
+
+/* Two hashes of everything that a channel's run depends on. */
+struct part_key {
+  uint64_t low, high;
+};
+
+/* The collective's parts are the same on all ranks, lie behind one another and cover its count. */
+bool part_tiles(const struct check_setup *setup, struct check_report *report);
+
+/* Of channel `channel_index` of a collective; *count are its elements in planning's terms. */
+struct part_key part_key_of(const struct check_setup *setup, uint32_t channel_index, size_t *count);
+
+/* Makes `part` that channel alone, with the buffers of a call of `count` elements. */
+ncclResult_t part_setup(struct check_setup *part, const struct check_setup *setup,
+                        const struct check_call *call, uint32_t channel_index, size_t count);
+
+/* Keys seen before. All zero at first. */
+struct part_set {
+  struct part_key *rows;
+  uint32_t count, capacity;
+};
+/* True when the key is new; it is kept. Memory that is out makes every key new. */
+bool part_set_add(struct part_set *set, struct part_key key);
+void part_set_free(struct part_set *set);
+
+#endif

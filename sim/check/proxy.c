@@ -1,0 +1,44 @@
+/* proxy.c: how many FIFO steps a proxy counts on a connection for a work, from the work alone: loops times
+ * steps a loop times steps a chunk. Written down apart from the iterators, so that the two can differ. */
+#include "check/engine.h"
+
+static uint64_t loops_of(const struct work *work, uint64_t chunks) {
+  const uint64_t loop_count = work->chunk_count * chunks;
+  return loop_count == 0 ? 0 : (work->part_count + loop_count - 1) / loop_count;
+}
+
+/* Steps of one loop on one link, in chunks. */
+static bool loop_steps(const struct work *work, bool sends, uint64_t *chunks, uint64_t *steps) {
+  const uint64_t others = work->rank_count - 1;
+  *chunks = *steps = 1;
+  (void)sends;
+  switch (work->algo) {
+    case ALGO_TREE: return true;
+    case ALGO_DIRECT: return true; /* one message to each other rank, whatever is exchanged */
+    case ALGO_TWO_SHOT:
+      *chunks = others + 1;
+      *steps = 2;
+      return true;
+    case ALGO_RING: break;
+    default: return false;
+  }
+  if (work->func == FUNC_ALL_REDUCE) {
+    *chunks = others + 1;
+    *steps = 2 * others;
+  } else if (work->func == FUNC_ALL_GATHER || work->func == FUNC_REDUCE_SCATTER) {
+    *steps = others;
+  }
+  return true;
+}
+
+bool proxy_steps(const struct work *work, bool sends, uint32_t link, uint64_t *steps) {
+  uint64_t chunks, of_loop;
+  (void)link;
+  if (work->func == FUNC_SEND || work->func == FUNC_RECV) {
+    *steps = work->part_count == 0 ? 1 : (work->part_count + work->chunk_count - 1) / work->chunk_count;
+    return true;
+  }
+  if (!loop_steps(work, sends, &chunks, &of_loop)) return false;
+  *steps = loops_of(work, chunks) * of_loop * work->chunk_steps;
+  return true;
+}

@@ -1,0 +1,325 @@
+/* slice.c: one slice of one step, as the executors of lib/protocol make it: what they read, in which order
+ * they add it up, where they put it, what they tell the other ends. Where the slot protocol and the line
+ * protocols differ, it says so. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "check/engine.h"
+
+/* What a slice is made of. */
+struct slice {
+  uint64_t offset, count; /* elements; from the step's begin */
+  uint64_t units, scale;  /* count in units of memory; units of an element */
+  bool has_value;         /* engine->sum holds something */
+  bool in_output;         /* it is one arrived value that lies in the output already */
+};
+
+static uint64_t lane_address(const struct lane *lane, const void *base, uint64_t elements) {
+  return (uint64_t)(uintptr_t)base + elements * lane->work->element_bytes;
+}
+
+static void value_move(struct value *to, struct value *from) {
+  const struct value kept = *to;
+  *to = *from;
+  *from = kept;
+}
+
+/* A rank's own share, behind the operator's first stage where it comes from the input. */
+static bool own_read(struct check_engine *engine, struct lane *lane, const struct slice *slice) {
+  const bool from_output = (lane->step.flags & STEP_FROM_OUTPUT) != 0;
+  const void *base = from_output ? lane->buffers->out : lane->buffers->in;
+  const uint64_t address = lane_address(lane, base, lane->step.in_offset + slice->offset);
+  if (!access_read(engine, lane, address, slice->units, LANE_NONE, 0, &engine->own)) return false;
+  for (uint32_t i = 0; i < engine->own.count; i++) {
+    struct piece *piece = &engine->own.pieces[i];
+    if (piece->expr == EXPR_OLD)
+      return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX, "takes what is no input and no value yet");
+    if (from_output || !lane->reduces || engine_fault(engine, FAULT_NO_FIRST_STAGE, lane->rank)) continue;
+    if (!expr_is_raw(&engine->exprs, piece->expr))
+      return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX,
+                         "takes as its input what is no input any more: element %" PRId64, piece->origin);
+    piece->expr += 1;
+  }
+  return true;
+}
+
+static bool may_combine(const struct check_engine *engine, const struct lane *lane, expr_id expr) {
+  return !lane->reduces ||
+         (expr != EXPR_OLD && !expr_is_raw(&engine->exprs, expr) && !expr_is_final(&engine->exprs, expr));
+}
+
+/* engine->sum and what came behind it, element by element. */
+static bool sum_combine(struct check_engine *engine, struct lane *lane, uint32_t peer,
+                        const struct value *with) {
+  struct value *sum = &engine->sum, *out = &engine->scratch;
+  uint32_t i = 0, j = 0;
+  uint64_t left_done = 0, right_done = 0;
+  out->count = 0;
+  while (i < sum->count && j < with->count) {
+    const struct piece *left = &sum->pieces[i], *right = &with->pieces[j];
+    const uint64_t left_rest = left->count - left_done, right_rest = right->count - right_done;
+    const uint64_t count = left_rest < right_rest ? left_rest : right_rest;
+    const int64_t left_at = left->origin + (int64_t)left_done, right_at = right->origin + (int64_t)right_done;
+    if (left_at != right_at)
+      return engine_fail(engine, CHECK_COMBINE, lane, peer,
+                         "combines element %" PRId64 " with element %" PRId64 " of another rank's input",
+                         left_at, right_at);
+    if (!may_combine(engine, lane, left->expr) || !may_combine(engine, lane, right->expr))
+      return engine_fail(engine, CHECK_COMBINE, lane, peer,
+                         "combines element %" PRId64
+                         ", of which one side is finished already, or lacks the "
+                         "operator's first stage",
+                         left_at);
+    const expr_id both = expr_combine(&engine->exprs, left->expr, right->expr);
+    if (both == EXPR_OLD || !value_add(out, count, left_at, both)) return engine_out_of_memory(engine);
+    left_done = count == left_rest ? 0 : left_done + count;
+    right_done = count == right_rest ? 0 : right_done + count;
+    i += left_done == 0;
+    j += right_done == 0;
+  }
+  value_move(sum, out);
+  return true;
+}
+
+/* Adds engine->own or engine->arrived to what there is. */
+static bool sum_take(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t peer,
+                     struct value *from) {
+  if (!slice->has_value) {
+    value_move(&engine->sum, from);
+    slice->has_value = true;
+    return true;
+  }
+  slice->in_output = false;
+  if ((lane->step.flags & STEP_REDUCE) == 0)
+    return engine_fail(engine, CHECK_COMBINE, lane, peer,
+                       "has several sources in a step that does not reduce");
+  return sum_combine(engine, lane, peer, from);
+}
+
+static bool works_fit(const struct work *a, const struct work *b) {
+  if (a->conn_index != b->conn_index) return false;
+  if (a->part_count * a->element_bytes != b->part_count * b->element_bytes || a->proto != b->proto)
+    return false;
+  if (a->chunk_steps != b->chunk_steps || a->slice_steps != b->slice_steps) return false;
+  if (a->conn_index == 1) return true;
+  return a->func == b->func && a->algo == b->algo && a->op == b->op && a->dtype == b->dtype &&
+         a->root == b->root && a->op_sequence == b->op_sequence && a->count == b->count &&
+         a->part_offset == b->part_offset;
+}
+
+/* The k-th receive's message: its step, steps, size and landing must be those that the receiver expects. */
+static bool message_meet(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                         const struct message *message, const struct slice *slice) {
+  const struct work *work = engine->lanes[message->lane - engine->lane_base].work;
+  const bool final = (lane->step.flags & STEP_RECV_FINAL) != 0;
+  if (message->announced_bytes != lane->work->part_count * lane->work->element_bytes)
+    return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
+                       "has %" PRIu64 " bytes of the operation here, where rank %u announces %" PRIu64,
+                       (uint64_t)(lane->work->part_count * lane->work->element_bytes), conn->sender,
+                       message->announced_bytes);
+  if (!works_fit(work, lane->work))
+    return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
+                       "receives from rank %u, which has another operation, part or chunking there",
+                       conn->sender);
+  if (message->step != conn->recv_step || message->steps != lane->slice_steps)
+    return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                       "takes steps %" PRIu64 " to %" PRIu64
+                       " of the connection from rank %u, which filled %" PRIu64 " to %" PRIu64,
+                       conn->recv_step, conn->recv_step + lane->slice_steps, conn->sender, message->step,
+                       message->step + message->steps);
+  if (message->count != slice->units)
+    return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                       "expects %" PRIu64 " elements from rank %u, which sends %" PRIu64, slice->units,
+                       conn->sender, message->count);
+  if (message->final != final)
+    return engine_fail(engine, CHECK_MATCH, lane, conn->sender, "takes as %s what rank %u sends as %s",
+                       final ? "final" : "partial", conn->sender, final ? "partial" : "final");
+  if (message->direct != (final && lane->lands_here))
+    return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                       "looks for data in its %s, which rank %u did not put there",
+                       message->direct ? "slot" : "output", conn->sender);
+  return true;
+}
+
+static bool value_equals(const struct value *value, const struct piece *pieces, uint32_t count) {
+  if (value->count != count) return false;
+  for (uint32_t i = 0; i < count; i++) {
+    const struct piece *a = &value->pieces[i], *b = &pieces[i];
+    if (a->count != b->count || a->origin != b->origin || a->expr != b->expr) return false;
+  }
+  return true;
+}
+
+/* Final data that the sender stored in this rank's output. */
+static bool landed_read(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                        const struct message *message, const struct slice *slice) {
+  const uint64_t address = lane_address(lane, lane->buffers->out, lane->step.out_offset + slice->offset);
+  const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
+  if (address != message->address && slice->units > 0)
+    return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                       "expects final data at another place of its output than where rank %u stores it",
+                       conn->sender);
+  if (!access_read(engine, lane, address, slice->units, message->lane, message->stamp, &engine->arrived))
+    return false;
+  if (value_equals(&engine->arrived, pieces, message->piece_count)) return true;
+  return engine_fail(engine, CHECK_MEMORY, lane, conn->sender,
+                     "finds in its output something else than rank %u has stored there", conn->sender);
+}
+
+static bool arrived_read(struct check_engine *engine, struct lane *lane, struct conn *conn,
+                         const struct slice *slice) {
+  const uint64_t end = conn->recv_step + lane->slice_steps;
+  if (conn->held == 0 || conn->data_seen < end)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->sender,
+                       "reads step %" PRIu64 " from rank %u without having waited for it", conn->recv_step,
+                       conn->sender);
+  const struct message *message = &conn->messages[conn->got];
+  if (!message_meet(engine, lane, conn, message, slice)) return false;
+  if (message->direct) {
+    if (!landed_read(engine, lane, conn, message, slice)) return false;
+  } else {
+    const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
+    engine->arrived.count = 0;
+    for (uint32_t i = 0; i < message->piece_count; i++)
+      if (!value_add(&engine->arrived, pieces[i].count, pieces[i].origin, pieces[i].expr))
+        return engine_out_of_memory(engine);
+  }
+  conn->got = conn->got + 1 == conn->capacity ? 0 : conn->got + 1;
+  conn->held -= 1;
+  conn->read = end;
+  return true;
+}
+
+/* Sources in the executors' order: what arrived, link by link, and the own share behind own_index of it. */
+static bool sources_take(struct check_engine *engine, struct lane *lane, struct slice *slice) {
+  const struct step *step = &lane->step;
+  const bool own = (step->flags & STEP_COPY_IN) != 0;
+  uint32_t held = 0;
+  if (own && !own_read(engine, lane, slice)) return false;
+  if (own && step->own_index == 0 && !sum_take(engine, lane, slice, UINT32_MAX, &engine->own)) return false;
+  held = own && step->own_index == 0;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++) {
+    if ((step->recv_links >> i & 1) == 0) continue;
+    struct conn *conn = &engine->conns[lane->conns[i]];
+    if (!arrived_read(engine, lane, conn, slice)) return false;
+    slice->in_output = (step->flags & STEP_RECV_FINAL) != 0 && lane->lands_here;
+    if (!sum_take(engine, lane, slice, conn->sender, &engine->arrived)) return false;
+    held += 1;
+    if (own && step->own_index != 0 && step->own_index == held) {
+      if (!sum_take(engine, lane, slice, conn->sender, &engine->own)) return false;
+      held += lane->work->proto == PROTO_SIMPLE; /* sources are counted with the own one there */
+    }
+  }
+  return true;
+}
+
+/* The operator's last stage. */
+static bool sum_finish(struct check_engine *engine, struct lane *lane) {
+  if ((lane->step.flags & STEP_POST_OP) == 0 || !lane->reduces) return true;
+  for (uint32_t i = 0; i < engine->sum.count; i++) {
+    struct piece *piece = &engine->sum.pieces[i];
+    if (!may_combine(engine, lane, piece->expr))
+      return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX,
+                         "finishes element %" PRId64 ", which is finished already or no sum", piece->origin);
+    piece->expr = expr_combine(&engine->exprs, piece->expr, EXPR_POST);
+    if (piece->expr == EXPR_OLD) return engine_out_of_memory(engine);
+  }
+  return true;
+}
+
+static bool message_fill(struct check_engine *engine, struct message *message) {
+  const struct value *sum = &engine->sum;
+  message->piece_count = sum->count;
+  if (sum->count == 1) {
+    message->one = sum->pieces[0];
+    return true;
+  }
+  if (sum->count > message->more_capacity) {
+    message->more = (struct piece *)arena_take(&engine->arena, 2 * sum->count * sizeof *message->more);
+    if (!message->more) return engine_out_of_memory(engine);
+    message->more_capacity = 2 * sum->count;
+  }
+  if (sum->count > 0) memcpy(message->more, sum->pieces, sum->count * sizeof *sum->pieces);
+  return true;
+}
+
+static bool slice_send(struct check_engine *engine, struct lane *lane, struct conn *conn,
+                       const struct slice *slice) {
+  const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
+  const uint64_t end = conn->send_step + lane->slice_steps;
+  if (end > conn->free_seen + engine->slots || conn->held == conn->capacity)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
+                       "writes step %" PRIu64 " towards rank %u when only steps below %" PRIu64
+                       " are known to be free",
+                       conn->send_step, conn->receiver, conn->free_seen + engine->slots);
+  if (lane->work->proto == PROTO_SIMPLE &&
+      (uint32_t)conn->send_step % engine->slots + lane->slice_steps > engine->slots)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
+                       "writes a slice over the end of the slots towards rank %u", conn->receiver);
+  if (slice->count > lane->slot_capacity)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
+                       "writes %" PRIu64 " elements into slots towards rank %u that hold %" PRIu64,
+                       slice->count, conn->receiver, lane->slot_capacity);
+  struct message *message = &conn->messages[conn->put];
+  message->step = conn->send_step;
+  message->steps = lane->slice_steps;
+  message->lane = engine_lane_id(engine, lane);
+  message->count = slice->units;
+  message->announced_bytes =
+      lane->work->part_count * lane->work->element_bytes + engine_fault(engine, FAULT_WRONG_SIZE, lane->rank);
+  message->final = final;
+  message->direct = final && (lane->work->flags & WORK_DIRECT_SEND) != 0 && conn->offer_address != 0;
+  message->address = 0;
+  if (!message_fill(engine, message)) return false;
+  if (message->direct) {
+    message->address =
+        conn->offer_address + (lane->step.out_offset + slice->offset) * lane->work->element_bytes;
+    if (!access_write(engine, lane, conn->receiver, message->address, &engine->sum)) return false;
+    message->stamp = engine->store_count;
+  }
+  conn->put = conn->put + 1 == conn->capacity ? 0 : conn->put + 1;
+  conn->held += 1;
+  conn->written = end;
+  return true;
+}
+
+static bool destinations_fill(struct check_engine *engine, struct lane *lane, const struct slice *slice) {
+  const struct step *step = &lane->step;
+  const bool there = slice->in_output && (step->flags & STEP_POST_OP) == 0;
+  if (!slice->has_value && (step->flags & (STEP_KEEP | STEP_SEND)) != 0)
+    return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX, "hands on a value that comes from nowhere");
+  if ((step->flags & STEP_KEEP) != 0 && !there) {
+    const uint64_t address = lane_address(lane, lane->buffers->out, step->out_offset + slice->offset);
+    if (!access_write(engine, lane, lane->rank, address, &engine->sum)) return false;
+  }
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    if ((step->send_links >> i & 1) == 0) continue;
+    if (!slice_send(engine, lane, &engine->conns[lane->conns[lane->work->recv_count + i]], slice))
+      return false;
+  }
+  return true;
+}
+
+static uint64_t slice_offset(const struct lane *lane) {
+  const uint64_t begin = lane->slice_index * lane->slice_elements;
+  return begin < lane->step.count ? begin : lane->step.count;
+}
+
+uint64_t slice_elements(const struct lane *lane) {
+  const uint64_t rest = lane->step.count - slice_offset(lane);
+  return rest < lane->slice_elements ? rest : lane->slice_elements;
+}
+
+bool slice_move(struct check_engine *engine, struct lane *lane) {
+  struct slice slice;
+  slice.offset = slice_offset(lane);
+  slice.count = slice_elements(lane);
+  slice.scale = lane->scale;
+  slice.units = slice.count * slice.scale;
+  slice.has_value = slice.in_output = false;
+  engine->sum.count = 0;
+  engine->report->slice_count += 1;
+  engine->report->element_count += slice.units;
+  return sources_take(engine, lane, &slice) && sum_finish(engine, lane) &&
+         destinations_fill(engine, lane, &slice);
+}

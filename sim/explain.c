@@ -1,0 +1,417 @@
+/* explain.c: the verb `explain`: `explain plan` prints how an operation would be carried on a machine that is
+ * not there: each way that the tuner weighs, with its predicted time or the rule that forbids it, and then
+ * the plan of one rank. Uses the library's own planning, which is a pure function; nothing runs. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/names.h"
+#include "core/plan.h"
+#include "core/settings.h"
+#include "core/tune.h"
+#include "core/tune_file.h"
+#include "json.h"
+#include "oracle.h"
+#include "bench.h"
+#include "schedule/algo.h"
+#include "verb.h"
+
+struct explain_flags {
+  int64_t bytes, nodes, gpus, rank, root, channels;
+  const char *type, *algo, *proto, *tune_file;
+  bool json, help;
+};
+#define AT(member) offsetof(struct explain_flags, member)
+
+static const struct option_row rows[] = {
+    {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 1, (int64_t)1 << 40,
+     "size as nccl-tests counts it (default 1M); K, M and G are of 1024"},
+    {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes (default 1)"},
+    {'g', "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "GPUs, and so ranks, of a node (default 8)"},
+    {0, "ranks", "N", OPTION_INT, AT(gpus), 1, 4096, "the same, where there is one node"},
+    {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20, "whose plan is printed (default 0)"},
+    {'r', "root", "RANK", OPTION_INT, AT(root), 0, 1 << 20, "root of broadcast and reduce (default 0)"},
+    {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0,
+     "data type, as `tutti bench` names it (default float)"},
+    {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
+    {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
+    {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
+    {0, "tune-file", "FILE", OPTION_TEXT, AT(tune_file), 0, 0, "stands for TUTTI_TUNE_FILE"},
+    {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
+    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
+};
+static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0]};
+
+/* One operation on one machine, and what came of it. */
+struct explain {
+  struct explain_flags flags;
+  struct graph graph;
+  struct plan_op op;
+  struct plan_request request;
+  struct tune_file *file;
+  size_t bytes; /* as the model counts them */
+  struct tune_candidate candidates[TUNE_CANDIDATES];
+  uint32_t candidate_count;
+  struct tune_choice choice;
+  struct plan plan;
+};
+
+/* ---- what is asked ---- */
+
+static bool type_find(const char *name, uint8_t *type) {
+  for (int index = 0; index < ncclNumTypes; index++) {
+    *type = (uint8_t)index;
+    if (!strcmp(bench_type_name((ncclDataType_t)index), name)) return true;
+  }
+  fprintf(stderr, "tutti explain: --type %s: no such type; known:", name);
+  for (int index = 0; index < ncclNumTypes; index++)
+    fprintf(stderr, " %s", bench_type_name((ncclDataType_t)index));
+  fputc('\n', stderr);
+  return false;
+}
+
+static bool func_find(const char *name, uint8_t *func) {
+  const char *known[FUNC_COUNT];
+  size_t count = 0;
+  const int found = names_find(names_collective, FUNC_COUNT, name, strlen(name));
+  if (found >= 0) *func = (uint8_t)found;
+  if (found >= 0) return true;
+  for (uint32_t index = 0; index < FUNC_COUNT; index++)
+    if (names_collective[index]) known[count++] = names_collective[index];
+  const char *nearest = option_nearest(name, known, count);
+  fprintf(stderr, "tutti explain: no collective `%s`", name);
+  if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
+  fprintf(stderr, " Known:");
+  for (size_t index = 0; index < count; index++) fprintf(stderr, " %s", known[index]);
+  fputc('\n', stderr);
+  return false;
+}
+
+/* The machine. The topology's search, where it is there, takes this one line. */
+static ncclResult_t machine_graph(const struct explain_flags *flags, struct graph *graph) {
+  return graph_flat((uint32_t)(flags->nodes * flags->gpus), graph);
+}
+
+static bool masks_read(struct explain *explain) {
+  struct plan_request *request = &explain->request;
+  const char *algo = explain->flags.algo ? explain->flags.algo : param_text(PARAM_ALGO);
+  const char *proto = explain->flags.proto ? explain->flags.proto : param_text(PARAM_PROTO);
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
+    request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
+    request->proto_mask[func] = (1u << PROTO_COUNT) - 1;
+  }
+  settings_parse_named(proto, request->proto_named);
+  return settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) == ncclSuccess &&
+         settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) ==
+             ncclSuccess;
+}
+
+static bool operation_describe(struct explain *explain) {
+  struct plan_op *op = &explain->op;
+  const uint32_t ranks = explain->request.rank_count;
+  const bool all = op->func == FUNC_ALL_GATHER || op->func == FUNC_REDUCE_SCATTER;
+  if (!type_find(explain->flags.type, &op->dtype)) return false;
+  const size_t type_bytes = oracle_type_bytes((ncclDataType_t)op->dtype);
+  op->op = OP_SUM;
+  op->peer = (uint32_t)explain->flags.root;
+  op->count = (size_t)explain->flags.bytes / type_bytes / (all ? ranks : 1);
+  op->in = &explain->op;
+  op->out = &explain->plan;
+  explain->bytes = tune_bytes(op->func, op->count, (uint32_t)type_bytes, ranks);
+  if (op->count > 0) return true;
+  fprintf(stderr, "tutti explain: --bytes %" PRId64 " is less than one element a rank; take %zu or more\n",
+          explain->flags.bytes, type_bytes * (all ? ranks : 1));
+  return false;
+}
+
+static bool ranks_check(const struct explain *explain) {
+  const int64_t ranks = explain->flags.nodes * explain->flags.gpus;
+  if (ranks > 4096)
+    fprintf(stderr,
+            "tutti explain: --nodes %" PRId64 " --gpus %" PRId64 ": %" PRId64 " ranks, more than 4096\n",
+            explain->flags.nodes, explain->flags.gpus, ranks);
+  else if (explain->flags.rank >= ranks || explain->flags.root >= ranks)
+    fprintf(stderr, "tutti explain: --%s: must be 0 to %" PRId64 ", as there are %" PRId64 " ranks\n",
+            explain->flags.rank >= ranks ? "rank" : "root", ranks - 1, ranks);
+  else return true;
+  return false;
+}
+
+static enum exit_code request_make(struct explain *explain) {
+  struct plan_request *request = &explain->request;
+  const char *path = explain->flags.tune_file ? explain->flags.tune_file : param_text(PARAM_TUTTI_TUNE_FILE);
+  if (!ranks_check(explain)) return EXIT_USAGE;
+  request->rank = (uint32_t)explain->flags.rank;
+  request->rank_count = (uint32_t)(explain->flags.nodes * explain->flags.gpus);
+  request->graph = &explain->graph;
+  request->ops = &explain->op;
+  request->op_count = 1;
+  request->p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
+  plan_limits_default(&request->limits);
+  if (explain->flags.channels) request->limits.channel_count = (uint32_t)explain->flags.channels;
+  if (!operation_describe(explain)) return EXIT_USAGE;
+  if (!masks_read(explain)) {
+    fprintf(stderr, "tutti explain: %s\n", log_last_error());
+    return EXIT_USAGE;
+  }
+  if (*path && tune_file_read(path, &explain->file) != ncclSuccess) {
+    fprintf(stderr, "tutti explain: %s\n", log_last_error());
+    return EXIT_INPUT;
+  }
+  request->tune_file = explain->file;
+  if (machine_graph(&explain->flags, &explain->graph) == ncclSuccess) return EXIT_GOOD;
+  fprintf(stderr, "tutti explain: %s\n", log_last_error());
+  return EXIT_ENVIRONMENT;
+}
+
+/* ---- the answer ---- */
+
+static const char *role_name(uint32_t role) {
+  static const char *const names[] = {"", " up", " down", " switch"};
+  return role < sizeof names / sizeof names[0] ? names[role] : "";
+}
+
+/* Steps of a work, and how many slots of FIFOs they take in each direction, over all links. */
+struct work_sums {
+  uint64_t steps, loops, recv_steps, send_steps;
+};
+
+static struct work_sums work_walk(const struct work *work) {
+  struct work_sums sums = {0, 0, 0, 0};
+  struct algo_iter iter;
+  struct step step;
+  memset(&iter, 0, sizeof iter);
+  size_t loop_count = work->chunk_count;
+  if (work->algo == ALGO_RING && work->func != FUNC_BROADCAST && work->func != FUNC_REDUCE)
+    loop_count *= work->func == FUNC_ALL_REDUCE ? work->rank_count : 1;
+  if (work->algo == ALGO_TWO_SHOT) loop_count *= work->rank_count;
+  if (work->func != FUNC_COPY) sums.loops = (work->part_count + loop_count - 1) / loop_count;
+  for (algo_begin(&iter, work); algo_next(&iter, work, &step);) {
+    sums.steps++;
+    const int from =
+        (step.flags & STEP_RECV) && !(step.flags & STEP_RECV_MORE) ? __builtin_popcount(step.recv_links) : 0;
+    const int to =
+        (step.flags & STEP_SEND) && !(step.flags & STEP_SEND_MORE) ? __builtin_popcount(step.send_links) : 0;
+    sums.recv_steps += (uint64_t)from * work->chunk_steps;
+    sums.send_steps += (uint64_t)to * work->chunk_steps;
+  }
+  return sums;
+}
+
+static void peers_print(const char *word, const uint32_t *peers, uint32_t count) {
+  if (count) printf(" %s", word);
+  for (uint32_t index = 0; index < count; index++) printf("%c%u", index ? ',' : ' ', peers[index]);
+}
+
+static void work_print(const struct work *work) {
+  const struct work_sums sums = work_walk(work);
+  printf("  channel %2u%s: elements %zu..%zu, %" PRIu64 " loops of chunks of %zu bytes, %" PRIu64 " steps;",
+         work->channel_index, role_name(work->role), work->part_offset, work->part_offset + work->part_count,
+         sums.loops, work->chunk_count * work->element_bytes, sums.steps);
+  peers_print("from", work->recv_peer, work->recv_count);
+  peers_print("to", work->send_peer, work->send_count);
+  printf("; FIFO steps %" PRIu64 " in, %" PRIu64 " out\n", sums.recv_steps, sums.send_steps);
+}
+
+static bool candidate_is_chosen(const struct explain *explain, const struct tune_candidate *row) {
+  const struct tune_choice *choice = &explain->choice;
+  return !row->forbidden && row->algo == choice->algo && row->proto == choice->proto;
+}
+
+/* A tuning file may have given the choice another number of channels, and so another time. */
+static double candidate_time_us(const struct explain *explain, const struct tune_candidate *row) {
+  return candidate_is_chosen(explain, row) ? explain->choice.time_us : row->time_us;
+}
+
+/* Why a way that is allowed was not taken. */
+static void candidate_reason(const struct explain *explain, const struct tune_candidate *row, char *out,
+                             size_t out_bytes) {
+  const struct tune_choice *choice = &explain->choice;
+  const bool chosen = candidate_is_chosen(explain, row);
+  if (row->forbidden) snprintf(out, out_bytes, "forbidden: %s", row->forbidden);
+  else if (chosen && choice->file_line)
+    snprintf(out, out_bytes, "chosen by line %u of the tuning file", choice->file_line);
+  else if (chosen) snprintf(out, out_bytes, "chosen: the least time");
+  else if (row->last) snprintf(out, out_bytes, "taken only where nothing else is left");
+  else if (choice->file_line) snprintf(out, out_bytes, "the tuning file says otherwise");
+  else snprintf(out, out_bytes, "%.2f times the least", row->time_us / choice->time_us);
+}
+
+/* True when no protocol of the row's algorithm is allowed, all by one rule. */
+static bool candidate_is_alike(const struct tune_candidate *row) {
+  const struct tune_candidate *first = row - row->proto;
+  for (int proto = 0; proto < PROTO_COUNT; proto++)
+    if (!first->forbidden || first[proto].forbidden != first->forbidden) return false;
+  return true;
+}
+
+static void candidates_print(const struct explain *explain) {
+  for (uint32_t index = 0; index < TUNE_CANDIDATES; index++) {
+    const struct tune_candidate *row = &explain->candidates[index];
+    char reason[256], time[32] = "-";
+    const bool alike = candidate_is_alike(row);
+    if (alike && row->proto != 0) continue;
+    candidate_reason(explain, row, reason, sizeof reason);
+    if (!row->forbidden) snprintf(time, sizeof time, "%.1f us", candidate_time_us(explain, row));
+    printf("  %-14s %-7s %12s  %s\n", names_algo[row->algo], alike ? "all" : names_proto[row->proto], time,
+           reason);
+  }
+}
+
+static void text_print(const struct explain *explain) {
+  const struct plan_request *request = &explain->request;
+  const struct plan *plan = &explain->plan;
+  printf("%s of %zu bytes on %u ranks (%" PRId64 " nodes of %" PRId64 "), %u channels at most\n\n",
+         names_collective[explain->op.func], explain->bytes, request->rank_count, explain->flags.nodes,
+         explain->flags.gpus, request->limits.channel_count);
+  if (explain->graph.node_count != explain->flags.nodes)
+    printf("(no topology of several nodes is known here: all ranks are taken to lie on one node)\n\n");
+  candidates_print(explain);
+  if (request->rank_count == 1) printf("\none rank alone: a copy, or nothing\n");
+  else
+    printf("\n%s with %s, %.1f us, on at most %u channels\n", names_algo[explain->choice.algo],
+           names_proto[explain->choice.proto], explain->choice.time_us, explain->choice.channel_count);
+  printf("plan of rank %u: %u works in %u batches\n", plan->rank, plan->work_count, plan->batch_count);
+  for (uint32_t index = 0; index < plan->work_count; index++) work_print(&plan->works[index]);
+}
+
+static void json_peers(struct json *json, const char *name, const uint32_t *peers, uint32_t count) {
+  json_open(json, name, '[');
+  for (uint32_t index = 0; index < count; index++) json_integer(json, NULL, peers[index]);
+  json_close(json, ']');
+}
+
+static void json_work(struct json *json, const struct work *work) {
+  const struct work_sums sums = work_walk(work);
+  json_open(json, NULL, '{');
+  json_integer(json, "channel", work->channel_index);
+  json_text(json, "role", *role_name(work->role) ? role_name(work->role) + 1 : "whole");
+  json_integer(json, "part_offset", (int64_t)work->part_offset);
+  json_integer(json, "part_count", (int64_t)work->part_count);
+  json_integer(json, "chunk_bytes", (int64_t)(work->chunk_count * work->element_bytes));
+  json_integer(json, "loops", (int64_t)sums.loops);
+  json_integer(json, "steps", (int64_t)sums.steps);
+  json_integer(json, "fifo_steps_in", (int64_t)sums.recv_steps);
+  json_integer(json, "fifo_steps_out", (int64_t)sums.send_steps);
+  json_peers(json, "from", work->recv_peer, work->recv_count);
+  json_peers(json, "to", work->send_peer, work->send_count);
+  json_close(json, '}');
+}
+
+static void json_candidate(struct json *json, const struct explain *explain,
+                           const struct tune_candidate *row) {
+  json_open(json, NULL, '{');
+  json_text(json, "algo", names_algo[row->algo]);
+  json_text(json, "proto", names_proto[row->proto]);
+  if (row->forbidden) json_text(json, "forbidden", row->forbidden);
+  else json_real(json, "time_us", candidate_time_us(explain, row));
+  json_bool(json, "chosen", candidate_is_chosen(explain, row));
+  json_close(json, '}');
+}
+
+static void json_explain(const struct explain *explain) {
+  struct json json;
+  memset(&json, 0, sizeof json);
+  json.out = stdout;
+  json_open(&json, NULL, '{');
+  json_text(&json, "collective", names_collective[explain->op.func]);
+  json_integer(&json, "bytes", (int64_t)explain->bytes);
+  json_integer(&json, "ranks", explain->request.rank_count);
+  json_integer(&json, "nodes", explain->graph.node_count);
+  json_open(&json, "candidates", '[');
+  for (uint32_t index = 0; index < TUNE_CANDIDATES; index++)
+    json_candidate(&json, explain, &explain->candidates[index]);
+  json_close(&json, ']');
+  json_open(&json, "choice", '{');
+  json_text(&json, "algo", names_algo[explain->choice.algo]);
+  json_text(&json, "proto", names_proto[explain->choice.proto]);
+  json_real(&json, "time_us", explain->choice.time_us);
+  json_integer(&json, "channels", explain->choice.channel_count);
+  json_integer(&json, "tune_file_line", explain->choice.file_line);
+  json_close(&json, '}');
+  json_integer(&json, "rank", explain->plan.rank);
+  json_open(&json, "works", '[');
+  for (uint32_t index = 0; index < explain->plan.work_count; index++)
+    json_work(&json, &explain->plan.works[index]);
+  json_close(&json, ']');
+  json_close(&json, '}');
+  fputc('\n', stdout);
+}
+
+/* A plan that cannot be made still shows what stands against each way. */
+static enum exit_code explain_answer(struct explain *explain) {
+  const struct plan_request *request = &explain->request;
+  tune_candidates(request, explain->op.func, explain->bytes, explain->candidates);
+  ncclResult_t result = tune_choose(request, explain->op.func, explain->bytes, &explain->choice);
+  if (result == ncclSuccess) result = plan_build(request, &explain->plan);
+  if (result == ncclSuccess) {
+    if (explain->flags.json) json_explain(explain);
+    else text_print(explain);
+    plan_free(&explain->plan);
+    return EXIT_GOOD;
+  }
+  if (result == ncclInvalidUsage) candidates_print(explain);
+  fprintf(stderr, "tutti explain: %s\n", log_last_error());
+  return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_WRONG;
+}
+
+static enum exit_code explain_plan(struct explain *explain, int operand_count, char **operands) {
+  if (operand_count != 1) {
+    fprintf(stderr, "tutti explain: plan needs one collective, got %d: `tutti explain plan all_reduce`\n",
+            operand_count);
+    return EXIT_USAGE;
+  }
+  if (!func_find(operands[0], &explain->op.func)) return EXIT_USAGE;
+  enum exit_code code = request_make(explain);
+  if (code == EXIT_GOOD) code = explain_answer(explain);
+  graph_free(&explain->graph);
+  os_free(explain->file);
+  return code;
+}
+
+static enum exit_code explain_run(int argc, char **argv) {
+  struct explain explain;
+  int operand;
+  memset(&explain, 0, sizeof explain);
+  explain.flags.bytes = 1 << 20;
+  explain.flags.nodes = 1;
+  explain.flags.gpus = 8;
+  explain.flags.type = "float";
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  if (!option_parse(&explain_options, argc, argv, &explain.flags, &operand)) return EXIT_USAGE;
+  if (explain.flags.help) {
+    char help[] = "help", verb[] = "explain";
+    char *arguments[] = {help, verb, NULL};
+    return verb_help.run(2, arguments);
+  }
+  if (operand < argc && !strcmp(argv[operand], "plan"))
+    return explain_plan(&explain, argc - operand - 1, argv + operand + 1);
+  fprintf(stderr,
+          "tutti explain: what is asked for? `tutti explain plan COLLECTIVE` (`tutti help explain` says "
+          "more)\n");
+  return EXIT_USAGE;
+}
+
+const struct verb verb_explain = {
+    "explain",
+    "say how a collective would be carried, why, and what each rank would do",
+    "plan COLLECTIVE [FLAGS]",
+    "  tutti explain plan all_reduce --bytes 1M --gpus 8\n"
+    "  tutti explain plan all_reduce -b 64K -g 4 --algo ^Direct --rank 2\n"
+    "  tutti explain plan broadcast -b 1G --nodes 4 --root 3 --json\n",
+    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast or reduce. Prints every algorithm and "
+    "protocol with its\n"
+    "predicted time or the rule that forbids it, and then the plan of one rank: for each channel its part, "
+    "its chunks, its\n"
+    "steps, whom it receives from and sends to, and how many steps of their FIFOs it takes.\n"
+    "\n"
+    "The planning is the library's own, with the limits of production; NCCL_ALGO, NCCL_PROTO and "
+    "TUTTI_TUNE_FILE hold\n"
+    "where no flag stands for them. The exit code is 1 where no way is left.\n",
+    &explain_options,
+    explain_run,
+};

@@ -1,0 +1,42 @@
+/* fuzz_topology.c: any text is read as a topology or refused; what is read is written, read again and written
+ * the same, and a graph is built of a small one. */
+/* sources: core/topology core/graph base/ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "core/graph_build.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void graph_try(const struct topology *topology) {
+  static const struct graph_place places[] = {{0, 0}, {1, 0}};
+  const struct paths_rules rules = PATHS_RULES_DEFAULT;
+  struct graph_request request;
+  struct graph graph;
+  memset(&request, 0, sizeof request);
+  request.topology = topology;
+  request.places = places;
+  request.rank_count = 2;
+  request.channels_min = 1;
+  request.channels_max = 2;
+  request.rules = rules;
+  if (graph_build(&request, &graph) == ncclSuccess) graph_free(&graph);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  struct topology topology, again;
+  if (topology_parse("input", (const char *)data, size, 2, &topology) != ncclSuccess) return 0;
+  char *text = topology_text(&topology);
+  if (text == NULL || topology_parse("written", text, strlen(text), 2, &again) != ncclSuccess) abort();
+  char *text_again = topology_text(&again);
+  if (text_again == NULL || strcmp(text, text_again) != 0) abort();
+  graph_try(&topology);
+  os_free(text);
+  os_free(text_again);
+  topology_free(&topology);
+  topology_free(&again);
+  return 0;
+}

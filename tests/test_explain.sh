@@ -1,0 +1,105 @@
+#!/bin/sh
+# test_explain.sh: `tutti explain plan` from outside: each way with its time or its rule, the choice and the
+# plan of a rank, as text and as JSON, and what misuse is answered. Prints one `ok - ` or `not ok - ` line a
+# check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti.
+. "$(dirname "$0")/script.inc"
+unset TUTTI_TUNE_FILE
+tutti=${BUILD:-$root/build}/bin/tutti
+
+# try CODE ARGUMENTS...: runs the command; true when it exits with CODE.
+try() {
+  expected=$1
+  shift
+  timeout 20 "$tutti" explain "$@" >"$work/out" 2>"$work/err" </dev/null
+  code=$?
+  cat "$work/out" "$work/err" >"$work/log"
+  echo "tutti explain $* : exit code $code, expected $expected" >>"$work/log"
+  [ "$code" -eq "$expected" ]
+}
+
+# says TEXT...: the last command printed each of them.
+says() {
+  for text; do
+    grep -qF -e "$text" "$work/log" || return 1
+  done
+}
+
+# misuse CODE TEXT ARGUMENTS...: exits with CODE and says TEXT.
+misuse() {
+  code_wanted=$1 text=$2
+  shift 2
+  try "$code_wanted" "$@" && grep -qF -e "$text" "$work/err"
+  check $? "exit code $code_wanted and \`$text\`: tutti explain $*"
+}
+
+[ -x "$tutti" ] || { echo "not ok - $tutti is there"; exit 1; }
+
+try 0 plan all_reduce --bytes 1M --gpus 4 &&
+  says "all_reduce of 1048576 bytes on 4 ranks" "chosen: the least time" "times the least" "plan of rank 0" \
+    "PAT" "TwoShot" &&
+  [ "$(grep -c 'chosen: ' "$work/out")" -eq 1 ]
+check $? "one way is chosen, the others lose or are forbidden"
+try 0 plan all_reduce -b 64M -g 8 --algo ring --proto simple --channels 1 --rank 3 &&
+  says "Ring with Simple" "plan of rank 3: 1 works in 1 batches" \
+    "elements 0..16777216, 4 loops of chunks of 2097152 bytes, 60 steps; from 2 to 4" \
+    "FIFO steps 224 in, 224 out"
+check $? "a ring's plan: loops, steps, peers, FIFO steps"
+try 0 plan all_reduce -b 64K -g 4 --algo tree --proto LL --rank 1 --channels 1 &&
+  says "channel  0 up" "channel  0 down" "from 2 to 0" "from 0 to 2"
+check $? "a tree's rank below the root climbs and descends"
+try 0 plan broadcast -b 1K -g 4 --root 2 --rank 3 --algo direct --proto LL && says "from 2" && ! says " to "
+check $? "a broadcast's root is where --root says"
+try 0 plan all_gather -b 1M -g 4 -d half && says "all_gather of 1048576 bytes"
+check $? "sizes count all ranks' parts, as the benchmark does"
+try 0 plan all_reduce -g 1 && says "one rank alone"
+check $? "one rank"
+try 0 plan all_reduce --nodes 2 --gpus 2 && says "on 4 ranks"
+check $? "several nodes"
+export NCCL_ALGO=Tree
+try 0 plan all_reduce -g 2 && says "Ring           all                -  forbidden: NCCL_ALGO"
+check $? "the environment holds where no flag does"
+unset NCCL_ALGO
+try 0 plan all_reduce -b 1M -g 4 --json && python3 - "$work/out" 2>>"$work/log" <<'PYTHON'
+import json, sys
+answer = json.load(open(sys.argv[1]))
+assert (answer['collective'], answer['bytes'], answer['ranks']) == ('all_reduce', 1 << 20, 4)
+ways = answer['candidates']
+assert len(ways) == 30 and all(('forbidden' in way) != ('time_us' in way) for way in ways)
+least = min((way for way in ways if 'time_us' in way), key=lambda way: way['time_us'])
+assert [way for way in ways if way['chosen']] == [least]
+assert (answer['choice']['algo'], answer['choice']['proto']) == (least['algo'], least['proto'])
+assert sum(work['part_count'] for work in answer['works']) == 1 << 18
+for work in answer['works']:
+    assert work['steps'] > 0 and work['chunk_bytes'] > 0 and work['from'] and work['to']
+PYTHON
+check $? "--json has each way, the choice and the works"
+
+printf 'all_reduce 1M 2M algo=Tree proto=LL128 channels=2\n' >"$work/tune"
+try 0 plan all_reduce -b 1M -g 4 --tune-file "$work/tune" &&
+  says "chosen by line 1 of the tuning file" "Tree with LL128" "at most 2 channels" \
+    "the tuning file says otherwise"
+check $? "--tune-file"
+echo 'all_reduce 1M 2M algo=Bush proto=LL' >"$work/tune"
+misuse 4 "tune:1: expected an algorithm" plan all_reduce --tune-file "$work/tune"
+misuse 4 "cannot be read" plan all_reduce --tune-file "$work/none"
+
+misuse 1 "Allowed without them: Ring" plan broadcast --algo tree
+says "Tree is for all-reduce alone" \
+  "NCCL_ALGO (Tree) and NCCL_PROTO (LL, LL128, Simple) leave no way for Broadcast"
+check $? "both variables and the rule are named"
+misuse 2 "'bush' is none of Tree" plan all_reduce --algo bush
+misuse 2 "did you mean \`all_reduce\`" plan allreduce
+misuse 2 "plan needs one collective" plan
+misuse 2 "what is asked for?" all_reduce
+misuse 2 "what is asked for?"
+misuse 2 "no such type" plan all_reduce -d floaty
+misuse 2 "--rank: must be 0 to 3" plan all_reduce -g 4 --rank 4
+misuse 2 "--root: must be 0 to 3" plan broadcast -g 4 --root 4
+misuse 2 "more than 4096" plan all_reduce --nodes 4096 -g 2
+misuse 2 "less than one element a rank" plan all_gather -g 8 -b 8
+misuse 2 "must be 1 to 64" plan all_reduce --channels 65
+try 0 --help && cp "$work/out" "$work/help" && "$tutti" help explain >"$work/out" &&
+  cmp -s "$work/help" "$work/out"
+check $? "explain --help is help explain"
+
+[ "$failures" -eq 0 ]

@@ -1,0 +1,31 @@
+#!/bin/sh
+# test_fuzz.sh: every parser's fuzz target runs over its corpus (tests/fuzz/corpus/NAME) under gcc's
+# sanitizers, and over each file cut short. New inputs are found by `scons fuzz` and build/fuzz/fuzz_NAME, not
+# here. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+. "$(dirname "$0")/script.inc"
+use_build
+
+# The parsers complain of bad inputs, as they should: that is no fault here.
+replay() {
+  timeout 120 "$@" >"$work/log" 2>&1 </dev/null
+}
+
+count=0
+for target in "$here"/fuzz/fuzz_*.c; do
+  [ -e "$target" ] || continue
+  name=$(basename "$target" .c)
+  name=${name#fuzz_}
+  count=$((count + 1))
+  replay "$build/fuzz/replay_$name" "$here/fuzz/corpus/$name"/*
+  check $? "fuzz target $name: its corpus"
+  mkdir "$work/$name"
+  for file in "$here/fuzz/corpus/$name"/*; do
+    for part in 1 2 3; do
+      head -c $(($(wc -c <"$file") * part / 4)) "$file" >"$work/$name/$(basename "$file").$part"
+    done
+  done
+  replay "$build/fuzz/replay_$name" "$work/$name"/*
+  check $? "fuzz target $name: its corpus, cut short"
+done
+[ "$count" -gt 0 ] || echo "skip: fuzz targets: there are none"
+[ "$failures" -eq 0 ]

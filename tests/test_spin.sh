@@ -1,0 +1,40 @@
+#!/bin/sh
+# test_spin.sh: the models of spin/, checked by Spin over all interleavings: no broken assertion, nobody
+# stuck, and no cycle, so everything ends. Then each of their bugs must be found.
+. "$(dirname "$0")/script.inc"
+if ! command -v spin > /dev/null; then
+  echo "skip - spin is not installed: the models of the protocol are not checked"
+  exit 0
+fi
+
+# build MODEL NAME FLAG: the checker of a model, as $work/NAME.
+build() {
+  mkdir -p "$work/$2.d"
+  (cd "$work/$2.d" && spin -a "$here/spin/$1.pml" && "${CC:-gcc}" -O0 -w "$3" -o "../$2" pan.c) \
+    > "$work/$2.log" 2>&1 || cat "$work/$2.log"
+}
+
+# verdict NAME ARGUMENT: passed, or what the checker found.
+verdict() {
+  (cd "$work/$1.d" && "$work/$1" "$2" -m100000) > "$work/log" 2>&1
+  grep -E '^pan:1:|^error: max search depth' "$work/log" && return
+  grep -q 'errors: 0$' "$work/log" && echo passed
+}
+
+build fifo fifo_safety -DSAFETY & build ring ring_safety -DSAFETY & wait
+build fifo fifo_cycles -DNP & build ring ring_cycles -DNP & wait
+for model in fifo ring; do
+  found=$(verdict ${model}_safety -n)
+  [ "$found" = passed ]
+  check $? "$model: nothing breaks and nobody is stuck"
+  found=$(verdict ${model}_cycles -l)
+  [ "$found" = passed ]
+  check $? "$model: every run ends"
+  bugs=$([ "$model" = fifo ] && echo '1 2 3 4 5 6 7' || echo '1 2 3 4')
+  for bug in $bugs; do
+    found=$(BUG=$bug verdict ${model}_safety -n)
+    case "$found" in pan:1:*) true ;; *) false ;; esac
+    check $? "$model with bug $bug: ${found:-nothing was found}"
+  done
+done
+[ "$failures" -eq 0 ]
