@@ -38,8 +38,8 @@ ARROWS = (
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
      'lib/core/plan.h lib/core/topology lib/core/graph lib/core/layout.h lib/core/custom.h lib/core/names.h '
-     'lib/core/rules.h lib/core/settings.h sim/ lib/core/tune.h lib/core/tune_file.h lib/trace/ lib/backends/emu/ '
-     'lib/base/ lib/schedule/ lib/kernels/kernels.h public',
+     'lib/core/rules.h lib/core/settings.h lib/core/tune.h lib/core/tune_file.h sim/ lib/trace/ '
+     'lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
      '*'),
     ('examples/', 'public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),
