@@ -9,7 +9,7 @@
 #define PRIM_ALGOS 1
 #define BLOCK_LANES_SHARED
 
-#include "backends/cuda/limits.h"
+#include "backends/cuda/link_count.h"
 #include "kernels/block.h"
 
 extern "C" __global__ void __launch_bounds__(PRIM_THREADS, 1)

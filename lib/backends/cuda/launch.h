@@ -3,7 +3,7 @@
 #ifndef TUTTI_BACKENDS_CUDA_LAUNCH_H
 #define TUTTI_BACKENDS_CUDA_LAUNCH_H
 
-#include "backends/cuda/limits.h"
+#include "backends/cuda/link_count.h"
 #include "schedule/plan.h"
 
 struct fifo_sender;

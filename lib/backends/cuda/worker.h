@@ -363,7 +363,7 @@ PRIM_FN bool lines_take_all(uint8_t kind, const struct line_share *share, const 
   bool flagged = true;
 #pragma unroll
   for (uint32_t link = 0; link < PRIM_LINKS; link++)
-    if (link < order->second_count)
+    if (PRIM_WORDS == 1 && link < order->second_count)
       flagged &= lines_take(kind, share, order, link, wire_bytes, arrived[link]);
   return flagged;
 }
@@ -381,22 +381,26 @@ PRIM_FN bool lines_await_all(uint8_t kind, struct worker *worker, const struct l
 PRIM_FN void lines_pick(const uint64_t (*arrived)[PRIM_WORDS], uint32_t link, uint64_t *words) {
 #pragma unroll
   for (uint32_t i = 0; i < PRIM_LINKS; i++)
-    if (i == link) PRIM_EACH_WORD(k) words[k] = arrived[i][k];
+    if (PRIM_WORDS == 1 && i == link) PRIM_EACH_WORD(k) words[k] = arrived[i][k];
 }
 
-/* All sources, added in their order. */
+/* All sources, added in their order: the links' words at once, where registers hold them all. */
 PRIM_FN bool lines_gather(uint8_t kind, struct worker *worker, const struct line_share *share,
                           const struct prim_order *order, uint32_t wire_bytes, uint64_t *words) {
+  const bool at_once = PRIM_WORDS == 1;
   const uint32_t sources = order->second_count + (order->first != 0);
-  uint64_t own[PRIM_WORDS] = {0}, source[PRIM_WORDS] = {0}, arrived[PRIM_LINKS][PRIM_WORDS] = {{0}};
+  uint64_t own[PRIM_WORDS] = {0}, source[PRIM_WORDS] = {0};
+  uint64_t arrived[at_once ? PRIM_LINKS : 1][PRIM_WORDS] = {{0}};
   uint32_t link = 0;
-  if (order->first != 0) lines_own(kind, share, order, own);
-  if (!lines_await_all(kind, worker, share, order, wire_bytes, arrived)) return false;
+  if (at_once && order->first != 0) lines_own(kind, share, order, own);
+  if (at_once && !lines_await_all(kind, worker, share, order, wire_bytes, arrived)) return false;
 #pragma unroll 1
   for (uint32_t i = 0; i < sources; i++) {
     const bool is_own = order->first != 0 && i == order->own_index;
-    if (is_own) PRIM_EACH_WORD(k) source[k] = own[k];
-    else lines_pick(arrived, link++, source);
+    if (is_own && at_once) PRIM_EACH_WORD(k) source[k] = own[k];
+    else if (is_own) lines_own(kind, share, order, source);
+    else if (at_once) lines_pick(arrived, link++, source);
+    else if (!lines_await(kind, worker, share, order, link++, wire_bytes, source)) return false;
     if (i > 0) words_apply(order->dtype, order->op, words, source, 0);
     else PRIM_EACH_WORD(k) words[k] = source[k];
   }

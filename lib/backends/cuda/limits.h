@@ -1,8 +1,0 @@
-/* limits.h: what kernels of GPUs carry at most. Preprocessor alone: the device seam reads it before all else. */
-#ifndef TUTTI_BACKENDS_CUDA_LIMITS_H
-#define TUTTI_BACKENDS_CUDA_LIMITS_H
-
-/* Links a side of a work: all other GPUs of a host of eight. */
-#define LAUNCH_LINKS 7
-
-#endif
