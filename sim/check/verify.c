@@ -36,10 +36,37 @@ static void cursor_step(struct cursor *cursor) {
   cursor->page += 1;
 }
 
-/* Where an order was seen first, to compare other ranks' with. */
-static bool order_note(struct check_engine *engine, expr_id expr) {
-  struct check_report *report = engine->report;
-  if (report->order[0] == 0) expr_text(&engine->exprs, expr, report->order, sizeof report->order);
+/* What rank 0 holds where all ranks must add up in one order, as pieces by their place in the region
+ * (engine->own); other ranks are compared with it as they are walked. */
+struct order {
+  bool records; /* this is rank 0 */
+  uint32_t at;  /* piece that the walk has come to */
+};
+
+static bool order_fail(struct check_engine *engine, uint32_t rank, uint64_t at, expr_id found,
+                       expr_id wanted) {
+  char one[120], two[120];
+  engine_fail(engine, CHECK_SAME_ORDER, NULL, 0, "adds up element %" PRIu64 " as %s, rank 0 as %s", at,
+              expr_text(&engine->exprs, found, two, sizeof two),
+              expr_text(&engine->exprs, wanted, one, sizeof one));
+  engine->report->rank = rank;
+  return false;
+}
+
+static bool order_verify(struct check_engine *engine, struct order *order, uint32_t rank,
+                         const struct cursor *cursor, uint64_t end) {
+  const struct value *reference = &engine->own;
+  if (order->records)
+    return value_add(&engine->own, end - cursor->at, (int64_t)cursor->at, cursor->expr) ||
+           engine_out_of_memory(engine);
+  for (; order->at < reference->count; order->at++) {
+    const struct piece *piece = &reference->pieces[order->at];
+    const uint64_t begin = (uint64_t)piece->origin, piece_end = begin + piece->count;
+    if (begin >= end) return true;
+    if (piece_end > cursor->at && piece->expr != cursor->expr)
+      return order_fail(engine, rank, begin > cursor->at ? begin : cursor->at, cursor->expr, piece->expr);
+    if (piece_end > end) return true;
+  }
   return true;
 }
 
@@ -69,7 +96,9 @@ static bool result_is_good(struct check_engine *engine, const struct cursor *cur
 
 /* One block of a segment: elements [begin, begin + count) of the region. */
 static bool block_verify(struct check_engine *engine, uint32_t rank, struct cursor *cursor,
-                         const struct check_segment *segment, uint32_t block) {
+                         const struct check_segment *segment, uint32_t block, struct order *order) {
+  const bool sum = segment->kind == CHECK_SUM, one_order = sum && engine->input->ops[segment->op].one_order;
+  char *text = engine->report->order;
   const uint64_t begin = segment->begin + block * segment->count, end = begin + segment->count;
   while (cursor->at < end) {
     if (!cursor_look(engine, cursor)) return false;
@@ -77,7 +106,9 @@ static bool block_verify(struct check_engine *engine, uint32_t rank, struct curs
     if (cursor->origin != (int64_t)(segment->origin + index) ||
         !result_is_good(engine, cursor, segment, block))
       return result_fail(engine, rank, cursor, segment, block, index);
-    if (segment->kind == CHECK_SUM) order_note(engine, cursor->expr);
+    if (sum && text[0] == 0) expr_text(&engine->exprs, cursor->expr, text, sizeof engine->report->order);
+    if (one_order && !order_verify(engine, order, rank, cursor, cursor->end < end ? cursor->end : end))
+      return false;
     if (cursor->end > end) {
       cursor->at = end;
       return true;
@@ -111,62 +142,24 @@ static bool rest_verify(struct check_engine *engine, uint32_t rank, struct curso
 }
 
 static bool region_verify(struct check_engine *engine, uint32_t rank, struct region *region) {
+  struct order order = {rank == 0, 0};
   struct cursor cursor = {region, 0, 0, 0, 0, 0, 0, false};
   const struct check_region *row = region->row;
   for (uint32_t i = 0; i < row->result_count; i++) {
     const struct check_segment *segment = &row->results[i];
     if (!rest_verify(engine, rank, &cursor, segment->begin)) return false;
     for (uint32_t block = 0; block < segment->repeat; block++)
-      if (!block_verify(engine, rank, &cursor, segment, block)) return false;
+      if (!block_verify(engine, rank, &cursor, segment, block, &order)) return false;
   }
   return rest_verify(engine, rank, &cursor, row->count);
 }
 
-/* Both regions hold the same expressions at the same places from one result on. */
-static bool order_compare(struct check_engine *engine, uint32_t rank, struct region *first,
-                          struct region *other, const struct check_segment *a,
-                          const struct check_segment *b) {
-  struct cursor left = {first, 0, 0, 0, 0, 0, 0, false}, right = {other, 0, 0, 0, 0, 0, 0, false};
-  while (left.at < a->begin + a->count && right.at < b->begin + b->count) {
-    if (!cursor_look(engine, &left) || !cursor_look(engine, &right)) return false;
-    const bool within = left.at >= a->begin && right.at >= b->begin;
-    if (within && left.at - a->begin == right.at - b->begin && left.expr != right.expr) {
-      char one[120], two[120];
-      engine_fail(engine, CHECK_SAME_ORDER, NULL, 0, "adds up element %" PRIu64 " as %s, rank 0 as %s",
-                  right.at - b->begin, expr_text(&engine->exprs, right.expr, two, sizeof two),
-                  expr_text(&engine->exprs, left.expr, one, sizeof one));
-      engine->report->rank = rank;
-      return false;
-    }
-    const uint64_t left_end = left.end - a->begin, right_end = right.end - b->begin;
-    if (left_end <= right_end) cursor_step(&left);
-    if (right_end <= left_end) cursor_step(&right);
-  }
-  return true;
-}
-
-/* Each rank's sums against rank 0's. */
-static bool orders_verify(struct check_engine *engine) {
-  const uint32_t count = engine->input->region_count;
-  for (uint32_t i = 0; i < count; i++) {
-    struct region *first = &engine->memory.regions[i];
-    for (uint32_t s = 0; s < first->row->result_count; s++) {
-      const struct check_segment *segment = &first->row->results[s];
-      if (segment->kind != CHECK_SUM || !engine->input->ops[segment->op].one_order) continue;
-      for (uint32_t rank = 1; rank < engine->input->rank_count; rank++) {
-        struct region *other = &engine->memory.regions[(size_t)rank * count + i];
-        if (s >= other->row->result_count) continue;
-        if (!order_compare(engine, rank, first, other, segment, &other->row->results[s])) return false;
-      }
-    }
-  }
-  return true;
-}
-
 bool verify_results(struct check_engine *engine) {
   const uint32_t count = engine->input->region_count;
-  for (uint32_t rank = 0; rank < engine->input->rank_count; rank++)
-    for (uint32_t i = 0; i < count; i++)
+  for (uint32_t i = 0; i < count; i++) {
+    engine->own.count = 0;
+    for (uint32_t rank = 0; rank < engine->input->rank_count; rank++)
       if (!region_verify(engine, rank, &engine->memory.regions[(size_t)rank * count + i])) return false;
-  return orders_verify(engine);
+  }
+  return true;
 }
