@@ -52,7 +52,7 @@ struct part_key part_key_of(const struct check_setup *setup, uint32_t channel_in
         key_mix(&key, (uint64_t)(buffers->in != NULL) << 1 | (buffers->out != NULL));
         key_mix(&key, buffers->in == buffers->out);
         *count = work->part_count;
-        if (work->ring_ranks != NULL) ringed = work;
+        if (work->algo == ALGO_RING && work->ring_ranks != NULL) ringed = work;
       }
     }
   }
