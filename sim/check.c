@@ -9,6 +9,8 @@
 #include "check/all.h"
 #include "check/mutants.h"
 #include "check/names.h"
+#include "check/part.h"
+#include "check/shape.h"
 #include "check/request.h"
 #include "check/shrink.h"
 #include "collective.h"
@@ -64,6 +66,7 @@ struct check_command {
   struct check_engine *engine;
   struct check_setup setup;
   struct check_report report;
+  uint64_t run_count; /* channels that were run; 0: all */
 };
 
 static bool misuse(const char *flag, const char *given, const char *known) {
@@ -221,6 +224,9 @@ static void print_text(const struct check_command *command, bool proved) {
          " channels of %u ranks, for all interleavings\n",
          report->step_count, report->slice_count, report->connection_count, report->channel_count,
          command->setup.input.rank_count);
+  if (command->run_count > 0 && command->run_count < report->channel_count)
+    printf("channels that are alike were run once: %" PRIu64 " of them, whose steps these are\n",
+           command->run_count);
   if (report->order[0]) printf("order: %s, one of %" PRIu64 "\n", report->order, report->order_count);
 }
 
@@ -247,12 +253,40 @@ static void print_json(const struct check_command *command, bool proved) {
   printf("\n");
 }
 
+/* Of so many ranks on, channels that are alike are run once. */
+enum { RANKS_MANY = 257 };
+
+static ncclResult_t prove_parts(struct check_command *command, bool *proved) {
+  struct graph graph;
+  struct parts parts;
+  struct check_call call = command->c.call;
+  memset(&parts, 0, sizeof parts);
+  TRY(shape_graph(command->c.nodes, command->c.gpus, &graph));
+  call.graph = &graph;
+  ncclResult_t result = check_setup_make(&command->setup, &call);
+  if (result == ncclSuccess)
+    result = parts_prove(command->engine, &command->setup, &call, &parts, proved, &command->report);
+  command->report.channel_count = parts.program_count;
+  command->report.step_count = parts.step_count;
+  command->report.slice_count = parts.slice_count;
+  command->report.connection_count = parts.connection_count;
+  command->run_count = parts.run_count;
+  parts_free(&parts);
+  graph_free(&graph);
+  return result;
+}
+
+static ncclResult_t prove_call(struct check_command *command, bool *proved) {
+  command->engine = check_engine_new();
+  if (!command->engine) return log_fail(ncclSystemError, "no memory for the checker");
+  if (command->c.call.func <= FUNC_ALL_REDUCE && command->c.call.rank_count >= RANKS_MANY)
+    return prove_parts(command, proved);
+  return check_case_run(command->engine, &command->setup, &command->c, proved, &command->report);
+}
+
 static enum exit_code prove(struct check_command *command) {
   bool proved = false;
-  command->engine = check_engine_new();
-  const ncclResult_t result = command->engine ? check_case_run(command->engine, &command->setup, &command->c,
-                                                               &proved, &command->report)
-                                              : ncclSystemError;
+  const ncclResult_t result = prove_call(command, &proved);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti check: %s\n", log_last_error());
     return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;

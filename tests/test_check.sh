@@ -50,6 +50,8 @@ proves "a tree over nodes" all_reduce --algo Tree --nodes 6 --gpus 4 --bytes 4M
 proves "a ring over nodes, counters that are under way" all_gather --nodes 3 --gpus 2 --first-step 13
 proves "averages of integers" all_reduce --op avg --type int32 --ranks 3
 proves "one rank alone" all_reduce --op mulsum --type half --ranks 1
+proves "three hundred ranks, channels that are alike run once" all_reduce --algo ring --ranks 300
+proves "four thousand ranks in a tree" all_reduce --algo tree --ranks 4096 --nodes 512 --bytes 4M
 proves "no elements at all" all_reduce --ranks 4 --count 0
 proves "an algorithm of the library's choice" reduce_scatter --ranks 16
 

@@ -458,6 +458,18 @@ static void proxies_count_what_kernels_take(void **state) {
                 "takes 12 steps on the connection from rank 1, of which a proxy would count 13");
 }
 
+static void what_is_not_known_is_not_proved(void **state) {
+  (void)state;
+  call_begin(FUNC_REDUCE_SCATTER, ALGO_RING, 3, 16);
+  call_plan();
+  change_begin(1, 1);
+  change.set = STEP_SEND_MORE;
+  assert_broken(CHECK_RESOURCES, 1, 0, 1, "nothing is proved");
+  call_plan();
+  setup.plans[2].works[0].conn_index = CONN_SWITCH;
+  assert_broken(CHECK_RESOURCES, 2, 0, 0, "over a switch");
+}
+
 /* Every allocation fails in turn: a sentence, no crash, nothing lost. */
 static void memory_may_run_out(void **state) {
   (void)state;
@@ -498,7 +510,8 @@ static void a_request_is_proved(void **state) {
   request.ops = &op;
   request.op_count = 1;
   assert_true(check_plan_of_request(engine, &request, &report));
-  request.limits.slots = 1; /* the library's choice is a ring */
+  for (uint32_t i = 0; i < FUNC_COUNT; i++) request.algo_mask[i] = 1u << ALGO_RING;
+  request.limits.slots = 1;
   request.limits.chunk_bytes = 16;
   assert_false(check_plan_of_request(engine, &request, &report));
   assert_int_equal(report.rule, CHECK_DEADLOCK);
@@ -565,6 +578,7 @@ int main(void) {
       cmocka_unit_test(results_are_what_was_asked_for),
       cmocka_unit_test(ranks_add_up_in_one_order),
       cmocka_unit_test(proxies_count_what_kernels_take),
+      cmocka_unit_test(what_is_not_known_is_not_proved),
       cmocka_unit_test(memory_may_run_out),
       cmocka_unit_test(a_request_is_proved),
       cmocka_unit_test(channels_that_are_alike_have_one_key),

@@ -30,8 +30,8 @@ struct all {
 struct all_thread {
   struct all *all;
   struct check_engine *engine;
-  struct check_setup setup, part;
-  struct part_set seen;
+  struct check_setup setup;
+  struct parts parts;
   struct check_all_report found; /* of this thread */
   uint32_t turn;                 /* varies what is not crossed with everything */
   ncclResult_t result;
@@ -71,26 +71,6 @@ static bool run_whole(struct all_thread *thread, struct check_report *report) {
   return true;
 }
 
-/* Channel after channel, those that were not seen before. */
-static ncclResult_t run_parts(struct all_thread *thread, const struct check_call *call, bool *proved,
-                              struct check_report *report) {
-  uint64_t mask = thread->setup.plans[0].channel_mask;
-  *proved = part_tiles(&thread->setup, report);
-  for (uint32_t channel = 0; *proved && channel < PLAN_CHANNELS_MAX; channel++) {
-    size_t count;
-    if ((mask >> channel & 1) == 0) continue;
-    const struct part_key key = part_key_of(&thread->setup, channel, &count);
-    thread->found.program_count += 1;
-    if (!part_set_add(&thread->seen, key)) continue;
-    TRY(part_setup(&thread->part, &thread->setup, call, channel, count));
-    thread->found.run_count += 1;
-    *proved = check_run(thread->engine, &thread->part.input, report);
-    if (*proved) count_report(&thread->found, report);
-    else report->channel = channel;
-  }
-  return ncclSuccess;
-}
-
 static void note_failure(struct all_thread *thread, const struct check_call *call, uint32_t nodes,
                          const struct check_report *report) {
   thread->found.failed = true;
@@ -107,7 +87,7 @@ static ncclResult_t prove_call(struct all_thread *thread, const struct check_cal
   TRY(check_setup_make(&thread->setup, call));
   thread->found.plan_count += 1;
   if (messages) thread->found.program_count += thread->setup.plans[0].batch_count > 0;
-  else TRY(run_parts(thread, call, &proved, &report));
+  else TRY(parts_prove(thread->engine, &thread->setup, call, &thread->parts, &proved, &report));
   if (proved && (messages || call->rank_count == 1 || thread->found.plan_count % WHOLE_EVERY == 0)) {
     thread->found.whole_count += !messages;
     thread->found.run_count += messages;
@@ -233,8 +213,7 @@ static ncclResult_t prove_job(struct all_thread *thread, const struct job *job) 
   TRY(graph_flat(job->rank_count, &graph));
   call.graph = &graph;
   call.algo_mask = call.proto_mask = UINT32_MAX;
-  thread->seen.count = 0;
-  part_set_free(&thread->seen);
+  part_set_free(&thread->parts.seen);
   ncclResult_t result = ncclSuccess;
   for (uint32_t i = 0; i < ALGO_COUNT * PROTO_COUNT && result == ncclSuccess; i++) {
     const uint8_t algo = (uint8_t)(i / PROTO_COUNT), proto = (uint8_t)(i % PROTO_COUNT);
@@ -265,12 +244,12 @@ static void thread_merge(struct all_thread *thread) {
   struct check_all_report *report = all->report;
   os_mutex_lock(&all->mutex);
   report->plan_count += found->plan_count;
-  report->program_count += found->program_count;
-  report->run_count += found->run_count;
+  report->program_count += found->program_count + thread->parts.program_count;
+  report->run_count += found->run_count + thread->parts.run_count;
   report->whole_count += found->whole_count;
-  report->step_count += found->step_count;
-  report->slice_count += found->slice_count;
-  report->connection_count += found->connection_count;
+  report->step_count += found->step_count + thread->parts.step_count;
+  report->slice_count += found->slice_count + thread->parts.slice_count;
+  report->connection_count += found->connection_count + thread->parts.connection_count;
   if (found->failed &&
       (!report->failed || found->failure.call.rank_count < report->failure.call.rank_count)) {
     report->failed = true;
@@ -301,8 +280,7 @@ static void *thread_body(void *argument) {
   }
   thread_merge(&thread);
   check_setup_free(&thread.setup);
-  check_setup_free(&thread.part);
-  part_set_free(&thread.seen);
+  parts_free(&thread.parts);
   check_engine_free(thread.engine);
   return NULL;
 }

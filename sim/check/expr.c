@@ -1,4 +1,4 @@
-/* expr.c: a table of pairs, found again by their hash. */
+/* expr.c: a table of pairs, found again by way of their newer side. */
 #include "check/expr.h"
 
 #include <stdio.h>
@@ -39,17 +39,6 @@ void value_free(struct value *value) {
   memset(value, 0, sizeof *value);
 }
 
-static bool slots_clear(struct expr_table *table, uint32_t slots) {
-  if (slots > table->mask + 1 || table->slots == NULL) {
-    os_free(table->slots);
-    table->slots = (uint32_t *)os_alloc((size_t)slots * sizeof *table->slots);
-    table->mask = table->slots ? slots - 1 : 0;
-    return table->slots != NULL;
-  }
-  memset(table->slots, 0, ((size_t)table->mask + 1) * sizeof *table->slots);
-  return true;
-}
-
 bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count) {
   table->rank_count = rank_count;
   table->leaf_count = rank_count * op_count;
@@ -57,65 +46,49 @@ bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count
   table->failed = false;
   if (!grow((void **)&table->seen, &table->seen_capacity, rank_count, sizeof *table->seen)) return false;
   memset(table->seen, 0, rank_count * sizeof *table->seen);
-  /* A table that one large run has left is not cleared for every small one. */
-  if (table->mask + 1 > 4 * ROWS_FIRST && table->count < (table->mask + 1) / 64) {
-    os_free(table->slots);
-    table->slots = NULL;
-    table->mask = 0;
-  }
+  if (!grow((void **)&table->leaves, &table->leaf_capacity, 2 * table->leaf_count, sizeof *table->leaves))
+    return false;
+  memset(table->leaves, 0, 2 * table->leaf_count * sizeof *table->leaves);
   table->count = 0;
-  return slots_clear(table, 2 * ROWS_FIRST);
+  return true;
 }
 
 void expr_free(struct expr_table *table) {
   os_free(table->rows);
   os_free(table->known);
-  os_free(table->slots);
+  os_free(table->leaves);
   os_free(table->seen);
   os_free(table->stack);
   memset(table, 0, sizeof *table);
 }
 
-static inline uint32_t pair_hash(expr_id left, expr_id right) {
-  uint64_t mixed = ((uint64_t)left << 32 | right) * UINT64_C(0x9e3779b97f4a7c15);
-  return (uint32_t)((mixed ^ mixed >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 32);
+/* Where the list of expressions begins whose newer side is `id`. */
+static inline uint32_t *list_of(struct expr_table *table, expr_id id) {
+  return expr_is_leaf(table, id) ? &table->leaves[id] : &table->rows[id - 2 * table->leaf_count].first;
 }
 
-static void slots_put(struct expr_table *table, uint32_t row) {
-  uint32_t at = pair_hash(table->rows[row].left, table->rows[row].right) & table->mask;
-  while (table->slots[at] != 0) at = (at + 1) & table->mask;
-  table->slots[at] = row + 1;
-}
-
-/* The table stays at most half full. */
 static bool table_grow(struct expr_table *table) {
-  const uint32_t old = table->capacity;
-  uint32_t known = old;
-  if (table->count == table->capacity) {
-    if (!grow((void **)&table->known, &known, table->count + 1, sizeof *table->known)) return false;
-    if (!grow((void **)&table->rows, &table->capacity, table->count + 1, sizeof *table->rows)) return false;
-  }
-  if (2 * (uint64_t)table->count < table->mask) return true;
-  if (!slots_clear(table, 2 * (table->mask + 1))) return false;
-  for (uint32_t row = 0; row < table->count; row++) slots_put(table, row);
-  return true;
+  uint32_t known = table->capacity;
+  return grow((void **)&table->known, &known, table->count + 1, sizeof *table->known) &&
+         grow((void **)&table->rows, &table->capacity, table->count + 1, sizeof *table->rows);
 }
 
 expr_id expr_combine(struct expr_table *table, expr_id left, expr_id right) {
-  uint32_t at = pair_hash(left, right) & table->mask;
-  for (; table->slots[at] != 0; at = (at + 1) & table->mask) {
-    const struct expr *row = &table->rows[table->slots[at] - 1];
-    if (row->left == left && row->right == right) return 2 * table->leaf_count + table->slots[at] - 1;
+  const expr_id newer = right == EXPR_POST || left > right ? left : right;
+  for (uint32_t at = *list_of(table, newer); at != 0; at = table->rows[at - 1].sibling) {
+    const struct expr *row = &table->rows[at - 1];
+    if (row->left == left && row->right == right) return 2 * table->leaf_count + at - 1;
   }
-  if (table->count == table->capacity || 2 * (uint64_t)table->count >= table->mask) {
-    if (!table_grow(table)) return EXPR_OLD;
-  }
-  const uint32_t row = table->count++;
-  table->rows[row].left = left;
-  table->rows[row].right = right;
-  table->known[row] = EXPR_UNKNOWN;
-  slots_put(table, row);
-  return 2 * table->leaf_count + row;
+  if (table->count == table->capacity && !table_grow(table)) return EXPR_OLD;
+  uint32_t *list = list_of(table, newer);
+  struct expr *row = &table->rows[table->count];
+  row->left = left;
+  row->right = right;
+  row->first = 0;
+  row->sibling = *list;
+  table->known[table->count] = EXPR_UNKNOWN;
+  *list = ++table->count;
+  return 2 * table->leaf_count + table->count - 1;
 }
 
 bool expr_is_final(const struct expr_table *table, expr_id id) {

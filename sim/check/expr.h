@@ -15,18 +15,20 @@ typedef uint32_t expr_id;
 #define EXPR_OLD (UINT32_MAX - 1) /* what memory held before, which no result may rest on */
 #define EXPR_POST UINT32_MAX      /* as right side: left, behind the operator's last stage */
 
+/* Expressions that one operand, the one with the larger number, has made are a list: few share one. */
 struct expr {
   expr_id left, right;
+  uint32_t first, sibling; /* row + 1; 0: none */
 };
 
 struct expr_table {
   uint32_t rank_count, leaf_count;
   struct expr *rows; /* of expressions from 2 * leaf_count on */
   uint8_t *known;    /* by row: enum expr_known */
-  uint32_t *slots;   /* by hash: row + 1, 0 where free */
+  uint32_t *leaves;  /* by 2 * leaf and 2 * leaf + 1: `first` of an expression that is a leaf */
   uint32_t *seen;    /* by rank: the walk that met it last */
   uint32_t *stack;
-  uint32_t count, capacity, mask, seen_capacity, stack_capacity, walk;
+  uint32_t count, capacity, leaf_capacity, seen_capacity, stack_capacity, walk;
   bool failed; /* memory was out at some time: answers may be wrong */
 };
 

@@ -92,6 +92,19 @@ static bool step_next(struct check_engine *engine, struct lane *lane) {
   }
 }
 
+/* What slice.c can do. Of a step that says more nothing is proved. */
+#define STEP_KNOWN                                                                                   \
+  (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL | \
+   STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER)
+
+static bool step_is_known(struct check_engine *engine, const struct lane *lane) {
+  const uint32_t unknown = lane->step.flags & ~(uint32_t)STEP_KNOWN;
+  if (unknown == 0) return true;
+  return engine_fail(engine, CHECK_RESOURCES, lane, UINT32_MAX,
+                     "has a step with flags 0x%x, which the checker does not know yet: nothing is proved",
+                     unknown);
+}
+
 /* Makes the next slice current; false when there is none. Lines know no slices: a step is one. */
 static bool slice_next(struct check_engine *engine, struct lane *lane) {
   if (lane->sliced && lane->slice_index < lane->slice_count) return true;
@@ -243,6 +256,7 @@ bool lane_advance(struct check_engine *engine, struct lane *lane) {
     lane->phase = LANE_RUNS;
   }
   while (slice_next(engine, lane)) {
+    if (lane->slice_index == 0 && !step_is_known(engine, lane)) return false;
     if (!slice_ready(engine, lane)) return true;
     if (!slice_do(engine, lane)) return false;
   }

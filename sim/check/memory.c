@@ -6,7 +6,13 @@
 
 #include "base/os.h"
 
-enum { BLOCK_BYTES_FIRST = 1 << 18, SPANS_FIRST = 4, PAGE_UNITS_LEAST = 4, ALIGN_BYTES = 16 };
+enum {
+  BLOCK_BYTES_FIRST = 1 << 18,
+  SPANS_FIRST = 6,
+  RANKS_MANY = 128,
+  PAGE_UNITS_LEAST = 4,
+  ALIGN_BYTES = 16
+};
 
 static bool arena_grow(struct arena *arena, size_t bytes) {
   if (arena->block_count == arena->block_capacity) {
@@ -29,7 +35,7 @@ static bool arena_grow(struct arena *arena, size_t bytes) {
   return true;
 }
 
-void *arena_take(struct arena *arena, size_t bytes) {
+void *arena_take_raw(struct arena *arena, size_t bytes) {
   bytes = (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
   while (arena->block < arena->block_count && arena->used + bytes > arena->block_bytes[arena->block]) {
     arena->block += 1;
@@ -38,7 +44,12 @@ void *arena_take(struct arena *arena, size_t bytes) {
   if (arena->block == arena->block_count && !arena_grow(arena, bytes)) return NULL;
   uint8_t *taken = arena->blocks[arena->block] + arena->used;
   arena->used += bytes;
-  memset(taken, 0, bytes);
+  return taken;
+}
+
+void *arena_take(struct arena *arena, size_t bytes) {
+  void *taken = arena_take_raw(arena, bytes);
+  if (taken) memset(taken, 0, bytes);
   return taken;
 }
 
@@ -51,9 +62,10 @@ void arena_free(struct arena *arena) {
   memset(arena, 0, sizeof *arena);
 }
 
-/* About as many pages as blocks that schedules cut a region into. */
+/* About as many pages as blocks that schedules cut a region into; fewer where there are very many. */
 static void region_set_pages(struct region *region, uint32_t rank_count) {
-  const uint64_t count = region->row->count, most = 2 * (uint64_t)rank_count + 8;
+  const uint64_t count = region->row->count,
+                 most = rank_count > RANKS_MANY ? rank_count / 4 : 2 * rank_count + 8;
   while ((count >> region->page_shift) > most || (1u << region->page_shift) < PAGE_UNITS_LEAST)
     region->page_shift += 1;
   region->page_count = (uint32_t)((count + ((uint64_t)1 << region->page_shift) - 1) >> region->page_shift);
@@ -97,7 +109,7 @@ static bool page_reserve(struct memory *memory, struct page *page, uint32_t coun
   if (count <= page->capacity) return true;
   uint32_t capacity = page->capacity ? 2 * page->capacity : SPANS_FIRST;
   while (capacity < count) capacity *= 2;
-  struct span *spans = (struct span *)arena_take(memory->arena, capacity * sizeof *spans);
+  struct span *spans = (struct span *)arena_take_raw(memory->arena, capacity * sizeof *spans);
   if (!spans) return false;
   if (page->count > 0) memcpy(spans, page->spans, page->count * sizeof *spans);
   page->spans = spans;

@@ -53,7 +53,8 @@ struct arena {
   uint32_t block_count, block_capacity, block;
   size_t used;
 };
-void *arena_take(struct arena *arena, size_t bytes); /* zeroed, aligned to 16; NULL when memory is out */
+void *arena_take(struct arena *arena, size_t bytes);     /* zeroed, aligned to 16; NULL when memory is out */
+void *arena_take_raw(struct arena *arena, size_t bytes); /* the same, not zeroed */
 void arena_reset(struct arena *arena);
 void arena_free(struct arena *arena);
 

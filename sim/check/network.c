@@ -108,6 +108,9 @@ static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t r
   lane->rank = rank;
   lane->batch = batch;
   if (!work_is_sound(engine, lane)) return false;
+  if ((work->flags & (WORK_FUSED | WORK_PART)) != 0 || work->conn_index > CONN_MESSAGE)
+    return engine_fail(engine, CHECK_RESOURCES, lane, UINT32_MAX,
+                       "has a work of fused parts or over a switch, which the checker does not know yet");
   lane->op = op_of(engine->input, work->op_sequence);
   if (lane->op == UINT32_MAX)
     return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX,

@@ -52,7 +52,7 @@ struct part_key part_key_of(const struct check_setup *setup, uint32_t channel_in
         key_mix(&key, (uint64_t)(buffers->in != NULL) << 1 | (buffers->out != NULL));
         key_mix(&key, buffers->in == buffers->out);
         *count = work->part_count;
-        if (work->ring_ranks != NULL) ringed = work;
+        if (work->algo == ALGO_RING && work->ring_ranks != NULL) ringed = work;
       }
     }
   }
@@ -170,4 +170,32 @@ bool part_set_add(struct part_set *set, struct part_key key) {
 void part_set_free(struct part_set *set) {
   os_free(set->rows);
   memset(set, 0, sizeof *set);
+}
+
+void parts_free(struct parts *parts) {
+  check_setup_free(&parts->part);
+  part_set_free(&parts->seen);
+}
+
+ncclResult_t parts_prove(struct check_engine *engine, const struct check_setup *setup,
+                         const struct check_call *call, struct parts *parts, bool *proved,
+                         struct check_report *report) {
+  const uint64_t mask = setup->plans[0].channel_mask;
+  memset(report, 0, sizeof *report);
+  *proved = part_tiles(setup, report);
+  for (uint32_t channel = 0; *proved && channel < PLAN_CHANNELS_MAX; channel++) {
+    size_t count;
+    if ((mask >> channel & 1) == 0) continue;
+    const struct part_key key = part_key_of(setup, channel, &count);
+    parts->program_count += 1;
+    if (!part_set_add(&parts->seen, key)) continue;
+    TRY(part_setup(&parts->part, setup, call, channel, count));
+    parts->run_count += 1;
+    *proved = check_run(engine, &parts->part.input, report);
+    if (report->channel != UINT32_MAX || !*proved) report->channel = channel;
+    parts->step_count += report->step_count;
+    parts->slice_count += report->slice_count;
+    parts->connection_count += report->connection_count;
+  }
+  return ncclSuccess;
 }

@@ -30,4 +30,19 @@ struct part_set {
 bool part_set_add(struct part_set *set, struct part_key key);
 void part_set_free(struct part_set *set);
 
+/* What parts_prove() works in and adds to. */
+struct parts {
+  struct check_setup part;
+  struct part_set seen;                               /* those that need no other run */
+  uint64_t program_count, run_count;                  /* channels; those of them that were run */
+  uint64_t step_count, slice_count, connection_count; /* of these */
+};
+void parts_free(struct parts *parts);
+
+/* Proves a collective's plans channel by channel, those that were not seen before. *report is that of the
+ * last run, or says which rule is broken. */
+ncclResult_t parts_prove(struct check_engine *engine, const struct check_setup *setup,
+                         const struct check_call *call, struct parts *parts, bool *proved,
+                         struct check_report *report);
+
 #endif

@@ -36,11 +36,39 @@ static void cursor_step(struct cursor *cursor) {
   cursor->page += 1;
 }
 
-/* Where an order was seen first, to compare other ranks' with. */
-static bool order_note(struct check_engine *engine, expr_id expr) {
-  struct check_report *report = engine->report;
-  if (report->order[0] == 0) expr_text(&engine->exprs, expr, report->order, sizeof report->order);
-  return true;
+/* What rank 0 holds where all ranks must add up in one order, as pieces by their place in the region
+ * (engine->own); other ranks are compared with it as they are walked. */
+struct order {
+  bool records; /* this is rank 0 */
+  uint32_t at;  /* piece that the walk has come to */
+};
+
+static bool order_fail(struct check_engine *engine, uint32_t rank, uint64_t at, expr_id found,
+                       expr_id wanted) {
+  char one[120], two[120];
+  engine_fail(engine, CHECK_SAME_ORDER, NULL, 0, "adds up element %" PRIu64 " as %s, rank 0 as %s", at,
+              expr_text(&engine->exprs, found, two, sizeof two),
+              expr_text(&engine->exprs, wanted, one, sizeof one));
+  engine->report->rank = rank;
+  return false;
+}
+
+/* The first piece of rank 0's over [cursor->at, end) that differs; NULL when there is none. *covered: there
+ * is one for every element. */
+static const struct piece *order_follow(const struct value *reference, struct order *order,
+                                        const struct cursor *cursor, uint64_t end, bool *covered) {
+  uint64_t at = cursor->at;
+  *covered = false;
+  for (; order->at < reference->count; order->at++) {
+    const struct piece *piece = &reference->pieces[order->at];
+    const uint64_t begin = (uint64_t)piece->origin, piece_end = begin + piece->count;
+    if (begin >= end) return NULL;
+    if (piece_end > cursor->at && piece->expr != cursor->expr) return piece;
+    if (begin <= at && piece_end > at) at = piece_end;
+    *covered = at >= end;
+    if (piece_end > end) return NULL;
+  }
+  return NULL;
 }
 
 static bool result_fail(struct check_engine *engine, uint32_t rank, const struct cursor *cursor,
@@ -67,17 +95,39 @@ static bool result_is_good(struct check_engine *engine, const struct cursor *cur
   return expr_is_complete(&engine->exprs, cursor->expr, segment->op);
 }
 
+/* The elements at the cursor up to `end`, which lie in one span and in block `block` of the segment. */
+static bool span_verify(struct check_engine *engine, uint32_t rank, const struct cursor *cursor, uint64_t end,
+                        const struct check_segment *segment, uint32_t block, struct order *order) {
+  const struct check_input *input = engine->input;
+  const bool sum = segment->kind == CHECK_SUM, one_order = sum && input->ops[segment->op].one_order;
+  const uint64_t index = cursor->at - (segment->begin + block * segment->count);
+  const struct piece *other = NULL;
+  char *text = engine->report->order;
+  bool covered = false;
+  if (one_order && !order->records) other = order_follow(&engine->own, order, cursor, end, &covered);
+  /* What rank 0 holds too was looked at there. */
+  const bool known = covered && !other && input->op_count == 1;
+  if (cursor->origin != (int64_t)(segment->origin + index) ||
+      (!known && !result_is_good(engine, cursor, segment, block)))
+    return result_fail(engine, rank, cursor, segment, block, index);
+  if (other) {
+    const uint64_t begin = (uint64_t)other->origin;
+    return order_fail(engine, rank, begin > cursor->at ? begin : cursor->at, cursor->expr, other->expr);
+  }
+  if (sum && text[0] == 0) expr_text(&engine->exprs, cursor->expr, text, sizeof engine->report->order);
+  if (!one_order || !order->records) return true;
+  return value_add(&engine->own, end - cursor->at, (int64_t)cursor->at, cursor->expr) ||
+         engine_out_of_memory(engine);
+}
+
 /* One block of a segment: elements [begin, begin + count) of the region. */
 static bool block_verify(struct check_engine *engine, uint32_t rank, struct cursor *cursor,
-                         const struct check_segment *segment, uint32_t block) {
-  const uint64_t begin = segment->begin + block * segment->count, end = begin + segment->count;
+                         const struct check_segment *segment, uint32_t block, struct order *order) {
+  const uint64_t end = segment->begin + (block + 1) * segment->count;
   while (cursor->at < end) {
     if (!cursor_look(engine, cursor)) return false;
-    const uint64_t index = cursor->at - begin;
-    if (cursor->origin != (int64_t)(segment->origin + index) ||
-        !result_is_good(engine, cursor, segment, block))
-      return result_fail(engine, rank, cursor, segment, block, index);
-    if (segment->kind == CHECK_SUM) order_note(engine, cursor->expr);
+    const uint64_t stop = cursor->end < end ? cursor->end : end;
+    if (!span_verify(engine, rank, cursor, stop, segment, block, order)) return false;
     if (cursor->end > end) {
       cursor->at = end;
       return true;
@@ -111,62 +161,24 @@ static bool rest_verify(struct check_engine *engine, uint32_t rank, struct curso
 }
 
 static bool region_verify(struct check_engine *engine, uint32_t rank, struct region *region) {
+  struct order order = {rank == 0, 0};
   struct cursor cursor = {region, 0, 0, 0, 0, 0, 0, false};
   const struct check_region *row = region->row;
   for (uint32_t i = 0; i < row->result_count; i++) {
     const struct check_segment *segment = &row->results[i];
     if (!rest_verify(engine, rank, &cursor, segment->begin)) return false;
     for (uint32_t block = 0; block < segment->repeat; block++)
-      if (!block_verify(engine, rank, &cursor, segment, block)) return false;
+      if (!block_verify(engine, rank, &cursor, segment, block, &order)) return false;
   }
   return rest_verify(engine, rank, &cursor, row->count);
 }
 
-/* Both regions hold the same expressions at the same places from one result on. */
-static bool order_compare(struct check_engine *engine, uint32_t rank, struct region *first,
-                          struct region *other, const struct check_segment *a,
-                          const struct check_segment *b) {
-  struct cursor left = {first, 0, 0, 0, 0, 0, 0, false}, right = {other, 0, 0, 0, 0, 0, 0, false};
-  while (left.at < a->begin + a->count && right.at < b->begin + b->count) {
-    if (!cursor_look(engine, &left) || !cursor_look(engine, &right)) return false;
-    const bool within = left.at >= a->begin && right.at >= b->begin;
-    if (within && left.at - a->begin == right.at - b->begin && left.expr != right.expr) {
-      char one[120], two[120];
-      engine_fail(engine, CHECK_SAME_ORDER, NULL, 0, "adds up element %" PRIu64 " as %s, rank 0 as %s",
-                  right.at - b->begin, expr_text(&engine->exprs, right.expr, two, sizeof two),
-                  expr_text(&engine->exprs, left.expr, one, sizeof one));
-      engine->report->rank = rank;
-      return false;
-    }
-    const uint64_t left_end = left.end - a->begin, right_end = right.end - b->begin;
-    if (left_end <= right_end) cursor_step(&left);
-    if (right_end <= left_end) cursor_step(&right);
-  }
-  return true;
-}
-
-/* Each rank's sums against rank 0's. */
-static bool orders_verify(struct check_engine *engine) {
-  const uint32_t count = engine->input->region_count;
-  for (uint32_t i = 0; i < count; i++) {
-    struct region *first = &engine->memory.regions[i];
-    for (uint32_t s = 0; s < first->row->result_count; s++) {
-      const struct check_segment *segment = &first->row->results[s];
-      if (segment->kind != CHECK_SUM || !engine->input->ops[segment->op].one_order) continue;
-      for (uint32_t rank = 1; rank < engine->input->rank_count; rank++) {
-        struct region *other = &engine->memory.regions[(size_t)rank * count + i];
-        if (s >= other->row->result_count) continue;
-        if (!order_compare(engine, rank, first, other, segment, &other->row->results[s])) return false;
-      }
-    }
-  }
-  return true;
-}
-
 bool verify_results(struct check_engine *engine) {
   const uint32_t count = engine->input->region_count;
-  for (uint32_t rank = 0; rank < engine->input->rank_count; rank++)
-    for (uint32_t i = 0; i < count; i++)
+  for (uint32_t i = 0; i < count; i++) {
+    engine->own.count = 0;
+    for (uint32_t rank = 0; rank < engine->input->rank_count; rank++)
       if (!region_verify(engine, rank, &engine->memory.regions[(size_t)rank * count + i])) return false;
-  return orders_verify(engine);
+  }
+  return true;
 }
