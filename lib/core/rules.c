@@ -114,6 +114,9 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
   const char *why = forbid_machine(request, func, algo);
   if (why != NULL) return why;
+  const uint32_t protos = request->limits.protos;
+  if (algo != ALGO_RING && protos != 0 && ((protos >> proto) & 1) == 0)
+    return "this backend's executors carry it with other protocols alone";
   return proto == PROTO_LL128 ? forbid_lines128(request, func) : NULL;
 }
 

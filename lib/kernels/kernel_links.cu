@@ -1,12 +1,15 @@
-/* kernel_links.cu: the kernel of launches in which works have more than one link a side, in any protocol. */
+/* kernel_links.cu: the kernel of launches in which works have more than one link a side, in LL and Simple. */
 #include <cuda_runtime.h>
 
-#define PRIM_WORDS 2
-#define PRIM_VECTORS 2
-#define PRIM_SUM_VECTORS 2
-#define PRIM_COPY_VECTORS 4
+#define PRIM_WORDS 1
+#define PRIM_VECTORS 4
+#define PRIM_SUM_VECTORS 4
+#define PRIM_COPY_VECTORS 8
 #define PRIM_LINKS LAUNCH_LINKS
 #define PRIM_ALGOS 1
+/* A lane's begin takes more registers than are left beside the rest, and is rare where messages are long. */
+#define PRIM_OUTLINE static __device__ __noinline__
+#define PRIM_UNROLL _Pragma("unroll 1")
 #define BLOCK_LANES_SHARED
 
 #include "backends/cuda/link_count.h"

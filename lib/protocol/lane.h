@@ -305,7 +305,7 @@ struct link_saved {
 };
 
 /* All loads leave before the first answer is used. */
-PRIM_FN void lane_open_links(struct lane *lane, struct prim *prim) {
+PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
   const uint8_t kind = line_kind_of(work);
   struct link_saved recv[PRIM_LINKS], send[PRIM_LINKS];

@@ -139,6 +139,7 @@ static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
   limits->direct = all_possible(device_count);
   limits->algos = limits->direct ? 1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT : 0;
   limits->links = limits->direct ? LAUNCH_LINKS : 1;
+  limits->protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   return ncclSuccess;
 }
 

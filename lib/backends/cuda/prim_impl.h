@@ -28,8 +28,10 @@
 #ifndef PRIM_WORDS
 #define PRIM_WORDS 4
 #endif
+#ifndef PRIM_UNROLL
 #define PRIM_UNROLL _Pragma("unroll")
-#define PRIM_EACH_WORD(k) PRIM_UNROLL for (uint32_t k = 0; k < PRIM_WORDS; k++)
+#endif
+#define PRIM_EACH_WORD(k) _Pragma("unroll") for (uint32_t k = 0; k < PRIM_WORDS; k++)
 
 #include "backends/cuda/arithmetic.h"
 #include "protocol/move.h"

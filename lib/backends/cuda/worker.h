@@ -454,7 +454,9 @@ PRIM_FN bool worker_do(struct worker *worker, const struct prim_order *order) {
   switch (order->kind) {
     case PRIM_SPAN: worker_span(worker, order); return true;
     case PRIM_LINES_LL: return worker_lines(LINE_LL, worker, order);
+#if PRIM_LINKS == 1 /* beside all else, many links of LL128 would not fit into registers */
     case PRIM_LINES_LL128: return worker_lines(LINE_LL128, worker, order);
+#endif
     default: return false;
   }
 #endif
