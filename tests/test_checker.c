@@ -16,7 +16,7 @@
 #include "check/check.h"
 #include "check/part.h"
 #include "check/request.h"
-#include "check/shape.h"
+#include "machine.h"
 
 #define NO_STEP UINT64_MAX
 #define NOBODY UINT32_MAX
@@ -165,7 +165,7 @@ static void trees_over_nodes_are_proved(void **state) {
   (void)state;
   call_begin(FUNC_ALL_REDUCE, ALGO_TREE, 12, 200);
   graph_free(&graph);
-  assert_int_equal(shape_graph(4, 3, &graph), ncclSuccess);
+  assert_int_equal(machine_graph(NULL, 4, 3, &graph), ncclSuccess);
   check_limits(&call.limits, 2, 64, 2, true);
   call.in_place = true;
   call_plan();
@@ -568,7 +568,7 @@ static void switches_are_proved(void **state) {
     const uint32_t nodes = rows[i / 4].nodes, gpus = rows[i / 4].gpus;
     call_begin(rows[i / 4].func, rows[i / 4].algo, nodes * gpus, 211 * (i % 4 + 1));
     graph_free(&graph);
-    assert_int_equal(shape_graph(nodes, gpus, &graph), ncclSuccess);
+    assert_int_equal(machine_graph(NULL, nodes, gpus, &graph), ncclSuccess);
     check_limits(&call.limits, 1 + i % 3, 64, 1 + i % 4, true);
     call.in_place = i % 2 != 0;
     call_plan();

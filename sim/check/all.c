@@ -7,7 +7,7 @@
 
 #include "base/os.h"
 #include "check/part.h"
-#include "check/shape.h"
+#include "machine.h"
 #include "schedule/chunk.h"
 
 enum { WHOLE_EVERY = 61, SIZES_MAX = 24, TURNS_RANKS_MAX = 16 };
@@ -185,7 +185,7 @@ static ncclResult_t prove_channels(struct all_thread *thread, struct check_call 
 /* All channel counts and ways to store, for one algorithm and protocol on one machine. */
 static ncclResult_t prove_shape(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
   struct graph graph;
-  TRY(shape_graph(nodes, call->rank_count / nodes, &graph));
+  TRY(machine_graph(NULL, nodes, call->rank_count / nodes, &graph));
   call->graph = &graph;
   const uint32_t ways = (call->proto_mask & 1u << PROTO_SIMPLE) != 0 ? 2 : 1;
   /* Many ranks take one turn each: what the next one varies, the next rank count does. */
