@@ -8,20 +8,21 @@
 #include "base/os.h"
 #include "check/all.h"
 #include "check/mutants.h"
-#include "check/names.h"
 #include "check/part.h"
-#include "check/shape.h"
 #include "check/request.h"
 #include "check/shrink.h"
 #include "collective.h"
+#include "core/names.h"
 #include "json.h"
+#include "kernels/kernels.h"
+#include "machine.h"
 #include "verb.h"
 
 enum { UNSET = -1 };
 
 struct check_flags {
-  const char *algo, *proto, *type, *op, *ranks;
-  int64_t count, bytes, root, channels, slots, chunk_bytes, nodes, gpus, first_step;
+  const char *algo, *proto, *type, *op, *ranks, *machine;
+  int64_t count, bytes, root, channels, slots, chunk_bytes, nodes, gpus, group, first_step;
   bool in_place, indirect, json, all, mutants, help;
 };
 
@@ -29,7 +30,8 @@ struct check_flags {
 #define MANY ((int64_t)1 << 44)
 static const struct option_row rows[] = {
     {0, "algo", "NAME", OPTION_TEXT, AT(algo), 0, 0,
-     "Ring, Tree, Direct, TwoShot (default the library's choice)"},
+     "Ring, Tree, PAT, Direct, TwoShot, NVLS, NVLSTree, CollNetDirect or CollNetChain (default the library's "
+     "choice)"},
     {0, "proto", "NAME", OPTION_TEXT, AT(proto), 0, 0, "LL, LL128 or Simple (default the library's choice)"},
     {0, "ranks", "N", OPTION_TEXT, AT(ranks), 0, 0,
      "ranks, 1 to 4096 (default 8); with --all also A-B (default 2-9)"},
@@ -45,6 +47,10 @@ static const struct option_row rows[] = {
      "largest chunk (default what the slots hold)"},
     {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes that the ranks lie on (default 1)"},
     {0, "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "ranks of a node, instead of --ranks"},
+    {0, "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
+     "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
+    {0, "group", "N", OPTION_INT, AT(group), 1, 256,
+     "the call so often in one group, each time with the next root (default 1)"},
     {0, "first-step", "N", OPTION_INT, AT(first_step), 0, 1 << 20,
      "steps that connections have behind them (default 0)"},
     {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
@@ -74,21 +80,65 @@ static bool misuse(const char *flag, const char *given, const char *known) {
   return false;
 }
 
+/* The functions that the verb knows, by name of the collective. */
+static const struct {
+  const char *name;
+  uint8_t func;
+} funcs[] = {{"all_reduce", FUNC_ALL_REDUCE},
+             {"all_gather", FUNC_ALL_GATHER},
+             {"reduce_scatter", FUNC_REDUCE_SCATTER},
+             {"broadcast", FUNC_BROADCAST},
+             {"reduce", FUNC_REDUCE},
+             {"sendrecv", FUNC_SEND_RECV},
+             {"alltoall", FUNC_ALL_TO_ALL},
+             {"gather", FUNC_GATHER},
+             {"scatter", FUNC_SCATTER}};
+enum { FUNCS = sizeof funcs / sizeof funcs[0] };
+
+static uint8_t func_of(const struct collective *collective) {
+  uint32_t i = 0;
+  while (i + 1 < FUNCS && strcmp(funcs[i].name, collective->name) != 0) i += 1;
+  return funcs[i].func;
+}
+
+static const struct collective *collective_of(uint8_t func) {
+  uint32_t i = 0;
+  while (i + 1 < FUNCS && funcs[i].func != func) i += 1;
+  return collective_find(funcs[i].name);
+}
+
+/* The kernel's operator (enum work_op) that a user's becomes: avg of floats is a product and a sum. */
+static int op_of_name(const char *name, uint8_t dtype) {
+  static const char *const words[] = {"sum", "prod", "max", "min", "mulsum", "avg"};
+  const int op = names_find(words, 6, name, strlen(name));
+  return op == OP_SUM_POST_DIV && dtype >= ncclFloat16 ? OP_PRE_MUL_SUM : op;
+}
+
+static int type_of_name(const char *name) {
+  for (int dtype = 0; dtype < ncclNumTypes; dtype++)
+    if (strcmp(kernel_type_name((uint8_t)dtype), name) == 0) return dtype;
+  return -1;
+}
+
 static bool take_words(const struct check_flags *flags, struct check_call *call) {
+  char known[120];
   if (flags->algo) {
-    const uint8_t algo = name_algo(flags->algo);
-    if (algo == NAME_NONE) return misuse("algo", flags->algo, "Ring, Tree, Direct or TwoShot");
+    const int algo = names_find(names_algo, ALGO_COUNT, flags->algo, strlen(flags->algo));
+    names_list(names_algo, ALGO_COUNT, ~(1u << ALGO_CUSTOM), known, sizeof known);
+    if (algo < 0 || algo == ALGO_CUSTOM) return misuse("algo", flags->algo, known);
     call->algo_mask = 1u << algo;
   }
   if (flags->proto) {
-    const uint8_t proto = name_proto(flags->proto);
-    if (proto == NAME_NONE) return misuse("proto", flags->proto, "LL, LL128 or Simple");
+    const int proto = names_find(names_proto, PROTO_COUNT, flags->proto, strlen(flags->proto));
+    if (proto < 0) return misuse("proto", flags->proto, "LL, LL128 or Simple");
     call->proto_mask = 1u << proto;
   }
-  call->dtype = name_type(flags->type);
-  if (call->dtype == NAME_NONE) return misuse("type", flags->type, "one that `tutti bench -d` knows");
-  call->op = name_op(flags->op, call->dtype);
-  if (call->op == NAME_NONE) return misuse("op", flags->op, "sum, prod, max, min, avg or mulsum");
+  const int dtype = type_of_name(flags->type);
+  if (dtype < 0) return misuse("type", flags->type, "one that `tutti bench -d` knows");
+  call->dtype = (uint8_t)dtype;
+  const int op = op_of_name(flags->op, call->dtype);
+  call->op = (uint8_t)op;
+  if (op < 0) return misuse("op", flags->op, "sum, prod, max, min, avg or mulsum");
   return true;
 }
 
@@ -109,6 +159,7 @@ static bool take_ranks(const struct check_flags *flags, struct check_case *c) {
     return false;
   }
   c->call.rank_count = c->nodes * c->gpus;
+  c->machine = flags->machine;
   if (c->nodes <= 4096 && c->gpus <= 4096 && c->call.rank_count <= 4096) return true;
   fprintf(stderr, "tutti check: %u ranks are more than 4096\n", c->call.rank_count);
   return false;
@@ -136,6 +187,7 @@ static bool take_flags(struct check_command *command) {
                                                          check_type_bytes(call->dtype), call->rank_count);
   call->in_place = flags->in_place;
   call->first_step = (uint32_t)flags->first_step;
+  call->group_count = (uint32_t)flags->group;
   if (call->in_place && command->collective->in_place == IN_PLACE_NONE) {
     fprintf(stderr, "tutti check: %s has no in-place form\n", command->collective->name);
     return false;
@@ -152,8 +204,8 @@ static void print_allowed(const struct check_call *call) {
     bool any = false;
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
       if (check_call_forbid(call, algo, proto)) continue;
-      fprintf(stderr, "%s%s", any ? ", " : before, any ? "" : algo_name(algo));
-      fprintf(stderr, "%s%s", any ? "" : " with ", proto_name(proto));
+      fprintf(stderr, "%s%s", any ? ", " : before, any ? "" : names_algo[algo]);
+      fprintf(stderr, "%s%s", any ? "" : " with ", names_proto[proto]);
       any = true;
       before = "; ";
     }
@@ -181,8 +233,8 @@ static bool call_is_possible(const struct check_command *command, const struct g
       why_proto = proto;
     }
   }
-  fprintf(stderr, "tutti check: %s with %s cannot carry %s: %s; allowed", algo_name(why_algo),
-          proto_name(why_proto), command->collective->name, why ? why : "nothing is left");
+  fprintf(stderr, "tutti check: %s with %s cannot carry %s: %s; allowed", names_algo[why_algo],
+          names_proto[why_proto], command->collective->name, why ? why : "nothing is left");
   print_allowed(&open);
   fprintf(stderr, "\n");
   return false;
@@ -192,11 +244,13 @@ static void print_case(const struct check_case *c, const struct collective *coll
   const struct check_call *call = &c->call;
   printf("tutti check %s", collective->name);
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++)
-    if (call->algo_mask == 1u << algo) printf(" --algo %s", algo_name(algo));
+    if (call->algo_mask == 1u << algo) printf(" --algo %s", names_algo[algo]);
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-    if (call->proto_mask == 1u << proto) printf(" --proto %s", proto_name(proto));
+    if (call->proto_mask == 1u << proto) printf(" --proto %s", names_proto[proto]);
   if (c->nodes > 1) printf(" --nodes %u --gpus %u", c->nodes, c->gpus);
   else printf(" --ranks %u", c->gpus);
+  if (c->machine) printf(" --machine %s", c->machine);
+  if (call->group_count > 1) printf(" --group %u", call->group_count);
   printf(" --count %zu --channels %u --slots %u", call->count, call->limits.channel_count,
          call->limits.slots);
   if (call->limits.chunk_bytes) printf(" --chunk %u", call->limits.chunk_bytes);
@@ -261,7 +315,7 @@ static ncclResult_t prove_parts(struct check_command *command, bool *proved) {
   struct parts parts;
   struct check_call call = command->c.call;
   memset(&parts, 0, sizeof parts);
-  TRY(shape_graph(command->c.nodes, command->c.gpus, &graph));
+  TRY(machine_graph(command->c.machine, command->c.nodes, command->c.gpus, &graph));
   call.graph = &graph;
   ncclResult_t result = check_setup_make(&command->setup, &call);
   if (result == ncclSuccess)
@@ -279,7 +333,8 @@ static ncclResult_t prove_parts(struct check_command *command, bool *proved) {
 static ncclResult_t prove_call(struct check_command *command, bool *proved) {
   command->engine = check_engine_new();
   if (!command->engine) return log_fail(ncclSystemError, "no memory for the checker");
-  if (command->c.call.func <= FUNC_ALL_REDUCE && command->c.call.rank_count >= RANKS_MANY)
+  const struct check_call *call = &command->c.call;
+  if (call->func <= FUNC_ALL_REDUCE && call->group_count <= 1 && call->rank_count >= RANKS_MANY)
     return prove_parts(command, proved);
   return check_case_run(command->engine, &command->setup, &command->c, proved, &command->report);
 }
@@ -316,9 +371,12 @@ static enum exit_code check_one(struct check_command *command, int argc, char **
             argv[0]);
     return EXIT_USAGE;
   }
-  command->c.call.func = name_func(command->collective->name);
+  command->c.call.func = func_of(command->collective);
   if (!take_flags(command)) return EXIT_USAGE;
-  if (graph_flat(command->c.call.rank_count, &graph) != ncclSuccess) return EXIT_ENVIRONMENT;
+  if (machine_graph(command->c.machine, command->c.nodes, command->c.gpus, &graph) != ncclSuccess) {
+    fprintf(stderr, "tutti check: %s\n", log_last_error());
+    return EXIT_USAGE;
+  }
   const bool possible = call_is_possible(command, &graph);
   graph_free(&graph);
   return possible ? prove(command) : EXIT_USAGE;
@@ -361,8 +419,7 @@ static enum exit_code check_everything(struct check_command *command, int argc) 
   }
   print_all(&report, first, last, (double)(os_time_ns() - began_ns) * 1e-9);
   if (!report.failed) return EXIT_GOOD;
-  const char *name = func_name(report.failure.call.func);
-  command->collective = collective_find(name);
+  command->collective = collective_of(report.failure.call.func);
   command->c = report.failure;
   command->report = report.report;
   print_text(command, false);
@@ -445,6 +502,7 @@ static void flags_initial(struct check_flags *flags) {
   flags->count = flags->bytes = flags->nodes = flags->gpus = UNSET;
   flags->channels = 2;
   flags->slots = 8;
+  flags->group = 1;
 }
 
 static enum exit_code check_verb_run(int argc, char **argv) {

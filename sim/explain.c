@@ -105,9 +105,11 @@ static bool masks_read(struct explain *explain) {
     request->proto_mask[func] = (1u << PROTO_COUNT) - 1;
   }
   settings_parse_named(proto, request->proto_named);
-  return settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) == ncclSuccess &&
-         settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) ==
-             ncclSuccess;
+  if (settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) != ncclSuccess ||
+      settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) != ncclSuccess)
+    return false;
+  request->algos_off = settings_algos_off(algo, false, 0, request->algo_mask);
+  return true;
 }
 
 static bool operation_describe(struct explain *explain) {

@@ -16,7 +16,7 @@
 #include "check/check.h"
 #include "check/part.h"
 #include "check/request.h"
-#include "check/shape.h"
+#include "machine.h"
 
 #define NO_STEP UINT64_MAX
 #define NOBODY UINT32_MAX
@@ -85,7 +85,7 @@ struct change {
   uint32_t rank, clear, set, what; /* whose; flags; enum check_hook */
   uint64_t step;
   int64_t in, out, count; /* added to the step's */
-  uint32_t own;
+  uint32_t own, send_place, recv_place, part;
 };
 static struct change change;
 
@@ -97,6 +97,9 @@ static uint32_t change_step(void *context, const struct work *work, uint64_t ste
   step->out_offset = (size_t)((int64_t)step->out_offset + c->out);
   step->count = (size_t)((int64_t)step->count + c->count);
   step->own_index += c->own;
+  step->send_place += c->send_place;
+  step->recv_place += c->recv_place;
+  step->part += c->part;
   if (c->what == HOOK_SKIP) change.rank = NOBODY; /* one step, not all behind it */
   return c->what;
 }
@@ -162,7 +165,7 @@ static void trees_over_nodes_are_proved(void **state) {
   (void)state;
   call_begin(FUNC_ALL_REDUCE, ALGO_TREE, 12, 200);
   graph_free(&graph);
-  assert_int_equal(shape_graph(4, 3, &graph), ncclSuccess);
+  assert_int_equal(machine_graph(NULL, 4, 3, &graph), ncclSuccess);
   check_limits(&call.limits, 2, 64, 2, true);
   call.in_place = true;
   call_plan();
@@ -463,11 +466,136 @@ static void what_is_not_known_is_not_proved(void **state) {
   call_begin(FUNC_REDUCE_SCATTER, ALGO_RING, 3, 16);
   call_plan();
   change_begin(1, 1);
-  change.set = STEP_SEND_MORE;
+  change.set = 1u << 30;
   assert_broken(CHECK_RESOURCES, 1, 0, 1, "nothing is proved");
+}
+
+/* Aggregated trees: any number of ranks, blocks that share a slot and that do not, both ways. */
+static void slots_that_steps_share_are_proved(void **state) {
+  (void)state;
+  for (uint32_t ranks = 2; ranks <= 17; ranks++) {
+    for (uint32_t i = 0; i < 12; i++) {
+      call_begin(i % 2 ? FUNC_ALL_GATHER : FUNC_REDUCE_SCATTER, ALGO_PAT, ranks, i < 4 ? 1 : i < 8 ? 5 : 70);
+      check_limits(&call.limits, 1 + i % 3, 64, 1, i % 3 != 0);
+      call.in_place = i / 2 % 2 != 0;
+      call_plan();
+      assert_int_equal(setup.plans[0].works[0].algo, ALGO_PAT);
+      assert_proved();
+    }
+  }
+}
+
+static void a_shared_slot_has_its_rules(void **state) {
+  (void)state;
+  call_begin(FUNC_REDUCE_SCATTER, ALGO_PAT, 8, 2); /* four blocks a slot, rows of two */
   call_plan();
-  setup.plans[2].works[0].conn_index = CONN_SWITCH;
-  assert_broken(CHECK_RESOURCES, 2, 0, 0, "over a switch");
+  assert_int_equal(setup.plans[0].works[0].pack, 4);
+  assert_proved();
+  change_begin(0, 0);
+  change.clear = STEP_SEND_MORE;
+  assert_broken(CHECK_SLOT, 0, 0, 1, "writes place 2 of a slot to rank 1 that is written up to 0");
+  change_begin(0, 3); /* the last of four places */
+  change.set = STEP_SEND_MORE;
+  assert_broken(CHECK_MATCH, 0, 0, 11, "ends with a slot to rank 1 that another step was to share");
+  change_begin(0, 1);
+  change.send_place = 1;
+  assert_broken(CHECK_SLOT, 0, 0, 1, "writes place 3 of a slot to rank 1 that is written up to 2");
+  change_begin(0, 3);
+  change.send_place = 20;
+  assert_broken(CHECK_SLOT, 0, 0, 3, "elements into slots towards rank 1 that hold 8");
+  change_begin(0, 4);
+  change.recv_place = 2;
+  assert_false(check_run(engine, &setup.input, &report));
+  assert_int_equal(report.rule, CHECK_COMBINE);
+}
+
+/* ---- several calls, and switches ---- */
+
+static void fused_broadcasts_are_proved(void **state) {
+  (void)state;
+  for (uint32_t ranks = 2; ranks <= 6; ranks++) {
+    for (uint32_t group = 2; group <= 2 * ranks; group += ranks - 1) {
+      call_begin(FUNC_BROADCAST, ALGO_RING, ranks, 40);
+      call.group_count = group;
+      call.in_place = group % 2 != 0;
+      call.root = ranks - 1;
+      call_plan();
+      uint32_t fused = 0;
+      for (uint32_t i = 0; i < setup.plans[0].work_count; i++)
+        fused += (setup.plans[0].works[i].flags & WORK_FUSED) != 0;
+      assert_true(fused > 0);
+      assert_proved();
+    }
+  }
+}
+
+/* Parts must come in one order at both ends, each with its size at its begin, and lie behind the lane's. */
+static void fused_parts_have_their_order(void **state) {
+  (void)state;
+  call_begin(FUNC_BROADCAST, ALGO_RING, 3, 40);
+  call.group_count = 3;
+  call_plan();
+  assert_proved();
+  struct work *works = setup.plans[1].works, kept = works[1];
+  works[1].root = works[2].root;
+  works[2].root = kept.root;
+  assert_false(check_run(engine, &setup.input, &report));
+  assert_true(report.rule == CHECK_PARTS || report.rule == CHECK_RESULT || report.rule == CHECK_DEADLOCK);
+  call_plan();
+  change_begin(1, 0);
+  change.clear = STEP_PART;
+  assert_broken(CHECK_PARTS, 2, 0, 1, "another operation, part");
+  call_plan();
+  setup.plans[0].works[0].fused_count = 4;
+  assert_broken(CHECK_PARTS, 0, 0, 0, "parts do not lie behind it");
+  call_plan();
+  change_begin(2, 1);
+  change.part = 7;
+  assert_broken(CHECK_PARTS, 2, 0, 1, "which its work does not have");
+}
+
+static void switches_are_proved(void **state) {
+  static const struct {
+    uint8_t func, algo;
+    uint32_t nodes, gpus;
+  } rows[] = {
+      {FUNC_ALL_REDUCE, ALGO_NVLS, 1, 5},           {FUNC_ALL_GATHER, ALGO_NVLS, 1, 4},
+      {FUNC_REDUCE_SCATTER, ALGO_NVLS, 1, 4},       {FUNC_ALL_REDUCE, ALGO_NVLS_TREE, 5, 3},
+      {FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, 3, 4}, {FUNC_ALL_GATHER, ALGO_COLLNET_DIRECT, 4, 2},
+      {FUNC_REDUCE_SCATTER, ALGO_COLLNET_DIRECT, 2, 3}, {FUNC_ALL_REDUCE, ALGO_COLLNET_CHAIN, 4, 3}};
+  (void)state;
+  for (uint32_t i = 0; i < 4 * (sizeof rows / sizeof rows[0]); i++) {
+    const uint32_t nodes = rows[i / 4].nodes, gpus = rows[i / 4].gpus;
+    call_begin(rows[i / 4].func, rows[i / 4].algo, nodes * gpus, 211 * (i % 4 + 1));
+    graph_free(&graph);
+    assert_int_equal(machine_graph(NULL, nodes, gpus, &graph), ncclSuccess);
+    check_limits(&call.limits, 1 + i % 3, 64, 1 + i % 4, true);
+    call.in_place = i % 2 != 0;
+    call_plan();
+    assert_int_equal(setup.plans[0].works[0].conn_index, CONN_SWITCH);
+    assert_proved();
+  }
+}
+
+/* A switch adds in the order of its members: one that takes them in another order hands shards to the wrong
+ * rank. */
+static void a_switch_knows_its_members(void **state) {
+  (void)state;
+  call_begin(FUNC_ALL_REDUCE, ALGO_NVLS, 4, 100);
+  call_plan();
+  assert_proved();
+  assert_int_equal(setup.plans[0].works[1].role, ROLE_SWITCH);
+  setup.plans[0].works[1].send_peer[0] = 1;
+  setup.plans[0].works[1].send_peer[1] = 0;
+  assert_false(check_run(engine, &setup.input, &report));
+  assert_true(report.rule == CHECK_MATCH || report.rule == CHECK_COMBINE || report.rule == CHECK_RESULT);
+  call_plan();
+  setup.plans[0].batches[0].work_count = 1; /* nobody hosts it */
+  assert_false(check_run(engine, &setup.input, &report));
+  assert_int_equal(report.rule, CHECK_MATCH);
+  call_plan();
+  setup.plans[2].works[0].send_peer[0] = setup.plans[2].works[0].recv_peer[0] = 1;
+  assert_false(check_run(engine, &setup.input, &report));
 }
 
 /* Every allocation fails in turn: a sentence, no crash, nothing lost. */
@@ -579,6 +707,12 @@ int main(void) {
       cmocka_unit_test(ranks_add_up_in_one_order),
       cmocka_unit_test(proxies_count_what_kernels_take),
       cmocka_unit_test(what_is_not_known_is_not_proved),
+      cmocka_unit_test(slots_that_steps_share_are_proved),
+      cmocka_unit_test(a_shared_slot_has_its_rules),
+      cmocka_unit_test(fused_broadcasts_are_proved),
+      cmocka_unit_test(fused_parts_have_their_order),
+      cmocka_unit_test(switches_are_proved),
+      cmocka_unit_test(a_switch_knows_its_members),
       cmocka_unit_test(memory_may_run_out),
       cmocka_unit_test(a_request_is_proved),
       cmocka_unit_test(channels_that_are_alike_have_one_key),

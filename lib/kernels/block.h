@@ -221,7 +221,8 @@ PRIM_FN void launch_run(const struct launch *launch) {
     batch_fetch(arguments, data, &batches[index]);
     __syncthreads();
     if (index == first) launch_await_previous();
-    if (*(volatile uint32_t *)&prim_shared.stopped == 0) batch_run(arguments, further, batches[index].work_count);
+    if (*(volatile uint32_t *)&prim_shared.stopped == 0)
+      batch_run(arguments, further, batches[index].work_count);
     if (index + 1 == end && !launch_is_short()) launch_invite_next();
     __syncthreads();
   }

@@ -15,8 +15,8 @@
 #define PRIM_FN static inline
 #endif
 
-/* The algorithms that are compiled; a backend may have said so before. 0: messages, copies and rings, 1: trees
- * and direct exchanges too, 2: all. */
+/* The algorithms that are compiled; a backend may have said so before. 0: messages, copies and rings, 1:
+ * trees and direct exchanges too, 2: all. */
 #ifndef PRIM_ALGOS
 #define PRIM_ALGOS 2
 #endif
@@ -75,7 +75,7 @@ struct step {
   uint32_t own_index;   /* what COPY_IN brings comes behind so many of recv_links: exchanges in which every
                            rank adds the same values add them in the same order */
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
-#if PRIM_ALGOS > 1     /* a GPU keeps steps in registers */
+#if PRIM_ALGOS > 1      /* a GPU keeps steps in registers */
   uint32_t recv_place;  /* elements from the start of the slot; 0 unless steps share slots */
   uint32_t send_place;
   uint32_t part;       /* which of a fused work's parts: its memory is meant; 0 elsewhere */

@@ -7,10 +7,12 @@
 
 #include "base/os.h"
 #include "check/part.h"
-#include "check/shape.h"
+#include "machine.h"
 #include "schedule/chunk.h"
+#include "schedule/pat.h"
+#include "schedule/switch.h"
 
-enum { WHOLE_EVERY = 61, SIZES_MAX = 24, TURNS_RANKS_MAX = 16 };
+enum { WHOLE_EVERY = 61, SIZES_MAX = 24, TURNS_RANKS_MAX = 16, GRAPHS = 5 };
 
 /* One share of the matrix. */
 struct job {
@@ -34,6 +36,8 @@ struct all_thread {
   struct parts parts;
   struct check_all_report found; /* of this thread */
   uint32_t turn;                 /* varies what is not crossed with everything */
+  struct graph graphs[GRAPHS];   /* of graph_ranks ranks: one node; nodes of 1, 2, 4, 8 */
+  uint32_t graph_ranks;
   ncclResult_t result;
 };
 
@@ -83,7 +87,7 @@ static void note_failure(struct all_thread *thread, const struct check_call *cal
 static ncclResult_t prove_call(struct all_thread *thread, const struct check_call *call, uint32_t nodes) {
   struct check_report report;
   bool proved = true;
-  const bool messages = call->func > FUNC_ALL_REDUCE;
+  const bool messages = call->func > FUNC_ALL_REDUCE || call->group_count > 1;
   TRY(check_setup_make(&thread->setup, call));
   thread->found.plan_count += 1;
   if (messages) thread->found.program_count += thread->setup.plans[0].batch_count > 0;
@@ -112,13 +116,16 @@ static uint32_t sizes_of(const struct work *work, uint32_t rank_count, uint32_t 
   const size_t chunk = size_max(1, work->chunk_count / scale);
   const bool shards =
       work->func == FUNC_ALL_REDUCE && (work->algo == ALGO_RING || work->algo == ALGO_TWO_SHOT);
-  const size_t loop = chunk * (shards ? rank_count : 1);
+  const uint32_t heads = switch_is_algo(work->algo) ? switch_loop_chunks(work) : 1;
+  const size_t loop = chunk * (shards ? rank_count : heads);
   const size_t list[] = {1,
                          2,
                          chunk - 1,
                          chunk,
                          chunk + 1,
                          chunk / 2 + 1,
+                         work->algo == ALGO_PAT ? chunk / 4 : 1, /* so that blocks share slots */
+                         work->algo == ALGO_PAT ? chunk / 2 : 1,
                          loop - 1,
                          loop,
                          loop + 1,
@@ -183,57 +190,87 @@ static ncclResult_t prove_channels(struct all_thread *thread, struct check_call 
 }
 
 /* All channel counts and ways to store, for one algorithm and protocol on one machine. */
-static ncclResult_t prove_shape(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
-  struct graph graph;
-  TRY(shape_graph(nodes, call->rank_count / nodes, &graph));
-  call->graph = &graph;
+static ncclResult_t prove_ways(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
   const uint32_t ways = (call->proto_mask & 1u << PROTO_SIMPLE) != 0 ? 2 : 1;
   /* Many ranks take one turn each: what the next one varies, the next rank count does. */
   const uint32_t turns = call->rank_count > TURNS_RANKS_MAX ? 1 : 2;
-  ncclResult_t result = ncclSuccess;
-  for (uint32_t i = 0; i < turns * ways && result == ncclSuccess && !thread->found.failed; i++) {
+  for (uint32_t i = 0; i < turns * ways && !thread->found.failed; i++) {
     vary(thread, call, 1, i % ways == 0);
     thread->turn += 1;
-    result = prove_sizes(thread, call, nodes);
-    if (result == ncclSuccess && !thread->found.failed)
-      result = prove_channels(thread, call, nodes, 2 + i, i % ways == 0);
+    TRY(prove_sizes(thread, call, nodes));
+    if (!thread->found.failed) TRY(prove_channels(thread, call, nodes, 2 + i, i % ways == 0));
   }
-  graph_free(&graph);
-  return result;
+  return ncclSuccess;
+}
+
+/* Broadcasts of one group: two, one from each root, and more than there are roots. */
+static ncclResult_t prove_groups(struct all_thread *thread, struct check_call *call) {
+  static const size_t sizes[] = {1, 63, 64, 65, 200, 20000};
+  const uint32_t groups[] = {2, call->rank_count, call->rank_count + 2};
+  for (uint32_t i = 0; i < 18 && !thread->found.failed; i++) {
+    if (call->rank_count > TURNS_RANKS_MAX && i % 6 != call->rank_count % 6) continue;
+    vary(thread, call, 1 + i % 3, true);
+    thread->turn += 1;
+    if (call->limits.slots < 2) continue;
+    call->group_count = groups[i / 6];
+    call->count = sizes[i % 6];
+    if (call->count * call->group_count > 200000) call->count = 5000;
+    call->in_place = i % 2 != 0;
+    call->root = i % call->rank_count;
+    TRY(prove_call(thread, call, 1));
+  }
+  return ncclSuccess;
+}
+
+/* One algorithm and protocol on nodes of `gpus` ranks, where the rules let it. */
+static ncclResult_t prove_shape(struct all_thread *thread, const struct check_call *job, uint32_t gpus,
+                                uint8_t algo, uint8_t proto) {
+  struct check_call call = *job;
+  const uint32_t nodes = job->rank_count / gpus;
+  struct graph *graph = &thread->graphs[nodes == 1 ? 0 : 1 + pat_bit_index(gpus)];
+  if (thread->found.failed) return ncclSuccess;
+  if (graph->memory == NULL) TRY(machine_graph(NULL, nodes, gpus, graph));
+  call.graph = graph;
+  call.algo_mask = 1u << algo;
+  call.proto_mask = 1u << proto;
+  call.p2p_ll_threshold = proto == PROTO_LL ? 1 << 20 : 0;
+  if (check_call_forbid(&call, algo, proto)) return ncclSuccess;
+  /* LL and LL128 of one step size are one program: their turns are the same, so that they meet. */
+  if (proto != PROTO_SIMPLE) thread->turn = job->rank_count * 7;
+  TRY(prove_ways(thread, &call, nodes));
+  const bool fuses = job->func == FUNC_BROADCAST && algo == ALGO_RING && proto != PROTO_LL128;
+  return fuses && nodes == 1 && job->rank_count > 1 ? prove_groups(thread, &call) : ncclSuccess;
+}
+
+/* The nodes that an algorithm sees: one; trees and switches also nodes of 1, 2, 4 and 8 ranks, a ring of
+ * collectives nodes of one. */
+static bool shape_is_tried(const struct job *job, uint8_t algo, uint32_t gpus) {
+  if (gpus == job->rank_count) return true;
+  if (gpus > 8 || (gpus & (gpus - 1)) != 0 || job->rank_count % gpus != 0) return false;
+  if (algo == ALGO_RING) return gpus == 1 && job->func <= FUNC_ALL_REDUCE;
+  return algo == ALGO_TREE ? gpus <= 4 : algo != ALGO_PAT;
+}
+
+static void graphs_free(struct all_thread *thread) {
+  for (uint32_t i = 0; i < GRAPHS; i++) graph_free(&thread->graphs[i]);
+  memset(thread->graphs, 0, sizeof thread->graphs);
 }
 
 /* Every algorithm and protocol that may carry the call, on every machine of so many ranks. */
 static ncclResult_t prove_job(struct all_thread *thread, const struct job *job) {
   struct check_call call;
-  struct graph graph;
   memset(&call, 0, sizeof call);
   call.func = job->func;
   call.rank_count = job->rank_count;
   check_limits(&call.limits, 8, 64, 1, true);
-  TRY(graph_flat(job->rank_count, &graph));
-  call.graph = &graph;
-  call.algo_mask = call.proto_mask = UINT32_MAX;
   part_set_free(&thread->parts.seen);
-  ncclResult_t result = ncclSuccess;
-  for (uint32_t i = 0; i < ALGO_COUNT * PROTO_COUNT && result == ncclSuccess; i++) {
-    const uint8_t algo = (uint8_t)(i / PROTO_COUNT), proto = (uint8_t)(i % PROTO_COUNT);
-    struct check_call one = call;
-    one.algo_mask = call.algo_mask & 1u << algo;
-    one.proto_mask = 1u << proto;
-    one.p2p_ll_threshold = proto == PROTO_LL ? 1 << 20 : 0;
-    if (check_call_forbid(&call, algo, proto)) continue;
-    /* LL and LL128 of one step size are one program: their turns are the same, so that they meet. */
-    if (proto != PROTO_SIMPLE) thread->turn = job->rank_count * 7;
-    result = prove_shape(thread, &one, 1);
-    for (uint32_t gpus = 1; gpus <= 4 && result == ncclSuccess && algo == ALGO_TREE; gpus *= 2)
-      if (job->rank_count % gpus == 0 && job->rank_count > gpus && !thread->found.failed)
-        result = prove_shape(thread, &one, job->rank_count / gpus);
-    if (algo == ALGO_RING && job->func <= FUNC_ALL_REDUCE && job->rank_count > 1 && !thread->found.failed &&
-        result == ncclSuccess)
-      result = prove_shape(thread, &one, job->rank_count);
-  }
-  graph_free(&graph);
-  return result;
+  if (thread->graph_ranks != job->rank_count) graphs_free(thread);
+  thread->graph_ranks = job->rank_count;
+  for (uint8_t algo = 0; algo < ALGO_COUNT; algo++)
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+      for (uint32_t gpus = job->rank_count; gpus > 0; gpus--)
+        if (shape_is_tried(job, algo, gpus)) TRY(prove_shape(thread, &call, gpus, algo, proto));
+  return ncclSuccess;
 }
 
 /* ---- threads ---- */
@@ -280,6 +317,7 @@ static void *thread_body(void *argument) {
   }
   thread_merge(&thread);
   check_setup_free(&thread.setup);
+  graphs_free(&thread);
   parts_free(&thread.parts);
   check_engine_free(thread.engine);
   return NULL;

@@ -70,6 +70,7 @@ static bool engine_reset(struct check_engine *engine) {
   const struct check_input *input = engine->input;
   arena_reset(&engine->arena);
   engine->lane_base = engine->lane_count = engine->store_count = 0;
+  engine->spares = NULL;
   engine->batch_cursor =
       (uint32_t *)arena_take(&engine->arena, input->rank_count * sizeof *engine->batch_cursor);
   if (!engine->batch_cursor || !expr_reset(&engine->exprs, input->rank_count, input->op_count) ||

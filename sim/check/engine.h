@@ -15,9 +15,12 @@ struct message {
   uint64_t step, count;     /* first FIFO step; elements in units */
   uint64_t announced_bytes; /* of the operation on this channel */
   uint64_t address;         /* where it was stored in the receiver's output, when `direct` */
+  uint64_t place;           /* units from the slot's begin, where several share it */
+  const struct work *work;  /* the sender's, or the part of it that the step is of */
+  struct message *next;     /* the next one in the slot */
   uint32_t steps, lane;     /* FIFO steps; the sender's lane */
   uint32_t stamp;           /* number of the store, when `direct` */
-  bool final, direct;
+  bool final, direct, begins, taken; /* begins: says its part's size */
   uint32_t piece_count, more_capacity;
   struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
 };
@@ -36,14 +39,16 @@ struct conn {
   uint32_t put, got;       /* places of the next message in the ring, to fill and to take */
   uint32_t held, capacity; /* messages in it; most */
   struct message *messages;
+  struct message *open; /* the last one in the slot that is being written, which others share; or NULL */
+  bool half_read;       /* the slot that is being read is to be read again */
 };
 
 enum lane_phase { LANE_WAITS_BATCH, LANE_OPENS, LANE_RUNS, LANE_ENDED };
 enum lane_want { WANT_NOTHING, WANT_OFFER, WANT_DATA, WANT_SLOT };
 
 struct lane {
-  const struct work *work;
-  const struct plan_buffers *buffers;
+  const struct work *work, *part; /* part: of a fused work, what the step is of; else the work */
+  const struct plan_buffers *buffers, *all_buffers; /* the part's; of the first part */
   struct algo_iter iter;
   struct step step;
   uint32_t rank, batch, op; /* batch: turn on its block; op: place in the input's ops */
@@ -76,6 +81,7 @@ struct check_engine {
   uint32_t slots, channel;
   uint32_t store_count; /* stores to users' memory so far */
   uint32_t lane_base;   /* number of this channel's first lane: earlier channels' lie below */
+  struct message *spares; /* messages that shared a slot, to be used again */
   struct lane *lanes;
   uint32_t lane_count;
   struct block *blocks;

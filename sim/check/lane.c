@@ -95,11 +95,31 @@ static bool step_next(struct check_engine *engine, struct lane *lane) {
 /* What slice.c can do. Of a step that says more nothing is proved. */
 #define STEP_KNOWN                                                                                   \
   (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL | \
-   STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER)
+   STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER | STEP_RECV_MORE | STEP_SEND_MORE |            \
+   STEP_SEND_ADD | STEP_PART)
+
+/* Only Simple lets steps share slots, only with one slice a chunk, and only a fused work has parts. */
+static bool step_is_sound(struct check_engine *engine, const struct lane *lane) {
+  const struct step *step = &lane->step;
+  const struct work *work = lane->work;
+  const bool shares = (step->flags & (STEP_RECV_MORE | STEP_SEND_MORE | STEP_SEND_ADD)) != 0 ||
+                      step->recv_place != 0 || step->send_place != 0;
+  const bool fused = (work->flags & WORK_FUSED) != 0;
+  if (shares && (work->proto != PROTO_SIMPLE || work->chunk_steps != work->slice_steps))
+    return engine_fail(engine, CHECK_SLOT, lane, UINT32_MAX,
+                       "shares a slot among steps, where a chunk has several slices or lines");
+  if ((step->flags & STEP_SEND_ADD) != 0 &&
+      (step->send_links == 0 || (step->send_links & (step->send_links - 1)) != 0))
+    return engine_fail(engine, CHECK_SLOT, lane, UINT32_MAX, "adds to the slots of other than one link");
+  if (fused ? step->part >= work->fused_count : step->part != 0 || (step->flags & STEP_PART) != 0)
+    return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX, "names part %u, which its work does not have",
+                       step->part);
+  return true;
+}
 
 static bool step_is_known(struct check_engine *engine, const struct lane *lane) {
   const uint32_t unknown = lane->step.flags & ~(uint32_t)STEP_KNOWN;
-  if (unknown == 0) return true;
+  if (unknown == 0) return step_is_sound(engine, lane);
   return engine_fail(engine, CHECK_RESOURCES, lane, UINT32_MAX,
                      "has a step with flags 0x%x, which the checker does not know yet: nothing is proved",
                      unknown);
@@ -111,6 +131,10 @@ static bool slice_next(struct check_engine *engine, struct lane *lane) {
   if (!step_next(engine, lane)) return false;
   const struct work *work = lane->work;
   const bool simple = work->proto == PROTO_SIMPLE;
+  if ((work->flags & WORK_FUSED) != 0 && lane->step.part < work->fused_count) {
+    lane->part = work + lane->step.part;
+    lane->buffers = lane->all_buffers + lane->step.part;
+  }
   lane->sliced = true;
   lane->slice_index = 0;
   lane->slice_count = simple ? work->chunk_steps / work->slice_steps : 1;
@@ -176,9 +200,11 @@ static bool slice_announce(struct check_engine *engine, struct lane *lane, struc
   return true;
 }
 
-/* Frees what was read, announces what was written. */
+/* Frees what was read, announces what was written, but for slots that the next step shares. */
 static bool slice_post(struct check_engine *engine, struct lane *lane, bool frees, bool announces) {
   const struct work *work = lane->work;
+  frees = frees && (lane->step.flags & STEP_RECV_MORE) == 0;
+  announces = announces && (lane->step.flags & STEP_SEND_MORE) == 0;
   for (uint32_t i = 0; frees && i < work->recv_count; i++) {
     if ((lane->step.recv_links >> i & 1) == 0) continue;
     if (!slice_free(engine, lane, &engine->conns[lane->conns[i]])) return false;
@@ -227,7 +253,12 @@ static bool lane_end(struct check_engine *engine, struct lane *lane) {
   lane->phase = LANE_ENDED;
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
     struct conn *conn = &engine->conns[lane->conns[i]];
-    if (i >= work->recv_count) conn->send_lane = LANE_NONE;
+    const bool sends = i >= work->recv_count;
+    if (sends ? conn->open != NULL : conn->half_read)
+      return engine_fail(engine, CHECK_MATCH, lane, sends ? conn->receiver : conn->sender,
+                         "ends with a slot %s rank %u that another step was to share", sends ? "to" : "from",
+                         sends ? conn->receiver : conn->sender);
+    if (sends) conn->send_lane = LANE_NONE;
     else conn->recv_lane = LANE_NONE;
     proxy_compare(engine, lane, i);
   }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "check/mutation.h"
-#include "check/shape.h"
+#include "machine.h"
 
 enum { RANKS = 6, WAYS = 4, WORKS_MAX = 3 };
 
@@ -136,7 +136,7 @@ ncclResult_t mutant_run(struct check_engine *engine, struct check_setup *setup, 
     call_of(&columns[column], way, &call);
     /* Trees lie over nodes, so that some rank has two children. */
     const bool tree = columns[column].algo == ALGO_TREE;
-    TRY(shape_graph(tree ? RANKS : 1, tree ? 1 : RANKS, &graph));
+    TRY(machine_graph(NULL, tree ? RANKS : 1, tree ? 1 : RANKS, &graph));
     call.graph = &graph;
     ncclResult_t result = ncclSuccess;
     for (uint32_t i = 0; i < RANKS * WORKS_MAX && result == ncclSuccess; i++)

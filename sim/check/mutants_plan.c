@@ -224,7 +224,7 @@ static bool other_operation(struct mutation *m, struct check_setup *setup) {
 static bool other_operator(struct mutation *m, struct check_setup *setup) {
   bool any = false;
   EACH_WORK(work, setup, m->victim) {
-    if (work->conn_index != 0 || !setup->op.reduces) continue;
+    if (work->conn_index != 0 || !setup->op_rows[0].reduces) continue;
     work->op = OP_MAX;
     any = true;
   }

@@ -89,32 +89,46 @@ static bool work_is_sound(struct check_engine *engine, struct lane *lane) {
                work->chunk_steps % work->slice_steps == 0 && work->rank == lane->rank &&
                work->proto < PROTO_COUNT && work->element_bytes % engine->input->unit_bytes == 0 &&
                work->chunk_steps <= engine->slots;
+  const bool with_itself = work->conn_index == CONN_SWITCH; /* a rank hosts its own switch */
   for (uint32_t i = 0; sound && i < work->recv_count; i++)
-    sound = work->recv_peer[i] < ranks && work->recv_peer[i] != lane->rank;
+    sound = work->recv_peer[i] < ranks && (with_itself || work->recv_peer[i] != lane->rank);
   for (uint32_t i = 0; sound && i < work->send_count; i++)
-    sound = work->send_peer[i] < ranks && work->send_peer[i] != lane->rank;
+    sound = work->send_peer[i] < ranks && (with_itself || work->send_peer[i] != lane->rank);
   if (sound) return true;
   return engine_fail(
       engine, CHECK_PARTS, lane, UINT32_MAX,
       "has a work that no executor takes: its links, steps a chunk or element size are out of range");
 }
 
+/* A fused work has its parts behind it, in the same shape; nobody else has any. */
+static bool parts_are_sound(struct check_engine *engine, struct lane *lane, const struct plan *plan) {
+  const struct work *work = lane->work;
+  const bool fused = (work->flags & WORK_FUSED) != 0;
+  const size_t count = fused ? work->fused_count : 1, rest = plan->work_count - (size_t)(work - plan->works);
+  bool sound = count >= 1 && count <= rest && (work->flags & WORK_PART) == 0;
+  if (fused) sound = sound && work->recv_count == 1 && work->send_count == 1;
+  for (size_t i = 0; sound && i < count; i++) {
+    const struct work *part = &work[i];
+    sound = ((part->flags & WORK_PART) != 0) == (i > 0) && part->proto == work->proto &&
+            part->element_bytes == work->element_bytes && part->channel_index == work->channel_index;
+    if (sound && op_of(engine->input, part->op_sequence) == UINT32_MAX)
+      return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX,
+                         "has a work of operation %" PRIu64 ", which nobody called", part->op_sequence);
+  }
+  return sound || engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX,
+                              "has a fused work whose parts do not lie behind it, or a part without one");
+}
+
 static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t rank, uint32_t batch,
                       uint32_t place) {
   const struct plan *plan = &engine->input->plans[rank];
   const struct work *work = &plan->works[place];
-  lane->work = work;
-  lane->buffers = &plan->buffers[place];
+  lane->work = lane->part = work;
+  lane->buffers = lane->all_buffers = &plan->buffers[place];
   lane->rank = rank;
   lane->batch = batch;
-  if (!work_is_sound(engine, lane)) return false;
-  if ((work->flags & (WORK_FUSED | WORK_PART)) != 0 || work->conn_index > CONN_MESSAGE)
-    return engine_fail(engine, CHECK_RESOURCES, lane, UINT32_MAX,
-                       "has a work of fused parts or over a switch, which the checker does not know yet");
+  if (!work_is_sound(engine, lane) || !parts_are_sound(engine, lane, plan)) return false;
   lane->op = op_of(engine->input, work->op_sequence);
-  if (lane->op == UINT32_MAX)
-    return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX,
-                       "has a work of operation %" PRIu64 ", which nobody called", work->op_sequence);
   lane->reduces = engine->input->ops[lane->op].reduces;
   lane->slice_steps = work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
   lane->slice_capacity = slice_capacity(&plan->limits, work);
@@ -127,7 +141,8 @@ static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t r
   for (uint32_t i = 0; i < links; i++) {
     const bool sends = i >= work->recv_count;
     const uint32_t peer = sends ? work->send_peer[i - work->recv_count] : work->recv_peer[i];
-    lane->conns[i] = conn_find(engine, sends ? rank : peer, sends ? peer : rank, work->conn_index);
+    const uint32_t index = work_link_conn(work, peer, sends);
+    lane->conns[i] = conn_find(engine, sends ? rank : peer, sends ? peer : rank, index);
     if (lane->conns[i] == UINT32_MAX) return engine_out_of_memory(engine);
   }
   return true;

@@ -23,6 +23,7 @@ static void key_mix_work(struct part_key *key, const struct work *work, const st
                    (uint64_t)work->recv_count << 16 | (uint64_t)work->send_count << 8 | work->conn_index);
   key_mix(key, (uint64_t)work->role << 56 | (uint64_t)work->flags << 32 | work->rank);
   key_mix(key, (uint64_t)work->ring_index << 32 | work->root);
+  key_mix(key, (uint64_t)work->head_index << 32 | work->head_count);
   key_mix(key, work->part_count);
   key_mix(key, work->chunk_count);
   key_mix(key, work->last_chunk_count);

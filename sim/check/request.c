@@ -2,6 +2,7 @@
  * sends and receives for the all-to-all kind. Addresses are invented; planning compares them and no more. */
 #include "check/request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -41,7 +42,7 @@ void check_limits(struct plan_limits *limits, uint32_t slots, uint32_t chunk_byt
   limits->p2p_channels_per_peer = limits->p2p_channel_count < 2 ? 1 : 2;
   limits->flag_bits = 32;
   limits->direct = direct;
-  limits->algos = (1u << ALGO_TREE) | (1u << ALGO_DIRECT) | (1u << ALGO_TWO_SHOT);
+  limits->algos = ~0u;
   limits->links = STEP_LINKS_MAX;
 }
 
@@ -52,19 +53,20 @@ static bool call_reduces(uint8_t func) {
 
 /* What the call moves, in planning's own terms: bytes of int8 where nothing is reduced. */
 struct terms {
-  uint64_t count; /* elements of a rank's contribution */
+  uint64_t count, units; /* elements of a rank's contribution; the same in units of memory */
   uint32_t element_bytes, unit_bytes;
   uint64_t in_blocks, out_blocks; /* of `count`, that the buffers hold on this rank; 0: none */
 };
 
 static struct terms terms_of(const struct check_call *call, uint32_t rank) {
-  struct terms terms = {call->count, check_type_bytes(call->dtype), 1, 1, 1};
+  struct terms terms = {call->count, 0, check_type_bytes(call->dtype), 1, 1, 1};
   const bool root = rank == call->root;
   if (!call_reduces(call->func)) {
     terms.count *= terms.element_bytes;
     terms.element_bytes = 1;
   }
-  terms.unit_bytes = terms.element_bytes;
+  terms.unit_bytes = call->unit_bytes ? call->unit_bytes : terms.element_bytes;
+  terms.units = terms.count * (terms.element_bytes / terms.unit_bytes);
   switch (call->func) {
     case FUNC_BROADCAST: terms.in_blocks = root || call->in_place; break;
     case FUNC_REDUCE: terms.out_blocks = root || call->in_place; break;
@@ -78,12 +80,15 @@ static struct terms terms_of(const struct check_call *call, uint32_t rank) {
   return terms;
 }
 
+/* Where the memory of a group's call begins. */
+static uint64_t call_base(const struct check_call *call) { return (uint64_t)call->place << 48; }
+
 /* Addresses of the two buffers, one within the other where the call is in place. */
 void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out) {
   const struct terms terms = terms_of(call, rank);
   const uint64_t own = rank * terms.count * terms.element_bytes;
-  *in = IN_ADDRESS;
-  *out = OUT_ADDRESS;
+  *in = call_base(call) + IN_ADDRESS;
+  *out = call_base(call) + OUT_ADDRESS;
   if (!call->in_place) return;
   const bool inner_in = call->func == FUNC_ALL_GATHER || (call->func == FUNC_GATHER && rank == call->root);
   const bool inner_out =
@@ -104,7 +109,8 @@ static void results_set(const struct check_call *call, uint32_t rank, uint64_t s
   const struct terms terms = terms_of(call, rank);
   const uint32_t n = call->rank_count;
   segment->begin = shift;
-  segment->count = terms.count;
+  segment->count = terms.units;
+  segment->op = call->place;
   segment->repeat = 1;
   segment->kind = call_reduces(call->func) ? CHECK_SUM : CHECK_COPY;
   segment->rank = rank;
@@ -116,15 +122,15 @@ static void results_set(const struct check_call *call, uint32_t rank, uint64_t s
       segment->rank = 0;
       segment->repeat = n;
       break;
-    case FUNC_REDUCE_SCATTER: segment->origin = rank * terms.count; break;
+    case FUNC_REDUCE_SCATTER: segment->origin = rank * terms.units; break;
     case FUNC_ALL_TO_ALL:
       segment->rank = 0;
       segment->repeat = n;
-      segment->origin = rank * terms.count;
+      segment->origin = rank * terms.units;
       break;
     case FUNC_SCATTER:
       segment->rank = call->root;
-      segment->origin = rank * terms.count;
+      segment->origin = rank * terms.units;
       break;
     case FUNC_SEND_RECV: segment->rank = (rank + n - 1) % n; break;
     default: break;
@@ -142,29 +148,32 @@ static bool has_input(const struct check_call *call, uint32_t rank, const struct
 /* Two regions a rank: of input and output, or one around both and an empty one. */
 static void regions_set(struct check_setup *setup, const struct check_call *call, uint32_t rank) {
   const struct terms terms = terms_of(call, rank);
-  struct check_region *in = &setup->regions[2 * (size_t)rank], *out = in + 1;
-  struct check_segment *result = &setup->segments[rank];
+  const size_t row = (size_t)rank * setup->input.op_count + call->place;
+  const uint64_t out_begin = call_base(call) + OUT_ADDRESS;
+  struct check_region *in = &setup->regions[2 * row], *out = in + 1;
+  struct check_segment *result = &setup->segments[row];
   uint64_t in_address, out_address;
   check_call_addresses(call, rank, &in_address, &out_address);
   memset(in, 0, 2 * sizeof *in);
   in->address = in_address;
   out->address = out_address;
-  in->count = terms.in_blocks * terms.count;
-  out->count = terms.out_blocks * terms.count;
+  in->count = terms.in_blocks * terms.units;
+  out->count = terms.out_blocks * terms.units;
   if (has_input(call, rank, &terms)) {
     in->input.count = in->count;
     in->input.rank = rank;
+    in->input.op = call->place;
   }
   if (has_result(call, rank, &terms)) {
     out->results = result;
     out->result_count = 1;
     results_set(call, rank, 0, result);
   }
-  if (in_address >= OUT_ADDRESS) { /* the input lies in the output */
+  if (in_address >= out_begin) { /* the input lies in the output */
     out->input = in->input;
     out->input.begin = (in_address - out_address) / terms.unit_bytes;
     in->count = in->input.count = 0;
-  } else if (out_address < OUT_ADDRESS) { /* the output lies in the input */
+  } else if (out_address < out_begin) { /* the output lies in the input */
     in->results = out->results;
     in->result_count = out->result_count;
     if (in->result_count > 0) results_set(call, rank, (out_address - in_address) / terms.unit_bytes, result);
@@ -190,6 +199,7 @@ static void list_add(struct op_list *list, const struct check_call *call, uint8_
   op->dtype = call_reduces(call->func) ? call->dtype : (uint8_t)ncclInt8;
   op->op = call_reduces(call->func) ? call->op : (uint8_t)OP_SUM;
   op->peer = peer;
+  op->sequence = call->place;
   op->count = count;
   op->in = (const void *)(uintptr_t)in;
   op->out = (void *)(uintptr_t)out;
@@ -214,18 +224,26 @@ static void list_exchange(struct op_list *list, const struct check_call *call, u
   }
 }
 
+/* Where messages are left out, planning takes an all-to-all as it is. */
+static bool is_direct_exchange(const struct check_call *call) {
+  return call->func == FUNC_ALL_TO_ALL && (call->algo_mask & 1u << ALGO_RING) == 0;
+}
+
 static void list_fill(struct op_list *list, const struct check_call *call, uint32_t rank) {
   const struct terms terms = terms_of(call, rank);
   uint64_t in, out;
   check_call_addresses(call, rank, &in, &out);
-  list->count = 0;
-  if (is_exchange(call->func)) {
+  if (is_exchange(call->func) && !is_direct_exchange(call)) {
     list_exchange(list, call, rank, in, out, terms.count);
     return;
   }
   if (call->func == FUNC_REDUCE && rank != call->root) out = 0;
   list_add(list, call, call->func, call->root, in, out, terms.count);
 }
+
+/* Switches are for whoever names them, as for the library. */
+#define SWITCHES \
+  (1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE | 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN)
 
 static void request_fill(struct plan_request *request, const struct check_call *call) {
   memset(request, 0, sizeof *request);
@@ -238,15 +256,22 @@ static void request_fill(struct plan_request *request, const struct check_call *
     request->proto_mask[func] = call->proto_mask;
   }
   for (uint32_t proto = 0; proto < PROTO_COUNT; proto++) request->max_threads[proto] = 512;
+  if ((call->algo_mask & (call->algo_mask - 1)) != 0) request->algos_off = SWITCHES;
 }
 
 const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8_t proto) {
   struct plan_request request;
   if (is_exchange(call->func)) {
+    struct check_call direct = *call;
+    direct.algo_mask &= ~(1u << ALGO_RING);
+    request_fill(&request, &direct);
+    if (call->func == FUNC_ALL_TO_ALL && algo == ALGO_DIRECT)
+      return rules_forbid(&request, call->func, algo, proto);
     if (algo != ALGO_RING) return "messages know no algorithm; leave it out";
     return proto == PROTO_LL128 ? "messages go by LL or Simple" : NULL;
   }
   request_fill(&request, call);
+  request.algos_off = 0;
   return rules_forbid(&request, call->func, algo, proto);
 }
 
@@ -261,80 +286,145 @@ void check_setup_free(struct check_setup *setup) {
   os_free(setup->regions);
   os_free(setup->segments);
   os_free(setup->ops);
+  os_free(setup->op_rows);
+  os_free(setup->calls);
   memset(setup, 0, sizeof *setup);
 }
 
-static bool setup_reserve(struct check_setup *setup, uint32_t ranks) {
-  if (ranks <= setup->rank_capacity) return true;
+static bool setup_reserve(struct check_setup *setup, uint32_t ranks, uint32_t group) {
+  if (ranks <= setup->rank_capacity && group <= setup->group_capacity) return true;
   check_setup_free(setup);
+  const size_t rows = (size_t)ranks * group;
   setup->plans = (struct plan *)os_alloc(ranks * sizeof *setup->plans);
+  setup->regions = (struct check_region *)os_alloc(2 * rows * sizeof *setup->regions);
+  setup->segments = (struct check_segment *)os_alloc(rows * sizeof *setup->segments);
+  setup->ops = (struct plan_op *)os_alloc((2 * (size_t)ranks + 2) * group * sizeof *setup->ops);
+  setup->op_rows = (struct check_op *)os_alloc(group * sizeof *setup->op_rows);
+  setup->calls = (struct check_call *)os_alloc(group * sizeof *setup->calls);
   setup->memories = (struct plan_memory *)os_alloc(ranks * sizeof *setup->memories);
-  setup->regions = (struct check_region *)os_alloc(2 * (size_t)ranks * sizeof *setup->regions);
-  setup->segments = (struct check_segment *)os_alloc(ranks * sizeof *setup->segments);
-  setup->ops = (struct plan_op *)os_alloc((2 * (size_t)ranks + 2) * sizeof *setup->ops);
   if (setup->memories) setup->rank_capacity = ranks;
-  return setup->plans && setup->memories && setup->regions && setup->segments && setup->ops;
+  setup->group_capacity = group;
+  return setup->plans && setup->memories && setup->regions && setup->segments && setup->ops &&
+         setup->op_rows && setup->calls;
+}
+
+/* Memory and what it must hold, for `count` calls that are in setup->calls. */
+static void frame_set(struct check_setup *setup, uint32_t count) {
+  struct check_input *input = &setup->input;
+  const uint32_t ranks = setup->calls[0].rank_count;
+  memset(input, 0, sizeof *input);
+  input->rank_count = ranks;
+  input->plans = setup->plans;
+  input->unit_bytes = UINT32_MAX;
+  input->ops = setup->op_rows;
+  input->op_count = count;
+  input->regions = setup->regions;
+  input->region_count = 2 * count;
+  input->first_step = setup->calls[0].first_step;
+  input->fault_rank = UINT32_MAX;
+  for (uint32_t i = 0; i < count; i++) {
+    struct check_call *call = &setup->calls[i];
+    call->place = i;
+    call->unit_bytes = 0;
+    const uint32_t unit_bytes = terms_of(call, 0).unit_bytes;
+    if (unit_bytes < input->unit_bytes) input->unit_bytes = unit_bytes;
+    setup->op_rows[i].sequence = i;
+    setup->op_rows[i].reduces = call_reduces(call->func);
+    setup->op_rows[i].one_order = call->func == FUNC_ALL_REDUCE;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    setup->calls[i].unit_bytes = input->unit_bytes;
+    for (uint32_t rank = 0; rank < ranks; rank++) regions_set(setup, &setup->calls[i], rank);
+  }
 }
 
 ncclResult_t check_setup_frame(struct check_setup *setup, const struct check_call *call) {
-  if (!setup_reserve(setup, call->rank_count)) return no_memory(call);
-  for (uint32_t rank = 0; rank < call->rank_count; rank++) regions_set(setup, call, rank);
-  struct check_input *input = &setup->input;
-  memset(input, 0, sizeof *input);
-  input->rank_count = call->rank_count;
-  input->plans = setup->plans;
-  input->unit_bytes = terms_of(call, 0).unit_bytes;
-  setup->op.sequence = 0;
-  setup->op.reduces = call_reduces(call->func);
-  setup->op.one_order = call->func == FUNC_ALL_REDUCE;
-  input->ops = &setup->op;
-  input->op_count = 1;
-  input->regions = setup->regions;
-  input->region_count = 2;
-  input->first_step = call->first_step;
-  input->fault_rank = UINT32_MAX;
+  const uint32_t count = call->group_count > 1 ? call->group_count : 1;
+  if (!setup_reserve(setup, call->rank_count, count)) return no_memory(call);
+  for (uint32_t i = 0; i < count; i++) {
+    setup->calls[i] = *call;
+    setup->calls[i].root = (call->root + i) % call->rank_count;
+  }
+  frame_set(setup, count);
+  return ncclSuccess;
+}
+
+/* The plans of all ranks for the calls in the frame, by a request that lacks rank and operations. */
+static ncclResult_t plans_make(struct check_setup *setup, struct plan_request *request) {
+  struct op_list list;
+  list.ops = setup->ops;
+  request->ops = list.ops;
+  for (uint32_t rank = 0; rank < setup->input.rank_count; rank++) {
+    list.count = 0;
+    for (uint32_t i = 0; i < setup->input.op_count; i++) list_fill(&list, &setup->calls[i], rank);
+    request->rank = rank;
+    request->op_count = list.count;
+    TRY(plan_build_within(request, &setup->memories[rank], &setup->plans[rank]));
+  }
   return ncclSuccess;
 }
 
 ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call *call) {
   struct plan_request request;
-  struct op_list list;
   TRY(check_setup_frame(setup, call));
   request_fill(&request, call);
-  list.ops = setup->ops;
-  for (uint32_t rank = 0; rank < call->rank_count; rank++) {
-    list_fill(&list, call, rank);
-    request.rank = rank;
-    request.ops = list.ops;
-    request.op_count = list.count;
-    TRY(plan_build_within(&request, &setup->memories[rank], &setup->plans[rank]));
-  }
-  return ncclSuccess;
+  return plans_make(setup, &request);
+}
+
+/* ---- a request ---- */
+
+static bool op_in_place(const struct plan_request *request, const struct plan_op *op) {
+  const uint64_t in = (uint64_t)(uintptr_t)op->in, out = (uint64_t)(uintptr_t)op->out;
+  const uint64_t own = request->rank * op->count * check_type_bytes(op->dtype);
+  if (op->func == FUNC_ALL_GATHER) return in == out + own;
+  if (op->func == FUNC_REDUCE_SCATTER) return out == in + own;
+  return op->func != FUNC_ALL_TO_ALL && in == out;
+}
+
+static void call_of_op(const struct plan_request *request, const struct plan_op *op,
+                       struct check_call *call) {
+  memset(call, 0, sizeof *call);
+  call->func = op->func;
+  call->dtype = op->dtype;
+  call->op = op->op;
+  call->in_place = op_in_place(request, op);
+  call->rank_count = request->rank_count;
+  call->root = op->peer;
+  call->count = op->count;
+  call->algo_mask = request->algo_mask[op->func];
+  call->proto_mask = request->proto_mask[op->func];
+  call->limits = request->limits;
+  call->graph = request->graph;
+}
+
+static bool request_fail(struct check_report *report, const char *text) {
+  report->rule = CHECK_RESOURCES;
+  report->rank = report->peer = report->channel = UINT32_MAX;
+  report->step = UINT64_MAX;
+  snprintf(report->text, sizeof report->text, "%s", text);
+  return false;
 }
 
 bool check_plan_of_request(struct check_engine *engine, const struct plan_request *request,
                            struct check_report *report) {
-  const struct plan_op *op = &request->ops[0];
   struct check_setup setup;
-  struct check_call call;
+  struct plan_request all = *request;
   memset(&setup, 0, sizeof setup);
-  memset(&call, 0, sizeof call);
   memset(report, 0, sizeof *report);
-  call.func = op->func;
-  call.dtype = op->dtype;
-  call.op = op->op;
-  call.in_place = op->in == op->out;
-  call.rank_count = request->rank_count;
-  call.root = op->peer;
-  call.count = op->count;
-  call.algo_mask = request->algo_mask[op->func];
-  call.proto_mask = request->proto_mask[op->func];
-  call.p2p_ll_threshold = request->p2p_ll_threshold;
-  call.limits = request->limits;
-  call.graph = request->graph;
-  bool proved = false;
-  if (check_setup_make(&setup, &call) == ncclSuccess) proved = check_run(engine, &setup.input, report);
-  else report->rule = CHECK_RESOURCES;
+  if (request->op_count == 0) return true;
+  for (uint32_t i = 0; i < request->op_count; i++)
+    if (request->ops[i].func > FUNC_ALL_REDUCE && request->ops[i].func != FUNC_ALL_TO_ALL)
+      return request_fail(report, "a request of one rank does not say what others send and receive");
+  bool proved = setup_reserve(&setup, request->rank_count, request->op_count);
+  if (!proved) request_fail(report, "no memory for the plans of all ranks");
+  for (uint32_t i = 0; proved && i < request->op_count; i++)
+    call_of_op(request, &request->ops[i], &setup.calls[i]);
+  if (proved) {
+    frame_set(&setup, request->op_count);
+    proved = plans_make(&setup, &all) == ncclSuccess;
+    if (!proved) request_fail(report, log_last_error());
+  }
+  if (proved) proved = check_run(engine, &setup.input, report);
   check_setup_free(&setup);
   return proved;
 }

@@ -10,24 +10,28 @@ struct check_call {
   uint8_t dtype, op; /* ncclDataType_t; enum work_op */
   bool in_place;
   uint32_t rank_count, root;
+  uint32_t group_count; /* the call so often in one group, each time with the next root and buffers of its
+                           own; 0 is 1 */
   uint32_t algo_mask, proto_mask; /* what planning may choose from */
   uint32_t first_step;            /* at which connections' counters begin */
   size_t count;                   /* as the call takes it, elements */
   size_t p2p_ll_threshold;        /* bytes */
   struct plan_limits limits;
   const struct graph *graph;
+  uint32_t place, unit_bytes; /* of a group's calls; check_setup_frame() sets them */
 };
 
 /* Everything that check_run() needs, and its memory; all zero at first, used again and again. */
 struct check_setup {
   struct check_input input;
-  struct check_op op;
+  struct check_op *op_rows; /* by call of the group */
+  struct check_call *calls;
   struct plan *plans;
   struct plan_memory *memories;
   struct check_region *regions;
   struct check_segment *segments;
   struct plan_op *ops;
-  uint32_t rank_capacity;
+  uint32_t rank_capacity, group_capacity;
 };
 /* Fails as plan_build() does. */
 ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call *call);
@@ -44,7 +48,9 @@ const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8
 void check_limits(struct plan_limits *limits, uint32_t slots, uint32_t chunk_bytes, uint32_t channel_count,
                   bool direct);
 
-/* Proves the plans that all ranks make of the request's one collective: its rank is not looked at. */
+/* Proves the plans that all ranks make of the request, whose operations are collectives and all-to-alls that
+ * all ranks call alike: others' sends and receives cannot be known. Each operation is taken to be in place
+ * where it is so on the request's rank, on buffers of its own. */
 bool check_plan_of_request(struct check_engine *engine, const struct plan_request *request,
                            struct check_report *report);
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "check/shape.h"
+#include "machine.h"
 
 enum { TRIES_MAX = 400 };
 
@@ -12,7 +12,7 @@ ncclResult_t check_case_run(struct check_engine *engine, struct check_setup *set
   struct graph graph;
   struct check_call call = c->call;
   call.rank_count = c->nodes * c->gpus;
-  TRY(shape_graph(c->nodes, c->gpus, &graph));
+  TRY(machine_graph(c->machine, c->nodes, c->gpus, &graph));
   call.graph = &graph;
   const ncclResult_t result = check_setup_make(setup, &call);
   if (result == ncclSuccess) *proved = check_run(engine, &setup->input, report);
@@ -33,6 +33,7 @@ static bool case_lessen(struct check_case *c, uint32_t kind) {
     case 6: return call->in_place && !(call->in_place = false);
     case 7: return call->root > 0 && (call->root = 0) == 0;
     case 8: return call->first_step > 0 && (call->first_step = 0) == 0;
+    case 9: return call->group_count > 1 && (call->group_count -= 1) != 0;
     default: return false;
   }
 }
@@ -40,7 +41,7 @@ static bool case_lessen(struct check_case *c, uint32_t kind) {
 void check_case_shrink(struct check_engine *engine, struct check_setup *setup, struct check_case *c,
                        struct check_report *report) {
   const enum check_rule rule = report->rule;
-  for (uint32_t kind = 0, tries = 0; kind < 9 && tries < TRIES_MAX; tries++) {
+  for (uint32_t kind = 0, tries = 0; kind < 10 && tries < TRIES_MAX; tries++) {
     struct check_case smaller = *c;
     struct check_report found;
     bool proved = true;

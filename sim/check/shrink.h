@@ -8,6 +8,7 @@
 struct check_case {
   struct check_call call;
   uint32_t nodes, gpus;
+  const char *machine; /* as machine_graph() takes it */
 };
 
 /* Makes plans and proves them. ncclSuccess when there are plans at all: then *proved says the rest. */

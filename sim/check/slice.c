@@ -101,23 +101,22 @@ static bool works_fit(const struct work *a, const struct work *b) {
   if (a->part_count * a->element_bytes != b->part_count * b->element_bytes || a->proto != b->proto)
     return false;
   if (a->chunk_steps != b->chunk_steps || a->slice_steps != b->slice_steps) return false;
-  if (a->conn_index == 1) return true;
-  return a->func == b->func && a->algo == b->algo && a->op == b->op && a->dtype == b->dtype &&
-         a->root == b->root && a->op_sequence == b->op_sequence && a->count == b->count &&
-         a->part_offset == b->part_offset;
+  if (a->conn_index == CONN_MESSAGE) return true;
+  const bool same_root = a->root == b->root || a->conn_index == CONN_SWITCH; /* there, of each node or tree */
+  return a->func == b->func && a->algo == b->algo && a->op == b->op && a->dtype == b->dtype && same_root &&
+         a->op_sequence == b->op_sequence && a->count == b->count && a->part_offset == b->part_offset;
 }
 
 /* The k-th receive's message: its step, steps, size and landing must be those that the receiver expects. */
 static bool message_meet(struct check_engine *engine, struct lane *lane, const struct conn *conn,
                          const struct message *message, const struct slice *slice) {
-  const struct work *work = engine->lanes[message->lane - engine->lane_base].work;
   const bool final = (lane->step.flags & STEP_RECV_FINAL) != 0;
-  if (message->announced_bytes != lane->work->part_count * lane->work->element_bytes)
+  const uint64_t bytes = lane->part->part_count * lane->part->element_bytes;
+  if (message->announced_bytes != bytes)
     return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
-                       "has %" PRIu64 " bytes of the operation here, where rank %u announces %" PRIu64,
-                       (uint64_t)(lane->work->part_count * lane->work->element_bytes), conn->sender,
-                       message->announced_bytes);
-  if (!works_fit(work, lane->work))
+                       "has %" PRIu64 " bytes of the operation here, where rank %u announces %" PRIu64, bytes,
+                       conn->sender, message->announced_bytes);
+  if (!works_fit(message->work, lane->part) || message->begins != ((lane->step.flags & STEP_PART) != 0))
     return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
                        "receives from rank %u, which has another operation, part or chunking there",
                        conn->sender);
@@ -166,6 +165,41 @@ static bool landed_read(struct check_engine *engine, struct lane *lane, const st
                      "finds in its output something else than rank %u has stored there", conn->sender);
 }
 
+static struct message *message_at(struct message *message, uint64_t place) {
+  while (message && message->place != place) message = message->next;
+  return message;
+}
+
+/* What lies at the step's place in the slot that the receiver has come to; NULL when nothing does that was
+ * not read before. */
+static struct message *message_find(struct check_engine *engine, struct lane *lane, struct conn *conn,
+                                    const struct slice *slice) {
+  const uint64_t place = lane->step.recv_place * slice->scale;
+  struct message *message = message_at(&conn->messages[conn->got], place);
+  if (message && !message->taken) return message;
+  engine_fail(engine, CHECK_MATCH, lane, conn->sender, "reads %s place %" PRIu64 " of a slot from rank %u",
+              message ? "a second time" : "unwritten", place, conn->sender);
+  return NULL;
+}
+
+/* The receiver is done with a slot, of which nothing may be left. */
+static bool slot_leave(struct check_engine *engine, struct lane *lane, struct conn *conn) {
+  struct message *first = &conn->messages[conn->got], *message = first;
+  for (; message; message = message->next)
+    if (!message->taken)
+      return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                         "gives a slot back to rank %u of which it has not read place %" PRIu64, conn->sender,
+                         message->place);
+  while ((message = first->next) != NULL) {
+    first->next = message->next;
+    message->next = engine->spares;
+    engine->spares = message;
+  }
+  conn->got = conn->got + 1 == conn->capacity ? 0 : conn->got + 1;
+  conn->held -= 1;
+  return true;
+}
+
 static bool arrived_read(struct check_engine *engine, struct lane *lane, struct conn *conn,
                          const struct slice *slice) {
   const uint64_t end = conn->recv_step + lane->slice_steps;
@@ -173,7 +207,8 @@ static bool arrived_read(struct check_engine *engine, struct lane *lane, struct 
     return engine_fail(engine, CHECK_SLOT, lane, conn->sender,
                        "reads step %" PRIu64 " from rank %u without having waited for it", conn->recv_step,
                        conn->sender);
-  const struct message *message = &conn->messages[conn->got];
+  struct message *message;
+  if (!(message = message_find(engine, lane, conn, slice))) return false;
   if (!message_meet(engine, lane, conn, message, slice)) return false;
   if (message->direct) {
     if (!landed_read(engine, lane, conn, message, slice)) return false;
@@ -184,20 +219,42 @@ static bool arrived_read(struct check_engine *engine, struct lane *lane, struct 
       if (!value_add(&engine->arrived, pieces[i].count, pieces[i].origin, pieces[i].expr))
         return engine_out_of_memory(engine);
   }
-  conn->got = conn->got + 1 == conn->capacity ? 0 : conn->got + 1;
-  conn->held -= 1;
+  message->taken = true;
+  conn->half_read = (lane->step.flags & STEP_RECV_MORE) != 0;
+  if (conn->half_read) return true;
   conn->read = end;
-  return true;
+  return slot_leave(engine, lane, conn);
 }
 
-/* Sources in the executors' order: what arrived, link by link, and the own share behind own_index of it. */
+/* What the step's place of the one open slot holds so far. */
+static bool sent_read(struct check_engine *engine, struct lane *lane, struct slice *slice) {
+  const uint64_t place = lane->step.send_place * slice->scale;
+  const uint32_t link = (uint32_t)__builtin_ctz(lane->step.send_links);
+  struct conn *conn = &engine->conns[lane->conns[lane->work->recv_count + link]];
+  const struct message *message = conn->open ? message_at(&conn->messages[conn->put], place) : NULL;
+  if (!message || message->count != slice->units || message->direct)
+    return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
+                       "adds to place %" PRIu64 " of a slot to rank %u, where it has not written so much",
+                       place, conn->receiver);
+  const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
+  engine->arrived.count = 0;
+  for (uint32_t i = 0; i < message->piece_count; i++)
+    if (!value_add(&engine->arrived, pieces[i].count, pieces[i].origin, pieces[i].expr))
+      return engine_out_of_memory(engine);
+  return sum_take(engine, lane, slice, conn->receiver, &engine->arrived);
+}
+
+/* Sources in the executors' order: what was sent so far, what arrived, link by link, and the own share behind
+ * own_index of it. */
 static bool sources_take(struct check_engine *engine, struct lane *lane, struct slice *slice) {
   const struct step *step = &lane->step;
   const bool own = (step->flags & STEP_COPY_IN) != 0;
   uint32_t held = 0;
+  if ((step->flags & STEP_SEND_ADD) != 0 && !sent_read(engine, lane, slice)) return false;
+  held += (step->flags & STEP_SEND_ADD) != 0;
   if (own && !own_read(engine, lane, slice)) return false;
   if (own && step->own_index == 0 && !sum_take(engine, lane, slice, UINT32_MAX, &engine->own)) return false;
-  held = own && step->own_index == 0;
+  held += own && step->own_index == 0;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     if ((step->recv_links >> i & 1) == 0) continue;
     struct conn *conn = &engine->conns[lane->conns[i]];
@@ -243,10 +300,37 @@ static bool message_fill(struct check_engine *engine, struct message *message) {
   return true;
 }
 
-static bool slice_send(struct check_engine *engine, struct lane *lane, struct conn *conn,
-                       const struct slice *slice) {
-  const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
-  const uint64_t end = conn->send_step + lane->slice_steps;
+/* The message that the step writes: the first one in a slot, the next in an open one, or one that is there
+ * and is replaced by what was added to it. NULL when the place is wrong or memory is out. */
+static struct message *message_place(struct check_engine *engine, struct lane *lane, struct conn *conn,
+                                     const struct slice *slice) {
+  struct message *first = &conn->messages[conn->put], *message = conn->open ? engine->spares : first;
+  const uint64_t place = lane->step.send_place * slice->scale;
+  const uint64_t end = conn->open ? conn->open->place + conn->open->count : 0;
+  if ((lane->step.flags & STEP_SEND_ADD) != 0) return message_at(first, place);
+  if (place != end) {
+    engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
+                "writes place %" PRIu64 " of a slot to rank %u that is written up to %" PRIu64, place,
+                conn->receiver, end);
+    return NULL;
+  }
+  if (conn->open && message) engine->spares = message->next;
+  else if (conn->open) message = (struct message *)arena_take(&engine->arena, sizeof *message);
+  if (!message) {
+    engine_out_of_memory(engine);
+    return NULL;
+  }
+  if (conn->open) conn->open->next = message;
+  message->next = NULL;
+  message->place = place;
+  conn->open = message;
+  return message;
+}
+
+/* What the waits, the slots and their borders allow. */
+static bool slot_is_free(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                         const struct slice *slice) {
+  const uint64_t end = conn->send_step + lane->slice_steps, last = lane->step.send_place + slice->count;
   if (end > conn->free_seen + engine->slots || conn->held == conn->capacity)
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
                        "writes step %" PRIu64 " towards rank %u when only steps below %" PRIu64
@@ -256,17 +340,28 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
       (uint32_t)conn->send_step % engine->slots + lane->slice_steps > engine->slots)
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
                        "writes a slice over the end of the slots towards rank %u", conn->receiver);
-  if (slice->count > lane->slot_capacity)
+  if (last > lane->slot_capacity)
     return engine_fail(engine, CHECK_SLOT, lane, conn->receiver,
-                       "writes %" PRIu64 " elements into slots towards rank %u that hold %" PRIu64,
-                       slice->count, conn->receiver, lane->slot_capacity);
-  struct message *message = &conn->messages[conn->put];
+                       "writes %" PRIu64 " elements into slots towards rank %u that hold %" PRIu64, last,
+                       conn->receiver, lane->slot_capacity);
+  return true;
+}
+
+static bool slice_send(struct check_engine *engine, struct lane *lane, struct conn *conn,
+                       const struct slice *slice) {
+  const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
+  if (!slot_is_free(engine, lane, conn, slice)) return false;
+  struct message *message = message_place(engine, lane, conn, slice);
+  if (!message) return false;
   message->step = conn->send_step;
   message->steps = lane->slice_steps;
   message->lane = engine_lane_id(engine, lane);
+  message->work = lane->part;
   message->count = slice->units;
   message->announced_bytes =
-      lane->work->part_count * lane->work->element_bytes + engine_fault(engine, FAULT_WRONG_SIZE, lane->rank);
+      lane->part->part_count * lane->part->element_bytes + engine_fault(engine, FAULT_WRONG_SIZE, lane->rank);
+  message->begins = (lane->step.flags & STEP_PART) != 0;
+  message->taken = false;
   message->final = final;
   message->direct = final && (lane->work->flags & WORK_DIRECT_SEND) != 0 && conn->offer_address != 0;
   message->address = 0;
@@ -277,9 +372,11 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
     if (!access_write(engine, lane, conn->receiver, message->address, &engine->sum)) return false;
     message->stamp = engine->store_count;
   }
+  if ((lane->step.flags & STEP_SEND_MORE) != 0) return true;
+  conn->open = NULL;
   conn->put = conn->put + 1 == conn->capacity ? 0 : conn->put + 1;
   conn->held += 1;
-  conn->written = end;
+  conn->written = conn->send_step + lane->slice_steps;
   return true;
 }
 

@@ -117,8 +117,8 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   return ncclSuccess;
 }
 
-/* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a ring's
- * nor a message's, those that have more than one link a side. */
+/* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
+ * ring's nor a message's, those that have more than one link a side. */
 static uint32_t plan_kernel(const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
   bool alike = true, linked = false;
@@ -137,7 +137,7 @@ static uint32_t plan_kernel(const struct plan *plan) {
 /* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
 static size_t work_warps(const struct work *work) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
-  const size_t count = work->algo == ALGO_RING        ? ring_chunk_count(work, work->part_count)
+  const size_t count = work->algo == ALGO_RING       ? ring_chunk_count(work, work->part_count)
                        : work->algo == ALGO_TWO_SHOT ? work->last_chunk_count
                                                      : size_min(work->chunk_count, work->part_count);
   const size_t bytes = count * work->element_bytes;

@@ -21,15 +21,15 @@ struct bound_link {
 
 #define BOUND_WORK_WORDS (offsetof(struct work, recv_peer) / 8)
 
-/* A work with everything that it touches. Short, because it travels with every launch: most works have one link
- * a side, and those of the others lie behind the batches. */
+/* A work with everything that it touches. Short, because it travels with every launch: most works have one
+ * link a side, and those of the others lie behind the batches. */
 struct bound_work {
   uint64_t work[BOUND_WORK_WORDS]; /* a struct work as far as kernels read it */
   struct plan_buffers buffers;
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
-  uint64_t further; /* among the launch's further links: where its receiving ones from the second on begin, with
-                       the sending ones behind them */
+  uint64_t further; /* among the launch's further links: where its receiving ones from the second on begin,
+                       with the sending ones behind them */
 };
 
 /* A link of a work from its side's second one on. */

@@ -1,4 +1,5 @@
-/* link_count.h: what kernels of GPUs carry at most. Preprocessor alone: the device seam reads it before all else. */
+/* link_count.h: what kernels of GPUs carry at most. Preprocessor alone: the device seam reads it before all
+ * else. */
 #ifndef TUTTI_BACKENDS_CUDA_LINK_COUNT_H
 #define TUTTI_BACKENDS_CUDA_LINK_COUNT_H
 

@@ -65,7 +65,7 @@ enum prim_order_flag { PRIM_SCALES = 1, PRIM_COMBINES = 2, PRIM_DIVIDES = 4 };
 
 /* A span to move, or a group of lines to carry; addresses that do not take part are zero. */
 struct prim_order {
-  const uint8_t *first;  /* the first source; the user's input */
+  const uint8_t *first;              /* the first source; the user's input */
   const uint8_t *second[PRIM_LINKS]; /* further sources; the lines that arrive */
   uint8_t *out;                      /* the first destination; the user's output */
   uint8_t *other[PRIM_LINKS];        /* further destinations; the lines to send */
@@ -73,8 +73,8 @@ struct prim_order {
   uint64_t count; /* elements of a span; bytes of a group's data */
   uint64_t recv_flag[PRIM_LINKS], send_flag[PRIM_LINKS];
 #if PRIM_LINKS > 1
-  uint32_t own_index;                   /* the user's input is added behind so many of the others; a span's is
-                                           source number own_index */
+  uint32_t own_index; /* the user's input is added behind so many of the others; a span's is
+                         source number own_index */
   uint32_t second_count, other_count;
 #endif
   uint32_t line_count;
@@ -201,8 +201,8 @@ PRIM_FN void prim_await_place(struct prim *prim) {
     if (prim_aborted(prim)) return;
 }
 
-/* Both the scout and the poster count; the scout writes. Shared memory takes a thread's stores in their order,
- * and a compiler keeps that of volatile ones. */
+/* Both the scout and the poster count; the scout writes. Shared memory takes a thread's stores in their
+ * order, and a compiler keeps that of volatile ones. */
 #if PRIM_LINKS > 1
 
 /* An order of many links has no place in registers: it is written where it will be read. */

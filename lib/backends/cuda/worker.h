@@ -134,7 +134,8 @@ PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
 
 #endif
 
-PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *span, size_t skip, size_t count) {
+PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *span, size_t skip,
+                       size_t count) {
   const size_t stride = worker->count, turn = PRIM_COPY_VECTORS * stride;
   size_t i = worker->index;
 #pragma unroll 1
