@@ -1,6 +1,8 @@
 /* access.c: reads and writes of users' memory, and the order that must bind them. Two accesses of a place,
  * one of them a write, are ordered when
  *   - one lane makes both, or lanes of two batches of one block;
+ *   - both are lists of one rank, and the second has waited, itself or by way of others, for the first's
+ * step;
  *   - the reader took the message that announces the store (which thereby becomes the reader's own);
  *   - the place held an input that was read once, and what is written contains that input: it cannot exist
  *     before the read.
@@ -10,18 +12,27 @@
 
 #include "check/engine.h"
 
-/* `before` has ended when `lane` begins, or is the same. */
-static bool lane_is_after(const struct check_engine *engine, uint32_t before, const struct lane *lane) {
+/* Of a step that nobody can have waited for. */
+#define STEP_NEVER UINT64_MAX
+
+/* `before` has ended when `lane` begins, or is the same; or its step has ended when that of `lane` begins. */
+static bool lane_is_after(const struct check_engine *engine, uint32_t before, uint64_t step,
+                          const struct lane *lane) {
   if (before == LANE_NONE) return true;
   if (before == LANE_MANY || before < engine->lane_base) return false;
   const struct lane *other = &engine->lanes[before - engine->lane_base];
-  return other == lane || (other->rank == lane->rank && other->batch < lane->batch);
+  if (other == lane || (other->block == lane->block && other->batch < lane->batch)) return true;
+  return list_knows(engine, lane, other, step);
 }
 
 static const char *lane_name(const struct check_engine *engine, uint32_t id, char *out, size_t out_bytes) {
   if (id == LANE_MANY) snprintf(out, out_bytes, "several lanes");
   else if (id < engine->lane_base) snprintf(out, out_bytes, "another channel");
-  else snprintf(out, out_bytes, "rank %u", engine->lanes[id - engine->lane_base].rank);
+  else {
+    const struct lane *lane = &engine->lanes[id - engine->lane_base];
+    if (lane_has_list(lane)) snprintf(out, out_bytes, "block %u of rank %u", lane->work->role, lane->rank);
+    else snprintf(out, out_bytes, "rank %u", lane->rank);
+  }
   return out;
 }
 
@@ -35,18 +46,42 @@ static struct region *find(struct check_engine *engine, const struct lane *lane,
   return NULL;
 }
 
+/* Adds a list's read to those of the span; what it knows to have ended is not kept. */
+static bool reading_add(struct check_engine *engine, const struct lane *lane, struct span *span) {
+  const struct reading *kept = NULL;
+  uint32_t dropped = 0;
+  for (const struct reading *at = span->readings; at; at = at->next)
+    dropped += lane_is_after(engine, at->lane, at->step, lane);
+  if (dropped == 0) kept = span->readings;
+  for (const struct reading *at = span->readings; at && dropped > 0; at = at->next) {
+    if (lane_is_after(engine, at->lane, at->step, lane)) continue;
+    struct reading *copy = (struct reading *)arena_take_raw(&engine->arena, sizeof *copy);
+    if (!copy) return engine_out_of_memory(engine);
+    *copy = *at;
+    copy->next = kept;
+    kept = copy;
+  }
+  struct reading *fresh = (struct reading *)arena_take_raw(&engine->arena, sizeof *fresh);
+  if (!fresh) return engine_out_of_memory(engine);
+  fresh->next = kept;
+  fresh->step = lane->step_number;
+  fresh->lane = engine_lane_id(engine, lane);
+  span->readings = fresh;
+  return true;
+}
+
 static bool span_read(struct check_engine *engine, struct lane *lane, struct span *span, uint32_t from,
                       uint32_t stamp) {
   const uint32_t id = engine_lane_id(engine, lane);
   char name[40];
   if (span->writer == from && from != LANE_NONE && span->stamp == (stamp & STAMP_MASK)) span->writer = id;
-  if (span->writer != id && !lane_is_after(engine, span->writer, lane))
+  if (span->writer != id && !lane_is_after(engine, span->writer, span->write_step, lane))
     return engine_fail(engine, CHECK_MEMORY, lane, UINT32_MAX,
                        "reads element %" PRIu64 " of a buffer that %s writes, in no order with it",
                        span->begin, lane_name(engine, span->writer, name, sizeof name));
-  if (span->reader == LANE_NONE) span->reads = 1;
-  else span->reads = 2;
-  span->reader = lane_is_after(engine, span->reader, lane) ? id : LANE_MANY;
+  span->reads = span->reads == 0 ? 1 : 2;
+  if (lane_has_list(lane)) return reading_add(engine, lane, span);
+  span->reader = lane_is_after(engine, span->reader, STEP_NEVER, lane) ? id : LANE_MANY;
   return true;
 }
 
@@ -91,20 +126,30 @@ static bool pieces_rest_on(struct check_engine *engine, const struct span *span,
   return true;
 }
 
+/* A reader of the span that may not have read yet when `lane` writes; LANE_NONE when there is none. */
+static uint32_t span_reader(const struct check_engine *engine, const struct lane *lane,
+                            const struct span *span) {
+  if (!lane_is_after(engine, span->reader, STEP_NEVER, lane)) return span->reader;
+  for (const struct reading *at = span->readings; at; at = at->next)
+    if (!lane_is_after(engine, at->lane, at->step, lane)) return at->lane;
+  return LANE_NONE;
+}
+
 static bool span_overwrite(struct check_engine *engine, struct lane *lane, uint32_t rank,
                            const struct span *span, uint64_t end, const struct value *value,
                            uint64_t value_begin) {
   char name[40];
-  if (span->writer != LANE_NONE && !lane_is_after(engine, span->writer, lane))
+  if (span->writer != LANE_NONE && !lane_is_after(engine, span->writer, span->write_step, lane))
     return engine_fail(engine, CHECK_MEMORY, lane, rank,
                        "writes element %" PRIu64
                        " of rank %u's buffer, which %s writes too, in no order with it",
                        span->begin, rank, lane_name(engine, span->writer, name, sizeof name));
-  if (span->reader == LANE_NONE || lane_is_after(engine, span->reader, lane)) return true;
+  const uint32_t reader = span_reader(engine, lane, span);
+  if (reader == LANE_NONE) return true;
   if (pieces_rest_on(engine, span, span->begin, end, value, value_begin)) return true;
   return engine_fail(engine, CHECK_MEMORY, lane, rank,
                      "overwrites element %" PRIu64 " of rank %u's buffer, which %s may not have read yet",
-                     span->begin, rank, lane_name(engine, span->reader, name, sizeof name));
+                     span->begin, rank, lane_name(engine, reader, name, sizeof name));
 }
 
 /* The pieces of `value` that lie on [begin, end), which its element `value_begin` + k is k elements behind.
@@ -144,7 +189,7 @@ bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank,
     }
     if (!value_cut(value, begin, at, stop, &engine->scratch) ||
         !memory_put(&engine->memory, page, first, last, at, engine->scratch.pieces, engine->scratch.count,
-                    engine_lane_id(engine, lane), engine->store_count))
+                    engine_lane_id(engine, lane), lane->step_number, engine->store_count))
       return engine_out_of_memory(engine);
     at = stop;
   }

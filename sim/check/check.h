@@ -47,12 +47,14 @@ struct check_region {
   struct check_segment input;    /* what lies there at first; count 0: nothing that anyone may read */
   struct check_segment *results; /* what must lie there at last, ascending */
   uint32_t result_count;
+  bool ends_anyhow; /* a plan's own: what lies there at last is nobody's business */
 };
 
 struct check_op {
   uint64_t sequence; /* work.op_sequence */
   bool reduces;      /* the operator's stages count: first at each input, last at each result */
   bool one_order;    /* all ranks get the same result and must have added it up in the same order */
+  bool unstaged;     /* the operator has no stages: steps need not say where a sum begins and ends */
 };
 
 /* What a wrong executor would do; for tests and mutants. A rank of UINT32_MAX is every rank. */
@@ -97,6 +99,7 @@ struct check_input {
 struct check_report {
   enum check_rule rule;
   uint32_t rank, peer, channel; /* UINT32_MAX where it is of none */
+  uint32_t block;               /* number of the list on its rank, UINT32_MAX for other works */
   uint64_t step;                /* of the rank's lane, from 0; UINT64_MAX where it is of none */
   char text[512];               /* one sentence without capital and end */
   uint64_t step_count, slice_count, work_count, connection_count, channel_count, element_count;

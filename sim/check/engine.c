@@ -26,7 +26,8 @@ bool engine_fail(struct check_engine *engine, enum check_rule rule, const struct
   report->rule = rule;
   report->rank = lane ? lane->rank : UINT32_MAX;
   report->peer = peer;
-  report->channel = engine->channel;
+  report->channel = lane ? lane->work->channel_index : engine->channel;
+  report->block = lane && lane_has_list(lane) ? lane->work->role : UINT32_MAX;
   report->step = lane ? lane->step_number : UINT64_MAX;
   va_start(arguments, format);
   vsnprintf(report->text, sizeof report->text, format, arguments);
@@ -71,6 +72,7 @@ static bool engine_reset(struct check_engine *engine) {
   arena_reset(&engine->arena);
   engine->lane_base = engine->lane_count = engine->store_count = 0;
   engine->spares = NULL;
+  engine->clock_bytes = 0;
   engine->batch_cursor =
       (uint32_t *)arena_take(&engine->arena, input->rank_count * sizeof *engine->batch_cursor);
   if (!engine->batch_cursor || !expr_reset(&engine->exprs, input->rank_count, input->op_count) ||
@@ -79,12 +81,22 @@ static bool engine_reset(struct check_engine *engine) {
   return true;
 }
 
+/* Lists of one rank wait for each other across channels. */
+static bool input_has_lists(const struct check_input *input) {
+  for (uint32_t rank = 0; rank < input->rank_count; rank++)
+    for (uint32_t i = 0; i < input->plans[rank].work_count; i++)
+      if (algo_family(&input->plans[rank].works[i]) == FAMILY_LIST) return true;
+  return false;
+}
+
 static bool channels_run(struct check_engine *engine) {
   uint64_t mask = 0;
+  engine->channel_count = input_has_lists(engine->input) ? PLAN_CHANNELS_MAX : 1;
   for (uint32_t rank = 0; rank < engine->input->rank_count; rank++)
     mask |= engine->input->plans[rank].channel_mask;
-  for (engine->channel = 0; engine->channel < PLAN_CHANNELS_MAX; engine->channel++)
-    if ((mask >> engine->channel & 1) != 0 && !network_run(engine)) return false;
+  for (engine->channel = 0; engine->channel < PLAN_CHANNELS_MAX; engine->channel += engine->channel_count)
+    if ((engine->channel_count > 1 || (mask >> engine->channel & 1) != 0) && !network_run(engine))
+      return false;
   engine->channel = UINT32_MAX;
   return true;
 }

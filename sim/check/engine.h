@@ -12,14 +12,14 @@
 
 /* A slice on its way, or what is told of one whose data went straight to the receiver's output. */
 struct message {
-  uint64_t step, count;     /* first FIFO step; elements in units */
-  uint64_t announced_bytes; /* of the operation on this channel */
-  uint64_t address;         /* where it was stored in the receiver's output, when `direct` */
-  uint64_t place;           /* units from the slot's begin, where several share it */
-  const struct work *work;  /* the sender's, or the part of it that the step is of */
-  struct message *next;     /* the next one in the slot */
-  uint32_t steps, lane;     /* FIFO steps; the sender's lane */
-  uint32_t stamp;           /* number of the store, when `direct` */
+  uint64_t step, count;              /* first FIFO step; elements in units */
+  uint64_t announced_bytes;          /* of the operation on this channel */
+  uint64_t address;                  /* where it was stored in the receiver's output, when `direct` */
+  uint64_t place;                    /* units from the slot's begin, where several share it */
+  const struct work *work;           /* the sender's, or the part of it that the step is of */
+  struct message *next;              /* the next one in the slot */
+  uint32_t steps, lane;              /* FIFO steps; the sender's lane */
+  uint32_t stamp;                    /* number of the store, when `direct` */
   bool final, direct, begins, taken; /* begins: says its part's size */
   uint32_t piece_count, more_capacity;
   struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
@@ -28,7 +28,7 @@ struct message {
 /* The four counters obey freed <= read <= announced <= written <= freed + slots; each end checks its half of
  * it against what its waits have guaranteed, not against what the other end happens to have done. */
 struct conn {
-  uint32_t sender, receiver, index;          /* ranks; conn_index */
+  uint32_t sender, receiver, index, channel; /* ranks; conn_index */
   uint32_t send_lane, recv_lane;             /* who uses the ends now, or LANE_NONE */
   uint32_t waiting_sender, waiting_receiver; /* lanes put aside, or LANE_NONE */
   uint64_t send_step, recv_step;             /* the next step of each end */
@@ -44,7 +44,12 @@ struct conn {
 };
 
 enum lane_phase { LANE_WAITS_BATCH, LANE_OPENS, LANE_RUNS, LANE_ENDED };
-enum lane_want { WANT_NOTHING, WANT_OFFER, WANT_DATA, WANT_SLOT };
+enum lane_want { WANT_NOTHING, WANT_OFFER, WANT_DATA, WANT_SLOT, WANT_LIST };
+
+/* What a list knows from its step `step` on: by lane of its rank, steps that have ended. */
+struct list_clock {
+  uint64_t step, *ended;
+};
 
 struct lane {
   const struct work *work, *part; /* part: of a fused work, what the step is of; else the work */
@@ -52,19 +57,24 @@ struct lane {
   struct algo_iter iter;
   struct step step;
   uint32_t rank, batch, op; /* batch: turn on its block; op: place in the input's ops */
+  uint32_t block;           /* its place in the engine's blocks */
   uint8_t phase, want;      /* enum lane_phase, lane_want */
-  bool queued, lands_here, reduces, sliced, again;
-  uint32_t opened; /* links whose offers have been taken */
-  uint32_t want_conn;
+  bool queued, lands_here, reduces, unstaged, sliced, again;
+  uint32_t opened;    /* links whose offers have been taken */
+  uint32_t want_conn; /* of WANT_LIST: the lane */
   uint32_t slice_index, slice_count, slice_steps;
   uint32_t scale; /* units of memory an element */
   uint64_t slice_elements, slice_capacity, step_number;
   uint64_t slot_capacity; /* elements that the slots of a slice hold, whatever the protocol */
   uint32_t *conns;        /* recv_count, then send_count */
   uint64_t *begin_steps;  /* the same: where the work began on each */
+  uint64_t scratch;       /* address of the operation's */
+  struct list_clock *clocks;
+  uint32_t clock_count, clock_capacity;
+  uint32_t first_waiter, next_waiter; /* lane + 1: lists put aside until this one ends a step */
 };
 
-/* One rank on this channel. */
+/* One rank on one channel. */
 struct block {
   uint32_t first_lane, lane_count; /* all its batches' */
   uint32_t batch, running;         /* current turn; lanes of it that have not ended */
@@ -78,9 +88,10 @@ struct check_engine {
   struct expr_table exprs;
   struct memory memory;
   struct value own, arrived, sum, scratch;
-  uint32_t slots, channel;
-  uint32_t store_count; /* stores to users' memory so far */
-  uint32_t lane_base;   /* number of this channel's first lane: earlier channels' lie below */
+  uint32_t slots, channel, channel_count; /* channels of the network: from `channel` on */
+  uint64_t clock_bytes;                   /* of lists' clocks so far */
+  uint32_t store_count;                   /* stores to users' memory so far */
+  uint32_t lane_base;     /* number of this channel's first lane: earlier channels' lie below */
   struct message *spares; /* messages that shared a slot, to be used again */
   struct lane *lanes;
   uint32_t lane_count;
@@ -106,7 +117,7 @@ static inline bool engine_fault(const struct check_engine *engine, enum check_fa
   return input->fault == (uint32_t)fault && (input->fault_rank == UINT32_MAX || input->fault_rank == rank);
 }
 
-/* One channel of all ranks, from its connections' making to its last lane's end. */
+/* The network's channels of all ranks, from their connections' making to the last lane's end. */
 bool network_run(struct check_engine *engine);
 void network_push(struct check_engine *engine, uint32_t lane_index);
 
@@ -116,6 +127,14 @@ uint64_t slice_elements(const struct lane *lane);
 /* Lets a lane go as far as it can; false when a rule is broken. */
 bool lane_advance(struct check_engine *engine, struct lane *lane);
 
+/* Lists (lists.c). *ready: what the current step waits for has come; else the lane is put aside. */
+bool lane_has_list(const struct lane *lane);
+bool list_follow(struct check_engine *engine, struct lane *lane, bool *ready);
+/* Behind a step, and at the end: lists that wait for this one look again. */
+void list_tell(struct check_engine *engine, struct lane *lane);
+/* Step `step` of `before`, a lane of the same rank, has ended when the current step of `lane` begins. */
+bool list_knows(const struct check_engine *engine, const struct lane *lane, const struct lane *before,
+                uint64_t step);
 /* One slice that the lane's waits allow. */
 bool slice_move(struct check_engine *engine, struct lane *lane);
 

@@ -93,10 +93,11 @@ static bool step_next(struct check_engine *engine, struct lane *lane) {
 }
 
 /* What slice.c can do. Of a step that says more nothing is proved. */
-#define STEP_KNOWN                                                                                   \
-  (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL | \
-   STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER | STEP_RECV_MORE | STEP_SEND_MORE |            \
-   STEP_SEND_ADD | STEP_PART)
+#define STEPS_OF_LISTS (STEP_FROM_SCRATCH | STEP_TO_SCRATCH | STEP_TO_INPUT | STEP_FOLD | STEP_AWAIT_LIST)
+#define STEP_KNOWN                                                                                        \
+  (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL |      \
+   STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER | STEP_RECV_MORE | STEP_SEND_MORE | STEP_SEND_ADD | \
+   STEP_PART | STEPS_OF_LISTS)
 
 /* Only Simple lets steps share slots, only with one slice a chunk, and only a fused work has parts. */
 static bool step_is_sound(struct check_engine *engine, const struct lane *lane) {
@@ -224,6 +225,7 @@ static bool slice_do(struct check_engine *engine, struct lane *lane) {
   if (!slice_post(engine, lane, !early_free, !early_post)) return false;
   lane->slice_index += 1;
   lane->step_number += lane->slice_index == lane->slice_count;
+  list_tell(engine, lane);
   return true;
 }
 
@@ -251,6 +253,7 @@ static void proxy_compare(struct check_engine *engine, struct lane *lane, uint32
 static bool lane_end(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   lane->phase = LANE_ENDED;
+  list_tell(engine, lane);
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
     struct conn *conn = &engine->conns[lane->conns[i]];
     const bool sends = i >= work->recv_count;
@@ -262,7 +265,7 @@ static bool lane_end(struct check_engine *engine, struct lane *lane) {
     else conn->recv_lane = LANE_NONE;
     proxy_compare(engine, lane, i);
   }
-  struct block *block = &engine->blocks[lane->rank];
+  struct block *block = &engine->blocks[lane->block];
   block->running -= 1;
   if (block->running > 0) return true;
   block->batch += 1;
@@ -275,6 +278,7 @@ static bool lane_end(struct check_engine *engine, struct lane *lane) {
 }
 
 bool lane_advance(struct check_engine *engine, struct lane *lane) {
+  bool ready;
   lane->want = WANT_NOTHING;
   if (lane->phase == LANE_WAITS_BATCH) {
     lane->phase = LANE_OPENS;
@@ -288,7 +292,8 @@ bool lane_advance(struct check_engine *engine, struct lane *lane) {
   }
   while (slice_next(engine, lane)) {
     if (lane->slice_index == 0 && !step_is_known(engine, lane)) return false;
-    if (!slice_ready(engine, lane)) return true;
+    if (!list_follow(engine, lane, &ready)) return false;
+    if (!ready || !slice_ready(engine, lane)) return true;
     if (!slice_do(engine, lane)) return false;
   }
   return lane_end(engine, lane);

@@ -125,6 +125,8 @@ static void page_add(struct page *page, uint64_t begin, int64_t origin, expr_id 
   span->writer = span->reader = LANE_NONE;
   span->reads = 0;
   span->stamp = 0;
+  span->write_step = 0;
+  span->readings = NULL;
 }
 
 bool memory_touch(struct memory *memory, struct region *region, uint32_t page_index) {
@@ -172,7 +174,8 @@ bool memory_cut(struct memory *memory, struct region *region, struct page *page,
 }
 
 bool memory_put(struct memory *memory, struct page *page, uint32_t first, uint32_t last, uint64_t begin,
-                const struct piece *pieces, uint32_t piece_count, uint32_t writer, uint32_t stamp) {
+                const struct piece *pieces, uint32_t piece_count, uint32_t writer, uint64_t write_step,
+                uint32_t stamp) {
   const uint32_t count = page->count - (last - first) + piece_count;
   if (!page_reserve(memory, page, count)) return false;
   memmove(&page->spans[first + piece_count], &page->spans[last], (page->count - last) * sizeof *page->spans);
@@ -185,6 +188,8 @@ bool memory_put(struct memory *memory, struct page *page, uint32_t first, uint32
     span->reader = LANE_NONE;
     span->reads = 0;
     span->stamp = stamp & STAMP_MASK;
+    span->write_step = write_step;
+    span->readings = NULL;
     begin += pieces[i].count;
   }
   page->count = count;

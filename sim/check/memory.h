@@ -12,13 +12,22 @@
 
 #define STAMP_MASK ((1u << 30) - 1)
 
+/* A list's step that has read a place since it was written. */
+struct reading {
+  const struct reading *next;
+  uint64_t step;
+  uint32_t lane;
+};
+
 struct span {
   uint64_t begin; /* units from the region's begin */
   int64_t origin;
   expr_id expr;
-  uint32_t writer, reader; /* lanes */
+  uint32_t writer, reader; /* lanes; lists' reads are `readings` */
   uint32_t reads : 2;      /* by that reader since it was written, cut at 2 */
   uint32_t stamp : 30;     /* number of the store */
+  uint64_t write_step;     /* of the writer */
+  const struct reading *readings;
 };
 
 /* A piece of a region: spans one behind the other, all of it. No spans: untouched. */
@@ -68,9 +77,10 @@ struct region *memory_find(struct memory *memory, uint32_t rank, uint64_t addres
  * False when memory is out. */
 bool memory_cut(struct memory *memory, struct region *region, struct page *page, uint64_t begin, uint64_t end,
                 uint32_t *first, uint32_t *last);
-/* Puts `pieces` in place of spans [first, last), as store `stamp` of `writer`. */
+/* Puts `pieces` in place of spans [first, last), as store `stamp` of `writer`, in its step `write_step`. */
 bool memory_put(struct memory *memory, struct page *page, uint32_t first, uint32_t last, uint64_t begin,
-                const struct piece *pieces, uint32_t piece_count, uint32_t writer, uint32_t stamp);
+                const struct piece *pieces, uint32_t piece_count, uint32_t writer, uint64_t write_step,
+                uint32_t stamp);
 /* Gives an untouched page its spans. */
 bool memory_touch(struct memory *memory, struct region *region, uint32_t page_index);
 

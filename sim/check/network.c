@@ -5,17 +5,20 @@
 
 #include "check/engine.h"
 
-/* The batches of `rank` on the channel: [*first, *last) of its plan. */
+/* The batches of `rank` on the network's channels: [*first, *last) of its plan. */
 static void batches_of(struct check_engine *engine, uint32_t rank, uint32_t *first, uint32_t *last) {
   const struct plan *plan = &engine->input->plans[rank];
   uint32_t at = engine->batch_cursor[rank];
   while (at < plan->batch_count && plan->batches[at].channel_index < engine->channel) at += 1;
   *first = at;
-  while (at < plan->batch_count && plan->batches[at].channel_index == engine->channel) at += 1;
+  while (at < plan->batch_count && plan->batches[at].channel_index - engine->channel < engine->channel_count)
+    at += 1;
   *last = at;
 }
 
 /* ---- connections ---- */
+
+enum { CONNS_A_CHANNEL = 4 };
 
 static uint32_t conn_hash(uint32_t sender, uint32_t receiver, uint32_t index) {
   const uint64_t mixed =
@@ -24,11 +27,13 @@ static uint32_t conn_hash(uint32_t sender, uint32_t receiver, uint32_t index) {
 }
 
 /* The connection's number; made when it is new. UINT32_MAX when memory is out. */
-static uint32_t conn_find(struct check_engine *engine, uint32_t sender, uint32_t receiver, uint32_t index) {
-  uint32_t at = conn_hash(sender, receiver, index) & engine->conn_mask;
+static uint32_t conn_find(struct check_engine *engine, uint32_t sender, uint32_t receiver, uint32_t index,
+                          uint32_t channel) {
+  uint32_t at = conn_hash(sender, receiver, index + CONNS_A_CHANNEL * channel) & engine->conn_mask;
   for (; engine->conn_slots[at] != 0; at = (at + 1) & engine->conn_mask) {
     const struct conn *conn = &engine->conns[engine->conn_slots[at] - 1];
-    if (conn->sender == sender && conn->receiver == receiver && conn->index == index)
+    if (conn->sender == sender && conn->receiver == receiver && conn->index == index &&
+        conn->channel == channel)
       return engine->conn_slots[at] - 1;
   }
   if (engine->conn_count == engine->conn_capacity) return UINT32_MAX;
@@ -36,6 +41,7 @@ static uint32_t conn_find(struct check_engine *engine, uint32_t sender, uint32_t
   conn->sender = sender;
   conn->receiver = receiver;
   conn->index = index;
+  conn->channel = channel;
   conn->send_lane = conn->recv_lane = conn->waiting_sender = conn->waiting_receiver = LANE_NONE;
   conn->send_step = conn->recv_step = engine->input->first_step;
   conn->written = conn->announced = conn->read = conn->freed = engine->input->first_step;
@@ -119,17 +125,21 @@ static bool parts_are_sound(struct check_engine *engine, struct lane *lane, cons
                               "has a fused work whose parts do not lie behind it, or a part without one");
 }
 
-static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t rank, uint32_t batch,
-                      uint32_t place) {
+static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t rank, uint32_t block,
+                      uint32_t batch, uint32_t place) {
   const struct plan *plan = &engine->input->plans[rank];
   const struct work *work = &plan->works[place];
   lane->work = lane->part = work;
   lane->buffers = lane->all_buffers = &plan->buffers[place];
   lane->rank = rank;
   lane->batch = batch;
+  lane->block = block;
   if (!work_is_sound(engine, lane) || !parts_are_sound(engine, lane, plan)) return false;
   lane->op = op_of(engine->input, work->op_sequence);
   lane->reduces = engine->input->ops[lane->op].reduces;
+  lane->unstaged = lane->reduces && engine->input->ops[lane->op].unstaged;
+  if (lane_has_list(lane))
+    lane->scratch = (uint64_t)(uintptr_t)plan->scratch + work->scratch_page * (uint64_t)LIST_PAGE_BYTES;
   lane->slice_steps = work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
   lane->slice_capacity = slice_capacity(&plan->limits, work);
   lane->slot_capacity = slot_capacity(&plan->limits, work);
@@ -142,7 +152,7 @@ static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t r
     const bool sends = i >= work->recv_count;
     const uint32_t peer = sends ? work->send_peer[i - work->recv_count] : work->recv_peer[i];
     const uint32_t index = work_link_conn(work, peer, sends);
-    lane->conns[i] = conn_find(engine, sends ? rank : peer, sends ? peer : rank, index);
+    lane->conns[i] = conn_find(engine, sends ? rank : peer, sends ? peer : rank, index, work->channel_index);
     if (lane->conns[i] == UINT32_MAX) return engine_out_of_memory(engine);
   }
   return true;
@@ -167,11 +177,29 @@ static bool lanes_count(struct check_engine *engine) {
   const size_t count = engine->lane_count;
   engine->lanes = (struct lane *)arena_take(&engine->arena, count * sizeof *engine->lanes);
   engine->queue = (uint32_t *)arena_take(&engine->arena, count * sizeof *engine->queue);
-  engine->blocks =
-      (struct block *)arena_take(&engine->arena, engine->input->rank_count * sizeof *engine->blocks);
+  engine->blocks = (struct block *)arena_take(
+      &engine->arena, (size_t)engine->input->rank_count * engine->channel_count * sizeof *engine->blocks);
   engine->queue_head = engine->queue_length = 0;
   if (!engine->lanes || !engine->queue || !engine->blocks || !conns_make(engine, links))
     return engine_out_of_memory(engine);
+  return true;
+}
+
+/* The lanes of batches [first, last) of the rank's plan, which are those of one channel. */
+static bool block_make(struct check_engine *engine, uint32_t rank, uint32_t place, uint32_t first,
+                       uint32_t last, uint32_t *index) {
+  const uint32_t number = rank * engine->channel_count + place;
+  struct block *block = &engine->blocks[number];
+  block->first_lane = *index;
+  for (uint32_t turn = 0; first + turn < last; turn++) {
+    const struct plan_batch *batch = &engine->input->plans[rank].batches[first + turn];
+    for (uint32_t i = 0; i < batch->work_count; i++) {
+      if (!lane_make(engine, &engine->lanes[*index], rank, number, turn, batch->first_work + i)) return false;
+      *index += 1;
+      block->running += turn == 0;
+    }
+  }
+  block->lane_count = *index - block->first_lane;
   return true;
 }
 
@@ -180,19 +208,15 @@ static bool lanes_make(struct check_engine *engine) {
   if (!lanes_count(engine)) return false;
   for (uint32_t rank = 0; rank < engine->input->rank_count; rank++) {
     const struct plan *plan = &engine->input->plans[rank];
-    struct block *block = &engine->blocks[rank];
-    uint32_t first, last;
+    uint32_t first, last, at;
     batches_of(engine, rank, &first, &last);
-    block->first_lane = index;
-    for (uint32_t turn = 0; first + turn < last; turn++) {
-      const struct plan_batch *batch = &plan->batches[first + turn];
-      for (uint32_t i = 0; i < batch->work_count; i++) {
-        if (!lane_make(engine, &engine->lanes[index], rank, turn, batch->first_work + i)) return false;
-        index += 1;
-        block->running += turn == 0;
-      }
+    at = first;
+    for (uint32_t i = 0; i < engine->channel_count; i++) {
+      uint32_t end = at;
+      while (end < last && plan->batches[end].channel_index == engine->channel + i) end += 1;
+      if (!block_make(engine, rank, i, at, end, &index)) return false;
+      at = end;
     }
-    block->lane_count = index - block->first_lane;
     engine->batch_cursor[rank] = last;
   }
   return true;
@@ -209,31 +233,70 @@ void network_push(struct check_engine *engine, uint32_t lane_index) {
   engine->queue[at] = lane_index;
 }
 
-static const char *wants[] = {"", "the offer of an output", "data", "a free slot"};
+static const char *wants[] = {"", "the offer of an output", "data", "a free slot", "a step"};
+
+/* The lane that could let a stuck one go on, LANE_NONE when it has ended; *peer: its rank. */
+static uint32_t stuck_behind(const struct check_engine *engine, const struct lane *lane, uint32_t *peer) {
+  if (lane->want == WANT_LIST) {
+    *peer = lane->rank;
+    return lane->want_conn;
+  }
+  const struct conn *conn = &engine->conns[lane->want_conn];
+  *peer = lane->want == WANT_DATA ? conn->sender : conn->receiver;
+  return lane->want == WANT_DATA ? conn->send_lane : conn->recv_lane;
+}
+
+/* Who waits for what around a circle of lists, as far as the room goes. */
+static void circle_text(const struct check_engine *engine, const struct lane *lane, uint32_t count, char *out,
+                        size_t out_bytes) {
+  size_t used = 0;
+  uint32_t peer;
+  out[0] = 0;
+  if (!lane_has_list(lane)) return;
+  for (uint32_t i = 0; i < count && used + 60 < out_bytes; i++) {
+    const uint32_t other = stuck_behind(engine, lane, &peer);
+    const int added =
+        snprintf(out + used, out_bytes - used, "%s rank %u block %u step %" PRIu64 "%s", i == 0 ? ":" : ",",
+                 lane->rank, lane->work->role, lane->step_number, i + 1 < count && i >= 6 ? " ..." : "");
+    used += added > 0 ? (size_t)added : 0;
+    if (i >= 6) return;
+    lane = &engine->lanes[other];
+  }
+}
+
+static bool circle_report(struct check_engine *engine, const struct lane *lane, uint32_t count) {
+  char circle[400];
+  uint32_t peer;
+  const struct lane *other = &engine->lanes[stuck_behind(engine, lane, &peer)];
+  circle_text(engine, lane, count, circle, sizeof circle);
+  if (lane->want == WANT_LIST)
+    return engine_fail(
+        engine, CHECK_DEADLOCK, lane, peer,
+        "waits for block %u of its own rank, in a circle of %u lanes that wait for each other%s",
+        other->work->role, count, circle);
+  return engine_fail(engine, CHECK_DEADLOCK, lane, peer,
+                     "waits for %s of rank %u, in a circle of %u lanes that wait for each other with %u "
+                     "slots%s",
+                     wants[lane->want], peer, count, engine->slots, circle);
+}
 
 /* Follows who waits for whom from a stuck lane: to one whose peer has ended, or around a circle. */
 static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
   const struct lane *first = lane;
+  uint32_t peer;
   for (uint32_t hops = 0; hops <= engine->lane_count; hops++) {
-    const struct conn *conn = &engine->conns[lane->want_conn];
-    const bool receives = lane->want == WANT_DATA;
-    const uint32_t peer = receives ? conn->sender : conn->receiver;
-    const uint32_t other = receives ? conn->send_lane : conn->recv_lane;
-    if (other == LANE_NONE)
+    const uint32_t other = stuck_behind(engine, lane, &peer);
+    if (other == LANE_NONE) {
+      const struct conn *conn = &engine->conns[lane->want_conn];
+      const bool receives = lane->want == WANT_DATA;
       return engine_fail(
           engine, CHECK_MATCH, lane, peer,
           "waits for %s %s rank %u, which has no more steps on this connection (step %" PRIu64 ")",
           wants[lane->want], receives ? "from" : "of", peer, receives ? conn->recv_step : conn->send_step);
+    }
     lane = &engine->lanes[other];
     if (lane->want == WANT_NOTHING) break;
-    if (lane == first || hops == engine->lane_count) {
-      const struct conn *last = &engine->conns[first->want_conn];
-      const uint32_t from = first->want == WANT_DATA ? last->sender : last->receiver;
-      return engine_fail(
-          engine, CHECK_DEADLOCK, first, from,
-          "waits for %s of rank %u, in a circle of %u lanes that wait for each other with %u slots",
-          wants[first->want], from, hops + 1, engine->slots);
-    }
+    if (lane == first || hops == engine->lane_count) return circle_report(engine, first, hops + 1);
   }
   return engine_fail(engine, CHECK_DEADLOCK, first, UINT32_MAX, "waits for ever, for %s", wants[first->want]);
 }
@@ -241,12 +304,26 @@ static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
 /* A lane on the circle: after as many hops as there are lanes one is there. */
 static const struct lane *stuck_on_circle(const struct check_engine *engine, const struct lane *lane) {
   for (uint32_t hops = 0; hops < engine->lane_count; hops++) {
-    const struct conn *conn = &engine->conns[lane->want_conn];
-    const uint32_t other = lane->want == WANT_DATA ? conn->send_lane : conn->recv_lane;
+    uint32_t peer;
+    const uint32_t other = stuck_behind(engine, lane, &peer);
     if (other == LANE_NONE || engine->lanes[other].want == WANT_NOTHING) return lane;
     lane = &engine->lanes[other];
   }
   return lane;
+}
+
+/* The sender's last lane that has used the connection, or its first; NULL when it has none. */
+static const struct lane *conn_user(const struct check_engine *engine, uint32_t index) {
+  const struct conn *conn = &engine->conns[index];
+  const struct block *block =
+      &engine->blocks[(size_t)conn->sender * engine->channel_count + conn->channel - engine->channel];
+  const struct lane *user = block->lane_count > 0 ? &engine->lanes[block->first_lane] : NULL;
+  for (uint32_t i = 0; i < block->lane_count; i++) {
+    const struct lane *lane = &engine->lanes[block->first_lane + i];
+    for (uint32_t k = 0; k < lane->work->send_count; k++)
+      if (lane->conns[lane->work->recv_count + k] == index) user = lane;
+  }
+  return user;
 }
 
 /* All lanes have ended and every message was taken. */
@@ -264,8 +341,7 @@ static bool network_is_done(struct check_engine *engine) {
   }
   for (uint32_t i = 0; i < engine->conn_count; i++) {
     const struct conn *conn = &engine->conns[i];
-    const struct block *sender = &engine->blocks[conn->sender];
-    const struct lane *lane = sender->lane_count > 0 ? &engine->lanes[sender->first_lane] : NULL;
+    const struct lane *lane = conn_user(engine, i);
     if (conn->held != 0 || conn->send_step != conn->recv_step)
       return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
                          "has sent up to step %" PRIu64 " to rank %u, which took up to step %" PRIu64
@@ -276,6 +352,18 @@ static bool network_is_done(struct check_engine *engine) {
                          "has not taken the output that rank %u offered", conn->receiver);
   }
   return true;
+}
+
+static uint32_t channels_used(const struct check_engine *engine) {
+  uint32_t used = 0;
+  for (uint32_t i = 0; i < engine->channel_count; i++) {
+    uint32_t rank = 0;
+    while (rank < engine->input->rank_count &&
+           engine->blocks[rank * engine->channel_count + i].lane_count == 0)
+      rank += 1;
+    used += rank < engine->input->rank_count;
+  }
+  return used;
 }
 
 bool network_run(struct check_engine *engine) {
@@ -292,7 +380,7 @@ bool network_run(struct check_engine *engine) {
   if (!network_is_done(engine)) return false;
   engine->report->work_count += engine->lane_count;
   engine->report->connection_count += engine->conn_count;
-  engine->report->channel_count += engine->lane_count > 0;
+  engine->report->channel_count += channels_used(engine);
   engine->lane_base += engine->lane_count;
   return true;
 }

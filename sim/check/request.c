@@ -7,11 +7,13 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/custom.h"
 #include "core/rules.h"
 #include "schedule/chunk.h"
 
 #define IN_ADDRESS UINT64_C(0x100000000000)
 #define OUT_ADDRESS UINT64_C(0x200000000000)
+#define SCRATCH_ADDRESS UINT64_C(0x300000000000)
 
 uint32_t check_type_bytes(uint8_t dtype) {
   static const uint8_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -145,12 +147,13 @@ static bool has_input(const struct check_call *call, uint32_t rank, const struct
   return terms->in_blocks > 0 && (call->func != FUNC_BROADCAST || rank == call->root);
 }
 
-/* Two regions a rank: of input and output, or one around both and an empty one. */
+/* Two regions a rank and call: of input and output, or one around both and an empty one. */
 static void regions_set(struct check_setup *setup, const struct check_call *call, uint32_t rank) {
   const struct terms terms = terms_of(call, rank);
   const size_t row = (size_t)rank * setup->input.op_count + call->place;
   const uint64_t out_begin = call_base(call) + OUT_ADDRESS;
-  struct check_region *in = &setup->regions[2 * row], *out = in + 1;
+  struct check_region *in = &setup->regions[(size_t)rank * setup->input.region_count + 2 * call->place];
+  struct check_region *out = in + 1;
   struct check_segment *result = &setup->segments[row];
   uint64_t in_address, out_address;
   check_call_addresses(call, rank, &in_address, &out_address);
@@ -233,7 +236,7 @@ static void list_fill(struct op_list *list, const struct check_call *call, uint3
   const struct terms terms = terms_of(call, rank);
   uint64_t in, out;
   check_call_addresses(call, rank, &in, &out);
-  if (is_exchange(call->func) && !is_direct_exchange(call)) {
+  if (is_exchange(call->func) && !is_direct_exchange(call) && !call->custom) {
     list_exchange(list, call, rank, in, out, terms.count);
     return;
   }
@@ -249,6 +252,7 @@ static void request_fill(struct plan_request *request, const struct check_call *
   memset(request, 0, sizeof *request);
   request->rank_count = call->rank_count;
   request->graph = call->graph;
+  request->custom = call->custom;
   request->limits = call->limits;
   request->p2p_ll_threshold = call->p2p_ll_threshold;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
@@ -296,7 +300,7 @@ static bool setup_reserve(struct check_setup *setup, uint32_t ranks, uint32_t gr
   check_setup_free(setup);
   const size_t rows = (size_t)ranks * group;
   setup->plans = (struct plan *)os_alloc(ranks * sizeof *setup->plans);
-  setup->regions = (struct check_region *)os_alloc(2 * rows * sizeof *setup->regions);
+  setup->regions = (struct check_region *)os_alloc((2 * rows + ranks) * sizeof *setup->regions);
   setup->segments = (struct check_segment *)os_alloc(rows * sizeof *setup->segments);
   setup->ops = (struct plan_op *)os_alloc((2 * (size_t)ranks + 2) * group * sizeof *setup->ops);
   setup->op_rows = (struct check_op *)os_alloc(group * sizeof *setup->op_rows);
@@ -319,7 +323,7 @@ static void frame_set(struct check_setup *setup, uint32_t count) {
   input->ops = setup->op_rows;
   input->op_count = count;
   input->regions = setup->regions;
-  input->region_count = 2 * count;
+  input->region_count = 2 * count + (setup->calls[0].custom != NULL);
   input->first_step = setup->calls[0].first_step;
   input->fault_rank = UINT32_MAX;
   for (uint32_t i = 0; i < count; i++) {
@@ -331,6 +335,7 @@ static void frame_set(struct check_setup *setup, uint32_t count) {
     setup->op_rows[i].sequence = i;
     setup->op_rows[i].reduces = call_reduces(call->func);
     setup->op_rows[i].one_order = call->func == FUNC_ALL_REDUCE;
+    setup->op_rows[i].unstaged = call->custom != NULL && !call->custom->staged;
   }
   for (uint32_t i = 0; i < count; i++) {
     setup->calls[i].unit_bytes = input->unit_bytes;
@@ -349,6 +354,18 @@ ncclResult_t check_setup_frame(struct check_setup *setup, const struct check_cal
   return ncclSuccess;
 }
 
+/* The rank's scratch is its last region, behind the cells in which its lists say how far they are. */
+static void scratch_bind(struct check_setup *setup, uint32_t rank) {
+  struct plan *plan = &setup->plans[rank];
+  struct check_region *region = &setup->regions[(rank + 1) * (size_t)setup->input.region_count - 1];
+  memset(region, 0, sizeof *region);
+  region->address = SCRATCH_ADDRESS + LIST_CELLS_BYTES;
+  region->ends_anyhow = true;
+  if (plan->scratch_bytes <= LIST_CELLS_BYTES) return;
+  plan->scratch = (void *)(uintptr_t)SCRATCH_ADDRESS;
+  region->count = (plan->scratch_bytes - LIST_CELLS_BYTES) / setup->input.unit_bytes;
+}
+
 /* The plans of all ranks for the calls in the frame, by a request that lacks rank and operations. */
 static ncclResult_t plans_make(struct check_setup *setup, struct plan_request *request) {
   struct op_list list;
@@ -360,6 +377,7 @@ static ncclResult_t plans_make(struct check_setup *setup, struct plan_request *r
     request->rank = rank;
     request->op_count = list.count;
     TRY(plan_build_within(request, &setup->memories[rank], &setup->plans[rank]));
+    if (setup->calls[0].custom) scratch_bind(setup, rank);
   }
   return ncclSuccess;
 }
@@ -369,6 +387,22 @@ ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call
   TRY(check_setup_frame(setup, call));
   request_fill(&request, call);
   return plans_make(setup, &request);
+}
+
+ncclResult_t check_setup_bind(struct check_setup *setup, const struct check_call *call,
+                              const struct plan *plans) {
+  TRY(check_setup_frame(setup, call));
+  for (uint32_t rank = 0; rank < call->rank_count; rank++) {
+    uint64_t in, out;
+    check_call_addresses(&setup->calls[0], rank, &in, &out);
+    setup->plans[rank] = plans[rank];
+    for (uint32_t i = 0; i < plans[rank].work_count; i++) {
+      plans[rank].buffers[i].in = (const void *)(uintptr_t)in;
+      plans[rank].buffers[i].out = (void *)(uintptr_t)out;
+    }
+    if (call->custom) scratch_bind(setup, rank);
+  }
+  return ncclSuccess;
 }
 
 /* ---- a request ---- */

@@ -18,7 +18,8 @@ struct check_call {
   size_t p2p_ll_threshold;        /* bytes */
   struct plan_limits limits;
   const struct graph *graph;
-  uint32_t place, unit_bytes; /* of a group's calls; check_setup_frame() sets them */
+  uint32_t place, unit_bytes;           /* of a group's calls; check_setup_frame() sets them */
+  const struct custom_schedule *custom; /* steps of a file, or NULL; outlives the plans */
 };
 
 /* Everything that check_run() needs, and its memory; all zero at first, used again and again. */
@@ -37,6 +38,9 @@ struct check_setup {
 ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call *call);
 /* The same without plans: memory for them, buffers and what they must hold. */
 ncclResult_t check_setup_frame(struct check_setup *setup, const struct check_call *call);
+/* The same with plans of the call from elsewhere, whose buffers and scratch are bound. */
+ncclResult_t check_setup_bind(struct check_setup *setup, const struct check_call *call,
+                              const struct plan *plans);
 /* Where the call's buffers of a rank lie. */
 void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out);
 void check_setup_free(struct check_setup *setup);

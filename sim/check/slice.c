@@ -24,17 +24,35 @@ static void value_move(struct value *to, struct value *from) {
   *from = kept;
 }
 
-/* A rank's own share, behind the operator's first stage where it comes from the input. */
-static bool own_read(struct check_engine *engine, struct lane *lane, const struct slice *slice) {
-  const bool from_output = (lane->step.flags & STEP_FROM_OUTPUT) != 0;
-  const void *base = from_output ? lane->buffers->out : lane->buffers->in;
-  const uint64_t address = lane_address(lane, base, lane->step.in_offset + slice->offset);
+/* Where the step's own source and what it keeps lie. */
+static uint64_t own_address(const struct lane *lane, const struct slice *slice) {
+  const uint32_t flags = lane->step.flags;
+  const void *base = (flags & STEP_FROM_OUTPUT) != 0 ? lane->buffers->out : lane->buffers->in;
+  if ((flags & STEP_FROM_SCRATCH) != 0) base = (const void *)(uintptr_t)lane->scratch;
+  return lane_address(lane, base, lane->step.in_offset + slice->offset);
+}
+
+static uint64_t kept_address(const struct lane *lane, const struct slice *slice) {
+  const uint32_t flags = lane->step.flags;
+  const void *base = (flags & STEP_TO_INPUT) != 0 ? lane->buffers->in : lane->buffers->out;
+  if ((flags & STEP_TO_SCRATCH) != 0) base = (const void *)(uintptr_t)lane->scratch;
+  return lane_address(lane, base, lane->step.out_offset + slice->offset);
+}
+
+/* A rank's own share, behind the operator's first stage where it comes from the input. An operator without
+ * stages takes an input for a contribution wherever it lies. */
+static bool own_read(struct check_engine *engine, struct lane *lane, const struct slice *slice,
+                     uint64_t address) {
+  const bool from_output = (lane->step.flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) != 0;
   if (!access_read(engine, lane, address, slice->units, LANE_NONE, 0, &engine->own)) return false;
   for (uint32_t i = 0; i < engine->own.count; i++) {
     struct piece *piece = &engine->own.pieces[i];
     if (piece->expr == EXPR_OLD)
       return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX, "takes what is no input and no value yet");
-    if (from_output || !lane->reduces || engine_fault(engine, FAULT_NO_FIRST_STAGE, lane->rank)) continue;
+    if (lane->unstaged) piece->expr += expr_is_raw(&engine->exprs, piece->expr);
+    if (lane->unstaged || from_output || !lane->reduces ||
+        engine_fault(engine, FAULT_NO_FIRST_STAGE, lane->rank))
+      continue;
     if (!expr_is_raw(&engine->exprs, piece->expr))
       return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX,
                          "takes as its input what is no input any more: element %" PRId64, piece->origin);
@@ -252,7 +270,7 @@ static bool sources_take(struct check_engine *engine, struct lane *lane, struct 
   uint32_t held = 0;
   if ((step->flags & STEP_SEND_ADD) != 0 && !sent_read(engine, lane, slice)) return false;
   held += (step->flags & STEP_SEND_ADD) != 0;
-  if (own && !own_read(engine, lane, slice)) return false;
+  if (own && !own_read(engine, lane, slice, own_address(lane, slice))) return false;
   if (own && step->own_index == 0 && !sum_take(engine, lane, slice, UINT32_MAX, &engine->own)) return false;
   held += own && step->own_index == 0;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
@@ -270,9 +288,16 @@ static bool sources_take(struct check_engine *engine, struct lane *lane, struct 
   return true;
 }
 
+/* What lies where the result is kept takes part, behind all others. */
+static bool kept_fold(struct check_engine *engine, struct lane *lane, const struct slice *slice) {
+  if ((lane->step.flags & STEP_FOLD) == 0 || !slice->has_value) return true;
+  return own_read(engine, lane, slice, kept_address(lane, slice)) &&
+         sum_combine(engine, lane, UINT32_MAX, &engine->own);
+}
+
 /* The operator's last stage. */
 static bool sum_finish(struct check_engine *engine, struct lane *lane) {
-  if ((lane->step.flags & STEP_POST_OP) == 0 || !lane->reduces) return true;
+  if ((lane->step.flags & STEP_POST_OP) == 0 || !lane->reduces || lane->unstaged) return true;
   for (uint32_t i = 0; i < engine->sum.count; i++) {
     struct piece *piece = &engine->sum.pieces[i];
     if (!may_combine(engine, lane, piece->expr))
@@ -386,8 +411,7 @@ static bool destinations_fill(struct check_engine *engine, struct lane *lane, co
   if (!slice->has_value && (step->flags & (STEP_KEEP | STEP_SEND)) != 0)
     return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX, "hands on a value that comes from nowhere");
   if ((step->flags & STEP_KEEP) != 0 && !there) {
-    const uint64_t address = lane_address(lane, lane->buffers->out, step->out_offset + slice->offset);
-    if (!access_write(engine, lane, lane->rank, address, &engine->sum)) return false;
+    if (!access_write(engine, lane, lane->rank, kept_address(lane, slice), &engine->sum)) return false;
   }
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     if ((step->send_links >> i & 1) == 0) continue;
@@ -417,6 +441,6 @@ bool slice_move(struct check_engine *engine, struct lane *lane) {
   engine->sum.count = 0;
   engine->report->slice_count += 1;
   engine->report->element_count += slice.units;
-  return sources_take(engine, lane, &slice) && sum_finish(engine, lane) &&
+  return sources_take(engine, lane, &slice) && kept_fold(engine, lane, &slice) && sum_finish(engine, lane) &&
          destinations_fill(engine, lane, &slice);
 }

@@ -86,13 +86,22 @@ static bool result_fail(struct check_engine *engine, uint32_t rank, const struct
   return false;
 }
 
+/* A sum of an operator without stages is finished as it is. */
+static bool sum_is_complete(struct check_engine *engine, expr_id expr, uint32_t op) {
+  if (!engine->input->ops[op].unstaged || expr == EXPR_OLD) return expr_is_complete(&engine->exprs, expr, op);
+  const expr_id sum = expr_is_raw(&engine->exprs, expr) ? expr + 1 : expr;
+  const expr_id finished = expr_combine(&engine->exprs, sum, EXPR_POST);
+  if (finished == EXPR_OLD) return engine_out_of_memory(engine);
+  return expr_is_complete(&engine->exprs, finished, op);
+}
+
 static bool result_is_good(struct check_engine *engine, const struct cursor *cursor,
                            const struct check_segment *segment, uint32_t block) {
   const uint32_t ranks = engine->input->rank_count;
   if (segment->kind == CHECK_COPY)
     return cursor->expr == expr_input(segment->op * ranks + segment->rank + block);
   if (ranks == 1 && cursor->expr == expr_input(segment->op)) return true;
-  return expr_is_complete(&engine->exprs, cursor->expr, segment->op);
+  return sum_is_complete(engine, cursor->expr, segment->op);
 }
 
 /* The elements at the cursor up to `end`, which lie in one span and in block `block` of the segment. */
@@ -164,6 +173,7 @@ static bool region_verify(struct check_engine *engine, uint32_t rank, struct reg
   struct order order = {rank == 0, 0};
   struct cursor cursor = {region, 0, 0, 0, 0, 0, 0, false};
   const struct check_region *row = region->row;
+  if (row->ends_anyhow) return true;
   for (uint32_t i = 0; i < row->result_count; i++) {
     const struct check_segment *segment = &row->results[i];
     if (!rest_verify(engine, rank, &cursor, segment->begin)) return false;

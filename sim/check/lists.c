@@ -1,0 +1,125 @@
+/* lists.c: lists of one rank that wait for each other's steps. What a list tells is a queue of ticks, one a
+ * step, and a wait is a blocking look at its n-th. Each list keeps what it knows to have ended of the others,
+ * as of each of its own steps that waited; so it hands on what it knew when it made the step that is waited
+ * for, and nothing that this run happened to do later. */
+#include <string.h>
+
+#include "check/engine.h"
+
+/* Of all lists of a run together: what files of any sense need, many times over. */
+#define CLOCK_BYTES_MAX (UINT64_C(1) << 28)
+
+bool lane_has_list(const struct lane *lane) { return algo_family(lane->work) == FAMILY_LIST; }
+
+static void lanes_of_rank(const struct check_engine *engine, uint32_t rank, uint32_t *first, uint32_t *end) {
+  const struct block *blocks = &engine->blocks[(size_t)rank * engine->channel_count];
+  const struct block *last = &blocks[engine->channel_count - 1];
+  *first = blocks[0].first_lane;
+  *end = last->first_lane + last->lane_count;
+}
+
+/* The list of the same operation with the number that the current step names; NULL when there is none. */
+static struct lane *list_named(struct check_engine *engine, const struct lane *lane) {
+  uint32_t at, end;
+  for (lanes_of_rank(engine, lane->rank, &at, &end); at < end; at++) {
+    const struct work *work = engine->lanes[at].work;
+    if (lane_has_list(&engine->lanes[at]) && work->role == lane->step.wait_lane &&
+        work->op_sequence == lane->work->op_sequence)
+      return &engine->lanes[at];
+  }
+  return NULL;
+}
+
+/* Ended steps as others of the rank see them: at its end a list says as many as the longest has. */
+static uint64_t list_ticks(const struct lane *lane) {
+  const struct work *work = lane->work;
+  if (lane->phase != LANE_ENDED) return lane->step_number;
+  return work->chunk_count == 0 ? 0
+                                : size_div_up(work->last_chunk_count, work->chunk_count) * work->list->round;
+}
+
+static const uint64_t *clock_now(const struct lane *lane) {
+  return lane->clock_count > 0 ? lane->clocks[lane->clock_count - 1].ended : NULL;
+}
+
+/* What the list knew when `count` of its steps had ended: NULL is nothing. */
+static const uint64_t *clock_as_of(const struct lane *lane, uint64_t count) {
+  uint32_t low = 0, high = lane->clock_count; /* clocks of steps below `count` */
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (lane->clocks[middle].step < count) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 ? lane->clocks[low - 1].ended : NULL;
+}
+
+static bool clocks_reserve(struct check_engine *engine, struct lane *lane) {
+  if (lane->clock_count < lane->clock_capacity) return true;
+  const uint32_t capacity = lane->clock_capacity ? 2 * lane->clock_capacity : 4;
+  struct list_clock *clocks = (struct list_clock *)arena_take(&engine->arena, capacity * sizeof *clocks);
+  if (!clocks) return engine_out_of_memory(engine);
+  if (lane->clock_count > 0) memcpy(clocks, lane->clocks, lane->clock_count * sizeof *clocks);
+  lane->clocks = clocks;
+  lane->clock_capacity = capacity;
+  return true;
+}
+
+/* The wait is over: what the other knew is known here too. */
+static bool list_learn(struct check_engine *engine, struct lane *lane, const struct lane *other) {
+  const uint64_t count = lane->step.wait_count, *now = clock_now(lane);
+  uint32_t first, end;
+  lanes_of_rank(engine, lane->rank, &first, &end);
+  const uint32_t place = (uint32_t)(other - engine->lanes) - first, lists = end - first;
+  if (other == lane || (now && now[place] >= count)) return true;
+  engine->clock_bytes += lists * sizeof *now;
+  if (engine->clock_bytes > CLOCK_BYTES_MAX)
+    return engine_fail(engine, CHECK_RESOURCES, lane, UINT32_MAX,
+                       "waits once more than the checker can keep; take a smaller count");
+  uint64_t *ended = (uint64_t *)arena_take(&engine->arena, lists * sizeof *ended);
+  if (!ended || !clocks_reserve(engine, lane)) return engine_out_of_memory(engine);
+  const uint64_t *theirs = clock_as_of(other, count);
+  for (uint32_t i = 0; i < lists; i++) {
+    const uint64_t known = now ? now[i] : 0, told = theirs ? theirs[i] : 0;
+    ended[i] = known > told ? known : told;
+  }
+  if (ended[place] < count) ended[place] = count;
+  struct list_clock *clock = &lane->clocks[lane->clock_count++];
+  clock->step = lane->step_number;
+  clock->ended = ended;
+  return true;
+}
+
+bool list_follow(struct check_engine *engine, struct lane *lane, bool *ready) {
+  *ready = true;
+  if ((lane->step.flags & STEP_AWAIT_LIST) == 0) return true;
+  struct lane *other = list_named(engine, lane);
+  if (!other)
+    return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX,
+                       "waits for block %u, which its rank does not have", lane->step.wait_lane);
+  if (list_ticks(other) >= lane->step.wait_count) return list_learn(engine, lane, other);
+  *ready = false;
+  lane->want = WANT_LIST;
+  lane->want_conn = (uint32_t)(other - engine->lanes);
+  lane->next_waiter = other->first_waiter;
+  other->first_waiter = (uint32_t)(lane - engine->lanes) + 1;
+  return true;
+}
+
+void list_tell(struct check_engine *engine, struct lane *lane) {
+  uint32_t at = lane->first_waiter;
+  lane->first_waiter = 0;
+  while (at != 0) {
+    const uint32_t index = at - 1;
+    at = engine->lanes[index].next_waiter;
+    network_push(engine, index);
+  }
+}
+
+bool list_knows(const struct check_engine *engine, const struct lane *lane, const struct lane *before,
+                uint64_t step) {
+  const uint64_t *now = clock_now(lane);
+  uint32_t first, end;
+  if (!now || before->rank != lane->rank) return false;
+  lanes_of_rank(engine, lane->rank, &first, &end);
+  return now[(uint32_t)(before - engine->lanes) - first] > step;
+}
