@@ -11,9 +11,9 @@
 #include "check/part.h"
 #include "check/request.h"
 #include "check/shrink.h"
+#include "check_plan.h"
 #include "collective.h"
 #include "core/names.h"
-#include "json.h"
 #include "kernels/kernels.h"
 #include "machine.h"
 #include "verb.h"
@@ -21,9 +21,9 @@
 enum { UNSET = -1 };
 
 struct check_flags {
-  const char *algo, *proto, *type, *op, *ranks, *machine;
+  const char *algo, *proto, *type, *op, *ranks, *machine, *plan;
   int64_t count, bytes, root, channels, slots, chunk_bytes, nodes, gpus, group, first_step;
-  bool in_place, indirect, json, all, mutants, help;
+  bool in_place, indirect, json, all, mutants, print, min_slots, help;
 };
 
 #define AT(member) offsetof(struct check_flags, member)
@@ -59,6 +59,12 @@ static const struct option_row rows[] = {
      "prove every collective, algorithm, protocol, number of channels, and sizes around every border"},
     {0, "mutants", NULL, OPTION_FLAG, AT(mutants), 0, 0,
      "make every known fault in every algorithm and say which rule catches it"},
+    {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
+     "prove the schedule in FILE, tutti's text or MSCCL's XML, for the collective that it names"},
+    {0, "min-slots", NULL, OPTION_FLAG, AT(min_slots), 0, 0,
+     "with --plan: print the fewest slots of a connection with which it is proved"},
+    {0, "print", NULL, OPTION_FLAG, AT(print), 0, 0,
+     "print the plans of the call in the text that --plan reads, and prove nothing"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
@@ -84,15 +90,10 @@ static bool misuse(const char *flag, const char *given, const char *known) {
 static const struct {
   const char *name;
   uint8_t func;
-} funcs[] = {{"all_reduce", FUNC_ALL_REDUCE},
-             {"all_gather", FUNC_ALL_GATHER},
-             {"reduce_scatter", FUNC_REDUCE_SCATTER},
-             {"broadcast", FUNC_BROADCAST},
-             {"reduce", FUNC_REDUCE},
-             {"sendrecv", FUNC_SEND_RECV},
-             {"alltoall", FUNC_ALL_TO_ALL},
-             {"gather", FUNC_GATHER},
-             {"scatter", FUNC_SCATTER}};
+} funcs[] = {
+    {"all_reduce", FUNC_ALL_REDUCE}, {"all_gather", FUNC_ALL_GATHER}, {"reduce_scatter", FUNC_REDUCE_SCATTER},
+    {"broadcast", FUNC_BROADCAST},   {"reduce", FUNC_REDUCE},         {"sendrecv", FUNC_SEND_RECV},
+    {"alltoall", FUNC_ALL_TO_ALL},   {"gather", FUNC_GATHER},         {"scatter", FUNC_SCATTER}};
 enum { FUNCS = sizeof funcs / sizeof funcs[0] };
 
 static uint8_t func_of(const struct collective *collective) {
@@ -259,17 +260,11 @@ static void print_case(const struct check_case *c, const struct collective *coll
   printf("%s%s\n", call->in_place ? " --in-place" : "", call->limits.direct ? "" : " --indirect");
 }
 
-static void print_place(FILE *out, const struct check_report *report) {
-  if (report->rank != UINT32_MAX) fprintf(out, "rank %u ", report->rank);
-  if (report->channel != UINT32_MAX) fprintf(out, "channel %u ", report->channel);
-  if (report->step != UINT64_MAX) fprintf(out, "step %" PRIu64 " ", report->step);
-}
-
 static void print_text(const struct check_command *command, bool proved) {
   const struct check_report *report = &command->report;
   if (!proved) {
     printf("wrong: %s: ", check_rule_name(report->rule));
-    print_place(stdout, report);
+    check_print_place(stdout, report);
     printf("%s\nsmallest: ", report->text);
     print_case(&command->c, command->collective);
     return;
@@ -282,29 +277,6 @@ static void print_text(const struct check_command *command, bool proved) {
     printf("channels that are alike were run once: %" PRIu64 " of them, whose steps these are\n",
            command->run_count);
   if (report->order[0]) printf("order: %s, one of %" PRIu64 "\n", report->order, report->order_count);
-}
-
-static void print_json(const struct check_command *command, bool proved) {
-  const struct check_report *report = &command->report;
-  struct json json;
-  memset(&json, 0, sizeof json);
-  json.out = stdout;
-  json_open(&json, NULL, '{');
-  json_text(&json, "collective", command->collective->name);
-  json_bool(&json, "proved", proved);
-  json_text(&json, "rule", proved ? "" : check_rule_name(report->rule));
-  json_integer(&json, "rank", report->rank == UINT32_MAX || proved ? -1 : (int64_t)report->rank);
-  json_integer(&json, "channel", report->channel == UINT32_MAX || proved ? -1 : (int64_t)report->channel);
-  json_integer(&json, "step", report->step == UINT64_MAX || proved ? -1 : (int64_t)report->step);
-  json_text(&json, "text", report->text);
-  json_integer(&json, "steps", (int64_t)report->step_count);
-  json_integer(&json, "slices", (int64_t)report->slice_count);
-  json_integer(&json, "connections", (int64_t)report->connection_count);
-  json_integer(&json, "channels", (int64_t)report->channel_count);
-  json_text(&json, "order", report->order);
-  json_integer(&json, "orders", (int64_t)report->order_count);
-  json_close(&json, '}');
-  printf("\n");
 }
 
 /* Of so many ranks on, channels that are alike are run once. */
@@ -351,9 +323,69 @@ static enum exit_code prove(struct check_command *command) {
     return EXIT_ENVIRONMENT;
   }
   if (!proved) check_case_shrink(command->engine, &command->setup, &command->c, &command->report);
-  if (command->flags.json) print_json(command, proved);
+  if (command->flags.json) check_print_json(command->collective->name, &command->report, proved, -1);
   else print_text(command, proved);
   return proved ? EXIT_GOOD : EXIT_WRONG;
+}
+
+/* Sizes that every algorithm cuts into even chunks, where none was asked for. */
+enum { EVEN_ELEMENTS = 1024 };
+
+static enum exit_code print_plans(struct check_command *command) {
+  const struct check_flags *flags = &command->flags;
+  struct check_call call = command->c.call;
+  struct graph graph;
+  char name[64];
+  if (flags->count == UNSET && flags->bytes == UNSET)
+    call.count = (size_t)EVEN_ELEMENTS * call.rank_count * call.limits.channel_count;
+  ncclResult_t result = machine_graph(command->c.machine, command->c.nodes, command->c.gpus, &graph);
+  if (result == ncclSuccess) {
+    call.graph = &graph;
+    result = check_setup_make(&command->setup, &call);
+  }
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti check: %s\n", log_last_error());
+    return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
+  }
+  snprintf(name, sizeof name, "%s %s", flags->algo ? flags->algo : "library's", command->collective->name);
+  const enum exit_code code = check_plan_print(name, command->setup.plans, call.rank_count);
+  graph_free(&graph);
+  return code;
+}
+
+/* A schedule from a file: its header says what else there is to say. */
+static enum exit_code check_plan_flags_run(const struct check_command *command, int argc) {
+  const struct check_flags *flags = &command->flags;
+  struct check_plan_flags plan;
+  struct check_call words;
+  memset(&words, 0, sizeof words);
+  words.proto_mask = (1u << PROTO_COUNT) - 1;
+  if (argc > 0 || flags->algo || flags->ranks || flags->machine || flags->group > 1 ||
+      flags->nodes != UNSET || flags->gpus != UNSET || flags->print || strcmp(flags->op, "sum") != 0) {
+    fprintf(stderr,
+            "tutti check: --plan %s: its header says which collective, of how many ranks; leave "
+            "COLLECTIVE, --algo, --ranks, --nodes, --gpus, --op and --print out\n",
+            flags->plan);
+    return EXIT_USAGE;
+  }
+  if (flags->count != UNSET && flags->bytes != UNSET) {
+    fprintf(stderr, "tutti check: --count and --bytes both say how much; give one of them\n");
+    return EXIT_USAGE;
+  }
+  if (!take_words(flags, &words)) return EXIT_USAGE;
+  memset(&plan, 0, sizeof plan);
+  plan.path = flags->plan;
+  plan.proto_mask = words.proto_mask;
+  plan.dtype = words.dtype;
+  plan.count = flags->count;
+  plan.bytes = flags->bytes;
+  plan.slots = (uint32_t)flags->slots;
+  plan.chunk_bytes = (uint32_t)flags->chunk_bytes;
+  plan.first_step = (uint32_t)flags->first_step;
+  plan.in_place = flags->in_place;
+  plan.json = flags->json;
+  plan.min_slots = flags->min_slots;
+  return check_plan_file(&plan);
 }
 
 static enum exit_code check_one(struct check_command *command, int argc, char **argv) {
@@ -379,7 +411,8 @@ static enum exit_code check_one(struct check_command *command, int argc, char **
   }
   const bool possible = call_is_possible(command, &graph);
   graph_free(&graph);
-  return possible ? prove(command) : EXIT_USAGE;
+  if (!possible) return EXIT_USAGE;
+  return command->flags.print ? print_plans(command) : prove(command);
 }
 
 static bool range_parse(const char *text, uint32_t *first, uint32_t *last) {
@@ -516,9 +549,14 @@ static enum exit_code check_verb_run(int argc, char **argv) {
     char *help[] = {name, verb, NULL};
     return verb_help.run(2, help);
   }
-  const enum exit_code code = command.flags.mutants ? check_mutants(&command, argc - operand)
-                              : command.flags.all   ? check_everything(&command, argc - operand)
-                                                    : check_one(&command, argc - operand, argv + operand);
+  if (command.flags.min_slots && !command.flags.plan) {
+    fprintf(stderr, "tutti check: --min-slots is of a schedule; give --plan FILE\n");
+    return EXIT_USAGE;
+  }
+  const enum exit_code code = command.flags.plan      ? check_plan_flags_run(&command, argc - operand)
+                              : command.flags.mutants ? check_mutants(&command, argc - operand)
+                              : command.flags.all     ? check_everything(&command, argc - operand)
+                                                      : check_one(&command, argc - operand, argv + operand);
   check_setup_free(&command.setup);
   check_engine_free(command.engine);
   return code;
@@ -527,10 +565,11 @@ static enum exit_code check_verb_run(int argc, char **argv) {
 const struct verb verb_check = {
     "check",
     "prove a plan, for all ranks and all interleavings, without running data",
-    "COLLECTIVE [FLAGS] | --all | --mutants",
+    "COLLECTIVE [FLAGS] | --plan FILE [FLAGS] | --all | --mutants",
     "  tutti check all_reduce --algo Ring --ranks 8 --bytes 64M\n"
     "  tutti check reduce_scatter --ranks 5 --slots 2 --proto LL --in-place\n"
-    "  tutti check --all --ranks 2-64\n",
+    "  tutti check --all --ranks 2-64\n"
+    "  tutti check --plan examples/schedules/ring4.txt\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter.\n"
     "\n"
@@ -547,6 +586,13 @@ const struct verb verb_check = {
     "What is wrong is told as the rule that is broken, with rank, channel and step, and as the smallest call "
     "that "
     "still breaks it.\n"
+    "\n"
+    "--plan proves a schedule from a file (examples/schedules/README.md) for the collective that its header "
+    "names, with every protocol and in every place that it is for, and counts around the borders of its "
+    "chunks "
+    "unless --count or --bytes gives one. Blocks of a rank may wait for each other; memory that two of them "
+    "use "
+    "in no order is told as wrong. --print writes the plans of a call as such a file.\n"
     "\n"
     "--all proves the plans of every collective, algorithm, protocol and number of channels, for sizes "
     "around "

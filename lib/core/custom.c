@@ -334,6 +334,10 @@ struct plan_copy {
 
 static ncclResult_t copy_work(struct plan_copy *copy, const struct work *work) {
   struct custom_block *block;
+  if (work->conn_index != CONN_COLLECTIVE || (work->flags & (WORK_FUSED | WORK_PART)) != 0)
+    return custom_fail(
+        &copy->build, 0,
+        "its works go over a switch or are fused, which lists do not: expected another algorithm");
   TRY(custom_add_block(&copy->build, work->rank, work->channel_index, 0, &block));
   block->recv_count = work->recv_count;
   block->send_count = work->send_count;

@@ -1,0 +1,32 @@
+/* check_plan.h: `tutti check --plan`, and how findings are printed, which both halves of the verb share. */
+#ifndef TUTTI_SIM_CHECK_PLAN_H
+#define TUTTI_SIM_CHECK_PLAN_H
+
+#include <stdio.h>
+
+#include "check/request.h"
+#include "verb.h"
+
+struct check_plan_flags {
+  const char *path;
+  uint32_t proto_mask; /* which to prove of those that the file allows */
+  uint8_t dtype;
+  int64_t count, bytes; /* as `tutti check` takes them; -1: several counts around every border */
+  uint32_t slots, chunk_bytes, first_step;
+  bool in_place; /* in place alone; else every place that the file is for */
+  bool json, min_slots;
+};
+
+/* Reads a schedule, proves it for the collective that its header names, and says what was found. */
+enum exit_code check_plan_file(const struct check_plan_flags *flags);
+
+/* Prints the schedule that the plans of all ranks stand for, in the text that --plan reads. */
+enum exit_code check_plan_print(const char *name, const struct plan *plans, uint32_t rank_count);
+
+/* "rank 0 channel 1 block 2 step 3 ", as far as they are known. */
+void check_print_place(FILE *out, const struct check_report *report);
+/* A finding as one JSON object; slots_min below 0 is left out. */
+void check_print_json(const char *collective, const struct check_report *report, bool proved,
+                      int64_t slots_min);
+
+#endif
