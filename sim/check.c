@@ -328,27 +328,20 @@ static enum exit_code prove(struct check_command *command) {
   return proved ? EXIT_GOOD : EXIT_WRONG;
 }
 
-/* Sizes that every algorithm cuts into even chunks, where none was asked for. */
-enum { EVEN_ELEMENTS = 1024 };
-
 static enum exit_code print_plans(struct check_command *command) {
   const struct check_flags *flags = &command->flags;
   struct check_call call = command->c.call;
   struct graph graph;
   char name[64];
-  if (flags->count == UNSET && flags->bytes == UNSET)
-    call.count = (size_t)EVEN_ELEMENTS * call.rank_count * call.limits.channel_count;
-  ncclResult_t result = machine_graph(command->c.machine, command->c.nodes, command->c.gpus, &graph);
-  if (result == ncclSuccess) {
-    call.graph = &graph;
-    result = check_setup_make(&command->setup, &call);
-  }
-  if (result != ncclSuccess) {
+  if (machine_graph(command->c.machine, command->c.nodes, command->c.gpus, &graph) != ncclSuccess) {
     fprintf(stderr, "tutti check: %s\n", log_last_error());
-    return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
+    return EXIT_ENVIRONMENT;
   }
-  snprintf(name, sizeof name, "%s %s", flags->algo ? flags->algo : "library's", command->collective->name);
-  const enum exit_code code = check_plan_print(name, command->setup.plans, call.rank_count);
+  call.graph = &graph;
+  snprintf(name, sizeof name, "%s%s%s", flags->algo ? flags->algo : "", flags->algo ? " " : "",
+           command->collective->name);
+  const bool any_count = flags->count == UNSET && flags->bytes == UNSET;
+  const enum exit_code code = check_plan_print(name, &command->setup, &call, any_count);
   graph_free(&graph);
   return code;
 }

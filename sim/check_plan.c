@@ -330,13 +330,59 @@ enum exit_code check_plan_file(const struct check_plan_flags *flags) {
 
 /* ---- printing a plan ---- */
 
+/* Counts that are tried where none was asked for: channels * 2^k, and that times the ranks. */
+enum { SHIFT_LEAST = 6, SHIFT_MOST = 16 };
+
 static void emit_line(void *argument, const char *line) { fprintf((FILE *)argument, "%s\n", line); }
 
-enum exit_code check_plan_print(const char *name, const struct plan *plans, uint32_t rank_count) {
+/* Steps of one chunk each, as far as their number tells: a step that is cut into several sends them one by
+ * one, which may take more slots than it had. */
+static bool is_even(const struct custom_schedule *schedule) {
+  return schedule->chunk_count <= schedule->rank_count * schedule->channel_count;
+}
+
+static bool is_better(const struct custom_schedule *schedule, const struct custom_schedule *than) {
+  if (is_even(schedule) != is_even(than)) return is_even(schedule);
+  if (schedule->channel_count != than->channel_count) return schedule->channel_count > than->channel_count;
+  return schedule->chunk_count < than->chunk_count;
+}
+
+static ncclResult_t plans_copy(const char *name, struct check_setup *setup, const struct check_call *call,
+                               struct custom_schedule **schedule) {
+  TRY(check_setup_make(setup, call));
+  return custom_of_plans(name, setup->plans, call->rank_count, schedule);
+}
+
+/* The best of some counts; *schedule stays NULL when none of them will do. */
+static ncclResult_t plans_copy_best(const char *name, struct check_setup *setup,
+                                    const struct check_call *call, struct custom_schedule **schedule) {
+  struct check_call tried = *call;
+  ncclResult_t result = ncclSuccess;
+  for (uint32_t i = 2 * SHIFT_LEAST; i <= 2 * SHIFT_MOST + 1; i++) {
+    struct custom_schedule *next = NULL, *best = *schedule;
+    tried.count = ((size_t)call->limits.channel_count << i / 2) * (i % 2 ? call->rank_count : 1);
+    result = plans_copy(name, setup, &tried, &next);
+    if (result == ncclSystemError) return result;
+    if (next != NULL && (best == NULL || is_better(next, best))) {
+      *schedule = next;
+      next = best;
+    }
+    custom_free(next);
+    best = *schedule;
+    if (best != NULL && is_even(best) && best->channel_count == call->limits.channel_count)
+      return ncclSuccess;
+  }
+  return *schedule != NULL ? ncclSuccess : result;
+}
+
+enum exit_code check_plan_print(const char *name, struct check_setup *setup, const struct check_call *call,
+                                bool any_count) {
   struct custom_schedule *schedule = NULL;
-  const ncclResult_t result = custom_of_plans(name, plans, rank_count, &schedule);
-  if (result != ncclSuccess) return failed(result);
-  custom_print(schedule, emit_line, stdout);
+  const ncclResult_t result =
+      any_count ? plans_copy_best(name, setup, call, &schedule) : plans_copy(name, setup, call, &schedule);
+  enum exit_code code = EXIT_GOOD;
+  if (result == ncclSuccess) custom_print(schedule, emit_line, stdout);
+  else code = failed(result);
   custom_free(schedule);
-  return EXIT_GOOD;
+  return code;
 }

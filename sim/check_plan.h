@@ -20,8 +20,10 @@ struct check_plan_flags {
 /* Reads a schedule, proves it for the collective that its header names, and says what was found. */
 enum exit_code check_plan_file(const struct check_plan_flags *flags);
 
-/* Prints the schedule that the plans of all ranks stand for, in the text that --plan reads. */
-enum exit_code check_plan_print(const char *name, const struct plan *plans, uint32_t rank_count);
+/* Prints the steps that all ranks would take of the call, in the text that --plan reads; any_count: of a
+ * count that is cut into few even chunks, not the call's. */
+enum exit_code check_plan_print(const char *name, struct check_setup *setup, const struct check_call *call,
+                                bool any_count);
 
 /* "rank 0 channel 1 block 2 step 3 ", as far as they are known. */
 void check_print_place(FILE *out, const struct check_report *report);

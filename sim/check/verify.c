@@ -74,6 +74,8 @@ static const struct piece *order_follow(const struct value *reference, struct or
 static bool result_fail(struct check_engine *engine, uint32_t rank, const struct cursor *cursor,
                         const struct check_segment *segment, uint32_t block, uint64_t index) {
   char found[160], wanted[80];
+  const bool unfinished = segment->kind == CHECK_SUM && !engine->input->ops[segment->op].unstaged &&
+                          !expr_is_final(&engine->exprs, cursor->expr);
   expr_text(&engine->exprs, cursor->expr, found, sizeof found);
   if (segment->kind == CHECK_SUM) snprintf(wanted, sizeof wanted, "all ranks' sum");
   else snprintf(wanted, sizeof wanted, "rank %u's input", segment->rank + block);
@@ -81,7 +83,9 @@ static bool result_fail(struct check_engine *engine, uint32_t rank, const struct
               "element %" PRIu64 " of a buffer must end as %s of element %" PRIu64
               " and ends as %s of element %" PRId64 "%s",
               cursor->at, wanted, segment->origin + index, found, cursor->origin,
-              cursor->touched ? "" : ", never written");
+              !cursor->touched ? ", never written"
+              : unfinished     ? ", not finished"
+                               : "");
   engine->report->rank = rank;
   return false;
 }
