@@ -101,10 +101,11 @@ refuses "--mutants takes every algorithm" all_reduce --mutants
 # ---- schedules from files ----
 
 samples=$root/examples/schedules
-for file in ring4.txt all_pairs4.txt staged2.txt four_slots.txt msccl_all_gather4.xml msccl_all_reduce4.xml; do
+for file in ring4.txt all_pairs4.txt staged2.txt four_slots.txt msccl_all_gather4.xml \
+  msccl_all_reduce4.xml; do
   proves "the schedule $file" --plan "$samples/$file"
-  proves "the schedule $file, one protocol, counters that are under way" --plan "$samples/$file" --proto simple \
-    --first-step 5 --type half --chunk 256
+  proves "the schedule $file, one protocol, counters that are under way" --plan "$samples/$file" \
+    --proto simple --first-step 5 --type half --chunk 256
 done
 
 # finds WORDS FILE ARGUMENTS...: the schedule is wrong, and the line says WORDS.
@@ -112,12 +113,13 @@ finds() {
   words=$1
   file=$2
   shift 2
-  try 1 --plan "$file" "$@" && grep -q "^wrong: $words" "$work/out" && grep -q '^smallest: tutti check ' "$work/out"
+  try 1 --plan "$file" "$@" && grep -q "^wrong: $words" "$work/out" && grep -q '^smallest: tutti check ' \
+    "$work/out"
   check $? "$description: $words"
 }
 
 description="every rank receives first"
-finds 'deadlock: rank 0 channel 0 block 0 step 0 waits for data of rank 2, in a circle of 3 lanes .* rank 2 block 0 step 0' \
+finds 'deadlock: rank 0 channel 0 block 0 step 0 waits for data of rank 2, .* of 3 .* rank 2 block 0 step 0' \
   "$samples/deadlock3.txt"
 smallest=$(sed -n 's/^smallest: tutti check //p' "$work/out")
 # shellcheck disable=SC2086
@@ -126,7 +128,8 @@ check $? "the smallest call of a schedule fails alike"
 description="one chunk is added to another"
 finds 'combine: rank 2 channel 0 block 0 step 1 combines element 1 with element 0 ' "$samples/wrong3.txt"
 description="three slots where four are needed"
-finds 'deadlock: rank 0 channel 0 block 0 step 3 waits for a free slot of rank 1, ' "$samples/four_slots.txt" --slots 3
+finds 'deadlock: rank 0 channel 0 block 0 step 3 waits for a free slot of rank 1, ' \
+  "$samples/four_slots.txt" --slots 3
 try 1 --plan "$samples/wrong3.txt" --json && grep -q '"rule": "combine"' "$work/out" &&
   grep -q '"rank": 2,' "$work/out" && grep -q '"block": 0,' "$work/out" && grep -q '"step": 1,' "$work/out"
 check $? "a wrong schedule as JSON"
@@ -141,7 +144,8 @@ needs 2 ring4.txt
 needs 1 msccl_all_reduce4.xml
 try 0 --plan "$samples/four_slots.txt" --min-slots --json && grep -q '"min_slots": 4' "$work/out"
 check $? "the fewest slots as JSON"
-try 1 --plan "$samples/deadlock3.txt" --min-slots && grep -q '^wrong: with 1 to 8 slots: deadlock: ' "$work/out"
+try 1 --plan "$samples/deadlock3.txt" --min-slots && grep -q '^wrong: with 1 to 8 slots: deadlock: ' \
+  "$work/out"
 check $? "no number of slots helps"
 
 # edited DESCRIPTION WORDS FILE SED-PROGRAM: the file, edited, is found wrong.
@@ -151,24 +155,26 @@ edited() {
   cmp -s "$samples/$3" "$work/edited" && description="$1 (the edit changed nothing)" && : >"$work/edited"
   finds "$2" "$work/edited"
 }
-edited "the last line dropped" 'match: rank 2 channel 0 block 0 step 7 has sent up to step 6 to rank 3' ring4.txt '$d'
+edited "the last line dropped" 'match: rank 2 channel 0 block 0 step 7 has sent up to step 6 to rank 3' \
+  ring4.txt '$d'
 edited "a send dropped" 'match: rank 1 .* waits for data from rank 0, which has no more' ring4.txt \
   '15s/, send -> 1//'
 edited "a first line dropped" 'combine: rank 1 channel 0 block 0 step 1' ring4.txt '11d'
 edited "two lines exchanged" 'combine: rank 1 channel 0 block 0 step 1' ring4.txt '11{h;d};12{G}'
-edited "a wrong chunk sent" 'combine: rank 1 channel 0 block 0 step 1 combines element 3 with element 2' ring4.txt \
-  '11s/in\[3\]/in[2]/'
+edited "a wrong chunk sent" 'combine: rank 1 channel 0 block 0 step 1 combines element 3 with element 2' \
+  ring4.txt '11s/in\[3\]/in[2]/'
 edited "a wrong chunk kept" 'result: rank 0 element [12] of a buffer' ring4.txt '17s/out\[1\]/out[2]/'
 edited "a wrong peer" '[a-z]*: rank [0-3] channel 0 block 0 step [0-9]* ' ring4.txt '11s/-> 1/-> 2/'
 edited "one sum not finished" 'result: rank 0 element 0 of .*, not finished' ring4.txt '14s/finish, //'
-edited "one rank's chunk taken twice" 'result: .* all ranks. sum of element .* and ends as ' msccl_all_reduce4.xml \
-  's/type="re" srcbuf="s" srcoff="1"/type="re" srcbuf="s" srcoff="0"/'
+edited "one rank's chunk taken twice" 'result: .* all ranks. sum of element .* and ends as ' \
+  msccl_all_reduce4.xml 's/type="re" srcbuf="s" srcoff="1"/type="re" srcbuf="s" srcoff="0"/'
 edited "a wait dropped" '[cm][oe]m[bo][ir][ny]e*: rank 0 channel 0 block 3 step 0' msccl_all_reduce4.xml \
   's/depid="0" deps="1"/depid="-1" deps="-1"/'
-edited "a wait for a step too early" 'memory: rank . channel 0 block . step 2 reads element . of a buffer that block . of rank' \
+edited "a wait for a step too early" \
+  'memory: rank . channel 0 block . step 2 reads element . of a buffer that block . of rank' \
   msccl_all_reduce4.xml 's/depid="2" deps="1"/depid="2" deps="0"/'
-edited "scratch that nobody wrote" 'combine: rank 1 channel 0 block 0 step 1 takes what is no input' staged2.txt \
-  's/read in\[0\], keep scratch\[1\]/read in[0], keep scratch[0]/'
+edited "scratch that nobody wrote" 'combine: rank 1 channel 0 block 0 step 1 takes what is no input' \
+  staged2.txt 's/read in\[0\], keep scratch\[1\]/read in[0], keep scratch[0]/'
 
 # A chunk from block to block of a rank, on three channels: block 2 sends what block 0 wrote.
 relay() {
@@ -209,7 +215,8 @@ description="one of two readers is not waited for"
 finds 'memory: rank 0 channel [13] block [13] step [01] .* block [13] ' "$work/relay.txt"
 description="two blocks that wait for each other"
 relay "after block 3 step 0, nothing" nothing "after block 1 step 0" >"$work/relay.txt"
-finds 'deadlock: rank 0 channel 1 block 1 step 0 waits for block 3 of its own rank, .* rank 0 block 3 step 0' "$work/relay.txt"
+finds 'deadlock: rank 0 channel 1 block 1 step 0 waits for block 3 of its own .* rank 0 block 3 step 0' \
+  "$work/relay.txt"
 
 for call in "all_reduce --algo ring" "all_reduce --algo tree --in-place" "all_reduce --algo twoshot" \
   "reduce_scatter --algo direct" "all_gather --algo ring --in-place" "broadcast" "reduce --proto LL"; do
@@ -222,7 +229,8 @@ done
 
 # malformed WORDS FILE: exits with 4 and one line that says WORDS.
 malformed() {
-  try 4 --plan "$2" && grep -qF -e "$1" "$work/err" && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ]
+  try 4 --plan "$2" && grep -qF -e "$1" "$work/err" && [ ! -s "$work/out" ] &&
+    [ "$(wc -l <"$work/err")" -eq 1 ]
   check $? "cannot read, and says \`$1\`"
 }
 malformed "the schedule cannot be read: No such file" "$work/nowhere.txt"
