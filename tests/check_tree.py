@@ -46,8 +46,8 @@ ARROWS = (
 )
 
 # Inside lib/core includes go down, from the calls to what they rest on: no lower one includes an upper one.
-CORE_LOWER = ('plan', 'tune', 'tune_file', 'tune_table', 'rules', 'names', 'topology', 'settings', 'config',
-              'bootstrap', 'proxy')
+CORE_LOWER = ('plan', 'plan_collective', 'plan_draft', 'plan_fused', 'plan_p2p', 'tune', 'tune_file',
+              'tune_table', 'rules', 'names', 'topology', 'settings', 'config', 'bootstrap', 'proxy')
 CORE_UPPER = ('api', 'group', 'comm')
 
 # folders; folders left out of them; calls that have no place there; where they belong

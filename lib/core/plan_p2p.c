@@ -1,0 +1,153 @@
+/* plan_p2p.c: sends and receives -> works, in the order of the rounds in which their ends meet: every rank
+ * walks the same rounds. A message to oneself is a copy. */
+#include <string.h>
+
+#include "base/os.h"
+#include "core/plan_draft.h"
+#include "schedule/p2p.h"
+
+#define NO_OP UINT32_MAX
+
+/* The sends to each peer and the receives from each peer, in the order of the calls. */
+struct p2p_queues {
+  uint32_t *send_head, *recv_head; /* by peer: index of an op, or NO_OP */
+  uint32_t *next;                  /* by op */
+  uint32_t left;
+};
+
+static ncclResult_t queues_fill(const struct plan_request *request, struct p2p_queues *queues) {
+  const uint32_t n = request->rank_count;
+  uint32_t *memory = (uint32_t *)os_alloc((2 * (size_t)n + request->op_count) * sizeof *memory);
+  if (memory == NULL) return plan_out_of_memory(request);
+  queues->send_head = memory;
+  queues->recv_head = memory + n;
+  queues->next = memory + 2 * n;
+  queues->left = 0;
+  for (uint32_t peer = 0; peer < 2 * n; peer++) memory[peer] = NO_OP;
+  for (uint32_t i = request->op_count; i-- > 0;) {
+    const struct plan_op *op = &request->ops[i];
+    if (!plan_op_is_message(op)) continue;
+    uint32_t *head = op->func == FUNC_SEND ? &queues->send_head[op->peer] : &queues->recv_head[op->peer];
+    queues->next[i] = *head;
+    *head = i;
+    queues->left += 1;
+  }
+  return ncclSuccess;
+}
+
+static const struct plan_op *queues_take(const struct plan_request *request, struct p2p_queues *queues,
+                                         uint32_t *head) {
+  if (*head == NO_OP) return NULL;
+  const struct plan_op *op = &request->ops[*head];
+  *head = queues->next[*head];
+  queues->left -= 1;
+  return op;
+}
+
+static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                                   uint32_t parts) {
+  const struct plan_limits *limits = &request->limits;
+  struct work work;
+  memset(&work, 0, sizeof work);
+  const bool ll = bytes <= parts * request->p2p_ll_threshold ||
+                  ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
+  work.func = op->func;
+  work.algo = ALGO_RING;
+  work.proto = ll && ((request->proto_mask[op->func] >> PROTO_LL) & 1) != 0 ? PROTO_LL : PROTO_SIMPLE;
+  work.dtype = ncclInt8;
+  work.op = OP_SUM;
+  work.element_bytes = 1;
+  work.chunk_steps = work.slice_steps = 1;
+  work.rank = request->rank;
+  work.rank_count = request->rank_count;
+  work.conn_index = CONN_MESSAGE;
+  work.count = bytes;
+  work.op_sequence = op->sequence;
+  work.chunk_count = work.proto == PROTO_LL
+                         ? chunk_data_bytes(limits, PROTO_LL, 1)
+                         : size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE]);
+  work.send_count = op->func == FUNC_SEND;
+  work.recv_count = op->func == FUNC_RECV;
+  work.send_peer[0] = work.recv_peer[0] = op->peer;
+  work.flags = work_direct_flags(&work, limits);
+  return work;
+}
+
+/* One half of a message: a work on each channel that carries a part. */
+static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, uint32_t round,
+                               uint64_t batch_id) {
+  const struct plan_request *request = draft->request;
+  const struct plan_limits *limits = &request->limits;
+  const size_t bytes = op->count * plan_type_bytes(op->dtype);
+  const struct p2p_split split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
+                                                   limits->p2p_channel_count, limits->p2p_channels_per_peer);
+  struct work work = work_of_message(request, op, bytes, split.part_count);
+  for (uint32_t part = 0; part < split.part_count; part++) {
+    p2p_part(&split, bytes, part, &work.part_offset, &work.part_count);
+    if (work.part_count == 0 && part > 0) break;
+    work.channel_index = (uint16_t)p2p_channel(round, part, limits->p2p_channel_count);
+    TRY(draft_add(draft, &work, op->in, op->out, batch_id));
+  }
+  return ncclSuccess;
+}
+
+/* Least bytes that are worth a channel of their own in a copy within the device. */
+#define SELF_PART_BYTES_MIN 262144u
+
+/* A message to oneself: copies, spread over all channels; none when both ends are the same memory. */
+static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv,
+                               uint64_t batch_id) {
+  const uint32_t channel_count = draft->request->limits.p2p_channel_count;
+  const size_t bytes = send->count * plan_type_bytes(send->dtype);
+  if (recv == NULL || send->in == recv->out || bytes == 0) return ncclSuccess;
+  struct work work = work_of_message(draft->request, send, bytes, 1);
+  work.func = FUNC_COPY;
+  work.proto = PROTO_SIMPLE;
+  work.flags = 0;
+  work.send_count = 0;
+  const size_t parts = size_min(channel_count, size_div_up(bytes, SELF_PART_BYTES_MIN));
+  const struct p2p_split split = {(uint32_t)parts,
+                                  size_round_up(size_div_up(bytes, parts), P2P_PART_ALIGN_BYTES)};
+  for (uint32_t part = 0; part < split.part_count; part++) {
+    p2p_part(&split, bytes, part, &work.part_offset, &work.part_count);
+    if (work.part_count == 0) break;
+    work.channel_index = (uint16_t)p2p_channel(0, part, channel_count);
+    TRY(draft_add(draft, &work, send->in, recv->out, batch_id));
+  }
+  return ncclSuccess;
+}
+
+/* One sweep over the rounds takes at most one message a peer and direction; messages left over go to the next
+ * sweep. */
+static ncclResult_t draft_sweep(struct draft *draft, struct p2p_queues *queues) {
+  const struct plan_request *request = draft->request;
+  struct p2p_schedule schedule;
+  uint32_t round, to, from;
+  p2p_schedule_begin(&schedule, request->rank, request->rank_count, request->rank_count);
+  while (queues->left > 0 && p2p_schedule_next(&schedule, &round, &to, &from)) {
+    const uint64_t batch_id = draft->next_batch_id + round / P2P_BATCH_ROUNDS;
+    const struct plan_op *send = queues_take(request, queues, &queues->send_head[to]);
+    const struct plan_op *recv = queues_take(request, queues, &queues->recv_head[from]);
+    if (round == 0) {
+      if (send != NULL) TRY(draft_self(draft, send, recv, batch_id));
+      continue;
+    }
+    if (send != NULL) TRY(draft_half(draft, send, round, batch_id));
+    if (recv != NULL) TRY(draft_half(draft, recv, round, batch_id));
+  }
+  draft->next_batch_id += request->rank_count / P2P_BATCH_ROUNDS + 1;
+  return ncclSuccess;
+}
+
+ncclResult_t draft_p2p(struct draft *draft) {
+  struct p2p_queues queues = {NULL, NULL, NULL, 0};
+  bool any = false;
+  for (uint32_t i = 0; i < draft->request->op_count && !any; i++)
+    any = plan_op_is_message(&draft->request->ops[i]);
+  if (!any) return ncclSuccess;
+  TRY(queues_fill(draft->request, &queues));
+  ncclResult_t result = ncclSuccess;
+  while (queues.left > 0 && result == ncclSuccess) result = draft_sweep(draft, &queues);
+  os_free(queues.send_head);
+  return result;
+}
