@@ -258,6 +258,8 @@ refuses "--min-slots is of a schedule; give --plan FILE" all_reduce --min-slots
 refuses "the schedule is for another protocol or place" --plan "$samples/wrong3.txt" --proto LL
 refuses "the schedule is for another protocol or place" --plan "$samples/msccl_all_gather4.xml" --in-place
 refuses "expected the plan of a collective that no schedule made" alltoall --ranks 4 --print
+refuses "its steps share slots, which lists do not" all_gather --algo pat --ranks 4 --print
+refuses "its works go over a switch or are fused, which lists do not" all_reduce --algo nvls --print
 
 try 0 --all --ranks 2-9 && grep -q '^proved: [0-9]* plans of 2 to 9 ranks' "$work/out"
 check $? "every collective, algorithm, protocol and size of 2 to 9 ranks"
