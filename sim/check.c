@@ -84,15 +84,10 @@ static bool misuse(const char *flag, const char *given, const char *known) {
 static const struct {
   const char *name;
   uint8_t func;
-} funcs[] = {{"all_reduce", FUNC_ALL_REDUCE},
-             {"all_gather", FUNC_ALL_GATHER},
-             {"reduce_scatter", FUNC_REDUCE_SCATTER},
-             {"broadcast", FUNC_BROADCAST},
-             {"reduce", FUNC_REDUCE},
-             {"sendrecv", FUNC_SEND_RECV},
-             {"alltoall", FUNC_ALL_TO_ALL},
-             {"gather", FUNC_GATHER},
-             {"scatter", FUNC_SCATTER}};
+} funcs[] = {
+    {"all_reduce", FUNC_ALL_REDUCE}, {"all_gather", FUNC_ALL_GATHER}, {"reduce_scatter", FUNC_REDUCE_SCATTER},
+    {"broadcast", FUNC_BROADCAST},   {"reduce", FUNC_REDUCE},         {"sendrecv", FUNC_SEND_RECV},
+    {"alltoall", FUNC_ALL_TO_ALL},   {"gather", FUNC_GATHER},         {"scatter", FUNC_SCATTER}};
 enum { FUNCS = sizeof funcs / sizeof funcs[0] };
 
 static uint8_t func_of(const struct collective *collective) {

@@ -1,5 +1,6 @@
 /* machine.h: graphs of machines that are not here, for the verbs that look at plans without running them:
- * nodes of equally many ranks, described by numbers or by a preset's name, and searched as the library does. */
+ * nodes of equally many ranks, described by numbers or by a preset's name, and searched as the library does.
+ */
 #ifndef TUTTI_SIM_MACHINE_H
 #define TUTTI_SIM_MACHINE_H
 

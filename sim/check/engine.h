@@ -12,14 +12,14 @@
 
 /* A slice on its way, or what is told of one whose data went straight to the receiver's output. */
 struct message {
-  uint64_t step, count;     /* first FIFO step; elements in units */
-  uint64_t announced_bytes; /* of the operation on this channel */
-  uint64_t address;         /* where it was stored in the receiver's output, when `direct` */
-  uint64_t place;           /* units from the slot's begin, where several share it */
-  const struct work *work;  /* the sender's, or the part of it that the step is of */
-  struct message *next;     /* the next one in the slot */
-  uint32_t steps, lane;     /* FIFO steps; the sender's lane */
-  uint32_t stamp;           /* number of the store, when `direct` */
+  uint64_t step, count;              /* first FIFO step; elements in units */
+  uint64_t announced_bytes;          /* of the operation on this channel */
+  uint64_t address;                  /* where it was stored in the receiver's output, when `direct` */
+  uint64_t place;                    /* units from the slot's begin, where several share it */
+  const struct work *work;           /* the sender's, or the part of it that the step is of */
+  struct message *next;              /* the next one in the slot */
+  uint32_t steps, lane;              /* FIFO steps; the sender's lane */
+  uint32_t stamp;                    /* number of the store, when `direct` */
   bool final, direct, begins, taken; /* begins: says its part's size */
   uint32_t piece_count, more_capacity;
   struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
@@ -79,8 +79,8 @@ struct check_engine {
   struct memory memory;
   struct value own, arrived, sum, scratch;
   uint32_t slots, channel;
-  uint32_t store_count; /* stores to users' memory so far */
-  uint32_t lane_base;   /* number of this channel's first lane: earlier channels' lie below */
+  uint32_t store_count;   /* stores to users' memory so far */
+  uint32_t lane_base;     /* number of this channel's first lane: earlier channels' lie below */
   struct message *spares; /* messages that shared a slot, to be used again */
   struct lane *lanes;
   uint32_t lane_count;

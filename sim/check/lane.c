@@ -93,10 +93,10 @@ static bool step_next(struct check_engine *engine, struct lane *lane) {
 }
 
 /* What slice.c can do. Of a step that says more nothing is proved. */
-#define STEP_KNOWN                                                                                   \
-  (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL | \
-   STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER | STEP_RECV_MORE | STEP_SEND_MORE |            \
-   STEP_SEND_ADD | STEP_PART)
+#define STEP_KNOWN                                                                                        \
+  (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL |      \
+   STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER | STEP_RECV_MORE | STEP_SEND_MORE | STEP_SEND_ADD | \
+   STEP_PART)
 
 /* Only Simple lets steps share slots, only with one slice a chunk, and only a fused work has parts. */
 static bool step_is_sound(struct check_engine *engine, const struct lane *lane) {

@@ -10,8 +10,8 @@ struct check_call {
   uint8_t dtype, op; /* ncclDataType_t; enum work_op */
   bool in_place;
   uint32_t rank_count, root;
-  uint32_t group_count; /* the call so often in one group, each time with the next root and buffers of its own;
-                           0 is 1 */
+  uint32_t group_count; /* the call so often in one group, each time with the next root and buffers of its
+                           own; 0 is 1 */
   uint32_t algo_mask, proto_mask; /* what planning may choose from */
   uint32_t first_step;            /* at which connections' counters begin */
   size_t count;                   /* as the call takes it, elements */

@@ -114,10 +114,9 @@ static bool message_meet(struct check_engine *engine, struct lane *lane, const s
   const uint64_t bytes = lane->part->part_count * lane->part->element_bytes;
   if (message->announced_bytes != bytes)
     return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
-                       "has %" PRIu64 " bytes of the operation here, where rank %u announces %" PRIu64,
-                       bytes, conn->sender, message->announced_bytes);
-  if (!works_fit(message->work, lane->part) ||
-      message->begins != ((lane->step.flags & STEP_PART) != 0))
+                       "has %" PRIu64 " bytes of the operation here, where rank %u announces %" PRIu64, bytes,
+                       conn->sender, message->announced_bytes);
+  if (!works_fit(message->work, lane->part) || message->begins != ((lane->step.flags & STEP_PART) != 0))
     return engine_fail(engine, CHECK_PARTS, lane, conn->sender,
                        "receives from rank %u, which has another operation, part or chunking there",
                        conn->sender);
@@ -178,9 +177,8 @@ static struct message *message_find(struct check_engine *engine, struct lane *la
   const uint64_t place = lane->step.recv_place * slice->scale;
   struct message *message = message_at(&conn->messages[conn->got], place);
   if (message && !message->taken) return message;
-  engine_fail(engine, CHECK_MATCH, lane, conn->sender,
-              "reads %s place %" PRIu64 " of a slot from rank %u", message ? "a second time" : "unwritten",
-              place, conn->sender);
+  engine_fail(engine, CHECK_MATCH, lane, conn->sender, "reads %s place %" PRIu64 " of a slot from rank %u",
+              message ? "a second time" : "unwritten", place, conn->sender);
   return NULL;
 }
 
@@ -302,8 +300,8 @@ static bool message_fill(struct check_engine *engine, struct message *message) {
   return true;
 }
 
-/* The message that the step writes: the first one in a slot, the next in an open one, or one that is there and
- * is replaced by what was added to it. NULL when the place is wrong or memory is out. */
+/* The message that the step writes: the first one in a slot, the next in an open one, or one that is there
+ * and is replaced by what was added to it. NULL when the place is wrong or memory is out. */
 static struct message *message_place(struct check_engine *engine, struct lane *lane, struct conn *conn,
                                      const struct slice *slice) {
   struct message *first = &conn->messages[conn->put], *message = conn->open ? engine->spares : first;
