@@ -107,9 +107,11 @@ static bool masks_read(struct explain *explain) {
     request->algos_off = 1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE | 1u << ALGO_COLLNET_DIRECT |
                          1u << ALGO_COLLNET_CHAIN;
   settings_parse_named(proto, request->proto_named);
-  return settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) == ncclSuccess &&
-         settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) ==
-             ncclSuccess;
+  if (settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) != ncclSuccess ||
+      settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) != ncclSuccess)
+    return false;
+  request->algos_off = settings_algos_off(algo, false, 0, request->algo_mask);
+  return true;
 }
 
 static bool operation_describe(struct explain *explain) {

@@ -17,7 +17,7 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PROGRAM_SECONDS = 300  # a program that takes longer hangs: it is ended and counts as failed
+PROGRAM_SECONDS = 900  # a program that takes longer hangs: it is ended and counts as failed
 SANITIZERS = (('address,undefined', 'build-asan'), ('thread', 'build-tsan'))
 
 

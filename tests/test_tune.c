@@ -517,7 +517,7 @@ static void test_variables_forbid(void **state) {
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   request_begin(&request, &graph, FUNC_ALL_REDUCE, MIB);
   request.algos_off = 1u << ALGO_TREE;
-  assert_rule(&request, FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL, "for it");
+  assert_rule(&request, FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL, "names it");
   request.protos_torn = 1u << PROTO_LL128;
   request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   assert_rule(&request, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL128, "apart");

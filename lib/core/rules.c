@@ -114,6 +114,9 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
   const char *why = forbid_machine(request, func, algo);
   if (why != NULL) return why;
+  const uint32_t protos = request->limits.protos;
+  if (algo != ALGO_RING && protos != 0 && ((protos >> proto) & 1) == 0)
+    return "this backend's executors carry it with other protocols alone";
   return proto == PROTO_LL128 ? forbid_lines128(request, func) : NULL;
 }
 
@@ -123,10 +126,11 @@ static const char *forbid_variable(uint8_t algo) {
     case ALGO_PAT: return "NCCL_PAT_ENABLE=0 leaves it out";
     case ALGO_NVLS:
     case ALGO_NVLS_TREE: return "NCCL_NVLS_ENABLE has to be 1 for it, or NCCL_ALGO has to name it";
-    default:
-      return "NCCL_COLLNET_ENABLE, or collnetEnable of the configuration, has to be 1 for it, or NCCL_ALGO "
-             "has to "
-             "name it";
+    case ALGO_COLLNET_DIRECT:
+    case ALGO_COLLNET_CHAIN:
+      return "NCCL_COLLNET_ENABLE, or collnetEnable of the configuration, has to be 1 for it, or "
+             "NCCL_ALGO has to name it";
+    default: return "this backend takes it only where NCCL_ALGO names it";
   }
 }
 

@@ -226,17 +226,21 @@ static uint32_t switches_off(uint32_t algos, int64_t wanted, const uint32_t name
   return wanted == 0 ? algos : algos & ~anywhere;
 }
 
-/* Algorithms that a variable of their own leaves out. */
-static uint32_t algos_off(const ncclConfig_t *config, uint32_t masks[FUNC_COUNT]) {
+uint32_t settings_algos_off(const char *algos, bool collnet, uint32_t named_only,
+                            uint32_t masks[FUNC_COUNT]) {
   static const uint32_t in_node = 1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE;
   static const uint32_t in_network = 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN;
   const bool set = param_is_set(PARAM_COLLNET_ENABLE);
-  const int64_t network = set ? param_int(PARAM_COLLNET_ENABLE) : config->collnetEnable == 1 ? 1 : 2;
   uint32_t named[FUNC_COUNT];
-  list_parse_named(param_text(PARAM_ALGO), names_algo, ALGO_COUNT, named);
+  list_parse_named(algos, names_algo, ALGO_COUNT, named);
   return (param_int(PARAM_PAT_ENABLE) == 0 ? 1u << ALGO_PAT : 0) |
          switches_off(in_node, param_int(PARAM_NVLS_ENABLE), named, masks) |
-         switches_off(in_network, network, named, masks);
+         switches_off(in_network,
+                      set       ? param_int(PARAM_COLLNET_ENABLE)
+                      : collnet ? 1
+                                : 2,
+                      named, masks) |
+         switches_off(named_only, 2, named, masks);
 }
 
 static ncclResult_t tune_file_take(struct settings *settings) {
@@ -263,7 +267,8 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), names_proto, PROTO_COUNT, read.proto_mask));
   settings_parse_named(param_text(PARAM_PROTO), read.proto_named);
   threads_take_params(&read);
-  read.algos_off = algos_off(config, read.algo_mask);
+  read.algos_off = settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1,
+                                      read.limits.algos_named, read.algo_mask);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
   read.check_pointers = pointers_checked();
   launch_mode_check();

@@ -40,10 +40,23 @@ PRIM_FN void link_bind(struct link *link, const struct bound_link *end, uint32_t
   link->peer = peer;
 }
 
-PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch_arguments *arguments,
-                       const struct bound_work *bound) {
+/* The links behind the first of each side. */
+PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *further,
+                               const struct bound_work *bound, const struct plan_limits *limits) {
   const struct work *work = bound_work_of(bound);
   const uint8_t proto = lane_proto(work);
+  const struct bound_further *next = further + bound->further;
+  for (uint32_t i = 1; i < work->recv_count && i < PRIM_LINKS; i++, next++)
+    link_bind(&lane->recv[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
+  for (uint32_t i = 1; i < work->send_count && i < PRIM_LINKS; i++, next++)
+    link_bind(&lane->send[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
+}
+
+PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch_arguments *arguments,
+                       const struct bound_further *further, const struct bound_work *bound) {
+  const struct work *work = bound_work_of(bound);
+  const uint8_t proto = lane_proto(work);
+  if (PRIM_LINKS > 1) lane_bind_further(lane, further, bound, &arguments->limits);
   link_bind(&lane->recv[0], &bound->recv, bound->recv_peer, proto, &arguments->limits);
   link_bind(&lane->send[0], &bound->send, bound->send_peer, proto, &arguments->limits);
   lane->depth = PRIM_DEPTH;
@@ -129,7 +142,8 @@ PRIM_FN void lane_report(const struct lane *lane, const struct launch_arguments 
   *(volatile int *)arguments->failed = 1;
 }
 
-PRIM_FN void batch_run(const struct launch_arguments *arguments, uint32_t work_count) {
+PRIM_FN void batch_run(const struct launch_arguments *arguments, const struct bound_further *further,
+                       uint32_t work_count) {
   struct worker worker;
   struct prim *prim = &worker.prim;
 #ifdef BLOCK_LANES_SHARED
@@ -148,7 +162,7 @@ PRIM_FN void batch_run(const struct launch_arguments *arguments, uint32_t work_c
     worker_run(&worker);
     return;
   }
-  lane_bind(lane, prim, arguments, &block_works[index]);
+  lane_bind(lane, prim, arguments, further, &block_works[index]);
   lane_run(lane, prim);
   if (lane->error != LANE_OK || prim->aborted) *(volatile uint32_t *)&prim_shared.stopped = 1;
   else if (prim->scouts && prim->worker_warps > 0) prim_dismiss(prim);
@@ -198,6 +212,7 @@ PRIM_FN void launch_run(const struct launch *launch) {
   const struct launch_arguments *arguments = &launch->arguments;
   const uint8_t *data = arguments->data != 0 ? arguments->data : (const uint8_t *)launch->plan;
   const struct plan_batch *batches = (const struct plan_batch *)(data + arguments->batches_offset);
+  const struct bound_further *further = (const struct bound_further *)(data + arguments->further_offset);
   const uint32_t first = arguments->first_batch[blockIdx.x], end = arguments->first_batch[blockIdx.x + 1];
   if (launch_is_short()) launch_invite_next();
   if (threadIdx.x == 0) prim_shared.stopped = 0;
@@ -206,7 +221,8 @@ PRIM_FN void launch_run(const struct launch *launch) {
     batch_fetch(arguments, data, &batches[index]);
     __syncthreads();
     if (index == first) launch_await_previous();
-    if (*(volatile uint32_t *)&prim_shared.stopped == 0) batch_run(arguments, batches[index].work_count);
+    if (*(volatile uint32_t *)&prim_shared.stopped == 0)
+      batch_run(arguments, further, batches[index].work_count);
     if (index + 1 == end && !launch_is_short()) launch_invite_next();
     __syncthreads();
   }

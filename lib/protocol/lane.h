@@ -37,7 +37,7 @@ struct lane {
   const struct work *work;
   const uint8_t *in;
   uint8_t *out;
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   const struct plan_buffers *parts; /* of a fused work: the memory of its parts; the backend's to set */
 #endif
   uint8_t phase;     /* enum lane_phase */
@@ -49,7 +49,7 @@ struct lane {
   uint32_t group_lines; /* most lines that one move carries */
   struct algo_iter iter;
   struct step step; /* the one that is being begun */
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   uint8_t *scratch;     /* of the operation, for lists */
   uint64_t *cells;      /* how far each list of the rank is, counted through all operations; 0: nobody asks */
   uint64_t cells_begin; /* what all of them held when this operation began */
@@ -90,13 +90,13 @@ PRIM_FN uint8_t lane_proto(const struct work *work) {
 
 /* The operation that the current step is of. */
 PRIM_FN const struct work *lane_part(const struct lane *lane) {
-  const bool fused = PRIM_ALGOS != 0 && (lane->work->flags & WORK_FUSED) != 0;
+  const bool fused = PRIM_ALGOS > 1 && (lane->work->flags & WORK_FUSED) != 0;
   return fused ? lane->work + step_part(&lane->step) : lane->work;
 }
 
 /* A fused work's step means its part's memory; a part that begins has its size to agree on. */
 PRIM_FN void lane_enter_part(struct lane *lane) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   if (!lane->has_step || (lane->work->flags & WORK_FUSED) == 0) return;
   lane->in = (const uint8_t *)lane->parts[lane->step.part].in;
   lane->out = (uint8_t *)lane->parts[lane->step.part].out;
@@ -120,7 +120,7 @@ PRIM_FN bool lane_next_step(struct lane *lane) {
 /* Where the rank's own share of the current step comes from, `offset` elements behind its begin. */
 PRIM_FN const uint8_t *lane_own(const struct lane *lane, size_t offset) {
   const uint8_t *base = (lane->step.flags & STEP_FROM_OUTPUT) != 0 ? lane->out : lane->in;
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   if (lane->step.flags & STEP_FROM_SCRATCH) base = lane->scratch;
 #endif
   return base + (lane->step.in_offset + offset) * lane->work->element_bytes;
@@ -133,7 +133,7 @@ PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
 /* Where the rank keeps the current step's result, `offset` elements behind its begin. */
 PRIM_FN uint8_t *lane_kept(const struct lane *lane, size_t offset) {
   uint8_t *base = lane->out;
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   if (lane->step.flags & STEP_TO_SCRATCH) base = lane->scratch;
   if (lane->step.flags & STEP_TO_INPUT) base = (uint8_t *)(uintptr_t)lane->in;
 #endif
@@ -143,12 +143,12 @@ PRIM_FN uint8_t *lane_kept(const struct lane *lane, size_t offset) {
 /* ---- lists that wait for each other ---- */
 
 PRIM_FN bool lane_is_list(const struct lane *lane) {
-  return PRIM_ALGOS != 0 && lane->work->algo == ALGO_CUSTOM;
+  return PRIM_ALGOS > 1 && lane->work->algo == ALGO_CUSTOM;
 }
 
 /* The list that the current step waits for, if it does, is far enough. What it wrote is visible then. */
 PRIM_FN bool lane_may_follow(const struct lane *lane) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   if (lane->step.flags & STEP_AWAIT_LIST)
     return prim_load_tail(&lane->cells[lane->step.wait_lane]) - lane->cells_begin >= lane->step.wait_count;
 #else
@@ -159,7 +159,7 @@ PRIM_FN bool lane_may_follow(const struct lane *lane) {
 
 /* Tells the rank's other lists that so many steps of this one have ended. */
 PRIM_FN void lane_tell_lists(const struct lane *lane, struct prim *prim, uint64_t step_count) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   if (lane_is_list(lane) && lane->cells != 0)
     prim_store_tail(prim, &lane->cells[lane->work->role], lane->cells_begin + step_count);
 #else
@@ -170,7 +170,7 @@ PRIM_FN void lane_tell_lists(const struct lane *lane, struct prim *prim, uint64_
 /* A list begins where the operation before ended: every cell of the rank says the same then. Its steps may
  * read what those before them wrote, so none begins before the last one has ended. */
 PRIM_FN void lane_open_list(struct lane *lane) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   if (!lane_is_list(lane)) return;
   lane->depth = 1;
   lane->cells_begin = lane->cells != 0 ? lane->cells[lane->work->role] : 0;
@@ -181,7 +181,7 @@ PRIM_FN void lane_open_list(struct lane *lane) {
 
 /* All lists of the rank end at the same number, whatever their lengths. */
 PRIM_FN void lane_close_list(const struct lane *lane, struct prim *prim) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   const struct work *work = lane->work;
   if (lane_is_list(lane))
     lane_tell_lists(lane, prim, size_div_up(work->last_chunk_count, work->chunk_count) * work->list->round);
@@ -305,27 +305,27 @@ struct link_saved {
 };
 
 /* All loads leave before the first answer is used. */
-PRIM_FN void lane_open_links(struct lane *lane, struct prim *prim) {
+PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
   const uint8_t kind = line_kind_of(work);
   struct link_saved recv[PRIM_LINKS], send[PRIM_LINKS];
-  FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
     recv[i].step = lane->recv[i].receiver->recv_step;
     recv[i].line = lane->recv[i].receiver->recv_line[kind];
   }
-  FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     send[i].step = lane->send[i].sender->send_step;
     send[i].line = lane->send[i].sender->send_line[kind];
     send[i].head = prim_load_head(&lane->send[i].sender->head);
   }
-  FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->recv[i];
     link_open(link, recv[i].step, work->chunk_steps);
     link_open_lines(link, recv[i].line);
     /* The steps that rounding skipped are credits that the sender must get back. */
     if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);
   }
-  FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
+  PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->send[i];
     link_open(link, send[i].step, work->chunk_steps);
     link_open_lines(link, send[i].line);
@@ -349,7 +349,7 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
   lane->begun = lane->finished = lane->posted = 0;
   lane->slice_capacity = lane_slice_capacity(lane);
   lane->step_open = lane->step_held = false;
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   lane->step.part = 0;
 #endif
   lane->has_step = true; /* until the iterator says otherwise */

@@ -128,10 +128,10 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
   FIFO_EACH_LINK(i, work->recv_count, step->recv_links) {
     const uint8_t *line = line_address(&lane->recv[i], kind, lane->line_index);
     if (held > 0) {
-      prim_line_load(prim, kind, line, lines, &arrived);
+      prim_line_load(prim, kind, line, lines, line_flag(lane, &lane->recv[i]), &arrived);
       prim_fragment_combine(prim, &data, &arrived, bytes, work);
     } else {
-      prim_line_load(prim, kind, line, lines, &data);
+      prim_line_load(prim, kind, line, lines, line_flag(lane, &lane->recv[i]), &data);
     }
     held += 1;
     if (own && own_index != 0 && own_index == held) {
@@ -139,7 +139,7 @@ PRIM_FN void lines_carry(struct lane *lane, struct prim *prim) {
       prim_fragment_combine(prim, &data, &arrived, bytes, work);
     }
   }
-  if (PRIM_ALGOS != 0 && (step->flags & STEP_FOLD)) {
+  if (PRIM_ALGOS > 1 && (step->flags & STEP_FOLD)) {
     prim_fragment_load(prim, &arrived, lane_kept(lane, 0) + lines_offset(lane), bytes, work);
     prim_fragment_combine(prim, &data, &arrived, bytes, work);
   }

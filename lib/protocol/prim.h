@@ -13,7 +13,9 @@
  *   PRIM_FN                  storage class of shared functions
  *   PRIM_LINKS, PRIM_DEPTH   most links a side of a lane (1..STEP_LINKS_MAX), most slices in flight
  *   PRIM_PROTO               optional: the one protocol that is compiled, an enum work_proto
- *   PRIM_ALGOS               optional: 0 where only rings and messages are
+ *   PRIM_ALGOS               optional: the algorithms that are compiled (schedule/step.h)
+ *   PRIM_OUTLINE             optional: storage class of a function that is better called than inlined
+ *   PRIM_UNROLL              optional: in front of a loop, asks for its turns side by side
  *   struct prim              a worker's context: who am I, of how many, abort flag; filled by the backend
  *
  *   bool     prim_leader(p)                  this worker posts for all, and compares sizes
@@ -38,7 +40,7 @@
  *   void     prim_group_begin(p)                                what follows is done to one group of lines
  *   void     prim_fragment_zero / _load / _store / _combine / _post   between user memory and registers, and
  *                                                               the operator
- *   void     prim_line_load(p, kind, line, n, fragment)         take the data of lines that were ready
+ *   void     prim_line_load(p, kind, line, n, flag, fragment)   take the data of lines that were ready
  *   void     prim_line_store(p, kind, line, n, flag, fragment)  a line's data and flag become visible
  *                                                               together (see lines.h)
  *   void     prim_group_end(p, kind, n, bytes, work)            all of it at the latest when prim_join
@@ -59,6 +61,13 @@ struct fifo_cell;
 
 /* First, because it may define PRIM_FN, which every header of schedule/ uses. */
 #include "prim_impl.h"
+
+#ifndef PRIM_UNROLL
+#define PRIM_UNROLL
+#endif
+#ifndef PRIM_OUTLINE
+#define PRIM_OUTLINE PRIM_FN
+#endif
 
 #include "protocol/move.h"
 

@@ -94,7 +94,7 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
     wait.peer = lane_take_link(lane)->peer;
     return wait;
   }
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   if (!lane_may_follow(lane)) {
     wait.kind = WAIT_LIST;
     wait.peer = lane->step.wait_lane;

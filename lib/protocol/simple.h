@@ -19,7 +19,7 @@ PRIM_FN bool simple_next_slice(struct lane *lane) {
 
 /* Flags that no ring and no message has: where nothing else is compiled, they cost nothing. */
 PRIM_FN bool simple_says(const struct step *step, uint32_t flags) {
-  return PRIM_ALGOS != 0 && (step->flags & flags) != 0;
+  return PRIM_ALGOS > 1 && (step->flags & flags) != 0;
 }
 
 /* The wait of the current slice. */
@@ -74,7 +74,7 @@ PRIM_FN void simple_add_own(struct lane *lane, struct move *move, size_t offset)
 
 /* Where the current step's data lies in the link's slot. */
 PRIM_FN uint8_t *simple_slot(const struct lane *lane, const struct link *link, size_t place) {
-  return link_slot(link) + (PRIM_ALGOS != 0 ? lane_bytes(lane, place) : 0);
+  return link_slot(link) + (PRIM_ALGOS > 1 ? lane_bytes(lane, place) : 0);
 }
 
 /* What the open slot of the one receiver holds so far. */
@@ -98,7 +98,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
     if (!simple_says(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
     if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
   }
-  if (PRIM_ALGOS != 0 && (step->flags & STEP_FOLD)) simple_add_source(move, lane_kept(lane, offset));
+  if (PRIM_ALGOS > 1 && (step->flags & STEP_FOLD)) simple_add_source(move, lane_kept(lane, offset));
 }
 
 /* Destinations: own output first, then each receiver's slots, or its output itself where the value is final.

@@ -5,22 +5,26 @@
 
 #include "schedule/p2p.h"
 #include "schedule/ring.h"
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 0
 #include "schedule/direct.h"
+#include "schedule/tree.h"
+#endif
+#if PRIM_ALGOS > 1
 #include "schedule/fused.h"
 #include "schedule/list.h"
 #include "schedule/pat.h"
 #include "schedule/switch.h"
-#include "schedule/tree.h"
 #endif
 
 /* One of them is in use. */
 struct algo_iter {
   struct ring_iter ring;
   struct p2p_iter p2p;
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 0
   struct tree_iter tree;
   struct direct_iter direct;
+#endif
+#if PRIM_ALGOS > 1
   struct list_iter list;
   struct pat_iter pat;
   struct fused_iter fused;
@@ -41,12 +45,17 @@ enum algo_family {
 };
 
 PRIM_FN uint8_t algo_family(const struct work *work) {
-  if (PRIM_ALGOS != 0) {
-    if ((work->flags & WORK_FUSED) != 0) return FAMILY_FUSED;
+  if (PRIM_ALGOS > 0) {
     switch (work->algo) {
       case ALGO_TREE: return FAMILY_TREE;
       case ALGO_DIRECT:
       case ALGO_TWO_SHOT: return FAMILY_DIRECT;
+      default: break;
+    }
+  }
+  if (PRIM_ALGOS > 1) {
+    if ((work->flags & WORK_FUSED) != 0) return FAMILY_FUSED;
+    switch (work->algo) {
       case ALGO_CUSTOM: return FAMILY_LIST;
       case ALGO_PAT: return FAMILY_PAT;
       case ALGO_NVLS:
@@ -61,14 +70,16 @@ PRIM_FN uint8_t algo_family(const struct work *work) {
 
 /* All of them begin: none costs more than a few stores, and few works need more than one look. */
 PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 0
   switch (algo_family(work)) {
     case FAMILY_TREE: tree_begin(&it->tree); return;
     case FAMILY_DIRECT: direct_begin(&it->direct, work); return;
+#if PRIM_ALGOS > 1
     case FAMILY_LIST: list_begin(&it->list); return;
     case FAMILY_PAT: pat_begin(&it->pat, work); return;
     case FAMILY_FUSED: fused_begin(&it->fused); return;
     case FAMILY_SWITCH: switch_begin(&it->over_switch, work); return;
+#endif
     default: break;
   }
 #endif
@@ -78,13 +89,15 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
 
 /* Most algorithms leave a slot to each step and have one part: they say nothing of either. */
 PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct step *step) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   step->recv_place = step->send_place = step->part = 0;
 #endif
   switch (algo_family(work)) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 0
     case FAMILY_TREE: return tree_next(&it->tree, work, step);
     case FAMILY_DIRECT: return direct_next(&it->direct, work, step);
+#endif
+#if PRIM_ALGOS > 1
     case FAMILY_LIST: return list_next(&it->list, work, step);
     case FAMILY_PAT: return pat_next(&it->pat, work, step);
     case FAMILY_FUSED: return fused_next(&it->fused, work, step);

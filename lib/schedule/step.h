@@ -15,10 +15,10 @@
 #define PRIM_FN static inline
 #endif
 
-/* The algorithms that are compiled, a set of enum work_algo: a backend may have said so before. Messages,
- * copies and rings always are. */
+/* The algorithms that are compiled; a backend may have said so before. 0: messages, copies and rings, 1:
+ * trees and direct exchanges too, 2: all. */
 #ifndef PRIM_ALGOS
-#define PRIM_ALGOS (~0u)
+#define PRIM_ALGOS 2
 #endif
 
 /* Most peers that one side of a step may name; a step's link sets are bit masks of this many bits. */
@@ -75,7 +75,7 @@ struct step {
   uint32_t own_index;   /* what COPY_IN brings comes behind so many of recv_links: exchanges in which every
                            rank adds the same values add them in the same order */
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
-#if PRIM_ALGOS != 0     /* a GPU keeps steps in registers */
+#if PRIM_ALGOS > 1      /* a GPU keeps steps in registers */
   uint32_t recv_place;  /* elements from the start of the slot; 0 unless steps share slots */
   uint32_t send_place;
   uint32_t part;       /* which of a fused work's parts: its memory is meant; 0 elsewhere */
@@ -88,7 +88,7 @@ struct step {
 };
 
 PRIM_FN uint32_t step_recv_place(const struct step *step) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   return step->recv_place;
 #else
   (void)step;
@@ -97,7 +97,7 @@ PRIM_FN uint32_t step_recv_place(const struct step *step) {
 }
 
 PRIM_FN uint32_t step_send_place(const struct step *step) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   return step->send_place;
 #else
   (void)step;
@@ -106,7 +106,7 @@ PRIM_FN uint32_t step_send_place(const struct step *step) {
 }
 
 PRIM_FN uint32_t step_part(const struct step *step) {
-#if PRIM_ALGOS != 0
+#if PRIM_ALGOS > 1
   return step->part;
 #else
   (void)step;

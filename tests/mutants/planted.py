@@ -71,8 +71,8 @@ MUTANTS = [
 
     # ---- posting
     Mutant('receiver_frees_a_slot_before_it_reads', SIMPLE,
-           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step->recv_place));',
-           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step->recv_place));'
+           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));',
+           'simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));'
            ' static const struct prim prim; prim_store_head(&prim, &lane->recv[i].sender->head,'
            ' lane->recv[i].step + lane->work->slice_steps);',
            'invariant', 'the sender writes a slot that is not free', LATE),

@@ -24,12 +24,13 @@ FLAGS = ['-std=c11', '-D_GNU_SOURCE', '-O0', '-ffp-contract=off', '-MMD'] # many
 # ThreadSanitizer sees a memcpy only where it stays a call.
 TSAN_FLAGS = ['-fsanitize=thread', '-g', '-fno-builtin-memcpy']
 INCLUDES = ['lib', 'lib/backends/emu', 'lib/backends/emu/include', 'tests']
-LIBRARIES = ['-pthread', '-ldl', '-lm']
+LIBRARIES = ['-pthread', '-ldl', '-lm', '-lexpat']
 RUN_SECONDS = 60    # a mutant that does not end by then is not caught
 
 # The emulator, plans and what they rest on: no API, no runtime.
-SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan.c', 'lib/core/tune.c',
-           'lib/core/graph.c', 'lib/core/links.c', 'lib/core/rules.c',
+SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan*.c', 'lib/core/tune*.c',
+           'lib/core/custom*.c', 'lib/core/names.c', 'lib/core/graph.c', 'lib/core/links.c',
+           'lib/core/rules.c',
            'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
 
 

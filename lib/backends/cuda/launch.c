@@ -7,7 +7,7 @@
 
 #include "backends/cuda/device.h"
 #include "base/log.h"
-#include "schedule/ring.h"
+#include "schedule/algo.h"
 
 /* ---- binding ---- */
 
@@ -28,17 +28,50 @@ static void bind_link(struct bound_link *link, const struct cuda_conn *conn, uin
   link->buffer = conn->buffer[proto];
 }
 
+static void bind_end(struct device_comm *comm, const struct work *work, uint32_t index, bool sends,
+                     struct bound_link *link) {
+  const uint32_t peer = (sends ? work->send_peer : work->recv_peer)[index];
+  bind_link(link, cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends), work->proto);
+}
+
+/* Links behind the first of a side that a work has. */
+static uint32_t further_count(const struct work *work) {
+  return (work->recv_count > 1 ? work->recv_count - 1u : 0) +
+         (work->send_count > 1 ? work->send_count - 1u : 0);
+}
+
+static void bind_further(struct device_comm *comm, const struct work *work, struct bound_further *next) {
+  for (uint32_t i = 1; i < work->recv_count; i++, next++) {
+    bind_end(comm, work, i, false, &next->link);
+    next->peer = work->recv_peer[i];
+  }
+  for (uint32_t i = 1; i < work->send_count; i++, next++) {
+    bind_end(comm, work, i, true, &next->link);
+    next->peer = work->send_peer[i];
+  }
+}
+
 static void bind_ends(struct device_comm *comm, const struct work *work, struct bound_work *bound) {
-  if (work->recv_count > 0)
-    bind_link(&bound->recv,
-              cuda_conn_find(comm, work->recv_peer[0], work->channel_index, work->conn_index, false),
-              work->proto);
-  if (work->send_count > 0)
-    bind_link(&bound->send,
-              cuda_conn_find(comm, work->send_peer[0], work->channel_index, work->conn_index, true),
-              work->proto);
+  if (work->recv_count > 0) bind_end(comm, work, 0, false, &bound->recv);
+  if (work->send_count > 0) bind_end(comm, work, 0, true, &bound->send);
   bound->recv_peer = work->recv_peer[0];
   bound->send_peer = work->send_peer[0];
+}
+
+/* Where in a launch's data its parts lie: works, batches, further links. */
+static size_t data_batches_offset(const struct plan *plan) {
+  return plan->work_count * sizeof(struct bound_work);
+}
+
+static size_t data_further_offset(const struct plan *plan) {
+  return size_round_up(data_batches_offset(plan) + plan->batch_count * sizeof *plan->batches, 8);
+}
+
+static size_t data_bytes(const struct plan *plan) {
+  size_t bytes = data_further_offset(plan);
+  for (uint32_t i = 0; i < plan->work_count; i++)
+    bytes += further_count(&plan->works[i]) * sizeof(struct bound_further);
+  return bytes;
 }
 
 /* One array for all plans of the rank: the ring's order never changes. */
@@ -57,6 +90,8 @@ static ncclResult_t bind_ring(struct device_comm *comm, const uint32_t *ring) {
 
 static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
   struct bound_work *works = (struct bound_work *)data;
+  struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
+  uint64_t further_used = 0;
   const void *asked = NULL;
   bool reached = false;
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -72,19 +107,28 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
     memcpy(works[i].work, &work, sizeof works[i].work);
     works[i].buffers = plan->buffers[i];
+    works[i].further = further_used;
     bind_ends(comm, &work, &works[i]);
+    bind_further(comm, &work, further + further_used);
+    further_used += further_count(&work);
   }
   if (plan->batch_count > 0)
-    memcpy(data + plan->work_count * sizeof *works, plan->batches, plan->batch_count * sizeof *plan->batches);
+    memcpy(data + data_batches_offset(plan), plan->batches, plan->batch_count * sizeof *plan->batches);
   return ncclSuccess;
 }
 
-/* The kernel of the one protocol that all works speak, or the one that has all. */
+/* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
+ * ring's nor a message's, those that have more than one link a side. */
 static uint32_t plan_kernel(const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
-  for (uint32_t i = 1; i < plan->work_count; i++)
-    if (plan->works[i].proto != proto) return LAUNCH_KERNEL_MIXED;
-  return proto;
+  bool alike = true, linked = false;
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const uint8_t family = algo_family(&plan->works[i]);
+    alike = alike && plan->works[i].proto == proto;
+    linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
+  }
+  if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
+  return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
 #define WARP_LL_BYTES (32u * 8)     /* a line a thread */
@@ -93,7 +137,10 @@ static uint32_t plan_kernel(const struct plan *plan) {
 /* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
 static size_t work_warps(const struct work *work) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
-  const size_t bytes = ring_chunk_count(work, work->part_count) * work->element_bytes;
+  const size_t count = work->algo == ALGO_RING       ? ring_chunk_count(work, work->part_count)
+                       : work->algo == ALGO_TWO_SHOT ? work->last_chunk_count
+                                                     : size_min(work->chunk_count, work->part_count);
+  const size_t bytes = count * work->element_bytes;
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
   return 2 + size_max(1, size_div_up(bytes, warp_bytes));
 }
@@ -133,7 +180,8 @@ struct launch_way {
 static void launch_fill(struct device_comm *comm, const struct plan *plan, bool from_graph,
                         struct launch_arguments *arguments) {
   arguments->data = NULL;
-  arguments->batches_offset = plan->work_count * (uint32_t)sizeof(struct bound_work);
+  arguments->batches_offset = (uint32_t)data_batches_offset(plan);
+  arguments->further_offset = (uint32_t)data_further_offset(plan);
   arguments->from_graph = from_graph;
   arguments->counts = comm->order.counts;
   arguments->cells = comm->cells;
@@ -201,8 +249,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
                                 const device_stream *streams, uint32_t stream_count) {
   struct launch launch; /* only what the plan fills is ever read */
   struct launch_way way = {comm, streams, stream_count, {0, NULL}, 0, 0, 0};
-  const size_t bytes =
-      plan->work_count * sizeof(struct bound_work) + plan->batch_count * sizeof *plan->batches;
+  const size_t bytes = data_bytes(plan);
   TRY(cuda_result(cuda_order_capture((cudaStream_t)streams[0], &way.capture),
                   "asking a stream for its capture"));
   launch_fill(comm, plan, way.capture.id != 0, &launch.arguments);

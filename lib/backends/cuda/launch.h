@@ -3,6 +3,7 @@
 #ifndef TUTTI_BACKENDS_CUDA_LAUNCH_H
 #define TUTTI_BACKENDS_CUDA_LAUNCH_H
 
+#include "backends/cuda/link_count.h"
 #include "schedule/plan.h"
 
 struct fifo_sender;
@@ -20,12 +21,21 @@ struct bound_link {
 
 #define BOUND_WORK_WORDS (offsetof(struct work, recv_peer) / 8)
 
-/* A work with everything that it touches. Short, because it travels with every launch. */
+/* A work with everything that it touches. Short, because it travels with every launch: most works have one
+ * link a side, and those of the others lie behind the batches. */
 struct bound_work {
   uint64_t work[BOUND_WORK_WORDS]; /* a struct work as far as kernels read it */
   struct plan_buffers buffers;
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
+  uint64_t further; /* among the launch's further links: where its receiving ones from the second on begin,
+                       with the sending ones behind them */
+};
+
+/* A link of a work from its side's second one on. */
+struct bound_further {
+  struct bound_link link;
+  uint64_t peer;
 };
 
 /* A lane that could not go on: what struct lane says about it. */
@@ -55,7 +65,10 @@ struct rank_cells {
 
 /* There is a kernel for each protocol, by enum work_proto, and one for launches of several. */
 #define LAUNCH_KERNEL_MIXED PROTO_COUNT
-#define LAUNCH_KERNELS (PROTO_COUNT + 1)
+/* And two for works of more than one link a side: of LL alone, and of all protocols. */
+#define LAUNCH_KERNEL_LL_LINKS (PROTO_COUNT + 1)
+#define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
+#define LAUNCH_KERNELS (PROTO_COUNT + 3)
 
 /* Most warps of a block: two for every work of a batch, or a scout, a poster and fourteen workers for one. */
 #define LAUNCH_WARPS_MAX 16
@@ -66,6 +79,7 @@ struct rank_cells {
 struct launch_arguments {
   const uint8_t *data;     /* works, then batches, in memory of the host; NULL: they follow the arguments */
   uint32_t batches_offset; /* bytes from the works to the batches */
+  uint32_t further_offset; /* and to the further links */
   uint32_t from_graph;     /* 1: each launch of a graph runs this kernel anew; 0: the host launches it once */
   struct launch_counts *counts;
   struct rank_cells *cells;

@@ -13,9 +13,12 @@
 #endif
 #define PRIM_FN static __device__ __forceinline__
 
-/* Rings and messages have one link a side: all of a lane's state fits into registers. */
+/* Rings and messages have one link a side: all of a lane's state fits into registers. A kernel for trees and
+ * direct exchanges says otherwise before. */
+#ifndef PRIM_LINKS
 #define PRIM_LINKS 1
 #define PRIM_ALGOS 0 /* rings and messages alone */
+#endif
 #define PRIM_DEPTH 1
 
 /* A worker's share of a group of lines: eight-byte words. LL: word k is the data of line k * workers +
@@ -24,6 +27,9 @@
  * data. */
 #ifndef PRIM_WORDS
 #define PRIM_WORDS 4
+#endif
+#ifndef PRIM_UNROLL
+#define PRIM_UNROLL _Pragma("unroll")
 #endif
 #define PRIM_EACH_WORD(k) _Pragma("unroll") for (uint32_t k = 0; k < PRIM_WORDS; k++)
 
@@ -51,21 +57,26 @@
 #endif
 #endif
 
-/* Orders that the scout may be ahead of the slowest worker. */
-#define PRIM_ORDERS 8
+/* Orders that the scout may be ahead of the slowest worker: fewer where an order is long. */
+#define PRIM_ORDERS (PRIM_LINKS == 1 ? 8 : 4)
 
 enum prim_order_kind { PRIM_LINES_LL = LINE_LL, PRIM_LINES_LL128 = LINE_LL128, PRIM_SPAN, PRIM_END };
 enum prim_order_flag { PRIM_SCALES = 1, PRIM_COMBINES = 2, PRIM_DIVIDES = 4 };
 
 /* A span to move, or a group of lines to carry; addresses that do not take part are zero. */
 struct prim_order {
-  const uint8_t *first;  /* the first source; the user's input */
-  const uint8_t *second; /* the second source; the lines that arrive */
-  uint8_t *out;          /* the first destination; the user's output */
-  uint8_t *other;        /* the second destination; the lines to send */
+  const uint8_t *first;              /* the first source; the user's input */
+  const uint8_t *second[PRIM_LINKS]; /* further sources; the lines that arrive */
+  uint8_t *out;                      /* the first destination; the user's output */
+  uint8_t *other[PRIM_LINKS];        /* further destinations; the lines to send */
   uint64_t op_arg;
   uint64_t count; /* elements of a span; bytes of a group's data */
-  uint64_t recv_flag, send_flag;
+  uint64_t recv_flag[PRIM_LINKS], send_flag[PRIM_LINKS];
+#if PRIM_LINKS > 1
+  uint32_t own_index; /* the user's input is added behind so many of the others; a span's is
+                         source number own_index */
+  uint32_t second_count, other_count;
+#endif
   uint32_t line_count;
   uint8_t kind, dtype, op,
       flags; /* enum prim_order_kind, ncclDataType_t, enum work_op, enum prim_order_flag */
@@ -95,7 +106,11 @@ struct prim {
   uint32_t finished;             /* the order that ends what is posted next */
   uint32_t looks;
   bool scouts, posts, aborted;
+#if PRIM_LINKS > 1
+  uint32_t second_count, other_count; /* of the order that is being written down, in its place in the ring */
+#else
   struct prim_order order; /* being written down */
+#endif
 };
 
 struct prim_fragment {
@@ -179,14 +194,43 @@ PRIM_FN void prim_await(struct prim *prim, uint32_t orders) {
   while (!prim_all_done(prim, orders) && !prim_aborted(prim)) {}
 }
 
-/* Both the scout and the poster count; the scout writes. */
+/* Waits for the next order's place, as many as the ring has orders behind. */
+PRIM_FN void prim_await_place(struct prim *prim) {
+  if (!prim->scouts || prim->issued < PRIM_ORDERS) return;
+  while (!prim_all_done(prim, prim->issued + 1 - PRIM_ORDERS))
+    if (prim_aborted(prim)) return;
+}
+
+/* Both the scout and the poster count; the scout writes. Shared memory takes a thread's stores in their
+ * order, and a compiler keeps that of volatile ones. */
+#if PRIM_LINKS > 1
+
+/* An order of many links has no place in registers: it is written where it will be read. */
+PRIM_FN struct prim_order *prim_draft(struct prim *prim) {
+  return &prim->desk->orders[prim->issued % PRIM_ORDERS];
+}
+
 PRIM_FN void prim_issue(struct prim *prim) {
+  if (prim->scouts) {
+    struct prim_order *order = prim_draft(prim);
+    order->second_count = prim->second_count;
+    order->other_count = prim->other_count;
+    __threadfence_block();
+    prim_converge();
+    if (prim_lane() == 0) *(volatile uint32_t *)&prim->desk->issued = prim->issued + 1;
+    prim_converge();
+  }
+  prim->issued += 1;
+}
+
+#else
+
+PRIM_FN struct prim_order *prim_draft(struct prim *prim) { return &prim->order; }
+
+PRIM_FN void prim_issue(struct prim *prim) {
+  prim_await_place(prim);
   prim->issued += 1;
   if (!prim->scouts) return;
-  if (prim->issued > PRIM_ORDERS)
-    while (!prim_all_done(prim, prim->issued - PRIM_ORDERS))
-      if (prim_aborted(prim)) return;
-  /* Shared memory takes a thread's stores in their order, and a compiler keeps that of volatile ones. */
   if (prim_lane() == 0) {
     union {
       struct prim_order order;
@@ -200,6 +244,8 @@ PRIM_FN void prim_issue(struct prim *prim) {
   }
   prim_converge();
 }
+
+#endif
 
 PRIM_FN void prim_join(struct prim *prim) { prim_await(prim, prim->issued); }
 
@@ -244,20 +290,71 @@ PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t
 
 /* ---- writing orders down ---- */
 
+#if PRIM_LINKS > 1
+
+/* The poster writes nothing down. */
+PRIM_FN bool prim_writes(const struct prim *prim) { return prim->scouts; }
+PRIM_FN uint32_t prim_add_second(struct prim *prim) { return prim->second_count++; }
+PRIM_FN uint32_t prim_add_other(struct prim *prim) { return prim->other_count++; }
+
+PRIM_FN void prim_order_begin(struct prim *prim) {
+  prim->second_count = prim->other_count = 0;
+  if (!prim->scouts) return;
+  prim_await_place(prim);
+  struct prim_order *order = prim_draft(prim);
+  order->first = 0;
+  order->out = 0;
+  order->flags = 0;
+  order->own_index = 0;
+}
+
+#else
+
+PRIM_FN bool prim_writes(const struct prim *prim) { return (void)prim, true; }
+PRIM_FN uint32_t prim_add_second(const struct prim *prim) { return (void)prim, 0; }
+PRIM_FN uint32_t prim_add_other(const struct prim *prim) { return (void)prim, 0; }
+
+PRIM_FN void prim_order_begin(struct prim *prim) {
+  prim->order.first = prim->order.second[0] = 0;
+  prim->order.out = prim->order.other[0] = 0;
+  prim->order.flags = 0;
+}
+
+#endif
+
+/* A span's sources keep their order; the user's input is the one that is scaled. */
+PRIM_FN void prim_order_spans(struct prim *prim, const struct move *move) {
+  struct prim_order *order = prim_draft(prim);
+  order->first = (const uint8_t *)move->source[0];
+  order->out = (uint8_t *)move->destination[0];
+#if PRIM_LINKS > 1
+  for (uint32_t i = 1; i < move->source_count; i++)
+    order->second[prim_add_second(prim)] = (const uint8_t *)move->source[i];
+  for (uint32_t i = 1; i < move->destination_count; i++)
+    order->other[prim_add_other(prim)] = (uint8_t *)move->destination[i];
+  order->own_index = move->pre_op_sources != 0 ? __ffs((int)move->pre_op_sources) - 1 : 0;
+#else
+  if (move->source_count > 1) order->second[0] = (const uint8_t *)move->source[1];
+  if (move->destination_count > 1) order->other[0] = (uint8_t *)move->destination[1];
+#endif
+}
+
+PRIM_FN void prim_order_note(struct prim *prim, const struct move *move) {
+  struct prim_order *order = prim_draft(prim);
+  prim_order_spans(prim, move);
+  order->kind = PRIM_SPAN;
+  order->dtype = move->dtype;
+  order->op = move->op;
+  order->op_arg = move->op_arg;
+  order->count = move->count;
+  order->flags = (move->op == OP_PRE_MUL_SUM && move->pre_op_sources != 0 ? PRIM_SCALES : 0) |
+                 (move->op == OP_SUM_POST_DIV && move->post_op ? PRIM_DIVIDES : 0);
+}
+
 PRIM_FN void prim_move_begin(struct prim *prim, struct move *move) {
-  struct prim_order *order = &prim->order;
   if (move->count > 0 && move->destination_count > 0) {
-    order->kind = PRIM_SPAN;
-    order->dtype = move->dtype;
-    order->op = move->op;
-    order->op_arg = move->op_arg;
-    order->count = move->count;
-    order->flags = (move->op == OP_PRE_MUL_SUM && (move->pre_op_sources & 1) != 0 ? PRIM_SCALES : 0) |
-                   (move->op == OP_SUM_POST_DIV && move->post_op ? PRIM_DIVIDES : 0);
-    order->first = (const uint8_t *)move->source[0];
-    order->second = move->source_count > 1 ? (const uint8_t *)move->source[1] : 0;
-    order->out = (uint8_t *)move->destination[0];
-    order->other = move->destination_count > 1 ? (uint8_t *)move->destination[1] : 0;
+    prim_order_begin(prim);
+    if (prim_writes(prim)) prim_order_note(prim, move);
     prim_issue(prim);
   }
   move->note = prim->issued;
@@ -269,75 +366,86 @@ PRIM_FN void prim_move_finish(struct prim *prim, const struct move *move) {
 }
 
 /* Workers look at lines. */
-PRIM_FN bool prim_line_ready(struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
+PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
                              uint64_t flag) {
-  (void)kind, (void)line, (void)line_count;
-  prim->order.recv_flag = flag;
+  (void)prim, (void)kind, (void)line, (void)line_count, (void)flag;
   return true;
 }
 
-PRIM_FN void prim_group_begin(struct prim *prim) {
-  prim->order.first = prim->order.second = 0;
-  prim->order.out = prim->order.other = 0;
-  prim->order.flags = 0;
-}
+PRIM_FN void prim_group_begin(struct prim *prim) { prim_order_begin(prim); }
 
 PRIM_FN void prim_fragment_zero(struct prim_fragment *fragment) { (void)fragment; }
 
 PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user,
                                 uint32_t bytes, const struct work *work) {
   (void)fragment, (void)bytes;
-  prim->order.first = (const uint8_t *)user;
-  if (work->op == OP_PRE_MUL_SUM) prim->order.flags |= PRIM_SCALES;
+  if (!prim_writes(prim)) return;
+  struct prim_order *order = prim_draft(prim);
+  order->first = (const uint8_t *)user;
+#if PRIM_LINKS > 1
+  order->own_index = prim->second_count;
+#endif
+  if (work->op == OP_PRE_MUL_SUM) order->flags |= PRIM_SCALES;
 }
 
 PRIM_FN void prim_line_load(struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
-                            struct prim_fragment *fragment) {
+                            uint64_t flag, struct prim_fragment *fragment) {
   (void)kind, (void)line_count, (void)fragment;
-  prim->order.second = line;
+  const uint32_t place = prim_add_second(prim);
+  if (!prim_writes(prim)) return;
+  prim_draft(prim)->second[place] = line;
+  prim_draft(prim)->recv_flag[place] = flag;
 }
 
 PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data,
                                    const struct prim_fragment *arrived, uint32_t bytes,
                                    const struct work *work) {
   (void)data, (void)arrived, (void)bytes, (void)work;
-  prim->order.flags |= PRIM_COMBINES;
+  if (PRIM_LINKS == 1) prim_draft(prim)->flags |= PRIM_COMBINES;
 }
 
 PRIM_FN void prim_fragment_post(struct prim *prim, struct prim_fragment *data, uint32_t bytes,
                                 const struct work *work) {
   (void)data, (void)bytes;
-  if (work->op == OP_SUM_POST_DIV) prim->order.flags |= PRIM_DIVIDES;
+  if (work->op == OP_SUM_POST_DIV && prim_writes(prim)) prim_draft(prim)->flags |= PRIM_DIVIDES;
 }
 
 PRIM_FN void prim_line_store(struct prim *prim, uint8_t kind, uint8_t *line, uint32_t line_count,
                              uint64_t flag, const struct prim_fragment *fragment) {
   (void)kind, (void)line_count, (void)fragment;
-  prim->order.other = line;
-  prim->order.send_flag = flag;
+  const uint32_t place = prim_add_other(prim);
+  if (!prim_writes(prim)) return;
+  prim_draft(prim)->other[place] = line;
+  prim_draft(prim)->send_flag[place] = flag;
 }
 
 PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment,
                                  uint32_t bytes, const struct work *work) {
   (void)fragment, (void)bytes, (void)work;
-  prim->order.out = (uint8_t *)user;
+  if (prim_writes(prim)) prim_draft(prim)->out = (uint8_t *)user;
 }
 
-PRIM_FN void prim_group_end(struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
-                            const struct work *work) {
-  struct prim_order *order = &prim->order;
+PRIM_FN void prim_group_note(struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
+                             const struct work *work) {
+  struct prim_order *order = prim_draft(prim);
   order->kind = kind;
   order->dtype = work->dtype;
   order->op = work->op;
   order->op_arg = work->op_arg;
   order->line_count = line_count;
   order->count = bytes;
+}
+
+PRIM_FN void prim_group_end(struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
+                            const struct work *work) {
+  if (prim_writes(prim)) prim_group_note(prim, kind, line_count, bytes, work);
   prim_issue(prim);
 }
 
 /* Workers go home. */
 PRIM_FN void prim_dismiss(struct prim *prim) {
-  prim->order.kind = PRIM_END;
+  prim_order_begin(prim);
+  if (prim_writes(prim)) prim_draft(prim)->kind = PRIM_END;
   prim_issue(prim);
 }
 

@@ -12,26 +12,44 @@ struct worker {
 
 /* ---- spans ---- */
 
+/* Loops over an order's further sources and destinations: absent ones are zero where there is place for one,
+ * and counted where there are more. */
+#if PRIM_LINKS > 1
+#define SPAN_EACH_SECOND(k, span) _Pragma("unroll 1") for (uint32_t k = 0; k < (span)->second_count; k++)
+#define SPAN_EACH_OTHER(k, span) _Pragma("unroll 1") for (uint32_t k = 0; k < (span)->other_count; k++)
+#define ORDER_COPY(order, shared) const struct prim_order &order = *(shared) /* too long for registers */
+PRIM_FN uint32_t order_own_index(const struct prim_order *order) { return order->own_index; }
+#else
+#define ORDER_COPY(order, shared) const struct prim_order order = *(shared)
+#define SPAN_EACH_SECOND(k, span) for (uint32_t k = 0; k < 1 && (span)->second[0] != 0; k++)
+#define SPAN_EACH_OTHER(k, span) for (uint32_t k = 0; k < 1 && (span)->other[0] != 0; k++)
+PRIM_FN uint32_t order_own_index(const struct prim_order *order) { return (void)order, 0; }
+#endif
+
 PRIM_FN void span_store(const struct prim_order *span, size_t offset, ulonglong2 vector) {
   prim_store_vector(span->out + offset, vector);
-  if (span->other != 0) prim_store_vector(span->other + offset, vector);
+  SPAN_EACH_OTHER(k, span) prim_store_vector(span->other[k] + offset, vector);
 }
 
-PRIM_FN ulonglong2 span_combine(uint8_t dtype, uint8_t op, const struct prim_order *span, ulonglong2 first,
-                                ulonglong2 second) {
-  if (op == OP_PRE_MUL_SUM && (span->flags & PRIM_SCALES)) {
-    first.x = word_scale(dtype, first.x, span->op_arg);
-    first.y = word_scale(dtype, first.y, span->op_arg);
+/* Source number `index` is added to the sum of those before it; the first one begins the sum. */
+PRIM_FN ulonglong2 span_add(uint8_t dtype, uint8_t op, const struct prim_order *span, uint32_t index,
+                            ulonglong2 sum, ulonglong2 source) {
+  if (op == OP_PRE_MUL_SUM && (span->flags & PRIM_SCALES) && index == order_own_index(span)) {
+    source.x = word_scale(dtype, source.x, span->op_arg);
+    source.y = word_scale(dtype, source.y, span->op_arg);
   }
-  if (span->second != 0) {
-    first.x = word_combine(dtype, op, first.x, second.x);
-    first.y = word_combine(dtype, op, first.y, second.y);
-  }
+  if (index == 0) return source;
+  sum.x = word_combine(dtype, op, sum.x, source.x);
+  sum.y = word_combine(dtype, op, sum.y, source.y);
+  return sum;
+}
+
+PRIM_FN ulonglong2 span_end(uint8_t dtype, uint8_t op, const struct prim_order *span, ulonglong2 sum) {
   if (op == OP_SUM_POST_DIV && (span->flags & PRIM_DIVIDES)) {
-    first.x = word_divide(dtype, first.x, span->op_arg);
-    first.y = word_divide(dtype, first.y, span->op_arg);
+    sum.x = word_divide(dtype, sum.x, span->op_arg);
+    sum.y = word_divide(dtype, sum.y, span->op_arg);
   }
-  return first;
+  return sum;
 }
 
 /* As many vectors of each source in flight as a thread has registers for, beside what the arithmetic takes.
@@ -41,9 +59,53 @@ PRIM_FN uint32_t span_vectors(uint8_t dtype, uint8_t op) {
   return plain && op == OP_SUM ? PRIM_SUM_VECTORS : PRIM_VECTORS;
 }
 
+#if PRIM_LINKS > 1
+
+/* Source after source: a turn's loads of one leave before they are added. */
+PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
+                         const struct prim_order *span, size_t skip, size_t count) {
+  const size_t stride = worker->count, turn = PRIM_VECTORS * stride;
+#pragma unroll 1
+  for (size_t i = worker->index; i < count; i += turn) {
+    ulonglong2 sum[PRIM_VECTORS], source[PRIM_VECTORS];
+#pragma unroll
+    for (uint32_t k = 0; k < PRIM_VECTORS; k++) {
+      const size_t at = i + k * stride, offset = skip + 16 * at;
+      sum[k].x = sum[k].y = 0;
+      if (at < count) sum[k] = span_add(dtype, op, span, 0, sum[k], prim_load_pair(span->first + offset));
+    }
+    SPAN_EACH_SECOND(index, span) {
+#pragma unroll
+      for (uint32_t k = 0; k < PRIM_VECTORS; k++) {
+        const size_t at = i + k * stride, offset = skip + 16 * at;
+        source[k].x = source[k].y = 0;
+        if (at < count) source[k] = prim_load_pair(span->second[index] + offset);
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < PRIM_VECTORS; k++)
+        sum[k] = span_add(dtype, op, span, index + 1, sum[k], source[k]);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < PRIM_VECTORS; k++) {
+      const size_t at = i + k * stride, offset = skip + 16 * at;
+      if (at < count) span_store(span, offset, span_end(dtype, op, span, sum[k]));
+    }
+  }
+}
+
+#else
+
+/* Both sources of a vector. */
+PRIM_FN ulonglong2 span_combine(uint8_t dtype, uint8_t op, const struct prim_order *span, ulonglong2 first,
+                                ulonglong2 second) {
+  first = span_add(dtype, op, span, 0, first, first);
+  if (span->second[0] != 0) first = span_add(dtype, op, span, 1, first, second);
+  return span_end(dtype, op, span, first);
+}
+
 /* This worker's of a span's vectors: all loads of a turn leave before its first sum. */
 PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
-                         const struct prim_order *span, size_t count) {
+                         const struct prim_order *span, size_t skip, size_t count) {
   const uint32_t vectors = span_vectors(dtype, op);
   const size_t stride = worker->count, turn = vectors * stride;
   size_t i = worker->index;
@@ -52,25 +114,28 @@ PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
     ulonglong2 first[PRIM_SUM_VECTORS], second[PRIM_SUM_VECTORS];
 #pragma unroll
     for (uint32_t k = 0; k < vectors; k++) {
-      const size_t offset = 16 * (i + k * stride);
+      const size_t offset = skip + 16 * (i + k * stride);
       second[k].x = second[k].y = 0;
-      if (span->second != 0) second[k] = prim_load_pair(span->second + offset);
+      if (span->second[0] != 0) second[k] = prim_load_pair(span->second[0] + offset);
       first[k] = prim_load_pair(span->first + offset);
     }
 #pragma unroll
     for (uint32_t k = 0; k < vectors; k++)
-      span_store(span, 16 * (i + k * stride), span_combine(dtype, op, span, first[k], second[k]));
+      span_store(span, skip + 16 * (i + k * stride), span_combine(dtype, op, span, first[k], second[k]));
   }
 #pragma unroll 1
   for (; i < count; i += stride) {
     ulonglong2 second = {0, 0};
-    if (span->second != 0) second = prim_load_pair(span->second + 16 * i);
-    const ulonglong2 first = prim_load_pair(span->first + 16 * i);
-    span_store(span, 16 * i, span_combine(dtype, op, span, first, second));
+    if (span->second[0] != 0) second = prim_load_pair(span->second[0] + skip + 16 * i);
+    const ulonglong2 first = prim_load_pair(span->first + skip + 16 * i);
+    span_store(span, skip + 16 * i, span_combine(dtype, op, span, first, second));
   }
 }
 
-PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *span, size_t count) {
+#endif
+
+PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *span, size_t skip,
+                       size_t count) {
   const size_t stride = worker->count, turn = PRIM_COPY_VECTORS * stride;
   size_t i = worker->index;
 #pragma unroll 1
@@ -78,12 +143,12 @@ PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *spa
     ulonglong2 data[PRIM_COPY_VECTORS];
 #pragma unroll
     for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++)
-      data[k] = prim_load_pair(span->first + 16 * (i + k * stride));
+      data[k] = prim_load_pair(span->first + skip + 16 * (i + k * stride));
 #pragma unroll
-    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++) span_store(span, 16 * (i + k * stride), data[k]);
+    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++) span_store(span, skip + 16 * (i + k * stride), data[k]);
   }
 #pragma unroll 1
-  for (; i < count; i += stride) span_store(span, 16 * i, prim_load_pair(span->first + 16 * i));
+  for (; i < count; i += stride) span_store(span, skip + 16 * i, prim_load_pair(span->first + skip + 16 * i));
 }
 
 #define SPAN_COPY OP_COUNT /* beside enum work_op: one source as it is */
@@ -96,13 +161,17 @@ PRIM_FN void span_elements(uint8_t dtype, uint8_t op, const struct worker *worke
 #pragma unroll 1
   for (size_t i = worker->index; i < count; i += worker->count) {
     const size_t offset = (i < front ? i : i - front + back) * bytes;
-    ulonglong2 first = {element_load(span->first + offset, bytes), 0}, second = {0, 0};
+    ulonglong2 sum = {element_load(span->first + offset, bytes), 0};
     if (op != SPAN_COPY) {
-      if (span->second != 0) second.x = element_load(span->second + offset, bytes);
-      first = span_combine(dtype, op, span, first, second);
+      sum = span_add(dtype, op, span, 0, sum, sum);
+      SPAN_EACH_SECOND(k, span) {
+        const ulonglong2 source = {element_load(span->second[k] + offset, bytes), 0};
+        sum = span_add(dtype, op, span, k + 1, sum, source);
+      }
+      sum = span_end(dtype, op, span, sum);
     }
-    element_store(span->out + offset, bytes, first.x);
-    if (span->other != 0) element_store(span->other + offset, bytes, first.x);
+    element_store(span->out + offset, bytes, sum.x);
+    SPAN_EACH_OTHER(k, span) element_store(span->other[k] + offset, bytes, sum.x);
   }
 }
 
@@ -110,28 +179,29 @@ PRIM_FN void span_move(uint8_t dtype, uint8_t op, const struct worker *worker, c
                        uint32_t bytes) {
   const size_t count = span->count;
   const uintptr_t place = (uintptr_t)span->first % 16;
-  const bool alike = (span->second == 0 || (uintptr_t)span->second % 16 == place) &&
-                     (uintptr_t)span->out % 16 == place &&
-                     (span->other == 0 || (uintptr_t)span->other % 16 == place);
+  bool alike = (uintptr_t)span->out % 16 == place;
+  SPAN_EACH_SECOND(k, span) alike = alike && (uintptr_t)span->second[k] % 16 == place;
+  SPAN_EACH_OTHER(k, span) alike = alike && (uintptr_t)span->other[k] % 16 == place;
   const uint32_t shift = size_log2(bytes);
   const size_t front = alike ? size_min(count, (16 - place) % 16 >> shift) : count;
   const size_t vectors = (count - front) << shift >> 4;
   const size_t back = front + (vectors << 4 >> shift);
-  struct prim_order middle = *span;
   if (vectors << 4 >> shift < count) span_elements(dtype, op, worker, span, front, back, bytes);
-  middle.first += front << shift;
-  middle.out += front << shift;
-  if (middle.second != 0) middle.second += front << shift;
-  if (middle.other != 0) middle.other += front << shift;
-  if (op == SPAN_COPY) span_copy(worker, &middle, vectors);
-  else span_reduce(dtype, op, worker, &middle, vectors);
+  if (op == SPAN_COPY) span_copy(worker, span, front << shift, vectors);
+  else span_reduce(dtype, op, worker, span, front << shift, vectors);
+}
+
+PRIM_FN bool span_is_copy(const struct prim_order *span) {
+  bool alone = span->flags == 0;
+  SPAN_EACH_SECOND(k, span) alone = false;
+  return alone;
 }
 
 /* The one place where types and operators of spans become code: a case for each pair. */
 PRIM_FN void worker_span(const struct worker *worker, const struct prim_order *shared) {
-  const struct prim_order span = *shared;
+  ORDER_COPY(span, shared);
   const uint32_t bytes = word_element_bytes(span.dtype);
-  if (span.second == 0 && span.flags == 0) {
+  if (span_is_copy(&span)) {
     span_move(0, SPAN_COPY, worker, &span, bytes);
     return;
   }
@@ -186,9 +256,9 @@ PRIM_FN struct line_share line_share_of(const struct worker *worker, uint8_t kin
 /* The worker's pairs of a group; true when its lines carry the flag. LL's line is two words of {data, flag};
  * LL128's flag is the last of its sixteen words. */
 PRIM_FN bool lines_take(uint8_t kind, const struct line_share *share, const struct prim_order *order,
-                        uint32_t wire_bytes, uint64_t *words) {
-  const uint8_t *at = order->second + share->wire_first;
-  const uint64_t flag = order->recv_flag;
+                        uint32_t link, uint32_t wire_bytes, uint64_t *words) {
+  const uint8_t *at = order->second[link] + share->wire_first;
+  const uint64_t flag = order->recv_flag[link];
   bool flagged = true;
   LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
     if (mine) {
@@ -210,19 +280,20 @@ PRIM_FN bool lines_take(uint8_t kind, const struct line_share *share, const stru
  * loaded once more behind the vote: a load of 128 bytes that meets a store of 128 bytes may see its end
  * before its beginning. */
 PRIM_FN bool lines_await(uint8_t kind, struct worker *worker, const struct line_share *share,
-                         const struct prim_order *order, uint32_t wire_bytes, uint64_t *words) {
-  while (!__all_sync(PRIM_ALL_LANES, lines_take(kind, share, order, wire_bytes, words)))
+                         const struct prim_order *order, uint32_t link, uint32_t wire_bytes,
+                         uint64_t *words) {
+  while (!__all_sync(PRIM_ALL_LANES, lines_take(kind, share, order, link, wire_bytes, words)))
     if (prim_aborted(&worker->prim)) return false;
-  if (kind == LINE_LL128) lines_take(kind, share, order, wire_bytes, words);
+  if (kind == LINE_LL128) lines_take(kind, share, order, link, wire_bytes, words);
   return true;
 }
 
 /* A pair of LL is stored whole. The eight pairs of an LL128 line leave in one instruction of one warp, as a
  * store of 128 bytes, which links on which LL128 is allowed do not tear. */
 PRIM_FN void lines_send(uint8_t kind, const struct line_share *share, const struct prim_order *order,
-                        uint32_t wire_bytes, const uint64_t *words) {
-  uint8_t *at = order->other + share->wire_first;
-  const uint64_t flag = order->send_flag;
+                        uint32_t link, uint32_t wire_bytes, const uint64_t *words) {
+  uint8_t *at = order->other[link] + share->wire_first;
+  const uint64_t flag = order->send_flag[link];
   if (kind == LINE_LL128) prim_converge();
   LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
     if (kind == LINE_LL) {
@@ -277,25 +348,96 @@ PRIM_FN void lines_keep(uint8_t kind, const struct line_share *share, uint8_t *t
 }
 
 /* Operators also see words that hold no data: their results go nowhere. */
-PRIM_FN bool worker_lines(uint8_t kind, struct worker *worker, const struct prim_order *shared) {
-  const struct prim_order order = *shared;
-  const struct line_share share = line_share_of(worker, kind);
-  const uint32_t wire_bytes = order.line_count * line_wire_bytes(kind), bytes = (uint32_t)order.count;
-  uint64_t words[PRIM_WORDS] = {0}, arrived[PRIM_WORDS] = {0};
-  if (order.first != 0) { /* there before the lines are: the wait for it costs nothing */
-    lines_fetch(kind, &share, order.first, bytes);
+#if PRIM_LINKS > 1
+
+/* The user's input, scaled where the operator asks for it. */
+PRIM_FN void lines_own(uint8_t kind, const struct line_share *share, const struct prim_order *order,
+                       uint64_t *words) {
+  lines_fetch(kind, share, order->first, (uint32_t)order->count);
+  lines_fetched(words);
+  if (order->flags & PRIM_SCALES) words_apply(order->dtype, WORDS_SCALE, words, words, order->op_arg);
+}
+
+/* What all links bring: the loads of all leave together. */
+PRIM_FN bool lines_take_all(uint8_t kind, const struct line_share *share, const struct prim_order *order,
+                            uint32_t wire_bytes, uint64_t (*arrived)[PRIM_WORDS]) {
+  bool flagged = true;
+#pragma unroll
+  for (uint32_t link = 0; link < PRIM_LINKS; link++)
+    if (PRIM_WORDS == 1 && link < order->second_count)
+      flagged &= lines_take(kind, share, order, link, wire_bytes, arrived[link]);
+  return flagged;
+}
+
+PRIM_FN bool lines_await_all(uint8_t kind, struct worker *worker, const struct line_share *share,
+                             const struct prim_order *order, uint32_t wire_bytes,
+                             uint64_t (*arrived)[PRIM_WORDS]) {
+  while (!__all_sync(PRIM_ALL_LANES, lines_take_all(kind, share, order, wire_bytes, arrived)))
+    if (prim_aborted(&worker->prim)) return false;
+  if (kind == LINE_LL128) lines_take_all(kind, share, order, wire_bytes, arrived);
+  return true;
+}
+
+/* Registers have no index: one of the links' words by comparisons. */
+PRIM_FN void lines_pick(const uint64_t (*arrived)[PRIM_WORDS], uint32_t link, uint64_t *words) {
+#pragma unroll
+  for (uint32_t i = 0; i < PRIM_LINKS; i++)
+    if (PRIM_WORDS == 1 && i == link) PRIM_EACH_WORD(k) words[k] = arrived[i][k];
+}
+
+/* All sources, added in their order: the links' words at once, where registers hold them all. */
+PRIM_FN bool lines_gather(uint8_t kind, struct worker *worker, const struct line_share *share,
+                          const struct prim_order *order, uint32_t wire_bytes, uint64_t *words) {
+  const bool at_once = PRIM_WORDS == 1;
+  const uint32_t sources = order->second_count + (order->first != 0);
+  uint64_t own[PRIM_WORDS] = {0}, source[PRIM_WORDS] = {0};
+  uint64_t arrived[at_once ? PRIM_LINKS : 1][PRIM_WORDS] = {{0}};
+  uint32_t link = 0;
+  if (at_once && order->first != 0) lines_own(kind, share, order, own);
+  if (at_once && !lines_await_all(kind, worker, share, order, wire_bytes, arrived)) return false;
+#pragma unroll 1
+  for (uint32_t i = 0; i < sources; i++) {
+    const bool is_own = order->first != 0 && i == order->own_index;
+    if (is_own && at_once) PRIM_EACH_WORD(k) source[k] = own[k];
+    else if (is_own) lines_own(kind, share, order, source);
+    else if (at_once) lines_pick(arrived, link++, source);
+    else if (!lines_await(kind, worker, share, order, link++, wire_bytes, source)) return false;
+    if (i > 0) words_apply(order->dtype, order->op, words, source, 0);
+    else PRIM_EACH_WORD(k) words[k] = source[k];
+  }
+  return true;
+}
+
+#else
+
+PRIM_FN bool lines_gather(uint8_t kind, struct worker *worker, const struct line_share *share,
+                          const struct prim_order *order, uint32_t wire_bytes, uint64_t *words) {
+  uint64_t arrived[PRIM_WORDS] = {0};
+  if (order->first != 0) { /* there before the lines are: the wait for it costs nothing */
+    lines_fetch(kind, share, order->first, (uint32_t)order->count);
     lines_fetched(words);
   }
-  if (order.second != 0 && !lines_await(kind, worker, &share, &order, wire_bytes, arrived)) return false;
-  if (order.first != 0) {
-    if (order.flags & PRIM_SCALES) words_apply(order.dtype, WORDS_SCALE, words, words, order.op_arg);
-    if (order.flags & PRIM_COMBINES) words_apply(order.dtype, order.op, words, arrived, 0);
+  if (order->second[0] != 0 && !lines_await(kind, worker, share, order, 0, wire_bytes, arrived)) return false;
+  if (order->first != 0) {
+    if (order->flags & PRIM_SCALES) words_apply(order->dtype, WORDS_SCALE, words, words, order->op_arg);
+    if (order->flags & PRIM_COMBINES) words_apply(order->dtype, order->op, words, arrived, 0);
   } else {
     PRIM_EACH_WORD(k) words[k] = arrived[k];
   }
+  return true;
+}
+
+#endif
+
+PRIM_FN bool worker_lines(uint8_t kind, struct worker *worker, const struct prim_order *shared) {
+  ORDER_COPY(order, shared);
+  const struct line_share share = line_share_of(worker, kind);
+  const uint32_t wire_bytes = order.line_count * line_wire_bytes(kind);
+  uint64_t words[PRIM_WORDS] = {0};
+  if (!lines_gather(kind, worker, &share, &order, wire_bytes, words)) return false;
   if (order.flags & PRIM_DIVIDES) words_apply(order.dtype, WORDS_DIVIDE, words, words, order.op_arg);
-  if (order.other != 0) lines_send(kind, &share, &order, wire_bytes, words);
-  if (order.out != 0) lines_keep(kind, &share, order.out, bytes, words);
+  SPAN_EACH_OTHER(k, &order) lines_send(kind, &share, &order, k, wire_bytes, words);
+  if (order.out != 0) lines_keep(kind, &share, order.out, (uint32_t)order.count, words);
   return true;
 }
 
@@ -313,7 +455,9 @@ PRIM_FN bool worker_do(struct worker *worker, const struct prim_order *order) {
   switch (order->kind) {
     case PRIM_SPAN: worker_span(worker, order); return true;
     case PRIM_LINES_LL: return worker_lines(LINE_LL, worker, order);
+#if PRIM_LINKS == 1 /* beside all else, many links of LL128 would not fit into registers */
     case PRIM_LINES_LL128: return worker_lines(LINE_LL128, worker, order);
+#endif
     default: return false;
   }
 #endif

@@ -114,7 +114,8 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
 }
 
 PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
-                            struct prim_fragment *fragment) {
+                            uint64_t flag, struct prim_fragment *fragment) {
+  (void)flag; /* prim_line_ready has seen it */
   if (prim->weak != 0) {
     emu_weak_note_lines(prim->weak, WEAK_LINE_LOAD, line, line_count, 0, fragment);
     return;

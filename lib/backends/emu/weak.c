@@ -308,7 +308,7 @@ static void group_carry(struct emu_weak *weak, struct note *place) {
         break;
       case WEAK_LINE_LOAD:
         read_begin(weak, op->memory, (size_t)op->line_count * line_wire_bytes(group->kind));
-        prim_line_load(&plain, group->kind, op->memory, op->line_count, fragment);
+        prim_line_load(&plain, group->kind, op->memory, op->line_count, 0, fragment);
         break;
       case WEAK_COMBINE: prim_fragment_combine(&plain, fragment, other, op->bytes, group->work); break;
       case WEAK_POST: prim_fragment_post(&plain, fragment, op->bytes, group->work); break;
