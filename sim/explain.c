@@ -102,10 +102,6 @@ static bool masks_read(struct explain *explain) {
     request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
     request->proto_mask[func] = (1u << PROTO_COUNT) - 1;
   }
-  /* Switches that add are for whoever names them, as for the library. */
-  if (*algo == '\0' || strchr(algo, '^') != NULL)
-    request->algos_off = 1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE | 1u << ALGO_COLLNET_DIRECT |
-                         1u << ALGO_COLLNET_CHAIN;
   settings_parse_named(proto, request->proto_named);
   if (settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) != ncclSuccess ||
       settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) != ncclSuccess)
