@@ -547,7 +547,8 @@ const struct verb verb_check = {
     "one rank, trees\n"
     "and switches also on nodes of 1, 2, 4 and 8 ranks; one channel and some more; sizes around every chunk "
     "and slice border,\n"
-    "of more than 32 ranks each second one (the others are those of a rank more); groups of broadcasts. --mutants makes every known fault in every algorithm: `.` where an algorithm has "
+    "of more than 32 ranks each second one (the others are those of a rank more); groups of broadcasts. "
+    "--mutants makes every known fault in every algorithm: `.` where an algorithm has "
     "nothing "
     "that the\n"
     "fault could change, the rule that catches it, or `equal` and the reason why it changes nothing.\n",
