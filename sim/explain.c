@@ -15,6 +15,7 @@
 #include "core/tune.h"
 #include "core/tune_file.h"
 #include "json.h"
+#include "machine.h"
 #include "oracle.h"
 #include "bench.h"
 #include "schedule/algo.h"
@@ -22,7 +23,7 @@
 
 struct explain_flags {
   int64_t bytes, nodes, gpus, rank, root, channels;
-  const char *type, *algo, *proto, *tune_file;
+  const char *type, *algo, *proto, *tune_file, *machine;
   bool json, help;
 };
 #define AT(member) offsetof(struct explain_flags, member)
@@ -33,6 +34,8 @@ static const struct option_row rows[] = {
     {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes (default 1)"},
     {'g', "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "GPUs, and so ranks, of a node (default 8)"},
     {0, "ranks", "N", OPTION_INT, AT(gpus), 1, 4096, "the same, where there is one node"},
+    {0, "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
+     "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20, "whose plan is printed (default 0)"},
     {'r', "root", "RANK", OPTION_INT, AT(root), 0, 1 << 20, "root of broadcast and reduce (default 0)"},
     {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0,
@@ -89,11 +92,6 @@ static bool func_find(const char *name, uint8_t *func) {
   for (size_t index = 0; index < count; index++) fprintf(stderr, " %s", known[index]);
   fputc('\n', stderr);
   return false;
-}
-
-/* The machine. The topology's search, where it is there, takes this one line. */
-static ncclResult_t machine_graph(const struct explain_flags *flags, struct graph *graph) {
-  return graph_flat((uint32_t)(flags->nodes * flags->gpus), graph);
 }
 
 static bool masks_read(struct explain *explain) {
@@ -165,9 +163,11 @@ static enum exit_code request_make(struct explain *explain) {
     return EXIT_INPUT;
   }
   request->tune_file = explain->file;
-  if (machine_graph(&explain->flags, &explain->graph) == ncclSuccess) return EXIT_GOOD;
+  const ncclResult_t result = machine_graph(explain->flags.machine, (uint32_t)explain->flags.nodes,
+                                            (uint32_t)explain->flags.gpus, &explain->graph);
+  if (result == ncclSuccess) return EXIT_GOOD;
   fprintf(stderr, "tutti explain: %s\n", log_last_error());
-  return EXIT_ENVIRONMENT;
+  return result == ncclInvalidUsage ? EXIT_USAGE : EXIT_ENVIRONMENT;
 }
 
 /* ---- the answer ---- */
@@ -270,8 +270,6 @@ static void text_print(const struct explain *explain) {
   printf("%s of %zu bytes on %u ranks (%" PRId64 " nodes of %" PRId64 "), %u channels at most\n\n",
          names_collective[explain->op.func], explain->bytes, request->rank_count, explain->flags.nodes,
          explain->flags.gpus, request->limits.channel_count);
-  if (explain->graph.node_count != explain->flags.nodes)
-    printf("(no topology of several nodes is known here: all ranks are taken to lie on one node)\n\n");
   candidates_print(explain);
   if (request->rank_count == 1) printf("\none rank alone: a copy, or nothing\n");
   else

@@ -43,6 +43,23 @@ for proto in LL LL128 Simple; do
     proves "$call, $proto, in place, without direct stores" $call $same --in-place --indirect
   done
 done
+for algo in PAT NVLS; do
+  proves "all_gather by $algo" all_gather --algo $algo --ranks 7 --count 1001 --chunk 512 --slots 2
+  proves "reduce_scatter by $algo in place" reduce_scatter --algo $algo --ranks 6 --count 3 --in-place
+done
+proves "blocks that share slots, without direct stores" all_gather --algo PAT --ranks 13 --count 5 --indirect
+proves "all_reduce by NVLS" all_reduce --algo NVLS --ranks 16 --channels 5
+for algo in NVLSTree CollNetDirect CollNetChain; do
+  proves "all_reduce by $algo" all_reduce --algo $algo --nodes 5 --gpus 3 --count 100001 --in-place
+done
+for call in all_gather reduce_scatter; do
+  proves "$call by CollNetDirect" $call --algo CollNetDirect --nodes 4 --gpus 4 --first-step 3
+done
+proves "broadcasts fused" broadcast --group 7 --ranks 5 --count 3000 --chunk 512 --slots 2
+proves "broadcasts fused by LL, some alone" broadcast --group 3 --ranks 2 --proto LL --in-place
+proves "a group of all-reduces" all_reduce --group 3 --ranks 4 --type half
+proves "all-to-all without messages" alltoall --algo Direct --ranks 6
+proves "another kind of node" all_reduce --algo Tree --machine dgx-a100 --nodes 3 --gpus 4
 for call in sendrecv alltoall gather scatter; do
   proves "$call" "$call" --ranks 6 --bytes 1M --root 2 --channels 4
 done
@@ -80,7 +97,13 @@ refuses "--ranks 0: must be a number from 1 to 4096" all_reduce --ranks 0
 refuses "--ranks 2-4: must be a number" all_reduce --ranks 2-4
 refuses "5000 ranks are more than 4096" all_reduce --ranks 5000
 refuses "--root 8: there are 8 ranks" broadcast --root 8
-refuses "--algo star: must be Ring" all_reduce --algo star
+refuses "--algo star: must be Tree, Ring, CollNetDirect" all_reduce --algo star
+refuses "--algo custom: must be Tree, Ring" all_reduce --algo custom
+refuses "there is no machine 'abacus'; there are dgx-h100" all_reduce --machine abacus
+refuses "200 GPUs of a node are more than 128" all_reduce --nodes 2 --gpus 200
+refuses "--group 0: must be 1 to 256" broadcast --group 0
+refuses "cannot carry all_reduce: NVLS is for ranks of one node" all_reduce --algo NVLS --nodes 2 --gpus 2
+refuses "more members than an executor has links (16)" all_reduce --algo NVLS --ranks 17
 refuses "--proto TCP: must be LL" all_reduce --proto TCP
 refuses "--type quad: must be" all_reduce --type quad
 refuses "--op xor: must be" all_reduce --op xor
@@ -265,6 +288,6 @@ try 0 --all --ranks 2-9 && grep -q '^proved: [0-9]* plans of 2 to 9 ranks' "$wor
 check $? "every collective, algorithm, protocol and size of 2 to 9 ranks"
 try 0 --mutants && grep -q '^proved: [0-9]* mutants .* 0 missed$' "$work/out" && ! grep -q MISSED "$work/out"
 check $? "every mutant is caught, or said to be equal"
-[ "$(sed -n 's/^proved: \([0-9]*\) mutants.*/\1/p' "$work/out")" -ge 40 ]
-check $? "there are forty mutants at least"
+[ "$(sed -n 's/^proved: \([0-9]*\) mutants.*/\1/p' "$work/out")" -ge 100 ]
+check $? "there are a hundred mutants at least"
 [ "$failures" -eq 0 ]

@@ -43,8 +43,8 @@ static void assert_request_proved(const struct plan_request *asked) {
   const struct plan_op *op = &asked->ops[0];
   if (!check_plan_of_request(engine, asked, &report))
     fail_msg("func %u, algorithms %x, protocols %x, %zu elements: %s: %s", op->func,
-             asked->algo_mask[op->func], asked->proto_mask[op->func], op->count,
-             check_rule_name(report.rule), report.text);
+             asked->algo_mask[op->func], asked->proto_mask[op->func], op->count, check_rule_name(report.rule),
+             report.text);
 }
 
 /* ---- the whole choice table ---- */
@@ -85,9 +85,9 @@ static void choices_on_one_node_are_proved(void **state) {
 
 static void choices_over_nodes_are_proved(void **state) {
   (void)state;
-  walk_machine(NULL, 2, 4,
-               ALGO(RING) | ALGO(TREE) | ALGO(PAT) | ALGO(NVLS_TREE) | ALGO(COLLNET_DIRECT) |
-                   ALGO(COLLNET_CHAIN));
+  walk_machine(
+      NULL, 2, 4,
+      ALGO(RING) | ALGO(TREE) | ALGO(PAT) | ALGO(NVLS_TREE) | ALGO(COLLNET_DIRECT) | ALGO(COLLNET_CHAIN));
   walk_machine("dgx-a100", 5, 1, ALGO(RING) | ALGO(TREE) | ALGO(PAT) | ALGO(COLLNET_CHAIN));
   walk_machine("hgx-b200", 3, 2, ALGO(RING) | ALGO(NVLS_TREE));
 }

@@ -558,11 +558,14 @@ static void switches_are_proved(void **state) {
   static const struct {
     uint8_t func, algo;
     uint32_t nodes, gpus;
-  } rows[] = {
-      {FUNC_ALL_REDUCE, ALGO_NVLS, 1, 5},           {FUNC_ALL_GATHER, ALGO_NVLS, 1, 4},
-      {FUNC_REDUCE_SCATTER, ALGO_NVLS, 1, 4},       {FUNC_ALL_REDUCE, ALGO_NVLS_TREE, 5, 3},
-      {FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, 3, 4}, {FUNC_ALL_GATHER, ALGO_COLLNET_DIRECT, 4, 2},
-      {FUNC_REDUCE_SCATTER, ALGO_COLLNET_DIRECT, 2, 3}, {FUNC_ALL_REDUCE, ALGO_COLLNET_CHAIN, 4, 3}};
+  } rows[] = {{FUNC_ALL_REDUCE, ALGO_NVLS, 1, 5},
+              {FUNC_ALL_GATHER, ALGO_NVLS, 1, 4},
+              {FUNC_REDUCE_SCATTER, ALGO_NVLS, 1, 4},
+              {FUNC_ALL_REDUCE, ALGO_NVLS_TREE, 5, 3},
+              {FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, 3, 4},
+              {FUNC_ALL_GATHER, ALGO_COLLNET_DIRECT, 4, 2},
+              {FUNC_REDUCE_SCATTER, ALGO_COLLNET_DIRECT, 2, 3},
+              {FUNC_ALL_REDUCE, ALGO_COLLNET_CHAIN, 4, 3}};
   (void)state;
   for (uint32_t i = 0; i < 4 * (sizeof rows / sizeof rows[0]); i++) {
     const uint32_t nodes = rows[i / 4].nodes, gpus = rows[i / 4].gpus;

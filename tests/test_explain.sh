@@ -55,6 +55,13 @@ try 0 plan all_reduce -g 1 && says "one rank alone"
 check $? "one rank"
 try 0 plan all_reduce --nodes 2 --gpus 2 && says "on 4 ranks"
 check $? "several nodes"
+try 0 plan all_reduce -b 64M --nodes 2 --gpus 2 --machine dgx-a100 --algo tree --rank 2 &&
+  says "2 nodes of 2" "NVLSTree       Simple" "plan of rank 2"
+check $? "several nodes of a kind: what is for one node alone is forbidden"
+try 0 plan all_reduce --nodes 2 --gpus 2 && says "it is for the ranks of one node"
+check $? "direct exchanges stay on one node"
+misuse 2 "there is no machine 'abacus'" plan all_reduce --machine abacus
+misuse 2 "300 GPUs of a node are more than 128" plan all_reduce --nodes 2 --gpus 300
 export NCCL_ALGO=Tree
 try 0 plan all_reduce -g 2 && says "Ring           all                -  forbidden: NCCL_ALGO"
 check $? "the environment holds where no flag does"

@@ -7,27 +7,41 @@
 
 #include "check/mutation.h"
 #include "machine.h"
+#include "schedule/switch.h"
 
-enum { RANKS = 6, WAYS = 4, WORKS_MAX = 3 };
+enum { RANKS = 6, WAYS = 4, WORKS_MAX = 3, FUSED = RANKS };
 
 struct column {
   const char *name;
   uint8_t func, algo;
+  uint32_t nodes;
+  bool fused;
 };
 static const struct column columns[COLUMN_COUNT] = {
-    {"ring all_reduce", FUNC_ALL_REDUCE, ALGO_RING},
-    {"ring all_gather", FUNC_ALL_GATHER, ALGO_RING},
-    {"ring reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_RING},
-    {"ring broadcast", FUNC_BROADCAST, ALGO_RING},
-    {"ring reduce", FUNC_REDUCE, ALGO_RING},
-    {"tree all_reduce", FUNC_ALL_REDUCE, ALGO_TREE},
-    {"direct all_reduce", FUNC_ALL_REDUCE, ALGO_DIRECT},
-    {"two-shot all_reduce", FUNC_ALL_REDUCE, ALGO_TWO_SHOT},
-    {"direct all_gather", FUNC_ALL_GATHER, ALGO_DIRECT},
-    {"direct reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT},
-    {"direct broadcast", FUNC_BROADCAST, ALGO_DIRECT},
-    {"sendrecv", FUNC_SEND_RECV, ALGO_RING},
-    {"alltoall", FUNC_ALL_TO_ALL, ALGO_RING},
+    {"ring all_reduce", FUNC_ALL_REDUCE, ALGO_RING, 1, false},
+    {"ring all_gather", FUNC_ALL_GATHER, ALGO_RING, 1, false},
+    {"ring reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_RING, 1, false},
+    {"ring broadcast", FUNC_BROADCAST, ALGO_RING, 1, false},
+    {"ring reduce", FUNC_REDUCE, ALGO_RING, 1, false},
+    {"tree all_reduce", FUNC_ALL_REDUCE, ALGO_TREE, RANKS, false}, /* so that some rank has two children */
+    {"direct all_reduce", FUNC_ALL_REDUCE, ALGO_DIRECT, 1, false},
+    {"two-shot all_reduce", FUNC_ALL_REDUCE, ALGO_TWO_SHOT, 1, false},
+    {"direct all_gather", FUNC_ALL_GATHER, ALGO_DIRECT, 1, false},
+    {"direct reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT, 1, false},
+    {"direct broadcast", FUNC_BROADCAST, ALGO_DIRECT, 1, false},
+    {"sendrecv", FUNC_SEND_RECV, ALGO_RING, 1, false},
+    {"alltoall", FUNC_ALL_TO_ALL, ALGO_RING, 1, false},
+    {"PAT all_gather", FUNC_ALL_GATHER, ALGO_PAT, 1, false},
+    {"PAT reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_PAT, 1, false},
+    {"fused broadcasts", FUNC_BROADCAST, ALGO_RING, 1, true},
+    {"NVLS all_reduce", FUNC_ALL_REDUCE, ALGO_NVLS, 1, false},
+    {"NVLS all_gather", FUNC_ALL_GATHER, ALGO_NVLS, 1, false},
+    {"NVLS reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_NVLS, 1, false},
+    {"NVLSTree all_reduce", FUNC_ALL_REDUCE, ALGO_NVLS_TREE, 3, false},
+    {"CollNetDirect all_reduce", FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, 3, false},
+    {"CollNetDirect all_gather", FUNC_ALL_GATHER, ALGO_COLLNET_DIRECT, 3, false},
+    {"CollNetDirect reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_COLLNET_DIRECT, 3, false},
+    {"CollNetChain all_reduce", FUNC_ALL_REDUCE, ALGO_COLLNET_CHAIN, 3, false},
 };
 
 static const struct mutant *mutant_at(uint32_t index) {
@@ -61,7 +75,9 @@ static uint32_t hook(void *context, const struct work *work, uint64_t step_numbe
   return what;
 }
 
-/* Ways: Simple in place with direct stores, out of place, out of place through slots on two channels, LL. */
+/* Ways: Simple in place with direct stores, out of place, out of place through slots on two channels, LL, or
+ * Simple again where there is no LL. Aggregated trees have small blocks in the first and last way: those
+ * share slots. */
 static void call_of(const struct column *column, uint32_t way, struct check_call *call) {
   const bool shards =
       column->func == FUNC_ALL_REDUCE && column->algo != ALGO_TREE && column->algo != ALGO_DIRECT;
@@ -71,15 +87,20 @@ static void call_of(const struct column *column, uint32_t way, struct check_call
   call->root = 2;
   call->dtype = ncclFloat32;
   call->algo_mask = 1u << column->algo;
-  call->proto_mask = 1u << (way == 3 ? PROTO_LL : PROTO_SIMPLE);
+  const bool lines = way == 3 && (column->algo == ALGO_RING || column->algo == ALGO_TREE ||
+                                  column->algo == ALGO_DIRECT || column->algo == ALGO_TWO_SHOT);
+  call->proto_mask = 1u << (lines ? PROTO_LL : PROTO_SIMPLE);
+  call->group_count = column->fused ? FUSED : 1;
   call->p2p_ll_threshold = way == 3 ? 1 << 20 : 0;
   call->in_place = way == 0 && column->func != FUNC_SEND_RECV && column->func != FUNC_ALL_TO_ALL;
   check_limits(&call->limits, way == 2 ? 4 : 8, way == 2 ? 4096 : 256, way == 2 ? 2 : 1, way < 2);
   call->first_step = 1;
   /* Some loops and a short one, more than slots hold; on two channels a part is 16 KiB at least. */
   call->count = shards ? 64 * RANKS * 2 + 37 : 64 * 9 + 3;
+  if (switch_is_algo(column->algo)) call->count -= 2; /* the last shard is empty */
   if (way == 2) call->count = 9000 / (column->func == FUNC_ALL_REDUCE ? 1 : 2);
   if (way == 3) call->limits.slots = 3;
+  if (column->algo == ALGO_PAT && way % 3 == 0) call->count = 3;
 }
 
 /* The rank's n-th work that has connections; NULL when there is none. */
@@ -134,9 +155,8 @@ ncclResult_t mutant_run(struct check_engine *engine, struct check_setup *setup, 
     struct check_call call;
     struct graph graph;
     call_of(&columns[column], way, &call);
-    /* Trees lie over nodes, so that some rank has two children. */
-    const bool tree = columns[column].algo == ALGO_TREE;
-    TRY(machine_graph(NULL, tree ? RANKS : 1, tree ? 1 : RANKS, &graph));
+    const uint32_t nodes = columns[column].nodes > 1 ? columns[column].nodes : 1;
+    TRY(machine_graph(NULL, nodes, RANKS / nodes, &graph));
     call.graph = &graph;
     ncclResult_t result = ncclSuccess;
     for (uint32_t i = 0; i < RANKS * WORKS_MAX && result == ncclSuccess; i++)

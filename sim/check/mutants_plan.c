@@ -1,6 +1,7 @@
 /* mutants_plan.c: plans that are wrong on one rank, or on all, and executors that break their protocol. */
 #include "check/check.h"
 #include "check/mutation.h"
+#include "schedule/switch.h"
 
 /* The victim's works. */
 #define EACH_WORK(work, setup, rank)                                                                         \
@@ -326,6 +327,90 @@ static bool no_output(struct mutation *m, struct check_setup *setup) {
   return any;
 }
 
+/* ---- fused works, aggregated trees ---- */
+
+static bool parts_swapped(struct mutation *m, struct check_setup *setup) {
+  struct plan *plan = &setup->plans[m->victim];
+  for (uint32_t i = 1; i + 1 < plan->work_count; i++) {
+    struct work *a = &plan->works[i], *b = a + 1;
+    if ((a->flags & b->flags & WORK_PART) == 0) continue;
+    const struct work work = *a;
+    const struct plan_buffers buffers = plan->buffers[i];
+    *a = *b;
+    *b = work;
+    plan->buffers[i] = plan->buffers[i + 1];
+    plan->buffers[i + 1] = buffers;
+    return true;
+  }
+  return false;
+}
+static bool part_missing(struct mutation *m, struct check_setup *setup) {
+  EACH_WORK(work, setup, m->victim) {
+    if ((work->flags & WORK_FUSED) == 0) continue;
+    work->fused_count -= 1;
+    return true;
+  }
+  return false;
+}
+static bool other_pack(struct mutation *m, struct check_setup *setup) {
+  bool any = false;
+  EACH_WORK(work, setup, m->victim) {
+    if (work->algo != ALGO_PAT) continue;
+    work->pack = work->pack > 1 ? work->pack / 2 : 2;
+    any = true;
+  }
+  return any;
+}
+
+/* ---- switches ---- */
+
+/* The rank that each link to a switch names becomes the next one. */
+static bool switch_elsewhere(struct mutation *m, struct check_setup *setup) {
+  bool any = false;
+  EACH_WORK(work, setup, m->victim) {
+    for (uint32_t i = 0; i < work->recv_count; i++) {
+      if (!switch_is_behind(work, work->recv_peer[i], false)) continue;
+      work->recv_peer[i] = (work->recv_peer[i] + 1) % m->rank_count;
+      any = true;
+      break;
+    }
+    for (uint32_t i = 0; i < work->send_count; i++) {
+      if (!switch_is_behind(work, work->send_peer[i], true)) continue;
+      work->send_peer[i] = (work->send_peer[i] + 1) % m->rank_count;
+      any = true;
+      break;
+    }
+  }
+  return any;
+}
+static bool members_swapped(struct mutation *m, struct check_setup *setup) {
+  EACH_WORK(work, setup, m->victim) {
+    if (work->role != ROLE_SWITCH || work->recv_count < 2) continue;
+    swap(&work->recv_peer[0], &work->recv_peer[1]);
+    swap(&work->send_peer[0], &work->send_peer[1]);
+    return true;
+  }
+  return false;
+}
+static bool member_missing(struct mutation *m, struct check_setup *setup) {
+  EACH_WORK(work, setup, m->victim) {
+    if (work->role != ROLE_SWITCH || work->recv_count < 2) continue;
+    work->recv_count -= 1;
+    work->send_count -= 1;
+    return true;
+  }
+  return false;
+}
+static bool other_head(struct mutation *m, struct check_setup *setup) {
+  bool any = false;
+  EACH_WORK(work, setup, m->victim) {
+    if (work->role == ROLE_SWITCH || work->head_count < 2) continue;
+    work->head_index = (uint16_t)((work->head_index + 1) % work->head_count);
+    any = true;
+  }
+  return any;
+}
+
 #define PLAN_MUTANT_EQUAL(name, text, ...)      \
   {                                             \
 #name, text, NULL, name, 0, { __VA_ARGS__ } \
@@ -350,17 +435,19 @@ static bool no_output(struct mutation *m, struct check_setup *setup) {
 const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(sends_elsewhere, "a rank sends to another rank"),
     PLAN_MUTANT(receives_elsewhere, "a rank receives from another rank"),
-    PLAN_MUTANT_EQUAL(receivers_exchanged, "two receivers change places in a rank's links",
-                      {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(DIRECT_ALL_GATHER) |
-                           COLUMN(DIRECT_BROADCAST),
-                       "a step sends the same to all of them"}),
+    PLAN_MUTANT_EQUAL(
+        receivers_exchanged, "two receivers change places in a rank's links",
+        {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(DIRECT_ALL_GATHER) |
+             COLUMN(DIRECT_BROADCAST) | COLUMN(COLLNET_DIRECT_ALL_GATHER) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
+         "a step sends the same to all of them"}),
     PLAN_MUTANT_EQUAL(senders_exchanged, "two senders change places in a rank's links",
-                      {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER),
-                       "each element is added up on one rank and handed to the others, so that all still get "
-                       "the same bits"}),
+                      {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
+                       "each element is added up in one place and handed to the others, so that all still "
+                       "get the same bits"}),
     PLAN_MUTANT(parent_and_child, "a rank's sender and receiver change places"),
     PLAN_MUTANT(halves_exchanged, "up and down change places on a rank"),
-    PLAN_MUTANT(ring_index_off, "a rank takes itself for its neighbour in the ring"),
+    PLAN_MUTANT_EQUAL(ring_index_off, "a rank takes itself for its neighbour in the ring",
+                      {COLUMN(FUSED_BROADCAST), "chunks of parts go by the parts' roots"}),
     PLAN_MUTANT(rank_off, "a rank takes itself for another rank"),
     PLAN_MUTANT(other_root, "a rank takes another one for the root"),
     PLAN_MUTANT(part_shifted, "a rank's part begins one element late"),
@@ -387,15 +474,16 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT_EQUAL(in_place_unknown, "a rank in place does not know it",
                       {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
                            COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
-                           COLUMN(DIRECT_REDUCE_SCATTER),
+                           COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
                        "where inputs are added up nobody asks for it"},
                       {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
-                           COLUMN(DIRECT_BROADCAST),
+                           COLUMN(DIRECT_BROADCAST) | COLUMN(PAT_ALL_GATHER) | COLUMN(FUSED_BROADCAST) |
+                           COLUMN(NVLS_ALL_GATHER) | COLUMN(COLLNET_DIRECT_ALL_GATHER),
                        "the rank writes what lies there"}),
     PLAN_MUTANT_EQUAL(in_place_invented, "a rank thinks that it is in place",
                       {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
                            COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
-                           COLUMN(DIRECT_REDUCE_SCATTER),
+                           COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
                        "where inputs are added up nobody asks for it"}),
     PLAN_MUTANT(offer_not_taken, "a rank does not take the outputs that it is offered"),
     PLAN_MUTANT(offer_not_made, "a rank does not offer its output"),
@@ -405,11 +493,28 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(batch_twice, "a rank makes one batch twice and leaves out the next"),
     PLAN_MUTANT(batches_swapped, "two batches of a rank change places"),
     PLAN_MUTANT(lanes_in_turn, "works that should run side by side run one behind the other"),
-    PLAN_MUTANT_EQUAL(one_slot, "connections have one slot",
-                      {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) |
-                                       COLUMN(RING_REDUCE_SCATTER) | COLUMN(TWO_SHOT_ALL_REDUCE)),
-                       "no circle of steps each of which sends before it frees: only slower"}),
+    PLAN_MUTANT_EQUAL(
+        one_slot, "connections have one slot",
+        {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER) |
+                         COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(FUSED_BROADCAST)),
+         "no circle of steps each of which sends before it frees: only slower"}),
     PLAN_MUTANT(no_output, "a rank's works know no output"),
+    PLAN_MUTANT(parts_swapped, "two parts of a fused work change places"),
+    PLAN_MUTANT(part_missing, "a fused work leaves its last part out"),
+    PLAN_MUTANT(other_pack, "a rank lets another number of blocks share a slot"),
+    PLAN_MUTANT(switch_elsewhere, "a rank looks for its switch on another rank"),
+    PLAN_MUTANT_EQUAL(members_swapped, "a switch takes two members for each other",
+                      {COLUMN(NVLS_ALL_REDUCE),
+                       "a head hands on what it is given, and the switch hands it to all: which head "
+                       "finishes a shard is no matter"},
+                      {COLUMN(COLLNET_DIRECT_ALL_REDUCE) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
+                       "each element is added up in one place and handed to all, so that all still get the "
+                       "same bits"}),
+    PLAN_MUTANT(member_missing, "a switch lacks its last member"),
+    PLAN_MUTANT_EQUAL(
+        other_head, "a rank takes itself for the next head of its node",
+        {COLUMN(NVLS_ALL_GATHER) | COLUMN(NVLS_REDUCE_SCATTER) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
+         "blocks go by ranks, and chains know one head a node"}),
 };
 const uint32_t mutants_of_plans_count = sizeof mutants_of_plans / sizeof mutants_of_plans[0];
 
@@ -425,22 +530,26 @@ const struct mutant mutants_of_executors[] = {
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER)),
          "chunks of one step begin anywhere"}),
     FAULT_MUTANT("announced_size", "a sender announces another size", FAULT_WRONG_SIZE),
-    FAULT_MUTANT_EQUAL("empty_not_posted", "a sender does not post empty slices", FAULT_EMPTY_NOT_POSTED,
-                       {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) |
-                                        COLUMN(RING_REDUCE_SCATTER) | COLUMN(TWO_SHOT_ALL_REDUCE)),
-                        "no slice of it is ever empty"}),
-    FAULT_MUTANT_EQUAL("empty_not_awaited", "a receiver does not wait for empty slices",
-                       FAULT_EMPTY_NOT_AWAITED,
-                       {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) |
-                                        COLUMN(RING_REDUCE_SCATTER) | COLUMN(TWO_SHOT_ALL_REDUCE)),
-                        "no slice of it is ever empty"}),
+    FAULT_MUTANT_EQUAL(
+        "empty_not_posted", "a sender does not post empty slices", FAULT_EMPTY_NOT_POSTED,
+        {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER) |
+                         COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(NVLS_ALL_REDUCE) |
+                         COLUMN(NVLS_TREE_ALL_REDUCE) | COLUMN(COLLNET_DIRECT_ALL_REDUCE)),
+         "no slice of it is ever empty"}),
+    FAULT_MUTANT_EQUAL(
+        "empty_not_awaited", "a receiver does not wait for empty slices", FAULT_EMPTY_NOT_AWAITED,
+        {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER) |
+                         COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(NVLS_ALL_REDUCE) |
+                         COLUMN(NVLS_TREE_ALL_REDUCE) | COLUMN(COLLNET_DIRECT_ALL_REDUCE)),
+         "no slice of it is ever empty"}),
     FAULT_MUTANT("no_wait", "a receiver does not wait for data", FAULT_NO_WAIT),
-    FAULT_MUTANT("proxy_one_more", "a proxy counts one step more", FAULT_PROXY_ONE_MORE),
+    FAULT_MUTANT_EQUAL("proxy_one_more", "a proxy counts one step more", FAULT_PROXY_ONE_MORE,
+                       {COLUMNS_SWITCH, "what a proxy would count over a switch is written down nowhere"}),
     FAULT_MUTANT_EQUAL(
         "no_first_stage", "inputs lack the operator's first stage", FAULT_NO_FIRST_STAGE,
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
                          COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
-                         COLUMN(DIRECT_REDUCE_SCATTER)),
+                         COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM),
          "nothing is added up"}),
 };
 const uint32_t mutants_of_executors_count = sizeof mutants_of_executors / sizeof mutants_of_executors[0];

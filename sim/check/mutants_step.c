@@ -246,7 +246,78 @@ static uint32_t other_number(struct mutation *m, const struct work *work, struct
   return changed(m);
 }
 
+/* ---- slots that steps share ---- */
+
+static uint32_t flags_cleared(struct mutation *m, struct step *step, uint32_t flags) {
+  if (!first(m) || !has(step, flags)) return HOOK_RUN;
+  step->flags &= ~flags;
+  return changed(m);
+}
+static uint32_t slot_posted_early(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  return flags_cleared(m, step, STEP_SEND_MORE);
+}
+static uint32_t slot_freed_early(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  return flags_cleared(m, step, STEP_RECV_MORE);
+}
+static uint32_t slot_kept_open(struct mutation *m, const struct work *work, struct step *step) {
+  if (work->algo != ALGO_PAT || !first(m) || !has(step, STEP_SEND) || has(step, STEP_SEND_MORE))
+    return HOOK_RUN;
+  step->flags |= STEP_SEND_MORE;
+  return changed(m);
+}
+static uint32_t slot_read_on(struct mutation *m, const struct work *work, struct step *step) {
+  if (work->algo != ALGO_PAT || !first(m) || !has(step, STEP_RECV) || has(step, STEP_RECV_MORE))
+    return HOOK_RUN;
+  step->flags |= STEP_RECV_MORE;
+  return changed(m);
+}
+static uint32_t other_place_sent(struct mutation *m, const struct work *work, struct step *step) {
+  if (work->algo != ALGO_PAT || !first(m) || !has(step, STEP_SEND)) return HOOK_RUN;
+  step->send_place += (uint32_t)step->count;
+  return changed(m);
+}
+static uint32_t other_place_read(struct mutation *m, const struct work *work, struct step *step) {
+  if (work->algo != ALGO_PAT || !first(m) || !has(step, STEP_RECV)) return HOOK_RUN;
+  if (step->recv_place >= step->count) step->recv_place -= (uint32_t)step->count;
+  else step->recv_place += (uint32_t)step->count;
+  return changed(m);
+}
+static uint32_t writes_for_adds(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  return flags_cleared(m, step, STEP_SEND_ADD);
+}
+static uint32_t adds_for_writes(struct mutation *m, const struct work *work, struct step *step) {
+  if (work->algo != ALGO_PAT || !first(m) || !has(step, STEP_SEND) || has(step, STEP_SEND_ADD))
+    return HOOK_RUN;
+  step->flags |= STEP_SEND_ADD | STEP_REDUCE;
+  return changed(m);
+}
+
+/* ---- parts ---- */
+
+static uint32_t part_not_announced(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  return flags_cleared(m, step, STEP_PART);
+}
+static uint32_t step_of_other_part(struct mutation *m, const struct work *work, struct step *step) {
+  if (!first(m) || (work->flags & WORK_FUSED) == 0) return HOOK_RUN;
+  step->part = (uint32_t)((step->part + 1) % work->fused_count);
+  return changed(m);
+}
+
 const struct mutant mutants_of_steps[] = {
+    {"slot_posted_early", "a slot goes before all is in it", slot_posted_early, NULL, 0, {{0, NULL}}},
+    {"slot_freed_early", "a slot is freed before all is read", slot_freed_early, NULL, 0, {{0, NULL}}},
+    {"slot_kept_open", "a full slot stays open", slot_kept_open, NULL, 0, {{0, NULL}}},
+    {"slot_read_on", "a slot that was read stays", slot_read_on, NULL, 0, {{0, NULL}}},
+    {"other_place_sent", "a step writes another place of a slot", other_place_sent, NULL, 0, {{0, NULL}}},
+    {"other_place_read", "a step reads another place of a slot", other_place_read, NULL, 0, {{0, NULL}}},
+    {"writes_for_adds", "a step writes where it should add", writes_for_adds, NULL, 0, {{0, NULL}}},
+    {"adds_for_writes", "a step adds where it should write", adds_for_writes, NULL, 0, {{0, NULL}}},
+    {"part_not_announced", "a part begins without its size", part_not_announced, NULL, 0, {{0, NULL}}},
+    {"step_of_other_part", "a step is of another part", step_of_other_part, NULL, 0, {{0, NULL}}},
     {"other_input_chunk", "a step takes another chunk of the input", other_input_chunk, NULL, 0, {{0, NULL}}},
     {"other_output_chunk",
      "a step writes another chunk of the output",
@@ -276,8 +347,9 @@ const struct mutant mutants_of_steps[] = {
      keep_of_partial,
      NULL,
      0,
-     {{COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
-           COLUMN(DIRECT_BROADCAST),
+     {{COLUMN(PAT_ALL_GATHER), "a block that is sent on is written where it lies"},
+      {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
+           COLUMN(DIRECT_BROADCAST) | COLUMN(FUSED_BROADCAST),
        "the only value that is not written is a rank's own one in place, which lies there"}}},
     {"own_missing", "a rank's own contribution is left out", own_missing, NULL, 0, {{0, NULL}}},
     {"reduce_missing", "a step has two values and does not combine", reduce_missing, NULL, 0, {{0, NULL}}},
@@ -332,8 +404,9 @@ const struct mutant mutants_of_steps[] = {
      NULL,
      0,
      {{COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) | COLUMN(TREE_ALL_REDUCE) |
-           COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER),
-       "each element is added up on one rank and handed to the others, so that all still get the same "
+           COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) |
+           COLUMN(COLLNET_CHAIN_ALL_REDUCE),
+       "each element is added up in one place and handed to the others, so that all still get the same "
        "bits"}}},
     {"own_behind_the_last",
      "a rank's own share comes behind more links than there are",

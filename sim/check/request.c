@@ -269,6 +269,8 @@ const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8
     struct check_call direct = *call;
     direct.algo_mask &= ~(1u << ALGO_RING);
     request_fill(&request, &direct);
+    if (call->func == FUNC_ALL_TO_ALL && algo == ALGO_DIRECT && (call->algo_mask & 1u << ALGO_RING) != 0)
+      return "messages carry it where they are allowed; name Direct alone";
     if (call->func == FUNC_ALL_TO_ALL && algo == ALGO_DIRECT)
       return rules_forbid(&request, call->func, algo, proto);
     if (algo != ALGO_RING) return "messages know no algorithm; leave it out";

@@ -17,8 +17,9 @@ struct cursor {
 
 static bool cursor_look(struct check_engine *engine, struct cursor *cursor) {
   struct region *region = cursor->region;
-  if (!memory_touch(&engine->memory, region, cursor->page)) return engine_out_of_memory(engine);
   const struct page *page = &region->pages[cursor->page];
+  if (page->count == 0 && !memory_touch(&engine->memory, region, cursor->page))
+    return engine_out_of_memory(engine);
   const struct span *span = &page->spans[cursor->span];
   cursor->end = cursor->span + 1 < page->count ? page->spans[cursor->span + 1].begin
                                                : page_end_of(region, cursor->page);
