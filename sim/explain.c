@@ -106,7 +106,7 @@ static bool masks_read(struct explain *explain) {
   if (settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) != ncclSuccess ||
       settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) != ncclSuccess)
     return false;
-  request->algos_off = settings_algos_off(algo, false, 0, request->algo_mask);
+  request->algos_off = settings_algos_off(algo, false, request->algo_mask);
   return true;
 }
 
@@ -310,6 +310,7 @@ static void json_candidate(struct json *json, const struct explain *explain,
   if (row->forbidden) json_text(json, "forbidden", row->forbidden);
   else json_real(json, "time_us", candidate_time_us(explain, row));
   json_bool(json, "chosen", candidate_is_chosen(explain, row));
+  if (!row->forbidden) json_bool(json, "last", row->last);
   json_close(json, '}');
 }
 

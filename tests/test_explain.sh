@@ -72,7 +72,7 @@ answer = json.load(open(sys.argv[1]))
 assert (answer['collective'], answer['bytes'], answer['ranks']) == ('all_reduce', 1 << 20, 4)
 ways = answer['candidates']
 assert len(ways) == 30 and all(('forbidden' in way) != ('time_us' in way) for way in ways)
-least = min((way for way in ways if 'time_us' in way), key=lambda way: way['time_us'])
+least = min((way for way in ways if 'time_us' in way and not way['last']), key=lambda way: way['time_us'])
 assert [way for way in ways if way['chosen']] == [least]
 assert (answer['choice']['algo'], answer['choice']['proto']) == (least['algo'], least['proto'])
 assert sum(work['part_count'] for work in answer['works']) == 1 << 18

@@ -258,11 +258,13 @@ static void test_exchanges_as_measured(void **state) {
 
 /* ---- choices ---- */
 
+/* By time alone: nothing is kept for the case that nothing else is left. */
 static void assert_choice(const struct graph *graph, uint8_t func, size_t bytes, uint8_t algo,
                           uint8_t proto) {
   struct plan_request request;
   struct tune_choice choice;
   request_begin(&request, graph, func, bytes);
+  request.limits.algos_last = 0;
   assert_int_equal(tune_choose(&request, func, bytes, &choice), ncclSuccess);
   assert_int_equal(choice.algo, algo);
   assert_int_equal(choice.proto, proto);
@@ -283,6 +285,27 @@ static void test_choices(void **state) {
   assert_choice(&graph, FUNC_ALL_REDUCE, 8, ALGO_TREE, PROTO_LL);
   assert_choice(&graph, FUNC_ALL_REDUCE, 4 * GIB, ALGO_RING, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_BROADCAST, 8, ALGO_RING, PROTO_LL);
+  graph_free(&graph);
+}
+
+/* What GPUs carry but slowly is taken on one node where nothing else is left, and over several by time. */
+static void test_last(void **state) {
+  struct graph graph;
+  struct plan_request request;
+  struct tune_choice choice;
+  (void)state;
+  assert_int_equal(graph_flat(4, &graph), ncclSuccess);
+  request_begin(&request, &graph, FUNC_ALL_REDUCE, 8);
+  assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, 8, &choice), ncclSuccess);
+  assert_int_equal(choice.algo, ALGO_RING);
+  request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_TREE | 1u << ALGO_DIRECT;
+  assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, 8, &choice), ncclSuccess);
+  assert_int_equal(choice.algo, ALGO_DIRECT);
+  graph_free(&graph);
+  graph_of_nodes(&graph, 32, 4);
+  request_begin(&request, &graph, FUNC_ALL_REDUCE, 8);
+  assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, 8, &choice), ncclSuccess);
+  assert_int_equal(choice.algo, ALGO_TREE);
   graph_free(&graph);
 }
 
@@ -517,7 +540,7 @@ static void test_variables_forbid(void **state) {
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   request_begin(&request, &graph, FUNC_ALL_REDUCE, MIB);
   request.algos_off = 1u << ALGO_TREE;
-  assert_rule(&request, FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL, "names it");
+  assert_rule(&request, FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL, "for it");
   request.protos_torn = 1u << PROTO_LL128;
   request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   assert_rule(&request, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL128, "apart");
@@ -678,6 +701,7 @@ int main(void) {
       cmocka_unit_test(test_formulas_of_switches),
       cmocka_unit_test(test_exchanges_as_measured),
       cmocka_unit_test(test_choices),
+      cmocka_unit_test(test_last),
       cmocka_unit_test(test_channels_by_size),
       cmocka_unit_test(test_plan_channels),
       cmocka_unit_test(test_chunks_by_size),

@@ -25,6 +25,7 @@ void plan_limits_default(struct plan_limits *limits) {
   limits->flag_bits = 32;
   limits->direct = true;
   limits->algos = ~0u;
+  limits->algos_last = PLAN_ALGOS_LAST;
   limits->links = STEP_LINKS_MAX;
 }
 #define ROWS_FIRST 8

@@ -126,11 +126,9 @@ static const char *forbid_variable(uint8_t algo) {
     case ALGO_PAT: return "NCCL_PAT_ENABLE=0 leaves it out";
     case ALGO_NVLS:
     case ALGO_NVLS_TREE: return "NCCL_NVLS_ENABLE has to be 1 for it, or NCCL_ALGO has to name it";
-    case ALGO_COLLNET_DIRECT:
-    case ALGO_COLLNET_CHAIN:
+    default:
       return "NCCL_COLLNET_ENABLE, or collnetEnable of the configuration, has to be 1 for it, or "
              "NCCL_ALGO has to name it";
-    default: return "this backend takes it only where NCCL_ALGO names it";
   }
 }
 

@@ -226,8 +226,7 @@ static uint32_t switches_off(uint32_t algos, int64_t wanted, const uint32_t name
   return wanted == 0 ? algos : algos & ~anywhere;
 }
 
-uint32_t settings_algos_off(const char *algos, bool collnet, uint32_t named_only,
-                            uint32_t masks[FUNC_COUNT]) {
+uint32_t settings_algos_off(const char *algos, bool collnet, uint32_t masks[FUNC_COUNT]) {
   static const uint32_t in_node = 1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE;
   static const uint32_t in_network = 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN;
   const bool set = param_is_set(PARAM_COLLNET_ENABLE);
@@ -239,8 +238,7 @@ uint32_t settings_algos_off(const char *algos, bool collnet, uint32_t named_only
                       set       ? param_int(PARAM_COLLNET_ENABLE)
                       : collnet ? 1
                                 : 2,
-                      named, masks) |
-         switches_off(named_only, 2, named, masks);
+                      named, masks);
 }
 
 static ncclResult_t tune_file_take(struct settings *settings) {
@@ -267,8 +265,7 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), names_proto, PROTO_COUNT, read.proto_mask));
   settings_parse_named(param_text(PARAM_PROTO), read.proto_named);
   threads_take_params(&read);
-  read.algos_off = settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1,
-                                      read.limits.algos_named, read.algo_mask);
+  read.algos_off = settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.algo_mask);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
   read.check_pointers = pointers_checked();
   launch_mode_check();

@@ -55,10 +55,10 @@ ncclResult_t settings_parse_list(const char *variable, const char *text, const c
 
 /* NCCL_THREAD_THRESHOLDS: up to six numbers, parted by blanks or commas: LL, LL128 and Simple of Tree, then
  * of Ring; -2 says nothing. False, and all 0, when the text is something else. */
-/* The set of algorithms that are off: by variables of their own, and those, of switches and of `named_only`,
- * that `algos` (as NCCL_ALGO) does not name. `collnet`: the configuration asks for CollNet. Masks lose them
- * where only other functions' clauses name them. */
-uint32_t settings_algos_off(const char *algos, bool collnet, uint32_t named_only, uint32_t masks[FUNC_COUNT]);
+/* The set of algorithms that are off: by variables of their own, and those of switches that `algos` (as
+ * NCCL_ALGO) does not name. `collnet`: the configuration asks for CollNet. Masks lose them where only other
+ * functions' clauses name them. */
+uint32_t settings_algos_off(const char *algos, bool collnet, uint32_t masks[FUNC_COUNT]);
 
 bool settings_parse_thresholds(const char *text, uint32_t thread_bytes[2][PROTO_COUNT]);
 

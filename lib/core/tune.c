@@ -353,6 +353,14 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 
 /* ---- choosing ---- */
 
+/* Taken where nothing else is left: PAT with several ranks a node, and what the backend carries but slowly.
+ */
+static bool algo_is_last(const struct plan_request *request, uint8_t algo) {
+  const struct graph *graph = request->graph;
+  if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
+  return graph->node_count <= 1 && ((request->limits.algos_last >> algo) & 1) != 0;
+}
+
 uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_t bytes,
                          struct tune_candidate rows[TUNE_CANDIDATES]) {
   uint32_t allowed = 0;
@@ -361,7 +369,7 @@ uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_
     row->algo = index / PROTO_COUNT;
     row->proto = index % PROTO_COUNT;
     row->forbidden = rules_forbid(request, func, row->algo, row->proto);
-    row->last = row->algo == ALGO_PAT && request->graph->node_count != request->graph->rank_count;
+    row->last = algo_is_last(request, row->algo);
     row->channel_count = 0;
     row->time_us = 0;
     if (row->forbidden != NULL) continue;

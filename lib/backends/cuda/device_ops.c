@@ -137,8 +137,8 @@ static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
   limits->p2p_channels_per_peer = 32;
   limits->flag_bits = 32;
   limits->direct = all_possible(device_count);
-  limits->algos = limits->direct ? 1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT : 0;
-  limits->algos_named = limits->algos; /* no faster than rings yet */
+  limits->algos = limits->direct ? PLAN_ALGOS_LAST : 0;
+  limits->algos_last = PLAN_ALGOS_LAST;
   limits->links = limits->direct ? LAUNCH_LINKS : 1;
   limits->protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   return ncclSuccess;

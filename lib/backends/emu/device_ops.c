@@ -90,6 +90,7 @@ static ncclResult_t emu_device_limits(struct plan_limits *limits) {
   limits->flag_bits = o->flag_bits != 0 ? o->flag_bits : 32;
   limits->direct = o->direct;
   limits->algos = ~0u;
+  limits->algos_last = PLAN_ALGOS_LAST;
   limits->links = STEP_LINKS_MAX;
   return ncclSuccess;
 }
