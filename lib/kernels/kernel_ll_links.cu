@@ -7,6 +7,10 @@
 #define PRIM_ALGOS 1
 #define PRIM_PROTO PROTO_LL
 #define BLOCK_LANES_SHARED
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* arithmetic that takes more registers */
+#define PRIM_OUTLINE static __device__ __noinline__
+#define PRIM_UNROLL _Pragma("unroll 1")
+#endif
 
 #include "backends/cuda/link_count.h"
 #include "kernels/block.h"

@@ -2,6 +2,9 @@
 #include <cuda_runtime.h>
 
 #define BLOCK_LANES_SHARED
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define PRIM_OUTLINE static __device__ __noinline__ /* a lane's begin: else a few registers are spilled */
+#endif
 #define PRIM_PROTO PROTO_SIMPLE
 
 #include "kernels/block.h"
