@@ -103,7 +103,12 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
   const struct custom_schedule *custom = NULL;
-  if (*param_text(PARAM_CUSTOM_FILE) != '\0') TRY(custom_share(param_text(PARAM_CUSTOM_FILE), &custom));
+  const char *path = param_text(PARAM_CUSTOM_FILE);
+  const ncclResult_t shared = *path != '\0' ? custom_share(path, &custom) : ncclSuccess;
+  if (shared != ncclSuccess) {
+    settings_free(&settings);
+    return shared;
+  }
   struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
   if (!fresh) {
     settings_free(&settings);
