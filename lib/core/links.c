@@ -196,8 +196,7 @@ void links_set(const struct graph *graph, struct work *work) {
   }
 }
 
-uint32_t links_most(const struct graph *graph, uint8_t func, uint8_t algo) {
-  (void)func;
+uint32_t links_most(const struct graph *graph, uint8_t algo) {
   switch (algo) {
     case ALGO_TREE: return GRAPH_CHILDREN_MAX;
     case ALGO_DIRECT:

@@ -21,6 +21,6 @@ void links_set(const struct graph *graph, struct work *work);
 uint32_t links_ring_index(const struct graph *graph, uint32_t channel_index, uint32_t rank);
 
 /* Most links that one side of a work has, over all ranks: what a backend's executor must carry. */
-uint32_t links_most(const struct graph *graph, uint8_t func, uint8_t algo);
+uint32_t links_most(const struct graph *graph, uint8_t algo);
 
 #endif

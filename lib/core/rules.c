@@ -69,7 +69,7 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
            "has one (TUTTI_BACKEND=emu)";
   const char *why = forbid_places(graph, func, algo);
   if (why != NULL) return why;
-  if (links_most(graph, func, algo) > request->limits.links)
+  if (links_most(graph, algo) > request->limits.links)
     return "its switch would have more members than an executor has links (16)";
   return NULL;
 }
@@ -84,7 +84,7 @@ static const char *forbid_machine(const struct plan_request *request, uint8_t fu
     return "this backend's executors do not carry it";
   if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1)
     return "it is for the ranks of one node, which reach each other's memory";
-  if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, func, algo) > limits->links)
+  if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > limits->links)
     return (needs & NEED_LINKS) != 0 ? "it needs a link to every other rank, more than an executor has"
                                      : "it needs more links than an executor has";
   return NULL;
