@@ -170,7 +170,7 @@ static void test_by_hand(void **state) {
   for (uint32_t role = ROLE_WHOLE; role <= ROLE_SWITCH; role += ROLE_SWITCH) {
     work.role = (uint16_t)role;
     links_set(&places.graph, &work);
-    switch_cut(&work);
+    algo_cut(&work);
     assert_int_equal(work.recv_count, role == ROLE_SWITCH ? 3 : 1);
     assert_int_equal(work.recv_peer[0], role == ROLE_SWITCH ? 0 : 1);
     switch_begin(&iter, &work);

@@ -8,9 +8,7 @@
 #include "core/links.h"
 #include "core/plan_draft.h"
 #include "core/tune.h"
-#include "schedule/pat.h"
-#include "schedule/ring.h"
-#include "schedule/switch.h"
+#include "schedule/algo.h"
 
 static size_t func_weight(uint8_t func, uint32_t rank_count) {
   switch (func) {
@@ -150,11 +148,6 @@ static void work_pack(struct work *work, const struct plan_limits *limits) {
   work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE]);
 }
 
-static void work_cut(struct work *work) {
-  if (switch_is_algo(work->algo)) switch_cut(work);
-  else ring_cut(work);
-}
-
 /* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts
  * touches nothing of the user's. */
 static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
@@ -166,7 +159,7 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
   for (uint32_t i = 0; i < count; i++) {
     work->role = (uint16_t)roles[i];
     links_set(graph, work);
-    work_cut(work);
+    algo_cut(work);
     work->flags = flags | work_direct_flags(work, &draft->request->limits);
     const bool user = work->role != ROLE_SWITCH;
     TRY(draft_add(draft, work, user ? task->op->in : NULL, user ? task->op->out : NULL, batch_id));

@@ -68,6 +68,26 @@ PRIM_FN uint8_t algo_family(const struct work *work) {
   return work->func > FUNC_ALL_REDUCE ? FAMILY_P2P : FAMILY_RING;
 }
 
+/* Chunks that one loop of a work moves along its part, one behind the other. */
+PRIM_FN uint32_t algo_loop_chunks(const struct work *work) {
+  switch (algo_family(work)) {
+    case FAMILY_RING: return ring_loop_chunks(work);
+#if PRIM_ALGOS > 0
+    case FAMILY_DIRECT: return direct_loop_chunks(work);
+#endif
+#if PRIM_ALGOS > 1
+    case FAMILY_SWITCH: return switch_loop_chunks(work);
+#endif
+    default: return 1;
+  }
+}
+
+/* Sets last_chunk_count from the other counts. Whoever plans calls it: a GPU has no quick division. */
+PRIM_FN void algo_cut(struct work *work) {
+  work->last_chunk_count =
+      chunk_last_count(work->part_count, work->chunk_count, algo_loop_chunks(work), work->element_bytes);
+}
+
 /* All of them begin: none costs more than a few stores, and few works need more than one look. */
 PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
 #if PRIM_ALGOS > 0

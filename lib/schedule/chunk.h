@@ -135,6 +135,13 @@ PRIM_FN size_t chunk_last_count(size_t part_count, size_t chunk_count, uint32_t 
   return chunk_loop_count(part_count, done, chunk_count, chunks_per_loop, element_bytes);
 }
 
+/* Chunk of the loop that begins with `rest` elements of the part left; `last_count` is chunk_last_count(), so
+ * that nobody divides on the way. */
+PRIM_FN size_t chunk_of_loop(size_t rest, size_t chunk_count, uint32_t chunks_per_loop, size_t last_count) {
+  if (chunks_per_loop == 1) return size_min(chunk_count, rest);
+  return rest >= chunk_count * chunks_per_loop ? chunk_count : last_count;
+}
+
 /* FIFO steps that a pipelined chunk takes: half of the slots so that two chunks fit, at most four. */
 PRIM_FN uint32_t chunk_steps_of_slots(uint32_t slots) { return slots >= 8 ? 4 : slots >= 4 ? 2 : 1; }
 

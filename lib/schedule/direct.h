@@ -31,12 +31,9 @@ PRIM_FN uint32_t direct_loop_steps(const struct work *work) {
 }
 
 PRIM_FN void direct_loop_begin(struct direct_iter *it, const struct work *work) {
-  const size_t rest = work->part_count - it->done;
-  const uint32_t chunks = direct_loop_chunks(work);
   it->step_index = 0;
-  it->chunk_count = chunks == 1                          ? size_min(work->chunk_count, rest)
-                    : rest >= work->chunk_count * chunks ? work->chunk_count
-                                                         : work->last_chunk_count;
+  it->chunk_count = chunk_of_loop(work->part_count - it->done, work->chunk_count, direct_loop_chunks(work),
+                                  work->last_chunk_count);
 }
 
 PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {

@@ -33,19 +33,14 @@ PRIM_FN uint32_t ring_loop_chunks(const struct work *work) {
 
 /* Sets last_chunk_count from the other counts. Whoever plans calls it: a GPU has no quick division. */
 PRIM_FN void ring_cut(struct work *work) {
-  const uint32_t chunks = work->algo == ALGO_TWO_SHOT ? work->rank_count : ring_loop_chunks(work);
-  work->last_chunk_count = chunk_last_count(work->part_count, work->chunk_count, chunks, work->element_bytes);
-}
-
-/* Elements of a chunk of the loop that begins with `rest` elements of the part left. */
-PRIM_FN size_t ring_chunk_count(const struct work *work, size_t rest) {
-  if (ring_loop_chunks(work) == 1) return size_min(work->chunk_count, rest);
-  return rest >= work->chunk_count * work->rank_count ? work->chunk_count : work->last_chunk_count;
+  work->last_chunk_count =
+      chunk_last_count(work->part_count, work->chunk_count, ring_loop_chunks(work), work->element_bytes);
 }
 
 PRIM_FN void ring_loop_begin(struct ring_iter *it, const struct work *work) {
   it->step_index = 0;
-  it->chunk_count = ring_chunk_count(work, work->part_count - it->done);
+  it->chunk_count = chunk_of_loop(work->part_count - it->done, work->chunk_count, ring_loop_chunks(work),
+                                  work->last_chunk_count);
 }
 
 PRIM_FN void ring_begin(struct ring_iter *it, const struct work *work) {

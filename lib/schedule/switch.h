@@ -38,12 +38,6 @@ PRIM_FN uint32_t switch_loop_chunks(const struct work *work) {
   return work->func == FUNC_ALL_REDUCE && work->algo != ALGO_COLLNET_CHAIN ? work->head_count : 1;
 }
 
-/* Sets last_chunk_count from the other counts. Whoever plans calls it. */
-PRIM_FN void switch_cut(struct work *work) {
-  work->last_chunk_count =
-      chunk_last_count(work->part_count, work->chunk_count, switch_loop_chunks(work), work->element_bytes);
-}
-
 /* The tree's parent is a link of every head but the last one. */
 PRIM_FN bool switch_has_parent(const struct work *work) {
   return work->algo == ALGO_NVLS_TREE && work->root != work->rank;
@@ -68,12 +62,9 @@ PRIM_FN uint32_t switch_rank_steps(const struct work *work) {
 }
 
 PRIM_FN void switch_loop_begin(struct switch_iter *it, const struct work *work) {
-  const size_t rest = work->part_count - it->done;
-  const uint32_t chunks = switch_loop_chunks(work);
   it->step_index = 0;
-  it->chunk_count = chunks == 1                          ? size_min(work->chunk_count, rest)
-                    : rest >= work->chunk_count * chunks ? work->chunk_count
-                                                         : work->last_chunk_count;
+  it->chunk_count = chunk_of_loop(work->part_count - it->done, work->chunk_count, switch_loop_chunks(work),
+                                  work->last_chunk_count);
 }
 
 PRIM_FN void switch_begin(struct switch_iter *it, const struct work *work) {

@@ -99,7 +99,7 @@ struct work {
   size_t chunk_count;             /* most elements of a chunk */
   union {
     size_t last_chunk_count; /* elements of a chunk of the last loop, where a loop has a chunk a rank
-                                (ring_cut); of a list, of a chunk of its grid */
+                                (algo_cut); of a list, of a chunk of its grid */
     size_t fused_count;      /* WORK_FUSED: parts, this one included */
   };
   uint64_t op_arg;      /* bits of the scalar: PRE_MUL_SUM factor in dtype, POST_DIV divisor<<1|signed */

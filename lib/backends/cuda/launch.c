@@ -137,9 +137,8 @@ static uint32_t plan_kernel(const struct plan *plan) {
 /* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
 static size_t work_warps(const struct work *work) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
-  const size_t count = work->algo == ALGO_RING       ? ring_chunk_count(work, work->part_count)
-                       : work->algo == ALGO_TWO_SHOT ? work->last_chunk_count
-                                                     : size_min(work->chunk_count, work->part_count);
+  const size_t count =
+      chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
   const size_t bytes = count * work->element_bytes;
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
   return 2 + size_max(1, size_div_up(bytes, warp_bytes));
