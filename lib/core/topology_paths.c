@@ -210,6 +210,18 @@ static bool rule_in_use(const struct paths_rules *rules, uint32_t gpu) {
   return rules->in_use == NULL || rules->in_use[gpu];
 }
 
+/* The route by way of a third GPU, where it is the first of its type or faster than the one found. */
+static void route_try_over(const struct paths *paths, enum graph_path type, uint32_t over,
+                           const struct paths_route *first, const struct paths_route *second,
+                           struct paths_route *found) {
+  struct paths_route tried;
+  route_none(&tried, type);
+  route_join(paths, &tried, first);
+  route_join(paths, &tried, second);
+  tried.over = over;
+  if (found->type != type || tried.gbps > found->gbps) *found = tried;
+}
+
 /* Both halves are NVLinks of GPUs to each other: switches leave no pair unconnected. */
 static void route_over_gpu(const struct paths *paths, const struct paths_rules *rules, uint32_t from,
                            uint32_t to, struct paths_route *route) {
@@ -218,12 +230,7 @@ static void route_over_gpu(const struct paths *paths, const struct paths_rules *
     const struct paths_route *first = &paths->gpu_gpu[from * paths->gpu_count + over];
     const struct paths_route *second = &paths->gpu_gpu[over * paths->gpu_count + to];
     if (first->type != GRAPH_NVL || second->type != GRAPH_NVL || !rule_in_use(rules, over)) continue;
-    struct paths_route tried;
-    route_none(&tried, GRAPH_NVB);
-    route_join(paths, &tried, first);
-    route_join(paths, &tried, second);
-    tried.over = over;
-    if (found.type != GRAPH_NVB || tried.gbps > found.gbps) found = tried;
+    route_try_over(paths, GRAPH_NVB, over, first, second, &found);
   }
   *route = found;
 }
@@ -263,12 +270,7 @@ static void paths_to_net_over_gpu(const struct paths *paths, const struct paths_
     const struct paths_route *first = &paths->gpu_gpu[gpu * paths->gpu_count + over];
     const struct paths_route *second = &paths->gpu_net[over * paths->net_count + net];
     if (first->type != GRAPH_NVL || second->type > GRAPH_PXB || !rule_in_use(rules, over)) continue;
-    struct paths_route tried;
-    route_none(&tried, GRAPH_PXN);
-    route_join(paths, &tried, first);
-    route_join(paths, &tried, second);
-    tried.over = over;
-    if (found.type != GRAPH_PXN || tried.gbps > found.gbps) found = tried;
+    route_try_over(paths, GRAPH_PXN, over, first, second, &found);
   }
   *out = found;
 }
