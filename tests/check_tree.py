@@ -19,8 +19,6 @@ COLUMNS, FUNCTION_LINES = 110, 70
 # wins.
 PURE = 'assert.h stdbool.h stddef.h stdint.h'  # assert.h for static_assert; assert() is among CALLS
 LIBC = ' ctype.h errno.h inttypes.h limits.h math.h stdarg.h stdatomic.h stdio.h stdlib.h string.h strings.h'
-SOCKETS = (' sys/socket.h sys/types.h netdb.h netinet/in.h netinet/tcp.h arpa/inet.h poll.h unistd.h fcntl.h'
-           ' ifaddrs.h net/if.h')
 CUDA = ' cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_runtime.h'
 ARROWS = (
     ('lib/schedule/', '', PURE),
@@ -30,11 +28,14 @@ ARROWS = (
     ('lib/base/', 'public', '*'),
     ('lib/trace/', 'lib/base/ lib/schedule/ public', '*'),
     ('lib/backends/backend.h', 'lib/base/ lib/schedule/ public', PURE),
+    ('lib/backends/net.h', 'lib/base/ public', PURE),
     ('lib/backends/',
-     'lib/backends/backend.h lib/base/ lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
+     'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/kernels/ lib/protocol/ '
+     'lib/schedule/ public', '*'),
     ('lib/core/',
-     'lib/backends/backend.h lib/base/ lib/trace/ lib/schedule/ lib/kernels/kernels.h public',
-     PURE + LIBC + SOCKETS + ' expat.h'),
+     'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/schedule/ lib/kernels/kernels.h '
+     'public',
+     PURE + LIBC + ' expat.h'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
      'lib/core/plan.h lib/core/topology lib/core/graph lib/core/layout.h lib/core/custom.h lib/core/names.h '
@@ -47,7 +48,8 @@ ARROWS = (
 
 # Inside lib/core includes go down, from the calls to what they rest on: no lower one includes an upper one.
 CORE_LOWER = ('plan', 'plan_collective', 'plan_draft', 'plan_fused', 'plan_p2p', 'tune', 'tune_file',
-              'tune_table', 'rules', 'names', 'topology', 'settings', 'config', 'bootstrap', 'proxy')
+              'tune_table', 'rules', 'names', 'topology', 'settings', 'config', 'bootstrap', 'control',
+              'gather', 'proxy', 'net')
 CORE_UPPER = ('api', 'group', 'comm')
 
 # folders; folders left out of them; calls that have no place there; where they belong

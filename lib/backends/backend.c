@@ -110,6 +110,47 @@ static ncclResult_t stub_comm_scratch(struct device_comm *comm, size_t bytes, vo
   (void)comm, (void)bytes, (void)scratch;
   return absent("comm_scratch");
 }
+/* A backend that no other process can reach: its ranks meet others over networks alone, if at all. */
+static ncclResult_t stub_comm_card(struct device_comm *comm, struct device_card *card) {
+  (void)comm;
+  memset(card, 0, sizeof *card);
+  return ncclSuccess;
+}
+static ncclResult_t stub_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+                                    bool *reach) {
+  (void)comm, (void)peer, (void)card;
+  *reach = false;
+  return ncclSuccess;
+}
+static ncclResult_t stub_conn_export(struct device_comm *comm, const struct device_conn_name *name,
+                                     struct device_conn_card *card) {
+  (void)comm, (void)name, (void)card;
+  return absent("conn_export");
+}
+static ncclResult_t stub_conn_import(struct device_comm *comm, const struct device_conn_name *name,
+                                     const struct device_conn_card *card) {
+  (void)comm, (void)name, (void)card;
+  return absent("conn_import");
+}
+static ncclResult_t stub_conn_net(struct device_comm *comm, const struct device_conn_name *name,
+                                  struct device_net_end *end) {
+  (void)comm, (void)name, (void)end;
+  return absent("conn_net");
+}
+static uint64_t stub_net_load(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE); }
+static void stub_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value) {
+  (void)conn;
+  __atomic_store_n(counter, value, __ATOMIC_RELEASE);
+}
+static void stub_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes) {
+  (void)conn, (void)slot, (void)tag, (void)bytes;
+}
+static ncclResult_t stub_service_add(const struct device_service *service, void **handle) {
+  (void)service;
+  *handle = NULL;
+  return ncclSuccess;
+}
+static void stub_service(void *handle) { (void)handle; }
 static void stub_nothing(void) {}
 
 static const struct device_ops stubs = {
@@ -143,6 +184,17 @@ static const struct device_ops stubs = {
     .device_path = stub_device_path,
     .device_nodes = stub_device_nodes,
     .comm_scratch = stub_comm_scratch,
+    .comm_card = stub_comm_card,
+    .comm_reach = stub_comm_reach,
+    .conn_export = stub_conn_export,
+    .conn_import = stub_conn_import,
+    .conn_net = stub_conn_net,
+    .net_load = stub_net_load,
+    .net_store = stub_net_store,
+    .net_announce = stub_net_announce,
+    .service_add = stub_service_add,
+    .service_wake = stub_service,
+    .service_remove = stub_service,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

@@ -1,7 +1,7 @@
-/* backend.h: the host seam. A backend is a table of functions; core/ calls nothing else of a device. The
- * table's size comes first, so that a core can use an older backend: members beyond its size are taken from
- * backend_fill()'s stubs, which return ncclInvalidUsage and name the member. Call sites never test for NULL.
- * Tracing and faults are decorators around a table. */
+/* backend.h: the host seam to devices (net.h is the one to networks). A backend is a table of functions;
+ * core/ calls nothing else of a device. The table's size comes first, so that a core can use an older
+ * backend: members beyond its size are taken from backend_fill()'s stubs, which return ncclInvalidUsage and
+ * name the member. Call sites never test for NULL. Tracing and faults are decorators around a table. */
 #ifndef TUTTI_BACKENDS_BACKEND_H
 #define TUTTI_BACKENDS_BACKEND_H
 
@@ -57,6 +57,52 @@ struct device_comm_config {
   uint32_t rank, rank_count, device_index;
   struct plan_limits limits;
   const char *name; /* for reports; copied */
+};
+
+/* ---- several processes ---- */
+
+/* What a rank tells ranks of other processes about its memory: opaque; travels in the communicator's cards.
+ */
+#define DEVICE_CARD_BYTES 256
+struct device_card {
+  uint8_t bytes[DEVICE_CARD_BYTES];
+};
+
+/* One connection, as one of its ends names it. */
+struct device_conn_name {
+  uint32_t peer; /* rank at the other end */
+  uint32_t channel_index, conn_index;
+  uint8_t proto;
+  bool sends; /* the end that names it is the sender */
+};
+
+/* How a sender of another process of this host maps a connection that its receiver has made: opaque. */
+#define DEVICE_CONN_CARD_BYTES 128
+struct device_conn_card {
+  uint8_t bytes[DEVICE_CONN_CARD_BYTES];
+};
+
+/* The host's half of a connection over a network: kernels of this process at one end, a proxy at the other.
+ * All of it can be read and written by the host. A proxy at the sender's side reads tail and slots and
+ * writes head; one at the receiver's side writes announced, slots and tail and reads head. */
+struct device_net_end {
+  struct device_net_conn *conn; /* the backend's */
+  uint64_t *head, *tail;
+  uint8_t *buffer; /* slots * step_bytes */
+  uint32_t slots, step_bytes;
+  enum pointer_kind
+      memory; /* where the slots lie: HOST, or DEVICE for a network that takes device pointers */
+};
+
+/* A duty of the host that goes on beside its threads: a proxy, an emulated network. Both functions are called
+ * by one thread at a time, also with the backend's lock held; they must not block, nor call what waits. */
+struct device_service {
+  const char *name;
+  uint64_t key;                    /* orders the services of a deterministic world; equal on every run */
+  bool (*ready)(void *argument);   /* a turn could do something; without side effects */
+  void (*turn)(void *argument);    /* does one thing that is possible */
+  bool (*outside)(void *argument); /* waits for something beyond the world: a real network, another process */
+  void *argument;
 };
 
 struct device_ops {
@@ -137,6 +183,35 @@ struct device_ops {
    * every request that fits into it; a larger request gets another, and the old one stays for the graphs that
    * hold it. All are freed with the rank. */
   ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
+
+  /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
+   * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
+   * the same answer at both ends. */
+  ncclResult_t (*comm_card)(struct device_comm *comm, struct device_card *card);
+  ncclResult_t (*comm_reach)(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+                             bool *reach);
+  /* The receiver's end of a connection from another process of this host, whose memory it owns: made, and
+   * described for the sender (card may be NULL). Idempotent. Any thread. */
+  ncclResult_t (*conn_export)(struct device_comm *receiver, const struct device_conn_name *name,
+                              struct device_conn_card *card);
+  /* The sender's end of it. Idempotent. */
+  ncclResult_t (*conn_import)(struct device_comm *sender, const struct device_conn_name *name,
+                              const struct device_conn_card *card);
+
+  /* One end, whose other end lies behind a network. Idempotent: the same end again. Any thread. */
+  ncclResult_t (*conn_net)(struct device_comm *comm, const struct device_conn_name *name,
+                           struct device_net_end *end);
+  /* How a proxy reads a counter that kernels write (an acquire), and writes one that kernels read (a release,
+   * which wakes who waits for it); and says how many bytes the operation has that begins in `slot`. */
+  uint64_t (*net_load)(const uint64_t *counter);
+  void (*net_store)(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
+  void (*net_announce)(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
+
+  /* A deterministic world runs services as actors of its own. *handle stays NULL where it does not: the
+   * caller then needs a thread. wake: something that `ready` depends on has changed. */
+  ncclResult_t (*service_add)(const struct device_service *service, void **handle);
+  void (*service_wake)(void *handle);
+  void (*service_remove)(void *handle); /* no call of its functions is under way when it returns */
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
@@ -161,6 +236,14 @@ const struct device_ops *backend_device_ops(void);
 
 /* Copies `table` over the stubs. `result` may not be `table`. */
 void backend_fill(struct device_ops *result, const struct device_ops *table);
+
+/* What the backend calls at every start of a kernel, also of one that a graph launches again; from any
+ * thread, must not block. `drop` when the kernel exists no more. */
+struct launch_hook {
+  void (*start)(void *argument);
+  void (*drop)(void *argument);
+  void *argument;
+};
 
 /* The emulator's table; always linked in. */
 const struct device_ops *emu_device_ops(void);

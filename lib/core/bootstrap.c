@@ -30,14 +30,16 @@ static uint64_t host_hash(void) {
   return hash;
 }
 
-void bootstrap_id_create(ncclUniqueId *id) {
+ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
   struct id_content content = {ID_MAGIC, os_entropy(), 0, host_hash(), os_pid(), NCCL_VERSION_CODE};
   content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   memset(id, 0, sizeof *id);
   memcpy(id->internal, &content, sizeof content);
+  return ncclSuccess;
 }
 
-ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank, uint64_t key[2]) {
+ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
+                               struct bootstrap_id *out) {
   struct id_content content;
   memcpy(&content, id->internal, sizeof content);
   if (content.magic != ID_MAGIC) {
@@ -58,8 +60,10 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
                     "processes are not supported by this release, use a thread for each rank",
                     call, rank, content.pid, os_pid());
   }
-  key[0] = content.number;
-  key[1] = content.nonce;
+  memset(out, 0, sizeof *out);
+  out->number = content.number;
+  out->nonce = content.nonce;
+  out->own = true;
   return ncclSuccess;
 }
 

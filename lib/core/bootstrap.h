@@ -1,20 +1,41 @@
-/* bootstrap.h: unique ids: how the ranks of a communicator to be recognise each other before they have one.
- * All ranks live in this process in this release, so an id is a number and a nonce; an address to call at is
- * what it lacks for more. */
+/* bootstrap.h: unique ids: how the ranks of a communicator to be recognise and find each other before they
+ * have one. An id is a number, a nonce and the address of the process that made it, whose control server is
+ * its root: ranks of other processes check in there (gather.h). Ranks of the root's own process need no
+ * network; as long as nobody else checks in, nothing is sent. */
 #ifndef TUTTI_CORE_BOOTSTRAP_H
 #define TUTTI_CORE_BOOTSTRAP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "base/err.h"
+#include "base/sock.h"
 
-/* A fresh id of this process. */
-void bootstrap_id_create(ncclUniqueId *id);
+/* What is inside an id. */
+struct bootstrap_id {
+  uint64_t number, nonce;   /* order of creation in its process; random: the key on the wire */
+  struct sock_address root; /* family 0: the maker had no interface; good inside its process alone */
+  bool own;                 /* this process made it */
+};
 
-/* key[0] = the id's number, counted in the order of creation; key[1] = its nonce. Not an id:
- * ncclInvalidArgument; of another process or version: ncclInvalidUsage. `call` and `rank` are for the
+/* A fresh id of this process, whose root waits from now on; or the one that NCCL_COMM_ID=host:port stands
+ * for, whose root is wherever rank 0 is. Without any interface: an id for this process alone, and a log line.
+ */
+ncclResult_t bootstrap_id_create(ncclUniqueId *id);
+
+/* Not an id: ncclInvalidArgument; of another version: ncclInvalidUsage. `call` and `rank` are for the
  * sentence. */
-ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank, uint64_t key[2]);
+ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
+                               struct bootstrap_id *content);
+
+/* NCCL_COMM_ID: rank 0 opens the root that all others will look for. Idempotent. */
+ncclResult_t bootstrap_root_open(const struct bootstrap_id *id);
+
+/* Called on the server's thread, once an id, when the first rank checks in over the network with a root of
+ * this process: its own ranks must check in too. Set once, before the first id. */
+void bootstrap_set_called(void (*called)(uint64_t nonce));
+
+/* The communicator of this id was made, or failed: its root forgets it and refuses late comers. */
+void bootstrap_id_over(uint64_t nonce);
 
 /* Counts anew from 1: a process without communicators is like a fresh one, and its next run repeats the
  * last. */

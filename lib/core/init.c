@@ -12,8 +12,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
   if (!uniqueId)
     return log_fail(ncclInvalidArgument, "ncclGetUniqueId: uniqueId is NULL; pass where to put the id");
   log_version();
-  bootstrap_id_create(uniqueId);
-  return ncclSuccess;
+  return bootstrap_id_create(uniqueId);
 }
 API_EXPORT(GetUniqueId);
 
@@ -57,6 +56,11 @@ static ncclResult_t init_rank(struct meeting_call *call, ncclComm_t *comm, const
   return result;
 }
 
+static void init_take_id(struct meeting_call *call, const struct bootstrap_id *id) {
+  call->key[0] = call->comm_id = id->number;
+  call->key[1] = id->nonce;
+}
+
 static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
                              const ncclUniqueId *ids, const ncclConfig_t *config) {
   struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, (uint32_t)rank, 0,
@@ -64,8 +68,9 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
   uint32_t device_index = 0;
   log_version();
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));
-  TRY(bootstrap_id_read(&ids[0], name, call.seat, call.key));
-  call.comm_id = call.key[0];
+  struct bootstrap_id content;
+  TRY(bootstrap_id_read(&ids[0], name, call.seat, &content));
+  init_take_id(&call, &content);
   call.signature = ids_signature(ids, id_count);
   TRY(backend_device_ops() ? backend_device_ops()->device_current(&device_index) : ncclInvalidUsage);
   log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count,
@@ -132,9 +137,10 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
   TRY(backend_device_ops() ? backend_device_ops()->device_count(&present) : ncclInvalidUsage);
   TRY(init_all_check_devices(rank_count, devices, present));
   struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, 0, 0, 0, NULL, NULL};
-  bootstrap_id_create(&id);
-  TRY(bootstrap_id_read(&id, name, 0, call.key));
-  call.comm_id = call.key[0];
+  struct bootstrap_id content;
+  TRY(bootstrap_id_create(&id));
+  TRY(bootstrap_id_read(&id, name, 0, &content));
+  init_take_id(&call, &content);
   for (int i = 0; i < rank_count; i++) {
     call.seat = (uint32_t)i;
     TRY(init_rank(&call, &comms[i], NULL, (uint32_t)(devices ? devices[i] : i)));

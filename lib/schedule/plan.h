@@ -47,6 +47,8 @@ struct plan_buffers {
   void *out;
 };
 
+struct launch_hook;
+
 struct plan {
   uint32_t rank, rank_count;
   uint32_t work_count, batch_count;
@@ -57,6 +59,7 @@ struct plan {
   size_t scratch_bytes;         /* what lists need beside user memory, 0 where there is none ... */
   void *scratch;                /* ... bound by the host: zeroed once, then kept from plan to plan */
   struct plan_limits limits;
+  const struct launch_hook *hook; /* what the host wants to hear of each start (backend.h); 0: nothing */
 };
 
 #endif

@@ -1,0 +1,89 @@
+/* net.h: the network seam: the shape of NCCL's net plugins, so that a plugin and our own networks look alike
+ * to the proxy. A table begins with its size, as a backend's does. All calls on one connection come from one
+ * thread at a time, and none blocks: what cannot be done now says so and is called again. */
+#ifndef TUTTI_BACKENDS_NET_H
+#define TUTTI_BACKENDS_NET_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NET_HANDLE_BYTES 128
+#define NET_REQUESTS_MAX 32 /* outstanding requests of one connection that every network carries */
+
+/* Where a listener is reached: opaque bytes that travel to the sender. */
+struct net_handle {
+  uint8_t bytes[NET_HANDLE_BYTES];
+};
+
+struct net_properties {
+  char name[64];      /* of the device: "eth0", "mlx5_0" */
+  char pci_path[256]; /* below /sys, "" when there is none */
+  uint64_t guid;      /* ports of one card have the same */
+  uint32_t speed_mbps, port;
+  float latency_us;
+  uint32_t max_comms, max_recvs;   /* connections of a device; receives of one call to irecv */
+  size_t max_message_bytes;        /* 1..1 GiB */
+  bool memory_cuda, memory_dmabuf; /* takes device pointers, or dma-buf descriptors of them */
+  bool global_registration;        /* a registration is good for all connections */
+  bool force_flush;
+  int32_t rail, plane; /* -1: unknown */
+};
+
+enum net_memory { NET_MEMORY_HOST = 1, NET_MEMORY_CUDA = 2 };
+
+/* Whom a connection is for: for sentences and for the greeting. */
+struct net_peer {
+  uint64_t comm_key; /* equal on both ends, hard to guess: a listener takes connections with its key alone */
+  uint32_t rank, peer; /* of the communicator */
+  const char *comm_name;
+};
+
+struct net_ops {
+  size_t size;
+  const char *name; /* as in NCCL_NET: "Socket", "IB", a plugin's own; compared without case */
+
+  /* Finds the devices; 0 devices is ncclSuccess. Once a process, before any other call. */
+  ncclResult_t (*devices)(uint32_t *count);
+  ncclResult_t (*properties)(uint32_t device, struct net_properties *properties);
+
+  ncclResult_t (*listen)(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                         void **listener);
+  /* *connection stays NULL while it is not made: call again with the same handle, whose bytes the network may
+   * change to note how far it is. */
+  ncclResult_t (*connect)(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                          void **connection);
+  ncclResult_t (*accept)(void *listener, void **connection);
+
+  /* Memory that isend, irecv and iflush use. Both ends' connections. */
+  ncclResult_t (*register_memory)(void *connection, void *data, size_t bytes, enum net_memory kind,
+                                  void **registration);
+  ncclResult_t (*unregister_memory)(void *connection, void *registration);
+
+  /* *request NULL: not now (too many are under way, or the receiver has posted nothing yet): call again. The
+   * k-th send meets the k-th receive; a message longer than its receive's room is ncclInvalidUsage on both
+   * sides, each naming both sizes. A network that lost its peer: ncclRemoteError naming peer and address. */
+  ncclResult_t (*isend)(void *connection, const void *data, size_t bytes, int tag, void *registration,
+                        void **request);
+  ncclResult_t (*irecv)(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                        const int *tags, void *const *registrations, void **request);
+  /* Makes received device memory visible to the device; *request NULL: nothing to wait for. */
+  ncclResult_t (*iflush)(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                         void *const *registrations, void **request);
+  /* *done ends the request; `bytes` (may be NULL) then has what each receive of it got. */
+  ncclResult_t (*test)(void *request, bool *done, size_t *bytes);
+
+  /* Also with requests under way, which are dropped: their memory is not touched afterwards. */
+  ncclResult_t (*close_send)(void *connection);
+  ncclResult_t (*close_recv)(void *connection);
+  ncclResult_t (*close_listen)(void *listener);
+  ncclResult_t (*finish)(void); /* optional: the process is done with this network */
+
+  /* Optional: descriptors to poll for reading while the caller waits for this connection or listener; the
+   * count is 0 where the network cannot say. At most `room` are written. */
+  ncclResult_t (*wait_descriptors)(void *connection, int *descriptors, uint32_t room, uint32_t *count);
+};
+
+#endif

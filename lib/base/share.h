@@ -1,0 +1,37 @@
+/* share.h: memory that other processes of this host may map, with no names left behind: memfds whose
+ * descriptors travel over an abstract Unix socket. An owner shares a block under a ticket; whoever holds the
+ * ticket (it travels over authenticated connections) asks the owner's thread for the descriptor. The thread
+ * lives while anything is shared. Knows nothing of what lies in the memory. */
+#ifndef TUTTI_BASE_SHARE_H
+#define TUTTI_BASE_SHARE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* Names one block of one process to any other of the host. Plain data: it travels in cards. */
+struct share_ticket {
+  uint64_t host;     /* host and boot; share_host() */
+  uint64_t owner[2]; /* the owner's socket: random, new in each process */
+  uint64_t number;   /* of the block; random too, so it cannot be guessed */
+  uint64_t bytes;
+};
+
+/* Zeroed pages, taken when touched, that other processes may map. ncclSystemError when there are none; the
+ * text says how much was asked for, what is left, and the cure. */
+ncclResult_t share_alloc(size_t bytes, void **memory, struct share_ticket *ticket);
+/* Gives pages back to the system; they read as zero afterwards, and the block stays. */
+void share_trim(void *memory, size_t offset, size_t bytes);
+void share_free(void *memory);
+/* Maps a block of another process (or of this one). ncclRemoteError when its owner has gone. */
+ncclResult_t share_map(const struct share_ticket *ticket, void **memory);
+void share_unmap(void *memory, size_t bytes);
+/* Tickets of another host, user or boot cannot be mapped. NCCL_HOSTID stands for the host where it is set;
+ * what cannot be shared (another network namespace, user or /proc) is found out by trying once a peer. */
+bool share_possible(const struct share_ticket *ticket);
+/* Host and boot as a number: equal for processes that may share memory. */
+uint64_t share_host(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* control.h: the process's control server: one thread, one listening socket for all communicators of the
+ * process. Whoever connects is greeted (base/greet.h) and handed to what its connection is for: a root where
+ * ranks check in (bootstrap.h), a link between parties (gather.h), or a call, one question and one answer,
+ * to a communicator. Strangers cost a bounded number of descriptors for a bounded time. The server starts
+ * when first used and ends when nothing uses it; after a fork the child has none until it starts its own. */
+#ifndef TUTTI_CORE_CONTROL_H
+#define TUTTI_CORE_CONTROL_H
+
+#include "base/greet.h"
+#include "base/text.h"
+
+/* One more user of the server; *address is where other processes reach it. */
+ncclResult_t control_use(struct sock_address *address);
+void control_leave(void);
+
+/* Answers a call on the server's thread: must not wait for other ranks. The answer's bytes go to `reply`
+ * (CONTROL_REPLY_MOST of room). A failure travels back as its code and sentence. */
+#define CONTROL_REQUEST_MOST 65536
+#define CONTROL_REPLY_MOST 65536
+typedef ncclResult_t control_handler(void *argument, const void *request, uint32_t bytes, void *reply,
+                                     uint32_t *reply_bytes);
+ncclResult_t control_serve(uint64_t key, control_handler *handler, void *argument);
+/* Comes back when the handler runs no more. */
+void control_unserve(uint64_t key);
+
+/* Asks the process at `to`. Any thread; blocks until the answer is there or `wait` is over. Connections to
+ * one process are kept for the next call. An answer that is a failure is logged here and returned. */
+ncclResult_t control_call(const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
+                          const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes);
+
+#endif

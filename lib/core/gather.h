@@ -1,0 +1,75 @@
+/* gather.h: this process's part in making one communicator together with others. A party is a process with
+ * its seats (ranks). All parties check their seats in with a root; when every seat is taken the root tells
+ * each party its number and its neighbours, and the parties exchange what each rank has to say (its card) in
+ * O(log parties) rounds. Whatever goes wrong (a rank missing at the deadline, a contradiction, a party lost),
+ * every party that checked in gets the same code and a sentence that names the rank. Runs on the thread that
+ * calls it, blocking; meeting.c gives it one.
+ *
+ *   gather_open -> gather_check_in (any thread, a seat at a time) -> gather_wait -> gather_agree ->
+ *   gather_watch, gather_close */
+#ifndef TUTTI_CORE_GATHER_H
+#define TUTTI_CORE_GATHER_H
+
+#include "base/sock.h"
+
+#define GATHER_CARD_MOST 4096
+
+struct gather;
+struct watch;
+
+struct gather_call {
+  const char *call;                 /* "ncclCommInitRank", for sentences; lives as long as the gather */
+  uint64_t key;                     /* names the meeting on the wire; hard to guess */
+  const struct sock_address *roots; /* seats are spread over them evenly, in order; copied */
+  uint32_t root_count;
+  bool child; /* a split or shrink: the root has no id for it, the first to come opens it */
+  uint32_t seat_count;
+  uint64_t signature; /* whatever all must agree in beside seat_count */
+};
+
+/* What one rank said. */
+struct gather_seat {
+  const void *card;
+  uint32_t card_bytes, party;
+};
+
+ncclResult_t gather_open(const struct gather_call *call, struct gather **gather);
+/* Takes a seat for this party. A contradiction shows in gather_wait. */
+ncclResult_t gather_check_in(struct gather *gather, uint32_t seat, const void *card, uint32_t card_bytes);
+/* Until every seat's card is here: TUTTI_INIT_TIMEOUT_SECONDS at most. Logs now and then who is missing. On
+ * failure reason has the sentence, without the call's name. */
+ncclResult_t gather_wait(struct gather *gather, char *reason, size_t reason_bytes);
+/* After gather_wait: by seat; and by party. */
+const struct gather_seat *gather_seats(const struct gather *gather);
+uint32_t gather_party_count(const struct gather *gather);
+uint32_t gather_own_party(const struct gather *gather);
+const struct sock_address *gather_address(const struct gather *gather, uint32_t party);
+/* All parties say how they fared, in O(log parties) rounds: the failure of the lowest party that has one is
+ * everybody's result. May be called again: each call is one more round of agreement. */
+ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes);
+/* From any thread: ends the gather for all parties; `why` as in "rank 3 was aborted". */
+void gather_cancel(struct gather *gather, ncclResult_t code, const char *why);
+void gather_close(struct gather *gather);
+
+/* ---- afterwards: who is still there ----
+ * Takes over some of the gather's links. Each party listens to a few others: a link that breaks without a
+ * goodbye, or stays silent for TUTTI_PEER_TIMEOUT_SECONDS, is a lost party, and the news is passed on to all.
+ * `lost` is called once, on the server's thread, for the first party that is lost or has failed, with a
+ * sentence naming it (address, host and process; what happened); it must not block. */
+typedef void watch_lost(void *argument, uint32_t party, ncclResult_t code, const char *text);
+ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argument, struct watch **watch);
+/* This party has failed, or gives up: every other party's `lost` will say so. Any thread, never blocks. */
+void watch_fail(struct watch *watch, ncclResult_t code, const char *text);
+/* An orderly goodbye: the others do not miss this party. No call of `lost` is under way when it returns. */
+void watch_leave(struct watch *watch);
+
+/* What a gather took, for measurements: time and bytes by phase. */
+struct gather_cost {
+  uint64_t check_in_ns, exchange_ns, agree_ns;
+  uint64_t root_bytes, sent_bytes,
+      received_bytes; /* root_bytes: what this process's root sent and received */
+  uint32_t rounds;
+};
+struct gather_cost gather_costs(const struct gather *gather);
+
+#endif

@@ -1,0 +1,47 @@
+/* proxy.h: the engine that carries connections between hosts: it takes filled slots from the sender's FIFO
+ * to the network, and from the network into the receiver's FIFO, for all communicators of the process and
+ * all networks. A kernel sees a connection as any other; the proxy plays its other end. One engine a
+ * process; it turns on a thread of its own, or in a deterministic world as one of its actors. */
+#ifndef TUTTI_CORE_PROXY_H
+#define TUTTI_CORE_PROXY_H
+
+#include "backends/backend.h"
+#include "backends/net.h"
+#include "core/plan.h"
+
+struct proxy_comm; /* one rank's connections over networks */
+
+struct proxy_comm_call {
+  const struct device_ops *ops;
+  struct device_comm *device_comm;
+  uint64_t comm_key; /* equal on all ranks of the communicator, hard to guess */
+  uint32_t rank, rank_count;
+  const char *name;
+  /* Called once, on the engine's thread, when a connection fails: must not block. */
+  void (*failed)(void *argument, ncclResult_t code, const char *text);
+  void *argument;
+};
+ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_comm **comm);
+/* Drops what is under way. No call of `failed` is under way when it returns. */
+void proxy_comm_close(struct proxy_comm *comm);
+/* True when every operation that was posted is done: what a sender's kernel has left behind is on the wire.
+ */
+bool proxy_comm_idle(struct proxy_comm *comm);
+
+/* The receiver's end of a connection: opened, and listening; *handle is what the sender needs. Idempotent,
+ * the same handle again. Any thread; never waits for the sender. */
+ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_conn_name *name,
+                                struct net_handle *handle);
+/* The sender's end. Comes back at once; the engine connects. Idempotent. */
+ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
+                             const struct net_handle *handle);
+
+/* What a plan's works will move over networks, step by step: noted once, posted at every start of the plan's
+ * kernel. `remote` says which ranks lie behind a network. NULL in *ops where none does. */
+struct proxy_ops;
+ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, const uint8_t *remote,
+                              struct proxy_ops **ops);
+void proxy_ops_post(struct proxy_ops *ops); /* before, or when, the kernel starts; any thread */
+void proxy_ops_free(struct proxy_ops *ops); /* what was posted goes on */
+
+#endif
