@@ -22,6 +22,9 @@ struct bootstrap_id {
  */
 ncclResult_t bootstrap_id_create(ncclUniqueId *id);
 
+/* An id for ranks of this process alone: no address, no root, no network. */
+void bootstrap_id_local(ncclUniqueId *id);
+
 /* Not an id: ncclInvalidArgument; of another version: ncclInvalidUsage. `call` and `rank` are for the
  * sentence. */
 ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
@@ -33,6 +36,9 @@ ncclResult_t bootstrap_root_open(const struct bootstrap_id *id);
 /* Called on the server's thread, once an id, when the first rank checks in over the network with a root of
  * this process: its own ranks must check in too. Set once, before the first id. */
 void bootstrap_set_called(void (*called)(uint64_t nonce));
+
+/* True once that has happened. */
+bool bootstrap_id_called(uint64_t nonce);
 
 /* The communicator of this id was made, or failed: its root forgets it and refuses late comers. */
 void bootstrap_id_over(uint64_t nonce);

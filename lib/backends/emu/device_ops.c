@@ -242,6 +242,13 @@ static void emu_comm_abort(struct device_comm *comm) {
   emu_unlock();
 }
 
+static void emu_comm_fail_rank(struct device_comm *comm, ncclResult_t error) {
+  emu_lock();
+  if (comm->error == ncclSuccess) comm->error = error;
+  emu_comm_abort_rank(comm);
+  emu_unlock();
+}
+
 static ncclResult_t emu_comm_error(struct device_comm *comm) {
   emu_lock();
   const ncclResult_t error = comm->error;
@@ -351,6 +358,7 @@ const struct device_ops *emu_device_ops(void) {
       .comm_connect = emu_comm_connect,
       .comm_memory = emu_comm_memory,
       .comm_abort = emu_comm_abort,
+      .comm_fail = emu_comm_fail_rank,
       .comm_error = emu_comm_error,
       .comm_idle = emu_comm_idle,
       .launch = emu_launch,
