@@ -38,6 +38,16 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
   return ncclSuccess;
 }
 
+ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id) {
+  struct id_content content = {ID_MAGIC, salt, 0, host_hash(), os_pid(), NCCL_VERSION_CODE};
+  if (!strchr(where, ':')) return log_fail(ncclInvalidUsage, "%s=%s: must be host:port", what, where);
+  for (const char *c = where; *c; c++) content.nonce = hash_mix(content.nonce, (unsigned char)*c);
+  content.number = content.nonce;
+  memset(id, 0, sizeof *id);
+  memcpy(id->internal, &content, sizeof content);
+  return ncclSuccess;
+}
+
 ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
                                struct bootstrap_id *out) {
   struct id_content content;
