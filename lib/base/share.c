@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -612,8 +613,17 @@ static uint64_t text_mix(uint64_t hash, const char *text) {
   return hash;
 }
 
+/* Abstract sockets are seen within one network namespace, and answered to one user. */
+static uint64_t realm_mix(uint64_t hash) {
+  struct stat realm;
+  char text[64];
+  const bool known = stat("/proc/self/ns/net", &realm) == 0;
+  snprintf(text, sizeof text, "%llu %u", known ? (unsigned long long)realm.st_ino : 0, (unsigned)geteuid());
+  return text_mix(hash, text);
+}
+
 uint64_t share_host(void) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  uint64_t hash = realm_mix(UINT64_C(0xcbf29ce484222325));
   if (param_text(PARAM_HOSTID)[0] != '\0') return text_mix(hash, param_text(PARAM_HOSTID));
   char name[256];
   os_host_name(name, sizeof name);

@@ -42,7 +42,7 @@ static struct {
   uint64_t random[2];
   struct emu_waiter *waiters;
   struct emu_owner *owners;
-} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} world = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP}; /* comm_fail() may come from within */
 
 uint64_t emu_moves;
 
