@@ -336,8 +336,8 @@ PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   }
 }
 
-/* The links' ends, buffer, slots, step_bytes, direct_shift and peer, and depth, flag_bits, group_lines, scratch and cells
- * are the backend's to set before. */
+/* The links' ends, buffer, slots, step_bytes, direct_shift and peer, and depth, flag_bits, group_lines,
+ * scratch and cells are the backend's to set before. */
 PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
                        void *out) {
   lane->work = work;
