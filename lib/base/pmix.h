@@ -14,8 +14,8 @@ ncclResult_t pmix_publish(const char *key, const void *data, size_t bytes);
 /* What rank 0 offers under `key`, waited for at most `seconds`; exactly `bytes` of it. Not offered in time,
  * or of another length: ncclRemoteError. */
 ncclResult_t pmix_lookup(const char *key, void *data, size_t bytes, int seconds);
-/* The number of ranks of this job; this process's number among those of its host, and their number, 0 when PMIx
- * does not say. */
+/* The number of ranks of this job; this process's number among those of its host, and their number, 0 when
+ * PMIx does not say. */
 ncclResult_t pmix_counts(int *rank_count, int *local_rank, int *local_count);
 
 #endif

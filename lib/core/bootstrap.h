@@ -25,9 +25,9 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id);
 /* An id for ranks of this process alone: no address, no root, no network. */
 void bootstrap_id_local(ncclUniqueId *id);
 
-/* The id that `where`, host:port, stands for, as with NCCL_COMM_ID: the same bytes in every process that gives
- * the same text and salt, whatever the host's name means there; ids of one address differ by `salt`. Its root
- * is the process of rank 0. Not host:port: ncclInvalidUsage, naming `what`. */
+/* The id that `where`, host:port, stands for, as with NCCL_COMM_ID: the same bytes in every process that
+ * gives the same text and salt, whatever the host's name means there; ids of one address differ by `salt`.
+ * Its root is the process of rank 0. Not host:port: ncclInvalidUsage, naming `what`. */
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id);
 
 /* Not an id: ncclInvalidArgument; of another version: ncclInvalidUsage. `call` and `rank` are for the
