@@ -217,6 +217,12 @@ void control_end(struct control_conn *conn) {
   control_wake();
 }
 
+void control_end_all(const void *owner) {
+  for (struct control_conn *conn = server.conns.first; conn; conn = conn->next) {
+    if (conn->owner == owner) control_end(conn);
+  }
+}
+
 /* ---- frames ---- */
 
 static void frame_done(struct control_conn *conn) {
@@ -448,6 +454,7 @@ static void server_tick(uint64_t now_ns) {
     if (next && next->dead) next = server.conns.first; /* its neighbour went with it; begin again */
   }
   next_ns = earlier(next_ns, root_tick(now_ns));
+  watch_tick();
   server.tick_ns = earlier(server.tick_ns, next_ns);
 }
 
@@ -487,6 +494,12 @@ static void free_dead(void) {
   }
 }
 
+static void end_lingering(void) {
+  for (struct control_conn *conn = server.conns.first; conn; conn = conn->next) {
+    if (conn->conn_class && conn->conn_class->lingers) control_end(conn);
+  }
+}
+
 static bool any_ending(void) {
   for (const struct control_conn *conn = server.conns.first; conn; conn = conn->next) {
     if (conn->ending) return true;
@@ -513,7 +526,10 @@ static void *server_body(void *argument) {
   for (;;) {
     const uint64_t now_ns = os_time_ns();
     if (server.state == SERVER_STOPPING) {
-      if (stop_ns == 0) stop_ns = now_ns + LINGER_NS;
+      if (stop_ns == 0) {
+        stop_ns = now_ns + LINGER_NS;
+        end_lingering();
+      }
       if (now_ns >= stop_ns || !any_ending()) break;
     }
     const int timeout_ms = server_timeout_ms(now_ns);
@@ -559,8 +575,9 @@ static ncclResult_t server_open(void) {
   TRY(greet_check());
   TRY(sock_interfaces_find(guided ? &near : NULL, found, &count));
   if (count == 0) {
-    return log_fail(ncclSystemError, "no network interface is up, not even the loopback: processes cannot "
-                                     "find each other; bring one up (ip link set lo up)");
+    return log_fail(ncclSystemError,
+                    "no network interface is up, not even the loopback: processes cannot "
+                    "find each other; bring one up (ip link set lo up)");
   }
   TRY(poller_open(&server.poller));
   const ncclResult_t result = listener_add(&found[0].address);
@@ -569,8 +586,8 @@ static ncclResult_t server_open(void) {
     return result;
   }
   char at[SOCK_TEXT_BYTES];
-  log_info(LOG_BOOTSTRAP, "control server at %s (%s)",
-           sock_address_text(&server.listeners[0].address, at), found[0].name);
+  log_info(LOG_BOOTSTRAP, "control server at %s (%s)", sock_address_text(&server.listeners[0].address, at),
+           found[0].name);
   return ncclSuccess;
 }
 
@@ -586,8 +603,10 @@ static void fork_child(void) {
   for (uint32_t i = 0; i < server.listener_count; i++) sock_close(server.listeners[i].fd);
   if (server.state != SERVER_STOPPED) poller_close(&server.poller);
   call_forget();
+  relay_forget();
   root_forget();
   gather_forget();
+  watch_forget();
   memset(&server.greetings, 0, sizeof server.greetings);
   memset(&server.conns, 0, sizeof server.conns);
   memset(&server.dead, 0, sizeof server.dead);
@@ -640,6 +659,7 @@ void control_leave(void) {
   const os_thread thread = server.thread;
   control_unlock();
   call_stop();
+  relay_stop();
   os_thread_join(thread);
   os_thread_note(-1);
   control_lock();

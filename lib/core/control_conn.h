@@ -18,6 +18,7 @@ struct control_class {
   /* The other end is gone, silent or talks nonsense, as `why` says ("closed its connection"); the connection
    * is closed right after. */
   void (*gone)(struct control_conn *conn, const char *why);
+  bool lingers; /* what it said last is let out before the server ends */
 };
 #define CONTROL_UNKNOWN UINT32_MAX
 
@@ -57,6 +58,8 @@ bool control_send(struct control_conn *conn, enum frame_kind kind, const void *h
 void control_drop(struct control_conn *conn);
 /* Says goodbye, lets everything out, and closes when the other end has; its class hears nothing more. */
 void control_end(struct control_conn *conn);
+/* All connections of this owner. */
+void control_end_all(const void *owner);
 
 /* Another address to listen at, for NCCL_COMM_ID, until the server ends. */
 ncclResult_t control_listen(const struct sock_address *at);
@@ -76,16 +79,16 @@ const char *gather_accept(struct control_conn *conn);
 const char *call_accept(struct control_conn *conn);
 /* Something of theirs is due at the time returned; UINT64_MAX: nothing. */
 uint64_t root_tick(uint64_t now_ns);
-/* The server ends: forget everything. call_stop runs unlocked, first. */
+/* Losses that somebody is to be told of; unlocked while they are told. */
+void watch_tick(void);
+/* The server ends: forget everything. call_stop and relay_stop run unlocked, first. */
 void root_stop(void);
 void call_stop(void);
+void relay_stop(void);
 void call_forget(void); /* in a child after fork */
+void relay_forget(void);
 void root_forget(void);
 void gather_forget(void);
-
-/* The root's side of ids. */
-ncclResult_t root_register(uint64_t key, bool lasting);
-void root_over(uint64_t key);
-void root_set_called(void (*called)(uint64_t key));
+void watch_forget(void);
 
 #endif
