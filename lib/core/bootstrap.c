@@ -151,4 +151,8 @@ void bootstrap_id_over(uint64_t nonce) {
   if (root_over(nonce)) control_leave();
 }
 
+void bootstrap_forget_ids(void) {
+  for (uint64_t key; (key = root_waiting()) != 0;) bootstrap_id_over(key);
+}
+
 void bootstrap_restart_numbers(void) { __atomic_store_n(&last_number, 0, __ATOMIC_RELAXED); }

@@ -49,6 +49,9 @@ bool bootstrap_id_called(uint64_t nonce);
 /* The communicator of this id was made, or failed: its root forgets it and refuses late comers. */
 void bootstrap_id_over(uint64_t nonce);
 
+/* Gives up all ids of this process that still wait for their ranks; for tests, which count what is left. */
+void bootstrap_forget_ids(void);
+
 /* Counts anew from 1: a process without communicators is like a fresh one, and its next run repeats the
  * last. */
 void bootstrap_restart_numbers(void);

@@ -590,6 +590,15 @@ ncclResult_t root_register(uint64_t key, bool lasting) {
                   root_count);
 }
 
+uint64_t root_waiting(void) {
+  uint64_t key = 0;
+  control_lock();
+  for (const struct root *root = roots; root && key == 0; root = root->next)
+    if (root->registered && !root->over) key = root->key;
+  control_unlock();
+  return key;
+}
+
 bool root_over(uint64_t key) {
   control_lock();
   struct root *root = root_find(key);

@@ -66,6 +66,8 @@ struct root *root_first(void);
 
 /* ---- unlocked ---- */
 ncclResult_t root_register(uint64_t key, bool lasting);
+/* The key of some id that waits; 0 when none does. */
+uint64_t root_waiting(void);
 /* True when the id was waiting until now. */
 bool root_over(uint64_t key);
 void root_set_called(void (*called)(uint64_t key));
