@@ -13,6 +13,7 @@
 #include "base/wake.h"
 #include "core/net.h"
 #include "core/proxy_impl.h"
+#include "core/rails.h"
 
 #define SPIN_NS 100000u   /* of looking on, once nothing moves */
 #define YIELD_NS 300000u  /* and then of looking now and then */
@@ -240,7 +241,8 @@ static void *thread_body(void *argument) {
     if (idle_news) engine.ops->lock(), engine.ops->unlock();
     const uint64_t now_ns = os_time_ns();
     if (state == ENGINE_MOVED) since_ns = now_ns;
-    else if (state != ENGINE_WAITS || now_ns - since_ns > SPIN_NS + YIELD_NS) thread_sleep(since_ns);
+    else if (now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS))
+      thread_sleep(since_ns);
     else if (now_ns - since_ns > SPIN_NS) os_yield();
   }
   return NULL;
@@ -381,11 +383,25 @@ static ncclResult_t conn_listen(struct proxy_conn *conn) {
   return ncclSuccess;
 }
 
+/* One engine carries all cards: to send over another GPU is to take the card at its side. */
+static uint32_t conn_device(const struct proxy_comm *comm, const struct device_conn_name *name) {
+  uint32_t over = comm->call.rank;
+  if (comm->call.rails == NULL) return (name->channel_index + comm->call.rank) % comm->net_device_count;
+  const uint32_t device =
+      rails_device(comm->call.rails, comm->call.rank, name, comm->net_device_count, &over);
+  if (over != comm->call.rank)
+    log_info(LOG_NET | LOG_PROXY,
+             "comm %s: channel %" PRIu32 ": %" PRIu32 " -> %" PRIu32 " goes by device %" PRIu32
+             " at the side of rank %" PRIu32 " (PXN)",
+             comm->name, name->channel_index, comm->call.rank, name->peer, device, over);
+  return device;
+}
+
 static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_name *name,
                               struct proxy_conn *conn) {
   conn->comm = comm;
   conn->name = *name;
-  conn->net_device = (name->channel_index + comm->call.rank) % comm->net_device_count;
+  conn->net_device = conn_device(comm, name);
   TRY(comm->call.ops->conn_net(comm->call.device_comm, name, &conn->end));
   if (conn->end.slots > PROXY_SLICES_MAX)
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",

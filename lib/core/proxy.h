@@ -9,6 +9,7 @@
 #include "backends/net.h"
 #include "core/plan.h"
 
+struct rails;
 struct proxy_comm; /* one rank's connections over networks */
 
 struct proxy_comm_call {
@@ -22,6 +23,7 @@ struct proxy_comm_call {
   void *argument;
   const struct net_ops *net; /* NULL: the process's own (core/net.h) */
   uint32_t net_device_count; /* of `net`, when it is given */
+  const struct rails *rails; /* which card a connection takes (rails.h); NULL: they take turns */
 };
 
 /* Bytes behind a slice in its slots that are the proxies': a communicator with ranks behind networks adds
