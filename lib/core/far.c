@@ -167,6 +167,7 @@ void far_settle(const struct far *far, struct settings *settings) {
     paths.lines128 = paths.lines128 && card->lines128;
   }
   settings_take_paths(settings, &paths);
+  if (far->networked) proxy_limits(&settings->limits);
   if (far->networked && settings_take_network(settings))
     log_info(LOG_NET, "NCCL_PROTO names LL or LL128: ranks on several hosts use Simple alone");
 }
@@ -300,8 +301,14 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
   for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
     struct ncclComm *comm = far->comms[rank] = comms[rank];
     if (!comm || !far->networked) continue;
-    const struct proxy_comm_call call = {comm->ops,        comm->device_comm, far->wire_key,    rank,
-                                         comm->rank_count, comm->name,        far_proxy_failed, comm};
+    const struct proxy_comm_call call = {.ops = comm->ops,
+                                         .device_comm = comm->device_comm,
+                                         .comm_key = far->wire_key,
+                                         .rank = rank,
+                                         .rank_count = comm->rank_count,
+                                         .name = comm->name,
+                                         .failed = far_proxy_failed,
+                                         .argument = comm};
     TRY(proxy_comm_open(&call, &far->proxies[rank]));
   }
   TRY(control_use(&unused));

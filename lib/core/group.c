@@ -289,7 +289,6 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   const ncclResult_t result =
       comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
   queue->plan.hook = NULL;
-  if (result != ncclSuccess && ops) proxy_ops_free(ops);
   return result;
 }
 

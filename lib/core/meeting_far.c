@@ -158,6 +158,8 @@ static ncclResult_t team_open_comms(struct team *team, struct ncclComm *const *c
       comm->rank = rank;
       comm->rank_count = team->rank_count;
       TRY(comm_open(comm));
+    } else {
+      comm->ops->comm_settle(comm->device_comm, &comm->settings.limits);
     }
     team->device_comms[rank] = comm->device_comm;
   }

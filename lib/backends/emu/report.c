@@ -163,7 +163,10 @@ static void report_end_lanes(void) {
 
 static void report_end(void) {
   char again[1024];
+  char services[2048];
   report_end_lanes();
+  emu_services_report(services, sizeof services);
+  report_add("%s", services);
   emu_report_reproduce(again, sizeof again);
   log_urgent("%s\n  %s", report.text, again);
 }
