@@ -550,7 +550,8 @@ static ncclResult_t fetched_map(const struct share_ticket *ticket, int fd, struc
 }
 
 static bool ticket_same(const struct share_ticket *a, const struct share_ticket *b) {
-  return a->number == b->number && a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
+  return a->number == b->number && a->bytes == b->bytes && a->owner[0] == b->owner[0] &&
+         a->owner[1] == b->owner[1];
 }
 
 /* One more user of a block that is mapped. Locked. */
