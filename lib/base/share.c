@@ -186,8 +186,8 @@ static bool control_read(struct msghdr *header, int *fd) {
 }
 
 /* Sends a block's descriptor; never waits. Who finds no room for the answer asks again. */
-static void server_answer(int fd, const struct share_message *question, const struct sockaddr_un *to,
-                          socklen_t to_bytes) {
+static void server_answer(int fd, const struct share_message *question, bool same_user,
+                          const struct sockaddr_un *to, socklen_t to_bytes) {
   struct share_message answer = {SHARE_MAGIC, question->number, 0};
   struct iovec part = {&answer, sizeof answer};
   union control control;
@@ -199,7 +199,7 @@ static void server_answer(int fd, const struct share_message *question, const st
   header.msg_iov = &part;
   header.msg_iovlen = 1;
   os_mutex_lock(&share.lock);
-  const struct block *block = share.blocks;
+  const struct block *block = same_user ? share.blocks : NULL;
   while (block != NULL && !(block->offered && block->number == question->number)) block = block->next;
   if (block != NULL) {
     answer.bytes = block->bytes;
@@ -234,8 +234,8 @@ static void server_turn(int fd) {
   if (came < 0) return;
   const bool same_user = control_read(&header, &stray);
   if (stray >= 0) close(stray);
-  if (came == (ssize_t)sizeof question && question.magic == SHARE_MAGIC && same_user)
-    server_answer(fd, &question, &from, header.msg_namelen);
+  if (came == (ssize_t)sizeof question && question.magic == SHARE_MAGIC)
+    server_answer(fd, &question, same_user, &from, header.msg_namelen);
 }
 
 static void *server_body(void *argument) {
@@ -353,10 +353,11 @@ uint64_t share_room(uint64_t bytes) {
 }
 
 static ncclResult_t block_map(struct block *block) {
-  block->fd = memfd_create("tutti", MFD_CLOEXEC);
+  block->fd = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (block->fd < 0) return failed_call("making a block", block->bytes, errno);
   if (ftruncate(block->fd, (off_t)block->bytes) != 0)
     return failed_call("sizing a block", block->bytes, errno);
+  fcntl(block->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* nobody who has it can cut it */
   block->memory = mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, block->fd, 0);
   if (block->memory != MAP_FAILED) return ncclSuccess;
   const int cause = errno;
@@ -467,7 +468,7 @@ static bool question_send(int fd, const struct share_ticket *ticket, int *cause)
   return errno == EAGAIN || errno == ENOBUFS || errno == EINTR;
 }
 
-enum answer { ANSWER_NONE, ANSWER_BLOCK, ANSWER_GONE, ANSWER_NO_ROOM };
+enum answer { ANSWER_NONE, ANSWER_BLOCK, ANSWER_GONE, ANSWER_FOREIGN, ANSWER_NO_ROOM };
 
 static enum answer answer_take(int socket_fd, const struct share_ticket *ticket, int *fd) {
   struct share_message answer;
@@ -482,11 +483,12 @@ static enum answer answer_take(int socket_fd, const struct share_ticket *ticket,
   const ssize_t came = recvmsg(socket_fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (came < 0) return ANSWER_NONE;
   const bool own_user = control_read(&header, fd);
-  const bool fits = came == (ssize_t)sizeof answer && answer.magic == SHARE_MAGIC && own_user &&
-                    answer.number == ticket->number;
-  if (fits && answer.bytes == ticket->bytes && *fd >= 0) return ANSWER_BLOCK;
+  const bool fits =
+      came == (ssize_t)sizeof answer && answer.magic == SHARE_MAGIC && answer.number == ticket->number;
+  if (fits && own_user && answer.bytes == ticket->bytes && *fd >= 0) return ANSWER_BLOCK;
   if (*fd >= 0) close(*fd);
   if (!fits) return ANSWER_NONE;
+  if (!own_user) return ANSWER_FOREIGN;
   return answer.bytes == ticket->bytes && (header.msg_flags & MSG_CTRUNC) != 0 ? ANSWER_NO_ROOM : ANSWER_GONE;
 }
 
@@ -507,6 +509,7 @@ static ncclResult_t block_ask(int socket_fd, const struct share_ticket *ticket, 
     switch (answer_take(socket_fd, ticket, fd)) {
       case ANSWER_BLOCK: return ncclSuccess;
       case ANSWER_GONE: return owner_gone("has freed it");
+      case ANSWER_FOREIGN: return owner_gone("is of another user");
       case ANSWER_NO_ROOM: return no_descriptor("a peer's block");
       case ANSWER_NONE: break;
     }
@@ -533,6 +536,9 @@ static ncclResult_t block_fetch(const struct share_ticket *ticket, int *fd) {
 }
 
 static ncclResult_t fetched_map(const struct share_ticket *ticket, int fd, struct mapped *mapped) {
+  struct stat file;
+  if (fstat(fd, &file) != 0 || (uint64_t)file.st_size < ticket->bytes)
+    return log_fail(ncclRemoteError, "shared memory: a peer's block is shorter than its ticket says");
   mapped->memory = mmap(NULL, ticket->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (mapped->memory != MAP_FAILED) {
     madvise(mapped->memory, ticket->bytes, MADV_DONTDUMP);
@@ -544,7 +550,8 @@ static ncclResult_t fetched_map(const struct share_ticket *ticket, int fd, struc
 }
 
 static bool ticket_same(const struct share_ticket *a, const struct share_ticket *b) {
-  return a->number == b->number && a->owner[0] == b->owner[0] && a->owner[1] == b->owner[1];
+  return a->number == b->number && a->bytes == b->bytes && a->owner[0] == b->owner[0] &&
+         a->owner[1] == b->owner[1];
 }
 
 /* One more user of a block that is mapped. Locked. */

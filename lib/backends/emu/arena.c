@@ -32,16 +32,11 @@ static bool offset_in_arena(const void *address, uint64_t *offset) {
   return true;
 }
 
-/* A child's view of its parent's arena stays as it is, private; its spans can no longer be told apart. */
+/* A child's view of its parent's arena stays as it is, private. Nothing more is cut from it. */
 static void arena_leave_parents(void) {
   if (arena.memory == NULL || arena.pid == os_pid()) return;
-  while (arena.first != NULL) {
-    struct span *span = arena.first;
-    arena.first = span->next;
-    os_free(span);
-  }
   arena.memory = NULL;
-  arena.last = NULL;
+  arena.first = arena.last = NULL;
   arena.pin_count = 0;
 }
 
@@ -168,12 +163,12 @@ bool emu_arena_offset(const void *address, uint64_t *offset) {
 
 ncclResult_t emu_arena_pin(struct share_ticket *ticket, uint64_t *base) {
   os_mutex_lock(&arena.lock);
-  ncclResult_t result = ncclSystemError;
-  if (!arena_make())
-    log_warn(
-        "emulated devices: no memory that other processes could map; see the lines above, or raise "
-        "`ulimit -v` and `ulimit -f`");
-  else result = share_offer(arena.memory, ticket);
+  ncclResult_t result = arena_make() ? ncclSuccess : ncclSystemError;
+  if (result == ncclSuccess && arena.memory == NULL)
+    result = log_fail(ncclSystemError,
+                      "emulated devices: no room for memory that other processes can map; raise `ulimit -v` "
+                      "and `ulimit -f`");
+  if (result == ncclSuccess) result = share_offer(arena.memory, ticket);
   if (result == ncclSuccess) {
     arena.pin_count += 1;
     *base = (uint64_t)(uintptr_t)arena.memory;

@@ -409,9 +409,13 @@ static void waiter_leave(struct emu_waiter *waiter) {
 /* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
   if (!world.pumping && owners_wait()) {
-    do {
-      if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
-    } while (emu_lanes_look());
+    if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
+    if (emu_lanes_look()) { /* a long operation with another process must not keep everybody out */
+      emu_unlock();
+      os_yield();
+      emu_lock();
+      return true;
+    }
     world.outside = emu_services_look_outside() || emu_lanes_outside();
     if (verdict(quiet)) return true;
   }
