@@ -114,6 +114,13 @@ hosts_mute 2 && heard 1 2 20 && [ "$heard" -eq 0 ] && refuses ask 1 10.99.0.2 1 
 check $? 'a muted host hears nothing and keeps its carrier'
 hosts_unmute 2 && ask 1 10.99.0.2 && ask 2 10.99.0.2
 check $? 'and is heard again'
+rank_start 0 3 --size 1 --id "$work/id" && rank_wait 0 && grep -q '^rank 0 destroy ok$' "$work/rank.0" &&
+  [ -s "$work/id" ]
+check $? 'a rank runs on a host'
+rank_start 0 3 --size 1 --pace 20000 && rank_signal 0 KILL
+rank_wait 0
+[ $? -eq 137 ]
+check $? 'and is killed there'
 holders="$hosts_switch $hosts_holder_1 $hosts_holder_2 $hosts_holder_3 $hosts_started"
 hosts_down
 left=$(for process in $holders; do [ ! -d "/proc/$process" ] || echo "$process"; done)

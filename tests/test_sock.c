@@ -528,6 +528,13 @@ static void link_local_expect(void) {
     wrong = 1;
   }
   sock_close(fd);
+  fd = -1;
+  bound.scope = 4711; /* as it came from a host that numbers its interfaces otherwise */
+  if (sock_connect(&bound, &wait, &fd) != ncclSuccess) {
+    fprintf(stderr, "link-local, another scope: %s\n", log_last_error());
+    wrong = 1;
+  }
+  sock_close(fd);
   sock_close(listener);
 }
 

@@ -236,3 +236,14 @@ ncclResult_t sock_interfaces_find(const struct sock_address *near, struct sock_i
   *count = choice.count;
   return ncclSuccess;
 }
+
+uint32_t sock_scope_here(const struct sock_address *address) {
+  struct sock_interface found[SOCK_INTERFACES_MAX];
+  uint32_t count = 0;
+  if (!is_link_local(address) || sock_interfaces_find(NULL, found, &count) != ncclSuccess)
+    return address->scope;
+  for (uint32_t i = 0; i < count; i++)
+    if (if_nametoindex(found[i].name) == address->scope) return address->scope;
+  const uint32_t first = if_nametoindex(found[0].name);
+  return first != 0 ? first : address->scope;
+}
