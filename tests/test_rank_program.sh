@@ -37,6 +37,41 @@ check $? 'the deadline ends the process'
 run --rank 0 --size 1 --kill-at 1 --ops all_reduce
 [ $? -eq 137 ] && has '^rank 0 iteration 0 ok$'
 check $? 'a process kills itself where it is told to'
+
+# processes NAME ARGS...: four of one rank each; rank 2 has $two besides. Their lines go to $work/NAME.RANK,
+# and $statuses has their exit statuses in order.
+processes() {
+  name=$1
+  shift
+  list=
+  for rank in 0 1 2 3; do
+    more=
+    [ "$rank" != 2 ] || more=$two
+    # shellcheck disable=SC2086
+    timeout 60 "$build/tests/rank_program" --rank "$rank" --size 4 --id "$work/$name.id" "$@" $more \
+      >"$work/$name.$rank" 2>&1 &
+    list="$list $!"
+  done
+  statuses=
+  for process in $list; do
+    wait "$process" 2>/dev/null
+    statuses="$statuses$? "
+  done
+  cat "$work/$name".? >"$work/log"
+}
+
+export TUTTI_EMU=mode=threads
+two=
+processes together --ops all_reduce,all_gather --rounds 2 && [ "$statuses" = '0 0 0 0 ' ] &&
+  [ "$(grep -c 'operations ok$' "$work/log")" -eq 8 ] &&
+  [ "$(grep -c '^end descriptors 0 threads [0-8] allocations [0-8]$' "$work/log")" -eq 4 ]
+check $? 'four processes, twice, without anything left over'
+two='--kill-at 1'
+TUTTI_SECRET='a secret' processes killed --ops all_reduce --shrink-after-error 2 &&
+  [ "$statuses" = '0 0 137 0 ' ] && [ "$(grep -c 'error 6 .*rank 2' "$work/log")" -eq 3 ] &&
+  [ "$(grep -c 'all_reduce after shrink ok$' "$work/log")" -eq 3 ]
+check $? 'three processes go on without one that was killed, under a secret'
+
 for misuse in '--size 2' '--rank 2 --size 2' '--threads --size 2 --ops none' '--threads --size 2 --bytes'; do
   # Word splitting is wanted.
   # shellcheck disable=SC2086
