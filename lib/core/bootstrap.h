@@ -22,6 +22,9 @@ struct bootstrap_id {
  */
 ncclResult_t bootstrap_id_create(ncclUniqueId *id);
 
+/* An id for this process alone, that needs no network and no thread: for ncclCommInitAll. */
+ncclResult_t bootstrap_id_private(ncclUniqueId *id);
+
 /* Not an id: ncclInvalidArgument; of another version: ncclInvalidUsage. `call` and `rank` are for the
  * sentence. */
 ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,

@@ -242,6 +242,13 @@ static void frame_done(struct control_conn *conn) {
   }
 }
 
+uint8_t *control_take_body(struct control_conn *conn) {
+  uint8_t *body = conn->body;
+  conn->body = NULL;
+  conn->body_room = 0;
+  return body;
+}
+
 /* False when the frame is not one that may come here. */
 static bool frame_begin(struct control_conn *conn) {
   const uint32_t kind = conn->head.kind;

@@ -255,6 +255,7 @@ ncclResult_t gather_open(const struct gather_call *call, struct gather **out) {
 }
 
 ncclResult_t gather_check_in(struct gather *gather, uint32_t seat, const void *card, uint32_t card_bytes) {
+  static const uint8_t zeros[WIRE_ALIGN] = {0};
   const struct wire_card head = {seat, card_bytes};
   if (card_bytes > GATHER_CARD_MOST)
     return log_fail(ncclInternalError, "%s: a card of %u bytes", gather->call, card_bytes);
@@ -265,6 +266,7 @@ ncclResult_t gather_check_in(struct gather *gather, uint32_t seat, const void *c
   } else {
     wire_put(&gather->own_cards, &head, sizeof head);
     wire_put(&gather->own_cards, card, card_bytes);
+    wire_put(&gather->own_cards, zeros, wire_padding(card_bytes));
     gather->own_seats[gather->own_count++] = seat;
     seats_send(gather);
     os_cond_broadcast(&gather->changed);

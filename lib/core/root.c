@@ -573,10 +573,25 @@ void root_forget(void) { root_stop(); }
 
 /* ---- ids ---- */
 
-ncclResult_t root_register(uint64_t key, bool lasting) {
+/* The oldest id that nobody has asked for: roots are listed from the newest. */
+static struct root *root_idle(void) {
+  struct root *idle = NULL;
+  for (struct root *root = roots; root; root = root->next) {
+    if (root->registered && root->phase == ROOT_EMPTY && !root->over) idle = root;
+  }
+  return idle;
+}
+
+ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped) {
+  *dropped = false;
   control_lock();
   struct root *root = root_find(key);
   if (root && lasting && root->phase >= ROOT_EXCHANGE) root = root_renew(root);
+  struct root *idle = !root && root_count >= ROOTS_MOST ? root_idle() : NULL;
+  if (idle) {
+    root_free(idle);
+    *dropped = true;
+  }
   if (!root) root = root_create(key);
   if (root) {
     root->registered = true;
@@ -585,9 +600,7 @@ ncclResult_t root_register(uint64_t key, bool lasting) {
   }
   control_unlock();
   if (root) return ncclSuccess;
-  return log_fail(ncclSystemError,
-                  "no room for another unique id: %u are waiting for their ranks; use one, or free memory",
-                  root_count);
+  return log_fail(ncclSystemError, "no memory for the root of a unique id; free some and try again");
 }
 
 bool root_over(uint64_t key) {

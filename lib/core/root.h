@@ -65,7 +65,8 @@ void root_relay_lost(struct control_conn *conn, const char *why);
 struct root *root_first(void);
 
 /* ---- unlocked ---- */
-ncclResult_t root_register(uint64_t key, bool lasting);
+/* An id's root waits from now on; *dropped: another one, the oldest that nobody asked for, no longer does. */
+ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped);
 /* True when the id was waiting until now. */
 bool root_over(uint64_t key);
 void root_set_called(void (*called)(uint64_t key));
