@@ -45,7 +45,7 @@ static struct server {
   uint32_t listener_count;
   uint64_t paused_ns; /* not 0: the listeners are not watched until then */
   struct conn_list greetings, conns, dead;
-  uint64_t process;
+  uint64_t process, nonsense;
   uint64_t tick_ns, looped_ns;
   uint8_t read[READ_BYTES];
 } server = {.mutex = OS_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -61,6 +61,13 @@ bool control_running(void) { return server.state != SERVER_STOPPED; }
 uint64_t control_process(void) {
   while (server.process == 0) server.process = os_entropy();
   return server.process;
+}
+
+uint64_t control_nonsense(void) {
+  control_lock();
+  const uint64_t count = server.nonsense;
+  control_unlock();
+  return count;
 }
 
 uint64_t control_silence_ns(void) {
@@ -279,6 +286,7 @@ static size_t feed_head(struct control_conn *conn, const uint8_t *data, size_t b
     snprintf(text, sizeof text, "sent what nobody may send here (kind %u, %u bytes)", conn->head.kind,
              conn->head.bytes);
     log_info(LOG_BOOTSTRAP, "a connection %s and was closed", text);
+    server.nonsense++;
     conn_lose(conn, text);
   }
   return taken;
@@ -632,6 +640,7 @@ static ncclResult_t server_start(void) {
   server.tick_ns = UINT64_MAX;
   server.looped_ns = server.paused_ns = 0;
   server.state = SERVER_RUNNING;
+  call_begin();
   if (os_thread_start(&server.thread, server_body, NULL)) {
     os_thread_note(1);
     return ncclSuccess;

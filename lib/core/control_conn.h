@@ -85,6 +85,7 @@ uint64_t root_tick(uint64_t now_ns);
 void watch_tick(void);
 /* The server ends: forget everything. call_stop and relay_stop run unlocked, first. */
 void root_stop(void);
+void call_begin(void); /* the server has started */
 void call_stop(void);
 void relay_stop(void);
 void call_forget(void); /* in a child after fork */
