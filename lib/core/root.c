@@ -291,6 +291,10 @@ static void party_gone(struct root *root, struct root_party *party, const char *
   root->left++;
   root->live--;
   party_text(party, who, sizeof who);
+  if (root->relay) {
+    root_retire(root); /* the first root judges */
+    return;
+  }
   if (root->phase == ROOT_FILLING) {
     root_fail(root, ncclRemoteError, "%s %s before all %u ranks had come", who, why ? why : "left",
               root->seat_count);
