@@ -84,6 +84,7 @@ static void test_no_interface(void **state) {
   struct bootstrap_id content;
   int status;
   (void)state;
+  PARTY_SKIP_FORK();
   party_environment("NCCL_SOCKET_IFNAME", "=none0", NULL);
   assert_int_equal(bootstrap_id_create(&id), ncclSuccess);
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &content), ncclSuccess);
@@ -119,6 +120,7 @@ static void called(uint64_t nonce) {
 /* The root's process is called when others come, once, and not when its own ranks do. */
 static void test_called(void **state) {
   (void)state;
+  PARTY_SKIP_FORK();
   struct party *shared = party_shared(3);
   const struct bootstrap_id id = party_id();
   bootstrap_set_called(called);
@@ -197,11 +199,13 @@ static void several_run(uint32_t seat_count, ncclResult_t code, const char *text
 
 static void test_several_roots(void **state) {
   (void)state;
+  PARTY_SKIP_FORK();
   several_run(9, ncclSuccess, "");
 }
 
 static void test_several_roots_missing(void **state) {
   (void)state;
+  PARTY_SKIP_FORK();
   party_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   several_run(10, ncclRemoteError, "9 of 10 ranks came within 1 seconds; missing: rank 9;");
 }
@@ -225,6 +229,7 @@ static void comm_id_run(struct party *shared, const struct bootstrap_id *id) {
 static void test_comm_id(void **state) {
   char text[64];
   (void)state;
+  PARTY_SKIP_FORK();
   struct party *shared = party_shared(3);
   snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 20000);
   party_environment("NCCL_COMM_ID", text, "NCCL_SOCKET_RETRY_CNT", "34", NULL);
@@ -250,6 +255,7 @@ static void test_comm_id_bad(void **state) {
 static void test_fork(void **state) {
   int status;
   (void)state;
+  PARTY_SKIP_FORK();
   const struct bootstrap_id id = party_id();
   party_fill(parties, 3, 1, &id);
   for (int i = 0; i < 3; i++) parties[i].stays = true;
@@ -292,6 +298,7 @@ static uint32_t settle(struct party *shared, uint32_t count, uint32_t victim) {
  */
 static void test_killed_at_random(void **state) {
   (void)state;
+  PARTY_SKIP_FORK();
   party_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   uint64_t random = 1;
   for (uint32_t seed = 0; seed < 12; seed++) {
@@ -342,7 +349,11 @@ static void test_memory(void **state) {
   os_alloc_fail_at(0);
 }
 
+static void *nothing(void *argument) { return argument; }
+
 int main(void) {
+  os_thread thread;
+  if (os_thread_start(&thread, nothing, NULL)) os_thread_join(thread); /* a sanitizer's thread begins too */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(test_ids),

@@ -305,7 +305,7 @@ static size_t feed_body(struct control_conn *conn, const uint8_t *data, size_t b
   return taken;
 }
 
-static void conn_feed(struct control_conn *conn, const uint8_t *data, size_t bytes) {
+void control_feed(struct control_conn *conn, const uint8_t *data, size_t bytes) {
   while (!conn->dead) {
     if (conn->head_bytes < sizeof conn->head) {
       if (bytes == 0) return;
@@ -332,7 +332,7 @@ static void conn_read(struct control_conn *conn) {
   }
   conn->heard_ns = os_time_ns();
   conn->received_bytes += (uint64_t)moved;
-  conn_feed(conn, server.read, (size_t)moved);
+  control_feed(conn, server.read, (size_t)moved);
 }
 
 /* ---- greetings ---- */

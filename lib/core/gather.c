@@ -143,7 +143,7 @@ static void root_gone(struct control_conn *conn, const char *why) {
   gather_end(gather, ncclRemoteError, text);
 }
 
-static const struct control_class root_class = {"root", root_limit, root_frame, root_gone, false};
+const struct control_class gather_root_class = {"root", root_limit, root_frame, root_gone, false};
 
 /* ---- what the root is told ---- */
 
@@ -322,7 +322,7 @@ static ncclResult_t root_reach(struct gather *gather) {
                 sock_address_text(&gather->root_address, at));
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
-  } else if (!(gather->root = control_adopt(fd, &root_class, gather))) {
+  } else if (!(gather->root = control_adopt(fd, &gather_root_class, gather))) {
     gather_fail(gather, ncclSystemError, "no memory for a connection to the root");
   } else {
     gather->root->beats = true;
