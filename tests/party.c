@@ -78,8 +78,9 @@ static bool cards_check(const struct gather *gather, uint32_t seat_count) {
   return true;
 }
 
-static void party_lost(void *argument, uint32_t lost, ncclResult_t code, const char *text) {
+static void party_lost(void *argument, uint32_t lost, uint64_t key, ncclResult_t code, const char *text) {
   struct party *party = (struct party *)argument;
+  party->lost_key = key;
   party->lost_party = lost;
   party->lost_code = code;
   snprintf(party->lost_text, sizeof party->lost_text, "%s", text);

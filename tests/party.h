@@ -35,6 +35,7 @@ struct party {
   uint32_t party_count, party;
   struct watch *watch;
   uint32_t lost_count, lost_party; /* read atomically */
+  uint64_t lost_key;
   ncclResult_t lost_code;
   char lost_text[512];
   os_thread thread;

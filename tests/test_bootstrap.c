@@ -67,11 +67,11 @@ static void test_ids(void **state) {
   bootstrap_id_over(second.nonce);
 }
 
-static void test_private_id(void **state) {
+static void test_local_id(void **state) {
   ncclUniqueId id;
   struct bootstrap_id content;
   (void)state;
-  assert_int_equal(bootstrap_id_private(&id), ncclSuccess);
+  bootstrap_id_local(&id);
   assert_int_equal(party_descriptors(), descriptors_before);
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &content), ncclSuccess);
   assert_true(content.own);
@@ -245,7 +245,7 @@ static void test_comm_id_bad(void **state) {
   ncclUniqueId id;
   (void)state;
   party_environment("NCCL_COMM_ID", "nonsense", NULL);
-  assert_int_equal(bootstrap_id_create(&id), ncclInvalidArgument);
+  assert_int_equal(bootstrap_id_create(&id), ncclInvalidUsage);
   assert_non_null(strstr(log_last_error(), "NCCL_COMM_ID"));
 }
 
@@ -357,7 +357,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(test_ids),
-      TEST(test_private_id),
+      TEST(test_local_id),
       TEST(test_no_interface),
       TEST(test_many_ids),
       TEST(test_called),

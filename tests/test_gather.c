@@ -338,12 +338,13 @@ static void test_watch_fail(void **state) {
   run(6);
   assert_all(6, ncclSuccess, "");
   bootstrap_id_over(id.nonce);
-  watch_fail(parties[4].watch, ncclInvalidUsage, "rank 4 was aborted");
+  watch_fail(parties[4].watch, 99, ncclInvalidUsage, "rank 4 was aborted");
   for (uint32_t i = 0; i < 6; i++) {
     if (i == 4) continue;
     assert_true(party_wait_lost(&parties[i], 10000));
     assert_int_equal(parties[i].lost_code, ncclInvalidUsage);
     assert_int_equal(parties[i].lost_party, 4);
+    assert_int_equal(parties[i].lost_key, 99);
     assert_string_equal(parties[i].lost_text, "rank 4 was aborted");
   }
   for (uint32_t i = 0; i < 6; i++) watch_leave(parties[i].watch);

@@ -211,6 +211,7 @@ bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
 }
 
 void os_thread_join(os_thread thread) { pthread_join(thread, NULL); }
+void os_thread_detach(os_thread thread) { pthread_detach(thread); }
 
 static atomic_int threads_noted;
 

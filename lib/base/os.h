@@ -65,5 +65,6 @@ void os_cond_broadcast(os_cond *cond);
 typedef pthread_t os_thread;
 bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument);
 void os_thread_join(os_thread thread);
+void os_thread_detach(os_thread thread); /* it ends by itself; nobody joins it */
 
 #endif

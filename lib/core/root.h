@@ -67,6 +67,8 @@ struct root *root_first(void);
 /* ---- unlocked ---- */
 /* An id's root waits from now on; *dropped: another one, the oldest that nobody asked for, no longer does. */
 ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped);
+/* The key of some id that waits; 0 when none does. */
+uint64_t root_waiting(void);
 /* True when the id was waiting until now. */
 bool root_over(uint64_t key);
 void root_set_called(void (*called)(uint64_t key));
