@@ -28,7 +28,8 @@ static uint32_t party_count, seats_each = 1, card_bytes = 256, root_count = 1;
 static struct bootstrap_id ids[64];
 static struct party *parties; /* shared with the processes */
 
-static void nobody_lost(void *argument, uint32_t party, ncclResult_t code, const char *text) {
+static void nobody_lost(void *argument, uint32_t party, uint64_t key, ncclResult_t code, const char *text) {
+  (void)key;
   (void)code;
   fprintf(stderr, "party %u heard of the loss of %u: %s\n", *(uint32_t *)argument, party, text);
 }

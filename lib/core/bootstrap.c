@@ -56,6 +56,19 @@ void bootstrap_id_local(ncclUniqueId *id) {
   id_write(&content, id);
 }
 
+/* On failure the caller's use of the server has ended too. */
+static ncclResult_t id_register(uint64_t nonce, bool lasting) {
+  bool dropped = false;
+  const ncclResult_t result = root_register(nonce, lasting, &dropped);
+  if (dropped) {
+    log_info(LOG_BOOTSTRAP,
+             "the oldest of too many unused unique ids is from now on good inside this process alone");
+    control_leave();
+  }
+  if (result != ncclSuccess) control_leave();
+  return result;
+}
+
 ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
   struct id_content content;
   const char *text = param_text(PARAM_COMM_ID);
@@ -66,9 +79,8 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
   if (control_use(&content.root) != ncclSuccess) {
     memset(&content.root, 0, sizeof content.root);
     log_info(LOG_BOOTSTRAP, "this unique id is good inside this process alone: it has no address");
-  } else if (root_register(content.nonce, false) != ncclSuccess) {
-    control_leave();
-    return ncclSystemError;
+  } else {
+    TRY(id_register(content.nonce, false));
   }
   content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   return id_write(&content, id);
@@ -130,10 +142,10 @@ ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
   TRY(control_use(NULL));
   control_lock();
   const bool held = root_waits(id->nonce);
-  ncclResult_t result = held ? ncclSuccess : control_listen(&id->root);
+  const ncclResult_t result = held ? ncclSuccess : control_listen(&id->root);
   control_unlock();
-  if (result == ncclSuccess && !held) result = root_register(id->nonce, true);
-  if (result != ncclSuccess || held) control_leave();
+  if (result == ncclSuccess && !held) return id_register(id->nonce, true);
+  control_leave();
   return result;
 }
 

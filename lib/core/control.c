@@ -45,7 +45,7 @@ static struct server {
   uint32_t listener_count;
   uint64_t paused_ns; /* not 0: the listeners are not watched until then */
   struct conn_list greetings, conns, dead;
-  uint64_t process;
+  uint64_t process, nonsense;
   uint64_t tick_ns, looped_ns;
   uint8_t read[READ_BYTES];
 } server = {.mutex = OS_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -61,6 +61,13 @@ bool control_running(void) { return server.state != SERVER_STOPPED; }
 uint64_t control_process(void) {
   while (server.process == 0) server.process = os_entropy();
   return server.process;
+}
+
+uint64_t control_nonsense(void) {
+  control_lock();
+  const uint64_t count = server.nonsense;
+  control_unlock();
+  return count;
 }
 
 uint64_t control_silence_ns(void) {
@@ -242,6 +249,13 @@ static void frame_done(struct control_conn *conn) {
   }
 }
 
+uint8_t *control_take_body(struct control_conn *conn) {
+  uint8_t *body = conn->body;
+  conn->body = NULL;
+  conn->body_room = 0;
+  return body;
+}
+
 /* False when the frame is not one that may come here. */
 static bool frame_begin(struct control_conn *conn) {
   const uint32_t kind = conn->head.kind;
@@ -272,6 +286,7 @@ static size_t feed_head(struct control_conn *conn, const uint8_t *data, size_t b
     snprintf(text, sizeof text, "sent what nobody may send here (kind %u, %u bytes)", conn->head.kind,
              conn->head.bytes);
     log_info(LOG_BOOTSTRAP, "a connection %s and was closed", text);
+    server.nonsense++;
     conn_lose(conn, text);
   }
   return taken;
@@ -290,7 +305,7 @@ static size_t feed_body(struct control_conn *conn, const uint8_t *data, size_t b
   return taken;
 }
 
-static void conn_feed(struct control_conn *conn, const uint8_t *data, size_t bytes) {
+void control_feed(struct control_conn *conn, const uint8_t *data, size_t bytes) {
   while (!conn->dead) {
     if (conn->head_bytes < sizeof conn->head) {
       if (bytes == 0) return;
@@ -317,7 +332,7 @@ static void conn_read(struct control_conn *conn) {
   }
   conn->heard_ns = os_time_ns();
   conn->received_bytes += (uint64_t)moved;
-  conn_feed(conn, server.read, (size_t)moved);
+  control_feed(conn, server.read, (size_t)moved);
 }
 
 /* ---- greetings ---- */
@@ -625,6 +640,7 @@ static ncclResult_t server_start(void) {
   server.tick_ns = UINT64_MAX;
   server.looped_ns = server.paused_ns = 0;
   server.state = SERVER_RUNNING;
+  call_begin();
   if (os_thread_start(&server.thread, server_body, NULL)) {
     os_thread_note(1);
     return ncclSuccess;

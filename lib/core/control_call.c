@@ -137,10 +137,9 @@ static void *calls_body(void *argument) {
 }
 
 static bool calls_start(void) {
-  if (calls.started) return true;
+  if (calls.started || calls.stopping) return calls.started;
   uint8_t *reply = (uint8_t *)os_alloc(CONTROL_REPLY_MOST);
   calls_prepare();
-  calls.stopping = false;
   calls.started = reply && os_thread_start(&calls.thread, calls_body, reply);
   if (calls.started) os_thread_note(1);
   else os_free(reply);
@@ -203,6 +202,8 @@ static void kept_close(void) {
   }
   os_mutex_unlock(&kept_mutex);
 }
+
+void call_begin(void) { calls.stopping = false; }
 
 void call_stop(void) {
   kept_close();

@@ -54,6 +54,10 @@ struct control_conn *control_adopt(int fd, const struct control_class *conn_clas
  * of it on the server's thread. */
 bool control_send(struct control_conn *conn, enum frame_kind kind, const void *head, size_t head_bytes,
                   const void *body, size_t bytes);
+/* Bytes that came over a connection, which may be closed when it returns: freed by the server's thread. */
+void control_feed(struct control_conn *conn, const uint8_t *data, size_t bytes);
+/* From a class's frame(): the body becomes the caller's, for os_free. */
+uint8_t *control_take_body(struct control_conn *conn);
 /* Closes at once, and its class hears nothing. */
 void control_drop(struct control_conn *conn);
 /* Says goodbye, lets everything out, and closes when the other end has; its class hears nothing more. */
@@ -83,6 +87,7 @@ uint64_t root_tick(uint64_t now_ns);
 void watch_tick(void);
 /* The server ends: forget everything. call_stop and relay_stop run unlocked, first. */
 void root_stop(void);
+void call_begin(void); /* the server has started */
 void call_stop(void);
 void relay_stop(void);
 void call_forget(void); /* in a child after fork */

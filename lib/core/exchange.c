@@ -54,16 +54,10 @@ static bool hello_take(struct gather *gather, struct control_conn *conn, struct 
   return true;
 }
 
-static bool exchange_take(struct gather *gather, struct control_conn *conn, const uint8_t *body,
-                          uint32_t bytes) {
-  if (!conn->number || gather->raw[conn->round] || gather->from[conn->round].conn != conn) return false;
-  uint8_t *copy = (uint8_t *)os_alloc(bytes);
-  if (!copy) {
-    gather_fail(gather, ncclSystemError, "no memory for what other ranks say");
-    return true;
-  }
-  memcpy(copy, body, bytes);
-  gather->raw[conn->round] = copy;
+static bool exchange_take(struct gather *gather, struct control_conn *conn, uint32_t bytes) {
+  if (!conn->number || bytes == 0 || gather->raw[conn->round] || gather->from[conn->round].conn != conn)
+    return false;
+  gather->raw[conn->round] = control_take_body(conn);
   gather->raw_bytes[conn->round] = bytes;
   os_cond_broadcast(&gather->changed);
   return true;
@@ -85,7 +79,7 @@ static void link_frame(struct control_conn *conn, uint32_t kind, const uint8_t *
   bool good = false;
   gather->cost.received_bytes += bytes + sizeof(struct frame_head);
   if (kind == FRAME_HELLO && !conn->number) good = hello_take(gather, conn, &reader);
-  else if (kind == FRAME_EXCHANGE) good = exchange_take(gather, conn, body, bytes);
+  else if (kind == FRAME_EXCHANGE) good = exchange_take(gather, conn, bytes);
   else if (kind == FRAME_FAIL) good = news_take(gather, &reader);
   if (good) return;
   struct gather_link *link = link_of(gather, conn);
@@ -125,17 +119,22 @@ const char *gather_accept(struct control_conn *conn) {
 
 /* ---- blocks ---- */
 
-static ncclResult_t own_block_build(struct gather *gather, struct wire_party *about) {
+static void own_about(const struct gather *gather, struct wire_party *about) {
+  memset(about, 0, sizeof *about);
+  about->uid = gather->uid;
+  about->address = gather->address;
+  about->pid = (uint32_t)os_pid();
+  os_host_name(about->host, sizeof about->host);
+}
+
+static ncclResult_t own_block_build(struct gather *gather) {
   struct wire_writer writer = {NULL, 0, 0, false};
   struct wire_block block;
   memset(&block, 0, sizeof block);
   block.bytes = (uint32_t)(sizeof block + gather->own_cards.used);
   block.party = gather->roster.party;
   block.seat_count = gather->own_count;
-  block.about.uid = gather->uid;
-  block.about.address = gather->address;
-  block.about.pid = (uint32_t)os_pid();
-  os_host_name(block.about.host, sizeof block.about.host);
+  block.address = gather->address;
   wire_put(&writer, &block, sizeof block);
   wire_put(&writer, gather->own_cards.bytes, gather->own_cards.used);
   const uint32_t count = gather->roster.party_count;
@@ -148,7 +147,6 @@ static ncclResult_t own_block_build(struct gather *gather, struct wire_party *ab
     return gather->code;
   }
   gather->blocks[gather->roster.party] = gather->own_block;
-  *about = block.about;
   return ncclSuccess;
 }
 
@@ -187,7 +185,7 @@ static bool cards_read(struct gather *gather, uint32_t party) {
   struct wire_card card;
   struct wire_reader reader = {gather->blocks[party], block_bytes(gather->blocks[party])};
   wire_take(&reader, &block, sizeof block);
-  gather->addresses[party] = block.about.address;
+  gather->addresses[party] = block.address;
   for (uint32_t i = 0; i < block.seat_count; i++) {
     if (!wire_take(&reader, &card, sizeof card) || card.seat >= gather->seat_count) return false;
     struct gather_seat *seat = &gather->seats[card.seat];
@@ -195,7 +193,7 @@ static bool cards_read(struct gather *gather, uint32_t party) {
     seat->card = reader.at;
     seat->card_bytes = card.bytes;
     seat->party = party;
-    if (!wire_take(&reader, NULL, card.bytes)) return false;
+    if (!wire_take(&reader, NULL, card.bytes + wire_padding(card.bytes))) return false;
   }
   return reader.left == 0;
 }
@@ -293,7 +291,8 @@ ncclResult_t gather_exchange(struct gather *gather) {
   struct wire_party about;
   control_lock();
   gather->missing[0] = '\0';
-  ncclResult_t result = own_block_build(gather, &about);
+  ncclResult_t result = own_block_build(gather);
+  own_about(gather, &about);
   control_unlock();
   for (uint32_t round = 0; result == ncclSuccess && round < gather->roster.round_count; round++) {
     round_dial(gather, round, &about);

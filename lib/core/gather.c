@@ -143,7 +143,7 @@ static void root_gone(struct control_conn *conn, const char *why) {
   gather_end(gather, ncclRemoteError, text);
 }
 
-static const struct control_class root_class = {"root", root_limit, root_frame, root_gone, false};
+const struct control_class gather_root_class = {"root", root_limit, root_frame, root_gone, false};
 
 /* ---- what the root is told ---- */
 
@@ -255,6 +255,7 @@ ncclResult_t gather_open(const struct gather_call *call, struct gather **out) {
 }
 
 ncclResult_t gather_check_in(struct gather *gather, uint32_t seat, const void *card, uint32_t card_bytes) {
+  static const uint8_t zeros[WIRE_ALIGN] = {0};
   const struct wire_card head = {seat, card_bytes};
   if (card_bytes > GATHER_CARD_MOST)
     return log_fail(ncclInternalError, "%s: a card of %u bytes", gather->call, card_bytes);
@@ -265,6 +266,7 @@ ncclResult_t gather_check_in(struct gather *gather, uint32_t seat, const void *c
   } else {
     wire_put(&gather->own_cards, &head, sizeof head);
     wire_put(&gather->own_cards, card, card_bytes);
+    wire_put(&gather->own_cards, zeros, wire_padding(card_bytes));
     gather->own_seats[gather->own_count++] = seat;
     seats_send(gather);
     os_cond_broadcast(&gather->changed);
@@ -320,7 +322,7 @@ static ncclResult_t root_reach(struct gather *gather) {
                 sock_address_text(&gather->root_address, at));
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
-  } else if (!(gather->root = control_adopt(fd, &root_class, gather))) {
+  } else if (!(gather->root = control_adopt(fd, &gather_root_class, gather))) {
     gather_fail(gather, ncclSystemError, "no memory for a connection to the root");
   } else {
     gather->root->beats = true;

@@ -27,7 +27,7 @@ struct gather_call {
   uint64_t signature; /* whatever all must agree in beside seat_count */
 };
 
-/* What one rank said. */
+/* What one rank said; a card is aligned to 8 bytes, and lives as long as the gather. */
 struct gather_seat {
   const void *card;
   uint32_t card_bytes, party;

@@ -62,6 +62,7 @@ void gather_fail(struct gather *gather, ncclResult_t code, const char *format, .
 /* The link to this party broke: the root is told, and will know better who is to blame. */
 void gather_suspect(struct gather *gather, const struct wire_party *peer, const char *why);
 struct gather *gather_find(uint64_t uid);
+extern const struct control_class gather_root_class; /* connections to roots */
 const char *wire_party_text(const struct wire_party *party, char *text, size_t bytes);
 /* True when this round's links stay for the watch. */
 bool gather_keeps(const struct gather *gather, uint32_t round);

@@ -291,6 +291,10 @@ static void party_gone(struct root *root, struct root_party *party, const char *
   root->left++;
   root->live--;
   party_text(party, who, sizeof who);
+  if (root->relay) {
+    root_retire(root); /* the first root judges */
+    return;
+  }
   if (root->phase == ROOT_FILLING) {
     root_fail(root, ncclRemoteError, "%s %s before all %u ranks had come", who, why ? why : "left",
               root->seat_count);
@@ -573,10 +577,25 @@ void root_forget(void) { root_stop(); }
 
 /* ---- ids ---- */
 
-ncclResult_t root_register(uint64_t key, bool lasting) {
+/* The oldest id that nobody has asked for: roots are listed from the newest. */
+static struct root *root_idle(void) {
+  struct root *idle = NULL;
+  for (struct root *root = roots; root; root = root->next) {
+    if (root->registered && root->phase == ROOT_EMPTY && !root->over) idle = root;
+  }
+  return idle;
+}
+
+ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped) {
+  *dropped = false;
   control_lock();
   struct root *root = root_find(key);
   if (root && lasting && root->phase >= ROOT_EXCHANGE) root = root_renew(root);
+  struct root *idle = !root && root_count >= ROOTS_MOST ? root_idle() : NULL;
+  if (idle) {
+    root_free(idle);
+    *dropped = true;
+  }
   if (!root) root = root_create(key);
   if (root) {
     root->registered = true;
@@ -585,9 +604,7 @@ ncclResult_t root_register(uint64_t key, bool lasting) {
   }
   control_unlock();
   if (root) return ncclSuccess;
-  return log_fail(ncclSystemError,
-                  "no room for another unique id: %u are waiting for their ranks; use one, or free memory",
-                  root_count);
+  return log_fail(ncclSystemError, "no memory for the root of a unique id; free some and try again");
 }
 
 uint64_t root_waiting(void) {

@@ -65,7 +65,8 @@ void root_relay_lost(struct control_conn *conn, const char *why);
 struct root *root_first(void);
 
 /* ---- unlocked ---- */
-ncclResult_t root_register(uint64_t key, bool lasting);
+/* An id's root waits from now on; *dropped: another one, the oldest that nobody asked for, no longer does. */
+ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped);
 /* The key of some id that waits; 0 when none does. */
 uint64_t root_waiting(void);
 /* True when the id was waiting until now. */

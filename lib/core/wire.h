@@ -76,20 +76,24 @@ struct wire_hello {
 struct wire_exchange {
   uint32_t round, block_count;
 };
-/* A block: one party and the cards of its seats. */
+/* A party, as others need it to reach it and to name it. */
 struct wire_party {
   uint64_t uid;
   struct sock_address address;
   uint32_t pid, zero;
   char host[WIRE_HOST_BYTES];
 };
+/* A block: one party and the cards of its seats. */
 struct wire_block {
   uint32_t bytes, party, seat_count, zero; /* bytes: of the whole block */
-  struct wire_party about;
+  struct sock_address address;
 };
+/* Then the card, and zeros up to a multiple of WIRE_ALIGN: whoever gets it may read it where it lies. */
 struct wire_card {
   uint32_t seat, bytes;
 };
+#define WIRE_ALIGN 8u
+static inline uint32_t wire_padding(uint32_t bytes) { return (WIRE_ALIGN - bytes % WIRE_ALIGN) % WIRE_ALIGN; }
 
 /* A body being written; a failure sticks. */
 struct wire_writer {
