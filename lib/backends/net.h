@@ -84,6 +84,10 @@ struct net_ops {
   /* Optional: descriptors to poll for reading while the caller waits for this connection or listener; the
    * count is 0 where the network cannot say. At most `room` are written. */
   ncclResult_t (*wait_descriptors)(void *connection, int *descriptors, uint32_t room, uint32_t *count);
+
+  /* Its messages move as a service of the backend's deterministic world (backend.h): who waits for them waits
+   * within that world, and nobody there need look again by himself. */
+  bool in_world;
 };
 
 /* ---- which there are ---- */
