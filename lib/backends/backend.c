@@ -137,7 +137,10 @@ static ncclResult_t stub_conn_net(struct device_comm *comm, const struct device_
   (void)comm, (void)name, (void)end;
   return absent("conn_net");
 }
-static uint64_t stub_net_load(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE); }
+static uint64_t stub_net_load(struct device_net_conn *conn, const uint64_t *counter) {
+  (void)conn;
+  return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
 static void stub_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value) {
   (void)conn;
   __atomic_store_n(counter, value, __ATOMIC_RELEASE);

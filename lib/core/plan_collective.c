@@ -32,7 +32,7 @@ static size_t chunk_grains(uint8_t proto, size_t bytes) {
 
 /* Most data bytes of a chunk. */
 size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
-  size_t bytes = (size_t)limits->step_bytes[PROTO_SIMPLE] * chunk_steps;
+  size_t bytes = (size_t)(limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes) * chunk_steps;
   if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
   if (proto == PROTO_LL128) bytes = (size_t)limits->step_bytes[PROTO_LL128] / 128 * 120;
   if (limits->chunk_bytes != 0) bytes = size_min(bytes, limits->chunk_bytes);
@@ -145,7 +145,7 @@ static void work_shorten_stage(const struct draft *draft, const struct task *tas
 /* Blocks of aggregated trees that are small share a slot. */
 static void work_pack(struct work *work, const struct plan_limits *limits) {
   const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
-  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE]);
+  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
 }
 
 /* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts

@@ -122,8 +122,16 @@ static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
   const struct work *work = emu->lane.work;
   if (action == LANE_POST || action == LANE_END) lane_wake_lists(emu);
   if (action == LANE_BEGIN || action == LANE_FINISH || action == LANE_END) return;
-  for (uint32_t i = 0; i < work->recv_count; i++) lane_wake(emu->recv_conn[i]->send_lane);
-  for (uint32_t i = 0; i < work->send_count; i++) lane_wake(emu->send_conn[i]->recv_lane);
+  bool net = false;
+  for (uint32_t i = 0; i < work->recv_count; i++) {
+    lane_wake(emu->recv_conn[i]->send_lane);
+    net |= emu->recv_conn[i]->net;
+  }
+  for (uint32_t i = 0; i < work->send_count; i++) {
+    lane_wake(emu->send_conn[i]->recv_lane);
+    net |= emu->send_conn[i]->net;
+  }
+  if (net) emu_services_poke();
 }
 
 static bool lane_actor_enabled(struct emu_actor *actor) {
@@ -319,6 +327,12 @@ static void run_ended(struct emu_kernel_run *run) {
 
 static bool run_ready(struct emu_kernel_run *run) { return run->launch->comm->turn == run->turn; }
 
+/* A rank that was aborted starts nothing any more. */
+static void run_tell_start(const struct emu_kernel_run *run) {
+  const struct launch_hook *hook = run->launch->plan.hook;
+  if (hook != NULL && !comm_aborted(run->launch->comm)) hook->start(hook->argument);
+}
+
 static void run_begin(struct emu_kernel_run *run) {
   run->started = true;
   run->next = emu_runs;
@@ -331,6 +345,7 @@ static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, 
   run->ended = ended;
   run->ended_argument = argument;
   run_begin(run);
+  run_tell_start(run);
   if (run->launch->block_count == 0) {
     run_ended(run);
     return;
@@ -413,6 +428,7 @@ static int run_execute(struct emu_kernel_run *run) {
     emu_comm_fail(run->launch->comm->config.comm_id, ncclSystemError);
   }
   emu_unlock();
+  run_tell_start(run);
   if (block_count > 0) block_thread(&run->blocks[0]);
   emu_lock();
   emu_wait(run_blocks_ended, run, 0);
@@ -474,6 +490,8 @@ static void launch_retire(struct emu_kernel_run *run) {
 static void launch_release(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct device_comm *comm = launch->comm;
+  const struct launch_hook *hook = launch->plan.hook;
+  if (hook != NULL) hook->drop(hook->argument);
   comm->kernel_count -= 1;
   if (comm->closed && comm->kernel_count == 0) os_free(comm);
   os_free(launch);
@@ -510,6 +528,12 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
 /* ---- what the world asks ---- */
 
 bool emu_lanes_waiting(void) { return emu_runs != NULL; }
+
+bool emu_lanes_reach_out(void) {
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    if (run->launch->comm->reaches_out) return true;
+  return false;
+}
 
 uint64_t emu_lanes_progress(void) {
   uint64_t sum = 0;

@@ -33,6 +33,8 @@ struct emu_conn {
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
+  bool net; /* one end alone: the other lies behind a network, and a proxy plays it */
+  uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
 };
@@ -54,6 +56,7 @@ struct device_comm {
   uint64_t launches, turn; /* kernels enqueued and ended: they run in this order */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
+  bool reaches_out; /* has connections that lead out of the process */
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct emu_scratch *scratch;
   struct device_comm *next;
@@ -104,7 +107,26 @@ struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t
                                uint32_t conn_index, bool sends);
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                            uint32_t conn_index, uint8_t proto);
+/* The connection of an end whose other end is no rank of this process; NULL with the error in *result. */
+ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
+                               struct emu_conn **made);
 void emu_conn_close_all(struct device_comm *comm);
+
+/* net_end.c */
+ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
+                          struct device_net_end *end);
+uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);
+void emu_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
+void emu_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
+
+/* service.c */
+ncclResult_t emu_service_add(const struct device_service *service, void **handle);
+void emu_service_wake(void *handle);
+void emu_service_remove(void *handle);
+/* Kernels have changed something that services look at. Locked. */
+void emu_services_poke(void);
+/* What they wait for, one after the other. Locked. */
+void emu_services_report(char *out, size_t out_bytes);
 
 /* report.c */
 const char *emu_func_name(uint8_t func);

@@ -93,6 +93,7 @@ static inline const char *begin_recv_place(struct emu_conn *conn, const struct l
   struct emu_shadow *shadow = &conn->shadow;
   const struct step *step = &lane->step;
   shadow->read_open = (step->flags & STEP_RECV_MORE) != 0;
+  if (conn->net) return NULL; /* what its slots hold is known to the proxy alone, which compares it */
   if ((uint64_t)step->recv_place + step->count > shadow->held[slot])
     return check_failed(conn, shadow->reading - 1, "the receiver reads more than the slot holds");
   return NULL;

@@ -90,6 +90,34 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
   return ncclSuccess;
 }
 
+/* The other rank lends its number alone. */
+ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
+                               struct emu_conn **made) {
+  struct emu_conn *conn = emu_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
+  if (conn == NULL) {
+    struct device_comm other = {.config = comm->config};
+    other.config.rank = name->peer;
+    if (!map_reserve(&comm->conns)) return conn_out_of_memory(comm, sizeof *conn);
+    conn = name->sends ? conn_create(comm, &other, name->channel_index, name->conn_index)
+                       : conn_create(&other, comm, name->channel_index, name->conn_index);
+    if (conn == NULL) return conn_out_of_memory(comm, sizeof *conn + sizeof *conn->fifo);
+    conn->reference_count = 1;
+    conn->net = true;
+    conn->comm_id = comm->config.comm_id;
+    comm->reaches_out = true;
+    map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
+               conn);
+    comm->memory_bytes += sizeof *conn + sizeof *conn->fifo;
+  }
+  if (conn->buffer[name->proto] == NULL) {
+    if (!conn_buffer_map(conn, name->proto))
+      return conn_out_of_memory(comm, conn_buffer_bytes(conn, name->proto));
+    comm->memory_bytes += conn_buffer_bytes(conn, name->proto);
+  }
+  *made = conn;
+  return ncclSuccess;
+}
+
 void emu_conn_close_all(struct device_comm *comm) {
   for (uint32_t i = 0; i < comm->conns.capacity; i++) {
     struct emu_conn *conn = (struct emu_conn *)comm->conns.entries[i].value;

@@ -258,15 +258,21 @@ static bool emu_comm_idle(struct device_comm *comm) {
 
 /* ---- launching ---- */
 
+/* There is no kernel that could drop the hook. */
+static int launch_refused(const struct plan *plan, int error) {
+  if (plan->hook != NULL) plan->hook->drop(plan->hook->argument);
+  return error;
+}
+
 static int launch_on(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                      uint32_t stream_count) {
   struct emu_stream *first = emu_stream_find(streams[0]);
   struct emu_stream *others[LAUNCH_STREAMS_MAX];
-  if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return 400;
+  if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return launch_refused(plan, 400);
   for (uint32_t i = 1; i < stream_count; i++)
-    if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return 400;
+    if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return launch_refused(plan, 400);
   struct emu_kernel *kernel = emu_launch_create(comm, plan);
-  if (kernel == NULL) return 2;
+  if (kernel == NULL) return launch_refused(plan, 2);
   const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
   emu_kernel_drop(kernel);
   return error;
@@ -358,6 +364,13 @@ const struct device_ops *emu_device_ops(void) {
       .wait_until = emu_wait_until,
       .progress = emu_progress,
       .comm_scratch = emu_comm_scratch,
+      .conn_net = emu_conn_net,
+      .net_load = emu_net_load,
+      .net_store = emu_net_store,
+      .net_announce = emu_net_announce,
+      .service_add = emu_service_add,
+      .service_wake = emu_service_wake,
+      .service_remove = emu_service_remove,
       .lock = emu_lock,
       .unlock = emu_ops_unlock,
   };

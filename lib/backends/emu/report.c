@@ -148,8 +148,11 @@ static void report_begin(const char *verdict) {
 
 static void report_end(void) {
   char again[1024];
+  char services[2048];
   if (report.lane_count > REPORT_LANES_MAX)
     report_add("\n  and %" PRIu32 " more", report.lane_count - REPORT_LANES_MAX);
+  emu_services_report(services, sizeof services);
+  report_add("%s", services);
   emu_report_reproduce(again, sizeof again);
   log_urgent("%s\n  %s", report.text, again);
 }

@@ -36,9 +36,11 @@ static struct {
   pthread_cond_t changed;
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
-  bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
-  bool change;          /* a waiter's condition may have become true */
-  uint64_t generation;  /* counts emu_changed() and wakes: something happened while nobody pumped */
+  bool pumping, inside;   /* a thread makes moves; and it is within one, not within a call-out */
+  bool change;            /* a waiter's condition may have become true */
+  bool outside;           /* nothing can move but what comes from outside of the world */
+  uint32_t outside_looks; /* since something last came from there */
+  uint64_t generation;    /* counts emu_changed() and wakes: something happened while nobody pumped */
   uint64_t random[2];
   struct emu_waiter *waiters;
   struct emu_owner *owners;
@@ -90,12 +92,21 @@ static void world_prepare(void) {
     abort(); /* 16 MiB of address space: nothing could work without */
 }
 
+/* A service's turn has the lock and may call what takes it. */
+static _Thread_local uint32_t lock_depth;
+
 void emu_lock(void) {
-  pthread_once(&world_once, world_prepare);
-  pthread_mutex_lock(&world.lock);
+  if (lock_depth == 0) {
+    pthread_once(&world_once, world_prepare);
+    pthread_mutex_lock(&world.lock);
+  }
+  lock_depth += 1;
 }
 
-void emu_unlock(void) { pthread_mutex_unlock(&world.lock); }
+void emu_unlock(void) {
+  lock_depth -= 1;
+  if (lock_depth == 0) pthread_mutex_unlock(&world.lock);
+}
 
 void emu_world_restart(uint64_t seed) {
   uint64_t state = seed;
@@ -270,10 +281,13 @@ static bool pump(void) {
 
 void emu_call_out(void (*function)(void *argument), void *argument) {
   const bool inside = world.inside;
+  const uint32_t depth = lock_depth;
   world.inside = false;
+  lock_depth = 0;
   pthread_mutex_unlock(&world.lock);
   function(argument);
   pthread_mutex_lock(&world.lock);
+  lock_depth = depth;
   world.inside = inside;
 }
 
@@ -357,13 +371,34 @@ static bool guarded_turn(struct quiet *quiet) {
     if (world.ready_count > 0 || world.pending_count > 0 || world.change) {
       if (pump()) return true;
     }
+    if ((world.outside = emu_services_look_outside())) return false;
     if (verdict(quiet)) return true;
   }
   return false;
 }
 
+void emu_world_outside_moved(void) { world.outside_looks = 0; }
+
+#define OUTSIDE_LOOKS 1000 /* before naps */
+
+/* Until something changes. What comes from outside tells nobody: whoever waits for it looks again soon. */
+static void nap(uint64_t timeout_ms) {
+  if (!world.outside) {
+    wait_for_change(timeout_ms);
+    return;
+  }
+  world.outside_looks += 1;
+  if (world.outside_looks > OUTSIDE_LOOKS) {
+    wait_for_change(1);
+    return;
+  }
+  emu_unlock();
+  os_yield();
+  emu_lock();
+}
+
 static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
-  return deadline_ms == 0 && !world.pumping && owners_wait() && world.ready_count == 0 &&
+  return deadline_ms == 0 && !world.pumping && !world.outside && owners_wait() && world.ready_count == 0 &&
          world.pending_count == 0 && !emu_lanes_waiting() && quiet_is_final(quiet);
 }
 
@@ -381,7 +416,7 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
           "guarded emulator: this wait cannot end: nothing is left that could move; is an event or a "
           "rank missing that only another thread could bring?");
     if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
+    nap(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
     owners_mark_absent();
   }
   return ncclSuccess;
@@ -393,7 +428,8 @@ static bool lanes_stand_still(void) {
   static struct quiet still; /* locked; its generation is the lanes' progress */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
-  if (progress != still.generation || !emu_lanes_waiting() || now_ns - still.seen_ns > stall_ns / 2)
+  if (progress != still.generation || !emu_lanes_waiting() || emu_lanes_reach_out() ||
+      now_ns - still.seen_ns > stall_ns / 2)
     still.since_ns = now_ns;
   still.generation = progress;
   still.seen_ns = now_ns;
@@ -432,7 +468,7 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
   struct emu_waiter waiter = {done, argument, emu_moves + move_count, false, NULL, NULL};
   static struct quiet quiet = {0, 0, 0, true}; /* locked */
   waiter_enter(&waiter);
-  if (!guarded_turn(&quiet) && !waiter.released) wait_for_change(1);
+  if (!guarded_turn(&quiet) && !waiter.released) nap(1);
   waiter_leave(&waiter);
 }
 

@@ -18,6 +18,13 @@ void emu_network_restart(const struct emu_options *options);
 bool emu_lanes_waiting(void);
 /* block.c: every such lane is stuck for good: report them and end their kernels with an error. */
 void emu_lanes_stop_stuck(void);
+/* service.c: asks the services that wait for something outside of the world to look again; false when there
+ * is none. And world.c: something came from there. */
+bool emu_services_look_outside(void);
+void emu_world_outside_moved(void);
+/* block.c, threads mode: a kernel that has started has connections that lead out of the process: what it
+ * waits for need not be here. */
+bool emu_lanes_reach_out(void);
 /* block.c, threads mode: a number that grows whenever any lane gets on. */
 uint64_t emu_lanes_progress(void);
 
