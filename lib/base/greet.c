@@ -291,13 +291,15 @@ static enum greet_state proof_judge(struct greeting *greeting, const struct secr
 static int message_move(struct greeting *greeting) {
   const bool sends = greeting->phase == PHASE_CHALLENGE;
   const uint32_t bytes = greeting->phase == PHASE_PROOF ? PROOF_BYTES : (uint32_t)sizeof greeting->other;
-  uint8_t *message = (sends ? greeting->own : greeting->other) + greeting->moved;
-  const size_t left = bytes - greeting->moved;
-  const ptrdiff_t moved =
-      sends ? sock_send_some(greeting->fd, message, left) : sock_receive_some(greeting->fd, message, left);
-  if (moved < 0) return -1;
-  greeting->moved += (uint32_t)moved;
-  return greeting->moved == bytes;
+  while (greeting->moved < bytes) {
+    uint8_t *message = (sends ? greeting->own : greeting->other) + greeting->moved;
+    const size_t left = bytes - greeting->moved;
+    const ptrdiff_t moved =
+        sends ? sock_send_some(greeting->fd, message, left) : sock_receive_some(greeting->fd, message, left);
+    if (moved <= 0) return (int)moved;
+    greeting->moved += (uint32_t)moved;
+  }
+  return 1;
 }
 
 /* Whoever does not begin with the magic number is not waited for. */
