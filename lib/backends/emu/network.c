@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "backends/backend.h"
-#include "backends/emu/fault.h"
+#include "backends/fault.h"
 #include "backends/emu/world.h"
 #include "backends/emu/world_impl.h"
 #include "backends/net.h"

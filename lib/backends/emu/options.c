@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
-#include "backends/emu/fault.h"
+#include "backends/fault.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"

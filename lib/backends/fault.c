@@ -1,5 +1,5 @@
 /* fault.c: the plan of one fault. */
-#include "backends/emu/fault.h"
+#include "backends/fault.h"
 
 const char *const fault_names[] = {"nothing", "drop", "duplicate", "hold", "cut", "stop", "reset", NULL};
 

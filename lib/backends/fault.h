@@ -1,7 +1,7 @@
 /* fault.h: what goes wrong in an emulated network: one fault, which happens to the k-th message. Pure: the
  * same plan and the same messages give the same run. Who carries the messages does what it says. */
-#ifndef TUTTI_BACKENDS_EMU_FAULT_H
-#define TUTTI_BACKENDS_EMU_FAULT_H
+#ifndef TUTTI_BACKENDS_FAULT_H
+#define TUTTI_BACKENDS_FAULT_H
 
 #include <stdbool.h>
 #include <stddef.h>
