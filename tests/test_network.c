@@ -503,12 +503,28 @@ static void test_chosen(void **state) {
   assert_int_equal(count, 4);
 }
 
+static void world_turn(void) { backend_device_ops()->progress(); }
+
+/* As a service of the guarded world, which makes the turns. */
+static void test_service(void **state) {
+  const struct net_ops *ops = NULL;
+  struct net_pair pair;
+  uint32_t count = 0;
+  (void)state;
+  network("devices=8,nodes=2,net_delay=50", 3);
+  assert_int_equal(net_choose(&ops, &count), ncclSuccess);
+  assert_true(ops->in_world);
+  net_pair_open(ops, 0, 31, world_turn, &pair);
+  net_pair_exercise(&pair, 0, 2);
+  net_pair_close(&pair);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_seeds),   cmocka_unit_test(test_messages), cmocka_unit_test(test_threads),
       cmocka_unit_test(test_faults),  cmocka_unit_test(test_too_long), cmocka_unit_test(test_strangers),
       cmocka_unit_test(test_closing), cmocka_unit_test(test_memory),   cmocka_unit_test(test_devices),
-      cmocka_unit_test(test_chosen),
+      cmocka_unit_test(test_chosen),  cmocka_unit_test(test_service),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,6 +223,26 @@ static bool service_outside(void *argument) {
   return false;
 }
 
+/* Connections on which somebody waits in vain. */
+static void service_report(void *argument, char *out, size_t out_bytes) {
+  static const char *const words[] = {"", "cut", "silent", "lost", "reset", "closed"};
+  size_t used = 0;
+  (void)argument;
+  if (out_bytes > 0) out[0] = '\0';
+  os_mutex_lock(&net.mutex);
+  for (const struct wire *wire = net.wires; wire != NULL && used < out_bytes; wire = wire->next) {
+    const bool waits = request_head(&wire->send) != NULL || request_head(&wire->recv) != NULL;
+    if (wire->state == WIRE_GOOD || !waits) continue;
+    used +=
+        (size_t)snprintf(out + used, out_bytes - used,
+                         "\n  network Emu, device emu%u: rank %u -> rank %u of %s is %s: fault '%s' happened "
+                         "to message %llu",
+                         wire->device, wire->sender, wire->receiver, wire->comm_name, words[wire->state],
+                         fault_names[net.fault.kind], (unsigned long long)net.fault.at);
+  }
+  os_mutex_unlock(&net.mutex);
+}
+
 /* What can be done has changed. Without the mutex, which the service's functions take with the world locked.
  */
 static void service_wake(void) {
@@ -570,6 +590,7 @@ static ncclResult_t network_devices(uint32_t *count) {
       .ready = service_ready,
       .turn = service_turn,
       .outside = service_outside,
+      .report = service_report,
   };
   const bool guarded = emu_options()->mode == EMU_GUARDED;
   if (net.service == NULL && guarded) TRY(backend_device_ops()->service_add(&service, &net.service));
