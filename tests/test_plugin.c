@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/os.h"
 #include "base/param.h"
 #include "core/net.h"
 #include "net_pair.h"
@@ -121,7 +122,7 @@ static void speak(void) {
   assert_properties(ops);
   const struct loopback_counts *counts =
       ((loopback_counted_type)plugin_symbol(speaking, "loopback_counted"))();
-  const char *fault = ((loopback_fault_type)plugin_symbol(speaking, "loopback_fault"))();
+  const char *offence = ((loopback_fault_type)plugin_symbol(speaking, "loopback_fault"))();
   const loopback_contexts_type contexts =
       (loopback_contexts_type)plugin_symbol(speaking, "loopback_contexts");
   for (uint32_t i = 0; i < 3; i++) net_pair_open(ops, i % 2, 100 + i / 2, NULL, &pairs[i]);
@@ -136,7 +137,7 @@ static void speak(void) {
   assert_int_equal(counts->registrations, 0);
   assert_int_equal(counts->init, version == 10 ? 1 : 3);
   assert_int_equal(counts->finalize, version == 10 ? 0 : 3);
-  assert_string_equal(fault, "");
+  assert_string_equal(offence, "");
 }
 
 static void test_versions(void **state) {
@@ -293,6 +294,88 @@ static void test_names(void **state) {
   assert_said("NCCL_NET=Nonsense: no network of this name can be used here; there is: Loopback");
 }
 
+/* ---- our own plugin, with faults ---- */
+
+#define FAULTY_MESSAGES 12
+
+/* Sends messages until all are there or a call fails; what arrived is in `got`. */
+static ncclResult_t faulty_stream(struct net_pair *pair, uint32_t *got, uint32_t *received) {
+  const struct net_ops *ops = pair->ops;
+  uint32_t values[FAULTY_MESSAGES], sent = 0, posted = 0, sends_done = 0;
+  void *sends[FAULTY_MESSAGES] = {NULL}, *receives[FAULTY_MESSAGES] = {NULL}, *registration = NULL;
+  const size_t room = sizeof values[0];
+  const int tag = 0;
+  for (uint32_t idle = 0; *received < FAULTY_MESSAGES && idle < 300; idle++) {
+    bool done = false;
+    if (sent < FAULTY_MESSAGES) {
+      values[sent] = sent + 1;
+      TRY(ops->isend(pair->send, &values[sent], room, tag, NULL, &sends[sent]));
+      sent += sends[sent] != NULL;
+    }
+    if (posted < FAULTY_MESSAGES) {
+      void *data = &got[posted];
+      TRY(ops->irecv(pair->recv, 1, &data, &room, &tag, &registration, &receives[posted]));
+      posted += receives[posted] != NULL;
+    }
+    if (sends_done < sent) TRY(ops->test(sends[sends_done], &done, NULL));
+    sends_done += done;
+    if (done) idle = 0;
+    done = false;
+    if (*received < posted) TRY(ops->test(receives[*received], &done, NULL));
+    *received += done;
+    if (done) idle = 0;
+    os_sleep_ms(1);
+  }
+  return ncclSuccess;
+}
+
+static const char *fault;
+
+static void suffer(void) {
+  struct net_pair pair;
+  uint32_t count = 0, got[FAULTY_MESSAGES + 1] = {0}, received = 0;
+  const struct net_ops *ops = chosen(&count);
+  assert_string_equal(ops->name, "Faulty");
+  net_pair_open(ops, 0, 21, NULL, &pair);
+  const ncclResult_t result = faulty_stream(&pair, got, &received);
+  const bool lost = strcmp(fault, "reset") == 0, silent = strcmp(fault, "stop") == 0;
+  assert_int_equal(result, lost ? ncclRemoteError : ncclSuccess);
+  if (lost || silent) {
+    assert_true(received < FAULTY_MESSAGES);
+  } else {
+    const uint32_t whole = strcmp(fault, "drop") == 0 ? FAULTY_MESSAGES - 1 : FAULTY_MESSAGES;
+    const uint32_t behind = whole < FAULTY_MESSAGES ? 1 : 0, again = strcmp(fault, "duplicate") == 0;
+    assert_int_equal(received, whole);
+    for (uint32_t i = 0; i < whole; i++)
+      assert_int_equal(got[i], i + 1 + (i >= 4) * behind - (i >= 5) * again);
+  }
+  ops->close_send(pair.send);
+  ops->close_recv(pair.recv);
+  ops->close_listen(pair.listener);
+  assert_int_equal(ops->finish(), ncclSuccess);
+}
+
+static void test_faulty(void **state) {
+  static const char *const names[] = {"nothing", "drop", "duplicate", "hold", "stop", "reset"};
+  char path[2 * PATH_BYTES], keys[64];
+  (void)state;
+  snprintf(path, sizeof path, "%s/../../lib/libtutti-net-faulty.so", folder);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    fault = names[i];
+    snprintf(keys, sizeof keys, "fault=%s,fault_at=5", fault);
+    setenv("TUTTI_NET_FAULTS", keys, 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    in_child(NULL, path, suffer);
+    if (i == 1) assert_said("faulty network: fault 'drop' happens to message 5");
+  }
+  setenv("TUTTI_NET_FAULTS", "fault=nonsense", 1);
+  fault = "nothing";
+  in_child(NULL, path, suffer);
+  assert_said("TUTTI_NET_FAULTS: 'fault=nonsense' is ignored");
+  unsetenv("TUTTI_NET_FAULTS");
+  unsetenv("NCCL_SOCKET_IFNAME");
+}
+
 /* ---- the choice of a device ---- */
 
 static void test_device(void **state) {
@@ -307,6 +390,7 @@ int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_versions), cmocka_unit_test(test_given_up), cmocka_unit_test(test_offences),
       cmocka_unit_test(test_broken),   cmocka_unit_test(test_names),    cmocka_unit_test(test_device),
+      cmocka_unit_test(test_faulty),
   };
   char self[PATH_BYTES - 256] = "";
   (void)count;

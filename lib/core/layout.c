@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "backends/net.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -61,6 +62,9 @@ static ncclResult_t layout_from_numbers(struct layout *layout) {
   memset(&spec, 0, sizeof spec);
   spec.nodes = layout->node_count;
   spec.gpus = layout->node_devices;
+  /* The cards that the emulated network has on each node, where it is in use. */
+  const struct net_ops *net = emu_net_ops();
+  if (net != NULL) TRY(net->devices(&spec.nics));
   return topology_make(&spec, &layout->topology);
 }
 

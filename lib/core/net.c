@@ -14,9 +14,6 @@
 #define DEVICES_MOST 1024 /* more than any machine has: a count above is a plugin's mistake */
 #define NAMES_BYTES 512
 
-/* Where a build has no sockets, there are none to choose. */
-extern __typeof__(socket_net_ops) socket_net_ops __attribute__((weak));
-
 static os_mutex choice_mutex = OS_MUTEX_INITIALIZER;
 static const struct net_ops *chosen_ops; /* read atomically; the count is there before it */
 static uint32_t chosen_count;
@@ -83,8 +80,8 @@ static const struct net_ops *choose(const char *wanted, struct names *names, uin
     choice_log(ops, *count, *wanted != '\0' ? by_name : "a plugin comes before our own networks");
     return ops;
   }
-  ops = socket_net_ops != NULL ? socket_net_ops() : NULL;
-  if (ops == NULL || !candidate_fits(ops, wanted, names, count)) return NULL;
+  ops = socket_net_ops();
+  if (!candidate_fits(ops, wanted, names, count)) return NULL;
   choice_log(ops, *count, *wanted != '\0' ? by_name : "the default, as no plugin is in use");
   return ops;
 }

@@ -1,6 +1,6 @@
 /* broken.c: network plugins that are of no use, one for each reason (BROKEN says which): what a loader must
  * leave with a sentence, and without harm. */
-#include "backends/plugin/abi.h"
+#include "backends/net_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

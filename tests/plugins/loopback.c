@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "backends/plugin/abi.h"
+#include "backends/net_abi.h"
 #include "plugins/loopback.h"
 
 #define EXPORT __attribute__((visibility("default")))

@@ -6,9 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct emu_options;
+
 /* Starts the moves and draws anew; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
+/* network.c: starts the network's draws and its fault anew. */
+void emu_network_restart(const struct emu_options *options);
 
 /* block.c: some lane of a started kernel has not ended. */
 bool emu_lanes_waiting(void);

@@ -4,7 +4,7 @@
 #define TUTTI_BACKENDS_PLUGIN_PLUGIN_H
 
 #include "backends/net.h"
-#include "backends/plugin/abi.h"
+#include "backends/net_abi.h"
 
 struct plugin {
   void *library;  /* dlopen's */

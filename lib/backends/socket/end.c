@@ -88,6 +88,20 @@ static void option(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
+#define ACKS_HELD_MAX 6  /* below the ten packets that a fresh connection may have in flight */
+#define ACKS_IDLE_MAX 64 /* some ten microseconds */
+#define QUICKACK_HOLD 0  /* TCP_QUICKACK: acknowledge with the next data, or after a while */
+#define QUICKACK_FLUSH 2 /* the same, but send at once what is due now: any even number but 0 */
+
+void acks_hold(int fd) { option(fd, IPPROTO_TCP, TCP_QUICKACK, QUICKACK_HOLD); }
+
+void acks_idle(struct acks *acks, int fd, bool sleeps) {
+  if (acks->held == 0) return;
+  if (acks->held < ACKS_HELD_MAX && ++acks->idle < ACKS_IDLE_MAX && !sleeps) return;
+  option(fd, IPPROTO_TCP, TCP_QUICKACK, QUICKACK_FLUSH);
+  acks->held = acks->idle = 0;
+}
+
 void socket_options(int fd) {
   const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
   const int64_t send_bytes = param_int(PARAM_SOCKET_SNDBUF), receive_bytes = param_int(PARAM_SOCKET_RCVBUF);

@@ -10,7 +10,8 @@
 #include "base/log.h"
 
 #define AHEAD_BYTES 16384
-#define CALLS_MAX 8 /* of one move, so that other connections have their turn */
+#define BUSY_FACTOR 3 /* receives to announce, as a multiple of those that the sender still has */
+#define CALLS_MAX 8   /* of one move, so that other connections have their turn */
 
 struct receiver {
   struct end end;
@@ -38,6 +39,7 @@ ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interfa
   end->stream = fds[SOCKET_STREAM];
   end->room = fds[SOCKET_ROOM];
   end->address = sock_peer(end->stream);
+  acks_hold(end->stream);
   const ncclResult_t result = crew_open(&end->crew, false, card, fds + SOCKET_STRAND);
   if (result == ncclSuccess) *connection = receiver;
   else receive_close(end);
@@ -58,20 +60,20 @@ static ncclResult_t rooms_write(struct receiver *receiver) {
   return ncclSuccess;
 }
 
-/* Receives are announced when the sender is down to as many as would be announced, so it always has some left
- * and one call announces half of what is posted. */
-static ncclResult_t rooms_announce(struct receiver *receiver) {
+/* Receives are announced several at once. An idle receiver does it when the sender is down to as many as
+ * would be announced, a busy one when the sender is nearly out of them; so the sender always has some. */
+static ncclResult_t rooms_announce(struct receiver *receiver, bool idle) {
   struct end *end = &receiver->end;
   const uint32_t fresh = end->begun - receiver->announced, held = receiver->announced - receiver->arrived;
-  if (fresh > 0 && held <= fresh) {
-    while (receiver->announced != end->begun &&
-           receiver->room_have + FRAME_BYTES <= sizeof receiver->room_bytes) {
-      const struct request *request = &end->requests[receiver->announced % NET_REQUESTS_MAX];
-      const struct frame frame = {FRAME_ROOM, receiver->announced, request->bytes};
-      frame_write(&frame, receiver->room_bytes + receiver->room_have);
-      receiver->room_have += FRAME_BYTES;
-      receiver->announced++;
-    }
+  const bool due = fresh > 0 && (idle ? held <= fresh : BUSY_FACTOR * held <= fresh);
+  if (!due && receiver->room_have == 0) return ncclSuccess;
+  while (due && receiver->announced != end->begun &&
+         receiver->room_have + FRAME_BYTES <= sizeof receiver->room_bytes) {
+    const struct request *request = &end->requests[receiver->announced % NET_REQUESTS_MAX];
+    const struct frame frame = {FRAME_ROOM, receiver->announced, request->bytes};
+    frame_write(&frame, receiver->room_bytes + receiver->room_have);
+    receiver->room_have += FRAME_BYTES;
+    receiver->announced++;
   }
   return rooms_write(receiver);
 }
@@ -96,6 +98,8 @@ static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes
   request->stream_bytes = cut.stream_bytes;
   if (cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
   receiver->arrived++;
+  end->acks.held++;
+  end->acks.idle = 0;
   receiver->inside = true;
   receiver->current_moved = 0;
   return ncclSuccess;
@@ -141,14 +145,14 @@ static ncclResult_t ahead_take(struct receiver *receiver) {
 }
 
 /* One call: the rest of the message in hand to its place, what is behind it ahead. *more says whether another
- * call is worth it. */
-static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
+ * call is worth it, *idle whether there was nothing. */
+static ncclResult_t stream_read(struct receiver *receiver, bool *more, bool *idle) {
   struct end *end = &receiver->end;
   const size_t rest = message_rest(receiver);
   struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
   const size_t free_bytes = AHEAD_BYTES - receiver->ahead_end;
   ssize_t got;
-  *more = false;
+  *more = *idle = false;
   if (rest == 0) {
     got = recv(end->stream, receiver->ahead + receiver->ahead_end, free_bytes, MSG_DONTWAIT);
   } else {
@@ -157,7 +161,10 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
     struct msghdr message = {NULL, 0, parts, 2, NULL, 0, 0};
     got = recvmsg(end->stream, &message, MSG_DONTWAIT);
   }
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    *idle = true;
+    return ncclSuccess;
+  }
   if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);
   const size_t direct = (size_t)got < rest ? (size_t)got : rest;
   receiver->current_moved += direct;
@@ -170,11 +177,12 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
 ncclResult_t receive_move(struct end *end) {
   struct receiver *receiver = (struct receiver *)end;
   if (end->failed != ncclSuccess) return end->failed;
-  bool more = true;
+  bool more = true, idle = false;
   for (int call = 0; call < CALLS_MAX && more && end->moved != end->begun; call++) {
-    TRY(stream_read(receiver, &more));
+    TRY(stream_read(receiver, &more, &idle));
   }
-  TRY(rooms_announce(receiver));
+  TRY(rooms_announce(receiver, idle));
+  if (idle) acks_idle(&end->acks, end->stream, false);
   crew_move(&end->crew);
   const int failure = atomic_load_explicit(&end->crew.failure, memory_order_relaxed);
   return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
@@ -193,13 +201,14 @@ ncclResult_t receive_begin(struct end *end, void *data, size_t bytes, void **req
   slot->stream_done = false;
   atomic_store_explicit(&slot->tasks, 0, memory_order_relaxed);
   end->begun++;
-  TRY(rooms_announce(receiver));
+  TRY(rooms_announce(receiver, false));
   *request = slot;
   return ncclSuccess;
 }
 
 uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t room) {
   const struct receiver *receiver = (const struct receiver *)end;
+  acks_idle(&end->acks, end->stream, true);
   if (!crew_idle(&end->crew) || receiver->room_have > 0 || room < 1 || end->failed != ncclSuccess) return 0;
   descriptors[0] = end->stream;
   return 1;

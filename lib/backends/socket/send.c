@@ -46,6 +46,7 @@ static ncclResult_t send_dial(struct sender *sender) {
   dials_close(&sender->dials);
   end->stream = fds[SOCKET_STREAM];
   end->room = fds[SOCKET_ROOM];
+  acks_hold(end->room);
   sender->connected = true;
   const ncclResult_t opened = crew_open(&end->crew, true, &end->card, fds + SOCKET_STRAND);
   return opened == ncclSuccess ? ncclSuccess : end_fail(end, opened, "connecting: no helpers");
@@ -80,8 +81,13 @@ static ncclResult_t rooms_read(struct sender *sender) {
   uint8_t *bytes = sender->room_bytes;
   const ssize_t got =
       recv(end->room, bytes + sender->room_have, sizeof sender->room_bytes - sender->room_have, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    acks_idle(&end->acks, end->room, false);
+    return ncclSuccess;
+  }
   if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);
+  end->acks.held++;
+  end->acks.idle = 0;
   const uint32_t have = sender->room_have + (uint32_t)got, whole = have - have % FRAME_BYTES;
   for (uint32_t at = 0; at < whole; at += FRAME_BYTES) {
     struct frame frame;
@@ -220,6 +226,7 @@ static int writable_descriptor(struct sender *sender) {
 uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t room) {
   struct sender *sender = (struct sender *)end;
   const bool unsent = end->moved != end->begun;
+  if (sender->connected) acks_idle(&end->acks, end->room, true);
   if (!sender->connected || !crew_idle(&end->crew) || room < 2 || end->failed != ncclSuccess) return 0;
   descriptors[0] = end->room;
   if (!unsent) return 1;

@@ -1,8 +1,8 @@
-/* abi.h: the binary interface of NCCL's network plugins, versions 10 to 12: what a library that calls itself
- * libnccl-net-NAME.so exports as ncclNetPlugin_v10, _v11 or _v12. The order and the types of members are
- * what counts; the names are ours. Says nothing of how a plugin is found or used. */
-#ifndef TUTTI_BACKENDS_PLUGIN_ABI_H
-#define TUTTI_BACKENDS_PLUGIN_ABI_H
+/* net_abi.h: the binary interface of NCCL's network plugins, versions 10 to 12: what a library that calls
+ * itself libnccl-net-NAME.so exports as ncclNetPlugin_v10, _v11 or _v12. The order and the types of members
+ * are what counts; the names are ours. Says nothing of how a plugin is found or used. */
+#ifndef TUTTI_BACKENDS_NET_ABI_H
+#define TUTTI_BACKENDS_NET_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>
