@@ -248,16 +248,40 @@ static void test_deadlines(void **state) {
   pair_close(&pair);
 }
 
+static int drip_to;
+static uint32_t drip_stop, drip_was_stopped;
+
+/* Byte by byte, for far longer than the deadline of whoever reads. */
+static void *drip(void *argument) {
+  const uint64_t end_ns = os_time_ns() + 20 * SECOND_NS;
+  (void)argument;
+  while (os_time_ns() < end_ns && !drip_was_stopped) {
+    sock_send_some(drip_to, "x", 1);
+    os_yield();
+    drip_was_stopped = __atomic_load_n(&drip_stop, __ATOMIC_ACQUIRE);
+  }
+  return NULL;
+}
+
 /* Bytes that keep coming do not carry a message past its deadline. */
 static void test_deadline_of_a_drip(void **state) {
   struct pair pair;
-  static uint8_t bytes[1 << 16];
+  const size_t bytes = 64 << 20;
+  uint8_t *message = (uint8_t *)os_pages_map(bytes);
+  os_thread thread;
   (void)state;
+  assert_non_null(message);
   assert_true(pair_open(&pair, &loopback4));
-  struct sock_wait wait = within_ms(0);
-  assert_int_equal(sock_send(pair.accepted, bytes, 100, NULL), ncclSuccess);
-  assert_int_equal(sock_receive(pair.dialed, bytes, sizeof bytes, &wait), ncclRemoteError);
-  assert_last_error("65436 of 65536 bytes not yet received");
+  drip_to = pair.accepted;
+  assert_true(os_thread_start(&thread, drip, NULL));
+  struct sock_wait wait = within_ms(100);
+  const ncclResult_t result = sock_receive(pair.dialed, message, bytes, &wait);
+  __atomic_store_n(&drip_stop, 1, __ATOMIC_RELEASE);
+  os_thread_join(thread);
+  assert_int_equal(result, ncclRemoteError);
+  assert_last_error("within the deadline");
+  assert_int_equal(drip_was_stopped, 1);
+  os_pages_unmap(message, bytes);
   pair_close(&pair);
 }
 
@@ -439,14 +463,20 @@ static void expect(const char *names, const char *family, const struct sock_addr
 
 static int shell(const char *command) { return system(command) == 0 ? 0 : 1; }
 
+/* Waits until so many interfaces count as running: the kernel finds out a while after they were set up. */
+#define STATES_UP(count)                                                      \
+  "for try in $(seq 500); do [ $(ip -o link | grep -c 'state UP') -eq " count \
+  " ] && exit 0;"                                                             \
+  "sleep 0.01; done; exit 1"
+
 /* A namespace with two pairs of cables, whose ends have the names that the rules know. */
 static int interfaces_make(void) {
   if (unshare(CLONE_NEWNET) != 0 || shell("command -v ip >/dev/null")) return 1;
   return shell(
-      "set -e; exec >/dev/null 2>&1; ip link set lo up;"
+      "exec >/dev/null 2>&1; ip link set lo up;"
       "ip link add eth0 type veth peer name docker0; ip link add virbr0 type veth peer name eth1;"
       "n=1; for i in eth0 docker0 virbr0 eth1; do ip addr add 10.7.$n.1/24 dev $i;"
-      "ip addr add fd07::$n:1/112 dev $i nodad; ip link set $i up; n=$((n + 1)); done");
+      "ip addr add fd07::$n:1/112 dev $i nodad; ip link set $i up; n=$((n + 1)); done;" STATES_UP("4"));
 }
 
 /* IPv6 addresses in the sixth word. */
@@ -471,8 +501,11 @@ static void interfaces_expect(void) {
   expect("^eth,docker,lo", NULL, NULL, "virbr0");
   expect("^eth,docker,lo,virbr", NULL, NULL, "");
   expect(",,", NULL, NULL, "");
+  shell("ip link set virbr0 down;" STATES_UP("2")); /* eth1 is up, without a carrier */
+  expect(NULL, NULL, NULL, "eth0");
+  shell("ip link set virbr0 up;" STATES_UP("4"));
   if (shell("ip link set eth0 name ib_none 2>/dev/null || { ip link set eth0 down && ip link set eth0 name "
-            "ib_none && ip link set ib_none up; }") == 0)
+            "ib_none && ip link set ib_none up; };" STATES_UP("4")) == 0)
     expect(NULL, NULL, &near4, "ib_none");
 }
 
@@ -492,6 +525,13 @@ static void link_local_expect(void) {
       sock_listen(&found[0].address, &listener, &bound) != ncclSuccess ||
       sock_connect(&bound, &wait, &fd) != ncclSuccess) {
     fprintf(stderr, "link-local: %s\n", log_last_error());
+    wrong = 1;
+  }
+  sock_close(fd);
+  fd = -1;
+  bound.scope = 4711; /* as it came from a host that numbers its interfaces otherwise */
+  if (sock_connect(&bound, &wait, &fd) != ncclSuccess) {
+    fprintf(stderr, "link-local, another scope: %s\n", log_last_error());
     wrong = 1;
   }
   sock_close(fd);

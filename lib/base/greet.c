@@ -237,10 +237,12 @@ static bool answer_send(const struct greeting *greeting, bool welcome, const cha
   return sock_send_some(greeting->fd, &answer, sizeof answer) == (ptrdiff_t)sizeof answer;
 }
 
-/* Drops a dialer that speaks our language, and tells it why. */
+/* Drops a dialer that speaks our language, and tells it why: where both ends are one process, its error is
+ * the last. */
 static enum greet_state refuse(struct greeting *greeting, enum reason reason, const char *why) {
+  drop(greeting, reason, why);
   answer_send(greeting, false, why, NULL);
-  return drop(greeting, reason, why);
+  return GREET_GONE;
 }
 
 static void challenge_fill(struct greeting *greeting) {
@@ -346,9 +348,9 @@ enum greet_state greet_step(struct greeting *greeting) {
 bool greet_answer(struct greeting *greeting, const char *refusal) {
   struct secret secret;
   if (greeting->phase != PHASE_DONE || secret_get(&secret) != ncclSuccess) return false;
+  if (refusal) turned_away(greeting->fd, REASON_REFUSED, refusal);
   const bool sent = answer_send(greeting, refusal == NULL, refusal ? refusal : "", &secret);
   sodium_memzero(&secret, sizeof secret);
-  if (refusal) turned_away(greeting->fd, REASON_REFUSED, refusal);
   return sent;
 }
 
@@ -389,6 +391,7 @@ static ncclResult_t proof_send(struct dialing *dialing) {
   return sock_send(dialing->fd, proof, sizeof proof, dialing->wait);
 }
 
+/* Without a challenge its random number stays zero, which an acceptor with the secret never proves. */
 static bool answer_is_proved(const struct dialing *dialing, const struct greet_head *head,
                              const struct greet_verdict *verdict) {
   struct proved proved;
@@ -410,10 +413,10 @@ static void sentence_clean(struct greet_verdict *verdict) {
 }
 
 static ncclResult_t answer_judge(const struct dialing *dialing, const char *address,
-                                 const struct greet_head *head, bool challenged) {
+                                 const struct greet_head *head) {
   struct greet_verdict verdict;
   TRY(sock_receive(dialing->fd, &verdict, sizeof verdict, dialing->wait));
-  const bool proved = (challenged || !dialing->secret.set) && answer_is_proved(dialing, head, &verdict);
+  const bool proved = answer_is_proved(dialing, head, &verdict);
   sentence_clean(&verdict);
   if (head->welcome != 1)
     return log_fail(ncclRemoteError, "%s %s: refused: %s", dial_what(dialing), address,
@@ -427,19 +430,17 @@ static ncclResult_t answer_judge(const struct dialing *dialing, const char *addr
 
 static ncclResult_t dial(struct dialing *dialing, const char *address) {
   struct greet_head head;
-  bool challenged = false;
   TRY(sock_send(dialing->fd, &dialing->hello, sizeof dialing->hello, dialing->wait));
   TRY(head_receive(dialing, address, &head));
   if (head.type == MESSAGE_CHALLENGE && dialing->secret.set) {
     dialing->challenge = head;
-    challenged = true;
     TRY(proof_send(dialing));
     TRY(head_receive(dialing, address, &head));
   }
   if (head.type != MESSAGE_ANSWER)
     return log_fail(ncclRemoteError, "%s %s: it does not keep to the greeting: check the address",
                     dial_what(dialing), address);
-  return answer_judge(dialing, address, &head, challenged);
+  return answer_judge(dialing, address, &head);
 }
 
 ncclResult_t greet_dial(int fd, enum greet_kind kind, uint64_t key, const struct sock_wait *wait) {

@@ -378,13 +378,15 @@ static ncclResult_t connect_failed(const struct sock_wait *wait, const char *add
 ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait *wait, int *fd) {
   const int64_t retries = param_int(PARAM_SOCKET_RETRY_CNT);
   const int64_t sleep_ms = param_int(PARAM_SOCKET_RETRY_SLEEP_MSEC);
+  struct sock_address there = *to;
   char text[SOCK_TEXT_BYTES];
-  sock_address_text(to, text);
   if (to->family != 4 && to->family != 6)
     return log_fail(ncclInternalError, "%s: asked to connect to no address", what_of(wait));
+  there.scope = sock_scope_here(to);
+  sock_address_text(&there, text);
   for (int64_t tries = 1;; tries++) {
     if (called_off(wait) || past(wait)) return wait_over(wait, text, " while connecting");
-    const int cause = connect_once(to, wait, fd);
+    const int cause = connect_once(&there, wait, fd);
     if (cause == 0) return ncclSuccess;
     if (cause == ECANCELED) return wait_over(wait, text, " while connecting");
     if (!worth_retrying(cause) || tries > retries) return connect_failed(wait, text, cause, tries);

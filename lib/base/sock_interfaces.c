@@ -21,7 +21,6 @@
 struct seen {
   struct sock_interface interface;
   uint8_t mask[16];
-  bool link_local;
 };
 
 struct survey {
@@ -50,13 +49,12 @@ static bool is_link_local(const struct sock_address *address) {
   return address->family == 6 && address->bytes[0] == 0xfe && (address->bytes[1] & 0xc0) == 0x80;
 }
 
-/* The interface's first address stands for it, but one that needs no scope is better. */
+/* An interface's first address stands for it: the kernel lists IPv4 first, and those of a link last. */
 static void survey_add(struct survey *survey, const struct ifaddrs *entry) {
   struct seen seen;
   memset(&seen, 0, sizeof seen);
   sock_address_of(entry->ifa_addr, &seen.interface.address);
   seen.interface.address.port = 0;
-  seen.link_local = is_link_local(&seen.interface.address);
   strncpy(seen.interface.name, entry->ifa_name, sizeof seen.interface.name - 1);
   struct sock_address mask;
   memset(&mask, 0, sizeof mask);
@@ -65,9 +63,7 @@ static void survey_add(struct survey *survey, const struct ifaddrs *entry) {
   if (mask.family == seen.interface.address.family) memcpy(seen.mask, mask.bytes, sizeof seen.mask);
   else memset(seen.mask, 0xff, sizeof seen.mask);
   for (uint32_t i = 0; i < survey->count; i++) {
-    if (strcmp(survey->seen[i].interface.name, seen.interface.name) != 0) continue;
-    if (survey->seen[i].link_local && !seen.link_local) survey->seen[i] = seen;
-    return;
+    if (strcmp(survey->seen[i].interface.name, seen.interface.name) == 0) return;
   }
   if (survey->count < SEEN_MOST) survey->seen[survey->count++] = seen;
 }
@@ -239,4 +235,15 @@ ncclResult_t sock_interfaces_find(const struct sock_address *near, struct sock_i
   memcpy(found, chosen, choice.count * sizeof *found);
   *count = choice.count;
   return ncclSuccess;
+}
+
+uint32_t sock_scope_here(const struct sock_address *address) {
+  struct sock_interface found[SOCK_INTERFACES_MAX];
+  uint32_t count = 0;
+  if (!is_link_local(address) || sock_interfaces_find(NULL, found, &count) != ncclSuccess)
+    return address->scope;
+  for (uint32_t i = 0; i < count; i++)
+    if (if_nametoindex(found[i].name) == address->scope) return address->scope;
+  const uint32_t first = if_nametoindex(found[0].name);
+  return first != 0 ? first : address->scope;
 }

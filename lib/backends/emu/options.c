@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "base/launch.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -185,10 +186,18 @@ static uint64_t seed_of_environment(void) {
   return 1;
 }
 
+/* Each process of a launch uses a device of its own, so there are as many as it has processes here. */
+static uint32_t devices_usual(void) {
+  struct launch launch;
+  if (launch_read(&launch) != ncclSuccess || launch.local_count <= EMU_DEVICES_DEFAULT)
+    return EMU_DEVICES_DEFAULT;
+  return launch.local_count < EMU_DEVICES_MAX ? (uint32_t)launch.local_count : EMU_DEVICES_MAX;
+}
+
 static struct emu_options options_of_environment(void) {
   struct emu_options o;
   memset(&o, 0, sizeof o); /* guarded, random, production sizes */
-  o.device_count = EMU_DEVICES_DEFAULT;
+  o.device_count = devices_usual();
   o.node_count = 1;
   o.depth = 1;
   o.span_lines = EMU_SPAN_LINES;
@@ -206,8 +215,16 @@ static struct emu_options options_of_environment(void) {
   return o;
 }
 
+#define PATH_BYTES 4096
+
+/* Each process of a launch writes a file of its own: rank 0 FILE, rank 3 FILE.3. */
 static ncclResult_t trace_open(const char *path) {
   struct trace_header header;
+  struct launch launch;
+  char own[PATH_BYTES];
+  if (launch_read(&launch) == ncclSuccess && launch.rank > 0 &&
+      snprintf(own, sizeof own, "%s.%d", path, launch.rank) < (int)sizeof own)
+    path = own;
   memset(&header, 0, sizeof header);
   memcpy(header.magic, TRACE_MAGIC, sizeof header.magic);
   header.version = TRACE_VERSION;
