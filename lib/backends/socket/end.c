@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/param.h"
 
+#define ACKS_PERIOD 16
+
 void end_open(struct end *end, enum end_kind kind, const struct net_peer *peer,
               const struct sock_interface *interface) {
   end->kind = kind;
@@ -88,18 +90,8 @@ static void option(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
-#define ACKS_HELD_MAX 6  /* below the ten packets that a fresh connection may have in flight */
-#define ACKS_IDLE_MAX 64 /* some ten microseconds */
-#define QUICKACK_HOLD 0  /* TCP_QUICKACK: acknowledge with the next data, or after a while */
-#define QUICKACK_FLUSH 2 /* the same, but send at once what is due now: any even number but 0 */
-
-void acks_hold(int fd) { option(fd, IPPROTO_TCP, TCP_QUICKACK, QUICKACK_HOLD); }
-
-void acks_idle(struct acks *acks, int fd, bool sleeps) {
-  if (acks->held == 0) return;
-  if (acks->held < ACKS_HELD_MAX && ++acks->idle < ACKS_IDLE_MAX && !sleeps) return;
-  option(fd, IPPROTO_TCP, TCP_QUICKACK, QUICKACK_FLUSH);
-  acks->held = acks->idle = 0;
+void acks_hold(int fd, uint32_t count) {
+  if (count % ACKS_PERIOD == 0) option(fd, IPPROTO_TCP, TCP_QUICKACK, 0);
 }
 
 void socket_options(int fd) {

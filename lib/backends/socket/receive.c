@@ -39,7 +39,6 @@ ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interfa
   end->stream = fds[SOCKET_STREAM];
   end->room = fds[SOCKET_ROOM];
   end->address = sock_peer(end->stream);
-  acks_hold(end->stream);
   const ncclResult_t result = crew_open(&end->crew, false, card, fds + SOCKET_STRAND);
   if (result == ncclSuccess) *connection = receiver;
   else receive_close(end);
@@ -97,9 +96,7 @@ static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes
   request->bytes = frame.bytes;
   request->stream_bytes = cut.stream_bytes;
   if (cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
-  receiver->arrived++;
-  end->acks.held++;
-  end->acks.idle = 0;
+  acks_hold(end->stream, receiver->arrived++);
   receiver->inside = true;
   receiver->current_moved = 0;
   return ncclSuccess;
@@ -182,7 +179,6 @@ ncclResult_t receive_move(struct end *end) {
     TRY(stream_read(receiver, &more, &idle));
   }
   TRY(rooms_announce(receiver, idle));
-  if (idle) acks_idle(&end->acks, end->stream, false);
   crew_move(&end->crew);
   const int failure = atomic_load_explicit(&end->crew.failure, memory_order_relaxed);
   return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
@@ -208,7 +204,6 @@ ncclResult_t receive_begin(struct end *end, void *data, size_t bytes, void **req
 
 uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t room) {
   const struct receiver *receiver = (const struct receiver *)end;
-  acks_idle(&end->acks, end->stream, true);
   if (!crew_idle(&end->crew) || receiver->room_have > 0 || room < 1 || end->failed != ncclSuccess) return 0;
   descriptors[0] = end->stream;
   return 1;

@@ -23,6 +23,7 @@ struct sender {
   uint64_t rooms[ROOMS_MAX];
   uint32_t rooms_read; /* announced; `end.begun` of them are used up */
   uint8_t room_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
+  uint32_t room_reads;
   uint32_t room_have; /* bytes of it that begin a frame which is not whole yet */
   int writable;       /* epoll: readable when the stream takes data; -1 until somebody wants to sleep */
 };
@@ -46,7 +47,6 @@ static ncclResult_t send_dial(struct sender *sender) {
   dials_close(&sender->dials);
   end->stream = fds[SOCKET_STREAM];
   end->room = fds[SOCKET_ROOM];
-  acks_hold(end->room);
   sender->connected = true;
   const ncclResult_t opened = crew_open(&end->crew, true, &end->card, fds + SOCKET_STRAND);
   return opened == ncclSuccess ? ncclSuccess : end_fail(end, opened, "connecting: no helpers");
@@ -81,13 +81,9 @@ static ncclResult_t rooms_read(struct sender *sender) {
   uint8_t *bytes = sender->room_bytes;
   const ssize_t got =
       recv(end->room, bytes + sender->room_have, sizeof sender->room_bytes - sender->room_have, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-    acks_idle(&end->acks, end->room, false);
-    return ncclSuccess;
-  }
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
   if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);
-  end->acks.held++;
-  end->acks.idle = 0;
+  acks_hold(end->room, sender->room_reads++);
   const uint32_t have = sender->room_have + (uint32_t)got, whole = have - have % FRAME_BYTES;
   for (uint32_t at = 0; at < whole; at += FRAME_BYTES) {
     struct frame frame;
@@ -226,7 +222,6 @@ static int writable_descriptor(struct sender *sender) {
 uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t room) {
   struct sender *sender = (struct sender *)end;
   const bool unsent = end->moved != end->begun;
-  if (sender->connected) acks_idle(&end->acks, end->room, true);
   if (!sender->connected || !crew_idle(&end->crew) || room < 2 || end->failed != ncclSuccess) return 0;
   descriptors[0] = end->room;
   if (!unsent) return 1;

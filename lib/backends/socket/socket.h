@@ -62,14 +62,6 @@ bool crew_idle(const struct crew *crew);
 /* No helper touches any memory when this returns. The sockets are closed. */
 void crew_close(struct crew *crew);
 
-/* A socket that carries one way alone would acknowledge each message by itself, in the call that reads it, at
- * a quarter of what a small message costs. So acknowledgements are held back, and sent when several are due
- * or nothing else is to be done. */
-struct acks {
-  uint32_t held; /* messages since the last acknowledgement that was asked for */
-  uint32_t idle; /* reads that found nothing since the last message */
-};
-
 /* What both kinds of end have; the first member of each, as callers hold a void pointer. */
 struct end {
   enum end_kind kind;
@@ -80,7 +72,6 @@ struct end {
   struct sock_address address; /* of the other process */
   struct card card;
   int stream, room;
-  struct acks acks; /* of the socket that this end reads */
   struct crew crew;
   struct request requests[NET_REQUESTS_MAX]; /* request k lies at k % NET_REQUESTS_MAX */
   uint32_t begun;                            /* requests begun */
@@ -97,10 +88,12 @@ ncclResult_t end_fail_errno(struct end *end, int error);
 /* ncclSystemError with the cure for EMFILE, ENFILE and their like, ncclRemoteError else. */
 ncclResult_t socket_error_code(int error);
 const char *socket_error_text(int error);
-void acks_hold(int fd);
-/* Nothing was to be read: perhaps the other end waits for an acknowledgement. `sleeps`: nobody will look
- * again soon. */
-void acks_idle(struct acks *acks, int fd, bool sleeps);
+
+/* A socket that carries one way alone would acknowledge each message by itself, in the call that reads it, at
+ * a quarter of what a small message costs. Held back, an acknowledgement speaks for two: the kernel sends it
+ * when the second small message is read. It forgets the wish when a connection was idle for a while, so the
+ * wish is repeated; `count`: how often this end has read. */
+void acks_hold(int fd, uint32_t count);
 /* Options of every socket of a connection, before it is connected or bound where they need that. */
 void socket_options(int fd);
 
