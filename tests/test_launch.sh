@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_launch.sh: ranks in processes of their own: `tutti launch` (who fails, who is told, who is left), and the
-# same programs under it, under Open MPI's mpirun, and under what srun and torchrun would set. Prints one `ok - `
-# or `not ok - ` line a check and fails when one did. Finds the build at ${BUILD:-build}.
+# test_launch.sh: ranks in processes of their own: `tutti launch` (who fails, who is told, who is left), and
+# the same programs under it, under Open MPI's mpirun, and under what srun and torchrun would set. Prints one
+# `ok - ` or `not ok - ` line a check and fails when one did. Finds the build at ${BUILD:-build}.
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti
@@ -9,7 +9,8 @@ unset TUTTI_RANK TUTTI_SIZE TUTTI_LOCAL_RANK TUTTI_LOCAL_SIZE TUTTI_RENDEZVOUS T
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT PMI_RANK PMI_SIZE PMIX_RANK
 export TUTTI_INIT_TIMEOUT_SECONDS=30
 
-# try CODE COMMAND...: at most a minute; true when it exits with CODE. What it says is $work/out and $work/log.
+# try CODE COMMAND...: at most a minute; true when it exits with CODE. What it says is in $work/out and
+# $work/log.
 try() {
   wanted=$1
   shift
@@ -63,7 +64,8 @@ check $? "--prefix says whose line it is, also of a last line without its end"
 try 0 "$tutti" launch -n 1 -p sh -c 'head -c 100000 /dev/zero | tr "\0" x' &&
   [ "$(tr -cd x <"$work/out" | wc -c)" -eq 100000 ]
 check $? "--prefix passes on lines of any length"
-try 0 "$tutti" launch -n 2 -p echo -n 5 --prefix && [ "$(sort "$work/out")" = "$(printf '[0] 5 --prefix\n[1] 5 --prefix')" ]
+try 0 "$tutti" launch -n 2 -p echo -n 5 --prefix &&
+  [ "$(sort "$work/out" | tr '\n' ';')" = "[0] 5 --prefix;[1] 5 --prefix;" ]
 check $? "the program's flags are its own"
 echo hello | "$tutti" launch -n 3 -p cat >"$work/out" 2>"$work/log" && [ "$(cat "$work/out")" = "[0] hello" ]
 check $? "rank 0 reads standard input, the others nothing"
@@ -74,7 +76,8 @@ try 0 "$tutti" launch -n 200 true
 check $? "200 ranks"
 
 # ---- tutti launch: who fails
-try 7 "$tutti" launch -n 3 sh -c 'echo $$ >>"$0"; [ "$TUTTI_RANK" = 1 ] && exit 7; sleep 100' "$work/numbers" &&
+try 7 "$tutti" launch -n 3 sh -c 'echo $$ >>"$0"
+  [ "$TUTTI_RANK" = 1 ] && exit 7; sleep 100' "$work/numbers" &&
   said 'rank 1 (process ' && said 'exited with status 7; ending the others' && gone "$work/numbers"
 check $? "a rank that fails is named, and ends the others"
 try 139 "$tutti" launch -n 3 sh -c '[ "$TUTTI_RANK" = 2 ] && kill -SEGV $$; sleep 100' &&
@@ -105,7 +108,8 @@ check $? "what ranks leave running ends with them"
 for pair in TERM:143 INT:130 KILL:137; do
   signal=${pair%:*}
   rm -f "$work/numbers"
-  "$tutti" launch -n 3 -g 1 sh -c 'echo $$ >>"$0"; exec sleep 100' "$work/numbers" >"$work/out" 2>"$work/log" &
+  "$tutti" launch -n 3 -g 1 sh -c 'echo $$ >>"$0"; exec sleep 100' "$work/numbers" \
+    >"$work/out" 2>"$work/log" &
   launcher=$!
   lines "$work/numbers" 3 && kill -s "$signal" "$launcher"
   wait "$launcher"
@@ -123,8 +127,8 @@ check $? "SIGUSR1 is passed on, and is no reason to end"
 }
 
 # ---- one program, every launcher
-# ranks N LIKE PROGRAM...: N processes with the variables that srun or torchrun would set. The status is that of
-# the last one that failed.
+# ranks N LIKE PROGRAM...: N processes with the variables that srun or torchrun would set. The status is that
+# of the last one that failed.
 # shellcheck disable=SC2086
 ranks() {
   number=$1 like=$2
@@ -132,8 +136,8 @@ ranks() {
   rank=0 jobs='' status=0
   while [ "$rank" -lt "$number" ]; do
     case $like in
-      srun) values="SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=$number SLURM_STEP_ID=0 SLURM_JOB_ID=$$
-          SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=$number SLURM_STEP_NODELIST=localhost" ;;
+      srun) values="SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=$number SLURM_STEP_ID=0
+          SLURM_JOB_ID=$$ SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=$number SLURM_STEP_NODELIST=localhost" ;;
       torchrun) values="RANK=$rank WORLD_SIZE=$number LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$number
           MASTER_ADDR=localhost MASTER_PORT=$((20000 + $$ % 12000)) TORCHELASTIC_RUN_ID=none" ;;
     esac
@@ -163,8 +167,8 @@ else
   echo "skip: Open MPI's mpirun: it is not here; install openmpi-bin"
 fi
 # shellcheck disable=SC2046
-cc -Wall -Werror -o "$work/launched" "$here/../examples/launched.c" $(pkg-config --cflags --libs tutti-emu) \
-  >"$work/log" 2>&1
+cc -Wall -Werror -o "$work/launched" "$here/../examples/launched.c" \
+  $(pkg-config --cflags --libs tutti-emu) >"$work/log" 2>&1
 check $? "examples/launched.c builds"
 for launcher in $launchers; do
   for number in 1 2 5; do
@@ -179,7 +183,8 @@ for launcher in $launchers; do
 done
 
 under tutti 2 "$tutti" bench alltoall -t 2 -g 2 -b 1K -e 16K -f 4 --threads -n 2 -w 1 -J "$work/file.json" &&
-  python3 -c "import json, sys; run = json.load(open(sys.argv[1])); assert len(run['devices']) == 8
+  python3 -c "import json, sys; run = json.load(open(sys.argv[1]))
+assert len(run['devices']) == 8
 assert len({device['pid'] for device in run['devices']}) == 2 and run['tutti']['processes'] == 2
 assert all(row['out_of_place']['nwrong'] == 0 for row in run['results'])" "$work/file.json" 2>>"$work/log"
 check $? "bench: two processes of two threads of two ranks, as JSON"
@@ -187,8 +192,10 @@ under tutti 3 "$tutti" bench all_gather -b 1K -e 4K -q && [ "$(wc -l <"$work/out
 check $? "bench: guarded, with modelled times"
 under tutti 12 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
 check $? "more ranks than the emulator has devices by default"
-NCCL_COMM_ID=127.0.0.1:$((20000 + $$ % 12000)) under tutti 2 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
+export NCCL_COMM_ID="127.0.0.1:$((20000 + $$ % 12000))"
+under tutti 2 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
 check $? "NCCL_COMM_ID says where to meet"
+unset NCCL_COMM_ID
 
 # As if each rank had a host of its own: rank 0 is wherever it says, and PMIx passes that on.
 case $launchers in *mpirun*)
