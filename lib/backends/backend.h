@@ -184,6 +184,10 @@ struct device_ops {
    * hold it. All are freed with the rank. */
   ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
 
+  /* As comm_abort, and streams and comm_error say so: something outside has failed. Any thread, also under
+   * lock(). */
+  void (*comm_fail)(struct device_comm *comm, ncclResult_t error);
+
   /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
    * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
    * the same answer at both ends. */
@@ -238,7 +242,8 @@ const struct device_ops *backend_device_ops(void);
 void backend_fill(struct device_ops *result, const struct device_ops *table);
 
 /* What the backend calls at every start of a kernel, also of one that a graph launches again; from any
- * thread, must not block. `drop` when the kernel exists no more. */
+ * thread, must not block. `drop` when the kernel exists no more. Copied by launch(), and its caller's to drop
+ * where that fails. */
 struct launch_hook {
   void (*start)(void *argument);
   void (*drop)(void *argument);

@@ -291,13 +291,15 @@ static enum greet_state proof_judge(struct greeting *greeting, const struct secr
 static int message_move(struct greeting *greeting) {
   const bool sends = greeting->phase == PHASE_CHALLENGE;
   const uint32_t bytes = greeting->phase == PHASE_PROOF ? PROOF_BYTES : (uint32_t)sizeof greeting->other;
-  uint8_t *message = (sends ? greeting->own : greeting->other) + greeting->moved;
-  const size_t left = bytes - greeting->moved;
-  const ptrdiff_t moved =
-      sends ? sock_send_some(greeting->fd, message, left) : sock_receive_some(greeting->fd, message, left);
-  if (moved < 0) return -1;
-  greeting->moved += (uint32_t)moved;
-  return greeting->moved == bytes;
+  while (greeting->moved < bytes) {
+    uint8_t *message = (sends ? greeting->own : greeting->other) + greeting->moved;
+    const size_t left = bytes - greeting->moved;
+    const ptrdiff_t moved =
+        sends ? sock_send_some(greeting->fd, message, left) : sock_receive_some(greeting->fd, message, left);
+    if (moved <= 0) return (int)moved;
+    greeting->moved += (uint32_t)moved;
+  }
+  return 1;
 }
 
 /* Whoever does not begin with the magic number is not waited for. */
@@ -457,4 +459,106 @@ ncclResult_t greet_dial(int fd, enum greet_kind kind, uint64_t key, const struct
   const ncclResult_t result = dial(&dialing, address);
   sodium_memzero(&dialing.secret, sizeof dialing.secret);
   return result;
+}
+
+/* ---- the dialer's side for whoever must not wait ---- */
+
+enum dialer_phase { DIALER_HELLO, DIALER_HEAD, DIALER_PROOF, DIALER_VERDICT, DIALER_DONE, DIALER_GONE };
+static_assert(sizeof(struct greet_verdict) == sizeof(((struct greet_dialer *)0)->verdict), "a verdict fits");
+
+/* What the steps share with greet_dial(): `dialing` as far as proofs need it. */
+static ncclResult_t dialing_of(const struct greet_dialer *dialer, struct dialing *dialing) {
+  memset(dialing, 0, sizeof *dialing);
+  dialing->fd = dialer->fd;
+  dialing->hello = head_of(dialer->hello);
+  dialing->challenge = head_of(dialer->challenge);
+  return secret_get(&dialing->secret);
+}
+
+void greet_dialer_begin(struct greet_dialer *dialer, int fd, enum greet_kind kind, uint64_t key) {
+  struct greet_head hello;
+  memset(dialer, 0, sizeof *dialer);
+  dialer->fd = fd;
+  head_fill(&hello, MESSAGE_HELLO);
+  hello.kind = (uint8_t)kind;
+  hello.key = key;
+  hello.secret = greet_secret();
+  randombytes_buf(hello.nonce, sizeof hello.nonce);
+  memcpy(dialer->hello, &hello, sizeof hello);
+}
+
+/* Moves what can be moved of this phase's message: 1: it is whole; 0: later; -1: the connection is gone. */
+static int dialer_move(struct greet_dialer *dialer) {
+  uint8_t *const messages[] = {dialer->hello, dialer->head, dialer->proof, dialer->verdict};
+  const size_t bytes[] = {sizeof dialer->hello, sizeof dialer->head, sizeof dialer->proof,
+                          sizeof dialer->verdict};
+  const bool sends = dialer->phase == DIALER_HELLO || dialer->phase == DIALER_PROOF;
+  uint8_t *message = messages[dialer->phase] + dialer->moved;
+  const size_t left = bytes[dialer->phase] - dialer->moved;
+  const ptrdiff_t moved =
+      sends ? sock_send_some(dialer->fd, message, left) : sock_receive_some(dialer->fd, message, left);
+  if (moved < 0) return -1;
+  dialer->moved += (uint32_t)moved;
+  return dialer->moved == bytes[dialer->phase];
+}
+
+static const char *dialer_head_judge(struct greet_dialer *dialer, const struct dialing *dialing) {
+  const struct greet_head head = head_of(dialer->head);
+  if (head.magic != GREET_MAGIC) return "something else than this library answers there: check the address";
+  if (head.type == MESSAGE_ANSWER) {
+    dialer->phase = DIALER_VERDICT;
+    return NULL;
+  }
+  if (head.version != GREET_VERSION) return "another version of the protocol: use one library for all ranks";
+  if (head.type != MESSAGE_CHALLENGE || !dialing->secret.set || dialer->challenged) {
+    return "it does not keep to the greeting: check the address";
+  }
+  struct proved proved;
+  memcpy(dialer->challenge, dialer->head, sizeof dialer->challenge);
+  proved_fill(&proved, "dialer", dialing->hello.kind, dialing->hello.key, dialing->hello.nonce, head.nonce);
+  prove(&dialing->secret, &proved, dialer->proof);
+  dialer->challenged = true;
+  dialer->phase = DIALER_PROOF;
+  return NULL;
+}
+
+static const char *dialer_verdict_judge(struct greet_dialer *dialer, const struct dialing *dialing) {
+  const struct greet_head head = head_of(dialer->head);
+  struct greet_verdict verdict;
+  memcpy(&verdict, dialer->verdict, sizeof verdict);
+  const bool proved =
+      (dialer->challenged || !dialing->secret.set) && answer_is_proved(dialing, &head, &verdict);
+  sentence_clean(&verdict);
+  memcpy(dialer->verdict, &verdict, sizeof verdict);
+  if (head.welcome != 1)
+    return verdict.sentence[0] != '\0' ? (const char *)dialer->verdict : "no reason given";
+  if (!proved) return "it does not know TUTTI_SECRET: set the same one for all processes of the job";
+  dialer->phase = DIALER_DONE;
+  return NULL;
+}
+
+/* The message of this phase is whole. Why not to go on, or NULL. */
+static const char *dialer_phase_end(struct greet_dialer *dialer) {
+  struct dialing dialing;
+  const char *wrong = NULL;
+  const enum dialer_phase phase = (enum dialer_phase)dialer->phase;
+  if (dialing_of(dialer, &dialing) != ncclSuccess) wrong = "TUTTI_SECRET cannot be read here";
+  dialer->moved = 0;
+  if (wrong == NULL && phase == DIALER_HEAD) wrong = dialer_head_judge(dialer, &dialing);
+  else if (wrong == NULL && phase == DIALER_VERDICT) wrong = dialer_verdict_judge(dialer, &dialing);
+  else dialer->phase = DIALER_HEAD;
+  sodium_memzero(&dialing.secret, sizeof dialing.secret);
+  return wrong;
+}
+
+enum greet_state greet_dialer_step(struct greet_dialer *dialer, char *reason, size_t reason_bytes) {
+  while (dialer->phase < DIALER_DONE) {
+    const int whole = dialer_move(dialer);
+    if (whole == 0) return GREET_MORE;
+    const char *wrong = whole < 0 ? "" : dialer_phase_end(dialer);
+    if (wrong == NULL) continue;
+    dialer->phase = DIALER_GONE;
+    snprintf(reason, reason_bytes, "%s", wrong);
+  }
+  return dialer->phase == DIALER_DONE ? GREET_DONE : GREET_GONE;
 }

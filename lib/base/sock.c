@@ -75,7 +75,7 @@ static socklen_t kernel_address_of(const struct sock_address *address, union ker
 }
 
 const char *sock_address_text(const struct sock_address *address, char out[SOCK_TEXT_BYTES]) {
-  char host[INET6_ADDRSTRLEN], name[IF_NAMESIZE], scope[IF_NAMESIZE + 2] = "";
+  char host[INET6_ADDRSTRLEN], name[IF_NAMESIZE], scope[IF_NAMESIZE + 1] = "";
   if (address->family != 4 && address->family != 6) {
     snprintf(out, SOCK_TEXT_BYTES, "no address");
     return out;
@@ -86,7 +86,7 @@ const char *sock_address_text(const struct sock_address *address, char out[SOCK_
     else snprintf(scope, sizeof scope, "%%%u", address->scope);
   }
   if (address->family == 4) snprintf(out, SOCK_TEXT_BYTES, "%s:%u", host, address->port);
-  else snprintf(out, SOCK_TEXT_BYTES, "[%.40s%s]:%u", host, scope, address->port);
+  else snprintf(out, SOCK_TEXT_BYTES, "[%.39s%s]:%u", host, scope, address->port);
   return out;
 }
 

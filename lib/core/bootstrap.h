@@ -22,6 +22,9 @@ struct bootstrap_id {
  */
 ncclResult_t bootstrap_id_create(ncclUniqueId *id);
 
+/* An id for ranks of this process alone: no address, no root, no network. */
+void bootstrap_id_local(ncclUniqueId *id);
+
 /* The id that `where`, host:port, stands for, as with NCCL_COMM_ID: the same bytes in every process that
  * gives the same text and salt, whatever the host's name means there; ids of one address differ by `salt`.
  * Its root is the process of rank 0. Not host:port: ncclInvalidUsage, naming `what`. */
@@ -38,6 +41,9 @@ ncclResult_t bootstrap_root_open(const struct bootstrap_id *id);
 /* Called on the server's thread, once an id, when the first rank checks in over the network with a root of
  * this process: its own ranks must check in too. Set once, before the first id. */
 void bootstrap_set_called(void (*called)(uint64_t nonce));
+
+/* True once that has happened. */
+bool bootstrap_id_called(uint64_t nonce);
 
 /* The communicator of this id was made, or failed: its root forgets it and refuses late comers. */
 void bootstrap_id_over(uint64_t nonce);

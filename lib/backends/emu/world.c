@@ -42,7 +42,7 @@ static struct {
   uint64_t random[2];
   struct emu_waiter *waiters;
   struct emu_owner *owners;
-} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} world = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP}; /* comm_fail() may come from within */
 
 uint64_t emu_moves;
 
@@ -277,11 +277,13 @@ void emu_call_out(void (*function)(void *argument), void *argument) {
   world.inside = inside;
 }
 
-static void wait_for_change(uint64_t timeout_ms) {
-  const uint64_t until = os_time_ns() + timeout_ms * 1000000u;
+static void wait_for_change_us(uint64_t timeout_us) {
+  const uint64_t until = os_time_ns() + timeout_us * 1000u;
   const struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   pthread_cond_timedwait(&world.changed, &world.lock, &deadline);
 }
+
+static void wait_for_change(uint64_t timeout_ms) { wait_for_change_us(timeout_ms * 1000); }
 
 /* The owners that stay away longer than allowed are no longer waited for; said once each. */
 static void owners_mark_absent(void) {
@@ -325,9 +327,49 @@ static bool quiet_is_final(struct quiet *quiet) {
   return now_ns - quiet->since_ns >= stall_ns;
 }
 
+/* Lanes wait for another process, and nothing moves here: said once, when it has lasted long. */
+static void outside_complain(uint64_t moved) {
+  static struct quiet still; /* locked; its generation is what moved */
+  static bool said;
+  const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u, now_ns = os_time_ns();
+  if (moved != still.generation || now_ns - still.seen_ns > stall_ns / 2) {
+    still.since_ns = now_ns;
+    said = false;
+  }
+  still.generation = moved;
+  still.seen_ns = now_ns;
+  if (said || now_ns - still.since_ns < stall_ns) return;
+  said = true;
+  emu_report_slow();
+}
+
+#define NAP_SPINS 100    /* turns of a wait for another process that only give the core away, ... */
+#define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this */
+
+/* What another process does wakes nobody here: looks again after a while that grows as nothing happens. */
+static void outside_nap(void) {
+  static uint64_t nap_count, nap_moves; /* locked */
+  if (nap_moves != emu_moves) nap_count = 0;
+  nap_moves = emu_moves;
+  nap_count += 1;
+  if (nap_count <= NAP_SPINS) {
+    emu_unlock();
+    os_yield();
+    emu_lock();
+    return;
+  }
+  const uint64_t nap_us = (nap_count - NAP_SPINS) * 10;
+  wait_for_change_us(nap_us < NAP_US_MOST ? nap_us : NAP_US_MOST);
+}
+
 /* Declares kernels that wait stuck when that is final. True when this changed anything. */
 static bool verdict(struct quiet *quiet) {
-  if (!emu_lanes_waiting() || !quiet_is_final(quiet)) return false;
+  if (!emu_lanes_waiting()) return false;
+  if (emu_lanes_outside()) {
+    outside_complain(emu_moves);
+    return false;
+  }
+  if (!quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
 }
@@ -354,9 +396,9 @@ static void waiter_leave(struct emu_waiter *waiter) {
 /* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
   if (!world.pumping && owners_wait()) {
-    if (world.ready_count > 0 || world.pending_count > 0 || world.change) {
-      if (pump()) return true;
-    }
+    do {
+      if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
+    } while (emu_lanes_look());
     if (verdict(quiet)) return true;
   }
   return false;
@@ -381,7 +423,8 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
           "guarded emulator: this wait cannot end: nothing is left that could move; is an event or a "
           "rank missing that only another thread could bring?");
     if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
+    if (!world.pumping && emu_lanes_outside()) outside_nap();
+    else wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
     owners_mark_absent();
   }
   return ncclSuccess;
@@ -405,7 +448,8 @@ static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, u
   const uint64_t begin_ns = os_time_ns();
   while (!done(argument)) {
     if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    if (lanes_stand_still()) emu_lanes_stop_stuck();
+    if (emu_lanes_outside()) outside_complain(emu_lanes_progress());
+    else if (lanes_stand_still()) emu_lanes_stop_stuck();
     wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
   }
   return ncclSuccess;

@@ -12,6 +12,12 @@ bool emu_world_idle(void);
 
 /* block.c: some lane of a started kernel has not ended. */
 bool emu_lanes_waiting(void);
+/* block.c: one of them is linked to another process: that nothing can move here proves nothing. */
+bool emu_lanes_outside(void);
+/* block.c, guarded mode: wakes those that can go on by what came from there; true when there was one. */
+bool emu_lanes_look(void);
+/* report.c: what they wait for, as a warning: nothing has moved for long, and the wait goes on. */
+void emu_report_slow(void);
 /* block.c: every such lane is stuck for good: report them and end their kernels with an error. */
 void emu_lanes_stop_stuck(void);
 /* block.c, threads mode: a number that grows whenever any lane gets on. */
