@@ -137,7 +137,8 @@ ranks() {
   while [ "$rank" -lt "$number" ]; do
     case $like in
       srun) values="SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=$number SLURM_STEP_ID=0
-          SLURM_JOB_ID=$$ SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=$number SLURM_STEP_NODELIST=localhost" ;;
+          SLURM_JOB_ID=$$ SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=$number
+          SLURM_STEP_NODELIST=localhost" ;;
       torchrun) values="RANK=$rank WORLD_SIZE=$number LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$number
           MASTER_ADDR=localhost MASTER_PORT=$((20000 + $$ % 12000)) TORCHELASTIC_RUN_ID=none" ;;
     esac
@@ -172,7 +173,8 @@ cc -Wall -Werror -o "$work/launched" "$here/../examples/launched.c" \
 check $? "examples/launched.c builds"
 for launcher in $launchers; do
   for number in 1 2 5; do
-    under "$launcher" "$number" "$work/launched" && grep -q " $number ranks, $number on this host" "$work/out" &&
+    under "$launcher" "$number" "$work/launched" &&
+      grep -q " $number ranks, $number on this host" "$work/out" &&
       [ "$(tail -n 1 "$work/out")" = ok ] && [ "$(grep -c '^all_' "$work/out")" -eq 6 ]
     check $? "launched: $number ranks by $launcher"
   done
@@ -199,8 +201,7 @@ unset NCCL_COMM_ID
 
 # As if each rank had a host of its own: rank 0 is wherever it says, and PMIx passes that on.
 case $launchers in *mpirun*)
-  # shellcheck disable=SC2016
-  under mpirun 3 sh -c 'OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 exec "$0"' "$work/launched" &&
+  under mpirun 3 env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "$work/launched" &&
     [ "$(tail -n 1 "$work/out")" = ok ]
   check $? "mpirun over several hosts: the ranks meet through PMIx"
 esac
