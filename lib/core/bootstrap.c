@@ -2,6 +2,8 @@
  * of the calls alone. Does not know who meets under an id. */
 #include "core/bootstrap.h"
 
+#include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -12,14 +14,17 @@
 #include "core/root.h"
 
 #define ID_MAGIC 0x74757474692d6964ull
+#define ID_PLACE_BYTES 64
 
 /* The contents of an ncclUniqueId. */
 struct id_content {
   uint64_t magic, nonce, number;
-  uint64_t process; /* who made it; 0: NCCL_COMM_ID */
+  uint64_t process; /* who made it; 0: whoever gave the same text */
   int32_t version, zero;
-  struct sock_address root;
+  struct sock_address root;   /* of a process */
+  char place[ID_PLACE_BYTES]; /* host:port of a text, which may mean other bytes on other hosts */
 };
+static_assert(sizeof(struct id_content) <= sizeof(ncclUniqueId), "an id holds it");
 
 static uint64_t last_number; /* read and written atomically */
 
@@ -28,13 +33,6 @@ static uint64_t own_process(void) {
   const uint64_t process = control_process();
   control_unlock();
   return process;
-}
-
-/* Never 0: the key of the communicators that NCCL_COMM_ID names. */
-static uint64_t text_key(const char *text) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
-  return hash | 1;
 }
 
 static ncclResult_t id_write(const struct id_content *content, ncclUniqueId *id) {
@@ -49,18 +47,19 @@ static void id_begin(struct id_content *content) {
   content->version = NCCL_VERSION_CODE;
 }
 
-static ncclResult_t id_of_text(const char *text, ncclUniqueId *id) {
+void bootstrap_id_local(ncclUniqueId *id) {
   struct id_content content;
   id_begin(&content);
-  TRY(sock_address_parse(text, "NCCL_COMM_ID", &content.root));
-  content.nonce = content.number = text_key(text);
-  return id_write(&content, id);
+  while (content.nonce == 0) content.nonce = os_entropy();
+  content.process = own_process();
+  content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+  id_write(&content, id);
 }
 
 ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
   struct id_content content;
   const char *text = param_text(PARAM_COMM_ID);
-  if (*text) return id_of_text(text, id);
+  if (*text) return bootstrap_id_at(text, "NCCL_COMM_ID", 0, id);
   id_begin(&content);
   while (content.nonce == 0) content.nonce = os_entropy();
   content.process = own_process();
@@ -76,13 +75,19 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
 }
 
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id) {
-  struct id_content content = {ID_MAGIC, salt, 0, host_hash(), os_pid(), NCCL_VERSION_CODE};
-  if (!strchr(where, ':')) return log_fail(ncclInvalidUsage, "%s=%s: must be host:port", what, where);
-  for (const char *c = where; *c; c++) content.nonce = hash_mix(content.nonce, (unsigned char)*c);
+  struct id_content content;
+  struct sock_address parsed;
+  id_begin(&content);
+  TRY(sock_address_parse(where, what, &parsed));
+  if (strlen(where) >= sizeof content.place)
+    return log_fail(ncclInvalidUsage, "%s=%s: at most %zu letters fit into a unique id; use a shorter name",
+                    what, where, sizeof content.place - 1);
+  snprintf(content.place, sizeof content.place, "%s", where);
+  content.nonce = 0xcbf29ce484222325ull ^ salt;
+  for (const char *c = where; *c; c++) content.nonce = (content.nonce ^ (unsigned char)*c) * 0x100000001b3ull;
+  content.nonce |= 1; /* never 0 */
   content.number = content.nonce;
-  memset(id, 0, sizeof *id);
-  memcpy(id->internal, &content, sizeof content);
-  return ncclSuccess;
+  return id_write(&content, id);
 }
 
 ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
@@ -102,6 +107,8 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
                     call, rank, content.version, NCCL_VERSION_CODE);
   }
   const bool own = content.process != 0 && content.process == own_process();
+  content.place[sizeof content.place - 1] = '\0';
+  if (content.process == 0) TRY(sock_address_parse(content.place, call, &content.root));
   if (!own && content.root.family == 0) {
     return log_fail(
         ncclInvalidUsage,
@@ -114,12 +121,12 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
   out->nonce = content.nonce;
   out->root = content.root;
   out->own = own;
+  out->fixed = content.process == 0;
   return ncclSuccess;
 }
 
 ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
-  const char *text = param_text(PARAM_COMM_ID);
-  if (!*text || id->nonce != text_key(text)) return ncclSuccess;
+  if (!id->fixed) return ncclSuccess;
   TRY(control_use(NULL));
   control_lock();
   const bool held = root_waits(id->nonce);
@@ -132,14 +139,16 @@ ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
 
 void bootstrap_set_called(void (*called)(uint64_t nonce)) { root_set_called(called); }
 
+bool bootstrap_id_called(uint64_t nonce) {
+  control_lock();
+  const struct root *root = root_find(nonce);
+  const bool called = root && root->called;
+  control_unlock();
+  return called;
+}
+
 void bootstrap_id_over(uint64_t nonce) {
   if (root_over(nonce)) control_leave();
 }
 
 void bootstrap_restart_numbers(void) { __atomic_store_n(&last_number, 0, __ATOMIC_RELAXED); }
-
-void bootstrap_id_local(ncclUniqueId *id) { bootstrap_id_create(id); }
-bool bootstrap_id_called(uint64_t nonce) { (void)nonce; return false; }
-void bootstrap_id_over(uint64_t nonce) { (void)nonce; }
-void bootstrap_set_called(void (*called)(uint64_t nonce)) { (void)called; }
-ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) { (void)id; return ncclSuccess; }

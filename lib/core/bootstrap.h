@@ -14,6 +14,7 @@
 struct bootstrap_id {
   uint64_t number, nonce;   /* order of creation in its process; random: the key on the wire */
   struct sock_address root; /* family 0: the maker had no interface; good inside its process alone */
+  bool fixed;               /* its root is at an agreed place, in the process of rank 0 */
   bool own;                 /* this process made it */
 };
 

@@ -106,6 +106,7 @@ static void link_gone(struct control_conn *conn, const char *why) {
     gather->news = true;
     gather->news_about.party = link->party;
     gather->news_about.code = ncclRemoteError;
+    gather->news_about.key = 0;
     snprintf(gather->news_text, sizeof gather->news_text, "%s %s",
              wire_party_text(&link->peer, who, sizeof who), why);
   }

@@ -258,7 +258,7 @@ static ncclResult_t far_ask_some(struct ncclComm *comm, const struct far_request
   const struct sock_wait wait = {
       os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u, &comm->aborted,
       what};
-  uint32_t reply_bytes = 0;
+  uint32_t reply_bytes = (uint32_t)(count * sizeof *answers); /* the room there is */
   if (!message)
     return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for connections", comm->rank,
                     comm->name);

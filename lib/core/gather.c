@@ -39,7 +39,7 @@ static void gather_end(struct gather *gather, ncclResult_t code, const char *tex
 }
 
 static void gather_tell(struct gather *gather, ncclResult_t code, const char *text) {
-  const struct wire_fail fail = {0, (int32_t)code};
+  const struct wire_fail fail = {0, (int32_t)code, 0};
   control_send(gather->root, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
 }
 

@@ -101,6 +101,7 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
   call.seat = (uint32_t)rank;
   uint32_t device_index = 0;
   log_version();
+  bootstrap_set_called(meeting_called);
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));
   TRY(backend_device_ops() ? backend_device_ops()->device_current(&device_index) : ncclInvalidUsage);
   TRY(init_take_ids(&call, id_count, ids));

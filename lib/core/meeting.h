@@ -39,6 +39,8 @@ void meeting_refuse(const struct meeting_call *call, const char *why);
 ncclResult_t meeting_arrive(const struct meeting_call *call);
 /* Waits until the communicator is READY; logs who is missing. A failure is logged and returned. */
 ncclResult_t meeting_wait(struct ncclComm *comm, const char *call);
+/* For bootstrap_set_called(): ranks of other processes come to this id. Not locked. */
+void meeting_called(uint64_t nonce);
 /* For polling: fails the meeting when its time is up. Never blocks. */
 void meeting_poll(struct ncclComm *comm);
 /* Leaves a meeting that is not complete: it fails for everyone else in it. Harmless otherwise. */

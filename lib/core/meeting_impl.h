@@ -40,8 +40,6 @@ struct meeting {
 bool meeting_is_far(const struct meeting_call *call);
 /* Starts the thread. On failure the meeting is ended. */
 ncclResult_t meeting_conduct(struct meeting *meeting);
-/* Not locked: for bootstrap_set_called(). */
-void meeting_called(uint64_t nonce);
 uint64_t meeting_wire_key(uint64_t parent_key, uint64_t number);
 /* Not locked: what a rank that arrives says of itself; os_free() it. */
 ncclResult_t meeting_fill_card(const struct meeting_call *call, struct far_card **card);

@@ -162,7 +162,7 @@ static void relayed_check_in(struct control_conn *conn, uint64_t uid, struct wir
   }
   struct wire_writer writer = {NULL, 0, 0, false};
   const struct wire_relay relay = {uid, FRAME_FAIL, 0};
-  const struct wire_fail fail = {0, (int32_t)code};
+  const struct wire_fail fail = {0, (int32_t)code, 0};
   wire_put(&writer, &relay, sizeof relay);
   wire_put(&writer, &fail, sizeof fail);
   if (!writer.failed) control_send(conn, FRAME_RELAY, writer.bytes, writer.used, why, strlen(why));

@@ -120,20 +120,20 @@ void root_fail(struct root *root, ncclResult_t code, const char *format, ...) {
   root->code = code;
   root->due_ns = os_time_ns() + KEEP_NS;
   log_info(LOG_BOOTSTRAP, "gather %llx: %s", (unsigned long long)root->key, root->reason);
-  const struct wire_fail fail = {0, (int32_t)code};
+  const struct wire_fail fail = {0, (int32_t)code, 0};
   root_send_all(root, FRAME_FAIL, &fail, sizeof fail, root->reason);
   control_wake();
 }
 
 /* A connection that no root stands behind. */
 static void conn_refuse(struct control_conn *conn, ncclResult_t code, const char *text) {
-  const struct wire_fail fail = {0, (int32_t)code};
+  const struct wire_fail fail = {0, (int32_t)code, 0};
   control_send(conn, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
   control_end(conn);
 }
 
 void root_party_refuse(struct root_party *party, ncclResult_t code, const char *text) {
-  const struct wire_fail fail = {0, (int32_t)code};
+  const struct wire_fail fail = {0, (int32_t)code, 0};
   party_send(party, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
 }
 

@@ -1,6 +1,7 @@
 /* watch.c: who of a communicator's parties is still there. Each listens to four others, over a ring and its
- * chords, and passes the first bad news on to all of them but the one it came from; so news reaches everybody
- * as long as no three neighbours of one party are lost at once. Runs on the server's thread. */
+ * chords, and passes bad news on, the first time that it hears them, to all of them but the one they came
+ * from; so news reaches everybody as long as no three neighbours of one party are lost at once. Runs on the
+ * server's thread. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +11,14 @@
 
 #define LINKS_MOST 4u
 
+/* One loss (key 0), or one failure of one communicator, of one party. */
+struct news {
+  struct news *next;
+  struct wire_fail about;
+  bool due; /* `lost` is to be called */
+  char text[WIRE_TEXT_MOST];
+};
+
 struct watch {
   struct watch *next;
   uint64_t process;
@@ -17,32 +26,58 @@ struct watch {
   void *argument;
   uint32_t party;
   struct gather_link links[LINKS_MOST];
-  bool known;   /* the first news has come, or has gone out */
-  bool due;     /* `lost` is to be called */
   bool calling; /* `lost` runs */
   os_cond changed;
-  struct wire_fail about;
-  char text[WIRE_TEXT_MOST];
+  struct news *news; /* all so far, newest first */
+  struct news spare; /* for when memory is out: then one more can be told, and no further ones */
+  bool spare_taken;
 };
 
 static struct watch *watches;
 
-static void watch_pass(struct watch *watch, const struct control_conn *from) {
+static void watch_pass(struct watch *watch, const struct news *news, const struct control_conn *from) {
   for (uint32_t i = 0; i < LINKS_MOST; i++) {
     struct control_conn *conn = watch->links[i].conn;
     if (!conn || conn == from) continue;
-    control_send(conn, FRAME_FAIL, &watch->about, sizeof watch->about, watch->text, strlen(watch->text));
+    control_send(conn, FRAME_FAIL, &news->about, sizeof news->about, news->text, strlen(news->text));
   }
 }
 
+static bool watch_knows(const struct watch *watch, const struct wire_fail *about) {
+  for (const struct news *news = watch->news; news; news = news->next)
+    if (news->about.party == about->party && news->about.key == about->key) return true;
+  return false;
+}
+
+static struct news *news_alloc(struct watch *watch) {
+  struct news *news = (struct news *)os_alloc(sizeof *news);
+  if (news || watch->spare_taken) return news;
+  watch->spare_taken = true;
+  return &watch->spare;
+}
+
+/* Notes what is new, and passes it on. */
 static void watch_news(struct watch *watch, const struct wire_fail *about, const char *text,
                        const struct control_conn *from) {
-  if (watch->known || about->party == watch->party) return;
-  watch->known = watch->due = true;
-  watch->about = *about;
-  snprintf(watch->text, sizeof watch->text, "%s", text);
-  watch_pass(watch, from);
-  control_wake();
+  if (watch_knows(watch, about)) return;
+  struct news *news = news_alloc(watch);
+  if (!news) return;
+  news->about = *about;
+  news->due = about->party != watch->party;
+  snprintf(news->text, sizeof news->text, "%s", text);
+  news->next = watch->news;
+  watch->news = news;
+  watch_pass(watch, news, from);
+  if (news->due) control_wake();
+}
+
+static void watch_free(struct watch *watch) {
+  for (struct news *news = watch->news, *next; news; news = next) {
+    next = news->next;
+    if (news != &watch->spare) os_free(news);
+  }
+  os_cond_destroy(&watch->changed);
+  os_free(watch);
 }
 
 static uint32_t watch_limit(struct control_conn *conn, uint32_t kind) {
@@ -58,7 +93,9 @@ static void watch_frame(struct control_conn *conn, uint32_t kind, const uint8_t 
   if (!conn->owner || !wire_take(&reader, &fail, sizeof fail)) return;
   wire_take_text(&reader, text, sizeof text);
   if (fail.code <= ncclSuccess || fail.code >= ncclNumResults) fail.code = ncclRemoteError;
-  watch_news((struct watch *)conn->owner, &fail, text, conn);
+  struct watch *watch = (struct watch *)conn->owner;
+  if (fail.party != watch->party)
+    watch_news(watch, &fail, text, conn); /* that we are lost is not for us to pass on */
 }
 
 static void watch_gone(struct control_conn *conn, const char *why) {
@@ -69,7 +106,7 @@ static void watch_gone(struct control_conn *conn, const char *why) {
     if (link->conn != conn) continue;
     link->conn = NULL;
     if (!why) return;
-    const struct wire_fail fail = {link->party, ncclRemoteError};
+    const struct wire_fail fail = {link->party, ncclRemoteError, 0};
     snprintf(text, sizeof text, "%s %s", wire_party_text(&link->peer, who, sizeof who), why);
     watch_news(watch, &fail, text, conn);
   }
@@ -117,28 +154,33 @@ ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argumen
   return ncclSuccess;
 }
 
-void watch_fail(struct watch *watch, ncclResult_t code, const char *text) {
+void watch_fail(struct watch *watch, uint64_t key, ncclResult_t code, const char *text) {
+  const struct wire_fail about = {watch->party, (int32_t)code, key};
   control_lock();
-  if (!watch->known && watch->process == control_process()) {
-    watch->known = true;
-    watch->about.party = watch->party;
-    watch->about.code = (int32_t)code;
-    snprintf(watch->text, sizeof watch->text, "%s", text);
-    watch_pass(watch, NULL);
-  }
+  if (watch->process == control_process()) watch_news(watch, &about, text, NULL);
   control_unlock();
+}
+
+/* The oldest that is due. */
+static struct news *watch_due(const struct watch *watch) {
+  struct news *due = NULL;
+  for (struct news *news = watch->news; news; news = news->next)
+    if (news->due) due = news;
+  return due;
 }
 
 void watch_tick(void) {
   for (struct watch *watch = watches; watch;) {
-    if (!watch->due) {
+    struct news *news = watch_due(watch);
+    if (!news) {
       watch = watch->next;
       continue;
     }
-    watch->due = false;
+    news->due = false;
     watch->calling = true;
     control_unlock();
-    watch->lost(watch->argument, watch->about.party, (ncclResult_t)watch->about.code, watch->text);
+    watch->lost(watch->argument, news->about.party, news->about.key, (ncclResult_t)news->about.code,
+                news->text);
     control_lock();
     watch->calling = false;
     os_cond_broadcast(&watch->changed);
@@ -156,8 +198,7 @@ void watch_leave(struct watch *watch) {
   if (*link) *link = watch->next;
   for (uint32_t i = 0; ours && i < LINKS_MOST; i++) control_end(watch->links[i].conn);
   control_unlock();
-  os_cond_destroy(&watch->changed);
-  os_free(watch);
+  watch_free(watch);
   if (ours) control_leave();
 }
 

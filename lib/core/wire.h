@@ -64,6 +64,7 @@ struct wire_verdict {
 struct wire_fail {
   uint32_t party;
   int32_t code;
+  uint64_t key; /* between parties: of the communicator that failed; 0: the party is lost */
 };
 struct wire_relay {
   uint64_t uid;
