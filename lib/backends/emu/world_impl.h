@@ -10,6 +10,9 @@
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
 
+/* In the child of a fork: streams and graphs have no threads yet. */
+void emu_streams_forked(void);
+
 /* block.c: some lane of a started kernel has not ended. */
 bool emu_lanes_waiting(void);
 /* block.c: one of them is linked to another process: that nothing can move here proves nothing. */
