@@ -65,7 +65,8 @@ struct launch_job {
   char **arguments;
   struct member *members;
   uint32_t count, running;
-  int signals, port_fd, status; /* status: the first failure's; 0 while there is none */
+  int signals, port_fd,
+      status; /* status: the first failure's, or of the signal to end; 0 while there is none */
   unsigned port;
   uint64_t number, kill_at_ns; /* kill_at_ns 0: nobody has been asked to end */
   bool failed, killed;
@@ -221,9 +222,10 @@ static void failure_note(struct launch_job *job, uint32_t rank, int status) {
   const char *after = is_first && !job->flags.keep_going && job->running > 0 && job->kill_at_ns == 0
                           ? "; ending the others"
                           : "";
-  if (is_first) job->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (is_first && job->kill_at_ns == 0)
+    job->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   job->failed = true;
-  if (!is_first && job->kill_at_ns != 0 && !job->flags.verbose) return; /* it was asked to end */
+  if (job->kill_at_ns != 0 && !job->flags.verbose) return; /* it was asked to end */
   const int pid = job->members[rank].pid;
   if (WIFSIGNALED(status))
     fprintf(stderr, "tutti launch: rank %u (process %d) was ended by signal %d, %s%s%s\n", rank, pid,
@@ -432,7 +434,9 @@ const struct verb verb_launch = {
     "The exit status is that of the first rank that failed, 128 and the signal's number if a signal ended "
     "it; "
     "127 and\n"
-    "126 when there is no such program or it cannot be run; else 0.\n",
+    "126 when there is no such program or it cannot be run; 128 and the number of the signal that told "
+    "`tutti launch` to\n"
+    "end; else 0.\n",
     &options,
     launch_run,
 };

@@ -263,10 +263,17 @@ static void test_places(void **state) {
 /* The job's number is every rank's, and no other job's. */
 static void test_jobs(void **state) {
   (void)state;
-  const uint64_t one = rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7").job;
-  assert_true(one == rendezvous_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7").job);
-  assert_true(one != rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=1 SLURM_JOB_ID=7").job);
-  assert_true(one != rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=8").job);
+  const uint64_t one =
+      rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_JOB_ID=7").job;
+  assert_true(
+      one ==
+      rendezvous_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_JOB_ID=7").job);
+  assert_true(
+      one !=
+      rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=1 SLURM_JOB_ID=7").job);
+  assert_true(
+      one !=
+      rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_JOB_ID=8").job);
   assert_true(rendezvous_of(TORCH " MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=0").job !=
               rendezvous_of(TORCH " MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=1").job);
 }

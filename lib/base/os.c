@@ -221,6 +221,18 @@ void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void))
   pthread_atfork(before, parent, child);
 }
 
+static atomic_uint forks;
+
+static void fork_note(void) { atomic_fetch_add(&forks, 1); }
+
+static void fork_watch(void) { pthread_atfork(NULL, NULL, fork_note); }
+
+uint32_t os_fork_count(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, fork_watch);
+  return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
 uint32_t os_thread_count(void) {
   uint32_t count = 0;
   DIR *folder = opendir("/proc/self/task");

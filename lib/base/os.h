@@ -36,6 +36,9 @@ uint32_t os_thread_count(void); /* threads of this process now; 1 when it cannot
 /* Threads that os_thread_count leaves out from now on (or counts again, below 0): they only serve others, and
  * nothing here will ever move because of them. */
 void os_thread_note(int more);
+/* Changes in the child of a fork, and costs no call of the system: whoever notes it can tell later whether it
+ * is still in the same process. */
+uint32_t os_fork_count(void);
 /* As pthread_atfork. */
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void));
 int os_pid(void);

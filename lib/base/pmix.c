@@ -14,6 +14,7 @@
 
 #define PMIX_LIBRARY "libpmix.so.2"
 #define PMIX_RANK_WILDCARD 0xfffffffeu
+enum { PMIX_NOT_FOUND = -46 };
 enum {
   PMIX_TYPE_STRING = 3,
   PMIX_TYPE_INT = 6,
@@ -144,7 +145,12 @@ static bool hex_read(const char *text, unsigned char *data, size_t bytes) {
 ncclResult_t pmix_lookup(const char *key, void *data, size_t bytes, int seconds) {
   struct pmix_value *value;
   TRY(pmix_join());
-  const int code = value_get(0, key, seconds, &value);
+  const uint64_t deadline_ns = os_time_ns() + (uint64_t)seconds * 1000000000u;
+  int code = value_get(0, key, seconds, &value);
+  while (code == PMIX_NOT_FOUND && os_time_ns() < deadline_ns) { /* rank 0 has not joined yet */
+    os_sleep_ms(20);
+    code = value_get(0, key, seconds, &value);
+  }
   bool good = code == 0 && value && value->type == PMIX_TYPE_STRING && value->data.string;
   if (good) {
     good = hex_read(value->data.string, (unsigned char *)data, bytes);

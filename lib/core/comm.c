@@ -122,6 +122,7 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
   fresh->ops = ops;
   fresh->device_index = device_index;
+  fresh->fork_count = os_fork_count();
   fresh->settings = settings;
   fresh->custom = custom;
   fresh->config = *config;
@@ -205,7 +206,13 @@ ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
     return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set",
                     call);
   }
-  if (comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE) return ncclSuccess;
+  if (comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE) {
+    if (comm->fork_count == os_fork_count()) return ncclSuccess;
+    return log_fail(ncclInvalidUsage,
+                    "%s: rank %u of comm '%s' belongs to the process that this one was forked from; leave it "
+                    "alone, and make communicators of this process's own",
+                    call, comm->rank, comm->name);
+  }
   return log_fail(ncclInvalidArgument,
                   "%s: %p is no communicator, or one that was destroyed; do not use a handle after "
                   "ncclCommDestroy or ncclCommAbort",

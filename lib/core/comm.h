@@ -58,6 +58,7 @@ struct ncclComm {
   uint32_t state;       /* enum comm_state; locked, read atomically */
   uint32_t async_error; /* ncclResult_t; locked, read atomically */
   uint32_t rank, rank_count, device_index;
+  uint32_t fork_count; /* os_fork_count() of the process that it is good in */
   uint64_t comm_id;
   struct team *team;         /* NULL until all ranks have met; locked */
   struct meeting *meeting;   /* while COMM_MEETING; locked */

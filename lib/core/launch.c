@@ -39,7 +39,7 @@ static ncclResult_t id_by_pmix(int rank, uint64_t ordinal, ncclUniqueId *id) {
   char key[48];
   snprintf(key, sizeof key, "tutti.id.%llu", (unsigned long long)ordinal);
   if (rank > 0) return pmix_lookup(key, id, sizeof *id, (int)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS));
-  TRY(bootstrap_id_create(id));
+  TRY(ncclGetUniqueId(id));
   return pmix_publish(key, id, sizeof *id);
 }
 
@@ -49,7 +49,7 @@ ncclResult_t tutti_launch_id(const tutti_launch_t *launch, ncclUniqueId *id) {
   ncclUniqueId made;
   log_version();
   TRY(launch_check(launch, id));
-  if (launch->rank_count == 1) return bootstrap_id_create(id);
+  if (launch->rank_count == 1) return ncclGetUniqueId(id);
   const struct launch found = {launch->rank, launch->rank_count, launch->local_rank, launch->local_count,
                                launch->launcher};
   TRY(launch_rendezvous(&found, &where));

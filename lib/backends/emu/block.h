@@ -203,6 +203,8 @@ void emu_lane_stores_seen(struct emu_lane *lane);
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
  * started. */
 bool emu_pool_run(void (*function)(void *argument), void *argument);
+/* In the child of a fork: it has none of the threads. */
+void emu_pool_forked(void);
 
 /* options.c */
 struct emu_meter {

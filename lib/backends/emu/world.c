@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/emu/block.h"
 #include "backends/emu/world_impl.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -78,13 +79,53 @@ uint64_t emu_clock_ns(void) { return emu_options()->mode == EMU_GUARDED ? emu_mo
 
 static void owner_thread_ended(void *value);
 
-static void world_prepare(void) {
+static void world_make_condition(void) {
   pthread_condattr_t attributes;
   pthread_condattr_init(&attributes);
   pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_cond_init(&world.changed, &attributes);
   pthread_condattr_destroy(&attributes);
+}
+
+/* ---- forks: the child has the thread that forked and no other ---- */
+
+#define FORK_PATIENCE_MS 1000
+
+static bool fork_locked; /* of the thread that forks, from before to after */
+
+/* Others may hold this lock while they wait for one that the forking thread has already; so no longer than
+ * this. */
+static void fork_before(void) {
+  fork_locked = false;
+  for (unsigned tries = 0; !fork_locked && tries < FORK_PATIENCE_MS; tries++) {
+    fork_locked = pthread_mutex_trylock(&world.lock) == 0;
+    if (!fork_locked) os_sleep_ms(1);
+  }
+}
+
+static void fork_parent(void) {
+  if (fork_locked) pthread_mutex_unlock(&world.lock);
+}
+
+static void fork_child(void) {
+  static const pthread_mutex_t fresh = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+  const struct emu_owner *self = (const struct emu_owner *)pthread_getspecific(owner_key);
+  world.lock = fresh;
+  world_make_condition();
+  world.pumping = world.inside = false;
+  world.waiters = NULL;
+  for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
+    owner->waiting = 0;
+    if (owner != self) owner->ended = true;
+  }
+  emu_streams_forked();
+  emu_pool_forked();
+}
+
+static void world_prepare(void) {
+  world_make_condition();
   pthread_key_create(&owner_key, owner_thread_ended);
+  pthread_atfork(fork_before, fork_parent, fork_child);
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
   if (world.ready == NULL || world.pending == NULL)

@@ -14,6 +14,9 @@ bool emu_world_idle(void);
 /* network.c: starts the network's draws and its fault anew. */
 void emu_network_restart(const struct emu_options *options);
 
+/* In the child of a fork: streams and graphs have no threads yet. */
+void emu_streams_forked(void);
+
 /* block.c: some lane of a started kernel has not ended. */
 bool emu_lanes_waiting(void);
 /* block.c: one of them is linked to another process: that nothing can move here proves nothing. */
