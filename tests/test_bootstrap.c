@@ -18,17 +18,17 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "party.h"
+#include "joiner.h"
 
-static struct party parties[PARTIES_MOST];
+static struct joiner parties[PARTIES_MOST];
 static uint32_t descriptors_before, threads_before;
 static uint64_t blocks_before;
 
 static int set_up(void **state) {
   (void)state;
-  party_environment(NULL);
+  joiner_environment(NULL);
   bootstrap_restart_numbers();
-  descriptors_before = party_descriptors();
+  descriptors_before = joiner_descriptors();
   blocks_before = os_alloc_live();
   threads_before = os_thread_count();
   return 0;
@@ -36,11 +36,11 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
   (void)state;
-  if (party_descriptors() == descriptors_before && os_alloc_live() == blocks_before &&
+  if (joiner_descriptors() == descriptors_before && os_alloc_live() == blocks_before &&
       os_thread_count() == threads_before)
     return 0;
   print_error("left behind: %d descriptors, %d blocks, %d threads\n",
-              (int)(party_descriptors() - descriptors_before), (int)(os_alloc_live() - blocks_before),
+              (int)(joiner_descriptors() - descriptors_before), (int)(os_alloc_live() - blocks_before),
               (int)(os_thread_count() - threads_before));
   return -1;
 }
@@ -55,7 +55,7 @@ static void test_ids(void **state) {
   assert_int_equal(first.number, 1);
   assert_int_equal(first.root.family, 4);
   assert_int_not_equal(first.root.port, 0);
-  second = party_id();
+  second = joiner_id();
   assert_int_equal(second.number, 2);
   assert_int_not_equal(first.nonce, second.nonce);
   assert_true(sock_address_equal(&first.root, &second.root)); /* one server for all */
@@ -72,7 +72,7 @@ static void test_local_id(void **state) {
   struct bootstrap_id content;
   (void)state;
   bootstrap_id_local(&id);
-  assert_int_equal(party_descriptors(), descriptors_before);
+  assert_int_equal(joiner_descriptors(), descriptors_before);
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &content), ncclSuccess);
   assert_true(content.own);
   bootstrap_id_over(content.nonce);
@@ -85,7 +85,7 @@ static void test_no_interface(void **state) {
   int status;
   (void)state;
   PARTY_SKIP_FORK();
-  party_environment("NCCL_SOCKET_IFNAME", "=none0", NULL);
+  joiner_environment("NCCL_SOCKET_IFNAME", "=none0", NULL);
   assert_int_equal(bootstrap_id_create(&id), ncclSuccess);
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &content), ncclSuccess);
   assert_true(content.own);
@@ -102,7 +102,7 @@ static void test_many_ids(void **state) {
   static uint64_t nonces[5000];
   (void)state;
   for (int i = 0; i < 5000; i++) {
-    const struct bootstrap_id id = party_id();
+    const struct bootstrap_id id = joiner_id();
     assert_int_equal(id.root.family, 4);
     nonces[i] = id.nonce;
   }
@@ -121,16 +121,16 @@ static void called(uint64_t nonce) {
 static void test_called(void **state) {
   (void)state;
   PARTY_SKIP_FORK();
-  struct party *shared = party_shared(3);
-  const struct bootstrap_id id = party_id();
+  struct joiner *shared = joiner_shared(3);
+  const struct bootstrap_id id = joiner_id();
   bootstrap_set_called(called);
-  party_fill(shared, 3, 1, &id);
-  party_threads_start(shared, 1);
+  joiner_fill(shared, 3, 1, &id);
+  joiner_threads_start(shared, 1);
   os_sleep_ms(50);
   assert_int_equal(called_count, 0);
-  party_fork(&shared[1]);
-  party_fork(&shared[2]);
-  party_threads_join(shared, 1);
+  joiner_fork(&shared[1]);
+  joiner_fork(&shared[2]);
+  joiner_threads_join(shared, 1);
   assert_int_equal(shared[0].result, ncclSuccess);
   for (int i = 1; i < 3; i++) {
     assert_int_equal(waitpid(shared[i].pid, NULL, 0), shared[i].pid);
@@ -149,12 +149,12 @@ static void test_called(void **state) {
 struct several {
   struct bootstrap_id ids[3];
   uint32_t ready, go;
-  struct party parties[9];
+  struct joiner parties[9];
 };
 
 static void several_fill(struct several *several, uint32_t seat_count) {
   for (int i = 0; i < 9; i++) {
-    party_fill(&several->parties[i], 1, 1, &several->ids[0]);
+    joiner_fill(&several->parties[i], 1, 1, &several->ids[0]);
     several->parties[i].seats[0] = (uint32_t)i;
     several->parties[i].call.seat_count = seat_count;
     several->parties[i].call.root_count = 3;
@@ -163,11 +163,11 @@ static void several_fill(struct several *several, uint32_t seat_count) {
 }
 
 static void several_process(struct several *several, uint32_t number) {
-  several->ids[number] = party_id();
+  several->ids[number] = joiner_id();
   __atomic_add_fetch(&several->ready, 1, __ATOMIC_RELEASE);
   while (!__atomic_load_n(&several->go, __ATOMIC_ACQUIRE)) os_sleep_ms(2);
-  party_threads_start(&several->parties[number * 3], 3);
-  party_threads_join(&several->parties[number * 3], 3);
+  joiner_threads_start(&several->parties[number * 3], 3);
+  joiner_threads_join(&several->parties[number * 3], 3);
   bootstrap_id_over(several->ids[number].nonce);
   _exit(0);
 }
@@ -180,15 +180,15 @@ static void several_run(uint32_t seat_count, ncclResult_t code, const char *text
     children[i] = fork();
     if (children[i] == 0) several_process(several, i);
   }
-  several->ids[0] = party_id();
+  several->ids[0] = joiner_id();
   while (__atomic_load_n(&several->ready, __ATOMIC_ACQUIRE) < 2) os_sleep_ms(2);
   several_fill(several, seat_count);
   __atomic_store_n(&several->go, 1, __ATOMIC_RELEASE);
-  party_threads_start(several->parties, 3);
-  party_threads_join(several->parties, 3);
+  joiner_threads_start(several->parties, 3);
+  joiner_threads_join(several->parties, 3);
   for (uint32_t i = 1; i < 3; i++) assert_int_equal(waitpid(children[i], NULL, 0), children[i]);
   for (int i = 0; i < 9; i++) {
-    const struct party *party = &several->parties[i];
+    const struct joiner *party = &several->parties[i];
     if (party->result != code || !strstr(party->reason, text))
       fail_msg("party %d: %d \"%s\"", i, party->result, party->reason);
     if (code == ncclSuccess) assert_true(party->cards_good);
@@ -206,19 +206,19 @@ static void test_several_roots(void **state) {
 static void test_several_roots_missing(void **state) {
   (void)state;
   PARTY_SKIP_FORK();
-  party_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
+  joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   several_run(10, ncclRemoteError, "9 of 10 ranks came within 1 seconds; missing: rank 9;");
 }
 
 /* ---- NCCL_COMM_ID ---- */
 
-static void comm_id_run(struct party *shared, const struct bootstrap_id *id) {
-  party_fill(shared, 3, 1, id);
+static void comm_id_run(struct joiner *shared, const struct bootstrap_id *id) {
+  joiner_fill(shared, 3, 1, id);
   shared[0].delay_ms = 50; /* rank 0's process listens last */
-  for (int i = 1; i < 3; i++) party_fork(&shared[i]);
+  for (int i = 1; i < 3; i++) joiner_fork(&shared[i]);
   assert_int_equal(bootstrap_root_open(id), ncclSuccess);
   assert_int_equal(bootstrap_root_open(id), ncclSuccess);
-  party_run(&shared[0]);
+  joiner_run(&shared[0]);
   for (int i = 0; i < 3; i++) {
     if (i > 0) assert_int_equal(waitpid(shared[i].pid, NULL, 0), shared[i].pid);
     if (shared[i].result != ncclSuccess) fail_msg("party %d: %s", i, shared[i].reason);
@@ -230,10 +230,10 @@ static void test_comm_id(void **state) {
   char text[64];
   (void)state;
   PARTY_SKIP_FORK();
-  struct party *shared = party_shared(3);
+  struct joiner *shared = joiner_shared(3);
   snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 20000);
-  party_environment("NCCL_COMM_ID", text, "NCCL_SOCKET_RETRY_CNT", "34", NULL);
-  const struct bootstrap_id id = party_id(), again = party_id();
+  joiner_environment("NCCL_COMM_ID", text, "NCCL_SOCKET_RETRY_CNT", "34", NULL);
+  const struct bootstrap_id id = joiner_id(), again = joiner_id();
   assert_int_equal(id.nonce, again.nonce);
   assert_false(id.own);
   comm_id_run(shared, &id);
@@ -244,7 +244,7 @@ static void test_comm_id(void **state) {
 static void test_comm_id_bad(void **state) {
   ncclUniqueId id;
   (void)state;
-  party_environment("NCCL_COMM_ID", "nonsense", NULL);
+  joiner_environment("NCCL_COMM_ID", "nonsense", NULL);
   assert_int_equal(bootstrap_id_create(&id), ncclInvalidUsage);
   assert_non_null(strstr(log_last_error(), "NCCL_COMM_ID"));
 }
@@ -256,21 +256,21 @@ static void test_fork(void **state) {
   int status;
   (void)state;
   PARTY_SKIP_FORK();
-  const struct bootstrap_id id = party_id();
-  party_fill(parties, 3, 1, &id);
+  const struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, 3, 1, &id);
   for (int i = 0; i < 3; i++) parties[i].stays = true;
-  party_threads_start(parties, 3);
-  party_threads_join(parties, 3);
+  joiner_threads_start(parties, 3);
+  joiner_threads_join(parties, 3);
   for (int i = 0; i < 3; i++) assert_int_equal(parties[i].result, ncclSuccess);
   const pid_t child = fork();
   if (child == 0) {
-    if (party_descriptors() != descriptors_before) _exit(1);
+    if (joiner_descriptors() != descriptors_before) _exit(1);
     for (int i = 0; i < 3; i++) watch_leave(parties[i].watch); /* the parent's: nobody hears a goodbye */
     bootstrap_id_over(id.nonce);
-    const struct bootstrap_id own = party_id();
-    party_fill(parties, 2, 1, &own);
-    party_threads_start(parties, 2);
-    party_threads_join(parties, 2);
+    const struct bootstrap_id own = joiner_id();
+    joiner_fill(parties, 2, 1, &own);
+    joiner_threads_start(parties, 2);
+    joiner_threads_join(parties, 2);
     bootstrap_id_over(own.nonce);
     _exit(parties[0].result == ncclSuccess && parties[1].result == ncclSuccess ? 0 : 2);
   }
@@ -281,7 +281,7 @@ static void test_fork(void **state) {
   bootstrap_id_over(id.nonce);
 }
 
-static uint32_t settle(struct party *shared, uint32_t count, uint32_t victim) {
+static uint32_t settle(struct joiner *shared, uint32_t count, uint32_t victim) {
   uint32_t open = count;
   for (uint32_t waited = 0; open > 0 && waited < 15000; waited += 5) {
     open = 0;
@@ -299,17 +299,17 @@ static uint32_t settle(struct party *shared, uint32_t count, uint32_t victim) {
 static void test_killed_at_random(void **state) {
   (void)state;
   PARTY_SKIP_FORK();
-  party_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
+  joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   uint64_t random = 1;
   for (uint32_t seed = 0; seed < 12; seed++) {
     random = random * 6364136223846793005ull + 1442695040888963407ull;
     const uint32_t count = 2 + (uint32_t)(random >> 40) % 6, victim = (uint32_t)(random >> 50) % count;
-    struct party *shared = party_shared(count);
-    const struct bootstrap_id id = party_id();
-    party_fill(shared, count, 1, &id);
+    struct joiner *shared = joiner_shared(count);
+    const struct bootstrap_id id = joiner_id();
+    joiner_fill(shared, count, 1, &id);
     for (uint32_t i = 0; i < count; i++) {
       shared[i].stays = true;
-      party_fork(&shared[i]);
+      joiner_fork(&shared[i]);
     }
     const uint64_t until_ns = os_time_ns() + (random >> 33) % 12000000; /* not earlier than a fork takes */
     while (os_time_ns() < until_ns) os_yield();
@@ -318,7 +318,7 @@ static void test_killed_at_random(void **state) {
     assert_int_equal(settle(shared, count, victim), 0);
     for (uint32_t i = 0; i < count; i++) {
       if (i == victim) continue;
-      if (shared[i].result == ncclSuccess) assert_true(party_wait_lost(&shared[i], 10000));
+      if (shared[i].result == ncclSuccess) assert_true(joiner_wait_lost(&shared[i], 10000));
       else assert_int_equal(shared[i].result, ncclRemoteError);
       kill(shared[i].pid, SIGKILL);
       assert_int_equal(waitpid(shared[i].pid, NULL, 0), shared[i].pid);
@@ -331,17 +331,17 @@ static void test_killed_at_random(void **state) {
 /* The k-th allocation fails, for any k, in whichever thread: an error or none, and nothing is left behind. */
 static void test_memory(void **state) {
   (void)state;
-  party_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
+  joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   for (uint64_t k = 1; k < 100; k += 14) {
     os_alloc_fail_at(k);
     ncclUniqueId made;
     struct bootstrap_id id;
     if (bootstrap_id_create(&made) != ncclSuccess) continue;
     assert_int_equal(bootstrap_id_read(&made, "test", 0, &id), ncclSuccess);
-    party_fill(parties, 3, 1, &id);
+    joiner_fill(parties, 3, 1, &id);
     if (id.root.family != 0) {
-      party_threads_start(parties, 3);
-      party_threads_join(parties, 3);
+      joiner_threads_start(parties, 3);
+      joiner_threads_join(parties, 3);
     }
     bootstrap_id_over(id.nonce);
     os_alloc_fail_at(0);

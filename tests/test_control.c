@@ -20,19 +20,19 @@
 
 #include "base/log.h"
 #include "core/wire.h"
-#include "party.h"
+#include "joiner.h"
 
 #define KEY 0x5eed
 
 static struct sock_address address;
 static uint32_t descriptors_before;
 static uint64_t blocks_before;
-static struct party parties[PARTIES_MOST];
+static struct joiner parties[PARTIES_MOST];
 
 static int set_up(void **state) {
   (void)state;
-  party_environment(NULL);
-  descriptors_before = party_descriptors();
+  joiner_environment(NULL);
+  descriptors_before = joiner_descriptors();
   blocks_before = os_alloc_live();
   return control_use(&address) == ncclSuccess ? 0 : -1;
 }
@@ -40,8 +40,8 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   (void)state;
   control_leave();
-  if (party_descriptors() == descriptors_before && os_alloc_live() == blocks_before) return 0;
-  print_error("left behind: %d descriptors, %d blocks\n", (int)(party_descriptors() - descriptors_before),
+  if (joiner_descriptors() == descriptors_before && os_alloc_live() == blocks_before) return 0;
+  print_error("left behind: %d descriptors, %d blocks\n", (int)(joiner_descriptors() - descriptors_before),
               (int)(os_alloc_live() - blocks_before));
   return -1;
 }
@@ -233,10 +233,10 @@ static pid_t strangers_start(uint32_t count) {
 }
 
 static void meet(uint32_t count) {
-  const struct bootstrap_id id = party_id();
-  party_fill(parties, count, 1, &id);
-  party_threads_start(parties, count);
-  party_threads_join(parties, count);
+  const struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, count, 1, &id);
+  joiner_threads_start(parties, count);
+  joiner_threads_join(parties, count);
   for (uint32_t i = 0; i < count; i++) {
     if (parties[i].result != ncclSuccess) fail_msg("party %u: %s", i, parties[i].reason);
   }
@@ -248,7 +248,7 @@ static void test_idle_strangers(void **state) {
   PARTY_SKIP_FORK();
   const pid_t child = strangers_start(10000);
   meet(6);
-  assert_true(party_descriptors() < 4096);
+  assert_true(joiner_descriptors() < 4096);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
 }
@@ -323,15 +323,15 @@ static void test_half(void **state) {
   const struct frame_head head = {sizeof(struct wire_check_in), FRAME_CHECK_IN, 0};
   int fds[20];
   (void)state;
-  const struct bootstrap_id id = party_id();
+  const struct bootstrap_id id = joiner_id();
   for (int i = 0; i < 20; i++) {
     assert_int_equal(sock_connect(&address, &wait, &fds[i]), ncclSuccess);
     assert_int_equal(greet_dial(fds[i], GREET_CHECK_IN, id.nonce, &wait), ncclSuccess);
     assert_int_equal(sock_send(fds[i], &head, (size_t)(i % 8) + 1, &wait), ncclSuccess);
   }
-  party_fill(parties, 3, 1, &id);
-  party_threads_start(parties, 3);
-  party_threads_join(parties, 3);
+  joiner_fill(parties, 3, 1, &id);
+  joiner_threads_start(parties, 3);
+  joiner_threads_join(parties, 3);
   for (int i = 0; i < 3; i++) assert_int_equal(parties[i].result, ncclSuccess);
   bootstrap_id_over(id.nonce);
   for (int i = 0; i < 20; i++) sock_close(fds[i]);
@@ -344,22 +344,22 @@ static void test_secret(void **state) {
   (void)state;
   PARTY_SKIP_FORK();
   control_leave(); /* a server of the new environment */
-  party_environment("TUTTI_SECRET", "one", "TUTTI_INIT_TIMEOUT_SECONDS", "2", NULL);
+  joiner_environment("TUTTI_SECRET", "one", "TUTTI_INIT_TIMEOUT_SECONDS", "2", NULL);
   assert_int_equal(control_use(&address), ncclSuccess);
   const uint64_t before = greet_counted().wrong_secret;
   meet(3);
-  const struct bootstrap_id id = party_id();
+  const struct bootstrap_id id = joiner_id();
   assert_int_equal(pipe(pipes), 0);
   const pid_t child = fork();
   if (child == 0) {
-    party_environment("TUTTI_SECRET", "another", NULL);
-    party_fill(parties, 2, 1, &id);
-    party_run(&parties[1]);
+    joiner_environment("TUTTI_SECRET", "another", NULL);
+    joiner_fill(parties, 2, 1, &id);
+    joiner_run(&parties[1]);
     if (write(pipes[1], &parties[1].result, sizeof result) < 0) _exit(1);
     _exit(0);
   }
-  party_fill(parties, 2, 1, &id);
-  party_run(&parties[0]);
+  joiner_fill(parties, 2, 1, &id);
+  joiner_run(&parties[0]);
   assert_int_equal(parties[0].result, ncclRemoteError);
   assert_non_null(strstr(parties[0].reason, "missing: rank 1;"));
   assert_int_equal(read(pipes[0], &result, sizeof result), sizeof result);

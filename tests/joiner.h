@@ -1,6 +1,6 @@
-/* party.h: parties of a gather, for tests: as threads of this process, or as processes forked from it. */
-#ifndef TUTTI_TESTS_PARTY_H
-#define TUTTI_TESTS_PARTY_H
+/* joiner.h: parties of a gather, for tests: as threads of this process, or as processes forked from it. */
+#ifndef TUTTI_TESTS_JOINER_H
+#define TUTTI_TESTS_JOINER_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@
 #define PARTY_SKIP_FORK() (void)0
 #endif
 
-struct party {
+struct joiner {
   struct gather_call call;
   struct sock_address roots[8];
   uint32_t seats[16], seat_count;
@@ -43,20 +43,20 @@ struct party {
 };
 
 /* Sets the environment of these tests: loopback, short deadlines; name and value pairs, then NULL. */
-void party_environment(const char *name, ...);
-struct bootstrap_id party_id(void);
+void joiner_environment(const char *name, ...);
+struct bootstrap_id joiner_id(void);
 /* `count` parties of `each` seats in order, for this id. */
-void party_fill(struct party *parties, uint32_t count, uint32_t each, const struct bootstrap_id *id);
+void joiner_fill(struct joiner *parties, uint32_t count, uint32_t each, const struct bootstrap_id *id);
 /* open, check in, wait, agree, watch, close; and leave unless it stays. */
-void party_run(struct party *party);
-void party_threads_start(struct party *parties, uint32_t count);
-void party_threads_join(struct party *parties, uint32_t count);
+void joiner_run(struct joiner *party);
+void joiner_threads_start(struct joiner *parties, uint32_t count);
+void joiner_threads_join(struct joiner *parties, uint32_t count);
 /* Memory that forked processes share with the test. */
-struct party *party_shared(uint32_t count);
+struct joiner *joiner_shared(uint32_t count);
 /* A process that runs the party, then lives on until it is killed when it stays. */
-void party_fork(struct party *party);
-bool party_wait_lost(struct party *party, uint32_t timeout_ms);
+void joiner_fork(struct joiner *party);
+bool joiner_wait_lost(struct joiner *party, uint32_t timeout_ms);
 /* Descriptors that this process has open. */
-uint32_t party_descriptors(void);
+uint32_t joiner_descriptors(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* party.c: see party.h. */
-#include "party.h"
+/* joiner.c: see joiner.h. */
+#include "joiner.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/param.h"
 
-void party_environment(const char *name, ...) {
+void joiner_environment(const char *name, ...) {
   va_list arguments;
   setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
   setenv("NCCL_DEBUG", "NONE", 1);
@@ -29,7 +29,7 @@ void party_environment(const char *name, ...) {
   log_reset();
 }
 
-struct bootstrap_id party_id(void) {
+struct bootstrap_id joiner_id(void) {
   ncclUniqueId id;
   struct bootstrap_id content;
   memset(&content, 0, sizeof content);
@@ -38,9 +38,9 @@ struct bootstrap_id party_id(void) {
   return content;
 }
 
-void party_fill(struct party *parties, uint32_t count, uint32_t each, const struct bootstrap_id *id) {
+void joiner_fill(struct joiner *parties, uint32_t count, uint32_t each, const struct bootstrap_id *id) {
   for (uint32_t i = 0; i < count; i++) {
-    struct party *party = &parties[i];
+    struct joiner *party = &parties[i];
     memset(party, 0, sizeof *party);
     party->call.call = "test";
     party->call.key = id->nonce;
@@ -54,7 +54,7 @@ void party_fill(struct party *parties, uint32_t count, uint32_t each, const stru
   }
 }
 
-static void step(const struct party *party, uint32_t number) {
+static void step(const struct joiner *party, uint32_t number) {
   if (party->die_at == number) kill(getpid(), SIGKILL);
 }
 
@@ -79,7 +79,7 @@ static bool cards_check(const struct gather *gather, uint32_t seat_count) {
 }
 
 static void party_lost(void *argument, uint32_t lost, uint64_t key, ncclResult_t code, const char *text) {
-  struct party *party = (struct party *)argument;
+  struct joiner *party = (struct joiner *)argument;
   party->lost_key = key;
   party->lost_party = lost;
   party->lost_code = code;
@@ -87,7 +87,7 @@ static void party_lost(void *argument, uint32_t lost, uint64_t key, ncclResult_t
   __atomic_add_fetch(&party->lost_count, 1, __ATOMIC_RELEASE);
 }
 
-static ncclResult_t party_finish(struct party *party, struct gather *gather) {
+static ncclResult_t party_finish(struct joiner *party, struct gather *gather) {
   char reason[sizeof party->reason] = "";
   if (party->own_result != ncclSuccess) snprintf(reason, sizeof reason, "rank %u failed", party->seats[0]);
   ncclResult_t result = gather_agree(gather, party->own_result, reason, sizeof reason);
@@ -99,7 +99,7 @@ static ncclResult_t party_finish(struct party *party, struct gather *gather) {
   return result;
 }
 
-void party_run(struct party *party) {
+void joiner_run(struct joiner *party) {
   struct gather *gather = NULL;
   uint8_t card[512];
   struct gather_call call = party->call;
@@ -129,38 +129,38 @@ void party_run(struct party *party) {
 }
 
 static void *party_body(void *argument) {
-  party_run((struct party *)argument);
+  joiner_run((struct joiner *)argument);
   return NULL;
 }
 
-void party_threads_start(struct party *parties, uint32_t count) {
+void joiner_threads_start(struct joiner *parties, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
     if (!os_thread_start(&parties[i].thread, party_body, &parties[i])) abort();
   }
 }
 
-void party_threads_join(struct party *parties, uint32_t count) {
+void joiner_threads_join(struct joiner *parties, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) os_thread_join(parties[i].thread);
 }
 
-struct party *party_shared(uint32_t count) {
-  return (struct party *)mmap(NULL, count * sizeof(struct party), PROT_READ | PROT_WRITE,
+struct joiner *joiner_shared(uint32_t count) {
+  return (struct joiner *)mmap(NULL, count * sizeof(struct joiner), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
-void party_fork(struct party *party) {
+void joiner_fork(struct joiner *party) {
   const pid_t pid = fork(); /* not into the memory that both share */
   if (pid != 0) {
     party->pid = pid;
     return;
   }
-  party_run(party);
+  joiner_run(party);
   while (party->stays && __atomic_load_n(&party->die_at, __ATOMIC_ACQUIRE) != UINT32_MAX) os_sleep_ms(5);
   watch_leave(party->watch);
   _exit(0);
 }
 
-bool party_wait_lost(struct party *party, uint32_t timeout_ms) {
+bool joiner_wait_lost(struct joiner *party, uint32_t timeout_ms) {
   for (uint32_t waited = 0; waited < timeout_ms; waited += 5) {
     if (__atomic_load_n(&party->lost_count, __ATOMIC_ACQUIRE) > 0) return true;
     os_sleep_ms(5);
@@ -168,7 +168,7 @@ bool party_wait_lost(struct party *party, uint32_t timeout_ms) {
   return false;
 }
 
-uint32_t party_descriptors(void) {
+uint32_t joiner_descriptors(void) {
   uint32_t count = 0;
   DIR *folder = opendir("/proc/self/fd");
   while (folder && readdir(folder)) count++;
