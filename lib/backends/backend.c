@@ -110,6 +110,10 @@ static ncclResult_t stub_comm_scratch(struct device_comm *comm, size_t bytes, vo
   (void)comm, (void)bytes, (void)scratch;
   return absent("comm_scratch");
 }
+static void stub_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
+  (void)comm, (void)limits;
+}
+static void stub_comm_fail(struct device_comm *comm, ncclResult_t error) { (void)comm, (void)error; }
 /* A backend that no other process can reach: its ranks meet others over networks alone, if at all. */
 static ncclResult_t stub_comm_card(struct device_comm *comm, struct device_card *card) {
   (void)comm;
@@ -187,6 +191,8 @@ static const struct device_ops stubs = {
     .device_path = stub_device_path,
     .device_nodes = stub_device_nodes,
     .comm_scratch = stub_comm_scratch,
+    .comm_settle = stub_comm_settle,
+    .comm_fail = stub_comm_fail,
     .comm_card = stub_comm_card,
     .comm_reach = stub_comm_reach,
     .conn_export = stub_conn_export,

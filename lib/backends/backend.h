@@ -187,6 +187,12 @@ struct device_ops {
    * hold it. All are freed with the rank. */
   ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
 
+  /* Sizes that were agreed on after comm_open: before the first connection. */
+  void (*comm_settle)(struct device_comm *comm, const struct plan_limits *limits);
+  /* As comm_abort, and streams and comm_error say so: something outside has failed. Any thread, also under
+   * lock(). */
+  void (*comm_fail)(struct device_comm *comm, ncclResult_t error);
+
   /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
    * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
    * the same answer at both ends. */
@@ -243,8 +249,8 @@ const struct device_ops *backend_device_ops(void);
 void backend_fill(struct device_ops *result, const struct device_ops *table);
 
 /* What the backend calls at every start of a kernel, also of one that a graph launches again; from any
- * thread, also with the backend's lock held, must not block. `drop` once, when the kernel exists no more or
- * its launch has failed. */
+ * thread, also with the backend's lock held, must not block. Copied by launch(). `drop` once, when the kernel
+ * exists no more or its launch has failed. */
 struct launch_hook {
   void (*start)(void *argument);
   void (*drop)(void *argument);

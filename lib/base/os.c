@@ -211,6 +211,15 @@ bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
 }
 
 void os_thread_join(os_thread thread) { pthread_join(thread, NULL); }
+void os_thread_detach(os_thread thread) { pthread_detach(thread); }
+
+static atomic_int threads_noted;
+
+void os_thread_note(int more) { atomic_fetch_add(&threads_noted, more); }
+
+void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void)) {
+  pthread_atfork(before, parent, child);
+}
 
 uint32_t os_thread_count(void) {
   uint32_t count = 0;
@@ -218,5 +227,6 @@ uint32_t os_thread_count(void) {
   if (folder == NULL) return 1;
   for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) count += entry->d_name[0] != '.';
   closedir(folder);
-  return count > 0 ? count : 1;
+  const uint32_t noted = (uint32_t)atomic_load(&threads_noted);
+  return count > noted ? count - noted : 1;
 }

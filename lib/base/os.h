@@ -33,6 +33,11 @@ const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
 uint32_t os_thread_count(void); /* threads of this process now; 1 when it cannot be told */
+/* Threads that os_thread_count leaves out from now on (or counts again, below 0): they only serve others, and
+ * nothing here will ever move because of them. */
+void os_thread_note(int more);
+/* As pthread_atfork. */
+void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void));
 int os_pid(void);
 long os_tid(void);
 void os_host_name(char *out, size_t out_bytes);
@@ -60,5 +65,6 @@ void os_cond_broadcast(os_cond *cond);
 typedef pthread_t os_thread;
 bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument);
 void os_thread_join(os_thread thread);
+void os_thread_detach(os_thread thread); /* it ends by itself; nobody joins it */
 
 #endif

@@ -81,28 +81,44 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
   link->buffer = conn->buffer[work->proto];
   link->slots = conn->slots;
   link->step_bytes = conn->step_bytes[work->proto];
+  link->direct_shift = conn->peer_shift;
   link->peer = peer;
 }
 
 /* Connects the lane to its rank's ends of connections; core has opened all of them. */
 static void lane_bind(struct emu_lane *emu, const struct work *work) {
   struct device_comm *comm = emu->block->run->launch->comm;
+  emu->remote = false;
+  emu->bound = true;
   for (uint32_t i = 0; i < work->recv_count; i++) {
     const uint32_t peer = work->recv_peer[i], conn_index = work_link_conn(work, peer, false);
     emu->recv_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, false);
     emu->recv_conn[i]->recv_lane = emu;
+    emu->remote |= emu_conn_is_remote(emu->recv_conn[i]);
     lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, peer);
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
     const uint32_t peer = work->send_peer[i], conn_index = work_link_conn(work, peer, true);
     emu->send_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, true);
     emu->send_conn[i]->send_lane = emu;
+    emu->remote |= emu_conn_is_remote(emu->send_conn[i]);
     lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, peer);
   }
 }
 
+/* Senders of other processes reach no output outside of the arena. */
+static void lane_hide_output(const struct emu_lane *emu, struct work *work, const void *out) {
+  uint64_t offset;
+  work->flags &= ~(uint32_t)WORK_OUTPUT_HIDDEN;
+  if (!emu->remote || (work->flags & WORK_DIRECT_RECV) == 0) return;
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    if (emu_conn_is_remote(emu->recv_conn[i]) && !emu_arena_offset(out, &offset))
+      work->flags |= WORK_OUTPUT_HIDDEN;
+}
+
 static void lane_unbind(struct emu_lane *emu) {
   const struct work *work = emu->lane.work;
+  emu->remote = emu->bound = false;
   for (uint32_t i = 0; i < work->recv_count; i++) emu->recv_conn[i]->recv_lane = NULL;
   for (uint32_t i = 0; i < work->send_count; i++) emu->send_conn[i]->send_lane = NULL;
 }
@@ -237,7 +253,7 @@ static uint64_t lane_actor_key(const struct device_comm *comm, const struct work
 static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index,
                        uint32_t work_index) {
   const struct emu_launch *launch = block->run->launch;
-  const struct work *work = &launch->plan.works[work_index];
+  struct work *work = &launch->plan.works[work_index];
   emu->block = block;
   emu->lane_index = (uint8_t)lane_index;
   emu->actions = 0;
@@ -256,6 +272,7 @@ static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t l
   emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
   lane_bind(emu, work);
+  lane_hide_output(emu, work, launch->plan.buffers[work_index].out);
   emu->prim.weak = emu_weak_open(emu);
   lane_open(&emu->lane, &emu->prim, work, launch->plan.buffers[work_index].in,
             launch->plan.buffers[work_index].out);
@@ -513,6 +530,10 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   launch->kernel.reference_count = 1;
   launch->comm = comm;
   launch->plan = *plan;
+  if (plan->hook != NULL) {
+    launch->hook = *plan->hook;
+    launch->plan.hook = &launch->hook;
+  }
   launch->plan.works = (struct work *)(launch + 1);
   launch->plan.buffers = (struct plan_buffers *)((uint8_t *)launch->plan.works + work_bytes);
   launch->plan.batches = (struct plan_batch *)((uint8_t *)launch->plan.buffers + buffer_bytes);
@@ -528,6 +549,35 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
 /* ---- what the world asks ---- */
 
 bool emu_lanes_waiting(void) { return emu_runs != NULL; }
+
+/* The first lane from here on that has not ended and is linked to another process. */
+static struct emu_lane *block_remote_lane(struct emu_block *block, uint32_t from) {
+  for (uint32_t i = from; i < block->lane_count; i++)
+    if (block->lanes[i].remote) return &block->lanes[i];
+  return NULL;
+}
+
+bool emu_lanes_outside(void) {
+  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    for (uint32_t b = 0; b < run->launch->block_count && !comm_aborted(run->launch->comm); b++)
+      if (block_remote_lane(&run->blocks[b], 0) != NULL) return true;
+  return false;
+}
+
+bool emu_lanes_look(void) {
+  bool any = false;
+  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    for (uint32_t b = 0; b < run->launch->block_count; b++) {
+      struct emu_block *block = &run->blocks[b];
+      struct emu_lane *emu = block_remote_lane(block, 0);
+      for (; emu != NULL; emu = block_remote_lane(block, (uint32_t)(emu - block->lanes) + 1)) {
+        if (emu->actor.ready_index != 0 || !lane_actor_enabled(&emu->actor)) continue;
+        emu_actor_wake(&emu->actor);
+        any = true;
+      }
+    }
+  return any;
+}
 
 bool emu_lanes_reach_out(void) {
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)

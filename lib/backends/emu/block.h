@@ -3,6 +3,7 @@
 #define TUTTI_BACKENDS_EMU_BLOCK_H
 
 #include "backends/backend.h"
+#include "backends/emu/arena.h"
 #include "backends/emu/stream.h"
 #include "backends/emu/world_impl.h"
 #include "base/map.h"
@@ -22,13 +23,21 @@ struct emu_shadow {
 struct emu_fifo {
   struct fifo_sender sender;
   struct fifo_receiver receiver;
-  struct emu_conn *conn; /* whose it is */
+  struct emu_conn *sender_conn, *receiver_conn; /* each end's own: they may live in two processes */
 };
+
+/* Where a connection's memory lies: with both ends in this process; here, for a sender of another process;
+ * with the receiver, of another process. */
+enum emu_conn_place { EMU_CONN_WITHIN, EMU_CONN_EXPORTED, EMU_CONN_IMPORTED };
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct emu_conn {
   struct emu_fifo *fifo; /* at a line's border within fifo_memory */
   void *fifo_memory;
+  enum emu_conn_place place;
+  void *peer_memory;   /* IMPORTED: the mapping that all of it lies in, ... */
+  size_t peer_bytes;   /* ... counted once by this connection */
+  uint64_t peer_shift; /* IMPORTED: what makes an address of ours of one of the receiver's */
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
@@ -37,6 +46,14 @@ struct emu_conn {
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
+};
+
+static inline bool emu_conn_is_remote(const struct emu_conn *conn) { return conn->place != EMU_CONN_WITHIN; }
+
+/* A rank of another process, as conn_share.c knows it. */
+struct emu_peer {
+  struct share_ticket ticket;
+  void *memory; /* its arena; NULL when mapping it failed */
 };
 
 /* Memory for steps of lists; the newest block of a rank is the largest. */
@@ -58,6 +75,10 @@ struct device_comm {
   uint64_t memory_bytes;
   bool reaches_out; /* has connections that lead out of the process */
   struct map conns; /* its ends of connections, by backend_conn_key() */
+  struct map peers; /* struct emu_peer, by number of the block that they share */
+  bool pinned;      /* others may map the arena, under ... */
+  struct share_ticket ticket;
+  uint64_t arena_base;
   struct emu_scratch *scratch;
   struct device_comm *next;
 };
@@ -70,6 +91,8 @@ struct emu_lane {
   uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
+  bool bound;  /* has its connections, and has not ended; locked */
+  bool remote; /* has not ended and is linked to another process: nobody here knows when it can go on */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
   struct lane lane;
 };
@@ -86,6 +109,7 @@ struct emu_block {
 struct emu_launch {
   struct emu_kernel kernel;
   struct device_comm *comm;
+  struct launch_hook hook;          /* what plan.hook points to, when it does */
   struct plan plan;                 /* a copy whose arrays follow in the same allocation */
   uint32_t block_count, lane_count; /* blocks, and the lanes of each block's largest batch added up */
 };
@@ -111,6 +135,24 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
 ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
                                struct emu_conn **made);
 void emu_conn_close_all(struct device_comm *comm);
+struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_rank, uint32_t receiver_rank,
+                              uint32_t channel_index, uint32_t conn_index);
+size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto);
+size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto);
+ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes);
+
+/* conn_share.c: the members of struct device_ops for ranks of other processes. */
+ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card);
+ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+                            bool *reach);
+ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
+                             struct device_conn_card *card);
+ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
+                             const struct device_conn_card *card);
+/* Gives the memory of one of these connections back. */
+void emu_conn_unshare(struct emu_conn *conn);
+/* The rank maps nothing of others any more, and need not be mapped. */
+void emu_comm_unshare(struct device_comm *comm);
 
 /* net_end.c */
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,

@@ -200,6 +200,7 @@ static void emu_comm_close(struct device_comm *comm) {
   *place = comm->next;
   emu_owner_clear(&comm->owner);
   emu_conn_close_all(comm);
+  emu_comm_unshare(comm);
   scratch_free_all(comm);
   emu_changed();
   comm->closed = true;
@@ -231,13 +232,26 @@ static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_c
 
 static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   emu_lock();
-  *bytes = comm->memory_bytes + map_bytes(&comm->conns);
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers);
   emu_unlock();
   return ncclSuccess;
 }
 
 static void emu_comm_abort(struct device_comm *comm) {
   emu_lock();
+  emu_comm_abort_rank(comm);
+  emu_unlock();
+}
+
+static void emu_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
+  emu_lock();
+  comm->config.limits = *limits;
+  emu_unlock();
+}
+
+static void emu_comm_fail_rank(struct device_comm *comm, ncclResult_t error) {
+  emu_lock();
+  if (comm->error == ncclSuccess) comm->error = error;
   emu_comm_abort_rank(comm);
   emu_unlock();
 }
@@ -357,6 +371,8 @@ const struct device_ops *emu_device_ops(void) {
       .comm_connect = emu_comm_connect,
       .comm_memory = emu_comm_memory,
       .comm_abort = emu_comm_abort,
+      .comm_settle = emu_comm_settle,
+      .comm_fail = emu_comm_fail_rank,
       .comm_error = emu_comm_error,
       .comm_idle = emu_comm_idle,
       .launch = emu_launch,
@@ -364,6 +380,10 @@ const struct device_ops *emu_device_ops(void) {
       .wait_until = emu_wait_until,
       .progress = emu_progress,
       .comm_scratch = emu_comm_scratch,
+      .comm_card = emu_comm_card,
+      .comm_reach = emu_comm_reach,
+      .conn_export = emu_conn_export,
+      .conn_import = emu_conn_import,
       .conn_net = emu_conn_net,
       .net_load = emu_net_load,
       .net_store = emu_net_store,

@@ -36,15 +36,14 @@ static struct {
   pthread_cond_t changed;
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
-  bool pumping, inside;   /* a thread makes moves; and it is within one, not within a call-out */
-  bool change;            /* a waiter's condition may have become true */
-  bool outside;           /* nothing can move but what comes from outside of the world */
-  uint32_t outside_looks; /* since something last came from there */
-  uint64_t generation;    /* counts emu_changed() and wakes: something happened while nobody pumped */
+  bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
+  bool change;          /* a waiter's condition may have become true */
+  bool outside;         /* nothing can move but what comes from outside of the world */
+  uint64_t generation;  /* counts emu_changed() and wakes: something happened while nobody pumped */
   uint64_t random[2];
   struct emu_waiter *waiters;
   struct emu_owner *owners;
-} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} world = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP}; /* comm_fail() may come from within */
 
 uint64_t emu_moves;
 
@@ -291,11 +290,13 @@ void emu_call_out(void (*function)(void *argument), void *argument) {
   world.inside = inside;
 }
 
-static void wait_for_change(uint64_t timeout_ms) {
-  const uint64_t until = os_time_ns() + timeout_ms * 1000000u;
+static void wait_for_change_us(uint64_t timeout_us) {
+  const uint64_t until = os_time_ns() + timeout_us * 1000u;
   const struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   pthread_cond_timedwait(&world.changed, &world.lock, &deadline);
 }
+
+static void wait_for_change(uint64_t timeout_ms) { wait_for_change_us(timeout_ms * 1000); }
 
 /* The owners that stay away longer than allowed are no longer waited for; said once each. */
 static void owners_mark_absent(void) {
@@ -339,9 +340,49 @@ static bool quiet_is_final(struct quiet *quiet) {
   return now_ns - quiet->since_ns >= stall_ns;
 }
 
+/* Lanes wait for another process, and nothing moves here: said once, when it has lasted long. */
+static void outside_complain(uint64_t moved) {
+  static struct quiet still; /* locked; its generation is what moved */
+  static bool said;
+  const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u, now_ns = os_time_ns();
+  if (moved != still.generation || now_ns - still.seen_ns > stall_ns / 2) {
+    still.since_ns = now_ns;
+    said = false;
+  }
+  still.generation = moved;
+  still.seen_ns = now_ns;
+  if (said || now_ns - still.since_ns < stall_ns) return;
+  said = true;
+  emu_report_slow();
+}
+
+#define NAP_SPINS 100    /* turns of a wait for another process that only give the core away, ... */
+#define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this */
+
+static uint64_t nap_count, nap_moves; /* locked */
+
+void emu_world_outside_moved(void) { nap_count = 0; }
+
+/* What another process does wakes nobody here: looks again after a while that grows as nothing happens. */
+static void outside_nap(void) {
+  if (nap_moves != emu_moves) nap_count = 0;
+  nap_moves = emu_moves;
+  nap_count += 1;
+  if (nap_count <= NAP_SPINS) {
+    emu_unlock();
+    os_yield();
+    emu_lock();
+    return;
+  }
+  const uint64_t nap_us = (nap_count - NAP_SPINS) * 10;
+  wait_for_change_us(nap_us < NAP_US_MOST ? nap_us : NAP_US_MOST);
+}
+
 /* Declares kernels that wait stuck when that is final. True when this changed anything. */
 static bool verdict(struct quiet *quiet) {
-  if (!emu_lanes_waiting() || !quiet_is_final(quiet)) return false;
+  if (!emu_lanes_waiting()) return false;
+  if (world.outside) outside_complain(emu_moves);
+  if (world.outside || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
 }
@@ -368,33 +409,22 @@ static void waiter_leave(struct emu_waiter *waiter) {
 /* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
   if (!world.pumping && owners_wait()) {
-    if (world.ready_count > 0 || world.pending_count > 0 || world.change) {
-      if (pump()) return true;
+    if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
+    if (emu_lanes_look()) { /* a long operation with another process must not keep everybody out */
+      emu_unlock();
+      os_yield();
+      emu_lock();
+      return true;
     }
-    if ((world.outside = emu_services_look_outside())) return false;
+    world.outside = emu_services_look_outside() || emu_lanes_outside();
     if (verdict(quiet)) return true;
   }
   return false;
 }
 
-void emu_world_outside_moved(void) { world.outside_looks = 0; }
-
-#define OUTSIDE_LOOKS 1000 /* before naps */
-
-/* Until something changes. What comes from outside tells nobody: whoever waits for it looks again soon. */
 static void nap(uint64_t timeout_ms) {
-  if (!world.outside) {
-    wait_for_change(timeout_ms);
-    return;
-  }
-  world.outside_looks += 1;
-  if (world.outside_looks > OUTSIDE_LOOKS) {
-    wait_for_change(1);
-    return;
-  }
-  emu_unlock();
-  os_yield();
-  emu_lock();
+  if (world.outside && !world.pumping) outside_nap();
+  else wait_for_change(timeout_ms);
 }
 
 static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
@@ -441,7 +471,8 @@ static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, u
   const uint64_t begin_ns = os_time_ns();
   while (!done(argument)) {
     if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    if (lanes_stand_still()) emu_lanes_stop_stuck();
+    if (emu_lanes_outside()) outside_complain(emu_lanes_progress());
+    else if (lanes_stand_still()) emu_lanes_stop_stuck();
     wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
   }
   return ncclSuccess;
