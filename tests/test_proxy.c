@@ -472,6 +472,37 @@ static void within_the_world_all_comes_by_wakes(void **state) {
   fake_inside = NULL;
 }
 
+/* The emulator's own network is part of the world, or on threads turned by whoever asks. */
+static void over_the_emulators_network(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 24; seed++) {
+    struct call call;
+    char text[RANKS_TEXT_BYTES];
+    uint32_t devices = 0;
+    const struct fake_options unused = {.seed = seed};
+    const char *emu = "slots=4,chunk=64,channels=2,direct=0,net=1,net_delay=9";
+    const tutti_emu_config_t config = {.size = sizeof config, .seed = seed, .threads = seed % 4 == 0};
+    memset(world.remote, 1, sizeof world.remote);
+    fake_net_reset(&unused);
+    setenv("TUTTI_EMU", emu, 1);
+    param_reset();
+    good(ranks_configure(&config), emu);
+    fake_inside = emu_net_ops();
+    assert_non_null(fake_inside);
+    good(fake_inside->devices(&devices), "devices");
+    world_open(emu, seed, seed % 4 == 0, 3);
+    call = (struct call){.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt64, .count = 90};
+    assert_true(call_prepare(&world.ranks, &call));
+    good(call_launch_all(&world.ranks, &call), "launch");
+    good(world_wait(), "wait");
+    good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "idle");
+    if (!call_check(&world.ranks, &call, text)) fail_msg("%s", text);
+    call_free(&call);
+    world_close();
+  }
+  fake_inside = NULL;
+}
+
 /* ---- both ends know every message ---- */
 
 static void walks_compare(const struct work *sender, uint32_t send_link, const struct work *receiver,
@@ -657,6 +688,7 @@ int main(void) {
       cmocka_unit_test_teardown(an_abort_leaves_nothing, world_drop),
       cmocka_unit_test_teardown(a_wait_within_the_world_is_a_deadlock, world_drop),
       cmocka_unit_test_teardown(within_the_world_all_comes_by_wakes, world_drop),
+      cmocka_unit_test_teardown(over_the_emulators_network, world_drop),
       cmocka_unit_test(both_ends_know_every_message),
       cmocka_unit_test_teardown(a_graph_posts_at_every_launch, world_drop),
   };
