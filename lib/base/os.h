@@ -33,6 +33,7 @@ const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
 uint32_t os_thread_count(void); /* threads of this process now; 1 when it cannot be told */
+uint32_t os_core_count(void);   /* cores that this process may use, at least 1 */
 int os_pid(void);
 long os_tid(void);
 void os_host_name(char *out, size_t out_bytes);

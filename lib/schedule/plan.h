@@ -59,6 +59,9 @@ struct plan {
   size_t scratch_bytes;         /* what lists need beside user memory, 0 where there is none ... */
   void *scratch;                /* ... bound by the host: zeroed once, then kept from plan to plan */
   struct plan_limits limits;
+  /* Not 0: the same number means the same plan but for `buffers` and `first_sequence`, so that what was made
+   * for it once can be used again. Works count their operations from first_sequence. */
+  uint64_t serial, first_sequence;
   const struct launch_hook *hook; /* what the host wants to hear of each start (backend.h); 0: nothing */
 };
 

@@ -44,18 +44,24 @@ struct emu_scratch {
   size_t bytes;
 };
 
+#define COMM_LAUNCHES_KEPT 16
+
 struct device_comm {
   struct device_comm_config config;
   char name[64];
   struct emu_owner *owner;
   int abort_flag; /* atomic; read by lanes */
   bool closed;    /* the user's handle is gone; kernels held by graphs remain */
+  bool crowded;   /* more ranks than cores */
   ncclResult_t error;
-  uint64_t launches, turn; /* kernels enqueued and ended: they run in this order */
+  uint64_t launches, turn; /* kernels enqueued and ended: they run in this order; turn: atomic */
+  uint64_t ended;          /* of those that ended, gone from their streams too */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct emu_scratch *scratch;
+  struct emu_launch *kept[COMM_LAUNCHES_KEPT]; /* of plans that come again */
+  uint32_t kept_next;                          /* whose place the next one takes */
   struct device_comm *next;
 };
 
@@ -71,32 +77,41 @@ struct emu_lane {
   struct lane lane;
 };
 
-/* One rank on one channel during one launch. */
+/* One rank on one channel. A rank's launches run one after another, so one launch needs its blocks once. */
 struct emu_block {
-  struct emu_kernel_run *run;
-  uint32_t batch_index, batch_end; /* in the plan */
+  struct emu_kernel_run *run;                   /* that has them now */
+  uint32_t first_batch, batch_index, batch_end; /* in the plan */
   uint32_t lane_count, lanes_live;
   uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
+  /* threads mode */
+  uint32_t bound_batch; /* + 1: whose connections the lanes hold; 0: none */
+  bool given, done;     /* to a thread of its own; has ended */
 };
 
+/* Everything behind the struct lies in the same allocation. */
 struct emu_launch {
   struct emu_kernel kernel;
   struct device_comm *comm;
-  struct plan plan;                 /* a copy whose arrays follow in the same allocation */
-  uint32_t block_count, lane_count; /* blocks, and the lanes of each block's largest batch added up */
+  struct plan plan;           /* a copy; its buffers are those of the next run */
+  uint64_t first_sequence;    /* of the next run: plan.works count from it */
+  uint32_t block_count;
+  bool shares;                /* threads mode: so much work that blocks are worth threads of their own */
+  struct emu_block *blocks;
+  struct emu_kernel_run *idle; /* runs that are over, to be used again */
 };
 
 struct emu_kernel_run {
   struct emu_launch *launch;
   uint64_t turn; /* among the rank's launches */
-  bool started, over;
+  uint64_t first_sequence;
+  struct plan_buffers *buffers; /* by work */
+  bool started, over, listed;
   int error;
-  uint32_t blocks_live;
-  struct emu_block *blocks;
+  uint32_t blocks_live; /* atomic in threads mode */
   void (*ended)(void *argument, int error);
   void *ended_argument;
-  struct emu_kernel_run *next; /* of the runs that have started */
+  struct emu_kernel_run *next; /* of emu_runs, or of the idle ones */
 };
 
 /* conn.c */
@@ -119,14 +134,18 @@ const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn,
 void emu_report_stuck(void);
 void emu_report_stopped(struct emu_lane *lane);
 void emu_report_flush(void);
-bool emu_report_complete(void *argument); /* no report is being collected; argument is not used */
 /* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */
 void emu_report_reproduce(char *out, size_t out_bytes);
 
 /* block.c */
 extern struct device_comm *emu_comms;   /* every open rank */
-extern struct emu_kernel_run *emu_runs; /* every started launch */
+/* Every started launch; in threads mode, those of them that had to wait. */
+extern struct emu_kernel_run *emu_runs;
 struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan);
+/* The same, but a plan that comes again (plan.serial) is taken from where it was kept. Its next run has these
+ * buffers. */
+struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan);
+void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
@@ -135,6 +154,8 @@ void emu_comm_abort_rank(struct device_comm *comm);
 /* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
  */
 void emu_lane_stores_seen(struct emu_lane *lane);
+/* Number of the operation that the lane's current step is of. */
+uint64_t emu_lane_sequence(const struct emu_lane *lane);
 
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
  * started. */

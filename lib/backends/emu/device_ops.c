@@ -128,6 +128,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->memory_bytes = sizeof *fresh;
+  fresh->crowded = config->rank_count > os_core_count();
   emu_lock();
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
@@ -147,7 +148,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
 
 static bool comm_is_idle(void *argument) {
   const struct device_comm *comm = (const struct device_comm *)argument;
-  return comm->turn == comm->launches;
+  return comm->ended == comm->launches;
 }
 
 static struct emu_scratch *scratch_create(size_t bytes) {
@@ -191,6 +192,7 @@ static void emu_comm_close(struct device_comm *comm) {
   if (comm == NULL) return;
   emu_lock();
   emu_wait(comm_is_idle, comm, 0);
+  emu_launch_drop_kept(comm);
   if (comm->kernel_count > 0)
     log_warn("comm %s: rank %" PRIu32 " is destroyed while %" PRIu32
              " kernels of it are held by graphs; destroy those graphs first",
@@ -265,7 +267,9 @@ static int launch_on(struct device_comm *comm, const struct plan *plan, const de
   if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return 400;
   for (uint32_t i = 1; i < stream_count; i++)
     if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return 400;
-  struct emu_kernel *kernel = emu_launch_create(comm, plan);
+  /* A graph keeps its kernels, with their buffers. */
+  struct emu_kernel *kernel = emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan)
+                                                               : emu_launch_find(comm, plan);
   if (kernel == NULL) return 2;
   const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
   emu_kernel_drop(kernel);

@@ -118,7 +118,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
   snprintf(out, out_bytes, "%s %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", who, emu_func_name(work->func),
-           lane_part(&emu->lane)->op_sequence, emu->lane.steps_done, wait, peer, since);
+           emu_lane_sequence(emu), emu->lane.steps_done, wait, peer, since);
 }
 
 static void report_lane(struct emu_lane *emu) {
@@ -164,8 +164,8 @@ void emu_report_stuck(void) {
   report_begin("deadlock: nothing can move any more; these lanes wait:");
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++)
-      for (uint32_t i = 0; i < run->blocks[b].lane_count; i++)
-        if (run->blocks[b].lanes[i].lane.phase != LANE_DONE) report_lane(&run->blocks[b].lanes[i]);
+      for (uint32_t i = 0; i < run->launch->blocks[b].lane_count; i++)
+        if (run->launch->blocks[b].lanes[i].lane.phase != LANE_DONE) report_lane(&run->launch->blocks[b].lanes[i]);
   report_end();
 }
 

@@ -103,8 +103,9 @@ void stream_head_ended(struct emu_stream *stream, int error) {
   if (op->kind == OP_RECORD) point_reach(op->point, stream->error);
   op_free(op);
   if (stream->head != NULL) head_begin(stream);
+  else if (stream->active_link != NULL) stream_deactivate(stream);
   order_wake(stream);
-  if (launched) emu_kernel_runs_wake();
+  if (launched && emu_options()->mode == EMU_GUARDED) emu_kernel_runs_wake();
   stream_release_if_over(stream);
   emu_changed();
 }
@@ -160,6 +161,67 @@ void stream_head_perform(struct emu_stream *stream) {
   stream_head_ended(stream, error);
 }
 
+/* ---- threads: driving a stream ---- */
+
+#define DRIVE_OPS 32
+
+bool stream_op_is_own(const struct stream_op *op) {
+  if (op->turn.run != NULL) return op->turn.ops->advance == NULL;
+  return op->kind == OP_GRAPH || (op->kind == OP_WORK && op->work.kind == WORK_HOST);
+}
+
+/* The kernels at the head that may run one after another. */
+static uint32_t drive_collect(const struct emu_stream *stream, struct stream_op *ops[DRIVE_OPS]) {
+  const struct emu_device *device = emu_device(stream->device_index);
+  const struct emu_stream *legacy = stream->blocking ? device->legacy : NULL;
+  uint32_t count = 0;
+  if (stream->head == NULL || stream->busy || !order_allows(stream)) return 0;
+  for (struct stream_op *op = stream->head; op != NULL && count < DRIVE_OPS; op = op->next) {
+    if (op->turn.run == NULL || op->turn.ops->advance == NULL) break;
+    if (legacy != NULL && legacy->head != NULL && legacy->head->ticket < op->ticket) break;
+    ops[count++] = op;
+    if (stream->legacy) break;
+  }
+  return count;
+}
+
+static bool drive_kernels(struct emu_stream *stream, uint32_t patience) {
+  struct stream_op *ops[DRIVE_OPS];
+  const uint32_t count = drive_collect(stream, ops);
+  uint32_t over = 0;
+  if (count == 0) return false;
+  emu_unlock();
+  while (over < count && ops[over]->turn.ops->advance(ops[over]->turn.run, patience)) over += 1;
+  emu_lock();
+  for (uint32_t i = 0; i < over; i++)
+    stream_head_ended(stream, ops[i]->turn.ops->finish(ops[i]->turn.run));
+  return over > 0;
+}
+
+bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own) {
+  bool moved = false;
+  if (stream->driven) return false;
+  stream->driven = true;
+  emu_stream_hold(stream);
+  while (stream->head != NULL) {
+    struct stream_op *op = stream->head;
+    if (drive_kernels(stream, patience)) {
+      moved = true;
+      continue;
+    }
+    const bool kernel = op->turn.run != NULL && op->turn.ops->advance != NULL;
+    if (kernel || (!own && stream_op_is_own(op)) || !stream_head_enabled(stream)) break;
+    stream_head_perform(stream);
+    moved = true;
+    if (stream->busy) break; /* the process is ending */
+  }
+  stream->driven = false;
+  stream->looks += 1;
+  if (stream->head != NULL && !own && stream_op_is_own(stream->head)) stream_thread_wake(stream);
+  emu_stream_drop(stream);
+  return moved;
+}
+
 /* ---- enqueueing ---- */
 
 /* The stream's thread exists from here on, so that nothing can fail between a kernel's enqueue() and its
@@ -184,6 +246,7 @@ static void op_push(struct stream_op *op) {
   stream->tail = op;
   if (op->kind == OP_WAIT) point_await(op->point, op);
   if (stream->head == op) head_begin(stream);
+  if (emu_options()->mode == EMU_THREADS) stream_activate(stream);
   emu_changed();
 }
 
@@ -329,6 +392,7 @@ int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struc
   stream->priority = priority;
   stream->blocking = (flags & cudaStreamNonBlocking) == 0;
   stream->reference_count = 1;
+  os_cond_init(&stream->wake);
   emu_actor_init(&stream->actor, &stream_actor_ops,
                  emu_key(EMU_KEY_STREAM, device_index, stream->stream_index, 0));
   struct emu_stream **link = &device->streams;
@@ -347,6 +411,7 @@ static void stream_unlist(struct emu_stream *stream) {
 
 void stream_free(struct emu_stream *stream) {
   node_list_clear(&stream->frontier);
+  os_cond_destroy(&stream->wake);
   os_free(stream);
 }
 

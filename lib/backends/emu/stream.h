@@ -33,6 +33,11 @@ struct emu_kernel_ops {
   void (*retire)(struct emu_kernel_run *run);
   /* The last reference to the kernel is gone: free it. Locked. */
   void (*release)(struct emu_kernel *kernel);
+  /* threads: takes the run as far as it goes, until `patience` looks in a row have found nothing to do; true
+   * when it has ended. By one thread at a time, NOT locked. NULL: only execute() is there. */
+  bool (*advance)(struct emu_kernel_run *run, uint32_t patience);
+  /* threads: after advance() has said true, before retire(): returns the error. Locked. */
+  int (*finish)(struct emu_kernel_run *run);
 };
 struct emu_kernel {
   const struct emu_kernel_ops *ops;

@@ -14,6 +14,8 @@
 /* A bound for the arrays below; pages are taken only as they are touched. */
 #define EMU_ACTORS_MAX (1u << 20)
 
+#define LOCK_SPINS 64u
+
 struct emu_owner {
   uint32_t rank_count; /* slots that name this thread */
   uint32_t waiting;    /* depth of waiting calls */
@@ -92,6 +94,10 @@ static void world_prepare(void) {
 
 void emu_lock(void) {
   pthread_once(&world_once, world_prepare);
+  for (uint32_t i = 0; i < LOCK_SPINS; i++) { /* it is held for moments only; a sleeper's waking costs more */
+    if (pthread_mutex_trylock(&world.lock) == 0) return;
+    __builtin_ia32_pause();
+  }
   pthread_mutex_lock(&world.lock);
 }
 
@@ -400,13 +406,41 @@ static bool lanes_stand_still(void) {
   return now_ns - still.since_ns >= stall_ns;
 }
 
-/* Threads mode: the world moves by itself; a watch over its progress finds kernels that stand still. */
+void emu_sleep(os_cond *wake, uint64_t timeout_ms) {
+  os_cond_wait_until(wake, &world.lock, os_time_ns() + timeout_ms * 1000000u);
+}
+
+/* How long a waiter looks before it sleeps: waking up takes as long as many short operations. */
+#define LOOK_NS 2000000u
+
+/* Until something may have changed: at once at first, later asleep, but not for long, because what comes from
+ * another process wakes nobody. */
+static void threads_pause(uint64_t idle_ns, uint64_t deadline_ms) {
+  if (idle_ns >= LOOK_NS) {
+    wait_for_change(deadline_ms == 1 || idle_ns < 100 * (uint64_t)LOOK_NS ? 1 : 10);
+    return;
+  }
+  emu_unlock();
+  os_yield();
+  emu_lock();
+}
+
+/* Threads mode: the waiter carries out what it waits for, as far as it is its own to carry out; a watch over
+ * progress finds kernels that stand still. */
 static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
-  const uint64_t begin_ns = os_time_ns();
+  uint64_t begin_ns = 0, idle_since_ns = 0;
   while (!done(argument)) {
-    if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
+    if (emu_streams_help()) {
+      idle_since_ns = 0;
+      continue;
+    }
+    const uint64_t now_ns = os_time_ns();
+    if (begin_ns == 0) begin_ns = now_ns;
+    if (idle_since_ns == 0) idle_since_ns = now_ns;
+    if (done(argument)) break;
+    if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
     if (lanes_stand_still()) emu_lanes_stop_stuck();
-    wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
+    threads_pause(now_ns - idle_since_ns, deadline_ms);
   }
   return ncclSuccess;
 }
@@ -424,9 +458,7 @@ ncclResult_t emu_wait(bool (*done)(void *argument), void *argument, uint64_t dea
 void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count) {
   if (done(argument)) return;
   if (emu_options()->mode == EMU_THREADS) {
-    emu_unlock();
-    os_yield();
-    emu_lock();
+    if (!emu_streams_help()) threads_pause(0, 0);
     return;
   }
   struct emu_waiter waiter = {done, argument, emu_moves + move_count, false, NULL, NULL};
