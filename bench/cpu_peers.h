@@ -145,8 +145,9 @@ static inline bool peers_wants(const char *only, const char *name) {
 static inline void peers_run_all(struct peers *peers, const struct peers_range *range) {
   for (int op = 0; op < PEERS_OP_COUNT; op++) {
     if (!peers_wants(range->only, peers_op_names[op])) continue;
-    for (size_t bytes = range->first_bytes; bytes <= range->last_bytes; bytes *= range->factor)
+    for (size_t bytes = range->first_bytes; bytes < range->last_bytes; bytes *= range->factor)
       peers_point(peers, (enum peers_op)op, bytes, range->seconds);
+    peers_point(peers, (enum peers_op)op, range->last_bytes, range->seconds);
   }
 }
 

@@ -234,6 +234,16 @@ static uint64_t lane_actor_key(const struct device_comm *comm, const struct work
          (uint64_t)work->channel_index << 8 | lane_index;
 }
 
+/* Output that is longer than this would only drive out of the caches what is still of use there. */
+#define FAR_BYTES 8388608u
+
+/* A list's steps may read what they wrote. */
+static bool lane_is_far(const struct work *work) {
+  const bool blocks = work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL;
+  const size_t bytes = work->part_count * work->element_bytes * (blocks ? work->rank_count : 1);
+  return emu_options()->mode == EMU_THREADS && work->algo != ALGO_CUSTOM && bytes >= FAR_BYTES;
+}
+
 /* What stays as it is from run to run of a launch. */
 static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index,
                          const struct work *work) {
@@ -246,6 +256,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
+  emu->lane.far = lane_is_far(work);
   emu->lane.cells = NULL;
   emu->lane.scratch = NULL;
   if (work->algo == ALGO_CUSTOM && launch->plan.scratch != NULL) {
@@ -501,28 +512,30 @@ static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
   else __builtin_ia32_pause();
 }
 
-static bool run_advance(struct emu_kernel_run *run, uint32_t patience) {
+static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patience) {
+  enum emu_advance result = EMU_RUN_STUCK;
   if (!run->started) {
-    if (!run_ready(run)) return false;
+    if (!run_ready(run)) return result;
     run_begin(run);
     run_share(run);
   }
   for (uint32_t looks = 0; __atomic_load_n(&run->blocks_live, __ATOMIC_ACQUIRE) > 0; looks++) {
     if (run_look(run)) {
       looks = 0;
+      result = EMU_RUN_MOVED;
       continue;
     }
     if (looks >= patience) {
-      if (run->listed) return false;
+      if (run->listed) return result;
       emu_lock();
       run_list(run);
       emu_unlock();
-      return false;
+      return result;
     }
     run_pause(run, looks);
   }
   run_pass_turn(run);
-  return true;
+  return EMU_RUN_OVER;
 }
 
 #define EXECUTE_PATIENCE 4096
@@ -534,7 +547,7 @@ static int run_execute(struct emu_kernel_run *run) {
   emu_lock();
   emu_wait(run_turn_came, run, 0);
   emu_unlock();
-  while (!run_advance(run, EXECUTE_PATIENCE)) os_sleep_ms(0);
+  while (run_advance(run, EXECUTE_PATIENCE) != EMU_RUN_OVER) os_sleep_ms(0);
   emu_lock();
   const int error = run_close(run);
   emu_unlock();

@@ -76,6 +76,7 @@ static ncclResult_t emu_device_limits(struct plan_limits *limits) {
   limits->step_bytes[PROTO_LL] = 65536;
   limits->step_bytes[PROTO_LL128] = 614400;
   limits->p2p_chunk_bytes = 524288;
+  if (o->mode == EMU_THREADS) limits->step_bytes[PROTO_SIMPLE] = limits->p2p_chunk_bytes = 131072;
   if (o->chunk_bytes != 0) {
     const uint32_t chunk_steps = chunk_steps_of_slots(limits->slots);
     limits->step_bytes[PROTO_SIMPLE] = round_up((o->chunk_bytes + chunk_steps - 1) / chunk_steps, 16);
@@ -83,14 +84,17 @@ static ncclResult_t emu_device_limits(struct plan_limits *limits) {
     limits->step_bytes[PROTO_LL128] = round_up(o->chunk_bytes, 120) / 120 * 128;
     limits->p2p_chunk_bytes = o->chunk_bytes;
   }
-  limits->channel_count = o->channel_count != 0 ? o->channel_count : 2;
+  /* Free threads: cores are what there is few of, and a rank has one. */
+  const bool threads = o->mode == EMU_THREADS;
+  limits->channel_count = o->channel_count != 0 ? o->channel_count : threads ? 1 : 2;
   limits->p2p_channel_count = 1;
   while (limits->p2p_channel_count < limits->channel_count) limits->p2p_channel_count *= 2;
   limits->p2p_channels_per_peer = limits->p2p_channel_count < 2 ? 1 : 2;
   limits->flag_bits = o->flag_bits != 0 ? o->flag_bits : 32;
   limits->direct = o->direct;
   limits->algos = ~0u;
-  limits->algos_last = PLAN_ALGOS_LAST;
+  limits->algos_last = threads ? 0 : PLAN_ALGOS_LAST;
+  limits->cores = threads;
   limits->links = STEP_LINKS_MAX;
   return ncclSuccess;
 }

@@ -77,12 +77,22 @@ bool stream_head_enabled(const struct emu_stream *stream) {
 
 /* ---- the end of an operation ---- */
 
+/* As many as a busy stream has on it; those of a burst go back. */
+#define IDLE_OPS_MOST 1024
+
 static void op_free(struct stream_op *op) {
+  struct emu_stream *stream = op->stream;
   if (op->turn.run != NULL) op->turn.ops->retire(op->turn.run);
   if (op->kind == OP_WORK) emu_work_drop(&op->work);
   if (op->graph_run != NULL) emu_graph_run_free(op->graph_run);
   stream_point_drop(op->point);
-  os_free(op);
+  if (stream->idle_count == IDLE_OPS_MOST) {
+    os_free(op);
+    return;
+  }
+  op->next = stream->idle;
+  stream->idle = op;
+  stream->idle_count += 1;
 }
 
 static void head_begin(struct emu_stream *stream) {
@@ -185,17 +195,22 @@ static uint32_t drive_collect(const struct emu_stream *stream, struct stream_op 
   return count;
 }
 
-static bool drive_kernels(struct emu_stream *stream, uint32_t patience) {
+/* OVER: some have ended. */
+static enum emu_advance drive_kernels(struct emu_stream *stream, uint32_t patience) {
   struct stream_op *ops[DRIVE_OPS];
   const uint32_t count = drive_collect(stream, ops);
+  enum emu_advance result = EMU_RUN_STUCK;
   uint32_t over = 0;
-  if (count == 0) return false;
+  if (count == 0) return result;
   emu_unlock();
-  while (over < count && ops[over]->turn.ops->advance(ops[over]->turn.run, patience)) over += 1;
+  for (; over < count; over++) {
+    result = ops[over]->turn.ops->advance(ops[over]->turn.run, patience);
+    if (result != EMU_RUN_OVER) break;
+  }
   emu_lock();
   for (uint32_t i = 0; i < over; i++)
     stream_head_ended(stream, ops[i]->turn.ops->finish(ops[i]->turn.run));
-  return over > 0;
+  return over > 0 ? EMU_RUN_OVER : result;
 }
 
 bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own) {
@@ -205,10 +220,9 @@ bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own) {
   emu_stream_hold(stream);
   while (stream->head != NULL) {
     struct stream_op *op = stream->head;
-    if (drive_kernels(stream, patience)) {
-      moved = true;
-      continue;
-    }
+    const enum emu_advance result = drive_kernels(stream, patience);
+    moved = moved || result != EMU_RUN_STUCK;
+    if (result == EMU_RUN_OVER) continue;
     const bool kernel = op->turn.run != NULL && op->turn.ops->advance != NULL;
     if (kernel || (!own && stream_op_is_own(op)) || !stream_head_enabled(stream)) break;
     stream_head_perform(stream);
@@ -227,8 +241,15 @@ bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own) {
 /* The stream's thread exists from here on, so that nothing can fail between a kernel's enqueue() and its
  * place in the queue. */
 static struct stream_op *op_new(struct emu_stream *stream, enum stream_op_kind kind) {
-  struct stream_op *op = (struct stream_op *)os_alloc(sizeof *op);
-  if (op == NULL) return NULL;
+  struct stream_op *op = stream->idle;
+  if (op != NULL) {
+    stream->idle = op->next;
+    stream->idle_count -= 1;
+    memset(op, 0, sizeof *op);
+  } else {
+    op = (struct stream_op *)os_alloc(sizeof *op);
+    if (op == NULL) return NULL;
+  }
   if (emu_options()->mode == EMU_THREADS && !stream_thread_need(stream)) {
     os_free(op);
     return NULL;
@@ -412,6 +433,10 @@ static void stream_unlist(struct emu_stream *stream) {
 void stream_free(struct emu_stream *stream) {
   node_list_clear(&stream->frontier);
   os_cond_destroy(&stream->wake);
+  for (struct stream_op *op = stream->idle, *next; op != NULL; op = next) {
+    next = op->next;
+    os_free(op);
+  }
   os_free(stream);
 }
 

@@ -129,6 +129,8 @@ struct emu_stream {
   bool busy;                /* the head has begun */
   uint32_t reference_count; /* host threads that look at it, and the handle */
   struct stream_op *head, *tail;
+  struct stream_op *idle; /* operations that are over, to be used again */
+  uint32_t idle_count;
   int error; /* first one since the last report */
   /* Capture. */
   struct emu_capture *capture;

@@ -14,7 +14,7 @@
 /* A bound for the arrays below; pages are taken only as they are touched. */
 #define EMU_ACTORS_MAX (1u << 20)
 
-#define LOCK_SPINS 64u
+#define LOCK_SPINS 512u
 
 struct emu_owner {
   uint32_t rank_count; /* slots that name this thread */
@@ -36,6 +36,9 @@ struct emu_waiter {
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
+  int taken;            /* atomic: a hint for those who would take the lock */
+  int prepared;         /* atomic */
+  uint32_t sleepers;    /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
   bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
@@ -90,18 +93,30 @@ static void world_prepare(void) {
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
   if (world.ready == NULL || world.pending == NULL)
     abort(); /* 16 MiB of address space: nothing could work without */
+  __atomic_store_n(&world.prepared, 1, __ATOMIC_RELEASE);
 }
 
+/* Also around sleeps, which give the lock away. */
+static void lock_note(int taken) { __atomic_store_n(&world.taken, taken, __ATOMIC_RELAXED); }
+
 void emu_lock(void) {
-  pthread_once(&world_once, world_prepare);
-  for (uint32_t i = 0; i < LOCK_SPINS; i++) { /* it is held for moments only; a sleeper's waking costs more */
-    if (pthread_mutex_trylock(&world.lock) == 0) return;
+  if (!__atomic_load_n(&world.prepared, __ATOMIC_ACQUIRE)) pthread_once(&world_once, world_prepare);
+  /* It is held for moments only, and to wake a sleeper takes longer. */
+  for (uint32_t i = 0; i < LOCK_SPINS; i++) {
+    if (!__atomic_load_n(&world.taken, __ATOMIC_RELAXED) && pthread_mutex_trylock(&world.lock) == 0) {
+      lock_note(1);
+      return;
+    }
     __builtin_ia32_pause();
   }
   pthread_mutex_lock(&world.lock);
+  lock_note(1);
 }
 
-void emu_unlock(void) { pthread_mutex_unlock(&world.lock); }
+void emu_unlock(void) {
+  lock_note(0);
+  pthread_mutex_unlock(&world.lock);
+}
 
 void emu_world_restart(uint64_t seed) {
   uint64_t state = seed;
@@ -113,7 +128,7 @@ void emu_world_restart(uint64_t seed) {
 void emu_changed(void) {
   world.change = true;
   world.generation += 1;
-  if (!world.inside) pthread_cond_broadcast(&world.changed);
+  if (!world.inside && world.sleepers > 0) pthread_cond_broadcast(&world.changed);
 }
 
 /* ---- actors ---- */
@@ -277,16 +292,20 @@ static bool pump(void) {
 void emu_call_out(void (*function)(void *argument), void *argument) {
   const bool inside = world.inside;
   world.inside = false;
-  pthread_mutex_unlock(&world.lock);
+  emu_unlock();
   function(argument);
-  pthread_mutex_lock(&world.lock);
+  emu_lock();
   world.inside = inside;
 }
 
 static void wait_for_change(uint64_t timeout_ms) {
   const uint64_t until = os_time_ns() + timeout_ms * 1000000u;
   const struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+  world.sleepers += 1;
+  lock_note(0);
   pthread_cond_timedwait(&world.changed, &world.lock, &deadline);
+  lock_note(1);
+  world.sleepers -= 1;
 }
 
 /* The owners that stay away longer than allowed are no longer waited for; said once each. */
@@ -407,7 +426,9 @@ static bool lanes_stand_still(void) {
 }
 
 void emu_sleep(os_cond *wake, uint64_t timeout_ms) {
+  lock_note(0);
   os_cond_wait_until(wake, &world.lock, os_time_ns() + timeout_ms * 1000000u);
+  lock_note(1);
 }
 
 /* How long a waiter looks before it sleeps: waking up takes as long as many short operations. */
