@@ -273,11 +273,11 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
   if (plan_cache_find(*cache, comm->rank, queue->ops, queue->op_count, &queue->plan)) return ncclSuccess;
   TRY(queue_check_self(comm));
   group_request(comm, queue->ops, queue->op_count, &request);
-  const bool keep = plan_cache_begin(cache, &request);
+  bool keep = false;
+  TRY(plan_cache_begin(cache, &request, &keep));
   TRY(plan_build_within(&request, &queue->plan_memory, &queue->plan));
   TRY(connect_plan(comm, &queue->plan));
-  if (keep) plan_cache_keep(*cache, queue->ops, &queue->plan);
-  return ncclSuccess;
+  return keep ? plan_cache_keep(*cache, &request, queue->ops, &queue->plan) : ncclSuccess;
 }
 
 static ncclResult_t comm_launch(struct ncclComm *comm) {

@@ -116,13 +116,14 @@ bool plan_cache_find(struct plan_cache *cache, uint32_t rank, const struct plan_
   return false;
 }
 
-bool plan_cache_begin(struct plan_cache **cache, struct plan_request *request) {
-  if (request->custom != NULL || !cache_can(request->ops, request->op_count)) return false;
+ncclResult_t plan_cache_begin(struct plan_cache **cache, struct plan_request *request, bool *keep) {
+  *keep = request->custom == NULL && cache_can(request->ops, request->op_count);
+  if (!*keep) return ncclSuccess;
   if (*cache == NULL) *cache = (struct plan_cache *)os_alloc(sizeof **cache);
-  if (*cache == NULL) return false;
+  if (*cache == NULL) return plan_out_of_memory(request);
   cache_name(*cache, request->rank, request->ops, request->op_count);
   request->ops = (*cache)->ops;
-  return true;
+  return ncclSuccess;
 }
 
 static struct kept *kept_create(const struct plan_cache *cache, const struct plan *plan) {
@@ -147,14 +148,15 @@ static struct kept *kept_create(const struct plan_cache *cache, const struct pla
 }
 
 /* A plan with memory of its own, or that somebody wants to hear of, is for once. */
-void plan_cache_keep(struct plan_cache *cache, const struct plan_op *ops, struct plan *plan) {
+ncclResult_t plan_cache_keep(struct plan_cache *cache, const struct plan_request *request,
+                             const struct plan_op *ops, struct plan *plan) {
   static uint64_t last_serial;
-  struct kept *kept = NULL;
-  if (plan->scratch_bytes == 0 && plan->hook == NULL) kept = kept_create(cache, plan);
-  if (kept == NULL) {
+  if (plan->scratch_bytes != 0 || plan->hook != NULL) {
     plan_bind(plan, plan->buffers, ops);
-    return;
+    return ncclSuccess;
   }
+  struct kept *kept = kept_create(cache, plan);
+  if (kept == NULL) return plan_out_of_memory(request);
   kept->plan.serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
   cache->last = cache->next;
   os_free(cache->plans[cache->next]);
@@ -162,6 +164,7 @@ void plan_cache_keep(struct plan_cache *cache, const struct plan_op *ops, struct
   cache->next = (cache->next + 1) % CACHE_PLANS;
   plan_bind(&kept->plan, kept->names, ops);
   *plan = kept->plan;
+  return ncclSuccess;
 }
 
 void plan_cache_free(struct plan_cache *cache) {

@@ -14,12 +14,13 @@ struct plan_cache;
 bool plan_cache_find(struct plan_cache *cache, uint32_t rank, const struct plan_op *ops, uint32_t op_count,
                      struct plan *plan);
 
-/* Before planning: true when the plan can be kept, and then the request is for names instead of memory. Makes
- * the cache when it is not there; false when memory is out. */
-bool plan_cache_begin(struct plan_cache **cache, struct plan_request *request);
-/* After it: binds *plan to the memory of `ops`, those that the request had before, and keeps it while there is
- * memory. */
-void plan_cache_keep(struct plan_cache *cache, const struct plan_op *ops, struct plan *plan);
+/* Before planning: *keep says whether the plan can be kept, and then the request is for names instead of
+ * memory. Makes the cache when it is not there. */
+ncclResult_t plan_cache_begin(struct plan_cache **cache, struct plan_request *request, bool *keep);
+/* After planning what can be kept: binds *plan to the memory of `ops`, those that the request had before, and
+ * keeps it. Both fail with ncclSystemError when memory is out. */
+ncclResult_t plan_cache_keep(struct plan_cache *cache, const struct plan_request *request,
+                             const struct plan_op *ops, struct plan *plan);
 
 void plan_cache_free(struct plan_cache *cache);
 
