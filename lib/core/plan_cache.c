@@ -1,5 +1,5 @@
-/* plan_cache.c: names of memory, and the plans that were built for them. A name is a number above all offsets:
- * which operation's memory, and which side of it. */
+/* plan_cache.c: names of memory, and the plans that were built for them. A name is a number above all
+ * offsets: which operation's memory, and which side of it. */
 #include "core/plan_cache.h"
 
 #include <string.h>
@@ -54,7 +54,8 @@ static void name_message(const struct plan_op *ops, uint32_t index, struct plan_
   else named->out = name;
 }
 
-/* One collective, or messages: where several operations' memory may overlap in other ways, nothing is kept. */
+/* One collective, or messages: where several operations' memory may overlap in other ways, nothing is kept.
+ */
 static bool cache_can(const struct plan_op *ops, uint32_t op_count) {
   if (op_count > CACHE_OPS_MOST || op_count == 0) return false;
   for (uint32_t i = 0; i < op_count && op_count > 1; i++)
@@ -62,7 +63,8 @@ static bool cache_can(const struct plan_op *ops, uint32_t op_count) {
   return true;
 }
 
-static void cache_name(struct plan_cache *cache, uint32_t rank, const struct plan_op *ops, uint32_t op_count) {
+static void cache_name(struct plan_cache *cache, uint32_t rank, const struct plan_op *ops,
+                       uint32_t op_count) {
   cache->op_count = op_count;
   for (uint32_t i = 0; i < op_count; i++) {
     struct plan_op *named = &cache->ops[i];

@@ -1,7 +1,7 @@
-/* plan_cache.h: the last plans of a communicator, found again when the same operations come with other memory.
- * A plan is kept as it was built, but for addresses: it was planned for names of the operations' memory, which
- * say what is the same memory as what, and nothing else; so planning stays a pure function, and a kept plan is
- * the one that would be built. Knows nothing of communicators. */
+/* plan_cache.h: the last plans of a communicator, found again when the same operations come with other
+ * memory. A plan is kept as it was built, but for addresses: it was planned for names of the operations'
+ * memory, which say what is the same memory as what, and nothing else; so planning stays a pure function, and
+ * a kept plan is the one that would be built. Knows nothing of communicators. */
 #ifndef TUTTI_CORE_PLAN_CACHE_H
 #define TUTTI_CORE_PLAN_CACHE_H
 
@@ -9,8 +9,8 @@
 
 struct plan_cache;
 
-/* True when the plan of these operations of this rank is kept: *plan is bound to their memory, and lies in the
- * cache until the next call. *cache may be NULL. */
+/* True when the plan of these operations of this rank is kept: *plan is bound to their memory, and lies in
+ * the cache until the next call. *cache may be NULL. */
 bool plan_cache_find(struct plan_cache *cache, uint32_t rank, const struct plan_op *ops, uint32_t op_count,
                      struct plan *plan);
 

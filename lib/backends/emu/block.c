@@ -266,8 +266,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   lane_bind(emu, work);
 }
 
-static void lane_start(struct emu_lane *emu, const struct work *work,
-                       const struct plan_buffers *buffers) {
+static void lane_start(struct emu_lane *emu, const struct work *work, const struct plan_buffers *buffers) {
   emu->lane.parts = buffers;
   lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
 }
@@ -599,7 +598,8 @@ static void launch_retire(struct emu_kernel_run *run) {
   if (run->over) {
     launch->comm->ended += 1;
   } else {
-    if (run_ready(run)) __atomic_fetch_add(&launch->comm->turn, 1, __ATOMIC_RELEASE), launch->comm->ended += 1;
+    if (run_ready(run))
+      __atomic_fetch_add(&launch->comm->turn, 1, __ATOMIC_RELEASE), launch->comm->ended += 1;
     else if (run->turn + 1 == launch->comm->launches) launch->comm->launches -= 1;
     else emu_comm_fail(launch->comm->config.comm_id, ncclInternalError);
     emu_kernel_runs_wake();
@@ -622,8 +622,7 @@ static void launch_release(struct emu_kernel *kernel) {
 }
 
 static const struct emu_kernel_ops launch_ops = {
-    launch_enqueue, run_ready,     run_start,      run_execute,
-    launch_retire,  launch_release, run_advance, run_close,
+    launch_enqueue, run_ready, run_start, run_execute, launch_retire, launch_release, run_advance, run_close,
 };
 
 /* Blocks and their lanes, behind one another. */
@@ -659,8 +658,8 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
     lane_count += block_lane_capacity(plan, batch, &batch);
   const size_t block_bytes = size_round_up(block_count * sizeof(struct emu_block), 16);
   const size_t lane_bytes = lane_count * sizeof(struct emu_lane);
-  struct emu_launch *launch = (struct emu_launch *)os_alloc(
-      sizeof *launch + work_bytes + buffer_bytes + batch_bytes + block_bytes + lane_bytes);
+  struct emu_launch *launch = (struct emu_launch *)os_alloc(sizeof *launch + work_bytes + buffer_bytes +
+                                                            batch_bytes + block_bytes + lane_bytes);
   if (launch == NULL) return NULL;
   uint8_t *behind = (uint8_t *)(launch + 1);
   launch->kernel.ops = &launch_ops;

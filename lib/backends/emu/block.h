@@ -93,10 +93,10 @@ struct emu_block {
 struct emu_launch {
   struct emu_kernel kernel;
   struct device_comm *comm;
-  struct plan plan;           /* a copy; its buffers are those of the next run */
-  uint64_t first_sequence;    /* of the next run: plan.works count from it */
+  struct plan plan;        /* a copy; its buffers are those of the next run */
+  uint64_t first_sequence; /* of the next run: plan.works count from it */
   uint32_t block_count;
-  bool shares;                /* threads mode: so much work that blocks are worth threads of their own */
+  bool shares; /* threads mode: so much work that blocks are worth threads of their own */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that are over, to be used again */
 };
@@ -138,7 +138,7 @@ void emu_report_flush(void);
 void emu_report_reproduce(char *out, size_t out_bytes);
 
 /* block.c */
-extern struct device_comm *emu_comms;   /* every open rank */
+extern struct device_comm *emu_comms; /* every open rank */
 /* Every started launch; in threads mode, those of them that had to wait. */
 extern struct emu_kernel_run *emu_runs;
 struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan);

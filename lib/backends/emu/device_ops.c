@@ -272,8 +272,8 @@ static int launch_on(struct device_comm *comm, const struct plan *plan, const de
   for (uint32_t i = 1; i < stream_count; i++)
     if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return 400;
   /* A graph keeps its kernels, with their buffers. */
-  struct emu_kernel *kernel = emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan)
-                                                               : emu_launch_find(comm, plan);
+  struct emu_kernel *kernel =
+      emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan) : emu_launch_find(comm, plan);
   if (kernel == NULL) return 2;
   const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
   emu_kernel_drop(kernel);

@@ -165,7 +165,8 @@ void emu_report_stuck(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++)
       for (uint32_t i = 0; i < run->launch->blocks[b].lane_count; i++)
-        if (run->launch->blocks[b].lanes[i].lane.phase != LANE_DONE) report_lane(&run->launch->blocks[b].lanes[i]);
+        if (run->launch->blocks[b].lanes[i].lane.phase != LANE_DONE)
+          report_lane(&run->launch->blocks[b].lanes[i]);
   report_end();
 }
 

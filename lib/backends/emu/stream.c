@@ -108,6 +108,7 @@ void stream_head_ended(struct emu_stream *stream, int error) {
   bool launched = op->turn.run != NULL || op->graph_run != NULL;
   if (stream->error == 0) stream->error = error;
   stream->head = op->next;
+  stream->queued_count -= 1;
   if (stream->head == NULL) stream->tail = NULL;
   stream->busy = false;
   if (op->kind == OP_RECORD) point_reach(op->point, stream->error);
@@ -208,8 +209,7 @@ static enum emu_advance drive_kernels(struct emu_stream *stream, uint32_t patien
     if (result != EMU_RUN_OVER) break;
   }
   emu_lock();
-  for (uint32_t i = 0; i < over; i++)
-    stream_head_ended(stream, ops[i]->turn.ops->finish(ops[i]->turn.run));
+  for (uint32_t i = 0; i < over; i++) stream_head_ended(stream, ops[i]->turn.ops->finish(ops[i]->turn.run));
   return over > 0 ? EMU_RUN_OVER : result;
 }
 
@@ -265,6 +265,7 @@ static void op_push(struct stream_op *op) {
   if (stream->tail != NULL) stream->tail->next = op;
   else stream->head = op;
   stream->tail = op;
+  stream->queued_count += 1;
   if (op->kind == OP_WAIT) point_await(op->point, op);
   if (stream->head == op) head_begin(stream);
   if (emu_options()->mode == EMU_THREADS) stream_activate(stream);
@@ -385,6 +386,16 @@ static int join(struct emu_stream *later, struct emu_stream *earlier) {
   return stream_join(later, earlier);
 }
 
+/* Who feeds a stream faster than anybody empties it carries out some of it: what is on it stays in the caches
+ * then. Not for long, because the rank that it waits for may be fed by the same thread. */
+#define RELIEVE_OPS DRIVE_OPS
+#define RELIEVE_PATIENCE 64u
+
+static void stream_relieve(struct emu_stream *stream) {
+  if (stream->queued_count >= RELIEVE_OPS && stream->queued_count % RELIEVE_OPS == 0)
+    stream_drive(stream, RELIEVE_PATIENCE, false);
+}
+
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
                       uint32_t other_count) {
   int error = 0;
@@ -396,6 +407,7 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
   work.as.kernel = kernel;
   error = emu_stream_work(stream, &work);
   for (uint32_t i = 0; error == 0 && i < other_count; i++) error = join(others[i], stream);
+  if (emu_options()->mode == EMU_THREADS) stream_relieve(stream);
   return error;
 }
 

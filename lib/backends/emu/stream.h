@@ -34,8 +34,8 @@ struct emu_kernel_ops {
   void (*retire)(struct emu_kernel_run *run);
   /* The last reference to the kernel is gone: free it. Locked. */
   void (*release)(struct emu_kernel *kernel);
-  /* threads: takes the run as far as it goes, until `patience` looks in a row have found nothing to do. By one
-   * thread at a time, NOT locked. NULL: only execute() is there. */
+  /* threads: takes the run as far as it goes, until `patience` looks in a row have found nothing to do. By
+   * one thread at a time, NOT locked. NULL: only execute() is there. */
   enum emu_advance (*advance)(struct emu_kernel_run *run, uint32_t patience);
   /* threads: after EMU_RUN_OVER, before retire(): returns the error. Locked. */
   int (*finish)(struct emu_kernel_run *run);

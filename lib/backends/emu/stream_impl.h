@@ -130,7 +130,7 @@ struct emu_stream {
   uint32_t reference_count; /* host threads that look at it, and the handle */
   struct stream_op *head, *tail;
   struct stream_op *idle; /* operations that are over, to be used again */
-  uint32_t idle_count;
+  uint32_t idle_count, queued_count;
   int error; /* first one since the last report */
   /* Capture. */
   struct emu_capture *capture;
@@ -140,11 +140,11 @@ struct emu_stream {
   os_thread thread;
   /* outside: in code that does not look at the stop flag */
   bool thread_started, thread_ended, thread_outside;
-  bool thread_asleep;       /* until it is woken; else it looks around every millisecond */
-  bool driven;              /* a thread carries out what is on it */
-  uint64_t looks;           /* how often anyone drove it */
-  uint64_t helper;          /* the thread that fed it last, or waits for it */
-  os_cond wake;             /* its thread's */
+  bool thread_asleep; /* until it is woken; else it looks around every millisecond */
+  bool driven;        /* a thread carries out what is on it */
+  uint64_t looks;     /* how often anyone drove it */
+  uint64_t helper;    /* the thread that fed it last, or waits for it */
+  os_cond wake;       /* its thread's */
   struct emu_stream *next_active, **active_link; /* while there is work on it; else the link is NULL */
 };
 

@@ -36,9 +36,9 @@ struct emu_waiter {
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  int taken;            /* atomic: a hint for those who would take the lock */
-  int prepared;         /* atomic */
-  uint32_t sleepers;    /* threads that sleep until something changes */
+  int taken;         /* atomic: a hint for those who would take the lock */
+  int prepared;      /* atomic */
+  uint32_t sleepers; /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
   bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */

@@ -19,8 +19,8 @@ void emu_lanes_stop_stuck(void);
 /* block.c, threads mode: a number that grows whenever any lane gets on. */
 uint64_t emu_lanes_progress(void);
 
-/* threads mode, locked: carries out what is on the streams that the calling thread fed or waits for, as far as
- * it goes; true when something ended. May release the lock meanwhile. */
+/* threads mode, locked: carries out what is on the streams that the calling thread fed or waits for, as far
+ * as it goes; true when something ended. May release the lock meanwhile. */
 bool emu_streams_help(void);
 /* Locked; releases the lock meanwhile. */
 void emu_sleep(os_cond *wake, uint64_t timeout_ms);
