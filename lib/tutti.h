@@ -65,6 +65,33 @@ ncclResult_t tutti_comm_memory(ncclComm_t comm, uint64_t *bytes);
  * column. Fails with ncclInvalidArgument for an unknown name. */
 ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t bytes, double *time_us);
 
+/* Which rank this process is, as its launcher says in the environment. */
+typedef struct {
+  size_t size;          /* sizeof(tutti_launch_t), set by the caller */
+  int rank, rank_count; /* of all processes of the launch: rank is 0 to rank_count - 1 */
+  int local_rank;       /* among those of this host: a number for cudaSetDevice */
+  int local_count;      /* processes on this host; 0 = the launcher does not say */
+  const char
+      *launcher; /* "tutti", "torchrun", "openmpi", "hydra", "slurm", "pmi", "pmix" or "none"; static */
+} tutti_launch_t;
+
+/* Reads tutti launch's variables (TUTTI_RANK, TUTTI_SIZE, TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE), torchrun's
+ * (RANK, WORLD_SIZE, LOCAL_RANK), Open MPI's (OMPI_COMM_WORLD_*), those of MPICH's Hydra (PMI_RANK, PMI_SIZE,
+ * MPI_LOCALRANKID), Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID), PMI's and PMIx's. The first in this
+ * order counts; others that say something else are named in a warning. A process that nothing launched is
+ * rank 0 of 1. Numbers that are none or that contradict each other: ncclInvalidUsage, naming the variables.
+ */
+ncclResult_t tutti_launch_read(tutti_launch_t *launch);
+
+/* A unique id for ncclCommInitRank that is the same on all ranks of the launch, without MPI or any other
+ * means to pass it on. All ranks call it equally often: the k-th calls agree, and no two calls of a process
+ * do. Rank 0 of the launch must be in the communicator, as its rank 0. Where they meet: at NCCL_COMM_ID, at
+ * TUTTI_RENDEZVOUS (host:port), at MASTER_ADDR and MASTER_PORT + 1000; else, when all ranks are on one host,
+ * at a loopback port that the job's name yields; else with Slurm on the step's first host, at such a port,
+ * and with PMIx (Open MPI) wherever rank 0 says, which PMIx passes on. Where none of these is known:
+ * ncclInvalidUsage, asking for TUTTI_RENDEZVOUS. One process alone needs none. */
+ncclResult_t tutti_launch_id(const tutti_launch_t *launch, ncclUniqueId *id);
+
 #ifdef __cplusplus
 }
 #endif

@@ -53,6 +53,7 @@ static void half_add(struct bench_half *half, const struct bench_half *part, boo
                      bool is_first_thread) {
   half->is_run = part->is_run;
   half->wrong += part->wrong;
+  half->out_of_bounds += part->out_of_bounds;
   half->time_total += part->time_us;
   if (is_first_part || part->time_us < half->time_least) half->time_least = part->time_us;
   if (is_first_part || part->time_us > half->time_most) half->time_most = part->time_us;
@@ -64,6 +65,7 @@ static void half_finish(struct bench *bench, struct bench_row *row, struct bench
                       half->time_least, half->time_most};
   half->time_us = choices[bench->flags.average];
   bench->wrong += half->wrong;
+  bench->out_of_bounds += half->out_of_bounds;
   if (!half->is_run || isnan(half->time_us)) return;
   bench->busbw_total += bench_busbw(bench, row, half);
   bench->busbw_count++;
@@ -80,6 +82,38 @@ void bench_row_report(struct bench *bench, struct bench_row *row, const struct b
     if (!bench->flags.tune_path) bench_table_row(bench, row);
   }
   os_mutex_unlock(&bench->mutex);
+}
+
+/* ---- several processes */
+
+uint32_t bench_own_count(const struct bench *bench) {
+  return (uint32_t)(bench->flags.thread_count * bench->flags.ranks_per_thread);
+}
+uint32_t bench_own_first(const struct bench *bench) {
+  return (uint32_t)bench->launch.rank * bench_own_count(bench);
+}
+uint32_t bench_own_device(const struct bench *bench) {
+  return (uint32_t)bench->launch.local_rank * bench_own_count(bench);
+}
+bool bench_is_speaker(const struct bench *bench) { return bench->launch.rank == 0; }
+
+bool bench_places_make(struct bench *bench) {
+  if (!bench->places)
+    bench->places = (struct bench_place *)os_alloc((size_t)bench->flags.rank_count * sizeof bench->places[0]);
+  if (!bench->places) return false;
+  for (uint32_t index = 0; index < bench_own_count(bench); index++) {
+    struct bench_place *place = &bench->places[bench_own_first(bench) + index];
+    place->pid = os_pid();
+    place->device = (int32_t)(bench_own_device(bench) + index);
+    os_host_name(place->host, sizeof place->host);
+  }
+  return true;
+}
+
+/* The emulated devices of this host: enough for all its processes. */
+static uint32_t device_count(const struct bench *bench) {
+  const int processes = bench->launch.local_count > 0 ? bench->launch.local_count : bench->launch.rank_count;
+  return (uint32_t)processes * bench_own_count(bench);
 }
 
 /* ---- the rows */
@@ -212,7 +246,7 @@ static enum exit_code emulator_configure(struct bench *bench) {
   config.size = sizeof config;
   config.seed = flags->seed;
   config.threads = flags->threads;
-  config.device_count = (uint32_t)flags->rank_count;
+  config.device_count = device_count(bench);
   config.slots = (uint32_t)flags->slots;
   config.chunk_bytes = (uint32_t)flags->chunk_bytes;
   config.channel_count = (uint32_t)flags->channel_count;
@@ -271,6 +305,7 @@ static void time_text(char *out, size_t out_bytes) {
 
 static void rate_print(const struct bench *bench) {
   FILE *out = bench->flags.json ? stderr : stdout;
+  if (!bench_is_speaker(bench)) return;
   tutti_emu_stats_t stats;
   memset(&stats, 0, sizeof stats);
   stats.size = sizeof stats;
@@ -285,6 +320,7 @@ static void rate_print(const struct bench *bench) {
 static enum exit_code json_write(const struct bench *bench) {
   const char *path = bench->flags.json_path;
   char end_time[32];
+  if (!bench_is_speaker(bench)) return EXIT_GOOD;
   time_text(end_time, sizeof end_time);
   if (bench->flags.json) bench_json_print(stdout, bench, end_time);
   if (!path) return EXIT_GOOD;
@@ -324,8 +360,8 @@ static enum exit_code run_conclude(struct bench *bench) {
 }
 
 enum exit_code bench_pass(struct bench *bench) {
-  if (ncclGetUniqueId(&bench->id) != ncclSuccess) {
-    fprintf(stderr, "tutti bench: ncclGetUniqueId: %s\n", ncclGetLastError(NULL));
+  if (tutti_launch_id(&bench->launch, &bench->id) != ncclSuccess) {
+    fprintf(stderr, "tutti bench: no id to meet under: %s\n", ncclGetLastError(NULL));
     return EXIT_ENVIRONMENT;
   }
   threads_run(bench);
@@ -342,8 +378,12 @@ static enum exit_code bench_execute(struct bench *bench) {
     fprintf(stderr, "tutti bench: %zu rows, %lld ranks, buffers of %zu bytes\n", bench->row_count,
             (long long)bench->flags.rank_count, bench->buffer_bytes);
   }
+  if (!bench_places_make(bench)) {
+    fprintf(stderr, "tutti bench: no memory\n");
+    return EXIT_ENVIRONMENT;
+  }
   if (bench->flags.tune_path) return bench_tune(bench);
-  bench_table_begin(bench);
+  if (bench->launch.rank_count == 1) bench_table_begin(bench); /* else once the others have been heard of */
   code = bench_pass(bench);
   return code == EXIT_GOOD ? run_conclude(bench) : code;
 }
@@ -381,6 +421,15 @@ static const struct collective *operand_collective(int operand_count, char **ope
   return NULL;
 }
 
+static bool launch_find(struct bench *bench, enum exit_code *code) {
+  bench->launch.size = sizeof bench->launch;
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  if (tutti_launch_read(&bench->launch) == ncclSuccess) return true;
+  fprintf(stderr, "tutti bench: %s\n", ncclGetLastError(NULL));
+  *code = EXIT_ENVIRONMENT;
+  return false;
+}
+
 static enum exit_code bench_run(int argc, char **argv) {
   struct bench bench;
   int operand;
@@ -399,9 +448,12 @@ static enum exit_code bench_run(int argc, char **argv) {
     char *help[] = {name, verb, NULL};
     if (bench.flags.help) code = verb_help.run(2, help);
     else bench.collective = operand_collective(argc - operand, argv + operand);
-    if (bench.collective && bench_flags_complete(&bench.flags)) code = bench_execute(&bench);
+    if (bench.collective && launch_find(&bench, &code) &&
+        bench_flags_complete(&bench.flags, bench.launch.rank_count))
+      code = bench_execute(&bench);
   }
   os_free(bench.rows);
+  os_free(bench.places);
   os_free(bench.command);
   os_cond_destroy(&bench.changed);
   os_mutex_destroy(&bench.mutex);
@@ -414,7 +466,7 @@ const struct verb verb_bench = {
     "COLLECTIVE [FLAGS]",
     "  tutti bench all_reduce -b 8 -e 1M -f 2 --ranks 8\n"
     "  tutti bench reduce_scatter --ranks 5 -d all -o all -b 64K -e 64K --seed 0x2a --slots 2 --proto LL\n"
-    "  tutti bench alltoall -t 4 -g 1 -b 1M -e 64M -f 4 --threads -J alltoall.json\n",
+    "  tutti launch -n 2 tutti bench alltoall -g 4 -b 1M -e 64M -f 4 --threads -J alltoall.json\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter,\n"
     "with or without _perf.\n"
@@ -445,6 +497,13 @@ const struct verb verb_bench = {
     "stays. With --channels N also fewer channels are tried: N, half of that and so on. TUTTI_TUNE_FILE=FILE "
     "lets\n"
     "programs choose by it.\n"
+    "\n"
+    "Where a launcher has started several processes of it (mpirun, srun, torchrun, `tutti launch`), each "
+    "drives "
+    "-g times\n"
+    "-t ranks of one communicator. Rank 0's process prints; results are checked by all and counted together, "
+    "and a time\n"
+    "is that of the slowest.\n"
     "\n"
     "NCCL_TESTS_MIN_BW, where set, is the average bus bandwidth below which the exit code is 1.\n",
     &bench_options,

@@ -11,6 +11,7 @@
 #include "base/os.h"
 #include "collective.h"
 #include "option.h"
+#include "tutti.h"
 #include "verb.h"
 
 enum { FLAG_UNSET = -1 };
@@ -31,15 +32,15 @@ struct bench_flags {
 };
 extern const struct option_set bench_options;
 void bench_flags_initial(struct bench_flags *flags);
-/* Fills what was not given, from what was; false after one sentence on stderr. */
-bool bench_flags_complete(struct bench_flags *flags);
+/* Fills what was not given, from what was, for so many processes; false after one sentence on stderr. */
+bool bench_flags_complete(struct bench_flags *flags, int process_count);
 
 /* out-of-place and in-place half of a line of the table */
 struct bench_half {
   bool is_run;    /* false where the operation has no in-place form */
   double time_us; /* combined over threads as --average says; NAN: the model knows no time */
   double time_total, time_least, time_most, time_first;
-  uint64_t wrong;
+  uint64_t wrong, out_of_bounds;
 };
 struct bench_row {
   ncclDataType_t type;
@@ -50,8 +51,16 @@ struct bench_row {
   int64_t reported; /* threads that have handed in their part */
 };
 
+/* Where a rank runs; what processes tell each other. */
+struct bench_place {
+  int32_t pid, device;
+  char host[56];
+};
+
 struct bench {
   struct bench_flags flags;
+  tutti_launch_t launch;      /* which of several processes this is */
+  struct bench_place *places; /* by rank; NULL until they are known */
   const struct collective *collective;
   bool is_modelled; /* guarded: times are the cost model's */
   struct bench_row *rows;
@@ -76,6 +85,15 @@ const char *bench_op_name(const struct bench *bench, enum oracle_op op);
 double bench_algbw(const struct bench_row *row, const struct bench_half *half); /* GB/s */
 double bench_busbw(const struct bench *bench, const struct bench_row *row, const struct bench_half *half);
 double bench_average_busbw(const struct bench *bench);
+
+/* Ranks that each process drives, the first one's number, and its device. */
+uint32_t bench_own_count(const struct bench *bench);
+uint32_t bench_own_first(const struct bench *bench);
+uint32_t bench_own_device(const struct bench *bench);
+/* Several processes: this one speaks for all. */
+bool bench_is_speaker(const struct bench *bench);
+/* Room for the places of all ranks, and this process's own; false when memory is out. */
+bool bench_places_make(struct bench *bench);
 
 /* The table. Nothing is printed with --json; comment lines are left out with --quiet. */
 void bench_table_begin(const struct bench *bench);

@@ -16,7 +16,9 @@ static const struct option_row rows[] = {
     {'f', "stepfactor", "FACTOR", OPTION_INT, AT(step_factor), 2, 1 << 20,
      "sizes grow by this factor (default 2)"},
     {'g', "ngpus", "N", OPTION_INT, AT(ranks_per_thread), 1, 4096,
-     "ranks that one thread drives (default 8, with -t 1), each on its own emulated GPU"},
+     "ranks that one thread drives (default 8, with -t 1; 1 where a launcher has started several processes), "
+     "each "
+     "on its own emulated GPU"},
     {'t', "nthreads", "N", OPTION_INT, AT(thread_count), 1, 1024,
      "host threads, each driving -g ranks (default 1)"},
     {'n', "iters", "N", OPTION_INT, AT(iteration_count), 0, 1 << 30,
@@ -45,14 +47,16 @@ static const struct option_row rows[] = {
     {'R', "local_register", "0/1/2", OPTION_INT, AT(registration), 0, 2,
      "register the buffers: 1 ncclCommRegister, 2 symmetric windows (default 0)"},
     {'a', "average", "0..3", OPTION_INT, AT(average), 0, 3,
-     "time of a row over ranks: 0 rank 0's, 1 the mean, 2 the least, 3 the most (default 1)"},
+     "time of a row over threads: 0 the first one's, 1 the mean, 2 the least, 3 the most (default 1); over "
+     "processes always the most"},
     {'T', "timeout", "SECONDS", OPTION_INT, AT(timeout_seconds), 0, 86400,
      "fail when an iteration takes longer than this; 0 waits for ever (default 0)"},
     {'C', "report_cputime", "0/1", OPTION_INT, AT(is_cpu_time), 0, 1,
      "report the host's time in the calls instead of the time to completion; needs --threads (default 0)"},
     {'J', "output_file", "FILE", OPTION_TEXT, AT(json_path), 0, 0,
      "also write the results as JSON, with nccl-tests' keys (version 3) and ours beside them"},
-    {0, "ranks", "N", OPTION_INT, AT(rank_count), 1, 4096, "number of ranks; the same as -g N with -t 1"},
+    {0, "ranks", "N", OPTION_INT, AT(rank_count), 1, 4096,
+     "number of ranks; the same as -g N with -t 1: of several processes, each one's"},
     {0, "threads", NULL, OPTION_FLAG, AT(threads), 0, 0,
      "let the emulator run on free threads and measure wall-clock times, instead of one seeded move at a "
      "time (guarded)"},
@@ -81,7 +85,7 @@ static const struct option_row rows[] = {
     {'v', "verbose", NULL, OPTION_FLAG, AT(verbose), 0, 0, "tell on standard error what is done"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
-const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0]};
+const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0], false};
 
 void bench_flags_initial(struct bench_flags *flags) {
   memset(flags, 0, sizeof *flags);
@@ -95,25 +99,28 @@ void bench_flags_initial(struct bench_flags *flags) {
   flags->root = "0";
 }
 
-static bool ranks_complete(struct bench_flags *flags) {
+static bool ranks_complete(struct bench_flags *flags, int process_count) {
   bool is_split = flags->thread_count != FLAG_UNSET || flags->ranks_per_thread != FLAG_UNSET;
   if (flags->rank_count != FLAG_UNSET && is_split) {
     fprintf(stderr, "tutti bench: --ranks says the same as -g with -t 1; give one of them\n");
     return false;
   }
   if (flags->ranks_per_thread == FLAG_UNSET) {
-    flags->ranks_per_thread = flags->rank_count != FLAG_UNSET ? flags->rank_count : is_split ? 1 : 8;
+    flags->ranks_per_thread = flags->rank_count != FLAG_UNSET ? flags->rank_count
+                              : is_split || process_count > 1 ? 1
+                                                              : 8;
   }
   if (flags->thread_count == FLAG_UNSET) flags->thread_count = 1;
-  flags->rank_count = flags->ranks_per_thread * flags->thread_count;
+  flags->rank_count = flags->ranks_per_thread * flags->thread_count * process_count;
   if (flags->rank_count <= 4096) return true;
-  fprintf(stderr, "tutti bench: -t %lld -g %lld: %lld ranks, more than 4096\n",
-          (long long)flags->thread_count, (long long)flags->ranks_per_thread, (long long)flags->rank_count);
+  fprintf(stderr, "tutti bench: -t %lld -g %lld in each of %d processes: %lld ranks, more than 4096\n",
+          (long long)flags->thread_count, (long long)flags->ranks_per_thread, process_count,
+          (long long)flags->rank_count);
   return false;
 }
 
-bool bench_flags_complete(struct bench_flags *flags) {
-  if (!ranks_complete(flags)) return false;
+bool bench_flags_complete(struct bench_flags *flags, int process_count) {
+  if (!ranks_complete(flags, process_count)) return false;
   if (flags->max_bytes == FLAG_UNSET)
     flags->max_bytes = flags->min_bytes > 1 << 20 ? flags->min_bytes : 1 << 20;
   if (flags->max_bytes < flags->min_bytes) {

@@ -22,19 +22,18 @@ static void print_env(struct json *json) {
 }
 
 static void print_devices(struct json *json, const struct bench *bench) {
-  char host[64];
-  os_host_name(host, sizeof host);
   json_open(json, "devices", '[');
-  for (int64_t rank = 0; rank < bench->flags.rank_count; rank++) {
+  for (int64_t rank = 0; bench->places && rank < bench->flags.rank_count; rank++) {
+    const struct bench_place *place = &bench->places[rank];
     struct cudaDeviceProp properties;
     memset(&properties, 0, sizeof properties);
-    if (cudaGetDeviceProperties(&properties, (int)rank) != cudaSuccess) properties.name[0] = 0;
+    if (cudaGetDeviceProperties(&properties, place->device) != cudaSuccess) properties.name[0] = 0;
     json_open(json, NULL, '{');
     json_integer(json, "rank", rank);
     json_integer(json, "group", 0);
-    json_integer(json, "pid", os_pid());
-    json_text(json, "host", host);
-    json_integer(json, "device", rank);
+    json_integer(json, "pid", place->pid);
+    json_text(json, "host", place->host);
+    json_integer(json, "device", place->device);
     json_text(json, "name", properties.name);
     json_close(json, '}');
   }
@@ -99,6 +98,8 @@ static void print_ours(struct json *json, const struct bench *bench) {
   json_text(json, "backend", tutti_backend());
   json_text(json, "mode", bench->is_modelled ? "guarded" : "threads");
   json_integer(json, "ranks", bench->flags.rank_count);
+  json_integer(json, "processes", bench->launch.rank_count);
+  json_text(json, "launcher", bench->launch.launcher);
   if (bench->is_modelled) {
     tutti_emu_stats_t stats;
     memset(&stats, 0, sizeof stats);

@@ -12,7 +12,7 @@
 #include "bench.h"
 #include "tutti.h"
 
-enum { GUARD_BYTES = 512, PATTERN = 0xa5 };
+enum { GUARD_BYTES = 512, PATTERN = 0xa5, AGREE_COUNT = 4 };
 #define NS_PER_SECOND 1000000000ull
 
 struct bench_rank {
@@ -21,6 +21,8 @@ struct bench_rank {
   cudaStream_t stream;
   unsigned char *send_zone, *receive_zone; /* on the device */
   unsigned char *image;                    /* on the host, as large as a zone */
+  double *agreed;                          /* on the device; several processes only: AGREE_COUNT values */
+  unsigned char *places;                   /* the same: those of all ranks */
   void *registrations[2];
   ncclWindow_t windows[2];
   ncclRedOp_t op;
@@ -37,6 +39,7 @@ struct crew {
   unsigned char *reference; /* host, as large as a zone */
   uint32_t *rank_numbers;
   const void **outputs;
+  uint32_t first_device;
 };
 
 /* One half of a row. */
@@ -67,13 +70,15 @@ static size_t zone_bytes(const struct crew *crew) { return crew->bench->buffer_b
 static bool ranks_allocate(struct crew *crew, int thread_index) {
   struct bench *bench = crew->bench;
   crew->count = (uint32_t)bench->flags.ranks_per_thread;
+  crew->first_device = bench_own_device(bench) + (uint32_t)thread_index * crew->count;
   crew->ranks = (struct bench_rank *)os_alloc(crew->count * sizeof crew->ranks[0]);
   crew->rank_numbers = (uint32_t *)os_alloc(crew->count * sizeof crew->rank_numbers[0]);
   crew->outputs = (const void **)os_alloc(crew->count * sizeof crew->outputs[0]);
   crew->reference = (unsigned char *)os_alloc(zone_bytes(crew));
   bool has_memory = crew->ranks && crew->rank_numbers && crew->outputs && crew->reference;
   for (uint32_t index = 0; has_memory && index < crew->count; index++) {
-    crew->ranks[index].rank = crew->rank_numbers[index] = (uint32_t)thread_index * crew->count + index;
+    crew->ranks[index].rank = crew->rank_numbers[index] =
+        bench_own_first(bench) + (uint32_t)thread_index * crew->count + index;
     crew->ranks[index].image = (unsigned char *)os_alloc(zone_bytes(crew));
     has_memory = crew->ranks[index].image != NULL;
   }
@@ -86,11 +91,16 @@ static bool ranks_allocate(struct crew *crew, int thread_index) {
 static bool devices_prepare(struct crew *crew) {
   for (uint32_t index = 0; index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
-    bool is_good = cuda_ok(crew, cudaSetDevice((int)rank->rank), "cudaSetDevice") &&
+    bool is_good = cuda_ok(crew, cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
                    cuda_ok(crew, cudaMalloc((void **)&rank->send_zone, zone_bytes(crew)), "cudaMalloc") &&
                    cuda_ok(crew, cudaMalloc((void **)&rank->receive_zone, zone_bytes(crew)), "cudaMalloc") &&
                    cuda_ok(crew, cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
                            "cudaStreamCreateWithFlags");
+    if (!is_good) return false;
+    if (crew->bench->launch.rank_count == 1) continue;
+    const size_t places_bytes = (size_t)crew->bench->flags.rank_count * sizeof crew->bench->places[0];
+    is_good = cuda_ok(crew, cudaMalloc((void **)&rank->agreed, AGREE_COUNT * sizeof(double)), "cudaMalloc") &&
+              cuda_ok(crew, cudaMalloc((void **)&rank->places, places_bytes), "cudaMalloc");
     if (!is_good) return false;
   }
   return true;
@@ -100,7 +110,7 @@ static bool comms_init(struct crew *crew) {
   bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
   for (uint32_t index = 0; is_good && index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
-    is_good = cuda_ok(crew, cudaSetDevice((int)rank->rank), "cudaSetDevice") &&
+    is_good = cuda_ok(crew, cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
               nccl_ok(crew,
                       ncclCommInitRank(&rank->comm, (int)crew->bench->flags.rank_count, crew->bench->id,
                                        (int)rank->rank),
@@ -160,6 +170,8 @@ static void crew_drop(struct crew *crew) {
     if (rank->stream) cudaStreamDestroy(rank->stream);
     if (rank->send_zone) cudaFree(rank->send_zone);
     if (rank->receive_zone) cudaFree(rank->receive_zone);
+    if (rank->agreed) cudaFree(rank->agreed);
+    if (rank->places) cudaFree(rank->places);
     os_free(rank->image);
   }
   os_free(crew->ranks);
@@ -244,6 +256,100 @@ static bool crew_iterate(struct crew *crew, const struct half_job *job, int64_t 
     if (crew->bench->flags.is_blocking && !crew_wait(crew)) return false;
   }
   return true;
+}
+
+/* ---- several processes */
+
+/* The values of all ranks' crews become one on all of them: their sum, or the largest. `values` counts once a
+ * crew in a sum. */
+static bool crew_agree(struct crew *crew, ncclRedOp_t op, double *values, size_t count) {
+  static const double nothing[AGREE_COUNT] = {0};
+  for (uint32_t index = 0; index < crew->count; index++) {
+    const double *own = index == 0 || op != ncclSum ? values : nothing;
+    if (!cuda_ok(crew,
+                 cudaMemcpy(crew->ranks[index].agreed, own, count * sizeof *own, cudaMemcpyHostToDevice),
+                 "cudaMemcpy"))
+      return false;
+  }
+  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    is_good = nccl_ok(
+        crew, ncclAllReduce(rank->agreed, rank->agreed, count, ncclDouble, op, rank->comm, rank->stream),
+        "what processes agree on");
+  }
+  is_good = nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
+  return is_good &&
+         cuda_ok(crew,
+                 cudaMemcpy(values, crew->ranks[0].agreed, count * sizeof *values, cudaMemcpyDeviceToHost),
+                 "cudaMemcpy");
+}
+
+static bool is_alone(const struct crew *crew) { return crew->bench->launch.rank_count == 1; }
+
+/* All threads of all processes are here. */
+static bool crew_barrier(struct crew *crew) {
+  double nothing = 0;
+  if (!is_alone(crew) && !crew_agree(crew, ncclMax, &nothing, 1)) return false;
+  return crew->bench->is_modelled || bench_barrier(crew->bench);
+}
+
+/* Both halves of a row, over all processes: the slowest time, all faults. The process's first thread keeps
+ * the faults, so that they count once here too. */
+static bool parts_agree(struct crew *crew, struct bench_half *parts) {
+  double times[2], faults[4];
+  if (is_alone(crew)) return true;
+  for (int half = 0; half < 2; half++) {
+    times[half] = isnan(parts[half].time_us) ? -1 : parts[half].time_us;
+    faults[half] = (double)parts[half].wrong;
+    faults[2 + half] = (double)parts[half].out_of_bounds;
+  }
+  if (!crew_agree(crew, ncclMax, times, 2) || !crew_agree(crew, ncclSum, faults, 4)) return false;
+  for (int half = 0; half < 2; half++) {
+    parts[half].time_us = times[half] < 0 ? NAN : times[half];
+    parts[half].wrong = crew->is_first ? (uint64_t)faults[half] : 0;
+    parts[half].out_of_bounds = crew->is_first ? (uint64_t)faults[2 + half] : 0;
+  }
+  return true;
+}
+
+static bool places_gather(struct crew *crew, unsigned char *all, size_t place_bytes) {
+  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    unsigned char *copy = rank->places;
+    is_good = cuda_ok(crew,
+                      cudaMemcpy(copy + rank->rank * place_bytes, &crew->bench->places[rank->rank],
+                                 place_bytes, cudaMemcpyHostToDevice),
+                      "cudaMemcpy") &&
+              nccl_ok(crew,
+                      ncclAllGather(copy + rank->rank * place_bytes, copy, place_bytes, ncclUint8, rank->comm,
+                                    rank->stream),
+                      "where ranks run");
+  }
+  is_good = nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
+  const size_t bytes = (size_t)crew->bench->flags.rank_count * place_bytes;
+  return is_good &&
+         cuda_ok(crew, cudaMemcpy(all, crew->ranks[0].places, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+/* Where all ranks run; then the table can begin. */
+static bool places_learn(struct crew *crew) {
+  struct bench *bench = crew->bench;
+  const size_t place_bytes = sizeof bench->places[0], bytes = (size_t)bench->flags.rank_count * place_bytes;
+  if (is_alone(crew)) return true;
+  unsigned char *all = (unsigned char *)os_alloc(bytes);
+  bool is_good = all != NULL;
+  if (!is_good) bench_fail(bench, true, "no memory for the places of all ranks");
+  is_good = is_good && places_gather(crew, all, place_bytes);
+  if (is_good && crew->is_first) {
+    os_mutex_lock(&bench->mutex);
+    memcpy(bench->places, all, bytes);
+    os_mutex_unlock(&bench->mutex);
+    if (!bench->flags.tune_path) bench_table_begin(bench);
+  }
+  os_free(all);
+  return is_good;
 }
 
 /* ---- graphs */
@@ -378,7 +484,7 @@ static void mismatch_report(const struct crew *crew, const struct half_job *job,
 }
 
 static bool half_verify(struct crew *crew, const struct half_job *job, const struct oracle_case *c,
-                        uint64_t *wrong) {
+                        struct bench_half *part) {
   uint64_t altered = 0;
   for (uint32_t index = 0; index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
@@ -393,11 +499,9 @@ static bool half_verify(struct crew *crew, const struct half_job *job, const str
   struct oracle_mismatch first;
   uint64_t found = oracle_check(c, crew->rank_numbers, crew->outputs, crew->count, &first);
   if (found) mismatch_report(crew, job, found, &first);
-  *wrong += found;
+  part->wrong += found;
   if (!job->is_in_place && !send_compare(crew, job, c, &altered)) return false;
-  os_mutex_lock(&crew->bench->mutex);
-  crew->bench->out_of_bounds += altered;
-  os_mutex_unlock(&crew->bench->mutex);
+  part->out_of_bounds += altered;
   return true;
 }
 
@@ -411,7 +515,8 @@ static void moving_count(struct crew *crew, uint64_t start_ns) {
 }
 
 /* One checked call with new data; alone, as calls of a group may run at once and share a buffer in place. */
-static bool half_check(struct crew *crew, const struct half_job *job, int64_t check_index, uint64_t *wrong) {
+static bool half_check(struct crew *crew, const struct half_job *job, int64_t check_index,
+                       struct bench_half *part) {
   struct oracle_case c = case_of(crew, job, check_index);
   bool has_graph = crew->bench->flags.graph_launches > 0;
   if (!zones_load(crew, job, &c)) return false;
@@ -421,7 +526,7 @@ static bool half_check(struct crew *crew, const struct half_job *job, int64_t ch
   is_good = is_good && crew_wait(crew);
   moving_count(crew, start_ns);
   graphs_drop(crew);
-  return is_good && half_verify(crew, job, &c, wrong);
+  return is_good && half_verify(crew, job, &c, part);
 }
 
 /* The timed calls; microseconds of one call. Guarded: they run as well, but the time is the model's. */
@@ -435,7 +540,7 @@ static bool half_time(struct crew *crew, const struct half_job *job, double *tim
     return false;
   if (flags->iteration_count == 0) return true;
   if (has_graph && !graphs_capture(crew, job, flags->iteration_count, flags->aggregate_count)) return false;
-  if (!bench->is_modelled && !bench_barrier(bench)) return false;
+  if (!crew_barrier(crew)) return false;
   uint64_t start_ns = os_time_ns();
   bool is_good = has_graph ? graphs_launch(crew, flags->graph_launches)
                            : crew_iterate(crew, job, flags->iteration_count);
@@ -485,7 +590,7 @@ static bool half_run(struct crew *crew, const struct bench_row *row, bool is_in_
   double time_us = NAN;
   if (!half_time(crew, &job, &time_us)) return false;
   for (int64_t check = 0; check < bench->flags.check_count; check++) {
-    if (!half_check(crew, &job, check, &part->wrong)) return false;
+    if (!half_check(crew, &job, check, part)) return false;
   }
   if (bench->is_modelled &&
       tutti_model_time(crew->ranks[0].comm, bench->collective->name, row->bytes, &time_us) != ncclSuccess) {
@@ -505,7 +610,7 @@ static bool rows_run(struct crew *crew) {
     bool is_good = ops_create(crew, row) && half_run(crew, row, false, &parts[0]);
     if (is_good && bench->collective->in_place != IN_PLACE_NONE)
       is_good = half_run(crew, row, true, &parts[1]);
-    if (!is_good || !ops_destroy(crew)) {
+    if (!is_good || !parts_agree(crew, parts) || !ops_destroy(crew)) {
       bench_fail(bench, false, "stopped at %zu bytes", row->bytes);
       return false;
     }
@@ -529,7 +634,7 @@ void bench_ranks_run(struct bench *bench, int thread_index) {
   crew.bench = bench;
   crew.is_first = thread_index == 0;
   bool is_ready = ranks_allocate(&crew, thread_index) && devices_prepare(&crew) && comms_init(&crew) &&
-                  zones_register(&crew);
+                  zones_register(&crew) && places_learn(&crew);
   if (is_ready && rows_run(&crew) && bench->flags.verbose) memory_tell(&crew);
   crew_drop(&crew);
 }

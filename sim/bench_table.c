@@ -37,16 +37,15 @@ double bench_average_busbw(const struct bench *bench) {
 static int time_width(const struct bench *bench) { return bench->is_modelled ? 14 : 7; }
 
 static void print_devices(const struct bench *bench) {
-  char host[64];
-  os_host_name(host, sizeof host);
   printf("# Using devices\n");
   for (int64_t rank = 0; rank < bench->flags.rank_count; rank++) {
     struct cudaDeviceProp properties;
     memset(&properties, 0, sizeof properties);
-    if (cudaGetDeviceProperties(&properties, (int)rank) != cudaSuccess) properties.name[0] = 0;
+    const struct bench_place *place = &bench->places[rank];
+    if (cudaGetDeviceProperties(&properties, place->device) != cudaSuccess) properties.name[0] = 0;
     printf("#  Rank %2lld Group %2d Pid %6d on %10s device %2lld [%04x:%02x:%02x] %s\n", (long long)rank, 0,
-           os_pid(), host, (long long)rank, (unsigned)properties.pciDomainID, (unsigned)properties.pciBusID,
-           (unsigned)properties.pciDeviceID, properties.name);
+           place->pid, place->host, (long long)place->device, (unsigned)properties.pciDomainID,
+           (unsigned)properties.pciBusID, (unsigned)properties.pciDeviceID, properties.name);
   }
 }
 
@@ -66,7 +65,7 @@ static void print_header(const struct bench *bench) {
 
 void bench_table_begin(const struct bench *bench) {
   const struct bench_flags *flags = &bench->flags;
-  if (flags->json || flags->quiet) return;
+  if (flags->json || flags->quiet || !bench_is_speaker(bench)) return;
   printf("# %s\n# Collective test starting: %s_perf\n", tutti_version(), bench->collective->name);
   bool is_factor = flags->step_factor != FLAG_UNSET;
   printf(
@@ -98,7 +97,7 @@ static void print_half(const struct bench *bench, const struct bench_row *row,
 }
 
 void bench_table_row(const struct bench *bench, const struct bench_row *row) {
-  if (bench->flags.json) return;
+  if (bench->flags.json || !bench_is_speaker(bench)) return;
   printf("%12zu  %12zu  %8s  %6s  %6d", row->bytes, row->count, bench_type_name(row->type),
          bench_op_name(bench, row->op), row->root);
   print_half(bench, row, &row->halves[0]);
@@ -108,7 +107,7 @@ void bench_table_row(const struct bench *bench, const struct bench_row *row) {
 }
 
 void bench_table_end(const struct bench *bench) {
-  if (bench->flags.json || bench->flags.quiet) return;
+  if (bench->flags.json || bench->flags.quiet || !bench_is_speaker(bench)) return;
   printf("# Out of bounds values : %llu %s\n", (unsigned long long)bench->out_of_bounds,
          bench->out_of_bounds ? "FAILED" : "OK");
   printf("# Avg bus bandwidth    : %g%s\n#\n", bench_average_busbw(bench),

@@ -68,7 +68,7 @@ static const struct option_row rows[] = {
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
-static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0]};
+static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false};
 
 /* What one command works with. */
 struct check_command {

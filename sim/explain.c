@@ -47,7 +47,7 @@ static const struct option_row rows[] = {
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
-static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0]};
+static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0], false};
 
 /* One operation on one machine, and what came of it. */
 struct explain {

@@ -17,7 +17,8 @@ static const struct option_row help_rows[] = {
     {0, "man", NULL, OPTION_FLAG, offsetof(struct help_values, man), 0, 0,
      "print the manual page in roff instead: `tutti help --man bench | man -l -`"},
 };
-static const struct option_set help_options = {"help", help_rows, sizeof help_rows / sizeof help_rows[0]};
+static const struct option_set help_options = {"help", help_rows, sizeof help_rows / sizeof help_rows[0],
+                                               false};
 
 static const char exit_codes[] =
     "  0  what was asked for holds\n"

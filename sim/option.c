@@ -91,6 +91,16 @@ static bool seed_parse(const char *text, uint64_t *value) {
   return true;
 }
 
+static bool list_add(const struct option_set *set, const struct option_row *row, const char *text,
+                     struct option_list *list) {
+  if (list->count < OPTION_LIST_MOST) {
+    list->texts[list->count++] = text;
+    return true;
+  }
+  fprintf(stderr, "tutti %s: --%s is given more than %d times\n", set->verb, row->name, OPTION_LIST_MOST);
+  return false;
+}
+
 /* Stores one flag's value; false after the sentence. */
 static bool row_store(const struct option_set *set, const struct option_row *row, const char *text,
                       void *values) {
@@ -99,6 +109,7 @@ static bool row_store(const struct option_set *set, const struct option_row *row
   switch (row->kind) {
     case OPTION_FLAG: *(bool *)member = true; return true;
     case OPTION_TEXT: *(const char **)member = text; return true;
+    case OPTION_LIST: return list_add(set, row, text, (struct option_list *)(void *)member);
     case OPTION_SEED:
       if (seed_parse(text, (uint64_t *)member)) return true;
       fprintf(stderr, "tutti %s: --%s %s: not a decimal, a 0x number or a commit id\n", set->verb, row->name,
@@ -124,6 +135,7 @@ static bool row_store(const struct option_set *set, const struct option_row *row
 
 /* getopt's two tables from ours. */
 static void getopt_tables(const struct option_set *set, struct option *longs, char *letters) {
+  if (set->ends_at_operand) *letters++ = '+';
   *letters++ = ':';
   for (size_t index = 0; index < set->count; index++) {
     const struct option_row *row = &set->rows[index];
@@ -149,7 +161,7 @@ static const struct option_row *row_of_code(const struct option_set *set, int co
 
 bool option_parse(const struct option_set *set, int argc, char **argv, void *values, int *first_operand) {
   struct option longs[ROWS_MAX + 1];
-  char letters[2 * ROWS_MAX + 2];
+  char letters[2 * ROWS_MAX + 3];
   if (set->count > ROWS_MAX) return false;
   getopt_tables(set, longs, letters);
   opterr = 0;

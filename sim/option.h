@@ -15,7 +15,14 @@ enum option_kind {
   OPTION_INT,   /* int64_t, decimal or 0x hexadecimal, within the bounds */
   OPTION_BYTES, /* int64_t, with an optional suffix K, M or G of 1024, within the bounds */
   OPTION_TEXT,  /* const char *, points into argv */
-  OPTION_SEED   /* uint64_t: decimal, 0x hexadecimal, or a commit id (its first 16 digits) */
+  OPTION_SEED,  /* uint64_t: decimal, 0x hexadecimal, or a commit id (its first 16 digits) */
+  OPTION_LIST   /* struct option_list: may be given again and again */
+};
+
+enum { OPTION_LIST_MOST = 256 };
+struct option_list {
+  const char *texts[OPTION_LIST_MOST]; /* point into argv */
+  size_t count;
 };
 
 struct option_row {
@@ -32,10 +39,11 @@ struct option_set {
   const char *verb; /* for messages */
   const struct option_row *rows;
   size_t count;
+  bool ends_at_operand; /* what follows the first operand is somebody else's, flags and all */
 };
 
-/* Parses argv[1..]; operands may stand between flags and are moved to the end, the first of them at
- * *first_operand. False after one sentence on stderr. */
+/* Parses argv[1..]; operands may stand between flags, unless the set says otherwise, and are moved to the
+ * end, the first of them at *first_operand. False after one sentence on stderr. */
 bool option_parse(const struct option_set *set, int argc, char **argv, void *values, int *first_operand);
 
 /* The table as text of at most 110 columns. */

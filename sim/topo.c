@@ -34,7 +34,8 @@ static const struct option_row topo_rows[] = {
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
     {0, "dump", "FILE", OPTION_TEXT, AT(dump), 0, 0, "also write the node to FILE as XML"},
 };
-static const struct option_set topo_options = {"topo", topo_rows, sizeof topo_rows / sizeof topo_rows[0]};
+static const struct option_set topo_options = {"topo", topo_rows, sizeof topo_rows / sizeof topo_rows[0],
+                                               false};
 
 /* ---- Lines of at most COLUMNS ---- */
 

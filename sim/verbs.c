@@ -4,7 +4,7 @@
 
 #include "verb.h"
 
-const struct verb *const verbs[] = {&verb_bench, &verb_check, &verb_explain,
+const struct verb *const verbs[] = {&verb_bench, &verb_check, &verb_explain, &verb_launch,
                                     &verb_topo,  &verb_trace, &verb_help};
 const size_t verb_count = sizeof verbs / sizeof verbs[0];
 

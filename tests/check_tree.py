@@ -29,9 +29,11 @@ ARROWS = (
     ('lib/trace/', 'lib/base/ lib/schedule/ public', '*'),
     ('lib/backends/backend.h', 'lib/base/ lib/schedule/ public', PURE),
     ('lib/backends/net.h', 'lib/base/ public', PURE),
+    ('lib/backends/fault.', 'lib/backends/fault.h', PURE),
+    ('lib/backends/net_abi.h', 'public', PURE),
     ('lib/backends/',
-     'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/kernels/ lib/protocol/ '
-     'lib/schedule/ public', '*'),
+     'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/fault.h lib/base/ '
+     'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
     ('lib/core/',
      'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/schedule/ lib/kernels/kernels.h '
      'public',

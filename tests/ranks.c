@@ -38,17 +38,24 @@ static ncclResult_t connect_all(struct ranks *ranks, uint32_t rank) {
   return ncclSuccess;
 }
 
-ncclResult_t ranks_open(struct ranks *ranks, uint32_t count) {
+ncclResult_t ranks_open_bare(struct ranks *ranks, uint32_t count, const struct plan_limits *limits) {
   memset(ranks, 0, sizeof *ranks);
   ranks->ops = emu_device_ops();
   ranks->count = count;
-  TRY(ranks->ops->device_limits(&ranks->limits));
+  ranks->limits = *limits;
   for (uint32_t rank = 0; rank < count; rank++) {
     const struct device_comm_config config = {1, rank, count, rank, ranks->limits, "test"};
     TRY(ranks->ops->comm_open(&config, &ranks->comms[rank]));
   }
-  for (uint32_t rank = 0; rank < count; rank++) TRY(connect_all(ranks, rank));
   return graph_flat(count, &ranks->graph);
+}
+
+ncclResult_t ranks_open(struct ranks *ranks, uint32_t count) {
+  struct plan_limits limits;
+  TRY(emu_device_ops()->device_limits(&limits));
+  TRY(ranks_open_bare(ranks, count, &limits));
+  for (uint32_t rank = 0; rank < count; rank++) TRY(connect_all(ranks, rank));
+  return ncclSuccess;
 }
 
 void ranks_close(struct ranks *ranks) {
@@ -192,6 +199,11 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
   }
   TRY(plan_build(&request, &plan));
   const device_stream stream = NULL;
+  if (ranks->launch != NULL) {
+    const ncclResult_t launched = ranks->launch(ranks, rank, &plan);
+    plan_free(&plan);
+    return launched;
+  }
   ncclResult_t result = ranks->algo_mask != 0 ? connect_plan_of(ranks, &plan) : ncclSuccess;
   if (result == ncclSuccess) result = ranks->ops->launch(ranks->comms[rank], &plan, &stream, 1);
   plan_free(&plan);

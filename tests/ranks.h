@@ -21,6 +21,8 @@ struct ranks {
   uint32_t algo_mask; /* set of enum work_algo; 0 is the ring alone, whose connections are there already */
   struct device_comm *comms[RANKS_MAX];
   uint64_t sequence; /* calls prepared so far */
+  /* Connects and launches a rank's plan in place of what ranks.c does, where a test wants it otherwise. */
+  ncclResult_t (*launch)(struct ranks *ranks, uint32_t rank, struct plan *plan);
 };
 
 /* One operation on all ranks. func: BROADCAST..ALL_REDUCE, or SEND_RECV: to the next rank of the ring and
@@ -40,6 +42,8 @@ ncclResult_t ranks_configure(const tutti_emu_config_t *config);
 
 /* `count` ranks, 2..RANKS_MAX, owned by the calling thread, with the limits that the emulator has now. */
 ncclResult_t ranks_open(struct ranks *ranks, uint32_t count);
+/* The same without connections, and with these limits. */
+ncclResult_t ranks_open_bare(struct ranks *ranks, uint32_t count, const struct plan_limits *limits);
 void ranks_close(struct ranks *ranks);
 /* Until no launched kernel of any rank is unfinished; then the first error that a rank has. */
 ncclResult_t ranks_wait(struct ranks *ranks);

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "core/bootstrap.h"
 #include "tutti.h"
 
 /* ---- The fake backend ---- */
@@ -57,7 +58,7 @@ static ncclResult_t fake_device_current(uint32_t *index) {
 }
 static ncclResult_t fake_device_limits(struct plan_limits *limits) {
   const struct plan_limits production = {8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, false, 0, 0, 1,
-                                         0, false};
+                                         0, 0, false};
   *limits = production;
   return ncclSuccess;
 }
@@ -205,6 +206,7 @@ static int setup(void **state) {
 /* Nothing may be left: no block of memory, no open rank. */
 static int teardown(void **state) {
   (void)state;
+  bootstrap_forget_ids();
   if (os_alloc_live() != 0) print_error("%llu blocks leaked\n", (unsigned long long)os_alloc_live());
   return os_alloc_live() == 0 && fake.open_count == 0 ? 0 : 1;
 }
@@ -310,9 +312,9 @@ static void test_init_arguments(void **state) {
   expect_error(ncclCommInitRankScalable(&comm, 1, 0, 2, &id, NULL), ncclInvalidArgument,
                "2 unique ids for 1");
   garbage = id;
-  garbage.internal[32] ^= 1; /* the process id follows four 64-bit words */
+  garbage.internal[32] ^= 1; /* the version follows four 64-bit words */
   expect_error(ncclCommInitRank(&comm, 1, garbage, 0), ncclInvalidUsage,
-               "several processes are not supported");
+               "is of version");
   assert_null(comm);
   expect_ok(ncclCommInitRank(&comm, 1, id, 0));
   expect_ok(ncclCommDestroy(comm));

@@ -146,7 +146,7 @@ try 0 --version && grep -q '^tutti [0-9]' "$work/out"
 check $? "--version"
 try 0 help --man && cmp -s "$work/out" "$here/../sim/tutti.1"
 check $? "sim/tutti.1 is what \`tutti help --man\` prints"
-for verb in bench check explain topo trace; do
+for verb in bench check explain launch topo trace; do
   try 0 help --man $verb && cmp -s "$work/out" "$here/../sim/tutti-$verb.1"
   check $? "sim/tutti-$verb.1 is what \`tutti help --man $verb\` prints"
 done

@@ -110,6 +110,10 @@ static ncclResult_t stub_comm_scratch(struct device_comm *comm, size_t bytes, vo
   (void)comm, (void)bytes, (void)scratch;
   return absent("comm_scratch");
 }
+static void stub_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
+  (void)comm, (void)limits;
+}
+static void stub_comm_fail(struct device_comm *comm, ncclResult_t error) { (void)comm, (void)error; }
 /* A backend that no other process can reach: its ranks meet others over networks alone, if at all. */
 static ncclResult_t stub_comm_card(struct device_comm *comm, struct device_card *card) {
   (void)comm;
@@ -137,7 +141,10 @@ static ncclResult_t stub_conn_net(struct device_comm *comm, const struct device_
   (void)comm, (void)name, (void)end;
   return absent("conn_net");
 }
-static uint64_t stub_net_load(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE); }
+static uint64_t stub_net_load(struct device_net_conn *conn, const uint64_t *counter) {
+  (void)conn;
+  return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
 static void stub_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value) {
   (void)conn;
   __atomic_store_n(counter, value, __ATOMIC_RELEASE);
@@ -184,6 +191,8 @@ static const struct device_ops stubs = {
     .device_path = stub_device_path,
     .device_nodes = stub_device_nodes,
     .comm_scratch = stub_comm_scratch,
+    .comm_settle = stub_comm_settle,
+    .comm_fail = stub_comm_fail,
     .comm_card = stub_comm_card,
     .comm_reach = stub_comm_reach,
     .conn_export = stub_conn_export,

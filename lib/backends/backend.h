@@ -103,6 +103,9 @@ struct device_service {
   void (*turn)(void *argument);    /* does one thing that is possible */
   bool (*outside)(void *argument); /* waits for something beyond the world: a real network, another process */
   void *argument;
+  bool (*moved)(void *argument); /* optional: the last turn changed something; NULL: every turn does */
+  /* Optional: what the service waits for, lines that each begin with "\n  ", for the report of a deadlock. */
+  void (*report)(void *argument, char *out, size_t out_bytes);
 };
 
 struct device_ops {
@@ -184,6 +187,12 @@ struct device_ops {
    * hold it. All are freed with the rank. */
   ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
 
+  /* Sizes that were agreed on after comm_open: before the first connection. */
+  void (*comm_settle)(struct device_comm *comm, const struct plan_limits *limits);
+  /* As comm_abort, and streams and comm_error say so: something outside has failed. Any thread, also under
+   * lock(). */
+  void (*comm_fail)(struct device_comm *comm, ncclResult_t error);
+
   /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
    * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
    * the same answer at both ends. */
@@ -203,12 +212,14 @@ struct device_ops {
                            struct device_net_end *end);
   /* How a proxy reads a counter that kernels write (an acquire), and writes one that kernels read (a release,
    * which wakes who waits for it); and says how many bytes the operation has that begins in `slot`. */
-  uint64_t (*net_load)(const uint64_t *counter);
+  uint64_t (*net_load)(struct device_net_conn *conn, const uint64_t *counter);
   void (*net_store)(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
   void (*net_announce)(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
 
   /* A deterministic world runs services as actors of its own. *handle stays NULL where it does not: the
-   * caller then needs a thread. wake: something that `ready` depends on has changed. */
+   * caller then needs a thread. A service is asked after what kernels do to connections with a net end, after
+   * another service has moved, and after a wake: something that `ready` depends on has changed. wake and
+   * remove: any thread, also from within a turn. */
   ncclResult_t (*service_add)(const struct device_service *service, void **handle);
   void (*service_wake)(void *handle);
   void (*service_remove)(void *handle); /* no call of its functions is under way when it returns */
@@ -238,7 +249,8 @@ const struct device_ops *backend_device_ops(void);
 void backend_fill(struct device_ops *result, const struct device_ops *table);
 
 /* What the backend calls at every start of a kernel, also of one that a graph launches again; from any
- * thread, must not block. `drop` when the kernel exists no more. */
+ * thread, also with the backend's lock held, must not block. Copied by launch(). `drop` once, when the kernel
+ * exists no more or its launch has failed. */
 struct launch_hook {
   void (*start)(void *argument);
   void (*drop)(void *argument);

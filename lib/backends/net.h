@@ -84,6 +84,21 @@ struct net_ops {
   /* Optional: descriptors to poll for reading while the caller waits for this connection or listener; the
    * count is 0 where the network cannot say. At most `room` are written. */
   ncclResult_t (*wait_descriptors)(void *connection, int *descriptors, uint32_t room, uint32_t *count);
+
+  /* Its messages move as a service of the backend's deterministic world (backend.h): who waits for them waits
+   * within that world, and nobody there need look again by himself. */
+  bool in_world;
 };
+
+/* ---- which there are ---- */
+
+/* Sockets. */
+const struct net_ops *socket_net_ops(void);
+/* The emulator's own, for ranks of one process on emulated nodes; NULL unless TUTTI_EMU asks for it (net=1).
+ */
+const struct net_ops *emu_net_ops(void);
+/* The next plugin that can be loaded, of those that NCCL_NET_PLUGIN names; NULL behind the last. The one
+ * before is unloaded: one plugin is in use at a time. Not thread safe. */
+const struct net_ops *plugin_net_next(void);
 
 #endif

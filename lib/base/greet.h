@@ -7,6 +7,7 @@
 
 #include "base/sock.h"
 
+enum greet_state { GREET_MORE, GREET_DONE, GREET_GONE };
 enum greet_kind { GREET_CHECK_IN = 1, GREET_LINK = 2, GREET_CALL = 3, GREET_DATA = 4, GREET_SHARE = 5 };
 
 /* The dialer's side, right behind sock_connect(). `key` says which communicator, id or listener is meant; the
@@ -14,8 +15,18 @@ enum greet_kind { GREET_CHECK_IN = 1, GREET_LINK = 2, GREET_CALL = 3, GREET_DATA
  * acceptor's reason. */
 ncclResult_t greet_dial(int fd, enum greet_kind kind, uint64_t key, const struct sock_wait *wait);
 
+/* The same for a dialer that must not wait: call greet_dialer_step() whenever the socket may have moved,
+ * until GREET_DONE: welcome; or GREET_GONE: `reason` says why, "" when the other end hung up silently. */
+struct greet_dialer {
+  int fd;
+  uint8_t phase, challenged;
+  uint32_t moved; /* bytes of the current message */
+  uint8_t hello[64], head[64], challenge[64], proof[32], verdict[128];
+};
+void greet_dialer_begin(struct greet_dialer *dialer, int fd, enum greet_kind kind, uint64_t key);
+enum greet_state greet_dialer_step(struct greet_dialer *dialer, char *reason, size_t reason_bytes);
+
 /* The acceptor's side, which never waits: call greet_step() whenever the socket may have moved. */
-enum greet_state { GREET_MORE, GREET_DONE, GREET_GONE };
 struct greeting {
   int fd;
   uint8_t phase;

@@ -216,6 +216,27 @@ bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
 }
 
 void os_thread_join(os_thread thread) { pthread_join(thread, NULL); }
+void os_thread_detach(os_thread thread) { pthread_detach(thread); }
+
+static atomic_int threads_noted;
+
+void os_thread_note(int more) { atomic_fetch_add(&threads_noted, more); }
+
+void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void)) {
+  pthread_atfork(before, parent, child);
+}
+
+static atomic_uint forks;
+
+static void fork_note(void) { atomic_fetch_add(&forks, 1); }
+
+static void fork_watch(void) { pthread_atfork(NULL, NULL, fork_note); }
+
+uint32_t os_fork_count(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, fork_watch);
+  return atomic_load_explicit(&forks, memory_order_relaxed);
+}
 
 uint32_t os_thread_count(void) {
   uint32_t count = 0;
@@ -223,5 +244,6 @@ uint32_t os_thread_count(void) {
   if (folder == NULL) return 1;
   for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) count += entry->d_name[0] != '.';
   closedir(folder);
-  return count > 0 ? count : 1;
+  const uint32_t noted = (uint32_t)atomic_load(&threads_noted);
+  return count > noted ? count - noted : 1;
 }

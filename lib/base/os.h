@@ -34,6 +34,14 @@ void os_sleep_ms(unsigned ms);
 void os_yield(void);
 uint32_t os_thread_count(void); /* threads of this process now; 1 when it cannot be told */
 uint32_t os_core_count(void);   /* cores that this process may use, at least 1 */
+/* Threads that os_thread_count leaves out from now on (or counts again, below 0): they only serve others, and
+ * nothing here will ever move because of them. */
+void os_thread_note(int more);
+/* Changes in the child of a fork, and costs no call of the system: whoever notes it can tell later whether it
+ * is still in the same process. */
+uint32_t os_fork_count(void);
+/* As pthread_atfork. */
+void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void));
 int os_pid(void);
 long os_tid(void);
 void os_host_name(char *out, size_t out_bytes);
@@ -61,5 +69,6 @@ void os_cond_broadcast(os_cond *cond);
 typedef pthread_t os_thread;
 bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument);
 void os_thread_join(os_thread thread);
+void os_thread_detach(os_thread thread); /* it ends by itself; nobody joins it */
 
 #endif

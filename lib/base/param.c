@@ -285,7 +285,8 @@ void param_report(void) {
     const struct param_value *value = &values[id];
     if (!value->source) continue;
     bool not_yet = strncmp(rows[id].help, PARAM_NOT_YET, strlen(PARAM_NOT_YET)) == 0;
-    log_info(LOG_ENV, "%s set by %s to %s%s", rows[id].name, value->source, value->text,
+    const bool hidden = id == PARAM_TUTTI_SECRET && value->text[0] != '@'; /* logs are read by many */
+    log_info(LOG_ENV, "%s set by %s to %s%s", rows[id].name, value->source, hidden ? "..." : value->text,
              not_yet ? ": not implemented, ignored" : "");
   }
   for (unsigned i = 0; i < notice_count && i < NOTICE_LIMIT; i++) log_warn("%s", notices[i]);

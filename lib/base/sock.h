@@ -15,7 +15,7 @@
 struct sock_address {
   uint16_t family;   /* 4 or 6; 0: none */
   uint16_t port;     /* 0: none */
-  uint32_t scope;    /* IPv6 link-local: index of the interface; meaningful on its own host alone */
+  uint32_t scope;    /* IPv6 link-local: index of the interface; on other hosts sock_connect finds theirs */
   uint8_t bytes[16]; /* network order; IPv4: the first four */
 };
 

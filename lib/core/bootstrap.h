@@ -14,6 +14,7 @@
 struct bootstrap_id {
   uint64_t number, nonce;   /* order of creation in its process; random: the key on the wire */
   struct sock_address root; /* family 0: the maker had no interface; good inside its process alone */
+  bool fixed;               /* its root is at an agreed place, in the process of rank 0 */
   bool own;                 /* this process made it */
 };
 
@@ -21,6 +22,14 @@ struct bootstrap_id {
  * for, whose root is wherever rank 0 is. Without any interface: an id for this process alone, and a log line.
  */
 ncclResult_t bootstrap_id_create(ncclUniqueId *id);
+
+/* An id for ranks of this process alone: no address, no root, no network. */
+void bootstrap_id_local(ncclUniqueId *id);
+
+/* The id that `where`, host:port, stands for, as with NCCL_COMM_ID: the same bytes in every process that
+ * gives the same text and salt, whatever the host's name means there; ids of one address differ by `salt`.
+ * Its root is the process of rank 0. Not host:port: ncclInvalidUsage, naming `what`. */
+ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id);
 
 /* Not an id: ncclInvalidArgument; of another version: ncclInvalidUsage. `call` and `rank` are for the
  * sentence. */
@@ -34,8 +43,14 @@ ncclResult_t bootstrap_root_open(const struct bootstrap_id *id);
  * this process: its own ranks must check in too. Set once, before the first id. */
 void bootstrap_set_called(void (*called)(uint64_t nonce));
 
+/* True once that has happened. */
+bool bootstrap_id_called(uint64_t nonce);
+
 /* The communicator of this id was made, or failed: its root forgets it and refuses late comers. */
 void bootstrap_id_over(uint64_t nonce);
+
+/* Gives up all ids of this process that still wait for their ranks; for tests, which count what is left. */
+void bootstrap_forget_ids(void);
 
 /* Counts anew from 1: a process without communicators is like a fresh one, and its next run repeats the
  * last. */

@@ -44,14 +44,14 @@ ncclResult_t team_lay_out(struct team *team, struct ncclComm *const *comms) {
   if (!devices) return log_fail(ncclSystemError, "no memory for the devices of %u ranks", team->rank_count);
   for (uint32_t rank = 0; rank < team->rank_count; rank++) devices[rank] = comms[rank]->device_index;
   const uint32_t channel_count = comms[0]->settings.limits.channel_count;
-  const ncclResult_t result =
-      layout_graph(team->ops, devices, team->rank_count, channel_count, &team->graph);
+  const ncclResult_t result = layout_graph(team->ops, devices, team->rank_count, channel_count, &team->graph);
   os_free(devices);
   return result;
 }
 
 void team_free(struct team *team) {
   if (!team) return;
+  far_free(team->far);
   graph_free(&team->graph);
   os_free(team->device_comms);
   os_free(team);
@@ -77,12 +77,16 @@ static void team_delist(struct team *team) {
 
 /* One rank goes; the last one closes everything. Until then nobody drives the rank that went. */
 static void team_leave(struct team *team, uint32_t rank) {
+  if (team->far) far_leave(team->far, rank);
   team->ops->comm_disown(team->device_comms[rank]);
   team->ops->lock();
   const bool last = --team->live_count == 0;
   if (last) team_delist(team);
   team->ops->unlock();
   if (!last) return;
+  if (team->far) far_watch_leave(team->far);
+  far_free(team->far); /* before the device-side halves that it answers for */
+  team->far = NULL;
   for (uint32_t i = team->rank_count; i > 0; i--) team->ops->comm_close(team->device_comms[i - 1]);
   team_free(team);
 }
@@ -118,6 +122,7 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
   fresh->ops = ops;
   fresh->device_index = device_index;
+  fresh->fork_count = os_fork_count();
   fresh->settings = settings;
   fresh->custom = custom;
   fresh->config = *config;
@@ -182,12 +187,32 @@ void comm_set_async_error(struct ncclComm *comm, ncclResult_t error) {
   __atomic_compare_exchange_n(&comm->async_error, &none, error, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
+void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
+  uint32_t none = 0;
+  if (__atomic_compare_exchange_n(&comm->broken, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    snprintf(comm->reason, sizeof comm->reason, "%s", reason);
+    __atomic_store_n(&comm->broken, 2, __ATOMIC_RELEASE);
+    log_urgent(
+        "rank %u of comm '%s', after %llu operations: %s; abort it, or shrink it to those who are left",
+        comm->rank, comm->name, (unsigned long long)__atomic_load_n(&comm->sequence, __ATOMIC_RELAXED),
+        reason);
+    comm_set_async_error(comm, error);
+  }
+  comm->ops->comm_fail(comm->device_comm, error);
+}
+
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
   if (!comm) {
     return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set",
                     call);
   }
-  if (comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE) return ncclSuccess;
+  if (comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE) {
+    if (comm->fork_count == os_fork_count()) return ncclSuccess;
+    return log_fail(ncclInvalidUsage,
+                    "%s: rank %u of comm '%s' belongs to the process that this one was forked from; leave it "
+                    "alone, and make communicators of this process's own",
+                    call, comm->rank, comm->name);
+  }
   return log_fail(ncclInvalidArgument,
                   "%s: %p is no communicator, or one that was destroyed; do not use a handle after "
                   "ncclCommDestroy or ncclCommAbort",
@@ -231,8 +256,9 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
   }
   const ncclResult_t error = comm_async_error(comm);
   if (error == ncclSuccess) return ncclSuccess;
+  const bool said = __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2;
   return log_fail(error, "%s: rank %u of comm '%s' failed earlier (%s); abort it", call, comm->rank,
-                  comm->name, err_text(error));
+                  comm->name, said ? comm->reason : err_text(error));
 }
 
 /* Threads are told apart by a number of their own: addresses and system ids are used again. */

@@ -6,6 +6,7 @@
 
 #include "backends/backend.h"
 #include "core/connect.h"
+#include "core/far.h"
 #include "core/plan.h"
 #include "core/redop.h"
 #include "core/register.h"
@@ -26,7 +27,8 @@ struct team {
   uint32_t rank_count;
   uint32_t live_count; /* communicators that are not destroyed; locked */
   struct graph graph;
-  struct device_comm **device_comms; /* by rank */
+  struct far *far;                   /* NULL where all ranks are in this process */
+  struct device_comm **device_comms; /* by rank; NULL for those of other processes */
 };
 
 enum comm_state {
@@ -56,20 +58,22 @@ struct ncclComm {
   uint32_t state;       /* enum comm_state; locked, read atomically */
   uint32_t async_error; /* ncclResult_t; locked, read atomically */
   uint32_t rank, rank_count, device_index;
+  uint32_t fork_count; /* os_fork_count() of the process that it is good in */
   uint64_t comm_id;
   struct team *team;         /* NULL until all ranks have met; locked */
   struct meeting *meeting;   /* while COMM_MEETING; locked */
   struct ncclComm *parent;   /* of a split under way, else NULL; locked */
   uint32_t children_meeting; /* splits of this one under way; locked */
   uint32_t waiter_count;     /* threads inside a waiting call; locked */
-  bool aborted;              /* locked, read atomically */
+  uint32_t aborted;          /* locked, read atomically */
+  uint32_t broken;           /* 1: some thread is noting why, 2: reason is there; atomic */
   bool revoked;
   struct device_comm *device_comm;
   ncclConfig_t config; /* every member set; commName and netName NULL */
   struct settings settings;
   const struct custom_schedule *custom; /* of TUTTI_CUSTOM_FILE, or NULL */
   uint64_t met_ns;                      /* when this rank checked in */
-  uint64_t sequence;                    /* operations so far */
+  uint64_t sequence;                    /* operations so far; written by its thread, read atomically */
   uint64_t split_count;
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;
@@ -77,7 +81,7 @@ struct ncclComm {
   struct redop_table redops;
   struct registration *registrations;
   char name[COMM_NAME_BYTES];     /* for sentences */
-  char reason[COMM_REASON_BYTES]; /* why it FAILED; locked */
+  char reason[COMM_REASON_BYTES]; /* why it FAILED (locked), or broke */
   uint64_t canary_end;
 };
 
@@ -102,6 +106,9 @@ enum comm_state comm_state(const struct ncclComm *comm);
 ncclResult_t comm_async_error(const struct ncclComm *comm);
 /* Keeps the first error. */
 void comm_set_async_error(struct ncclComm *comm, ncclResult_t error);
+/* Something outside has broken this communicator (a process lost, a network failed): notes the first code and
+ * sentence, and ends what its kernels wait for. Any thread, also under the backend's lock. */
+void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason);
 /* The calling thread now drives this rank. */
 void comm_own(struct ncclComm *comm);
 /* Bytes of the core's own structures. */

@@ -41,32 +41,151 @@ static ncclResult_t connect_grow(struct ncclComm *comm) {
   return ncclSuccess;
 }
 
-static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer,
-                                 bool sending) {
-  const uint32_t conn_index = work_link_conn(work, peer, sending);
-  const uint64_t key = connect_key(peer, sending, conn_index, work->proto), bit = 1ull << work->channel_index;
-  if (peer == comm->rank && work->conn_index != CONN_SWITCH) return ncclSuccess;
-  TRY(connect_grow(comm));
-  struct connect_entry *entry = connect_slot(&comm->connections, key);
-  if (entry->key == key && (entry->channel_mask & bit) != 0) return ncclSuccess;
-  struct device_comm *self = comm->device_comm, *other = comm->team->device_comms[peer];
-  TRY(comm->ops->comm_connect(sending ? self : other, sending ? other : self, work->channel_index, conn_index,
-                              work->proto));
+/* A link that the table lacks. */
+struct connect_lack {
+  uint64_t key, bit;
+  struct device_conn_name name; /* as this rank names it */
+};
+
+static void connect_note(struct ncclComm *comm, const struct connect_lack *lack) {
+  struct connect_entry *entry = connect_slot(&comm->connections, lack->key);
   if (entry->key == 0) comm->connections.count += 1;
-  entry->key = key;
-  entry->channel_mask |= bit;
-  log_trace(LOG_P2P, "Channel %02u/%u : %u -> %u via %s, connection %u, protocol %u", work->channel_index,
-            conn_index, sending ? comm->rank : peer, sending ? peer : comm->rank, comm->ops->name, conn_index,
-            work->proto);
+  entry->key = lack->key;
+  entry->channel_mask |= lack->bit;
+}
+
+static void connect_log(const struct ncclComm *comm, const struct device_conn_name *name, const char *via) {
+  log_trace(LOG_P2P, "Channel %02u/%u : %u -> %u via %s, connection %u, protocol %u", name->channel_index,
+            name->conn_index, name->sends ? comm->rank : name->peer, name->sends ? name->peer : comm->rank,
+            via, name->conn_index, name->proto);
+}
+
+static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn_name *name) {
+  struct device_comm *self = comm->device_comm, *other = comm->team->device_comms[name->peer];
+  TRY(comm->ops->comm_connect(name->sends ? self : other, name->sends ? other : self, name->channel_index,
+                              name->conn_index, name->proto));
+  connect_log(comm, name, comm->ops->name);
   return ncclSuccess;
 }
 
-ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan) {
+/* The receiver's end waits for nobody: the sender asks for it. */
+static ncclResult_t connect_receiver(struct ncclComm *comm, const struct device_conn_name *name,
+                                     enum far_way way) {
+  struct net_handle unused;
+  if (way == FAR_SHARED) return comm->ops->conn_export(comm->device_comm, name, NULL);
+  return proxy_receive_open(comm->team->far->proxies[comm->rank], name, &unused);
+}
+
+static ncclResult_t connect_sender(struct ncclComm *comm, const struct device_conn_name *name,
+                                   enum far_way way, const union far_answer *answer) {
+  connect_log(comm, name, way == FAR_SHARED ? "shared memory" : "network");
+  if (way == FAR_SHARED) return comm->ops->conn_import(comm->device_comm, name, &answer->shared);
+  return proxy_send_open(comm->team->far->proxies[comm->rank], name, &answer->network);
+}
+
+/* Links to other processes that a plan lacks, in the order of its works. */
+struct connect_list {
+  struct connect_lack *lacks;
+  uint32_t count, capacity;
+};
+
+static ncclResult_t list_add(struct ncclComm *comm, struct connect_list *list,
+                             const struct connect_lack *lack) {
+  for (uint32_t i = 0; i < list->count; i++)
+    if (list->lacks[i].key == lack->key && list->lacks[i].bit == lack->bit) return ncclSuccess;
+  if (list->count == list->capacity) {
+    const uint32_t capacity = list->capacity ? 2 * list->capacity : 16;
+    void *grown = os_realloc(list->lacks, capacity * sizeof *list->lacks);
+    if (!grown)
+      return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to note %u links", comm->rank,
+                      comm->name, capacity);
+    list->lacks = (struct connect_lack *)grown;
+    list->capacity = capacity;
+  }
+  list->lacks[list->count++] = *lack;
+  return ncclSuccess;
+}
+
+static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer, bool sending,
+                                 struct connect_list *list) {
+  const uint32_t conn_index = work_link_conn(work, peer, sending);
+  const struct connect_lack lack = {connect_key(peer, sending, conn_index, work->proto),
+                                    1ull << work->channel_index,
+                                    {peer, work->channel_index, conn_index, work->proto, sending}};
+  if (peer == comm->rank && work->conn_index != CONN_SWITCH) return ncclSuccess;
+  TRY(connect_grow(comm));
+  const struct connect_entry *entry = connect_slot(&comm->connections, lack.key);
+  if (entry->key == lack.key && (entry->channel_mask & lack.bit) != 0) return ncclSuccess;
+  const struct far *far = comm->team->far;
+  const enum far_way way = far ? far_way_to(far, comm->rank, peer) : FAR_HERE;
+  if (way != FAR_HERE && sending) return list_add(comm, list, &lack);
+  TRY(way == FAR_HERE ? connect_here(comm, &lack.name) : connect_receiver(comm, &lack.name, way));
+  connect_note(comm, &lack);
+  return ncclSuccess;
+}
+
+/* Asks the process of one receiver for all links to it at once. */
+static ncclResult_t connect_ask(struct ncclComm *comm, const struct connect_list *list, uint32_t peer,
+                                struct far_request *requests, union far_answer *answers) {
+  const enum far_way way = far_way_to(comm->team->far, comm->rank, peer);
+  uint32_t count = 0, next = 0;
+  for (uint32_t i = 0; i < list->count; i++) {
+    if (list->lacks[i].name.peer != peer) continue;
+    requests[count].rank = peer;
+    requests[count].way = way;
+    requests[count].name = list->lacks[i].name;
+    requests[count].name.peer = comm->rank;
+    requests[count++].name.sends = false;
+  }
+  TRY(far_ask(comm, requests, count, answers));
+  for (uint32_t i = 0; i < list->count; i++) {
+    if (list->lacks[i].name.peer != peer) continue;
+    TRY(connect_sender(comm, &list->lacks[i].name, way, &answers[next++]));
+    TRY(connect_grow(comm));
+    connect_note(comm, &list->lacks[i]);
+  }
+  return ncclSuccess;
+}
+
+static bool list_names_before(const struct connect_list *list, uint32_t index) {
+  for (uint32_t i = 0; i < index; i++)
+    if (list->lacks[i].name.peer == list->lacks[index].name.peer) return true;
+  return false;
+}
+
+static ncclResult_t connect_list_open(struct ncclComm *comm, const struct connect_list *list) {
+  if (list->count == 0) return ncclSuccess;
+  struct far_request *requests = (struct far_request *)os_alloc(list->count * sizeof *requests);
+  union far_answer *answers = (union far_answer *)os_alloc(list->count * sizeof *answers);
+  ncclResult_t result = ncclSuccess;
+  if (!requests || !answers)
+    result = log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for %u links", comm->rank,
+                      comm->name, list->count);
+  for (uint32_t i = 0; result == ncclSuccess && i < list->count; i++)
+    if (!list_names_before(list, i))
+      result = connect_ask(comm, list, list->lacks[i].name.peer, requests, answers);
+  os_free(requests);
+  os_free(answers);
+  return result;
+}
+
+/* Receivers' ends first: who asks for them finds them, and nobody waits. */
+static ncclResult_t connect_works(struct ncclComm *comm, const struct plan *plan, struct connect_list *list) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const struct work *work = &plan->works[i];
-    for (uint32_t k = 0; k < work->recv_count; k++) TRY(connect_peer(comm, work, work->recv_peer[k], false));
-    for (uint32_t k = 0; k < work->send_count; k++) TRY(connect_peer(comm, work, work->send_peer[k], true));
+    for (uint32_t k = 0; k < work->recv_count; k++)
+      TRY(connect_peer(comm, work, work->recv_peer[k], false, list));
+    for (uint32_t k = 0; k < work->send_count; k++)
+      TRY(connect_peer(comm, work, work->send_peer[k], true, list));
   }
+  return connect_list_open(comm, list);
+}
+
+ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan) {
+  struct connect_list list = {NULL, 0, 0};
+  const ncclResult_t result = connect_works(comm, plan, &list);
+  os_free(list.lacks);
+  TRY(result);
   if (plan->scratch_bytes == 0) return ncclSuccess;
   return comm->ops->comm_scratch(comm->device_comm, plan->scratch_bytes, &plan->scratch);
 }

@@ -13,8 +13,12 @@
 ncclResult_t control_use(struct sock_address *address);
 void control_leave(void);
 
-/* Answers a call on the server's thread: must not wait for other ranks. The answer's bytes go to `reply`
- * (CONTROL_REPLY_MOST of room). A failure travels back as its code and sentence. */
+/* Connections that passed their greeting and then said what nobody may say, since the start. */
+uint64_t control_nonsense(void);
+
+/* Answers a call, on a thread beside the server's that answers one after another: must not wait for other
+ * ranks. The answer's bytes go to `reply` (CONTROL_REPLY_MOST of room; set *reply_bytes). A failure travels
+ * back as its code and sentence. */
 #define CONTROL_REQUEST_MOST 65536
 #define CONTROL_REPLY_MOST 65536
 typedef ncclResult_t control_handler(void *argument, const void *request, uint32_t bytes, void *reply,

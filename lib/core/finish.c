@@ -1,6 +1,8 @@
 /* finish.c: the ways in which a communicator ends: finalize, destroy, abort, revoke, and the state that
  * polling sees. Promises that a handle is gone after destroy and abort whatever the result, and that abort
  * frees a thread that is stuck in finalize or destroy of the same communicator. */
+#include <stdio.h>
+
 #include "base/log.h"
 #include "core/api.h"
 #include "core/group.h"
@@ -25,17 +27,24 @@ static void waiter_leave(struct ncclComm *comm) {
 }
 
 static bool comm_aborted(const struct ncclComm *comm) {
-  return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0;
 }
 
 /* done() of wait_until: runs under the lock. */
 static bool comm_is_aborted(void *argument) { return comm_aborted((const struct ncclComm *)argument); }
 
+/* No kernel of this rank is unfinished, and what they sent is on its way. */
+static bool comm_done(const struct ncclComm *comm) {
+  if (!comm->ops->comm_idle(comm->device_comm)) return false;
+  const struct far *far = comm->team->far;
+  return !far || !far->proxies[comm->rank] || proxy_comm_idle(far->proxies[comm->rank]);
+}
+
 /* Until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread, ends
  * the wait. Short work is polled for; behind longer work the thread sleeps, a millisecond at a time. */
 static ncclResult_t comm_drain(struct ncclComm *comm) {
   const struct device_ops *ops = comm->ops;
-  for (uint32_t polls = 0; !comm_aborted(comm) && !ops->comm_idle(comm->device_comm); polls++) {
+  for (uint32_t polls = 0; !comm_aborted(comm) && !comm_done(comm); polls++) {
     TRY(ops->comm_error(comm->device_comm));
     if (polls < DRAIN_POLLS) ops->progress();
     else ops->wait_until(comm_is_aborted, comm, 1);
@@ -117,16 +126,27 @@ API_EXPORT(CommDestroy);
 /* done() of wait_until: runs under the lock. */
 static bool comm_unwaited(void *argument) { return ((const struct ncclComm *)argument)->waiter_count == 0; }
 
+/* Ranks in other processes would wait for this one for ever. A communicator that is broken or at its end is
+ * aborted by everybody. */
+static void comm_tell_abort(struct ncclComm *comm) {
+  char text[64];
+  if (!comm->team || !comm->team->far || comm_state(comm) != COMM_READY || comm->revoked) return;
+  if (comm_async_error(comm) != ncclSuccess) return;
+  snprintf(text, sizeof text, "rank %u was aborted by its program", comm->rank);
+  far_fail(comm->team->far, ncclRemoteError, text);
+}
+
 ncclResult_t pncclCommAbort(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   TRY(comm_check_handle(comm, "ncclCommAbort"));
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Abort START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
   comm->ops->lock();
-  __atomic_store_n(&comm->aborted, true, __ATOMIC_RELEASE);
+  __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
   bool waited_for = comm->waiter_count > 0;
   comm->ops->unlock();
   meeting_withdraw(comm, "was aborted");
+  comm_tell_abort(comm);
   if (comm->device_comm) comm->ops->comm_abort(comm->device_comm);
   while (waited_for) waited_for = comm->ops->wait_until(comm_unwaited, comm, 1000) != ncclSuccess;
   comm_discard(comm);
@@ -163,7 +183,7 @@ static ncclResult_t comm_poll(struct ncclComm *comm) {
   if (__atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) != 0) return ncclInProgress;
   if (state != COMM_FINALIZING) return ncclSuccess;
   comm->ops->progress();
-  if (!comm->ops->comm_idle(comm->device_comm)) return ncclInProgress;
+  if (!comm_done(comm)) return ncclInProgress;
   __atomic_store_n(&comm->state, COMM_FINALIZED, __ATOMIC_RELEASE);
   return ncclSuccess;
 }

@@ -27,7 +27,7 @@ struct gather_call {
   uint64_t signature; /* whatever all must agree in beside seat_count */
 };
 
-/* What one rank said. */
+/* What one rank said; a card is aligned to 8 bytes, and lives as long as the gather. */
 struct gather_seat {
   const void *card;
   uint32_t card_bytes, party;
@@ -54,12 +54,14 @@ void gather_close(struct gather *gather);
 /* ---- afterwards: who is still there ----
  * Takes over some of the gather's links. Each party listens to a few others: a link that breaks without a
  * goodbye, or stays silent for TUTTI_PEER_TIMEOUT_SECONDS, is a lost party, and the news is passed on to all.
- * `lost` is called once, on the server's thread, for the first party that is lost or has failed, with a
- * sentence naming it (address, host and process; what happened); it must not block. */
-typedef void watch_lost(void *argument, uint32_t party, ncclResult_t code, const char *text);
+ * `lost` is called on the server's thread, once for each party that is lost (key 0) and for each failure that
+ * one has told (its key), with a sentence of what happened to it (address, and how it showed); it must not
+ * block. The sender of a failure does not hear of it. */
+typedef void watch_lost(void *argument, uint32_t party, uint64_t key, ncclResult_t code, const char *text);
 ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argument, struct watch **watch);
-/* This party has failed, or gives up: every other party's `lost` will say so. Any thread, never blocks. */
-void watch_fail(struct watch *watch, ncclResult_t code, const char *text);
+/* This party has failed, or gives up, in the communicator that `key` names: every other party's `lost` will
+ * say so. Any thread, never blocks. */
+void watch_fail(struct watch *watch, uint64_t key, ncclResult_t code, const char *text);
 /* An orderly goodbye: the others do not miss this party. No call of `lost` is under way when it returns. */
 void watch_leave(struct watch *watch);
 

@@ -96,7 +96,7 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
     queue->ops[queue->op_count] = ops[i];
     queue->ops[queue->op_count++].sequence = comm->sequence;
   }
-  comm->sequence += 1;
+  __atomic_store_n(&comm->sequence, comm->sequence + 1, __ATOMIC_RELAXED);
   queue_add_stream(queue, stream);
   return ncclSuccess;
 }
@@ -183,6 +183,7 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
       if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
       if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
     }
+    os_free(job->call.roots);
     os_free(job);
   }
   if (result != ncclSuccess) return result;
@@ -209,6 +210,7 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->algos_off = settings->algos_off;
   request->tune_file = settings->tune_file;
   request->p2p_ll_threshold = settings->p2p_ll_threshold;
+  request->islands = comm->team->far ? comm->team->far->islands : NULL;
   request->ops = ops;
   request->op_count = op_count;
 }
@@ -280,10 +282,22 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
   return keep ? plan_cache_keep(*cache, &request, queue->ops, &queue->plan) : ncclSuccess;
 }
 
+static void launch_start(void *argument) { proxy_ops_post((struct proxy_ops *)argument); }
+static void launch_drop(void *argument) { proxy_ops_free((struct proxy_ops *)argument); }
+
+/* Where ranks lie behind a network, the proxy hears of each start what there will be to carry. */
 static ncclResult_t comm_launch(struct ncclComm *comm) {
-  const struct comm_queue *queue = &comm->queue;
+  struct comm_queue *queue = &comm->queue;
+  const struct far *far = comm->team->far;
+  struct proxy_ops *ops = NULL;
   if (queue->plan.work_count == 0) return ncclSuccess;
-  return comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
+  if (far && far->networked) TRY(proxy_ops_create(far->proxies[comm->rank], &queue->plan, far->remote, &ops));
+  const struct launch_hook hook = {launch_start, launch_drop, ops};
+  queue->plan.hook = ops ? &hook : NULL;
+  const ncclResult_t result =
+      comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
+  queue->plan.hook = NULL;
+  return result;
 }
 
 /* Some kernels of the group run and some never will: none may wait for the others. */
@@ -308,7 +322,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
 static void group_clear(struct ncclComm *comms, bool discarded) {
   for (struct ncclComm *comm = comms, *next; comm; comm = next) {
     next = comm->queue.next;
-    if (discarded) comm->sequence = comm->queue.first_sequence;
+    if (discarded) __atomic_store_n(&comm->sequence, comm->queue.first_sequence, __ATOMIC_RELAXED);
     queue_clear(comm);
   }
 }

@@ -1,5 +1,7 @@
 /* init.c: the entry points that make communicators from unique ids. They check, note a job and leave; group.c
  * runs it. */
+#include <string.h>
+
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -56,26 +58,59 @@ static ncclResult_t init_rank(struct meeting_call *call, ncclComm_t *comm, const
   return result;
 }
 
-static void init_take_id(struct meeting_call *call, const struct bootstrap_id *id) {
-  call->key[0] = call->comm_id = id->number;
-  call->key[1] = id->nonce;
+static ncclResult_t init_read_id(const struct meeting_call *call, const ncclUniqueId *bytes,
+                                 struct bootstrap_id *id) {
+  TRY(bootstrap_id_read(bytes, call->call, call->seat, id));
+  if (id->own || id->root.family != 0) return ncclSuccess;
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: rank %u: the process that made the unique id had no network interface to be reached at; "
+      "see NCCL_SOCKET_IFNAME there",
+      call->call, call->seat);
+}
+
+static ncclResult_t init_take_ids(struct meeting_call *call, int id_count, const ncclUniqueId *ids) {
+  struct bootstrap_id id;
+  struct sock_address *roots = (struct sock_address *)os_alloc((size_t)id_count * sizeof *roots);
+  if (!roots) return log_fail(ncclSystemError, "%s: no memory for %d ids", call->call, id_count);
+  ncclResult_t result = ncclSuccess;
+  for (int i = id_count; result == ncclSuccess && i-- > 0;) {
+    result = init_read_id(call, &ids[i], &id);
+    if (result == ncclSuccess) roots[i] = id.root;
+  }
+  if (result == ncclSuccess && call->seat == 0) result = bootstrap_root_open(&id);
+  if (result != ncclSuccess) {
+    os_free(roots);
+    return result;
+  }
+  call->key[0] = call->comm_id = id.number;
+  call->key[1] = id.nonce;
+  call->own = id.own;
+  call->roots = roots;
+  call->root_count = (uint32_t)id_count;
+  return ncclSuccess;
 }
 
 static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
                              const ncclUniqueId *ids, const ncclConfig_t *config) {
-  struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, (uint32_t)rank, 0,
-                              0,    NULL,         NULL};
+  struct meeting_call call;
+  memset(&call, 0, sizeof call);
+  call.call = name;
+  call.kind = MEETING_INIT;
+  call.seat_count = (uint32_t)rank_count;
+  call.seat = (uint32_t)rank;
   uint32_t device_index = 0;
   log_version();
+  bootstrap_set_called(meeting_called);
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));
-  struct bootstrap_id content;
-  TRY(bootstrap_id_read(&ids[0], name, call.seat, &content));
-  init_take_id(&call, &content);
-  call.signature = ids_signature(ids, id_count);
   TRY(backend_device_ops() ? backend_device_ops()->device_current(&device_index) : ncclInvalidUsage);
+  TRY(init_take_ids(&call, id_count, ids));
+  call.signature = ids_signature(ids, id_count);
   log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count,
            device_index, (unsigned long long)call.comm_id);
-  return init_rank(&call, comm, config, device_index);
+  const ncclResult_t result = init_rank(&call, comm, config, device_index);
+  if (result != ncclSuccess) os_free(call.roots); /* else they are the job's */
+  return result;
 }
 
 static ncclResult_t init_entry(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
@@ -136,11 +171,17 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
   if (rank_count == 0) return ncclSuccess;
   TRY(backend_device_ops() ? backend_device_ops()->device_count(&present) : ncclInvalidUsage);
   TRY(init_all_check_devices(rank_count, devices, present));
-  struct meeting_call call = {name, MEETING_INIT, {0, 0}, 0, (uint32_t)rank_count, 0, 0, 0, 0, NULL, NULL};
+  struct meeting_call call;
+  memset(&call, 0, sizeof call);
+  call.call = name;
+  call.kind = MEETING_INIT;
+  call.seat_count = (uint32_t)rank_count;
   struct bootstrap_id content;
-  TRY(bootstrap_id_create(&id));
+  bootstrap_id_local(&id);
   TRY(bootstrap_id_read(&id, name, 0, &content));
-  init_take_id(&call, &content);
+  call.key[0] = call.comm_id = content.number;
+  call.key[1] = content.nonce;
+  call.own = true;
   for (int i = 0; i < rank_count; i++) {
     call.seat = (uint32_t)i;
     TRY(init_rank(&call, &comms[i], NULL, (uint32_t)(devices ? devices[i] : i)));

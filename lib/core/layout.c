@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "backends/net.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -61,13 +62,16 @@ static ncclResult_t layout_from_numbers(struct layout *layout) {
   memset(&spec, 0, sizeof spec);
   spec.nodes = layout->node_count;
   spec.gpus = layout->node_devices;
+  /* The cards that the emulated network has on each node, where it is in use. */
+  const struct net_ops *net = emu_net_ops();
+  if (net != NULL) TRY(net->devices(&spec.nics));
   return topology_make(&spec, &layout->topology);
 }
 
 /* Dumps are for looking at: one that cannot be written is no reason to fail. */
-static void layout_dump(const struct layout *layout, const struct graph_request *request) {
+static void layout_dump(const struct topology *topology, const struct graph_request *request) {
   const char *path = param_text(PARAM_TOPO_DUMP_FILE);
-  if (*path != '\0') topology_write(&layout->topology, path);
+  if (*path != '\0') topology_write(topology, path);
   path = param_text(PARAM_GRAPH_DUMP_FILE);
   if (*path == '\0') return;
   struct text text;
@@ -89,48 +93,87 @@ static void layout_log(const struct topology *topology, const struct graph *grap
            paths_type_name((enum graph_path)tree->inter_path));
 }
 
-static ncclResult_t layout_build(const struct layout *layout, const uint32_t *devices, uint32_t rank_count,
-                                 uint32_t channel_count, struct graph *graph) {
+static ncclResult_t layout_build(const struct topology *topology, const struct graph_place *places,
+                                 uint32_t rank_count, uint32_t channel_count, struct graph *graph) {
+  struct graph_request request;
+  memset(&request, 0, sizeof request);
+  request.topology = topology;
+  request.places = places;
+  request.rank_count = rank_count;
+  request.channels_min = request.channels_max = channel_count;
+  request.cross_nic = layout_cross_nic();
+  request.rules = layout_rules();
+  TRY(graph_build(&request, graph));
+  layout_dump(topology, &request);
+  layout_log(topology, graph);
+  return ncclSuccess;
+}
+
+static ncclResult_t layout_places(const struct layout *layout, const uint32_t *devices, uint32_t rank_count,
+                                  uint32_t channel_count, struct graph *graph) {
   struct graph_place *places = (struct graph_place *)os_alloc(rank_count * sizeof *places);
   if (places == NULL) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     places[rank].node = devices[rank] / layout->node_devices;
     places[rank].gpu = devices[rank] % layout->node_devices;
   }
-  struct graph_request request;
-  memset(&request, 0, sizeof request);
-  request.topology = &layout->topology;
-  request.places = places;
-  request.rank_count = rank_count;
-  request.channels_min = request.channels_max = channel_count;
-  request.cross_nic = layout_cross_nic();
-  request.rules = layout_rules();
-  const ncclResult_t result = graph_build(&request, graph);
-  if (result == ncclSuccess) {
-    layout_dump(layout, &request);
-    layout_log(&layout->topology, graph);
-  }
+  const ncclResult_t result = layout_build(&layout->topology, places, rank_count, channel_count, graph);
   os_free(places);
   return result;
 }
 
-ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices, uint32_t rank_count,
-                          uint32_t channel_count, struct graph *graph) {
+/* Nothing but a count of 0 nodes where all devices are as one. */
+static ncclResult_t layout_find(const struct device_ops *ops, struct layout *layout) {
   const char *path = param_text(PARAM_TOPO_FILE);
   uint32_t device_count = 0, node_count = 0;
+  memset(layout, 0, sizeof *layout);
   TRY(ops->device_nodes(&node_count));
   if (node_count == 0 && *path != '\0')
     log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s is not read: the backend '%s' does not place devices yet", path,
              ops->name);
-  if (node_count == 0 || (node_count == 1 && *path == '\0')) return graph_flat(rank_count, graph);
+  if (node_count == 0 || (node_count == 1 && *path == '\0')) return ncclSuccess;
   TRY(ops->device_count(&device_count));
+  layout->node_count = node_count;
+  layout->node_devices = device_count / node_count;
+  if (*path != '\0') return layout_from_file(path, device_count, layout);
+  return layout_from_numbers(layout);
+}
+
+ncclResult_t layout_topology(const struct device_ops *ops, struct topology *topology) {
   struct layout layout;
-  memset(&layout, 0, sizeof layout);
-  layout.node_count = node_count;
-  layout.node_devices = device_count / node_count;
-  if (*path != '\0') TRY(layout_from_file(path, device_count, &layout));
-  else TRY(layout_from_numbers(&layout));
-  const ncclResult_t result = layout_build(&layout, devices, rank_count, channel_count, graph);
+  TRY(layout_find(ops, &layout));
+  *topology = layout.topology;
+  return ncclSuccess;
+}
+
+ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices, uint32_t rank_count,
+                          uint32_t channel_count, struct graph *graph) {
+  struct layout layout;
+  TRY(layout_find(ops, &layout));
+  if (layout.node_count == 0) return graph_flat(rank_count, graph);
+  const ncclResult_t result = layout_places(&layout, devices, rank_count, channel_count, graph);
   topology_free(&layout.topology);
+  return result;
+}
+
+static uint32_t places_gpus(const struct graph_place *places, uint32_t rank_count) {
+  uint32_t gpus = 0;
+  for (uint32_t rank = 0; rank < rank_count; rank++)
+    if (places[rank].gpu >= gpus) gpus = places[rank].gpu + 1;
+  return gpus;
+}
+
+ncclResult_t layout_graph_far(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
+                              uint32_t channel_count, struct graph *graph) {
+  const char *path = param_text(PARAM_TOPO_FILE);
+  struct topology topology;
+  struct topology_spec spec;
+  if (node_count == 1 && *path == '\0') return graph_flat(rank_count, graph);
+  memset(&spec, 0, sizeof spec);
+  spec.nodes = node_count;
+  spec.gpus = places_gpus(places, rank_count);
+  TRY(*path != '\0' ? topology_read(path, node_count, &topology) : topology_make(&spec, &topology));
+  const ncclResult_t result = layout_build(&topology, places, rank_count, channel_count, graph);
+  topology_free(&topology);
   return result;
 }

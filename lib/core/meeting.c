@@ -2,8 +2,6 @@
  * cannot. Promises that everybody who joined learns the outcome, with a sentence that names the rank at
  * fault, and that a meeting leaves nothing behind. All of its state changes under the backend's lock. Does
  * not know groups nor operations. */
-#include "core/meeting.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,30 +10,13 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "core/bootstrap.h"
+#include "core/meeting_impl.h"
 
 #define REMIND_MS 5000
 #define NS_PER_MS 1000000ull
 #define PATHS_LOGGED_RANKS 64
 #define MEETINGS_OVER 64 /* meetings whose late comers get an answer at once */
-
-struct seat {
-  struct ncclComm *comm; /* NULL for a rank without color */
-  bool taken, arrived;
-  int color, key_order;
-};
-
-struct meeting {
-  struct meeting *next;
-  struct meeting_call first; /* what the first rank said; the others must agree */
-  struct seat *seats;
-  struct team *team;       /* INIT: made beforehand, so that completing cannot fail */
-  uint32_t *device_seats;  /* INIT: seat + 1 by device */
-  struct ncclComm **comms; /* INIT: by seat */
-  uint32_t device_count;
-  uint32_t joined_count, arrived_count;
-  bool resolving; /* SPLIT: the last to arrive is opening the new communicators, without the lock */
-  uint64_t begin_ns, next_reminder_ns;
-};
 
 /* All under the backend's lock. */
 static struct meeting *meetings;
@@ -78,6 +59,12 @@ static struct meeting *meeting_find(const struct meeting_call *call) {
   return NULL;
 }
 
+struct meeting *meeting_find_nonce(uint64_t nonce) {
+  for (struct meeting *meeting = meetings; meeting; meeting = meeting->next)
+    if (meeting->first.kind == MEETING_INIT && meeting->first.key[1] == nonce) return meeting;
+  return NULL;
+}
+
 /* An id that survived the counter's restart may meet its number again; live communicators must differ. */
 static uint64_t meeting_comm_id(uint64_t number) {
   for (bool taken = true; taken;) {
@@ -92,6 +79,8 @@ static uint64_t meeting_comm_id(uint64_t number) {
 
 static void meeting_free(struct meeting *meeting) {
   team_free(meeting->team);
+  for (uint32_t i = 0; meeting->seats && i < meeting->first.seat_count; i++) os_free(meeting->seats[i].card);
+  os_free(meeting->roots);
   os_free(meeting->comms);
   os_free(meeting->device_seats);
   os_free(meeting->seats);
@@ -101,12 +90,16 @@ static void meeting_free(struct meeting *meeting) {
 static bool meeting_fill(struct meeting *meeting, const struct device_ops *ops, uint32_t device_count) {
   const struct meeting_call *first = &meeting->first;
   meeting->seats = (struct seat *)os_alloc(first->seat_count * sizeof *meeting->seats);
-  if (first->kind == MEETING_SPLIT) return meeting->seats != NULL;
+  meeting->roots = (struct sock_address *)os_alloc(first->root_count * sizeof *meeting->roots);
+  if (!meeting->seats || !meeting->roots) return false;
+  for (uint32_t i = 0; i < first->root_count; i++) meeting->roots[i] = first->roots[i];
+  meeting->first.roots = meeting->roots;
+  if (first->kind == MEETING_SPLIT) return true;
   meeting->device_count = device_count;
   meeting->device_seats = (uint32_t *)os_alloc(device_count * sizeof *meeting->device_seats);
   meeting->comms = (struct ncclComm **)os_alloc(first->seat_count * sizeof *meeting->comms);
   meeting->team = team_create(ops, first->comm_id, first->seat_count);
-  return meeting->seats && meeting->device_seats && meeting->comms && meeting->team;
+  return meeting->device_seats && meeting->comms && meeting->team;
 }
 
 static struct meeting *meeting_create(const struct meeting_call *call, const struct device_ops *ops,
@@ -116,6 +109,9 @@ static struct meeting *meeting_create(const struct meeting_call *call, const str
   meeting->first = *call;
   meeting->first.comm = meeting->first.parent = NULL;
   if (call->kind == MEETING_INIT) meeting->first.comm_id = meeting_comm_id(call->comm_id);
+  if (call->kind == MEETING_INIT) meeting->wire_key = call->key[1];
+  else if (call->parent->team->far)
+    meeting->wire_key = meeting_wire_key(call->parent->team->far->wire_key, call->key[1]);
   if (!meeting_fill(meeting, ops, device_count)) {
     meeting_free(meeting);
     return NULL;
@@ -132,6 +128,7 @@ static void meeting_unlink(struct meeting *meeting) {
   while (*link != meeting) link = &(*link)->next;
   *link = meeting->next;
   meeting_note_over(&meeting->first);
+  if (meeting->first.kind == MEETING_INIT && meeting->first.own) bootstrap_id_over(meeting->first.key[1]);
 }
 
 /* A rank's part in the meeting is over, for better or worse. */
@@ -144,8 +141,15 @@ static void seat_leave(struct seat *seat, enum comm_state state) {
   __atomic_store_n(&comm->state, state, __ATOMIC_RELEASE);
 }
 
-/* Ends the meeting for everybody with one code and one sentence. */
-static void meeting_fail(struct meeting *meeting, ncclResult_t code, const char *reason) {
+/* The thread that meets the others will end it, and tell them why. */
+static void meeting_cancel(struct meeting *meeting, ncclResult_t code, const char *reason) {
+  if (meeting->cancel_code != ncclSuccess) return;
+  meeting->cancel_code = code;
+  snprintf(meeting->cancel_reason, sizeof meeting->cancel_reason, "%s", reason);
+  if (meeting->gather) gather_cancel(meeting->gather, code, reason);
+}
+
+void meeting_end(struct meeting *meeting, ncclResult_t code, const char *reason) {
   for (uint32_t i = 0; i < meeting->first.seat_count; i++) {
     struct seat *seat = &meeting->seats[i];
     if (!seat->comm) continue;
@@ -155,6 +159,12 @@ static void meeting_fail(struct meeting *meeting, ncclResult_t code, const char 
   }
   meeting_unlink(meeting);
   meeting_free(meeting);
+}
+
+/* Ends the meeting for everybody with one code and one sentence. */
+static void meeting_fail(struct meeting *meeting, ncclResult_t code, const char *reason) {
+  if (meeting->conducted) meeting_cancel(meeting, code, reason);
+  else meeting_end(meeting, code, reason);
 }
 
 static void meeting_fail_with(struct meeting *meeting, ncclResult_t code, const char *format, ...)
@@ -242,7 +252,11 @@ static ncclResult_t join_locked(const struct meeting_call *call, const struct de
                           "ncclGetUniqueId"
                         : "it failed on another rank before; see the warnings before this one");
   }
-  if (!meeting) meeting = meeting_create(call, ops, device_count);
+  if (!meeting) {
+    meeting = meeting_create(call, ops, device_count);
+    const bool called = call->kind == MEETING_INIT && call->own && bootstrap_id_called(call->key[1]);
+    if (meeting && (called || meeting_is_far(call))) TRY(meeting_conduct(meeting));
+  }
   if (!meeting) {
     meeting_note_over(call); /* those who come later need not wait for this rank */
     return log_fail(ncclSystemError, "%s: rank %u: no memory to meet %u ranks; free some and try again",
@@ -272,7 +286,10 @@ void meeting_refuse(const struct meeting_call *call, const char *why) {
   ops->lock();
   struct meeting *meeting = meeting_find(call);
   if (meeting) meeting_fail(meeting, ncclRemoteError, reason);
-  else meeting_note_over(call);
+  else {
+    meeting_note_over(call);
+    if (call->kind == MEETING_INIT && call->own) bootstrap_id_over(call->key[1]);
+  }
   ops->unlock();
 }
 
@@ -329,10 +346,16 @@ static void settings_settle(struct ncclComm *const *comms, uint32_t count) {
   paths_settle(comms, count);
 }
 
-static void comm_join_team(struct ncclComm *comm, struct team *team) {
+void comm_join_team(struct ncclComm *comm, struct team *team) {
   team->device_comms[comm->rank] = comm->device_comm;
   team->live_count += 1;
   comm->team = team;
+}
+
+void meeting_publish(struct meeting *meeting) {
+  for (uint32_t i = 0; i < meeting->first.seat_count; i++) seat_leave(&meeting->seats[i], COMM_READY);
+  meeting_unlink(meeting);
+  meeting_free(meeting);
 }
 
 static void complete_init(struct meeting *meeting) {
@@ -344,14 +367,9 @@ static void complete_init(struct meeting *meeting) {
     return;
   }
   team_enlist(meeting->team);
-  for (uint32_t i = 0; i < count; i++) {
-    struct seat *seat = &meeting->seats[i];
-    comm_join_team(seat->comm, meeting->team);
-    seat_leave(seat, COMM_READY);
-  }
+  for (uint32_t i = 0; i < count; i++) comm_join_team(meeting->seats[i].comm, meeting->team);
   meeting->team = NULL;
-  meeting_unlink(meeting);
-  meeting_free(meeting);
+  meeting_publish(meeting);
 }
 
 /* What the last to arrive at a split works on without the lock. */
@@ -362,6 +380,11 @@ struct split_work {
   struct team **teams;       /* one for each color, in order of color */
   uint32_t comm_count, team_count, opened_count;
 };
+
+uint64_t meeting_child_id(const struct meeting_call *call, int color) {
+  const uint64_t mixed = hash_mix(hash_mix(3, call->comm_id), call->key[1]);
+  return hash_mix(mixed, (uint32_t)color) | 1ull << 63;
+}
 
 static int seat_compare(const void *left, const void *right) {
   const struct seat *a = *(const struct seat *const *)left, *b = *(const struct seat *const *)right;
@@ -387,8 +410,7 @@ static bool split_sort(struct split_work *split, const struct meeting *meeting) 
 /* Opens the ranks of one color, comms[begin, end). */
 static ncclResult_t split_open_team(struct split_work *split, const struct meeting_call *first,
                                     uint32_t begin, uint32_t end) {
-  const uint64_t color = (uint32_t)split->seats[begin]->color;
-  const uint64_t comm_id = hash_mix(hash_mix(hash_mix(3, first->comm_id), first->key[1]), color) | 1ull << 63;
+  const uint64_t comm_id = meeting_child_id(first, split->seats[begin]->color);
   struct team *team = team_create(split->ops, comm_id, end - begin);
   if (!team) return log_fail(ncclSystemError, "%s: no memory for %u ranks", first->call, end - begin);
   split->teams[split->team_count++] = team;
@@ -426,9 +448,7 @@ static void split_publish(struct split_work *split, struct meeting *meeting) {
     if (comm->rank == 0) team_enlist(split->teams[team_index]);
     comm_join_team(comm, split->teams[team_index]);
   }
-  for (uint32_t i = 0; i < meeting->first.seat_count; i++) seat_leave(&meeting->seats[i], COMM_READY);
-  meeting_unlink(meeting);
-  meeting_free(meeting);
+  meeting_publish(meeting);
 }
 
 /* Not locked. */
@@ -449,22 +469,44 @@ static void complete_split(struct meeting *meeting, const struct device_ops *ops
   os_free(split.teams);
 }
 
+/* Locked. Who has to carry on once this rank has arrived: nobody, this thread (*split), or the root, which
+ * has to hear of it (*far). */
+static void arrive_locked(const struct meeting_call *call, struct far_card **card, struct meeting **split,
+                          struct meeting **far) {
+  struct meeting *meeting = meeting_find(call);
+  if (!meeting) return;
+  struct seat *seat = &meeting->seats[call->seat];
+  seat->arrived = true;
+  seat->card = *card;
+  *card = NULL;
+  meeting->arrived_count += 1;
+  if (meeting->conducted) {
+    if (!meeting->gather || !seat->card) return; /* the meeting's thread checks it in */
+    seat->checked_in = true;
+    meeting->checking_in += 1;
+    *far = meeting;
+  } else if (meeting->arrived_count == call->seat_count) {
+    if (call->kind == MEETING_INIT) complete_init(meeting);
+    else *split = meeting;
+  }
+  if (*split) (*split)->resolving = true;
+}
+
 ncclResult_t meeting_arrive(const struct meeting_call *call) {
   const struct device_ops *ops = backend_device_ops();
-  struct meeting *split = NULL;
+  struct meeting *split = NULL, *far = NULL;
+  struct far_card *card = NULL;
+  if (meeting_is_far(call)) {
+    const ncclResult_t filled = meeting_fill_card(call, &card);
+    if (filled != ncclSuccess) meeting_refuse(call, "cannot describe itself");
+    TRY(filled);
+  }
   ops->lock();
-  struct meeting *meeting = meeting_find(call);
-  if (meeting) {
-    meeting->seats[call->seat].arrived = true;
-    meeting->arrived_count += 1;
-  }
-  if (meeting && meeting->arrived_count == call->seat_count) {
-    if (call->kind == MEETING_INIT) complete_init(meeting);
-    else split = meeting;
-  }
-  if (split) split->resolving = true;
+  arrive_locked(call, &card, &split, &far);
   ops->unlock();
+  if (far) meeting_check_in(call, far, far->seats[call->seat].card);
   if (split) complete_split(split, ops);
+  os_free(card);
   return ncclSuccess;
 }
 
@@ -496,6 +538,7 @@ static void meeting_check_time(struct meeting *meeting) {
   const uint64_t limit_seconds = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS);
   const uint64_t waited_seconds = (now - meeting->begin_ns) / 1000000000u;
   char missing[96];
+  if (meeting->conducted) return; /* the root has the clock */
   if (meeting->resolving || now < meeting->next_reminder_ns) {
     if (meeting->resolving || waited_seconds < limit_seconds) return;
   }
@@ -555,8 +598,8 @@ ncclResult_t meeting_wait(struct ncclComm *comm, const char *call) {
 static bool withdraw_try(struct ncclComm *comm, const char *why) {
   comm->ops->lock();
   struct meeting *meeting = comm->meeting;
-  const bool wait = meeting && meeting->resolving;
-  if (meeting && !wait) {
+  const bool wait = meeting && (meeting->resolving || meeting->conducted);
+  if (meeting && !meeting->resolving) {
     uint32_t seat = 0;
     while (meeting->seats[seat].comm != comm) seat += 1;
     char reason[COMM_REASON_BYTES];

@@ -26,7 +26,7 @@ struct plan_op {
 struct plan_request {
   uint32_t rank, rank_count;
   const struct custom_schedule *custom; /* the user's, or NULL; outlives the plan, as graph */
-  const struct graph *graph; /* the communicator's; outlives the plan, whose works point into it */
+  const struct graph *graph;            /* the communicator's; outlives the plan, whose works point into it */
   struct plan_limits limits;
   uint32_t algo_mask[FUNC_COUNT],
       proto_mask[FUNC_COUNT];       /* bit i = allowed (NCCL_ALGO, NCCL_PROTO); never 0 */
@@ -37,6 +37,7 @@ struct plan_request {
   uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: the model's own */
   const struct tune_file *tune_file;     /* the user's own rules, or NULL */
   size_t p2p_ll_threshold;               /* bytes a channel below which point-to-point uses LL */
+  const uint32_t *islands; /* by rank: ranks of one island store into each other's output; NULL: all do */
   const struct plan_op *ops;
   uint32_t op_count;
 };

@@ -32,7 +32,7 @@ static size_t chunk_grains(uint8_t proto, size_t bytes) {
 
 /* Most data bytes of a chunk. */
 size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
-  size_t bytes = (size_t)limits->step_bytes[PROTO_SIMPLE] * chunk_steps;
+  size_t bytes = (size_t)(limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes) * chunk_steps;
   if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
   if (proto == PROTO_LL128) bytes = (size_t)limits->step_bytes[PROTO_LL128] / 128 * 120;
   if (limits->chunk_bytes != 0) bytes = size_min(bytes, limits->chunk_bytes);
@@ -72,11 +72,30 @@ static uint32_t work_final_flags(const struct work *work) {
   return work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE ? 0 : both;
 }
 
-/* They may be stored straight into a neighbour's output when all ranks are in reach of each other. */
-uint32_t work_direct_flags(const struct work *work, const struct plan_limits *limits) {
-  if (!limits->direct || work->proto != PROTO_SIMPLE) return 0;
-  return work_final_flags(work) & ((work->send_count > 0 ? (uint32_t)WORK_DIRECT_SEND : 0) |
-                                   (work->recv_count > 0 ? (uint32_t)WORK_DIRECT_RECV : 0));
+static bool island_shared(const struct plan_request *request, const uint32_t *peers, uint32_t peer_count) {
+  const uint32_t *islands = request->islands;
+  for (uint32_t i = 0; islands != NULL && i < peer_count; i++)
+    if (islands[peers[i]] != islands[request->rank]) return false;
+  return peer_count > 0;
+}
+
+static bool islands_one(const struct plan_request *request) {
+  const uint32_t *islands = request->islands;
+  for (uint32_t rank = 1; islands != NULL && rank < request->rank_count; rank++)
+    if (islands[rank] != islands[0]) return false;
+  return true;
+}
+
+/* They may be stored straight into a neighbour's output where it is in reach. Both ends of a link must come
+ * to the same answer, and the flags are for all links of a side: where a side may have several, only
+ * communicators of one island store directly. */
+uint32_t work_direct_flags(const struct work *work, const struct plan_request *request) {
+  const bool one_link = work->algo == ALGO_RING;
+  if (!request->limits.direct || work->proto != PROTO_SIMPLE) return 0;
+  if (!one_link && !islands_one(request)) return 0;
+  return work_final_flags(work) &
+         ((island_shared(request, work->send_peer, work->send_count) ? (uint32_t)WORK_DIRECT_SEND : 0) |
+          (island_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0));
 }
 
 struct work work_of_task(const struct plan_request *request, const struct task *task) {
@@ -145,7 +164,7 @@ static void work_shorten_stage(const struct draft *draft, const struct task *tas
 /* Blocks of aggregated trees that are small share a slot. */
 static void work_pack(struct work *work, const struct plan_limits *limits) {
   const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
-  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE]);
+  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
 }
 
 /* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts
@@ -160,7 +179,7 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
     work->role = (uint16_t)roles[i];
     links_set(graph, work);
     algo_cut(work);
-    work->flags = flags | work_direct_flags(work, &draft->request->limits);
+    work->flags = flags | work_direct_flags(work, draft->request);
     const bool user = work->role != ROLE_SWITCH;
     TRY(draft_add(draft, work, user ? task->op->in : NULL, user ? task->op->out : NULL, batch_id));
   }

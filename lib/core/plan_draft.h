@@ -51,7 +51,7 @@ struct work work_of_task(const struct plan_request *request, const struct task *
 /* Shorter chunks where they pass rank after rank. */
 void work_shorten_chain(struct work *work);
 /* Which of the links' final values go straight into an output: enum work_flag. */
-uint32_t work_direct_flags(const struct work *work, const struct plan_limits *limits);
+uint32_t work_direct_flags(const struct work *work, const struct plan_request *request);
 /* Most data bytes of a chunk. */
 size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps);
 

@@ -68,13 +68,13 @@ static struct work work_of_message(const struct plan_request *request, const str
   work.conn_index = CONN_MESSAGE;
   work.count = bytes;
   work.op_sequence = op->sequence;
-  work.chunk_count = work.proto == PROTO_LL
-                         ? chunk_data_bytes(limits, PROTO_LL, 1)
-                         : size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE]);
+  work.chunk_count = work.proto == PROTO_LL ? chunk_data_bytes(limits, PROTO_LL, 1)
+                                            : size_min(limits->p2p_chunk_bytes,
+                                                       limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
   work.send_count = op->func == FUNC_SEND;
   work.recv_count = op->func == FUNC_RECV;
   work.send_peer[0] = work.recv_peer[0] = op->peer;
-  work.flags = work_direct_flags(&work, limits);
+  work.flags = work_direct_flags(&work, request);
   return work;
 }
 

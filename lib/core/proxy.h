@@ -9,6 +9,7 @@
 #include "backends/net.h"
 #include "core/plan.h"
 
+struct rails;
 struct proxy_comm; /* one rank's connections over networks */
 
 struct proxy_comm_call {
@@ -20,9 +21,19 @@ struct proxy_comm_call {
   /* Called once, on the engine's thread, when a connection fails: must not block. */
   void (*failed)(void *argument, ncclResult_t code, const char *text);
   void *argument;
+  const struct net_ops *net; /* NULL: the process's own (core/net.h) */
+  uint32_t net_device_count; /* of `net`, when it is given */
+  const struct rails *rails; /* which card a connection takes (rails.h); NULL: they take turns */
 };
+
+/* Bytes behind a slice in its slots that are the proxies': a communicator with ranks behind networks adds
+ * them to its slots, on all of its ranks, before its plans and connections are made. */
+#define PROXY_ROOM_BYTES 256
+void proxy_limits(struct plan_limits *limits);
+
 ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_comm **comm);
-/* Drops what is under way. No call of `failed` is under way when it returns. */
+/* Drops what is under way. No call of `failed` is under way when it returns. Before the backend's comm_close:
+ * the slots are its. */
 void proxy_comm_close(struct proxy_comm *comm);
 /* True when every operation that was posted is done: what a sender's kernel has left behind is on the wire.
  */
@@ -41,7 +52,10 @@ ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_n
 struct proxy_ops;
 ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, const uint8_t *remote,
                               struct proxy_ops **ops);
-void proxy_ops_post(struct proxy_ops *ops); /* before, or when, the kernel starts; any thread */
-void proxy_ops_free(struct proxy_ops *ops); /* what was posted goes on */
+/* Before, or when, the kernel starts; any thread, also with the backend's lock held. After the communicator
+ * was closed, nothing happens. NULL is allowed. */
+void proxy_ops_post(struct proxy_ops *ops);
+/* What was posted goes on. NULL is allowed; also after the communicator was closed. */
+void proxy_ops_free(struct proxy_ops *ops);
 
 #endif

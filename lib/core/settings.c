@@ -284,6 +284,39 @@ void settings_agree(struct settings *settings, const struct settings *other) {
   limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, with->p2p_channels_per_peer);
 }
 
+static uint64_t digest_add(uint64_t digest, const void *data, size_t bytes) {
+  const uint8_t *byte = (const uint8_t *)data;
+  for (size_t i = 0; i < bytes; i++) digest = (digest ^ byte[i]) * 0x100000001b3ull;
+  return digest;
+}
+
+uint64_t settings_digest(const struct settings *settings) {
+  const struct plan_limits *limits = &settings->limits;
+  const uint32_t numbers[] = {limits->slots,     limits->chunk_bytes, limits->p2p_chunk_bytes,
+                              limits->flag_bits, limits->direct,      limits->algos,
+                              limits->links,     limits->protos,      limits->algos_last,
+                              limits->cores,     settings->algos_off};
+  uint64_t digest = digest_add(0xcbf29ce484222325ull, numbers, sizeof numbers);
+  digest = digest_add(digest, limits->step_bytes, sizeof limits->step_bytes);
+  digest = digest_add(digest, settings->algo_mask, sizeof settings->algo_mask);
+  digest = digest_add(digest, settings->proto_mask, sizeof settings->proto_mask);
+  digest = digest_add(digest, settings->max_threads, sizeof settings->max_threads);
+  digest = digest_add(digest, settings->thread_bytes, sizeof settings->thread_bytes);
+  return digest_add(digest, &settings->p2p_ll_threshold, sizeof settings->p2p_ll_threshold);
+}
+
+bool settings_take_network(struct settings *settings) {
+  const uint32_t simple = 1u << PROTO_SIMPLE;
+  bool named = false;
+  for (uint32_t i = 0; i < FUNC_COUNT; i++) {
+    named = named || (settings->proto_named[i] & ~simple) != 0;
+    settings->protos_torn |= settings->proto_mask[i] & ~simple;
+    settings->proto_mask[i] = simple;
+  }
+  settings->p2p_ll_threshold = 0;
+  return named;
+}
+
 void settings_add_path(const struct device_ops *ops, uint32_t from, uint32_t to,
                        struct settings_paths *paths) {
   struct device_path_info info;

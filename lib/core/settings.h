@@ -30,6 +30,14 @@ void settings_free(struct settings *settings);
 /* Lowers what ranks may be configured differently in (numbers of channels) to the smaller of both. */
 void settings_agree(struct settings *settings, const struct settings *other);
 
+/* Equal for ranks whose plans fit together: of everything that a plan depends on, but for what settings_agree
+ * and settings_take_paths bring into line. */
+uint64_t settings_digest(const struct settings *settings);
+
+/* The communicator has connections over networks, which carry Simple alone. True when NCCL_PROTO had asked
+ * for others by name. */
+bool settings_take_network(struct settings *settings);
+
 /* What the paths between all devices of a communicator have in common. */
 struct settings_paths {
   bool peer_access; /* each device may store into memory of each other */

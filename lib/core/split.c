@@ -12,7 +12,6 @@
 static ncclResult_t split_add(struct meeting_call *call, ncclComm_t *result, const ncclConfig_t *config) {
   struct ncclComm *parent = call->parent;
   ncclConfig_t full;
-  call->kind = MEETING_SPLIT;
   call->comm_id = parent->comm_id;
   call->key[0] = parent->team->serial;
   TRY(config_read(call->call, config, &parent->config, &full));
@@ -21,6 +20,25 @@ static ncclResult_t split_add(struct meeting_call *call, ncclComm_t *result, con
   const ncclResult_t added = group_add_job(call, result);
   if (added != ncclSuccess && call->comm) comm_discard(call->comm);
   return added;
+}
+
+static void split_begin(struct meeting_call *call, const char *name, struct ncclComm *comm) {
+  memset(call, 0, sizeof *call);
+  call->call = name;
+  call->kind = MEETING_SPLIT;
+  call->parent = comm;
+}
+
+/* Ranks of several processes check in where the first of them lives: its address is known from the parent. */
+static ncclResult_t split_take_root(struct meeting_call *call, uint32_t first_rank) {
+  const struct far *far = call->parent->team->far;
+  if (!far) return ncclSuccess;
+  struct sock_address *root = (struct sock_address *)os_alloc(sizeof *root);
+  if (!root) return log_fail(ncclSystemError, "%s: no memory for an address", call->call);
+  *root = far->addresses[far->ranks[first_rank].party];
+  call->roots = root;
+  call->root_count = 1;
+  return ncclSuccess;
 }
 
 static ncclResult_t split_check(struct ncclComm *comm, const char *call, const ncclComm_t *result) {
@@ -41,8 +59,13 @@ static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *resul
                     "%s: rank %u of comm '%s': color is %d; use 0 or more, or NCCL_SPLIT_NOCOLOR", name,
                     comm->rank, comm->name, color);
   }
-  struct meeting_call call = {name,  MEETING_SPLIT, {0, 0}, 0,   comm->rank_count, 0, comm->rank,
-                              color, key,           NULL,   comm};
+  struct meeting_call call;
+  split_begin(&call, name, comm);
+  call.seat_count = comm->rank_count;
+  call.seat = comm->rank;
+  call.color = color;
+  call.key_order = key;
+  TRY(split_take_root(&call, 0));
   return split_add(&call, result, config);
 }
 
@@ -86,11 +109,15 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
                         : "the flags are none of NCCL_SHRINK_*");
   }
   if (!comm->revoked && flags == NCCL_SHRINK_DEFAULT) TRY(comm_check_ready(comm, name));
-  struct meeting_call call = {name, MEETING_SPLIT, {0, 0}, 0, 0, 0, 0, 0, 0, NULL, comm};
+  struct meeting_call call;
+  split_begin(&call, name, comm);
   uint8_t *marks = (uint8_t *)os_alloc(comm->rank_count);
   if (!marks)
     return log_fail(ncclSystemError, "%s: rank %u of comm '%s': no memory", name, comm->rank, comm->name);
-  const ncclResult_t marked = shrink_mark(comm, excluded, excluded_count, marks, &call);
+  ncclResult_t marked = shrink_mark(comm, excluded, excluded_count, marks, &call);
+  uint32_t first = 0;
+  while (first < comm->rank && marks[first]) first += 1;
+  if (marked == ncclSuccess) marked = split_take_root(&call, first);
   os_free(marks);
   TRY(marked);
   if (flags == NCCL_SHRINK_ABORT) comm->ops->comm_abort(comm->device_comm);

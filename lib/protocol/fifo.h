@@ -78,6 +78,9 @@ struct link {
   uint64_t posted;     /* steps told to the other end */
   uint64_t cached;     /* last value seen of the other end's counter */
   uint8_t *direct;     /* sender: the receiver's output, when it may be stored to; else 0 */
+#ifdef PRIM_SHIFTS
+  uint64_t direct_shift; /* sender: to be added to the address that the receiver offers */
+#endif
   uint32_t slot_index; /* step mod slots */
   uint32_t slots, step_bytes;
   uint32_t peer; /* rank at the other end */

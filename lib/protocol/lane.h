@@ -281,6 +281,9 @@ PRIM_FN void lane_take(struct lane *lane) {
   uint64_t address = 0, bytes = 0;
   prim_cell_load(&link->sender->offer, link_tag(link), &address);
   prim_cell_load(&link->sender->offer_bytes, link_tag(link), &bytes);
+#ifdef PRIM_SHIFTS
+  if (address != 0) address += link->direct_shift;
+#endif
   link->direct = (uint8_t *)(uintptr_t)address;
   lane_agree(lane, link, bytes);
 }
@@ -334,8 +337,8 @@ PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   }
 }
 
-/* The links' ends, buffer, slots, step_bytes and peer, and depth, flag_bits, group_lines, scratch and cells
- * are the backend's to set before. */
+/* The links' ends, buffer, slots, step_bytes, direct_shift and peer, and depth, flag_bits, group_lines,
+ * scratch and cells are the backend's to set before. */
 PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
                        void *out) {
   lane->work = work;

@@ -14,6 +14,7 @@
  *   PRIM_LINKS, PRIM_DEPTH   most links a side of a lane (1..STEP_LINKS_MAX), most slices in flight
  *   PRIM_PROTO               optional: the one protocol that is compiled, an enum work_proto
  *   PRIM_ALGOS               optional: the algorithms that are compiled (schedule/step.h)
+ *   PRIM_SHIFTS              optional: links have a difference between the receiver's addresses and ours
  *   PRIM_OUTLINE             optional: storage class of a function that is better called than inlined
  *   PRIM_UNROLL              optional: in front of a loop, asks for its turns side by side
  *   struct prim              a worker's context: who am I, of how many, abort flag; filled by the backend

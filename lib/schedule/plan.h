@@ -26,6 +26,7 @@ struct plan_limits {
   uint32_t algos_last; /* of `algos`, those that are taken on one node only where no other is left */
   uint32_t links;      /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
   uint32_t protos;     /* set of enum work_proto with which they carry `algos`; 0 is all */
+  uint32_t room_bytes; /* of step_bytes of Simple, what no chunk counts on: a proxy writes behind slices */
   bool cores;          /* ranks are CPU cores that share their memory: other figures than GPUs' */
 };
 

@@ -445,6 +445,17 @@ static void cuda_comm_abort(struct device_comm *comm) {
   __atomic_store_n(&comm->cells->abort, 1, __ATOMIC_RELEASE);
 }
 
+/* Streams go on without an error; who asks for the communicator's hears of it. */
+static void cuda_comm_fail(struct device_comm *comm, ncclResult_t error) {
+  ncclResult_t none = ncclSuccess;
+  __atomic_compare_exchange_n(&comm->error, &none, error, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  cuda_comm_abort(comm);
+}
+
+static void cuda_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
+  comm->config.limits = *limits;
+}
+
 /* ---- what kernels say ---- */
 
 static void report_mismatch(const struct device_comm *comm, const struct launch_error *error,
@@ -531,6 +542,8 @@ static const struct device_ops cuda_ops = {
     .comm_close = cuda_comm_close,
     .comm_own = cuda_comm_own,
     .comm_disown = cuda_comm_own,
+    .comm_settle = cuda_comm_settle,
+    .comm_fail = cuda_comm_fail,
     .comm_connect = cuda_comm_connect,
     .comm_memory = cuda_comm_memory,
     .comm_abort = cuda_comm_abort,

@@ -85,32 +85,48 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
   link->buffer = conn->buffer[work->proto];
   link->slots = conn->slots;
   link->step_bytes = conn->step_bytes[work->proto];
+  link->direct_shift = conn->peer_shift;
   link->peer = peer;
 }
 
 /* Connects the lane to its rank's ends of connections; core has opened all of them. */
 static void lane_bind(struct emu_lane *emu, const struct work *work) {
   struct device_comm *comm = emu->block->run->launch->comm;
+  emu->remote = false;
   for (uint32_t i = 0; i < work->recv_count; i++) {
     const uint32_t peer = work->recv_peer[i], conn_index = work_link_conn(work, peer, false);
     emu->recv_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, false);
+    emu->remote |= emu_conn_is_remote(emu->recv_conn[i]);
     lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, peer);
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
     const uint32_t peer = work->send_peer[i], conn_index = work_link_conn(work, peer, true);
     emu->send_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, true);
+    emu->remote |= emu_conn_is_remote(emu->send_conn[i]);
     lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, peer);
   }
 }
 
 /* Who may have to be woken when the other end moves: guarded mode alone asks. */
 static void lane_attach(struct emu_lane *emu, const struct work *work) {
+  emu->bound = true;
   for (uint32_t i = 0; i < work->recv_count; i++) emu->recv_conn[i]->recv_lane = emu;
   for (uint32_t i = 0; i < work->send_count; i++) emu->send_conn[i]->send_lane = emu;
 }
 
+/* Senders of other processes reach no output outside of the arena. */
+static void lane_hide_output(const struct emu_lane *emu, struct work *work, const void *out) {
+  uint64_t offset;
+  work->flags &= ~(uint32_t)WORK_OUTPUT_HIDDEN;
+  if (!emu->remote || (work->flags & WORK_DIRECT_RECV) == 0) return;
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    if (emu_conn_is_remote(emu->recv_conn[i]) && !emu_arena_offset(out, &offset))
+      work->flags |= WORK_OUTPUT_HIDDEN;
+}
+
 static void lane_detach(struct emu_lane *emu) {
   const struct work *work = emu->lane.work;
+  emu->bound = false;
   for (uint32_t i = 0; i < work->recv_count; i++) emu->recv_conn[i]->recv_lane = NULL;
   for (uint32_t i = 0; i < work->send_count; i++) emu->send_conn[i]->send_lane = NULL;
 }
@@ -130,8 +146,16 @@ static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
   const struct work *work = emu->lane.work;
   if (action == LANE_POST || action == LANE_END) lane_wake_lists(emu);
   if (action == LANE_BEGIN || action == LANE_FINISH || action == LANE_END) return;
-  for (uint32_t i = 0; i < work->recv_count; i++) lane_wake(emu->recv_conn[i]->send_lane);
-  for (uint32_t i = 0; i < work->send_count; i++) lane_wake(emu->send_conn[i]->recv_lane);
+  bool net = false;
+  for (uint32_t i = 0; i < work->recv_count; i++) {
+    lane_wake(emu->recv_conn[i]->send_lane);
+    net |= emu->recv_conn[i]->net;
+  }
+  for (uint32_t i = 0; i < work->send_count; i++) {
+    lane_wake(emu->send_conn[i]->recv_lane);
+    net |= emu->send_conn[i]->net;
+  }
+  if (net) emu_services_poke();
 }
 
 static bool lane_actor_enabled(struct emu_actor *actor) {
@@ -266,13 +290,13 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   lane_bind(emu, work);
 }
 
-static void lane_start(struct emu_lane *emu, const struct work *work, const struct plan_buffers *buffers) {
+static void lane_start(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
+  lane_hide_output(emu, work, buffers->out);
   emu->lane.parts = buffers;
   lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
 }
 
-static void lane_start_guarded(struct emu_lane *emu, const struct work *work,
-                               const struct plan_buffers *buffers) {
+static void lane_start_guarded(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   emu->actions = 0;
   emu->since = emu_move_count();
@@ -366,6 +390,11 @@ static bool run_ready(struct emu_kernel_run *run) {
   return __atomic_load_n(&run->launch->comm->turn, __ATOMIC_ACQUIRE) == run->turn;
 }
 
+/* A rank that was aborted starts nothing any more. */
+static void run_tell_start(const struct emu_kernel_run *run) {
+  if (run->hook.start != NULL && !comm_aborted(run->launch->comm)) run->hook.start(run->hook.argument);
+}
+
 /* The launch's blocks are this run's now. */
 static void run_begin(struct emu_kernel_run *run) {
   const struct emu_launch *launch = run->launch;
@@ -374,7 +403,7 @@ static void run_begin(struct emu_kernel_run *run) {
   for (uint32_t b = 0; b < launch->block_count; b++) {
     struct emu_block *block = &launch->blocks[b];
     block->run = run;
-    block->batch_index = block->first_batch;
+    __atomic_store_n(&block->batch_index, block->first_batch, __ATOMIC_RELAXED);
     block->lane_count = 0;
     block->given = block->done = false;
   }
@@ -390,6 +419,7 @@ static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, 
   run->ended = ended;
   run->ended_argument = argument;
   run_begin_guarded(run);
+  run_tell_start(run);
   if (run->launch->block_count == 0) {
     run_ended(run);
     return;
@@ -470,7 +500,7 @@ static bool block_advance(struct emu_block *block) {
   const bool aborted = comm_aborted(block->run->launch->comm);
   if (broken || aborted) block_settle_batch(block);
   block->lane_count = 0;
-  block->batch_index += 1;
+  __atomic_store_n(&block->batch_index, block->batch_index + 1, __ATOMIC_RELAXED);
   block->done = block->batch_index == block->batch_end || comm_aborted(block->run->launch->comm);
   return true;
 }
@@ -516,6 +546,7 @@ static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patienc
   if (!run->started) {
     if (!run_ready(run)) return result;
     run_begin(run);
+    run_tell_start(run);
     run_share(run);
   }
   for (uint32_t looks = 0; __atomic_load_n(&run->blocks_live, __ATOMIC_ACQUIRE) > 0; looks++) {
@@ -579,12 +610,18 @@ static struct emu_kernel_run *run_create(struct emu_launch *launch) {
   return run;
 }
 
+static void hook_drop(const struct launch_hook *hook) {
+  if (hook->drop != NULL) hook->drop(hook->argument);
+}
+
 static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct emu_kernel_run *run = run_create(launch);
   if (run == NULL) return NULL;
   run->launch = launch;
   run->first_sequence = launch->first_sequence;
+  run->hook = launch->hook;
+  if (launch->kept) launch->hook = (struct launch_hook){NULL, NULL, NULL};
   run->turn = launch->comm->launches;
   launch->comm->launches += 1;
   kernel->reference_count += 1;
@@ -604,6 +641,7 @@ static void launch_retire(struct emu_kernel_run *run) {
     else emu_comm_fail(launch->comm->config.comm_id, ncclInternalError);
     emu_kernel_runs_wake();
   }
+  if (launch->kept) hook_drop(&run->hook);
   run->next = launch->idle;
   launch->idle = run;
   emu_kernel_drop(&launch->kernel);
@@ -612,6 +650,7 @@ static void launch_retire(struct emu_kernel_run *run) {
 static void launch_release(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct device_comm *comm = launch->comm;
+  hook_drop(&launch->hook);
   comm->kernel_count -= 1;
   if (comm->closed && comm->kernel_count == 0) os_free(comm);
   for (struct emu_kernel_run *run = launch->idle, *next; run != NULL; run = next) {
@@ -666,6 +705,8 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   launch->kernel.reference_count = 1;
   launch->comm = comm;
   launch->plan = *plan;
+  launch->plan.hook = NULL;
+  if (plan->hook != NULL) launch->hook = *plan->hook;
   launch->first_sequence = plan->first_sequence;
   launch->plan.works = (struct work *)(void *)behind;
   launch->plan.buffers = (struct plan_buffers *)(void *)(behind += work_bytes);
@@ -685,6 +726,8 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
   for (uint32_t i = 0; i < COMM_LAUNCHES_KEPT && plan->serial != 0; i++) {
     struct emu_launch *launch = comm->kept[i];
     if (launch == NULL || launch->plan.serial != plan->serial) continue;
+    hook_drop(&launch->hook); /* of a run that failed to be */
+    launch->hook = plan->hook != NULL ? *plan->hook : (struct launch_hook){NULL, NULL, NULL};
     launch->first_sequence = plan->first_sequence;
     memcpy(launch->plan.buffers, plan->buffers, plan->work_count * sizeof *plan->buffers);
     launch->kernel.reference_count += 1;
@@ -696,6 +739,7 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
   if (*place != NULL) emu_kernel_drop(&(*place)->kernel);
   kernel->reference_count += 1;
   *place = (struct emu_launch *)kernel;
+  (*place)->kept = true;
   return kernel;
 }
 
@@ -710,6 +754,49 @@ void emu_launch_drop_kept(struct device_comm *comm) {
 /* ---- what the world asks ---- */
 
 bool emu_lanes_waiting(void) { return emu_runs != NULL; }
+
+/* The first lane from here on that has not ended and is linked to another process. */
+static struct emu_lane *block_remote_lane(struct emu_block *block, uint32_t from) {
+  for (uint32_t i = from; i < block->lane_count; i++)
+    if (block->lanes[i].bound && block->lanes[i].remote) return &block->lanes[i];
+  return NULL;
+}
+
+/* What lanes do is their thread's to know in threads mode: there the whole rank answers. */
+static bool run_is_outside(const struct emu_kernel_run *run) {
+  if (comm_aborted(run->launch->comm)) return false;
+  if (emu_options()->mode == EMU_THREADS) return run->launch->comm->has_remote;
+  for (uint32_t b = 0; b < run->launch->block_count; b++)
+    if (block_remote_lane(&run->launch->blocks[b], 0) != NULL) return true;
+  return false;
+}
+
+bool emu_lanes_outside(void) {
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    if (run_is_outside(run)) return true;
+  return false;
+}
+
+bool emu_lanes_look(void) {
+  bool any = false;
+  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    for (uint32_t b = 0; b < run->launch->block_count; b++) {
+      struct emu_block *block = &run->launch->blocks[b];
+      struct emu_lane *emu = block_remote_lane(block, 0);
+      for (; emu != NULL; emu = block_remote_lane(block, (uint32_t)(emu - block->lanes) + 1)) {
+        if (emu->actor.ready_index != 0 || !lane_actor_enabled(&emu->actor)) continue;
+        emu_actor_wake(&emu->actor);
+        any = true;
+      }
+    }
+  return any;
+}
+
+bool emu_lanes_reach_out(void) {
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    if (run->launch->comm->reaches_out) return true;
+  return false;
+}
 
 uint64_t emu_lanes_progress(void) {
   uint64_t sum = 0;

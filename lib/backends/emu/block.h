@@ -3,6 +3,7 @@
 #define TUTTI_BACKENDS_EMU_BLOCK_H
 
 #include "backends/backend.h"
+#include "backends/emu/arena.h"
 #include "backends/emu/stream.h"
 #include "backends/emu/world_impl.h"
 #include "base/map.h"
@@ -22,19 +23,37 @@ struct emu_shadow {
 struct emu_fifo {
   struct fifo_sender sender;
   struct fifo_receiver receiver;
-  struct emu_conn *conn; /* whose it is */
+  struct emu_conn *sender_conn, *receiver_conn; /* each end's own: they may live in two processes */
 };
+
+/* Where a connection's memory lies: with both ends in this process; here, for a sender of another process;
+ * with the receiver, of another process. */
+enum emu_conn_place { EMU_CONN_WITHIN, EMU_CONN_EXPORTED, EMU_CONN_IMPORTED };
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct emu_conn {
   struct emu_fifo *fifo; /* at a line's border within fifo_memory */
   void *fifo_memory;
+  enum emu_conn_place place;
+  void *peer_memory;   /* IMPORTED: the mapping that all of it lies in, ... */
+  size_t peer_bytes;   /* ... counted once by this connection */
+  uint64_t peer_shift; /* IMPORTED: what makes an address of ours of one of the receiver's */
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
+  bool net; /* one end alone: the other lies behind a network, and a proxy plays it */
+  uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
+};
+
+static inline bool emu_conn_is_remote(const struct emu_conn *conn) { return conn->place != EMU_CONN_WITHIN; }
+
+/* A rank of another process, as conn_share.c knows it. */
+struct emu_peer {
+  struct share_ticket ticket;
+  void *memory; /* its arena; NULL when mapping it failed */
 };
 
 /* Memory for steps of lists; the newest block of a rank is the largest. */
@@ -58,7 +77,13 @@ struct device_comm {
   uint64_t ended;          /* of those that ended, gone from their streams too */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
+  bool reaches_out; /* has connections whose other end a network carries */
+  bool has_remote;  /* has connections that it shares with other processes */
   struct map conns; /* its ends of connections, by backend_conn_key() */
+  struct map peers; /* struct emu_peer, by number of the block that they share */
+  bool pinned;      /* others may map the arena, under ... */
+  struct share_ticket ticket;
+  uint64_t arena_base;
   struct emu_scratch *scratch;
   struct emu_launch *kept[COMM_LAUNCHES_KEPT]; /* of plans that come again */
   uint32_t kept_next;                          /* whose place the next one takes */
@@ -73,6 +98,8 @@ struct emu_lane {
   uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
+  bool bound;  /* guarded mode: has its connections, and has not ended */
+  bool remote; /* is linked to another process: nobody here knows when it can go on */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
   struct lane lane;
 };
@@ -80,7 +107,7 @@ struct emu_lane {
 /* One rank on one channel. A rank's launches run one after another, so one launch needs its blocks once. */
 struct emu_block {
   struct emu_kernel_run *run;                   /* that has them now */
-  uint32_t first_batch, batch_index, batch_end; /* in the plan */
+  uint32_t first_batch, batch_index, batch_end; /* in the plan; batch_index: atomic in threads mode */
   uint32_t lane_count, lanes_live;
   uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
@@ -95,8 +122,10 @@ struct emu_launch {
   struct device_comm *comm;
   struct plan plan;        /* a copy; its buffers are those of the next run */
   uint64_t first_sequence; /* of the next run: plan.works count from it */
+  struct launch_hook hook; /* of the next run where the launch is kept, else of all; all 0: none */
   uint32_t block_count;
   bool shares; /* threads mode: so much work that blocks are worth threads of their own */
+  bool kept;   /* to be launched again */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that are over, to be used again */
 };
@@ -106,6 +135,7 @@ struct emu_kernel_run {
   uint64_t turn; /* among the rank's launches */
   uint64_t first_sequence;
   struct plan_buffers *buffers; /* by work */
+  struct launch_hook hook;      /* the run's own where the launch is kept */
   bool started, over, listed;
   int error;
   uint32_t blocks_live; /* atomic in threads mode */
@@ -119,7 +149,44 @@ struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t
                                uint32_t conn_index, bool sends);
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                            uint32_t conn_index, uint8_t proto);
+/* The connection of an end whose other end is no rank of this process; NULL with the error in *result. */
+ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
+                               struct emu_conn **made);
 void emu_conn_close_all(struct device_comm *comm);
+struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_rank, uint32_t receiver_rank,
+                              uint32_t channel_index, uint32_t conn_index);
+size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto);
+size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto);
+ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes);
+
+/* conn_share.c: the members of struct device_ops for ranks of other processes. */
+ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card);
+ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+                            bool *reach);
+ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
+                             struct device_conn_card *card);
+ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
+                             const struct device_conn_card *card);
+/* Gives the memory of one of these connections back. */
+void emu_conn_unshare(struct emu_conn *conn);
+/* The rank maps nothing of others any more, and need not be mapped. */
+void emu_comm_unshare(struct device_comm *comm);
+
+/* net_end.c */
+ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
+                          struct device_net_end *end);
+uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);
+void emu_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
+void emu_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
+
+/* service.c */
+ncclResult_t emu_service_add(const struct device_service *service, void **handle);
+void emu_service_wake(void *handle);
+void emu_service_remove(void *handle);
+/* Kernels have changed something that services look at. Locked. */
+void emu_services_poke(void);
+/* What they wait for, one after the other. Locked. */
+void emu_services_report(char *out, size_t out_bytes);
 
 /* report.c */
 const char *emu_func_name(uint8_t func);
@@ -160,6 +227,8 @@ uint64_t emu_lane_sequence(const struct emu_lane *lane);
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
  * started. */
 bool emu_pool_run(void (*function)(void *argument), void *argument);
+/* In the child of a fork: it has none of the threads. */
+void emu_pool_forked(void);
 
 /* options.c */
 struct emu_meter {

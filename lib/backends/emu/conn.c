@@ -1,6 +1,6 @@
-/* conn.c: the table of a rank's connections, and how they are made and freed. A connection is found by peer,
- * channel, index and direction; buffers are mapped protocol by protocol when first asked for and counted to
- * the receiver, who owns them. */
+/* conn.c: the table of a rank's connections, and how those inside the process are made, and all are freed. A
+ * connection is found by peer, channel, index and direction; buffers are mapped protocol by protocol when
+ * first asked for and counted to the receiver, who owns them. */
 #include "backends/emu/block.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -14,32 +14,53 @@ struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t
 
 /* Buffers of different connections begin at different places in a page: else their first slots, which are the
  * busiest, would all compete for the same sets of the cache. */
-static size_t conn_buffer_shift(const struct emu_conn *conn, uint8_t proto) {
+size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto) {
   const uint32_t color = conn->receiver_rank * 7 + conn->sender_rank + conn->channel_index * 5 + proto * 3u;
   return color * FIFO_LINE_BYTES % PAGE_BYTES;
 }
 
-static size_t conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto) {
-  return (size_t)conn->slots * conn->step_bytes[proto] + conn_buffer_shift(conn, proto);
+size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto) {
+  return (size_t)conn->slots * conn->step_bytes[proto] + emu_conn_buffer_shift(conn, proto);
 }
 
 static bool conn_buffer_map(struct emu_conn *conn, uint8_t proto) {
-  uint8_t *pages = (uint8_t *)os_pages_map(conn_buffer_bytes(conn, proto));
-  if (pages != NULL) conn->buffer[proto] = pages + conn_buffer_shift(conn, proto);
+  uint8_t *pages = (uint8_t *)os_pages_map(emu_conn_buffer_bytes(conn, proto));
+  if (pages != NULL) conn->buffer[proto] = pages + emu_conn_buffer_shift(conn, proto);
   return pages != NULL;
 }
 
 static void conn_free(struct emu_conn *conn) {
+  if (emu_conn_is_remote(conn)) {
+    emu_conn_unshare(conn);
+    os_free(conn);
+    return;
+  }
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
     if (conn->buffer[proto] != NULL)
-      os_pages_unmap(conn->buffer[proto] - conn_buffer_shift(conn, proto), conn_buffer_bytes(conn, proto));
+      os_pages_unmap(conn->buffer[proto] - emu_conn_buffer_shift(conn, proto),
+                     emu_conn_buffer_bytes(conn, proto));
   os_free(conn->fifo_memory);
   os_free(conn);
 }
 
+struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_rank, uint32_t receiver_rank,
+                              uint32_t channel_index, uint32_t conn_index) {
+  struct emu_conn *conn = (struct emu_conn *)os_alloc(sizeof *conn);
+  if (conn == NULL) return NULL;
+  conn->slots = limits->slots;
+  for (int proto = 0; proto < PROTO_COUNT; proto++) conn->step_bytes[proto] = limits->step_bytes[proto];
+  conn->sender_rank = sender_rank;
+  conn->receiver_rank = receiver_rank;
+  conn->channel_index = channel_index;
+  conn->conn_index = conn_index;
+  conn->reference_count = 1;
+  return conn;
+}
+
 static struct emu_conn *conn_create(const struct device_comm *sender, const struct device_comm *receiver,
                                     uint32_t channel_index, uint32_t conn_index) {
-  struct emu_conn *conn = (struct emu_conn *)os_alloc(sizeof *conn);
+  struct emu_conn *conn = emu_conn_new(&sender->config.limits, sender->config.rank, receiver->config.rank,
+                                       channel_index, conn_index);
   if (conn == NULL) return NULL;
   conn->fifo_memory = os_alloc(sizeof *conn->fifo + FIFO_LINE_BYTES);
   if (conn->fifo_memory == NULL) {
@@ -48,19 +69,12 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
   }
   conn->fifo = (struct emu_fifo *)(((uintptr_t)conn->fifo_memory + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES *
                                    FIFO_LINE_BYTES);
-  conn->fifo->conn = conn;
-  conn->slots = sender->config.limits.slots;
-  for (int proto = 0; proto < PROTO_COUNT; proto++)
-    conn->step_bytes[proto] = sender->config.limits.step_bytes[proto];
-  conn->sender_rank = sender->config.rank;
-  conn->receiver_rank = receiver->config.rank;
-  conn->channel_index = channel_index;
-  conn->conn_index = conn_index;
+  conn->fifo->sender_conn = conn->fifo->receiver_conn = conn;
   conn->reference_count = 2;
   return conn;
 }
 
-static ncclResult_t conn_out_of_memory(const struct device_comm *receiver, size_t bytes) {
+ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes) {
   return log_fail(
       ncclSystemError,
       "rank %u of comm %s: no memory for a connection of %zu bytes; lower NCCL_BUFFSIZE or the number "
@@ -74,9 +88,9 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
   if (conn == NULL) {
     /* A rank that is linked to itself takes both places in one table: one more than half of it at worst. */
     if (!map_reserve(&sender->conns) || !map_reserve(&receiver->conns))
-      return conn_out_of_memory(receiver, sizeof *conn);
+      return emu_conn_no_memory(receiver, sizeof *conn);
     conn = conn_create(sender, receiver, channel_index, conn_index);
-    if (conn == NULL) return conn_out_of_memory(receiver, sizeof *conn + sizeof *conn->fifo);
+    if (conn == NULL) return emu_conn_no_memory(receiver, sizeof *conn + sizeof *conn->fifo);
     map_insert(&sender->conns, backend_conn_key(receiver->config.rank, channel_index, conn_index, true),
                conn);
     map_insert(&receiver->conns, backend_conn_key(sender->config.rank, channel_index, conn_index, false),
@@ -84,9 +98,38 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
     receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
   if (conn->buffer[proto] == NULL) {
-    if (!conn_buffer_map(conn, proto)) return conn_out_of_memory(receiver, conn_buffer_bytes(conn, proto));
-    receiver->memory_bytes += conn_buffer_bytes(conn, proto);
+    if (!conn_buffer_map(conn, proto))
+      return emu_conn_no_memory(receiver, emu_conn_buffer_bytes(conn, proto));
+    receiver->memory_bytes += emu_conn_buffer_bytes(conn, proto);
   }
+  return ncclSuccess;
+}
+
+/* The other rank lends its number alone. */
+ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
+                               struct emu_conn **made) {
+  struct emu_conn *conn = emu_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
+  if (conn == NULL) {
+    struct device_comm other = {.config = comm->config};
+    other.config.rank = name->peer;
+    if (!map_reserve(&comm->conns)) return emu_conn_no_memory(comm, sizeof *conn);
+    conn = name->sends ? conn_create(comm, &other, name->channel_index, name->conn_index)
+                       : conn_create(&other, comm, name->channel_index, name->conn_index);
+    if (conn == NULL) return emu_conn_no_memory(comm, sizeof *conn + sizeof *conn->fifo);
+    conn->reference_count = 1;
+    conn->net = true;
+    conn->comm_id = comm->config.comm_id;
+    comm->reaches_out = true;
+    map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
+               conn);
+    comm->memory_bytes += sizeof *conn + sizeof *conn->fifo;
+  }
+  if (conn->buffer[name->proto] == NULL) {
+    if (!conn_buffer_map(conn, name->proto))
+      return emu_conn_no_memory(comm, emu_conn_buffer_bytes(conn, name->proto));
+    comm->memory_bytes += emu_conn_buffer_bytes(conn, name->proto);
+  }
+  *made = conn;
   return ncclSuccess;
 }
 

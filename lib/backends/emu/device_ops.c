@@ -206,6 +206,7 @@ static void emu_comm_close(struct device_comm *comm) {
   *place = comm->next;
   emu_owner_clear(&comm->owner);
   emu_conn_close_all(comm);
+  emu_comm_unshare(comm);
   scratch_free_all(comm);
   emu_changed();
   comm->closed = true;
@@ -237,13 +238,26 @@ static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_c
 
 static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   emu_lock();
-  *bytes = comm->memory_bytes + map_bytes(&comm->conns);
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers);
   emu_unlock();
   return ncclSuccess;
 }
 
 static void emu_comm_abort(struct device_comm *comm) {
   emu_lock();
+  emu_comm_abort_rank(comm);
+  emu_unlock();
+}
+
+static void emu_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
+  emu_lock();
+  comm->config.limits = *limits;
+  emu_unlock();
+}
+
+static void emu_comm_fail_rank(struct device_comm *comm, ncclResult_t error) {
+  emu_lock();
+  if (comm->error == ncclSuccess) comm->error = error;
   emu_comm_abort_rank(comm);
   emu_unlock();
 }
@@ -264,17 +278,23 @@ static bool emu_comm_idle(struct device_comm *comm) {
 
 /* ---- launching ---- */
 
+/* There is no kernel that could drop the hook. */
+static int launch_refused(const struct plan *plan, int error) {
+  if (plan->hook != NULL) plan->hook->drop(plan->hook->argument);
+  return error;
+}
+
 static int launch_on(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                      uint32_t stream_count) {
   struct emu_stream *first = emu_stream_find(streams[0]);
   struct emu_stream *others[LAUNCH_STREAMS_MAX];
-  if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return 400;
+  if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return launch_refused(plan, 400);
   for (uint32_t i = 1; i < stream_count; i++)
-    if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return 400;
+    if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return launch_refused(plan, 400);
   /* A graph keeps its kernels, with their buffers. */
   struct emu_kernel *kernel =
       emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan) : emu_launch_find(comm, plan);
-  if (kernel == NULL) return 2;
+  if (kernel == NULL) return launch_refused(plan, 2);
   const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
   emu_kernel_drop(kernel);
   return error;
@@ -359,6 +379,8 @@ const struct device_ops *emu_device_ops(void) {
       .comm_connect = emu_comm_connect,
       .comm_memory = emu_comm_memory,
       .comm_abort = emu_comm_abort,
+      .comm_settle = emu_comm_settle,
+      .comm_fail = emu_comm_fail_rank,
       .comm_error = emu_comm_error,
       .comm_idle = emu_comm_idle,
       .launch = emu_launch,
@@ -366,6 +388,17 @@ const struct device_ops *emu_device_ops(void) {
       .wait_until = emu_wait_until,
       .progress = emu_progress,
       .comm_scratch = emu_comm_scratch,
+      .comm_card = emu_comm_card,
+      .comm_reach = emu_comm_reach,
+      .conn_export = emu_conn_export,
+      .conn_import = emu_conn_import,
+      .conn_net = emu_conn_net,
+      .net_load = emu_net_load,
+      .net_store = emu_net_store,
+      .net_announce = emu_net_announce,
+      .service_add = emu_service_add,
+      .service_wake = emu_service_wake,
+      .service_remove = emu_service_remove,
       .lock = emu_lock,
       .unlock = emu_ops_unlock,
   };

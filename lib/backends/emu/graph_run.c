@@ -232,6 +232,16 @@ void emu_graph_workers_stop(bool stop) {
   emu_changed();
 }
 
+void emu_graph_workers_forked(void) {
+  while (pool.workers != NULL) {
+    struct worker *worker = pool.workers;
+    pool.workers = worker->next;
+    os_free(worker);
+  }
+  pool.idle_count = 0;
+  pool.stopping = false;
+}
+
 void emu_graph_workers_join(void) {
   while (pool.workers != NULL) {
     struct worker *worker = pool.workers;

@@ -1,11 +1,13 @@
-/* memory.c: emulated device, managed and pinned memory: zeroed pages of the process, remembered by address
- * so that pointers can be queried, copies checked against the end of their allocation, and double frees
- * named. Promises: a freed allocation is never found again; the table has a lock of its own, so that these
- * calls may be made inside and outside of the world. Knows nothing of streams: whoever frees waits first. */
+/* memory.c: emulated device, managed and pinned memory: zeroed pages of the process, where other processes
+ * may map them (arena.h), remembered by address so that pointers can be queried, copies checked against the
+ * end of their allocation, and double frees named. Promises: a freed allocation is never found again; the
+ * table has a lock of its own, so that these calls may be made inside and outside of the world. Knows nothing
+ * of streams: whoever frees waits first. */
 #include "backends/emu/memory_impl.h"
 
 #include <string.h>
 
+#include "backends/emu/arena.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -111,6 +113,17 @@ static int out_of_memory(uint32_t device_index, size_t bytes) {
   return ERROR_MEMORY;
 }
 
+/* Where others can map it, if that is to be had. */
+static void *pages_take(size_t bytes) {
+  void *pages;
+  if (!emu_arena_alloc(bytes, false, &pages)) return NULL;
+  return pages != NULL ? pages : os_pages_map(bytes);
+}
+
+static void pages_give(void *pages, size_t bytes) {
+  if (!emu_arena_free(pages)) os_pages_unmap(pages, bytes);
+}
+
 static int create_locked(const struct record *model, void **pointer) {
   uint32_t device_index = model->allocation.device_index;
   size_t bytes = model->allocation.bytes;
@@ -119,7 +132,7 @@ static int create_locked(const struct record *model, void **pointer) {
     return out_of_memory(device_index, bytes);
   }
   struct record record = *model;
-  record.allocation.base = os_pages_map(bytes);
+  record.allocation.base = pages_take(bytes);
   if (record.allocation.base == NULL) {
     table_trim();
     return out_of_memory(device_index, bytes);
@@ -191,7 +204,7 @@ int emu_memory_release(void *pointer, enum emu_memory_origin origin) {
   }
   os_mutex_unlock(&memory.lock);
   if (record == NULL) return wrong_pointer(origin);
-  if (origin != EMU_ORIGIN_REGISTERED) os_pages_unmap(pointer, bytes);
+  if (origin != EMU_ORIGIN_REGISTERED) pages_give(pointer, bytes);
   return 0;
 }
 
@@ -267,7 +280,7 @@ void emu_memory_reset(uint32_t device_index) {
     struct record *record = &memory.records[i];
     if (record->allocation.device_index != device_index || record->origin == EMU_ORIGIN_INTERNAL) continue;
     if (record->origin != EMU_ORIGIN_REGISTERED)
-      os_pages_unmap(record->allocation.base, record->allocation.bytes);
+      pages_give(record->allocation.base, record->allocation.bytes);
     freed_note(record->allocation.base);
     record_remove(record);
     if (memory.count == 0) break;

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/fault.h"
+#include "base/launch.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -15,6 +17,8 @@
 #define EMU_DEVICES_DEFAULT 8
 #define EMU_DEVICES_MAX 4096
 #define EMU_SPAN_LINES PRIM_FRAGMENT_LINES
+#define EMU_NICS_MAX 64
+#define EMU_NET_DELAY 4
 
 static struct emu_options options;
 static int options_loaded; /* atomic */
@@ -39,6 +43,11 @@ enum option_id {
   OPTION_WEAK,
   OPTION_TEAR,
   OPTION_WEAKEN,
+  OPTION_NET,
+  OPTION_NICS,
+  OPTION_NET_DELAY,
+  OPTION_FAULT,
+  OPTION_FAULT_AT,
   OPTION_COUNT
 };
 
@@ -66,6 +75,11 @@ static const struct option_row {
     {"weak", 0, 1, 0, NULL},
     {"tear", 0, 1, 0, NULL},
     {"weaken", 0, WEAKEN_COUNT - 1, WEAKEN_NOTHING, emu_weaken_names},
+    {"net", 0, 1, 0, NULL},
+    {"nics", 1, EMU_NICS_MAX, 0, NULL},
+    {"net_delay", 0, 1000, EMU_NET_DELAY, NULL},
+    {"fault", 0, FAULT_COUNT - 1, FAULT_NOTHING, fault_names},
+    {"fault_at", 1, 1u << 30, 0, NULL},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -85,6 +99,11 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_WEAK: o->weak = value != 0; break;
     case OPTION_TEAR: o->tear = value != 0; break;
     case OPTION_WEAKEN: o->weaken = value; break;
+    case OPTION_NET: o->net = value != 0; break;
+    case OPTION_NICS: o->nic_count = value; break;
+    case OPTION_NET_DELAY: o->net_delay = value; break;
+    case OPTION_FAULT: o->fault = value; break;
+    case OPTION_FAULT_AT: o->fault_at = value; break;
     case OPTION_COUNT: break;
   }
 }
@@ -106,6 +125,11 @@ static uint32_t option_load(const struct emu_options *o, enum option_id id) {
     case OPTION_WEAK: return o->weak;
     case OPTION_TEAR: return o->tear;
     case OPTION_WEAKEN: return o->weaken;
+    case OPTION_NET: return o->net;
+    case OPTION_NICS: return o->nic_count;
+    case OPTION_NET_DELAY: return o->net_delay;
+    case OPTION_FAULT: return o->fault;
+    case OPTION_FAULT_AT: return o->fault_at;
     case OPTION_COUNT: break;
   }
   return 0;
@@ -185,13 +209,22 @@ static uint64_t seed_of_environment(void) {
   return 1;
 }
 
+/* Each process of a launch uses a device of its own, so there are as many as it has processes here. */
+static uint32_t devices_usual(void) {
+  struct launch launch;
+  if (launch_read(&launch) != ncclSuccess || launch.local_count <= EMU_DEVICES_DEFAULT)
+    return EMU_DEVICES_DEFAULT;
+  return launch.local_count < EMU_DEVICES_MAX ? (uint32_t)launch.local_count : EMU_DEVICES_MAX;
+}
+
 static struct emu_options options_of_environment(void) {
   struct emu_options o;
   memset(&o, 0, sizeof o); /* guarded, random, production sizes */
-  o.device_count = EMU_DEVICES_DEFAULT;
+  o.device_count = devices_usual();
   o.node_count = 1;
   o.depth = 1;
   o.span_lines = EMU_SPAN_LINES;
+  o.net_delay = EMU_NET_DELAY;
   o.direct = true;
   o.seed = seed_of_environment();
   o.stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
@@ -206,8 +239,16 @@ static struct emu_options options_of_environment(void) {
   return o;
 }
 
+#define PATH_BYTES 4096
+
+/* Each process of a launch writes a file of its own: rank 0 FILE, rank 3 FILE.3. */
 static ncclResult_t trace_open(const char *path) {
   struct trace_header header;
+  struct launch launch;
+  char own[PATH_BYTES];
+  if (launch_read(&launch) == ncclSuccess && launch.rank > 0 &&
+      snprintf(own, sizeof own, "%s.%d", path, launch.rank) < (int)sizeof own)
+    path = own;
   memset(&header, 0, sizeof header);
   memcpy(header.magic, TRACE_MAGIC, sizeof header.magic);
   header.version = TRACE_VERSION;
@@ -232,6 +273,7 @@ static void options_apply(const struct emu_options *fresh) {
   emu_weak_on = fresh->weak && fresh->mode == EMU_GUARDED;
   emu_meter.trace_hash = emu_meter.steps_done = 0;
   emu_world_restart(options.seed);
+  emu_network_restart(&options);
 }
 
 static void options_load(void) {

@@ -68,6 +68,17 @@ bool emu_pool_run(void (*function)(void *argument), void *argument) {
   return given;
 }
 
+void emu_pool_forked(void) {
+  static const os_mutex fresh = OS_MUTEX_INITIALIZER;
+  pool.lock = fresh;
+  pool.idle = NULL;
+  while (pool.threads != NULL) {
+    struct pool_thread *thread = pool.threads;
+    pool.threads = thread->next;
+    os_free(thread);
+  }
+}
+
 __attribute__((destructor)) static void pool_end(void) {
   os_mutex_lock(&pool.lock);
   pool.ending = true;

@@ -9,6 +9,7 @@
 
 #define PRIM_LINKS STEP_LINKS_MAX
 #define PRIM_DEPTH 4
+#define PRIM_SHIFTS 1 /* outputs of other processes lie elsewhere in this one */
 
 #include "backends/emu/weak.h"
 #include "kernels/kernels.h"

@@ -92,12 +92,23 @@ static const struct device_comm *comm_of_rank(uint64_t comm_id, uint32_t rank) {
   return NULL;
 }
 
+static bool peer_is_remote(const struct emu_lane *emu, uint32_t peer) {
+  const struct work *work = emu->lane.work;
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    if (work->recv_peer[i] == peer && emu_conn_is_remote(emu->recv_conn[i])) return true;
+  for (uint32_t i = 0; i < work->send_count; i++)
+    if (work->send_peer[i] == peer && emu_conn_is_remote(emu->send_conn[i])) return true;
+  return false;
+}
+
 /* Why a peer cannot help: it never launched as many kernels as the waiting rank has. */
-static void peer_text(char *out, size_t out_bytes, const struct device_comm *comm, uint64_t turn,
-                      uint32_t peer) {
+static void peer_text(char *out, size_t out_bytes, const struct emu_lane *emu, uint32_t peer) {
+  const struct device_comm *comm = emu->block->run->launch->comm;
   const struct device_comm *other = comm_of_rank(comm->config.comm_id, peer);
+  const uint64_t turn = emu->block->run->turn;
   out[0] = '\0';
-  if (other == NULL) snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
+  if (peer_is_remote(emu, peer)) snprintf(out, out_bytes, "; rank %" PRIu32 " is another process's", peer);
+  else if (other == NULL) snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
   else if (other->launches <= turn)
     snprintf(out, out_bytes, "; rank %" PRIu32 " has launched %" PRIu64 " of %" PRIu64 " kernels", peer,
              other->launches, turn + 1);
@@ -105,8 +116,7 @@ static void peer_text(char *out, size_t out_bytes, const struct device_comm *com
 
 void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   char wait[192], peer[120], since[48], who[EMU_END_BYTES];
-  const struct emu_kernel_run *run = emu->block->run;
-  const struct device_comm *comm = run->launch->comm;
+  const struct device_comm *comm = emu->block->run->launch->comm;
   const struct work *work = emu->lane.work;
   const struct lane_wait first = lane_wait_first(&emu->lane, &emu->prim);
   if (work->role == ROLE_SWITCH && work->algo != ALGO_CUSTOM)
@@ -114,7 +124,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   else snprintf(who, sizeof who, "rank %" PRIu32 " channel %u", comm->config.rank, work->channel_index);
   wait_text(wait, sizeof wait, work, &first);
   const bool alone = first.kind == WAIT_NOTHING || first.kind == WAIT_LIST;
-  peer_text(peer, sizeof peer, comm, run->turn, alone ? comm->config.rank : first.peer);
+  peer_text(peer, sizeof peer, emu, alone ? comm->config.rank : first.peer);
   if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
   snprintf(out, out_bytes, "%s %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", who, emu_func_name(work->func),
@@ -146,12 +156,26 @@ static void report_begin(const char *verdict) {
   report_add("%s", verdict);
 }
 
-static void report_end(void) {
-  char again[1024];
+static void report_end_lanes(void) {
   if (report.lane_count > REPORT_LANES_MAX)
     report_add("\n  and %" PRIu32 " more", report.lane_count - REPORT_LANES_MAX);
+}
+
+static void report_end(void) {
+  char again[1024];
+  char services[2048];
+  report_end_lanes();
+  emu_services_report(services, sizeof services);
+  report_add("%s", services);
   emu_report_reproduce(again, sizeof again);
   log_urgent("%s\n  %s", report.text, again);
+}
+
+static void report_lanes(void) {
+  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    for (uint32_t b = 0; b < run->launch->block_count; b++)
+      for (uint32_t i = 0; i < run->launch->blocks[b].lane_count; i++)
+        if (run->launch->blocks[b].lanes[i].bound) report_lane(&run->launch->blocks[b].lanes[i]);
 }
 
 void emu_report_stuck(void) {
@@ -162,12 +186,51 @@ void emu_report_stuck(void) {
     return;
   }
   report_begin("deadlock: nothing can move any more; these lanes wait:");
-  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
-    for (uint32_t b = 0; b < run->launch->block_count; b++)
-      for (uint32_t i = 0; i < run->launch->blocks[b].lane_count; i++)
-        if (run->launch->blocks[b].lanes[i].lane.phase != LANE_DONE)
-          report_lane(&run->launch->blocks[b].lanes[i]);
+  report_lanes();
   report_end();
+}
+
+static bool link_is_remote(struct device_comm *comm, const struct work *work, uint32_t peer, bool sends) {
+  const uint32_t conn_index = work_link_conn(work, peer, sends);
+  return emu_conn_is_remote(emu_conn_find(comm, peer, work->channel_index, conn_index, sends));
+}
+
+/* All that can be said of a work while its thread runs it: whom it is linked to. */
+static void report_links(const struct emu_kernel_run *run, const struct work *work) {
+  struct device_comm *comm = run->launch->comm;
+  report.lane_count += 1;
+  if (report.lane_count > REPORT_LANES_MAX) return;
+  report_add("\n  comm %s: rank %" PRIu32 " channel %u %s #%" PRIu64 ", linked to", comm->name,
+             comm->config.rank, work->channel_index, emu_func_name(work->func),
+             run->first_sequence + work->op_sequence);
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    if (link_is_remote(comm, work, work->recv_peer[i], false))
+      report_add(" rank %" PRIu32 " (receives)", work->recv_peer[i]);
+  for (uint32_t i = 0; i < work->send_count; i++)
+    if (link_is_remote(comm, work, work->send_peer[i], true))
+      report_add(" rank %" PRIu32 " (sends)", work->send_peer[i]);
+}
+
+static void report_batches(void) {
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    for (uint32_t b = 0; b < run->launch->block_count && run->launch->comm->has_remote; b++) {
+      const struct emu_block *block = &run->launch->blocks[b];
+      const struct plan *plan = &run->launch->plan;
+      const uint32_t index = __atomic_load_n(&block->batch_index, __ATOMIC_RELAXED);
+      for (uint32_t i = 0; index < block->batch_end && i < plan->batches[index].work_count; i++)
+        report_links(run, &plan->works[plan->batches[index].first_work + i]);
+    }
+}
+
+void emu_report_slow(void) {
+  if (report.collecting) return;
+  report_begin(
+      "nothing has moved for TUTTI_STALL_SECONDS while ranks of other processes are waited for; the "
+      "wait goes on:");
+  if (emu_options()->mode == EMU_GUARDED) report_lanes();
+  else report_batches();
+  report_end_lanes();
+  log_warn("%s", report.text);
 }
 
 void emu_report_stopped(struct emu_lane *emu) {

@@ -293,5 +293,6 @@ bool emu_graph_run_over(const struct emu_graph_run *run);
 void emu_graph_workers_stop(bool stop);
 bool emu_graph_workers_inside(void);
 void emu_graph_workers_join(void);
+void emu_graph_workers_forked(void); /* in the child of a fork: there are none */
 
 #endif

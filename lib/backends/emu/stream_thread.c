@@ -3,6 +3,7 @@
  * those that are left when the process ends are stopped and joined then, except one that is inside a
  * kernel or a host function which does not end. */
 #include "backends/emu/stream_impl.h"
+#include "backends/emu/world_impl.h"
 
 /* how long the end of the process waits for kernels and host functions that still run */
 enum { EXIT_PATIENCE_MS = 200 };
@@ -191,6 +192,21 @@ bool stream_threads_stop(uint64_t patience_ms) {
   emu_graph_workers_stop(false);
   stopping = false;
   return all;
+}
+
+void emu_streams_forked(void) {
+  const uint32_t device_count = threads_used ? emu_options()->device_count : 0;
+  for (uint32_t i = 0; i < device_count; i++) {
+    for (struct emu_stream *stream = emu_device_streams(i); stream != NULL; stream = stream->next_on_device)
+      stream->thread_started = stream->thread_ended = stream->thread_outside = false;
+  }
+  while (retired != NULL) {
+    struct emu_stream *stream = retired;
+    retired = stream->next_on_device;
+    stream_free(stream);
+  }
+  emu_graph_workers_forked();
+  stopping = threads_used = false;
 }
 
 /* The flag stays up: threads that were left behind must not begin anything new. */

@@ -352,16 +352,16 @@ uint64_t emu_weak_load_tail(const uint64_t *address) {
   const struct emu_fifo *fifo =
       (const struct emu_fifo *)(const void *)((const uint8_t *)address -
                                               offsetof(struct emu_fifo, receiver.tail));
-  if (!weakened(WEAKEN_TAIL_ACQUIRE)) acquire(fifo->conn->send_lane, address);
-  return *address;
+  if (!weakened(WEAKEN_TAIL_ACQUIRE)) acquire(fifo->receiver_conn->send_lane, address);
+  return prim_load_acquire(address);
 }
 
 uint64_t emu_weak_load_head(const uint64_t *address) {
   const struct emu_fifo *fifo =
       (const struct emu_fifo *)(const void *)((const uint8_t *)address -
                                               offsetof(struct emu_fifo, sender.head));
-  if (!weakened(WEAKEN_HEAD_ACQUIRE)) acquire(fifo->conn->recv_lane, address);
-  return *address;
+  if (!weakened(WEAKEN_HEAD_ACQUIRE)) acquire(fifo->sender_conn->recv_lane, address);
+  return prim_load_acquire(address);
 }
 
 static void counter_store(struct emu_weak *weak, uint64_t *address, uint64_t value, bool release) {
@@ -387,16 +387,19 @@ void emu_weak_store_cell(struct emu_weak *weak, uint64_t *halves, uint32_t tag, 
 }
 
 bool emu_weak_load_cell(const uint64_t *halves, uint32_t tag, uint64_t *value) {
-  if (!weakened(WEAKEN_CELL_FIRST_TAG) && (uint32_t)(halves[0] >> 32) != tag) return false;
-  if (!weakened(WEAKEN_CELL_SECOND_TAG) && (uint32_t)(halves[1] >> 32) != tag) return false;
-  *value = (halves[0] & 0xffffffffu) | halves[1] << 32;
+  const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
+  if (!weakened(WEAKEN_CELL_FIRST_TAG) && (uint32_t)(low >> 32) != tag) return false;
+  if (!weakened(WEAKEN_CELL_SECOND_TAG) && (uint32_t)(high >> 32) != tag) return false;
+  *value = (low & 0xffffffffu) | high << 32;
   return true;
 }
 
 static bool line_flagged(uint8_t kind, const uint64_t *words, uint64_t flag) {
-  if (kind == LINE_LL128) return weakened(WEAKEN_LL128_FLAG) || words[15] == flag;
-  return (weakened(WEAKEN_LL_FIRST_FLAG) || (uint32_t)(words[0] >> 32) == (uint32_t)flag) &&
-         (weakened(WEAKEN_LL_SECOND_FLAG) || (uint32_t)(words[1] >> 32) == (uint32_t)flag);
+  if (kind == LINE_LL128) return weakened(WEAKEN_LL128_FLAG) || prim_load_acquire(&words[15]) == flag;
+  return (weakened(WEAKEN_LL_FIRST_FLAG) ||
+          (uint32_t)(prim_load_acquire(&words[0]) >> 32) == (uint32_t)flag) &&
+         (weakened(WEAKEN_LL_SECOND_FLAG) ||
+          (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag);
 }
 
 bool emu_weak_lines_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag) {
@@ -515,7 +518,7 @@ void emu_weak_settle(struct emu_weak *weak) {
 }
 
 struct emu_weak *emu_weak_open(struct emu_lane *lane) {
-  if (!emu_weak_on) return NULL;
+  if (!emu_weak_on || lane->remote) return NULL;
   struct emu_weak *weak = (struct emu_weak *)os_alloc(sizeof *weak);
   if (weak == NULL) return NULL;
   weak->lane = lane;

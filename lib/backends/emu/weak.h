@@ -11,7 +11,8 @@
  *
  * Every place has one reader, so memory itself is what a load without acquire sees. A lane's own loads find
  * its own stores. Who reads what is written and not yet visible, or writes over what is not yet read, is told
- * as a broken invariant. Known to prim_impl.h, which hands over what a lane with weak memory does, and to
+ * as a broken invariant. A lane that is linked to another process stores at once: nobody there would carry
+ * out what is noted here. Known to prim_impl.h, which hands over what a lane with weak memory does, and to
  * block.c. */
 #ifndef TUTTI_BACKENDS_EMU_WEAK_H
 #define TUTTI_BACKENDS_EMU_WEAK_H

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/emu/block.h"
 #include "backends/emu/world_impl.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -43,11 +44,12 @@ static struct {
   uint32_t ready_count, pending_count;
   bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
   bool change;          /* a waiter's condition may have become true */
+  bool outside;         /* nothing can move but what comes from outside of the world */
   uint64_t generation;  /* counts emu_changed() and wakes: something happened while nobody pumped */
   uint64_t random[2];
   struct emu_waiter *waiters;
   struct emu_owner *owners;
-} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} world = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP}; /* comm_fail() may come from within */
 
 uint64_t emu_moves;
 
@@ -82,13 +84,53 @@ uint64_t emu_clock_ns(void) { return emu_options()->mode == EMU_GUARDED ? emu_mo
 
 static void owner_thread_ended(void *value);
 
-static void world_prepare(void) {
+static void world_make_condition(void) {
   pthread_condattr_t attributes;
   pthread_condattr_init(&attributes);
   pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_cond_init(&world.changed, &attributes);
   pthread_condattr_destroy(&attributes);
+}
+
+/* ---- forks: the child has the thread that forked and no other ---- */
+
+#define FORK_PATIENCE_MS 1000
+
+static bool fork_locked; /* of the thread that forks, from before to after */
+
+/* Others may hold this lock while they wait for one that the forking thread has already; so no longer than
+ * this. */
+static void fork_before(void) {
+  fork_locked = false;
+  for (unsigned tries = 0; !fork_locked && tries < FORK_PATIENCE_MS; tries++) {
+    fork_locked = pthread_mutex_trylock(&world.lock) == 0;
+    if (!fork_locked) os_sleep_ms(1);
+  }
+}
+
+static void fork_parent(void) {
+  if (fork_locked) pthread_mutex_unlock(&world.lock);
+}
+
+static void fork_child(void) {
+  static const pthread_mutex_t fresh = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+  const struct emu_owner *self = (const struct emu_owner *)pthread_getspecific(owner_key);
+  world.lock = fresh;
+  world_make_condition();
+  world.pumping = world.inside = false;
+  world.waiters = NULL;
+  for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
+    owner->waiting = 0;
+    if (owner != self) owner->ended = true;
+  }
+  emu_streams_forked();
+  emu_pool_forked();
+}
+
+static void world_prepare(void) {
+  world_make_condition();
   pthread_key_create(&owner_key, owner_thread_ended);
+  pthread_atfork(fork_before, fork_parent, fork_child);
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
   if (world.ready == NULL || world.pending == NULL)
@@ -99,7 +141,7 @@ static void world_prepare(void) {
 /* Also around sleeps, which give the lock away. */
 static void lock_note(int taken) { __atomic_store_n(&world.taken, taken, __ATOMIC_RELAXED); }
 
-void emu_lock(void) {
+static void world_take(void) {
   if (!__atomic_load_n(&world.prepared, __ATOMIC_ACQUIRE)) pthread_once(&world_once, world_prepare);
   /* It is held for moments only, and to wake a sleeper takes longer. */
   for (uint32_t i = 0; i < LOCK_SPINS; i++) {
@@ -113,9 +155,22 @@ void emu_lock(void) {
   lock_note(1);
 }
 
-void emu_unlock(void) {
+static void world_give(void) {
   lock_note(0);
   pthread_mutex_unlock(&world.lock);
+}
+
+/* A service's turn has the lock and may call what takes it. */
+static _Thread_local uint32_t lock_depth;
+
+void emu_lock(void) {
+  if (lock_depth == 0) world_take();
+  lock_depth += 1;
+}
+
+void emu_unlock(void) {
+  lock_depth -= 1;
+  if (lock_depth == 0) world_give();
 }
 
 void emu_world_restart(uint64_t seed) {
@@ -291,15 +346,18 @@ static bool pump(void) {
 
 void emu_call_out(void (*function)(void *argument), void *argument) {
   const bool inside = world.inside;
+  const uint32_t depth = lock_depth;
   world.inside = false;
-  emu_unlock();
+  lock_depth = 0;
+  world_give();
   function(argument);
-  emu_lock();
+  world_take();
+  lock_depth = depth;
   world.inside = inside;
 }
 
-static void wait_for_change(uint64_t timeout_ms) {
-  const uint64_t until = os_time_ns() + timeout_ms * 1000000u;
+static void wait_for_change_us(uint64_t timeout_us) {
+  const uint64_t until = os_time_ns() + timeout_us * 1000u;
   const struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   world.sleepers += 1;
   lock_note(0);
@@ -307,6 +365,8 @@ static void wait_for_change(uint64_t timeout_ms) {
   lock_note(1);
   world.sleepers -= 1;
 }
+
+static void wait_for_change(uint64_t timeout_ms) { wait_for_change_us(timeout_ms * 1000); }
 
 /* The owners that stay away longer than allowed are no longer waited for; said once each. */
 static void owners_mark_absent(void) {
@@ -350,9 +410,49 @@ static bool quiet_is_final(struct quiet *quiet) {
   return now_ns - quiet->since_ns >= stall_ns;
 }
 
+/* Lanes wait for another process, and nothing moves here: said once, when it has lasted long. */
+static void outside_complain(uint64_t moved) {
+  static struct quiet still; /* locked; its generation is what moved */
+  static bool said;
+  const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u, now_ns = os_time_ns();
+  if (moved != still.generation || now_ns - still.seen_ns > stall_ns / 2) {
+    still.since_ns = now_ns;
+    said = false;
+  }
+  still.generation = moved;
+  still.seen_ns = now_ns;
+  if (said || now_ns - still.since_ns < stall_ns) return;
+  said = true;
+  emu_report_slow();
+}
+
+#define NAP_SPINS 100    /* turns of a wait for another process that only give the core away, ... */
+#define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this */
+
+static uint64_t nap_count, nap_moves; /* locked */
+
+void emu_world_outside_moved(void) { nap_count = 0; }
+
+/* What another process does wakes nobody here: looks again after a while that grows as nothing happens. */
+static void outside_nap(void) {
+  if (nap_moves != emu_moves) nap_count = 0;
+  nap_moves = emu_moves;
+  nap_count += 1;
+  if (nap_count <= NAP_SPINS) {
+    emu_unlock();
+    os_yield();
+    emu_lock();
+    return;
+  }
+  const uint64_t nap_us = (nap_count - NAP_SPINS) * 10;
+  wait_for_change_us(nap_us < NAP_US_MOST ? nap_us : NAP_US_MOST);
+}
+
 /* Declares kernels that wait stuck when that is final. True when this changed anything. */
 static bool verdict(struct quiet *quiet) {
-  if (!emu_lanes_waiting() || !quiet_is_final(quiet)) return false;
+  if (!emu_lanes_waiting()) return false;
+  if (world.outside) outside_complain(emu_moves);
+  if (world.outside || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
 }
@@ -379,16 +479,26 @@ static void waiter_leave(struct emu_waiter *waiter) {
 /* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
   if (!world.pumping && owners_wait()) {
-    if (world.ready_count > 0 || world.pending_count > 0 || world.change) {
-      if (pump()) return true;
+    if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
+    if (emu_lanes_look()) { /* a long operation with another process must not keep everybody out */
+      emu_unlock();
+      os_yield();
+      emu_lock();
+      return true;
     }
+    world.outside = emu_services_look_outside() || emu_lanes_outside();
     if (verdict(quiet)) return true;
   }
   return false;
 }
 
+static void nap(uint64_t timeout_ms) {
+  if (world.outside && !world.pumping) outside_nap();
+  else wait_for_change(timeout_ms);
+}
+
 static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
-  return deadline_ms == 0 && !world.pumping && owners_wait() && world.ready_count == 0 &&
+  return deadline_ms == 0 && !world.pumping && !world.outside && owners_wait() && world.ready_count == 0 &&
          world.pending_count == 0 && !emu_lanes_waiting() && quiet_is_final(quiet);
 }
 
@@ -406,7 +516,7 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
           "guarded emulator: this wait cannot end: nothing is left that could move; is an event or a "
           "rank missing that only another thread could bring?");
     if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
+    nap(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
     owners_mark_absent();
   }
   return ncclSuccess;
@@ -418,7 +528,8 @@ static bool lanes_stand_still(void) {
   static struct quiet still; /* locked; its generation is the lanes' progress */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
-  if (progress != still.generation || !emu_lanes_waiting() || now_ns - still.seen_ns > stall_ns / 2)
+  if (progress != still.generation || !emu_lanes_waiting() || emu_lanes_reach_out() ||
+      now_ns - still.seen_ns > stall_ns / 2)
     still.since_ns = now_ns;
   still.generation = progress;
   still.seen_ns = now_ns;
@@ -460,7 +571,8 @@ static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, u
     if (idle_since_ns == 0) idle_since_ns = now_ns;
     if (done(argument)) break;
     if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    if (lanes_stand_still()) emu_lanes_stop_stuck();
+    if (emu_lanes_outside()) outside_complain(emu_lanes_progress());
+    else if (lanes_stand_still()) emu_lanes_stop_stuck();
     threads_pause(now_ns - idle_since_ns, deadline_ms);
   }
   return ncclSuccess;
@@ -485,7 +597,7 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
   struct emu_waiter waiter = {done, argument, emu_moves + move_count, false, NULL, NULL};
   static struct quiet quiet = {0, 0, 0, true}; /* locked */
   waiter_enter(&waiter);
-  if (!guarded_turn(&quiet) && !waiter.released) wait_for_change(1);
+  if (!guarded_turn(&quiet) && !waiter.released) nap(1);
   waiter_leave(&waiter);
 }
 

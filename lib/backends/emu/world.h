@@ -34,6 +34,11 @@ struct emu_options {
   bool direct;            /* offer direct stores between ranks */
   bool weak, tear;        /* see weak.h; lines of 128 bytes arrive in pieces */
   uint32_t weaken;        /* enum weak_point: what is left out of the protocol */
+  bool net;               /* nodes are joined by the emulated network (network.c) */
+  uint32_t nic_count;     /* of a node; 0: one for each of its GPUs, 8 at most */
+  uint32_t net_delay;     /* most turns of the network that a message takes */
+  uint32_t fault;         /* enum fault_kind of fault.h */
+  uint32_t fault_at;      /* message that it happens to, from 1; 0: drawn from the seed */
   uint64_t stall_seconds; /* TUTTI_STALL_SECONDS when the settings were read */
 };
 const struct emu_options *emu_options(void);

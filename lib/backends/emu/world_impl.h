@@ -7,15 +7,34 @@
 #include <stdint.h>
 
 #include "base/os.h"
+struct emu_options;
 
 /* Starts the moves and draws anew; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
+/* network.c: starts the network's draws and its fault anew. */
+void emu_network_restart(const struct emu_options *options);
+
+/* In the child of a fork: streams and graphs have no threads yet. */
+void emu_streams_forked(void);
 
 /* block.c: some lane of a started kernel has not ended. */
 bool emu_lanes_waiting(void);
+/* block.c: one of them is linked to another process: that nothing can move here proves nothing. */
+bool emu_lanes_outside(void);
+/* block.c, guarded mode: wakes those that can go on by what came from there; true when there was one. */
+bool emu_lanes_look(void);
+/* report.c: what they wait for, as a warning: nothing has moved for long, and the wait goes on. */
+void emu_report_slow(void);
 /* block.c: every such lane is stuck for good: report them and end their kernels with an error. */
 void emu_lanes_stop_stuck(void);
+/* service.c: asks the services that wait for something outside of the world to look again; false when there
+ * is none. And world.c: something came from there. */
+bool emu_services_look_outside(void);
+void emu_world_outside_moved(void);
+/* block.c, threads mode: a kernel that has started has connections that lead out of the process: what it
+ * waits for need not be here. */
+bool emu_lanes_reach_out(void);
 /* block.c, threads mode: a number that grows whenever any lane gets on. */
 uint64_t emu_lanes_progress(void);
 

@@ -1,0 +1,312 @@
+/* conn_share.c: connections between processes of one host. The receiver's process has FIFO and buffers in its
+ * arena (arena.h); the sender's maps that arena, once for all connections, and finds them by their offsets.
+ * With the same mapping it stores into outputs that receivers offer. What comes in cards is checked before it
+ * becomes an address. Knows nothing of how cards travel. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "backends/emu/block.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+
+#define CARD_MAGIC UINT64_C(0x7475747469636431)
+#define CONN_MAGIC UINT64_C(0x7475747469636e31)
+#define CARD_NO_SHARING 1u /* the process's settings forbid it */
+
+struct card {
+  uint64_t magic;
+  struct share_ticket ticket; /* of the arena; 0 bytes: there is none */
+  uint64_t flags;
+};
+static_assert(sizeof(struct card) <= DEVICE_CARD_BYTES, "a card holds it");
+
+struct conn_card {
+  uint64_t magic;
+  struct share_ticket ticket;
+  uint64_t base;         /* address of the arena in the receiver's process */
+  uint64_t fifo, buffer; /* offsets in the arena */
+  uint32_t slots, step_bytes;
+};
+static_assert(sizeof(struct conn_card) <= DEVICE_CONN_CARD_BYTES, "a card holds it");
+
+static bool sharing_forbidden(void) {
+  return param_int(PARAM_SHM_DISABLE) != 0 && param_int(PARAM_P2P_DISABLE) != 0;
+}
+
+/* Others may map the arena from now on, until the rank is closed. */
+static ncclResult_t comm_pin(struct device_comm *comm) {
+  struct share_ticket ticket;
+  uint64_t base;
+  emu_lock();
+  const bool pinned = comm->pinned;
+  emu_unlock();
+  if (pinned) return ncclSuccess;
+  TRY(emu_arena_pin(&ticket, &base));
+  emu_lock();
+  const bool raced = comm->pinned;
+  comm->pinned = true;
+  comm->ticket = ticket;
+  comm->arena_base = base;
+  emu_unlock();
+  if (raced) emu_arena_unpin();
+  return ncclSuccess;
+}
+
+ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card) {
+  struct card content;
+  memset(&content, 0, sizeof content);
+  memset(card, 0, sizeof *card);
+  content.magic = CARD_MAGIC;
+  content.flags = sharing_forbidden() ? CARD_NO_SHARING : 0;
+  if (content.flags == 0) {
+    if (comm_pin(comm) == ncclSuccess) content.ticket = comm->ticket;
+    else
+      log_info(LOG_SHM, "comm %s: rank %" PRIu32 " shares no memory with other processes: %s", comm->name,
+               comm->config.rank, log_last_error());
+  }
+  memcpy(card->bytes, &content, sizeof content);
+  return ncclSuccess;
+}
+
+/* ---- whose memory is mapped ---- */
+
+static ncclResult_t peer_no_memory(const struct device_comm *comm) {
+  return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to note ranks of other processes",
+                  comm->name, comm->config.rank);
+}
+
+static void *peer_find(struct device_comm *comm, const struct share_ticket *ticket, bool *tried) {
+  emu_lock();
+  const struct emu_peer *peer = (const struct emu_peer *)map_find(&comm->peers, ticket->number);
+  void *memory = peer != NULL ? peer->memory : NULL;
+  emu_unlock();
+  *tried = peer != NULL;
+  return memory;
+}
+
+/* Notes what came of mapping; of two threads that tried, the first is right. */
+static ncclResult_t peer_note(struct device_comm *comm, const struct share_ticket *ticket, void *memory) {
+  struct emu_peer *peer = (struct emu_peer *)os_alloc(sizeof *peer);
+  emu_lock();
+  const bool known = map_find(&comm->peers, ticket->number) != NULL;
+  const bool noted = !known && peer != NULL && map_reserve(&comm->peers);
+  if (noted) {
+    peer->ticket = *ticket;
+    peer->memory = memory;
+    map_insert(&comm->peers, ticket->number, peer);
+  }
+  emu_unlock();
+  if (noted) return ncclSuccess;
+  os_free(peer);
+  if (memory != NULL) share_unmap(memory, ticket->bytes);
+  return known ? ncclSuccess : peer_no_memory(comm);
+}
+
+static ncclResult_t peer_map(struct device_comm *comm, uint32_t rank, const struct share_ticket *ticket,
+                             bool *reach) {
+  bool tried;
+  void *memory = peer_find(comm, ticket, &tried);
+  *reach = memory != NULL;
+  if (tried) return ncclSuccess;
+  if (share_map(ticket, &memory) != ncclSuccess) {
+    memory = NULL;
+    log_info(LOG_SHM, "comm %s: rank %" PRIu32 " cannot map memory of rank %" PRIu32 ": %s", comm->name,
+             comm->config.rank, rank, log_last_error());
+  }
+  *reach = memory != NULL;
+  return peer_note(comm, ticket, memory);
+}
+
+ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+                            bool *reach) {
+  struct card content;
+  memcpy(&content, card->bytes, sizeof content);
+  if (content.magic != CARD_MAGIC)
+    return log_fail(ncclInvalidUsage,
+                    "comm %s: what rank %" PRIu32
+                    " says of its device is not understood; use the same build "
+                    "and backend on all ranks",
+                    comm->name, peer);
+  *reach = false;
+  if (!comm->pinned || content.flags != 0 || sharing_forbidden() || !share_possible(&content.ticket))
+    return ncclSuccess;
+  *reach = content.ticket.number == comm->ticket.number; /* of this process */
+  return *reach ? ncclSuccess : peer_map(comm, peer, &content.ticket, reach);
+}
+
+/* ---- the receiver's end ---- */
+
+static bool arena_take(size_t bytes, void **memory) {
+  return emu_arena_alloc(bytes, true, memory) && *memory != NULL;
+}
+
+static struct emu_conn *export_create(struct device_comm *receiver, const struct device_conn_name *name) {
+  struct emu_conn *conn = emu_conn_new(&receiver->config.limits, name->peer, receiver->config.rank,
+                                       name->channel_index, name->conn_index);
+  if (conn == NULL) return NULL;
+  conn->place = EMU_CONN_EXPORTED;
+  receiver->has_remote = true;
+  if (!map_reserve(&receiver->conns) || !arena_take(sizeof *conn->fifo, &conn->fifo_memory)) {
+    os_free(conn);
+    return NULL;
+  }
+  conn->fifo = (struct emu_fifo *)conn->fifo_memory;
+  conn->fifo->receiver_conn = conn;
+  map_insert(&receiver->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, false),
+             conn);
+  receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
+  return conn;
+}
+
+static bool export_buffer(struct device_comm *receiver, struct emu_conn *conn, uint8_t proto) {
+  const size_t bytes = emu_conn_buffer_bytes(conn, proto);
+  void *pages;
+  if (conn->buffer[proto] != NULL) return true;
+  if (!arena_take(bytes, &pages)) return false;
+  conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
+  receiver->memory_bytes += bytes;
+  return true;
+}
+
+static ncclResult_t wrong_place(const struct device_comm *comm, const struct device_conn_name *name) {
+  return log_fail(ncclInternalError,
+                  "comm %s: rank %" PRIu32 " has a connection with rank %" PRIu32 " on channel %" PRIu32
+                  " that is of another kind",
+                  comm->name, comm->config.rank, name->peer, name->channel_index);
+}
+
+/* Locked. */
+static ncclResult_t export_locked(struct device_comm *receiver, const struct device_conn_name *name,
+                                  struct emu_conn **found) {
+  struct emu_conn *conn = emu_conn_find(receiver, name->peer, name->channel_index, name->conn_index, false);
+  if (conn != NULL && conn->place != EMU_CONN_EXPORTED) return wrong_place(receiver, name);
+  if (conn == NULL) conn = export_create(receiver, name);
+  if (conn == NULL) return emu_conn_no_memory(receiver, sizeof *conn + sizeof *conn->fifo);
+  if (!export_buffer(receiver, conn, name->proto))
+    return emu_conn_no_memory(receiver, emu_conn_buffer_bytes(conn, name->proto));
+  *found = conn;
+  return ncclSuccess;
+}
+
+static ncclResult_t name_check(const struct device_comm *comm, const struct device_conn_name *name) {
+  if (name->peer < comm->config.rank_count && name->channel_index < PLAN_CHANNELS_MAX &&
+      name->conn_index <= CONN_FROM_SWITCH && name->proto < PROTO_COUNT)
+    return ncclSuccess;
+  return log_fail(ncclInvalidArgument,
+                  "comm %s: no connection of rank %" PRIu32 " can have peer %" PRIu32 ", channel %" PRIu32
+                  ", number %" PRIu32 " and protocol %u",
+                  comm->name, comm->config.rank, name->peer, name->channel_index, name->conn_index,
+                  name->proto);
+}
+
+ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
+                             struct device_conn_card *card) {
+  struct conn_card content;
+  struct emu_conn *conn = NULL;
+  memset(&content, 0, sizeof content);
+  TRY(name_check(receiver, name));
+  TRY(comm_pin(receiver));
+  emu_lock();
+  const ncclResult_t result = export_locked(receiver, name, &conn);
+  emu_unlock();
+  TRY(result);
+  content.magic = CONN_MAGIC;
+  content.ticket = receiver->ticket;
+  content.base = receiver->arena_base;
+  content.fifo = (uint64_t)(uintptr_t)conn->fifo - content.base;
+  content.buffer = (uint64_t)(uintptr_t)conn->buffer[name->proto] - content.base;
+  content.slots = conn->slots;
+  content.step_bytes = conn->step_bytes[name->proto];
+  if (card == NULL) return ncclSuccess;
+  memset(card, 0, sizeof *card);
+  memcpy(card->bytes, &content, sizeof content);
+  return ncclSuccess;
+}
+
+/* ---- the sender's end ---- */
+
+/* What the card names lies in the block, and fits what this rank plans with. */
+static bool conn_card_fits(const struct conn_card *card, const struct plan_limits *limits, uint8_t proto) {
+  const uint64_t bytes = card->ticket.bytes, buffer_bytes = (uint64_t)card->slots * card->step_bytes;
+  return card->magic == CONN_MAGIC && card->slots == limits->slots &&
+         card->step_bytes == limits->step_bytes[proto] && card->fifo % FIFO_LINE_BYTES == 0 &&
+         card->buffer % 16 == 0 && bytes >= sizeof(struct emu_fifo) && buffer_bytes <= bytes &&
+         card->fifo <= bytes - sizeof(struct emu_fifo) && card->buffer <= bytes - buffer_bytes;
+}
+
+/* Locked. The connection counts the mapping, whose count the caller gives away: *used says whether it was. */
+static struct emu_conn *import_create(struct device_comm *sender, const struct device_conn_name *name,
+                                      const struct conn_card *card, void *memory) {
+  if (!map_reserve(&sender->conns)) return NULL;
+  struct emu_conn *conn = emu_conn_new(&sender->config.limits, sender->config.rank, name->peer,
+                                       name->channel_index, name->conn_index);
+  if (conn == NULL) return NULL;
+  conn->place = EMU_CONN_IMPORTED;
+  sender->has_remote = true;
+  conn->peer_memory = memory;
+  conn->peer_bytes = card->ticket.bytes;
+  conn->peer_shift = (uint64_t)(uintptr_t)memory - card->base;
+  conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + card->fifo);
+  conn->fifo->sender_conn = conn;
+  map_insert(&sender->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
+  sender->memory_bytes += sizeof *conn;
+  return conn;
+}
+
+/* Locked. */
+static ncclResult_t import_locked(struct device_comm *sender, const struct device_conn_name *name,
+                                  const struct conn_card *card, void *memory, bool *used) {
+  struct emu_conn *conn = emu_conn_find(sender, name->peer, name->channel_index, name->conn_index, true);
+  *used = conn == NULL;
+  if (conn == NULL) conn = import_create(sender, name, card, memory);
+  *used = *used && conn != NULL;
+  if (conn == NULL) return peer_no_memory(sender);
+  if (conn->place != EMU_CONN_IMPORTED || conn->peer_memory != memory) return wrong_place(sender, name);
+  conn->buffer[name->proto] = (uint8_t *)memory + card->buffer;
+  return ncclSuccess;
+}
+
+ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
+                             const struct device_conn_card *card) {
+  struct conn_card content;
+  void *memory;
+  bool used;
+  memcpy(&content, card->bytes, sizeof content);
+  TRY(name_check(sender, name));
+  if (!conn_card_fits(&content, &sender->config.limits, name->proto))
+    return log_fail(ncclInvalidUsage,
+                    "comm %s: rank %" PRIu32 " cannot use the connection that rank %" PRIu32
+                    " made for it; use the same build and the same settings on all ranks",
+                    sender->name, sender->config.rank, name->peer);
+  TRY(share_map(&content.ticket, &memory));
+  emu_lock();
+  const ncclResult_t result = import_locked(sender, name, &content, memory, &used);
+  emu_unlock();
+  if (!used) share_unmap(memory, content.ticket.bytes);
+  return result;
+}
+
+/* ---- giving back ---- */
+
+void emu_conn_unshare(struct emu_conn *conn) {
+  if (conn->place == EMU_CONN_IMPORTED) {
+    share_unmap(conn->peer_memory, conn->peer_bytes);
+    return;
+  }
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
+    if (conn->buffer[proto] != NULL) emu_arena_free(conn->buffer[proto] - emu_conn_buffer_shift(conn, proto));
+  emu_arena_free(conn->fifo_memory);
+}
+
+void emu_comm_unshare(struct device_comm *comm) {
+  for (uint32_t i = 0; i < comm->peers.capacity; i++) {
+    struct emu_peer *peer = (struct emu_peer *)comm->peers.entries[i].value;
+    if (peer == NULL) continue;
+    if (peer->memory != NULL) share_unmap(peer->memory, peer->ticket.bytes);
+    os_free(peer);
+  }
+  map_clear(&comm->peers);
+  if (comm->pinned) emu_arena_unpin();
+  comm->pinned = false;
+}

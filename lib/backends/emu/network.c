@@ -1,0 +1,602 @@
+/* network.c: the network between emulated nodes of one process, and what goes wrong there (fault.h). A
+ * message waits until its receive is posted, then for as many turns as the seed says; within a connection
+ * nothing overtakes, between connections everything may. In the guarded world a service of the world makes
+ * the turns, so a run is a function of program and seed; otherwise whoever tests a request makes one.
+ *
+ * A lost peer is ncclRemoteError, with a sentence that names ranks, device and fault. Nothing here has a
+ * clock but threads mode's cut. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/backend.h"
+#include "backends/fault.h"
+#include "backends/emu/world.h"
+#include "backends/emu/world_impl.h"
+#include "backends/net.h"
+#include "base/log.h"
+#include "base/os.h"
+
+#define MARK 0x74757474696e6574u
+#define NICS_USUAL 8
+#define NIC_MBPS 400000
+#define MESSAGE_BYTES_MAX (1u << 30)
+#define HOLD_TURNS 200    /* that a held message is late */
+#define CUT_TURNS 64      /* without a word until an end gives up: guarded */
+#define CUT_NS 300000000u /* the same in threads mode */
+#define NAME_BYTES 64
+
+enum request_state { REQUEST_FREE, REQUEST_WAITS, REQUEST_DONE, REQUEST_TOO_LONG };
+
+struct end;
+struct request {
+  enum request_state state;
+  struct end *end;
+  uint8_t *data;
+  size_t bytes;       /* of the message; of a receive until it is done, the room */
+  size_t other_bytes; /* REQUEST_TOO_LONG: what the other end has */
+  uint64_t due;       /* sends: the turn from which on it may arrive */
+  bool twice;         /* sends: it arrives again */
+};
+
+/* Requests of one end in order: those that wait are within [first, last). A place is used again when its
+ * request is free. */
+struct end {
+  struct wire *wire;
+  bool sends, open, told;
+  struct request requests[NET_REQUESTS_MAX];
+  uint64_t first, last;
+};
+
+enum wire_state { WIRE_GOOD, WIRE_CUT, WIRE_STOPPED, WIRE_SILENT, WIRE_RESET, WIRE_CLOSED };
+
+/* One connection. */
+struct wire {
+  struct wire *next;
+  enum wire_state state;
+  uint64_t comm_key, listener; /* the number of the listener that is to accept it; 0: it has */
+  uint32_t sender, receiver, device;
+  char comm_name[NAME_BYTES];
+  uint64_t cut_turn, cut_ns; /* since when it is WIRE_CUT */
+  uint64_t due;              /* of the message before: nothing arrives earlier */
+  uint8_t *again;            /* a message that arrives a second time, before any other */
+  size_t again_bytes;
+  struct end send, recv;
+};
+
+struct listener {
+  struct listener *next;
+  struct net_peer peer;
+  uint64_t number;
+};
+
+/* What the handle's bytes are. */
+struct place {
+  uint64_t mark, process, number;
+};
+
+static struct {
+  os_mutex mutex;
+  uint64_t process; /* 0: not drawn yet */
+  uint64_t random, turn, number;
+  struct fault_plan fault;
+  struct listener *listeners;
+  struct wire *wires; /* in the order of their making, which is the same on every run of a guarded world */
+  void *service;      /* NULL: whoever tests a request makes the turns */
+} net = {.mutex = OS_MUTEX_INITIALIZER};
+
+void emu_network_restart(const struct emu_options *options) {
+  os_mutex_lock(&net.mutex);
+  net.random = options->seed ^ 0x6e6574u;
+  net.turn = 0;
+  fault_plan_make(&net.fault, (enum fault_kind)options->fault, options->fault_at, options->seed);
+  os_mutex_unlock(&net.mutex);
+}
+
+static uint32_t draw_below(uint32_t bound) { return (uint32_t)(fault_random(&net.random) % bound); }
+
+static bool is_self_driven(void) { return net.service == NULL || emu_options()->mode != EMU_GUARDED; }
+
+/* ---- turns ---- */
+
+static struct request *request_at(struct end *end, uint64_t number) {
+  return &end->requests[number % NET_REQUESTS_MAX];
+}
+
+/* The oldest that waits. */
+static struct request *request_head(const struct end *end) {
+  for (uint64_t number = end->first; number < end->last; number++) {
+    struct request *request = request_at((struct end *)(uintptr_t)end, number);
+    if (request->state == REQUEST_WAITS) return request;
+  }
+  return NULL;
+}
+
+static bool wire_met(const struct wire *wire) {
+  return wire->state == WIRE_GOOD && request_head(&wire->recv) != NULL &&
+         (wire->again != NULL || request_head(&wire->send) != NULL);
+}
+
+static bool wire_counts_down(const struct wire *wire) {
+  return wire->state == WIRE_CUT && (request_head(&wire->send) != NULL || request_head(&wire->recv) != NULL);
+}
+
+static bool something_to_do(void) {
+  for (struct wire *wire = net.wires; wire != NULL; wire = wire->next)
+    if (wire_met(wire) || wire_counts_down(wire)) return true;
+  return false;
+}
+
+static void request_finish(struct end *end, struct request *request, enum request_state state) {
+  request->state = state;
+  while (end->first < end->last && request_at(end, end->first)->state != REQUEST_WAITS) end->first += 1;
+}
+
+/* Kept for its second arrival; without memory for that it arrives once. */
+static void wire_repeat(struct wire *wire, const struct request *send) {
+  wire->again = (uint8_t *)os_alloc(send->bytes);
+  wire->again_bytes = send->bytes;
+  if (wire->again != NULL) memcpy(wire->again, send->data, send->bytes);
+}
+
+/* A message of its own, which takes a receive and no send. */
+static void arrive_again(struct wire *wire, struct request *recv) {
+  recv->bytes = wire->again_bytes < recv->bytes ? wire->again_bytes : recv->bytes;
+  memcpy(recv->data, wire->again, recv->bytes);
+  request_finish(&wire->recv, recv, REQUEST_DONE);
+  os_free(wire->again);
+  wire->again = NULL;
+}
+
+static void wire_arrive(struct wire *wire) {
+  struct request *send = request_head(&wire->send), *recv = request_head(&wire->recv);
+  enum request_state state = REQUEST_DONE;
+  if (wire->again != NULL) {
+    arrive_again(wire, recv);
+    return;
+  }
+  send->other_bytes = recv->bytes;
+  recv->other_bytes = send->bytes;
+  if (send->bytes > recv->bytes) {
+    state = REQUEST_TOO_LONG;
+  } else {
+    if (send->bytes > 0) memcpy(recv->data, send->data, send->bytes);
+    recv->bytes = send->bytes;
+    if (send->twice) wire_repeat(wire, send);
+  }
+  request_finish(&wire->recv, recv, state);
+  request_finish(&wire->send, send, state);
+}
+
+static uint64_t wire_due(const struct wire *wire) {
+  return wire->again != NULL ? net.turn : request_head(&wire->send)->due;
+}
+
+static uint32_t count_due(void) {
+  uint32_t count = 0;
+  for (const struct wire *wire = net.wires; wire != NULL; wire = wire->next)
+    count += wire_met(wire) && wire_due(wire) <= net.turn;
+  return count;
+}
+
+static void cut_go_on(void) {
+  const bool guarded = emu_options()->mode == EMU_GUARDED;
+  for (struct wire *wire = net.wires; wire != NULL; wire = wire->next) {
+    if (!wire_counts_down(wire)) continue;
+    if (guarded ? net.turn - wire->cut_turn > CUT_TURNS : os_time_ns() - wire->cut_ns > CUT_NS)
+      wire->state = WIRE_SILENT;
+  }
+}
+
+/* Time passes; one message arrives, any of those that are due. */
+static void make_turn(void) {
+  net.turn += 1;
+  const uint32_t count = count_due();
+  uint32_t lot = count > 0 ? draw_below(count) : 0;
+  for (struct wire *wire = net.wires; wire != NULL && count > 0; wire = wire->next) {
+    if (!wire_met(wire) || wire_due(wire) > net.turn) continue;
+    if (lot == 0) {
+      wire_arrive(wire);
+      break;
+    }
+    lot -= 1;
+  }
+  cut_go_on();
+}
+
+static bool service_ready(void *argument) {
+  (void)argument;
+  os_mutex_lock(&net.mutex);
+  const bool ready = something_to_do();
+  os_mutex_unlock(&net.mutex);
+  return ready;
+}
+
+static void service_turn(void *argument) {
+  (void)argument;
+  os_mutex_lock(&net.mutex);
+  make_turn();
+  os_mutex_unlock(&net.mutex);
+}
+
+static bool service_outside(void *argument) {
+  (void)argument;
+  return false;
+}
+
+/* Connections on which somebody waits in vain. */
+static void service_report(void *argument, char *out, size_t out_bytes) {
+  static const char *const words[] = {"", "cut", "silent", "lost", "reset", "closed"};
+  size_t used = 0;
+  (void)argument;
+  if (out_bytes > 0) out[0] = '\0';
+  os_mutex_lock(&net.mutex);
+  for (const struct wire *wire = net.wires; wire != NULL && used < out_bytes; wire = wire->next) {
+    const bool waits = request_head(&wire->send) != NULL || request_head(&wire->recv) != NULL;
+    if (wire->state == WIRE_GOOD || !waits) continue;
+    used +=
+        (size_t)snprintf(out + used, out_bytes - used,
+                         "\n  network Emu, device emu%u: rank %u -> rank %u of %s is %s: fault '%s' happened "
+                         "to message %llu",
+                         wire->device, wire->sender, wire->receiver, wire->comm_name, words[wire->state],
+                         fault_names[net.fault.kind], (unsigned long long)net.fault.at);
+  }
+  os_mutex_unlock(&net.mutex);
+}
+
+/* What can be done has changed. Without the mutex, which the service's functions take with the world locked.
+ */
+static void service_wake(void) {
+  if (net.service != NULL) backend_device_ops()->service_wake(net.service);
+}
+
+/* ---- faults ---- */
+
+static bool wire_alive(const struct wire *wire) { return wire->state <= WIRE_STOPPED; }
+
+static void fault_cut(const struct wire *hit) {
+  for (struct wire *wire = net.wires; wire != NULL; wire = wire->next) {
+    const bool same = wire->sender == hit->sender && wire->receiver == hit->receiver;
+    const bool reverse = wire->sender == hit->receiver && wire->receiver == hit->sender;
+    if (wire->comm_key != hit->comm_key || !wire_alive(wire) || (!same && !reverse)) continue;
+    wire->state = WIRE_CUT;
+    wire->cut_turn = net.turn;
+    wire->cut_ns = os_time_ns();
+  }
+}
+
+static void fault_stop(const struct wire *hit) {
+  for (struct wire *wire = net.wires; wire != NULL; wire = wire->next)
+    if (wire->comm_key == hit->comm_key && wire_alive(wire) &&
+        (wire->sender == hit->sender || wire->receiver == hit->sender))
+      wire->state = WIRE_STOPPED;
+}
+
+/* What happens to a message that is about to be sent. */
+static void fault_happen(struct wire *wire, struct request *send) {
+  const enum fault_kind kind = fault_next(&net.fault);
+  if (kind == FAULT_NOTHING) return;
+  log_info(LOG_NET, "Network Emu: fault '%s' happens to message %llu, from rank %u to rank %u of %s",
+           fault_names[kind], (unsigned long long)net.fault.at, wire->sender, wire->receiver,
+           wire->comm_name);
+  if (kind == FAULT_DROP) request_finish(&wire->send, send, REQUEST_DONE);
+  if (kind == FAULT_DUPLICATE) send->twice = true;
+  if (kind == FAULT_HOLD) wire->due = send->due += HOLD_TURNS;
+  if (kind == FAULT_CUT) fault_cut(wire);
+  if (kind == FAULT_STOP) fault_stop(wire);
+  if (kind == FAULT_RESET) wire->state = WIRE_RESET;
+}
+
+/* The sentence of a connection that is lost, once an end. */
+static ncclResult_t end_fail(struct end *end) {
+  const struct wire *wire = end->wire;
+  const char *why = wire->state == WIRE_RESET    ? "the connection was reset"
+                    : wire->state == WIRE_SILENT ? "nothing was heard of it any more"
+                                                 : "it has closed the connection";
+  if (end->told) return ncclRemoteError;
+  end->told = true;
+  return log_fail(ncclRemoteError, "network Emu, device emu%u: rank %u has lost rank %u of %s: %s%s",
+                  wire->device, end->sends ? wire->sender : wire->receiver,
+                  end->sends ? wire->receiver : wire->sender, wire->comm_name, why,
+                  wire->state == WIRE_CLOSED ? "" : " (TUTTI_EMU asked for this fault)");
+}
+
+/* ---- devices ---- */
+
+static uint32_t device_count(void) {
+  const struct emu_options *options = emu_options();
+  const uint32_t near = options->device_count / options->node_count;
+  return options->nic_count != 0 ? options->nic_count : near < NICS_USUAL ? near : NICS_USUAL;
+}
+
+static ncclResult_t network_properties(uint32_t device, struct net_properties *properties) {
+  const uint32_t count = device_count();
+  if (device >= count)
+    return log_fail(ncclInvalidArgument, "network Emu has %u devices, no device %u", count, device);
+  memset(properties, 0, sizeof *properties);
+  snprintf(properties->name, sizeof properties->name, "emu%u", device);
+  properties->guid = 0xe3000000u + device;
+  properties->speed_mbps = NIC_MBPS;
+  properties->port = 1;
+  properties->latency_us = 1;
+  properties->max_comms = 1u << 20;
+  properties->max_recvs = 1;
+  properties->max_message_bytes = MESSAGE_BYTES_MAX;
+  properties->global_registration = true;
+  properties->rail = (int32_t)device;
+  return ncclSuccess;
+}
+
+/* ---- connections ---- */
+
+static ncclResult_t network_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                                   void **result) {
+  struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
+  if (listener == NULL) return log_fail(ncclSystemError, "network Emu: no memory for a listener");
+  (void)device;
+  os_mutex_lock(&net.mutex);
+  if (net.process == 0) net.process = os_entropy() | 1;
+  net.number += 1;
+  listener->peer = *peer;
+  listener->peer.comm_name = NULL; /* the caller's */
+  listener->number = net.number;
+  listener->next = net.listeners;
+  net.listeners = listener;
+  const struct place place = {MARK, net.process, net.number};
+  os_mutex_unlock(&net.mutex);
+  memset(handle, 0, sizeof *handle);
+  memcpy(handle->bytes, &place, sizeof place);
+  *result = listener;
+  return ncclSuccess;
+}
+
+static const struct listener *listener_find(const struct place *place, uint64_t comm_key) {
+  for (const struct listener *listener = net.listeners; listener != NULL; listener = listener->next)
+    if (listener->number == place->number && listener->peer.comm_key == comm_key) return listener;
+  return NULL;
+}
+
+static ncclResult_t place_check(const struct place *place, const struct net_peer *peer) {
+  if (place->mark == MARK && place->process == net.process) return ncclSuccess;
+  return log_fail(ncclInvalidUsage,
+                  "network Emu: rank %u cannot reach rank %u of %s, which lies in another process; leave "
+                  "net=1 out of TUTTI_EMU",
+                  peer->rank, peer->peer, peer->comm_name);
+}
+
+static void wire_append(struct wire *wire) {
+  struct wire **link = &net.wires;
+  while (*link != NULL) link = &(*link)->next;
+  *link = wire;
+}
+
+static ncclResult_t connect_locked(uint32_t device, const struct net_peer *peer, const struct place *place,
+                                   struct wire *wire) {
+  TRY(place_check(place, peer));
+  if (listener_find(place, peer->comm_key) == NULL)
+    return log_fail(ncclRemoteError, "network Emu: rank %u of %s does not listen to rank %u any more",
+                    peer->peer, peer->comm_name, peer->rank);
+  wire->comm_key = peer->comm_key;
+  wire->listener = place->number;
+  wire->sender = peer->rank;
+  wire->receiver = peer->peer;
+  wire->device = device;
+  snprintf(wire->comm_name, sizeof wire->comm_name, "%s", peer->comm_name);
+  wire->send.wire = wire->recv.wire = wire;
+  wire->send.sends = wire->send.open = wire->recv.open = true;
+  wire_append(wire);
+  return ncclSuccess;
+}
+
+static ncclResult_t network_connect(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                                    void **connection) {
+  struct place place;
+  struct wire *wire = (struct wire *)os_alloc(sizeof *wire);
+  if (wire == NULL) return log_fail(ncclSystemError, "network Emu: no memory for a connection");
+  memcpy(&place, handle->bytes, sizeof place);
+  os_mutex_lock(&net.mutex);
+  const ncclResult_t result = connect_locked(device, peer, &place, wire);
+  os_mutex_unlock(&net.mutex);
+  *connection = NULL;
+  if (result == ncclSuccess) *connection = &wire->send;
+  else os_free(wire);
+  return result;
+}
+
+static ncclResult_t network_accept(void *listener, void **connection) {
+  const struct listener *at = (const struct listener *)listener;
+  *connection = NULL;
+  os_mutex_lock(&net.mutex);
+  for (struct wire *wire = net.wires; wire != NULL && *connection == NULL; wire = wire->next) {
+    if (wire->listener != at->number) continue;
+    wire->listener = 0;
+    *connection = &wire->recv;
+  }
+  os_mutex_unlock(&net.mutex);
+  return ncclSuccess;
+}
+
+/* ---- closing ---- */
+
+static void wire_free(struct wire *wire) {
+  struct wire **link = &net.wires;
+  while (*link != wire) link = &(*link)->next;
+  *link = wire->next;
+  os_free(wire->again);
+  os_free(wire);
+}
+
+static void end_close(struct end *end) {
+  struct wire *wire = end->wire;
+  end->open = false;
+  end->first = end->last;
+  if (wire_alive(wire)) wire->state = WIRE_CLOSED;
+  if (!wire->send.open && !wire->recv.open) wire_free(wire);
+}
+
+static ncclResult_t network_close(void *connection) {
+  os_mutex_lock(&net.mutex);
+  end_close((struct end *)connection);
+  os_mutex_unlock(&net.mutex);
+  service_wake();
+  return ncclSuccess;
+}
+
+static ncclResult_t network_close_listen(void *listener) {
+  struct listener *at = (struct listener *)listener, **link = &net.listeners;
+  os_mutex_lock(&net.mutex);
+  while (*link != at) link = &(*link)->next;
+  *link = at->next;
+  for (struct wire *wire = net.wires, *next; wire != NULL; wire = next) {
+    next = wire->next;
+    if (wire->listener == at->number) end_close(&wire->recv); /* nobody will accept it */
+  }
+  os_mutex_unlock(&net.mutex);
+  os_free(at);
+  service_wake();
+  return ncclSuccess;
+}
+
+/* ---- memory and messages ---- */
+
+static ncclResult_t network_register(void *connection, void *data, size_t bytes, enum net_memory kind,
+                                     void **registration) {
+  (void)data, (void)bytes, (void)kind; /* all memory of emulated devices is the host's */
+  *registration = connection;
+  return ncclSuccess;
+}
+
+static ncclResult_t network_unregister(void *connection, void *registration) {
+  (void)connection, (void)registration;
+  return ncclSuccess;
+}
+
+/* NULL when all places are taken. */
+static struct request *request_begin(struct end *end, void *data, size_t bytes) {
+  struct request *request = request_at(end, end->last);
+  if (request->state != REQUEST_FREE) return NULL;
+  memset(request, 0, sizeof *request);
+  request->state = REQUEST_WAITS;
+  request->end = end;
+  request->data = (uint8_t *)data;
+  request->bytes = bytes;
+  end->last += 1;
+  return request;
+}
+
+static ncclResult_t send_locked(struct end *end, void *data, size_t bytes, void **request) {
+  struct wire *wire = end->wire;
+  if (!wire_alive(wire)) return end_fail(end);
+  struct request *send = request_begin(end, data, bytes);
+  *request = send;
+  if (send == NULL) return ncclSuccess;
+  const uint64_t due = net.turn + draw_below(emu_options()->net_delay + 1);
+  send->due = wire->due = due > wire->due ? due : wire->due;
+  fault_happen(wire, send);
+  return ncclSuccess;
+}
+
+static ncclResult_t network_isend(void *connection, const void *data, size_t bytes, int tag,
+                                  void *registration, void **request) {
+  (void)tag, (void)registration;
+  *request = NULL;
+  os_mutex_lock(&net.mutex);
+  const ncclResult_t result = send_locked((struct end *)connection, (void *)(uintptr_t)data, bytes, request);
+  os_mutex_unlock(&net.mutex);
+  service_wake();
+  return result;
+}
+
+static ncclResult_t network_irecv(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                                  const int *tags, void *const *registrations, void **request) {
+  struct end *end = (struct end *)connection;
+  (void)tags, (void)registrations;
+  *request = NULL;
+  if (count != 1)
+    return log_fail(ncclInternalError, "network Emu takes one receive at a time, not %u", count);
+  os_mutex_lock(&net.mutex);
+  const bool lost = !wire_alive(end->wire);
+  const ncclResult_t result = lost ? end_fail(end) : ncclSuccess;
+  if (!lost) *request = request_begin(end, data[0], bytes[0]);
+  os_mutex_unlock(&net.mutex);
+  service_wake();
+  return result;
+}
+
+/* Received data is in memory when its request is done. */
+static ncclResult_t network_iflush(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                                   void *const *registrations, void **request) {
+  (void)connection, (void)count, (void)data, (void)bytes, (void)registrations;
+  *request = NULL;
+  return ncclSuccess;
+}
+
+static ncclResult_t too_long(const struct request *request) {
+  const struct end *end = request->end;
+  const struct wire *wire = end->wire;
+  const size_t sent = end->sends ? request->bytes : request->other_bytes;
+  const size_t room = end->sends ? request->other_bytes : request->bytes;
+  return log_fail(ncclInvalidUsage,
+                  "network Emu: rank %u sends %zu bytes to rank %u of %s, which has room for %zu",
+                  wire->sender, sent, wire->receiver, wire->comm_name, room);
+}
+
+static ncclResult_t test_locked(struct request *request, bool *done, size_t *bytes) {
+  struct end *end = request->end;
+  if (is_self_driven()) make_turn();
+  if (request->state == REQUEST_TOO_LONG) return too_long(request);
+  if (request->state == REQUEST_WAITS) return wire_alive(end->wire) ? ncclSuccess : end_fail(end);
+  if (bytes != NULL) *bytes = request->bytes;
+  request->state = REQUEST_FREE;
+  *done = true;
+  return ncclSuccess;
+}
+
+static ncclResult_t network_test(void *request, bool *done, size_t *bytes) {
+  *done = false;
+  os_mutex_lock(&net.mutex);
+  const ncclResult_t result = test_locked((struct request *)request, done, bytes);
+  os_mutex_unlock(&net.mutex);
+  return result;
+}
+
+/* ---- the table ---- */
+
+static ncclResult_t network_devices(uint32_t *count);
+
+static struct net_ops network_ops = {
+    .size = sizeof(struct net_ops),
+    .name = "Emu",
+    .devices = network_devices,
+    .properties = network_properties,
+    .listen = network_listen,
+    .connect = network_connect,
+    .accept = network_accept,
+    .register_memory = network_register,
+    .unregister_memory = network_unregister,
+    .isend = network_isend,
+    .irecv = network_irecv,
+    .iflush = network_iflush,
+    .test = network_test,
+    .close_send = network_close,
+    .close_recv = network_close,
+    .close_listen = network_close_listen,
+};
+
+/* Its service is there from the first question for devices on: later calls may come from within the world. */
+static ncclResult_t network_devices(uint32_t *count) {
+  static const struct device_service service = {
+      .name = "network",
+      .key = UINT64_MAX,
+      .ready = service_ready,
+      .turn = service_turn,
+      .outside = service_outside,
+      .report = service_report,
+  };
+  const bool guarded = emu_options()->mode == EMU_GUARDED;
+  if (net.service == NULL && guarded) TRY(backend_device_ops()->service_add(&service, &net.service));
+  network_ops.in_world = net.service != NULL && guarded;
+  *count = device_count();
+  return ncclSuccess;
+}
+
+const struct net_ops *emu_net_ops(void) { return emu_options()->net ? &network_ops : NULL; }

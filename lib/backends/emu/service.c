@@ -1,0 +1,116 @@
+/* service.c: duties of the host as actors of the guarded world: proxies, emulated networks. A service is
+ * asked once after every change that it may care for; when its turn changes something, all are asked again.
+ * So two that find nothing to do leave the world to its verdict. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/emu/block.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "trace/trace.h"
+
+#define SERVICE_KEY_KIND UINT64_C(4) /* of actors' keys, beside lanes' 2 and stores' 3 */
+#define SERVICE_TRACE_ACTION 0x81u
+
+struct emu_service {
+  struct emu_actor actor;
+  struct device_service service;
+  bool poked; /* something may have become possible */
+  struct emu_service *next;
+};
+
+static struct emu_service *services; /* locked */
+
+static void service_poke(struct emu_service *service) {
+  service->poked = true;
+  emu_actor_wake(&service->actor);
+}
+
+void emu_services_poke(void) {
+  for (struct emu_service *service = services; service != NULL; service = service->next)
+    service_poke(service);
+}
+
+static bool service_enabled(struct emu_actor *actor) {
+  const struct emu_service *service = (const struct emu_service *)actor;
+  return service->poked && service->service.ready(service->service.argument);
+}
+
+static bool is_outside(const struct emu_service *service) {
+  return service->service.outside != NULL && service->service.outside(service->service.argument);
+}
+
+static void service_move(struct emu_actor *actor) {
+  struct emu_service *service = (struct emu_service *)actor;
+  const struct device_service *of = &service->service;
+  const bool outside = is_outside(service);
+  service->poked = false;
+  of->turn(of->argument);
+  if (of->moved != NULL && !of->moved(of->argument)) return;
+  if (outside) emu_world_outside_moved();
+  emu_trace_hash(actor->key, SERVICE_TRACE_ACTION, 0);
+  emu_services_poke();
+  emu_changed();
+}
+
+static const struct emu_actor_ops service_ops = {service_enabled, service_move};
+
+ncclResult_t emu_service_add(const struct device_service *service, void **handle) {
+  if (emu_options()->mode != EMU_GUARDED) {
+    *handle = NULL;
+    return ncclSuccess;
+  }
+  struct emu_service *fresh = (struct emu_service *)os_alloc(sizeof *fresh);
+  if (fresh == NULL) return log_fail(ncclSystemError, "no memory for the service '%s'", service->name);
+  fresh->service = *service;
+  emu_lock();
+  emu_actor_init(&fresh->actor, &service_ops,
+                 SERVICE_KEY_KIND << 56 | (service->key & ~(UINT64_C(0xff) << 56)));
+  struct emu_service **place = &services;
+  while (*place != NULL && (*place)->actor.key < fresh->actor.key) place = &(*place)->next;
+  fresh->next = *place;
+  *place = fresh;
+  service_poke(fresh);
+  emu_unlock();
+  *handle = fresh;
+  return ncclSuccess;
+}
+
+void emu_service_wake(void *handle) {
+  if (handle == NULL) return;
+  emu_lock();
+  service_poke((struct emu_service *)handle);
+  emu_unlock();
+}
+
+void emu_service_remove(void *handle) {
+  struct emu_service *service = (struct emu_service *)handle;
+  if (service == NULL) return;
+  emu_lock();
+  struct emu_service **place = &services;
+  while (*place != service) place = &(*place)->next;
+  *place = service->next;
+  emu_actor_remove(&service->actor);
+  emu_unlock();
+  os_free(service);
+}
+
+bool emu_services_look_outside(void) {
+  bool any = false;
+  for (struct emu_service *service = services; service != NULL; service = service->next) {
+    if (!is_outside(service)) continue;
+    service_poke(service);
+    any = true;
+  }
+  return any;
+}
+
+void emu_services_report(char *out, size_t out_bytes) {
+  size_t used = 0;
+  out[0] = '\0';
+  for (const struct emu_service *service = services; service != NULL; service = service->next) {
+    if (service->service.report == NULL || used + 1 >= out_bytes) continue;
+    service->service.report(service->service.argument, out + used, out_bytes - used);
+    used += strlen(out + used);
+  }
+}

@@ -1,0 +1,544 @@
+/* adapt.c: a plugin's table as one of ours. Everything that versions 10 to 12 of the interface do differently
+ * is here: contexts of communicators (from 11 on), properties, and numbers of requests. A plugin's failure
+ * gets a sentence that names plugin, call and peer; what it says itself comes out of our log. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/plugin/plugin.h"
+#include "base/log.h"
+#include "base/os.h"
+
+#define RECVS_MAX 8                     /* of one call to irecv */
+#define REQUESTS (2 * ABI_REQUESTS_MAX) /* of one connection: flushes take a place beside the receive's */
+#define MESSAGE_BYTES_MAX (1u << 30)
+#define NAME_BYTES 64
+
+/* What a plugin keeps for one communicator, from version 11 on. */
+struct context {
+  uint64_t key;
+  void *theirs;
+  uint32_t use_count; /* listeners, connections, and connects that are called again */
+  struct context *next;
+};
+
+/* A connect that has to be called again: its context must stay. */
+struct pending {
+  const void *handle;
+  struct context *context;
+  struct pending *next;
+};
+
+struct end;
+struct request {
+  void *theirs;
+  struct end *end; /* NULL: free */
+  uint32_t count;  /* numbers that test() yields */
+};
+
+/* A listener, or one end of a connection. */
+struct end {
+  void *theirs;
+  struct context *context; /* NULL in version 10 */
+  uint32_t rank, peer;
+  char comm_name[NAME_BYTES];
+  struct request requests[REQUESTS];
+};
+
+static struct {
+  struct plugin plugin;
+  bool started;
+  void *context; /* of the process: that of the first init */
+  os_mutex mutex;
+  struct context *contexts;
+  struct pending *pending;
+  struct net_ops ops;
+} in_use = {.mutex = OS_MUTEX_INITIALIZER};
+
+#define NET (in_use.plugin.net)
+
+/* ---- what a plugin says ---- */
+
+#define LINE_BYTES 1024
+
+LOG_FORMAT(5, 6)
+static void plugin_log(int level, unsigned long subsystems, const char *file, int line, const char *format,
+                       ...) {
+  char text[LINE_BYTES];
+  va_list arguments;
+  if (format == NULL) return;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (level == LOG_WARN) log_warn_at(file != NULL ? file : "plugin", line, "%s", text);
+  else if (level == LOG_TRACE) log_trace((unsigned)subsystems, "%s", text);
+  else if (level != LOG_NONE) log_info((unsigned)subsystems & LOG_ALL, "%s", text);
+}
+
+/* There is no profiler: an event is nothing. */
+static ncclResult_t plugin_profile(void **event, int type, void *parent, int64_t plugin, void *extra) {
+  (void)event, (void)type, (void)parent, (void)plugin, (void)extra;
+  return ncclSuccess;
+}
+
+static ncclResult_t result_sane(ncclResult_t result) {
+  const int value = (int)result;
+  return value >= 0 && value < ncclNumResults ? result : ncclInternalError;
+}
+
+/* The plugin's verdict, with a sentence when it is a bad one. */
+static ncclResult_t verdict(ncclResult_t result, const char *call) {
+  if (result == ncclSuccess) return result;
+  return log_fail(result_sane(result), "network plugin '%s' (%s): %s fails with '%s'", NET->name,
+                  in_use.plugin.from, call, err_text(result_sane(result)));
+}
+
+static ncclResult_t verdict_end(ncclResult_t result, const struct end *end, const char *call) {
+  if (result == ncclSuccess) return result;
+  return log_fail(result_sane(result),
+                  "network plugin '%s' (%s): %s of rank %u with rank %u of communicator %s fails with '%s'",
+                  NET->name, in_use.plugin.from, call, end->rank, end->peer, end->comm_name,
+                  err_text(result_sane(result)));
+}
+
+const char *plugin_table_fault(const struct abi_net *net) {
+  if (net->name == NULL) return "name";
+  if (net->init.v10 == NULL) return "init";
+  if (net->devices == NULL) return "devices";
+  if (net->properties == NULL) return "getProperties";
+  if (net->listen.v10 == NULL) return "listen";
+  if (net->connect.v10 == NULL) return "connect";
+  if (net->accept == NULL) return "accept";
+  if (net->register_memory == NULL) return "regMr";
+  if (net->unregister_memory == NULL) return "deregMr";
+  if (net->isend == NULL) return "isend";
+  if (net->irecv == NULL) return "irecv";
+  if (net->test == NULL) return "test";
+  if (net->close_send == NULL) return "closeSend";
+  if (net->close_recv == NULL) return "closeRecv";
+  return net->close_listen == NULL ? "closeListen" : NULL;
+}
+
+/* ---- contexts ---- */
+
+static ncclResult_t plugin_init(uint64_t comm_key, void **context) {
+  struct abi_config config = {ABI_UNDEFINED};
+  *context = NULL;
+  if (in_use.plugin.version == 10) return verdict(NET->init.v10(plugin_log, plugin_profile), "init");
+  return verdict(NET->init.v11(context, comm_key, &config, plugin_log, plugin_profile), "init");
+}
+
+static void plugin_finalize(void *context) {
+  if (in_use.plugin.version > 10 && NET->finalize != NULL) verdict(NET->finalize(context), "finalize");
+}
+
+/* Both with the mutex held. */
+static ncclResult_t context_use(uint64_t key, struct context **context) {
+  for (struct context *known = in_use.contexts; known != NULL; known = known->next) {
+    if (known->key != key) continue;
+    known->use_count += 1;
+    *context = known;
+    return ncclSuccess;
+  }
+  struct context *fresh = (struct context *)os_alloc(sizeof *fresh);
+  if (fresh == NULL) return log_fail(ncclSystemError, "no memory for a communicator of a network plugin");
+  const ncclResult_t result = plugin_init(key, &fresh->theirs);
+  if (result != ncclSuccess) {
+    os_free(fresh);
+    return result;
+  }
+  fresh->key = key;
+  fresh->use_count = 1;
+  fresh->next = in_use.contexts;
+  in_use.contexts = fresh;
+  *context = fresh;
+  return ncclSuccess;
+}
+
+static void context_leave(struct context *context) {
+  struct context **link = &in_use.contexts;
+  if (context == NULL) return;
+  context->use_count -= 1;
+  if (context->use_count > 0) return;
+  while (*link != context) link = &(*link)->next;
+  *link = context->next;
+  plugin_finalize(context->theirs);
+  os_free(context);
+}
+
+/* ---- connects that go on ---- */
+
+static struct pending **pending_find(const void *handle) {
+  struct pending **link = &in_use.pending;
+  while (*link != NULL && (*link)->handle != handle) link = &(*link)->next;
+  return link;
+}
+
+static void pending_drop(struct pending **link) {
+  struct pending *old = *link;
+  *link = old->next;
+  os_free(old);
+}
+
+/* The context of a connect, which the caller holds: that of an earlier call with this handle, or another. */
+static ncclResult_t pending_take(const struct net_peer *peer, const void *handle, struct context **context) {
+  struct pending **link = pending_find(handle);
+  if (*link == NULL) return context_use(peer->comm_key, context);
+  struct context *known = (*link)->context;
+  pending_drop(link);
+  if (known->key == peer->comm_key) {
+    *context = known;
+    return ncclSuccess;
+  }
+  context_leave(known); /* of a connect that was given up, whose handle's place was used again */
+  return context_use(peer->comm_key, context);
+}
+
+static ncclResult_t pending_put(const void *handle, struct context *context) {
+  struct pending *fresh = (struct pending *)os_alloc(sizeof *fresh);
+  if (fresh == NULL) return log_fail(ncclSystemError, "no memory for a connection of a network plugin");
+  fresh->handle = handle;
+  fresh->context = context;
+  fresh->next = in_use.pending;
+  in_use.pending = fresh;
+  return ncclSuccess;
+}
+
+/* ---- ends ---- */
+
+static struct end *end_create(const struct net_peer *peer) {
+  struct end *end = (struct end *)os_alloc(sizeof *end);
+  if (end == NULL) {
+    log_warn("no memory for a connection of a network plugin");
+    return NULL;
+  }
+  end->rank = peer->rank;
+  end->peer = peer->peer;
+  snprintf(end->comm_name, sizeof end->comm_name, "%s", peer->comm_name != NULL ? peer->comm_name : "");
+  return end;
+}
+
+static void end_free(struct end *end) {
+  os_mutex_lock(&in_use.mutex);
+  context_leave(end->context);
+  os_mutex_unlock(&in_use.mutex);
+  os_free(end);
+}
+
+static bool has_contexts(void) { return in_use.plugin.version > 10; }
+
+static ncclResult_t call_listen(uint32_t device, struct net_handle *handle, struct end *end) {
+  if (!has_contexts()) return NET->listen.v10((int)device, handle->bytes, &end->theirs);
+  return NET->listen.v11(end->context->theirs, (int)device, handle->bytes, &end->theirs);
+}
+
+static ncclResult_t plugin_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                                  void **listener) {
+  struct end *end = end_create(peer);
+  if (end == NULL) return ncclSystemError;
+  ncclResult_t result = ncclSuccess;
+  if (has_contexts()) {
+    os_mutex_lock(&in_use.mutex);
+    result = context_use(peer->comm_key, &end->context);
+    os_mutex_unlock(&in_use.mutex);
+  }
+  memset(handle, 0, sizeof *handle);
+  if (result == ncclSuccess) result = verdict_end(call_listen(device, handle, end), end, "listen");
+  if (result == ncclSuccess && end->theirs == NULL)
+    result = log_fail(ncclInternalError, "network plugin '%s': listen yields nothing", NET->name);
+  if (result == ncclSuccess) *listener = end;
+  else end_free(end);
+  return result;
+}
+
+static ncclResult_t call_connect(uint32_t device, struct net_handle *handle, struct end *end) {
+  struct abi_config config = {ABI_UNDEFINED};
+  void *offload = NULL;
+  if (!has_contexts()) return NET->connect.v10((int)device, &config, handle->bytes, &end->theirs, &offload);
+  return NET->connect.v11(end->context->theirs, (int)device, handle->bytes, &end->theirs, &offload);
+}
+
+/* The context stays in use while the connect is not done. */
+static ncclResult_t connect_again_later(const void *handle, struct end *end) {
+  os_mutex_lock(&in_use.mutex);
+  const ncclResult_t result = has_contexts() ? pending_put(handle, end->context) : ncclSuccess;
+  os_mutex_unlock(&in_use.mutex);
+  if (result == ncclSuccess) end->context = NULL;
+  end_free(end);
+  return result;
+}
+
+static ncclResult_t plugin_connect(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                                   void **connection) {
+  struct end *end = end_create(peer);
+  if (end == NULL) return ncclSystemError;
+  ncclResult_t result = ncclSuccess;
+  if (has_contexts()) {
+    os_mutex_lock(&in_use.mutex);
+    result = pending_take(peer, handle, &end->context);
+    os_mutex_unlock(&in_use.mutex);
+  }
+  if (result == ncclSuccess) result = verdict_end(call_connect(device, handle, end), end, "connect");
+  *connection = NULL;
+  if (result == ncclSuccess && end->theirs == NULL) return connect_again_later(handle, end);
+  if (result == ncclSuccess) *connection = end;
+  else end_free(end);
+  return result;
+}
+
+static ncclResult_t plugin_accept(void *listener, void **connection) {
+  struct end *from = (struct end *)listener;
+  void *theirs = NULL, *offload = NULL;
+  *connection = NULL;
+  TRY(verdict_end(NET->accept(from->theirs, &theirs, &offload), from, "accept"));
+  if (theirs == NULL) return ncclSuccess;
+  const struct net_peer peer = {from->context != NULL ? from->context->key : 0, from->rank, from->peer,
+                                from->comm_name};
+  struct end *end = end_create(&peer);
+  if (end == NULL) {
+    NET->close_recv(theirs);
+    return ncclSystemError;
+  }
+  end->theirs = theirs;
+  end->context = from->context;
+  os_mutex_lock(&in_use.mutex);
+  if (end->context != NULL) end->context->use_count += 1;
+  os_mutex_unlock(&in_use.mutex);
+  *connection = end;
+  return ncclSuccess;
+}
+
+static ncclResult_t end_close(struct end *end, ncclResult_t (*close)(void *theirs), const char *call) {
+  const ncclResult_t result = verdict_end(close(end->theirs), end, call);
+  end_free(end);
+  return result;
+}
+
+static ncclResult_t plugin_close_send(void *connection) {
+  return end_close((struct end *)connection, NET->close_send, "closeSend");
+}
+static ncclResult_t plugin_close_recv(void *connection) {
+  return end_close((struct end *)connection, NET->close_recv, "closeRecv");
+}
+static ncclResult_t plugin_close_listen(void *listener) {
+  return end_close((struct end *)listener, NET->close_listen, "closeListen");
+}
+
+/* ---- memory ---- */
+
+static ncclResult_t plugin_register(void *connection, void *data, size_t bytes, enum net_memory kind,
+                                    void **registration) {
+  struct end *end = (struct end *)connection;
+  const int memory = kind == NET_MEMORY_CUDA ? ABI_MEMORY_CUDA : ABI_MEMORY_HOST;
+  void *theirs = NULL;
+  TRY(verdict_end(NET->register_memory(end->theirs, data, bytes, memory, &theirs), end, "regMr"));
+  *registration = theirs;
+  return ncclSuccess;
+}
+
+static ncclResult_t plugin_unregister(void *connection, void *registration) {
+  struct end *end = (struct end *)connection;
+  return verdict_end(NET->unregister_memory(end->theirs, registration), end, "deregMr");
+}
+
+/* ---- requests ---- */
+
+static struct request *request_take(struct end *end) {
+  for (uint32_t i = 0; i < REQUESTS; i++)
+    if (end->requests[i].end == NULL) return &end->requests[i];
+  return NULL;
+}
+
+/* What a call has yielded; a request that is not there is asked for again. */
+static void request_give(struct end *end, struct request *request, void *theirs, uint32_t count,
+                         void **result) {
+  *result = NULL;
+  if (theirs == NULL) return;
+  request->theirs = theirs;
+  request->end = end;
+  request->count = count;
+  *result = request;
+}
+
+static ncclResult_t plugin_isend(void *connection, const void *data, size_t bytes, int tag,
+                                 void *registration, void **request) {
+  struct end *end = (struct end *)connection;
+  struct request *place = request_take(end);
+  void *theirs = NULL;
+  *request = NULL;
+  if (place == NULL) return ncclSuccess;
+  TRY(verdict_end(NET->isend(end->theirs, (void *)(uintptr_t)data, bytes, tag, registration, NULL, &theirs),
+                  end, "isend"));
+  request_give(end, place, theirs, 1, request);
+  return ncclSuccess;
+}
+
+static ncclResult_t plugin_irecv(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                                 const int *tags, void *const *registrations, void **request) {
+  struct end *end = (struct end *)connection;
+  struct request *place = request_take(end);
+  void *places[RECVS_MAX], *handles[RECVS_MAX], *parents[RECVS_MAX], *theirs = NULL;
+  size_t sizes[RECVS_MAX];
+  int marks[RECVS_MAX];
+  *request = NULL;
+  if (count > RECVS_MAX) return log_fail(ncclInternalError, "irecv of %u: at most %d", count, RECVS_MAX);
+  if (place == NULL) return ncclSuccess;
+  for (uint32_t i = 0; i < count; i++) {
+    places[i] = data[i];
+    sizes[i] = bytes[i];
+    marks[i] = tags[i];
+    handles[i] = registrations[i];
+    parents[i] = NULL;
+  }
+  TRY(verdict_end(NET->irecv(end->theirs, (int)count, places, sizes, marks, handles, parents, &theirs), end,
+                  "irecv"));
+  request_give(end, place, theirs, count, request);
+  return ncclSuccess;
+}
+
+static ncclResult_t plugin_iflush(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                                  void *const *registrations, void **request) {
+  struct end *end = (struct end *)connection;
+  struct request *place = request_take(end);
+  void *places[RECVS_MAX], *handles[RECVS_MAX], *theirs = NULL;
+  int sizes[RECVS_MAX];
+  *request = NULL;
+  if (NET->iflush == NULL) return ncclSuccess;
+  if (count > RECVS_MAX || place == NULL)
+    return log_fail(ncclInternalError, "iflush of %u: at most %d, and one behind each receive", count,
+                    RECVS_MAX);
+  for (uint32_t i = 0; i < count; i++) {
+    places[i] = data[i];
+    sizes[i] = (int)bytes[i];
+    handles[i] = registrations[i];
+  }
+  TRY(verdict_end(NET->iflush(end->theirs, (int)count, places, sizes, handles, &theirs), end, "iflush"));
+  request_give(end, place, theirs, 0, request);
+  return ncclSuccess;
+}
+
+static ncclResult_t plugin_test(void *request, bool *done, size_t *bytes) {
+  struct request *mine = (struct request *)request;
+  int finished = 0, sizes[RECVS_MAX] = {0};
+  *done = false;
+  TRY(verdict_end(NET->test(mine->theirs, &finished, mine->count > 0 ? sizes : NULL), mine->end, "test"));
+  if (finished == 0) return ncclSuccess;
+  for (uint32_t i = 0; i < mine->count; i++) {
+    if (sizes[i] < 0)
+      return log_fail(ncclInternalError, "network plugin '%s': test yields a size of %d bytes", NET->name,
+                      sizes[i]);
+    if (bytes != NULL) bytes[i] = (size_t)sizes[i];
+  }
+  mine->end = NULL;
+  *done = true;
+  return ncclSuccess;
+}
+
+/* ---- devices ---- */
+
+static size_t message_bytes(size_t said) {
+  return said == 0 || said > MESSAGE_BYTES_MAX ? MESSAGE_BYTES_MAX : said;
+}
+
+static uint32_t between(int value, uint32_t lowest, uint32_t highest) {
+  return value < (int)lowest ? lowest : (uint32_t)value > highest ? highest : (uint32_t)value;
+}
+
+static void properties_of(const struct abi_device *device, struct net_properties *properties) {
+  memset(properties, 0, sizeof *properties);
+  snprintf(properties->name, sizeof properties->name, "%s", device->name != NULL ? device->name : "?");
+  if (device->pci_path != NULL)
+    snprintf(properties->pci_path, sizeof properties->pci_path, "%s", device->pci_path);
+  properties->guid = device->guid;
+  properties->speed_mbps = between(device->speed_mbps, 0, INT32_MAX);
+  properties->port = between(device->port, 0, INT32_MAX);
+  properties->latency_us = device->latency_us;
+  properties->max_comms = between(device->comms_max, 1, INT32_MAX);
+  properties->max_recvs = between(device->recvs_max, 1, RECVS_MAX);
+  properties->memory_cuda = (device->memory & ABI_MEMORY_CUDA) != 0;
+  properties->memory_dmabuf = (device->memory & ABI_MEMORY_DMABUF) != 0 && NET->register_dmabuf != NULL;
+  properties->global_registration = device->registration_is_global != 0;
+  properties->force_flush = device->force_flush != 0;
+  properties->rail = properties->plane = -1;
+}
+
+static ncclResult_t plugin_properties(uint32_t device, struct net_properties *properties) {
+  union abi_properties theirs;
+  memset(&theirs, 0, sizeof theirs);
+  if (in_use.plugin.version >= 12) theirs.v12.rail = theirs.v12.plane = ABI_UNDEFINED;
+  TRY(verdict(NET->properties((int)device, &theirs), "getProperties"));
+  if (theirs.device.device_type != ABI_OFFLOAD_NONE || (theirs.device.memory & ABI_MEMORY_HOST) == 0)
+    return log_fail(ncclInvalidUsage,
+                    "network plugin '%s' (%s): device %u %s; choose another with NCCL_NET_PLUGIN, or leave "
+                    "plugins out with NCCL_NET_PLUGIN=none",
+                    NET->name, in_use.plugin.from, device,
+                    theirs.device.device_type != ABI_OFFLOAD_NONE ? "is driven by GPUs, not by the host"
+                                                                  : "takes no host memory");
+  properties_of(&theirs.device, properties);
+  properties->max_message_bytes = message_bytes(theirs.v10.p2p_bytes_max);
+  if (in_use.plugin.version < 12) return ncclSuccess;
+  properties->max_message_bytes = message_bytes(theirs.v12.p2p_bytes_max);
+  properties->rail = theirs.v12.rail;
+  properties->plane = theirs.v12.plane;
+  return ncclSuccess;
+}
+
+static ncclResult_t plugin_devices(uint32_t *count) {
+  struct net_properties properties;
+  int found = 0;
+  if (!in_use.started) {
+    TRY(plugin_init(0, &in_use.context));
+    in_use.started = true;
+  }
+  TRY(verdict(NET->devices(&found), "devices"));
+  for (int device = 0; device < found; device++) TRY(plugin_properties((uint32_t)device, &properties));
+  *count = found > 0 ? (uint32_t)found : 0;
+  return ncclSuccess;
+}
+
+static ncclResult_t plugin_finish(void) {
+  os_mutex_lock(&in_use.mutex);
+  while (in_use.pending != NULL) {
+    context_leave(in_use.pending->context);
+    pending_drop(&in_use.pending);
+  }
+  while (in_use.contexts != NULL) {
+    in_use.contexts->use_count = 1;
+    context_leave(in_use.contexts);
+  }
+  if (in_use.started) plugin_finalize(in_use.context);
+  in_use.started = false;
+  os_mutex_unlock(&in_use.mutex);
+  return ncclSuccess;
+}
+
+bool plugin_release(void) {
+  const bool started = in_use.started;
+  plugin_finish();
+  return started;
+}
+
+const struct net_ops *plugin_adapt(const struct plugin *plugin) {
+  static const struct net_ops calls = {
+      .size = sizeof(struct net_ops),
+      .devices = plugin_devices,
+      .properties = plugin_properties,
+      .listen = plugin_listen,
+      .connect = plugin_connect,
+      .accept = plugin_accept,
+      .register_memory = plugin_register,
+      .unregister_memory = plugin_unregister,
+      .isend = plugin_isend,
+      .irecv = plugin_irecv,
+      .iflush = plugin_iflush,
+      .test = plugin_test,
+      .close_send = plugin_close_send,
+      .close_recv = plugin_close_recv,
+      .close_listen = plugin_close_listen,
+      .finish = plugin_finish,
+  };
+  in_use.plugin = *plugin;
+  in_use.ops = calls;
+  in_use.ops.name = plugin->net->name;
+  return &in_use.ops;
+}

@@ -1,0 +1,75 @@
+/* frame.c: frames, cards and cuts to bytes and back. All hosts of a communicator have one byte order, so
+ * numbers travel as they lie in memory; the magic tells a host that has the other one. */
+#include "backends/socket/frame.h"
+
+#include <string.h>
+
+#define FRAME_MAGIC 0x7469
+#define CARD_MAGIC 0x74757474692d6e31ull
+#define INLINE_BYTES_MAX (1u << 20)
+
+void frame_write(const struct frame *frame, uint8_t out[FRAME_BYTES]) {
+  const uint16_t magic = FRAME_MAGIC, kind = (uint16_t)frame->kind;
+  memcpy(out, &magic, 2);
+  memcpy(out + 2, &kind, 2);
+  memcpy(out + 4, &frame->number, 4);
+  memcpy(out + 8, &frame->bytes, 8);
+}
+
+const char *frame_read(const uint8_t in[FRAME_BYTES], uint32_t number, struct frame *frame) {
+  uint16_t magic, kind;
+  struct frame read;
+  memcpy(&magic, in, 2);
+  memcpy(&kind, in + 2, 2);
+  memcpy(&read.number, in + 4, 4);
+  memcpy(&read.bytes, in + 8, 8);
+  if (magic != FRAME_MAGIC) return "no frame of ours";
+  if (kind < FRAME_MESSAGE || kind > FRAME_ROOM) return "a frame of an unknown kind";
+  read.kind = (enum frame_kind)kind;
+  if (read.number != number) return "a frame out of its turn";
+  if (read.kind == FRAME_MESSAGE && read.bytes > MESSAGE_BYTES_MAX) return "a message longer than any may be";
+  *frame = read;
+  return NULL;
+}
+
+struct card_bytes {
+  uint64_t magic;
+  struct card card;
+};
+_Static_assert(sizeof(struct card_bytes) <= NET_HANDLE_BYTES, "a card fits a handle");
+
+void card_write(const struct card *card, struct net_handle *handle) {
+  const struct card_bytes bytes = {CARD_MAGIC, *card};
+  memset(handle, 0, sizeof *handle);
+  memcpy(handle->bytes, &bytes, sizeof bytes);
+}
+
+bool card_read(const struct net_handle *handle, struct card *card) {
+  struct card_bytes bytes;
+  memcpy(&bytes, handle->bytes, sizeof bytes);
+  const struct card *read = &bytes.card;
+  if (bytes.magic != CARD_MAGIC || read->address.port == 0) return false;
+  if (read->address.family != 4 && read->address.family != 6) return false;
+  if (read->strands > STRANDS_MAX || read->threads > read->strands) return false;
+  if (read->inline_bytes > INLINE_BYTES_MAX || read->task_bytes == 0) return false;
+  *card = *read;
+  return true;
+}
+
+uint64_t card_key(const struct card *card, uint64_t comm_key, uint32_t index) {
+  uint64_t mixed = card->number ^ (comm_key * 0x9e3779b97f4a7c15ull);
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
+  return ((mixed ^ (mixed >> 31)) & ~0xffull) | index;
+}
+
+struct cut message_cut(const struct card *card, size_t bytes) {
+  struct cut cut = {bytes, 0, 0};
+  if (card->strands == 0 || bytes <= card->inline_bytes) return cut;
+  const size_t rest = bytes - card->inline_bytes;
+  const size_t even = (rest + card->strands - 1) / card->strands;
+  cut.stream_bytes = card->inline_bytes;
+  cut.task_bytes = even > card->task_bytes ? even : card->task_bytes;
+  cut.tasks = (uint32_t)((rest + cut.task_bytes - 1) / cut.task_bytes);
+  return cut;
+}

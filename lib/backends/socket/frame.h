@@ -1,0 +1,58 @@
+/* frame.h: the only bytes of our own on a connection: sixteen before each message, and sixteen for each
+ * receive that is announced to the sender. Promises that no byte from outside is taken for more than it may
+ * be: magic, kind, number and size are checked here. Knows nothing of sockets. */
+#ifndef TUTTI_SOCKET_FRAME_H
+#define TUTTI_SOCKET_FRAME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backends/net.h"
+#include "base/sock.h"
+
+#define FRAME_BYTES 16
+#define MESSAGE_BYTES_MAX (1ull << 30)
+#define STRANDS_MAX 64                /* data sockets of a connection */
+#define SOCKETS_MAX (2 + STRANDS_MAX) /* and the stream and the room socket */
+
+enum frame_kind {
+  FRAME_MESSAGE = 1,  /* sender: `bytes` of message `number` follow */
+  FRAME_TOO_LONG = 2, /* sender: message `number` has `bytes`, more than the room, and does not follow */
+  FRAME_ROOM = 3      /* receiver: receive `number` has room for `bytes` */
+};
+
+struct frame {
+  enum frame_kind kind;
+  uint32_t number; /* counts messages, or receives, from 0, modulo 2^32 */
+  uint64_t bytes;
+};
+
+void frame_write(const struct frame *frame, uint8_t out[FRAME_BYTES]);
+/* What is wrong with it, or NULL: other magic, an unknown kind, another number than `number`, too many bytes.
+ */
+const char *frame_read(const uint8_t in[FRAME_BYTES], uint32_t number, struct frame *frame);
+
+/* What a handle says: where the listener is, and how the receiver wants messages cut. */
+struct card {
+  struct sock_address address;
+  uint64_t number;       /* random; with the communicator's key it makes the key of the greeting */
+  uint32_t strands;      /* data sockets */
+  uint32_t threads;      /* helper threads a side; at most one a strand */
+  uint32_t inline_bytes; /* of each message on the stream, when there are strands */
+  uint32_t task_bytes;   /* the least that is worth a strand of its own */
+};
+void card_write(const struct card *card, struct net_handle *handle);
+/* False when these bytes are no card. */
+bool card_read(const struct net_handle *handle, struct card *card);
+/* The greeting's key of socket `index` of a connection: the low eight bits are the index. */
+uint64_t card_key(const struct card *card, uint64_t comm_key, uint32_t index);
+
+/* How a message is cut: `stream_bytes` go over the stream, the rest in `tasks` pieces of `task_bytes` (the
+ * last may be shorter) to one strand each. A pure function, so both ends cut alike. */
+struct cut {
+  size_t stream_bytes, task_bytes;
+  uint32_t tasks;
+};
+struct cut message_cut(const struct card *card, size_t bytes);
+
+#endif

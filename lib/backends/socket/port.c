@@ -1,0 +1,271 @@
+/* port.c: where connections come in. A device has one listening socket while any listener of it is open,
+ * whoever connects is greeted, and its key says which listener, and which socket of a connection, is meant.
+ * Promises that strangers hold nobody up: they wait in a bounded room, and the eldest leaves when it is full.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "backends/socket/socket.h"
+#include "base/greet.h"
+#include "base/log.h"
+
+#define GUESTS_MAX 64  /* of a device, in greeting */
+#define ACCEPTS_MAX 64 /* of one look */
+#define EVENTS_MAX 32
+#define EVENT_LISTEN UINT32_MAX
+#define EVENT_READY (UINT32_MAX - 1)
+
+struct listener {
+  enum end_kind kind; /* END_LISTENER; first, as in struct end */
+  uint32_t device, have;
+  struct listener *next;
+  uint64_t comm_key, key;
+  uint32_t rank, peer;
+  char comm_name[64];
+  struct sock_interface interface;
+  struct card card;
+  bool claimed, complete;
+  int fds[SOCKETS_MAX];
+};
+
+struct port {
+  int fd, epoll, ready; /* ready: eventfd, counts connections that are whole and that nobody has taken */
+  struct sock_address at;
+  struct listener *listeners;
+  uint32_t guest_count;
+  struct greeting guests[GUESTS_MAX];
+  bool guest_used[GUESTS_MAX];
+};
+
+/* Calls for different connections may come from different threads. */
+static os_mutex mutex = OS_MUTEX_INITIALIZER;
+static struct port *ports[SOCK_INTERFACES_MAX];
+
+static void guest_drop(struct port *port, uint32_t index, bool closes) {
+  if (closes) sock_close(port->guests[index].fd);
+  port->guest_used[index] = false;
+  port->guest_count--;
+}
+
+static void port_free(struct port *port) {
+  for (uint32_t i = 0; i < GUESTS_MAX; i++) {
+    if (port->guest_used[i]) guest_drop(port, i, true);
+  }
+  sock_close(port->fd);
+  sock_close(port->epoll);
+  sock_close(port->ready);
+  os_free(port);
+}
+
+static bool port_watch(struct port *port, int fd, uint32_t index) {
+  struct epoll_event event = {EPOLLIN, {NULL}};
+  event.data.u32 = index;
+  return epoll_ctl(port->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static ncclResult_t port_create(const struct sock_interface *interface, struct port **out) {
+  struct port *port = (struct port *)os_alloc(sizeof *port);
+  if (port == NULL)
+    return log_fail(ncclSystemError, "socket net: no memory to listen at %s", interface->name);
+  port->fd = -1;
+  port->epoll = epoll_create1(EPOLL_CLOEXEC);
+  port->ready = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE);
+  ncclResult_t result = sock_listen(&interface->address, &port->fd, &port->at);
+  if (result == ncclSuccess) {
+    socket_options(port->fd); /* buffers are inherited, and must be known before the first byte */
+    if (port->epoll < 0 || port->ready < 0 || !port_watch(port, port->fd, EVENT_LISTEN) ||
+        !port_watch(port, port->ready, EVENT_READY)) {
+      result = log_fail(ncclSystemError, "socket net: no descriptors to listen at %s: %s", interface->name,
+                        socket_error_text(errno));
+    }
+  }
+  if (result == ncclSuccess) *out = port;
+  else port_free(port);
+  return result;
+}
+
+static void listener_names(struct listener *listener, uint32_t device, const struct net_peer *peer) {
+  listener->kind = END_LISTENER;
+  listener->device = device;
+  listener->comm_key = peer->comm_key;
+  listener->rank = peer->rank;
+  listener->peer = peer->peer;
+  if (peer->comm_name != NULL) strncpy(listener->comm_name, peer->comm_name, sizeof listener->comm_name - 1);
+  for (uint32_t i = 0; i < SOCKETS_MAX; i++) listener->fds[i] = -1;
+}
+
+/* Under the mutex. */
+static ncclResult_t listener_add(struct listener *listener) {
+  struct port **port = &ports[listener->device];
+  if (*port == NULL) TRY(port_create(&listener->interface, port));
+  listener->card.address = (*port)->at;
+  listener->card.number = os_entropy();
+  listener->key = card_key(&listener->card, listener->comm_key, 0);
+  listener->next = (*port)->listeners;
+  (*port)->listeners = listener;
+  return ncclSuccess;
+}
+
+ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                         void **out) {
+  struct sock_interface interface;
+  TRY(socket_interface(device, &interface));
+  TRY(greet_check());
+  struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
+  if (listener == NULL) return log_fail(ncclSystemError, "socket net: no memory for a listener");
+  listener_names(listener, device, peer);
+  listener->interface = interface;
+  socket_settings(interface.name, &listener->card);
+  os_mutex_lock(&mutex);
+  const ncclResult_t result = listener_add(listener);
+  os_mutex_unlock(&mutex);
+  if (result != ncclSuccess) {
+    os_free(listener);
+    return result;
+  }
+  card_write(&listener->card, handle);
+  *out = listener;
+  return ncclSuccess;
+}
+
+/* A guest is who it should be: its socket goes to the listener that it names. */
+static void guest_seat(struct port *port, uint32_t index) {
+  struct greeting *guest = &port->guests[index];
+  const uint32_t socket_index = (uint32_t)(guest->key & 0xff);
+  struct listener *listener = port->listeners;
+  while (listener != NULL && listener->key != (guest->key & ~0xffull)) listener = listener->next;
+  const char *refusal = NULL;
+  if (guest->kind != GREET_DATA) refusal = "this is a port for data";
+  else if (listener == NULL) refusal = "no such listener: its communicator has ended, or has another key";
+  else if (socket_index >= SOCKET_STRAND + listener->card.strands) refusal = "no such socket";
+  else if (listener->fds[socket_index] >= 0 || listener->complete) refusal = "connected already";
+  epoll_ctl(port->epoll, EPOLL_CTL_DEL, guest->fd, NULL);
+  const bool seated = greet_answer(guest, refusal) && refusal == NULL;
+  if (seated) {
+    const uint64_t one = 1;
+    socket_options(guest->fd);
+    listener->fds[socket_index] = guest->fd;
+    listener->have++;
+    listener->complete = listener->have == SOCKET_STRAND + listener->card.strands;
+    if (listener->complete && write(port->ready, &one, sizeof one) < 0) log_info(LOG_NET, "eventfd is full");
+  }
+  guest_drop(port, index, !seated);
+}
+
+static void guest_step(struct port *port, uint32_t index) {
+  if (!port->guest_used[index]) return;
+  switch (greet_step(&port->guests[index])) {
+    case GREET_DONE: guest_seat(port, index); break;
+    case GREET_GONE: guest_drop(port, index, true); break;
+    default: break;
+  }
+}
+
+/* A free place; when there is none, the eldest guest's, who had more time than anybody. */
+static uint32_t guest_place(struct port *port) {
+  uint32_t eldest = 0;
+  for (uint32_t i = 0; i < GUESTS_MAX; i++) {
+    if (!port->guest_used[i]) return i;
+    if (port->guests[i].begin_ns < port->guests[eldest].begin_ns) eldest = i;
+  }
+  guest_step(port, eldest); /* perhaps it has just spoken */
+  if (port->guest_used[eldest]) guest_drop(port, eldest, true);
+  return eldest;
+}
+
+/* -2: out of descriptors, as sock_accept() says. */
+static int guests_admit(struct port *port) {
+  struct sock_address from;
+  int fd = -1;
+  for (int i = 0; i < ACCEPTS_MAX && (fd = sock_accept(port->fd, &from)) >= 0; i++) {
+    const uint32_t index = guest_place(port);
+    greet_begin(&port->guests[index], fd);
+    port->guest_used[index] = true;
+    port->guest_count++;
+    if (!port_watch(port, fd, index)) guest_drop(port, index, true);
+    else guest_step(port, index);
+  }
+  return fd;
+}
+
+static void guests_late(struct port *port) {
+  const uint64_t now = os_time_ns();
+  for (uint32_t i = 0; i < GUESTS_MAX && port->guest_count > 0; i++) {
+    const bool late = port->guest_used[i] && now - port->guests[i].begin_ns > GREET_SECONDS * 1000000000ull;
+    if (late) guest_drop(port, i, true);
+  }
+}
+
+/* Looks once at everything that may have happened at a device. */
+static ncclResult_t port_look(struct port *port, const struct listener *listener) {
+  struct epoll_event events[EVENTS_MAX];
+  const int count = epoll_wait(port->epoll, events, EVENTS_MAX, 0);
+  int admitted = 0;
+  for (int i = 0; i < count; i++) {
+    if (events[i].data.u32 < GUESTS_MAX) guest_step(port, events[i].data.u32);
+  }
+  for (int i = 0; i < count; i++) {
+    if (events[i].data.u32 == EVENT_LISTEN) admitted = guests_admit(port);
+  }
+  if (port->guest_count > 0) guests_late(port);
+  if (admitted != -2) return ncclSuccess;
+  return log_fail(
+      ncclSystemError,
+      "%s: rank %u cannot take the connection of rank %u over %s: out of descriptors; `ulimit -n` "
+      "raises their number",
+      listener->comm_name, listener->rank, listener->peer, listener->interface.name);
+}
+
+/* The count of connections that wait for their taker goes down by one. */
+static void ready_take(struct port *port) {
+  uint64_t one;
+  if (read(port->ready, &one, sizeof one) < 0) log_info(LOG_NET, "eventfd is empty");
+}
+
+ncclResult_t port_accept(void *at, void **connection) {
+  struct listener *listener = (struct listener *)at;
+  *connection = NULL;
+  if (listener->claimed) return ncclSuccess;
+  os_mutex_lock(&mutex);
+  struct port *port = ports[listener->device];
+  const ncclResult_t result = listener->complete ? ncclSuccess : port_look(port, listener);
+  const bool complete = listener->complete;
+  if (complete) ready_take(port);
+  os_mutex_unlock(&mutex);
+  if (!complete) return result;
+  const struct net_peer peer = {listener->comm_key, listener->rank, listener->peer, listener->comm_name};
+  int fds[SOCKETS_MAX];
+  memcpy(fds, listener->fds, sizeof fds);
+  for (uint32_t i = 0; i < SOCKETS_MAX; i++) listener->fds[i] = -1;
+  listener->claimed = true;
+  return receive_open(&peer, &listener->interface, &listener->card, fds, connection);
+}
+
+int port_descriptor(void *at) {
+  const struct listener *listener = (const struct listener *)at;
+  os_mutex_lock(&mutex);
+  const int fd = ports[listener->device]->epoll;
+  os_mutex_unlock(&mutex);
+  return fd;
+}
+
+ncclResult_t port_close(void *at) {
+  struct listener *listener = (struct listener *)at;
+  os_mutex_lock(&mutex);
+  struct port *port = ports[listener->device];
+  struct listener **link = &port->listeners;
+  while (*link != listener) link = &(*link)->next;
+  *link = listener->next;
+  if (listener->complete && !listener->claimed) ready_take(port);
+  if (port->listeners == NULL) {
+    ports[listener->device] = NULL;
+    port_free(port);
+  }
+  os_mutex_unlock(&mutex);
+  for (uint32_t i = 0; i < SOCKETS_MAX; i++) sock_close(listener->fds[i]);
+  os_free(listener);
+  return ncclSuccess;
+}

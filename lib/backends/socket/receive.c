@@ -1,0 +1,217 @@
+/* receive.c: the receiving end. It announces its receives, several a call where the sender can wait, and
+ * reads ahead: one call takes the rest of a large message and the frames and small messages behind it. As
+ * nothing comes that no receive was posted for, what is read ahead has its place at once. */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "backends/socket/socket.h"
+#include "base/log.h"
+
+#define AHEAD_BYTES 16384
+#define BUSY_FACTOR 3 /* receives to announce, as a multiple of those that the sender still has */
+#define CALLS_MAX 8   /* of one move, so that other connections have their turn */
+
+struct receiver {
+  struct end end;
+  bool inside; /* the frame of message `moved` is read, and not all of its data */
+  size_t current_moved;
+  uint32_t arrived;   /* messages whose frame is read */
+  uint32_t announced; /* receives that were announced, or are in room_bytes; of end.begun */
+  bool deaf;          /* the sender has closed the room socket: it needs no more rooms */
+  uint32_t room_have;
+  uint8_t room_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
+  uint32_t ahead_begin, ahead_end;
+  uint8_t ahead[AHEAD_BYTES];
+};
+
+ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interface *interface,
+                          const struct card *card, const int *fds, void **connection) {
+  struct receiver *receiver = (struct receiver *)os_alloc(sizeof *receiver);
+  if (receiver == NULL) {
+    for (uint32_t i = 0; i < SOCKET_STRAND + card->strands; i++) sock_close(fds[i]);
+    return log_fail(ncclSystemError, "socket net: no memory for a connection");
+  }
+  struct end *end = &receiver->end;
+  end_open(end, END_RECEIVE, peer, interface);
+  end->card = *card;
+  end->stream = fds[SOCKET_STREAM];
+  end->room = fds[SOCKET_ROOM];
+  end->address = sock_peer(end->stream);
+  const ncclResult_t result = crew_open(&end->crew, false, card, fds + SOCKET_STRAND);
+  if (result == ncclSuccess) *connection = receiver;
+  else receive_close(end);
+  return result;
+}
+
+/* Writes what is announced. A sender that closed has all it wanted, or its stream will say so. */
+static ncclResult_t rooms_write(struct receiver *receiver) {
+  while (receiver->room_have > 0 && !receiver->deaf) {
+    const ssize_t sent =
+        send(receiver->end.room, receiver->room_bytes, receiver->room_have, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
+    if (sent < 0 && errno == ETIMEDOUT) return end_fail_errno(&receiver->end, errno);
+    if (sent < 0) receiver->deaf = true;
+    else receiver->room_have -= (uint32_t)sent;
+    if (sent > 0) memmove(receiver->room_bytes, receiver->room_bytes + sent, receiver->room_have);
+  }
+  return ncclSuccess;
+}
+
+/* Receives are announced several at once. An idle receiver does it when the sender is down to as many as
+ * would be announced, a busy one when the sender is nearly out of them; so the sender always has some. */
+static ncclResult_t rooms_announce(struct receiver *receiver, bool idle) {
+  struct end *end = &receiver->end;
+  const uint32_t fresh = end->begun - receiver->announced, held = receiver->announced - receiver->arrived;
+  const bool due = fresh > 0 && (idle ? held <= fresh : BUSY_FACTOR * held <= fresh);
+  if (!due && receiver->room_have == 0) return ncclSuccess;
+  while (due && receiver->announced != end->begun &&
+         receiver->room_have + FRAME_BYTES <= sizeof receiver->room_bytes) {
+    const struct request *request = &end->requests[receiver->announced % NET_REQUESTS_MAX];
+    const struct frame frame = {FRAME_ROOM, receiver->announced, request->bytes};
+    frame_write(&frame, receiver->room_bytes + receiver->room_have);
+    receiver->room_have += FRAME_BYTES;
+    receiver->announced++;
+  }
+  return rooms_write(receiver);
+}
+
+/* A message's frame: its receive now knows how long it is, and its strands may begin. */
+static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes) {
+  struct end *end = &receiver->end;
+  struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
+  struct frame frame;
+  const char *wrong = frame_read(bytes, end->moved, &frame);
+  if (wrong == NULL && frame.kind == FRAME_ROOM) wrong = "a frame of a receiver";
+  if (wrong == NULL && receiver->announced == end->moved) wrong = "a message that nothing was posted for";
+  if (wrong != NULL) return end_fail(end, ncclRemoteError, "the sender sent %s", wrong);
+  if (frame.kind == FRAME_TOO_LONG || frame.bytes > request->bytes) {
+    return end_fail(end, ncclInvalidUsage,
+                    "message %u has %llu bytes, but the receive that was posted for it has room for %zu: the "
+                    "ranks' counts or calls differ",
+                    frame.number, (unsigned long long)frame.bytes, request->bytes);
+  }
+  const struct cut cut = message_cut(&end->card, frame.bytes);
+  request->bytes = frame.bytes;
+  request->stream_bytes = cut.stream_bytes;
+  if (cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
+  acks_hold(end->stream, receiver->arrived++);
+  receiver->inside = true;
+  receiver->current_moved = 0;
+  return ncclSuccess;
+}
+
+static size_t message_rest(const struct receiver *receiver) {
+  const struct end *end = &receiver->end;
+  if (!receiver->inside) return 0;
+  return end->requests[end->moved % NET_REQUESTS_MAX].stream_bytes - receiver->current_moved;
+}
+
+static void message_end(struct receiver *receiver) {
+  struct end *end = &receiver->end;
+  end->requests[end->moved % NET_REQUESTS_MAX].stream_done = true;
+  end->moved++;
+  receiver->inside = false;
+}
+
+/* Brings what was read ahead to its places. */
+static ncclResult_t ahead_take(struct receiver *receiver) {
+  struct end *end = &receiver->end;
+  for (;;) {
+    const uint8_t *bytes = receiver->ahead + receiver->ahead_begin;
+    const size_t have = receiver->ahead_end - receiver->ahead_begin;
+    if (!receiver->inside) {
+      if (have < FRAME_BYTES) break;
+      TRY(message_open(receiver, bytes));
+      receiver->ahead_begin += FRAME_BYTES;
+      continue;
+    }
+    const size_t rest = message_rest(receiver), taken = rest < have ? rest : have;
+    struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
+    if (taken > 0) memcpy(request->data + receiver->current_moved, bytes, taken);
+    receiver->current_moved += taken;
+    receiver->ahead_begin += (uint32_t)taken;
+    if (taken < rest) break;
+    message_end(receiver);
+  }
+  receiver->ahead_end -= receiver->ahead_begin;
+  memmove(receiver->ahead, receiver->ahead + receiver->ahead_begin, receiver->ahead_end);
+  receiver->ahead_begin = 0;
+  return ncclSuccess;
+}
+
+/* One call: the rest of the message in hand to its place, what is behind it ahead. *more says whether another
+ * call is worth it, *idle whether there was nothing. */
+static ncclResult_t stream_read(struct receiver *receiver, bool *more, bool *idle) {
+  struct end *end = &receiver->end;
+  const size_t rest = message_rest(receiver);
+  struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
+  const size_t free_bytes = AHEAD_BYTES - receiver->ahead_end;
+  ssize_t got;
+  *more = *idle = false;
+  if (rest == 0) {
+    got = recv(end->stream, receiver->ahead + receiver->ahead_end, free_bytes, MSG_DONTWAIT);
+  } else {
+    struct iovec parts[2] = {{request->data + receiver->current_moved, rest},
+                             {receiver->ahead + receiver->ahead_end, free_bytes}};
+    struct msghdr message = {NULL, 0, parts, 2, NULL, 0, 0};
+    got = recvmsg(end->stream, &message, MSG_DONTWAIT);
+  }
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    *idle = true;
+    return ncclSuccess;
+  }
+  if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);
+  const size_t direct = (size_t)got < rest ? (size_t)got : rest;
+  receiver->current_moved += direct;
+  receiver->ahead_end += (uint32_t)((size_t)got - direct);
+  TRY(ahead_take(receiver));
+  *more = (size_t)got == rest + free_bytes || message_rest(receiver) > 0;
+  return ncclSuccess;
+}
+
+ncclResult_t receive_move(struct end *end) {
+  struct receiver *receiver = (struct receiver *)end;
+  if (end->failed != ncclSuccess) return end->failed;
+  bool more = true, idle = false;
+  for (int call = 0; call < CALLS_MAX && more && end->moved != end->begun; call++) {
+    TRY(stream_read(receiver, &more, &idle));
+  }
+  TRY(rooms_announce(receiver, idle));
+  crew_move(&end->crew);
+  const int failure = atomic_load_explicit(&end->crew.failure, memory_order_relaxed);
+  return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
+}
+
+ncclResult_t receive_begin(struct end *end, void *data, size_t bytes, void **request) {
+  struct receiver *receiver = (struct receiver *)end;
+  *request = NULL;
+  if (end->failed != ncclSuccess) return end->failed;
+  struct request *slot = end_slot(end);
+  if (slot == NULL) return receive_move(end);
+  slot->end = end;
+  slot->data = (uint8_t *)data;
+  slot->bytes = slot->stream_bytes = bytes;
+  slot->used = true;
+  slot->stream_done = false;
+  atomic_store_explicit(&slot->tasks, 0, memory_order_relaxed);
+  end->begun++;
+  TRY(rooms_announce(receiver, false));
+  *request = slot;
+  return ncclSuccess;
+}
+
+uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t room) {
+  const struct receiver *receiver = (const struct receiver *)end;
+  if (!crew_idle(&end->crew) || receiver->room_have > 0 || room < 1 || end->failed != ncclSuccess) return 0;
+  descriptors[0] = end->stream;
+  return 1;
+}
+
+void receive_close(struct end *end) {
+  crew_close(&end->crew);
+  sock_close(end->stream);
+  sock_close(end->room);
+  os_free(end);
+}

@@ -1,0 +1,242 @@
+/* send.c: the sending end. A message is begun only when the receiver has announced room for it; then its
+ * frame and data go out behind those of the messages before it, as many a call as fit. */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "backends/socket/socket.h"
+#include "base/log.h"
+
+#define ROOMS_MAX (2 * NET_REQUESTS_MAX) /* the receiver has at most NET_REQUESTS_MAX receives posted */
+#define PARTS_MAX 16                     /* of one sendmsg(): eight messages */
+#define CALL_BYTES (4u << 20)            /* of one sendmsg(), so that other connections have their turn */
+
+struct sender {
+  struct end end;
+  bool connected;
+  ncclResult_t refused; /* what isend says after a message that was too long; what is under way goes on */
+  struct dials dials;
+  uint64_t comm_key;
+  size_t current_moved; /* bytes of frame and data of message `moved` that are out */
+  uint64_t rooms[ROOMS_MAX];
+  uint32_t rooms_read; /* announced; `end.begun` of them are used up */
+  uint8_t room_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
+  uint32_t room_reads;
+  uint32_t room_have; /* bytes of it that begin a frame which is not whole yet */
+  int writable;       /* epoll: readable when the stream takes data; -1 until somebody wants to sleep */
+};
+
+/* A link-local address means something together with an interface of this host alone. */
+static void scope_own(struct sock_address *address, const struct sock_interface *interface) {
+  const bool local = address->family == 6 && address->bytes[0] == 0xfe && (address->bytes[1] & 0xc0) == 0x80;
+  if (local) address->scope = interface->address.scope;
+}
+
+/* Takes the sockets on as far as they go; the connection is there when all have been welcomed. */
+static ncclResult_t send_dial(struct sender *sender) {
+  int fds[SOCKETS_MAX];
+  char text[256];
+  struct end *end = &sender->end;
+  const ncclResult_t result = dials_step(&sender->dials, &end->card, text, sizeof text);
+  if (result != ncclSuccess) return end_fail(end, result, "connecting: %s", text);
+  if (sender->dials.done < sender->dials.count) return ncclSuccess;
+  const uint32_t count = sender->dials.count;
+  for (uint32_t i = 0; i < count; i++) fds[i] = dials_take(&sender->dials, i);
+  dials_close(&sender->dials);
+  end->stream = fds[SOCKET_STREAM];
+  end->room = fds[SOCKET_ROOM];
+  sender->connected = true;
+  const ncclResult_t opened = crew_open(&end->crew, true, &end->card, fds + SOCKET_STRAND);
+  return opened == ncclSuccess ? ncclSuccess : end_fail(end, opened, "connecting: no helpers");
+}
+
+ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const struct net_handle *handle,
+                          void **connection) {
+  struct sock_interface interface;
+  TRY(socket_interface(device, &interface));
+  struct sender *sender = (struct sender *)os_alloc(sizeof *sender);
+  if (sender == NULL) return log_fail(ncclSystemError, "socket net: no memory for a connection");
+  struct end *end = &sender->end;
+  end_open(end, END_SEND, peer, &interface);
+  sender->writable = -1;
+  ncclResult_t result;
+  if (!card_read(handle, &end->card)) {
+    result = end_fail(end, ncclInvalidArgument, "these bytes are no handle of this network");
+  } else {
+    scope_own(&end->card.address, &interface);
+    end->address = end->card.address;
+    result = dials_open(&sender->dials, &end->card, peer->comm_key);
+    if (result == ncclSuccess) result = send_dial(sender);
+  }
+  if (result == ncclSuccess) *connection = sender;
+  else send_close(end);
+  return result;
+}
+
+/* Reads what the receiver has announced. */
+static ncclResult_t rooms_read(struct sender *sender) {
+  struct end *end = &sender->end;
+  uint8_t *bytes = sender->room_bytes;
+  const ssize_t got =
+      recv(end->room, bytes + sender->room_have, sizeof sender->room_bytes - sender->room_have, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
+  if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);
+  acks_hold(end->room, sender->room_reads++);
+  const uint32_t have = sender->room_have + (uint32_t)got, whole = have - have % FRAME_BYTES;
+  for (uint32_t at = 0; at < whole; at += FRAME_BYTES) {
+    struct frame frame;
+    const char *wrong = frame_read(bytes + at, sender->rooms_read, &frame);
+    if (wrong == NULL && frame.kind != FRAME_ROOM) wrong = "a frame of a sender";
+    if (wrong == NULL && sender->rooms_read - end->begun >= ROOMS_MAX) wrong = "too many receives";
+    if (wrong != NULL) return end_fail(end, ncclRemoteError, "the receiver announced %s", wrong);
+    sender->rooms[sender->rooms_read++ % ROOMS_MAX] = frame.bytes;
+  }
+  sender->room_have = have - whole;
+  memmove(bytes, bytes + whole, sender->room_have);
+  return ncclSuccess;
+}
+
+/* Frames and data that are due, from the message in hand on. */
+static size_t parts_gather(struct sender *sender, struct iovec *parts, int *count) {
+  struct end *end = &sender->end;
+  size_t skip = sender->current_moved, total = 0;
+  for (uint32_t k = end->moved; k != end->begun && *count + 2 <= PARTS_MAX && total < CALL_BYTES; k++) {
+    struct request *request = &end->requests[k % NET_REQUESTS_MAX];
+    const size_t frame_skip = skip < FRAME_BYTES ? skip : FRAME_BYTES;
+    const size_t data_skip = skip - frame_skip;
+    size_t rest = request->stream_bytes - data_skip;
+    skip = 0;
+    if (frame_skip < FRAME_BYTES) {
+      parts[(*count)++] = (struct iovec){request->frame + frame_skip, FRAME_BYTES - frame_skip};
+      total += FRAME_BYTES - frame_skip;
+    }
+    if (rest > CALL_BYTES) rest = CALL_BYTES;
+    if (rest > 0) parts[(*count)++] = (struct iovec){request->data + data_skip, rest};
+    total += rest;
+    if (rest < request->stream_bytes - data_skip) break;
+  }
+  return total;
+}
+
+static void stream_advance(struct sender *sender, size_t sent) {
+  struct end *end = &sender->end;
+  sender->current_moved += sent;
+  while (end->moved != end->begun) {
+    struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
+    if (sender->current_moved < FRAME_BYTES + request->stream_bytes) return;
+    sender->current_moved -= FRAME_BYTES + request->stream_bytes;
+    request->stream_done = true;
+    end->moved++;
+  }
+}
+
+ncclResult_t send_move(struct end *end) {
+  struct sender *sender = (struct sender *)end;
+  if (end->failed != ncclSuccess) return end->failed;
+  while (end->moved != end->begun) {
+    struct iovec parts[PARTS_MAX];
+    struct msghdr message = {NULL, 0, parts, 0, NULL, 0, 0};
+    int count = 0;
+    const size_t due = parts_gather(sender, parts, &count);
+    message.msg_iovlen = (size_t)count;
+    const ssize_t sent = sendmsg(end->stream, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+    if (sent < 0) return end_fail_errno(end, errno);
+    stream_advance(sender, (size_t)sent);
+    if ((size_t)sent < due) break;
+  }
+  crew_move(&end->crew);
+  const int failure = atomic_load_explicit(&end->crew.failure, memory_order_relaxed);
+  return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
+}
+
+static void message_begin(struct end *end, enum frame_kind kind, const void *data, size_t bytes) {
+  struct request *request = end_slot(end);
+  const struct frame frame = {kind, end->begun, bytes};
+  const struct cut cut = message_cut(&end->card, bytes);
+  frame_write(&frame, request->frame);
+  request->end = end;
+  request->data = (uint8_t *)(uintptr_t)data; /* never written through */
+  request->bytes = bytes;
+  request->stream_bytes = kind == FRAME_MESSAGE ? cut.stream_bytes : 0;
+  request->stream_done = false;
+  request->used = true;
+  atomic_store_explicit(&request->tasks, 0, memory_order_relaxed);
+  if (kind == FRAME_MESSAGE && cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
+  end->begun++;
+}
+
+/* The receiver is told too; what was begun before goes on. */
+static ncclResult_t message_refuse(struct sender *sender, const void *data, size_t bytes, uint64_t room) {
+  struct end *end = &sender->end;
+  const uint32_t number = end->begun;
+  message_begin(end, FRAME_TOO_LONG, data, bytes);
+  TRY(send_move(end));
+  end_fail(end, ncclInvalidUsage,
+           "message %u has %zu bytes, but the receive that was posted for it has room for %llu: the ranks' "
+           "counts or calls differ",
+           number, bytes, (unsigned long long)room);
+  end->failed = ncclSuccess;
+  sender->refused = ncclInvalidUsage;
+  return ncclInvalidUsage;
+}
+
+ncclResult_t send_begin(struct end *end, const void *data, size_t bytes, void **request) {
+  struct sender *sender = (struct sender *)end;
+  *request = NULL;
+  if (end->failed != ncclSuccess) return end->failed;
+  if (sender->refused != ncclSuccess) return sender->refused;
+  if (bytes > MESSAGE_BYTES_MAX) {
+    return end_fail(end, ncclInvalidArgument, "a message of %zu bytes: at most %llu", bytes,
+                    MESSAGE_BYTES_MAX);
+  }
+  if (!sender->connected) TRY(send_dial(sender));
+  if (!sender->connected) return ncclSuccess;
+  struct request *slot = end_slot(end);
+  if (slot == NULL) return send_move(end);
+  if (sender->rooms_read == end->begun) TRY(rooms_read(sender));
+  if (sender->rooms_read == end->begun) return send_move(end);
+  const uint64_t room = sender->rooms[end->begun % ROOMS_MAX];
+  if (bytes > room) return message_refuse(sender, data, bytes, room);
+  message_begin(end, FRAME_MESSAGE, data, bytes);
+  TRY(send_move(end));
+  *request = slot;
+  return ncclSuccess;
+}
+
+/* Descriptors are polled for reading, and a stream that is full is waited for writing: epoll turns one into
+ * the other. */
+static int writable_descriptor(struct sender *sender) {
+  struct epoll_event event = {EPOLLOUT, {NULL}};
+  if (sender->writable >= 0) return sender->writable;
+  sender->writable = epoll_create1(EPOLL_CLOEXEC);
+  if (sender->writable < 0) return -1;
+  if (epoll_ctl(sender->writable, EPOLL_CTL_ADD, sender->end.stream, &event) == 0) return sender->writable;
+  sock_close(sender->writable);
+  sender->writable = -1;
+  return -1;
+}
+
+uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t room) {
+  struct sender *sender = (struct sender *)end;
+  const bool unsent = end->moved != end->begun;
+  if (!sender->connected || !crew_idle(&end->crew) || room < 2 || end->failed != ncclSuccess) return 0;
+  descriptors[0] = end->room;
+  if (!unsent) return 1;
+  descriptors[1] = writable_descriptor(sender);
+  return descriptors[1] >= 0 ? 2 : 0;
+}
+
+void send_close(struct end *end) {
+  struct sender *sender = (struct sender *)end;
+  if (sender->refused != ncclSuccess && end->moved != end->begun)
+    send_move(end); /* the receiver's sentence */
+  dials_close(&sender->dials);
+  crew_close(&end->crew);
+  sock_close(sender->writable);
+  sock_close(end->stream);
+  sock_close(end->room);
+  os_free(sender);
+}

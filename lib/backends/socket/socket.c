@@ -1,0 +1,118 @@
+/* socket.c: the socket net's table: checks of arguments, and which file does what. */
+#include "backends/socket/socket.h"
+#include "base/log.h"
+
+static ncclResult_t net_memory_register(void *connection, void *data, size_t bytes, enum net_memory kind,
+                                        void **registration) {
+  (void)data;
+  (void)bytes;
+  if (kind != NET_MEMORY_HOST)
+    return log_fail(ncclInvalidArgument, "socket net: sockets carry host memory alone");
+  *registration = connection;
+  return ncclSuccess;
+}
+
+static ncclResult_t net_memory_unregister(void *connection, void *registration) {
+  (void)connection;
+  (void)registration;
+  return ncclSuccess;
+}
+
+static ncclResult_t net_send(void *connection, const void *data, size_t bytes, int tag, void *registration,
+                             void **request) {
+  (void)tag; /* order alone decides which receive a message meets */
+  (void)registration;
+  return send_begin((struct end *)connection, data, bytes, request);
+}
+
+static ncclResult_t net_receive(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                                const int *tags, void *const *registrations, void **request) {
+  (void)tags;
+  (void)registrations;
+  if (count != 1)
+    return log_fail(ncclInvalidArgument, "socket net: %u receives in one call: it takes 1", count);
+  return receive_begin((struct end *)connection, data[0], bytes[0], request);
+}
+
+static ncclResult_t net_flush(void *connection, uint32_t count, void *const *data, const size_t *bytes,
+                              void *const *registrations, void **request) {
+  (void)connection;
+  (void)count;
+  (void)data;
+  (void)bytes;
+  (void)registrations;
+  *request = NULL;
+  return ncclSuccess;
+}
+
+static bool request_done(struct request *request) {
+  return request->stream_done && atomic_load_explicit(&request->tasks, memory_order_acquire) == 0;
+}
+
+static ncclResult_t net_test(void *handle, bool *done, size_t *bytes) {
+  struct request *request = (struct request *)handle;
+  struct end *end = request->end;
+  *done = false;
+  if (!request_done(request)) {
+    const ncclResult_t result = end->kind == END_SEND ? send_move(end) : receive_move(end);
+    if (!request_done(request)) return result; /* what came before a failure has come all the same */
+  }
+  if (bytes != NULL) *bytes = request->bytes;
+  request->used = false;
+  *done = true;
+  return ncclSuccess;
+}
+
+static ncclResult_t net_close_send(void *connection) {
+  send_close((struct end *)connection);
+  return ncclSuccess;
+}
+
+static ncclResult_t net_close_receive(void *connection) {
+  receive_close((struct end *)connection);
+  return ncclSuccess;
+}
+
+static ncclResult_t net_connect(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                                void **connection) {
+  return send_connect(device, peer, handle, connection);
+}
+
+static ncclResult_t net_wait_descriptors(void *connection, int *descriptors, uint32_t room, uint32_t *count) {
+  struct end *end = (struct end *)connection;
+  *count = 0;
+  if (room == 0) return ncclSuccess;
+  if (end->kind == END_SEND) {
+    *count = send_descriptors(end, descriptors, room);
+  } else if (end->kind == END_RECEIVE) {
+    *count = receive_descriptors(end, descriptors, room);
+  } else {
+    descriptors[0] = port_descriptor(connection);
+    *count = 1;
+  }
+  return ncclSuccess;
+}
+
+const struct net_ops *socket_net_ops(void) {
+  static const struct net_ops ops = {
+      .size = sizeof ops,
+      .name = "Socket",
+      .devices = socket_devices,
+      .properties = socket_properties,
+      .listen = port_listen,
+      .connect = net_connect,
+      .accept = port_accept,
+      .register_memory = net_memory_register,
+      .unregister_memory = net_memory_unregister,
+      .isend = net_send,
+      .irecv = net_receive,
+      .iflush = net_flush,
+      .test = net_test,
+      .close_send = net_close_send,
+      .close_recv = net_close_receive,
+      .close_listen = port_close,
+      .finish = NULL,
+      .wait_descriptors = net_wait_descriptors,
+  };
+  return &ops;
+}

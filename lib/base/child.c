@@ -1,0 +1,109 @@
+/* child.c: see child.h. Errors of the child before it becomes another program come back over a pipe that exec
+ * closes. */
+#include "base/child.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+uint32_t child_core_count(void) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
+  const int count = CPU_COUNT(&allowed);
+  return count > 0 ? (uint32_t)count : 1;
+}
+
+/* Keeps `count` of the allowed cores, from number `first` of them on. */
+static bool cores_bind(uint32_t first, uint32_t count) {
+  cpu_set_t allowed, kept;
+  uint32_t index = 0;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  CPU_ZERO(&kept);
+  for (size_t core = 0; core < CPU_SETSIZE; core++) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    if (index >= first && index < first + count) CPU_SET(core, &kept);
+    index++;
+  }
+  return sched_setaffinity(0, sizeof kept, &kept) == 0;
+}
+
+static bool descriptor_place(int from, int to) { return from < 0 || from == to || dup2(from, to) == to; }
+
+static bool environment_extend(const char *const *extras) {
+  for (; extras && *extras; extras++) {
+    const char *equals = strchr(*extras, '=');
+    char name[256];
+    const size_t bytes = equals ? (size_t)(equals - *extras) : strlen(*extras);
+    if (bytes == 0 || bytes >= sizeof name) {
+      errno = EINVAL;
+      return false;
+    }
+    memcpy(name, *extras, bytes);
+    name[bytes] = '\0';
+    if (equals ? setenv(name, equals + 1, 1) != 0 : unsetenv(name) != 0) return false;
+  }
+  return true;
+}
+
+/* In the child: becomes the program, or says why not. */
+static void child_become(const struct child_plan *plan, pid_t parent, int report) {
+  bool good = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
+  if (getppid() != parent) _exit(127); /* it went before the line above */
+  good = good && descriptor_place(plan->input, 0) && descriptor_place(plan->output, 1) &&
+         descriptor_place(plan->error, 2) && environment_extend(plan->extras) &&
+         (plan->core_count == 0 || cores_bind(plan->core_index, plan->core_count)) &&
+         sigprocmask(SIG_SETMASK, plan->mask, NULL) == 0;
+  if (good) execvp(plan->arguments[0], plan->arguments);
+  const int why = errno;
+  const ssize_t told = write(report, &why, sizeof why);
+  _exit(told == (ssize_t)sizeof why ? 127 : 126);
+}
+
+int child_start(const struct child_plan *plan, int *pid) {
+  int report[2], why = 0;
+  if (pipe2(report, O_CLOEXEC) != 0) return errno;
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) child_become(plan, parent, report[1]);
+  const int forked = child < 0 ? errno : 0;
+  close(report[1]);
+  ssize_t got = 0;
+  if (child > 0) {
+    do got = read(report[0], &why, sizeof why);
+    while (got < 0 && errno == EINTR);
+  }
+  close(report[0]);
+  if (forked != 0) return forked;
+  if (got == (ssize_t)sizeof why) return why; /* the caller reaps it as any child */
+  *pid = child;
+  return 0;
+}
+
+int child_port_hold(int *fd, unsigned *port) {
+  struct sockaddr_in address;
+  socklen_t bytes = sizeof address;
+  const int one = 1, held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  memset(&address, 0, sizeof address);
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (held < 0) return errno;
+  /* Bound and not listening: the system gives the port to nobody else, yet who asks for it by number, with
+   * the same flag, can listen there. */
+  if (setsockopt(held, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+      bind(held, (const struct sockaddr *)&address, sizeof address) != 0 ||
+      getsockname(held, (struct sockaddr *)&address, &bytes) != 0) {
+    const int why = errno;
+    close(held);
+    return why;
+  }
+  *fd = held;
+  *port = ntohs(address.sin_port);
+  return 0;
+}

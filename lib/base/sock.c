@@ -1,0 +1,474 @@
+/* sock.c: addresses and TCP streams over Linux sockets.
+ * Promises: no call here waits past its deadline or, by more than SLICE_MS, past being called off; no signal
+ * is ever raised; every descriptor is closed on exec; errors name the other end, what for, and a cure. Does
+ * not know what is said over a connection, nor who should be at its other end. */
+#include "base/sock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "base/sock_inner.h"
+
+#define NS_PER_MS 1000000ull
+#define NS_PER_MINUTE 60000000000ull
+#define SLICE_MS 20        /* how soon a wait notices that it was called off */
+#define BACKLOG_MOST 65535 /* the kernel cuts it to net.core.somaxconn */
+#define HOST_BYTES 256
+
+/* ---- addresses ---- */
+
+/* Both families in one block that the kernel takes. */
+union kernel_address {
+  struct sockaddr any;
+  struct sockaddr_in four;
+  struct sockaddr_in6 six;
+  struct sockaddr_storage room;
+};
+
+void sock_address_of(const struct sockaddr *from, struct sock_address *address) {
+  union kernel_address kernel;
+  memset(address, 0, sizeof *address);
+  memset(&kernel, 0, sizeof kernel);
+  if (from->sa_family == AF_INET) {
+    memcpy(&kernel.four, from, sizeof kernel.four);
+    address->family = 4;
+    address->port = ntohs(kernel.four.sin_port);
+    memcpy(address->bytes, &kernel.four.sin_addr, 4);
+  } else if (from->sa_family == AF_INET6) {
+    memcpy(&kernel.six, from, sizeof kernel.six);
+    address->family = 6;
+    address->port = ntohs(kernel.six.sin6_port);
+    address->scope = kernel.six.sin6_scope_id;
+    memcpy(address->bytes, &kernel.six.sin6_addr, 16);
+  }
+}
+
+/* The length of what the kernel is to be given; 0 for an address that is none. */
+static socklen_t kernel_address_of(const struct sock_address *address, union kernel_address *kernel) {
+  memset(kernel, 0, sizeof *kernel);
+  if (address->family == 4) {
+    kernel->four.sin_family = AF_INET;
+    kernel->four.sin_port = htons(address->port);
+    memcpy(&kernel->four.sin_addr, address->bytes, 4);
+    return sizeof kernel->four;
+  }
+  if (address->family != 6) return 0;
+  kernel->six.sin6_family = AF_INET6;
+  kernel->six.sin6_port = htons(address->port);
+  kernel->six.sin6_scope_id = address->scope;
+  memcpy(&kernel->six.sin6_addr, address->bytes, 16);
+  return sizeof kernel->six;
+}
+
+const char *sock_address_text(const struct sock_address *address, char out[SOCK_TEXT_BYTES]) {
+  char host[INET6_ADDRSTRLEN], name[IF_NAMESIZE], scope[IF_NAMESIZE + 1] = "";
+  if (address->family != 4 && address->family != 6) {
+    snprintf(out, SOCK_TEXT_BYTES, "no address");
+    return out;
+  }
+  inet_ntop(address->family == 4 ? AF_INET : AF_INET6, address->bytes, host, sizeof host);
+  if (address->family == 6 && address->scope != 0) {
+    if (if_indextoname(address->scope, name)) snprintf(scope, sizeof scope, "%%%s", name);
+    else snprintf(scope, sizeof scope, "%%%u", address->scope);
+  }
+  if (address->family == 4) snprintf(out, SOCK_TEXT_BYTES, "%s:%u", host, address->port);
+  else snprintf(out, SOCK_TEXT_BYTES, "[%.39s%s]:%u", host, scope, address->port);
+  return out;
+}
+
+/* Cuts "host:port" or "[host]:port" into its parts; false when it is neither. An IPv6 address without
+ * brackets is refused: which of its colons begins the port cannot be told. */
+static bool host_port_cut(const char *text, char host[HOST_BYTES], char port[8]) {
+  const bool bracketed = text[0] == '[';
+  const char *begin = text + bracketed;
+  const char *end = bracketed ? strchr(begin, ']') : strrchr(begin, ':');
+  if (end == NULL || end == begin || (size_t)(end - begin) >= HOST_BYTES) return false;
+  if (!bracketed && memchr(begin, ':', (size_t)(end - begin))) return false;
+  const char *digits = end + 1 + bracketed;
+  if (bracketed && end[1] != ':') return false;
+  const size_t length = strspn(digits, "0123456789");
+  if (length == 0 || length > 5 || digits[length] != '\0') return false;
+  memcpy(host, begin, (size_t)(end - begin));
+  host[end - begin] = '\0';
+  memcpy(port, digits, length + 1);
+  const long number = strtol(port, NULL, 10);
+  return number >= 1 && number <= 65535;
+}
+
+ncclResult_t sock_address_parse(const char *text, const char *what, struct sock_address *address) {
+  char host[HOST_BYTES], port[8];
+  struct addrinfo hints, *list = NULL;
+  memset(&hints, 0, sizeof hints);
+  if (!host_port_cut(text, host, port))
+    return log_fail(ncclInvalidArgument,
+                    "%s: \"%.200s\" is no address; write host:port or [IPv6 address]:port, port 1 to 65535",
+                    what, text);
+  TRY(sock_family_wanted(&hints.ai_family));
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  const int failed = getaddrinfo(host, port, &hints, &list);
+  if (failed != 0)
+    return log_fail(ncclInvalidArgument,
+                    "%s: the host of \"%.200s\" is not known: %s; give an address instead", what, text,
+                    failed == EAI_SYSTEM ? strerror(errno) : gai_strerror(failed));
+  sock_address_of(list->ai_addr, address);
+  freeaddrinfo(list);
+  return ncclSuccess;
+}
+
+bool sock_address_equal(const struct sock_address *a, const struct sock_address *b) {
+  const uint32_t bytes = a->family == 4 ? 4 : 16;
+  return a->family == b->family && a->port == b->port && a->scope == b->scope &&
+         (a->family == 0 || memcmp(a->bytes, b->bytes, bytes) == 0);
+}
+
+typedef int name_call(int fd, struct sockaddr *address, socklen_t *bytes);
+
+static struct sock_address address_by(name_call *call, int fd) {
+  union kernel_address kernel;
+  struct sock_address address;
+  socklen_t bytes = sizeof kernel;
+  memset(&kernel, 0, sizeof kernel);
+  memset(&address, 0, sizeof address);
+  if (call(fd, &kernel.any, &bytes) == 0) sock_address_of(&kernel.any, &address);
+  return address;
+}
+
+struct sock_address sock_local(int fd) {
+  return address_by(getsockname, fd);
+}
+
+struct sock_address sock_peer(int fd) {
+  return address_by(getpeername, fd);
+}
+
+/* ---- errors ---- */
+
+const char *sock_cure(int cause) {
+  switch (cause) {
+    case EMFILE:
+      return "; this process has all the descriptors that it may have: raise `ulimit -n`, or make fewer "
+             "communicators";
+    case ENFILE: return "; the host is out of descriptors: raise /proc/sys/fs/file-max";
+    case ENOMEM:
+    case ENOBUFS: return "; the host is out of memory for sockets: free some, or raise net.ipv4.tcp_mem";
+    case EADDRNOTAVAIL:
+      return "; no such address on this host, or no port is left: see `ip addr` and "
+             "net.ipv4.ip_local_port_range";
+    case EADDRINUSE: return "; somebody listens there: choose another port, or end that process";
+    case EACCES:
+    case EPERM: return "; a rule of this host forbids it: see its firewall, and ports below 1024";
+    case EAFNOSUPPORT: return "; this host does not have that family: set NCCL_SOCKET_FAMILY";
+    default: return "";
+  }
+}
+
+/* An end of stream has no errno of its own: EPIPE stands for it in both directions. */
+static const char *gone_text(int cause) {
+  return cause == EPIPE ? "the other end closed the connection" : strerror(cause);
+}
+
+static const char *what_of(const struct sock_wait *wait) {
+  return wait && wait->what ? wait->what : "connection with";
+}
+
+/* ---- waiting ---- */
+
+static bool called_off(const struct sock_wait *wait) {
+  return wait && wait->cancel && __atomic_load_n(wait->cancel, __ATOMIC_ACQUIRE) != 0;
+}
+
+static bool past(const struct sock_wait *wait) {
+  return wait && wait->deadline_ns != 0 && os_time_ns() >= wait->deadline_ns;
+}
+
+/* Milliseconds until the wait ends or must look around; -1: nothing ends it. */
+static int slice_ms(const struct sock_wait *wait) {
+  int slice = wait && wait->cancel ? SLICE_MS : -1;
+  if (wait && wait->deadline_ns != 0) {
+    const uint64_t now = os_time_ns();
+    const uint64_t left = wait->deadline_ns > now ? (wait->deadline_ns - now) / NS_PER_MS + 1 : 0;
+    if (slice < 0 || left < (uint64_t)slice) slice = left < 60000 ? (int)left : 60000;
+  }
+  return slice;
+}
+
+bool sock_poll(int fd, bool writes, const struct sock_wait *wait) {
+  struct pollfd waited = {fd, (short)(writes ? POLLOUT : POLLIN), 0};
+  for (;;) {
+    if (called_off(wait)) return false;
+    const int ready = poll(&waited, 1, slice_ms(wait));
+    if (ready > 0) return true; /* an error too: the next call on fd says which */
+    if (ready < 0 && errno != EINTR && errno != EAGAIN) return true;
+    if (past(wait)) return false;
+  }
+}
+
+/* ---- making connections ---- */
+
+static void option_set(int fd, int level, int name, int value) {
+  /* Options make connections better; one that an old kernel or a Unix socket lacks is no reason to fail. */
+  (void)setsockopt(fd, level, name, &value, sizeof value);
+}
+
+/* A peer that vanishes without a word is noticed within the peer timeout: by data that nobody acknowledges,
+ * or by probes where nothing is said. */
+static void options_set(int fd) {
+  enum { PROBES = 3 };
+  const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
+  option_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (seconds == 0) return;
+  const int idle = (int)(seconds / 2 > 0 ? seconds / 2 : 1);
+  const int between = (int)(seconds / 2 / PROBES > 0 ? seconds / 2 / PROBES : 1);
+  option_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  option_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle < 32767 ? idle : 32767);
+  option_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, between < 32767 ? between : 32767);
+  option_set(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES);
+  option_set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(seconds * 1000));
+}
+
+static int socket_make(const struct sock_address *address) {
+  const int family = address->family == 4 ? AF_INET : AF_INET6;
+  return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+ncclResult_t sock_listen(const struct sock_address *at, int *fd, struct sock_address *bound) {
+  union kernel_address kernel;
+  char text[SOCK_TEXT_BYTES];
+  const socklen_t bytes = kernel_address_of(at, &kernel);
+  if (bytes == 0) return log_fail(ncclInternalError, "asked to listen at no address");
+  const int made = socket_make(at);
+  if (made < 0)
+    return log_fail(ncclSystemError, "cannot make a socket to listen at %s: %s%s",
+                    sock_address_text(at, text), strerror(errno), sock_cure(errno));
+  option_set(made, SOL_SOCKET, SO_REUSEADDR, 1); /* a port of the job before may still be in TIME_WAIT */
+  if (bind(made, &kernel.any, bytes) != 0 || listen(made, BACKLOG_MOST) != 0) {
+    const int cause = errno;
+    sock_close(made);
+    return log_fail(ncclSystemError, "cannot listen at %s: %s%s", sock_address_text(at, text),
+                    strerror(cause), sock_cure(cause));
+  }
+  *bound = sock_local(made);
+  *fd = made;
+  return ncclSuccess;
+}
+
+/* Once a minute for the whole process. */
+static void shortage_tell(int cause) {
+  static atomic_uint_fast64_t told_ns;
+  uint64_t before = atomic_load(&told_ns);
+  const uint64_t now = os_time_ns();
+  if (before != 0 && now - before < NS_PER_MINUTE) return;
+  if (!atomic_compare_exchange_strong(&told_ns, &before, now)) return;
+  log_warn("cannot accept a connection: %s%s", strerror(cause), sock_cure(cause));
+}
+
+int sock_accept(int listener, struct sock_address *from) {
+  enum { TRIES = 64 }; /* connections that died in the queue, one after another */
+  union kernel_address kernel;
+  for (int tries = 0; tries < TRIES; tries++) {
+    socklen_t bytes = sizeof kernel;
+    memset(&kernel, 0, sizeof kernel);
+    const int fd = accept4(listener, &kernel.any, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      options_set(fd);
+      if (from) sock_address_of(&kernel.any, from);
+      return fd;
+    }
+    const int cause = errno;
+    if (cause == EAGAIN || cause == EWOULDBLOCK) return -1;
+    if (cause == EMFILE || cause == ENFILE || cause == ENOMEM || cause == ENOBUFS) {
+      shortage_tell(cause);
+      return -2;
+    }
+  }
+  return -1;
+}
+
+/* The other end may not listen yet, or the way to it may not be there yet. */
+static bool worth_retrying(int cause) {
+  switch (cause) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case ENETDOWN:
+    case EAGAIN: return true;
+    default: return false;
+  }
+}
+
+/* A port of one's own that nobody listens at may answer itself: both ends are then this socket. */
+static bool talks_to_itself(int fd) {
+  const struct sock_address local = sock_local(fd), peer = sock_peer(fd);
+  return sock_address_equal(&local, &peer);
+}
+
+/* One try: 0 and *fd, or an errno; ECANCELED when the wait ended first. */
+static int connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd) {
+  union kernel_address kernel;
+  const socklen_t bytes = kernel_address_of(to, &kernel);
+  int cause = 0, made = socket_make(to);
+  if (made < 0) return errno;
+  options_set(made);
+  if (connect(made, &kernel.any, bytes) != 0) cause = errno;
+  if (cause == EINPROGRESS || cause == EINTR) {
+    socklen_t length = sizeof cause;
+    if (!sock_poll(made, true, wait)) cause = ECANCELED;
+    else if (getsockopt(made, SOL_SOCKET, SO_ERROR, &cause, &length) != 0) cause = errno;
+  }
+  if (cause == 0 && talks_to_itself(made)) cause = ECONNREFUSED;
+  if (cause == 0) *fd = made;
+  else sock_close(made);
+  return cause;
+}
+
+/* False when the wait ended before these milliseconds. */
+static bool pause_ms(uint64_t ms, const struct sock_wait *wait) {
+  const uint64_t until = os_time_ns() + ms * NS_PER_MS;
+  for (uint64_t now = os_time_ns(); now < until; now = os_time_ns()) {
+    if (called_off(wait) || past(wait)) return false;
+    uint64_t left = (until - now) / NS_PER_MS + 1;
+    const int slice = slice_ms(wait);
+    if (slice >= 0 && (uint64_t)slice < left) left = (uint64_t)slice;
+    os_sleep_ms((unsigned)left);
+  }
+  return !called_off(wait) && !past(wait);
+}
+
+static ncclResult_t wait_over(const struct sock_wait *wait, const char *address, const char *missing) {
+  if (called_off(wait))
+    return log_fail(ncclInvalidUsage, "%s %s: called off%s", what_of(wait), address, missing);
+  return log_fail(ncclRemoteError, "%s %s: no answer within the deadline%s", what_of(wait), address, missing);
+}
+
+static ncclResult_t connect_failed(const struct sock_wait *wait, const char *address, int cause,
+                                   int64_t tries) {
+  if (cause == ECONNREFUSED)
+    return log_fail(ncclRemoteError,
+                    "%s %s: nobody listens there, tried %lld times: has that process ended, or does a "
+                    "firewall refuse? NCCL_SOCKET_IFNAME chooses another interface",
+                    what_of(wait), address, (long long)tries);
+  if (worth_retrying(cause))
+    return log_fail(ncclRemoteError,
+                    "%s %s: %s, tried %lld times: is that host up and in reach? NCCL_SOCKET_IFNAME chooses "
+                    "another interface",
+                    what_of(wait), address, strerror(cause), (long long)tries);
+  return log_fail(ncclSystemError, "%s %s: cannot connect: %s%s", what_of(wait), address, strerror(cause),
+                  sock_cure(cause));
+}
+
+ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait *wait, int *fd) {
+  const int64_t retries = param_int(PARAM_SOCKET_RETRY_CNT);
+  const int64_t sleep_ms = param_int(PARAM_SOCKET_RETRY_SLEEP_MSEC);
+  struct sock_address there = *to;
+  char text[SOCK_TEXT_BYTES];
+  if (to->family != 4 && to->family != 6)
+    return log_fail(ncclInternalError, "%s: asked to connect to no address", what_of(wait));
+  there.scope = sock_scope_here(to);
+  sock_address_text(&there, text);
+  for (int64_t tries = 1;; tries++) {
+    if (called_off(wait) || past(wait)) return wait_over(wait, text, " while connecting");
+    const int cause = connect_once(&there, wait, fd);
+    if (cause == 0) return ncclSuccess;
+    if (cause == ECANCELED) return wait_over(wait, text, " while connecting");
+    if (!worth_retrying(cause) || tries > retries) return connect_failed(wait, text, cause, tries);
+    log_trace(LOG_BOOTSTRAP, "%s %s: %s; try %lld comes", what_of(wait), text, strerror(cause),
+              (long long)tries + 1);
+    if (!pause_ms((uint64_t)(tries * sleep_ms), wait)) {
+      char why[96];
+      snprintf(why, sizeof why, " while connecting (%s, tried %lld times)", strerror(cause),
+               (long long)tries);
+      return wait_over(wait, text, why);
+    }
+  }
+}
+
+void sock_close(int fd) {
+  if (fd >= 0) close(fd);
+}
+
+/* ---- moving bytes ---- */
+
+ptrdiff_t sock_send_some(int fd, const void *data, size_t bytes) {
+  if (bytes == 0) return 0;
+  for (;;) {
+    const ssize_t moved = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (moved >= 0) return moved;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) return -1;
+  }
+}
+
+ptrdiff_t sock_receive_some(int fd, void *data, size_t bytes) {
+  if (bytes == 0) return 0;
+  for (;;) {
+    const ssize_t moved = recv(fd, data, bytes, MSG_DONTWAIT);
+    if (moved > 0) return moved;
+    if (moved == 0) {
+      errno = EPIPE;
+      return -1;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) return -1;
+  }
+}
+
+/* How a whole message failed: `missing` of `bytes` were not through. */
+static ncclResult_t message_failed(int fd, const struct sock_wait *wait, int cause, size_t missing,
+                                   size_t bytes, bool sends) {
+  const struct sock_address peer = sock_peer(fd);
+  char address[SOCK_TEXT_BYTES], amount[96];
+  sock_address_text(&peer, address);
+  snprintf(amount, sizeof amount, ", %zu of %zu bytes not yet %s", missing, bytes,
+           sends ? "sent" : "received");
+  if (cause == ECANCELED) return wait_over(wait, address, amount);
+  return log_fail(ncclRemoteError, "%s %s: %s%s", what_of(wait), address, gone_text(cause), amount);
+}
+
+/* Before more of a message moves: one that comes byte by byte does not outlive its deadline either. */
+static bool wait_on(int fd, bool writes, ptrdiff_t moved, const struct sock_wait *wait) {
+  if (moved > 0) return !called_off(wait) && !past(wait);
+  return sock_poll(fd, writes, wait);
+}
+
+ncclResult_t sock_send(int fd, const void *data, size_t bytes, const struct sock_wait *wait) {
+  size_t done = 0;
+  while (done < bytes) {
+    const ptrdiff_t moved = sock_send_some(fd, (const char *)data + done, bytes - done);
+    if (moved < 0) return message_failed(fd, wait, errno, bytes - done, bytes, true);
+    done += (size_t)moved;
+    if (done < bytes && !wait_on(fd, true, moved, wait))
+      return message_failed(fd, wait, ECANCELED, bytes - done, bytes, true);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t sock_receive(int fd, void *data, size_t bytes, const struct sock_wait *wait) {
+  size_t done = 0;
+  while (done < bytes) {
+    const ptrdiff_t moved = sock_receive_some(fd, (char *)data + done, bytes - done);
+    if (moved < 0) return message_failed(fd, wait, errno, bytes - done, bytes, false);
+    done += (size_t)moved;
+    if (done < bytes && !wait_on(fd, false, moved, wait))
+      return message_failed(fd, wait, ECANCELED, bytes - done, bytes, false);
+  }
+  return ncclSuccess;
+}

@@ -1,0 +1,442 @@
+/* far.c: the table of a team's ranks in other processes, made from their cards, and what this process answers
+ * when they ask for connections. Promises that both ends of any pair come to the same way. Does not know how
+ * the cards came here, nor what a connection is made of. */
+#include "core/far.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "base/share.h"
+#include "core/comm.h"
+#include "core/control.h"
+#include "core/layout.h"
+
+/* ---- Cards ---- */
+
+ncclResult_t far_card_fill(const struct ncclComm *comm, struct device_comm *model, struct far_card *card) {
+  const struct device_ops *ops = comm->ops;
+  const struct plan_limits *limits = &comm->settings.limits;
+  struct settings_paths paths = {true, true};
+  uint32_t device_count = 0;
+  bool reach = false;
+  memset(card, 0, sizeof *card);
+  TRY(ops->device_count(&device_count));
+  TRY(ops->comm_card(model, &card->device));
+  TRY(ops->comm_reach(model, comm->rank, &card->device, &reach));
+  if (device_count > 1)
+    settings_add_path(ops, comm->device_index, (comm->device_index + 1) % device_count, &paths);
+  card->host = share_host();
+  card->settings = settings_digest(&comm->settings);
+  card->channel_count = limits->channel_count;
+  card->p2p_channel_count = limits->p2p_channel_count;
+  card->p2p_channels_per_peer = limits->p2p_channels_per_peer;
+  card->device_index = comm->device_index;
+  card->process = os_pid();
+  card->present = 1;
+  card->shareable = reach;
+  card->direct = limits->direct && paths.peer_access && param_int(PARAM_P2P_DISABLE) == 0;
+  card->lines128 = paths.lines128;
+  os_host_name(card->host_name, sizeof card->host_name);
+  return ncclSuccess;
+}
+
+/* ---- The table ---- */
+
+static bool far_same_group(const struct far_rank *a, const struct far_rank *b) {
+  if (a->party == b->party) return true;
+  return a->card->shareable && b->card->shareable && a->card->host == b->card->host;
+}
+
+/* The first rank that this one belongs with stands for all of its group. */
+static void far_find_groups(struct far *far) {
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
+    uint32_t first = 0;
+    while (!far_same_group(&far->ranks[first], &far->ranks[rank])) first += 1;
+    far->ranks[rank].group = first;
+    far->networked = far->networked || first != 0;
+  }
+}
+
+/* Users' memory is mapped within a group, or within a process alone. */
+static void far_find_islands(struct far *far) {
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
+    const struct far_rank *own = &far->ranks[rank];
+    uint32_t first = 0;
+    while (own->card->direct ? far->ranks[first].group != own->group : far->ranks[first].party != own->party)
+      first += 1;
+    far->islands[rank] = first;
+  }
+}
+
+static void far_find_remote(struct far *far) {
+  const uint32_t count = far->team->rank_count;
+  uint32_t own = 0;
+  while (far->ranks[own].party != far->own_party) own += 1;
+  for (uint32_t rank = 0; rank < count; rank++)
+    far->remote[rank] = far->ranks[rank].group != far->ranks[own].group;
+}
+
+enum far_way far_way_to(const struct far *far, uint32_t own_rank, uint32_t rank) {
+  const struct far_rank *own = &far->ranks[own_rank], *other = &far->ranks[rank];
+  if (own->party == other->party) return FAR_HERE;
+  return own->group == other->group ? FAR_SHARED : FAR_NETWORK;
+}
+
+static ncclResult_t far_check_settings(const struct far *far) {
+  for (uint32_t rank = 1; rank < far->team->rank_count; rank++) {
+    const struct far_card *first = &far->cards[0], *card = &far->cards[rank];
+    if (card->settings == first->settings) continue;
+    return log_fail(ncclInvalidUsage,
+                    "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "
+                    "buffers, algorithms or protocols; give NCCL_BUFFSIZE, NCCL_ALGO, NCCL_PROTO and their "
+                    "kin the same values everywhere",
+                    first->process, first->host_name, rank, card->process, card->host_name);
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t far_take_cards(struct far *far, const struct gather *gather, const uint32_t *seats) {
+  const struct gather_seat *said = gather_seats(gather);
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
+    const struct gather_seat *seat = &said[seats[rank]];
+    if (seat->card_bytes != sizeof far->cards[rank])
+      return log_fail(ncclInvalidUsage,
+                      "rank %u described itself with %u bytes, this library does with %zu; load the same "
+                      "library everywhere",
+                      rank, seat->card_bytes, sizeof far->cards[rank]);
+    memcpy(&far->cards[rank], seat->card, sizeof far->cards[rank]);
+    far->cards[rank].host_name[sizeof far->cards[rank].host_name - 1] = '\0';
+    far->ranks[rank].card = &far->cards[rank];
+    far->ranks[rank].party = seat->party;
+  }
+  return far_check_settings(far);
+}
+
+static bool far_alloc(struct far *far, uint32_t rank_count) {
+  far->addresses = (struct sock_address *)os_alloc(far->party_count * sizeof *far->addresses);
+  far->ranks = (struct far_rank *)os_alloc(rank_count * sizeof *far->ranks);
+  far->islands = (uint32_t *)os_alloc(rank_count * sizeof *far->islands);
+  far->remote = (uint8_t *)os_alloc(rank_count);
+  far->comms = (struct ncclComm **)os_alloc(rank_count * sizeof *far->comms);
+  far->proxies = (struct proxy_comm **)os_alloc(rank_count * sizeof *far->proxies);
+  far->cards = (struct far_card *)os_alloc(rank_count * sizeof *far->cards);
+  return far->addresses && far->ranks && far->islands && far->remote && far->comms && far->proxies &&
+         far->cards;
+}
+
+ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gather *gather,
+                        const uint32_t *seats, struct far **out) {
+  struct far *far = (struct far *)os_alloc(sizeof *far);
+  if (!far) return log_fail(ncclSystemError, "no memory for a table of %u ranks", team->rank_count);
+  os_mutex_init(&far->lock);
+  far->team = team;
+  far->wire_key = wire_key;
+  far->party_count = gather_party_count(gather);
+  far->own_party = gather_own_party(gather);
+  ncclResult_t result = ncclSuccess;
+  if (!far_alloc(far, team->rank_count))
+    result = log_fail(ncclSystemError, "no memory for a table of %u ranks", team->rank_count);
+  if (result == ncclSuccess) result = far_take_cards(far, gather, seats);
+  if (result != ncclSuccess) {
+    far_free(far);
+    return result;
+  }
+  for (uint32_t party = 0; party < far->party_count; party++)
+    far->addresses[party] = *gather_address(gather, party);
+  far_find_groups(far);
+  far_find_islands(far);
+  far_find_remote(far);
+  *out = far;
+  return ncclSuccess;
+}
+
+void far_settle(const struct far *far, struct settings *settings) {
+  struct settings_paths paths = {true, true};
+  struct settings other;
+  memset(&other, 0, sizeof other);
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
+    const struct far_card *card = &far->cards[rank];
+    other.limits.channel_count = card->channel_count;
+    other.limits.p2p_channel_count = card->p2p_channel_count;
+    other.limits.p2p_channels_per_peer = card->p2p_channels_per_peer;
+    settings_agree(settings, &other);
+    paths.lines128 = paths.lines128 && card->lines128;
+  }
+  settings_take_paths(settings, &paths);
+  if (far->networked) {
+    proxy_limits(&settings->limits);
+    settings->limits.cores = false; /* they do not share their memory */
+  }
+  if (far->networked && settings_take_network(settings))
+    log_info(LOG_NET, "NCCL_PROTO names LL or LL128: ranks on several hosts use Simple alone");
+}
+
+/* Hosts are nodes, in the order of their first ranks. */
+ncclResult_t far_lay_out(const struct far *far, uint32_t channel_count, struct graph *graph) {
+  const uint32_t rank_count = far->team->rank_count;
+  struct graph_place *places = (struct graph_place *)os_alloc(rank_count * sizeof *places);
+  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  uint32_t node_count = 0;
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    uint32_t first = rank, last = rank;
+    for (uint32_t i = rank; i-- > 0;) {
+      if (far->cards[i].host != far->cards[rank].host) continue;
+      if (last == rank) last = i;
+      first = i;
+    }
+    places[rank].node = first < rank ? places[first].node : node_count++;
+    places[rank].gpu = last < rank ? places[last].gpu + 1 : 0;
+  }
+  const ncclResult_t result = layout_graph_far(places, rank_count, node_count, channel_count, graph);
+  os_free(places);
+  return result;
+}
+
+/* ---- Connections that others ask for ---- */
+
+struct far_message {
+  uint32_t count;
+  struct far_request requests[FAR_REQUESTS_MOST];
+};
+static_assert(sizeof(struct far_message) <= CONTROL_REQUEST_MOST, "a call holds it");
+static_assert(FAR_REQUESTS_MOST * sizeof(union far_answer) <= CONTROL_REPLY_MOST, "an answer holds it");
+
+static bool request_is_sane(const struct far *far, const struct far_request *request) {
+  const uint32_t rank_count = far->team->rank_count;
+  return request->rank < rank_count && request->name.peer < rank_count &&
+         far->ranks[request->rank].party == far->own_party &&
+         request->name.channel_index < PLAN_CHANNELS_MAX && request->name.conn_index < 4 &&
+         request->name.proto < PROTO_COUNT && !request->name.sends &&
+         request->way == far_way_to(far, request->rank, request->name.peer) && request->way != FAR_HERE;
+}
+
+static ncclResult_t request_carry_out(struct far *far, const struct far_request *request,
+                                      union far_answer *answer) {
+  struct ncclComm *comm = far->comms[request->rank];
+  memset(answer, 0, sizeof *answer);
+  if (!comm)
+    return log_fail(ncclRemoteError,
+                    "rank %u has destroyed its communicator; all ranks must take part until "
+                    "the last operation",
+                    request->rank);
+  if (request->way == FAR_SHARED)
+    return comm->ops->conn_export(comm->device_comm, &request->name, &answer->shared);
+  return proxy_receive_open(far->proxies[request->rank], &request->name, &answer->network);
+}
+
+/* A control_handler: on the server's thread. */
+static ncclResult_t far_answer_call(void *argument, const void *request, uint32_t bytes, void *reply,
+                                    uint32_t *reply_bytes) {
+  struct far *far = (struct far *)argument;
+  const struct far_message *message = (const struct far_message *)request;
+  const uint32_t head_bytes = (uint32_t)offsetof(struct far_message, requests);
+  if (bytes < head_bytes || message->count > FAR_REQUESTS_MOST ||
+      bytes != head_bytes + message->count * sizeof message->requests[0])
+    return log_fail(ncclRemoteError,
+                    "a call for connections of %u bytes makes no sense; load the same "
+                    "library everywhere",
+                    bytes);
+  for (uint32_t i = 0; i < message->count; i++) {
+    if (!request_is_sane(far, &message->requests[i]))
+      return log_fail(ncclRemoteError, "rank %u asks rank %u for a connection that cannot be",
+                      message->requests[i].name.peer, message->requests[i].rank);
+    os_mutex_lock(&far->lock);
+    const ncclResult_t result =
+        request_carry_out(far, &message->requests[i], &((union far_answer *)reply)[i]);
+    os_mutex_unlock(&far->lock);
+    TRY(result);
+  }
+  *reply_bytes = (uint32_t)(message->count * sizeof(union far_answer));
+  return ncclSuccess;
+}
+
+static ncclResult_t far_ask_some(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
+                                 union far_answer *answers) {
+  const struct far *far = comm->team->far;
+  struct far_message *message = (struct far_message *)os_alloc(sizeof *message);
+  char what[96];
+  const struct sock_wait wait = {
+      os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u, &comm->aborted,
+      what};
+  uint32_t reply_bytes = (uint32_t)(count * sizeof *answers); /* the room there is */
+  if (!message)
+    return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for connections", comm->rank,
+                    comm->name);
+  snprintf(what, sizeof what, "rank %u of comm '%s' asking rank %u for connections", comm->rank, comm->name,
+           requests[0].rank);
+  message->count = count;
+  memcpy(message->requests, requests, count * sizeof *requests);
+  const ncclResult_t result = control_call(
+      &far->addresses[far->ranks[requests[0].rank].party], far->wire_key, &wait, message,
+      (uint32_t)(offsetof(struct far_message, requests) + count * sizeof *requests), answers, &reply_bytes);
+  os_free(message);
+  TRY(result);
+  if (reply_bytes == count * sizeof *answers) return ncclSuccess;
+  return log_fail(ncclRemoteError,
+                  "%s: %u bytes came back for %u connections; load the same library "
+                  "everywhere",
+                  what, reply_bytes, count);
+}
+
+ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
+                     union far_answer *answers) {
+  for (uint32_t done = 0; done < count;) {
+    const uint32_t some = count - done < FAR_REQUESTS_MOST ? count - done : FAR_REQUESTS_MOST;
+    TRY(far_ask_some(comm, requests + done, some, answers + done));
+    done += some;
+  }
+  return ncclSuccess;
+}
+
+/* ---- Opening and closing ---- */
+
+/* On the proxy engine's thread, while the rank's proxy is open. */
+static void far_proxy_failed(void *argument, ncclResult_t code, const char *text) {
+  comm_break((struct ncclComm *)argument, code, text);
+}
+
+ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
+  struct sock_address unused;
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
+    struct ncclComm *comm = far->comms[rank] = comms[rank];
+    if (!comm || !far->networked) continue;
+    const struct proxy_comm_call call = {.ops = comm->ops,
+                                         .device_comm = comm->device_comm,
+                                         .comm_key = far->wire_key,
+                                         .rank = rank,
+                                         .rank_count = comm->rank_count,
+                                         .name = comm->name,
+                                         .failed = far_proxy_failed,
+                                         .argument = comm};
+    TRY(proxy_comm_open(&call, &far->proxies[rank]));
+  }
+  TRY(control_use(&unused));
+  const ncclResult_t result = control_serve(far->wire_key, far_answer_call, far);
+  far->serving = result == ncclSuccess;
+  if (!far->serving) control_leave();
+  return result;
+}
+
+void far_leave(struct far *far, uint32_t rank) {
+  os_mutex_lock(&far->lock);
+  struct proxy_comm *proxy = far->proxies[rank];
+  far->proxies[rank] = NULL;
+  far->comms[rank] = NULL;
+  os_mutex_unlock(&far->lock);
+  if (proxy) proxy_comm_close(proxy);
+}
+
+void far_free(struct far *far) {
+  if (!far) return;
+  if (far->serving) {
+    control_unserve(far->wire_key);
+    control_leave();
+  }
+  for (uint32_t rank = 0; far->proxies && rank < far->team->rank_count; rank++)
+    if (far->proxies[rank]) proxy_comm_close(far->proxies[rank]);
+  os_mutex_destroy(&far->lock);
+  os_free(far->addresses);
+  os_free(far->ranks);
+  os_free(far->islands);
+  os_free(far->remote);
+  os_free(far->comms);
+  os_free(far->proxies);
+  os_free(far->cards);
+  os_free(far);
+}
+
+/* ---- Who is still there ---- */
+
+struct far_watch {
+  struct watch *watch;
+  os_mutex lock;        /* taken before a team's, and before the backend's */
+  struct far *first;    /* teams that listen */
+  uint32_t share_count; /* the opener's and the teams' */
+};
+
+static bool far_find_party(const struct far *far, uint32_t party, uint32_t *rank) {
+  for (*rank = 0; *rank < far->team->rank_count; *rank += 1)
+    if (far->ranks[*rank].party == party) return true;
+  return false;
+}
+
+static void far_tell(struct far *far, uint32_t rank, ncclResult_t code, const char *text) {
+  const struct far_card *card = &far->cards[rank];
+  char sentence[COMM_REASON_BYTES];
+  snprintf(sentence, sizeof sentence, "rank %u (process %d on %s): %s", rank, card->process, card->host_name,
+           text);
+  os_mutex_lock(&far->lock);
+  for (uint32_t i = 0; i < far->team->rank_count; i++)
+    if (far->comms[i]) comm_break(far->comms[i], code, sentence);
+  os_mutex_unlock(&far->lock);
+}
+
+/* A watch_lost: on the server's thread. */
+static void far_lost(void *argument, uint32_t party, uint64_t key, ncclResult_t code, const char *text) {
+  struct far_watch *watch = (struct far_watch *)argument;
+  uint32_t rank;
+  os_mutex_lock(&watch->lock);
+  for (struct far *far = watch->first; far; far = far->next) {
+    if (key != 0 && key != far->wire_key) continue;
+    if (far_find_party(far, party, &rank)) far_tell(far, rank, code, text);
+  }
+  os_mutex_unlock(&watch->lock);
+}
+
+ncclResult_t far_watch_open(struct gather *gather, struct far_watch **out) {
+  struct far_watch *watch = (struct far_watch *)os_alloc(sizeof *watch);
+  if (!watch)
+    return log_fail(ncclSystemError, "no memory to watch over %u processes", gather_party_count(gather));
+  os_mutex_init(&watch->lock);
+  watch->share_count = 1;
+  const ncclResult_t result = gather_watch(gather, far_lost, watch, &watch->watch);
+  if (result != ncclSuccess) {
+    os_mutex_destroy(&watch->lock);
+    os_free(watch);
+    return result;
+  }
+  *out = watch;
+  return ncclSuccess;
+}
+
+void far_watch_join(struct far_watch *watch, struct far *far) {
+  os_mutex_lock(&watch->lock);
+  far->watch = watch;
+  far->next = watch->first;
+  watch->first = far;
+  watch->share_count += 1;
+  os_mutex_unlock(&watch->lock);
+}
+
+/* Takes the team out of the list, if it is in it. */
+static void watch_unlist(struct far_watch *watch, struct far *far) {
+  struct far **link = &watch->first;
+  while (*link && *link != far) link = &(*link)->next;
+  if (*link) *link = far->next;
+}
+
+static void watch_give_back(struct far_watch *watch, struct far *far) {
+  os_mutex_lock(&watch->lock);
+  watch_unlist(watch, far);
+  const bool last = --watch->share_count == 0;
+  os_mutex_unlock(&watch->lock);
+  if (!last) return;
+  watch_leave(watch->watch);
+  os_mutex_destroy(&watch->lock);
+  os_free(watch);
+}
+
+void far_watch_drop(struct far_watch *watch) { watch_give_back(watch, NULL); }
+
+void far_watch_leave(struct far *far) {
+  if (far->watch) watch_give_back(far->watch, far);
+  far->watch = NULL;
+}
+
+void far_fail(struct far *far, ncclResult_t code, const char *text) {
+  if (far->watch) watch_fail(far->watch->watch, far->wire_key, code, text);
+}

@@ -1,0 +1,109 @@
+/* far.h: what a team knows of its ranks in other processes: where each lies, which way leads to it, and who
+ * is still there. Exists for communicators of several processes alone. Built from the ranks' cards, equal on
+ * all of them, so that both ends of a connection come to the same way without asking. */
+#ifndef TUTTI_CORE_FAR_H
+#define TUTTI_CORE_FAR_H
+
+#include "backends/backend.h"
+#include "base/os.h"
+#include "core/gather.h"
+#include "core/proxy.h"
+#include "core/settings.h"
+
+struct ncclComm;
+struct team;
+
+/* The ways from one rank to another. */
+enum far_way {
+  FAR_HERE,   /* in this process */
+  FAR_SHARED, /* on this host: its memory is mapped */
+  FAR_NETWORK /* over a network, through proxies */
+};
+
+/* What every rank says of itself when a communicator is made. Travels as it is. */
+struct far_card {
+  uint64_t host;     /* share_host(): ranks of one host */
+  uint64_t settings; /* settings_digest() */
+  uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
+  uint32_t device_index;
+  int32_t process, color, key_order;
+  uint8_t present;   /* 0: a rank without color, which gets no communicator */
+  uint8_t shareable; /* other processes of the host may map its memory ... */
+  uint8_t direct;    /* ... also the user's */
+  uint8_t lines128;  /* stores of 128 bytes arrive whole on its node */
+  char host_name[64];
+  struct device_card device;
+};
+
+/* One rank of the communicator, as this process sees it. */
+struct far_rank {
+  uint32_t party;
+  uint32_t group; /* ranks of one group map each other's memory, or are of one process */
+  const struct far_card *card;
+};
+
+/* The watch over the parties of one gathering; shared by the teams that came out of it. */
+struct far_watch;
+
+struct far {
+  struct team *team;
+  uint64_t wire_key; /* names the communicator to other processes; hard to guess */
+  uint32_t own_party, party_count;
+  bool networked;                 /* some ranks reach each other over networks alone */
+  struct sock_address *addresses; /* by party: its control server */
+  struct far_rank *ranks;         /* by rank */
+  uint32_t *islands;              /* by rank, for plans */
+  uint8_t *remote;                /* by rank: 1 where it lies behind a network, seen from this process */
+  os_mutex lock;                  /* of the two below; taken before the backend's */
+  struct ncclComm **comms;        /* by rank: this process's, until they are destroyed */
+  struct proxy_comm **proxies;    /* by rank: theirs, where networked */
+  struct far_card *cards;         /* by rank */
+  struct far_watch *watch;
+  struct far *next; /* of the same watch */
+  bool serving;     /* answers calls */
+};
+
+/* This rank's card. `comm` is the rank's own, or, where it has none yet, `model`'s device-side half speaks
+ * for it. */
+ncclResult_t far_card_fill(const struct ncclComm *comm, struct device_comm *model, struct far_card *card);
+
+/* From the cards of all ranks, by rank, with the party of each: everything but watch and proxies. The cards
+ * are copied. Ranks whose settings do not fit together: ncclInvalidUsage, naming two. */
+ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gather *gather,
+                        const uint32_t *seats, struct far **far);
+/* Brings a local rank's settings into line with what all ranks said. */
+void far_settle(const struct far *far, struct settings *settings);
+/* The graph over all hosts. */
+ncclResult_t far_lay_out(const struct far *far, uint32_t channel_count, struct graph *graph);
+/* Opens what other processes reach: proxies of this process's ranks, and the answers to their calls. */
+ncclResult_t far_open(struct far *far, struct ncclComm *const *comms);
+/* A rank of this process goes: nobody reaches it any more. */
+void far_leave(struct far *far, uint32_t rank);
+void far_free(struct far *far); /* NULL is allowed; nobody is told: see far_watch_leave */
+
+enum far_way far_way_to(const struct far *far, uint32_t own_rank, uint32_t rank);
+
+/* One watch for all teams of a gather; each takes a share of it. */
+ncclResult_t far_watch_open(struct gather *gather, struct far_watch **watch);
+void far_watch_join(struct far_watch *watch, struct far *far);
+/* The last to leave says goodbye for the process. */
+void far_watch_leave(struct far *far);
+void far_watch_drop(struct far_watch *watch); /* the opener's own share */
+/* Tells the communicator's other processes that this one gives up. */
+void far_fail(struct far *far, ncclResult_t code, const char *text);
+
+/* Connections that a plan lacks towards other processes, and the call that opens them (connect.c). */
+struct far_request {
+  uint32_t rank;                /* of the receiver, whom this process asks */
+  struct device_conn_name name; /* as the receiver names it */
+  enum far_way way;
+};
+union far_answer {
+  struct device_conn_card shared;
+  struct net_handle network;
+};
+#define FAR_REQUESTS_MOST 256 /* of one call */
+ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
+                     union far_answer *answers);
+
+#endif

@@ -1,0 +1,341 @@
+/* proxy_conn.c: one connection's state machine, one action at a time. A sender's slices are posted as there
+ * is room for them, transmitted when the kernel's tail has passed them, and done when the network has taken
+ * them: then head frees their slots. A receiver's are posted into free slots, received, flushed where the
+ * slots are device memory, transmitted to the kernel by tail, and done when its head has passed them. Knows
+ * nothing of who turns it, or when. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "core/names.h"
+#include "core/proxy_impl.h"
+
+void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *format, ...) {
+  va_list arguments;
+  if (comm->failed) return;
+  va_start(arguments, format);
+  vsnprintf(comm->text, sizeof comm->text, format, arguments);
+  va_end(arguments);
+  comm->code = code;
+  comm->failed = true;
+}
+
+static const char *operation_text(const struct work *work, char out[64]) {
+  snprintf(out, 64, "%s %" PRIu64, names_func[work->func], work->op_sequence);
+  return out;
+}
+
+/* A call of the network that failed ends the communicator. */
+static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *what) {
+  if (result == ncclSuccess) return true;
+  char operation[64] = "no operation";
+  if (conn->n_done < conn->n_posted)
+    operation_text(conn->flights[conn->n_done % PROXY_SLICES_MAX].slice.part, operation);
+  proxy_comm_fail(conn->comm, result,
+                  "comm %s: rank %" PRIu32 ": network %s: %s rank %" PRIu32 " failed (%s, channel %" PRIu32
+                  "): %s: %s",
+                  conn->comm->name, conn->comm->call.rank, conn->comm->net->name, what, conn->name.peer,
+                  operation, conn->name.channel_index, err_text(result), log_last_error());
+  return false;
+}
+
+/* ---- being made ---- */
+
+static struct net_peer peer_of(const struct proxy_conn *conn) {
+  const struct proxy_comm *comm = conn->comm;
+  const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name};
+  return peer;
+}
+
+static bool conn_connect(struct proxy_conn *conn) {
+  const struct net_ops *net = conn->comm->net;
+  const struct net_peer peer = peer_of(conn);
+  const ncclResult_t result = conn->name.sends
+                                  ? net->connect(conn->net_device, &peer, &conn->handle, &conn->connection)
+                                  : net->accept(conn->listener, &conn->connection);
+  if (!net_good(conn, result, conn->name.sends ? "connecting to" : "taking the connection of")) return false;
+  if (conn->connection == NULL) return false;
+  conn->comm->connecting -= 1;
+  const struct device_net_end *end = &conn->end;
+  const enum net_memory kind = end->memory == POINTER_DEVICE ? NET_MEMORY_CUDA : NET_MEMORY_HOST;
+  net_good(conn,
+           net->register_memory(conn->connection, end->buffer, (size_t)end->slots * end->step_bytes, kind,
+                                &conn->registration),
+           "registering the slots towards");
+  return true;
+}
+
+void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
+  if (conn->connection != NULL && conn->registration != NULL)
+    net->unregister_memory(conn->connection, conn->registration);
+  if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
+  if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
+  if (conn->listener != NULL) net->close_listen(conn->listener);
+}
+
+/* ---- slices ---- */
+
+static struct proxy_flight *flight_at(struct proxy_conn *conn, uint64_t number) {
+  return &conn->flights[number % PROXY_SLICES_MAX];
+}
+
+static uint8_t *slot_of(const struct proxy_conn *conn, const struct proxy_slice *slice) {
+  return conn->end.buffer + (size_t)(slice->begin % conn->end.slots) * conn->end.step_bytes;
+}
+
+static size_t slots_bytes(const struct proxy_conn *conn, const struct proxy_slice *slice) {
+  return (size_t)(slice->end - slice->begin) * conn->end.step_bytes;
+}
+
+static void task_settle(struct proxy_task *task) {
+  if (task->walked && task->outstanding == 0) proxy_task_done(task);
+}
+
+/* The next slice of the oldest task that has one; tasks that have none left are taken off on the way. */
+static bool conn_next_slice(struct proxy_conn *conn) {
+  while (!conn->has_next && conn->first != NULL) {
+    struct proxy_task *task = conn->first;
+    if (!task->begun)
+      proxy_walk_begin(&task->walk, task->work, task->link_index, conn->name.sends, conn->next_step,
+                       &task->posting->ops->limits);
+    task->begun = true;
+    conn->has_next = proxy_walk_next(&task->walk, &conn->next_slice);
+    conn->next_step = task->walk.next_step;
+    if (conn->has_next) return true;
+    task->walked = true;
+    conn->first = task->next;
+    if (conn->first == NULL) conn->last = NULL;
+    task_settle(task);
+  }
+  return conn->has_next;
+}
+
+/* Steps that rounding skipped have never been in use: they are free as soon as all before them are. */
+static void conn_skip(struct proxy_conn *conn) {
+  if (conn->n_done != conn->n_posted || conn->next_slice.begin <= conn->steps.done) return;
+  conn->steps.done = conn->next_slice.begin;
+  if (conn->name.sends) conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
+}
+
+/* Plans leave the proxies' room at the end of slots (proxy_limits); one that did not is not carried. */
+static bool conn_has_room(struct proxy_conn *conn) {
+  if (!conn_next_slice(conn)) return false;
+  if (conn->next_slice.bytes + sizeof(struct proxy_trailer) > slots_bytes(conn, &conn->next_slice)) {
+    proxy_comm_fail(conn->comm, ncclInternalError,
+                    "comm %s: a slice of %zu bytes leaves no room in its slots", conn->comm->name,
+                    conn->next_slice.bytes);
+    return false;
+  }
+  conn_skip(conn);
+  return conn->next_slice.end <= conn->steps.done + conn->end.slots;
+}
+
+static void conn_posted(struct proxy_conn *conn, void *request) {
+  struct proxy_flight *flight = flight_at(conn, conn->n_posted);
+  flight->slice = conn->next_slice;
+  flight->task = conn->first;
+  flight->task->outstanding += 1;
+  flight->request = request;
+  conn->has_next = false;
+  conn->n_posted += 1;
+  conn->steps.posted = flight->slice.end;
+}
+
+static void conn_done(struct proxy_conn *conn) {
+  struct proxy_flight *flight = flight_at(conn, conn->n_done);
+  conn->steps.done = flight->slice.end;
+  conn->n_done += 1;
+  flight->task->outstanding -= 1;
+  task_settle(flight->task);
+}
+
+/* True when the flight's request has ended; the network may fail here. */
+static bool flight_landed(struct proxy_conn *conn, struct proxy_flight *flight, size_t *bytes,
+                          const char *what) {
+  bool done = false;
+  if (!net_good(conn, conn->comm->net->test(flight->request, &done, bytes), what) || !done) return false;
+  flight->request = NULL;
+  conn->comm->requests -= 1;
+  return true;
+}
+
+/* ---- sending ---- */
+
+static bool send_transmit(struct proxy_conn *conn) {
+  const struct proxy_comm *comm = conn->comm;
+  struct proxy_flight *flight = flight_at(conn, conn->n_transmitted);
+  const struct proxy_slice *slice = &flight->slice;
+  if (conn->n_transmitted == conn->n_posted) return false;
+  if (comm->call.ops->net_load(conn->end.conn, conn->end.tail) < slice->end) return false;
+  const struct proxy_trailer trailer = {PROXY_MAGIC, (uint32_t)slice->bytes, conn->n_transmitted,
+                                        slice->begin, slice->agreed_bytes};
+  uint8_t *data = slot_of(conn, slice);
+  memcpy(data + slice->bytes, &trailer, sizeof trailer);
+  if (!net_good(conn,
+                comm->net->isend(conn->connection, data, slice->bytes + sizeof trailer, (int)comm->call.rank,
+                                 conn->registration, &flight->request),
+                "sending to") ||
+      flight->request == NULL)
+    return false;
+  conn->comm->requests += 1;
+  conn->n_transmitted += 1;
+  conn->steps.transmitted = slice->end;
+  return true;
+}
+
+static bool send_advance(struct proxy_conn *conn) {
+  if (conn_has_room(conn)) {
+    conn_posted(conn, NULL);
+    return true;
+  }
+  if (conn->comm->failed) return false;
+  if (send_transmit(conn)) return true;
+  if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
+  if (!flight_landed(conn, flight_at(conn, conn->n_done), NULL, "sending to")) return false;
+  conn_done(conn);
+  conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
+  return true;
+}
+
+/* ---- receiving ---- */
+
+static bool recv_post(struct proxy_conn *conn) {
+  if (!conn_has_room(conn)) return false;
+  void *data = slot_of(conn, &conn->next_slice), *request = NULL;
+  const size_t bytes = slots_bytes(conn, &conn->next_slice);
+  const int tag = (int)conn->name.peer;
+  if (!net_good(
+          conn,
+          conn->comm->net->irecv(conn->connection, 1, &data, &bytes, &tag, &conn->registration, &request),
+          "receiving from") ||
+      request == NULL)
+    return false;
+  conn->comm->requests += 1;
+  conn_posted(conn, request);
+  return true;
+}
+
+static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *slice,
+                          const struct proxy_trailer *trailer) {
+  char operation[64];
+  const uint32_t rank = conn->comm->call.rank, peer = conn->name.peer;
+  proxy_comm_fail(conn->comm, ncclInvalidUsage,
+                  "comm %s: rank %" PRIu32 " and rank %" PRIu32 " do not agree on operation %s: rank %" PRIu32
+                  " has %" PRIu64 " bytes for channel %" PRIu32 " (a slice of %" PRIu32 " at step %" PRIu64
+                  ") where rank %" PRIu32 " expects %" PRIu64 " (a slice of %zu at step %" PRIu64
+                  "); call the same operation with the same count and type on both ranks, in the same order",
+                  conn->comm->name, peer, rank, operation_text(slice->part, operation), peer,
+                  trailer->agreed_bytes, conn->name.channel_index, trailer->bytes, trailer->step, rank,
+                  slice->agreed_bytes, slice->bytes, slice->begin);
+}
+
+/* Ranks that called different operations disagree about sizes; a network that lost or repeated a message
+ * about the number of messages. */
+static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice, size_t bytes) {
+  struct proxy_trailer trailer;
+  char operation[64];
+  memset(&trailer, 0, sizeof trailer);
+  if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
+    memcpy(&trailer, slot_of(conn, slice) + bytes - sizeof trailer, sizeof trailer);
+  if (trailer.magic != PROXY_MAGIC || trailer.bytes + sizeof trailer != bytes) {
+    proxy_comm_fail(conn->comm, ncclInternalError,
+                    "comm %s: rank %" PRIu32 ": the message of %zu bytes from rank %" PRIu32
+                    " at step %" PRIu64 " of channel %" PRIu32 " (%s) is damaged: network %s is faulty",
+                    conn->comm->name, conn->comm->call.rank, bytes, conn->name.peer, slice->begin,
+                    conn->name.channel_index, operation_text(slice->part, operation), conn->comm->net->name);
+    return false;
+  }
+  if (trailer.message != conn->n_received) {
+    proxy_comm_fail(conn->comm, ncclInternalError,
+                    "comm %s: rank %" PRIu32 ": message %" PRIu64 " from rank %" PRIu32 ", step %" PRIu64
+                    " of channel %" PRIu32 " (%s), %s: message %" PRIu64 ", step %" PRIu64
+                    ", came in its place; network %s is faulty",
+                    conn->comm->name, conn->comm->call.rank, conn->n_received, conn->name.peer, slice->begin,
+                    conn->name.channel_index, operation_text(slice->part, operation),
+                    trailer.message > conn->n_received ? "was lost" : "is missing, an older one was repeated",
+                    trailer.message, trailer.step, conn->comm->net->name);
+    return false;
+  }
+  const bool fits = slice->shared ? trailer.bytes >= slice->bytes : trailer.bytes == slice->bytes;
+  if (fits && trailer.agreed_bytes == slice->agreed_bytes && trailer.step == slice->begin) return true;
+  recv_disagree(conn, slice, &trailer);
+  return false;
+}
+
+/* The device sees what a flush makes visible; host memory needs none. */
+static bool recv_received(struct proxy_conn *conn) {
+  struct proxy_flight *flight = flight_at(conn, conn->n_received);
+  size_t bytes = 0;
+  if (conn->n_received == conn->n_posted || !flight_landed(conn, flight, &bytes, "receiving from"))
+    return false;
+  if (!recv_agree(conn, &flight->slice, bytes)) return false;
+  conn->n_received += 1;
+  conn->steps.received = flight->slice.end;
+  if (conn->end.memory != POINTER_DEVICE) return true;
+  void *data = slot_of(conn, &flight->slice);
+  const struct net_ops *net = conn->comm->net;
+  net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &conn->registration, &flight->request),
+           "flushing what came from");
+  conn->comm->requests += flight->request != NULL;
+  return true;
+}
+
+static bool recv_transmit(struct proxy_conn *conn) {
+  const struct device_ops *ops = conn->comm->call.ops;
+  struct proxy_flight *flight = flight_at(conn, conn->n_transmitted);
+  const struct proxy_slice *slice = &flight->slice;
+  if (conn->n_transmitted == conn->n_received) return false;
+  if (flight->request != NULL && !flight_landed(conn, flight, NULL, "flushing what came from")) return false;
+  conn->n_flushed += 1;
+  conn->steps.flushed = slice->end;
+  if (slice->announces)
+    ops->net_announce(conn->end.conn, (uint32_t)(slice->begin % conn->end.slots), (uint32_t)slice->begin + 1,
+                      slice->agreed_bytes);
+  ops->net_store(conn->end.conn, conn->end.tail, slice->end);
+  conn->n_transmitted += 1;
+  conn->steps.transmitted = slice->end;
+  return true;
+}
+
+static bool recv_advance(struct proxy_conn *conn) {
+  if (recv_post(conn)) return true;
+  if (conn->comm->failed) return false;
+  if (recv_received(conn)) return true;
+  if (conn->comm->failed) return false;
+  if (recv_transmit(conn)) return true;
+  if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
+  if (conn->comm->call.ops->net_load(conn->end.conn, conn->end.head) <
+      flight_at(conn, conn->n_done)->slice.end)
+    return false;
+  conn_done(conn);
+  return true;
+}
+
+bool proxy_conn_advance(struct proxy_conn *conn) {
+  if (conn->comm->failed) return false;
+  if (conn->connection == NULL) return conn_connect(conn);
+  return conn->name.sends ? send_advance(conn) : recv_advance(conn);
+}
+
+static const char *waits_for(const struct proxy_conn *conn) {
+  if (conn->connection == NULL) return "the network to connect";
+  if (conn->name.sends)
+    return conn->n_transmitted < conn->n_posted ? "the kernel's data, or the network to take it"
+                                                : "the network to take what was sent";
+  return conn->n_received < conn->n_posted ? "the other rank's data" : "the kernel to read what came";
+}
+
+void proxy_conn_report(const struct proxy_conn *conn, char *out, size_t out_bytes) {
+  const uint32_t rank = conn->comm->call.rank, peer = conn->name.peer;
+  out[0] = '\0';
+  if (conn->first == NULL && conn->n_done == conn->n_posted) return;
+  snprintf(out, out_bytes,
+           "\n  comm %s: proxy of rank %" PRIu32 ": connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32
+           ": posted %" PRIu64 ", %s %" PRIu64 ", done %" PRIu64 ": waits for %s",
+           conn->comm->name, rank, conn->name.sends ? rank : peer, conn->name.sends ? peer : rank,
+           conn->name.channel_index, conn->steps.posted, conn->name.sends ? "transmitted" : "received",
+           conn->name.sends ? conn->steps.transmitted : conn->steps.received, conn->steps.done,
+           waits_for(conn));
+}

@@ -1,0 +1,124 @@
+/* proxy_impl.h: what the parts of the proxy share: connections and what is posted on them (proxy_conn.c),
+ * operations (proxy_ops.c), the engine that turns them (proxy.c). All of it under the engine's lock, which is
+ * taken last: nobody who holds it calls into the backend for more than its counters. */
+#ifndef TUTTI_CORE_PROXY_IMPL_H
+#define TUTTI_CORE_PROXY_IMPL_H
+
+#include "base/log.h"
+#include "base/map.h"
+#include "core/proxy.h"
+#include "core/proxy_walk.h"
+
+#define PROXY_SLICES_MAX 8 /* a slice takes at least one of at most so many slots */
+#define PROXY_TEXT_BYTES 512
+
+/* What follows each slice in its message. `message` counts those of the connection: loss and repetition show
+ * whatever the ranks have called. Little-endian hosts on both sides, as everywhere between ranks. */
+struct proxy_trailer {
+  uint32_t magic, bytes;
+  uint64_t message, step, agreed_bytes;
+};
+#define PROXY_MAGIC 0x74757869u
+
+struct proxy_posting;
+
+/* One work's share of one connection, posted: what a kernel will move there. */
+struct proxy_task {
+  struct proxy_conn *conn;
+  const struct work *work;
+  uint32_t link_index;
+  bool begun, walked;   /* its steps are known from here on; all of them are posted */
+  uint32_t outstanding; /* slices posted and not done */
+  struct proxy_walk walk;
+  struct proxy_posting *posting;
+  struct proxy_task *next; /* on its connection */
+};
+
+/* One start of a plan's kernel. */
+struct proxy_posting {
+  struct proxy_ops *ops;
+  uint32_t live; /* tasks that are not done */
+  struct proxy_posting *next;
+  struct proxy_task tasks[];
+};
+
+struct proxy_ops {
+  struct proxy_comm *comm; /* NULL when that was closed */
+  struct proxy_ops *previous, *next;
+  bool freed;
+  uint32_t task_count, posted; /* posted: postings that are not done */
+  struct work *works;
+  struct plan_limits limits;
+  struct proxy_posting *spare;
+  struct proxy_task tasks[]; /* patterns of what is posted */
+};
+
+/* A slice under way. */
+struct proxy_flight {
+  struct proxy_slice slice;
+  struct proxy_task *task;
+  void *request;
+};
+
+/* How far a connection is, in steps since it was made. A sender skips received and flushed. */
+struct proxy_counters {
+  uint64_t posted, received, flushed, transmitted, done;
+};
+
+struct proxy_conn {
+  struct proxy_comm *comm;
+  struct device_conn_name name;
+  struct device_net_end end;
+  uint32_t net_device;
+  struct net_handle handle; /* the receiver's, where it listens; a sender's copy changes as it connects */
+  struct net_handle listens_at;
+  void *listener, *connection, *registration;
+  struct proxy_task *first, *last; /* not walked to their ends yet */
+  bool has_next;                   /* the slice to be posted next is known */
+  struct proxy_slice next_slice;
+  uint64_t next_step; /* where the next task finds the connection */
+  struct proxy_counters steps;
+  uint64_t n_posted, n_received, n_flushed, n_transmitted, n_done; /* the same in slices: messages */
+  struct proxy_flight flights[PROXY_SLICES_MAX];
+  struct proxy_conn *next; /* of the communicator */
+};
+
+struct proxy_comm {
+  struct proxy_comm_call call;
+  char name[64];
+  const struct net_ops *net;
+  uint32_t net_device_count;
+  struct map conns; /* by backend_conn_key() */
+  struct proxy_conn *first;
+  struct proxy_ops *ops;
+  uint64_t live;       /* tasks that are not done */
+  uint32_t connecting; /* connections that are not made */
+  uint64_t requests;   /* under way on the network */
+  bool failed, told, telling, idle_told;
+  ncclResult_t code;
+  char text[PROXY_TEXT_BYTES];
+  struct proxy_comm *next;
+};
+
+/* proxy.c */
+void proxy_lock(void);
+void proxy_unlock(void);
+/* A communicator has something to do: tells the thread, under the lock, or the world, without it. */
+void proxy_attend(void);
+void proxy_wake(void);
+struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name);
+
+/* proxy_conn.c. False when nothing can move now, or the communicator has failed. */
+bool proxy_conn_advance(struct proxy_conn *conn);
+/* One line of what it waits for; "" when for nothing. */
+void proxy_conn_report(const struct proxy_conn *conn, char *out, size_t out_bytes);
+/* Gives back what it has of the network. Not locked, and nobody finds the connection any more. */
+void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn);
+/* Notes the first failure of a communicator; nothing of it moves from then on. */
+void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *format, ...) LOG_FORMAT(3, 4);
+
+/* proxy_ops.c */
+void proxy_task_done(struct proxy_task *task);
+void proxy_ops_forget(struct proxy_comm *comm);
+
+#endif

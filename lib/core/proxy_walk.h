@@ -1,0 +1,38 @@
+/* proxy_walk.h: what one work hands over one of its links, slice by slice: the steps that a slice takes, and
+ * its bytes. Walks the very iterators that the kernel walks, so both ends of a connection know every message
+ * before it comes. Needs the same memory for any count. Knows no connection and no network. */
+#ifndef TUTTI_CORE_PROXY_WALK_H
+#define TUTTI_CORE_PROXY_WALK_H
+
+#include "schedule/algo.h"
+#include "schedule/plan.h"
+
+struct proxy_walk {
+  const struct work *work; /* the first of its parts, where it is fused */
+  const struct work *part; /* the operation of the slices that come next */
+  uint32_t link_index;
+  bool sends, agreed; /* agreed: the operation's size went with an earlier slice */
+  struct algo_iter iter;
+  uint64_t next_step; /* of the connection */
+  uint32_t slice_index, slice_count;
+  size_t slice_elements, slice_capacity, held; /* held: elements of the slots, or of the chunk */
+  bool shared;
+};
+
+/* Steps [begin, end) of a connection, which travel as one message. */
+struct proxy_slice {
+  uint64_t begin, end;
+  size_t bytes; /* of data */
+  const struct work *part;
+  uint64_t agreed_bytes; /* of the operation on its channel */
+  bool announces;        /* the first of its operation */
+  bool shared;           /* several schedule steps use it: a receiver may leave out what lies at its end */
+};
+
+/* `saved_step` is where the work before has ended on the connection. */
+void proxy_walk_begin(struct proxy_walk *walk, const struct work *work, uint32_t link_index, bool sends,
+                      uint64_t saved_step, const struct plan_limits *limits);
+/* False behind the last; walk->next_step is then where the next work finds the connection. */
+bool proxy_walk_next(struct proxy_walk *walk, struct proxy_slice *slice);
+
+#endif

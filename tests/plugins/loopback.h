@@ -1,0 +1,16 @@
+/* loopback.h: what the plugin of the tests counts, for the test that has loaded it: found by dlsym as
+ * loopback_counted, loopback_fault and loopback_contexts. */
+#ifndef TUTTI_TESTS_PLUGINS_LOOPBACK_H
+#define TUTTI_TESTS_PLUGINS_LOOPBACK_H
+
+#include <stdint.h>
+
+struct loopback_counts {
+  uint64_t init, finalize, listen, connect, isend, irecv, iflush, test, messages;
+  int64_t links, registrations; /* live ones */
+};
+typedef const struct loopback_counts *(*loopback_counted_type)(void);
+typedef const char *(*loopback_fault_type)(void); /* the caller's first offence, "" when there is none */
+typedef int (*loopback_contexts_type)(void);      /* live ones */
+
+#endif

@@ -1,0 +1,464 @@
+/* rank_program.c: some ranks of a communicator in one process, by the public calls alone, for tests that
+ * start several such processes, perhaps on several hosts, and break something: every result is compared,
+ * every error told with its sentence, and the survivors may go on without those who are lost.
+ *
+ *   rank_program --rank R --size N (--id FILE | --comm-id HOST:PORT) [OPTION VALUE...]
+ *
+ *   --here M             ranks R to R+M-1 are threads of this process (default 1)
+ *   --threads            all ranks are: the same as --rank 0 --here N
+ *   --id FILE            rank 0 writes the unique id there, the others wait for it
+ *   --comm-id HOST:PORT  NCCL_COMM_ID; without either there must be no other process
+ *   --ops LIST           of all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv; default
+ * all
+ *   --bytes B            of a rank's share of each operation (default 4096)
+ *   --iterations K       of the list (default 3)
+ *   --poll               asks for errors and the stream's end in turns, instead of waiting for its end
+ *   --pace MS            pause before each iteration
+ *   --seed S             of the data
+ *   --deadline SECONDS   the process ends itself with status 124 (default 60)
+ *   --rounds N           makes, uses and destroys N communicators, one after another (default 1); the id's
+ * file of a later round is FILE.1, FILE.2, ...
+ *   --abort-at R,K       rank R aborts its communicator before iteration K
+ *   --kill-at K          this process kills itself before iteration K
+ *   --shrink-after-error LIST   ranks that survivors of an error leave behind; an all-reduce follows
+ *
+ * Prints one line a phase and rank, `rank R PHASE ok ...` or `rank R PHASE error CODE NAME: SENTENCE`, and at
+ * last `end descriptors D threads T allocations A`, each as many more than at the begin; with several rounds,
+ * than after the first. Status: 0: all is
+ * well, or well again after shrinking; 1: wrong data; 2: misuse; 3: an error; 124: the deadline. */
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "base/os.h"
+
+enum { OPS_MAX = 64, EXCLUDED_MAX = 64, NOT_DATA = 2 };
+
+enum op_kind { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALLTOALL, SENDRECV, OP_KINDS };
+static const char *const op_names[OP_KINDS] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                               "reduce",     "alltoall",   "sendrecv"};
+
+static struct {
+  int rank, size, here;
+  const char *id_file, *comm_id;
+  enum op_kind ops[OPS_MAX];
+  int op_count;
+  bool polls;
+  size_t count; /* elements of a rank's share */
+  int iterations, pace_ms, deadline_seconds, rounds;
+  int abort_rank, abort_at, kill_at; /* -1: none */
+  uint32_t seed;
+  int excluded[EXCLUDED_MAX], excluded_count;
+} wanted = {.here = 1,
+            .count = 1024,
+            .iterations = 3,
+            .deadline_seconds = 60,
+            .rounds = 1,
+            .rank = -1,
+            .abort_rank = -1,
+            .kill_at = -1};
+
+static ncclUniqueId shared_id;
+static atomic_int worst; /* the process's exit status so far */
+
+static void worsen(int status) {
+  int before = atomic_load(&worst);
+  while (before < status && !atomic_compare_exchange_weak(&worst, &before, status)) {}
+}
+
+/* ---- what there is of the process ---- */
+
+static long entries_of(const char *path) {
+  long count = 0;
+  DIR *folder = opendir(path);
+  if (folder == NULL) return -1;
+  while (readdir(folder)) count += 1;
+  closedir(folder);
+  return count;
+}
+
+struct inventory {
+  long descriptors, threads, allocations;
+};
+
+static struct inventory inventory_take(void) {
+  const struct inventory taken = {entries_of("/proc/self/fd"), entries_of("/proc/self/task"),
+                                  (long)os_alloc_live()};
+  return taken;
+}
+
+/* Threads that are told to end need a moment for it. */
+static void inventory_tell(struct inventory before) {
+  struct inventory now = inventory_take();
+  for (int i = 0; i < 200; i++) {
+    if (now.descriptors <= before.descriptors && now.threads <= before.threads) break;
+    os_sleep_ms(10);
+    now = inventory_take();
+  }
+  printf("end descriptors %ld threads %ld allocations %ld\n", now.descriptors - before.descriptors,
+         now.threads - before.threads, now.allocations - before.allocations);
+}
+
+static void on_deadline(int signal) {
+  static const char text[] = "deadline: this process did not end by itself\n";
+  (void)signal;
+  if (write(STDOUT_FILENO, text, sizeof text - 1) < 0) _exit(125);
+  _exit(124);
+}
+
+/* ---- one rank ---- */
+
+struct rank {
+  pthread_t thread;
+  int rank, size; /* of comm: others than at the begin after shrinking */
+  int device, first_rank;
+  bool forgiven; /* the one error that shrinking makes good */
+  ncclComm_t comm;
+  cudaStream_t stream;
+  uint32_t *in, *out, *host; /* size * count elements each */
+};
+
+/* One line; false for an error. */
+static bool tell(const struct rank *rank, const char *phase, ncclResult_t result) {
+  if (result == ncclSuccess) {
+    printf("rank %d %s ok\n", rank->first_rank, phase);
+    return true;
+  }
+  char sentence[1024];
+  snprintf(sentence, sizeof sentence, "%s", ncclGetLastError(rank->comm));
+  for (char *end; (end = strchr(sentence, '\n')) != NULL;) *end = '|'; /* reports have several lines */
+  printf("rank %d %s error %d %s: %s\n", rank->first_rank, phase, (int)result, ncclGetErrorString(result),
+         sentence);
+  if (wanted.excluded_count == 0 || rank->forgiven) worsen(3);
+  return false;
+}
+
+static uint32_t value_of(uint32_t turn, int rank, size_t index) {
+  uint64_t mixed =
+      wanted.seed + turn * 0x9e3779b97f4a7c15ull + (uint64_t)rank * 0xbf58476d1ce4e5b9ull + index;
+  mixed = (mixed ^ (mixed >> 29)) * 0x94d049bb133111ebull;
+  return (uint32_t)(mixed ^ (mixed >> 32));
+}
+
+static uint32_t sum_of(const struct rank *rank, uint32_t turn, size_t index) {
+  uint32_t sum = 0;
+  for (int other = 0; other < rank->size; other++) sum += value_of(turn, other, index);
+  return sum;
+}
+
+/* The root of rooted operations moves on with each turn. */
+static int root_of(const struct rank *rank, uint32_t turn) { return (int)(turn % (uint32_t)rank->size); }
+
+static size_t in_count(const struct rank *rank, enum op_kind op) {
+  return op == REDUCE_SCATTER || op == ALLTOALL ? wanted.count * (size_t)rank->size : wanted.count;
+}
+
+static size_t out_count(const struct rank *rank, enum op_kind op, uint32_t turn) {
+  if (op == REDUCE && root_of(rank, turn) != rank->rank) return 0;
+  return op == ALL_GATHER || op == ALLTOALL ? wanted.count * (size_t)rank->size : wanted.count;
+}
+
+static uint32_t expected(const struct rank *rank, enum op_kind op, uint32_t turn, size_t index) {
+  const size_t count = wanted.count, own = (size_t)rank->rank;
+  switch (op) {
+    case ALL_GATHER: return value_of(turn, (int)(index / count), index % count);
+    case REDUCE_SCATTER: return sum_of(rank, turn, own * count + index);
+    case BROADCAST: return value_of(turn, root_of(rank, turn), index);
+    case ALLTOALL: return value_of(turn, (int)(index / count), own * count + index % count);
+    case SENDRECV: return value_of(turn, (rank->rank + rank->size - 1) % rank->size, index);
+    default: return sum_of(rank, turn, index);
+  }
+}
+
+static ncclResult_t shift(const struct rank *rank) {
+  const int next = (rank->rank + 1) % rank->size, last = (rank->rank + rank->size - 1) % rank->size;
+  ncclResult_t result = ncclGroupStart();
+  if (result != ncclSuccess) return result;
+  result = ncclSend(rank->in, wanted.count, ncclUint32, next, rank->comm, rank->stream);
+  if (result == ncclSuccess)
+    result = ncclRecv(rank->out, wanted.count, ncclUint32, last, rank->comm, rank->stream);
+  const ncclResult_t ended = ncclGroupEnd();
+  return result != ncclSuccess ? result : ended;
+}
+
+static ncclResult_t call(const struct rank *rank, enum op_kind op, uint32_t turn) {
+  const size_t count = wanted.count;
+  const int root = root_of(rank, turn);
+  uint32_t *in = rank->in, *out = rank->out;
+  switch (op) {
+    case ALL_REDUCE: return ncclAllReduce(in, out, count, ncclUint32, ncclSum, rank->comm, rank->stream);
+    case ALL_GATHER: return ncclAllGather(in, out, count, ncclUint32, rank->comm, rank->stream);
+    case REDUCE_SCATTER:
+      return ncclReduceScatter(in, out, count, ncclUint32, ncclSum, rank->comm, rank->stream);
+    case BROADCAST: return ncclBroadcast(in, out, count, ncclUint32, root, rank->comm, rank->stream);
+    case REDUCE: return ncclReduce(in, out, count, ncclUint32, ncclSum, root, rank->comm, rank->stream);
+    case ALLTOALL: return ncclAlltoAll(in, out, count, ncclUint32, rank->comm, rank->stream);
+    default: return shift(rank);
+  }
+}
+
+/* Until the stream is through, or the communicator has failed; which of the two, the communicator says. */
+static ncclResult_t stream_wait(const struct rank *rank) {
+  for (;;) {
+    ncclResult_t state = ncclSuccess;
+    const cudaError_t stream =
+        wanted.polls ? cudaStreamQuery(rank->stream) : cudaStreamSynchronize(rank->stream);
+    const ncclResult_t asked = ncclCommGetAsyncError(rank->comm, &state);
+    if (asked != ncclSuccess) return asked;
+    if (state != ncclSuccess && state != ncclInProgress) return state;
+    if (stream == cudaSuccess) return state;
+    if (stream != cudaErrorNotReady) return ncclUnhandledCudaError;
+    os_yield();
+  }
+}
+
+static size_t wrong_elements(const struct rank *rank, enum op_kind op, uint32_t turn) {
+  const size_t count = out_count(rank, op, turn);
+  size_t wrong = 0;
+  if (count == 0) return 0;
+  if (cudaMemcpy(rank->host, rank->out, count * sizeof *rank->host, cudaMemcpyDeviceToHost) != cudaSuccess)
+    return count;
+  for (size_t i = 0; i < count; i++) wrong += rank->host[i] != expected(rank, op, turn, i);
+  if (wrong > 0)
+    printf("rank %d %s turn %u: %zu of %zu elements are wrong\n", rank->first_rank, op_names[op], turn, wrong,
+           count);
+  return wrong;
+}
+
+/* One operation with its data. */
+static ncclResult_t operate(const struct rank *rank, enum op_kind op, uint32_t turn, size_t *wrong) {
+  const size_t count = in_count(rank, op), room = wanted.count * (size_t)rank->size;
+  for (size_t i = 0; i < count; i++) rank->host[i] = value_of(turn, rank->rank, i);
+  if (cudaMemcpy(rank->in, rank->host, count * sizeof *rank->host, cudaMemcpyHostToDevice) != cudaSuccess ||
+      cudaMemset(rank->out, 0x5a, room * sizeof *rank->out) != cudaSuccess)
+    return ncclUnhandledCudaError;
+  ncclResult_t result = call(rank, op, turn);
+  if (result == ncclInProgress || result == ncclSuccess) result = stream_wait(rank);
+  if (result == ncclSuccess) *wrong += wrong_elements(rank, op, turn);
+  return result;
+}
+
+/* ---- a rank's life ---- */
+
+static bool id_write(const char *path) {
+  char draft[4200];
+  snprintf(draft, sizeof draft, "%s.draft", path);
+  return os_file_write(draft, (const char *)&shared_id, sizeof shared_id) && rename(draft, path) == 0;
+}
+
+static void id_wait(const char *path) {
+  for (;; os_sleep_ms(10)) { /* the deadline is the process's */
+    size_t bytes = 0;
+    char *content = os_file_read(path, &bytes);
+    const bool whole = content && bytes == sizeof shared_id;
+    if (whole) memcpy(&shared_id, content, sizeof shared_id);
+    os_free(content);
+    if (whole) return;
+  }
+}
+
+static ncclResult_t id_get(int round) {
+  char path[4096];
+  if (wanted.id_file && round == 0) snprintf(path, sizeof path, "%s", wanted.id_file);
+  else if (wanted.id_file) snprintf(path, sizeof path, "%s.%d", wanted.id_file, round);
+  if (wanted.id_file && wanted.rank != 0) {
+    id_wait(path);
+    return ncclSuccess;
+  }
+  const ncclResult_t result = ncclGetUniqueId(&shared_id);
+  if (result != ncclSuccess || wanted.id_file == NULL) return result;
+  return id_write(path) ? ncclSuccess : ncclSystemError;
+}
+
+static bool rank_open(struct rank *rank) {
+  const size_t bytes = wanted.count * (size_t)rank->size * sizeof *rank->in;
+  rank->host = (uint32_t *)malloc(bytes);
+  const bool ready = rank->host && cudaSetDevice(rank->device) == cudaSuccess &&
+                     cudaStreamCreate(&rank->stream) == cudaSuccess &&
+                     cudaMalloc((void **)&rank->in, bytes) == cudaSuccess &&
+                     cudaMalloc((void **)&rank->out, bytes) == cudaSuccess;
+  return tell(rank, "memory", ready ? ncclSuccess : ncclUnhandledCudaError);
+}
+
+static void rank_close(struct rank *rank) {
+  if (rank->in) cudaFree(rank->in);
+  if (rank->out) cudaFree(rank->out);
+  if (rank->stream) cudaStreamDestroy(rank->stream);
+  free(rank->host);
+}
+
+static bool operations(const struct rank *rank) {
+  size_t wrong = 0;
+  uint32_t turn = 0;
+  for (int iteration = 0; iteration < wanted.iterations; iteration++) {
+    if (wanted.pace_ms > 0) os_sleep_ms((unsigned)wanted.pace_ms);
+    if (iteration == wanted.kill_at) kill(getpid(), SIGKILL);
+    if (iteration == wanted.abort_at && rank->first_rank == wanted.abort_rank) return false;
+    for (int i = 0; i < wanted.op_count; i++, turn++) {
+      char phase[64];
+      const ncclResult_t result = operate(rank, wanted.ops[i], turn, &wrong);
+      snprintf(phase, sizeof phase, "%s iteration %d", op_names[wanted.ops[i]], iteration);
+      if (result != ncclSuccess) return tell(rank, phase, result);
+    }
+    printf("rank %d iteration %d ok\n", rank->first_rank, iteration);
+  }
+  if (wrong > 0) worsen(1);
+  printf("rank %d operations %s\n", rank->first_rank, wrong == 0 ? "ok" : "wrong");
+  return true;
+}
+
+/* The survivors go on; what went wrong before is then forgiven. */
+static bool shrink(struct rank *rank) {
+  ncclComm_t small = NULL;
+  size_t wrong = 0;
+  ncclResult_t result =
+      ncclCommShrink(rank->comm, wanted.excluded, wanted.excluded_count, &small, NULL, NCCL_SHRINK_ABORT);
+  if (!tell(rank, "shrink", result)) return false;
+  ncclCommAbort(rank->comm);
+  rank->comm = small;
+  cudaStreamDestroy(rank->stream); /* it may keep the error of what it ran */
+  rank->stream = NULL;
+  if (cudaStreamCreate(&rank->stream) != cudaSuccess) return false;
+  if (ncclCommUserRank(small, &rank->rank) != ncclSuccess || ncclCommCount(small, &rank->size) != ncclSuccess)
+    return false;
+  result = operate(rank, ALL_REDUCE, 1000000, &wrong);
+  if (wrong > 0) worsen(1);
+  return tell(rank, "all_reduce after shrink", result) && wrong == 0;
+}
+
+static void *rank_live(void *argument) {
+  struct rank *rank = (struct rank *)argument;
+  const uint64_t begin_ns = os_time_ns();
+  if (rank_open(rank)) {
+    const ncclResult_t made = ncclCommInitRank(&rank->comm, rank->size, shared_id, rank->rank);
+    if (tell(rank, "init", made)) {
+      printf("rank %d init took %llu ms\n", rank->first_rank,
+             (unsigned long long)(os_time_ns() - begin_ns) / 1000000);
+      bool good = operations(rank);
+      if (!good && wanted.excluded_count > 0 && rank->first_rank != wanted.abort_rank) good = shrink(rank);
+      if (good) tell(rank, "destroy", ncclCommDestroy(rank->comm));
+      else tell(rank, "abort", ncclCommAbort(rank->comm));
+    }
+  }
+  rank_close(rank);
+  return NULL;
+}
+
+/* ---- the command line ---- */
+
+static bool ops_read(char *list) {
+  char *rest;
+  wanted.op_count = 0;
+  for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    int kind = 0;
+    while (kind < OP_KINDS && strcmp(word, op_names[kind]) != 0) kind++;
+    if (kind == OP_KINDS || wanted.op_count == OPS_MAX) return false;
+    wanted.ops[wanted.op_count++] = (enum op_kind)kind;
+  }
+  return wanted.op_count > 0;
+}
+
+static bool excluded_read(char *list) {
+  char *rest;
+  for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    if (wanted.excluded_count == EXCLUDED_MAX) return false;
+    wanted.excluded[wanted.excluded_count++] = atoi(word);
+  }
+  return wanted.excluded_count > 0;
+}
+
+static bool option_read(const char *name, char *value) {
+  const long number = strtol(value, NULL, 0);
+  if (strcmp(name, "--rank") == 0) wanted.rank = (int)number;
+  else if (strcmp(name, "--size") == 0) wanted.size = (int)number;
+  else if (strcmp(name, "--here") == 0) wanted.here = (int)number;
+  else if (strcmp(name, "--id") == 0) wanted.id_file = value;
+  else if (strcmp(name, "--comm-id") == 0) wanted.comm_id = value;
+  else if (strcmp(name, "--ops") == 0) return ops_read(value);
+  else if (strcmp(name, "--bytes") == 0) wanted.count = ((size_t)number + 3) / 4;
+  else if (strcmp(name, "--iterations") == 0) wanted.iterations = (int)number;
+  else if (strcmp(name, "--pace") == 0) wanted.pace_ms = (int)number;
+  else if (strcmp(name, "--seed") == 0) wanted.seed = (uint32_t)number;
+  else if (strcmp(name, "--deadline") == 0) wanted.deadline_seconds = (int)number;
+  else if (strcmp(name, "--rounds") == 0) wanted.rounds = (int)number;
+  else if (strcmp(name, "--kill-at") == 0) wanted.kill_at = (int)number;
+  else if (strcmp(name, "--abort-at") == 0)
+    return sscanf(value, "%d,%d", &wanted.abort_rank, &wanted.abort_at) == 2;
+  else if (strcmp(name, "--shrink-after-error") == 0) return excluded_read(value);
+  else return false;
+  return true;
+}
+
+static bool options_read(int argc, char **argv) {
+  bool threads = false;
+  for (int kind = 0; kind < OP_KINDS; kind++) wanted.ops[wanted.op_count++] = (enum op_kind)kind;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--threads") == 0) threads = true;
+    else if (strcmp(argv[i], "--poll") == 0) wanted.polls = true;
+    else if (i + 1 == argc || !option_read(argv[i], argv[i + 1])) return false;
+    else i++;
+  }
+  if (threads) {
+    wanted.rank = 0;
+    wanted.here = wanted.size;
+  }
+  return wanted.size > 0 && wanted.rank >= 0 && wanted.here > 0 && wanted.rank + wanted.here <= wanted.size &&
+         wanted.count > 0 && wanted.iterations >= 0 && wanted.rounds > 0;
+}
+
+/* One thread a rank. */
+static int ranks_run(struct rank *ranks, int round) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < wanted.here) {
+    fprintf(stderr, "rank_program: %d devices for %d ranks; TUTTI_EMU=devices=%d makes as many\n", devices,
+            wanted.here, wanted.here);
+    return 2;
+  }
+  memset(ranks, 0, (size_t)wanted.here * sizeof *ranks);
+  for (int i = 0; i < wanted.here; i++) {
+    ranks[i].rank = ranks[i].first_rank = wanted.rank + i;
+    ranks[i].size = wanted.size;
+    ranks[i].device = (wanted.rank + i) % devices;
+  }
+  if (!tell(&ranks[0], "id", id_get(round))) return 3;
+  int started = 0;
+  while (started < wanted.here &&
+         pthread_create(&ranks[started].thread, NULL, rank_live, &ranks[started]) == 0)
+    started++;
+  for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
+  return started == wanted.here ? atomic_load(&worst) : 3;
+}
+
+int main(int argc, char **argv) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  if (!options_read(argc, argv)) {
+    fprintf(stderr, "rank_program: the head of tests/rank_program.c has the options\n");
+    return 2;
+  }
+  if (wanted.comm_id) setenv("NCCL_COMM_ID", wanted.comm_id, 1);
+  signal(SIGALRM, on_deadline);
+  alarm((unsigned)wanted.deadline_seconds);
+  struct inventory before = inventory_take();
+  struct rank *ranks = (struct rank *)calloc((size_t)wanted.here, sizeof *ranks);
+  if (ranks == NULL) return 3;
+  int status = 0;
+  for (int round = 0; round < wanted.rounds && status == 0; round++) {
+    status = ranks_run(ranks, round);
+    if (round == 0 && wanted.rounds > 1) before = inventory_take();
+  }
+  free(ranks);
+  inventory_tell(before);
+  return status;
+}

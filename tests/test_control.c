@@ -1,0 +1,382 @@
+/* test_control.c: questions and answers between processes, and strangers of all kinds, who hold nobody up. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "core/wire.h"
+#include "joiner.h"
+
+#define KEY 0x5eed
+
+static struct sock_address address;
+static uint32_t descriptors_before;
+static uint64_t blocks_before;
+static struct joiner parties[PARTIES_MOST];
+
+static int set_up(void **state) {
+  (void)state;
+  joiner_environment(NULL);
+  descriptors_before = joiner_descriptors();
+  blocks_before = os_alloc_live();
+  return control_use(&address) == ncclSuccess ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  control_leave();
+  if (joiner_descriptors() == descriptors_before && os_alloc_live() == blocks_before) return 0;
+  print_error("left behind: %d descriptors, %d blocks\n", (int)(joiner_descriptors() - descriptors_before),
+              (int)(os_alloc_live() - blocks_before));
+  return -1;
+}
+
+static struct sock_wait wait_seconds(uint32_t seconds) {
+  const struct sock_wait wait = {os_time_ns() + seconds * 1000000000ull, NULL, "asking"};
+  return wait;
+}
+
+/* ---- calls ---- */
+
+static uint32_t running; /* handlers, read atomically */
+
+/* Answers with the question turned around; "!" fails; "~" takes its time. */
+static ncclResult_t answer(void *argument, const void *request, uint32_t bytes, void *reply,
+                           uint32_t *reply_bytes) {
+  const char *question = (const char *)request;
+  char *text = (char *)reply;
+  __atomic_add_fetch(&running, 1, __ATOMIC_ACQ_REL);
+  if (bytes > 0 && question[0] == '~') os_sleep_ms(300);
+  for (uint32_t i = 0; i < bytes; i++) text[i] = question[bytes - 1 - i];
+  *reply_bytes = bytes;
+  __atomic_sub_fetch(&running, 1, __ATOMIC_ACQ_REL);
+  if (bytes > 0 && question[0] == '!')
+    return log_fail(ncclInvalidUsage, "no such thing as %s", (char *)argument);
+  return ncclSuccess;
+}
+
+static ncclResult_t ask(uint64_t key, const char *question, char *reply, uint32_t room, uint32_t seconds) {
+  const struct sock_wait wait = wait_seconds(seconds);
+  uint32_t bytes = room;
+  const ncclResult_t result =
+      control_call(&address, key, &wait, question, (uint32_t)strlen(question), reply, &bytes);
+  if (result == ncclSuccess) reply[bytes] = '\0';
+  return result;
+}
+
+static void test_call(void **state) {
+  char reply[64] = "";
+  (void)state;
+  assert_int_equal(control_serve(KEY, answer, (void *)"that"), ncclSuccess);
+  assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
+  assert_string_equal(reply, "cba");
+  assert_int_equal(ask(KEY, "", reply, 60, 5), ncclSuccess);
+  assert_string_equal(reply, "");
+  assert_int_equal(ask(KEY, "!", reply, 60, 5), ncclInvalidUsage);
+  assert_non_null(strstr(log_last_error(), "no such thing as that"));
+  assert_int_equal(ask(KEY + 1, "abc", reply, 60, 5), ncclRemoteError);
+  assert_non_null(strstr(log_last_error(), "nobody answers there"));
+  assert_int_equal(ask(KEY, "too long for so little room", reply, 5, 5), ncclInternalError);
+  assert_int_equal(ask(KEY, "xyz", reply, 60, 5), ncclSuccess);
+  assert_string_equal(reply, "zyx");
+  control_unserve(KEY);
+  assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclRemoteError);
+}
+
+static void test_call_largest(void **state) {
+  static char question[CONTROL_REQUEST_MOST], reply[CONTROL_REPLY_MOST];
+  const struct sock_wait wait = wait_seconds(5);
+  uint32_t bytes = sizeof reply;
+  (void)state;
+  memset(question, 'q', sizeof question);
+  question[0] = 'a';
+  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(control_call(&address, KEY, &wait, question, sizeof question, reply, &bytes), ncclSuccess);
+  assert_int_equal(bytes, sizeof reply);
+  assert_int_equal(reply[sizeof reply - 1], 'a');
+  control_unserve(KEY);
+}
+
+static void *ask_many(void *argument) {
+  char question[32], reply[64];
+  for (int i = 0; i < 50; i++) {
+    snprintf(question, sizeof question, "%03d%03d", *(int *)argument, i);
+    if (ask(KEY, question, reply, 60, 10) != ncclSuccess) return argument;
+    for (size_t k = 0; k < 6; k++) {
+      if (reply[k] != question[5 - k]) return argument;
+    }
+  }
+  *(int *)argument = -1;
+  return NULL;
+}
+
+static void test_call_many(void **state) {
+  os_thread threads[8];
+  int numbers[8];
+  (void)state;
+  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
+  for (int i = 0; i < 8; i++) {
+    numbers[i] = i;
+    assert_true(os_thread_start(&threads[i], ask_many, &numbers[i]));
+  }
+  for (int i = 0; i < 8; i++) os_thread_join(threads[i]);
+  for (int i = 0; i < 8; i++) assert_int_equal(numbers[i], -1);
+  control_unserve(KEY);
+}
+
+static uint32_t cancel;
+
+static void *cancel_soon(void *argument) {
+  os_sleep_ms(50);
+  __atomic_store_n(&cancel, 1, __ATOMIC_RELEASE);
+  return argument;
+}
+
+/* A caller's deadline, and one called off; then nobody answers late into the next call. */
+static void test_call_late(void **state) {
+  char reply[64];
+  uint32_t bytes = 60;
+  os_thread thread;
+  (void)state;
+  struct sock_wait wait = {os_time_ns() + 50000000, NULL, "asking"};
+  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(control_call(&address, KEY, &wait, "~", 1, reply, &bytes), ncclRemoteError);
+  cancel = 0;
+  wait = wait_seconds(5);
+  wait.cancel = &cancel;
+  assert_true(os_thread_start(&thread, cancel_soon, NULL));
+  assert_int_equal(control_call(&address, KEY, &wait, "~", 1, reply, &bytes), ncclInvalidUsage);
+  os_thread_join(thread);
+  assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
+  assert_string_equal(reply, "cba");
+  wait = wait_seconds(0);
+  control_call(&address, KEY, &wait, "~", 1, reply, &bytes);
+  control_unserve(KEY); /* waits for the handler, if it runs */
+  assert_int_equal(__atomic_load_n(&running, __ATOMIC_ACQUIRE), 0);
+}
+
+/* A process that has gone is an error at once, also where a connection to it is kept. */
+static void test_call_gone(void **state) {
+  char reply[64];
+  int pipes[2];
+  (void)state;
+  PARTY_SKIP_FORK();
+  assert_int_equal(pipe(pipes), 0);
+  const struct sock_address own = address;
+  const pid_t child = fork();
+  if (child == 0) {
+    struct sock_address there;
+    const bool good = control_use(&there) == ncclSuccess && control_serve(KEY, answer, NULL) == ncclSuccess;
+    if (good && write(pipes[1], &there, sizeof there) < 0) _exit(1);
+    pause();
+    _exit(0);
+  }
+  assert_int_equal(read(pipes[0], &address, sizeof address), sizeof address);
+  assert_false(sock_address_equal(&own, &address)); /* a child has a server of its own */
+  assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclRemoteError);
+  close(pipes[0]);
+  close(pipes[1]);
+}
+
+/* ---- strangers ---- */
+
+static int stranger_connect(const struct sock_address *to) {
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(to->port)};
+  memcpy(&at.sin_addr, to->bytes, 4);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) != 0 && errno != EINPROGRESS) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+/* A child that keeps `count` connections; every second one says a few bytes. Killed by the caller. */
+static pid_t strangers_start(uint32_t count) {
+  const struct rlimit limit = {20000, 20000};
+  int pipes[2];
+  char byte;
+  assert_int_equal(pipe(pipes), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    setrlimit(RLIMIT_NOFILE, &limit);
+    for (uint32_t i = 0; i < count; i++) {
+      const int fd = stranger_connect(&address);
+      if (fd >= 0 && i % 2 && send(fd, "GET / HT", 8, MSG_NOSIGNAL) < 0) continue;
+    }
+    if (write(pipes[1], "x", 1) < 0) _exit(1);
+    pause();
+    _exit(0);
+  }
+  assert_int_equal(read(pipes[0], &byte, 1), 1);
+  close(pipes[0]);
+  close(pipes[1]);
+  return child;
+}
+
+static void meet(uint32_t count) {
+  const struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, count, 1, &id);
+  joiner_threads_start(parties, count);
+  joiner_threads_join(parties, count);
+  for (uint32_t i = 0; i < count; i++) {
+    if (parties[i].result != ncclSuccess) fail_msg("party %u: %s", i, parties[i].reason);
+  }
+  bootstrap_id_over(id.nonce);
+}
+
+static void test_idle_strangers(void **state) {
+  (void)state;
+  PARTY_SKIP_FORK();
+  const pid_t child = strangers_start(10000);
+  meet(6);
+  assert_true(joiner_descriptors() < 4096);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+}
+
+static bool closed_by_server(int fd) {
+  char bytes[4096];
+  const struct sock_wait wait = wait_seconds(5);
+  for (;;) {
+    if (!sock_poll(fd, false, &wait)) return false;
+    const ptrdiff_t moved = sock_receive_some(fd, bytes, sizeof bytes);
+    if (moved < 0) return true;
+  }
+}
+
+/* Bytes of a stream of their own, seeded. */
+static void test_noise(void **state) {
+  uint64_t random = 12345;
+  uint8_t bytes[512];
+  (void)state;
+  const uint64_t before = greet_counted().strangers;
+  for (uint32_t i = 0; i < 64; i++) {
+    const struct sock_wait wait = wait_seconds(5);
+    int fd;
+    for (size_t k = 0; k < sizeof bytes; k++) {
+      random = random * 6364136223846793005ull + 1442695040888963407ull;
+      bytes[k] = (uint8_t)(random >> 56);
+    }
+    assert_int_equal(sock_connect(&address, &wait, &fd), ncclSuccess);
+    sock_send_some(fd, bytes, 1 + random % sizeof bytes);
+    sock_close(fd);
+  }
+  meet(3);
+  for (int waited = 0; waited < 5000 && greet_counted().strangers == before; waited += 10) os_sleep_ms(10);
+  assert_true(greet_counted().strangers > before);
+}
+
+/* Who knows how to greet, and then says what may not be said: closed at once, and counted. */
+static void test_nonsense(void **state) {
+  static const struct {
+    enum greet_kind greet;
+    struct frame_head head;
+  } cases[] = {
+      {GREET_CHECK_IN, {1u << 30, FRAME_CHECK_IN, 0}},
+      {GREET_CHECK_IN, {8, FRAME_SEATS, 0}},
+      {GREET_CHECK_IN, {8, 999, 0}},
+      {GREET_CHECK_IN, {0, FRAME_BEAT, 7}},
+      {GREET_CHECK_IN, {1u << 30, FRAME_RELAY, 0}},
+      {GREET_CALL, {1u << 30, FRAME_CALL, 0}},
+      {GREET_CALL, {4, FRAME_BEAT, 0}},
+      {GREET_CALL, {16, FRAME_EXCHANGE, 0}},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const struct sock_wait wait = wait_seconds(5);
+    const uint64_t before = control_nonsense();
+    int fd;
+    assert_int_equal(sock_connect(&address, &wait, &fd), ncclSuccess);
+    assert_int_equal(greet_dial(fd, cases[i].greet, 99, &wait), ncclSuccess);
+    assert_int_equal(sock_send(fd, &cases[i].head, sizeof cases[i].head, &wait), ncclSuccess);
+    if (cases[i].head.kind != FRAME_BEAT || cases[i].head.zero == 0) {
+      assert_true(closed_by_server(fd));
+      assert_int_equal(control_nonsense(), before + 1);
+    }
+    sock_close(fd);
+  }
+  meet(3);
+}
+
+/* Half of a check-in, then nothing: others meet all the same. */
+static void test_half(void **state) {
+  const struct sock_wait wait = wait_seconds(5);
+  const struct frame_head head = {sizeof(struct wire_check_in), FRAME_CHECK_IN, 0};
+  int fds[20];
+  (void)state;
+  const struct bootstrap_id id = joiner_id();
+  for (int i = 0; i < 20; i++) {
+    assert_int_equal(sock_connect(&address, &wait, &fds[i]), ncclSuccess);
+    assert_int_equal(greet_dial(fds[i], GREET_CHECK_IN, id.nonce, &wait), ncclSuccess);
+    assert_int_equal(sock_send(fds[i], &head, (size_t)(i % 8) + 1, &wait), ncclSuccess);
+  }
+  joiner_fill(parties, 3, 1, &id);
+  joiner_threads_start(parties, 3);
+  joiner_threads_join(parties, 3);
+  for (int i = 0; i < 3; i++) assert_int_equal(parties[i].result, ncclSuccess);
+  bootstrap_id_over(id.nonce);
+  for (int i = 0; i < 20; i++) sock_close(fds[i]);
+}
+
+/* Two secrets: the one who has another is refused, and the refusal is counted. */
+static void test_secret(void **state) {
+  int pipes[2];
+  ncclResult_t result = ncclSuccess;
+  (void)state;
+  PARTY_SKIP_FORK();
+  control_leave(); /* a server of the new environment */
+  joiner_environment("TUTTI_SECRET", "one", "TUTTI_INIT_TIMEOUT_SECONDS", "2", NULL);
+  assert_int_equal(control_use(&address), ncclSuccess);
+  const uint64_t before = greet_counted().wrong_secret;
+  meet(3);
+  const struct bootstrap_id id = joiner_id();
+  assert_int_equal(pipe(pipes), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    joiner_environment("TUTTI_SECRET", "another", NULL);
+    joiner_fill(parties, 2, 1, &id);
+    joiner_run(&parties[1]);
+    if (write(pipes[1], &parties[1].result, sizeof result) < 0) _exit(1);
+    _exit(0);
+  }
+  joiner_fill(parties, 2, 1, &id);
+  joiner_run(&parties[0]);
+  assert_int_equal(parties[0].result, ncclRemoteError);
+  assert_non_null(strstr(parties[0].reason, "missing: rank 1;"));
+  assert_int_equal(read(pipes[0], &result, sizeof result), sizeof result);
+  assert_int_not_equal(result, ncclSuccess);
+  assert_true(greet_counted().wrong_secret > before);
+  waitpid(child, NULL, 0);
+  close(pipes[0]);
+  close(pipes[1]);
+  bootstrap_id_over(id.nonce);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(test_call),           TEST(test_call_largest), TEST(test_call_many), TEST(test_call_late),
+      TEST(test_call_gone),      TEST(test_noise),        TEST(test_nonsense),  TEST(test_half),
+      TEST(test_idle_strangers), TEST(test_secret),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

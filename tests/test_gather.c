@@ -1,0 +1,363 @@
+/* test_gather.c: parties that meet under one root, in any order, and everything that may keep them from it;
+ * then who is still there. Parties are threads, or processes that are killed and stopped. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "base/greet.h"
+#include "core/wire.h"
+#include "joiner.h"
+
+static struct joiner parties[PARTIES_MOST];
+static uint32_t descriptors_before;
+static uint64_t blocks_before;
+
+static int set_up(void **state) {
+  (void)state;
+  joiner_environment(NULL);
+  descriptors_before = joiner_descriptors();
+  blocks_before = os_alloc_live();
+  return 0;
+}
+
+/* Every test ends without a descriptor, a block or a thread of the server. */
+static int tear_down(void **state) {
+  (void)state;
+  if (joiner_descriptors() == descriptors_before && os_alloc_live() == blocks_before) return 0;
+  print_error("left behind: %d descriptors, %d blocks\n", (int)(joiner_descriptors() - descriptors_before),
+              (int)(os_alloc_live() - blocks_before));
+  return -1;
+}
+
+static void run(uint32_t count) {
+  joiner_threads_start(parties, count);
+  joiner_threads_join(parties, count);
+}
+
+static void assert_all(uint32_t count, ncclResult_t code, const char *text) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (parties[i].result != code || !strstr(parties[i].reason, text)) {
+      fail_msg("party %u: %d \"%s\" instead of %d \"%s\"", i, parties[i].result, parties[i].reason, code,
+               text);
+    }
+  }
+}
+
+static void test_meets(void **state) {
+  (void)state;
+  for (uint32_t count = 1; count <= 17; count += count < 9 ? 1 : 4) {
+    const struct bootstrap_id id = joiner_id();
+    joiner_fill(parties, count, 1 + count % 3, &id);
+    for (uint32_t i = 0; i < count; i++) parties[i].delay_ms = i * 7 % 5 * 2;
+    run(count);
+    assert_all(count, ncclSuccess, "");
+    for (uint32_t i = 0; i < count; i++) {
+      assert_true(parties[i].cards_good);
+      assert_int_equal(parties[i].party_count, count);
+      assert_int_equal(parties[i].party, i);
+    }
+    bootstrap_id_over(id.nonce);
+  }
+}
+
+static void test_missing(void **state) {
+  (void)state;
+  joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
+  const struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, 4, 2, &id);
+  run(3);
+  assert_all(3, ncclRemoteError, "6 of 8 ranks came within 1 seconds; missing: rank 6-7;");
+  run(1); /* late */
+  assert_all(1, ncclRemoteError, "missing: rank 6-7;");
+  bootstrap_id_over(id.nonce);
+}
+
+static void test_contradictions(void **state) {
+  static const struct {
+    uint32_t seat, seat_count;
+    uint64_t signature;
+    const char *text;
+  } cases[] = {
+      {1, 3, 77, "rank 1 came twice, from "},
+      {2, 4, 77, "says "},
+      {2, 3, 78, "passes another list"},
+      {9, 3, 77, "rank 9 is none of 3 ranks"},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const struct bootstrap_id id = joiner_id();
+    joiner_fill(parties, 3, 1, &id);
+    parties[2].delay_ms = 50;
+    parties[2].seats[0] = cases[i].seat;
+    parties[2].call.seat_count = cases[i].seat_count;
+    parties[2].call.signature = cases[i].signature;
+    run(3);
+    assert_all(3, ncclInvalidUsage, cases[i].text);
+    bootstrap_id_over(id.nonce);
+  }
+}
+
+static void test_late(void **state) {
+  (void)state;
+  struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, 2, 1, &id);
+  parties[0].stays = true; /* so that the root's process is still there */
+  run(2);
+  assert_all(2, ncclSuccess, "");
+  struct watch *watch = parties[0].watch;
+  parties[0].result = ncclInProgress;
+  bootstrap_id_over(id.nonce);
+  run(1);
+  assert_all(1, ncclInvalidUsage, "get a new one with ncclGetUniqueId");
+  watch_leave(watch);
+}
+
+/* A check-in of another version, by hand. */
+static void test_version(void **state) {
+  (void)state;
+  const struct bootstrap_id id = joiner_id();
+  const struct sock_wait wait = {os_time_ns() + 5000000000ull, NULL, "test"};
+  struct wire_check_in said = {.uid = 5, .signature = 77, .version = 21000, .seat_count = 2, .pid = 4711};
+  const struct frame_head heads[2] = {{sizeof said, FRAME_CHECK_IN, 0}, {sizeof(uint32_t), FRAME_SEATS, 0}};
+  const uint32_t seat = 1;
+  int fd;
+  joiner_fill(parties, 2, 1, &id);
+  joiner_threads_start(parties, 1);
+  said.first_root = said.address = id.root;
+  strcpy(said.host, "elsewhere");
+  assert_int_equal(sock_connect(&id.root, &wait, &fd), ncclSuccess);
+  assert_int_equal(greet_dial(fd, GREET_CHECK_IN, id.nonce, &wait), ncclSuccess);
+  os_sleep_ms(100); /* the party checks in meanwhile */
+  assert_int_equal(sock_send(fd, &heads[0], sizeof heads[0], &wait), ncclSuccess);
+  assert_int_equal(sock_send(fd, &said, sizeof said, &wait), ncclSuccess);
+  assert_int_equal(sock_send(fd, &heads[1], sizeof heads[1], &wait), ncclSuccess);
+  assert_int_equal(sock_send(fd, &seat, sizeof seat, &wait), ncclSuccess);
+  joiner_threads_join(parties, 1);
+  assert_all(1, ncclInvalidUsage, "rank 1 (process 4711 on host elsewhere");
+  assert_non_null(strstr(parties[0].reason, "is of version 21000, others are of"));
+  sock_close(fd);
+  bootstrap_id_over(id.nonce);
+}
+
+static void test_agreement(void **state) {
+  (void)state;
+  const struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, 5, 1, &id);
+  parties[2].own_result = ncclSystemError;
+  parties[4].own_result = ncclInvalidUsage;
+  run(5);
+  assert_all(5, ncclSystemError, "rank 2 failed");
+  bootstrap_id_over(id.nonce);
+}
+
+static struct gather *cancelled;
+
+static void *cancel_body(void *argument) {
+  (void)argument;
+  os_sleep_ms(100);
+  gather_cancel(cancelled, ncclInvalidUsage, "rank 2 was aborted");
+  return NULL;
+}
+
+static void test_cancel(void **state) {
+  (void)state;
+  const struct bootstrap_id id = joiner_id();
+  struct gather_call call;
+  os_thread thread;
+  char reason[512] = "";
+  joiner_fill(parties, 4, 1, &id);
+  joiner_threads_start(parties, 2);
+  call = parties[2].call;
+  call.roots = &id.root;
+  assert_int_equal(gather_open(&call, &cancelled), ncclSuccess);
+  assert_int_equal(gather_check_in(cancelled, 2, "x", 1), ncclSuccess);
+  assert_true(os_thread_start(&thread, cancel_body, NULL));
+  assert_int_equal(gather_wait(cancelled, reason, sizeof reason), ncclInvalidUsage);
+  assert_string_equal(reason, "rank 2 was aborted");
+  os_thread_join(thread);
+  gather_close(cancelled);
+  joiner_threads_join(parties, 2);
+  assert_all(2, ncclInvalidUsage, "rank 2 was aborted");
+  bootstrap_id_over(id.nonce);
+}
+
+/* Children have no id: the first to come opens their root. */
+static void test_child(void **state) {
+  (void)state;
+  struct sock_address address;
+  assert_int_equal(control_use(&address), ncclSuccess);
+  const struct bootstrap_id id = {1, 0xc0ffee, address, false, true};
+  for (int again = 0; again < 3; again++) {
+    joiner_fill(parties, 4, 1, &id);
+    for (uint32_t i = 0; i < 4; i++) parties[i].call.child = true;
+    run(4);
+    assert_all(4, ncclSuccess, "");
+  }
+  control_leave();
+}
+
+/* ---- processes ---- */
+
+static void reap(struct joiner *party) { assert_int_equal(waitpid(party->pid, NULL, 0), party->pid); }
+
+static bool settled(const struct joiner *party, uint32_t timeout_ms) {
+  for (uint32_t waited = 0; waited < timeout_ms; waited += 5) {
+    if (__atomic_load_n(&party->result, __ATOMIC_ACQUIRE) != ncclInProgress) return true;
+    os_sleep_ms(5);
+  }
+  return false;
+}
+
+/* One of several processes is killed at one of its steps: the others end with an error that names it, or,
+ * when all had agreed, hear of it. */
+static void test_killed(void **state) {
+  (void)state;
+  PARTY_SKIP_FORK();
+  for (uint32_t at = 2; at <= 6; at++) {
+    joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", at == 2 ? "1" : "20", NULL);
+    struct joiner *shared = joiner_shared(5);
+    const struct bootstrap_id id = joiner_id();
+    char who[32];
+    joiner_fill(shared, 5, 1, &id);
+    shared[at % 5].die_at = at;
+    for (uint32_t i = 0; i < 5; i++) {
+      shared[i].stays = true;
+      joiner_fork(&shared[i]);
+    }
+    snprintf(who, sizeof who, "process %d ", shared[at % 5].pid);
+    for (uint32_t i = 0; i < 5; i++) {
+      if (i == at % 5) continue;
+      assert_true(settled(&shared[i], 10000));
+      if (at == 2) assert_int_equal(shared[i].result, ncclRemoteError);
+      else if (shared[i].result == ncclSuccess) assert_true(joiner_wait_lost(&shared[i], 10000));
+      const char *said = shared[i].result == ncclSuccess ? shared[i].lost_text : shared[i].reason;
+      if (at > 2 && !strstr(said, who))
+        fail_msg("step %u, party %u: %d %s: \"%s\"", at, i, shared[i].result, who, said);
+      if (at > 2 && shared[i].result != ncclSuccess) assert_int_equal(shared[i].result, ncclRemoteError);
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+      kill(shared[i].pid, SIGKILL);
+      reap(&shared[i]);
+    }
+    bootstrap_id_over(id.nonce);
+    munmap(shared, 5 * sizeof *shared);
+  }
+}
+
+static struct joiner *watchers_start(uint32_t count, struct bootstrap_id *id) {
+  struct joiner *shared = joiner_shared(count);
+  *id = joiner_id();
+  joiner_fill(shared, count, 1, id);
+  for (uint32_t i = 0; i < count; i++) {
+    shared[i].stays = true;
+    joiner_fork(&shared[i]);
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    assert_true(settled(&shared[i], 10000));
+    assert_int_equal(shared[i].result, ncclSuccess);
+  }
+  bootstrap_id_over(id->nonce);
+  return shared;
+}
+
+static void watchers_end(struct joiner *shared, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    kill(shared[i].pid, SIGKILL);
+    reap(&shared[i]);
+  }
+  munmap(shared, count * sizeof *shared);
+}
+
+static void assert_lost(struct joiner *party, const struct joiner *lost, const char *what) {
+  char who[32];
+  snprintf(who, sizeof who, "process %d on host ", lost->pid);
+  assert_true(joiner_wait_lost(party, 10000));
+  assert_int_equal(party->lost_party, lost->party);
+  assert_int_equal(party->lost_code, ncclRemoteError);
+  if (!strstr(party->lost_text, who) || !strstr(party->lost_text, what))
+    fail_msg("\"%s\" has no %s or %s", party->lost_text, who, what);
+  assert_int_equal(party->lost_count, 1);
+}
+
+static void test_watch_kill(void **state) {
+  (void)state;
+  PARTY_SKIP_FORK();
+  struct bootstrap_id id;
+  struct joiner *shared = watchers_start(7, &id);
+  kill(shared[3].pid, SIGKILL);
+  for (uint32_t i = 0; i < 7; i++) {
+    if (i != 3) assert_lost(&shared[i], &shared[3], "closed its connection without goodbye");
+  }
+  watchers_end(shared, 7);
+}
+
+static void test_watch_stop(void **state) {
+  (void)state;
+  PARTY_SKIP_FORK();
+  struct bootstrap_id id;
+  joiner_environment("TUTTI_PEER_TIMEOUT_SECONDS", "1", NULL);
+  struct joiner *shared = watchers_start(4, &id);
+  kill(shared[2].pid, SIGSTOP);
+  for (uint32_t i = 0; i < 4; i++) {
+    if (i != 2) assert_lost(&shared[i], &shared[2], "was silent for 1 seconds");
+  }
+  watchers_end(shared, 4);
+}
+
+/* A short stop is none, for nobody; nor is a goodbye. */
+static void test_watch_patience(void **state) {
+  (void)state;
+  PARTY_SKIP_FORK();
+  struct bootstrap_id id;
+  joiner_environment("TUTTI_PEER_TIMEOUT_SECONDS", "2", NULL);
+  struct joiner *shared = watchers_start(4, &id);
+  kill(shared[2].pid, SIGSTOP);
+  os_sleep_ms(500);
+  kill(shared[2].pid, SIGCONT);
+  __atomic_store_n(&shared[1].die_at, UINT32_MAX, __ATOMIC_RELEASE); /* leaves */
+  os_sleep_ms(2500);
+  for (uint32_t i = 0; i < 4; i++) assert_int_equal(shared[i].lost_count, 0);
+  watchers_end(shared, 4);
+}
+
+static void test_watch_fail(void **state) {
+  (void)state;
+  const struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, 6, 1, &id);
+  for (uint32_t i = 0; i < 6; i++) parties[i].stays = true;
+  run(6);
+  assert_all(6, ncclSuccess, "");
+  bootstrap_id_over(id.nonce);
+  watch_fail(parties[4].watch, 99, ncclInvalidUsage, "rank 4 was aborted");
+  for (uint32_t i = 0; i < 6; i++) {
+    if (i == 4) continue;
+    assert_true(joiner_wait_lost(&parties[i], 10000));
+    assert_int_equal(parties[i].lost_code, ncclInvalidUsage);
+    assert_int_equal(parties[i].lost_party, 4);
+    assert_int_equal(parties[i].lost_key, 99);
+    assert_string_equal(parties[i].lost_text, "rank 4 was aborted");
+  }
+  for (uint32_t i = 0; i < 6; i++) watch_leave(parties[i].watch);
+  assert_int_equal(parties[4].lost_count, 0);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(test_meets),      TEST(test_missing),    TEST(test_contradictions), TEST(test_late),
+      TEST(test_version),    TEST(test_agreement),  TEST(test_cancel),         TEST(test_child),
+      TEST(test_killed),     TEST(test_watch_kill), TEST(test_watch_stop),     TEST(test_watch_patience),
+      TEST(test_watch_fail),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

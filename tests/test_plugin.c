@@ -1,0 +1,408 @@
+/* test_plugin.c: network plugins: each version of the interface, spoken with a plugin that watches its caller
+ * (tests/plugins/loopback.c), and those that are of no use, which leave a sentence and do no harm. A case
+ * runs in a process of its own, as a process chooses once. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/net.h"
+#include "net_pair.h"
+#include "plugins/loopback.h"
+
+#define PATH_BYTES 4096
+#define LOG_BYTES 65536
+
+static char folder[PATH_BYTES]; /* where the plugins lie */
+
+static void plugin_path(char *path, const char *name) {
+  snprintf(path, PATH_BYTES, "%.*s/libnccl-net-%s.so", PATH_BYTES - 256, folder, name);
+}
+
+/* What the child's log says. */
+static char said[LOG_BYTES];
+
+/* Runs a case in a child with these settings; its log is in `said`. */
+static void in_child(const char *net, const char *plugins, void (*body)(void)) {
+  char path[] = "/tmp/tutti-plugin-XXXXXX";
+  const int log = mkstemp(path);
+  int status = -1;
+  assert_true(log >= 0);
+  fflush(NULL);
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion ends the child, instead of going on as its parent */
+    setenv("NCCL_DEBUG", "INFO", 1);
+    setenv("NCCL_DEBUG_SUBSYS", "ALL", 1);
+    setenv("NCCL_DEBUG_FILE", path, 1);
+    if (net != NULL) setenv("NCCL_NET", net, 1);
+    if (plugins != NULL) setenv("NCCL_NET_PLUGIN", plugins, 1);
+    param_reset();
+    log_reset();
+    body();
+    exit(0);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  const ssize_t bytes = pread(log, said, sizeof said - 1, 0);
+  said[bytes > 0 ? bytes : 0] = '\0';
+  close(log);
+  unlink(path);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("status %x; log:\n%s", status, said);
+}
+
+static void assert_said(const char *text) {
+  if (strstr(said, text) == NULL) fail_msg("the log does not say '%s':\n%s", text, said);
+}
+
+/* The child's plugin, which stays loaded, tells what it has seen. */
+static void *plugin_symbol(const char *name, const char *symbol) {
+  char path[PATH_BYTES];
+  plugin_path(path, name);
+  void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  assert_non_null(library);
+  void *found = dlsym(library, symbol);
+  assert_non_null(found);
+  dlclose(library);
+  return found;
+}
+
+static const struct net_ops *chosen(uint32_t *count) {
+  const struct net_ops *ops = NULL;
+  assert_int_equal(net_choose(&ops, count), ncclSuccess);
+  return ops;
+}
+
+/* ---- a plugin that works ---- */
+
+static const char *speaking; /* name of the plugin */
+static int version;
+
+static void assert_properties(const struct net_ops *ops) {
+  struct net_properties first, second;
+  assert_int_equal(ops->properties(0, &first), ncclSuccess);
+  assert_int_equal(ops->properties(1, &second), ncclSuccess);
+  assert_string_equal(second.name, "loop1");
+  assert_string_equal(first.pci_path, "/sys/devices/pci0000:00/0000:00:01.0");
+  assert_string_equal(second.pci_path, "");
+  assert_int_equal(second.guid, 77);
+  assert_int_equal(second.speed_mbps, 25000);
+  assert_int_equal(second.port, 2);
+  assert_true(second.latency_us == 1.5f);
+  assert_int_equal(second.max_comms, 4096);
+  assert_int_equal(second.max_recvs, 4);
+  assert_int_equal(second.max_message_bytes, 1u << 24);
+  assert_false(second.memory_cuda || second.memory_dmabuf || second.force_flush ||
+               second.global_registration);
+  assert_int_equal(second.rail, version >= 12 ? 1 : -1);
+  assert_int_equal(second.plane, version >= 12 ? 3 : -1);
+}
+
+static void speak(void) {
+  struct net_pair pairs[3];
+  uint32_t count = 0;
+  const struct net_ops *ops = chosen(&count), *again = NULL;
+  assert_string_equal(ops->name, "Loopback");
+  assert_int_equal(count, 2);
+  assert_int_equal(net_choose(&again, &count), ncclSuccess);
+  assert_ptr_equal(again, ops);
+  assert_properties(ops);
+  const struct loopback_counts *counts =
+      ((loopback_counted_type)plugin_symbol(speaking, "loopback_counted"))();
+  const char *offence = ((loopback_fault_type)plugin_symbol(speaking, "loopback_fault"))();
+  const loopback_contexts_type contexts =
+      (loopback_contexts_type)plugin_symbol(speaking, "loopback_contexts");
+  for (uint32_t i = 0; i < 3; i++) net_pair_open(ops, i % 2, 100 + i / 2, NULL, &pairs[i]);
+  assert_int_equal(contexts(), version == 10 ? 0 : 3); /* the process's, and two communicators' */
+  for (uint32_t i = 0; i < 3; i++) net_pair_exercise(&pairs[i], i % 2, i);
+  assert_true(counts->messages > 0 && counts->iflush > 0);
+  for (uint32_t i = 0; i < 3; i++) net_pair_close(&pairs[i]);
+  assert_int_equal(contexts(), version == 10 ? 0 : 1);
+  assert_int_equal(ops->finish(), ncclSuccess);
+  assert_int_equal(contexts(), 0);
+  assert_int_equal(counts->links, 0);
+  assert_int_equal(counts->registrations, 0);
+  assert_int_equal(counts->init, version == 10 ? 1 : 3);
+  assert_int_equal(counts->finalize, version == 10 ? 0 : 3);
+  assert_string_equal(offence, "");
+}
+
+static void test_versions(void **state) {
+  static const char *const names[] = {"loopback10", "loopback11", "loopback12"};
+  (void)state;
+  for (version = 10; version <= 12; version++) {
+    char path[PATH_BYTES], line[128];
+    speaking = names[version - 10];
+    plugin_path(path, speaking);
+    in_child(NULL, path, speak);
+    snprintf(line, sizeof line, "'Loopback', version %d of the interface", version);
+    assert_said(line);
+    assert_said("Network Loopback, 2 devices (loop0, loop1): a plugin comes before our own networks");
+    snprintf(line, sizeof line, "loopback plugin, version %d", version);
+    assert_said(line); /* through our log */
+  }
+}
+
+/* A connect that was given up keeps its context until the end, and no longer. */
+static void give_up(void) {
+  uint32_t count = 0;
+  const struct net_ops *ops = chosen(&count);
+  const struct net_peer peer = {7, 1, 0, "test"}, other = {8, 1, 0, "test"};
+  struct net_handle handle, far;
+  void *listener = NULL, *connection = NULL;
+  const loopback_contexts_type contexts =
+      (loopback_contexts_type)plugin_symbol(speaking, "loopback_contexts");
+  assert_int_equal(ops->listen(0, &other, &handle, &listener), ncclSuccess);
+  assert_int_equal(ops->connect(0, &peer, &handle, &connection), ncclSuccess);
+  assert_null(connection);
+  assert_int_equal(contexts(), 3);
+  assert_int_equal(ops->connect(0, &other, &handle, &connection), ncclSuccess); /* its place, used again */
+  assert_int_equal(contexts(), 2);
+  assert_int_equal(ops->close_listen(listener), ncclSuccess);
+  memset(&far, 0, sizeof far);
+  assert_int_not_equal(ops->connect(0, &peer, &far, &connection),
+                       ncclSuccess); /* no handle of this network */
+  assert_int_equal(contexts(), 2);
+  assert_int_equal(ops->finish(), ncclSuccess);
+  assert_int_equal(contexts(), 0);
+}
+
+static void test_given_up(void **state) {
+  char path[PATH_BYTES];
+  (void)state;
+  version = 11;
+  speaking = "loopback11";
+  plugin_path(path, speaking);
+  in_child(NULL, path, give_up);
+  assert_said("connect of rank 1 with rank 0 of communicator test fails with 'invalid usage");
+}
+
+/* What breaks the plugin's rules is the plugin's to say; we pass it on with names. */
+static void offend(void) {
+  uint32_t count = 0;
+  struct net_pair pair;
+  char message[64] = "", room[64];
+  void *request = NULL;
+  const struct net_ops *ops = chosen(&count);
+  net_pair_open(ops, 0, 9, NULL, &pair);
+  assert_int_equal(ops->isend(pair.send, message, sizeof message, 0, NULL, &request), ncclInvalidUsage);
+  assert_null(request);
+  assert_string_equal(((loopback_fault_type)plugin_symbol(speaking, "loopback_fault"))(),
+                      "isend: memory is not registered");
+  assert_int_equal(net_pair_send_one(&pair, message, sizeof message, room, 16, NULL), ncclInvalidUsage);
+  ops->close_send(pair.send);
+  ops->close_recv(pair.recv);
+  ops->close_listen(pair.listener);
+  ops->finish();
+  _exit(0); /* the plugin has left its links, whose memory is still registered */
+}
+
+static void test_offences(void **state) {
+  char path[PATH_BYTES];
+  (void)state;
+  version = 12;
+  speaking = "loopback12";
+  plugin_path(path, speaking);
+  in_child(NULL, path, offend);
+  assert_said("isend of rank 0 with rank 1 of communicator test fails with 'invalid usage");
+  assert_said("offence: a message that is longer than its receive");
+}
+
+/* ---- plugins that are of no use ---- */
+
+static void choose_loopback(void) {
+  uint32_t count = 0;
+  assert_string_equal(chosen(&count)->name, "Loopback");
+  assert_int_equal(count, 2);
+}
+
+static void choose_other(void) {
+  const struct net_ops *ops = NULL;
+  uint32_t count = 0;
+  if (net_choose(&ops, &count) == ncclSuccess) assert_string_not_equal(ops->name, "Broken");
+}
+
+static void choose_nothing(void) {
+  const struct net_ops *ops = NULL;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(net_choose(&ops, &count), ncclInvalidUsage);
+  assert_null(ops);
+}
+
+static void test_broken(void **state) {
+  static const struct {
+    const char *name, *sentence;
+  } rows[] = {
+      {"broken0", "it has no table of version 10 to 12"},
+      {"broken1", "only older ones; use a newer release of it"},
+      {"broken2", "ncclNetPlugin_v11 is left out: it has no 'irecv'"},
+      {"broken3", "init fails with 'unhandled system error"},
+      {"broken4", "Network Broken is left out: it has 0 devices"},
+      {"broken5", "device 0 is driven by GPUs, not by the host"},
+      {"broken6", "undefined symbol: tutti_tests_no_such_function"},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char path[PATH_BYTES], list[2 * PATH_BYTES + 2], good[PATH_BYTES];
+    plugin_path(path, rows[i].name);
+    plugin_path(good, "loopback11");
+    in_child(NULL, path, choose_other);
+    assert_said(rows[i].sentence);
+    snprintf(list, sizeof list, "%s,%s", path, good); /* the next of the list is tried */
+    in_child(NULL, list, choose_loopback);
+    assert_said(rows[i].sentence);
+  }
+}
+
+/* ---- names ---- */
+
+static void test_names(void **state) {
+  char list[2 * PATH_BYTES], good[PATH_BYTES];
+  (void)state;
+  in_child(NULL, "/no/such/file.so", choose_other);
+  assert_said("NCCL_NET_PLUGIN: '/no/such/file.so' cannot be loaded: /no/such/file.so: cannot open");
+  in_child(NULL, "nosuch", choose_other);
+  assert_said("libnccl-net-nosuch.so: cannot open shared object file");
+  in_child(NULL, "none", choose_other);
+  assert_said("No network plugin: NCCL_NET_PLUGIN says none");
+  in_child(NULL, NULL, choose_other);
+  assert_said("No network plugin: libnccl-net.so: cannot open shared object file");
+  in_child(NULL, "STATIC_PLUGIN", choose_other);
+  assert_said("network plugin STATIC_PLUGIN is left out: it has no table of version 10 to 12");
+  in_child(NULL, "loopback10", choose_loopback); /* libnccl-net-loopback10.so in LD_LIBRARY_PATH */
+  in_child(NULL, "libnccl-net-loopback12.so", choose_loopback);
+  plugin_path(good, "loopback12");
+  snprintf(list, sizeof list, ",nosuch, %s,", good);
+  in_child("loopBACK", list, choose_loopback); /* names are compared without case */
+  assert_said("'nosuch' cannot be loaded");
+  assert_said("Network Loopback, 2 devices (loop0, loop1): NCCL_NET names it");
+  in_child("Nonsense", good, choose_nothing);
+  assert_said("Network Loopback is left out: NCCL_NET names Nonsense");
+  assert_said("NCCL_NET=Nonsense: no network of this name can be used here; there is: Loopback");
+}
+
+/* ---- our own plugin, with faults ---- */
+
+#define FAULTY_MESSAGES 12
+
+/* Sends messages until all are there or a call fails; what arrived is in `got`. */
+static ncclResult_t faulty_stream(struct net_pair *pair, uint32_t *got, uint32_t *received) {
+  const struct net_ops *ops = pair->ops;
+  uint32_t values[FAULTY_MESSAGES], sent = 0, posted = 0, sends_done = 0;
+  void *sends[FAULTY_MESSAGES] = {NULL}, *receives[FAULTY_MESSAGES] = {NULL}, *registration = NULL;
+  const size_t room = sizeof values[0];
+  const int tag = 0;
+  for (uint32_t idle = 0; *received < FAULTY_MESSAGES && idle < 300; idle++) {
+    bool done = false;
+    if (sent < FAULTY_MESSAGES) {
+      values[sent] = sent + 1;
+      TRY(ops->isend(pair->send, &values[sent], room, tag, NULL, &sends[sent]));
+      sent += sends[sent] != NULL;
+    }
+    if (posted < FAULTY_MESSAGES) {
+      void *data = &got[posted];
+      TRY(ops->irecv(pair->recv, 1, &data, &room, &tag, &registration, &receives[posted]));
+      posted += receives[posted] != NULL;
+    }
+    if (sends_done < sent) TRY(ops->test(sends[sends_done], &done, NULL));
+    sends_done += done;
+    if (done) idle = 0;
+    done = false;
+    if (*received < posted) TRY(ops->test(receives[*received], &done, NULL));
+    *received += done;
+    if (done) idle = 0;
+    os_sleep_ms(1);
+  }
+  return ncclSuccess;
+}
+
+static const char *fault;
+
+static void suffer(void) {
+  struct net_pair pair;
+  uint32_t count = 0, got[FAULTY_MESSAGES + 1] = {0}, received = 0;
+  const struct net_ops *ops = chosen(&count);
+  assert_string_equal(ops->name, "Faulty");
+  net_pair_open(ops, 0, 21, NULL, &pair);
+  const ncclResult_t result = faulty_stream(&pair, got, &received);
+  const bool lost = strcmp(fault, "reset") == 0, silent = strcmp(fault, "stop") == 0;
+  assert_int_equal(result, lost ? ncclRemoteError : ncclSuccess);
+  if (lost || silent) {
+    assert_true(received < FAULTY_MESSAGES);
+  } else {
+    const uint32_t whole = strcmp(fault, "drop") == 0 ? FAULTY_MESSAGES - 1 : FAULTY_MESSAGES;
+    const uint32_t behind = whole < FAULTY_MESSAGES ? 1 : 0, again = strcmp(fault, "duplicate") == 0;
+    assert_int_equal(received, whole);
+    for (uint32_t i = 0; i < whole; i++)
+      assert_int_equal(got[i], i + 1 + (i >= 4) * behind - (i >= 5) * again);
+  }
+  ops->close_send(pair.send);
+  ops->close_recv(pair.recv);
+  ops->close_listen(pair.listener);
+  assert_int_equal(ops->finish(), ncclSuccess);
+}
+
+static void test_faulty(void **state) {
+  static const char *const names[] = {"nothing", "drop", "duplicate", "hold", "stop", "reset"};
+  char path[2 * PATH_BYTES], keys[64];
+  (void)state;
+  snprintf(path, sizeof path, "%s/../../lib/libtutti-net-faulty.so", folder);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    fault = names[i];
+    snprintf(keys, sizeof keys, "fault=%s,fault_at=5", fault);
+    setenv("TUTTI_NET_FAULTS", keys, 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    in_child(NULL, path, suffer);
+    if (i == 1) assert_said("faulty network: fault 'drop' happens to message 5");
+  }
+  setenv("TUTTI_NET_FAULTS", "fault=nonsense", 1);
+  fault = "nothing";
+  in_child(NULL, path, suffer);
+  assert_said("TUTTI_NET_FAULTS: 'fault=nonsense' is ignored");
+  unsetenv("TUTTI_NET_FAULTS");
+  unsetenv("NCCL_SOCKET_IFNAME");
+}
+
+/* ---- the choice of a device ---- */
+
+static void test_device(void **state) {
+  (void)state;
+  assert_int_equal(net_device_of(1, 5, 3), 0);
+  for (uint32_t channel = 0; channel < 8; channel++) assert_true(net_device_of(3, 1, channel) < 3);
+  assert_int_equal(net_device_of(2, 0, 0), 0);
+  assert_int_equal(net_device_of(2, 1, 0), 1);
+}
+
+int main(int count, char **arguments) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_versions), cmocka_unit_test(test_given_up), cmocka_unit_test(test_offences),
+      cmocka_unit_test(test_broken),   cmocka_unit_test(test_names),    cmocka_unit_test(test_device),
+      cmocka_unit_test(test_faulty),
+  };
+  char self[PATH_BYTES - 256] = "";
+  (void)count;
+  if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 2;
+  snprintf(folder, sizeof folder, "%s/plugins", dirname(self));
+  /* The loader reads LD_LIBRARY_PATH when a program starts. */
+  if (getenv("LD_LIBRARY_PATH") == NULL || strstr(getenv("LD_LIBRARY_PATH"), folder) == NULL) {
+    setenv("LD_LIBRARY_PATH", folder, 1);
+    execv("/proc/self/exe", arguments);
+    return 2;
+  }
+  unsetenv("NCCL_NET");
+  unsetenv("NCCL_NET_PLUGIN");
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

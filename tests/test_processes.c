@@ -1,0 +1,240 @@
+/* test_processes.c: ranks in several processes of one host, over shared memory: every protocol and collective
+ * with sizes that lay every wait bare, direct stores and none, in both modes of the emulator; a peer that
+ * dies; and that nothing is left behind. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backends/emu/block.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "parties.h"
+
+#define SECONDS 60
+
+struct setting {
+  const char *mode; /* text of TUTTI_EMU */
+  uint32_t seeds;
+  uint32_t algo_mask; /* 0: the ring alone */
+  uint32_t func_mask; /* 0: all that rings and messages carry */
+  bool heap;
+};
+
+static uint64_t mix(uint64_t seed, uint64_t number) {
+  uint64_t z = seed * UINT64_C(0x9e3779b97f4a7c15) + number * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 30)) * UINT64_C(0x94d049bb133111eb);
+  return z ^ (z >> 31);
+}
+
+static const uint8_t types[] = {ncclInt8, ncclFloat32, ncclInt64, ncclFloat16};
+
+static bool carried(const struct setting *setting, uint8_t func, uint8_t proto) {
+  if (func == FUNC_SEND_RECV && proto == PROTO_LL128) return false;
+  if (setting->func_mask == 0) return func != FUNC_ALL_TO_ALL;
+  /* What a switch or PAT carries, it carries with Simple. */
+  const uint32_t simple = 1u << ALGO_NVLS | 1u << ALGO_PAT;
+  return ((setting->func_mask >> func) & 1) != 0 &&
+         ((setting->algo_mask & simple) == 0 || proto == PROTO_SIMPLE);
+}
+
+static const char *run_calls(struct party *party, const struct setting *setting, uint64_t seed) {
+  static const uint8_t funcs[] = {FUNC_BROADCAST,  FUNC_REDUCE,    FUNC_ALL_GATHER, FUNC_REDUCE_SCATTER,
+                                  FUNC_ALL_REDUCE, FUNC_SEND_RECV, FUNC_ALL_TO_ALL, FUNC_ALL_REDUCE};
+  for (uint32_t i = 0; i < sizeof funcs; i++)
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+      const uint64_t draw = mix(seed, i * 8 + proto);
+      struct party_call call = {.func = funcs[i], .proto = proto, .dtype = types[draw % sizeof types]};
+      if (!carried(setting, call.func, proto)) continue;
+      call.root = (uint32_t)(draw >> 8) % party_rank_count(party);
+      call.count = 1 + (draw >> 16) % 300;
+      const char *text = party_do(party, &call);
+      if (text != NULL) return text;
+    }
+  return NULL;
+}
+
+static const char *one_seed(struct party *party, const struct setting *setting, uint64_t seed) {
+  char emu[160];
+  const uint64_t draw = mix(seed, 1000);
+  snprintf(emu, sizeof emu, "%s,slots=%u,chunk=%u,channels=%u,flag_bits=%u,depth=%u,lag=%u,span=%u,direct=%u",
+           setting->mode, 1u << (1 + draw % 3), 16 + (unsigned)(draw >> 4) % 200,
+           1 + (unsigned)(draw >> 12) % 3, 6 + (unsigned)(draw >> 16) % 3, 1 + (unsigned)(draw >> 20) % 2,
+           (unsigned)(draw >> 24) % 2 * 50, 1 + (unsigned)(draw >> 28) % 8, (unsigned)seed % 2);
+  party->algo_mask = setting->algo_mask;
+  party->heap = setting->heap;
+  const char *text = party_configure(party, emu, seed);
+  if (text == NULL) text = party_open(party);
+  if (text == NULL) text = run_calls(party, setting, seed);
+  if (text == NULL && !party_meet(party)) text = "a party has gone";
+  if (text == NULL) party_close(party);
+  return text;
+}
+
+static const char *seeds_body(struct party *party, void *argument) {
+  const struct setting *setting = (const struct setting *)argument;
+  const uint32_t descriptors = party_descriptors();
+  uint64_t live = 0; /* behind the first seed: what a process keeps once it has used the library */
+  for (uint64_t seed = 1; seed <= setting->seeds; seed++) {
+    const char *text = one_seed(party, setting, seed);
+    if (text != NULL) return text;
+    if (seed == 1) live = os_alloc_live();
+  }
+  for (int tries = 0; tries < 1000 && os_thread_count() > 1 && strstr(setting->mode, "threads") == NULL;
+       tries++)
+    os_sleep_ms(1);
+  if (party_descriptors() != descriptors) return "descriptors are left";
+  if (party_mappings() != 0) return "mappings are left";
+  if (strstr(setting->mode, "threads") == NULL && os_alloc_live() > live) return "memory is left";
+  return NULL;
+}
+
+static void seeds(uint32_t count, uint32_t ranks_each, const char *mode, uint32_t seed_count,
+                  uint32_t algo_mask, uint32_t func_mask, bool heap) {
+  struct setting setting = {mode, seed_count, algo_mask, func_mask, heap};
+  assert_int_equal(parties_run(count, ranks_each, SECONDS, seeds_body, &setting, NULL), 0);
+}
+
+static void rings(uint32_t count, uint32_t ranks_each, const char *mode, uint32_t seed_count) {
+  seeds(count, ranks_each, mode, seed_count, 0, 0, false);
+}
+
+static void test_two_guarded(void **state) {
+  (void)state;
+  rings(2, 1, "mode=guarded", 40);
+}
+static void test_two_threads(void **state) {
+  (void)state;
+  rings(2, 1, "mode=threads", 10);
+}
+static void test_four_guarded(void **state) {
+  (void)state;
+  rings(4, 1, "mode=guarded", 16);
+}
+static void test_four_threads(void **state) {
+  (void)state;
+  rings(4, 1, "mode=threads", 4);
+}
+static void test_two_of_two(void **state) {
+  (void)state;
+  rings(2, 2, "mode=guarded", 16);
+  rings(2, 2, "mode=guarded,rule=priority", 8);
+  rings(2, 2, "mode=threads", 4);
+}
+static void test_weak(void **state) {
+  (void)state;
+  rings(2, 2, "mode=guarded,weak=1", 16);
+}
+
+#define BIT(name) (1u << (name))
+
+static void test_other_algorithms(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t algo_mask, func_mask;
+  } rows[] = {
+      {BIT(ALGO_TREE), BIT(FUNC_ALL_REDUCE)},
+      {BIT(ALGO_TWO_SHOT), BIT(FUNC_ALL_REDUCE)},
+      {BIT(ALGO_DIRECT), BIT(FUNC_ALL_REDUCE) | BIT(FUNC_ALL_TO_ALL)},
+      {BIT(ALGO_PAT), BIT(FUNC_ALL_GATHER) | BIT(FUNC_REDUCE_SCATTER)},
+      {BIT(ALGO_NVLS), BIT(FUNC_ALL_REDUCE) | BIT(FUNC_ALL_GATHER) | BIT(FUNC_REDUCE_SCATTER)},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    seeds(4, 1, "mode=guarded", 4, rows[i].algo_mask, rows[i].func_mask, false);
+    seeds(2, 2, "mode=guarded", 4, rows[i].algo_mask, rows[i].func_mask, false);
+    seeds(2, 1, "mode=threads", 2, rows[i].algo_mask, rows[i].func_mask, false);
+  }
+}
+/* Outputs that nobody else can map: no offer, the data goes through slots. */
+static void test_private_memory(void **state) {
+  (void)state;
+  seeds(2, 1, "mode=guarded", 4, 0, 0, true);
+  seeds(2, 1, "mode=threads", 2, 0, 0, true);
+}
+
+/* ---- a peer that dies ---- */
+
+static void *abort_later(void *argument) {
+  struct party *party = (struct party *)argument;
+  os_sleep_ms(50);
+  for (uint32_t rank = 0; rank < party_rank_count(party); rank++)
+    if (party->comms[rank] != NULL) party->ops->comm_abort(party->comms[rank]);
+  return NULL;
+}
+
+static void *die_later(void *argument) {
+  (void)argument;
+  os_sleep_ms(30);
+  kill(getpid(), SIGKILL);
+  return NULL;
+}
+
+/* Waits that nobody ends, then an abort that ends them. */
+static const char *survive(struct party *party) {
+  os_thread thread;
+  if (party_wait(party, 1600) != ncclInProgress) return "a call ended without its peer, or as a deadlock";
+  if (strstr(log_last_error(), "the wait goes on") == NULL) return "nobody said that nothing moves";
+  const uint64_t begin_ns = os_time_ns();
+  if (!os_thread_start(&thread, abort_later, party)) return "no thread";
+  party_wait(party, 0);
+  os_thread_join(thread);
+  return os_time_ns() - begin_ns > UINT64_C(3000000000) ? "an abort took long" : NULL;
+}
+
+/* Party 0 dies in the middle of a call. */
+static const char *death_body(struct party *party, void *argument) {
+  struct party_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 500};
+  struct party_call last = call;
+  os_thread thread;
+  last.count = 8000000;
+  setenv("TUTTI_STALL_SECONDS", "1", 1);
+  const char *text = party_configure(party, (const char *)argument, 1);
+  if (text == NULL) text = party_open(party);
+  if (text == NULL) text = party_do(party, &call);
+  if (text != NULL) return text;
+  if (!party_prepare(party, &last)) return "out of memory";
+  if ((text = party_launch(party, &last)) != NULL) return text;
+  if (party->index == 0) {
+    if (!os_thread_start(&thread, die_later, NULL)) return "no thread";
+    party_wait(party, 0);
+    os_sleep_ms(1000);
+    return "did not die";
+  }
+  if ((text = survive(party)) != NULL) return text;
+  party_close(party);
+  party_free(party, &last);
+  return party_mappings() == 0 ? NULL : "mappings are left";
+}
+
+static void death(const char *emu) {
+  assert_int_equal(parties_run(3, 1, SECONDS, death_body, (void *)(uintptr_t)emu, NULL), 1);
+}
+
+static void test_death_guarded(void **state) {
+  (void)state;
+  death("mode=guarded,slots=2,chunk=64");
+}
+static void test_death_threads(void **state) {
+  (void)state;
+  death("mode=threads,slots=2,chunk=64");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_two_guarded),      cmocka_unit_test(test_two_threads),
+      cmocka_unit_test(test_four_guarded),     cmocka_unit_test(test_four_threads),
+      cmocka_unit_test(test_two_of_two),       cmocka_unit_test(test_weak),
+      cmocka_unit_test(test_other_algorithms), cmocka_unit_test(test_private_memory),
+      cmocka_unit_test(test_death_guarded),    cmocka_unit_test(test_death_threads),
+  };
+  alarm(300);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

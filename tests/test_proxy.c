@@ -1,0 +1,626 @@
+/* test_proxy.c: the proxy between the emulator's kernels and a network that refuses, delays and splits: all
+ * ranks lie in one process, some of their links lead over the network. Every operation and algorithm comes
+ * out exact, for tiny constants, with late stores, on threads, and when graphs replay it; equal seeds make
+ * equal moves; what fails is told once, with rank, peer and operation, and nothing stays behind. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/proxy.h"
+#include "core/proxy_walk.h"
+#include "fake_net.h"
+#include "ranks.h"
+#include "schedule/algo.h"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { WORLDS = 24 };
+#else
+enum { WORLDS = 200 };
+#endif
+enum { CALLS_MAX = 12, EMU_BYTES = 200 };
+#define LENGTH(array) (sizeof(array) / sizeof(array)[0])
+
+static struct {
+  struct ranks ranks;
+  struct proxy_comm *proxies[RANKS_MAX];
+  uint8_t remote[RANKS_MAX][RANKS_MAX]; /* by rank: who lies behind the network */
+  uint32_t failures;
+  ncclResult_t failure;
+  char failure_text[512];
+  uint32_t hooks; /* not dropped yet */
+  uint64_t starts;
+  void *streams[RANKS_MAX]; /* to launch on; NULL: the default stream */
+} world;
+static const struct net_ops *fake_inside; /* in place of the fake network, when it is set */
+
+static uint64_t draw_state;
+
+static uint32_t draw_below(uint32_t bound) {
+  uint64_t mixed = (draw_state += 0x9e3779b97f4a7c15u);
+  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
+  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
+  return (uint32_t)((mixed ^ mixed >> 31) % bound);
+}
+
+#define DRAW(array) (array)[draw_below(LENGTH(array))]
+
+static void good(ncclResult_t result, const char *what) {
+  if (result != ncclSuccess) fail_msg("%s: %s", what, log_last_error());
+}
+
+/* ---- what the library's connecting and launching would do ---- */
+
+static ncclResult_t link_open(struct ranks *ranks, const struct work *work, uint32_t peer, bool sends) {
+  const uint32_t conn_index = work_link_conn(work, peer, sends);
+  const uint32_t sender = sends ? work->rank : peer, receiver = sends ? peer : work->rank;
+  if (world.remote[work->rank][peer] == 0 || peer == work->rank)
+    return ranks->ops->comm_connect(ranks->comms[sender], ranks->comms[receiver], work->channel_index,
+                                    conn_index, work->proto);
+  struct net_handle handle;
+  struct device_conn_name name = {sender, work->channel_index, conn_index, work->proto, false};
+  TRY(proxy_receive_open(world.proxies[receiver], &name, &handle));
+  name.peer = receiver;
+  name.sends = true;
+  return proxy_send_open(world.proxies[sender], &name, &handle);
+}
+
+static void hook_start(void *argument) {
+  __atomic_fetch_add(&world.starts, 1, __ATOMIC_RELAXED);
+  proxy_ops_post(*(struct proxy_ops **)argument);
+}
+
+struct hook {
+  struct proxy_ops *ops;
+  struct launch_hook hook;
+};
+
+static void hook_drop(void *argument) {
+  struct hook *hook = (struct hook *)argument;
+  proxy_ops_free(hook->ops);
+  free(hook);
+  __atomic_fetch_sub(&world.hooks, 1, __ATOMIC_RELAXED);
+}
+
+static ncclResult_t launch(struct ranks *ranks, uint32_t rank, struct plan *plan) {
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    for (uint32_t k = 0; k < work->recv_count; k++) TRY(link_open(ranks, work, work->recv_peer[k], false));
+    for (uint32_t k = 0; k < work->send_count; k++) TRY(link_open(ranks, work, work->send_peer[k], true));
+  }
+  struct hook *hook = (struct hook *)calloc(1, sizeof *hook);
+  TRY(proxy_ops_create(world.proxies[rank], plan, world.remote[rank], &hook->ops));
+  hook->hook = (struct launch_hook){hook_start, hook_drop, hook};
+  plan->hook = &hook->hook;
+  __atomic_fetch_add(&world.hooks, 1, __ATOMIC_RELAXED);
+  const device_stream stream = world.streams[rank];
+  return ranks->ops->launch(ranks->comms[rank], plan, &stream, 1);
+}
+
+static void failed(void *argument, ncclResult_t code, const char *text) {
+  (void)argument;
+  if (world.failures == 0) {
+    world.failure = code;
+    snprintf(world.failure_text, sizeof world.failure_text, "%s", text);
+  }
+  world.failures += 1;
+  for (uint32_t rank = 0; rank < world.ranks.count; rank++)
+    world.ranks.ops->comm_abort(world.ranks.comms[rank]);
+}
+
+/* ---- worlds ---- */
+
+/* Each pair of ranks on different sides of a draw lies apart; the same for both. */
+static void draw_remote(uint32_t rank_count, uint32_t percent) {
+  memset(world.remote, 0, sizeof world.remote);
+  for (uint32_t a = 0; a < rank_count; a++)
+    for (uint32_t b = 0; b < a; b++) world.remote[a][b] = world.remote[b][a] = draw_below(100) < percent;
+}
+
+static void world_open(const char *emu, uint64_t seed, bool threads, uint32_t rank_count) {
+  struct plan_limits limits;
+  const tutti_emu_config_t config = {.size = sizeof config, .seed = seed, .threads = threads};
+  setenv("TUTTI_EMU", emu, 1);
+  param_reset();
+  good(ranks_configure(&config), emu);
+  world.failures = 0;
+  world.starts = 0;
+  good(emu_device_ops()->device_limits(&limits), emu);
+  limits.direct = false;
+  proxy_limits(&limits);
+  good(ranks_open_bare(&world.ranks, rank_count, &limits), emu);
+  world.ranks.launch = launch;
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    const struct proxy_comm_call call = {.ops = world.ranks.ops,
+                                         .device_comm = world.ranks.comms[rank],
+                                         .comm_key = 77,
+                                         .rank = rank,
+                                         .rank_count = rank_count,
+                                         .name = "test",
+                                         .failed = failed,
+                                         .net = fake_inside != NULL ? fake_inside : fake_net_ops(),
+                                         .net_device_count = 2};
+    good(proxy_comm_open(&call, &world.proxies[rank]), emu);
+  }
+}
+
+static bool proxies_idle(void *argument) {
+  (void)argument;
+  for (uint32_t rank = 0; rank < world.ranks.count; rank++)
+    if (!proxy_comm_idle(world.proxies[rank])) return false;
+  return true;
+}
+
+static void world_close(void) {
+  for (uint32_t rank = 0; rank < world.ranks.count; rank++) {
+    proxy_comm_close(world.proxies[rank]);
+    world.proxies[rank] = NULL;
+  }
+  ranks_close(&world.ranks);
+  const struct fake_stats stats = fake_net_stats();
+  assert_int_equal(stats.connections_open, 0);
+  assert_int_equal(stats.listeners_open, 0);
+  assert_int_equal(stats.registrations, 0);
+  /* A stream's thread lets go of its last kernel behind the kernel's end. */
+  for (int i = 0; i < 2000 && __atomic_load_n(&world.hooks, __ATOMIC_RELAXED) != 0; i++) os_sleep_ms(1);
+  assert_int_equal(world.hooks, 0);
+}
+
+static int world_drop(void **state) {
+  (void)state;
+  for (uint32_t rank = 0; rank < world.ranks.count; rank++)
+    world.ranks.ops->comm_abort(world.ranks.comms[rank]);
+  for (uint32_t rank = 0; rank < world.ranks.count; rank++) proxy_comm_close(world.proxies[rank]);
+  ranks_close(&world.ranks);
+  memset(&world, 0, sizeof world);
+  return 0;
+}
+
+static void net_reset(uint64_t seed) {
+  static const uint32_t pieces[] = {0, 0, 7, 64};
+  const struct fake_options options = {
+      .seed = seed, .refuse_percent = draw_below(3) * 30, .piece_bytes = DRAW(pieces)};
+  fake_net_reset(&options);
+}
+
+/* Algorithms and what they are for. */
+static const struct {
+  uint8_t algo, func;
+} ways[] = {
+    {ALGO_RING, FUNC_ALL_REDUCE},     {ALGO_RING, FUNC_ALL_GATHER},   {ALGO_RING, FUNC_REDUCE_SCATTER},
+    {ALGO_RING, FUNC_BROADCAST},      {ALGO_RING, FUNC_REDUCE},       {ALGO_RING, FUNC_SEND_RECV},
+    {ALGO_TREE, FUNC_ALL_REDUCE},     {ALGO_PAT, FUNC_ALL_GATHER},    {ALGO_PAT, FUNC_REDUCE_SCATTER},
+    {ALGO_DIRECT, FUNC_ALL_REDUCE},   {ALGO_DIRECT, FUNC_ALL_GATHER}, {ALGO_DIRECT, FUNC_REDUCE_SCATTER},
+    {ALGO_TWO_SHOT, FUNC_ALL_REDUCE}, {ALGO_NVLS, FUNC_ALL_REDUCE},   {ALGO_NVLS, FUNC_ALL_GATHER},
+    {ALGO_NVLS, FUNC_REDUCE_SCATTER}};
+
+static const uint8_t types[] = {ncclUint8, ncclFloat16, ncclFloat32, ncclInt64, ncclFloat64};
+
+static void call_draw(struct call *call, uint32_t rank_count, uint32_t count_below) {
+  memset(call, 0, sizeof *call);
+  const uint32_t way = draw_below(LENGTH(ways));
+  call->func = ways[way].func;
+  world.ranks.algo_mask = 1u << ways[way].algo;
+  call->proto = PROTO_SIMPLE;
+  call->dtype = DRAW(types);
+  call->in_place = call->func != FUNC_SEND_RECV && draw_below(3) == 0;
+  call->root = draw_below(rank_count);
+  call->count = draw_below(4) == 0 ? draw_below(4) : draw_below(count_below);
+}
+
+static void draw_emu(char emu[EMU_BYTES], bool threads) {
+  static const char *const rules[] = {"random", "priority", "round_robin"};
+  static const uint32_t chunks[] = {16, 40, 480, 4096};
+  snprintf(emu, EMU_BYTES, "slots=%u,chunk=%u,channels=%u,depth=%u,lag=%u,rule=%s,direct=0,weak=%u",
+           2 + draw_below(7), DRAW(chunks), 1 + draw_below(3), 1 + draw_below(4), draw_below(3) * 40,
+           DRAW(rules), threads ? 0 : draw_below(2));
+}
+
+struct outcome {
+  uint64_t trace_hash, data_hash, moves, messages;
+};
+
+static struct outcome world_run(uint64_t seed, bool threads) {
+  static struct call calls[CALLS_MAX];
+  char emu[EMU_BYTES], text[RANKS_TEXT_BYTES], what[EMU_BYTES + 80];
+  struct outcome outcome = {0, 1, 0, 0};
+  tutti_emu_stats_t stats = {.size = sizeof stats};
+  draw_state = seed;
+  const uint32_t rank_count = 2 + draw_below(5);
+  draw_emu(emu, threads);
+  snprintf(what, sizeof what, "seed %llu, %s, %s", (unsigned long long)seed, threads ? "threads" : "guarded",
+           emu);
+  draw_remote(rank_count, 30 + draw_below(71));
+  net_reset(seed);
+  world_open(emu, seed, threads, rank_count);
+  for (uint32_t i = 0; i < CALLS_MAX; i++) {
+    call_draw(&calls[i], rank_count, 300);
+    assert_true(call_prepare(&world.ranks, &calls[i]));
+    good(call_launch_all(&world.ranks, &calls[i]), what);
+  }
+  good(ranks_wait(&world.ranks), what);
+  good(world.ranks.ops->wait_until(proxies_idle, NULL, 0), what);
+  if (world.failures > 0) fail_msg("%s: %s", what, world.failure_text);
+  for (uint32_t i = 0; i < CALLS_MAX; i++) {
+    if (!call_check(&world.ranks, &calls[i], text)) fail_msg("%s: %s", what, text);
+    outcome.data_hash = call_hash(&world.ranks, &calls[i], outcome.data_hash);
+    call_free(&calls[i]);
+  }
+  assert_int_equal(tutti_emu_stats(&stats), ncclSuccess);
+  assert_int_equal(fake_net_stats().requests, 0);
+  outcome.trace_hash = stats.trace_hash;
+  outcome.moves = stats.moves;
+  outcome.messages = fake_net_stats().messages;
+  world_close();
+  return outcome;
+}
+
+static void every_way_comes_out_exact(void **state) {
+  (void)state;
+  const char *only = getenv("TUTTI_TEST_SEED");
+  uint64_t messages = 0;
+  if (only) world_run(strtoull(only, NULL, 0), false);
+  for (uint64_t seed = 1; seed <= WORLDS && !only; seed++) messages += world_run(seed, false).messages;
+  assert_true(only || messages > WORLDS * 100);
+}
+
+static void every_way_on_threads(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= WORLDS / 4; seed++) world_run(seed, true);
+}
+
+static void same_seed_same_moves(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 8; seed++) {
+    const struct outcome a = world_run(seed, false), b = world_run(seed, false);
+    assert_true(a.trace_hash == b.trace_hash);
+    assert_true(a.moves == b.moves);
+    assert_true(a.messages == b.messages);
+  }
+}
+
+/* ---- what goes wrong ---- */
+
+/* Two ranks over the network, guarded; a call that moves many slices. */
+static void pair_open(struct call *call, uint8_t func, const struct fake_options *options, const char *emu) {
+  memset(world.remote, 1, sizeof world.remote);
+  fake_net_reset(options);
+  world_open(emu, 3, false, 2);
+  *call = (struct call){.func = func, .proto = PROTO_SIMPLE, .dtype = ncclUint8, .count = 1000};
+  assert_true(call_prepare(&world.ranks, call));
+}
+
+static const char tiny[] = "slots=4,chunk=64,channels=1,direct=0";
+
+static void assert_told(ncclResult_t code, const char *const *parts) {
+  assert_in_range(world.failures, 1, world.ranks.count); /* once a rank */
+  if (world.failure != code)
+    fail_msg("%s instead of %s: %s", err_text(world.failure), err_text(code), world.failure_text);
+  for (; *parts != NULL; parts++)
+    if (strstr(world.failure_text, *parts) == NULL)
+      fail_msg("\"%s\" is not in: %s", *parts, world.failure_text);
+}
+#define TOLD(code, ...) assert_told(code, (const char *const[]){__VA_ARGS__, NULL})
+
+static void pair_end(struct call *call) {
+  ranks_wait(&world.ranks);
+  call_free(call);
+  world_close();
+}
+
+static void a_fault_is_named(void **state) {
+  (void)state;
+  static const struct {
+    enum fake_fault fault;
+    const char *says;
+  } faults[] = {
+      {FAKE_LOSES, "was lost"}, {FAKE_REPEATS, "an older one was repeated"}, {FAKE_DAMAGES, "is damaged"}};
+  for (uint32_t i = 0; i < LENGTH(faults); i++)
+    for (uint64_t message = 1; message <= 9; message += 2) {
+      struct call call;
+      const struct fake_options options = {.seed = 1, .fault = faults[i].fault, .fault_message = message};
+      pair_open(&call, FUNC_BROADCAST, &options, tiny);
+      good(call_launch_all(&world.ranks, &call), "launch");
+      ranks_wait(&world.ranks);
+      TOLD(ncclInternalError, faults[i].says, "rank 1", "from rank 0", "step", "Broadcast 0", "network fake");
+      pair_end(&call);
+    }
+}
+
+static void sizes_that_differ_are_named(void **state) {
+  (void)state;
+  static const size_t counts[][2] = {{1000, 900}, {900, 1000}, {1000, 20}, {20, 1000}, {0, 40}, {40, 39}};
+  for (uint32_t i = 0; i < LENGTH(counts); i++) {
+    struct call call;
+    const struct fake_options options = {.seed = i};
+    char sent[32], expected[40];
+    pair_open(&call, FUNC_SEND_RECV, &options, tiny);
+    good(call_launch(&world.ranks, 0, &call, counts[i][0]), "launch");
+    good(call_launch(&world.ranks, 1, &call, counts[i][1]), "launch");
+    ranks_wait(&world.ranks);
+    snprintf(sent, sizeof sent, "has %zu bytes", counts[i][strstr(world.failure_text, "rank 0 has") == NULL]);
+    snprintf(expected, sizeof expected, "expects %zu (",
+             counts[i][strstr(world.failure_text, "rank 0 has") != NULL]);
+    TOLD(ncclInvalidUsage, "rank 0", "rank 1", "do not agree on operation", sent, expected);
+    pair_end(&call);
+  }
+}
+
+/* The k-th call of the network fails, for every k until none does; whatever it is, the text says whose. */
+static void every_call_may_fail(void **state) {
+  (void)state;
+  uint64_t k = 1, told = 0;
+  for (bool more = true; more; k += k < 40 ? 1 : 13) {
+    struct call call;
+    const struct fake_options options = {.seed = k, .refuse_percent = 20, .fail_call = k};
+    pair_open(&call, FUNC_ALL_REDUCE, &options, tiny);
+    const ncclResult_t launched = call_launch_all(&world.ranks, &call);
+    ranks_wait(&world.ranks);
+    more = fake_net_stats().calls >= k;
+    if (launched == ncclSuccess && more && world.failures > 0) {
+      TOLD(ncclRemoteError, "rank ", "network fake", "channel 0", "pulled");
+      told += 1;
+    }
+    if (launched != ncclSuccess) assert_int_equal(launched, ncclRemoteError);
+    pair_end(&call);
+  }
+  assert_true(told > 30);
+}
+
+/* One communicator fails, and another of the same engine goes on. */
+static void others_go_on(void **state) {
+  (void)state;
+  struct call call;
+  struct proxy_comm *other;
+  const struct fake_options options = {.seed = 5, .fail_call = 60};
+  pair_open(&call, FUNC_ALL_REDUCE, &options, tiny);
+  const struct proxy_comm_call same = {.ops = world.ranks.ops,
+                                       .device_comm = world.ranks.comms[0],
+                                       .comm_key = 78,
+                                       .rank_count = 2,
+                                       .name = "other",
+                                       .failed = failed,
+                                       .net = fake_net_ops(),
+                                       .net_device_count = 2};
+  good(proxy_comm_open(&same, &other), "other");
+  good(call_launch_all(&world.ranks, &call), "launch");
+  ranks_wait(&world.ranks);
+  assert_true(world.failures > 0);
+  assert_true(proxy_comm_idle(other));
+  proxy_comm_close(other);
+  pair_end(&call);
+}
+
+static void an_abort_leaves_nothing(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 40; seed++) {
+    struct call call;
+    const struct fake_options options = {.seed = seed, .refuse_percent = 30};
+    pair_open(&call, FUNC_ALL_REDUCE, &options, tiny);
+    good(call_launch_all(&world.ranks, &call), "launch");
+    for (uint64_t i = 0; i < seed % 5; i++) world.ranks.ops->progress();
+    for (uint32_t rank = 0; rank < 2; rank++) world.ranks.ops->comm_abort(world.ranks.comms[rank]);
+    pair_end(&call);
+  }
+}
+
+/* A rank that never comes: within the world that is a deadlock, and the report knows of the proxies. */
+static void a_wait_within_the_world_is_a_deadlock(void **state) {
+  (void)state;
+  struct call call;
+  const struct fake_options options = {.seed = 1};
+  struct net_ops inside = *fake_net_ops();
+  inside.in_world = true;
+  fake_inside = &inside;
+  setenv("TUTTI_STALL_SECONDS", "1", 1);
+  pair_open(&call, FUNC_ALL_REDUCE, &options, tiny);
+  good(call_launch(&world.ranks, 0, &call, call.count), "launch");
+  assert_int_equal(ranks_wait(&world.ranks), ncclRemoteError);
+  assert_non_null(strstr(log_last_error(), "proxy of rank 0: connection 0 -> 1 channel 0: posted"));
+  assert_non_null(strstr(log_last_error(), "waits for the other rank's data"));
+  unsetenv("TUTTI_STALL_SECONDS");
+  fake_inside = NULL;
+  pair_end(&call);
+}
+
+/* ---- both ends know every message ---- */
+
+static void walks_compare(const struct work *sender, uint32_t send_link, const struct work *receiver,
+                          uint32_t recv_link, const struct plan_limits *limits, uint64_t step) {
+  struct proxy_walk sends, receives;
+  struct proxy_slice sent, received;
+  proxy_walk_begin(&sends, sender, send_link, true, step, limits);
+  proxy_walk_begin(&receives, receiver, recv_link, false, step, limits);
+  while (proxy_walk_next(&sends, &sent)) {
+    assert_true(proxy_walk_next(&receives, &received));
+    assert_true(sent.begin == received.begin && sent.end == received.end);
+    assert_true(received.shared ? sent.bytes >= received.bytes : sent.bytes == received.bytes);
+    assert_true(sent.agreed_bytes == received.agreed_bytes);
+    assert_true(sent.announces == received.announces);
+    assert_true(sent.bytes + 32 <= (sent.end - sent.begin) * limits->step_bytes[PROTO_SIMPLE]);
+  }
+  assert_false(proxy_walk_next(&receives, &received));
+  assert_true(sends.next_step == receives.next_step);
+}
+
+/* The work of another plan whose link `link_index` is the other end of this one's. */
+static const struct work *other_end(const struct plan *plan, const struct work *work, uint32_t peer,
+                                    uint32_t *link) {
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *other = &plan->works[i];
+    if (other->channel_index != work->channel_index || (other->flags & WORK_PART) != 0) continue;
+    if ((work->flags & WORK_FUSED) == 0 && other->op_sequence != work->op_sequence) continue;
+    for (*link = 0; *link < other->recv_count; *link += 1)
+      if (other->recv_peer[*link] == work->rank &&
+          work_link_conn(other, work->rank, false) == work_link_conn(work, peer, true))
+        return other;
+  }
+  return NULL;
+}
+
+static uint32_t plans_compare(const struct plan *plans, uint32_t rank_count) {
+  uint32_t compared = 0;
+  for (uint32_t rank = 0; rank < rank_count; rank++)
+    for (uint32_t i = 0; i < plans[rank].work_count; i++) {
+      const struct work *work = &plans[rank].works[i];
+      for (uint32_t k = 0; k < work->send_count && (work->flags & WORK_PART) == 0; k++) {
+        uint32_t link = 0;
+        const struct work *other = other_end(&plans[work->send_peer[k]], work, work->send_peer[k], &link);
+        assert_non_null(other);
+        walks_compare(work, k, other, link, &plans[rank].limits, draw_below(9));
+        compared += 1;
+      }
+    }
+  return compared;
+}
+
+/* Every rank's share of its own broadcast: fused, they take turns. */
+static uint32_t ops_of_group(const struct call *call, uint32_t rank, uint32_t rank_count, bool fused,
+                             struct plan_op *ops) {
+  static const uint8_t in[8192]; /* never read */
+  uint8_t *out = (uint8_t *)(uintptr_t)in;
+  const struct plan_op op = {call->func, call->dtype, OP_SUM, call->root, call->count, in, out + 4096, 0, 7};
+  ops[0] = ops[1] = op;
+  for (uint32_t i = 0; fused && i < rank_count; i++) {
+    ops[i] = op;
+    ops[i].func = FUNC_BROADCAST;
+    ops[i].peer = i;
+    ops[i].count = call->count + i * 37;
+    ops[i].sequence = 7 + i;
+  }
+  if (fused) return rank_count;
+  if (call->func != FUNC_SEND_RECV) return 1;
+  ops[0].func = FUNC_SEND;
+  ops[0].peer = (rank + 1) % rank_count;
+  ops[1].func = FUNC_RECV;
+  ops[1].peer = (rank + rank_count - 1) % rank_count;
+  return 2;
+}
+
+static void plan_of(struct plan_limits *limits, const struct call *call, uint32_t rank, uint32_t rank_count,
+                    const struct graph *graph, bool fused, struct plan *plan) {
+  struct plan_op ops[RANKS_MAX];
+  struct plan_request request;
+  memset(&request, 0, sizeof request);
+  request.rank = rank;
+  request.rank_count = rank_count;
+  request.graph = graph;
+  request.limits = *limits;
+  request.ops = ops;
+  request.op_count = ops_of_group(call, rank, rank_count, fused, ops);
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
+    request.algo_mask[func] = fused ? 1u << ALGO_RING : world.ranks.algo_mask;
+    request.proto_mask[func] = 1u << PROTO_SIMPLE;
+  }
+  good(plan_build(&request, plan), "plan");
+}
+
+static void both_ends_know_every_message(void **state) {
+  (void)state;
+  static const size_t counts[] = {0, 1, 100, 4097, 65536, 1 << 20, 3000001};
+  struct plan plans[RANKS_MAX];
+  struct graph graph;
+  uint32_t compared = 0;
+  draw_state = 99;
+  for (uint32_t turn = 0; turn < 400; turn++) {
+    char emu[EMU_BYTES];
+    struct call call;
+    struct plan_limits limits;
+    const tutti_emu_config_t config = {.size = sizeof config, .seed = 1};
+    const uint32_t rank_count = 2 + draw_below(7);
+    const bool production = turn % 2 == 0, fused = turn % 7 == 0;
+    if (production) snprintf(emu, sizeof emu, "direct=0");
+    else draw_emu(emu, false);
+    setenv("TUTTI_EMU", emu, 1);
+    param_reset();
+    good(ranks_configure(&config), emu);
+    good(emu_device_ops()->device_limits(&limits), emu);
+    limits.direct = false;
+    proxy_limits(&limits);
+    call_draw(&call, rank_count, 300);
+    if (production) call.count = DRAW(counts);
+    good(graph_flat(rank_count, &graph), emu);
+    for (uint32_t rank = 0; rank < rank_count; rank++)
+      plan_of(&limits, &call, rank, rank_count, &graph, fused, &plans[rank]);
+    compared += plans_compare(plans, rank_count);
+    for (uint32_t rank = 0; rank < rank_count; rank++) plan_free(&plans[rank]);
+    graph_free(&graph);
+  }
+  assert_true(compared > 2000);
+}
+
+/* ---- graphs ---- */
+
+static void good_cuda(cudaError_t error) {
+  if (error != cudaSuccess) fail_msg("CUDA error %d: %s", (int)error, log_last_error());
+}
+
+static void a_graph_posts_at_every_launch(void **state) {
+  (void)state;
+  enum { REPLAYS = 5 };
+  for (uint64_t seed = 1; seed <= 12; seed++) {
+    struct call call;
+    char text[RANKS_TEXT_BYTES];
+    cudaGraph_t graphs[2];
+    cudaGraphExec_t launches[2];
+    const struct fake_options options = {.seed = seed, .refuse_percent = 20};
+    memset(world.remote, 1, sizeof world.remote);
+    fake_net_reset(&options);
+    world_open("slots=4,chunk=64,channels=2,direct=0", seed, seed % 3 == 0, 2);
+    call = (struct call){.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt64, .count = 90};
+    assert_true(call_prepare(&world.ranks, &call));
+    for (uint32_t rank = 0; rank < 2; rank++) {
+      good_cuda(cudaSetDevice((int)rank));
+      good_cuda(cudaStreamCreate((cudaStream_t *)&world.streams[rank]));
+      good_cuda(cudaStreamBeginCapture((cudaStream_t)world.streams[rank], cudaStreamCaptureModeGlobal));
+      good(call_launch(&world.ranks, rank, &call, call.count), "capture");
+      good_cuda(cudaStreamEndCapture((cudaStream_t)world.streams[rank], &graphs[rank]));
+      good_cuda(cudaGraphInstantiate(&launches[rank], graphs[rank], 0));
+    }
+    for (uint32_t i = 0; i < REPLAYS; i++)
+      for (uint32_t rank = 0; rank < 2; rank++)
+        good_cuda(cudaGraphLaunch(launches[rank], (cudaStream_t)world.streams[rank]));
+    good(ranks_wait(&world.ranks), "replay");
+    good(world.ranks.ops->wait_until(proxies_idle, NULL, 0), "idle");
+    if (!call_check(&world.ranks, &call, text)) fail_msg("%s", text);
+    assert_int_equal(world.starts, 2 * REPLAYS);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+      good_cuda(cudaStreamSynchronize((cudaStream_t)world.streams[rank]));
+      good_cuda(cudaGraphExecDestroy(launches[rank]));
+      good_cuda(cudaGraphDestroy(graphs[rank]));
+      good_cuda(cudaStreamDestroy((cudaStream_t)world.streams[rank]));
+      world.streams[rank] = NULL;
+    }
+    call_free(&call);
+    world_close();
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(every_way_comes_out_exact, world_drop),
+      cmocka_unit_test_teardown(every_way_on_threads, world_drop),
+      cmocka_unit_test_teardown(same_seed_same_moves, world_drop),
+      cmocka_unit_test_teardown(a_fault_is_named, world_drop),
+      cmocka_unit_test_teardown(sizes_that_differ_are_named, world_drop),
+      cmocka_unit_test_teardown(every_call_may_fail, world_drop),
+      cmocka_unit_test_teardown(others_go_on, world_drop),
+      cmocka_unit_test_teardown(an_abort_leaves_nothing, world_drop),
+      cmocka_unit_test_teardown(a_wait_within_the_world_is_a_deadlock, world_drop),
+      cmocka_unit_test(both_ends_know_every_message),
+      cmocka_unit_test_teardown(a_graph_posts_at_every_launch, world_drop),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,136 @@
+/* test_rails.c: which card a connection takes, on machines whose cards lie beside some GPUs: receives and
+ * collectives take their own, messages the receiver's rail by way of the GPU beside it, as far as a rank of
+ * the process is there and the settings allow it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "core/rails.h"
+
+enum { GPUS = 8 };
+
+static struct topology topology;
+static struct paths paths;
+static bool here[GPUS];
+
+static void machine_open(uint32_t nics) {
+  const struct topology_spec spec = {.machine = "dgx-h100", .gpus = GPUS, .nics = nics};
+  const struct paths_rules rules = PATHS_RULES_DEFAULT;
+  assert_int_equal(topology_make(&spec, &topology), ncclSuccess);
+  assert_int_equal(paths_find(&topology, &rules, &paths), ncclSuccess);
+  memset(here, true, sizeof here);
+}
+
+static void machine_close(void) {
+  paths_free(&paths);
+  topology_free(&topology);
+}
+
+static struct rails_answer choose(uint32_t gpu, uint32_t peer_gpu, bool sends, bool message, uint32_t level) {
+  const struct rails_ask ask = {&paths, gpu, peer_gpu, here, 0, sends, message, level};
+  return rails_choose(&ask);
+}
+
+static void assert_answer(struct rails_answer answer, uint32_t net, uint32_t over) {
+  assert_int_equal(answer.net, net);
+  assert_true(answer.over == over);
+}
+
+static void messages_take_the_receivers_rail(void **state) {
+  (void)state;
+  machine_open(GPUS);
+  for (uint32_t gpu = 0; gpu < GPUS; gpu++)
+    for (uint32_t peer = 0; peer < GPUS; peer++) {
+      const uint32_t own = paths_net_near(&paths, gpu, 0), theirs = paths_net_near(&paths, peer, 0);
+      assert_answer(choose(gpu, peer, false, true, 2), own, TOPOLOGY_NONE);
+      assert_answer(choose(gpu, peer, true, false, 2), own, TOPOLOGY_NONE);
+      assert_answer(choose(gpu, peer, true, true, 1), own, TOPOLOGY_NONE);
+      assert_answer(choose(gpu, peer, true, true, 0), own, TOPOLOGY_NONE);
+      const struct rails_answer answer = choose(gpu, peer, true, true, 2);
+      assert_int_equal(answer.net, theirs); /* one rail for all senders of the node */
+      if (gpu == peer) assert_true(answer.over == TOPOLOGY_NONE);
+      else if (answer.over != TOPOLOGY_NONE)
+        assert_true(paths.gpu_net[answer.over * paths.net_count + theirs].type <= GRAPH_PXB);
+      else assert_true(paths.gpu_net[gpu * paths.net_count + theirs].type <= GRAPH_PXB);
+    }
+  machine_close();
+}
+
+static void nobody_beside_the_card_is_no_way(void **state) {
+  (void)state;
+  machine_open(GPUS);
+  memset(here, false, sizeof here);
+  here[0] = true;
+  uint32_t fallen_back = 0;
+  for (uint32_t peer = 1; peer < GPUS; peer++) {
+    const struct rails_answer answer = choose(0, peer, true, true, 2);
+    assert_true(answer.over == TOPOLOGY_NONE);
+    fallen_back += answer.net == paths_net_near(&paths, 0, 0);
+  }
+  assert_true(fallen_back > 0);
+  machine_close();
+}
+
+/* Four cards for eight GPUs: what is nearest to a GPU without a card of its own may lie behind another. */
+static void collectives_go_over_the_gpu_beside(void **state) {
+  (void)state;
+  machine_open(2);
+  uint32_t over = 0;
+  for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
+    const struct rails_answer answer = choose(gpu, 0, true, false, 2);
+    const struct paths_route *route = &paths.gpu_net[gpu * paths.net_count + answer.net];
+    assert_int_equal(answer.net, paths_net_near(&paths, gpu, 0));
+    assert_true((answer.over != TOPOLOGY_NONE) == (route->type == GRAPH_PXN));
+    over += answer.over != TOPOLOGY_NONE;
+    assert_true(choose(gpu, 0, true, false, 0).over == TOPOLOGY_NONE);
+  }
+  assert_true(over > 0);
+  machine_close();
+}
+
+/* Ranks of two emulated nodes of eight, half of each here. */
+static void ranks_by_device(void **state) {
+  (void)state;
+  struct rails_place places[16];
+  struct rails *rails = NULL;
+  uint32_t over;
+  setenv("TUTTI_EMU", "devices=16,nodes=2", 1);
+  param_reset();
+  for (uint32_t rank = 0; rank < 16; rank++) places[rank] = (struct rails_place){rank, rank < 8, rank / 8};
+  assert_int_equal(rails_create(emu_device_ops(), places, 16, &rails), ncclSuccess);
+  assert_non_null(rails);
+  struct device_conn_name name = {13, 0, CONN_MESSAGE, PROTO_SIMPLE, true};
+  const uint32_t device = rails_device(rails, 2, &name, 8, &over);
+  for (uint32_t rank = 0; rank < 8; rank++) {
+    assert_int_equal(rails_device(rails, rank, &name, 8, &over), device);
+    assert_true(over == rank || over == 5);
+  }
+  rails_device(rails, 2, &name, 8, &over);
+  assert_int_equal(over, 5);
+  setenv("NCCL_PXN_DISABLE", "1", 1);
+  param_reset();
+  rails_device(rails, 2, &name, 8, &over);
+  assert_int_equal(over, 2);
+  unsetenv("NCCL_PXN_DISABLE");
+  rails_free(rails);
+  rails_free(NULL);
+  assert_int_equal(rails_device(NULL, 3, &name, 8, &over), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(messages_take_the_receivers_rail),
+      cmocka_unit_test(nobody_beside_the_card_is_no_way),
+      cmocka_unit_test(collectives_go_over_the_gpu_beside),
+      cmocka_unit_test(ranks_by_device),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+#!/bin/sh
+# test_rank_program.sh: the program that tests of several processes start, as one process whose ranks are
+# threads: right results, errors as lines, survivors that go on, its deadline, its inventory. Prints one
+# `ok - ` or `not ok - ` line a check and fails when one did.
+. "$(dirname "$0")/script.inc"
+use_build
+export TUTTI_INIT_TIMEOUT_SECONDS=20 TUTTI_STALL_SECONDS=1
+
+run() { timeout 60 "$build/tests/rank_program" "$@" >"$work/log" 2>&1; }
+
+has() { grep -q "$@" "$work/log"; }
+
+for mode in guarded threads; do
+  export TUTTI_EMU="mode=$mode"
+  most=0
+  [ "$mode" = guarded ] || most=8 # the emulator keeps threads of blocks, and may need one more than before
+  run --threads --size 4 --rounds 3 --bytes 20000 &&
+    has "^end descriptors 0 threads [0-$most] allocations [0-$most]\$" &&
+    [ "$(grep -c '^rank [0-3] operations ok$' "$work/log")" -eq 12 ]
+  check $? "$mode: three communicators, all operations, nothing left of the later ones"
+  run --threads --size 3 --poll --seed 7 && [ "$(grep -c 'destroy ok$' "$work/log")" -eq 3 ]
+  check $? "$mode: by polling"
+  run --threads --size 4 --ops all_reduce --abort-at 2,1 --shrink-after-error 2 &&
+    [ "$(grep -c 'all_reduce iteration 1 error [0-9]* .*: .*rank 2' "$work/log")" -eq 3 ] &&
+    [ "$(grep -c 'all_reduce after shrink ok$' "$work/log")" -eq 3 ] && has '^rank 2 abort ok$'
+  check $? "$mode: three survivors of one that aborts go on"
+done
+run --threads --size 2 --ops all_reduce --abort-at 0,1
+[ $? -eq 3 ] && has '^rank 1 all_reduce iteration 1 error'
+check $? 'an error that nobody makes good is status 3'
+TUTTI_INIT_TIMEOUT_SECONDS=1 run --rank 0 --size 2
+[ $? -eq 3 ] && has '^rank 0 init error .*missing: rank 1'
+check $? 'a rank that stays away is named'
+run --rank 1 --size 2 --id "$work/nobody" --deadline 1
+[ $? -eq 124 ] && has '^deadline'
+check $? 'the deadline ends the process'
+run --rank 0 --size 1 --kill-at 1 --ops all_reduce
+[ $? -eq 137 ] && has '^rank 0 iteration 0 ok$'
+check $? 'a process kills itself where it is told to'
+
+# processes NAME ARGS...: four of one rank each; rank 2 has $two besides. Their lines go to $work/NAME.RANK,
+# and $statuses has their exit statuses in order.
+processes() {
+  name=$1
+  shift
+  list=
+  for rank in 0 1 2 3; do
+    more=
+    [ "$rank" != 2 ] || more=$two
+    # shellcheck disable=SC2086
+    timeout 60 "$build/tests/rank_program" --rank "$rank" --size 4 --id "$work/$name.id" "$@" $more \
+      >"$work/$name.$rank" 2>&1 &
+    list="$list $!"
+  done
+  statuses=
+  for process in $list; do
+    wait "$process" 2>/dev/null
+    statuses="$statuses$? "
+  done
+  cat "$work/$name".? >"$work/log"
+}
+
+export TUTTI_EMU=mode=threads
+two=
+processes together --ops all_reduce,all_gather --rounds 2 && [ "$statuses" = '0 0 0 0 ' ] &&
+  [ "$(grep -c 'operations ok$' "$work/log")" -eq 8 ] &&
+  [ "$(grep -c '^end descriptors 0 threads [0-8] allocations [0-8]$' "$work/log")" -eq 4 ]
+check $? 'four processes, twice, without anything left over'
+two='--kill-at 1'
+TUTTI_SECRET='a secret' processes killed --ops all_reduce --shrink-after-error 2 &&
+  [ "$statuses" = '0 0 137 0 ' ] && [ "$(grep -c 'error 6 .*rank 2' "$work/log")" -eq 3 ] &&
+  [ "$(grep -c 'all_reduce after shrink ok$' "$work/log")" -eq 3 ]
+check $? 'three processes go on without one that was killed, under a secret'
+
+for misuse in '--size 2' '--rank 2 --size 2' '--threads --size 2 --ops none' '--threads --size 2 --bytes'; do
+  # Word splitting is wanted.
+  # shellcheck disable=SC2086
+  run $misuse
+  [ $? -eq 2 ]
+  check $? "misuse is said: $misuse"
+done
+[ "$failures" -eq 0 ]

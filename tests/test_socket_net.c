@@ -1,0 +1,856 @@
+/* test_socket_net.c: the socket net over loopback, through its table alone: both ends driven by one thread,
+ * by two, or by two processes. Every test ends with as many descriptors and blocks of memory as it began
+ * with. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backends/socket/socket.h"
+#include "base/greet.h"
+#include "base/os.h"
+#include "base/param.h"
+
+enum { SECONDS_MOST = 30, DEPTH = 8 };
+static const struct net_ops *ops;
+
+static uint64_t deadline(void) { return os_time_ns() + SECONDS_MOST * 1000000000ull; }
+
+static uint32_t descriptor_count(void) {
+  uint32_t count = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  assert_non_null(folder);
+  while (readdir(folder) != NULL) count++;
+  closedir(folder);
+  return count;
+}
+
+static uint64_t blocks_before;
+static uint32_t descriptors_before;
+
+static void settings(const char *threads, const char *sockets) {
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  if (threads != NULL) setenv("NCCL_SOCKET_NTHREADS", threads, 1);
+  else unsetenv("NCCL_SOCKET_NTHREADS");
+  if (sockets != NULL) setenv("NCCL_NSOCKS_PERTHREAD", sockets, 1);
+  else unsetenv("NCCL_NSOCKS_PERTHREAD");
+  param_reset();
+}
+
+static int setup(void **state) {
+  uint32_t count = 0;
+  (void)state;
+  unsetenv("TUTTI_SECRET");
+  setenv("NCCL_SOCKET_MIN_TASKSIZE", "4096", 1);
+  setenv("NCCL_SOCKET_RETRY_SLEEP_MSEC", "1", 1);
+  settings(NULL, NULL);
+  ops = socket_net_ops();
+  if (ops->devices(&count) != ncclSuccess || count == 0) return -1;
+  log_last_error(); /* its text is kept a thread, from the first question on */
+  greet_check();
+  blocks_before = os_alloc_live();
+  descriptors_before = descriptor_count();
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  if (os_alloc_live() != blocks_before) {
+    fprintf(stderr, "blocks: %llu before, %llu after\n", (unsigned long long)blocks_before,
+            (unsigned long long)os_alloc_live());
+    return -1;
+  }
+  return descriptor_count() == descriptors_before ? 0 : -1;
+}
+
+struct pair {
+  struct net_handle handle;
+  void *listener, *send, *receive;
+};
+
+static const struct net_peer to_one = {0x1234567890abcdefull, 0, 1, "pair"};
+static const struct net_peer to_zero = {0x1234567890abcdefull, 1, 0, "pair"};
+
+/* Both ends, by one thread. */
+static void pair_open(struct pair *pair) {
+  const uint64_t end = deadline();
+  memset(pair, 0, sizeof *pair);
+  assert_int_equal(ops->listen(0, &to_zero, &pair->handle, &pair->listener), ncclSuccess);
+  assert_int_equal(ops->connect(0, &to_one, &pair->handle, &pair->send), ncclSuccess);
+  assert_non_null(pair->send);
+  while (pair->receive == NULL && os_time_ns() < end) {
+    void *request;
+    assert_int_equal(ops->accept(pair->listener, &pair->receive), ncclSuccess);
+    assert_int_equal(ops->isend(pair->send, NULL, 0, 0, NULL, &request), ncclSuccess);
+    assert_null(request); /* nothing is posted */
+  }
+  assert_non_null(pair->receive);
+}
+
+static void pair_close(struct pair *pair) {
+  if (pair->send != NULL) assert_int_equal(ops->close_send(pair->send), ncclSuccess);
+  if (pair->receive != NULL) assert_int_equal(ops->close_recv(pair->receive), ncclSuccess);
+  assert_int_equal(ops->close_listen(pair->listener), ncclSuccess);
+}
+
+static ncclResult_t post(void *receive, void *data, size_t bytes, void **request) {
+  int tag = 0;
+  void *registration = NULL;
+  return ops->irecv(receive, 1, &data, &bytes, &tag, &registration, request);
+}
+
+static uint8_t pattern(uint32_t message, size_t i) { return (uint8_t)(message * 31 + i * 7 + (i >> 8)); }
+
+static void pattern_fill(uint8_t *data, uint32_t message, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) data[i] = pattern(message, i);
+}
+
+static void pattern_check(const uint8_t *data, uint32_t message, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) {
+    if (data[i] != pattern(message, i)) fail_msg("message %u of %zu bytes differs at %zu", message, bytes, i);
+  }
+}
+
+static const size_t sizes[] = {0, 1, 17, 127, 128, 129, 4096, 4224, 4225, 16384, 65536, 100001, 3 << 20};
+enum { SIZES = sizeof sizes / sizeof sizes[0], MESSAGES = 100, BYTES_MOST = 3 << 20 };
+
+/* Large ones are rare, and every size has small ones before and behind it. */
+static size_t size_of(uint32_t message) {
+  const uint32_t index = (message * 5) % SIZES;
+  return index == SIZES - 1 && message % 3 != 0 ? 8 : sizes[index];
+}
+
+/* One end's part of a stream of MESSAGES messages, DEPTH under way. */
+struct stream {
+  void *connection;
+  bool sends, ends;
+  uint32_t begun, done;
+  uint8_t *data[DEPTH];
+  void *requests[DEPTH];
+  size_t extra; /* room beyond each message */
+};
+
+static void stream_open(struct stream *stream, void *connection, bool sends) {
+  memset(stream, 0, sizeof *stream);
+  stream->connection = connection;
+  stream->sends = sends;
+  stream->extra = sends ? 0 : 13;
+  for (int i = 0; i < DEPTH; i++) {
+    stream->data[i] = (uint8_t *)malloc(BYTES_MOST + 16);
+    assert_non_null(stream->data[i]);
+  }
+}
+
+static void stream_close(struct stream *stream) {
+  for (int i = 0; i < DEPTH; i++) free(stream->data[i]);
+}
+
+static void stream_begin(struct stream *stream) {
+  const uint32_t slot = stream->begun % DEPTH;
+  const size_t bytes = size_of(stream->begun);
+  if (stream->sends) {
+    pattern_fill(stream->data[slot], stream->begun, bytes);
+    assert_int_equal(
+        ops->isend(stream->connection, stream->data[slot], bytes, 0, NULL, &stream->requests[slot]),
+        ncclSuccess);
+  } else {
+    stream->data[slot][bytes] = 0xa5;
+    assert_int_equal(
+        post(stream->connection, stream->data[slot], bytes + stream->extra, &stream->requests[slot]),
+        ncclSuccess);
+  }
+  if (stream->requests[slot] != NULL) stream->begun++;
+}
+
+static void stream_step(struct stream *stream) {
+  bool done = false;
+  size_t got = 0;
+  if (stream->begun < MESSAGES && stream->begun - stream->done < DEPTH) stream_begin(stream);
+  if (stream->done == stream->begun) return;
+  const uint32_t slot = stream->done % DEPTH;
+  assert_int_equal(ops->test(stream->requests[slot], &done, &got), ncclSuccess);
+  if (!done) return;
+  assert_int_equal(got, size_of(stream->done));
+  if (!stream->sends) {
+    pattern_check(stream->data[slot], stream->done, got);
+    assert_int_equal(stream->data[slot][got], 0xa5);
+  }
+  stream->done++;
+}
+
+static void stream_run(struct stream *stream) {
+  const uint64_t end = deadline();
+  while (stream->done < MESSAGES && os_time_ns() < end) stream_step(stream);
+  assert_int_equal(stream->done, MESSAGES);
+}
+
+static void check_stream(const char *threads, const char *sockets) {
+  struct pair pair;
+  struct stream send, receive;
+  const uint64_t end = deadline();
+  settings(threads, sockets);
+  pair_open(&pair);
+  stream_open(&send, pair.send, true);
+  stream_open(&receive, pair.receive, false);
+  while (receive.done < MESSAGES && os_time_ns() < end) {
+    stream_step(&send);
+    stream_step(&receive);
+  }
+  assert_int_equal(receive.done, MESSAGES);
+  while (send.done < MESSAGES && os_time_ns() < end) stream_step(&send);
+  stream_close(&send);
+  stream_close(&receive);
+  pair_close(&pair);
+}
+
+static void test_one_socket(void **state) {
+  (void)state;
+  check_stream(NULL, NULL);
+}
+
+static void test_striped(void **state) {
+  (void)state;
+  check_stream(NULL, "3");
+  check_stream("0", "7");
+}
+
+static void test_striped_by_threads(void **state) {
+  (void)state;
+  check_stream("2", "2");
+  check_stream("3", "1");
+}
+
+static void *stream_thread(void *argument) {
+  stream_run((struct stream *)argument);
+  return NULL;
+}
+
+static void test_two_threads(void **state) {
+  struct pair pair;
+  struct stream send, receive;
+  os_thread thread;
+  (void)state;
+  settings("1", "2");
+  pair_open(&pair);
+  stream_open(&send, pair.send, true);
+  stream_open(&receive, pair.receive, false);
+  assert_true(os_thread_start(&thread, stream_thread, &send));
+  stream_run(&receive);
+  os_thread_join(thread);
+  stream_close(&send);
+  stream_close(&receive);
+  pair_close(&pair);
+}
+
+/* A child process that sends, or receives, the stream; it ends with 0 when all went well. */
+static pid_t child_start(const struct net_handle *handle, bool endless) {
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child != 0) return child;
+  static uint8_t data[1 << 20];
+  void *send = NULL, *request = NULL;
+  struct net_handle own = *handle;
+  struct stream stream;
+  if (ops->connect(0, &to_one, &own, &send) != ncclSuccess) _exit(2);
+  while (endless) {
+    if (ops->isend(send, data, sizeof data, 0, NULL, &request) != ncclSuccess) _exit(3);
+    for (bool done = request == NULL; !done;) {
+      if (ops->test(request, &done, NULL) != ncclSuccess) _exit(4);
+    }
+  }
+  stream_open(&stream, send, true);
+  stream_run(&stream);
+  ops->close_send(send); /* at once: what is in the kernel's buffers must arrive all the same */
+  _exit(0);
+}
+
+static void accept_child(struct pair *pair) {
+  const uint64_t end = deadline();
+  while (pair->receive == NULL && os_time_ns() < end) {
+    assert_int_equal(ops->accept(pair->listener, &pair->receive), ncclSuccess);
+  }
+  assert_non_null(pair->receive);
+}
+
+static void test_two_processes(void **state) {
+  static const char *const sockets[] = {NULL, "4"};
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    struct pair pair;
+    struct stream receive;
+    int status = -1;
+    memset(&pair, 0, sizeof pair);
+    settings(NULL, sockets[i]);
+    assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+    const pid_t child = child_start(&pair.handle, false);
+    os_sleep_ms(20); /* it connects before anybody looks */
+    accept_child(&pair);
+    stream_open(&receive, pair.receive, false);
+    stream_run(&receive);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    stream_close(&receive);
+    pair_close(&pair);
+  }
+}
+
+/* The sender ends at once while megabytes lie in buffers and receives are announced that it has not read. */
+static void test_close_delivers(void **state) {
+  struct pair pair;
+  enum { BYTES = 1 << 20, POSTED = 6 };
+  static uint8_t data[POSTED][BYTES], source[BYTES];
+  void *requests[POSTED], *request = NULL;
+  const uint64_t end = deadline();
+  bool done = false;
+  (void)state;
+  pair_open(&pair);
+  pattern_fill(source, 5, BYTES);
+  assert_int_equal(post(pair.receive, data[0], BYTES, &requests[0]), ncclSuccess);
+  while (!done && os_time_ns() < end) {
+    if (request == NULL)
+      assert_int_equal(ops->isend(pair.send, source, BYTES, 0, NULL, &request), ncclSuccess);
+    if (request != NULL) assert_int_equal(ops->test(request, &done, NULL), ncclSuccess);
+  }
+  if (!done) fail_msg("%d bytes do not fit the kernel's buffers here", BYTES);
+  for (int i = 1; i < POSTED; i++) {
+    assert_int_equal(post(pair.receive, data[i], BYTES, &requests[i]), ncclSuccess);
+  }
+  ops->close_send(pair.send);
+  pair.send = NULL;
+  for (done = false; !done && os_time_ns() < end;) {
+    assert_int_equal(ops->test(requests[0], &done, NULL), ncclSuccess);
+  }
+  pattern_check(data[0], 5, BYTES);
+  ncclResult_t result = ncclSuccess;
+  while (result == ncclSuccess && os_time_ns() < end) result = ops->test(requests[1], &done, NULL);
+  assert_int_equal(result, ncclRemoteError);
+  assert_non_null(strstr(log_last_error(), "pair: rank 1 receiving from rank 0 at 127.0.0.1:"));
+  assert_non_null(strstr(log_last_error(), "closed the connection"));
+  pair_close(&pair);
+}
+
+/* Nothing goes before its receive is posted, and each receive lets one message go. */
+static void test_room_first(void **state) {
+  struct pair pair;
+  static uint8_t data[64], source[64];
+  void *request = NULL, *posted = NULL;
+  const uint64_t end = deadline();
+  bool done = false;
+  size_t got = 99;
+  (void)state;
+  pair_open(&pair);
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < 50; i++) {
+      assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
+      assert_null(request);
+    }
+    assert_int_equal(post(pair.receive, data, sizeof data, &posted), ncclSuccess);
+    while (request == NULL && os_time_ns() < end) {
+      assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
+    }
+    for (done = false; !done && os_time_ns() < end;) {
+      assert_int_equal(ops->test(request, &done, NULL), ncclSuccess);
+    }
+    for (done = false; !done && os_time_ns() < end;) {
+      assert_int_equal(ops->test(posted, &done, &got), ncclSuccess);
+    }
+    assert_int_equal(got, 8);
+    request = NULL;
+  }
+  pair_close(&pair);
+}
+
+/* All that may be posted is; one more is refused for now. */
+static void test_most_requests(void **state) {
+  struct pair pair;
+  static uint8_t data[NET_REQUESTS_MAX + 1][8], source[8];
+  void *posted[NET_REQUESTS_MAX + 1], *sent = NULL;
+  const uint64_t end = deadline();
+  (void)state;
+  pair_open(&pair);
+  for (int i = 0; i < NET_REQUESTS_MAX; i++) {
+    assert_int_equal(post(pair.receive, data[i], 8, &posted[i]), ncclSuccess);
+    assert_non_null(posted[i]);
+  }
+  assert_int_equal(post(pair.receive, data[NET_REQUESTS_MAX], 8, &posted[NET_REQUESTS_MAX]), ncclSuccess);
+  assert_null(posted[NET_REQUESTS_MAX]);
+  for (uint32_t sends = 0, receives = 0; receives < NET_REQUESTS_MAX && os_time_ns() < end;) {
+    bool done = false;
+    pattern_fill(source, sends, 8);
+    if (sends < NET_REQUESTS_MAX) {
+      assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &sent), ncclSuccess);
+      if (sent != NULL) assert_int_equal(ops->test(sent, &done, NULL), ncclSuccess);
+      if (sent != NULL) assert_true(done);
+      sends += sent != NULL;
+    }
+    done = false;
+    assert_int_equal(ops->test(posted[receives], &done, NULL), ncclSuccess);
+    if (done) pattern_check(data[receives], receives, 8);
+    receives += done;
+  }
+  assert_true(os_time_ns() < end);
+  pair_close(&pair);
+}
+
+static void assert_last_error(const char *part) {
+  if (strstr(log_last_error(), part) == NULL) fail_msg("\"%s\" is not in \"%s\"", part, log_last_error());
+}
+
+/* Longer than its receive: both sides say so, with both sizes. */
+static void check_too_long(const char *sockets, size_t bytes, size_t room) {
+  struct pair pair;
+  uint8_t *data = (uint8_t *)calloc(1, bytes);
+  void *request = NULL, *posted = NULL;
+  const uint64_t end = deadline();
+  bool done = false;
+  ncclResult_t result = ncclSuccess;
+  char sentence[128];
+  settings(NULL, sockets);
+  pair_open(&pair);
+  assert_int_equal(post(pair.receive, data, room, &posted), ncclSuccess);
+  while (result == ncclSuccess && os_time_ns() < end) {
+    result = ops->isend(pair.send, data, bytes, 0, NULL, &request);
+    assert_null(request);
+  }
+  assert_int_equal(result, ncclInvalidUsage);
+  snprintf(sentence, sizeof sentence,
+           "message 0 has %zu bytes, but the receive that was posted for it has room for %zu", bytes, room);
+  assert_last_error("pair: rank 0 sending to rank 1 at 127.0.0.1:");
+  assert_last_error(sentence);
+  assert_int_equal(ops->isend(pair.send, data, 1, 0, NULL, &request), ncclInvalidUsage);
+  for (result = ncclSuccess; result == ncclSuccess && os_time_ns() < end;) {
+    result = ops->test(posted, &done, NULL);
+    assert_false(done);
+  }
+  assert_int_equal(result, ncclInvalidUsage);
+  assert_last_error("pair: rank 1 receiving from rank 0 at 127.0.0.1:");
+  assert_last_error(sentence);
+  free(data);
+  pair_close(&pair);
+}
+
+static void test_too_long(void **state) {
+  (void)state;
+  check_too_long(NULL, 9, 8);
+  check_too_long(NULL, 1 << 20, 4096);
+  check_too_long("3", 1 << 20, 4096);
+  check_too_long("3", 1, 0);
+}
+
+static int raw_connect(const struct net_handle *handle) {
+  struct card card;
+  struct sockaddr_in to;
+  assert_true(card_read(handle, &card));
+  memset(&to, 0, sizeof to);
+  to.sin_family = AF_INET;
+  to.sin_port = htons(card.address.port);
+  memcpy(&to.sin_addr, card.address.bytes, 4);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+  return fd;
+}
+
+/* Strangers before, between and behind: silent ones, ones that talk, ones that leave. */
+static void test_strangers(void **state) {
+  enum { STRANGERS = 150 };
+  struct pair pair;
+  int fds[STRANGERS];
+  const uint64_t end = deadline();
+  const uint64_t counted = greet_counted().strangers;
+  uint8_t noise[200];
+  (void)state;
+  memset(&pair, 0, sizeof pair);
+  memset(noise, 0xff, sizeof noise);
+  assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+  for (int i = 0; i < STRANGERS; i++) {
+    fds[i] = raw_connect(&pair.handle);
+    if (i % 3 == 1) assert_int_equal(send(fds[i], noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
+    if (i % 3 == 2 && i % 2 == 0) shutdown(fds[i], SHUT_RDWR);
+  }
+  assert_int_equal(ops->connect(0, &to_one, &pair.handle, &pair.send), ncclSuccess);
+  while (pair.receive == NULL && os_time_ns() < end) {
+    void *request;
+    assert_int_equal(ops->accept(pair.listener, &pair.receive), ncclSuccess);
+    assert_int_equal(ops->isend(pair.send, NULL, 0, 0, NULL, &request), ncclSuccess);
+  }
+  assert_non_null(pair.receive);
+  assert_true(greet_counted().strangers > counted);
+  for (int i = 0; i < STRANGERS; i++) close(fds[i]);
+  pair_close(&pair);
+}
+
+/* Dials with another key, and gets an answer. */
+static ncclResult_t refused(struct pair *pair, const struct net_peer *peer) {
+  const uint64_t end = deadline();
+  void *request = NULL;
+  ncclResult_t result = ops->connect(0, peer, &pair->handle, &pair->send);
+  while (result == ncclSuccess && pair->receive == NULL && os_time_ns() < end) {
+    assert_int_equal(ops->accept(pair->listener, &pair->receive), ncclSuccess);
+    result = ops->isend(pair->send, NULL, 0, 0, NULL, &request);
+  }
+  assert_null(pair->receive);
+  return result;
+}
+
+static void test_wrong_key(void **state) {
+  struct pair pair;
+  struct net_peer other = to_one;
+  (void)state;
+  memset(&pair, 0, sizeof pair);
+  other.comm_key++;
+  assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+  assert_int_equal(refused(&pair, &other), ncclRemoteError);
+  assert_last_error("pair: rank 0 sending to rank 1 at 127.0.0.1:");
+  assert_last_error("no such listener");
+  pair_close(&pair);
+}
+
+/* The dialer is a process of its own, as a process has one secret. */
+static void test_wrong_secret(void **state) {
+  struct pair pair;
+  int status = -1;
+  const uint64_t end = deadline();
+  (void)state;
+  memset(&pair, 0, sizeof pair);
+  setenv("TUTTI_SECRET", "ours", 1);
+  param_reset();
+  const uint64_t counted = greet_counted().wrong_secret;
+  assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+  const pid_t child = fork();
+  if (child == 0) {
+    void *send = NULL, *request;
+    setenv("TUTTI_SECRET", "theirs", 1);
+    param_reset();
+    ncclResult_t result = ops->connect(0, &to_one, &pair.handle, &send);
+    while (result == ncclSuccess && os_time_ns() < end) result = ops->isend(send, NULL, 0, 0, NULL, &request);
+    _exit(result == ncclRemoteError ? 0 : 1);
+  }
+  while (waitpid(child, &status, WNOHANG) == 0 && os_time_ns() < end) {
+    assert_int_equal(ops->accept(pair.listener, &pair.receive), ncclSuccess);
+    assert_null(pair.receive);
+  }
+  assert_int_equal(status, 0);
+  assert_true(greet_counted().wrong_secret > counted);
+  unsetenv("TUTTI_SECRET");
+  param_reset();
+  pair_close(&pair);
+}
+
+static void test_right_secret(void **state) {
+  (void)state;
+  setenv("TUTTI_SECRET", "ours", 1);
+  check_stream(NULL, "2");
+  unsetenv("TUTTI_SECRET");
+  param_reset();
+}
+
+static void test_nobody_listens(void **state) {
+  struct net_handle handle;
+  void *listener = NULL, *send = NULL, *request = NULL;
+  const uint64_t end = deadline();
+  (void)state;
+  setenv("NCCL_SOCKET_RETRY_CNT", "3", 1);
+  param_reset();
+  assert_int_equal(ops->listen(0, &to_zero, &handle, &listener), ncclSuccess);
+  ops->close_listen(listener);
+  ncclResult_t result = ops->connect(0, &to_one, &handle, &send);
+  while (result == ncclSuccess && os_time_ns() < end) result = ops->isend(send, NULL, 0, 0, NULL, &request);
+  assert_int_equal(result, ncclRemoteError);
+  assert_last_error("nobody listens there");
+  if (send != NULL) ops->close_send(send);
+  memset(&handle, 0x5a, sizeof handle);
+  send = NULL;
+  assert_int_equal(ops->connect(0, &to_one, &handle, &send), ncclInvalidArgument);
+  assert_null(send);
+  unsetenv("NCCL_SOCKET_RETRY_CNT");
+  param_reset();
+}
+
+/* The sender's process is killed at a moment that the seed chooses. */
+static void test_killed(void **state) {
+  static uint8_t data[DEPTH][1 << 20];
+  (void)state;
+  for (uint32_t seed = 0; seed < 8; seed++) {
+    struct pair pair;
+    void *requests[DEPTH];
+    ncclResult_t result = ncclSuccess;
+    const uint64_t end = deadline();
+    memset(&pair, 0, sizeof pair);
+    settings(seed % 2 == 0 ? NULL : "1", seed % 2 == 0 ? NULL : "2");
+    assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+    const pid_t child = child_start(&pair.handle, true);
+    accept_child(&pair);
+    for (int i = 0; i < DEPTH; i++) {
+      assert_int_equal(post(pair.receive, data[i], sizeof data[i], &requests[i]), ncclSuccess);
+    }
+    const uint64_t kill_at = os_time_ns() + (seed * 7919 % 13) * 1000000;
+    bool killed = false;
+    for (uint32_t k = 0; result == ncclSuccess && os_time_ns() < end;) {
+      bool done = false;
+      if (!killed && os_time_ns() >= kill_at) killed = kill(child, SIGKILL) == 0;
+      result = ops->test(requests[k % DEPTH], &done, NULL);
+      if (!done) continue;
+      result = post(pair.receive, data[k % DEPTH], sizeof data[0], &requests[k % DEPTH]);
+      k++;
+    }
+    assert_int_equal(result, ncclRemoteError);
+    assert_last_error("pair: rank 1 receiving from rank 0 at 127.0.0.1:");
+    waitpid(child, NULL, 0);
+    pair_close(&pair);
+  }
+}
+
+/* Requests under way at both ends: no byte of their memory moves afterwards. */
+static void test_close_under_way(void **state) {
+  enum { BYTES = 8 << 20 };
+  uint8_t *source = (uint8_t *)malloc(BYTES), *data = (uint8_t *)malloc(BYTES);
+  (void)state;
+  for (int round = 0; round < 6; round++) {
+    struct pair pair;
+    void *request = NULL, *posted = NULL;
+    const uint64_t end = deadline();
+    bool done = false;
+    settings(round % 2 == 0 ? NULL : "2", round % 2 == 0 ? NULL : "2");
+    pair_open(&pair);
+    memset(source, 1, BYTES);
+    assert_int_equal(post(pair.receive, data, BYTES, &posted), ncclSuccess);
+    while (request == NULL && os_time_ns() < end) {
+      assert_int_equal(ops->isend(pair.send, source, BYTES, 0, NULL, &request), ncclSuccess);
+    }
+    for (int i = 0; i < round; i++) assert_int_equal(ops->test(posted, &done, NULL), ncclSuccess);
+    if (round < 3) {
+      ops->close_recv(pair.receive);
+      pair.receive = NULL;
+      memset(data, 0x77, BYTES);
+      for (int i = 0; i < 10; i++) ops->test(request, &done, NULL);
+    } else {
+      ops->close_send(pair.send);
+      pair.send = NULL;
+      memset(source, 9, BYTES);
+    }
+    pair_close(&pair);
+    memset(data, 0x77, BYTES);
+    os_sleep_ms(2);
+    for (size_t i = 0; i < BYTES; i += 509) assert_int_equal(data[i], 0x77);
+  }
+  free(source);
+  free(data);
+}
+
+/* A connection on its way, a listener with half a connection: nothing is left. */
+static void test_close_early(void **state) {
+  struct pair pair;
+  (void)state;
+  settings(NULL, "5");
+  for (int round = 0; round < 4; round++) {
+    memset(&pair, 0, sizeof pair);
+    assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+    assert_int_equal(ops->connect(0, &to_one, &pair.handle, &pair.send), ncclSuccess);
+    for (int i = 0; i < round; i++) {
+      void *request;
+      assert_int_equal(ops->isend(pair.send, NULL, 0, 0, NULL, &request), ncclSuccess);
+      os_sleep_ms(1);
+      if (round > 2 && pair.receive == NULL)
+        assert_int_equal(ops->accept(pair.listener, &pair.receive), ncclSuccess);
+    }
+    pair_close(&pair);
+  }
+}
+
+/* At every count of free descriptors the calls fail by themselves, with the cure, or work. */
+static void test_no_descriptors(void **state) {
+  struct rlimit before, low;
+  bool failed = false, worked = false;
+  (void)state;
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (uint32_t left = 0; left < 12 && !worked; left++) {
+    struct pair pair;
+    void *request = NULL;
+    const uint64_t end = deadline();
+    memset(&pair, 0, sizeof pair);
+    low = before;
+    low.rlim_cur = descriptor_count() - 1 + left; /* its own folder was counted too */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    ncclResult_t result = ops->listen(0, &to_zero, &pair.handle, &pair.listener);
+    if (result == ncclSuccess) result = ops->connect(0, &to_one, &pair.handle, &pair.send);
+    while (result == ncclSuccess && pair.receive == NULL && os_time_ns() < end) {
+      result = ops->accept(pair.listener, &pair.receive);
+      if (result == ncclSuccess) result = ops->isend(pair.send, NULL, 0, 0, NULL, &request);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (result != ncclSuccess) {
+      assert_int_equal(result, ncclSystemError);
+      assert_last_error("ulimit -n");
+      failed = true;
+    }
+    worked = result == ncclSuccess;
+    if (pair.send != NULL) ops->close_send(pair.send);
+    if (pair.receive != NULL) ops->close_recv(pair.receive);
+    if (pair.listener != NULL) ops->close_listen(pair.listener);
+  }
+  assert_true(failed);
+  assert_true(worked);
+}
+
+/* Many listeners of one device share one listening socket. */
+static void test_shared_port(void **state) {
+  enum { PAIRS = 40 };
+  struct pair pairs[PAIRS];
+  const uint64_t end = deadline();
+  uint32_t accepted = 0;
+  (void)state;
+  memset(pairs, 0, sizeof pairs);
+  for (int i = 0; i < PAIRS; i++) {
+    assert_int_equal(ops->listen(0, &to_zero, &pairs[i].handle, &pairs[i].listener), ncclSuccess);
+  }
+  assert_true(descriptor_count() <= descriptors_before + 3);
+  for (int i = PAIRS - 1; i >= 0; i--) {
+    assert_int_equal(ops->connect(0, &to_one, &pairs[i].handle, &pairs[i].send), ncclSuccess);
+  }
+  while (accepted < PAIRS && os_time_ns() < end) {
+    for (int i = 0; i < PAIRS; i++) {
+      void *request;
+      if (pairs[i].receive == NULL) {
+        assert_int_equal(ops->accept(pairs[i].listener, &pairs[i].receive), ncclSuccess);
+        accepted += pairs[i].receive != NULL;
+      }
+      assert_int_equal(ops->isend(pairs[i].send, NULL, 0, 0, NULL, &request), ncclSuccess);
+    }
+  }
+  assert_int_equal(accepted, PAIRS);
+  for (int i = 0; i < PAIRS; i++) pair_close(&pairs[i]);
+}
+
+static void wait_readable(void *connection, bool *woken) {
+  int descriptors[4];
+  struct pollfd polled[4];
+  uint32_t count = 0;
+  assert_int_equal(ops->wait_descriptors(connection, descriptors, 4, &count), ncclSuccess);
+  assert_true(count > 0 && count <= 4);
+  for (uint32_t i = 0; i < count; i++) polled[i] = (struct pollfd){descriptors[i], POLLIN, 0};
+  *woken = poll(polled, count, 0) > 0;
+}
+
+/* What an idle proxy sleeps on is readable when there is something to do, and not before. */
+static void test_wait(void **state) {
+  enum { BYTES = 48 << 20 };
+  struct pair pair;
+  uint8_t *source = (uint8_t *)calloc(1, BYTES), *data = (uint8_t *)calloc(1, BYTES);
+  void *request = NULL, *posted = NULL;
+  const uint64_t end = deadline();
+  bool woken, done = false;
+  (void)state;
+  memset(&pair, 0, sizeof pair);
+  assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+  wait_readable(pair.listener, &woken);
+  assert_false(woken);
+  const int stranger = raw_connect(&pair.handle);
+  wait_readable(pair.listener, &woken);
+  assert_true(woken);
+  close(stranger);
+  ops->close_listen(pair.listener);
+  pair_open(&pair);
+  wait_readable(pair.send, &woken);
+  assert_false(woken);
+  assert_int_equal(post(pair.receive, data, BYTES, &posted), ncclSuccess);
+  wait_readable(pair.receive, &woken);
+  assert_false(woken);
+  wait_readable(pair.send, &woken);
+  assert_true(woken);
+  while (request == NULL && os_time_ns() < end) {
+    assert_int_equal(ops->isend(pair.send, source, BYTES, 0, NULL, &request), ncclSuccess);
+  }
+  for (int i = 0; i < 100; i++) assert_int_equal(ops->test(request, &done, NULL), ncclSuccess);
+  assert_false(done);
+  wait_readable(pair.send, &woken);
+  assert_false(woken); /* the kernel's buffers are full */
+  wait_readable(pair.receive, &woken);
+  assert_true(woken);
+  for (int i = 0; i < 100; i++) assert_int_equal(ops->test(posted, &done, NULL), ncclSuccess);
+  wait_readable(pair.send, &woken);
+  assert_true(woken);
+  free(source);
+  pair_close(&pair);
+  free(data);
+}
+
+static void test_properties(void **state) {
+  struct net_properties properties;
+  void *registration = NULL, *request = &properties;
+  (void)state;
+  assert_int_equal(ops->properties(0, &properties), ncclSuccess);
+  assert_string_equal(properties.name, "lo");
+  assert_string_equal(properties.pci_path, "");
+  assert_int_equal(properties.max_recvs, 1);
+  assert_int_equal(properties.max_message_bytes, 1 << 30);
+  assert_true(properties.speed_mbps > 0);
+  assert_false(properties.memory_cuda);
+  assert_int_equal(ops->properties(1000, &properties), ncclInvalidArgument);
+  assert_int_equal(ops->register_memory(NULL, NULL, 8, NET_MEMORY_CUDA, &registration), ncclInvalidArgument);
+  assert_int_equal(ops->iflush(NULL, 1, NULL, NULL, NULL, &request), ncclSuccess);
+  assert_null(request);
+}
+
+/* Six: skipped where no interface has an address of that family. */
+static void test_six(void **state) {
+  uint32_t count = 0;
+  (void)state;
+  unsetenv("NCCL_SOCKET_IFNAME");
+  setenv("NCCL_SOCKET_FAMILY", "AF_INET6", 1);
+  param_reset();
+  const bool found = ops->devices(&count) == ncclSuccess && count > 0;
+  if (found) {
+    struct pair pair;
+    pair_open(&pair);
+    pair_close(&pair);
+  }
+  unsetenv("NCCL_SOCKET_FAMILY");
+  settings(NULL, NULL);
+  assert_int_equal(ops->devices(&count), ncclSuccess);
+  if (!found) skip();
+}
+
+#define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      EACH(test_properties),
+      EACH(test_one_socket),
+      EACH(test_striped),
+      EACH(test_striped_by_threads),
+      EACH(test_two_threads),
+      EACH(test_two_processes),
+      EACH(test_room_first),
+      EACH(test_most_requests),
+      EACH(test_close_delivers),
+      EACH(test_too_long),
+      EACH(test_strangers),
+      EACH(test_wrong_key),
+      EACH(test_wrong_secret),
+      EACH(test_right_secret),
+      EACH(test_nobody_listens),
+      EACH(test_killed),
+      EACH(test_close_under_way),
+      EACH(test_close_early),
+      EACH(test_no_descriptors),
+      EACH(test_shared_port),
+      EACH(test_wait),
+      EACH(test_six),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
