@@ -128,6 +128,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->memory_bytes = sizeof *fresh;
+  emu_kept_sweep();
   emu_lock();
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
