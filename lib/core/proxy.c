@@ -23,9 +23,6 @@
 #define CONNECT_US 10000u /* between looks while only connections are to be made */
 #define ENGINE_KEY 1u
 
-/* Where a build has no networks, there is none to choose. */
-extern __typeof__(net_choose) net_choose __attribute__((weak));
-
 static struct {
   struct proxy_comm *comms; /* under the lock, as all behind them */
   struct proxy_conn *cursor;
@@ -293,9 +290,7 @@ void proxy_limits(struct plan_limits *limits) {
 static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
   comm->net = comm->call.net;
   comm->net_device_count = comm->call.net_device_count;
-  if (comm->net != NULL) return ncclSuccess;
-  if (net_choose != NULL) return net_choose(&comm->net, &comm->net_device_count);
-  return log_fail(ncclSystemError, "comm %s: there is no network to other hosts", comm->name);
+  return comm->net != NULL ? ncclSuccess : net_choose(&comm->net, &comm->net_device_count);
 }
 
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {
