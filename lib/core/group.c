@@ -283,7 +283,8 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   const struct far *far = comm->team->far;
   struct proxy_ops *ops = NULL;
   if (queue->plan.work_count == 0) return ncclSuccess;
-  if (far && far->networked) TRY(proxy_ops_create(far->proxies[comm->rank], &queue->plan, far->remote, &ops));
+  if (far && far->networked)
+    TRY(proxy_ops_create(far->proxies[comm->rank], &queue->plan, far->remotes[comm->rank], &ops));
   const struct launch_hook hook = {launch_start, launch_drop, ops};
   queue->plan.hook = ops ? &hook : NULL;
   const ncclResult_t result =

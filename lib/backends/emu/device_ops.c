@@ -57,6 +57,14 @@ static ncclResult_t emu_device_nodes(uint32_t *node_count) {
   return ncclSuccess;
 }
 
+static ncclResult_t emu_device_node(uint32_t device_index, uint32_t *node) {
+  const struct emu_options *o = emu_options();
+  uint32_t node_count = 1;
+  TRY(emu_device_nodes(&node_count));
+  *node = o->net ? device_index / (o->device_count / node_count) : 0;
+  return ncclSuccess;
+}
+
 static ncclResult_t emu_device_reach(uint32_t from, uint32_t to, bool *reach) {
   (void)from;
   (void)to;
@@ -371,6 +379,7 @@ const struct device_ops *emu_device_ops(void) {
       .comm_connect = emu_comm_connect,
       .comm_memory = emu_comm_memory,
       .comm_abort = emu_comm_abort,
+      .device_node = emu_device_node,
       .comm_settle = emu_comm_settle,
       .comm_fail = emu_comm_fail_rank,
       .comm_error = emu_comm_error,
