@@ -22,6 +22,7 @@
 
 #include "backends/backend.h"
 #include "base/os.h"
+#include "core/bootstrap.h"
 #include "base/param.h"
 #include "tutti.h"
 
@@ -336,6 +337,7 @@ static void life_run(struct life *life, void (*program)(struct life *life), uint
   os_alloc_fail_at(k);
   program(life);
   ranks_close(life);
+  bootstrap_forget_ids(); /* where a rank had no memory to come, its id still waits */
   os_alloc_fail_at(0);
   os_mutex_destroy(&life->lock);
 }

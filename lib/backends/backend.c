@@ -110,6 +110,11 @@ static ncclResult_t stub_comm_scratch(struct device_comm *comm, size_t bytes, vo
   (void)comm, (void)bytes, (void)scratch;
   return absent("comm_scratch");
 }
+static ncclResult_t stub_device_node(uint32_t device_index, uint32_t *node) {
+  (void)device_index;
+  *node = 0;
+  return ncclSuccess;
+}
 static void stub_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
   (void)comm, (void)limits;
 }
@@ -191,6 +196,7 @@ static const struct device_ops stubs = {
     .device_path = stub_device_path,
     .device_nodes = stub_device_nodes,
     .comm_scratch = stub_comm_scratch,
+    .device_node = stub_device_node,
     .comm_settle = stub_comm_settle,
     .comm_fail = stub_comm_fail,
     .comm_card = stub_comm_card,

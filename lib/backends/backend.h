@@ -187,6 +187,9 @@ struct device_ops {
    * hold it. All are freed with the rank. */
   ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
 
+  /* The node that a device lies on, where nodes of this process are joined by a network alone; 0 where they
+   * are not. Never blocks. */
+  ncclResult_t (*device_node)(uint32_t device_index, uint32_t *node);
   /* Sizes that were agreed on after comm_open: before the first connection. */
   void (*comm_settle)(struct device_comm *comm, const struct plan_limits *limits);
   /* As comm_abort, and streams and comm_error say so: something outside has failed. Any thread, also under

@@ -116,6 +116,11 @@ void os_sleep_ms(unsigned ms) {
 
 void os_yield(void) { sched_yield(); }
 
+uint32_t os_core_count(void) {
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores > 1 ? (uint32_t)cores : 1;
+}
+
 int os_pid(void) { return (int)getpid(); }
 
 long os_tid(void) { return (long)syscall(SYS_gettid); }

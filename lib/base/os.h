@@ -33,6 +33,7 @@ const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
 uint32_t os_thread_count(void); /* threads of this process now; 1 when it cannot be told */
+uint32_t os_core_count(void);   /* cores that this process may use, at least 1 */
 /* Threads that os_thread_count leaves out from now on (or counts again, below 0): they only serve others, and
  * nothing here will ever move because of them. */
 void os_thread_note(int more);

@@ -14,6 +14,7 @@
 #include "core/comm.h"
 #include "core/control.h"
 #include "core/layout.h"
+#include "core/rails.h"
 
 /* ---- Cards ---- */
 
@@ -25,8 +26,11 @@ ncclResult_t far_card_fill(const struct ncclComm *comm, struct device_comm *mode
   bool reach = false;
   memset(card, 0, sizeof *card);
   TRY(ops->device_count(&device_count));
-  TRY(ops->comm_card(model, &card->device));
-  TRY(ops->comm_reach(model, comm->rank, &card->device, &reach));
+  TRY(ops->device_node(comm->device_index, &card->node));
+  if (model) {
+    TRY(ops->comm_card(model, &card->device));
+    TRY(ops->comm_reach(model, comm->rank, &card->device, &reach));
+  }
   if (device_count > 1)
     settings_add_path(ops, comm->device_index, (comm->device_index + 1) % device_count, &paths);
   card->host = share_host();
@@ -47,8 +51,9 @@ ncclResult_t far_card_fill(const struct ncclComm *comm, struct device_comm *mode
 /* ---- The table ---- */
 
 static bool far_same_group(const struct far_rank *a, const struct far_rank *b) {
-  if (a->party == b->party) return true;
-  return a->card->shareable && b->card->shareable && a->card->host == b->card->host;
+  const bool one_node = a->card->host == b->card->host && a->card->node == b->card->node;
+  if (a->party == b->party) return one_node;
+  return one_node && a->card->shareable && b->card->shareable;
 }
 
 /* The first rank that this one belongs with stands for all of its group. */
@@ -62,28 +67,22 @@ static void far_find_groups(struct far *far) {
 }
 
 /* Users' memory is mapped within a group, or within a process alone. */
+static bool far_same_island(const struct far_rank *a, const struct far_rank *b) {
+  return a->group == b->group && (b->card->direct || a->party == b->party);
+}
+
 static void far_find_islands(struct far *far) {
   for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
-    const struct far_rank *own = &far->ranks[rank];
     uint32_t first = 0;
-    while (own->card->direct ? far->ranks[first].group != own->group : far->ranks[first].party != own->party)
-      first += 1;
+    while (!far_same_island(&far->ranks[first], &far->ranks[rank])) first += 1;
     far->islands[rank] = first;
   }
 }
 
-static void far_find_remote(struct far *far) {
-  const uint32_t count = far->team->rank_count;
-  uint32_t own = 0;
-  while (far->ranks[own].party != far->own_party) own += 1;
-  for (uint32_t rank = 0; rank < count; rank++)
-    far->remote[rank] = far->ranks[rank].group != far->ranks[own].group;
-}
-
 enum far_way far_way_to(const struct far *far, uint32_t own_rank, uint32_t rank) {
   const struct far_rank *own = &far->ranks[own_rank], *other = &far->ranks[rank];
-  if (own->party == other->party) return FAR_HERE;
-  return own->group == other->group ? FAR_SHARED : FAR_NETWORK;
+  if (own->group != other->group) return FAR_NETWORK;
+  return own->party == other->party ? FAR_HERE : FAR_SHARED;
 }
 
 static ncclResult_t far_check_settings(const struct far *far) {
@@ -120,11 +119,11 @@ static bool far_alloc(struct far *far, uint32_t rank_count) {
   far->addresses = (struct sock_address *)os_alloc(far->party_count * sizeof *far->addresses);
   far->ranks = (struct far_rank *)os_alloc(rank_count * sizeof *far->ranks);
   far->islands = (uint32_t *)os_alloc(rank_count * sizeof *far->islands);
-  far->remote = (uint8_t *)os_alloc(rank_count);
+  far->remotes = (uint8_t **)os_alloc(rank_count * sizeof *far->remotes);
   far->comms = (struct ncclComm **)os_alloc(rank_count * sizeof *far->comms);
   far->proxies = (struct proxy_comm **)os_alloc(rank_count * sizeof *far->proxies);
   far->cards = (struct far_card *)os_alloc(rank_count * sizeof *far->cards);
-  return far->addresses && far->ranks && far->islands && far->remote && far->comms && far->proxies &&
+  return far->addresses && far->ranks && far->islands && far->remotes && far->comms && far->proxies &&
          far->cards;
 }
 
@@ -149,9 +148,61 @@ ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gathe
     far->addresses[party] = *gather_address(gather, party);
   far_find_groups(far);
   far_find_islands(far);
-  far_find_remote(far);
   *out = far;
   return ncclSuccess;
+}
+
+static ncclResult_t far_fill_here(struct far *far, struct ncclComm *const *comms) {
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
+    TRY(far_card_fill(comms[rank], NULL, &far->cards[rank]));
+    far->ranks[rank].card = &far->cards[rank];
+  }
+  far_find_groups(far);
+  far_find_islands(far);
+  return ncclSuccess;
+}
+
+/* Card choice needs to know where the ranks lie; that is known within one process. */
+static ncclResult_t far_find_rails(struct far *far) {
+  const uint32_t rank_count = far->team->rank_count;
+  struct rails_place *places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
+  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    const struct far_card *card = &far->cards[rank];
+    places[rank].device = card->device_index;
+    places[rank].here = true;
+    places[rank].node = card->node;
+  }
+  const ncclResult_t result = rails_create(far->team->ops, places, rank_count, &far->rails);
+  os_free(places);
+  return result;
+}
+
+static bool nodes_differ(struct ncclComm *const *comms, uint32_t count) {
+  uint32_t first = 0, node = 0;
+  for (uint32_t i = 0; i < count; i++)
+    if (comms[i]->ops->device_node(comms[i]->device_index, i == 0 ? &first : &node) != ncclSuccess ||
+        (i > 0 && node != first))
+      return true;
+  return false;
+}
+
+ncclResult_t far_create_here(struct team *team, struct ncclComm *const *comms, struct far **out) {
+  if (!nodes_differ(comms, team->rank_count)) return ncclSuccess;
+  struct far *far = (struct far *)os_alloc(sizeof *far);
+  if (!far) return log_fail(ncclSystemError, "no memory for a table of %u ranks", team->rank_count);
+  os_mutex_init(&far->lock);
+  far->team = team;
+  far->wire_key = team->comm_id; /* the same on every run */
+  far->party_count = 1;
+  ncclResult_t result = ncclSuccess;
+  if (!far_alloc(far, team->rank_count))
+    result = log_fail(ncclSystemError, "no memory for a table of %u ranks", team->rank_count);
+  if (result == ncclSuccess) result = far_fill_here(far, comms);
+  if (result == ncclSuccess) result = far_find_rails(far);
+  if (result == ncclSuccess) *out = far;
+  else far_free(far);
+  return result;
 }
 
 void far_settle(const struct far *far, struct settings *settings) {
@@ -167,7 +218,10 @@ void far_settle(const struct far *far, struct settings *settings) {
     paths.lines128 = paths.lines128 && card->lines128;
   }
   settings_take_paths(settings, &paths);
-  if (far->networked) proxy_limits(&settings->limits);
+  if (far->networked) {
+    proxy_limits(&settings->limits);
+    settings->limits.cores = false; /* they do not share their memory */
+  }
   if (far->networked && settings_take_network(settings))
     log_info(LOG_NET, "NCCL_PROTO names LL or LL128: ranks on several hosts use Simple alone");
 }
@@ -279,8 +333,22 @@ static ncclResult_t far_ask_some(struct ncclComm *comm, const struct far_request
                   what, reply_bytes, count);
 }
 
+/* Receivers of this process, on another of its nodes. */
+static ncclResult_t far_ask_here(struct far *far, const struct far_request *requests, uint32_t count,
+                                 union far_answer *answers) {
+  ncclResult_t result = ncclSuccess;
+  os_mutex_lock(&far->lock);
+  for (uint32_t i = 0; result == ncclSuccess && i < count; i++)
+    result = request_carry_out(far, &requests[i], &answers[i]);
+  os_mutex_unlock(&far->lock);
+  return result;
+}
+
 ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
                      union far_answer *answers) {
+  struct far *far = comm->team->far;
+  if (far->ranks[requests[0].rank].party == far->own_party)
+    return far_ask_here(far, requests, count, answers);
   for (uint32_t done = 0; done < count;) {
     const uint32_t some = count - done < FAR_REQUESTS_MOST ? count - done : FAR_REQUESTS_MOST;
     TRY(far_ask_some(comm, requests + done, some, answers + done));
@@ -291,9 +359,25 @@ ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, 
 
 /* ---- Opening and closing ---- */
 
-/* On the proxy engine's thread, while the rank's proxy is open. */
+/* On the proxy engine's thread, while the rank's proxy is open. Nobody else of the communicator can go on
+ * either; the others of this process are known here by their device-side halves, which outlive proxies. */
 static void far_proxy_failed(void *argument, ncclResult_t code, const char *text) {
-  comm_break((struct ncclComm *)argument, code, text);
+  struct ncclComm *comm = (struct ncclComm *)argument;
+  const struct team *team = comm->team;
+  comm_break(comm, code, text);
+  for (uint32_t rank = 0; rank < team->rank_count; rank++)
+    if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);
+  far_fail(team->far, code, text);
+}
+
+static ncclResult_t far_note_remote(struct far *far, uint32_t own_rank) {
+  const uint32_t rank_count = far->team->rank_count;
+  far->remotes[own_rank] = (uint8_t *)os_alloc(rank_count);
+  if (!far->remotes[own_rank])
+    return log_fail(ncclSystemError, "no memory for the ways to %u ranks", rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++)
+    far->remotes[own_rank][rank] = far_way_to(far, own_rank, rank) == FAR_NETWORK;
+  return ncclSuccess;
 }
 
 ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
@@ -301,6 +385,7 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
   for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
     struct ncclComm *comm = far->comms[rank] = comms[rank];
     if (!comm || !far->networked) continue;
+    TRY(far_note_remote(far, rank));
     const struct proxy_comm_call call = {.ops = comm->ops,
                                          .device_comm = comm->device_comm,
                                          .comm_key = far->wire_key,
@@ -308,9 +393,11 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
                                          .rank_count = comm->rank_count,
                                          .name = comm->name,
                                          .failed = far_proxy_failed,
-                                         .argument = comm};
+                                         .argument = comm,
+                                         .rails = far->rails};
     TRY(proxy_comm_open(&call, &far->proxies[rank]));
   }
+  if (far->party_count == 1) return ncclSuccess; /* nobody else will ask */
   TRY(control_use(&unused));
   const ncclResult_t result = control_serve(far->wire_key, far_answer_call, far);
   far->serving = result == ncclSuccess;
@@ -335,11 +422,13 @@ void far_free(struct far *far) {
   }
   for (uint32_t rank = 0; far->proxies && rank < far->team->rank_count; rank++)
     if (far->proxies[rank]) proxy_comm_close(far->proxies[rank]);
+  for (uint32_t rank = 0; far->remotes && rank < far->team->rank_count; rank++) os_free(far->remotes[rank]);
+  rails_free(far->rails);
   os_mutex_destroy(&far->lock);
   os_free(far->addresses);
   os_free(far->ranks);
   os_free(far->islands);
-  os_free(far->remote);
+  os_free(far->remotes);
   os_free(far->comms);
   os_free(far->proxies);
   os_free(far->cards);

@@ -1,5 +1,6 @@
-/* far.h: what a team knows of its ranks in other processes: where each lies, which way leads to it, and who
- * is still there. Exists for communicators of several processes alone. Built from the ranks' cards, equal on
+/* far.h: what a team knows of its ranks beyond this process, or beyond this node: where each lies, which way
+ * leads to it, and who is still there. Exists for communicators of several processes, and for those whose
+ * ranks lie on emulated nodes of this one with a network between them. Built from the ranks' cards, equal on
  * all of them, so that both ends of a connection come to the same way without asking. */
 #ifndef TUTTI_CORE_FAR_H
 #define TUTTI_CORE_FAR_H
@@ -25,7 +26,7 @@ struct far_card {
   uint64_t host;     /* share_host(): ranks of one host */
   uint64_t settings; /* settings_digest() */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
-  uint32_t device_index;
+  uint32_t device_index, node; /* node: of the process's own, where a network is between those */
   int32_t process, color, key_order;
   uint8_t present;   /* 0: a rank without color, which gets no communicator */
   uint8_t shareable; /* other processes of the host may map its memory ... */
@@ -53,11 +54,12 @@ struct far {
   struct sock_address *addresses; /* by party: its control server */
   struct far_rank *ranks;         /* by rank */
   uint32_t *islands;              /* by rank, for plans */
-  uint8_t *remote;                /* by rank: 1 where it lies behind a network, seen from this process */
-  os_mutex lock;                  /* of the two below; taken before the backend's */
-  struct ncclComm **comms;        /* by rank: this process's, until they are destroyed */
-  struct proxy_comm **proxies;    /* by rank: theirs, where networked */
-  struct far_card *cards;         /* by rank */
+  uint8_t **remotes;       /* by rank: of this process's, where networked: 1 for each rank behind a network */
+  struct rails *rails;     /* which network card a connection takes, or NULL */
+  os_mutex lock;           /* of the two below; taken before the backend's */
+  struct ncclComm **comms; /* by rank: this process's, until they are destroyed */
+  struct proxy_comm **proxies; /* by rank: theirs, where networked */
+  struct far_card *cards;      /* by rank */
   struct far_watch *watch;
   struct far *next; /* of the same watch */
   bool serving;     /* answers calls */
@@ -80,6 +82,10 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms);
 /* A rank of this process goes: nobody reaches it any more. */
 void far_leave(struct far *far, uint32_t rank);
 void far_free(struct far *far); /* NULL is allowed; nobody is told: see far_watch_leave */
+
+/* The same for a team of this process alone. *far stays NULL where its devices are on one node, as most are.
+ */
+ncclResult_t far_create_here(struct team *team, struct ncclComm *const *comms, struct far **far);
 
 enum far_way far_way_to(const struct far *far, uint32_t own_rank, uint32_t rank);
 

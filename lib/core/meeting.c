@@ -358,10 +358,28 @@ void meeting_publish(struct meeting *meeting) {
   meeting_free(meeting);
 }
 
+/* Ranks of this process on nodes that a network joins: their device-side halves are open. */
+static ncclResult_t team_open_here(struct team *team, struct ncclComm *const *comms) {
+  if (!team->far) return ncclSuccess;
+  for (uint32_t i = 0; i < team->rank_count; i++) {
+    team->device_comms[i] = comms[i]->device_comm;
+    comms[i]->ops->comm_settle(comms[i]->device_comm, &comms[i]->settings.limits);
+  }
+  return far_open(team->far, comms);
+}
+
+/* The team's graph, and what all of its ranks agree on. */
+static ncclResult_t team_settle_here(struct team *team, struct ncclComm *const *comms) {
+  settings_settle(comms, team->rank_count);
+  TRY(far_create_here(team, comms, &team->far));
+  for (uint32_t i = 0; team->far && i < team->rank_count; i++) far_settle(team->far, &comms[i]->settings);
+  return team_lay_out(team, comms);
+}
+
 static void complete_init(struct meeting *meeting) {
   const uint32_t count = meeting->first.seat_count;
-  settings_settle(meeting->comms, count);
-  const ncclResult_t result = team_lay_out(meeting->team, meeting->comms);
+  ncclResult_t result = team_settle_here(meeting->team, meeting->comms);
+  if (result == ncclSuccess) result = team_open_here(meeting->team, meeting->comms);
   if (result != ncclSuccess) {
     meeting_fail(meeting, result, log_last_error());
     return;
@@ -414,8 +432,7 @@ static ncclResult_t split_open_team(struct split_work *split, const struct meeti
   struct team *team = team_create(split->ops, comm_id, end - begin);
   if (!team) return log_fail(ncclSystemError, "%s: no memory for %u ranks", first->call, end - begin);
   split->teams[split->team_count++] = team;
-  settings_settle(split->comms + begin, end - begin);
-  TRY(team_lay_out(team, split->comms + begin));
+  TRY(team_settle_here(team, split->comms + begin));
   for (uint32_t i = begin; i < end; i++) {
     struct ncclComm *comm = split->comms[i];
     comm->comm_id = comm_id;
@@ -424,7 +441,7 @@ static ncclResult_t split_open_team(struct split_work *split, const struct meeti
     TRY(comm_open(comm));
     split->opened_count += 1;
   }
-  return ncclSuccess;
+  return team_open_here(team, split->comms + begin);
 }
 
 static ncclResult_t split_open(struct split_work *split, struct meeting *meeting) {

@@ -23,9 +23,6 @@
 #define CONNECT_US 10000u /* between looks while only connections are to be made */
 #define ENGINE_KEY 1u
 
-/* Where a build has no networks, there is none to choose. */
-extern __typeof__(net_choose) net_choose __attribute__((weak));
-
 static struct {
   struct proxy_comm *comms; /* under the lock, as all behind them */
   struct proxy_conn *cursor;
@@ -294,8 +291,7 @@ static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
   comm->net = comm->call.net;
   comm->net_device_count = comm->call.net_device_count;
   if (comm->net != NULL) return ncclSuccess;
-  if (net_choose != NULL) return net_choose(&comm->net, &comm->net_device_count);
-  return log_fail(ncclSystemError, "comm %s: there is no network to other hosts", comm->name);
+  return net_choose(&comm->net, &comm->net_device_count);
 }
 
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {
@@ -386,7 +382,8 @@ static ncclResult_t conn_listen(struct proxy_conn *conn) {
 /* One engine carries all cards: to send over another GPU is to take the card at its side. */
 static uint32_t conn_device(const struct proxy_comm *comm, const struct device_conn_name *name) {
   uint32_t over = comm->call.rank;
-  if (comm->call.rails == NULL) return (name->channel_index + comm->call.rank) % comm->net_device_count;
+  if (comm->call.rails == NULL)
+    return net_device_of(comm->net_device_count, comm->call.rank, name->channel_index);
   const uint32_t device =
       rails_device(comm->call.rails, comm->call.rank, name, comm->net_device_count, &over);
   if (over != comm->call.rank)

@@ -97,6 +97,7 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const void *out = plan->buffers[i].out;
     struct work work = plan->works[i];
+    work.op_sequence += plan->first_sequence;
     if ((work.flags & WORK_DIRECT_RECV) && (asked == NULL || asked != out)) {
       asked = out;
       reached = output_in_reach(asked);

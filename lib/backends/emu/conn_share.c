@@ -146,6 +146,7 @@ static struct emu_conn *export_create(struct device_comm *receiver, const struct
                                        name->channel_index, name->conn_index);
   if (conn == NULL) return NULL;
   conn->place = EMU_CONN_EXPORTED;
+  receiver->has_remote = true;
   if (!map_reserve(&receiver->conns) || !arena_take(sizeof *conn->fifo, &conn->fifo_memory)) {
     os_free(conn);
     return NULL;
@@ -242,6 +243,7 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
                                        name->channel_index, name->conn_index);
   if (conn == NULL) return NULL;
   conn->place = EMU_CONN_IMPORTED;
+  sender->has_remote = true;
   conn->peer_memory = memory;
   conn->peer_bytes = card->ticket.bytes;
   conn->peer_shift = (uint64_t)(uintptr_t)memory - card->base;
