@@ -57,8 +57,12 @@ static void party_run(uint32_t index) {
   struct watch *watch = NULL;
   struct party *party = &parties[index];
   for (uint32_t i = 0; i < root_count; i++) roots[i] = ids[i].root;
-  const struct gather_call call = {"bench", ids[0].nonce, roots, root_count, false, party_count * seats_each,
-                                   1};
+  const struct gather_call call = {.call = "bench",
+                                   .key = ids[0].nonce,
+                                   .roots = roots,
+                                   .root_count = root_count,
+                                   .seat_count = party_count * seats_each,
+                                   .signature = 1};
   if (gather_open(&call, &gather) != ncclSuccess) {
     fail(index, "gather_open", "see the log");
     return;

@@ -47,6 +47,8 @@ void joiner_fill(struct joiner *parties, uint32_t count, uint32_t each, const st
     party->call.root_count = 1;
     party->call.seat_count = count * each;
     party->call.signature = 77;
+    party->call.fixed = id->fixed;
+    party->call.lasting = id->lasting;
     party->roots[0] = id->root;
     party->seat_count = each;
     for (uint32_t seat = 0; seat < each; seat++) party->seats[seat] = i * each + seat;

@@ -130,6 +130,16 @@ ncclResult_t sock_address_parse(const char *text, const char *what, struct sock_
   return ncclSuccess;
 }
 
+bool sock_text_is_literal(const char *text) {
+  char host[HOST_BYTES], port[8];
+  struct addrinfo hints, *list = NULL;
+  memset(&hints, 0, sizeof hints);
+  hints.ai_flags = AI_NUMERICHOST;
+  if (!host_port_cut(text, host, port) || getaddrinfo(host, NULL, &hints, &list) != 0) return false;
+  freeaddrinfo(list);
+  return true;
+}
+
 bool sock_address_equal(const struct sock_address *a, const struct sock_address *b) {
   const uint32_t bytes = a->family == 4 ? 4 : 16;
   return a->family == b->family && a->port == b->port && a->scope == b->scope &&
@@ -399,6 +409,18 @@ ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait 
       return wait_over(wait, text, why);
     }
   }
+}
+
+ncclResult_t sock_connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd) {
+  struct sock_address there = *to;
+  char text[SOCK_TEXT_BYTES];
+  if (to->family != 4 && to->family != 6)
+    return log_fail(ncclInternalError, "%s: asked to connect to no address", what_of(wait));
+  there.scope = sock_scope_here(to);
+  *fd = -1;
+  const int cause = connect_once(&there, wait, fd);
+  if (cause == 0 || cause == ECANCELED || worth_retrying(cause)) return ncclSuccess;
+  return connect_failed(wait, sock_address_text(&there, text), cause, 1);
 }
 
 void sock_close(int fd) {

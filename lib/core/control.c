@@ -347,8 +347,11 @@ static void greeting_welcome(struct control_conn *conn) {
   conn->hurried = true;
   conn->begin_ns = os_time_ns();
   conn->key = greeting.key;
-  if (server.state == SERVER_STOPPING) refusal = "this process is leaving";
-  else if (greeting.kind == GREET_CHECK_IN) refusal = root_accept(conn);
+  if (server.state == SERVER_STOPPING) {
+    control_drop(conn); /* as if it had stopped listening already */
+    return;
+  }
+  if (greeting.kind == GREET_CHECK_IN) refusal = root_accept(conn);
   else if (greeting.kind == GREET_LINK) refusal = gather_accept(conn);
   else if (greeting.kind == GREET_CALL) refusal = call_accept(conn);
   if (!greet_answer(&greeting, refusal) && !refusal) conn_lose(conn, "closed its connection without goodbye");
@@ -685,8 +688,11 @@ void control_leave(void) {
 }
 
 ncclResult_t control_listen(const struct sock_address *at) {
+  struct sock_address any = *at;
+  memset(any.bytes, 0, sizeof any.bytes);
   for (uint32_t i = 0; i < server.listener_count; i++) {
-    if (sock_address_equal(&server.listeners[i].address, at)) return ncclSuccess;
+    const struct sock_address *address = &server.listeners[i].address;
+    if (sock_address_equal(address, at) || sock_address_equal(address, &any)) return ncclSuccess;
   }
   return listener_add(at);
 }
