@@ -105,10 +105,11 @@ static bool inventory_within(struct inventory now, struct inventory limit) {
 }
 
 /* Threads that are told to end need a moment for it, and other processes one to let go of what they share
- * with this one: it is freed as this one allocates. */
+ * with this one (then a descriptor is open): it is freed as this one allocates. */
 static void inventory_tell(struct inventory before) {
   struct inventory now = inventory_take();
-  for (int i = 0; i < 200 && !inventory_within(now, before); i++) {
+  for (int i = 0; i < 100 || (i < 600 && now.descriptors > before.descriptors); i++) {
+    if (inventory_within(now, before)) break;
     void *memory = NULL;
     os_sleep_ms(10);
     if (cudaMalloc(&memory, 1) == cudaSuccess) cudaFree(memory);

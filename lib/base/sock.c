@@ -458,7 +458,8 @@ static ncclResult_t message_failed(int fd, const struct sock_wait *wait, int cau
                                    size_t bytes, bool sends) {
   const struct sock_address peer = sock_peer(fd);
   char address[SOCK_TEXT_BYTES], amount[96];
-  sock_address_text(&peer, address);
+  if (peer.family == 0) snprintf(address, sizeof address, "(over a connection that is gone)");
+  else sock_address_text(&peer, address);
   snprintf(amount, sizeof amount, ", %zu of %zu bytes not yet %s", missing, bytes,
            sends ? "sent" : "received");
   if (cause == ECANCELED) return wait_over(wait, address, amount);
