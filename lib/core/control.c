@@ -525,7 +525,22 @@ static bool any_ending(void) {
   return false;
 }
 
+static void turned_away_log(void) {
+  const struct greet_counts counted = greet_counted();
+  if (counted.strangers + counted.wrong_secret + counted.wrong_version + counted.late + counted.refused +
+          server.nonsense ==
+      0)
+    return;
+  log_info(LOG_BOOTSTRAP,
+           "turned away until now: %llu strangers, %llu without the secret, %llu of another version, %llu that "
+           "did not greet in time, %llu for whom nobody waited, %llu that said what nobody may say",
+           (unsigned long long)counted.strangers, (unsigned long long)counted.wrong_secret,
+           (unsigned long long)counted.wrong_version, (unsigned long long)counted.late,
+           (unsigned long long)counted.refused, (unsigned long long)server.nonsense);
+}
+
 static void server_clear(void) {
+  turned_away_log();
   root_stop();
   while (server.conns.first) control_drop(server.conns.first);
   while (server.greetings.first) control_drop(server.greetings.first);
