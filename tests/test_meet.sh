@@ -254,8 +254,7 @@ cut_off() {
   cat "$work"/rank.[01] | grep error >"$work/log"
   return $cut_status
 }
-silence_both() { hosts_wire set 1 3 cut=1 && hosts_wire set 3 1 cut=1 && hosts_wire set 2 3 cut=1 &&
-  hosts_wire set 3 2 cut=1; }
+silence_both() { silence_one && hosts_wire set 1 3 cut=1 && hosts_wire set 2 3 cut=1; }
 silence_one() { hosts_wire set 3 1 cut=1 && hosts_wire set 3 2 cut=1; }
 stop_rank() { rank_signal 2 STOP; }
 cut_off silence_both

@@ -335,12 +335,14 @@ static ncclResult_t root_try(const struct gather *gather, const struct sock_wait
   if (*fd < 0) return ncclSuccess;
   greet_dialer_begin(&dialer, *fd, GREET_CHECK_IN, gather->key);
   enum greet_state state = GREET_MORE;
-  while ((state = greet_dialer_step(&dialer, why, sizeof why)) == GREET_MORE && sock_poll(*fd, false, wait)) {}
+  while ((state = greet_dialer_step(&dialer, why, sizeof why)) == GREET_MORE && sock_poll(*fd, false, wait)) {
+  }
   if (state == GREET_DONE) return ncclSuccess;
   sock_close(*fd);
   *fd = -1;
   if (!why[0]) return ncclSuccess;
-  return log_fail(ncclRemoteError, "%s %s: %s", wait->what, sock_address_text(&gather->root_address, at), why);
+  return log_fail(ncclRemoteError, "%s %s: %s", wait->what, sock_address_text(&gather->root_address, at),
+                  why);
 }
 
 /* Locked, but not all of the time: logs that rank 0 is missing; false when it is too late for it. */
