@@ -32,7 +32,7 @@ typedef struct {
   uint32_t device_count; /* emulated GPUs, default 8 */
   uint32_t slots; /* FIFO slots of a connection, 1..8, default 8; 1 stops every ring: a deadlock to look at */
   uint32_t chunk_bytes;   /* largest chunk of data, bytes; default what the slots hold */
-  uint32_t channel_count; /* channels of a collective, 1..64, default 2 */
+  uint32_t channel_count; /* channels of a collective, 1..64, default 2; free threads 1 */
   uint32_t flag_bits;     /* bits of a line's flag, 5..32, default 32 */
   uint32_t depth;         /* slices in flight a lane, 1..4, default 1 */
   uint32_t lag_percent; /* how often data is moved at the end of a move instead of at its begin, default 0 */

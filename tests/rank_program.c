@@ -102,12 +102,19 @@ static struct inventory inventory_take(void) {
   return taken;
 }
 
-/* Threads that are told to end need a moment for it. */
+static bool inventory_within(struct inventory now, struct inventory limit) {
+  return now.descriptors <= limit.descriptors && now.threads <= limit.threads &&
+         now.allocations <= limit.allocations;
+}
+
+/* Threads that are told to end need a moment for it, and other processes one to let go of what they share
+ * with this one: it is freed as this one allocates. */
 static void inventory_tell(struct inventory before) {
   struct inventory now = inventory_take();
-  for (int i = 0; i < 200; i++) {
-    if (now.descriptors <= before.descriptors && now.threads <= before.threads) break;
+  for (int i = 0; i < 200 && !inventory_within(now, before); i++) {
+    void *memory = NULL;
     os_sleep_ms(10);
+    if (cudaMalloc(&memory, 1) == cudaSuccess) cudaFree(memory);
     now = inventory_take();
   }
   printf("end descriptors %ld threads %ld allocations %ld\n", now.descriptors - before.descriptors,

@@ -73,7 +73,7 @@ struct idle_range {
 static bool range_is_idle(void *argument) {
   const struct idle_range *range = (const struct idle_range *)argument;
   for (uint32_t rank = range->first; rank < range->end; rank++)
-    if (range->ranks->comms[rank]->turn != range->ranks->comms[rank]->launches) return false;
+    if (range->ranks->comms[rank]->ended != range->ranks->comms[rank]->launches) return false;
   return true;
 }
 

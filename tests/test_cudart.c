@@ -100,7 +100,8 @@ static void fake_release(struct emu_kernel *kernel) {
   os_free(kernel);
 }
 static const struct emu_kernel_ops fake_ops = {fake_enqueue, fake_ready,  fake_start,
-                                               fake_execute, fake_retire, fake_release};
+                                               fake_execute, fake_retire, fake_release,
+                                               NULL,         NULL};
 
 static void launch_joined(cudaStream_t stream, struct meeting *meeting, int error, cudaStream_t other) {
   struct fake_kernel *fake = (struct fake_kernel *)os_alloc(sizeof *fake);

@@ -344,33 +344,52 @@ static void test_close_delivers(void **state) {
   pair_close(&pair);
 }
 
-/* Nothing goes before its receive is posted, and each receive lets one message go. */
+static void *send_until_begun(struct pair *pair, const void *data, size_t bytes) {
+  const uint64_t end = deadline();
+  void *request = NULL;
+  while (request == NULL && os_time_ns() < end)
+    assert_int_equal(ops->isend(pair->send, data, bytes, 0, NULL, &request), ncclSuccess);
+  return request;
+}
+
+static size_t wait_done(void *request) {
+  const uint64_t end = deadline();
+  bool done = false;
+  size_t got = 0;
+  while (!done && os_time_ns() < end) assert_int_equal(ops->test(request, &done, &got), ncclSuccess);
+  assert_true(done);
+  return got;
+}
+
+/* The first message waits for its receive; so many more go before theirs are posted, and no more. */
 static void test_room_first(void **state) {
   struct pair pair;
   static uint8_t data[64], source[64];
   void *request = NULL, *posted = NULL;
-  const uint64_t end = deadline();
-  bool done = false;
-  size_t got = 99;
+  uint32_t ahead = 0;
   (void)state;
   pair_open(&pair);
-  for (int round = 0; round < 3; round++) {
-    for (int i = 0; i < 50; i++) {
-      assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
-      assert_null(request);
-    }
+  for (int i = 0; i < 50; i++) {
+    assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
+    assert_null(request);
+  }
+  assert_int_equal(post(pair.receive, data, sizeof data, &posted), ncclSuccess);
+  wait_done(send_until_begun(&pair, source, 8));
+  assert_int_equal(wait_done(posted), 8);
+  for (int i = 0; i < 50; i++) {
+    pattern_fill(source, ahead, 8);
+    assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
+    if (request == NULL) continue;
+    wait_done(request);
+    ahead += 1;
+  }
+  assert_int_equal(ahead, AHEAD_MAX);
+  for (uint32_t k = 0; k < 4 * AHEAD_MAX; k++) { /* those that were ahead, then one by one */
     assert_int_equal(post(pair.receive, data, sizeof data, &posted), ncclSuccess);
-    while (request == NULL && os_time_ns() < end) {
-      assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
-    }
-    for (done = false; !done && os_time_ns() < end;) {
-      assert_int_equal(ops->test(request, &done, NULL), ncclSuccess);
-    }
-    for (done = false; !done && os_time_ns() < end;) {
-      assert_int_equal(ops->test(posted, &done, &got), ncclSuccess);
-    }
-    assert_int_equal(got, 8);
-    request = NULL;
+    pattern_fill(source, k, 8);
+    if (k >= AHEAD_MAX) wait_done(send_until_begun(&pair, source, 8));
+    assert_int_equal(wait_done(posted), 8);
+    pattern_check(data, k, 8);
   }
   pair_close(&pair);
 }
@@ -450,6 +469,32 @@ static void test_too_long(void **state) {
   check_too_long(NULL, 1 << 20, 4096);
   check_too_long("3", 1 << 20, 4096);
   check_too_long("3", 1, 0);
+}
+
+/* A message that went before its receive was posted, which is too short: both sides say so. */
+static void test_too_long_ahead(void **state) {
+  struct pair pair;
+  static uint8_t data[16];
+  void *request = NULL, *posted = NULL;
+  const uint64_t end = deadline();
+  ncclResult_t result = ncclSuccess;
+  bool done = false;
+  (void)state;
+  pair_open(&pair);
+  assert_int_equal(post(pair.receive, data, 8, &posted), ncclSuccess);
+  wait_done(send_until_begun(&pair, data, 8));
+  assert_int_equal(wait_done(posted), 8);
+  wait_done(send_until_begun(&pair, data, 9));
+  assert_int_equal(post(pair.receive, data, 8, &posted), ncclSuccess);
+  while (result == ncclSuccess && os_time_ns() < end) result = ops->test(posted, &done, NULL);
+  assert_int_equal(result, ncclInvalidUsage);
+  assert_last_error("message 1 has 9 bytes, but the receive that was posted for it has room for 8");
+  for (result = ncclSuccess; result == ncclSuccess && os_time_ns() < end;)
+    result = ops->isend(pair.send, data, 1, 0, NULL, &request);
+  assert_int_equal(result, ncclInvalidUsage);
+  assert_last_error("pair: rank 0 sending to rank 1 at 127.0.0.1:");
+  assert_last_error("message 1 has 9 bytes, but the receive that was posted for it has room for 8");
+  pair_close(&pair);
 }
 
 static int raw_connect(const struct net_handle *handle) {
@@ -839,6 +884,7 @@ int main(void) {
       EACH(test_most_requests),
       EACH(test_close_delivers),
       EACH(test_too_long),
+      EACH(test_too_long_ahead),
       EACH(test_strangers),
       EACH(test_wrong_key),
       EACH(test_wrong_secret),

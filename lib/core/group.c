@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
+#include "core/plan_cache.h"
 
 #define SIM_INFO_MAGIC 0x74685283u
 
@@ -265,13 +266,20 @@ static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   return ncclSuccess;
 }
 
+/* A plan that was kept had its operations checked and its connections made. */
 static ncclResult_t comm_prepare(struct ncclComm *comm) {
+  struct comm_queue *queue = &comm->queue;
+  struct plan_cache **cache = &queue->plan_memory.cache;
   struct plan_request request;
   TRY(comm_check_captures(comm));
+  if (plan_cache_find(*cache, comm->rank, queue->ops, queue->op_count, &queue->plan)) return ncclSuccess;
   TRY(queue_check_self(comm));
-  group_request(comm, comm->queue.ops, comm->queue.op_count, &request);
-  TRY(plan_build_within(&request, &comm->queue.plan_memory, &comm->queue.plan));
-  return connect_plan(comm, &comm->queue.plan);
+  group_request(comm, queue->ops, queue->op_count, &request);
+  bool keep = false;
+  TRY(plan_cache_begin(cache, &request, &keep));
+  TRY(plan_build_within(&request, &queue->plan_memory, &queue->plan));
+  TRY(connect_plan(comm, &queue->plan));
+  return keep ? plan_cache_keep(*cache, &request, queue->ops, &queue->plan) : ncclSuccess;
 }
 
 static void launch_start(void *argument) { proxy_ops_post((struct proxy_ops *)argument); }

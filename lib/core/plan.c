@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/plan_cache.h"
 #include "core/plan_draft.h"
 #include "core/rules.h"
 #include "core/tune.h"
@@ -204,6 +205,7 @@ ncclResult_t plan_build_within(const struct plan_request *request, struct plan_m
 }
 
 void plan_memory_free(struct plan_memory *memory) {
+  plan_cache_free(memory->cache);
   os_free(memory->messages);
   os_free(memory->tasks);
   os_free(memory->draft);

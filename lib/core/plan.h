@@ -55,6 +55,7 @@ void plan_free(struct plan *plan);
 /* What planning works in, grown as needed and kept from plan to plan: who plans often allocates only for
  * plans larger than all before. All zero at first. */
 struct plan_memory {
+  struct plan_cache *cache; /* plan_cache.h; planning itself does not look there */
   void *messages, *tasks, *draft, *plan;
   size_t message_bytes, task_bytes, draft_bytes, plan_bytes;
 };

@@ -44,12 +44,17 @@ static const struct plan_op *queues_take(const struct plan_request *request, str
   return op;
 }
 
+/* Between cores a slice is announced almost as fast as a line, and costs half the stores. */
+#define CORES_LL_BYTES 512u
+
 static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                                    uint32_t parts) {
   const struct plan_limits *limits = &request->limits;
   struct work work;
   memset(&work, 0, sizeof work);
-  const bool ll = bytes <= parts * request->p2p_ll_threshold ||
+  const size_t ll_bytes =
+      limits->cores ? size_min(request->p2p_ll_threshold, CORES_LL_BYTES) : request->p2p_ll_threshold;
+  const bool ll = bytes <= parts * ll_bytes ||
                   ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
   work.func = op->func;
   work.algo = ALGO_RING;

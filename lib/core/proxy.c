@@ -290,8 +290,7 @@ void proxy_limits(struct plan_limits *limits) {
 static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
   comm->net = comm->call.net;
   comm->net_device_count = comm->call.net_device_count;
-  if (comm->net != NULL) return ncclSuccess;
-  return net_choose(&comm->net, &comm->net_device_count);
+  return comm->net != NULL ? ncclSuccess : net_choose(&comm->net, &comm->net_device_count);
 }
 
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {

@@ -81,6 +81,7 @@ static struct proxy_ops *ops_alloc(const struct plan *plan, uint32_t task_count)
     return NULL;
   }
   memcpy(ops->works, plan->works, plan->work_count * sizeof *ops->works);
+  for (uint32_t i = 0; i < plan->work_count; i++) ops->works[i].op_sequence += plan->first_sequence;
   ops->limits = plan->limits;
   return ops;
 }

@@ -294,7 +294,8 @@ uint64_t settings_digest(const struct settings *settings) {
   const struct plan_limits *limits = &settings->limits;
   const uint32_t numbers[] = {limits->slots,     limits->chunk_bytes, limits->p2p_chunk_bytes,
                               limits->flag_bits, limits->direct,      limits->algos,
-                              limits->links,     limits->protos,      settings->algos_off};
+                              limits->links,     limits->protos,      limits->algos_last,
+                              limits->cores,     settings->algos_off};
   uint64_t digest = digest_add(0xcbf29ce484222325ull, numbers, sizeof numbers);
   digest = digest_add(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = digest_add(digest, settings->algo_mask, sizeof settings->algo_mask);

@@ -92,6 +92,34 @@ static double exchange_us(const struct query *q) {
   return time_us + q->bytes * exchange_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
 }
 
+/* ---- measured: cores that share memory ---- */
+
+/* Hops that follow one another, and bytes that each rank stores, a byte of the operation; false for an
+ * algorithm that has no such figures. */
+static bool cores_route(const struct query *q, double *hops, double *share) {
+  const double n = q->ranks;
+  *hops = ring_hops(q->func, q->ranks);
+  *share = *hops / n;
+  if (q->func == FUNC_BROADCAST || q->func == FUNC_REDUCE) {
+    *hops = n - 1;
+    *share = 1;
+  }
+  if (q->algo == ALGO_RING) return true;
+  if (q->algo != ALGO_DIRECT && q->algo != ALGO_TWO_SHOT) return false;
+  *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
+  *share = exchange_share(q->func, q->algo, q->ranks);
+  if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE) *share *= 1.5; /* every rank adds everything up */
+  return true;
+}
+
+static double cores_us(const struct query *q) {
+  const struct tune_measured_cores *cores = &tune_measured_cores;
+  double hops, share;
+  if (!cores_route(q, &hops, &share)) return INFINITY;
+  return cores->base_us[q->proto] + hops * cores->hop_us[q->proto] +
+         q->bytes * share / (1000.0 * cores->gbps[q->proto]);
+}
+
 /* ---- NCCL's formulas ---- */
 
 static const struct graph_speed *graph_speed_of(const struct graph *graph, uint8_t algo) {
@@ -270,6 +298,7 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               channel_count,
                               (double)bytes};
   if (algo == ALGO_CUSTOM) return INFINITY;
+  if (request->limits.cores) return cores_us(&query);
   if (algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT) return exchange_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
     return measured_ring_us(&query);

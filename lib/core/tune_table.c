@@ -47,3 +47,6 @@ const struct tune_measured_exchange tune_measured_one_shot = {
     {3.2, 5.2, 5.4}, {0.2, 0.2, 0.2}, {149, 200, 324}, {5.6, 7.3, 11.2}, 1};
 const struct tune_measured_exchange tune_measured_two_shot = {
     {4.3, 7.0, 5.4}, {0.2, 0.2, 0.2}, {221, 240, 324}, {8.4, 9.0, 11.2}, 2};
+
+/* Where the measured times of two cores cross: LL up to a line or two, LL128 up to 2 KiB, then Simple. */
+const struct tune_measured_cores tune_measured_cores = {{0.2, 0.25, 0.4}, {0.1, 0.1, 0.2}, {1, 4, 9}};

@@ -55,4 +55,10 @@ struct tune_measured_exchange {
 };
 extern const struct tune_measured_exchange tune_measured_one_shot, tune_measured_two_shot;
 
+/* Cores that share memory: time = base + hops that follow one another + bytes that a rank stores / rate. */
+struct tune_measured_cores {
+  double base_us[PROTO_COUNT], hop_us[PROTO_COUNT], gbps[PROTO_COUNT];
+};
+extern const struct tune_measured_cores tune_measured_cores;
+
 #endif

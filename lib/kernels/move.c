@@ -228,12 +228,65 @@ static bool move_is_one_pass(const struct move *move) {
   return move->destination_count == 1 && !staged;
 }
 
+#ifdef MOVE_HAS_AVX2
+/* Stores that leave the caches alone, and need not read what they overwrite. */
+__attribute__((target("avx2"))) static void stream_copy(unsigned char *to, const unsigned char *from,
+                                                        size_t bytes) {
+  size_t done = (32 - ((uintptr_t)to & 31)) & 31;
+  if (done > bytes) done = bytes;
+  memcpy(to, from, done);
+  for (; bytes - done >= 128; done += 128) {
+    const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(from + done));
+    const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + done + 32));
+    const __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(from + done + 64));
+    const __m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(from + done + 96));
+    _mm256_stream_si256((__m256i *)(void *)(to + done), a);
+    _mm256_stream_si256((__m256i *)(void *)(to + done + 32), b);
+    _mm256_stream_si256((__m256i *)(void *)(to + done + 64), c);
+    _mm256_stream_si256((__m256i *)(void *)(to + done + 96), d);
+  }
+  memcpy(to + done, from + done, bytes - done);
+}
+
+/* Tile by tile, each made once and stored to every destination. The fence puts the stores before whatever
+ * announces them. */
+static bool move_streams(const struct move *move) {
+  unsigned char scratch[3][MOVE_TILE_BYTES] __attribute__((aligned(64)));
+  if (move->far_destinations == 0 || !__builtin_cpu_supports("avx2")) return false;
+  const size_t element_bytes = kernel_type_bytes(move->dtype), tile_count = MOVE_TILE_BYTES / element_bytes;
+  const bool copies = move->source_count == 1 && !move_scales(move, 0) && !move->post_op;
+  struct move tile = *move;
+  tile.destination_count = 1;
+  tile.destination[0] = scratch[2];
+  for (size_t done = 0; done < move->count; done += tile_count) {
+    const size_t count = move->count - done < tile_count ? move->count - done : tile_count;
+    const size_t offset = done * element_bytes, bytes = count * element_bytes;
+    for (uint32_t i = 0; i < move->source_count; i++)
+      tile.source[i] = (const unsigned char *)move->source[i] + offset;
+    if (!copies) move_tile(&tile, 0, count, bytes, scratch);
+    const unsigned char *from = copies ? (const unsigned char *)tile.source[0] : scratch[2];
+    for (uint32_t i = 0; i < move->destination_count; i++) {
+      unsigned char *to = (unsigned char *)move->destination[i] + offset;
+      if (((move->far_destinations >> i) & 1) != 0 && to != from) stream_copy(to, from, bytes);
+      else span_copy(to, from, bytes);
+    }
+  }
+  _mm_sfence();
+  return true;
+}
+#else
+static bool move_streams(const struct move *move) {
+  (void)move;
+  return false;
+}
+#endif
+
 void kernel_move(const struct move *move) {
   unsigned char scratch[2][MOVE_TILE_BYTES] __attribute__((aligned(64)));
   size_t element_bytes = kernel_type_bytes(move->dtype);
   size_t tile_count = move_is_one_pass(move) ? move->count : MOVE_TILE_BYTES / element_bytes;
   assert(move->source_count <= MOVE_SPANS_MAX && move->destination_count <= MOVE_SPANS_MAX);
-  if (move->source_count == 0 || move->destination_count == 0) return;
+  if (move->source_count == 0 || move->destination_count == 0 || move_streams(move)) return;
   for (size_t done = 0; done < move->count; done += tile_count) {
     size_t count = move->count - done < tile_count ? move->count - done : tile_count;
     move_tile(move, done * element_bytes, count, count * element_bytes, scratch);

@@ -56,11 +56,17 @@ static_assert(sizeof(struct fifo_sender) == 3 * FIFO_LINE_BYTES, "both ends map 
 static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends map this layout");
 
 /* A loop over the links of a side that a set names; so bounded that a compiler may keep few links in
- * registers.
+ * registers. A core counts its links instead: it would mind the turns for none.
  */
-#define FIFO_EACH_LINK(i, count, set)             \
-  for (uint32_t i = 0; i < PRIM_LINKS; i++)       \
+#if PRIM_ALGOS > 1
+#define FIFO_EACH_LINK(i, count, set)    \
+  for (uint32_t i = 0; i < (count); i++) \
+    if ((((set) >> i) & 1) != 0)
+#else
+#define FIFO_EACH_LINK(i, count, set)       \
+  for (uint32_t i = 0; i < PRIM_LINKS; i++) \
     if (i < (count) && (((set) >> i) & 1) != 0)
+#endif
 #define FIFO_ALL_LINKS (~(uint32_t)0)
 
 /* One end of a connection while a lane uses it. `step` runs ahead of `posted` by the slices in flight. */

@@ -50,6 +50,7 @@ struct lane {
   struct algo_iter iter;
   struct step step; /* the one that is being begun */
 #if PRIM_ALGOS > 1
+  bool far;             /* the operation's output is longer than caches: the backend's to say */
   uint8_t *scratch;     /* of the operation, for lists */
   uint64_t *cells;      /* how far each list of the rank is, counted through all operations; 0: nobody asks */
   uint64_t cells_begin; /* what all of them held when this operation began */

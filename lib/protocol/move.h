@@ -26,6 +26,10 @@ struct move {
   uint64_t op_arg;         /* as in struct work */
   const void *source[MOVE_SPANS_MAX];
   void *destination[MOVE_SPANS_MAX];
+#if PRIM_ALGOS > 1
+  uint32_t far_destinations; /* set of destination indexes that no step reads again, so long that caches would
+                                lose what is of use for them: a backend may go past its caches */
+#endif
 };
 
 #endif

@@ -101,6 +101,15 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
   if (PRIM_ALGOS > 1 && (step->flags & STEP_FOLD)) simple_add_source(move, lane_kept(lane, offset));
 }
 
+/* The next destination is final: nobody reads it before the operation's end, but for a list. */
+PRIM_FN void simple_mark_far(const struct lane *lane, struct move *move) {
+#if PRIM_ALGOS > 1
+  if (lane->far) move->far_destinations |= (uint32_t)1 << move->destination_count;
+#else
+  (void)lane, (void)move;
+#endif
+}
+
 /* Destinations: own output first, then each receiver's slots, or its output itself where the value is final.
  */
 PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct flight *flight, size_t offset) {
@@ -108,15 +117,21 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
   struct move *move = &flight->move;
   if (step->flags & STEP_KEEP) {
     uint8_t *own = lane_kept(lane, offset);
-    if (move->source_count != 1 || move->source[0] != own || move->pre_op_sources != 0 || move->post_op)
+    if (move->source_count != 1 || move->source[0] != own || move->pre_op_sources != 0 || move->post_op) {
+      if (step->flags & STEP_RECV_FINAL || step->flags & STEP_POST_OP || (step->flags & STEP_SEND_FINAL))
+        simple_mark_far(lane, move);
       simple_add_destination(move, own);
+    }
   }
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     struct link *link = &lane->send[i];
     lane_announce(lane, link, prim);
-    if ((step->flags & STEP_SEND_FINAL) && link->direct != 0)
+    if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) {
+      simple_mark_far(lane, move);
       simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
-    else simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
+    } else {
+      simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
+    }
     if (!simple_says(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
   }
 }
@@ -132,6 +147,9 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   move->op_arg = work->op_arg;
   move->source_count = move->destination_count = 0;
   move->pre_op_sources = 0;
+#if PRIM_ALGOS > 1
+  move->far_destinations = 0;
+#endif
   move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
   flight->recv_links = simple_says(&lane->step, STEP_RECV_MORE) ? 0 : lane->step.recv_links;
   flight->send_links = simple_says(&lane->step, STEP_SEND_MORE) ? 0 : lane->step.send_links;

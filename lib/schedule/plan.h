@@ -27,6 +27,7 @@ struct plan_limits {
   uint32_t links;      /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
   uint32_t protos;     /* set of enum work_proto with which they carry `algos`; 0 is all */
   uint32_t room_bytes; /* of step_bytes of Simple, what no chunk counts on: a proxy writes behind slices */
+  bool cores;          /* ranks are CPU cores that share their memory: other figures than GPUs' */
 };
 
 /* What GPUs carry on one node, but no faster than rings yet. Whoever plans without a GPU chooses as they do.
@@ -60,6 +61,9 @@ struct plan {
   size_t scratch_bytes;         /* what lists need beside user memory, 0 where there is none ... */
   void *scratch;                /* ... bound by the host: zeroed once, then kept from plan to plan */
   struct plan_limits limits;
+  /* Not 0: the same number means the same plan but for `buffers` and `first_sequence`, so that what was made
+   * for it once can be used again. Works count their operations from first_sequence. */
+  uint64_t serial, first_sequence;
   const struct launch_hook *hook; /* what the host wants to hear of each start (backend.h); 0: nothing */
 };
 

@@ -28,7 +28,7 @@ static bool comm_aborted(const struct device_comm *comm) {
 
 static void run_wake_lanes(struct emu_kernel_run *run) {
   for (uint32_t b = 0; b < run->launch->block_count; b++) {
-    struct emu_block *block = &run->blocks[b];
+    struct emu_block *block = &run->launch->blocks[b];
     for (uint32_t i = 0; i < block->lane_count; i++) emu_actor_wake(&block->lanes[i].actor);
   }
 }
@@ -44,10 +44,14 @@ void emu_comm_abort_rank(struct device_comm *comm) {
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error) {
   for (struct device_comm *comm = emu_comms; comm != NULL; comm = comm->next) {
     if (comm->config.comm_id != comm_id) continue;
-    if (comm->error == ncclSuccess) comm->error = error;
+    if (comm->error == ncclSuccess) __atomic_store_n(&comm->error, error, __ATOMIC_RELAXED);
     emu_trace(TRACE_ERROR, 0, comm, 0, 0, 0, (uint64_t)error);
     emu_comm_abort_rank(comm);
   }
+}
+
+uint64_t emu_lane_sequence(const struct emu_lane *emu) {
+  return emu->block->run->first_sequence + lane_part(&emu->lane)->op_sequence;
 }
 
 static void lane_report_broken(struct emu_lane *emu, const char *text) {
@@ -67,7 +71,7 @@ static void lane_report_mismatch(struct emu_lane *emu) {
              " bytes for channel %u where "
              "rank %u expects %" PRIu64
              "; call the same collective with the same count and type on all ranks, in the same order",
-             comm->name, lane->mismatch_peer, comm->config.rank, lane_part(lane)->op_sequence,
+             comm->name, lane->mismatch_peer, comm->config.rank, emu_lane_sequence(emu),
              emu_func_name(lane->work->func), lane->mismatch_peer, lane->found_bytes,
              lane->work->channel_index, comm->config.rank, lane->expected_bytes);
   emu_comm_fail(comm->config.comm_id, ncclInvalidUsage);
@@ -89,21 +93,25 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
 static void lane_bind(struct emu_lane *emu, const struct work *work) {
   struct device_comm *comm = emu->block->run->launch->comm;
   emu->remote = false;
-  emu->bound = true;
   for (uint32_t i = 0; i < work->recv_count; i++) {
     const uint32_t peer = work->recv_peer[i], conn_index = work_link_conn(work, peer, false);
     emu->recv_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, false);
-    emu->recv_conn[i]->recv_lane = emu;
     emu->remote |= emu_conn_is_remote(emu->recv_conn[i]);
     lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, peer);
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
     const uint32_t peer = work->send_peer[i], conn_index = work_link_conn(work, peer, true);
     emu->send_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, true);
-    emu->send_conn[i]->send_lane = emu;
     emu->remote |= emu_conn_is_remote(emu->send_conn[i]);
     lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, peer);
   }
+}
+
+/* Who may have to be woken when the other end moves: guarded mode alone asks. */
+static void lane_attach(struct emu_lane *emu, const struct work *work) {
+  emu->bound = true;
+  for (uint32_t i = 0; i < work->recv_count; i++) emu->recv_conn[i]->recv_lane = emu;
+  for (uint32_t i = 0; i < work->send_count; i++) emu->send_conn[i]->send_lane = emu;
 }
 
 /* Senders of other processes reach no output outside of the arena. */
@@ -116,9 +124,9 @@ static void lane_hide_output(const struct emu_lane *emu, struct work *work, cons
       work->flags |= WORK_OUTPUT_HIDDEN;
 }
 
-static void lane_unbind(struct emu_lane *emu) {
+static void lane_detach(struct emu_lane *emu) {
   const struct work *work = emu->lane.work;
-  emu->remote = emu->bound = false;
+  emu->bound = false;
   for (uint32_t i = 0; i < work->recv_count; i++) emu->recv_conn[i]->recv_lane = NULL;
   for (uint32_t i = 0; i < work->send_count; i++) emu->send_conn[i]->send_lane = NULL;
 }
@@ -236,7 +244,7 @@ static void lane_actor_move(struct emu_actor *actor) {
     emu_weak_close(emu->prim.weak, prim_aborted(&emu->prim));
     emu_lane_stores_seen(emu);
   }
-  lane_unbind(emu);
+  lane_detach(emu);
   emu_actor_remove(&emu->actor);
   block_lane_ended(emu->block);
 }
@@ -250,32 +258,53 @@ static uint64_t lane_actor_key(const struct device_comm *comm, const struct work
          (uint64_t)work->channel_index << 8 | lane_index;
 }
 
-static void lane_start(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index,
-                       uint32_t work_index) {
+/* Output that is longer than this would only drive out of the caches what is still of use there. */
+#define FAR_BYTES 8388608u
+
+/* A list's steps may read what they wrote. */
+static bool lane_is_far(const struct work *work) {
+  const bool blocks = work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL;
+  const size_t bytes = work->part_count * work->element_bytes * (blocks ? work->rank_count : 1);
+  return emu_options()->mode == EMU_THREADS && work->algo != ALGO_CUSTOM && bytes >= FAR_BYTES;
+}
+
+/* What stays as it is from run to run of a launch. */
+static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index,
+                         const struct work *work) {
   const struct emu_launch *launch = block->run->launch;
-  struct work *work = &launch->plan.works[work_index];
   emu->block = block;
   emu->lane_index = (uint8_t)lane_index;
-  emu->actions = 0;
-  emu->since = emu_options()->mode == EMU_GUARDED ? emu_move_count() : os_time_ns();
   emu->prim.abort_flag = &launch->comm->abort_flag;
   emu->prim.late = false;
   emu->lag = (uint8_t)emu_options()->lag;
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
+  emu->lane.far = lane_is_far(work);
+  emu->lane.cells = NULL;
+  emu->lane.scratch = NULL;
   if (work->algo == ALGO_CUSTOM && launch->plan.scratch != NULL) {
     emu->lane.cells = (uint64_t *)launch->plan.scratch;
     emu->lane.scratch = (uint8_t *)launch->plan.scratch + (size_t)work->scratch_page * LIST_PAGE_BYTES;
   }
-  emu->lane.parts = &launch->plan.buffers[work_index];
-  emu->trace_key = emu_trace_key(TRACE_LANE, launch->comm, work->channel_index, lane_index);
-  emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(launch->comm, work, lane_index));
   lane_bind(emu, work);
-  lane_hide_output(emu, work, launch->plan.buffers[work_index].out);
+}
+
+static void lane_start(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
+  lane_hide_output(emu, work, buffers->out);
+  emu->lane.parts = buffers;
+  lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
+}
+
+static void lane_start_guarded(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
+  const struct device_comm *comm = emu->block->run->launch->comm;
+  emu->actions = 0;
+  emu->since = emu_move_count();
+  emu->trace_key = emu_trace_key(TRACE_LANE, comm, work->channel_index, emu->lane_index);
+  emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(comm, work, emu->lane_index));
+  lane_attach(emu, work);
   emu->prim.weak = emu_weak_open(emu);
-  lane_open(&emu->lane, &emu->prim, work, launch->plan.buffers[work_index].in,
-            launch->plan.buffers[work_index].out);
+  lane_start(emu, work, buffers);
   emu_check_open(emu);
 }
 
@@ -285,8 +314,11 @@ static void block_batch_start(struct emu_block *block) {
   const struct emu_launch *launch = block->run->launch;
   const struct plan_batch *batch = &launch->plan.batches[block->batch_index];
   block->lane_count = block->lanes_live = batch->work_count;
-  for (uint32_t i = 0; i < batch->work_count; i++)
-    lane_start(&block->lanes[i], block, i, batch->first_work + i);
+  for (uint32_t i = 0; i < batch->work_count; i++) {
+    const uint32_t index = batch->first_work + i;
+    lane_prepare(&block->lanes[i], block, i, &launch->plan.works[index]);
+    lane_start_guarded(&block->lanes[i], &launch->plan.works[index], &block->run->buffers[index]);
+  }
   emu_trace(TRACE_BLOCK, 0, launch->comm, batch->channel_index, 0, 0, block->batch_index);
 }
 
@@ -317,20 +349,32 @@ static void block_lane_ended(struct emu_block *block) {
 
 /* ---- launches ---- */
 
+static void run_list(struct emu_kernel_run *run) {
+  run->listed = true;
+  run->next = emu_runs;
+  emu_runs = run;
+}
+
 static void run_unlist(struct emu_kernel_run *run) {
   struct emu_kernel_run **place = &emu_runs;
-  while (*place != NULL && *place != run) place = &(*place)->next;
-  if (*place == run) *place = run->next;
+  if (!run->listed) return;
+  while (*place != run) place = &(*place)->next;
+  *place = run->next;
+  run->listed = false;
 }
 
 /* The rank's next launch may start; the streams look at ready() again when ended() tells them. */
-static int run_close(struct emu_kernel_run *run) {
+static void run_pass_turn(struct emu_kernel_run *run) {
   struct device_comm *comm = run->launch->comm;
+  if (__atomic_load_n(&comm->error, __ATOMIC_RELAXED) != ncclSuccess) run->error = ERROR_LAUNCH_TIMEOUT;
   run->over = true;
+  __atomic_fetch_add(&comm->turn, 1, __ATOMIC_RELEASE);
+}
+
+static int run_close(struct emu_kernel_run *run) {
+  if (!run->over) run_pass_turn(run);
   run_unlist(run);
-  comm->turn += 1;
-  emu_trace(TRACE_KERNEL, 1, comm, 0, 0, 0, run->turn);
-  if (comm->error != ncclSuccess) run->error = ERROR_LAUNCH_TIMEOUT;
+  emu_trace(TRACE_KERNEL, 1, run->launch->comm, 0, 0, 0, run->turn);
   if (emu_runs == NULL) emu_report_flush();
   emu_changed();
   return run->error;
@@ -342,26 +386,39 @@ static void run_ended(struct emu_kernel_run *run) {
   ended(argument, run_close(run));
 }
 
-static bool run_ready(struct emu_kernel_run *run) { return run->launch->comm->turn == run->turn; }
+static bool run_ready(struct emu_kernel_run *run) {
+  return __atomic_load_n(&run->launch->comm->turn, __ATOMIC_ACQUIRE) == run->turn;
+}
 
 /* A rank that was aborted starts nothing any more. */
 static void run_tell_start(const struct emu_kernel_run *run) {
-  const struct launch_hook *hook = run->launch->plan.hook;
-  if (hook != NULL && !comm_aborted(run->launch->comm)) hook->start(hook->argument);
+  if (run->hook.start != NULL && !comm_aborted(run->launch->comm)) run->hook.start(run->hook.argument);
 }
 
+/* The launch's blocks are this run's now. */
 static void run_begin(struct emu_kernel_run *run) {
+  const struct emu_launch *launch = run->launch;
   run->started = true;
-  run->next = emu_runs;
-  emu_runs = run;
-  run->blocks_live = run->launch->block_count;
+  run->blocks_live = launch->block_count;
+  for (uint32_t b = 0; b < launch->block_count; b++) {
+    struct emu_block *block = &launch->blocks[b];
+    block->run = run;
+    __atomic_store_n(&block->batch_index, block->first_batch, __ATOMIC_RELAXED);
+    block->lane_count = 0;
+    block->given = block->done = false;
+  }
+}
+
+static void run_begin_guarded(struct emu_kernel_run *run) {
+  run_begin(run);
+  run_list(run);
   emu_trace(TRACE_KERNEL, 0, run->launch->comm, 0, 0, 0, run->turn);
 }
 
 static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, int error), void *argument) {
   run->ended = ended;
   run->ended_argument = argument;
-  run_begin(run);
+  run_begin_guarded(run);
   run_tell_start(run);
   if (run->launch->block_count == 0) {
     run_ended(run);
@@ -370,87 +427,159 @@ static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, 
   /* The last block's end may free the run: the count is taken before. */
   const uint32_t block_count = run->launch->block_count;
   run->blocks_live += 1;
-  for (uint32_t b = 0; b < block_count; b++) block_next_batch(&run->blocks[b]);
+  for (uint32_t b = 0; b < block_count; b++) block_next_batch(&run->launch->blocks[b]);
   run->blocks_live -= 1;
   if (run->blocks_live == 0) run_ended(run);
 }
 
 /* ---- threads mode ---- */
 
-static void block_count_progress(struct emu_block *block) {
-  __atomic_fetch_add(&block->progress, 1, __ATOMIC_RELAXED);
+/* Binds the lanes of the block's current batch, unless they still are from the run before. */
+static void block_batch_bind(struct emu_block *block, const struct plan_batch *batch) {
+  const struct emu_launch *launch = block->run->launch;
+  if (block->bound_batch == block->batch_index + 1) return;
+  emu_lock();
+  for (uint32_t i = 0; i < batch->work_count; i++) {
+    lane_prepare(&block->lanes[i], block, i, &launch->plan.works[batch->first_work + i]);
+    block->lanes[i].since = os_time_ns();
+  }
+  emu_unlock();
+  block->bound_batch = block->batch_index + 1;
 }
 
-/* Advances the lanes of a batch in turn until all have ended or the rank is aborted. */
-static void block_run_batch(struct emu_block *block) {
-  uint32_t running = block->lane_count;
-  while (running > 0) {
-    running = 0;
-    for (uint32_t i = 0; i < block->lane_count; i++) {
-      struct emu_lane *emu = &block->lanes[i];
-      const uint64_t before = emu->lane.steps_done;
-      running += !lane_advance(&emu->lane, &emu->prim);
-      if (emu->lane.steps_done == before) continue;
-      emu->since = os_time_ns();
-      block_count_progress(block);
-    }
-    if (running > 0) prim_pause(&block->lanes[0].prim);
+static void block_batch_open(struct emu_block *block) {
+  const struct emu_launch *launch = block->run->launch;
+  const struct plan_batch *batch = &launch->plan.batches[block->batch_index];
+  block_batch_bind(block, batch);
+  for (uint32_t i = 0; i < batch->work_count; i++) {
+    const uint32_t index = batch->first_work + i;
+    lane_start(&block->lanes[i], &launch->plan.works[index], &block->run->buffers[index]);
   }
+  block->lane_count = batch->work_count;
 }
 
 /* What a block's lanes say at their end: a mismatch, or, when the world stopped them, what they waited for.
  */
 static void block_settle_batch(struct emu_block *block) {
+  emu_lock();
   for (uint32_t i = 0; i < block->lane_count; i++) {
     struct emu_lane *emu = &block->lanes[i];
     if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
     emu_report_stopped(emu);
-    lane_unbind(emu);
+    emu->lane.phase = LANE_DONE;
   }
+  emu_unlock();
 }
 
+/* Changes with every move of the lane. */
+static uint64_t lane_mark(const struct lane *lane) {
+  return (lane->steps_done << 24) + ((uint64_t)lane->line_index << 8) + lane->begun + lane->posted +
+         lane->exchange_index + ((uint64_t)lane->step_open << 7);
+}
+
+/* Advances the lanes of the current batch as far as they go without waiting; true when any of them moved. */
+static bool block_advance(struct emu_block *block) {
+  bool moved = false, broken = false;
+  uint32_t running = 0;
+  if (block->lane_count == 0 && comm_aborted(block->run->launch->comm)) {
+    block->done = true; /* later launches end empty */
+    return true;
+  }
+  if (block->lane_count == 0) block_batch_open(block);
+  for (uint32_t i = 0; i < block->lane_count; i++) {
+    struct emu_lane *emu = &block->lanes[i];
+    if (emu->lane.phase == LANE_DONE) continue;
+    const uint64_t mark = lane_mark(&emu->lane);
+    const bool over = lane_advance(&emu->lane, &emu->prim);
+    running += !over;
+    broken = broken || (over && emu->lane.phase != LANE_DONE);
+    moved = moved || over || lane_mark(&emu->lane) != mark;
+  }
+  if (moved) __atomic_store_n(&block->progress, block->progress + 1, __ATOMIC_RELAXED);
+  if (running > 0) return moved;
+  const bool aborted = comm_aborted(block->run->launch->comm);
+  if (broken || aborted) block_settle_batch(block);
+  block->lane_count = 0;
+  __atomic_store_n(&block->batch_index, block->batch_index + 1, __ATOMIC_RELAXED);
+  block->done = block->batch_index == block->batch_end || comm_aborted(block->run->launch->comm);
+  return true;
+}
+
+/* A block with a thread of its own. */
 static void block_thread(void *argument) {
   struct emu_block *block = (struct emu_block *)argument;
-  struct device_comm *comm = block->run->launch->comm;
-  emu_lock();
-  for (; block->batch_index < block->batch_end && !comm_aborted(comm); block->batch_index++) {
-    block_batch_start(block);
-    emu_unlock();
-    block_run_batch(block);
-    emu_lock();
-    block_settle_batch(block);
-  }
-  block->run->blocks_live -= 1;
-  emu_changed();
-  emu_unlock();
+  while (!block->done)
+    if (!block_advance(block)) prim_pause(&block->lanes[0].prim);
+  __atomic_fetch_sub(&block->run->blocks_live, 1, __ATOMIC_RELEASE);
 }
 
-static bool run_turn_came(void *argument) { return run_ready((struct emu_kernel_run *)argument); }
-static bool run_blocks_ended(void *argument) { return ((struct emu_kernel_run *)argument)->blocks_live == 0; }
+/* The first block stays with whoever drives the run, and others for which there is no thread. */
+static void run_share(struct emu_kernel_run *run) {
+  const struct emu_launch *launch = run->launch;
+  if (!launch->shares || comm_aborted(launch->comm)) return;
+  for (uint32_t b = 1; b < launch->block_count; b++)
+    launch->blocks[b].given = emu_pool_run(block_thread, &launch->blocks[b]);
+}
 
-/* Blocks but the first go to threads of their own; without a thread for each of them none may start. */
+/* One look at every block that was not given away. */
+static bool run_look(struct emu_kernel_run *run) {
+  const struct emu_launch *launch = run->launch;
+  bool moved = false;
+  for (uint32_t b = 0; b < launch->block_count; b++) {
+    struct emu_block *block = &launch->blocks[b];
+    if (block->given || block->done) continue;
+    moved = block_advance(block) || moved;
+    if (block->done) __atomic_fetch_sub(&run->blocks_live, 1, __ATOMIC_RELEASE);
+  }
+  return moved;
+}
+
+/* Between two looks that found nothing: with more ranks than cores another one is what this one waits for. */
+static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
+  const uint32_t often = run->launch->comm->crowded ? 2 : 256;
+  if (looks % often == often - 1) os_yield();
+  else __builtin_ia32_pause();
+}
+
+static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patience) {
+  enum emu_advance result = EMU_RUN_STUCK;
+  if (!run->started) {
+    if (!run_ready(run)) return result;
+    run_begin(run);
+    run_tell_start(run);
+    run_share(run);
+  }
+  for (uint32_t looks = 0; __atomic_load_n(&run->blocks_live, __ATOMIC_ACQUIRE) > 0; looks++) {
+    if (run_look(run)) {
+      looks = 0;
+      result = EMU_RUN_MOVED;
+      continue;
+    }
+    if (looks >= patience) {
+      if (run->listed) return result;
+      emu_lock();
+      run_list(run);
+      emu_unlock();
+      return result;
+    }
+    run_pause(run, looks);
+  }
+  run_pass_turn(run);
+  return EMU_RUN_OVER;
+}
+
+#define EXECUTE_PATIENCE 4096
+
+static bool run_turn_came(void *argument) { return run_ready((struct emu_kernel_run *)argument); }
+
+/* For nodes of graphs, which have threads that wait. */
 static int run_execute(struct emu_kernel_run *run) {
-  uint32_t given = 1;
   emu_lock();
   emu_wait(run_turn_came, run, 0);
-  run_begin(run);
-  const uint32_t block_count = run->launch->block_count;
-  while (given < block_count && emu_pool_run(block_thread, &run->blocks[given])) given += 1;
-  if (given < block_count) {
-    log_warn(
-        "comm %s: no thread for block %u of %u; lower the number of channels (NCCL_MAX_NCHANNELS) or raise "
-        "ulimit -u",
-        run->launch->comm->name, given, block_count);
-    run->blocks_live -= block_count - given;
-    emu_comm_fail(run->launch->comm->config.comm_id, ncclSystemError);
-  }
   emu_unlock();
-  run_tell_start(run);
-  if (block_count > 0) block_thread(&run->blocks[0]);
+  while (run_advance(run, EXECUTE_PATIENCE) != EMU_RUN_OVER) os_sleep_ms(0);
   emu_lock();
-  emu_wait(run_blocks_ended, run, 0);
   const int error = run_close(run);
-  emu_wait(emu_report_complete, NULL, 0); /* whoever hears of the error finds the whole report */
   emu_unlock();
   return error;
 }
@@ -466,27 +595,36 @@ static uint32_t block_lane_capacity(const struct plan *plan, uint32_t first_batc
   return most;
 }
 
+static struct emu_kernel_run *run_create(struct emu_launch *launch) {
+  struct emu_kernel_run *run = launch->idle;
+  const size_t buffer_bytes = launch->plan.work_count * sizeof *run->buffers;
+  if (run != NULL) {
+    launch->idle = run->next;
+    memset(run, 0, sizeof *run);
+  } else {
+    run = (struct emu_kernel_run *)os_alloc(sizeof *run + buffer_bytes);
+    if (run == NULL) return NULL;
+  }
+  run->buffers = (struct plan_buffers *)(run + 1);
+  if (buffer_bytes > 0) memcpy(run->buffers, launch->plan.buffers, buffer_bytes);
+  return run;
+}
+
+static void hook_drop(const struct launch_hook *hook) {
+  if (hook->drop != NULL) hook->drop(hook->argument);
+}
+
 static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
-  const size_t bytes = sizeof(struct emu_kernel_run) + launch->block_count * sizeof(struct emu_block) +
-                       launch->lane_count * sizeof(struct emu_lane);
-  struct emu_kernel_run *run = (struct emu_kernel_run *)os_alloc(bytes);
+  struct emu_kernel_run *run = run_create(launch);
   if (run == NULL) return NULL;
   run->launch = launch;
+  run->first_sequence = launch->first_sequence;
+  run->hook = launch->hook;
+  if (launch->kept) launch->hook = (struct launch_hook){NULL, NULL, NULL};
   run->turn = launch->comm->launches;
   launch->comm->launches += 1;
   kernel->reference_count += 1;
-  run->blocks = (struct emu_block *)(run + 1);
-  struct emu_lane *lanes = (struct emu_lane *)(run->blocks + launch->block_count);
-  uint32_t batch = 0;
-  for (uint32_t b = 0; b < launch->block_count; b++) {
-    struct emu_block *block = &run->blocks[b];
-    block->run = run;
-    block->lanes = lanes;
-    block->batch_index = batch;
-    lanes += block_lane_capacity(&launch->plan, batch, &block->batch_end);
-    batch = block->batch_end;
-  }
   return run;
 }
 
@@ -494,56 +632,123 @@ static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
  * never been when it is the last in line. Those behind any other one would wait for it forever. */
 static void launch_retire(struct emu_kernel_run *run) {
   struct emu_launch *launch = run->launch;
-  if (!run->over) {
-    if (run_ready(run)) launch->comm->turn += 1;
+  if (run->over) {
+    launch->comm->ended += 1;
+  } else {
+    if (run_ready(run))
+      __atomic_fetch_add(&launch->comm->turn, 1, __ATOMIC_RELEASE), launch->comm->ended += 1;
     else if (run->turn + 1 == launch->comm->launches) launch->comm->launches -= 1;
     else emu_comm_fail(launch->comm->config.comm_id, ncclInternalError);
     emu_kernel_runs_wake();
   }
-  os_free(run);
+  if (launch->kept) hook_drop(&run->hook);
+  run->next = launch->idle;
+  launch->idle = run;
   emu_kernel_drop(&launch->kernel);
 }
 
 static void launch_release(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct device_comm *comm = launch->comm;
-  const struct launch_hook *hook = launch->plan.hook;
-  if (hook != NULL) hook->drop(hook->argument);
+  hook_drop(&launch->hook);
   comm->kernel_count -= 1;
   if (comm->closed && comm->kernel_count == 0) os_free(comm);
+  for (struct emu_kernel_run *run = launch->idle, *next; run != NULL; run = next) {
+    next = run->next;
+    os_free(run);
+  }
   os_free(launch);
 }
 
 static const struct emu_kernel_ops launch_ops = {
-    launch_enqueue, run_ready, run_start, run_execute, launch_retire, launch_release,
+    launch_enqueue, run_ready, run_start, run_execute, launch_retire, launch_release, run_advance, run_close,
 };
 
-/* Copies the plan behind the launch: works, buffers, batches in one allocation. */
+/* Blocks and their lanes, behind one another. */
+static void launch_lay_out(struct emu_launch *launch, struct emu_lane *lanes) {
+  const struct plan *plan = &launch->plan;
+  for (uint32_t batch = 0; batch < plan->batch_count; launch->block_count++) {
+    struct emu_block *block = &launch->blocks[launch->block_count];
+    block->lanes = lanes;
+    block->first_batch = batch;
+    lanes += block_lane_capacity(plan, batch, &block->batch_end);
+    batch = block->batch_end;
+  }
+}
+
+/* Bytes of a channel from which on handing it over costs little beside it. */
+#define SHARE_BYTES_MIN 262144u
+
+static bool launch_shares(const struct device_comm *comm, const struct plan *plan, uint32_t block_count) {
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < plan->work_count; i++)
+    bytes += plan->works[i].part_count * plan->works[i].element_bytes;
+  return block_count > 1 && !comm->crowded && os_core_count() > comm->config.rank_count &&
+         bytes / block_count >= SHARE_BYTES_MIN;
+}
+
+/* Copies the plan behind the launch: works, buffers, batches, then blocks and lanes, in one allocation. */
 struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan) {
   const size_t work_bytes = plan->work_count * sizeof *plan->works;
   const size_t buffer_bytes = plan->work_count * sizeof *plan->buffers;
-  const size_t batch_bytes = plan->batch_count * sizeof *plan->batches;
-  struct emu_launch *launch =
-      (struct emu_launch *)os_alloc(sizeof *launch + work_bytes + buffer_bytes + batch_bytes);
+  const size_t batch_bytes = size_round_up(plan->batch_count * sizeof *plan->batches, 16);
+  uint32_t block_count = 0, lane_count = 0;
+  for (uint32_t batch = 0; batch < plan->batch_count; block_count++)
+    lane_count += block_lane_capacity(plan, batch, &batch);
+  const size_t block_bytes = size_round_up(block_count * sizeof(struct emu_block), 16);
+  const size_t lane_bytes = lane_count * sizeof(struct emu_lane);
+  struct emu_launch *launch = (struct emu_launch *)os_alloc(sizeof *launch + work_bytes + buffer_bytes +
+                                                            batch_bytes + block_bytes + lane_bytes);
   if (launch == NULL) return NULL;
+  uint8_t *behind = (uint8_t *)(launch + 1);
   launch->kernel.ops = &launch_ops;
   launch->kernel.reference_count = 1;
   launch->comm = comm;
   launch->plan = *plan;
-  if (plan->hook != NULL) {
-    launch->hook = *plan->hook;
-    launch->plan.hook = &launch->hook;
-  }
-  launch->plan.works = (struct work *)(launch + 1);
-  launch->plan.buffers = (struct plan_buffers *)((uint8_t *)launch->plan.works + work_bytes);
-  launch->plan.batches = (struct plan_batch *)((uint8_t *)launch->plan.buffers + buffer_bytes);
+  launch->plan.hook = NULL;
+  if (plan->hook != NULL) launch->hook = *plan->hook;
+  launch->first_sequence = plan->first_sequence;
+  launch->plan.works = (struct work *)(void *)behind;
+  launch->plan.buffers = (struct plan_buffers *)(void *)(behind += work_bytes);
+  launch->plan.batches = (struct plan_batch *)(void *)(behind += buffer_bytes);
+  launch->blocks = (struct emu_block *)(void *)(behind += batch_bytes);
   if (plan->work_count > 0) memcpy(launch->plan.works, plan->works, work_bytes);
   if (plan->work_count > 0) memcpy(launch->plan.buffers, plan->buffers, buffer_bytes);
-  if (plan->batch_count > 0) memcpy(launch->plan.batches, plan->batches, batch_bytes);
-  for (uint32_t batch = 0; batch < plan->batch_count; launch->block_count++)
-    launch->lane_count += block_lane_capacity(plan, batch, &batch);
+  if (plan->batch_count > 0)
+    memcpy(launch->plan.batches, plan->batches, plan->batch_count * sizeof *plan->batches);
+  launch_lay_out(launch, (struct emu_lane *)(void *)(behind + block_bytes));
+  launch->shares = launch_shares(comm, plan, block_count);
   comm->kernel_count += 1;
   return &launch->kernel;
+}
+
+struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan) {
+  for (uint32_t i = 0; i < COMM_LAUNCHES_KEPT && plan->serial != 0; i++) {
+    struct emu_launch *launch = comm->kept[i];
+    if (launch == NULL || launch->plan.serial != plan->serial) continue;
+    hook_drop(&launch->hook); /* of a run that failed to be */
+    launch->hook = plan->hook != NULL ? *plan->hook : (struct launch_hook){NULL, NULL, NULL};
+    launch->first_sequence = plan->first_sequence;
+    memcpy(launch->plan.buffers, plan->buffers, plan->work_count * sizeof *plan->buffers);
+    launch->kernel.reference_count += 1;
+    return &launch->kernel;
+  }
+  struct emu_kernel *kernel = emu_launch_create(comm, plan);
+  if (kernel == NULL || plan->serial == 0) return kernel;
+  struct emu_launch **place = &comm->kept[comm->kept_next++ % COMM_LAUNCHES_KEPT];
+  if (*place != NULL) emu_kernel_drop(&(*place)->kernel);
+  kernel->reference_count += 1;
+  *place = (struct emu_launch *)kernel;
+  (*place)->kept = true;
+  return kernel;
+}
+
+void emu_launch_drop_kept(struct device_comm *comm) {
+  for (uint32_t i = 0; i < COMM_LAUNCHES_KEPT; i++) {
+    struct emu_launch *launch = comm->kept[i];
+    comm->kept[i] = NULL;
+    if (launch != NULL) emu_kernel_drop(&launch->kernel);
+  }
 }
 
 /* ---- what the world asks ---- */
@@ -553,14 +758,22 @@ bool emu_lanes_waiting(void) { return emu_runs != NULL; }
 /* The first lane from here on that has not ended and is linked to another process. */
 static struct emu_lane *block_remote_lane(struct emu_block *block, uint32_t from) {
   for (uint32_t i = from; i < block->lane_count; i++)
-    if (block->lanes[i].remote) return &block->lanes[i];
+    if (block->lanes[i].bound && block->lanes[i].remote) return &block->lanes[i];
   return NULL;
 }
 
+/* What lanes do is their thread's to know in threads mode: there the whole rank answers. */
+static bool run_is_outside(const struct emu_kernel_run *run) {
+  if (comm_aborted(run->launch->comm)) return false;
+  if (emu_options()->mode == EMU_THREADS) return run->launch->comm->has_remote;
+  for (uint32_t b = 0; b < run->launch->block_count; b++)
+    if (block_remote_lane(&run->launch->blocks[b], 0) != NULL) return true;
+  return false;
+}
+
 bool emu_lanes_outside(void) {
-  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
-    for (uint32_t b = 0; b < run->launch->block_count && !comm_aborted(run->launch->comm); b++)
-      if (block_remote_lane(&run->blocks[b], 0) != NULL) return true;
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    if (run_is_outside(run)) return true;
   return false;
 }
 
@@ -568,7 +781,7 @@ bool emu_lanes_look(void) {
   bool any = false;
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++) {
-      struct emu_block *block = &run->blocks[b];
+      struct emu_block *block = &run->launch->blocks[b];
       struct emu_lane *emu = block_remote_lane(block, 0);
       for (; emu != NULL; emu = block_remote_lane(block, (uint32_t)(emu - block->lanes) + 1)) {
         if (emu->actor.ready_index != 0 || !lane_actor_enabled(&emu->actor)) continue;
@@ -588,9 +801,9 @@ bool emu_lanes_reach_out(void) {
 uint64_t emu_lanes_progress(void) {
   uint64_t sum = 0;
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {
-    sum += run->launch->comm->turn;
+    sum += __atomic_load_n(&run->launch->comm->turn, __ATOMIC_RELAXED);
     for (uint32_t b = 0; b < run->launch->block_count; b++)
-      sum += __atomic_load_n(&run->blocks[b].progress, __ATOMIC_RELAXED);
+      sum += __atomic_load_n(&run->launch->blocks[b].progress, __ATOMIC_RELAXED);
   }
   return sum;
 }

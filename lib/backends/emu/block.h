@@ -7,6 +7,7 @@
 #include "backends/emu/stream.h"
 #include "backends/emu/world_impl.h"
 #include "base/map.h"
+#include "base/os.h"
 #include "protocol/run.h"
 
 /* Streams that one launch may join. */
@@ -19,10 +20,17 @@ struct emu_shadow {
   uint64_t held[FIFO_SLOTS_MAX]; /* by slot: elements that were written to it, where a chunk is one slice */
 };
 
+/* What a sender of another process leaves in the receiver's memory, for whoever wants to free it. */
+struct emu_guest {
+  struct os_process process; /* realm and born are 0 until it has come */
+  uint32_t came, left;       /* atomic; left: it touches nothing any more */
+};
+
 /* Both ends of a connection: one memory is near to all. */
 struct emu_fifo {
   struct fifo_sender sender;
   struct fifo_receiver receiver;
+  struct emu_guest guest;
   struct emu_conn *sender_conn, *receiver_conn; /* each end's own: they may live in two processes */
 };
 
@@ -42,7 +50,9 @@ struct emu_conn {
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
-  bool net; /* one end alone: the other lies behind a network, and a proxy plays it */
+  bool invited;               /* EXPORTED: the sender's process has been told where it lies */
+  struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
+  bool net;                   /* one end alone: the other lies behind a network, and a proxy plays it */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
@@ -63,23 +73,30 @@ struct emu_scratch {
   size_t bytes;
 };
 
+#define COMM_LAUNCHES_KEPT 16
+
 struct device_comm {
   struct device_comm_config config;
   char name[64];
   struct emu_owner *owner;
   int abort_flag; /* atomic; read by lanes */
   bool closed;    /* the user's handle is gone; kernels held by graphs remain */
+  bool crowded;   /* more ranks than cores */
   ncclResult_t error;
-  uint64_t launches, turn; /* kernels enqueued and ended: they run in this order */
+  uint64_t launches, turn; /* kernels enqueued and ended: they run in this order; turn: atomic */
+  uint64_t ended;          /* of those that ended, gone from their streams too */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
-  bool reaches_out; /* has connections that lead out of the process */
+  bool reaches_out; /* has connections whose other end a network carries */
+  bool has_remote;  /* has connections that it shares with other processes */
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by number of the block that they share */
   bool pinned;      /* others may map the arena, under ... */
   struct share_ticket ticket;
   uint64_t arena_base;
   struct emu_scratch *scratch;
+  struct emu_launch *kept[COMM_LAUNCHES_KEPT]; /* of plans that come again */
+  uint32_t kept_next;                          /* whose place the next one takes */
   struct device_comm *next;
 };
 
@@ -91,39 +108,50 @@ struct emu_lane {
   uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
-  bool bound;  /* has its connections, and has not ended; locked */
-  bool remote; /* has not ended and is linked to another process: nobody here knows when it can go on */
+  bool bound;  /* guarded mode: has its connections, and has not ended */
+  bool remote; /* is linked to another process: nobody here knows when it can go on */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
   struct lane lane;
 };
 
-/* One rank on one channel during one launch. */
+/* One rank on one channel. A rank's launches run one after another, so one launch needs its blocks once. */
 struct emu_block {
-  struct emu_kernel_run *run;
-  uint32_t batch_index, batch_end; /* in the plan */
+  struct emu_kernel_run *run;                   /* that has them now */
+  uint32_t first_batch, batch_index, batch_end; /* in the plan; batch_index: atomic in threads mode */
   uint32_t lane_count, lanes_live;
   uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
+  /* threads mode */
+  uint32_t bound_batch; /* + 1: whose connections the lanes hold; 0: none */
+  bool given, done;     /* to a thread of its own; has ended */
 };
 
+/* Everything behind the struct lies in the same allocation. */
 struct emu_launch {
   struct emu_kernel kernel;
   struct device_comm *comm;
-  struct launch_hook hook;          /* what plan.hook points to, when it does */
-  struct plan plan;                 /* a copy whose arrays follow in the same allocation */
-  uint32_t block_count, lane_count; /* blocks, and the lanes of each block's largest batch added up */
+  struct plan plan;        /* a copy; its buffers are those of the next run */
+  uint64_t first_sequence; /* of the next run: plan.works count from it */
+  struct launch_hook hook; /* of the next run where the launch is kept, else of all; all 0: none */
+  uint32_t block_count;
+  bool shares; /* threads mode: so much work that blocks are worth threads of their own */
+  bool kept;   /* to be launched again */
+  struct emu_block *blocks;
+  struct emu_kernel_run *idle; /* runs that are over, to be used again */
 };
 
 struct emu_kernel_run {
   struct emu_launch *launch;
   uint64_t turn; /* among the rank's launches */
-  bool started, over;
+  uint64_t first_sequence;
+  struct plan_buffers *buffers; /* by work */
+  struct launch_hook hook;      /* the run's own where the launch is kept */
+  bool started, over, listed;
   int error;
-  uint32_t blocks_live;
-  struct emu_block *blocks;
+  uint32_t blocks_live; /* atomic in threads mode */
   void (*ended)(void *argument, int error);
   void *ended_argument;
-  struct emu_kernel_run *next; /* of the runs that have started */
+  struct emu_kernel_run *next; /* of emu_runs, or of the idle ones */
 };
 
 /* conn.c */
@@ -149,10 +177,16 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
                              struct device_conn_card *card);
 ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
                              const struct device_conn_card *card);
-/* Gives the memory of one of these connections back. */
-void emu_conn_unshare(struct emu_conn *conn);
+/* Closes this rank's end of one of these connections, and frees it now or later. `failed`: nothing will be
+ * transferred any more, whatever the sender thinks. */
+void emu_conn_unshare(struct emu_conn *conn, bool failed);
 /* The rank maps nothing of others any more, and need not be mapped. */
 void emu_comm_unshare(struct device_comm *comm);
+
+/* conn_kept.c: takes over a connection whose memory a sender of another process may still use. */
+void emu_conn_keep(struct emu_conn *conn);
+/* The connection's memory and itself. */
+void emu_conn_free_exported(struct emu_conn *conn);
 
 /* net_end.c */
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
@@ -183,14 +217,18 @@ const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn,
 void emu_report_stuck(void);
 void emu_report_stopped(struct emu_lane *lane);
 void emu_report_flush(void);
-bool emu_report_complete(void *argument); /* no report is being collected; argument is not used */
 /* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */
 void emu_report_reproduce(char *out, size_t out_bytes);
 
 /* block.c */
-extern struct device_comm *emu_comms;   /* every open rank */
-extern struct emu_kernel_run *emu_runs; /* every started launch */
+extern struct device_comm *emu_comms; /* every open rank */
+/* Every started launch; in threads mode, those of them that had to wait. */
+extern struct emu_kernel_run *emu_runs;
 struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan);
+/* The same, but a plan that comes again (plan.serial) is taken from where it was kept. Its next run has these
+ * buffers. */
+struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan);
+void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
@@ -199,6 +237,8 @@ void emu_comm_abort_rank(struct device_comm *comm);
 /* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
  */
 void emu_lane_stores_seen(struct emu_lane *lane);
+/* Number of the operation that the lane's current step is of. */
+uint64_t emu_lane_sequence(const struct emu_lane *lane);
 
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
  * started. */

@@ -84,6 +84,7 @@ static ncclResult_t emu_device_limits(struct plan_limits *limits) {
   limits->step_bytes[PROTO_LL] = 65536;
   limits->step_bytes[PROTO_LL128] = 614400;
   limits->p2p_chunk_bytes = 524288;
+  if (o->mode == EMU_THREADS) limits->step_bytes[PROTO_SIMPLE] = limits->p2p_chunk_bytes = 131072;
   if (o->chunk_bytes != 0) {
     const uint32_t chunk_steps = chunk_steps_of_slots(limits->slots);
     limits->step_bytes[PROTO_SIMPLE] = round_up((o->chunk_bytes + chunk_steps - 1) / chunk_steps, 16);
@@ -91,14 +92,17 @@ static ncclResult_t emu_device_limits(struct plan_limits *limits) {
     limits->step_bytes[PROTO_LL128] = round_up(o->chunk_bytes, 120) / 120 * 128;
     limits->p2p_chunk_bytes = o->chunk_bytes;
   }
-  limits->channel_count = o->channel_count != 0 ? o->channel_count : 2;
+  /* Free threads: cores are what there is few of, and a rank has one. */
+  const bool threads = o->mode == EMU_THREADS;
+  limits->channel_count = o->channel_count != 0 ? o->channel_count : threads ? 1 : 2;
   limits->p2p_channel_count = 1;
   while (limits->p2p_channel_count < limits->channel_count) limits->p2p_channel_count *= 2;
   limits->p2p_channels_per_peer = limits->p2p_channel_count < 2 ? 1 : 2;
   limits->flag_bits = o->flag_bits != 0 ? o->flag_bits : 32;
   limits->direct = o->direct;
   limits->algos = ~0u;
-  limits->algos_last = PLAN_ALGOS_LAST;
+  limits->algos_last = threads ? 0 : PLAN_ALGOS_LAST;
+  limits->cores = threads;
   limits->links = STEP_LINKS_MAX;
   return ncclSuccess;
 }
@@ -136,6 +140,8 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->memory_bytes = sizeof *fresh;
+  fresh->crowded = config->rank_count > os_core_count();
+  emu_kept_sweep();
   emu_lock();
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
@@ -155,7 +161,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
 
 static bool comm_is_idle(void *argument) {
   const struct device_comm *comm = (const struct device_comm *)argument;
-  return comm->turn == comm->launches;
+  return comm->ended == comm->launches;
 }
 
 static struct emu_scratch *scratch_create(size_t bytes) {
@@ -199,6 +205,7 @@ static void emu_comm_close(struct device_comm *comm) {
   if (comm == NULL) return;
   emu_lock();
   emu_wait(comm_is_idle, comm, 0);
+  emu_launch_drop_kept(comm);
   if (comm->kernel_count > 0)
     log_warn("comm %s: rank %" PRIu32 " is destroyed while %" PRIu32
              " kernels of it are held by graphs; destroy those graphs first",
@@ -293,7 +300,9 @@ static int launch_on(struct device_comm *comm, const struct plan *plan, const de
   if (first == NULL || stream_count > LAUNCH_STREAMS_MAX) return launch_refused(plan, 400);
   for (uint32_t i = 1; i < stream_count; i++)
     if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return launch_refused(plan, 400);
-  struct emu_kernel *kernel = emu_launch_create(comm, plan);
+  /* A graph keeps its kernels, with their buffers. */
+  struct emu_kernel *kernel =
+      emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan) : emu_launch_find(comm, plan);
   if (kernel == NULL) return launch_refused(plan, 2);
   const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
   emu_kernel_drop(kernel);

@@ -128,7 +128,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
   snprintf(out, out_bytes, "%s %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", who, emu_func_name(work->func),
-           lane_part(&emu->lane)->op_sequence, emu->lane.steps_done, wait, peer, since);
+           emu_lane_sequence(emu), emu->lane.steps_done, wait, peer, since);
 }
 
 static void report_lane(struct emu_lane *emu) {
@@ -171,11 +171,11 @@ static void report_end(void) {
   log_urgent("%s\n  %s", report.text, again);
 }
 
-static void report_each_lane(void (*add)(struct emu_lane *emu)) {
+static void report_lanes(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++)
-      for (uint32_t i = 0; i < run->blocks[b].lane_count; i++)
-        if (run->blocks[b].lanes[i].bound) add(&run->blocks[b].lanes[i]);
+      for (uint32_t i = 0; i < run->launch->blocks[b].lane_count; i++)
+        if (run->launch->blocks[b].lanes[i].bound) report_lane(&run->launch->blocks[b].lanes[i]);
 }
 
 void emu_report_stuck(void) {
@@ -186,22 +186,40 @@ void emu_report_stuck(void) {
     return;
   }
   report_begin("deadlock: nothing can move any more; these lanes wait:");
-  report_each_lane(report_lane);
+  report_lanes();
   report_end();
 }
 
-/* All that can be said of a lane while its thread runs it: whom it is linked to. */
-static void report_links(struct emu_lane *emu) {
-  const struct device_comm *comm = emu->block->run->launch->comm;
-  const struct work *work = emu->lane.work;
+static bool link_is_remote(struct device_comm *comm, const struct work *work, uint32_t peer, bool sends) {
+  const uint32_t conn_index = work_link_conn(work, peer, sends);
+  return emu_conn_is_remote(emu_conn_find(comm, peer, work->channel_index, conn_index, sends));
+}
+
+/* All that can be said of a work while its thread runs it: whom it is linked to. */
+static void report_links(const struct emu_kernel_run *run, const struct work *work) {
+  struct device_comm *comm = run->launch->comm;
   report.lane_count += 1;
-  if (!emu->remote || report.lane_count > REPORT_LANES_MAX) return;
+  if (report.lane_count > REPORT_LANES_MAX) return;
   report_add("\n  comm %s: rank %" PRIu32 " channel %u %s #%" PRIu64 ", linked to", comm->name,
-             comm->config.rank, work->channel_index, emu_func_name(work->func), work->op_sequence);
+             comm->config.rank, work->channel_index, emu_func_name(work->func),
+             run->first_sequence + work->op_sequence);
   for (uint32_t i = 0; i < work->recv_count; i++)
-    if (emu_conn_is_remote(emu->recv_conn[i])) report_add(" rank %" PRIu32 " (receives)", work->recv_peer[i]);
+    if (link_is_remote(comm, work, work->recv_peer[i], false))
+      report_add(" rank %" PRIu32 " (receives)", work->recv_peer[i]);
   for (uint32_t i = 0; i < work->send_count; i++)
-    if (emu_conn_is_remote(emu->send_conn[i])) report_add(" rank %" PRIu32 " (sends)", work->send_peer[i]);
+    if (link_is_remote(comm, work, work->send_peer[i], true))
+      report_add(" rank %" PRIu32 " (sends)", work->send_peer[i]);
+}
+
+static void report_batches(void) {
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    for (uint32_t b = 0; b < run->launch->block_count && run->launch->comm->has_remote; b++) {
+      const struct emu_block *block = &run->launch->blocks[b];
+      const struct plan *plan = &run->launch->plan;
+      const uint32_t index = __atomic_load_n(&block->batch_index, __ATOMIC_RELAXED);
+      for (uint32_t i = 0; index < block->batch_end && i < plan->batches[index].work_count; i++)
+        report_links(run, &plan->works[plan->batches[index].first_work + i]);
+    }
 }
 
 void emu_report_slow(void) {
@@ -209,7 +227,8 @@ void emu_report_slow(void) {
   report_begin(
       "nothing has moved for TUTTI_STALL_SECONDS while ranks of other processes are waited for; the "
       "wait goes on:");
-  report_each_lane(emu_options()->mode == EMU_GUARDED ? report_lane : report_links);
+  if (emu_options()->mode == EMU_GUARDED) report_lanes();
+  else report_batches();
   report_end_lanes();
   log_warn("%s", report.text);
 }

@@ -77,12 +77,22 @@ bool stream_head_enabled(const struct emu_stream *stream) {
 
 /* ---- the end of an operation ---- */
 
+/* As many as a busy stream has on it; those of a burst go back. */
+#define IDLE_OPS_MOST 1024
+
 static void op_free(struct stream_op *op) {
+  struct emu_stream *stream = op->stream;
   if (op->turn.run != NULL) op->turn.ops->retire(op->turn.run);
   if (op->kind == OP_WORK) emu_work_drop(&op->work);
   if (op->graph_run != NULL) emu_graph_run_free(op->graph_run);
   stream_point_drop(op->point);
-  os_free(op);
+  if (stream->idle_count == IDLE_OPS_MOST) {
+    os_free(op);
+    return;
+  }
+  op->next = stream->idle;
+  stream->idle = op;
+  stream->idle_count += 1;
 }
 
 static void head_begin(struct emu_stream *stream) {
@@ -98,13 +108,15 @@ void stream_head_ended(struct emu_stream *stream, int error) {
   bool launched = op->turn.run != NULL || op->graph_run != NULL;
   if (stream->error == 0) stream->error = error;
   stream->head = op->next;
+  stream->queued_count -= 1;
   if (stream->head == NULL) stream->tail = NULL;
   stream->busy = false;
   if (op->kind == OP_RECORD) point_reach(op->point, stream->error);
   op_free(op);
   if (stream->head != NULL) head_begin(stream);
+  else if (stream->active_link != NULL) stream_deactivate(stream);
   order_wake(stream);
-  if (launched) emu_kernel_runs_wake();
+  if (launched && emu_options()->mode == EMU_GUARDED) emu_kernel_runs_wake();
   stream_release_if_over(stream);
   emu_changed();
 }
@@ -160,13 +172,84 @@ void stream_head_perform(struct emu_stream *stream) {
   stream_head_ended(stream, error);
 }
 
+/* ---- threads: driving a stream ---- */
+
+#define DRIVE_OPS 32
+
+bool stream_op_is_own(const struct stream_op *op) {
+  if (op->turn.run != NULL) return op->turn.ops->advance == NULL;
+  return op->kind == OP_GRAPH || (op->kind == OP_WORK && op->work.kind == WORK_HOST);
+}
+
+/* The kernels at the head that may run one after another. */
+static uint32_t drive_collect(const struct emu_stream *stream, struct stream_op *ops[DRIVE_OPS]) {
+  const struct emu_device *device = emu_device(stream->device_index);
+  const struct emu_stream *legacy = stream->blocking ? device->legacy : NULL;
+  uint32_t count = 0;
+  if (stream->head == NULL || stream->busy || !order_allows(stream)) return 0;
+  for (struct stream_op *op = stream->head; op != NULL && count < DRIVE_OPS; op = op->next) {
+    if (op->turn.run == NULL || op->turn.ops->advance == NULL) break;
+    if (legacy != NULL && legacy->head != NULL && legacy->head->ticket < op->ticket) break;
+    ops[count++] = op;
+    if (stream->legacy) break;
+  }
+  return count;
+}
+
+/* OVER: some have ended. */
+static enum emu_advance drive_kernels(struct emu_stream *stream, uint32_t patience) {
+  struct stream_op *ops[DRIVE_OPS];
+  const uint32_t count = drive_collect(stream, ops);
+  enum emu_advance result = EMU_RUN_STUCK;
+  uint32_t over = 0;
+  if (count == 0) return result;
+  emu_unlock();
+  for (; over < count; over++) {
+    result = ops[over]->turn.ops->advance(ops[over]->turn.run, patience);
+    if (result != EMU_RUN_OVER) break;
+  }
+  emu_lock();
+  for (uint32_t i = 0; i < over; i++) stream_head_ended(stream, ops[i]->turn.ops->finish(ops[i]->turn.run));
+  return over > 0 ? EMU_RUN_OVER : result;
+}
+
+bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own) {
+  bool moved = false;
+  if (stream->driven) return false;
+  stream->driven = true;
+  emu_stream_hold(stream);
+  while (stream->head != NULL) {
+    struct stream_op *op = stream->head;
+    const enum emu_advance result = drive_kernels(stream, patience);
+    moved = moved || result != EMU_RUN_STUCK;
+    if (result == EMU_RUN_OVER) continue;
+    const bool kernel = op->turn.run != NULL && op->turn.ops->advance != NULL;
+    if (kernel || (!own && stream_op_is_own(op)) || !stream_head_enabled(stream)) break;
+    stream_head_perform(stream);
+    moved = true;
+    if (stream->busy) break; /* the process is ending */
+  }
+  stream->driven = false;
+  stream->looks += 1;
+  if (stream->head != NULL && !own && stream_op_is_own(stream->head)) stream_thread_wake(stream);
+  emu_stream_drop(stream);
+  return moved;
+}
+
 /* ---- enqueueing ---- */
 
 /* The stream's thread exists from here on, so that nothing can fail between a kernel's enqueue() and its
  * place in the queue. */
 static struct stream_op *op_new(struct emu_stream *stream, enum stream_op_kind kind) {
-  struct stream_op *op = (struct stream_op *)os_alloc(sizeof *op);
-  if (op == NULL) return NULL;
+  struct stream_op *op = stream->idle;
+  if (op != NULL) {
+    stream->idle = op->next;
+    stream->idle_count -= 1;
+    memset(op, 0, sizeof *op);
+  } else {
+    op = (struct stream_op *)os_alloc(sizeof *op);
+    if (op == NULL) return NULL;
+  }
   if (emu_options()->mode == EMU_THREADS && !stream_thread_need(stream)) {
     os_free(op);
     return NULL;
@@ -182,8 +265,10 @@ static void op_push(struct stream_op *op) {
   if (stream->tail != NULL) stream->tail->next = op;
   else stream->head = op;
   stream->tail = op;
+  stream->queued_count += 1;
   if (op->kind == OP_WAIT) point_await(op->point, op);
   if (stream->head == op) head_begin(stream);
+  if (emu_options()->mode == EMU_THREADS) stream_activate(stream);
   emu_changed();
 }
 
@@ -301,6 +386,16 @@ static int join(struct emu_stream *later, struct emu_stream *earlier) {
   return stream_join(later, earlier);
 }
 
+/* Who feeds a stream faster than anybody empties it carries out some of it: what is on it stays in the caches
+ * then. Not for long, because the rank that it waits for may be fed by the same thread. */
+#define RELIEVE_OPS DRIVE_OPS
+#define RELIEVE_PATIENCE 64u
+
+static void stream_relieve(struct emu_stream *stream) {
+  if (stream->queued_count >= RELIEVE_OPS && stream->queued_count % RELIEVE_OPS == 0)
+    stream_drive(stream, RELIEVE_PATIENCE, false);
+}
+
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
                       uint32_t other_count) {
   int error = 0;
@@ -312,6 +407,7 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
   work.as.kernel = kernel;
   error = emu_stream_work(stream, &work);
   for (uint32_t i = 0; error == 0 && i < other_count; i++) error = join(others[i], stream);
+  if (emu_options()->mode == EMU_THREADS) stream_relieve(stream);
   return error;
 }
 
@@ -329,6 +425,7 @@ int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struc
   stream->priority = priority;
   stream->blocking = (flags & cudaStreamNonBlocking) == 0;
   stream->reference_count = 1;
+  os_cond_init(&stream->wake);
   emu_actor_init(&stream->actor, &stream_actor_ops,
                  emu_key(EMU_KEY_STREAM, device_index, stream->stream_index, 0));
   struct emu_stream **link = &device->streams;
@@ -347,6 +444,11 @@ static void stream_unlist(struct emu_stream *stream) {
 
 void stream_free(struct emu_stream *stream) {
   node_list_clear(&stream->frontier);
+  os_cond_destroy(&stream->wake);
+  for (struct stream_op *op = stream->idle, *next; op != NULL; op = next) {
+    next = op->next;
+    os_free(op);
+  }
   os_free(stream);
 }
 

@@ -16,6 +16,7 @@ struct emu_graph_exec;
 /* A kernel as streams and graphs see it. Shared by all launches of it (a graph launches it many times). */
 struct emu_kernel;
 struct emu_kernel_run; /* one launch of a kernel */
+enum emu_advance { EMU_RUN_STUCK, EMU_RUN_MOVED, EMU_RUN_OVER };
 struct emu_kernel_ops {
   /* Takes the kernel's place in its rank's launch order. Called, locked, when the launch is enqueued on a
    * stream (for a graph: for each of its kernel nodes, in node order, when the graph is launched). NULL
@@ -33,6 +34,11 @@ struct emu_kernel_ops {
   void (*retire)(struct emu_kernel_run *run);
   /* The last reference to the kernel is gone: free it. Locked. */
   void (*release)(struct emu_kernel *kernel);
+  /* threads: takes the run as far as it goes, until `patience` looks in a row have found nothing to do. By
+   * one thread at a time, NOT locked. NULL: only execute() is there. */
+  enum emu_advance (*advance)(struct emu_kernel_run *run, uint32_t patience);
+  /* threads: after EMU_RUN_OVER, before retire(): returns the error. Locked. */
+  int (*finish)(struct emu_kernel_run *run);
 };
 struct emu_kernel {
   const struct emu_kernel_ops *ops;

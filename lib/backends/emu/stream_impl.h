@@ -19,6 +19,7 @@
 #include "backends/emu/include/cuda_bf16.h"
 
 #include "backends/emu/stream.h"
+#include "backends/emu/world_impl.h"
 #include "base/os.h"
 
 /* Actors are not used in threads mode. */
@@ -128,6 +129,8 @@ struct emu_stream {
   bool busy;                /* the head has begun */
   uint32_t reference_count; /* host threads that look at it, and the handle */
   struct stream_op *head, *tail;
+  struct stream_op *idle; /* operations that are over, to be used again */
+  uint32_t idle_count, queued_count;
   int error; /* first one since the last report */
   /* Capture. */
   struct emu_capture *capture;
@@ -137,6 +140,12 @@ struct emu_stream {
   os_thread thread;
   /* outside: in code that does not look at the stop flag */
   bool thread_started, thread_ended, thread_outside;
+  bool thread_asleep; /* until it is woken; else it looks around every millisecond */
+  bool driven;        /* a thread carries out what is on it */
+  uint64_t looks;     /* how often anyone drove it */
+  uint64_t helper;    /* the thread that fed it last, or waits for it */
+  os_cond wake;       /* its thread's */
+  struct emu_stream *next_active, **active_link; /* while there is work on it; else the link is NULL */
 };
 
 struct emu_device {
@@ -193,6 +202,18 @@ void stream_thread_retire(struct emu_stream *stream);
 void stream_threads_collect(void); /* joins what has ended */
 /* all of them; false: some did not end and were left behind */
 bool stream_threads_stop(uint64_t patience_ms);
+/* Has work on it, or none any more. */
+void stream_activate(struct emu_stream *stream);
+void stream_deactivate(struct emu_stream *stream);
+/* The calling thread feeds the stream, or waits for it: it carries out what is on it while it waits. */
+void stream_adopt(struct emu_stream *stream);
+/* The stream's own thread has something to do that nobody else will. */
+void stream_thread_wake(struct emu_stream *stream);
+/* Only the stream's own thread carries this out: it takes as long as it likes, or is the user's code. */
+bool stream_op_is_own(const struct stream_op *op);
+/* Carries out what is on the stream as far as it goes; own operations too where `own` says so. True when
+ * something ended. */
+bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own);
 bool stream_head_enabled(const struct emu_stream *stream);
 void stream_head_perform(struct emu_stream *stream); /* threads: carries the head out, blocking */
 void stream_free(struct emu_stream *stream);

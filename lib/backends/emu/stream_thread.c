@@ -11,22 +11,109 @@ enum { EXIT_PATIENCE_MS = 200 };
 static bool stopping, threads_used;
 static struct emu_stream *retired; /* streams whose threads are ending; linked by next_on_device */
 
-static bool thread_wanted(void *argument) {
-  const struct emu_stream *stream = (const struct emu_stream *)argument;
-  return stopping || stream->thread_ended || stream_head_enabled(stream);
+/* ---- which streams have work ---- */
+
+static struct emu_stream *active; /* all streams with work on them */
+
+/* Threads are told apart by a number of their own: addresses are used again. */
+static uint64_t thread_number(void) {
+  static uint64_t last;
+  static _Thread_local uint64_t mine;
+  if (mine == 0) mine = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+  return mine;
+}
+
+void stream_adopt(struct emu_stream *stream) { stream->helper = thread_number(); }
+
+void stream_activate(struct emu_stream *stream) {
+  stream->looks += 1; /* who feeds it may be about to wait for it */
+  stream_adopt(stream);
+  if (stream->active_link == NULL) {
+    stream->next_active = active;
+    stream->active_link = &active;
+    if (active != NULL) active->active_link = &stream->next_active;
+    active = stream;
+  }
+  if (stream->thread_asleep || stream_op_is_own(stream->head)) stream_thread_wake(stream);
+}
+
+void stream_deactivate(struct emu_stream *stream) {
+  *stream->active_link = stream->next_active;
+  if (stream->next_active != NULL) stream->next_active->active_link = stream->active_link;
+  stream->active_link = NULL;
+}
+
+/* ---- helping ---- */
+
+#define HELP_STREAMS 16
+/* Looks at one stream's kernel before its driver turns to something else: some ten microseconds. */
+#define HELP_PATIENCE 1000u
+
+/* Those of the calling thread; where there are more than fit, others the next time. */
+static uint32_t help_collect(struct emu_stream *streams[HELP_STREAMS]) {
+  static _Thread_local uint32_t turn;
+  const uint64_t mine = thread_number();
+  uint32_t count = 0, all = 0;
+  for (struct emu_stream *stream = active; stream != NULL; stream = stream->next_active)
+    all += stream->helper == mine && !stream->driven;
+  uint32_t skip = all > HELP_STREAMS ? turn++ * HELP_STREAMS % all : 0;
+  for (struct emu_stream *stream = active; stream != NULL && count < HELP_STREAMS;
+       stream = stream->next_active) {
+    if (stream->helper != mine || stream->driven) continue;
+    if (skip > 0) skip -= 1;
+    else streams[count++] = stream;
+  }
+  return count;
+}
+
+bool emu_streams_help(void) {
+  struct emu_stream *streams[HELP_STREAMS];
+  const uint32_t count = help_collect(streams);
+  bool moved = false;
+  for (uint32_t i = 0; i < count; i++) emu_stream_hold(streams[i]);
+  for (uint32_t i = 0; i < count; i++) {
+    moved = stream_drive(streams[i], count == 1 ? HELP_PATIENCE : 0, false) || moved;
+    emu_stream_drop(streams[i]);
+  }
+  return moved;
+}
+
+/* ---- a stream's own thread ---- */
+
+/* It looks around for so many milliseconds after the last work before it sleeps until it is woken. */
+enum { AWAKE_TICKS = 100 };
+/* How long it looks at a kernel that waits, before it looks around again. */
+enum { OWN_PATIENCE = 4096 };
+
+void stream_thread_wake(struct emu_stream *stream) {
+  if (stream->thread_started) os_cond_broadcast(&stream->wake);
+}
+
+/* The head is the thread's own to do, or nobody has looked at the stream since this thread last did. */
+static bool thread_wanted(const struct emu_stream *stream, uint64_t seen_looks) {
+  if (stream->head == NULL || stream->driven) return false;
+  return (stream_op_is_own(stream->head) && stream_head_enabled(stream)) || stream->looks == seen_looks;
 }
 
 static void *thread_body(void *argument) {
   struct emu_stream *stream = (struct emu_stream *)argument;
+  uint64_t seen_looks = 0;
+  uint32_t idle_ticks = 0;
   emu_lock();
   while (!stopping && !stream->thread_ended) {
-    if (stream_head_enabled(stream)) stream_head_perform(stream);
-    else if (emu_wait(thread_wanted, stream, 0) != ncclSuccess) {
-      /* Somebody's wait gave up on this world; this thread goes on, at leisure. */
-      emu_unlock();
-      os_sleep_ms(1);
-      emu_lock();
+    bool moved = false;
+    if (thread_wanted(stream, seen_looks)) {
+      stream->thread_outside = true;
+      moved = stream_drive(stream, OWN_PATIENCE, true);
+      stream->thread_outside = false;
+      emu_changed();
     }
+    seen_looks = stream->looks;
+    idle_ticks = stream->head != NULL ? 0 : idle_ticks + 1;
+    if (moved || stopping || stream->thread_ended) continue;
+    stream->thread_asleep = idle_ticks > AWAKE_TICKS;
+    emu_sleep(&stream->wake, stream->thread_asleep ? 1000 : 1);
+    stream->thread_asleep = false;
   }
   stream->thread_outside = false;
   stream->thread_ended = true;
@@ -45,6 +132,7 @@ void stream_thread_retire(struct emu_stream *stream) {
   stream->thread_ended = true; /* the thread looks at it before anything else of the stream */
   stream->next_on_device = retired;
   retired = stream;
+  stream_thread_wake(stream);
   emu_changed();
 }
 
@@ -90,6 +178,9 @@ bool stream_threads_stop(uint64_t patience_ms) {
   bool all = true;
   stopping = true;
   emu_graph_workers_stop(true);
+  for (uint32_t i = 0; i < emu_options()->device_count; i++)
+    for (struct emu_stream *stream = emu_device_streams(i); stream != NULL; stream = stream->next_on_device)
+      stream_thread_wake(stream);
   emu_wait(all_inside, NULL, patience_ms);
   for (uint32_t i = 0; i < emu_options()->device_count; i++) {
     for (struct emu_stream *stream = emu_device_streams(i); stream != NULL; stream = stream->next_on_device) {

@@ -38,7 +38,10 @@ static bool point_reached(void *argument) { return ((const struct stream_point *
  * watchdog. */
 static int host_wait(bool (*done)(void *argument), void *argument) {
   if (emu_in_host_function()) return cudaErrorNotPermitted;
-  return emu_wait(done, argument, 0) == ncclSuccess ? 0 : cudaErrorLaunchTimeout;
+  const ncclResult_t result = emu_wait(done, argument, 0);
+  /* Whoever hears of an error finds the whole report. */
+  if (emu_options()->mode == EMU_THREADS) emu_wait(emu_report_complete, NULL, 0);
+  return result == ncclSuccess ? 0 : cudaErrorLaunchTimeout;
 }
 
 static int host_query(bool (*done)(void *argument), void *argument) {
@@ -65,6 +68,7 @@ static int device_take_error(const struct emu_device *device) {
 static int stream_ask(struct emu_stream *stream, int (*ask)(bool (*done)(void *argument), void *argument)) {
   const struct emu_device *device = emu_device(stream->device_index);
   struct wait_target target = {device, stream, device->ticket_count};
+  stream_adopt(stream);
   emu_stream_hold(stream);
   int error = ask(target_passed, &target);
   if (error == 0 || error == cudaErrorLaunchTimeout) {

@@ -15,6 +15,8 @@
 /* A bound for the arrays below; pages are taken only as they are touched. */
 #define EMU_ACTORS_MAX (1u << 20)
 
+#define LOCK_SPINS 512u
+
 struct emu_owner {
   uint32_t rank_count; /* slots that name this thread */
   uint32_t waiting;    /* depth of waiting calls */
@@ -35,6 +37,9 @@ struct emu_waiter {
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
+  int taken;         /* atomic: a hint for those who would take the lock */
+  int prepared;      /* atomic */
+  uint32_t sleepers; /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
   bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
@@ -130,22 +135,42 @@ static void world_prepare(void) {
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
   if (world.ready == NULL || world.pending == NULL)
     abort(); /* 16 MiB of address space: nothing could work without */
+  __atomic_store_n(&world.prepared, 1, __ATOMIC_RELEASE);
+}
+
+/* Also around sleeps, which give the lock away. */
+static void lock_note(int taken) { __atomic_store_n(&world.taken, taken, __ATOMIC_RELAXED); }
+
+static void world_take(void) {
+  if (!__atomic_load_n(&world.prepared, __ATOMIC_ACQUIRE)) pthread_once(&world_once, world_prepare);
+  /* It is held for moments only, and to wake a sleeper takes longer. */
+  for (uint32_t i = 0; i < LOCK_SPINS; i++) {
+    if (!__atomic_load_n(&world.taken, __ATOMIC_RELAXED) && pthread_mutex_trylock(&world.lock) == 0) {
+      lock_note(1);
+      return;
+    }
+    __builtin_ia32_pause();
+  }
+  pthread_mutex_lock(&world.lock);
+  lock_note(1);
+}
+
+static void world_give(void) {
+  lock_note(0);
+  pthread_mutex_unlock(&world.lock);
 }
 
 /* A service's turn has the lock and may call what takes it. */
 static _Thread_local uint32_t lock_depth;
 
 void emu_lock(void) {
-  if (lock_depth == 0) {
-    pthread_once(&world_once, world_prepare);
-    pthread_mutex_lock(&world.lock);
-  }
+  if (lock_depth == 0) world_take();
   lock_depth += 1;
 }
 
 void emu_unlock(void) {
   lock_depth -= 1;
-  if (lock_depth == 0) pthread_mutex_unlock(&world.lock);
+  if (lock_depth == 0) world_give();
 }
 
 void emu_world_restart(uint64_t seed) {
@@ -158,7 +183,7 @@ void emu_world_restart(uint64_t seed) {
 void emu_changed(void) {
   world.change = true;
   world.generation += 1;
-  if (!world.inside) pthread_cond_broadcast(&world.changed);
+  if (!world.inside && world.sleepers > 0) pthread_cond_broadcast(&world.changed);
 }
 
 /* ---- actors ---- */
@@ -324,9 +349,9 @@ void emu_call_out(void (*function)(void *argument), void *argument) {
   const uint32_t depth = lock_depth;
   world.inside = false;
   lock_depth = 0;
-  pthread_mutex_unlock(&world.lock);
+  world_give();
   function(argument);
-  pthread_mutex_lock(&world.lock);
+  world_take();
   lock_depth = depth;
   world.inside = inside;
 }
@@ -334,7 +359,11 @@ void emu_call_out(void (*function)(void *argument), void *argument) {
 static void wait_for_change_us(uint64_t timeout_us) {
   const uint64_t until = os_time_ns() + timeout_us * 1000u;
   const struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+  world.sleepers += 1;
+  lock_note(0);
   pthread_cond_timedwait(&world.changed, &world.lock, &deadline);
+  lock_note(1);
+  world.sleepers -= 1;
 }
 
 static void wait_for_change(uint64_t timeout_ms) { wait_for_change_us(timeout_ms * 1000); }
@@ -507,14 +536,44 @@ static bool lanes_stand_still(void) {
   return now_ns - still.since_ns >= stall_ns;
 }
 
-/* Threads mode: the world moves by itself; a watch over its progress finds kernels that stand still. */
+void emu_sleep(os_cond *wake, uint64_t timeout_ms) {
+  lock_note(0);
+  os_cond_wait_until(wake, &world.lock, os_time_ns() + timeout_ms * 1000000u);
+  lock_note(1);
+}
+
+/* How long a waiter looks before it sleeps: waking up takes as long as many short operations. */
+#define LOOK_NS 2000000u
+
+/* Until something may have changed: at once at first, later asleep, but not for long, because what comes from
+ * another process wakes nobody. */
+static void threads_pause(uint64_t idle_ns, uint64_t deadline_ms) {
+  if (idle_ns >= LOOK_NS) {
+    wait_for_change(deadline_ms == 1 || idle_ns < 100 * (uint64_t)LOOK_NS ? 1 : 10);
+    return;
+  }
+  emu_unlock();
+  os_yield();
+  emu_lock();
+}
+
+/* Threads mode: the waiter carries out what it waits for, as far as it is its own to carry out; a watch over
+ * progress finds kernels that stand still. */
 static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
-  const uint64_t begin_ns = os_time_ns();
+  uint64_t begin_ns = 0, idle_since_ns = 0;
   while (!done(argument)) {
-    if (deadline_ms != 0 && os_time_ns() - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
+    if (emu_streams_help()) {
+      idle_since_ns = 0;
+      continue;
+    }
+    const uint64_t now_ns = os_time_ns();
+    if (begin_ns == 0) begin_ns = now_ns;
+    if (idle_since_ns == 0) idle_since_ns = now_ns;
+    if (done(argument)) break;
+    if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
     if (emu_lanes_outside()) outside_complain(emu_lanes_progress());
     else if (lanes_stand_still()) emu_lanes_stop_stuck();
-    wait_for_change(deadline_ms != 0 && deadline_ms < 100 ? deadline_ms : 100);
+    threads_pause(now_ns - idle_since_ns, deadline_ms);
   }
   return ncclSuccess;
 }
@@ -532,9 +591,7 @@ ncclResult_t emu_wait(bool (*done)(void *argument), void *argument, uint64_t dea
 void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count) {
   if (done(argument)) return;
   if (emu_options()->mode == EMU_THREADS) {
-    emu_unlock();
-    os_yield();
-    emu_lock();
+    if (!emu_streams_help()) threads_pause(0, 0);
     return;
   }
   struct emu_waiter waiter = {done, argument, emu_moves + move_count, false, NULL, NULL};

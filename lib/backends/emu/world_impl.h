@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/os.h"
 struct emu_options;
 
 /* Starts the moves and draws anew; the world must be idle. */
@@ -36,5 +37,13 @@ void emu_world_outside_moved(void);
 bool emu_lanes_reach_out(void);
 /* block.c, threads mode: a number that grows whenever any lane gets on. */
 uint64_t emu_lanes_progress(void);
+
+/* threads mode, locked: carries out what is on the streams that the calling thread fed or waits for, as far
+ * as it goes; true when something ended. May release the lock meanwhile. */
+bool emu_streams_help(void);
+/* Locked; releases the lock meanwhile. */
+void emu_sleep(os_cond *wake, uint64_t timeout_ms);
+
+bool emu_report_complete(void *argument); /* no report is being collected; argument is not used */
 
 #endif

@@ -1,6 +1,6 @@
-/* receive.c: the receiving end. It announces its receives, several a call where the sender can wait, and
- * reads ahead: one call takes the rest of a large message and the frames and small messages behind it. As
- * nothing comes that no receive was posted for, what is read ahead has its place at once. */
+/* receive.c: the receiving end. It announces its receives, several a call, and reads ahead: one call takes
+ * the rest of a large message and the frames and small messages behind it. What has come before its receive
+ * is posted lies there, or in the kernel. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -10,8 +10,9 @@
 #include "base/log.h"
 
 #define AHEAD_BYTES 16384
-#define BUSY_FACTOR 3 /* receives to announce, as a multiple of those that the sender still has */
-#define CALLS_MAX 8   /* of one move, so that other connections have their turn */
+#define LARGE_BYTES \
+  65536             /* what is behind a message of which so much is missing is read for its frame alone */
+#define CALLS_MAX 8 /* of one move, so that other connections have their turn */
 
 struct receiver {
   struct end end;
@@ -59,21 +60,24 @@ static ncclResult_t rooms_write(struct receiver *receiver) {
   return ncclSuccess;
 }
 
-/* Receives are announced several at once. An idle receiver does it when the sender is down to as many as
- * would be announced, a busy one when the sender is nearly out of them; so the sender always has some. */
-static ncclResult_t rooms_announce(struct receiver *receiver, bool idle) {
+static void room_write(struct receiver *receiver) {
+  const struct end *end = &receiver->end;
+  const struct request *request = &end->requests[receiver->announced % NET_REQUESTS_MAX];
+  const struct frame frame = {FRAME_ROOM, receiver->announced, request->bytes};
+  frame_write(&frame, receiver->room_bytes + receiver->room_have);
+  receiver->room_have += FRAME_BYTES;
+  receiver->announced++;
+}
+
+/* The first receive is announced at once, as the first message waits for it; then several together: the
+ * sender runs ahead. */
+static ncclResult_t rooms_announce(struct receiver *receiver, uint32_t least) {
   struct end *end = &receiver->end;
-  const uint32_t fresh = end->begun - receiver->announced, held = receiver->announced - receiver->arrived;
-  const bool due = fresh > 0 && (idle ? held <= fresh : BUSY_FACTOR * held <= fresh);
+  const bool due = receiver->announced == 0 || end->begun - receiver->announced >= least;
   if (!due && receiver->room_have == 0) return ncclSuccess;
   while (due && receiver->announced != end->begun &&
-         receiver->room_have + FRAME_BYTES <= sizeof receiver->room_bytes) {
-    const struct request *request = &end->requests[receiver->announced % NET_REQUESTS_MAX];
-    const struct frame frame = {FRAME_ROOM, receiver->announced, request->bytes};
-    frame_write(&frame, receiver->room_bytes + receiver->room_have);
-    receiver->room_have += FRAME_BYTES;
-    receiver->announced++;
-  }
+         receiver->room_have + FRAME_BYTES <= sizeof receiver->room_bytes)
+    room_write(receiver);
   return rooms_write(receiver);
 }
 
@@ -84,9 +88,9 @@ static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes
   struct frame frame;
   const char *wrong = frame_read(bytes, end->moved, &frame);
   if (wrong == NULL && frame.kind == FRAME_ROOM) wrong = "a frame of a receiver";
-  if (wrong == NULL && receiver->announced == end->moved) wrong = "a message that nothing was posted for";
   if (wrong != NULL) return end_fail(end, ncclRemoteError, "the sender sent %s", wrong);
   if (frame.kind == FRAME_TOO_LONG || frame.bytes > request->bytes) {
+    TRY(rooms_announce(receiver, 1)); /* the sender hears of it by that */
     return end_fail(end, ncclInvalidUsage,
                     "message %u has %llu bytes, but the receive that was posted for it has room for %zu: the "
                     "ranks' counts or calls differ",
@@ -122,7 +126,7 @@ static ncclResult_t ahead_take(struct receiver *receiver) {
     const uint8_t *bytes = receiver->ahead + receiver->ahead_begin;
     const size_t have = receiver->ahead_end - receiver->ahead_begin;
     if (!receiver->inside) {
-      if (have < FRAME_BYTES) break;
+      if (have < FRAME_BYTES || end->moved == end->begun) break;
       TRY(message_open(receiver, bytes));
       receiver->ahead_begin += FRAME_BYTES;
       continue;
@@ -142,14 +146,14 @@ static ncclResult_t ahead_take(struct receiver *receiver) {
 }
 
 /* One call: the rest of the message in hand to its place, what is behind it ahead. *more says whether another
- * call is worth it, *idle whether there was nothing. */
-static ncclResult_t stream_read(struct receiver *receiver, bool *more, bool *idle) {
+ * call is worth it. */
+static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
   struct end *end = &receiver->end;
   const size_t rest = message_rest(receiver);
   struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
-  const size_t free_bytes = AHEAD_BYTES - receiver->ahead_end;
+  const size_t free_bytes = rest < LARGE_BYTES ? AHEAD_BYTES - receiver->ahead_end : FRAME_BYTES;
   ssize_t got;
-  *more = *idle = false;
+  *more = false;
   if (rest == 0) {
     got = recv(end->stream, receiver->ahead + receiver->ahead_end, free_bytes, MSG_DONTWAIT);
   } else {
@@ -158,10 +162,7 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more, bool *idl
     struct msghdr message = {NULL, 0, parts, 2, NULL, 0, 0};
     got = recvmsg(end->stream, &message, MSG_DONTWAIT);
   }
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-    *idle = true;
-    return ncclSuccess;
-  }
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
   if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);
   const size_t direct = (size_t)got < rest ? (size_t)got : rest;
   receiver->current_moved += direct;
@@ -174,11 +175,11 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more, bool *idl
 ncclResult_t receive_move(struct end *end) {
   struct receiver *receiver = (struct receiver *)end;
   if (end->failed != ncclSuccess) return end->failed;
-  bool more = true, idle = false;
-  for (int call = 0; call < CALLS_MAX && more && end->moved != end->begun; call++) {
-    TRY(stream_read(receiver, &more, &idle));
-  }
-  TRY(rooms_announce(receiver, idle));
+  bool more = true;
+  if (receiver->ahead_end > 0) TRY(ahead_take(receiver));
+  for (int call = 0; call < CALLS_MAX && more && end->moved != end->begun; call++)
+    TRY(stream_read(receiver, &more));
+  if (receiver->room_have > 0) TRY(rooms_write(receiver));
   crew_move(&end->crew);
   const int failure = atomic_load_explicit(&end->crew.failure, memory_order_relaxed);
   return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
@@ -197,7 +198,7 @@ ncclResult_t receive_begin(struct end *end, void *data, size_t bytes, void **req
   slot->stream_done = false;
   atomic_store_explicit(&slot->tasks, 0, memory_order_relaxed);
   end->begun++;
-  TRY(rooms_announce(receiver, false));
+  TRY(rooms_announce(receiver, ANNOUNCE_LEAST));
   *request = slot;
   return ncclSuccess;
 }

@@ -1,5 +1,6 @@
-/* send.c: the sending end. A message is begun only when the receiver has announced room for it; then its
- * frame and data go out behind those of the messages before it, as many a call as fit. */
+/* send.c: the sending end. The first message is begun when the receiver has announced room for it; from then
+ * on messages may run ahead of announcements by some, which are compared when they come. Frame and data go
+ * out behind those of the messages before, as many a call as fit. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -9,7 +10,8 @@
 #include "backends/socket/socket.h"
 #include "base/log.h"
 
-#define ROOMS_MAX (2 * NET_REQUESTS_MAX) /* the receiver has at most NET_REQUESTS_MAX receives posted */
+#define ROOMS_MAX (2 * NET_REQUESTS_MAX) /* receives that wait and messages ahead, in one ring */
+#define AHEAD_LOOK (AHEAD_MAX / 2)       /* ahead of announcements by so many: look for some */
 #define PARTS_MAX 16                     /* of one sendmsg(): eight messages */
 #define CALL_BYTES (4u << 20)            /* of one sendmsg(), so that other connections have their turn */
 
@@ -19,9 +21,9 @@ struct sender {
   ncclResult_t refused; /* what isend says after a message that was too long; what is under way goes on */
   struct dials dials;
   uint64_t comm_key;
-  size_t current_moved; /* bytes of frame and data of message `moved` that are out */
-  uint64_t rooms[ROOMS_MAX];
-  uint32_t rooms_read; /* announced; `end.begun` of them are used up */
+  size_t current_moved;      /* bytes of frame and data of message `moved` that are out */
+  uint64_t rooms[ROOMS_MAX]; /* of messages that are not begun; of those that are, their bytes */
+  uint32_t rooms_read;       /* announced */
   uint8_t room_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
   uint32_t room_reads;
   uint32_t room_have; /* bytes of it that begin a frame which is not whole yet */
@@ -75,6 +77,26 @@ ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const st
   return result;
 }
 
+/* Messages that were begun before their receives were announced; negative: receives that wait. */
+static int32_t messages_ahead(const struct sender *sender) {
+  return (int32_t)(sender->end.begun - sender->rooms_read);
+}
+
+static const char too_long[] =
+    "message %u has %llu bytes, but the receive that was posted for it has room for %llu: the ranks' counts "
+    "or calls differ";
+
+/* A receive is announced: of a message that is under way or still to come. */
+static ncclResult_t room_take(struct sender *sender, uint64_t room_bytes) {
+  const uint32_t number = sender->rooms_read++;
+  uint64_t *place = &sender->rooms[number % ROOMS_MAX];
+  if (messages_ahead(sender) < 0) *place = room_bytes;
+  else if (*place > room_bytes)
+    return end_fail(&sender->end, ncclInvalidUsage, too_long, number, (unsigned long long)*place,
+                    (unsigned long long)room_bytes);
+  return ncclSuccess;
+}
+
 /* Reads what the receiver has announced. */
 static ncclResult_t rooms_read(struct sender *sender) {
   struct end *end = &sender->end;
@@ -89,13 +111,19 @@ static ncclResult_t rooms_read(struct sender *sender) {
     struct frame frame;
     const char *wrong = frame_read(bytes + at, sender->rooms_read, &frame);
     if (wrong == NULL && frame.kind != FRAME_ROOM) wrong = "a frame of a sender";
-    if (wrong == NULL && sender->rooms_read - end->begun >= ROOMS_MAX) wrong = "too many receives";
+    if (wrong == NULL && -messages_ahead(sender) >= NET_REQUESTS_MAX) wrong = "too many receives";
     if (wrong != NULL) return end_fail(end, ncclRemoteError, "the receiver announced %s", wrong);
-    sender->rooms[sender->rooms_read++ % ROOMS_MAX] = frame.bytes;
+    TRY(room_take(sender, frame.bytes));
   }
   sender->room_have = have - whole;
   memmove(bytes, bytes + whole, sender->room_have);
   return ncclSuccess;
+}
+
+/* A receiver that drops the connection over a message that is too long has announced its room. */
+static ncclResult_t stream_failed(struct sender *sender, int error) {
+  if (messages_ahead(sender) > 0) TRY(rooms_read(sender));
+  return end_fail_errno(&sender->end, error);
 }
 
 /* Frames and data that are due, from the message in hand on. */
@@ -143,7 +171,7 @@ ncclResult_t send_move(struct end *end) {
     message.msg_iovlen = (size_t)count;
     const ssize_t sent = sendmsg(end->stream, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
-    if (sent < 0) return end_fail_errno(end, errno);
+    if (sent < 0) return stream_failed(sender, errno);
     stream_advance(sender, (size_t)sent);
     if ((size_t)sent < due) break;
   }
@@ -174,13 +202,14 @@ static ncclResult_t message_refuse(struct sender *sender, const void *data, size
   const uint32_t number = end->begun;
   message_begin(end, FRAME_TOO_LONG, data, bytes);
   TRY(send_move(end));
-  end_fail(end, ncclInvalidUsage,
-           "message %u has %zu bytes, but the receive that was posted for it has room for %llu: the ranks' "
-           "counts or calls differ",
-           number, bytes, (unsigned long long)room);
+  end_fail(end, ncclInvalidUsage, too_long, number, (unsigned long long)bytes, (unsigned long long)room);
   end->failed = ncclSuccess;
   sender->refused = ncclInvalidUsage;
   return ncclInvalidUsage;
+}
+
+static bool must_wait(const struct sender *sender) {
+  return sender->rooms_read == 0 || messages_ahead(sender) >= AHEAD_MAX;
 }
 
 ncclResult_t send_begin(struct end *end, const void *data, size_t bytes, void **request) {
@@ -196,10 +225,11 @@ ncclResult_t send_begin(struct end *end, const void *data, size_t bytes, void **
   if (!sender->connected) return ncclSuccess;
   struct request *slot = end_slot(end);
   if (slot == NULL) return send_move(end);
-  if (sender->rooms_read == end->begun) TRY(rooms_read(sender));
-  if (sender->rooms_read == end->begun) return send_move(end);
-  const uint64_t room = sender->rooms[end->begun % ROOMS_MAX];
-  if (bytes > room) return message_refuse(sender, data, bytes, room);
+  if (sender->rooms_read == 0 || messages_ahead(sender) >= AHEAD_LOOK) TRY(rooms_read(sender));
+  if (must_wait(sender)) return send_move(end);
+  uint64_t *place = &sender->rooms[end->begun % ROOMS_MAX];
+  if (messages_ahead(sender) < 0 && bytes > *place) return message_refuse(sender, data, bytes, *place);
+  *place = bytes;
   message_begin(end, FRAME_MESSAGE, data, bytes);
   TRY(send_move(end));
   *request = slot;
@@ -223,10 +253,11 @@ uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t room) {
   struct sender *sender = (struct sender *)end;
   const bool unsent = end->moved != end->begun;
   if (!sender->connected || !crew_idle(&end->crew) || room < 2 || end->failed != ncclSuccess) return 0;
-  descriptors[0] = end->room;
-  if (!unsent) return 1;
-  descriptors[1] = writable_descriptor(sender);
-  return descriptors[1] >= 0 ? 2 : 0;
+  uint32_t count = 0;
+  if (must_wait(sender)) descriptors[count++] = end->room;
+  if (!unsent) return count;
+  descriptors[count] = writable_descriptor(sender);
+  return descriptors[count] >= 0 ? count + 1 : 0;
 }
 
 void send_close(struct end *end) {

@@ -1,0 +1,190 @@
+/* test_plan_cache.c: a communicator that keeps its plans launches what it would launch without: for random
+ * sequences of operations, with memory that comes again, in place or apart, the plan out of the cache is the
+ * plan that is built anew, work by work and address by address. */
+/* sanitizers: address */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "core/plan_cache.h"
+
+#define RANKS 4
+#define OPS_MOST 20 /* more than the cache takes */
+#define CALLS 4000
+
+static uint64_t random_state;
+
+static uint32_t random_below(uint32_t bound) {
+  random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (uint32_t)(random_state >> 33) % bound;
+}
+
+static void request_begin(struct plan_request *request, struct graph *graph, uint32_t rank) {
+  static const uint32_t ring[RANKS] = {0, 2, 1, 3};
+  memset(graph, 0, sizeof *graph);
+  graph->rank_count = RANKS;
+  graph->node_count = 1;
+  graph->channel_count = PLAN_CHANNELS_MAX;
+  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) graph->ring[channel] = ring;
+  memset(request, 0, sizeof *request);
+  request->rank = rank;
+  request->rank_count = RANKS;
+  request->graph = graph;
+  plan_limits_default(&request->limits);
+  request->limits.channel_count = request->limits.p2p_channel_count = 4;
+  request->limits.p2p_channels_per_peer = 2;
+  request->p2p_ll_threshold = 1024;
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
+    request->algo_mask[func] = 1u << ALGO_RING | 1u << ALGO_DIRECT;
+    request->proto_mask[func] = 7;
+  }
+}
+
+/* Few sizes and few places, so that requests come again. */
+static void draw_collective(uint32_t rank, struct plan_op *op) {
+  static const uint8_t funcs[] = {FUNC_BROADCAST,      FUNC_REDUCE,     FUNC_ALL_GATHER,
+                                  FUNC_REDUCE_SCATTER, FUNC_ALL_REDUCE, FUNC_ALL_TO_ALL};
+  uint8_t *place = (uint8_t *)(uintptr_t)(UINT64_C(0x7f0000000000) + 4096 * random_below(100));
+  op->func = funcs[random_below(6)];
+  op->dtype = random_below(2) == 0 ? ncclFloat : ncclInt8;
+  op->peer = random_below(RANKS);
+  op->count = (size_t)1 << 2 * random_below(9);
+  op->op_arg = random_below(2);
+  op->in = op->out = place;
+  const size_t own = rank * op->count * (op->dtype == ncclFloat ? 4 : 1);
+  const bool near = random_below(2) == 0;
+  if (near && op->func == FUNC_ALL_GATHER) op->in = place + own;
+  else if (near && op->func == FUNC_REDUCE_SCATTER) op->out = place + own;
+  else if (random_below(2) == 0) op->out = place + 10000000;
+  if (op->func == FUNC_REDUCE && op->peer != rank && !near) op->out = NULL;
+}
+
+static void draw_message(struct plan_op *op) {
+  uint8_t *place = (uint8_t *)(uintptr_t)(UINT64_C(0x7f0000000000) + 4096 * random_below(4));
+  op->func = random_below(2) == 0 ? FUNC_SEND : FUNC_RECV;
+  op->dtype = ncclInt8;
+  op->peer = random_below(RANKS);
+  op->count = (size_t)100 << random_below(3);
+  if (op->func == FUNC_SEND) op->in = place;
+  else op->out = place;
+}
+
+static uint32_t draw_ops(uint32_t rank, uint64_t *sequence, struct plan_op ops[OPS_MOST]) {
+  const uint32_t kind = random_below(8);
+  uint32_t count = kind < 4 ? 1 : kind < 7 ? 1 + random_below(3) : 1 + random_below(OPS_MOST);
+  memset(ops, 0, OPS_MOST * sizeof *ops);
+  for (uint32_t i = 0; i < count; i++) {
+    if (kind < 4 || (kind == 7 && random_below(3) == 0)) draw_collective(rank, &ops[i]);
+    else draw_message(&ops[i]);
+    ops[i].sequence = (*sequence)++;
+  }
+  return count;
+}
+
+/* As a communicator does it. */
+static ncclResult_t cached_build(struct plan_request *request, struct plan_memory *memory, uint32_t *found,
+                                 struct plan *plan) {
+  const struct plan_op *ops = request->ops;
+  if (plan_cache_find(memory->cache, request->rank, ops, request->op_count, plan)) {
+    *found += 1;
+    return ncclSuccess;
+  }
+  bool keep;
+  TRY(plan_cache_begin(&memory->cache, request, &keep));
+  TRY(plan_build_within(request, memory, plan));
+  return keep ? plan_cache_keep(memory->cache, request, ops, plan) : ncclSuccess;
+}
+
+static void expect_same(const struct plan *cached, const struct plan *fresh) {
+  assert_int_equal(cached->work_count, fresh->work_count);
+  assert_int_equal(cached->batch_count, fresh->batch_count);
+  assert_true(cached->channel_mask == fresh->channel_mask);
+  assert_memory_equal(&cached->limits, &fresh->limits, sizeof fresh->limits);
+  for (uint32_t i = 0; i < fresh->work_count; i++) {
+    struct work work = cached->works[i];
+    work.op_sequence += cached->first_sequence;
+    assert_memory_equal(&work, &fresh->works[i], sizeof work);
+    assert_ptr_equal(cached->buffers[i].in, fresh->buffers[i].in);
+    assert_ptr_equal(cached->buffers[i].out, fresh->buffers[i].out);
+  }
+  if (fresh->batch_count > 0)
+    assert_memory_equal(cached->batches, fresh->batches, fresh->batch_count * sizeof *fresh->batches);
+}
+
+static void test_random_sequences(void **state) {
+  (void)state;
+  struct plan_memory memory;
+  memset(&memory, 0, sizeof memory);
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    struct graph graph;
+    struct plan_request request;
+    uint64_t sequence = 5;
+    uint32_t found = 0;
+    random_state = rank;
+    for (uint32_t call = 0; call < CALLS; call++) {
+      struct plan_op ops[OPS_MOST];
+      struct plan cached, fresh;
+      request_begin(&request, &graph, rank);
+      request.op_count = draw_ops(rank, &sequence, ops);
+      request.ops = ops;
+      assert_int_equal(plan_build(&request, &fresh), ncclSuccess);
+      assert_int_equal(cached_build(&request, &memory, &found, &cached), ncclSuccess);
+      expect_same(&cached, &fresh);
+      plan_free(&fresh);
+    }
+    assert_true(found > 20);
+    plan_memory_free(&memory);
+  }
+  assert_int_equal(os_alloc_live(), 0);
+}
+
+/* The same request comes again, with memory elsewhere: found, and its number is the first one's. */
+static void test_serial(void **state) {
+  (void)state;
+  static uint8_t memory_a[64], memory_b[64];
+  struct plan_memory memory;
+  struct plan_request request;
+  struct graph graph;
+  struct plan first, second, third;
+  uint32_t found = 0;
+  struct plan_op op;
+  memset(&memory, 0, sizeof memory);
+  memset(&op, 0, sizeof op);
+  op.func = FUNC_ALL_REDUCE;
+  op.dtype = ncclFloat;
+  op.count = 4;
+  op.in = memory_a;
+  op.out = memory_a + 32;
+  request_begin(&request, &graph, 1);
+  request.ops = &op;
+  request.op_count = 1;
+  assert_int_equal(cached_build(&request, &memory, &found, &first), ncclSuccess);
+  op.in = memory_b;
+  op.sequence = 7;
+  request.ops = &op;
+  assert_int_equal(cached_build(&request, &memory, &found, &second), ncclSuccess);
+  assert_int_equal(found, 1);
+  assert_true(first.serial != 0 && first.serial == second.serial);
+  assert_true(second.first_sequence == 7);
+  assert_ptr_equal(second.buffers[0].in, memory_b);
+  op.out = memory_b; /* in place: another plan */
+  request.ops = &op;
+  assert_int_equal(cached_build(&request, &memory, &found, &third), ncclSuccess);
+  assert_int_equal(found, 1);
+  assert_true(third.serial != first.serial);
+  plan_memory_free(&memory);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random_sequences),
+      cmocka_unit_test(test_serial),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
