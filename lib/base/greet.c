@@ -97,12 +97,19 @@ static ncclResult_t secret_read(const char *setting, struct secret *secret) {
   return ncclSuccess;
 }
 
+/* The hash alone needs none of libsodium's set-up, which would bring all of its ciphers along. */
+static void nonce_draw(uint8_t nonce[NONCE_BYTES]) {
+  for (size_t i = 0; i < NONCE_BYTES; i += sizeof(uint64_t)) {
+    const uint64_t bits = os_entropy();
+    memcpy(nonce + i, &bits, sizeof bits);
+  }
+}
+
 /* Read once for each value of the setting; a failure is found anew each time. */
 static ncclResult_t secret_get(struct secret *secret) {
   const char *setting = param_text(PARAM_TUTTI_SECRET);
   uint8_t of[crypto_generichash_BYTES];
   ncclResult_t result = ncclSuccess;
-  if (sodium_init() < 0) return log_fail(ncclSystemError, "libsodium finds no random numbers on this host");
   crypto_generichash(of, sizeof of, (const uint8_t *)setting, strlen(setting), NULL, 0);
   os_mutex_lock(&secret_lock);
   if (!secret_known || memcmp(of, secret_of, sizeof of) != 0) {
@@ -248,7 +255,7 @@ static enum greet_state refuse(struct greeting *greeting, enum reason reason, co
 static void challenge_fill(struct greeting *greeting) {
   struct greet_head head;
   head_fill(&head, MESSAGE_CHALLENGE);
-  randombytes_buf(head.nonce, sizeof head.nonce);
+  nonce_draw(head.nonce);
   memcpy(greeting->own, &head, sizeof head);
   greeting->phase = PHASE_CHALLENGE;
   greeting->moved = 0;
@@ -456,7 +463,7 @@ ncclResult_t greet_dial(int fd, enum greet_kind kind, uint64_t key, const struct
   dialing.hello.kind = (uint8_t)kind;
   dialing.hello.key = key;
   dialing.hello.secret = dialing.secret.set;
-  randombytes_buf(dialing.hello.nonce, sizeof dialing.hello.nonce);
+  nonce_draw(dialing.hello.nonce);
   const ncclResult_t result = dial(&dialing, address);
   sodium_memzero(&dialing.secret, sizeof dialing.secret);
   return result;
@@ -484,7 +491,7 @@ void greet_dialer_begin(struct greet_dialer *dialer, int fd, enum greet_kind kin
   hello.kind = (uint8_t)kind;
   hello.key = key;
   hello.secret = greet_secret();
-  randombytes_buf(hello.nonce, sizeof hello.nonce);
+  nonce_draw(hello.nonce);
   memcpy(dialer->hello, &hello, sizeof hello);
 }
 
