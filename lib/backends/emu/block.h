@@ -52,7 +52,8 @@ struct emu_conn {
   uint32_t reference_count;
   bool invited;               /* EXPORTED: the sender's process has been told where it lies */
   struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
-  bool net;                   /* one end alone: the other lies behind a network, and a proxy plays it */
+  uint64_t kept_until_ns;
+  bool net; /* one end alone: the other lies behind a network, and a proxy plays it */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
@@ -184,7 +185,7 @@ void emu_conn_unshare(struct emu_conn *conn, bool failed);
 void emu_comm_unshare(struct device_comm *comm);
 
 /* conn_kept.c: takes over a connection whose memory a sender of another process may still use. */
-void emu_conn_keep(struct emu_conn *conn);
+void emu_conn_keep(struct emu_conn *conn, bool failed);
 /* The connection's memory and itself. */
 void emu_conn_free_exported(struct emu_conn *conn);
 

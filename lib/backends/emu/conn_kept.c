@@ -1,10 +1,12 @@
 /* conn_kept.c: connections that a receiver has closed while their sender, in another process, may still use
  * them: their memory is freed once the sender has said that it left, or its process has ended. Nobody waits
- * for that; who opens, closes or allocates something later looks. Promises that no connection is freed under
- * its sender's hands, and that none is kept for longer than its sender's process lives, where this one can
- * see that. */
+ * for that; who opens, closes or allocates something later looks. Promises that no connection of a good
+ * communicator is freed under its sender's hands, and that none is kept for longer than its sender's process
+ * lives, where this one can see that. Where the communicator has failed, a sender that is still there has
+ * heard so, or is silent and lost itself: after TUTTI_PEER_TIMEOUT_SECONDS nobody waits for it any more. */
 #include "backends/emu/block.h"
 #include "base/os.h"
+#include "base/param.h"
 
 #define LOOK_NS UINT64_C(50000000) /* least time between two looks at which processes live */
 
@@ -22,8 +24,9 @@ void emu_conn_free_exported(struct emu_conn *conn) {
 }
 
 /* A guest that was invited and has not come may be on its way. */
-static bool guest_present(const struct emu_guest *guest, bool look) {
-  if (__atomic_load_n(&guest->left, __ATOMIC_ACQUIRE) != 0) return false;
+static bool guest_present(const struct emu_conn *conn, uint64_t now_ns, bool look) {
+  const struct emu_guest *guest = &conn->fifo->guest;
+  if (__atomic_load_n(&guest->left, __ATOMIC_ACQUIRE) != 0 || now_ns >= conn->kept_until_ns) return false;
   return !look || __atomic_load_n(&guest->came, __ATOMIC_ACQUIRE) == 0 || !os_process_gone(&guest->process);
 }
 
@@ -34,7 +37,7 @@ static struct emu_conn *kept_take(void) {
   const bool look = now_ns - kept.looked_ns >= LOOK_NS;
   if (look) kept.looked_ns = now_ns;
   for (struct emu_conn **place = &kept.first, *conn; (conn = *place) != NULL;) {
-    if (guest_present(&conn->fifo->guest, look)) {
+    if (guest_present(conn, now_ns, look)) {
       place = &conn->next_kept;
       continue;
     }
@@ -56,7 +59,9 @@ void emu_kept_sweep(void) {
   }
 }
 
-void emu_conn_keep(struct emu_conn *conn) {
+void emu_conn_keep(struct emu_conn *conn, bool failed) {
+  const uint64_t seconds = (uint64_t)param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
+  conn->kept_until_ns = failed && seconds > 0 ? os_time_ns() + seconds * UINT64_C(1000000000) : UINT64_MAX;
   os_mutex_lock(&kept.lock);
   conn->next_kept = kept.first;
   __atomic_store_n(&kept.first, conn, __ATOMIC_RELAXED);

@@ -303,7 +303,7 @@ void emu_conn_unshare(struct emu_conn *conn, bool failed) {
     return;
   }
   const bool came = __atomic_load_n(&conn->fifo->guest.came, __ATOMIC_ACQUIRE) != 0;
-  if (came || (conn->invited && !failed)) emu_conn_keep(conn);
+  if (came || (conn->invited && !failed)) emu_conn_keep(conn, failed);
   else emu_conn_free_exported(conn);
 }
 
