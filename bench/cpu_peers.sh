@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# cpu_peers.sh: the library's collectives on CPU cores beside Open MPI's and MPICH's over shared memory: the
-# same sizes, the same figures, in turns within one sitting, ROUNDS times. Prints a table of the lowest
-# medians, microseconds; everything that was run, with its raw output, goes to
-# bench/results/cpu_peers-<date>.txt. Needs a finished build in ${BUILD:-build}, mpicc of both peers (Debian:
-# openmpi-bin libopenmpi-dev mpich libmpich-dev; one that is missing is left out) and a quiet machine.
+# cpu_peers.sh: the library's collectives on CPU cores beside Open MPI's and MPICH's over shared memory, or
+# beside Open MPI's and Gloo's over TCP on loopback: the same sizes, the same figures, in turns within one
+# sitting, ROUNDS times. Prints a table of the lowest medians, microseconds; everything that was run, with its
+# raw output, goes to bench/results/cpu_peers-<date>.txt. Needs a finished build in ${BUILD:-build}, the peers
+# (Debian: openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev; one that is missing is left out) and a
+# quiet machine.
 #
+#   WAY=shm        or tcp: every rank says that it is on a host of its own
 #   RANKS=2        ranks; ROUNDS=5; SECONDS_A_POINT=0.1
 #   OPS=, MIN=8, MAX=67108864, FACTOR=8      what is measured: names, separated by commas; bytes
 #   QUICK=1        tries the script itself with few points; keeps nothing
@@ -15,7 +17,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${BUILD:-$here/../build}" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+way=${WAY:-shm}
 raw=$here/results/cpu_peers-$(date +%Y-%m-%d).txt
+[ "$way" = shm ] || raw=${raw%.txt}-$way.txt
 ranks=${RANKS:-2} rounds=${ROUNDS:-5} seconds=${SECONDS_A_POINT:-0.1}
 range=(--min "${MIN:-8}" --max "${MAX:-67108864}" --factor "${FACTOR:-8}")
 if [ -n "${QUICK:-}" ]; then
@@ -35,6 +39,11 @@ compile() {
   cc -O2 -o "$work/tutti" "$here/cpu_peers.c" -pthread \
     $(PKG_CONFIG_PATH=$build/lib/pkgconfig pkg-config --cflags --libs tutti-emu)
   ! has mpicc.openmpi || mpicc.openmpi -O2 -o "$work/openmpi" "$here/cpu_peers_mpi.c"
+  if [ "$way" = tcp ]; then
+    g++ -O2 -std=c++17 -o "$work/gloo" "$here/cpu_peers_gloo.cc" -lgloo -lpthread 2>"$work/err" ||
+      echo "cpu_peers.sh: no Gloo: $(head -n 1 "$work/err")" >&2
+    return
+  fi
   ! has mpicc.mpich || mpicc.mpich -O2 -o "$work/mpich" "$here/cpu_peers_mpi.c"
 }
 
@@ -50,36 +59,56 @@ keep() {
 }
 
 round() {
-  local place=(--bind-to core)
+  local place=(--bind-to core) links=self,vader launch=("$build/bin/tutti" launch -n "$ranks" "$work/tutti")
   [ "$ranks" -le "$(nproc)" ] || place=(--oversubscribe --bind-to none)
-  keep "$work/tutti" --name tutti --ranks "$ranks" "${range[@]}"
-  keep "$work/tutti" --name tutti-each --each 1 --ranks "$ranks" "${range[@]}"
-  [ ! -x "$work/openmpi" ] || keep mpirun.openmpi "${place[@]}" -np "$ranks" --mca pml ob1 --mca btl self,vader \
+  if [ "$way" = tcp ]; then
+    links="self,tcp --mca btl_tcp_if_include lo"
+    keep "${launch[@]}" --processes 1 --hosts 1 --name tutti "${range[@]}"
+    for algorithm in ring hd; do
+      [ ! -x "$work/gloo" ] ||
+        keep "$work/gloo" --name "gloo-$algorithm" --algorithm "$algorithm" --ranks "$ranks" "${range[@]}"
+    done
+  else
+    keep "$work/tutti" --name tutti --ranks "$ranks" "${range[@]}"
+    keep "$work/tutti" --name each --each 1 --ranks "$ranks" "${range[@]}"
+    keep "${launch[@]}" --processes 1 --name processes "${range[@]}"
+    [ ! -x "$work/mpich" ] ||
+      keep mpiexec.mpich -bind-to core -n "$ranks" "$work/mpich" --name mpich "${range[@]}"
+  fi
+  # Word splitting is wanted: an option may follow.
+  # shellcheck disable=SC2086
+  [ ! -x "$work/openmpi" ] || keep mpirun.openmpi "${place[@]}" -np "$ranks" --mca pml ob1 --mca btl $links \
     "$work/openmpi" --name openmpi "${range[@]}"
-  [ ! -x "$work/mpich" ] || keep mpiexec.mpich -bind-to core -n "$ranks" "$work/mpich" --name mpich "${range[@]}"
 }
 
-# Lowest medians; the last column is the best peer's time over ours.
+# A column a name; the last is the best peer's time over ours across processes.
 table() {
-  awk '
+  local names="tutti each processes openmpi mpich" ours=processes peers="openmpi mpich"
+  [ "$way" = shm ] || names="tutti openmpi gloo-ring gloo-hd" ours=tutti peers="openmpi gloo-ring gloo-hd"
+  awk -v names="$names" -v ours="$ours" -v peers="$peers" '
     $8 != 0 { wrong += 1 }
     {
       key = $3 " " $4
       if (!(key in seen)) { seen[key] = 1; order[++count] = key }
       if (!((key, $1) in least) || $6 + 0 < least[key, $1]) least[key, $1] = $6 + 0
     }
-    function figure(key, name) { return (key, name) in least ? sprintf("%.2f", least[key, name]) : "-" }
     END {
-      printf "%-20s %10s %11s %11s %11s %11s %8s\n", "operation", "bytes", "tutti", "each", "openmpi", "mpich", "peers/us"
+      columns = split(names, name, " ")
+      others = split(peers, peer, " ")
+      printf "%-20s %10s", "operation", "bytes"
+      for (i = 1; i <= columns; i++) printf " %11s", name[i]
+      printf " %8s\n", "peers/us"
       for (i = 1; i <= count; i++) {
         key = order[i]
         split(key, part, " ")
+        printf "%-20s %10s", part[1], part[2]
+        for (k = 1; k <= columns; k++)
+          printf " %11s", (key, name[k]) in least ? sprintf("%.2f", least[key, name[k]]) : "-"
         best = 0
-        if ((key, "openmpi") in least) best = least[key, "openmpi"]
-        if ((key, "mpich") in least && (best == 0 || least[key, "mpich"] < best)) best = least[key, "mpich"]
-        ratio = best > 0 && least[key, "tutti"] > 0 ? sprintf("%.2f", best / least[key, "tutti"]) : "-"
-        printf "%-20s %10s %11s %11s %11s %11s %8s\n", part[1], part[2], figure(key, "tutti"),
-               figure(key, "tutti-each"), figure(key, "openmpi"), figure(key, "mpich"), ratio
+        for (k = 1; k <= others; k++)
+          if ((key, peer[k]) in least && (best == 0 || least[key, peer[k]] < best)) best = least[key, peer[k]]
+        known = best > 0 && least[key, ours] > 0
+        printf " %8s\n", known ? sprintf("%.2f", best / least[key, ours]) : "-"
       }
       printf "points with wrong results: %d\n", wrong
     }' "$work/all"

@@ -176,11 +176,93 @@ static void test_thread_a_rank(void **state) {
   check(781);
 }
 
+/* ---- waiters that come and go ---- */
+
+#define LONG_COUNT 200000 /* many slots' worth */
+#define VISITORS 3
+
+static struct {
+  float *memory[RANKS];
+  cudaEvent_t ends[RANKS];
+  int over; /* atomic */
+} crowd;
+
+static uint32_t draw(uint32_t *state, uint32_t below) {
+  *state = *state * 1664525u + 1013904223u;
+  return (*state >> 8) % below;
+}
+
+/* Feeds one rank, waits for it in every way or not at all, and leaves it to others. The operations' sizes are
+ * the same on all ranks; what else is on the stream is not. */
+static void *feed(void *argument) {
+  const int rank = (int)(intptr_t)argument;
+  uint32_t sizes = 7, own = (uint32_t)rank + 1;
+  cudaSetDevice(rank);
+  for (int round = 0; round < 40; round++) {
+    const size_t count = draw(&sizes, 4) == 0 ? LONG_COUNT : 1 + draw(&sizes, 3000);
+    if (ncclAllReduce(crowd.memory[rank], crowd.memory[rank], count, ncclFloat, ncclMax, world.comms[rank],
+                      world.streams[rank]) != ncclSuccess)
+      return argument;
+    cudaEventRecord(crowd.ends[rank], world.streams[rank]);
+    const uint32_t way = draw(&own, 6);
+    if (way == 0) cudaStreamSynchronize(world.streams[rank]);
+    else if (way == 1) cudaEventSynchronize(crowd.ends[rank]);
+    else if (way == 2) cudaStreamQuery(world.streams[rank]);
+    else if (way == 3) os_sleep_ms(draw(&own, 4));
+  }
+  return NULL;
+}
+
+/* Turns up at any stream, takes it over for a moment, and goes. */
+static void *visit(void *argument) {
+  uint32_t own = (uint32_t)(intptr_t)argument;
+  while (!__atomic_load_n(&crowd.over, __ATOMIC_RELAXED)) {
+    const uint32_t rank = draw(&own, RANKS), way = draw(&own, 4);
+    if (way == 0) cudaStreamSynchronize(world.streams[rank]);
+    else if (way == 1) cudaStreamQuery(world.streams[rank]);
+    else if (way == 2) cudaEventQuery(crowd.ends[rank]);
+    else os_sleep_ms(draw(&own, 3));
+  }
+  return NULL;
+}
+
+/* No stream is ever left alone: were one, the world would say after TUTTI_STALL_SECONDS that it is stuck. */
+static void test_visitors(void **state) {
+  (void)state;
+  os_thread feeders[RANKS], visitors[VISITORS];
+  crowd.over = 0;
+  for (int rank = 0; rank < RANKS; rank++) {
+    cudaSetDevice(rank);
+    assert_int_equal(cudaMalloc((void **)&crowd.memory[rank], LONG_COUNT * sizeof(float)), cudaSuccess);
+    assert_int_equal(cudaEventCreate(&crowd.ends[rank]), cudaSuccess);
+    for (int i = 0; i < LONG_COUNT; i++) crowd.memory[rank][i] = (float)((i + rank) % RANKS);
+  }
+  for (int i = 0; i < VISITORS; i++)
+    assert_true(os_thread_start(&visitors[i], visit, (void *)(intptr_t)(100 + i)));
+  for (int rank = 0; rank < RANKS; rank++)
+    assert_true(os_thread_start(&feeders[rank], feed, (void *)(intptr_t)rank));
+  for (int rank = 0; rank < RANKS; rank++) os_thread_join(feeders[rank]);
+  /* Nobody has fed the streams any more: only their own threads and the visitors are left. */
+  for (int rank = 0; rank < RANKS; rank++) {
+    ncclResult_t error = ncclSuccess;
+    while (cudaEventQuery(crowd.ends[rank]) == cudaErrorNotReady) os_sleep_ms(1);
+    assert_int_equal(ncclCommGetAsyncError(world.comms[rank], &error), ncclSuccess);
+    assert_int_equal(error, ncclSuccess);
+  }
+  __atomic_store_n(&crowd.over, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < VISITORS; i++) os_thread_join(visitors[i]);
+  for (int rank = 0; rank < RANKS; rank++) {
+    for (int i = 0; i < LONG_COUNT; i++) assert_true(crowd.memory[rank][i] == RANKS - 1);
+    cudaEventDestroy(crowd.ends[rank]);
+    cudaFree(crowd.memory[rank]);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_thread),         cmocka_unit_test(test_nobody_waits),
       cmocka_unit_test(test_events_and_queries), cmocka_unit_test(test_host_function),
-      cmocka_unit_test(test_thread_a_rank),
+      cmocka_unit_test(test_thread_a_rank),      cmocka_unit_test(test_visitors),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

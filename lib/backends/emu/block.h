@@ -80,10 +80,10 @@ struct device_comm {
   struct device_comm_config config;
   char name[64];
   struct emu_owner *owner;
-  int abort_flag; /* atomic; read by lanes */
-  bool closed;    /* the user's handle is gone; kernels held by graphs remain */
-  bool crowded;   /* more ranks than cores */
-  ncclResult_t error;
+  int abort_flag;          /* atomic; read by lanes */
+  bool closed;             /* the user's handle is gone; kernels held by graphs remain */
+  bool crowded;            /* more ranks than cores */
+  ncclResult_t error;      /* atomic */
   uint64_t launches, turn; /* kernels enqueued and ended: they run in this order; turn: atomic */
   uint64_t ended;          /* of those that ended, gone from their streams too */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */

@@ -266,13 +266,14 @@ static void emu_comm_settle(struct device_comm *comm, const struct plan_limits *
 
 static void emu_comm_fail_rank(struct device_comm *comm, ncclResult_t error) {
   emu_lock();
-  if (comm->error == ncclSuccess) comm->error = error;
+  if (comm->error == ncclSuccess) __atomic_store_n(&comm->error, error, __ATOMIC_RELAXED);
   emu_comm_abort_rank(comm);
   emu_unlock();
 }
 
 static ncclResult_t emu_comm_error(struct device_comm *comm) {
-  emu_lock();
+  if (emu_options()->mode == EMU_THREADS) return __atomic_load_n(&comm->error, __ATOMIC_RELAXED);
+  emu_lock(); /* the world's moves end first */
   const ncclResult_t error = comm->error;
   emu_unlock();
   return error;

@@ -47,14 +47,14 @@ static bool blocking_passed(const struct emu_device *device, uint64_t ticket) {
 }
 
 static bool order_allows(const struct emu_stream *stream) {
-  const struct emu_device *device = emu_device(stream->device_index);
+  const struct emu_device *device = stream->device;
   if (stream->legacy) return blocking_passed(device, stream->head->ticket);
   if (!stream->blocking || device->legacy == NULL || device->legacy->head == NULL) return true;
   return device->legacy->head->ticket > stream->head->ticket;
 }
 
 static void order_wake(const struct emu_stream *ended) {
-  const struct emu_device *device = emu_device(ended->device_index);
+  const struct emu_device *device = ended->device;
   if (ended->blocking && device->legacy != NULL && device->legacy->head != NULL) {
     stream_wake(&device->legacy->actor);
   }
@@ -183,7 +183,7 @@ bool stream_op_is_own(const struct stream_op *op) {
 
 /* The kernels at the head that may run one after another. */
 static uint32_t drive_collect(const struct emu_stream *stream, struct stream_op *ops[DRIVE_OPS]) {
-  const struct emu_device *device = emu_device(stream->device_index);
+  const struct emu_device *device = stream->device;
   const struct emu_stream *legacy = stream->blocking ? device->legacy : NULL;
   uint32_t count = 0;
   if (stream->head == NULL || stream->busy || !order_allows(stream)) return 0;
@@ -261,7 +261,7 @@ static struct stream_op *op_new(struct emu_stream *stream, enum stream_op_kind k
 
 static void op_push(struct stream_op *op) {
   struct emu_stream *stream = op->stream;
-  op->ticket = ++emu_device(stream->device_index)->ticket_count;
+  op->ticket = ++stream->device->ticket_count;
   if (stream->tail != NULL) stream->tail->next = op;
   else stream->head = op;
   stream->tail = op;
@@ -419,6 +419,7 @@ int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struc
   struct emu_device *device = emu_device(device_index);
   struct emu_stream *stream = device == NULL ? NULL : (struct emu_stream *)os_alloc(sizeof *stream);
   if (stream == NULL) return cudaErrorMemoryAllocation;
+  stream->device = device;
   stream->device_index = device_index;
   stream->stream_index = device->stream_count++;
   stream->flags = flags;
@@ -437,7 +438,7 @@ int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struc
 }
 
 static void stream_unlist(struct emu_stream *stream) {
-  struct emu_stream **link = &emu_device(stream->device_index)->streams;
+  struct emu_stream **link = &stream->device->streams;
   while (*link != NULL && *link != stream) link = &(*link)->next_on_device;
   if (*link == stream) *link = stream->next_on_device;
 }

@@ -121,6 +121,7 @@ struct emu_stream {
   struct emu_handle handle;
   struct emu_actor actor;
   struct emu_stream *next_on_device;
+  struct emu_device *device;
   uint32_t device_index, stream_index; /* index: how many streams its device had before */
   unsigned flags;
   int priority;

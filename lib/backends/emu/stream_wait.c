@@ -66,7 +66,7 @@ static int device_take_error(const struct emu_device *device) {
 }
 
 static int stream_ask(struct emu_stream *stream, int (*ask)(bool (*done)(void *argument), void *argument)) {
-  const struct emu_device *device = emu_device(stream->device_index);
+  const struct emu_device *device = stream->device;
   struct wait_target target = {device, stream, device->ticket_count};
   stream_adopt(stream);
   emu_stream_hold(stream);

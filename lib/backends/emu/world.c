@@ -49,7 +49,7 @@ static struct {
   uint64_t random[2];
   struct emu_waiter *waiters;
   struct emu_owner *owners;
-} world = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP}; /* comm_fail() may come from within */
+} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 uint64_t emu_moves;
 
@@ -113,7 +113,7 @@ static void fork_parent(void) {
 }
 
 static void fork_child(void) {
-  static const pthread_mutex_t fresh = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+  static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
   const struct emu_owner *self = (const struct emu_owner *)pthread_getspecific(owner_key);
   world.lock = fresh;
   world_make_condition();
@@ -141,14 +141,18 @@ static void world_prepare(void) {
 /* Also around sleeps, which give the lock away. */
 static void lock_note(int taken) { __atomic_store_n(&world.taken, taken, __ATOMIC_RELAXED); }
 
+static inline bool world_try(void) {
+  if (__atomic_load_n(&world.taken, __ATOMIC_RELAXED) || pthread_mutex_trylock(&world.lock) != 0)
+    return false;
+  lock_note(1);
+  return true;
+}
+
 static void world_take(void) {
   if (!__atomic_load_n(&world.prepared, __ATOMIC_ACQUIRE)) pthread_once(&world_once, world_prepare);
   /* It is held for moments only, and to wake a sleeper takes longer. */
   for (uint32_t i = 0; i < LOCK_SPINS; i++) {
-    if (!__atomic_load_n(&world.taken, __ATOMIC_RELAXED) && pthread_mutex_trylock(&world.lock) == 0) {
-      lock_note(1);
-      return;
-    }
+    if (world_try()) return;
     __builtin_ia32_pause();
   }
   pthread_mutex_lock(&world.lock);
@@ -160,17 +164,19 @@ static void world_give(void) {
   pthread_mutex_unlock(&world.lock);
 }
 
-/* A service's turn has the lock and may call what takes it. */
+/* A service's turn has the lock and may call what takes it, as may comm_fail(). */
 static _Thread_local uint32_t lock_depth;
 
 void emu_lock(void) {
-  if (lock_depth == 0) world_take();
-  lock_depth += 1;
+  uint32_t *depth = &lock_depth; /* to find it takes a call */
+  if (*depth == 0) world_take();
+  *depth += 1;
 }
 
 void emu_unlock(void) {
-  lock_depth -= 1;
-  if (lock_depth == 0) world_give();
+  uint32_t *depth = &lock_depth;
+  *depth -= 1;
+  if (*depth == 0) world_give();
 }
 
 void emu_world_restart(uint64_t seed) {
