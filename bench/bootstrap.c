@@ -15,6 +15,7 @@
 #include "core/bootstrap.h"
 #include "core/control.h"
 #include "core/gather.h"
+#include "core/root.h"
 
 #define CARD_MOST 4096
 
@@ -119,6 +120,7 @@ static bool report(const char *how, uint64_t wall_ns) {
   struct gather_cost most = {0};
   uint64_t sent = 0, watch_ns = 0, leave_ns = 0;
   bool good = true;
+  most.root_bytes = root_bytes(ids[0].nonce);
   for (uint32_t i = 0; i < party_count; i++) {
     const struct gather_cost *cost = &parties[i].cost;
     good = good && parties[i].good;

@@ -147,7 +147,7 @@ void joiner_threads_join(struct joiner *parties, uint32_t count) {
 
 struct joiner *joiner_shared(uint32_t count) {
   return (struct joiner *)mmap(NULL, count * sizeof(struct joiner), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
 void joiner_fork(struct joiner *party) {

@@ -8,6 +8,7 @@
  *   --threads            all ranks are: the same as --rank 0 --here N
  *   --id FILE            rank 0 writes the unique id there, the others wait for it
  *   --comm-id HOST:PORT  NCCL_COMM_ID; without either there must be no other process
+ *   --launched           rank, size and ids are a launcher's
  *   --ops LIST           of all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv; default
  * all
  *   --bytes B            of a rank's share of each operation (default 4096)
@@ -41,6 +42,7 @@
 
 #include <cuda_runtime.h>
 #include <nccl.h>
+#include <tutti.h>
 
 #include "base/os.h"
 
@@ -55,7 +57,8 @@ static struct {
   const char *id_file, *comm_id;
   enum op_kind ops[OPS_MAX];
   int op_count;
-  bool polls;
+  bool polls, launched;
+  tutti_launch_t launch;
   size_t count; /* elements of a rank's share */
   int iterations, pace_ms, deadline_seconds, rounds;
   int abort_rank, abort_at, kill_at; /* -1: none */
@@ -279,6 +282,7 @@ static void id_wait(const char *path) {
 
 static ncclResult_t id_get(int round) {
   char path[4096];
+  if (wanted.launched) return tutti_launch_id(&wanted.launch, &shared_id);
   if (wanted.id_file && round == 0) snprintf(path, sizeof path, "%s", wanted.id_file);
   else if (wanted.id_file) snprintf(path, sizeof path, "%s.%d", wanted.id_file, round);
   if (wanted.id_file && wanted.rank != 0) {
@@ -415,12 +419,18 @@ static bool options_read(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--threads") == 0) threads = true;
     else if (strcmp(argv[i], "--poll") == 0) wanted.polls = true;
+    else if (strcmp(argv[i], "--launched") == 0) wanted.launched = true;
     else if (i + 1 == argc || !option_read(argv[i], argv[i + 1])) return false;
     else i++;
   }
   if (threads) {
     wanted.rank = 0;
     wanted.here = wanted.size;
+  }
+  wanted.launch.size = sizeof wanted.launch;
+  if (wanted.launched && tutti_launch_read(&wanted.launch) == ncclSuccess) {
+    wanted.rank = wanted.launch.rank;
+    wanted.size = wanted.launch.rank_count;
   }
   return wanted.size > 0 && wanted.rank >= 0 && wanted.here > 0 && wanted.rank + wanted.here <= wanted.size &&
          wanted.count > 0 && wanted.iterations >= 0 && wanted.rounds > 0;

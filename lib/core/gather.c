@@ -335,12 +335,14 @@ static ncclResult_t root_try(const struct gather *gather, const struct sock_wait
   if (*fd < 0) return ncclSuccess;
   greet_dialer_begin(&dialer, *fd, GREET_CHECK_IN, gather->key);
   enum greet_state state = GREET_MORE;
-  while ((state = greet_dialer_step(&dialer, why, sizeof why)) == GREET_MORE && sock_poll(*fd, false, wait)) {}
+  while ((state = greet_dialer_step(&dialer, why, sizeof why)) == GREET_MORE && sock_poll(*fd, false, wait)) {
+  }
   if (state == GREET_DONE) return ncclSuccess;
   sock_close(*fd);
   *fd = -1;
   if (!why[0]) return ncclSuccess;
-  return log_fail(ncclRemoteError, "%s %s: %s", wait->what, sock_address_text(&gather->root_address, at), why);
+  return log_fail(ncclRemoteError, "%s %s: %s", wait->what, sock_address_text(&gather->root_address, at),
+                  why);
 }
 
 /* Locked, but not all of the time: logs that rank 0 is missing; false when it is too late for it. */
@@ -386,7 +388,7 @@ static ncclResult_t root_await(struct gather *gather, int *fd) {
 }
 
 static ncclResult_t root_reach(struct gather *gather) {
-  char at[SOCK_TEXT_BYTES];
+  char why[WIRE_TEXT_MOST];
   int fd = -1;
   control_lock();
   ncclResult_t result = seat_wait(gather);
@@ -397,13 +399,11 @@ static ncclResult_t root_reach(struct gather *gather) {
   if (gather->fixed) result = root_await(gather, &fd);
   else
     result = gather_dial(gather, &gather->root_address, GREET_CHECK_IN, gather->key,
-                         "checking in with the root", &fd);
+                         "checking in with the process that made the unique id, at", &fd);
+  if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_last_error());
   control_lock();
   if (result != ncclSuccess) {
-    gather_fail(gather, result,
-                "the root at %s, the process that made the unique id, cannot be reached; is it running, and "
-                "can this host reach that address (NCCL_SOCKET_IFNAME)?",
-                sock_address_text(&gather->root_address, at));
+    gather_fail(gather, result, "%s", why);
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
   } else {

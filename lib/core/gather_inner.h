@@ -24,7 +24,7 @@ struct gather {
   struct sock_address *roots;
   uint32_t root_count, seat_count;
   bool child, fixed, lasting;
-  bool cancelled, told; /* given up by this process; the root knows why the gather failed */
+  bool cancelled, told;        /* given up by this process; the root knows why the gather failed */
   struct sock_address address; /* of this process */
   uint32_t *own_seats;         /* seats taken here; told of them: sent_count */
   uint32_t own_count, sent_count;

@@ -30,7 +30,8 @@ struct far_member {
 };
 
 bool meeting_is_far(const struct meeting_call *call) {
-  if (call->kind == MEETING_SPLIT) return call->parent->team->far != NULL;
+  const struct far *far = call->parent ? call->parent->team->far : NULL;
+  if (call->kind == MEETING_SPLIT) return far && far->party_count > 1;
   return !call->id.own;
 }
 

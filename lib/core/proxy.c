@@ -261,6 +261,7 @@ static ncclResult_t engine_start(const struct device_ops *ops) {
                                          service_outside, NULL,       service_moved, service_report};
   engine.ops = ops;
   engine.service = NULL;
+  engine.attention = 0; /* the last engine may have left some */
   TRY(ops->service_add(&service, &engine.service));
   if (engine.service == NULL) TRY(engine_start_thread());
   return ncclSuccess;
