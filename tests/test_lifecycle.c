@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "backends/backend.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "tutti.h"
 
 #define RANKS 4
@@ -286,6 +288,62 @@ static void test_abort_from_another_thread(void **state) {
   memory_give();
 }
 
+/* ---- a rank that comes late ---- */
+
+struct comer {
+  ncclUniqueId id;
+  ncclComm_t own; /* its rank of the communicator whose kernels wait */
+  ncclComm_t met;
+  int rank;
+  unsigned late_ms;
+  ncclResult_t result;
+};
+
+/* Meets the other, and only then brings what kernels have been waiting for. */
+static void *comer_body(void *argument) {
+  struct comer *comer = (struct comer *)argument;
+  os_sleep_ms(comer->late_ms);
+  cudaSetDevice(comer->rank);
+  comer->result = ncclCommInitRank(&comer->met, 2, comer->id, comer->rank);
+  if (comer->result != ncclSuccess || !comer->own) return NULL;
+  comer->result =
+      ncclAllReduce(in[comer->rank], out[comer->rank], COUNT, ncclFloat, ncclSum, comer->own, NULL);
+  return NULL;
+}
+
+/* Kernels stand still for longer than TUTTI_STALL_SECONDS while a rank waits to be met, maybe by another
+ * process: that is no deadlock. */
+static void test_late_rank(void **state) {
+  ncclComm_t comms[2];
+  struct comer early = {.rank = 1}, late = {.rank = 0, .late_ms = 2200};
+  os_thread threads_of[2];
+  (void)state;
+  setenv("TUTTI_STALL_SECONDS", "1", 1);
+  param_reset();
+  begin();
+  expect_ok(ncclCommInitAll(comms, 2, NULL));
+  expect_ok(ncclGetUniqueId(&early.id));
+  late.id = early.id;
+  early.own = comms[1];
+  assert_true(os_thread_start(&threads_of[0], comer_body, &early));
+  assert_true(os_thread_start(&threads_of[1], comer_body, &late));
+  assert_int_equal(cudaSetDevice(0), cudaSuccess);
+  expect_ok(ncclAllReduce(in[0], out[0], COUNT, ncclFloat, ncclSum, comms[0], NULL));
+  assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
+  for (int i = 0; i < 2; i++) os_thread_join(threads_of[i]);
+  expect_ok(early.result);
+  expect_ok(late.result);
+  finalize(comms, 2);
+  outputs_check(comms, 2, 3);
+  for (int i = 0; i < 2; i++) expect_ok(ncclCommDestroy(comms[i]));
+  const ncclComm_t met[2] = {early.met, late.met};
+  finalize(met, 2);
+  for (int i = 0; i < 2; i++) expect_ok(ncclCommDestroy(met[i]));
+  memory_give();
+  unsetenv("TUTTI_STALL_SECONDS");
+  param_reset();
+}
+
 /* ---- forks ---- */
 
 /* In the child: 0, or the line that failed. */
@@ -367,6 +425,7 @@ int main(void) {
       BOTH(test_nonblocking),
       BOTH(test_revoke_and_shrink),
       BOTH(test_abort_from_another_thread),
+      BOTH(test_late_rank),
       BOTH(test_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

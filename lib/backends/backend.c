@@ -164,6 +164,7 @@ static ncclResult_t stub_service_add(const struct device_service *service, void 
 }
 static void stub_service(void *handle) { (void)handle; }
 static void stub_nothing(void) {}
+static void stub_outside_wait(int more) { (void)more; }
 
 static const struct device_ops stubs = {
     .size = sizeof(struct device_ops),
@@ -210,6 +211,7 @@ static const struct device_ops stubs = {
     .service_add = stub_service_add,
     .service_wake = stub_service,
     .service_remove = stub_service,
+    .outside_wait = stub_outside_wait,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

@@ -226,6 +226,10 @@ struct device_ops {
   ncclResult_t (*service_add)(const struct device_service *service, void **handle);
   void (*service_wake)(void *handle);
   void (*service_remove)(void *handle); /* no call of its functions is under way when it returns */
+
+  /* One wait more (or, with -1, one less) of the host for something that other processes may bring, at their
+   * leisure: while there is any, kernels that stand still are not declared stuck. Under lock(). */
+  void (*outside_wait)(int more);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

@@ -23,7 +23,7 @@
 #include "base/param.h"
 
 #define SHARE_MAGIC UINT64_C(0x7475747469736872)
-#define SHARE_WAIT_NS UINT64_C(10000000000) /* longest wait for an owner's answer */
+#define SHARE_WAIT_SECONDS 10 /* longest wait for an owner's answer, unless it is lost sooner */
 #define SHARE_RETRY_MS 200
 #define SHARE_CHECK_BYTES (1u << 20) /* smaller reservations are not worth reading what is left */
 #define MIB (1024.0 * 1024.0)
@@ -497,8 +497,14 @@ static ncclResult_t owner_gone(const char *why) {
                   "shared memory: the process that owns it %s; look at the log of that process", why);
 }
 
+static uint64_t answer_deadline_ns(void) {
+  const int64_t silence = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
+  const int64_t seconds = silence > 0 && silence < SHARE_WAIT_SECONDS ? silence : SHARE_WAIT_SECONDS;
+  return os_time_ns() + (uint64_t)seconds * UINT64_C(1000000000);
+}
+
 static ncclResult_t block_ask(int socket_fd, const struct share_ticket *ticket, int *fd) {
-  const uint64_t deadline_ns = os_time_ns() + SHARE_WAIT_NS;
+  const uint64_t deadline_ns = answer_deadline_ns();
   struct pollfd poll_in = {socket_fd, POLLIN, 0};
   int cause = 0;
   do {

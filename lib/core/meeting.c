@@ -104,6 +104,11 @@ static bool meeting_fill(struct meeting *meeting, const struct device_ops *ops, 
   return meeting->device_seats && meeting->comms && meeting->team;
 }
 
+/* Ranks of other processes may be missing: who made a unique id cannot know where it went. */
+static bool meeting_may_be_far(const struct meeting *meeting) {
+  return meeting->first.kind == MEETING_INIT || meeting->wire_key != 0;
+}
+
 static struct meeting *meeting_create(const struct meeting_call *call, const struct device_ops *ops,
                                       uint32_t device_count) {
   struct meeting *meeting = (struct meeting *)os_alloc(sizeof *meeting);
@@ -122,6 +127,7 @@ static struct meeting *meeting_create(const struct meeting_call *call, const str
   meeting->next_reminder_ns = meeting->begin_ns + REMIND_MS * NS_PER_MS;
   meeting->next = meetings;
   meetings = meeting;
+  if (meeting_may_be_far(meeting)) ops->outside_wait(1);
   return meeting;
 }
 
@@ -129,6 +135,7 @@ static void meeting_unlink(struct meeting *meeting) {
   struct meeting **link = &meetings;
   while (*link != meeting) link = &(*link)->next;
   *link = meeting->next;
+  if (meeting_may_be_far(meeting)) backend_device_ops()->outside_wait(-1);
   meeting_note_over(&meeting->first);
 }
 

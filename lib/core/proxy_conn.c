@@ -33,11 +33,12 @@ static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *w
   char operation[64] = "no operation";
   if (conn->n_done < conn->n_posted)
     operation_text(conn->flights[conn->n_done % PROXY_SLICES_MAX].slice.part, operation);
+  else if (conn->first != NULL) operation_text(conn->first->work, operation);
   proxy_comm_fail(conn->comm, result,
                   "comm %s: rank %" PRIu32 ": network %s: %s rank %" PRIu32 " failed (%s, channel %" PRIu32
-                  "): %s: %s",
+                  "): %s",
                   conn->comm->name, conn->comm->call.rank, conn->comm->net->name, what, conn->name.peer,
-                  operation, conn->name.channel_index, err_text(result), log_last_error());
+                  operation, conn->name.channel_index, log_last_error());
   return false;
 }
 

@@ -45,6 +45,7 @@ static struct {
   bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
   bool change;          /* a waiter's condition may have become true */
   bool outside;         /* nothing can move but what comes from outside of the world */
+  int outside_waits;    /* of the host, for other processes: they may bring what kernels wait for */
   uint64_t generation;  /* counts emu_changed() and wakes: something happened while nobody pumped */
   uint64_t random[2];
   struct emu_waiter *waiters;
@@ -119,6 +120,7 @@ static void fork_child(void) {
   world_make_condition();
   world.pumping = world.inside = false;
   world.waiters = NULL;
+  world.outside_waits = 0;
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
     owner->waiting = 0;
     if (owner != self) owner->ended = true;
@@ -439,6 +441,13 @@ static uint64_t nap_count, nap_moves; /* locked */
 
 void emu_world_outside_moved(void) { nap_count = 0; }
 
+void emu_world_outside_wait(int more) {
+  world.outside_waits += more;
+  if (world.outside_waits < 0)
+    world.outside_waits = 0; /* the child of a fork gives up what its parent began */
+  emu_changed();
+}
+
 /* What another process does wakes nobody here: looks again after a while that grows as nothing happens. */
 static void outside_nap(void) {
   if (nap_moves != emu_moves) nap_count = 0;
@@ -457,8 +466,9 @@ static void outside_nap(void) {
 /* Declares kernels that wait stuck when that is final. True when this changed anything. */
 static bool verdict(struct quiet *quiet) {
   if (!emu_lanes_waiting()) return false;
-  if (world.outside) outside_complain(emu_moves);
-  if (world.outside || !quiet_is_final(quiet)) return false;
+  const bool outside = world.outside || world.outside_waits > 0;
+  if (outside) outside_complain(emu_moves);
+  if (outside || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
 }
@@ -504,8 +514,8 @@ static void nap(uint64_t timeout_ms) {
 }
 
 static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
-  return deadline_ms == 0 && !world.pumping && !world.outside && owners_wait() && world.ready_count == 0 &&
-         world.pending_count == 0 && !emu_lanes_waiting() && quiet_is_final(quiet);
+  return deadline_ms == 0 && !world.pumping && !world.outside && world.outside_waits == 0 && owners_wait() &&
+         world.ready_count == 0 && world.pending_count == 0 && !emu_lanes_waiting() && quiet_is_final(quiet);
 }
 
 static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms) {
@@ -577,7 +587,7 @@ static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, u
     if (idle_since_ns == 0) idle_since_ns = now_ns;
     if (done(argument)) break;
     if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    if (emu_lanes_outside()) outside_complain(emu_lanes_progress());
+    if (world.outside_waits > 0 || emu_lanes_outside()) outside_complain(emu_lanes_progress());
     else if (lanes_stand_still()) emu_lanes_stop_stuck();
     threads_pause(now_ns - idle_since_ns, deadline_ms);
   }
