@@ -231,7 +231,7 @@ static void test_comm_id(void **state) {
   (void)state;
   PARTY_SKIP_FORK();
   struct joiner *shared = joiner_shared(3);
-  snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 20000);
+  snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 10000);
   joiner_environment("NCCL_COMM_ID", text, "NCCL_SOCKET_RETRY_CNT", "34", NULL);
   const struct bootstrap_id id = joiner_id(), again = joiner_id();
   assert_int_equal(id.nonce, again.nonce);
