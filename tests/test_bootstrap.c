@@ -231,7 +231,7 @@ static void test_comm_id(void **state) {
   (void)state;
   PARTY_SKIP_FORK();
   struct joiner *shared = joiner_shared(3);
-  snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 20000);
+  snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 10000);
   joiner_environment("NCCL_COMM_ID", text, "NCCL_SOCKET_RETRY_CNT", "34", NULL);
   const struct bootstrap_id id = joiner_id(), again = joiner_id();
   assert_int_equal(id.nonce, again.nonce);
@@ -239,6 +239,41 @@ static void test_comm_id(void **state) {
   comm_id_run(shared, &id);
   comm_id_run(shared, &id); /* one communicator after another */
   munmap(shared, 3 * sizeof *shared);
+}
+
+/* Two ids of one place, as of one launch: the second one's rank 1 comes while rank 0's process still listens
+ * for the first, or just ends doing so. */
+static void in_a_row(bool ends) {
+  char text[64];
+  ncclUniqueId made;
+  struct bootstrap_id ids[2];
+  struct joiner *shared = joiner_shared(2);
+  snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + (getpid() + (ends ? 7 : 8)) % 10000);
+  for (uint64_t i = 0; i < 2; i++) {
+    assert_int_equal(bootstrap_id_at(text, "test", i + 1, &made), ncclSuccess);
+    assert_int_equal(bootstrap_id_read(&made, "test", 0, &ids[i]), ncclSuccess);
+    assert_true(ids[i].fixed && !ids[i].lasting && !ids[i].named);
+  }
+  assert_int_equal(bootstrap_root_open(&ids[0]), ncclSuccess);
+  joiner_fill(shared, 2, 1, &ids[1]);
+  joiner_fork(&shared[1]);
+  os_sleep_ms(200); /* it checks in */
+  if (ends) bootstrap_id_over(ids[0].nonce);
+  if (ends) assert_int_equal(joiner_descriptors(), descriptors_before);
+  assert_int_equal(bootstrap_root_open(&ids[1]), ncclSuccess);
+  joiner_run(&shared[0]);
+  assert_int_equal(waitpid(shared[1].pid, NULL, 0), shared[1].pid);
+  for (int i = 0; i < 2; i++)
+    if (shared[i].result != ncclSuccess) fail_msg("party %d: %s", i, shared[i].reason);
+  for (int i = 0; i < 2; i++) bootstrap_id_over(ids[i].nonce);
+  munmap(shared, 2 * sizeof *shared);
+}
+
+static void test_in_a_row(void **state) {
+  (void)state;
+  PARTY_SKIP_FORK();
+  in_a_row(false);
+  in_a_row(true);
 }
 
 static void test_comm_id_bad(void **state) {
@@ -356,17 +391,10 @@ int main(void) {
   if (os_thread_start(&thread, nothing, NULL)) os_thread_join(thread); /* a sanitizer's thread begins too */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(test_ids),
-      TEST(test_local_id),
-      TEST(test_no_interface),
-      TEST(test_many_ids),
-      TEST(test_called),
-      TEST(test_several_roots),
-      TEST(test_comm_id),
-      TEST(test_several_roots_missing),
-      TEST(test_comm_id_bad),
-      TEST(test_fork),
-      TEST(test_killed_at_random),
+      TEST(test_ids),         TEST(test_local_id), TEST(test_no_interface),
+      TEST(test_many_ids),    TEST(test_called),   TEST(test_several_roots),
+      TEST(test_comm_id),     TEST(test_in_a_row), TEST(test_several_roots_missing),
+      TEST(test_comm_id_bad), TEST(test_fork),     TEST(test_killed_at_random),
       TEST(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

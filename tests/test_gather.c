@@ -191,6 +191,27 @@ static void test_cancel(void **state) {
   bootstrap_id_over(id.nonce);
 }
 
+/* Also when it has not reached the root yet, nor has a rank. */
+static void test_cancel_early(void **state) {
+  (void)state;
+  const struct bootstrap_id id = joiner_id();
+  struct gather_call call;
+  char reason[512] = "";
+  joiner_fill(parties, 3, 1, &id);
+  joiner_threads_start(parties, 2);
+  call = parties[2].call;
+  call.roots = &id.root;
+  assert_int_equal(gather_open(&call, &cancelled), ncclSuccess);
+  gather_cancel(cancelled, ncclInvalidUsage, "rank 2 was aborted");
+  const uint64_t begin_ns = os_time_ns();
+  assert_int_equal(gather_wait(cancelled, reason, sizeof reason), ncclInvalidUsage);
+  gather_close(cancelled);
+  joiner_threads_join(parties, 2);
+  assert_all(2, ncclInvalidUsage, "rank 2 was aborted");
+  assert_true(os_time_ns() - begin_ns < 15000000000ull); /* not at their deadline */
+  bootstrap_id_over(id.nonce);
+}
+
 /* Children have no id: the first to come opens their root. */
 static void test_child(void **state) {
   (void)state;
@@ -354,10 +375,10 @@ static void test_watch_fail(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(test_meets),      TEST(test_missing),    TEST(test_contradictions), TEST(test_late),
-      TEST(test_version),    TEST(test_agreement),  TEST(test_cancel),         TEST(test_child),
-      TEST(test_killed),     TEST(test_watch_kill), TEST(test_watch_stop),     TEST(test_watch_patience),
-      TEST(test_watch_fail),
+      TEST(test_meets),          TEST(test_missing),    TEST(test_contradictions), TEST(test_late),
+      TEST(test_version),        TEST(test_agreement),  TEST(test_cancel),         TEST(test_cancel_early),
+      TEST(test_child),          TEST(test_killed),     TEST(test_watch_kill),     TEST(test_watch_stop),
+      TEST(test_watch_patience), TEST(test_watch_fail),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,6 +157,7 @@ under() {
   case $launcher in
     tutti) timeout 60 "$tutti" launch -n "$number" "$@" ;;
     mpirun) timeout 60 mpirun --allow-run-as-root --oversubscribe -n "$number" "$@" ;;
+    hydra) timeout 60 mpiexec.hydra -n "$number" "$@" ;;
     *) ranks "$number" "$launcher" timeout 60 "$@" ;;
   esac >"$work/out" 2>"$work/log" </dev/null
 }
@@ -166,6 +167,11 @@ if command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q 'Open 
   launchers="$launchers mpirun"
 else
   echo "skip: Open MPI's mpirun: it is not here; install openmpi-bin"
+fi
+if command -v mpiexec.hydra >/dev/null; then
+  launchers="$launchers hydra"
+else
+  echo "skip: MPICH's mpiexec.hydra: it is not here; install mpich"
 fi
 # shellcheck disable=SC2046
 cc -Wall -Werror -o "$work/launched" "$here/../examples/launched.c" \

@@ -371,6 +371,9 @@ static int child_body(const ncclComm_t *theirs) {
 }
 
 static void test_fork(void **state) {
+#ifdef __SANITIZE_THREAD__
+  if (threads) skip(); /* it follows no fork of a process with threads */
+#endif
   ncclComm_t comms[RANKS];
   int status = 0;
   (void)state;

@@ -194,6 +194,8 @@ all_say 'error 6 .*TUTTI_SECRET is another one at the dialer' 2 &&
 check $? 'one that has another, or none, is told why not'
 all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
 check $? 'and rank 0 says that it was there'
+all_say 'Init timings: 2 ranks in 2 processes: total [0-9.]* ms (check-in' 0 1
+check $? 'each process says how long each phase took'
 all_say 'turned away until now: [1-9][0-9]* strangers, [1-9][0-9]* without the secret' 0
 check $? 'and counts them all'
 kill "$strangers"
@@ -239,8 +241,8 @@ check $? 'three ranks on three hosts, IPv4'
 cut_off() {
   rm -f "$work"/rank.* "$work/cut"
   for number in 0 1 2; do
-    rank_start $number $((number + 1)) --size 3 --id "$work/cut" --ops all_reduce --iterations 1000 --pace 20 \
-      --deadline 40
+    rank_start $number $((number + 1)) --size 3 --id "$work/cut" --ops all_reduce --iterations 1000 \
+      --pace 20 --deadline 40
   done
   awaits "$work/rank.0" 'iteration 3 ok' || return 1
   "$@"

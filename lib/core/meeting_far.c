@@ -250,7 +250,22 @@ static ncclResult_t conduct_note(struct conduct *conduct, ncclResult_t result) {
   return result;
 }
 
+/* Where the time went, and what it cost; as told in bench/bootstrap.c, for a run of one's own. */
+static void conduct_report(const struct conduct *conduct, uint64_t begin_ns, uint64_t opened_ns) {
+  const struct gather_cost cost = gather_costs(conduct->gather);
+  log_info(
+      LOG_INIT,
+      "%s: Init timings: %u ranks in %u processes: total %.2f ms (check-in %.2f, cards in %u rounds %.2f, "
+      "communicators %.2f, agreement %.2f), %llu bytes sent, %llu received, %llu through the root here",
+      conduct->meeting->first.call, conduct->meeting->first.seat_count, gather_party_count(conduct->gather),
+      (double)(os_time_ns() - begin_ns) * 1e-6, (double)cost.check_in_ns * 1e-6, cost.rounds,
+      (double)cost.exchange_ns * 1e-6, (double)opened_ns * 1e-6, (double)cost.agree_ns * 1e-6,
+      (unsigned long long)cost.sent_bytes, (unsigned long long)cost.received_bytes,
+      (unsigned long long)cost.root_bytes);
+}
+
 static ncclResult_t conduct_meet(struct conduct *conduct) {
+  const uint64_t begin_ns = os_time_ns();
   const struct meeting *meeting = conduct->meeting;
   const struct gather_call call = {meeting->first.call,
                                    meeting->wire_key,
@@ -266,8 +281,11 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
   const ncclResult_t checked_in = conduct_check_in_all(conduct);
   if (checked_in != ncclSuccess) gather_cancel(conduct->gather, checked_in, log_last_error());
   TRY(gather_wait(conduct->gather, conduct->reason, sizeof conduct->reason));
+  const uint64_t met_ns = os_time_ns();
   const ncclResult_t made = conduct_note(conduct, conduct_teams(conduct));
+  const uint64_t opened_ns = os_time_ns() - met_ns;
   TRY(gather_agree(conduct->gather, made, conduct->reason, sizeof conduct->reason));
+  conduct_report(conduct, begin_ns, opened_ns);
   return conduct_note(conduct, conduct_watch(conduct));
 }
 
