@@ -128,7 +128,7 @@ static double sockets_us(const struct query *q) {
   const double messages = q->algo == ALGO_RING ? hops : hops * (q->ranks - 1);
   if (q->algo == ALGO_DIRECT) share = exchange_share(q->func, q->algo, q->ranks);
   return sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
-         q->bytes * share / (1000.0 * sockets->gbps);
+         q->bytes * share / (1000.0 * (q->algo == ALGO_RING ? sockets->gbps : sockets->exchange_gbps));
 }
 
 /* ---- NCCL's formulas ---- */

@@ -53,4 +53,4 @@ const struct tune_measured_cores tune_measured_cores = {{0.2, 0.25, 0.4}, {0.1, 
 
 /* Two processes with a core each, over loopback: a hop is the kernel's way from send to receive, a message
  * what both calls cost their callers. */
-const struct tune_measured_sockets tune_measured_sockets = {2, 3, 3, 1.4};
+const struct tune_measured_sockets tune_measured_sockets = {2, 3, 3, 1.4, 1.31};
