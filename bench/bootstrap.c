@@ -15,6 +15,7 @@
 #include "core/bootstrap.h"
 #include "core/control.h"
 #include "core/gather.h"
+#include "core/root.h"
 
 #define CARD_MOST 4096
 
@@ -57,8 +58,12 @@ static void party_run(uint32_t index) {
   struct watch *watch = NULL;
   struct party *party = &parties[index];
   for (uint32_t i = 0; i < root_count; i++) roots[i] = ids[i].root;
-  const struct gather_call call = {"bench", ids[0].nonce, roots, root_count, false, party_count * seats_each,
-                                   1};
+  const struct gather_call call = {.call = "bench",
+                                   .key = ids[0].nonce,
+                                   .roots = roots,
+                                   .root_count = root_count,
+                                   .seat_count = party_count * seats_each,
+                                   .signature = 1};
   if (gather_open(&call, &gather) != ncclSuccess) {
     fail(index, "gather_open", "see the log");
     return;
@@ -115,6 +120,7 @@ static bool report(const char *how, uint64_t wall_ns) {
   struct gather_cost most = {0};
   uint64_t sent = 0, watch_ns = 0, leave_ns = 0;
   bool good = true;
+  most.root_bytes = root_bytes(ids[0].nonce);
   for (uint32_t i = 0; i < party_count; i++) {
     const struct gather_cost *cost = &parties[i].cost;
     good = good && parties[i].good;

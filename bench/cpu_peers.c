@@ -1,11 +1,14 @@
 /* cpu_peers.c: this library's collectives on CPU cores, through its public interface over the emulator in
- * threads mode. Ranks are threads of this process, each on a core of its own while there are enough. A batch
- * is enqueued on a stream and waited for once, or, with --each 1, after every call. */
+ * threads mode. Ranks are threads of this process, each on a core of its own while there are enough; with
+ * --processes 1 this process is one rank of those that `tutti launch` starts, and with --hosts 1 as well each
+ * of them says that it is on a host of its own, so that they meet over TCP on loopback. A batch is enqueued
+ * on a stream and waited for once, or, with --each 1, after every call. */
 #define _GNU_SOURCE
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <tutti.h>
 #include <unistd.h>
 
 #include "cpu_peers.h"
@@ -19,6 +22,7 @@ struct rank {
   ncclComm_t comm;
   cudaStream_t stream;
   double *value; /* one, of the device's memory */
+  int device;
   bool each;
   pthread_t thread;
 };
@@ -98,7 +102,7 @@ static void *rank_main(void *argument) {
   struct rank *rank = (struct rank *)argument;
   struct peers *peers = &rank->peers;
   pin(rank);
-  CUDA(cudaSetDevice(peers->rank));
+  CUDA(cudaSetDevice(rank->device));
   CUDA(cudaStreamCreate(&rank->stream));
   CUDA(cudaMalloc((void **)&peers->send, rank->range->last_bytes + 4096));
   CUDA(cudaMalloc((void **)&peers->recv, rank->range->last_bytes + 4096));
@@ -113,23 +117,55 @@ static void *rank_main(void *argument) {
   return NULL;
 }
 
-int main(int argc, char **argv) {
+static struct rank rank_of(int argc, char **argv, int rank, int rank_count) {
+  struct rank made;
+  memset(&made, 0, sizeof made);
+  made.peers = (struct peers){
+      peers_option(argc, argv, "--name", "tutti"), rank, rank_count, NULL, NULL, NULL, run, most};
+  made.device = rank;
+  made.each = atoi(peers_option(argc, argv, "--each", "0")) != 0;
+  return made;
+}
+
+static void run_threads(int argc, char **argv, const struct peers_range *range, int count) {
   static struct rank ranks[RANKS_MOST];
-  const struct peers_range range = peers_range_read(argc, argv);
-  const int count = atoi(peers_option(argc, argv, "--ranks", "2"));
-  const bool each = atoi(peers_option(argc, argv, "--each", "0")) != 0;
   ncclUniqueId id;
-  if (count < 1 || count > RANKS_MOST) return 2;
   setenv("TUTTI_EMU", count > 8 ? "mode=threads,devices=64" : "mode=threads", 0);
   NCCL(ncclGetUniqueId(&id));
   for (int i = 0; i < count; i++) {
-    ranks[i].peers = (struct peers){
-        peers_option(argc, argv, "--name", "tutti"), i, count, &ranks[i], NULL, NULL, run, most};
-    ranks[i].range = &range;
+    ranks[i] = rank_of(argc, argv, i, count);
+    ranks[i].peers.context = &ranks[i];
+    ranks[i].range = range;
     ranks[i].id = id;
-    ranks[i].each = each;
     pthread_create(&ranks[i].thread, NULL, rank_main, &ranks[i]);
   }
   for (int i = 0; i < count; i++) pthread_join(ranks[i].thread, NULL);
+}
+
+static void run_process(int argc, char **argv, const struct peers_range *range, bool hosts) {
+  tutti_launch_t launch = {.size = sizeof launch};
+  setenv("TUTTI_EMU", "mode=threads", 0);
+  NCCL(tutti_launch_read(&launch));
+  if (hosts) {
+    char host[32];
+    snprintf(host, sizeof host, "host%d", launch.rank);
+    setenv("NCCL_HOSTID", host, 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  }
+  struct rank rank = rank_of(argc, argv, launch.rank, launch.rank_count);
+  rank.peers.context = &rank;
+  rank.range = range;
+  rank.device = launch.local_rank;
+  NCCL(tutti_launch_id(&launch, &rank.id));
+  rank_main(&rank);
+}
+
+int main(int argc, char **argv) {
+  const struct peers_range range = peers_range_read(argc, argv);
+  const int count = atoi(peers_option(argc, argv, "--ranks", "2"));
+  const bool hosts = atoi(peers_option(argc, argv, "--hosts", "0")) != 0;
+  if (count < 1 || count > RANKS_MOST) return 2;
+  if (atoi(peers_option(argc, argv, "--processes", "0")) != 0) run_process(argc, argv, &range, hosts);
+  else run_threads(argc, argv, &range, count);
   return 0;
 }

@@ -47,6 +47,8 @@ void joiner_fill(struct joiner *parties, uint32_t count, uint32_t each, const st
     party->call.root_count = 1;
     party->call.seat_count = count * each;
     party->call.signature = 77;
+    party->call.fixed = id->fixed;
+    party->call.lasting = id->lasting;
     party->roots[0] = id->root;
     party->seat_count = each;
     for (uint32_t seat = 0; seat < each; seat++) party->seats[seat] = i * each + seat;
@@ -145,7 +147,7 @@ void joiner_threads_join(struct joiner *parties, uint32_t count) {
 
 struct joiner *joiner_shared(uint32_t count) {
   return (struct joiner *)mmap(NULL, count * sizeof(struct joiner), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
 void joiner_fork(struct joiner *party) {

@@ -375,7 +375,7 @@ const char *party_launch(struct party *party, struct party_call *call) {
 static bool party_idle(void *argument) {
   const struct party *party = (const struct party *)argument;
   for (uint32_t rank = 0; rank < party_rank_count(party); rank++)
-    if (is_own(party, rank) && party->comms[rank]->turn != party->comms[rank]->launches) return false;
+    if (is_own(party, rank) && party->comms[rank]->ended != party->comms[rank]->launches) return false;
   return true;
 }
 

@@ -12,8 +12,8 @@
 #include "core/graph.h"
 #include "tutti.h"
 
-#define PARTIES_MAX 4
-#define PARTY_RANKS_MAX 8
+#define PARTIES_MAX 9
+#define PARTY_RANKS_MAX 9
 #define PARTY_TEXT_BYTES 256
 
 struct party {

@@ -8,6 +8,7 @@
  *   --threads            all ranks are: the same as --rank 0 --here N
  *   --id FILE            rank 0 writes the unique id there, the others wait for it
  *   --comm-id HOST:PORT  NCCL_COMM_ID; without either there must be no other process
+ *   --launched           rank, size and ids are a launcher's
  *   --ops LIST           of all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv; default
  * all
  *   --bytes B            of a rank's share of each operation (default 4096)
@@ -41,6 +42,7 @@
 
 #include <cuda_runtime.h>
 #include <nccl.h>
+#include <tutti.h>
 
 #include "base/os.h"
 
@@ -55,7 +57,8 @@ static struct {
   const char *id_file, *comm_id;
   enum op_kind ops[OPS_MAX];
   int op_count;
-  bool polls;
+  bool polls, launched;
+  tutti_launch_t launch;
   size_t count; /* elements of a rank's share */
   int iterations, pace_ms, deadline_seconds, rounds;
   int abort_rank, abort_at, kill_at; /* -1: none */
@@ -99,12 +102,20 @@ static struct inventory inventory_take(void) {
   return taken;
 }
 
-/* Threads that are told to end need a moment for it. */
+static bool inventory_within(struct inventory now, struct inventory limit) {
+  return now.descriptors <= limit.descriptors && now.threads <= limit.threads &&
+         now.allocations <= limit.allocations;
+}
+
+/* Threads that are told to end need a moment for it, and other processes one to let go of what they share
+ * with this one (then a descriptor is open): it is freed as this one allocates. */
 static void inventory_tell(struct inventory before) {
   struct inventory now = inventory_take();
-  for (int i = 0; i < 200; i++) {
-    if (now.descriptors <= before.descriptors && now.threads <= before.threads) break;
+  for (int i = 0; i < 100 || (i < 600 && now.descriptors > before.descriptors); i++) {
+    if (inventory_within(now, before)) break;
+    void *memory = NULL;
     os_sleep_ms(10);
+    if (cudaMalloc(&memory, 1) == cudaSuccess) cudaFree(memory);
     now = inventory_take();
   }
   printf("end descriptors %ld threads %ld allocations %ld\n", now.descriptors - before.descriptors,
@@ -271,6 +282,7 @@ static void id_wait(const char *path) {
 
 static ncclResult_t id_get(int round) {
   char path[4096];
+  if (wanted.launched) return tutti_launch_id(&wanted.launch, &shared_id);
   if (wanted.id_file && round == 0) snprintf(path, sizeof path, "%s", wanted.id_file);
   else if (wanted.id_file) snprintf(path, sizeof path, "%s.%d", wanted.id_file, round);
   if (wanted.id_file && wanted.rank != 0) {
@@ -407,12 +419,18 @@ static bool options_read(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--threads") == 0) threads = true;
     else if (strcmp(argv[i], "--poll") == 0) wanted.polls = true;
+    else if (strcmp(argv[i], "--launched") == 0) wanted.launched = true;
     else if (i + 1 == argc || !option_read(argv[i], argv[i + 1])) return false;
     else i++;
   }
   if (threads) {
     wanted.rank = 0;
     wanted.here = wanted.size;
+  }
+  wanted.launch.size = sizeof wanted.launch;
+  if (wanted.launched && tutti_launch_read(&wanted.launch) == ncclSuccess) {
+    wanted.rank = wanted.launch.rank;
+    wanted.size = wanted.launch.rank_count;
   }
   return wanted.size > 0 && wanted.rank >= 0 && wanted.here > 0 && wanted.rank + wanted.here <= wanted.size &&
          wanted.count > 0 && wanted.iterations >= 0 && wanted.rounds > 0;

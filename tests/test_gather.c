@@ -196,7 +196,7 @@ static void test_child(void **state) {
   (void)state;
   struct sock_address address;
   assert_int_equal(control_use(&address), ncclSuccess);
-  const struct bootstrap_id id = {1, 0xc0ffee, address, false, true};
+  const struct bootstrap_id id = {.number = 1, .nonce = 0xc0ffee, .root = address, .own = true};
   for (int again = 0; again < 3; again++) {
     joiner_fill(parties, 4, 1, &id);
     for (uint32_t i = 0; i < 4; i++) parties[i].call.child = true;

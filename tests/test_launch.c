@@ -312,7 +312,7 @@ static void test_ids(void **state) {
   assert_non_null(strstr(log_last_error(), "set TUTTI_RENDEZVOUS=host:port"));
   launch = launch_of(TUTTI " TUTTI_RENDEZVOUS=nonsense");
   assert_int_equal(tutti_launch_id(&launch, &first), ncclInvalidUsage);
-  assert_non_null(strstr(log_last_error(), "TUTTI_RENDEZVOUS=nonsense"));
+  assert_non_null(strstr(log_last_error(), "TUTTI_RENDEZVOUS: \"nonsense\""));
 }
 
 /* A port that is held is given to nobody else, and yet can be listened at. */

@@ -62,6 +62,15 @@ static const char *run_calls(struct party *party, const struct setting *setting,
   return NULL;
 }
 
+/* Peers that have not closed yet keep memory here. */
+static bool mappings_go(void) {
+  for (int tries = 0; tries < 2000 && party_mappings() != 0; tries++) {
+    os_sleep_ms(1);
+    emu_kept_sweep();
+  }
+  return party_mappings() == 0;
+}
+
 static const char *one_seed(struct party *party, const struct setting *setting, uint64_t seed) {
   char emu[160];
   const uint64_t draw = mix(seed, 1000);
@@ -88,11 +97,11 @@ static const char *seeds_body(struct party *party, void *argument) {
     if (text != NULL) return text;
     if (seed == 1) live = os_alloc_live();
   }
+  if (!mappings_go()) return "mappings are left";
   for (int tries = 0; tries < 1000 && os_thread_count() > 1 && strstr(setting->mode, "threads") == NULL;
        tries++)
     os_sleep_ms(1);
   if (party_descriptors() != descriptors) return "descriptors are left";
-  if (party_mappings() != 0) return "mappings are left";
   if (strstr(setting->mode, "threads") == NULL && os_alloc_live() > live) return "memory is left";
   return NULL;
 }
@@ -160,6 +169,71 @@ static void test_private_memory(void **state) {
   seeds(2, 1, "mode=threads", 2, 0, 0, true);
 }
 
+/* ---- ranks that leave at once ---- */
+
+/* One call; memory and communicator go as soon as this party is through, wherever the others are. */
+static const char *hasty_round(struct party *party, uint64_t round) {
+  struct party_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_LL, .dtype = ncclInt32};
+  call.count = 1 + mix(round, 0) % 3;
+  call.proto = (uint8_t)(mix(round, 1) % PROTO_COUNT);
+  const char *text = party_open(party);
+  if (text != NULL) return text;
+  if (!party_prepare(party, &call)) return "out of memory";
+  if ((text = party_launch(party, &call)) != NULL) return text;
+  if (party_wait(party, 0) != ncclSuccess) return "a rank cannot end";
+  if ((text = party_check(party, &call)) != NULL) return text;
+  party_free(party, &call);
+  party_close(party);
+  return NULL;
+}
+
+static const char *hasty_body(struct party *party, void *argument) {
+  const char *mode = (const char *)argument;
+  const uint32_t descriptors = party_descriptors();
+  const char *text = party_configure(party, mode, 1);
+  for (uint64_t round = 0; round < 40 && text == NULL; round++) text = hasty_round(party, round);
+  if (text != NULL) return text;
+  if (!mappings_go()) return "mappings are left";
+  return party_descriptors() == descriptors ? NULL : "descriptors are left";
+}
+
+/* Receivers are through before their senders are, who then must find what they still use. */
+static void test_hasty(void **state) {
+  static const char *const modes[] = {"mode=guarded", "mode=threads", "mode=threads,slots=2,chunk=16"};
+  (void)state;
+  for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+    assert_int_equal(parties_run(9, 1, SECONDS, hasty_body, (void *)(uintptr_t)modes[i], NULL), 0);
+}
+
+/* Party 1 makes what party 0 is to send to, closes, and party 0 ends in one way or another. */
+static const char *kept_body(struct party *party, void *argument) {
+  const char *how = (const char *)argument;
+  struct party_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 5};
+  const char *text = party_configure(party, "mode=guarded", 1);
+  if (text == NULL) text = party_open(party);
+  if (text == NULL) text = party_do(party, &call);
+  if (text != NULL) return text;
+  if (party->index == 0) {
+    if (!party_meet(party)) return "a party has gone"; /* the other has closed */
+    if (strcmp(how, "closes") == 0) party_close(party);
+    if (strcmp(how, "dies") == 0) kill(getpid(), SIGKILL);
+    return party_meet(party) ? NULL : "a party has gone";
+  }
+  party_close(party);
+  emu_kept_sweep();
+  if (party_mappings() == 0) return "the memory went while its sender was there";
+  if (!party_meet(party)) return "a party has gone";
+  if (party_meet(party) == (strcmp(how, "dies") == 0)) return "the other did not do as it was told";
+  return mappings_go() ? NULL : "the memory did not go with its sender";
+}
+
+static void test_kept(void **state) {
+  (void)state;
+  assert_int_equal(parties_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "closes", NULL), 0);
+  assert_int_equal(parties_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "ends", NULL), 0);
+  assert_int_equal(parties_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "dies", NULL), 1);
+}
+
 /* ---- a peer that dies ---- */
 
 static void *abort_later(void *argument) {
@@ -211,7 +285,7 @@ static const char *death_body(struct party *party, void *argument) {
   if ((text = survive(party)) != NULL) return text;
   party_close(party);
   party_free(party, &last);
-  return party_mappings() == 0 ? NULL : "mappings are left";
+  return mappings_go() ? NULL : "mappings are left";
 }
 
 static void death(const char *emu) {
@@ -229,11 +303,18 @@ static void test_death_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_two_guarded),      cmocka_unit_test(test_two_threads),
-      cmocka_unit_test(test_four_guarded),     cmocka_unit_test(test_four_threads),
-      cmocka_unit_test(test_two_of_two),       cmocka_unit_test(test_weak),
-      cmocka_unit_test(test_other_algorithms), cmocka_unit_test(test_private_memory),
-      cmocka_unit_test(test_death_guarded),    cmocka_unit_test(test_death_threads),
+      cmocka_unit_test(test_two_guarded),
+      cmocka_unit_test(test_two_threads),
+      cmocka_unit_test(test_four_guarded),
+      cmocka_unit_test(test_four_threads),
+      cmocka_unit_test(test_two_of_two),
+      cmocka_unit_test(test_weak),
+      cmocka_unit_test(test_other_algorithms),
+      cmocka_unit_test(test_private_memory),
+      cmocka_unit_test(test_hasty),
+      cmocka_unit_test(test_kept),
+      cmocka_unit_test(test_death_guarded),
+      cmocka_unit_test(test_death_threads),
   };
   alarm(300);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -124,6 +125,39 @@ uint32_t os_core_count(void) {
 int os_pid(void) { return (int)getpid(); }
 
 long os_tid(void) { return (long)syscall(SYS_gettid); }
+
+/* When a process was started, in ticks since boot; 0: there is none, or it has ended and nobody has asked
+ * how.
+ */
+static uint64_t process_born(int number) {
+  char path[64], state = '\0';
+  unsigned long long born = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", number);
+  char *text = os_file_read(path, NULL);
+  const char *behind = text == NULL ? NULL : strrchr(text, ')'); /* of the name, which may hold anything */
+  if (behind == NULL ||
+      sscanf(behind, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+             &state, &born) != 2)
+    born = 0;
+  os_free(text);
+  return state == 'Z' || state == 'X' ? 0 : born;
+}
+
+static uint64_t process_realm(void) {
+  struct stat realm;
+  return stat("/proc/self/ns/pid", &realm) == 0 ? (uint64_t)realm.st_ino : 0;
+}
+
+void os_process_self(struct os_process *process) {
+  process->number = (int32_t)getpid();
+  process->born = process_born(process->number);
+  process->realm = process->born != 0 ? process_realm() : 0;
+}
+
+bool os_process_gone(const struct os_process *process) {
+  if (process->realm == 0 || process->realm != process_realm()) return false;
+  return process_born(process->number) != process->born;
+}
 
 void os_host_name(char *out, size_t out_bytes) {
   if (out_bytes == 0) return;

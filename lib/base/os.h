@@ -44,6 +44,15 @@ uint32_t os_fork_count(void);
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void));
 int os_pid(void);
 long os_tid(void);
+/* A process, told apart from later ones that have its number. Plain data: another process may ask. */
+struct os_process {
+  uint64_t realm; /* the namespace that numbers it; 0: it cannot be told */
+  uint64_t born;  /* ticks since boot */
+  int32_t number;
+};
+void os_process_self(struct os_process *process);
+/* True when it has certainly ended; false also for processes that this one cannot see. */
+bool os_process_gone(const struct os_process *process);
 void os_host_name(char *out, size_t out_bytes);
 /* Reads a whole file into a fresh zero-terminated os_alloc block (*bytes without the zero, may be NULL);
  * NULL with errno set when it cannot be read. */

@@ -1,7 +1,7 @@
 /* sock.c: addresses and TCP streams over Linux sockets.
- * Promises: no call here waits past its deadline or, by more than SLICE_MS, past being called off; no signal
- * is ever raised; every descriptor is closed on exec; errors name the other end, what for, and a cure. Does
- * not know what is said over a connection, nor who should be at its other end. */
+ * Promises: no call here waits past its deadline or, by more than SLICE_MOST_MS, past being called off; no
+ * signal is ever raised; every descriptor is closed on exec; errors name the other end, what for, and a cure.
+ * Does not know what is said over a connection, nor who should be at its other end. */
 #include "base/sock.h"
 
 #include <arpa/inet.h>
@@ -25,7 +25,8 @@
 
 #define NS_PER_MS 1000000ull
 #define NS_PER_MINUTE 60000000000ull
-#define SLICE_MS 20        /* how soon a wait notices that it was called off */
+#define SLICE_LEAST_MS 20  /* how soon a wait notices that it was called off, ... */
+#define SLICE_MOST_MS 200  /* ... and later on, so that thousands that wait leave the cores alone */
 #define BACKLOG_MOST 65535 /* the kernel cuts it to net.core.somaxconn */
 #define HOST_BYTES 256
 
@@ -130,6 +131,16 @@ ncclResult_t sock_address_parse(const char *text, const char *what, struct sock_
   return ncclSuccess;
 }
 
+bool sock_text_is_literal(const char *text) {
+  char host[HOST_BYTES], port[8];
+  struct addrinfo hints, *list = NULL;
+  memset(&hints, 0, sizeof hints);
+  hints.ai_flags = AI_NUMERICHOST;
+  if (!host_port_cut(text, host, port) || getaddrinfo(host, NULL, &hints, &list) != 0) return false;
+  freeaddrinfo(list);
+  return true;
+}
+
 bool sock_address_equal(const struct sock_address *a, const struct sock_address *b) {
   const uint32_t bytes = a->family == 4 ? 4 : 16;
   return a->family == b->family && a->port == b->port && a->scope == b->scope &&
@@ -197,8 +208,8 @@ static bool past(const struct sock_wait *wait) {
 }
 
 /* Milliseconds until the wait ends or must look around; -1: nothing ends it. */
-static int slice_ms(const struct sock_wait *wait) {
-  int slice = wait && wait->cancel ? SLICE_MS : -1;
+static int slice_ms(const struct sock_wait *wait, int patience_ms) {
+  int slice = wait && wait->cancel ? patience_ms : -1;
   if (wait && wait->deadline_ns != 0) {
     const uint64_t now = os_time_ns();
     const uint64_t left = wait->deadline_ns > now ? (wait->deadline_ns - now) / NS_PER_MS + 1 : 0;
@@ -209,9 +220,10 @@ static int slice_ms(const struct sock_wait *wait) {
 
 bool sock_poll(int fd, bool writes, const struct sock_wait *wait) {
   struct pollfd waited = {fd, (short)(writes ? POLLOUT : POLLIN), 0};
-  for (;;) {
+  int patience_ms = SLICE_LEAST_MS;
+  for (;; patience_ms = patience_ms * 2 < SLICE_MOST_MS ? patience_ms * 2 : SLICE_MOST_MS) {
     if (called_off(wait)) return false;
-    const int ready = poll(&waited, 1, slice_ms(wait));
+    const int ready = poll(&waited, 1, slice_ms(wait, patience_ms));
     if (ready > 0) return true; /* an error too: the next call on fd says which */
     if (ready < 0 && errno != EINTR && errno != EAGAIN) return true;
     if (past(wait)) return false;
@@ -346,7 +358,7 @@ static bool pause_ms(uint64_t ms, const struct sock_wait *wait) {
   for (uint64_t now = os_time_ns(); now < until; now = os_time_ns()) {
     if (called_off(wait) || past(wait)) return false;
     uint64_t left = (until - now) / NS_PER_MS + 1;
-    const int slice = slice_ms(wait);
+    const int slice = slice_ms(wait, SLICE_LEAST_MS);
     if (slice >= 0 && (uint64_t)slice < left) left = (uint64_t)slice;
     os_sleep_ms((unsigned)left);
   }
@@ -401,6 +413,18 @@ ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait 
   }
 }
 
+ncclResult_t sock_connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd) {
+  struct sock_address there = *to;
+  char text[SOCK_TEXT_BYTES];
+  if (to->family != 4 && to->family != 6)
+    return log_fail(ncclInternalError, "%s: asked to connect to no address", what_of(wait));
+  there.scope = sock_scope_here(to);
+  *fd = -1;
+  const int cause = connect_once(&there, wait, fd);
+  if (cause == 0 || cause == ECANCELED || worth_retrying(cause)) return ncclSuccess;
+  return connect_failed(wait, sock_address_text(&there, text), cause, 1);
+}
+
 void sock_close(int fd) {
   if (fd >= 0) close(fd);
 }
@@ -436,7 +460,8 @@ static ncclResult_t message_failed(int fd, const struct sock_wait *wait, int cau
                                    size_t bytes, bool sends) {
   const struct sock_address peer = sock_peer(fd);
   char address[SOCK_TEXT_BYTES], amount[96];
-  sock_address_text(&peer, address);
+  if (peer.family == 0) snprintf(address, sizeof address, "(over a connection that is gone)");
+  else sock_address_text(&peer, address);
   snprintf(amount, sizeof amount, ", %zu of %zu bytes not yet %s", missing, bytes,
            sends ? "sent" : "received");
   if (cause == ECANCELED) return wait_over(wait, address, amount);

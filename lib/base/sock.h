@@ -25,6 +25,8 @@ const char *sock_address_text(const struct sock_address *address, char out[SOCK_
 /* The reverse, host names allowed: ncclInvalidArgument naming `what` (a variable, a call) and the text. */
 ncclResult_t sock_address_parse(const char *text, const char *what, struct sock_address *address);
 bool sock_address_equal(const struct sock_address *a, const struct sock_address *b);
+/* The host of "host:port" is an address, not a name that may mean other addresses elsewhere. */
+bool sock_text_is_literal(const char *text);
 
 #define SOCK_INTERFACES_MAX 16
 struct sock_interface {
@@ -55,6 +57,9 @@ int sock_accept(int listener, struct sock_address *from);
  * non-blocking, close-on-exec, TCP_NODELAY, with TCP_USER_TIMEOUT and keepalive of the peer timeout. Refused
  * to the end: ncclRemoteError; out of descriptors: ncclSystemError; both name the address and the cure. */
 ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait *wait, int *fd);
+/* One try, for who has a patience of its own: *fd is -1 where nobody listens yet, or no way leads there yet,
+ * or the wait was over; nothing is logged then. */
+ncclResult_t sock_connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd);
 /* Whole messages. The other end closed or reset: ncclRemoteError; the deadline: ncclRemoteError; the texts
  * name wait->what, the address and how much was missing. SIGPIPE never. */
 ncclResult_t sock_send(int fd, const void *data, size_t bytes, const struct sock_wait *wait);

@@ -20,7 +20,7 @@
 struct id_content {
   uint64_t magic, nonce, number;
   uint64_t process; /* who made it; 0: whoever gave the same text */
-  int32_t version, zero;
+  int32_t version, lasting;
   struct sock_address root;   /* of a process */
   char place[ID_PLACE_BYTES]; /* host:port of a text, which may mean other bytes on other hosts */
 };
@@ -90,7 +90,7 @@ ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt,
   struct id_content content;
   struct sock_address parsed;
   id_begin(&content);
-  TRY(sock_address_parse(where, what, &parsed));
+  if (sock_address_parse(where, what, &parsed) != ncclSuccess) return ncclInvalidUsage;
   if (strlen(where) >= sizeof content.place)
     return log_fail(ncclInvalidUsage, "%s=%s: at most %zu letters fit into a unique id; use a shorter name",
                     what, where, sizeof content.place - 1);
@@ -99,6 +99,7 @@ ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt,
   for (const char *c = where; *c; c++) content.nonce = (content.nonce ^ (unsigned char)*c) * 0x100000001b3ull;
   content.nonce |= 1; /* never 0 */
   content.number = content.nonce;
+  content.lasting = salt == 0;
   return id_write(&content, id);
 }
 
@@ -120,7 +121,8 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
   }
   const bool own = content.process != 0 && content.process == own_process();
   content.place[sizeof content.place - 1] = '\0';
-  if (content.process == 0) TRY(sock_address_parse(content.place, call, &content.root));
+  const bool fixed = content.process == 0;
+  if (fixed && sock_address_parse(content.place, call, &content.root) != ncclSuccess) return ncclInvalidUsage;
   if (!own && content.root.family == 0) {
     return log_fail(
         ncclInvalidUsage,
@@ -133,18 +135,22 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
   out->nonce = content.nonce;
   out->root = content.root;
   out->own = own;
-  out->fixed = content.process == 0;
+  out->fixed = fixed;
+  out->lasting = fixed && content.lasting;
+  out->named = fixed && !sock_text_is_literal(content.place);
   return ncclSuccess;
 }
 
 ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
+  struct sock_address at = id->root;
   if (!id->fixed) return ncclSuccess;
+  if (id->named) memset(at.bytes, 0, sizeof at.bytes); /* any */
   TRY(control_use(NULL));
   control_lock();
   const bool held = root_waits(id->nonce);
-  const ncclResult_t result = held ? ncclSuccess : control_listen(&id->root);
+  const ncclResult_t result = held ? ncclSuccess : control_listen(&at);
   control_unlock();
-  if (result == ncclSuccess && !held) return id_register(id->nonce, true);
+  if (result == ncclSuccess && !held) return id_register(id->nonce, id->lasting);
   control_leave();
   return result;
 }

@@ -15,6 +15,8 @@ struct bootstrap_id {
   uint64_t number, nonce;   /* order of creation in its process; random: the key on the wire */
   struct sock_address root; /* family 0: the maker had no interface; good inside its process alone */
   bool fixed;               /* its root is at an agreed place, in the process of rank 0 */
+  bool lasting;             /* fixed, and good for one communicator after another */
+  bool named;               /* fixed, by a host's name: its own host may know that by another address */
   bool own;                 /* this process made it */
 };
 
@@ -27,8 +29,9 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id);
 void bootstrap_id_local(ncclUniqueId *id);
 
 /* The id that `where`, host:port, stands for, as with NCCL_COMM_ID: the same bytes in every process that
- * gives the same text and salt, whatever the host's name means there; ids of one address differ by `salt`.
- * Its root is the process of rank 0. Not host:port: ncclInvalidUsage, naming `what`. */
+ * gives the same text and salt, whatever the host's name means there; ids of one address differ by `salt`,
+ * and the one of salt 0 is good for one communicator after another. Its root is the process of rank 0. Not
+ * host:port: ncclInvalidUsage, naming `what`. */
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id);
 
 /* Not an id: ncclInvalidArgument; of another version: ncclInvalidUsage. `call` and `rank` are for the
@@ -36,7 +39,8 @@ ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt,
 ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
                                struct bootstrap_id *content);
 
-/* NCCL_COMM_ID: rank 0 opens the root that all others will look for. Idempotent. */
+/* Of a fixed id, in rank 0's process: opens the root that all others will look for, until
+ * bootstrap_id_over(). Idempotent. Where the place is a host's name, listens at all of its addresses. */
 ncclResult_t bootstrap_root_open(const struct bootstrap_id *id);
 
 /* Called on the server's thread, once an id, when the first rank checks in over the network with a root of

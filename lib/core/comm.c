@@ -192,6 +192,7 @@ void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
   if (__atomic_compare_exchange_n(&comm->broken, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     snprintf(comm->reason, sizeof comm->reason, "%s", reason);
     __atomic_store_n(&comm->broken, 2, __ATOMIC_RELEASE);
+    __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
     log_urgent(
         "rank %u of comm '%s', after %llu operations: %s; abort it, or shrink it to those who are left",
         comm->rank, comm->name, (unsigned long long)__atomic_load_n(&comm->sequence, __ATOMIC_RELAXED),

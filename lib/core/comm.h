@@ -66,6 +66,7 @@ struct ncclComm {
   uint32_t children_meeting; /* splits of this one under way; locked */
   uint32_t waiter_count;     /* threads inside a waiting call; locked */
   uint32_t aborted;          /* locked, read atomically */
+  uint32_t called_off;       /* aborted or broken: calls to other processes give up; atomic */
   uint32_t broken;           /* 1: some thread is noting why, 2: reason is there; atomic */
   bool revoked;
   struct device_comm *device_comm;

@@ -84,6 +84,14 @@ void control_wake(void) {
   if (server.state == SERVER_RUNNING && !control_on_thread()) poller_wake(&server.poller);
 }
 
+/* The clock has to be looked at by then. Waking the thread makes it look at everything, so not for each
+ * connection. */
+static void tick_by(uint64_t due_ns) {
+  if (due_ns >= server.tick_ns) return;
+  server.tick_ns = due_ns;
+  if (server.state == SERVER_RUNNING && !control_on_thread()) poller_wake(&server.poller);
+}
+
 /* ---- lists ---- */
 
 static void list_add(struct conn_list *list, struct control_conn *conn) {
@@ -150,7 +158,7 @@ struct control_conn *control_adopt(int fd, const struct control_class *conn_clas
   conn->conn_class = conn_class;
   conn->owner = owner;
   list_add(&server.conns, conn);
-  control_wake();
+  tick_by(conn->begin_ns + beat_period_ns());
   return conn;
 }
 
@@ -221,7 +229,8 @@ void control_end(struct control_conn *conn) {
   conn->ending = true;
   conn->owner = NULL;
   conn->begin_ns = os_time_ns();
-  control_wake();
+  if (server.state == SERVER_STOPPING) control_wake();
+  else tick_by(conn->begin_ns + LINGER_NS / 8);
 }
 
 void control_end_all(const void *owner) {
@@ -346,9 +355,13 @@ static void greeting_welcome(struct control_conn *conn) {
   list_add(&server.conns, conn);
   conn->hurried = true;
   conn->begin_ns = os_time_ns();
+  tick_by(conn->begin_ns + SECOND_NS / 2);
   conn->key = greeting.key;
-  if (server.state == SERVER_STOPPING) refusal = "this process is leaving";
-  else if (greeting.kind == GREET_CHECK_IN) refusal = root_accept(conn);
+  if (server.state == SERVER_STOPPING) {
+    control_drop(conn); /* as if it had stopped listening already */
+    return;
+  }
+  if (greeting.kind == GREET_CHECK_IN) refusal = root_accept(conn);
   else if (greeting.kind == GREET_LINK) refusal = gather_accept(conn);
   else if (greeting.kind == GREET_CALL) refusal = call_accept(conn);
   if (!greet_answer(&greeting, refusal) && !refusal) conn_lose(conn, "closed its connection without goodbye");
@@ -522,7 +535,23 @@ static bool any_ending(void) {
   return false;
 }
 
+static void turned_away_log(void) {
+  const struct greet_counts counted = greet_counted();
+  if (counted.strangers + counted.wrong_secret + counted.wrong_version + counted.late + counted.refused +
+          server.nonsense ==
+      0)
+    return;
+  log_info(
+      LOG_BOOTSTRAP,
+      "turned away until now: %llu strangers, %llu without the secret, %llu of another version, %llu that "
+      "did not greet in time, %llu for whom nobody waited, %llu that said what nobody may say",
+      (unsigned long long)counted.strangers, (unsigned long long)counted.wrong_secret,
+      (unsigned long long)counted.wrong_version, (unsigned long long)counted.late,
+      (unsigned long long)counted.refused, (unsigned long long)server.nonsense);
+}
+
 static void server_clear(void) {
+  turned_away_log();
   root_stop();
   while (server.conns.first) control_drop(server.conns.first);
   while (server.greetings.first) control_drop(server.greetings.first);
@@ -685,8 +714,11 @@ void control_leave(void) {
 }
 
 ncclResult_t control_listen(const struct sock_address *at) {
+  struct sock_address any = *at;
+  memset(any.bytes, 0, sizeof any.bytes);
   for (uint32_t i = 0; i < server.listener_count; i++) {
-    if (sock_address_equal(&server.listeners[i].address, at)) return ncclSuccess;
+    const struct sock_address *address = &server.listeners[i].address;
+    if (sock_address_equal(address, at) || sock_address_equal(address, &any)) return ncclSuccess;
   }
   return listener_add(at);
 }

@@ -151,12 +151,21 @@ static uint32_t call_limit(struct control_conn *conn, uint32_t kind) {
   return kind == FRAME_CALL ? (uint32_t)sizeof(uint64_t) + CONTROL_REQUEST_MOST : CONTROL_UNKNOWN;
 }
 
+static void call_gone(struct control_conn *conn, const char *why) {
+  (void)why;
+  for (struct question *question = calls.first; question; question = question->next) {
+    if (question->conn == conn) question->conn = NULL;
+  }
+  if (calls.running && calls.running->conn == conn) calls.running->conn = NULL;
+}
+
 static void call_frame(struct control_conn *conn, uint32_t kind, const uint8_t *body, uint32_t bytes) {
   static const char full[] = "no memory to answer there";
   const int32_t code = ncclSystemError;
   uint64_t key;
   (void)kind;
   if (bytes < sizeof key) {
+    call_gone(conn, NULL); /* earlier questions of it may wait */
     control_drop(conn);
     return;
   }
@@ -176,14 +185,6 @@ static void call_frame(struct control_conn *conn, uint32_t kind, const uint8_t *
   calls.last = question;
   calls.waiting++;
   os_cond_broadcast(&calls.changed);
-}
-
-static void call_gone(struct control_conn *conn, const char *why) {
-  (void)why;
-  for (struct question *question = calls.first; question; question = question->next) {
-    if (question->conn == conn) question->conn = NULL;
-  }
-  if (calls.running && calls.running->conn == conn) calls.running->conn = NULL;
 }
 
 static const struct control_class call_class = {"call", call_limit, call_frame, call_gone, false};

@@ -302,27 +302,34 @@ static ncclResult_t far_answer_call(void *argument, const void *request, uint32_
   return ncclSuccess;
 }
 
+/* A call that was given up because the communicator broke says why that was. */
+static ncclResult_t ask_result(const struct ncclComm *comm, const char *what, ncclResult_t result) {
+  if (result == ncclSuccess || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 2) return result;
+  return log_fail(comm_async_error(comm), "%s: %s", what, comm->reason);
+}
+
 static ncclResult_t far_ask_some(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
                                  union far_answer *answers) {
   const struct far *far = comm->team->far;
+  const struct sock_address *to = &far->addresses[far->ranks[requests[0].rank].party];
   struct far_message *message = (struct far_message *)os_alloc(sizeof *message);
-  char what[96];
+  char what[256], at[SOCK_TEXT_BYTES];
   const struct sock_wait wait = {
-      os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u, &comm->aborted,
+      os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u, &comm->called_off,
       what};
   uint32_t reply_bytes = (uint32_t)(count * sizeof *answers); /* the room there is */
   if (!message)
     return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for connections", comm->rank,
                     comm->name);
-  snprintf(what, sizeof what, "rank %u of comm '%s' asking rank %u for connections", comm->rank, comm->name,
-           requests[0].rank);
+  snprintf(what, sizeof what, "rank %u of comm '%s' asking rank %u (%s, %s) for connections", comm->rank,
+           comm->name, requests[0].rank, far->cards[requests[0].rank].host_name, sock_address_text(to, at));
   message->count = count;
   memcpy(message->requests, requests, count * sizeof *requests);
   const ncclResult_t result = control_call(
-      &far->addresses[far->ranks[requests[0].rank].party], far->wire_key, &wait, message,
+      to, far->wire_key, &wait, message,
       (uint32_t)(offsetof(struct far_message, requests) + count * sizeof *requests), answers, &reply_bytes);
   os_free(message);
-  TRY(result);
+  TRY(ask_result(comm, what, result));
   if (reply_bytes == count * sizeof *answers) return ncclSuccess;
   return log_fail(ncclRemoteError,
                   "%s: %u bytes came back for %u connections; load the same library "

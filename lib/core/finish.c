@@ -143,6 +143,7 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
            comm->rank_count, comm->device_index);
   comm->ops->lock();
   __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
   bool waited_for = comm->waiter_count > 0;
   comm->ops->unlock();
   meeting_withdraw(comm, "was aborted");

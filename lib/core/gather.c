@@ -12,6 +12,12 @@
 
 #define SECOND_NS 1000000000ull
 #define GRACE_NS SECOND_NS /* for the root's own word, at a deadline */
+#define TELL_NS (2 * SECOND_NS)
+#define TRY_NS (5 * SECOND_NS) /* of one connection to a place where rank 0 may come */
+#define PAUSE_LEAST_NS (SECOND_NS / 1000)
+#define PAUSE_MOST_NS (SECOND_NS / 10)
+#define STATUS_FIRST_NS (5 * SECOND_NS)
+#define STATUS_MOST_NS (60 * SECOND_NS)
 
 static struct gather *gathers;
 
@@ -40,7 +46,7 @@ static void gather_end(struct gather *gather, ncclResult_t code, const char *tex
 
 static void gather_tell(struct gather *gather, ncclResult_t code, const char *text) {
   const struct wire_fail fail = {0, (int32_t)code, 0};
-  control_send(gather->root, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
+  gather->told = control_send(gather->root, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
 }
 
 void gather_fail(struct gather *gather, ncclResult_t code, const char *format, ...) {
@@ -70,6 +76,7 @@ void gather_suspect(struct gather *gather, const struct wire_party *peer, const 
 
 void gather_cancel(struct gather *gather, ncclResult_t code, const char *why) {
   control_lock();
+  gather->cancelled = true;
   gather_fail(gather, code, "%s", why);
   control_unlock();
 }
@@ -138,6 +145,10 @@ static void root_gone(struct control_conn *conn, const char *why) {
   char text[256], at[SOCK_TEXT_BYTES];
   if (!gather) return;
   gather->root = NULL;
+  if (gather->fixed && !why && !gather->rostered) { /* its process was ending; a new server will follow */
+    os_cond_broadcast(&gather->changed);
+    return;
+  }
   snprintf(text, sizeof text, "the root at %s, the process that made the unique id, %s",
            sock_address_text(&gather->root_address, at), why ? why : "left before all were done");
   gather_end(gather, ncclRemoteError, text);
@@ -189,7 +200,9 @@ static void check_in_send(struct gather *gather) {
   said.version = NCCL_VERSION_CODE;
   said.seat_count = gather->seat_count;
   said.pid = (uint32_t)os_pid();
-  said.child = gather->child;
+  said.child = gather->child || gather->fixed;
+  said.first = sock_address_equal(&gather->root_address, &gather->roots[0]);
+  said.lasting = gather->lasting;
   said.address = gather->address;
   said.first_root = gather->roots[0];
   os_host_name(said.host, sizeof said.host);
@@ -224,7 +237,9 @@ static ncclResult_t gather_fill(struct gather *gather, const struct gather_call 
   gather->signature = call->signature;
   gather->root_count = call->root_count;
   gather->seat_count = call->seat_count;
-  gather->child = call->child || *param_text(PARAM_COMM_ID);
+  gather->child = call->child;
+  gather->fixed = call->fixed;
+  gather->lasting = call->lasting;
   while (gather->uid == 0) gather->uid = os_entropy();
   gather->deadline_ns =
       os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * SECOND_NS + GRACE_NS;
@@ -302,50 +317,133 @@ static ncclResult_t seat_wait(struct gather *gather) {
   return gather->code;
 }
 
-static ncclResult_t root_reach(struct gather *gather) {
+/* Locked: connected to the root: says who is here. */
+static void root_greeted(struct gather *gather, int fd) {
+  gather->root = control_adopt(fd, &gather_root_class, gather);
+  if (!gather->root) return;
+  gather->root->beats = true;
+  gather->sent_count = 0;
+  check_in_send(gather);
+  seats_send(gather);
+}
+
+/* One try to connect and greet within `wait`: *fd is -1 where nobody answers. */
+static ncclResult_t root_try(const struct gather *gather, const struct sock_wait *wait, int *fd) {
+  struct greet_dialer dialer;
+  char why[128] = "", at[SOCK_TEXT_BYTES];
+  TRY(sock_connect_once(&gather->root_address, wait, fd));
+  if (*fd < 0) return ncclSuccess;
+  greet_dialer_begin(&dialer, *fd, GREET_CHECK_IN, gather->key);
+  enum greet_state state = GREET_MORE;
+  while ((state = greet_dialer_step(&dialer, why, sizeof why)) == GREET_MORE && sock_poll(*fd, false, wait)) {
+  }
+  if (state == GREET_DONE) return ncclSuccess;
+  sock_close(*fd);
+  *fd = -1;
+  if (!why[0]) return ncclSuccess;
+  return log_fail(ncclRemoteError, "%s %s: %s", wait->what, sock_address_text(&gather->root_address, at),
+                  why);
+}
+
+/* Locked, but not all of the time: logs that rank 0 is missing; false when it is too late for it. */
+static bool root_absent(struct gather *gather, uint64_t begin_ns, uint64_t *status_ns) {
+  const uint64_t now_ns = os_time_ns(), seconds = (now_ns - begin_ns) / SECOND_NS;
   char at[SOCK_TEXT_BYTES];
+  sock_address_text(&gather->root_address, at);
+  if (now_ns + GRACE_NS >= gather->deadline_ns) {
+    gather_fail(gather, ncclRemoteError,
+                "nobody answered within %llu seconds at %s, where rank 0 was to wait; missing: rank 0; look "
+                "there first, or raise TUTTI_INIT_TIMEOUT_SECONDS",
+                (unsigned long long)seconds, at);
+    return false;
+  }
+  if (now_ns < *status_ns) return true;
+  *status_ns = now_ns + (now_ns - begin_ns < STATUS_MOST_NS ? now_ns - begin_ns : STATUS_MOST_NS);
+  control_unlock();
+  log_warn("%s: for %llu seconds nobody has answered at %s, where rank 0 is to wait; missing: rank 0",
+           gather->call, (unsigned long long)seconds, at);
+  control_lock();
+  return true;
+}
+
+/* Rank 0's process may not listen yet, or no longer for the communicator before: tries until it does. */
+static ncclResult_t root_await(struct gather *gather, int *fd) {
+  const uint64_t begin_ns = os_time_ns();
+  uint64_t status_ns = begin_ns + STATUS_FIRST_NS, pause_ns = PAUSE_LEAST_NS;
+  for (bool goes_on = true; goes_on;) {
+    control_lock();
+    uint64_t until_ns = os_time_ns() + TRY_NS;
+    if (until_ns > gather->deadline_ns) until_ns = gather->deadline_ns;
+    control_unlock();
+    const struct sock_wait wait = {until_ns, &gather->cancel, "checking in with rank 0 at"};
+    TRY(root_try(gather, &wait, fd));
+    if (*fd >= 0) return ncclSuccess;
+    control_lock();
+    control_wait(&gather->changed, os_time_ns() + pause_ns);
+    goes_on = gather->code == ncclSuccess && root_absent(gather, begin_ns, &status_ns);
+    control_unlock();
+    if (pause_ns < PAUSE_MOST_NS) pause_ns *= 2;
+  }
+  return ncclRemoteError; /* the gather has failed, with a reason */
+}
+
+static ncclResult_t root_reach(struct gather *gather) {
+  char why[WIRE_TEXT_MOST];
   int fd = -1;
   control_lock();
   ncclResult_t result = seat_wait(gather);
-  if (result == ncclSuccess)
-    gather->root_address = gather->roots[root_of(gather->own_seats[0] % gather->seat_count,
-                                                 gather->seat_count, gather->root_count)];
+  const uint32_t seat = result == ncclSuccess ? gather->own_seats[0] % gather->seat_count : 0;
+  gather->root_address = gather->roots[root_of(seat, gather->seat_count, gather->root_count)];
   control_unlock();
   TRY(result);
-  result = gather_dial(gather, &gather->root_address, GREET_CHECK_IN, gather->key,
-                       "checking in with the root", &fd);
+  if (gather->fixed) result = root_await(gather, &fd);
+  else
+    result = gather_dial(gather, &gather->root_address, GREET_CHECK_IN, gather->key,
+                         "checking in with the process that made the unique id, at", &fd);
+  if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_last_error());
   control_lock();
   if (result != ncclSuccess) {
-    gather_fail(gather, result,
-                "the root at %s, the process that made the unique id, cannot be reached; is it running, and "
-                "can this host reach that address (NCCL_SOCKET_IFNAME)?",
-                sock_address_text(&gather->root_address, at));
+    gather_fail(gather, result, "%s", why);
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
-  } else if (!(gather->root = control_adopt(fd, &gather_root_class, gather))) {
-    gather_fail(gather, ncclSystemError, "no memory for a connection to the root");
   } else {
-    gather->root->beats = true;
-    check_in_send(gather);
-    seats_send(gather);
+    root_greeted(gather, fd);
+    if (!gather->root) gather_fail(gather, ncclSystemError, "no memory for a connection to the root");
   }
   result = gather->code;
   control_unlock();
   return result;
 }
 
-static ncclResult_t roster_wait(struct gather *gather) {
+/* A rank that gave up before the root was reached says so all the same: the others need not wait for their
+ * deadline. */
+static void root_tell(struct gather *gather) {
+  const struct sock_wait wait = {os_time_ns() + TELL_NS, NULL, "giving up at the root at"};
+  int fd = -1;
+  control_lock();
+  const bool due = gather->cancelled && !gather->told && !gather->root;
+  control_unlock();
+  if (!due || root_try(gather, &wait, &fd) != ncclSuccess || fd < 0) return;
+  control_lock();
+  root_greeted(gather, fd);
+  gather_tell(gather, gather->code, gather->reason);
+  control_unlock();
+}
+
+/* Success without a roster: the root's process was ending, and is to be looked for again. */
+static ncclResult_t roster_wait(struct gather *gather, bool *rostered) {
   char at[SOCK_TEXT_BYTES];
   control_lock();
-  while (gather->code == ncclSuccess && !gather->rostered) {
+  while (gather->code == ncclSuccess && !gather->rostered && gather->root) {
     status_log(gather);
-    if (gather->code != ncclSuccess || gather->rostered) break;
+    if (gather->code != ncclSuccess || gather->rostered || !gather->root) break;
     if (gather->status_new || control_wait(&gather->changed, gather->deadline_ns)) continue;
     gather_fail(gather, ncclRemoteError,
                 "the root at %s, the process that made the unique id, gave no answer within %lld seconds",
                 sock_address_text(&gather->root_address, at),
                 (long long)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS));
   }
+  *rostered = gather->rostered;
   const ncclResult_t result = gather->code;
   control_unlock();
   return result;
@@ -353,8 +451,12 @@ static ncclResult_t roster_wait(struct gather *gather) {
 
 ncclResult_t gather_wait(struct gather *gather, char *reason, size_t reason_bytes) {
   const uint64_t begin_ns = os_time_ns();
-  ncclResult_t result = root_reach(gather);
-  if (result == ncclSuccess) result = roster_wait(gather);
+  ncclResult_t result = ncclSuccess;
+  for (bool rostered = false; result == ncclSuccess && !rostered;) {
+    result = root_reach(gather);
+    if (result == ncclSuccess) result = roster_wait(gather, &rostered);
+  }
+  if (result != ncclSuccess) root_tell(gather);
   gather->cost.check_in_ns = os_time_ns() - begin_ns;
   if (result == ncclSuccess) result = gather_exchange(gather);
   gather->cost.exchange_ns = os_time_ns() - begin_ns - gather->cost.check_in_ns;

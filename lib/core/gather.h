@@ -25,6 +25,9 @@ struct gather_call {
   bool child; /* a split or shrink: the root has no id for it, the first to come opens it */
   uint32_t seat_count;
   uint64_t signature; /* whatever all must agree in beside seat_count */
+  bool fixed;         /* the root is at an agreed place: the first to come to rank 0's process opens it, and
+                       * that process may come late, or still be busy ending: it is awaited */
+  bool lasting;       /* fixed, for one communicator after another */
 };
 
 /* What one rank said; a card is aligned to 8 bytes, and lives as long as the gather. */

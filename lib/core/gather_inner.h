@@ -23,7 +23,8 @@ struct gather {
   uint64_t key, uid, signature, process;
   struct sock_address *roots;
   uint32_t root_count, seat_count;
-  bool child;
+  bool child, fixed, lasting;
+  bool cancelled, told;        /* given up by this process; the root knows why the gather failed */
   struct sock_address address; /* of this process */
   uint32_t *own_seats;         /* seats taken here; told of them: sent_count */
   uint32_t own_count, sent_count;

@@ -78,14 +78,13 @@ static ncclResult_t init_take_ids(struct meeting_call *call, int id_count, const
     result = init_read_id(call, &ids[i], &id);
     if (result == ncclSuccess) roots[i] = id.root;
   }
-  if (result == ncclSuccess && call->seat == 0) result = bootstrap_root_open(&id);
   if (result != ncclSuccess) {
     os_free(roots);
     return result;
   }
   call->key[0] = call->comm_id = id.number;
   call->key[1] = id.nonce;
-  call->own = id.own;
+  call->id = id;
   call->roots = roots;
   call->root_count = (uint32_t)id_count;
   return ncclSuccess;
@@ -181,7 +180,7 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
   TRY(bootstrap_id_read(&id, name, 0, &content));
   call.key[0] = call.comm_id = content.number;
   call.key[1] = content.nonce;
-  call.own = true;
+  call.id = content;
   for (int i = 0; i < rank_count; i++) {
     call.seat = (uint32_t)i;
     TRY(init_rank(&call, &comms[i], NULL, (uint32_t)(devices ? devices[i] : i)));

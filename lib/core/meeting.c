@@ -20,6 +20,7 @@
 
 /* All under the backend's lock. */
 static struct meeting *meetings;
+static struct meeting *ended; /* unlinked; their roots are still to end */
 static struct {
   enum meeting_kind kind;
   uint64_t key[2];
@@ -27,6 +28,7 @@ static struct {
 static uint32_t over_count;
 
 static bool meeting_was(const struct meeting_call *call) {
+  if (call->id.lasting) return false;
   for (uint32_t i = 0; i < MEETINGS_OVER; i++) {
     if (over[i].kind == call->kind && over[i].key[0] == call->key[0] && over[i].key[1] == call->key[1])
       return true;
@@ -128,7 +130,29 @@ static void meeting_unlink(struct meeting *meeting) {
   while (*link != meeting) link = &(*link)->next;
   *link = meeting->next;
   meeting_note_over(&meeting->first);
-  if (meeting->first.kind == MEETING_INIT && meeting->first.own) bootstrap_id_over(meeting->first.key[1]);
+}
+
+/* Ends the root and frees the meeting: where a thread conducted it, that has ended the root already; else
+ * later, without the lock: the server's thread may be waiting for it. */
+static void meeting_drop(struct meeting *meeting) {
+  meeting_unlink(meeting);
+  if (meeting->first.kind == MEETING_SPLIT || meeting->conducted) {
+    meeting_free(meeting);
+    return;
+  }
+  meeting->next = ended;
+  ended = meeting;
+}
+
+void meeting_unlock(const struct device_ops *ops) {
+  struct meeting *meeting = ended;
+  ended = NULL;
+  ops->unlock();
+  for (struct meeting *next; meeting; meeting = next) {
+    next = meeting->next;
+    meeting_root_end(&meeting->first);
+    meeting_free(meeting);
+  }
 }
 
 /* A rank's part in the meeting is over, for better or worse. */
@@ -157,8 +181,7 @@ void meeting_end(struct meeting *meeting, ncclResult_t code, const char *reason)
     __atomic_store_n(&seat->comm->async_error, code, __ATOMIC_RELEASE);
     seat_leave(seat, COMM_FAILED);
   }
-  meeting_unlink(meeting);
-  meeting_free(meeting);
+  meeting_drop(meeting);
 }
 
 /* Ends the meeting for everybody with one code and one sentence. */
@@ -254,7 +277,7 @@ static ncclResult_t join_locked(const struct meeting_call *call, const struct de
   }
   if (!meeting) {
     meeting = meeting_create(call, ops, device_count);
-    const bool called = call->kind == MEETING_INIT && call->own && bootstrap_id_called(call->key[1]);
+    const bool called = call->kind == MEETING_INIT && call->id.own && bootstrap_id_called(call->key[1]);
     if (meeting && (called || meeting_is_far(call))) TRY(meeting_conduct(meeting));
   }
   if (!meeting) {
@@ -273,9 +296,11 @@ ncclResult_t meeting_join(const struct meeting_call *call) {
   if (!ops) return ncclInvalidUsage;
   uint32_t device_count = 0;
   TRY(ops->device_count(&device_count));
+  if (call->kind == MEETING_INIT && call->seat == 0) TRY(bootstrap_root_open(&call->id));
   ops->lock();
   const ncclResult_t result = join_locked(call, ops, device_count);
-  ops->unlock();
+  meeting_unlock(ops);
+  if (result != ncclSuccess && call->seat == 0 && call->id.fixed) meeting_root_end(call);
   return result;
 }
 
@@ -286,11 +311,9 @@ void meeting_refuse(const struct meeting_call *call, const char *why) {
   ops->lock();
   struct meeting *meeting = meeting_find(call);
   if (meeting) meeting_fail(meeting, ncclRemoteError, reason);
-  else {
-    meeting_note_over(call);
-    if (call->kind == MEETING_INIT && call->own) bootstrap_id_over(call->key[1]);
-  }
-  ops->unlock();
+  else meeting_note_over(call);
+  meeting_unlock(ops);
+  if (!meeting) meeting_root_end(call);
 }
 
 /* ---- Completion ---- */
@@ -354,8 +377,7 @@ void comm_join_team(struct ncclComm *comm, struct team *team) {
 
 void meeting_publish(struct meeting *meeting) {
   for (uint32_t i = 0; i < meeting->first.seat_count; i++) seat_leave(&meeting->seats[i], COMM_READY);
-  meeting_unlink(meeting);
-  meeting_free(meeting);
+  meeting_drop(meeting);
 }
 
 /* Ranks of this process on nodes that a network joins: their device-side halves are open. */
@@ -479,7 +501,7 @@ static void complete_split(struct meeting *meeting, const struct device_ops *ops
   ops->lock();
   if (result == ncclSuccess) split_publish(&split, meeting);
   else meeting_fail(meeting, result, log_last_error());
-  ops->unlock();
+  meeting_unlock(ops);
   for (uint32_t i = 0; result != ncclSuccess && i < split.team_count; i++) team_free(split.teams[i]);
   os_free(split.comms);
   os_free(split.seats);
@@ -520,7 +542,7 @@ ncclResult_t meeting_arrive(const struct meeting_call *call) {
   }
   ops->lock();
   arrive_locked(call, &card, &split, &far);
-  ops->unlock();
+  meeting_unlock(ops);
   if (far) meeting_check_in(call, far, far->seats[call->seat].card);
   if (split) complete_split(split, ops);
   os_free(card);
@@ -576,7 +598,7 @@ static void meeting_check_time(struct meeting *meeting) {
 void meeting_poll(struct ncclComm *comm) {
   comm->ops->lock();
   if (comm->meeting) meeting_check_time(comm->meeting);
-  comm->ops->unlock();
+  meeting_unlock(comm->ops);
 }
 
 /* Milliseconds until somebody must look at the clock again. */
@@ -607,6 +629,8 @@ ncclResult_t meeting_wait(struct ncclComm *comm, const char *call) {
     }
   }
   if (comm_state(comm) != COMM_FAILED) return ncclSuccess;
+  comm->ops->lock();
+  meeting_unlock(comm->ops); /* the server's thread may have left something to end */
   return log_fail(comm_async_error(comm), "%s: rank on device %u: %s", call, comm->device_index,
                   comm->reason);
 }
@@ -624,7 +648,7 @@ static bool withdraw_try(struct ncclComm *comm, const char *why) {
              meeting->first.seat_count);
     meeting_fail(meeting, ncclRemoteError, reason);
   }
-  comm->ops->unlock();
+  meeting_unlock(comm->ops);
   return !wait;
 }
 

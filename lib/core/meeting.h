@@ -7,6 +7,7 @@
 #define TUTTI_CORE_MEETING_H
 
 #include "base/sock.h"
+#include "core/bootstrap.h"
 #include "core/comm.h"
 
 enum meeting_kind { MEETING_INIT, MEETING_SPLIT };
@@ -18,7 +19,7 @@ struct meeting_call {
   uint64_t
       key[2]; /* names the meeting: number and nonce of an id; serial of a team and number of its split */
   uint64_t comm_id;           /* of the communicator to be (INIT) or of the parent (SPLIT) */
-  bool own;                   /* INIT: the id was made in this process */
+  struct bootstrap_id id;     /* INIT: the first one */
   struct sock_address *roots; /* where ranks of other processes check in: the job's to free ... */
   uint32_t root_count;        /* ... 0: nowhere, all ranks are in this process */
   uint32_t seat_count;        /* ranks that come */

@@ -30,8 +30,13 @@ struct far_member {
 };
 
 bool meeting_is_far(const struct meeting_call *call) {
-  if (call->kind == MEETING_SPLIT) return call->parent->team->far != NULL;
-  return !call->own;
+  const struct far *far = call->parent ? call->parent->team->far : NULL;
+  if (call->kind == MEETING_SPLIT) return far && far->party_count > 1;
+  return !call->id.own;
+}
+
+void meeting_root_end(const struct meeting_call *call) {
+  if (call->kind == MEETING_INIT && (call->id.own || call->id.fixed)) bootstrap_id_over(call->id.nonce);
 }
 
 /* A child's meeting, and each child, is named by its parent and the number of its split: no id is needed. */
@@ -253,7 +258,9 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
                                    meeting->first.root_count,
                                    meeting->first.kind == MEETING_SPLIT,
                                    meeting->first.seat_count,
-                                   meeting->first.signature};
+                                   meeting->first.signature,
+                                   meeting->first.id.fixed,
+                                   meeting->first.id.lasting};
   TRY(conduct_note(conduct, conduct_alloc(conduct)));
   TRY(conduct_note(conduct, gather_open(&call, &conduct->gather)));
   const ncclResult_t checked_in = conduct_check_in_all(conduct);
@@ -295,11 +302,12 @@ static void *conduct_body(void *argument) {
   const ncclResult_t result = conduct_meet(&conduct);
   if (result != ncclSuccess) conduct_undo(&conduct);
   conduct_leave_gather(&conduct);
+  meeting_root_end(&conduct.meeting->first); /* before the next communicator of the same place can begin */
   if (result != ncclSuccess) log_warn("%s: %s", conduct.meeting->first.call, conduct.reason);
   conduct.ops->lock();
   if (result == ncclSuccess) conduct_publish(&conduct);
   else meeting_end(conduct.meeting, result, conduct.reason);
-  conduct.ops->unlock();
+  meeting_unlock(conduct.ops);
   os_free(conduct.teams);
   os_free(conduct.members);
   os_free(conduct.seats);
@@ -315,6 +323,7 @@ ncclResult_t meeting_conduct(struct meeting *meeting) {
     os_thread_detach(thread);
     return ncclSuccess;
   }
+  meeting->conducted = false;
   const ncclResult_t result =
       log_fail(ncclSystemError, "%s: %s; raise ulimit -u", meeting->first.call, failed);
   meeting_end(meeting, result, failed);

@@ -46,7 +46,12 @@ ncclResult_t meeting_fill_card(const struct meeting_call *call, struct far_card 
 /* Not locked: tells the root of a seat that has arrived; checking_in was raised before. */
 void meeting_check_in(const struct meeting_call *call, struct meeting *meeting, struct far_card *card);
 
+/* Not locked: the root of an INIT's id is needed no longer, if it is in this process. */
+void meeting_root_end(const struct meeting_call *call);
+
 /* meeting.c; all locked. */
+/* Unlocks, and ends what must not be ended under the lock. Not for the control server's thread. */
+void meeting_unlock(const struct device_ops *ops);
 struct meeting *meeting_find_nonce(uint64_t nonce);
 /* Ends the meeting for all its ranks of this process: they get the code and the sentence. */
 void meeting_end(struct meeting *meeting, ncclResult_t code, const char *reason);

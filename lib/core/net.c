@@ -1,5 +1,6 @@
-/* net.c: the choice of the network, once a process: the emulator's own where it is asked for, plugins, then
- * sockets. Each that is not taken leaves a sentence in the log. Knows nothing of how any of them works. */
+/* net.c: the choice of the network, once a process: plugins, then sockets; but the emulator's own where it is
+ * asked for, which a program may do anew between two worlds. Each that is not taken leaves a sentence in the
+ * log. Knows nothing of how any of them works. */
 #include "core/net.h"
 
 #include <stdio.h>
@@ -15,8 +16,9 @@
 #define NAMES_BYTES 512
 
 static os_mutex choice_mutex = OS_MUTEX_INITIALIZER;
-static const struct net_ops *chosen_ops; /* read atomically; the count is there before it */
+static const struct net_ops *chosen_ops; /* under the mutex, as all here */
 static uint32_t chosen_count;
+static uint32_t emulated_count; /* as it was last told of */
 
 /* Names of what there is, for the sentence that says that none of it was meant. */
 struct names {
@@ -70,11 +72,7 @@ static const struct net_ops *emulated(void) {
 
 static const struct net_ops *choose(const char *wanted, struct names *names, uint32_t *count) {
   const char *by_name = "NCCL_NET names it";
-  const struct net_ops *ops = emulated();
-  if (ops != NULL && candidate_fits(ops, wanted, names, count)) {
-    choice_log(ops, *count, *wanted != '\0' ? by_name : "TUTTI_EMU asks for it");
-    return ops;
-  }
+  const struct net_ops *ops;
   while ((ops = plugin_net_next()) != NULL) {
     if (!candidate_fits(ops, wanted, names, count)) continue;
     choice_log(ops, *count, *wanted != '\0' ? by_name : "a plugin comes before our own networks");
@@ -99,26 +97,34 @@ static ncclResult_t choice_fail(const char *wanted, const struct names *names) {
                   known);
 }
 
-static ncclResult_t choose_locked(void) {
+/* Its devices are those of the world as it is now. */
+static const struct net_ops *choose_emulated(const char *wanted, struct names *names, uint32_t *count) {
+  const struct net_ops *ops = emulated();
+  if (ops == NULL || !candidate_fits(ops, wanted, names, count)) return NULL;
+  if (*count != emulated_count)
+    choice_log(ops, *count, *wanted != '\0' ? "NCCL_NET names it" : "TUTTI_EMU asks for it");
+  emulated_count = *count;
+  return ops;
+}
+
+static ncclResult_t choose_locked(const struct net_ops **ops, uint32_t *device_count) {
   struct names names;
   memset(&names, 0, sizeof names);
   const char *wanted = param_text(PARAM_NET);
-  const struct net_ops *ops = choose(wanted, &names, &chosen_count);
-  if (ops == NULL) return choice_fail(wanted, &names);
-  __atomic_store_n(&chosen_ops, ops, __ATOMIC_RELEASE);
+  *ops = choose_emulated(wanted, &names, device_count);
+  if (*ops != NULL) return ncclSuccess;
+  if (chosen_ops == NULL) chosen_ops = choose(wanted, &names, &chosen_count);
+  if (chosen_ops == NULL) return choice_fail(wanted, &names);
+  *ops = chosen_ops;
+  *device_count = chosen_count;
   return ncclSuccess;
 }
 
 ncclResult_t net_choose(const struct net_ops **ops, uint32_t *device_count) {
-  if (__atomic_load_n(&chosen_ops, __ATOMIC_ACQUIRE) == NULL) {
-    os_mutex_lock(&choice_mutex);
-    const ncclResult_t result = chosen_ops == NULL ? choose_locked() : ncclSuccess;
-    os_mutex_unlock(&choice_mutex);
-    TRY(result);
-  }
-  *ops = __atomic_load_n(&chosen_ops, __ATOMIC_ACQUIRE);
-  *device_count = chosen_count;
-  return ncclSuccess;
+  os_mutex_lock(&choice_mutex);
+  const ncclResult_t result = choose_locked(ops, device_count);
+  os_mutex_unlock(&choice_mutex);
+  return result;
 }
 
 /* Devices lie on the backend's nodes in order, and each node has the same network devices. */

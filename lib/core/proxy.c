@@ -321,6 +321,7 @@ static ncclResult_t engine_start(const struct device_ops *ops) {
                                          service_outside, NULL,       service_moved, service_report};
   engine.ops = ops;
   engine.service = NULL;
+  engine.attention = 0; /* the last engine may have left some */
   TRY(ops->service_add(&service, &engine.service));
   if (engine.service == NULL) TRY(engine_start_thread());
   return ncclSuccess;
@@ -350,8 +351,7 @@ void proxy_limits(struct plan_limits *limits) {
 static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
   comm->net = comm->call.net;
   comm->net_device_count = comm->call.net_device_count;
-  if (comm->net != NULL) return ncclSuccess;
-  return net_choose(&comm->net, &comm->net_device_count);
+  return comm->net != NULL ? ncclSuccess : net_choose(&comm->net, &comm->net_device_count);
 }
 
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {

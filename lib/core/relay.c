@@ -155,7 +155,7 @@ static struct root_party *relayed_find(const struct control_conn *conn, uint64_t
 static void relayed_check_in(struct control_conn *conn, uint64_t uid, struct wire_reader *reader) {
   ncclResult_t code;
   const char *why;
-  struct root_party *party = root_check_in(conn, conn->key, reader->at, (uint32_t)reader->left, &code, &why);
+  struct root_party *party = root_check_in(conn, true, reader, &code, &why);
   if (party) {
     party->relayed = true;
     return;

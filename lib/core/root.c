@@ -333,7 +333,7 @@ static bool root_begin(struct root *root, const struct wire_check_in *said) {
   root->phase = ROOT_FILLING;
   root->seat_count = said->seat_count;
   root->signature = said->signature;
-  root->relay = !control_is_own(&said->first_root);
+  root->relay = !said->first && !control_is_own(&said->first_root);
   root->first_root = said->first_root;
   root->begin_ns = os_time_ns();
   root->due_ns = root->begin_ns + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * SECOND_NS;
@@ -385,7 +385,10 @@ static struct root *root_for(uint64_t key, const struct wire_check_in *said, ncc
   struct root *root = root_find(key);
   *code = ncclInvalidUsage;
   if (root && root->lasting && root->phase == ROOT_EXCHANGE) root = root_renew(root);
-  if (!root && (said->child || !control_is_own(&said->first_root))) root = root_create(key);
+  if (!root && (said->child || (!said->first && !control_is_own(&said->first_root)))) {
+    root = root_create(key);
+    if (root) root->lasting = said->child && said->lasting;
+  }
   if (!root) {
     *why =
         "no communicator is being made here under this unique id: it has made one, or failed to, before, "
@@ -415,30 +418,30 @@ static struct root *root_for(uint64_t key, const struct wire_check_in *said, ncc
   return root;
 }
 
-struct root_party *root_check_in(struct control_conn *conn, uint64_t key, const uint8_t *body, uint32_t bytes,
+struct root_party *root_check_in(struct control_conn *conn, bool relayed, struct wire_reader *body,
                                  ncclResult_t *code, const char **why) {
   struct wire_check_in said;
-  struct wire_reader reader = {body, bytes};
+  struct wire_reader reader = *body;
   *code = ncclInvalidUsage;
   *why = "a check-in that cannot be read; load the same library everywhere";
   if (!wire_take(&reader, &said, sizeof said) || said.seat_count == 0 || said.seat_count > SEATS_MOST)
     return NULL;
   said.host[sizeof said.host - 1] = '\0';
-  struct root *root = root_for(key, &said, code, why);
+  said.first = said.first || relayed;
+  struct root *root = root_for(conn->key, &said, code, why);
   if (!root) return NULL;
   *code = ncclSystemError;
   *why = "the root has no memory for another process";
   struct root_party *party = root->party_count < PARTIES_MOST ? party_add(root, conn, &said) : NULL;
   if (!party) return NULL;
-  root->bytes += bytes + sizeof(struct frame_head);
+  root->bytes += body->left + sizeof(struct frame_head);
   if (!root->called && root->registered && said.process != control_process()) {
     root->called = root->call_due = true;
     control_wake();
   }
   if (root->relay) {
-    struct wire_reader again = {body, bytes};
     root_relay_open(root);
-    root_relay_up(root, party, FRAME_CHECK_IN, &again);
+    root_relay_up(root, party, FRAME_CHECK_IN, body);
   }
   return party;
 }
@@ -471,7 +474,7 @@ static void party_frame(struct control_conn *conn, uint32_t kind, const uint8_t 
   }
   ncclResult_t code;
   const char *why;
-  struct root_party *party = root_check_in(conn, conn->key, body, bytes, &code, &why);
+  struct root_party *party = root_check_in(conn, false, &reader, &code, &why);
   if (!party) {
     conn_refuse(conn, code, why);
     return;

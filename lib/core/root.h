@@ -22,7 +22,7 @@ struct root {
   struct root *next;
   uint64_t key;
   bool registered; /* stays for an id, until that is over */
-  bool lasting;    /* NCCL_COMM_ID: one communicator after another */
+  bool lasting;    /* one communicator after another */
   bool over, detached, called, call_due, calling, doomed;
   enum root_phase phase;
   struct root_party **parties;
@@ -47,7 +47,8 @@ struct root *root_find(uint64_t key);
 bool root_waits(uint64_t key);
 void root_fail(struct root *root, ncclResult_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-struct root_party *root_check_in(struct control_conn *conn, uint64_t key, const uint8_t *body, uint32_t bytes,
+/* relayed: by another root; this one is the first. NULL: refused, with a code and a sentence. */
+struct root_party *root_check_in(struct control_conn *conn, bool relayed, struct wire_reader *body,
                                  ncclResult_t *code, const char **why);
 void root_party_frame(struct root_party *party, uint32_t kind, struct wire_reader *reader);
 void root_party_gone(struct root_party *party, const char *why);

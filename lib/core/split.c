@@ -32,7 +32,7 @@ static void split_begin(struct meeting_call *call, const char *name, struct nccl
 /* Ranks of several processes check in where the first of them lives: its address is known from the parent. */
 static ncclResult_t split_take_root(struct meeting_call *call, uint32_t first_rank) {
   const struct far *far = call->parent->team->far;
-  if (!far) return ncclSuccess;
+  if (!far || far->party_count == 1) return ncclSuccess; /* nobody but this process */
   struct sock_address *root = (struct sock_address *)os_alloc(sizeof *root);
   if (!root) return log_fail(ncclSystemError, "%s: no memory for an address", call->call);
   *root = far->addresses[far->ranks[first_rank].party];

@@ -10,6 +10,7 @@
 #include "core/gather_inner.h"
 
 #define LINKS_MOST 4u
+#define NEWS_MOST 4096u
 
 /* One loss (key 0), or one failure of one communicator, of one party. */
 struct news {
@@ -28,7 +29,8 @@ struct watch {
   struct gather_link links[LINKS_MOST];
   bool calling; /* `lost` runs */
   os_cond changed;
-  struct news *news; /* all so far, newest first */
+  struct news *news; /* all so far, newest first; NEWS_MOST at most */
+  uint32_t news_count;
   struct news spare; /* for when memory is out: then one more can be told, and no further ones */
   bool spare_taken;
 };
@@ -50,6 +52,7 @@ static bool watch_knows(const struct watch *watch, const struct wire_fail *about
 }
 
 static struct news *news_alloc(struct watch *watch) {
+  if (watch->news_count == NEWS_MOST) return NULL;
   struct news *news = (struct news *)os_alloc(sizeof *news);
   if (news || watch->spare_taken) return news;
   watch->spare_taken = true;
@@ -67,6 +70,7 @@ static void watch_news(struct watch *watch, const struct wire_fail *about, const
   snprintf(news->text, sizeof news->text, "%s", text);
   news->next = watch->news;
   watch->news = news;
+  watch->news_count++;
   watch_pass(watch, news, from);
   if (news->due) control_wake();
 }

@@ -47,7 +47,10 @@ enum frame_kind {
 
 struct wire_check_in {
   uint64_t uid, process, signature;
-  uint32_t version, seat_count, pid, child;
+  uint32_t version, seat_count, pid;
+  uint32_t child;   /* no process holds a root for it before somebody comes */
+  uint32_t first;   /* sent to the first root, by whatever address */
+  uint32_t lasting; /* of bootstrap.h */
   struct sock_address address, first_root;
   char host[WIRE_HOST_BYTES];
 };

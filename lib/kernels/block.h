@@ -11,6 +11,9 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/worker.h"
 
+static_assert(offsetof(struct fifo_sender, head) == 0 && offsetof(struct fifo_receiver, tail) == 0 &&
+                  offsetof(struct fifo_receiver, announced) == LAUNCH_ANNOUNCED_OFFSET,
+              "the host reads and writes them for a proxy");
 static_assert(sizeof(struct fifo_sender) == LAUNCH_END_BYTES &&
                   sizeof(struct fifo_receiver) == LAUNCH_END_BYTES,
               "the host allocates what the kernel uses");

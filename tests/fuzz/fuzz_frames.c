@@ -50,7 +50,7 @@ static void input_run(const uint8_t *data, size_t size) {
   struct gather *gather = NULL;
   bool dropped;
   if (control_use(&address) != ncclSuccess || root_register(KEY, false, &dropped) != ncclSuccess) abort();
-  const struct gather_call call = {"fuzz", KEY, &address, 1, false, 4, 1};
+  const struct gather_call call = {"fuzz", KEY, &address, 1, false, 4, 1, false, false};
   if (gather_open(&call, &gather) != ncclSuccess || gather_check_in(gather, 0, "card", 4) != ncclSuccess)
     abort();
   control_lock();

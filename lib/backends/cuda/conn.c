@@ -1,6 +1,7 @@
 /* conn.c: the table of a rank's connections, and how they are made and freed. Each end keeps in its own
  * device what it polls, and the receiver the buffers; all of it is memory of the host where the devices do
- * not reach each other. Buffers are made protocol by protocol when first asked for. */
+ * not reach each other, or where the other end lies behind a network. Buffers are made protocol by protocol
+ * when first asked for. */
 #include "backends/cuda/device.h"
 #include "base/log.h"
 
@@ -73,6 +74,56 @@ static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *re
 ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                             uint32_t conn_index, uint8_t proto) {
   return conn_open(sender, receiver, channel_index, conn_index, proto);
+}
+
+static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn **result) {
+  struct cuda_conn *conn = NULL;
+  if (map_reserve(&comm->conns)) conn = (struct cuda_conn *)os_alloc(sizeof *conn);
+  if (conn == NULL)
+    return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection", comm->config.rank,
+                    comm->name);
+  conn->on_host = true;
+  conn->reference_count = 1;
+  ncclResult_t made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->sender);
+  if (made == ncclSuccess) made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->receiver);
+  if (made == ncclSuccess) *result = conn;
+  else conn_free(conn);
+  return made;
+}
+
+ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
+                           struct device_net_end *end) {
+  const struct plan_limits *limits = &comm->config.limits;
+  const size_t bytes = (size_t)limits->slots * limits->step_bytes[name->proto];
+  struct cuda_conn *conn =
+      cuda_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
+  if (conn == NULL) {
+    TRY(conn_create_net(comm, &conn));
+    map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
+               conn);
+    comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
+  }
+  if (conn->buffer[name->proto] == NULL) {
+    void *buffer = NULL;
+    TRY(conn_memory(conn, comm, bytes, &buffer));
+    conn->buffer[name->proto] = (uint8_t *)buffer;
+    comm->memory_bytes += bytes;
+  }
+  end->conn = (struct device_net_conn *)(void *)conn;
+  end->head = (uint64_t *)conn->sender;
+  end->tail = (uint64_t *)conn->receiver;
+  end->buffer = conn->buffer[name->proto];
+  end->slots = limits->slots;
+  end->step_bytes = limits->step_bytes[name->proto];
+  end->memory = POINTER_HOST;
+  return ncclSuccess;
+}
+
+void cuda_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, uint64_t bytes) {
+  const struct cuda_conn *conn = (const struct cuda_conn *)(void *)net;
+  uint64_t *halves = (uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_ANNOUNCED_OFFSET) + 2 * slot;
+  __atomic_store_n(&halves[0], (bytes & 0xffffffffu) | (uint64_t)tag << 32, __ATOMIC_RELEASE);
+  __atomic_store_n(&halves[1], bytes >> 32 | (uint64_t)tag << 32, __ATOMIC_RELEASE);
 }
 
 void cuda_conn_close_all(struct device_comm *comm) {

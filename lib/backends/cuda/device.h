@@ -110,6 +110,10 @@ struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32
                                  uint32_t conn_index, bool sends);
 ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                             uint32_t conn_index, uint8_t proto);
+/* One end, all of it memory of the host, whose other end a proxy plays. */
+ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
+                           struct device_net_end *end);
+void cuda_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
 void cuda_conn_close_all(struct device_comm *comm);
 
 /* order.c: the order of a rank's kernels, whatever their streams. Within the rank's device. All but open and

@@ -434,6 +434,16 @@ static ncclResult_t cuda_comm_connect(struct device_comm *sender, struct device_
   return result;
 }
 
+static ncclResult_t cuda_ops_conn_net(struct device_comm *comm, const struct device_conn_name *name,
+                                      struct device_net_end *end) {
+  os_mutex_lock(&cuda_mutex);
+  os_mutex_lock(&comm->conns_mutex);
+  const ncclResult_t result = cuda_conn_net(comm, name, end);
+  os_mutex_unlock(&comm->conns_mutex);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
 static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   os_mutex_lock(&cuda_mutex);
   *bytes = comm->memory_bytes + map_bytes(&comm->conns);
@@ -556,6 +566,8 @@ static const struct device_ops cuda_ops = {
     .lock = cuda_lock,
     .unlock = cuda_unlock,
     .device_path = cuda_device_path,
+    .conn_net = cuda_ops_conn_net,
+    .net_announce = cuda_net_announce,
 };
 
 const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,

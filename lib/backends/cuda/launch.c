@@ -197,6 +197,39 @@ static ncclResult_t launch_bind(struct device_comm *comm, const struct plan *pla
   return result;
 }
 
+/* ---- what the host wants to hear of each start ---- */
+
+static void CUDART_CB hook_start(void *argument) {
+  const struct launch_hook *hook = (const struct launch_hook *)argument;
+  hook->start(hook->argument);
+}
+
+static void CUDART_CB hook_drop(void *argument) {
+  struct launch_hook *hook = (struct launch_hook *)argument;
+  hook->drop(hook->argument);
+  os_free(hook);
+}
+
+/* A graph's kernel has a node of the host before it, and the hook lives as long as the graph. */
+static ncclResult_t hook_capture(const struct launch_hook *hook, cudaStream_t stream, cudaGraph_t graph) {
+  cudaUserObject_t object = NULL;
+  struct launch_hook *kept = (struct launch_hook *)os_alloc(sizeof *kept);
+  int error = kept == NULL ? (int)cudaErrorMemoryAllocation : 0;
+  if (error == 0) {
+    *kept = *hook;
+    error = cudaUserObjectCreate(&object, kept, hook_drop, 1, cudaUserObjectNoDestructorSync);
+  }
+  if (error != 0) {
+    os_free(kept);
+    hook->drop(hook->argument);
+    return cuda_result(error, "noting what a graph's kernel needs of the host");
+  }
+  error = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+  if (error != 0) cudaUserObjectRelease(object, 1); /* drops it */
+  else error = cudaLaunchHostFunc(stream, hook_start, kept);
+  return cuda_result(error, "giving a graph what its kernel needs of the host");
+}
+
 /* Enqueueing is not locked: it waits where a stream's queue is full, for kernels that may wait for another
  * thread's. */
 static ncclResult_t launch_enqueue(const struct launch_way *way, const struct launch *launch) {
@@ -245,18 +278,34 @@ static ncclResult_t launch_in_scope(const struct launch_way *way, const struct p
   return result;
 }
 
+/* A plain launch starts once: as good as now, for whoever carries what it sends. */
+static ncclResult_t launch_hooked(struct launch_way *way, const struct plan *plan, size_t bytes,
+                                  struct launch *launch) {
+  const struct launch_hook *hook = plan->hook;
+  if (way->capture.id != 0) {
+    TRY(hook_capture(hook, (cudaStream_t)way->streams[0], way->capture.graph));
+    return launch_in_scope(way, plan, bytes, launch);
+  }
+  hook->start(hook->argument);
+  const ncclResult_t result = launch_in_scope(way, plan, bytes, launch);
+  hook->drop(hook->argument);
+  return result;
+}
+
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
   struct launch launch; /* only what the plan fills is ever read */
   struct launch_way way = {comm, streams, stream_count, {0, NULL}, 0, 0, 0};
   const size_t bytes = data_bytes(plan);
-  TRY(cuda_result(cuda_order_capture((cudaStream_t)streams[0], &way.capture),
-                  "asking a stream for its capture"));
+  const int asked = cuda_order_capture((cudaStream_t)streams[0], &way.capture);
+  if (asked != 0 && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
+  TRY(cuda_result(asked, "asking a stream for its capture"));
   launch_fill(comm, plan, way.capture.id != 0, &launch.arguments);
   way.block_count = plan_blocks(plan, launch.arguments.first_batch);
   if (way.block_count == 0) return ncclSuccess;
   way.kernel = plan_kernel(plan);
   way.warp_count = plan_warps(plan);
+  if (plan->hook != NULL) return launch_hooked(&way, plan, bytes, &launch);
   if (way.capture.id != 0 || bytes > sizeof launch.plan) return launch_in_scope(&way, plan, bytes, &launch);
   TRY(launch_bind(comm, plan, (uint8_t *)launch.plan));
   return launch_enqueue(&way, &launch);

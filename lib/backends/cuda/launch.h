@@ -11,6 +11,7 @@ struct fifo_receiver;
 
 /* Bytes of a struct fifo_sender, and of a struct fifo_receiver. */
 #define LAUNCH_END_BYTES 384
+#define LAUNCH_ANNOUNCED_OFFSET 128 /* in the receiver's: head and tail come first in theirs */
 
 /* An end of a connection. */
 struct bound_link {

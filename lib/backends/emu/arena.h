@@ -26,4 +26,8 @@ bool emu_arena_offset(const void *address, uint64_t *offset);
 ncclResult_t emu_arena_pin(struct share_ticket *ticket, uint64_t *base);
 void emu_arena_unpin(void);
 
+/* conn_kept.c: frees what peers have kept from being freed and keep no more. Any thread, under any lock of
+ * the emulator. */
+void emu_kept_sweep(void);
+
 #endif

@@ -7,6 +7,7 @@
 #include "backends/emu/stream.h"
 #include "backends/emu/world_impl.h"
 #include "base/map.h"
+#include "base/os.h"
 #include "protocol/run.h"
 
 /* Streams that one launch may join. */
@@ -19,10 +20,17 @@ struct emu_shadow {
   uint64_t held[FIFO_SLOTS_MAX]; /* by slot: elements that were written to it, where a chunk is one slice */
 };
 
+/* What a sender of another process leaves in the receiver's memory, for whoever wants to free it. */
+struct emu_guest {
+  struct os_process process; /* realm and born are 0 until it has come */
+  uint32_t came, left;       /* atomic; left: it touches nothing any more */
+};
+
 /* Both ends of a connection: one memory is near to all. */
 struct emu_fifo {
   struct fifo_sender sender;
   struct fifo_receiver receiver;
+  struct emu_guest guest;
   struct emu_conn *sender_conn, *receiver_conn; /* each end's own: they may live in two processes */
 };
 
@@ -42,6 +50,9 @@ struct emu_conn {
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
+  bool invited;               /* EXPORTED: the sender's process has been told where it lies */
+  struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
+  uint64_t kept_until_ns;
   bool net; /* one end alone: the other lies behind a network, and a proxy plays it */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
@@ -167,10 +178,16 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
                              struct device_conn_card *card);
 ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
                              const struct device_conn_card *card);
-/* Gives the memory of one of these connections back. */
-void emu_conn_unshare(struct emu_conn *conn);
+/* Closes this rank's end of one of these connections, and frees it now or later. `failed`: nothing will be
+ * transferred any more, whatever the sender thinks. */
+void emu_conn_unshare(struct emu_conn *conn, bool failed);
 /* The rank maps nothing of others any more, and need not be mapped. */
 void emu_comm_unshare(struct device_comm *comm);
+
+/* conn_kept.c: takes over a connection whose memory a sender of another process may still use. */
+void emu_conn_keep(struct emu_conn *conn, bool failed);
+/* The connection's memory and itself. */
+void emu_conn_free_exported(struct emu_conn *conn);
 
 /* net_end.c */
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,

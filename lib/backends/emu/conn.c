@@ -29,10 +29,9 @@ static bool conn_buffer_map(struct emu_conn *conn, uint8_t proto) {
   return pages != NULL;
 }
 
-static void conn_free(struct emu_conn *conn) {
+static void conn_free(struct emu_conn *conn, bool failed) {
   if (emu_conn_is_remote(conn)) {
-    emu_conn_unshare(conn);
-    os_free(conn);
+    emu_conn_unshare(conn, failed);
     return;
   }
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
@@ -134,11 +133,12 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
 }
 
 void emu_conn_close_all(struct device_comm *comm) {
+  const bool failed = comm->error != ncclSuccess || __atomic_load_n(&comm->abort_flag, __ATOMIC_RELAXED) != 0;
   for (uint32_t i = 0; i < comm->conns.capacity; i++) {
     struct emu_conn *conn = (struct emu_conn *)comm->conns.entries[i].value;
     if (conn == NULL) continue;
     conn->reference_count -= 1;
-    if (conn->reference_count == 0) conn_free(conn);
+    if (conn->reference_count == 0) conn_free(conn, failed);
   }
   map_clear(&comm->conns);
 }

@@ -209,6 +209,7 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
   TRY(comm_pin(receiver));
   emu_lock();
   const ncclResult_t result = export_locked(receiver, name, &conn);
+  if (result == ncclSuccess && card != NULL) conn->invited = true;
   emu_unlock();
   TRY(result);
   content.magic = CONN_MAGIC;
@@ -249,6 +250,8 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
   conn->peer_shift = (uint64_t)(uintptr_t)memory - card->base;
   conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + card->fifo);
   conn->fifo->sender_conn = conn;
+  os_process_self(&conn->fifo->guest.process);
+  __atomic_store_n(&conn->fifo->guest.came, 1, __ATOMIC_RELEASE);
   map_insert(&sender->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
   sender->memory_bytes += sizeof *conn;
   return conn;
@@ -289,14 +292,19 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
 
 /* ---- giving back ---- */
 
-void emu_conn_unshare(struct emu_conn *conn) {
+/* A receiver may be through before its sender is: steps without data, and the sender's own counting at the
+ * end, come later. Nobody waits for that; the memory does. Who fails before the sender has come will not be
+ * missed: to a late one the empty pages look like a fresh connection. */
+void emu_conn_unshare(struct emu_conn *conn, bool failed) {
   if (conn->place == EMU_CONN_IMPORTED) {
+    __atomic_store_n(&conn->fifo->guest.left, 1, __ATOMIC_RELEASE);
     share_unmap(conn->peer_memory, conn->peer_bytes);
+    os_free(conn);
     return;
   }
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-    if (conn->buffer[proto] != NULL) emu_arena_free(conn->buffer[proto] - emu_conn_buffer_shift(conn, proto));
-  emu_arena_free(conn->fifo_memory);
+  const bool came = __atomic_load_n(&conn->fifo->guest.came, __ATOMIC_ACQUIRE) != 0;
+  if (came || (conn->invited && !failed)) emu_conn_keep(conn, failed);
+  else emu_conn_free_exported(conn);
 }
 
 void emu_comm_unshare(struct device_comm *comm) {

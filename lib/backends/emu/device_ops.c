@@ -141,6 +141,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   fresh->config.name = fresh->name;
   fresh->memory_bytes = sizeof *fresh;
   fresh->crowded = config->rank_count > os_core_count();
+  emu_kept_sweep();
   emu_lock();
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;

@@ -116,11 +116,13 @@ static int out_of_memory(uint32_t device_index, size_t bytes) {
 /* Where others can map it, if that is to be had. */
 static void *pages_take(size_t bytes) {
   void *pages;
+  emu_kept_sweep();
   if (!emu_arena_alloc(bytes, false, &pages)) return NULL;
   return pages != NULL ? pages : os_pages_map(bytes);
 }
 
 static void pages_give(void *pages, size_t bytes) {
+  emu_kept_sweep();
   if (!emu_arena_free(pages)) os_pages_unmap(pages, bytes);
 }
 

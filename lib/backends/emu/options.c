@@ -273,6 +273,7 @@ static void options_apply(const struct emu_options *fresh) {
   emu_weak_on = fresh->weak && fresh->mode == EMU_GUARDED;
   emu_meter.trace_hash = emu_meter.steps_done = 0;
   emu_world_restart(options.seed);
+  emu_services_restart();
   emu_network_restart(&options);
 }
 

@@ -55,6 +55,19 @@ static void service_move(struct emu_actor *actor) {
 
 static const struct emu_actor_ops service_ops = {service_enabled, service_move};
 
+/* Drawn from the seed and its key alone: a service may be older than the world, and must leave the world's
+ * own draws as they are. */
+static void service_draw_priority(struct emu_service *service) {
+  uint64_t z = (emu_options()->seed ^ service->actor.key) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  service->actor.priority = emu_options()->rule == EMU_RULE_PRIORITY ? z ^ (z >> 27) : 0;
+}
+
+void emu_services_restart(void) {
+  for (struct emu_service *service = services; service != NULL; service = service->next)
+    service_draw_priority(service);
+}
+
 ncclResult_t emu_service_add(const struct device_service *service, void **handle) {
   if (emu_options()->mode != EMU_GUARDED) {
     *handle = NULL;
@@ -64,8 +77,9 @@ ncclResult_t emu_service_add(const struct device_service *service, void **handle
   if (fresh == NULL) return log_fail(ncclSystemError, "no memory for the service '%s'", service->name);
   fresh->service = *service;
   emu_lock();
-  emu_actor_init(&fresh->actor, &service_ops,
-                 SERVICE_KEY_KIND << 56 | (service->key & ~(UINT64_C(0xff) << 56)));
+  fresh->actor.ops = &service_ops;
+  fresh->actor.key = SERVICE_KEY_KIND << 56 | (service->key & ~(UINT64_C(0xff) << 56));
+  service_draw_priority(fresh);
   struct emu_service **place = &services;
   while (*place != NULL && (*place)->actor.key < fresh->actor.key) place = &(*place)->next;
   fresh->next = *place;

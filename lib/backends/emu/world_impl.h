@@ -12,6 +12,8 @@ struct emu_options;
 /* Starts the moves and draws anew; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
+/* service.c: those that are there draw anew. */
+void emu_services_restart(void);
 /* network.c: starts the network's draws and its fault anew. */
 void emu_network_restart(const struct emu_options *options);
 

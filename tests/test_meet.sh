@@ -1,0 +1,280 @@
+#!/bin/sh
+# test_meet.sh: how ranks in processes find each other, from ncclCommInitRank on: over IPv4 and IPv6, rank 0
+# first, last or never, several communicators at one place in a row, ranks that contradict each other, and
+# strangers of all kinds, with and without a secret, who must not hold anybody up. Prints one `ok - ` or
+# `not ok - ` line a check and fails when one did.
+. "$(dirname "$0")/script.inc"
+. "$here/hosts.inc"
+use_build
+program=$build/tests/rank_program
+unset TUTTI_RANK TUTTI_SIZE TUTTI_LOCAL_RANK TUTTI_LOCAL_SIZE TUTTI_RENDEZVOUS TUTTI_JOB NCCL_COMM_ID
+export NCCL_DEBUG=WARN TUTTI_EMU=mode=threads TUTTI_INIT_TIMEOUT_SECONDS=30 NCCL_SOCKET_IFNAME==lo
+place=$((20000 + $$ % 10000))
+
+next_port() {
+  place=$((place + 1))
+  at=127.0.0.1:$place
+}
+
+# rank R ARGS...: in the background, for at most a minute; what it says goes to $work/rank.R
+rank() {
+  rank_number=$1
+  shift
+  timeout 60 "$program" --rank "$rank_number" --ops all_reduce --iterations 1 "$@" \
+    >"$work/rank.$rank_number" 2>&1 &
+  eval "rank_process_$rank_number=$!"
+}
+
+# ended R...: all of them ended well.
+ended() {
+  ended_status=0
+  for ended_rank; do rank_wait "$ended_rank" || ended_status=1; done
+  cat "$work"/rank.* >"$work/log"
+  return $ended_status
+}
+
+# all_say TEXT R...: the text is in what each of them says.
+all_say() {
+  all_text=$1
+  shift
+  for all_rank; do grep -q -e "$all_text" "$work/rank.$all_rank" || return 1; done
+}
+
+# awaits FILE TEXT: for at most ten seconds.
+awaits() {
+  for _ in $(seq 500); do
+    grep -q -e "$2" "$1" 2>/dev/null && return
+    sleep 0.02
+  done
+  return 1
+}
+
+# ---- places
+next_port
+for number in 2 1 0; do rank $number --size 3 --comm-id "$at" --rounds 5; done
+ended 0 1 2 && [ "$(grep -c 'destroy ok$' "$work/log")" -eq 15 ]
+check $? 'five communicators in a row at one place'
+next_port
+NCCL_SOCKET_RETRY_CNT=0
+export NCCL_SOCKET_RETRY_CNT
+rank 1 --size 3 --comm-id "$at"
+rank 2 --size 3 --comm-id "$at"
+awaits "$work/rank.1" 'for 5 seconds nobody has answered.*missing: rank 0' &&
+  awaits "$work/rank.2" 'missing: rank 0'
+check $? 'ranks that wait for rank 0 say so'
+rank 0 --size 3 --comm-id "$at"
+ended 0 1 2
+check $? 'and meet it when it comes'
+unset NCCL_SOCKET_RETRY_CNT
+next_port
+for number in 1 0; do rank $number --size 2 --comm-id "localhost:$place"; done
+ended 0 1
+check $? "a host's name"
+next_port
+export NCCL_SOCKET_FAMILY=AF_INET6
+for number in 0 1; do rank $number --size 2 --comm-id "[::1]:$place" --rounds 2; done
+ended 0 1
+check $? 'IPv6'
+unset NCCL_SOCKET_FAMILY
+rank 0 --size 2 --comm-id nowhere
+ended 0
+all_say 'error 5 .*NCCL_COMM_ID' 0
+check $? 'no place: invalid usage'
+next_port
+TUTTI_RENDEZVOUS=$at timeout 60 "$build/bin/tutti" launch -n 4 "$program" --launched --rounds 6 \
+  --ops all_reduce --iterations 1 >"$work/log" 2>&1 && [ "$(grep -c 'destroy ok$' "$work/log")" -eq 24 ]
+check $? 'six ids of one launch in a row'
+
+# ---- ranks that stay away, come twice or contradict
+next_port
+export TUTTI_INIT_TIMEOUT_SECONDS=2
+rank 1 --size 2 --comm-id "$at"
+ended 1
+all_say 'error 6 .*within [12] seconds.*missing: rank 0' 1
+check $? 'rank 0 never comes'
+TUTTI_INIT_TIMEOUT_SECONDS=7
+for number in 0 1 2; do rank $number --size 4 --id "$work/away"; done
+ended 0 1 2
+all_say 'for 5 seconds 3 of 4 ranks have come; missing: rank 3' 0 1 2 &&
+  all_say 'error 6 .*3 of 4 ranks came within 7 seconds; missing: rank 3' 0 1 2
+check $? 'a rank that never comes is named on every other, meanwhile and at last'
+TUTTI_INIT_TIMEOUT_SECONDS=30
+for number in 0 1; do rank $number --size 4 --id "$work/twice"; done
+timeout 60 "$program" --rank 1 --size 4 --id "$work/twice" >"$work/rank.3" 2>&1
+ended 0 1
+all_say 'error 5 .*rank 1 came twice, from' 0 1 3
+check $? 'a rank that comes twice'
+rank 0 --size 3 --id "$work/count"
+rank 1 --size 3 --id "$work/count"
+awaits "$work/rank.1" 'memory ok'
+rank 2 --size 4 --id "$work/count"
+ended 0 1 2
+all_say 'rank [012] .*says [34] ranks, others say [34]' 0 1 2
+check $? 'ranks that disagree on their number'
+
+# ---- strangers: every kind, at the address of rank 0, before and while the others come
+cat >"$work/strangers.py" <<'END'
+import os, random, resource, socket, struct, sys, time
+port, count, secret = int(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
+resource.setrlimit(resource.RLIMIT_NOFILE, (count + 1000, count + 1000))
+def dial(blocking=True):
+    peer = socket.socket()
+    peer.setblocking(blocking)
+    try:
+        peer.connect(('127.0.0.1', port))
+    except BlockingIOError:
+        pass
+    return peer
+MAGIC = 0x2149747475546921
+def hello(kind, magic=MAGIC, version=1, wants=0):
+    return struct.pack('=QHBBBBHQQ', magic, version, 1, kind, wants, 0, 0, 7, 0) + os.urandom(32)
+kept = []
+def say(*texts):
+    peer = dial()
+    for text in texts:
+        try:
+            peer.sendall(text)
+        except OSError:
+            pass
+    kept.append(peer)
+for _ in range(20):
+    dial().close()                                            # a port scanner
+    say(b'GET / HTTP/1.0\r\n\r\n')
+    say(hello(1, magic=MAGIC ^ 1), b'x' * 100)                # wrong magic
+    say(hello(1, version=99))
+    say(hello(1)[:random.randrange(1, 63)])                   # half a greeting
+    for kind in (1, 2, 3, 4, 5, 77):
+        say(hello(kind), struct.pack('=IHH', 1 << 30, 3, 0))  # 1 GiB announced
+        say(hello(kind), struct.pack('=IHH', 0xffffffff, 10, 0), b'y' * 5000)
+    say(hello(1), struct.pack('=IHH', 200, 3, 0), b'z' * 50)  # half a message
+    say(os.urandom(3000))
+    say(hello(1, wants=1))
+idle = [dial(False) for _ in range(count)]
+print('ready', flush=True)
+time.sleep(100)
+END
+for limit in 4096 512; do
+  next_port
+  (ulimit -n $limit && exec timeout 60 "$program" --rank 0 --size 3 --comm-id "$at" --ops all_reduce) \
+    >"$work/rank.0" 2>&1 &
+  rank_process_0=$!
+  awaits "$work/rank.0" 'memory ok'
+  python3 "$work/strangers.py" "$place" 10000 >"$work/strangers" 2>&1 &
+  strangers=$!
+  awaits "$work/strangers" ready
+  check $? "10000 idle connections and all other strangers, rank 0 with $limit descriptors"
+  for number in 1 2; do rank $number --size 3 --comm-id "$at" --rounds 1 --iterations 3; done
+  ended 0 1 2
+  check $? 'an init, operations and the end go through'
+  kill "$strangers"
+  wait "$strangers" 2>/dev/null
+done
+
+# ---- the secret
+next_port
+export TUTTI_SECRET='one for all' NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP
+rank 0 --size 2 --comm-id "$at"
+awaits "$work/rank.0" 'memory ok'
+python3 "$work/strangers.py" "$place" 100 >"$work/strangers" 2>&1 &
+strangers=$!
+awaits "$work/strangers" ready
+(
+  TUTTI_SECRET='another' TUTTI_INIT_TIMEOUT_SECONDS=2
+  timeout 60 "$program" --rank 1 --size 2 --comm-id "$at" >"$work/rank.2" 2>&1
+)
+(
+  unset TUTTI_SECRET
+  timeout 60 "$program" --rank 1 --size 2 --comm-id "$at" >"$work/rank.3" 2>&1
+)
+rank 1 --size 2 --comm-id "$at"
+ended 0 1
+check $? 'ranks that share a secret meet'
+all_say 'error 6 .*TUTTI_SECRET is another one at the dialer' 2 &&
+  all_say 'error 6 .*TUTTI_SECRET is set at the acceptor and not at the dialer' 3
+check $? 'one that has another, or none, is told why not'
+all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
+check $? 'and rank 0 says that it was there'
+all_say 'turned away until now: [1-9][0-9]* strangers, [1-9][0-9]* without the secret' 0
+check $? 'and counts them all'
+kill "$strangers"
+wait "$strangers" 2>/dev/null
+export NCCL_DEBUG=WARN
+unset NCCL_DEBUG_SUBSYS TUTTI_SECRET
+
+# ---- hosts
+reason=$(hosts_missing)
+if [ -n "$reason" ]; then
+  echo "skip: hosts: $reason"
+  [ "$failures" -eq 0 ]
+  exit
+fi
+export NCCL_SOCKET_IFNAME=eth0 TUTTI_PEER_TIMEOUT_SECONDS=2
+options='--ops all_reduce,all_gather --iterations 2'
+
+# on HOSTFILE HOST R ARGS...: rank R on a host that has its own idea of others' names.
+on() {
+  on_file=$1 on_host=$2 on_rank=$3
+  shift 3
+  # shellcheck disable=SC2016,SC2086
+  hosts_start "$on_host" unshare -m sh -c 'mount --bind "$0" /etc/hosts && exec "$@"' "$on_file" \
+    timeout 60 "$program" --rank "$on_rank" $options "$@" >"$work/rank.$on_rank" 2>&1
+  eval "rank_process_$on_rank=$hosts_started"
+}
+
+hosts_up_wire 3
+check $? 'three hosts'
+echo '127.0.1.1 first' >"$work/hosts.own"
+echo '10.99.0.1 first' >"$work/hosts.others"
+on "$work/hosts.others" 2 1 --size 2 --comm-id first:7777
+on "$work/hosts.own" 1 0 --size 2 --comm-id first:7777 --rounds 1
+ended 0 1
+check $? "a host's name that means the loopback there"
+# shellcheck disable=SC2086
+for number in 2 1 0; do rank_start $number $((number + 1)) --size 3 --comm-id 10.99.0.1:7778 $options; done
+ended 0 1 2
+check $? 'three ranks on three hosts, IPv4'
+
+# cut_off COMMAND...: ranks at work on all hosts; after the command those beside rank 2 hear of its loss.
+# shellcheck disable=SC2086
+cut_off() {
+  rm -f "$work"/rank.* "$work/cut"
+  for number in 0 1 2; do
+    rank_start $number $((number + 1)) --size 3 --id "$work/cut" --ops all_reduce --iterations 1000 --pace 20 \
+      --deadline 40
+  done
+  awaits "$work/rank.0" 'iteration 3 ok' || return 1
+  "$@"
+  rank_wait 0
+  cut_0=$?
+  rank_wait 1
+  [ "$cut_0 $?" = '3 3' ] && all_say 'error 6 .*rank 2' 0 1
+  cut_status=$?
+  rank_signal 2 KILL 2>/dev/null
+  rank_wait 2
+  cat "$work"/rank.[01] | grep error >"$work/log"
+  return $cut_status
+}
+silence_both() { silence_one && hosts_wire set 1 3 cut=1 && hosts_wire set 2 3 cut=1; }
+silence_one() { hosts_wire set 3 1 cut=1 && hosts_wire set 3 2 cut=1; }
+stop_rank() { rank_signal 2 STOP; }
+cut_off silence_both
+check $? 'a host that is cut off is named by the others'
+hosts_wire set '*' '*' cut=0
+cut_off silence_one
+check $? 'a host that hears and is not heard too'
+hosts_wire set '*' '*' cut=0
+cut_off stop_rank
+check $? 'a process that is stopped too'
+for host in 1 2 3; do hosts_exec $host ip -4 addr flush dev eth0; done
+# shellcheck disable=SC2086
+for number in 2 1 0; do
+  rank_start $number $((number + 1)) --size 3 --comm-id '[fd99::1]:7779' $options
+done
+ended 0 1 2
+check $? 'three ranks on three hosts that have IPv6 alone'
+# shellcheck disable=SC2086
+for number in 0 1 2; do rank_start $number $((number + 1)) --size 3 --id "$work/six" $options; done
+ended 0 1 2
+check $? 'also by an id'
+hosts_down
+[ "$failures" -eq 0 ]
