@@ -259,8 +259,8 @@ struct launch_hook {
   void (*drop)(void *argument);
   void *argument;
   /* Optional. Does some of what start() has begun, and tells whether anything moved: a backend whose kernels
-   * run on the process's own threads may call it between two looks, on one thread at a time, and then calls it
-   * once more, with `last`, behind the kernel's end. Must not block. */
+   * run on the process's own threads may call it between two looks, and then calls it once more, with `last`,
+   * behind the kernel's end. Must not block. */
   bool (*turn)(void *argument, bool last);
 };
 
