@@ -82,6 +82,10 @@ static void hook_start(void *argument) {
   proxy_ops_post(*(struct proxy_ops **)argument);
 }
 
+static bool hook_turn(void *argument, bool last) {
+  return proxy_ops_turn(*(struct proxy_ops **)argument, last);
+}
+
 struct hook {
   struct proxy_ops *ops;
   struct launch_hook hook;
@@ -102,7 +106,7 @@ static ncclResult_t launch(struct ranks *ranks, uint32_t rank, struct plan *plan
   }
   struct hook *hook = (struct hook *)calloc(1, sizeof *hook);
   TRY(proxy_ops_create(world.proxies[rank], plan, world.remote[rank], &hook->ops));
-  hook->hook = (struct launch_hook){hook_start, hook_drop, hook};
+  hook->hook = (struct launch_hook){hook_start, hook_drop, hook, hook_turn};
   plan->hook = &hook->hook;
   __atomic_fetch_add(&world.hooks, 1, __ATOMIC_RELAXED);
   const device_stream stream = world.streams[rank];

@@ -262,6 +262,10 @@ struct launch_hook {
   void (*start)(void *argument);
   void (*drop)(void *argument);
   void *argument;
+  /* Optional. Does some of what start() has begun, and tells whether anything moved: a backend whose kernels
+   * run on the process's own threads may call it between two looks, and then calls it once more, with `last`,
+   * behind the kernel's end. Must not block. */
+  bool (*turn)(void *argument, bool last);
 };
 
 /* The emulator's table; always linked in. */

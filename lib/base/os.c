@@ -216,6 +216,7 @@ void os_mutex_destroy(os_mutex *mutex) { pthread_mutex_destroy(mutex); }
 
 void os_mutex_lock(os_mutex *mutex) { pthread_mutex_lock(mutex); }
 
+bool os_mutex_try_lock(os_mutex *mutex) { return pthread_mutex_trylock(mutex) == 0; }
 void os_mutex_unlock(os_mutex *mutex) { pthread_mutex_unlock(mutex); }
 
 void os_cond_init(os_cond *cond) {

@@ -69,6 +69,7 @@ typedef pthread_cond_t os_cond;
 void os_mutex_init(os_mutex *mutex);
 void os_mutex_destroy(os_mutex *mutex);
 void os_mutex_lock(os_mutex *mutex);
+bool os_mutex_try_lock(os_mutex *mutex); /* false when another thread has it */
 void os_mutex_unlock(os_mutex *mutex);
 void os_cond_init(os_cond *cond); /* waits measure the monotonic clock */
 void os_cond_destroy(os_cond *cond);

@@ -218,10 +218,7 @@ void far_settle(const struct far *far, struct settings *settings) {
     paths.lines128 = paths.lines128 && card->lines128;
   }
   settings_take_paths(settings, &paths);
-  if (far->networked) {
-    proxy_limits(&settings->limits);
-    settings->limits.cores = false; /* they do not share their memory */
-  }
+  if (far->networked) proxy_limits(&settings->limits);
   if (far->networked && settings_take_network(settings))
     log_info(LOG_NET, "NCCL_PROTO names LL or LL128: ranks on several hosts use Simple alone");
 }

@@ -284,6 +284,9 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
 
 static void launch_start(void *argument) { proxy_ops_post((struct proxy_ops *)argument); }
 static void launch_drop(void *argument) { proxy_ops_free((struct proxy_ops *)argument); }
+static bool launch_turn(void *argument, bool last) {
+  return proxy_ops_turn((struct proxy_ops *)argument, last);
+}
 
 /* Where ranks lie behind a network, the proxy hears of each start what there will be to carry. */
 static ncclResult_t comm_launch(struct ncclComm *comm) {
@@ -293,7 +296,7 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   if (queue->plan.work_count == 0) return ncclSuccess;
   if (far && far->networked)
     TRY(proxy_ops_create(far->proxies[comm->rank], &queue->plan, far->remotes[comm->rank], &ops));
-  const struct launch_hook hook = {launch_start, launch_drop, ops};
+  const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};
   queue->plan.hook = ops ? &hook : NULL;
   const ncclResult_t result =
       comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);

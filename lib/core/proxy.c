@@ -1,7 +1,8 @@
 /* proxy.c: the engine: communicators of the process, and who turns them. In a deterministic world it is a
  * service that makes one action a turn; else it has a thread, which spins while something moves, yields for
  * a while, and then sleeps until it is woken, a network's descriptor says so, or, because kernels move
- * counters without a word, a short time has passed. Without an operation under way it sleeps for good. */
+ * counters without a word, a short time has passed. Without an operation under way it sleeps for good. Where
+ * kernels turn what they wait for themselves, the thread naps, and takes over when they have stopped. */
 #include "core/proxy.h"
 
 #include <inttypes.h>
@@ -22,6 +23,10 @@
 #define LONG_NS 50000000u
 #define CONNECT_US 10000u /* between looks while only connections are to be made */
 #define ENGINE_KEY 1u
+#define DRIVEN_NAP_US 1000u  /* between looks whether kernels still turn the engine, ... */
+#define DRIVEN_NS 100000000u /* ... and for how long after they last did */
+
+enum engine_sleep { ENGINE_AWAKE, ENGINE_NAPS, ENGINE_SLEEPS };
 
 static struct {
   struct proxy_comm *comms; /* under the lock, as all behind them */
@@ -32,7 +37,9 @@ static struct {
   const struct device_ops *ops;
   void *service;
   int wake;
-  uint32_t asleep, stop; /* atomic */
+  uint32_t asleep, stop; /* atomic; asleep: enum engine_sleep */
+  uint64_t driven;       /* atomic; turns by others than the thread */
+  uint32_t called;       /* atomic; there is something that the thread alone does */
   os_thread thread;
 } engine = {.wake = -1};
 
@@ -45,7 +52,14 @@ void proxy_unlock(void) { os_mutex_unlock(&engine_mutex); }
 
 void proxy_attend(void) {
   __atomic_store_n(&engine.attention, 1, __ATOMIC_RELAXED);
-  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) != 0) wake_signal(engine.wake);
+  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) == ENGINE_SLEEPS)
+    wake_signal(engine.wake);
+}
+
+static void engine_call(void) {
+  __atomic_store_n(&engine.called, 1, __ATOMIC_SEQ_CST);
+  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) != ENGINE_AWAKE)
+    wake_signal(engine.wake);
 }
 
 void proxy_wake(void) {
@@ -94,6 +108,28 @@ static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
     for (uint32_t i = 0; i < most && proxy_conn_advance(conn); i++) any = true;
   }
   return any;
+}
+
+#define LAST_TURNS 8 /* of a kernel that has ended: most leave nothing for the thread */
+
+/* The engine's lock is held for short; who has it turns anyway. */
+bool proxy_turn(struct proxy_comm *const *place, bool last) {
+  bool moved = false, left = false;
+  if (!os_mutex_try_lock(&engine_mutex)) {
+    if (!last) return false;
+    proxy_lock();
+  }
+  struct proxy_comm *comm = *place;
+  __atomic_fetch_add(&engine.driven, 1, __ATOMIC_RELAXED);
+  for (uint32_t turns = last ? LAST_TURNS : 1; comm != NULL && !comm->failed && comm->live > 0 && turns > 0;
+       turns--) {
+    if (!comm_turn(comm, 32)) break;
+    moved = true;
+  }
+  if (comm != NULL) left = comm->failed ? !comm->told : last && comm->live > 0;
+  proxy_unlock();
+  if (left) engine_call();
+  return moved;
 }
 
 /* ---- in a deterministic world: one action a turn, connections in turn ---- */
@@ -209,37 +245,61 @@ static uint32_t descriptors_of(int *descriptors, uint32_t room) {
   return count;
 }
 
-static uint64_t nap_us(int state, uint64_t still_ns) {
-  if (state == ENGINE_IDLE) return UINT64_MAX;
+static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
+  if (state == ENGINE_IDLE) return driven ? DRIVEN_NAP_US : UINT64_MAX;
   if (state == ENGINE_CONNECTS) return CONNECT_US;
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
 
 /* Whoever posts from here on either is seen by the last look, or sees that the engine sleeps. */
-static void thread_sleep(uint64_t since_ns) {
+static void thread_sleep(uint64_t since_ns, bool driven) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   bool idle_news = false;
-  __atomic_store_n(&engine.asleep, 1, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&engine.asleep, driven ? ENGINE_NAPS : ENGINE_SLEEPS, __ATOMIC_SEQ_CST);
   const int state = thread_turn(&idle_news);
   if (state != ENGINE_MOVED && !idle_news && __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) {
     const uint32_t count = state == ENGINE_IDLE ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
-    wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns));
+    wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
   }
-  __atomic_store_n(&engine.asleep, 0, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
   if (idle_news) engine.ops->lock(), engine.ops->unlock();
 }
 
+/* Kernels turn the engine: looks again later whether they still do, unless it is called. */
+static void thread_nap(void) {
+  __atomic_store_n(&engine.asleep, ENGINE_NAPS, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&engine.called, __ATOMIC_SEQ_CST) == 0 &&
+      __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0)
+    wake_wait(engine.wake, NULL, 0, DRIVEN_NAP_US);
+  __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
+}
+
+/* True while others have turned the engine since the last look; *at_ns is when they last had. */
+static bool thread_is_spared(uint64_t *seen, uint64_t *at_ns) {
+  const uint64_t driven = __atomic_load_n(&engine.driven, __ATOMIC_RELAXED);
+  const bool spared = driven != *seen;
+  *seen = driven;
+  if (spared) *at_ns = os_time_ns();
+  return spared && __atomic_exchange_n(&engine.called, 0, __ATOMIC_SEQ_CST) == 0;
+}
+
 static void *thread_body(void *argument) {
-  uint64_t since_ns = os_time_ns();
+  uint64_t since_ns = os_time_ns(), seen_driven = 0, driven_ns = 0;
   (void)argument;
   while (__atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) {
     bool idle_news = false;
+    if (thread_is_spared(&seen_driven, &driven_ns)) {
+      thread_nap();
+      continue;
+    }
     const int state = thread_turn(&idle_news);
     if (idle_news) engine.ops->lock(), engine.ops->unlock();
     const uint64_t now_ns = os_time_ns();
+    const bool driven = driven_ns != 0 && now_ns - driven_ns < DRIVEN_NS;
     if (state == ENGINE_MOVED) since_ns = now_ns;
-    else if (now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS))
-      thread_sleep(since_ns);
+    else if ((driven && state == ENGINE_IDLE) ||
+             now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS))
+      thread_sleep(since_ns, driven);
     else if (now_ns - since_ns > SPIN_NS) os_yield();
   }
   return NULL;

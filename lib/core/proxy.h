@@ -55,6 +55,10 @@ ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, 
 /* Before, or when, the kernel starts; any thread, also with the backend's lock held. After the communicator
  * was closed, nothing happens. NULL is allowed. */
 void proxy_ops_post(struct proxy_ops *ops);
+/* Turns the communicator's connections once, in place of the engine's thread, which keeps out of the way of
+ * whoever does so again and again; with `last` it is told what is left. True when something moved. Not in a
+ * deterministic world. NULL is allowed. */
+bool proxy_ops_turn(struct proxy_ops *ops, bool last);
 /* What was posted goes on. NULL is allowed; also after the communicator was closed. */
 void proxy_ops_free(struct proxy_ops *ops);
 

@@ -170,6 +170,11 @@ static bool send_transmit(struct proxy_conn *conn) {
   const struct proxy_slice *slice = &flight->slice;
   if (conn->n_transmitted == conn->n_posted) return false;
   if (comm->call.ops->net_load(conn->end.conn, conn->end.tail) < slice->end) return false;
+  if (slice->skipped) {
+    conn->n_transmitted += 1;
+    conn->steps.transmitted = slice->end;
+    return true;
+  }
   const struct proxy_trailer trailer = {PROXY_MAGIC, (uint32_t)slice->bytes, conn->n_transmitted,
                                         slice->begin, slice->agreed_bytes};
   uint8_t *data = slot_of(conn, slice);
@@ -194,7 +199,8 @@ static bool send_advance(struct proxy_conn *conn) {
   if (conn->comm->failed) return false;
   if (send_transmit(conn)) return true;
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
-  if (!flight_landed(conn, flight_at(conn, conn->n_done), NULL, "sending to")) return false;
+  struct proxy_flight *flight = flight_at(conn, conn->n_done);
+  if (!flight->slice.skipped && !flight_landed(conn, flight, NULL, "sending to")) return false;
   conn_done(conn);
   conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
   return true;
@@ -204,6 +210,10 @@ static bool send_advance(struct proxy_conn *conn) {
 
 static bool recv_post(struct proxy_conn *conn) {
   if (!conn_has_room(conn)) return false;
+  if (conn->next_slice.skipped) {
+    conn_posted(conn, NULL);
+    return true;
+  }
   void *data = slot_of(conn, &conn->next_slice), *request = NULL;
   const size_t bytes = slots_bytes(conn, &conn->next_slice);
   const int tag = (int)conn->name.peer;
@@ -269,12 +279,13 @@ static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice,
 static bool recv_received(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_received);
   size_t bytes = 0;
-  if (conn->n_received == conn->n_posted || !flight_landed(conn, flight, &bytes, "receiving from"))
-    return false;
-  if (!recv_agree(conn, &flight->slice, bytes)) return false;
+  if (conn->n_received == conn->n_posted) return false;
+  const bool skipped = flight->slice.skipped;
+  if (!skipped && !flight_landed(conn, flight, &bytes, "receiving from")) return false;
+  if (!skipped && !recv_agree(conn, &flight->slice, bytes)) return false;
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
-  if (conn->end.memory != POINTER_DEVICE) return true;
+  if (conn->end.memory != POINTER_DEVICE || skipped) return true;
   void *data = slot_of(conn, &flight->slice);
   const struct net_ops *net = conn->comm->net;
   net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &conn->registration, &flight->request),

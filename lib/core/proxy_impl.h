@@ -105,6 +105,7 @@ void proxy_lock(void);
 void proxy_unlock(void);
 /* A communicator has something to do: tells the thread, under the lock, or the world, without it. */
 void proxy_attend(void);
+bool proxy_turn(struct proxy_comm *const *comm, bool last);
 void proxy_wake(void);
 struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name);
 

@@ -192,6 +192,8 @@ void proxy_ops_post(struct proxy_ops *ops) {
   if (posts) proxy_wake();
 }
 
+bool proxy_ops_turn(struct proxy_ops *ops, bool last) { return ops != NULL && proxy_turn(&ops->comm, last); }
+
 void proxy_task_done(struct proxy_task *task) {
   struct proxy_posting *posting = task->posting;
   struct proxy_ops *ops = posting->ops;

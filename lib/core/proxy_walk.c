@@ -49,6 +49,8 @@ bool proxy_walk_next(struct proxy_walk *walk, struct proxy_slice *slice) {
   slice->agreed_bytes = (uint64_t)walk->part->part_count * walk->part->element_bytes;
   slice->announces = !walk->agreed;
   slice->shared = walk->shared;
+  slice->skipped =
+      slice->bytes == 0 && walk->agreed && work->algo == ALGO_RING; /* whose slots nobody shares */
   walk->agreed = true;
   walk->slice_index += 1;
   return true;

@@ -26,6 +26,7 @@ struct proxy_slice {
   const struct work *part;
   uint64_t agreed_bytes; /* of the operation on its channel */
   bool announces;        /* the first of its operation */
+  bool skipped;          /* both ends know that it has nothing: no message */
   bool shared;           /* several schedule steps use it: a receiver may leave out what lies at its end */
 };
 

@@ -74,6 +74,11 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
   return NULL;
 }
 
+/* Executors on cores reach other nodes as they reach each other: by slots, that proxies carry. */
+static bool nodes_exchange(const struct plan_limits *limits) {
+  return limits->cores && limits->room_bytes != 0;
+}
+
 /* What the machine lacks for a row's needs. */
 static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo) {
   const struct graph *graph = request->graph;
@@ -82,7 +87,7 @@ static const char *forbid_machine(const struct plan_request *request, uint8_t fu
   if ((needs & NEED_SWITCH) != 0) return forbid_switch(request, func, algo);
   if ((needs & NEED_EXECUTOR) != 0 && ((limits->algos >> algo) & 1) == 0)
     return "this backend's executors do not carry it";
-  if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1)
+  if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_exchange(limits))
     return "it is for the ranks of one node, which reach each other's memory";
   if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > limits->links)
     return (needs & NEED_LINKS) != 0 ? "it needs a link to every other rank, more than an executor has"

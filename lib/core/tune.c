@@ -120,6 +120,17 @@ static double cores_us(const struct query *q) {
          q->bytes * share / (1000.0 * cores->gbps[q->proto]);
 }
 
+/* One hop of an exchange is a message to each of the others. */
+static double sockets_us(const struct query *q) {
+  const struct tune_measured_sockets *sockets = &tune_measured_sockets;
+  double hops, share;
+  if (!cores_route(q, &hops, &share)) return INFINITY;
+  const double messages = q->algo == ALGO_RING ? hops : hops * (q->ranks - 1);
+  if (q->algo == ALGO_DIRECT) share = exchange_share(q->func, q->algo, q->ranks);
+  return sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
+         q->bytes * share / (1000.0 * (q->algo == ALGO_RING ? sockets->gbps : sockets->exchange_gbps));
+}
+
 /* ---- NCCL's formulas ---- */
 
 static const struct graph_speed *graph_speed_of(const struct graph *graph, uint8_t algo) {
@@ -298,7 +309,7 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               channel_count,
                               (double)bytes};
   if (algo == ALGO_CUSTOM) return INFINITY;
-  if (request->limits.cores) return cores_us(&query);
+  if (request->limits.cores) return request->limits.room_bytes != 0 ? sockets_us(&query) : cores_us(&query);
   if (algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT) return exchange_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
     return measured_ring_us(&query);
@@ -312,6 +323,7 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
   const uint32_t all = request->limits.channel_count;
   uint32_t threads = request->max_threads[proto] != 0 ? request->max_threads[proto] : tune_threads[proto];
   size_t thread_bytes = tune_thread_bytes[proto];
+  if (request->limits.cores && request->limits.room_bytes != 0) return 1; /* one core feeds all connections */
   if (algo == ALGO_RING && request->graph->node_count <= 1) return all;
   if (algo == ALGO_RING && proto == PROTO_LL) thread_bytes *= request->rank_count;
   if (algo_is_collnet(algo)) thread_bytes = 512;

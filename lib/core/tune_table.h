@@ -61,4 +61,11 @@ struct tune_measured_cores {
 };
 extern const struct tune_measured_cores tune_measured_cores;
 
+/* Cores behind sockets: time = base + hops that follow one another + messages that a rank sends + bytes that
+ * a rank sends / rate; exchanges send a slot and receive one in turn, and are slower. */
+struct tune_measured_sockets {
+  double base_us, hop_us, message_us, gbps, exchange_gbps;
+};
+extern const struct tune_measured_sockets tune_measured_sockets;
+
 #endif

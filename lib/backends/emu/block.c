@@ -541,6 +541,13 @@ static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
   else __builtin_ia32_pause();
 }
 
+/* Who looks at the lanes looks at what their other ends hear of too: there may be no core for anybody else.
+ */
+static bool run_turn_hook(const struct emu_kernel_run *run, bool last) {
+  const struct launch_hook *hook = &run->hook;
+  return hook->turn != NULL && !comm_aborted(run->launch->comm) && hook->turn(hook->argument, last);
+}
+
 static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patience) {
   enum emu_advance result = EMU_RUN_STUCK;
   if (!run->started) {
@@ -550,7 +557,8 @@ static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patienc
     run_share(run);
   }
   for (uint32_t looks = 0; __atomic_load_n(&run->blocks_live, __ATOMIC_ACQUIRE) > 0; looks++) {
-    if (run_look(run)) {
+    const bool moved = run_look(run);
+    if (run_turn_hook(run, false) || moved) {
       looks = 0;
       result = EMU_RUN_MOVED;
       continue;
@@ -564,6 +572,7 @@ static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patienc
     }
     run_pause(run, looks);
   }
+  run_turn_hook(run, true);
   run_pass_turn(run);
   return EMU_RUN_OVER;
 }
@@ -621,7 +630,7 @@ static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
   run->launch = launch;
   run->first_sequence = launch->first_sequence;
   run->hook = launch->hook;
-  if (launch->kept) launch->hook = (struct launch_hook){NULL, NULL, NULL};
+  if (launch->kept) launch->hook = (struct launch_hook){NULL, NULL, NULL, NULL};
   run->turn = launch->comm->launches;
   launch->comm->launches += 1;
   kernel->reference_count += 1;
@@ -727,7 +736,7 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
     struct emu_launch *launch = comm->kept[i];
     if (launch == NULL || launch->plan.serial != plan->serial) continue;
     hook_drop(&launch->hook); /* of a run that failed to be */
-    launch->hook = plan->hook != NULL ? *plan->hook : (struct launch_hook){NULL, NULL, NULL};
+    launch->hook = plan->hook != NULL ? *plan->hook : (struct launch_hook){NULL, NULL, NULL, NULL};
     launch->first_sequence = plan->first_sequence;
     memcpy(launch->plan.buffers, plan->buffers, plan->work_count * sizeof *plan->buffers);
     launch->kernel.reference_count += 1;

@@ -10,13 +10,13 @@
 #include "base/log.h"
 
 #define AHEAD_BYTES 16384
-#define LARGE_BYTES \
-  65536             /* what is behind a message of which so much is missing is read for its frame alone */
-#define CALLS_MAX 8 /* of one move, so that other connections have their turn */
+#define LARGE_BYTES 32768 /* behind messages of so many, nothing is read ahead but a frame */
+#define CALLS_MAX 8       /* of one move, so that other connections have their turn */
 
 struct receiver {
   struct end end;
   bool inside; /* the frame of message `moved` is read, and not all of its data */
+  bool large;  /* the last message was */
   size_t current_moved;
   uint32_t arrived;   /* messages whose frame is read */
   uint32_t announced; /* receives that were announced, or are in room_bytes; of end.begun */
@@ -102,6 +102,7 @@ static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes
   if (cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
   acks_hold(end->stream, receiver->arrived++);
   receiver->inside = true;
+  receiver->large = cut.stream_bytes >= LARGE_BYTES;
   receiver->current_moved = 0;
   return ncclSuccess;
 }
@@ -151,7 +152,7 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
   struct end *end = &receiver->end;
   const size_t rest = message_rest(receiver);
   struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
-  const size_t free_bytes = rest < LARGE_BYTES ? AHEAD_BYTES - receiver->ahead_end : FRAME_BYTES;
+  const size_t free_bytes = (receiver->large ? FRAME_BYTES : AHEAD_BYTES) - receiver->ahead_end;
   ssize_t got;
   *more = false;
   if (rest == 0) {
