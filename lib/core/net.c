@@ -1,5 +1,6 @@
 /* net.c: the choice of the network, once a process: plugins, then sockets; but the emulator's own where it is
- * asked for, which a program may do anew between two worlds. Each that is not taken leaves a sentence in the log. Knows nothing of how any of them works. */
+ * asked for, which a program may do anew between two worlds. Each that is not taken leaves a sentence in the
+ * log. Knows nothing of how any of them works. */
 #include "core/net.h"
 
 #include <stdio.h>
