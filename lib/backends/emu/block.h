@@ -73,7 +73,7 @@ struct device_comm {
   uint64_t launches, turn; /* kernels enqueued and ended: they run in this order */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
-  bool reaches_out; /* has connections that lead out of the process */
+  bool reaches_out; /* has connections that may lead out of the process */
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by number of the block that they share */
   bool pinned;      /* others may map the arena, under ... */
