@@ -11,9 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cuda_runtime.h>
+
+#include "backends/net.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "core/rails.h"
+#include "tutti.h"
 
 enum { GPUS = 8 };
 
@@ -125,12 +129,73 @@ static void ranks_by_device(void **state) {
   assert_int_equal(rails_device(NULL, 3, &name, 8, &over), 0);
 }
 
+/* ---- through the API: two emulated nodes of eight GPUs, a card beside each ---- */
+
+enum { RANKS = 16, COUNT = 40, RECEIVER = 13 };
+
+static void exchange(ncclComm_t *comms, uint32_t *memory[RANKS]) {
+  assert_int_equal(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < GPUS; rank++) {
+    for (uint32_t i = 0; i < COUNT; i++) memory[rank][i] = (uint32_t)rank * 1000 + i;
+    assert_int_equal(ncclSend(memory[rank], COUNT, ncclUint32, RECEIVER, comms[rank], NULL), ncclSuccess);
+    assert_int_equal(
+        ncclRecv(memory[RECEIVER] + rank * COUNT, COUNT, ncclUint32, rank, comms[RECEIVER], NULL),
+        ncclSuccess);
+  }
+  assert_int_equal(ncclGroupEnd(), ncclSuccess);
+  for (int rank = 0; rank < RANKS; rank++) {
+    cudaSetDevice(rank);
+    assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
+  }
+  for (uint32_t rank = 0; rank < GPUS; rank++)
+    for (uint32_t i = 0; i < COUNT; i++)
+      assert_int_equal(memory[RECEIVER][rank * COUNT + i], rank * 1000 + i);
+}
+
+/* Eight ranks of one node send to one of the other; the number of cards that carried something. */
+static uint32_t cards_used(const char *level, const char *disable, uint64_t *receivers) {
+  ncclComm_t comms[RANKS];
+  uint32_t *memory[RANKS], used = 0;
+  const tutti_emu_config_t config = {.size = sizeof config};
+  setenv("TUTTI_EMU", "devices=16,nodes=2,net=1,slots=4,chunk=64", 1);
+  setenv("NCCL_P2P_PXN_LEVEL", level, 1);
+  setenv("NCCL_PXN_DISABLE", disable, 1);
+  param_reset();
+  assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
+  assert_int_equal(ncclCommInitAll(comms, RANKS, NULL), ncclSuccess);
+  for (int rank = 0; rank < RANKS; rank++) {
+    cudaSetDevice(rank);
+    assert_int_equal(cudaMalloc((void **)&memory[rank], GPUS * COUNT * sizeof(uint32_t)), cudaSuccess);
+  }
+  exchange(comms, memory);
+  for (uint32_t device = 0; device < GPUS; device++) used += emu_net_messages(device) > 0;
+  *receivers = emu_net_messages(RECEIVER % GPUS);
+  for (int rank = 0; rank < RANKS; rank++) assert_int_equal(ncclCommDestroy(comms[rank]), ncclSuccess);
+  for (int rank = 0; rank < RANKS; rank++) cudaFree(memory[rank]);
+  unsetenv("NCCL_P2P_PXN_LEVEL");
+  unsetenv("NCCL_PXN_DISABLE");
+  param_reset();
+  return used;
+}
+
+static void messages_go_over_one_card_or_each_over_its_own(void **state) {
+  uint64_t all = 0, own = 0;
+  (void)state;
+  assert_int_equal(cards_used("2", "0", &all), 1);
+  assert_int_equal(cards_used("1", "0", &own), GPUS);
+  assert_true(all == GPUS * own);
+  assert_int_equal(cards_used("0", "0", &own), GPUS);
+  assert_int_equal(cards_used("2", "1", &own), GPUS);
+  assert_true(all == GPUS * own);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(messages_take_the_receivers_rail),
       cmocka_unit_test(nobody_beside_the_card_is_no_way),
       cmocka_unit_test(collectives_go_over_the_gpu_beside),
       cmocka_unit_test(ranks_by_device),
+      cmocka_unit_test(messages_go_over_one_card_or_each_over_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,6 +97,8 @@ const struct net_ops *socket_net_ops(void);
 /* The emulator's own, for ranks of one process on emulated nodes; NULL unless TUTTI_EMU asks for it (net=1).
  */
 const struct net_ops *emu_net_ops(void);
+/* Messages that its device of this number has sent on all nodes since the world began. */
+uint64_t emu_net_messages(uint32_t device);
 /* The next plugin that can be loaded, of those that NCCL_NET_PLUGIN names; NULL behind the last. The one
  * before is unloaded: one plugin is in use at a time. Not thread safe. */
 const struct net_ops *plugin_net_next(void);

@@ -202,6 +202,10 @@ void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
   comm->ops->comm_fail(comm->device_comm, error);
 }
 
+const char *comm_why(const struct ncclComm *comm, ncclResult_t error) {
+  return __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2 ? comm->reason : err_text(error);
+}
+
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
   if (!comm) {
     return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set",
@@ -257,9 +261,8 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
   }
   const ncclResult_t error = comm_async_error(comm);
   if (error == ncclSuccess) return ncclSuccess;
-  const bool said = __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2;
   return log_fail(error, "%s: rank %u of comm '%s' failed earlier (%s); abort it", call, comm->rank,
-                  comm->name, said ? comm->reason : err_text(error));
+                  comm->name, comm_why(comm, error));
 }
 
 /* Threads are told apart by a number of their own: addresses and system ids are used again. */

@@ -110,6 +110,8 @@ void comm_set_async_error(struct ncclComm *comm, ncclResult_t error);
 /* Something outside has broken this communicator (a process lost, a network failed): notes the first code and
  * sentence, and ends what its kernels wait for. Any thread, also under the backend's lock. */
 void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason);
+/* The sentence that it was broken with, or the code's own. */
+const char *comm_why(const struct ncclComm *comm, ncclResult_t error);
 /* The calling thread now drives this rank. */
 void comm_own(struct ncclComm *comm);
 /* Bytes of the core's own structures. */

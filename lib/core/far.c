@@ -368,10 +368,12 @@ ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, 
 static void far_proxy_failed(void *argument, ncclResult_t code, const char *text) {
   struct ncclComm *comm = (struct ncclComm *)argument;
   const struct team *team = comm->team;
+  char sentence[COMM_REASON_BYTES];
   comm_break(comm, code, text);
   for (uint32_t rank = 0; rank < team->rank_count; rank++)
     if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);
-  far_fail(team->far, code, text);
+  snprintf(sentence, sizeof sentence, "rank %u: %s", comm->rank, text);
+  far_fail(team->far, code, sentence);
 }
 
 static ncclResult_t far_note_remote(struct far *far, uint32_t own_rank) {

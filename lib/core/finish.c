@@ -71,10 +71,8 @@ static ncclResult_t finalize_wait(struct ncclComm *comm, const char *call, bool 
   *aborted = comm_aborted(comm);
   if (result == ncclSuccess) __atomic_store_n(&comm->state, COMM_FINALIZED, __ATOMIC_RELEASE);
   else {
-    log_warn(
-        "%s: rank %u of comm '%s': its last operations did not end well (%s); see the warnings before "
-        "this one",
-        call, comm->rank, comm->name, *aborted ? "aborted by another thread" : err_text(result));
+    log_warn("%s: rank %u of comm '%s': its last operations did not end well: %s", call, comm->rank,
+             comm->name, *aborted ? "aborted by another thread" : comm_why(comm, result));
   }
   waiter_leave(comm);
   return result;

@@ -44,7 +44,8 @@ static struct {
 } engine = {.wake = -1};
 
 static os_mutex engine_mutex = OS_MUTEX_INITIALIZER;
-static os_mutex life_mutex = OS_MUTEX_INITIALIZER; /* of starting, stopping and opening */
+static os_mutex life_mutex = OS_MUTEX_INITIALIZER; /* of starting and stopping; behind the backend's lock */
+static os_mutex open_mutex = OS_MUTEX_INITIALIZER; /* of opening a connection; before the backend's lock */
 static os_cond told_cond = PTHREAD_COND_INITIALIZER;
 
 void proxy_lock(void) { os_mutex_lock(&engine_mutex); }
@@ -355,6 +356,7 @@ static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
 }
 
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {
+  comm->call.ops->lock(); /* the caller may have it: always in this order */
   os_mutex_lock(&life_mutex);
   const ncclResult_t started = engine.comm_count == 0 ? engine_start(comm->call.ops) : ncclSuccess;
   if (started == ncclSuccess) {
@@ -366,6 +368,7 @@ static ncclResult_t comm_enlist(struct proxy_comm *comm) {
     proxy_unlock();
   }
   os_mutex_unlock(&life_mutex);
+  comm->call.ops->unlock();
   return started;
 }
 
@@ -409,10 +412,13 @@ void proxy_comm_close(struct proxy_comm *comm) {
   }
   map_clear(&comm->conns);
   os_free(comm);
+  const bool in_world = engine.service != NULL; /* then stopping takes the backend's lock */
+  if (in_world) engine.ops->lock();
   os_mutex_lock(&life_mutex);
   engine.comm_count -= 1;
   if (engine.comm_count == 0) engine_stop();
   os_mutex_unlock(&life_mutex);
+  if (in_world) engine.ops->unlock();
 }
 
 bool proxy_comm_idle(struct proxy_comm *comm) {
@@ -503,13 +509,13 @@ static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_
 
 static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct net_handle *handle, struct proxy_conn **conn) {
-  os_mutex_lock(&life_mutex);
+  os_mutex_lock(&open_mutex);
   proxy_lock();
   *conn = proxy_conn_find(comm, name);
   proxy_unlock();
   const bool fresh = *conn == NULL;
   const ncclResult_t result = fresh ? conn_open(comm, name, handle, conn) : ncclSuccess;
-  os_mutex_unlock(&life_mutex);
+  os_mutex_unlock(&open_mutex);
   if (fresh && result == ncclSuccess) proxy_wake();
   return result;
 }

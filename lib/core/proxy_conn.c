@@ -27,18 +27,19 @@ static const char *operation_text(const struct work *work, char out[64]) {
   return out;
 }
 
-/* A call of the network that failed ends the communicator. */
+/* A call of the network that failed ends the communicator. Who is told names communicator and rank, and most
+ * networks name themselves. */
 static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *what) {
   if (result == ncclSuccess) return true;
+  const char *net = conn->comm->net->name, *why = log_last_error();
+  const bool named = strstr(why, net) != NULL;
   char operation[64] = "no operation";
   if (conn->n_done < conn->n_posted)
     operation_text(conn->flights[conn->n_done % PROXY_SLICES_MAX].slice.part, operation);
   else if (conn->first != NULL) operation_text(conn->first->work, operation);
-  proxy_comm_fail(conn->comm, result,
-                  "comm %s: rank %" PRIu32 ": network %s: %s rank %" PRIu32 " failed (%s, channel %" PRIu32
-                  "): %s",
-                  conn->comm->name, conn->comm->call.rank, conn->comm->net->name, what, conn->name.peer,
-                  operation, conn->name.channel_index, log_last_error());
+  proxy_comm_fail(conn->comm, result, "%s rank %" PRIu32 " failed (%s, channel %" PRIu32 "): %s%s%s", what,
+                  conn->name.peer, operation, conn->name.channel_index, named ? "" : net, named ? "" : ": ",
+                  why);
   return false;
 }
 
@@ -125,8 +126,8 @@ static bool conn_has_room(struct proxy_conn *conn) {
   if (!conn_next_slice(conn)) return false;
   if (conn->next_slice.bytes + sizeof(struct proxy_trailer) > slots_bytes(conn, &conn->next_slice)) {
     proxy_comm_fail(conn->comm, ncclInternalError,
-                    "comm %s: a slice of %zu bytes leaves no room in its slots", conn->comm->name,
-                    conn->next_slice.bytes);
+                    "a slice of %zu bytes for rank %" PRIu32 " leaves no room in its slots",
+                    conn->next_slice.bytes, conn->name.peer);
     return false;
   }
   conn_skip(conn);
@@ -233,13 +234,13 @@ static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *sli
   char operation[64];
   const uint32_t rank = conn->comm->call.rank, peer = conn->name.peer;
   proxy_comm_fail(conn->comm, ncclInvalidUsage,
-                  "comm %s: rank %" PRIu32 " and rank %" PRIu32 " do not agree on operation %s: rank %" PRIu32
+                  "rank %" PRIu32 " and rank %" PRIu32 " do not agree on operation %s: rank %" PRIu32
                   " has %" PRIu64 " bytes for channel %" PRIu32 " (a slice of %" PRIu32 " at step %" PRIu64
                   ") where rank %" PRIu32 " expects %" PRIu64 " (a slice of %zu at step %" PRIu64
                   "); call the same operation with the same count and type on both ranks, in the same order",
-                  conn->comm->name, peer, rank, operation_text(slice->part, operation), peer,
-                  trailer->agreed_bytes, conn->name.channel_index, trailer->bytes, trailer->step, rank,
-                  slice->agreed_bytes, slice->bytes, slice->begin);
+                  peer, rank, operation_text(slice->part, operation), peer, trailer->agreed_bytes,
+                  conn->name.channel_index, trailer->bytes, trailer->step, rank, slice->agreed_bytes,
+                  slice->bytes, slice->begin);
 }
 
 /* Ranks that called different operations disagree about sizes; a network that lost or repeated a message
@@ -252,19 +253,19 @@ static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice,
     memcpy(&trailer, slot_of(conn, slice) + bytes - sizeof trailer, sizeof trailer);
   if (trailer.magic != PROXY_MAGIC || trailer.bytes + sizeof trailer != bytes) {
     proxy_comm_fail(conn->comm, ncclInternalError,
-                    "comm %s: rank %" PRIu32 ": the message of %zu bytes from rank %" PRIu32
-                    " at step %" PRIu64 " of channel %" PRIu32 " (%s) is damaged: network %s is faulty",
-                    conn->comm->name, conn->comm->call.rank, bytes, conn->name.peer, slice->begin,
-                    conn->name.channel_index, operation_text(slice->part, operation), conn->comm->net->name);
+                    "the message of %zu bytes from rank %" PRIu32 " at step %" PRIu64 " of channel %" PRIu32
+                    " (%s) is damaged: network %s is faulty",
+                    bytes, conn->name.peer, slice->begin, conn->name.channel_index,
+                    operation_text(slice->part, operation), conn->comm->net->name);
     return false;
   }
   if (trailer.message != conn->n_received) {
     proxy_comm_fail(conn->comm, ncclInternalError,
-                    "comm %s: rank %" PRIu32 ": message %" PRIu64 " from rank %" PRIu32 ", step %" PRIu64
-                    " of channel %" PRIu32 " (%s), %s: message %" PRIu64 ", step %" PRIu64
+                    "message %" PRIu64 " from rank %" PRIu32 ", step %" PRIu64 " of channel %" PRIu32
+                    " (%s), %s: message %" PRIu64 ", step %" PRIu64
                     ", came in its place; network %s is faulty",
-                    conn->comm->name, conn->comm->call.rank, conn->n_received, conn->name.peer, slice->begin,
-                    conn->name.channel_index, operation_text(slice->part, operation),
+                    conn->n_received, conn->name.peer, slice->begin, conn->name.channel_index,
+                    operation_text(slice->part, operation),
                     trailer.message > conn->n_received ? "was lost" : "is missing, an older one was repeated",
                     trailer.message, trailer.step, conn->comm->net->name);
     return false;

@@ -164,8 +164,7 @@ static void post(struct proxy_ops *ops) {
   struct proxy_comm *comm = ops->comm;
   struct proxy_posting *posting = posting_take(ops);
   if (posting == NULL) {
-    proxy_comm_fail(comm, ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for a network transfer",
-                    comm->name, comm->call.rank);
+    proxy_comm_fail(comm, ncclSystemError, "no memory for %" PRIu32 " network transfers", ops->task_count);
     return;
   }
   posting->ops = ops;

@@ -88,7 +88,7 @@ struct device_comm {
   uint64_t ended;          /* of those that ended, gone from their streams too */
   uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
   uint64_t memory_bytes;
-  bool reaches_out; /* has connections whose other end a network carries */
+  bool reaches_out; /* has connections that may lead out of the process */
   bool has_remote;  /* has connections that it shares with other processes */
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by number of the block that they share */

@@ -118,7 +118,7 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     conn->reference_count = 1;
     conn->net = true;
     conn->comm_id = comm->config.comm_id;
-    comm->reaches_out = true;
+    comm->reaches_out = !emu_options()->net; /* the emulated network is within the process */
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
                conn);
     comm->memory_bytes += sizeof *conn + sizeof *conn->fifo;

@@ -18,6 +18,7 @@
 
 #define MARK 0x74757474696e6574u
 #define NICS_USUAL 8
+#define NICS_MAX 64 /* as TUTTI_EMU's nics */
 #define NIC_MBPS 400000
 #define MESSAGE_BYTES_MAX (1u << 30)
 #define HOLD_TURNS 200    /* that a held message is late */
@@ -78,6 +79,7 @@ static struct {
   os_mutex mutex;
   uint64_t process; /* 0: not drawn yet */
   uint64_t random, turn, number;
+  uint64_t messages[NICS_MAX]; /* sent, by device */
   struct fault_plan fault;
   struct listener *listeners;
   struct wire *wires; /* in the order of their making, which is the same on every run of a guarded world */
@@ -88,6 +90,7 @@ void emu_network_restart(const struct emu_options *options) {
   os_mutex_lock(&net.mutex);
   net.random = options->seed ^ 0x6e6574u;
   net.turn = 0;
+  memset(net.messages, 0, sizeof net.messages);
   fault_plan_make(&net.fault, (enum fault_kind)options->fault, options->fault_at, options->seed);
   os_mutex_unlock(&net.mutex);
 }
@@ -491,6 +494,7 @@ static ncclResult_t send_locked(struct end *end, void *data, size_t bytes, void 
   if (send == NULL) return ncclSuccess;
   const uint64_t due = net.turn + draw_below(emu_options()->net_delay + 1);
   send->due = wire->due = due > wire->due ? due : wire->due;
+  net.messages[wire->device % NICS_MAX] += 1;
   fault_happen(wire, send);
   return ncclSuccess;
 }
@@ -597,6 +601,13 @@ static ncclResult_t network_devices(uint32_t *count) {
   network_ops.in_world = net.service != NULL && guarded;
   *count = device_count();
   return ncclSuccess;
+}
+
+uint64_t emu_net_messages(uint32_t device) {
+  os_mutex_lock(&net.mutex);
+  const uint64_t count = device < NICS_MAX ? net.messages[device] : 0;
+  os_mutex_unlock(&net.mutex);
+  return count;
 }
 
 const struct net_ops *emu_net_ops(void) { return emu_options()->net ? &network_ops : NULL; }

@@ -1,0 +1,696 @@
+/* test_faults.c: small programs over emulated nodes whose network fails, or which end what they began at a
+ * bad moment. All of a program is drawn from its seed: nodes, cards, delays and tiny constants; communicators
+ * (all ranks, a split of them, one that never blocks); collectives, messages, groups and graphs; one fault of
+ * the network at some message, or none; and an abort, a revocation or an end with operations in flight.
+ *
+ * Without a fault every result is exact. With one, every call and every wait ends, and each communicator
+ * either has exact results or an error on all of its ranks with a sentence that names who lost whom; those
+ * without the fault go on and are exact; survivors shrink and go on. The same seed makes the same moves. In
+ * the end no memory and no thread is left.
+ *
+ *   test_faults                      some hundred seeds, as a test
+ *   test_faults FIRST COUNT [MODE]   these seeds, with `ok` or `not ok` for what failed; MODE is guarded or
+ *                                    threads; faults.sh runs many */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cuda_runtime.h>
+
+#include "backends/fault.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "tutti.h"
+
+enum {
+  DEVICES_MAX = 8,
+  CIRCLES_MAX = 4,
+  OPS_MAX = 24,
+  GRAPHS_MAX = 3,
+  COUNT_MAX = 200,
+  ARENA_WORDS = OPS_MAX * COUNT_MAX * 2 * DEVICES_MAX,
+  TEXT_BYTES = 700,
+  STALE = 0x7e7e7e7e,
+  SEEDS = 240,
+  SEEDS_THREADS = 36,
+  HANG_SECONDS = 100 /* of one seed */
+};
+
+enum op_kind {
+  ALL_REDUCE,
+  BROADCAST,
+  REDUCE,
+  ALL_GATHER,
+  REDUCE_SCATTER,
+  ALL_TO_ALL,
+  GATHER,
+  SCATTER,
+  SHIFT, /* to the next rank, from the one before */
+  OP_KINDS
+};
+
+enum misdeed { MISDEED_NONE, ABORT_ONE, ABORT_ALL, REVOKE, DESTROY, FINALIZE, MISDEEDS };
+
+struct op {
+  enum op_kind kind;
+  uint32_t circle, count, root, in, out; /* in, out: words from the arena's begin */
+  bool checked;
+};
+
+/* One communicator: its ranks' handles, NULL when they were given back. */
+struct circle {
+  uint32_t size;
+  int devices[DEVICES_MAX]; /* by rank */
+  ncclComm_t comms[DEVICES_MAX];
+  cudaStream_t streams[DEVICES_MAX];
+  bool blocking;
+  bool hurt;           /* by the program itself */
+  bool over;           /* nothing more is called on it */
+  ncclResult_t failed; /* the first error that any call on it gave */
+  char text[TEXT_BYTES];
+};
+
+struct trial {
+  uint64_t seed, state;
+  bool threads;
+  uint32_t node_count, device_count;
+  enum fault_kind fault;
+  enum misdeed misdeed;
+  uint32_t misdeed_step, misdeed_circle;
+  struct circle circles[CIRCLES_MAX + 1]; /* the last: survivors of another */
+  uint32_t circle_count, op_count, used_words;
+  struct op ops[OPS_MAX];
+  cudaGraphExec_t graphs[GRAPHS_MAX * DEVICES_MAX];
+  uint32_t graph_count;
+  uint32_t failed_count;
+  char environment[240], text[2 * TEXT_BYTES];
+};
+
+static uint32_t *arena[DEVICES_MAX];
+static uint64_t outcomes[3]; /* exact, told, hurt: communicators of all trials */
+
+static uint32_t draw(struct trial *trial, uint32_t lowest, uint32_t highest) {
+  uint64_t z = (trial->state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return lowest + (uint32_t)((z ^ (z >> 31)) >> 32) % (highest - lowest + 1);
+}
+
+/* Keeps the first thing that is wrong. */
+static bool wrong(struct trial *trial, const char *format, ...) {
+  va_list arguments;
+  if (trial->text[0] != '\0') return false;
+  va_start(arguments, format);
+  vsnprintf(trial->text, sizeof trial->text, format, arguments);
+  va_end(arguments);
+  return false;
+}
+
+/* ---- what is drawn ---- */
+
+static void draw_world(struct trial *trial) {
+  static const char *const rules[] = {"random", "priority", "round_robin"};
+  static const uint32_t node_counts[] = {2, 2, 3, 4};
+  trial->node_count = node_counts[draw(trial, 0, 3)];
+  const uint32_t near = draw(trial, 1, DEVICES_MAX / trial->node_count > 3 ? 3 : 2);
+  trial->device_count = trial->node_count * near;
+  const uint32_t fault = draw(trial, 0, FAULT_COUNT + 1); /* nothing, three times as often */
+  trial->fault = fault < FAULT_COUNT ? (enum fault_kind)fault : FAULT_NOTHING;
+  /* Free threads wait a second until they are called stuck. */
+  if (trial->threads && trial->fault == FAULT_STOP && draw(trial, 0, 3) != 0) trial->fault = FAULT_RESET;
+  const uint32_t slots = draw(trial, 2, 8), chunk = draw(trial, 4, 200), channels = draw(trial, 1, 3);
+  const uint32_t depth = draw(trial, 1, 4), lag = draw(trial, 0, 2) == 0 ? draw(trial, 1, 100) : 0;
+  const uint32_t rule = draw(trial, 0, 2), nics = draw(trial, 1, 4), delay = draw(trial, 0, 12);
+  const uint32_t fault_at = draw(trial, 0, 1) ? draw(trial, 1, 30) : draw(trial, 1, 300);
+  const uint32_t weak = trial->threads ? 0 : draw(trial, 0, 3) == 0;
+  snprintf(trial->environment, sizeof trial->environment,
+           "%sdevices=%u,nodes=%u,net=1,nics=%u,net_delay=%u,slots=%u,chunk=%u,channels=%u,depth=%u,lag=%u,"
+           "rule=%s,weak=%u,fault=%s,fault_at=%u",
+           trial->threads ? "mode=threads," : "", trial->device_count, trial->node_count, nics, delay, slots,
+           chunk, channels, depth, lag, rules[rule], weak, fault_names[trial->fault], fault_at);
+}
+
+static bool fault_is_harmless(enum fault_kind fault) { return fault == FAULT_NOTHING || fault == FAULT_HOLD; }
+
+/* ---- communicators ---- */
+
+static ncclResult_t circle_settle(const struct circle *circle) {
+  ncclResult_t first = ncclSuccess;
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    ncclResult_t state = ncclInProgress;
+    if (circle->comms[rank] == NULL) continue;
+    for (uint32_t i = 0; state == ncclInProgress && i < 10000000; i++)
+      if (ncclCommGetAsyncError(circle->comms[rank], &state) != ncclSuccess) state = ncclInternalError;
+    if (first == ncclSuccess) first = state;
+  }
+  return first;
+}
+
+static bool circle_streams(struct trial *trial, struct circle *circle) {
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    cudaSetDevice(circle->devices[rank]);
+    if (cudaStreamCreate(&circle->streams[rank]) != cudaSuccess) return wrong(trial, "cudaStreamCreate");
+  }
+  return true;
+}
+
+static bool open_all(struct trial *trial) {
+  struct circle *circle = &trial->circles[trial->circle_count++];
+  circle->size = trial->device_count;
+  circle->blocking = true;
+  for (uint32_t rank = 0; rank < circle->size; rank++) circle->devices[rank] = (int)rank;
+  if (ncclCommInitAll(circle->comms, (int)circle->size, circle->devices) != ncclSuccess)
+    return wrong(trial, "ncclCommInitAll: %s", ncclGetLastError(NULL));
+  return circle_streams(trial, circle);
+}
+
+/* Some of the devices, in reverse; never blocks. */
+static bool open_free(struct trial *trial) {
+  struct circle *circle = &trial->circles[trial->circle_count++];
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId id;
+  const uint32_t stride = draw(trial, 1, 2);
+  for (int device = (int)trial->device_count - 1; device >= 0; device -= (int)stride)
+    circle->devices[circle->size++] = device;
+  config.blocking = 0;
+  if (ncclGetUniqueId(&id) != ncclSuccess) return wrong(trial, "ncclGetUniqueId");
+  if (ncclGroupStart() != ncclSuccess) return wrong(trial, "ncclGroupStart");
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    cudaSetDevice(circle->devices[rank]);
+    ncclCommInitRankConfig(&circle->comms[rank], (int)circle->size, id, (int)rank, &config);
+  }
+  const ncclResult_t result = ncclGroupEnd();
+  if (result != ncclSuccess && result != ncclInProgress)
+    return wrong(trial, "ncclCommInitRankConfig: %s", ncclGetLastError(NULL));
+  if (circle_settle(circle) != ncclSuccess) return wrong(trial, "init: %s", ncclGetLastError(NULL));
+  return circle_streams(trial, circle);
+}
+
+/* The first communicator in two, by node or across nodes, in reverse. */
+static bool open_split(struct trial *trial) {
+  struct circle *parent = &trial->circles[0], *halves = &trial->circles[trial->circle_count];
+  ncclComm_t made[DEVICES_MAX];
+  const bool across = draw(trial, 0, 1);
+  const uint32_t size = parent->size;
+  if (ncclGroupStart() != ncclSuccess) return wrong(trial, "ncclGroupStart");
+  for (uint32_t rank = 0; rank < size; rank++)
+    ncclCommSplit(parent->comms[rank], across ? (int)rank % 2 : rank >= size / 2, (int)(size - rank),
+                  &made[rank], NULL);
+  if (ncclGroupEnd() != ncclSuccess) return wrong(trial, "ncclCommSplit: %s", ncclGetLastError(NULL));
+  trial->circle_count += 2;
+  for (uint32_t rank = size; rank-- > 0;) {
+    struct circle *half = &halves[across ? rank % 2 : rank >= size / 2];
+    half->blocking = true;
+    half->devices[half->size] = (int)rank;
+    half->comms[half->size++] = made[rank];
+  }
+  return circle_streams(trial, &halves[0]) && circle_streams(trial, &halves[1]);
+}
+
+static bool circles_open(struct trial *trial) {
+  if (!open_all(trial)) return false;
+  if (draw(trial, 0, 2) == 0 && !open_split(trial)) return false;
+  return draw(trial, 0, 2) != 0 || open_free(trial);
+}
+
+/* ---- operations ---- */
+
+static uint32_t blocks_in(const struct op *op, uint32_t size) {
+  return op->kind == REDUCE_SCATTER || op->kind == ALL_TO_ALL || op->kind == SCATTER ? size : 1;
+}
+
+static uint32_t blocks_out(const struct op *op, uint32_t size) {
+  return op->kind == ALL_GATHER || op->kind == ALL_TO_ALL || op->kind == GATHER ? size : 1;
+}
+
+static uint32_t value(const struct trial *trial, const struct op *op, uint32_t rank, uint32_t index) {
+  const uint32_t number = (uint32_t)(op - trial->ops);
+  return (uint32_t)trial->seed * 2654435761u + number * 97u + rank * 40503u + index * index;
+}
+
+static uint32_t sum(const struct trial *trial, const struct op *op, uint32_t index) {
+  uint32_t total = 0;
+  for (uint32_t rank = 0; rank < trial->circles[op->circle].size; rank++)
+    total += value(trial, op, rank, index);
+  return total;
+}
+
+static uint32_t expected(const struct trial *trial, const struct op *op, uint32_t rank, uint32_t i) {
+  const uint32_t size = trial->circles[op->circle].size, own = rank * op->count + i % op->count;
+  switch (op->kind) {
+    case BROADCAST: return value(trial, op, op->root, i);
+    case ALL_GATHER:
+    case GATHER: return value(trial, op, i / op->count, i % op->count);
+    case REDUCE_SCATTER: return sum(trial, op, own);
+    case ALL_TO_ALL: return value(trial, op, i / op->count, own);
+    case SCATTER: return value(trial, op, op->root, own);
+    case SHIFT: return value(trial, op, (rank + size - 1) % size, i);
+    default: return sum(trial, op, i);
+  }
+}
+
+static bool op_check(struct trial *trial, struct op *op) {
+  const struct circle *circle = &trial->circles[op->circle];
+  const bool rooted = op->kind == REDUCE || op->kind == GATHER;
+  op->checked = true;
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    const uint32_t *out = arena[circle->devices[rank]] + op->out;
+    for (uint32_t i = 0; i < op->count * blocks_out(op, circle->size); i++) {
+      if ((rooted && rank != op->root) || out[i] == expected(trial, op, rank, i)) continue;
+      return wrong(trial, "operation %u (kind %d) of communicator %u: rank %u element %u of %u is %u, not %u",
+                   (uint32_t)(op - trial->ops), op->kind, op->circle, rank, i, op->count, out[i],
+                   expected(trial, op, rank, i));
+    }
+  }
+  return true;
+}
+
+static struct op *op_draw(struct trial *trial, uint32_t circle_index, enum op_kind kind) {
+  const struct circle *circle = &trial->circles[circle_index];
+  if (trial->op_count == OPS_MAX) return NULL;
+  struct op *op = &trial->ops[trial->op_count++];
+  op->kind = kind;
+  op->circle = circle_index;
+  op->count = draw(trial, 0, 2) == 0 ? draw(trial, 20, COUNT_MAX) : draw(trial, 1, 20);
+  op->root = draw(trial, 0, circle->size - 1);
+  op->in = trial->used_words;
+  op->out = op->in + op->count * blocks_in(op, circle->size);
+  trial->used_words = op->out + op->count * blocks_out(op, circle->size);
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    uint32_t *words = arena[circle->devices[rank]];
+    for (uint32_t i = op->in; i < op->out; i++) words[i] = value(trial, op, rank, i - op->in);
+    for (uint32_t i = op->out; i < trial->used_words; i++) words[i] = STALE;
+  }
+  return op;
+}
+
+static ncclResult_t call_of(const struct op *op, const struct circle *circle, uint32_t rank) {
+  const ncclComm_t comm = circle->comms[rank];
+  const cudaStream_t stream = circle->streams[rank];
+  const int root = (int)op->root, next = (int)((rank + 1) % circle->size);
+  const int before = (int)((rank + circle->size - 1) % circle->size);
+  const uint32_t *in = arena[circle->devices[rank]] + op->in;
+  uint32_t *out = arena[circle->devices[rank]] + op->out;
+  const size_t n = op->count;
+  ncclResult_t sent;
+  switch (op->kind) {
+    case ALL_REDUCE: return ncclAllReduce(in, out, n, ncclUint32, ncclSum, comm, stream);
+    case BROADCAST: return ncclBroadcast(in, out, n, ncclUint32, root, comm, stream);
+    case REDUCE: return ncclReduce(in, out, n, ncclUint32, ncclSum, root, comm, stream);
+    case ALL_GATHER: return ncclAllGather(in, out, n, ncclUint32, comm, stream);
+    case REDUCE_SCATTER: return ncclReduceScatter(in, out, n, ncclUint32, ncclSum, comm, stream);
+    case ALL_TO_ALL: return ncclAlltoAll(in, out, n, ncclUint32, comm, stream);
+    case GATHER: return ncclGather(in, out, n, ncclUint32, root, comm, stream);
+    case SCATTER: return ncclScatter(in, out, n, ncclUint32, root, comm, stream);
+    default: break;
+  }
+  sent = ncclSend(in, n, ncclUint32, next, comm, stream);
+  const ncclResult_t received = ncclRecv(out, n, ncclUint32, before, comm, stream);
+  return sent != ncclSuccess ? sent : received;
+}
+
+/* An error that a call on the circle gave. */
+static void circle_note(struct circle *circle, ncclResult_t error) {
+  if (error == ncclSuccess || error == ncclInProgress || circle->failed != ncclSuccess) return;
+  circle->failed = error;
+  snprintf(circle->text, sizeof circle->text, "%s", ncclGetLastError(NULL));
+}
+
+/* One or two operations of a circle as one group. */
+static void ops_launch(struct circle *circle, struct op *const *ops, uint32_t op_count) {
+  ncclGroupStart();
+  for (uint32_t i = 0; i < op_count; i++)
+    for (uint32_t rank = 0; rank < circle->size; rank++) call_of(ops[i], circle, rank);
+  circle_note(circle, ncclGroupEnd());
+  if (!circle->blocking) circle_note(circle, circle_settle(circle));
+}
+
+/* The same as a graph, which is launched some times. */
+static void ops_replay(struct trial *trial, struct circle *circle, struct op *const *ops, uint32_t op_count) {
+  cudaGraphExec_t *graphs = &trial->graphs[trial->graph_count];
+  for (uint32_t rank = 0; rank < circle->size; rank++)
+    cudaStreamBeginCapture(circle->streams[rank], cudaStreamCaptureModeRelaxed);
+  ops_launch(circle, ops, op_count);
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    cudaGraph_t graph = NULL;
+    if (cudaStreamEndCapture(circle->streams[rank], &graph) != cudaSuccess || graph == NULL) continue;
+    if (cudaGraphInstantiate(&graphs[rank], graph, 0) != cudaSuccess) graphs[rank] = NULL;
+    cudaGraphDestroy(graph);
+  }
+  trial->graph_count += DEVICES_MAX;
+  for (uint32_t times = draw(trial, 1, 3); times > 0; times--)
+    for (uint32_t rank = 0; rank < circle->size && circle->failed == ncclSuccess; rank++)
+      if (graphs[rank] != NULL) cudaGraphLaunch(graphs[rank], circle->streams[rank]);
+}
+
+static void step_launch(struct trial *trial, uint32_t circle_index) {
+  struct circle *circle = &trial->circles[circle_index];
+  struct op *ops[2];
+  uint32_t count = 0;
+  const uint32_t wanted = draw(trial, 1, 4) == 4 ? 2 : 1;
+  while (count < wanted &&
+         (ops[count] = op_draw(trial, circle_index, (enum op_kind)draw(trial, 0, OP_KINDS - 1))) != NULL)
+    count += 1;
+  if (count == 0) return;
+  if (trial->graph_count < GRAPHS_MAX * DEVICES_MAX && draw(trial, 0, 4) == 0)
+    ops_replay(trial, circle, ops, count);
+  else ops_launch(circle, ops, count);
+}
+
+static bool circle_verify(struct trial *trial, uint32_t circle_index) {
+  for (uint32_t i = 0; i < trial->op_count; i++)
+    if (trial->ops[i].circle == circle_index && !trial->ops[i].checked && !op_check(trial, &trial->ops[i]))
+      return false;
+  return true;
+}
+
+/* Waits for all streams; what has ended well is exact. */
+static bool circle_wait(struct trial *trial, uint32_t circle_index) {
+  struct circle *circle = &trial->circles[circle_index];
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    cudaSetDevice(circle->devices[rank]);
+    if (cudaStreamSynchronize(circle->streams[rank]) != cudaSuccess) circle_note(circle, ncclRemoteError);
+  }
+  circle_note(circle, circle_settle(circle));
+  if (circle->failed != ncclSuccess || circle->hurt) return true;
+  return circle_verify(trial, circle_index);
+}
+
+/* ---- ends ---- */
+
+static void circle_abort(struct circle *circle) {
+  for (uint32_t rank = 0; rank < circle->size; rank++)
+    if (circle->comms[rank] != NULL) ncclCommAbort(circle->comms[rank]);
+  memset(circle->comms, 0, sizeof circle->comms);
+  circle->over = true;
+}
+
+/* With whatever is in flight. */
+static bool circle_destroy(struct trial *trial, uint32_t circle_index, bool finalize) {
+  struct circle *circle = &trial->circles[circle_index];
+  for (uint32_t rank = 0; finalize && rank < circle->size; rank++)
+    circle_note(circle, ncclCommFinalize(circle->comms[rank]));
+  if (finalize && !circle->blocking) circle_note(circle, circle_settle(circle));
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    const ncclResult_t result = ncclCommDestroy(circle->comms[rank]);
+    circle_note(circle, result);
+  }
+  memset(circle->comms, 0, sizeof circle->comms);
+  circle->over = true;
+  return circle->failed != ncclSuccess || circle->hurt || circle_verify(trial, circle_index);
+}
+
+static bool misdeed_happen(struct trial *trial) {
+  const uint32_t index = trial->misdeed_circle % trial->circle_count;
+  struct circle *circle = &trial->circles[index];
+  const uint32_t rank = draw(trial, 0, circle->size - 1);
+  if (trial->misdeed == DESTROY) return circle_destroy(trial, index, false);
+  if (trial->misdeed == FINALIZE) return circle_destroy(trial, index, true);
+  circle->hurt = true;
+  if (trial->misdeed == ABORT_ALL) circle_abort(circle);
+  if (trial->misdeed == REVOKE)
+    for (uint32_t i = 0; i < circle->size; i++) ncclCommRevoke(circle->comms[i], NCCL_REVOKE_DEFAULT);
+  if (trial->misdeed == ABORT_ONE) {
+    ncclCommAbort(circle->comms[rank]);
+    circle->comms[rank] = NULL;
+  }
+  return true;
+}
+
+/* ---- what a failed communicator says ---- */
+
+static bool code_allowed(const struct trial *trial, const struct circle *circle, ncclResult_t code) {
+  if (circle->hurt) return code != ncclInternalError;
+  if (code == ncclInternalError) return trial->fault == FAULT_DROP || trial->fault == FAULT_DUPLICATE;
+  return code == ncclRemoteError;
+}
+
+static bool names_operation(const char *text) {
+  static const char *const names[] = {"deadlock: ", "AllReduce",     "Broadcast", "Reduce",
+                                      "AllGather",  "ReduceScatter", "Send",      "Recv"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strstr(text, names[i]) != NULL) return true;
+  return false;
+}
+
+/* What a call on a rank answers from now on: the error, and why, which one rank at least can say. */
+static bool rank_says(struct trial *trial, struct circle *circle, uint32_t rank, bool *named) {
+  ncclResult_t state = ncclSuccess;
+  uint32_t *words = arena[circle->devices[rank]];
+  ncclCommGetAsyncError(circle->comms[rank], &state);
+  if (!code_allowed(trial, circle, state))
+    return wrong(trial, "a communicator failed with %d, rank %u has %d: %s", circle->failed, rank, state,
+                 circle->text);
+  const ncclResult_t again =
+      ncclAllReduce(words, words, 1, ncclUint32, ncclSum, circle->comms[rank], circle->streams[rank]);
+  if (again != state) return wrong(trial, "rank %u has %d, and a call gives %d", rank, state, again);
+  *named = *named || names_operation(ncclGetLastError(NULL));
+  return true;
+}
+
+static bool circle_says(struct trial *trial, uint32_t circle_index) {
+  struct circle *circle = &trial->circles[circle_index];
+  bool named = names_operation(circle->text) || circle->over || circle->hurt;
+  for (uint32_t rank = 0; rank < circle->size; rank++)
+    if (circle->comms[rank] != NULL && !circle->hurt && !rank_says(trial, circle, rank, &named)) return false;
+  if (!named || strstr(circle->text, "rank ") == NULL)
+    return wrong(trial, "communicator %u failed without naming rank and operation: %s", circle_index,
+                 circle->text);
+  return true;
+}
+
+/* A new communicator of who is left completes an all-reduce. */
+static bool circle_shrink(struct trial *trial, struct circle *circle) {
+  int excluded[DEVICES_MAX], excluded_count = 0;
+  ncclComm_t made[DEVICES_MAX] = {NULL};
+  struct circle *left = &trial->circles[CIRCLES_MAX];
+  const uint32_t lost = draw(trial, 0, circle->size - 1);
+  memset(left, 0, sizeof *left);
+  for (uint32_t rank = 0; rank < circle->size; rank++)
+    if (rank == lost || circle->comms[rank] == NULL) excluded[excluded_count++] = (int)rank;
+  if (circle->size - (uint32_t)excluded_count < 2) return true;
+  ncclGroupStart();
+  for (uint32_t rank = 0, next = 0; rank < circle->size; rank++) {
+    if (next < (uint32_t)excluded_count && excluded[next] == (int)rank) {
+      next += 1;
+      continue;
+    }
+    left->devices[left->size++] = circle->devices[rank];
+    ncclCommShrink(circle->comms[rank], excluded, excluded_count, &made[left->size - 1], NULL,
+                   NCCL_SHRINK_ABORT);
+  }
+  ncclResult_t result = ncclGroupEnd();
+  memcpy(left->comms, made, sizeof made);
+  if (result == ncclInProgress) result = circle_settle(left);
+  if (result != ncclSuccess) return wrong(trial, "ncclCommShrink: %s", ncclGetLastError(NULL));
+  left->blocking = circle->blocking;
+  return circle_streams(trial, left);
+}
+
+static bool left_use(struct trial *trial) {
+  struct circle *left = &trial->circles[CIRCLES_MAX];
+  struct op *op = op_draw(trial, CIRCLES_MAX, ALL_REDUCE);
+  if (op != NULL) ops_launch(left, &op, 1);
+  if (!circle_wait(trial, CIRCLES_MAX)) return false;
+  if (left->failed == ncclSuccess) return true;
+  /* The fault had not happened yet, if the program itself ended the parent. */
+  if (fault_is_harmless(trial->fault) || trial->failed_count > 0)
+    return wrong(trial, "after a shrink: %s", left->text);
+  trial->failed_count += 1;
+  return circle_says(trial, CIRCLES_MAX);
+}
+
+/* ---- one seed ---- */
+
+static bool steps_run(struct trial *trial) {
+  const uint32_t steps = draw(trial, 2, 7);
+  trial->misdeed = draw(trial, 0, 2) == 0 ? (enum misdeed)draw(trial, 1, MISDEEDS - 1) : MISDEED_NONE;
+  trial->misdeed_step = draw(trial, 0, steps - 1);
+  trial->misdeed_circle = draw(trial, 0, CIRCLES_MAX - 1);
+  for (uint32_t step = 0; step < steps; step++) {
+    const uint32_t index = draw(trial, 0, trial->circle_count - 1);
+    struct circle *circle = &trial->circles[index];
+    if (!circle->over && !circle->hurt && circle->failed == ncclSuccess) step_launch(trial, index);
+    if (draw(trial, 0, 3) == 0 && !circle_wait(trial, index)) return false;
+    if (trial->misdeed != MISDEED_NONE && step == trial->misdeed_step && !misdeed_happen(trial)) return false;
+  }
+  return true;
+}
+
+/* Whatever is still queued ends by itself: its communicators are gone. */
+static void streams_close(struct circle *circle) {
+  for (uint32_t rank = 0; rank < circle->size; rank++) {
+    cudaSetDevice(circle->devices[rank]);
+    if (circle->streams[rank] == NULL) continue;
+    cudaStreamSynchronize(circle->streams[rank]);
+    cudaStreamDestroy(circle->streams[rank]);
+    circle->streams[rank] = NULL;
+  }
+}
+
+static bool circle_close(struct trial *trial, uint32_t index) {
+  struct circle *circle = &trial->circles[index];
+  if (!circle->over && !circle_wait(trial, index)) return false;
+  outcomes[circle->hurt ? 2 : circle->failed != ncclSuccess]++;
+  if (circle->failed == ncclSuccess && !circle->hurt)
+    return circle->over || circle_destroy(trial, index, draw(trial, 0, 1));
+  trial->failed_count += !circle->hurt;
+  if (circle->failed != ncclSuccess && !circle->hurt && fault_is_harmless(trial->fault))
+    return wrong(trial, "without a fault communicator %u failed: %s", index, circle->text);
+  if (circle->failed != ncclSuccess && !circle->hurt && !circle_says(trial, index)) return false;
+  if (!circle->over && draw(trial, 0, 1) == 0) {
+    if (!circle_shrink(trial, circle)) return false;
+    struct circle *left = &trial->circles[CIRCLES_MAX];
+    if (left->size > 0 && !left_use(trial)) return false;
+    if (left->failed != ncclSuccess) circle_abort(left);
+    if (left->size > 0 && !left->over && !circle_destroy(trial, CIRCLES_MAX, false)) return false;
+    streams_close(left);
+  }
+  if (!circle->over) circle_abort(circle);
+  return true;
+}
+
+static bool trial_play(struct trial *trial) {
+  bool ok = circles_open(trial) && steps_run(trial);
+  for (uint32_t i = 0; ok && i < trial->circle_count; i++) ok = circle_close(trial, i);
+  for (uint32_t i = 0; i <= CIRCLES_MAX; i++)
+    if (!trial->circles[i].over) circle_abort(&trial->circles[i]);
+  for (uint32_t i = 0; i < trial->graph_count; i++)
+    if (trial->graphs[i] != NULL) cudaGraphExecDestroy(trial->graphs[i]);
+  for (uint32_t i = 0; i <= CIRCLES_MAX; i++) streams_close(&trial->circles[i]);
+  if (ok && trial->failed_count > 1)
+    return wrong(trial, "one fault has failed %u communicators", trial->failed_count);
+  return ok;
+}
+
+static uint32_t thread_count(void) {
+  uint32_t count = 0;
+  DIR *folder = opendir("/proc/self/task");
+  for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder))
+    count += entry->d_name[0] != '.';
+  closedir(folder);
+  return count;
+}
+
+/* Threads that were told to end may need a moment. Those of blocks are kept for the next ones, each with one
+ * block of memory. */
+static bool nothing_left(struct trial *trial, uint64_t blocks, uint32_t threads) {
+  int64_t more_blocks = 1, more_threads = 0;
+  for (uint32_t i = 0; i < 2000 && more_blocks != more_threads; i++) {
+    if (i > 0) os_sleep_ms(1);
+    more_threads = (int64_t)thread_count() - threads;
+    more_blocks = (int64_t)(os_alloc_live() - blocks);
+  }
+  if (more_blocks == more_threads && (trial->threads || more_threads == 0)) return true;
+  return wrong(trial, "%d blocks of memory and %d threads are left", (int)more_blocks, (int)more_threads);
+}
+
+static ncclResult_t world_configure(const struct trial *trial) {
+  const tutti_emu_config_t config = {.size = sizeof config, .seed = trial->seed, .threads = trial->threads};
+  ncclResult_t result = ncclInvalidUsage;
+  setenv("TUTTI_EMU", trial->environment, 1);
+  param_reset();
+  for (uint32_t tries = 0; tries < 1000 && result == ncclInvalidUsage; tries++) {
+    result = tutti_emu_configure(&config);
+    if (result == ncclInvalidUsage) os_sleep_ms(1);
+  }
+  return result;
+}
+
+static bool trial_run(struct trial *trial, uint64_t seed, bool threads, bool second, uint64_t *hash) {
+  tutti_emu_stats_t stats = {.size = sizeof stats};
+  memset(trial, 0, sizeof *trial);
+  trial->seed = seed;
+  trial->state = seed * 2 + threads;
+  trial->threads = threads;
+  draw_world(trial);
+  alarm(HANG_SECONDS);
+  if (world_configure(trial) != ncclSuccess) return wrong(trial, "configure: %s", ncclGetLastError(NULL));
+  const uint64_t blocks = os_alloc_live();
+  const uint32_t thread_number = thread_count();
+  const bool ok = trial_play(trial);
+  tutti_emu_stats(&stats);
+  *hash = stats.trace_hash;
+  alarm(0);
+  return ok && (!second || nothing_left(trial, blocks, thread_number));
+}
+
+/* Number of seeds that fail; each is printed. Guarded ones run twice. */
+static uint32_t seeds_run(uint64_t first, uint64_t count, bool threads) {
+  static struct trial trial;
+  uint32_t failures = 0;
+  for (uint64_t seed = first; seed < first + count; seed++) {
+    uint64_t hash = 0, again = 0;
+    bool ok =
+        trial_run(&trial, seed, threads, false, &hash) && trial_run(&trial, seed, threads, true, &again);
+    if (ok && !threads && hash != again) ok = wrong(&trial, "two runs make different moves");
+    failures += !ok;
+    if (!ok)
+      printf("not ok - seed %llu, misdeed %d at step %u, TUTTI_EMU=%s: %s\n", (unsigned long long)seed,
+             trial.misdeed, trial.misdeed_step, trial.environment, trial.text);
+    fflush(stdout);
+  }
+  return failures;
+}
+
+static void arena_open(void) {
+  setenv("NCCL_DEBUG", "NONE", 0);
+  setenv("TUTTI_STALL_SECONDS", "1", 1);
+  for (int device = 0; device < DEVICES_MAX; device++) {
+    cudaSetDevice(device);
+    if (cudaMalloc((void **)&arena[device], ARENA_WORDS * sizeof(uint32_t)) != cudaSuccess) abort();
+  }
+}
+
+static void arena_close(void) {
+  for (int device = 0; device < DEVICES_MAX; device++) cudaFree(arena[device]);
+}
+
+static void seeds_test(uint64_t count, bool threads) {
+  arena_open();
+  memset(outcomes, 0, sizeof outcomes);
+  const uint32_t failures = seeds_run(1, count, threads);
+  arena_close();
+  assert_int_equal(failures, 0);
+  for (uint32_t i = 0; i < 3; i++) assert_true(outcomes[i] > 0);
+}
+
+static void test_guarded(void **state) {
+  (void)state;
+  seeds_test(SEEDS, false);
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  seeds_test(SEEDS_THREADS, true);
+}
+
+static int seeds_main(uint64_t first, uint64_t count, bool threads) {
+  arena_open();
+  const uint32_t failures = seeds_run(first, count, threads);
+  arena_close();
+  if (failures == 0)
+    printf(
+        "ok - %s, seeds %llu to %llu: %llu communicators exact, %llu failed by name, %llu ended by the "
+        "program\n",
+        threads ? "threads" : "guarded", (unsigned long long)first, (unsigned long long)(first + count - 1),
+        (unsigned long long)outcomes[0], (unsigned long long)outcomes[1], (unsigned long long)outcomes[2]);
+  return failures > 0;
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_guarded), cmocka_unit_test(test_threads)};
+  if (argc >= 3)
+    return seeds_main(strtoull(argv[1], NULL, 10), strtoull(argv[2], NULL, 10),
+                      argc > 3 && strcmp(argv[3], "threads") == 0);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
