@@ -185,7 +185,8 @@ for launcher in $launchers; do
 done
 
 TUTTI_SECRET=sesame \
-  under tutti 2 "$tutti" bench alltoall -t 2 -g 2 -b 1K -e 16K -f 4 --threads -n 2 -w 1 -J "$work/file.json" &&
+  under tutti 2 "$tutti" bench alltoall -t 2 -g 2 -b 1K -e 16K -f 4 --threads -n 2 -w 1 \
+    -J "$work/file.json" &&
   python3 -c "import json, sys; run = json.load(open(sys.argv[1]))
 assert len(run['devices']) == 8
 assert len({device['pid'] for device in run['devices']}) == 2 and run['tutti']['processes'] == 2

@@ -44,7 +44,7 @@ for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv
   check $? "$collective between hosts over a plugin"
 done
 for version in 10 12; do
-  carries $version all_reduce --threads && carries $version alltoall --threads
+  carries "$version" all_reduce --threads && carries "$version" alltoall --threads
   check $? "version $version of the interface"
 done
 carries 12 all_reduce && carries 10 alltoall
