@@ -503,7 +503,7 @@ const struct verb verb_bench = {
     "-g times\n"
     "-t ranks of one communicator. Rank 0's process prints; results are checked by all and counted together, "
     "and a time\n"
-    "is that of the slowest.\n"
+    "is that of the slowest. There too the times are the model's, unless --threads has them measured.\n"
     "\n"
     "NCCL_TESTS_MIN_BW, where set, is the average bus bandwidth below which the exit code is 1.\n",
     &bench_options,

@@ -8,12 +8,14 @@
 #include "json.h"
 #include "tutti.h"
 
-/* The settings that a reader needs to repeat the run: NCCL_* and TUTTI_* of the environment. */
+/* The settings that a reader needs to repeat the run: NCCL_* and TUTTI_* of the environment, but for the
+ * secret, which is not for readers. */
 static void print_env(struct json *json) {
   json_open(json, "env", '{');
   for (const char *const *entry = os_environ(); *entry; entry++) {
     const char *equals = strchr(*entry, '=');
     if (!equals || (strncmp(*entry, "NCCL_", 5) && strncmp(*entry, "TUTTI_", 6))) continue;
+    if (strncmp(*entry, "TUTTI_SECRET=", 13) == 0) continue;
     char name[128];
     snprintf(name, sizeof name, "%.*s", (int)(equals - *entry), *entry);
     json_text(json, name, equals + 1);

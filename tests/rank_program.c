@@ -21,6 +21,7 @@
  * file of a later round is FILE.1, FILE.2, ...
  *   --abort-at R,K       rank R aborts its communicator before iteration K
  *   --kill-at K          this process kills itself before iteration K
+ *   --split M            afterwards an all-reduce among the ranks whose numbers leave the same rest by M
  *   --shrink-after-error LIST   ranks that survivors of an error leave behind; an all-reduce follows
  *
  * Prints one line a phase and rank, `rank R PHASE ok ...` or `rank R PHASE error CODE NAME: SENTENCE`, and at
@@ -62,6 +63,7 @@ static struct {
   size_t count; /* elements of a rank's share */
   int iterations, pace_ms, deadline_seconds, rounds;
   int abort_rank, abort_at, kill_at; /* -1: none */
+  int split;                         /* 0: no */
   uint32_t seed;
   int excluded[EXCLUDED_MAX], excluded_count;
 } wanted = {.here = 1,
@@ -350,6 +352,23 @@ static bool shrink(struct rank *rank) {
   return tell(rank, "all_reduce after shrink", result) && wrong == 0;
 }
 
+/* The parent and its buffers stay; its ranks in the opposite order. */
+static bool split(const struct rank *rank) {
+  struct rank part = *rank;
+  size_t wrong = 0;
+  if (!tell(rank, "split",
+            ncclCommSplit(rank->comm, rank->rank % wanted.split, -rank->rank, &part.comm, NULL)))
+    return false;
+  const int expected_rank = (rank->size - 1 - rank->rank) / wanted.split;
+  if (ncclCommUserRank(part.comm, &part.rank) != ncclSuccess ||
+      ncclCommCount(part.comm, &part.size) != ncclSuccess || part.rank != expected_rank)
+    worsen(1);
+  const ncclResult_t result = operate(&part, ALL_REDUCE, 2000000, &wrong);
+  if (wrong > 0) worsen(1);
+  return tell(rank, "all_reduce after split", result) &&
+         tell(rank, "destroy of the split", ncclCommDestroy(part.comm)) && wrong == 0;
+}
+
 static void *rank_live(void *argument) {
   struct rank *rank = (struct rank *)argument;
   const uint64_t begin_ns = os_time_ns();
@@ -360,6 +379,7 @@ static void *rank_live(void *argument) {
              (unsigned long long)(os_time_ns() - begin_ns) / 1000000);
       bool good = operations(rank);
       if (!good && wanted.excluded_count > 0 && rank->first_rank != wanted.abort_rank) good = shrink(rank);
+      if (good && wanted.split > 0) good = split(rank);
       if (good) tell(rank, "destroy", ncclCommDestroy(rank->comm));
       else tell(rank, "abort", ncclCommAbort(rank->comm));
     }
@@ -405,6 +425,7 @@ static bool option_read(const char *name, char *value) {
   else if (strcmp(name, "--seed") == 0) wanted.seed = (uint32_t)number;
   else if (strcmp(name, "--deadline") == 0) wanted.deadline_seconds = (int)number;
   else if (strcmp(name, "--rounds") == 0) wanted.rounds = (int)number;
+  else if (strcmp(name, "--split") == 0) wanted.split = (int)number;
   else if (strcmp(name, "--kill-at") == 0) wanted.kill_at = (int)number;
   else if (strcmp(name, "--abort-at") == 0)
     return sscanf(value, "%d,%d", &wanted.abort_rank, &wanted.abort_at) == 2;

@@ -190,10 +190,15 @@ for launcher in $launchers; do
   check $? "bench: two processes of two ranks by $launcher"
 done
 
-under tutti 2 "$tutti" bench alltoall -t 2 -g 2 -b 1K -e 16K -f 4 --threads -n 2 -w 1 -J "$work/file.json" &&
+TUTTI_SECRET=sesame \
+  under tutti 2 "$tutti" bench alltoall -t 2 -g 2 -b 1K -e 16K -f 4 --threads -n 2 -w 1 \
+    -J "$work/file.json" &&
   python3 -c "import json, sys; run = json.load(open(sys.argv[1]))
 assert len(run['devices']) == 8
 assert len({device['pid'] for device in run['devices']}) == 2 and run['tutti']['processes'] == 2
+assert 'sesame' not in open(sys.argv[1]).read()
+assert not run['modelled'] and run['tutti']['mode'] == 'threads'
+assert all(row['out_of_place']['time'] > 0 for row in run['results'])
 assert all(row['out_of_place']['nwrong'] == 0 for row in run['results'])" "$work/file.json" 2>>"$work/log"
 check $? "bench: two processes of two threads of two ranks, as JSON"
 under tutti 3 "$tutti" bench all_gather -b 1K -e 4K -q && [ "$(wc -l <"$work/out")" -eq 3 ]

@@ -13,7 +13,7 @@
 #include "core/settings.h"
 
 #define COMM_NAME_BYTES 48
-#define COMM_REASON_BYTES 448
+#define COMM_REASON_BYTES 512
 
 struct meeting;
 

@@ -3,9 +3,12 @@
  * is made of. */
 #include "core/connect.h"
 
+#include <string.h>
+
 #include "base/log.h"
 #include "base/os.h"
 #include "core/comm.h"
+#include "core/net.h"
 
 #define CONNECT_CAPACITY_FIRST 16
 
@@ -76,11 +79,27 @@ static ncclResult_t connect_receiver(struct ncclComm *comm, const struct device_
   return proxy_receive_open(comm->team->far->proxies[comm->rank], name, &unused);
 }
 
+/* A handle means something to the network that made it alone. */
+static ncclResult_t connect_over_network(struct ncclComm *comm, const struct device_conn_name *name,
+                                         const struct far_listener *listener) {
+  const struct far *far = comm->team->far;
+  const struct net_ops *net = NULL;
+  uint32_t device_count = 0;
+  TRY(net_choose(&net, &device_count));
+  if (strncmp(net->name, listener->network, sizeof listener->network - 1) == 0)
+    return proxy_send_open(far->proxies[comm->rank], name, &listener->handle);
+  return log_fail(
+      ncclInvalidUsage,
+      "rank %u of comm '%s' uses network %s and rank %u (%s) network %.31s; give all processes the "
+      "same NCCL_NET and NCCL_NET_PLUGIN; NCCL_DEBUG=INFO says why each took its own",
+      comm->rank, comm->name, net->name, name->peer, far->cards[name->peer].host_name, listener->network);
+}
+
 static ncclResult_t connect_sender(struct ncclComm *comm, const struct device_conn_name *name,
                                    enum far_way way, const union far_answer *answer) {
   connect_log(comm, name, way == FAR_SHARED ? "shared memory" : "network");
   if (way == FAR_SHARED) return comm->ops->conn_import(comm->device_comm, name, &answer->shared);
-  return proxy_send_open(comm->team->far->proxies[comm->rank], name, &answer->network);
+  return connect_over_network(comm, name, &answer->network);
 }
 
 /* Links to other processes that a plan lacks, in the order of its works. */

@@ -14,6 +14,7 @@
 #include "core/comm.h"
 #include "core/control.h"
 #include "core/layout.h"
+#include "core/net.h"
 #include "core/rails.h"
 
 /* ---- Cards ---- */
@@ -262,6 +263,15 @@ static bool request_is_sane(const struct far *far, const struct far_request *req
          request->way == far_way_to(far, request->rank, request->name.peer) && request->way != FAR_HERE;
 }
 
+static ncclResult_t listener_open(struct proxy_comm *proxy, const struct device_conn_name *name,
+                                  struct far_listener *listener) {
+  const struct net_ops *net = NULL;
+  uint32_t device_count = 0;
+  TRY(net_choose(&net, &device_count));
+  snprintf(listener->network, sizeof listener->network, "%s", net->name);
+  return proxy_receive_open(proxy, name, &listener->handle);
+}
+
 static ncclResult_t request_carry_out(struct far *far, const struct far_request *request,
                                       union far_answer *answer) {
   struct ncclComm *comm = far->comms[request->rank];
@@ -273,7 +283,7 @@ static ncclResult_t request_carry_out(struct far *far, const struct far_request 
                     request->rank);
   if (request->way == FAR_SHARED)
     return comm->ops->conn_export(comm->device_comm, &request->name, &answer->shared);
-  return proxy_receive_open(far->proxies[request->rank], &request->name, &answer->network);
+  return listener_open(far->proxies[request->rank], &request->name, &answer->network);
 }
 
 /* A control_handler: on the server's thread. */

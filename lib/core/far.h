@@ -104,9 +104,13 @@ struct far_request {
   struct device_conn_name name; /* as the receiver names it */
   enum far_way way;
 };
+struct far_listener {
+  struct net_handle handle;
+  char network[32]; /* the name of the network that listens: the sender must use the same */
+};
 union far_answer {
   struct device_conn_card shared;
-  struct net_handle network;
+  struct far_listener network;
 };
 #define FAR_REQUESTS_MOST 256 /* of one call */
 ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
