@@ -14,6 +14,7 @@
  *   --bytes B            of a rank's share of each operation (default 4096)
  *   --iterations K       of the list (default 3)
  *   --poll               asks for errors and the stream's end in turns, instead of waiting for its end
+ *   --query              asks the stream alone whether it is through, and the communicator only then
  *   --pace MS            pause before each iteration
  *   --seed S             of the data
  *   --deadline SECONDS   the process ends itself with status 124 (default 60)
@@ -58,7 +59,7 @@ static struct {
   const char *id_file, *comm_id;
   enum op_kind ops[OPS_MAX];
   int op_count;
-  bool polls, launched;
+  bool polls, query, launched;
   tutti_launch_t launch;
   size_t count; /* elements of a rank's share */
   int iterations, pace_ms, deadline_seconds, rounds;
@@ -227,7 +228,11 @@ static ncclResult_t stream_wait(const struct rank *rank) {
   for (;;) {
     ncclResult_t state = ncclSuccess;
     const cudaError_t stream =
-        wanted.polls ? cudaStreamQuery(rank->stream) : cudaStreamSynchronize(rank->stream);
+        wanted.polls || wanted.query ? cudaStreamQuery(rank->stream) : cudaStreamSynchronize(rank->stream);
+    if (wanted.query && stream == cudaErrorNotReady) {
+      os_yield();
+      continue;
+    }
     const ncclResult_t asked = ncclCommGetAsyncError(rank->comm, &state);
     if (asked != ncclSuccess) return asked;
     if (state != ncclSuccess && state != ncclInProgress) return state;
@@ -440,6 +445,7 @@ static bool options_read(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--threads") == 0) threads = true;
     else if (strcmp(argv[i], "--poll") == 0) wanted.polls = true;
+    else if (strcmp(argv[i], "--query") == 0) wanted.query = true;
     else if (strcmp(argv[i], "--launched") == 0) wanted.launched = true;
     else if (i + 1 == argc || !option_read(argv[i], argv[i + 1])) return false;
     else i++;

@@ -143,7 +143,12 @@ finished() { # RANKS
   return $good
 }
 
-endless='--ops all_reduce,alltoall,sendrecv --iterations 1000000'
+# How ranks wait: in the call, by turns, or by asking the stream alone.
+draw_wait() {
+  random 3
+  case $drawn in 0) endless=--poll ;; 1) endless=--query ;; *) endless= ;; esac
+  endless="$endless --ops all_reduce,alltoall,sendrecv --iterations 1000000"
+}
 
 draw_bytes() {
   random 3
@@ -343,6 +348,7 @@ one_run() {
   [ "$drawn" -gt 0 ] || mode=guarded
   export TUTTI_EMU="mode=$mode"
   draw_bytes
+  draw_wait
   begin=$(date +%s%N)
   "run_$kind"
   result=$?
