@@ -41,11 +41,13 @@ static struct {
   uint64_t driven;       /* atomic; turns by others than the thread */
   uint32_t called;       /* atomic; there is something that the thread alone does */
   os_thread thread;
+  bool running; /* the thread; under life_mutex */
 } engine = {.wake = -1};
 
 static os_mutex engine_mutex = OS_MUTEX_INITIALIZER;
-static os_mutex life_mutex = OS_MUTEX_INITIALIZER; /* of starting and stopping; behind the backend's lock */
-static os_mutex open_mutex = OS_MUTEX_INITIALIZER; /* of opening a connection; before the backend's lock */
+static os_mutex life_mutex = OS_MUTEX_INITIALIZER;   /* of starting and stopping; behind the backend's lock */
+static os_cond life_cond = PTHREAD_COND_INITIALIZER; /* the thread has run its last turn */
+static os_mutex open_mutex = OS_MUTEX_INITIALIZER;   /* of opening a connection; before the backend's lock */
 static os_cond told_cond = PTHREAD_COND_INITIALIZER;
 
 void proxy_lock(void) { os_mutex_lock(&engine_mutex); }
@@ -284,10 +286,23 @@ static bool thread_is_spared(uint64_t *seen, uint64_t *at_ns) {
   return spared && __atomic_exchange_n(&engine.called, 0, __ATOMIC_SEQ_CST) == 0;
 }
 
+/* True when the thread is to end: nobody has opened a communicator since it was told to. */
+static bool thread_ends(void) {
+  if (__atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) return false;
+  os_mutex_lock(&life_mutex);
+  const bool ends = engine.stop != 0 && engine.comm_count == 0;
+  if (ends) {
+    engine.running = false;
+    os_cond_broadcast(&life_cond);
+  }
+  os_mutex_unlock(&life_mutex);
+  return ends;
+}
+
 static void *thread_body(void *argument) {
   uint64_t since_ns = os_time_ns(), seen_driven = 0, driven_ns = 0;
   (void)argument;
-  while (__atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) {
+  while (!thread_ends()) {
     bool idle_news = false;
     if (thread_is_spared(&seen_driven, &driven_ns)) {
       thread_nap();
@@ -308,18 +323,48 @@ static void *thread_body(void *argument) {
 
 /* ---- starting and stopping ---- */
 
+/* Behind its last turn the thread wants no lock. */
+static void engine_reap(void) {
+  if (engine.wake < 0 || engine.running) return;
+  os_thread_join(engine.thread);
+  wake_close(engine.wake);
+  engine.wake = -1;
+}
+
 static ncclResult_t engine_start_thread(void) {
+  engine_reap();
   TRY(wake_open(&engine.wake));
   engine.stop = 0;
+  engine.running = true;
   if (os_thread_start(&engine.thread, thread_body, NULL)) return ncclSuccess;
+  engine.running = false;
   wake_close(engine.wake);
   engine.wake = -1;
   return log_fail(ncclSystemError, "no thread for transfers over networks; raise ulimit -u");
 }
 
+/* A forked child has none of its parent's communicators, nor the thread. What they hold stays the parent's.
+ */
+static void engine_forget(void) {
+  static uint32_t forks;
+  if (forks == os_fork_count()) return;
+  forks = os_fork_count();
+  if (engine.wake >= 0) wake_close(engine.wake);
+  engine.comms = NULL;
+  engine.cursor = NULL;
+  engine.comm_count = 0;
+  engine.service = NULL;
+  engine.running = false;
+  engine.wake = -1;
+}
+
 static ncclResult_t engine_start(const struct device_ops *ops) {
   const struct device_service service = {"proxy",         ENGINE_KEY, service_ready, service_turn,
                                          service_outside, NULL,       service_moved, service_report};
+  if (engine.running) { /* the thread has not ended yet: it goes on */
+    __atomic_store_n(&engine.stop, 0, __ATOMIC_SEQ_CST);
+    return ncclSuccess;
+  }
   engine.ops = ops;
   engine.service = NULL;
   engine.attention = 0; /* the last engine may have left some */
@@ -336,9 +381,9 @@ static void engine_stop(void) {
   }
   __atomic_store_n(&engine.stop, 1, __ATOMIC_SEQ_CST);
   wake_signal(engine.wake);
-  os_thread_join(engine.thread);
-  wake_close(engine.wake);
-  engine.wake = -1;
+  /* Waited for, not joined: its last turn may want the backend's lock, whose holder may want life_mutex. */
+  while (engine.running && engine.comm_count == 0) os_cond_wait(&life_cond, &life_mutex);
+  engine_reap(); /* unless it goes on */
 }
 
 /* ---- communicators ---- */
@@ -358,6 +403,7 @@ static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {
   comm->call.ops->lock(); /* the caller may have it: always in this order */
   os_mutex_lock(&life_mutex);
+  engine_forget();
   const ncclResult_t started = engine.comm_count == 0 ? engine_start(comm->call.ops) : ncclSuccess;
   if (started == ncclSuccess) {
     engine.comm_count += 1;
