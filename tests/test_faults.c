@@ -428,9 +428,8 @@ static bool misdeed_happen(struct trial *trial) {
 
 /* ---- what a failed communicator says ---- */
 
-static bool code_allowed(const struct trial *trial, const struct circle *circle, ncclResult_t code) {
+static bool code_allowed(const struct circle *circle, ncclResult_t code) {
   if (circle->hurt) return code != ncclInternalError;
-  if (code == ncclInternalError) return trial->fault == FAULT_DROP || trial->fault == FAULT_DUPLICATE;
   return code == ncclRemoteError;
 }
 
@@ -447,7 +446,7 @@ static bool rank_says(struct trial *trial, struct circle *circle, uint32_t rank,
   ncclResult_t state = ncclSuccess;
   uint32_t *words = arena[circle->devices[rank]];
   ncclCommGetAsyncError(circle->comms[rank], &state);
-  if (!code_allowed(trial, circle, state))
+  if (!code_allowed(circle, state))
     return wrong(trial, "a communicator failed with %d, rank %u has %d: %s", circle->failed, rank, state,
                  circle->text);
   const ncclResult_t again =

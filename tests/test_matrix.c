@@ -107,6 +107,7 @@ static void world_open(uint32_t rank_count, uint32_t protocol, const struct sett
   world.protocol = protocol;
   setenv("TUTTI_EMU", setting->environment, 1);
   setenv("NCCL_PROTO", protocols[protocol], 1);
+  setenv("NCCL_ALGO", "ring", 1); /* free threads would choose for the cores that they have */
   param_reset();
   expect(tutti_emu_configure(&config), "tutti_emu_configure");
   expect(ncclCommInitAll(world.comms, (int)rank_count, NULL), "ncclCommInitAll");

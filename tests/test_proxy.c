@@ -353,7 +353,7 @@ static void a_fault_is_named(void **state) {
       pair_open(&call, FUNC_BROADCAST, &options, tiny);
       good(call_launch_all(&world.ranks, &call), "launch");
       world_wait();
-      TOLD(ncclInternalError, faults[i].says, "from rank 0", "step", "Broadcast 0", "network fake");
+      TOLD(ncclRemoteError, faults[i].says, "from rank 0", "step", "Broadcast 0", "network fake");
       pair_end(&call);
     }
 }

@@ -252,7 +252,7 @@ static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice,
   if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
     memcpy(&trailer, slot_of(conn, slice) + bytes - sizeof trailer, sizeof trailer);
   if (trailer.magic != PROXY_MAGIC || trailer.bytes + sizeof trailer != bytes) {
-    proxy_comm_fail(conn->comm, ncclInternalError,
+    proxy_comm_fail(conn->comm, ncclRemoteError,
                     "the message of %zu bytes from rank %" PRIu32 " at step %" PRIu64 " of channel %" PRIu32
                     " (%s) is damaged: network %s is faulty",
                     bytes, conn->name.peer, slice->begin, conn->name.channel_index,
@@ -260,7 +260,7 @@ static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice,
     return false;
   }
   if (trailer.message != conn->n_received) {
-    proxy_comm_fail(conn->comm, ncclInternalError,
+    proxy_comm_fail(conn->comm, ncclRemoteError,
                     "message %" PRIu64 " from rank %" PRIu32 ", step %" PRIu64 " of channel %" PRIu32
                     " (%s), %s: message %" PRIu64 ", step %" PRIu64
                     ", came in its place; network %s is faulty",
