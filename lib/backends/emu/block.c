@@ -809,6 +809,7 @@ bool emu_lanes_reach_out(void) {
 
 uint64_t emu_lanes_progress(void) {
   uint64_t sum = 0;
+  if (emu_options()->mode == EMU_GUARDED) return emu_meter.steps_done;
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {
     sum += __atomic_load_n(&run->launch->comm->turn, __ATOMIC_RELAXED);
     for (uint32_t b = 0; b < run->launch->block_count; b++)

@@ -101,6 +101,15 @@ static bool peer_is_remote(const struct emu_lane *emu, uint32_t peer) {
   return false;
 }
 
+static bool peer_is_networked(const struct emu_lane *emu, uint32_t peer) {
+  const struct work *work = emu->lane.work;
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    if (work->recv_peer[i] == peer && emu->recv_conn[i]->net) return true;
+  for (uint32_t i = 0; i < work->send_count; i++)
+    if (work->send_peer[i] == peer && emu->send_conn[i]->net) return true;
+  return false;
+}
+
 /* Why a peer cannot help: it never launched as many kernels as the waiting rank has. */
 static void peer_text(char *out, size_t out_bytes, const struct emu_lane *emu, uint32_t peer) {
   const struct device_comm *comm = emu->block->run->launch->comm;
@@ -108,6 +117,8 @@ static void peer_text(char *out, size_t out_bytes, const struct emu_lane *emu, u
   const uint64_t turn = emu->block->run->turn;
   out[0] = '\0';
   if (peer_is_remote(emu, peer)) snprintf(out, out_bytes, "; rank %" PRIu32 " is another process's", peer);
+  else if (other == NULL && peer_is_networked(emu, peer))
+    snprintf(out, out_bytes, "; rank %" PRIu32 " lies behind a network", peer);
   else if (other == NULL) snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
   else if (other->launches <= turn)
     snprintf(out, out_bytes, "; rank %" PRIu32 " has launched %" PRIu64 " of %" PRIu64 " kernels", peer,
@@ -192,7 +203,8 @@ void emu_report_stuck(void) {
 
 static bool link_is_remote(struct device_comm *comm, const struct work *work, uint32_t peer, bool sends) {
   const uint32_t conn_index = work_link_conn(work, peer, sends);
-  return emu_conn_is_remote(emu_conn_find(comm, peer, work->channel_index, conn_index, sends));
+  const struct emu_conn *conn = emu_conn_find(comm, peer, work->channel_index, conn_index, sends);
+  return emu_conn_is_remote(conn) || conn->net;
 }
 
 /* All that can be said of a work while its thread runs it: whom it is linked to. */
@@ -213,7 +225,8 @@ static void report_links(const struct emu_kernel_run *run, const struct work *wo
 
 static void report_batches(void) {
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
-    for (uint32_t b = 0; b < run->launch->block_count && run->launch->comm->has_remote; b++) {
+    for (uint32_t b = 0; b < run->launch->block_count; b++) {
+      if (!run->launch->comm->has_remote && !run->launch->comm->reaches_out) break;
       const struct emu_block *block = &run->launch->blocks[b];
       const struct plan *plan = &run->launch->plan;
       const uint32_t index = __atomic_load_n(&block->batch_index, __ATOMIC_RELAXED);

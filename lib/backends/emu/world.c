@@ -467,7 +467,7 @@ static void outside_nap(void) {
 static bool verdict(struct quiet *quiet) {
   if (!emu_lanes_waiting()) return false;
   const bool outside = world.outside || world.outside_waits > 0;
-  if (outside) outside_complain(emu_moves);
+  if (outside) outside_complain(emu_lanes_progress()); /* services that look around make moves too */
   if (outside || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
@@ -587,7 +587,8 @@ static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, u
     if (idle_since_ns == 0) idle_since_ns = now_ns;
     if (done(argument)) break;
     if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
-    if (world.outside_waits > 0 || emu_lanes_outside()) outside_complain(emu_lanes_progress());
+    if (world.outside_waits > 0 || emu_lanes_outside() || emu_lanes_reach_out())
+      outside_complain(emu_lanes_progress());
     else if (lanes_stand_still()) emu_lanes_stop_stuck();
     threads_pause(now_ns - idle_since_ns, deadline_ms);
   }
