@@ -21,7 +21,7 @@ machine() {
 }
 
 cc -O2 -std=c11 -D_GNU_SOURCE -I"$here/../lib" -I"$here/../lib/backends/emu/include" -o "$work/bootstrap" \
-  "$here/bootstrap.c" "$build/obj/libtutti_all.a" -pthread -ldl -lm -lexpat -lsodium
+  "$here/bootstrap.c" "$build/obj/libtutti_all.a" -pthread -ldl -lm -lexpat -lnettle
 
 # Of all ranks: the slowest of each phase, and the bytes of one.
 timings() {

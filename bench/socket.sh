@@ -48,7 +48,7 @@ veth() {
 }
 
 cc -D_GNU_SOURCE -O2 -I"$here/../lib" -o "$work/socket" "$here/socket.c" "$build/obj/libtutti_all.a" \
-  -lsodium -lexpat -lpthread -ldl -lm
+  -lnettle -lexpat -lpthread -ldl -lm
 {
   machine
   NCCL_SOCKET_IFNAME=lo measure "loopback" ""

@@ -6,7 +6,7 @@
  *   proof                               ->                                   (only with TUTTI_SECRET)
  *                                       <-   answer: verdict, sentence, proof
  *
- * A proof is a keyed hash (BLAKE2b, libsodium) of who proves, both random numbers, kind, key and what is
+ * A proof is a keyed hash (HMAC-SHA-256, by nettle) of who proves, both random numbers, kind, key and what is
  * said, so none fits another connection, purpose or direction. The dialer proves first: whoever dials without
  * the secret gets nothing that depends on it. What is said afterwards is neither hidden nor sealed.
  *
@@ -16,11 +16,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <nettle/hmac.h>
+#include <nettle/memops.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <sodium.h>
 
 #include "base/log.h"
 #include "base/os.h"
@@ -64,13 +64,21 @@ struct greet_verdict {
 
 struct secret {
   bool set;
-  uint8_t key[crypto_generichash_KEYBYTES];
+  uint8_t key[SHA256_DIGEST_SIZE];
 };
 
 static os_mutex secret_lock = OS_MUTEX_INITIALIZER;
 static bool secret_known; /* secret_kept is what the setting whose hash is secret_of says */
-static uint8_t secret_of[crypto_generichash_BYTES];
+static uint8_t secret_of[SHA256_DIGEST_SIZE];
 static struct secret secret_kept;
+
+static void text_hash(const char *text, size_t bytes, uint8_t digest[SHA256_DIGEST_SIZE]) {
+  struct sha256_ctx hash;
+  sha256_init(&hash);
+  sha256_update(&hash, bytes, (const uint8_t *)text);
+  sha256_digest(&hash, SHA256_DIGEST_SIZE, digest);
+  explicit_bzero(&hash, sizeof hash);
+}
 
 /* The text of the file that TUTTI_SECRET names, less line ends at its end. */
 static ncclResult_t secret_from_file(const char *path, struct secret *secret) {
@@ -80,8 +88,8 @@ static ncclResult_t secret_from_file(const char *path, struct secret *secret) {
     return log_fail(ncclInvalidUsage, "cannot read the secret from %s: %s; check TUTTI_SECRET", path,
                     strerror(errno));
   while (bytes > 0 && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r')) bytes--;
-  if (bytes > 0) crypto_generichash(secret->key, sizeof secret->key, (const uint8_t *)text, bytes, NULL, 0);
-  sodium_memzero(text, bytes);
+  if (bytes > 0) text_hash(text, bytes, secret->key);
+  explicit_bzero(text, bytes);
   os_free(text);
   secret->set = bytes > 0;
   if (bytes > 0) return ncclSuccess;
@@ -93,11 +101,10 @@ static ncclResult_t secret_read(const char *setting, struct secret *secret) {
   if (setting[0] == '\0') return ncclSuccess;
   if (setting[0] == '@') return secret_from_file(setting + 1, secret);
   secret->set = true;
-  crypto_generichash(secret->key, sizeof secret->key, (const uint8_t *)setting, strlen(setting), NULL, 0);
+  text_hash(setting, strlen(setting), secret->key);
   return ncclSuccess;
 }
 
-/* The hash alone needs none of libsodium's set-up, which would bring all of its ciphers along. */
 static void nonce_draw(uint8_t nonce[NONCE_BYTES]) {
   for (size_t i = 0; i < NONCE_BYTES; i += sizeof(uint64_t)) {
     const uint64_t bits = os_entropy();
@@ -108,9 +115,9 @@ static void nonce_draw(uint8_t nonce[NONCE_BYTES]) {
 /* Read once for each value of the setting; a failure is found anew each time. */
 static ncclResult_t secret_get(struct secret *secret) {
   const char *setting = param_text(PARAM_TUTTI_SECRET);
-  uint8_t of[crypto_generichash_BYTES];
+  uint8_t of[SHA256_DIGEST_SIZE];
   ncclResult_t result = ncclSuccess;
-  crypto_generichash(of, sizeof of, (const uint8_t *)setting, strlen(setting), NULL, 0);
+  text_hash(setting, strlen(setting), of);
   os_mutex_lock(&secret_lock);
   if (!secret_known || memcmp(of, secret_of, sizeof of) != 0) {
     result = secret_read(setting, &secret_kept);
@@ -127,7 +134,7 @@ bool greet_secret(void) { return param_text(PARAM_TUTTI_SECRET)[0] != '\0'; }
 ncclResult_t greet_check(void) {
   struct secret secret;
   const ncclResult_t result = secret_get(&secret);
-  sodium_memzero(&secret, sizeof secret);
+  explicit_bzero(&secret, sizeof secret);
   return result;
 }
 
@@ -143,8 +150,11 @@ struct proved {
 };
 
 static void prove(const struct secret *secret, const struct proved *proved, uint8_t proof[PROOF_BYTES]) {
-  crypto_generichash(proof, PROOF_BYTES, (const uint8_t *)proved, sizeof *proved, secret->key,
-                     sizeof secret->key);
+  struct hmac_sha256_ctx hash;
+  hmac_sha256_set_key(&hash, sizeof secret->key, secret->key);
+  hmac_sha256_update(&hash, sizeof *proved, (const uint8_t *)proved);
+  hmac_sha256_digest(&hash, PROOF_BYTES, proof);
+  explicit_bzero(&hash, sizeof hash);
 }
 
 static void proved_fill(struct proved *proved, const char *who, uint8_t kind, uint64_t key,
@@ -290,7 +300,7 @@ static enum greet_state proof_judge(struct greeting *greeting, const struct secr
   proved_fill(&proved, "dialer", (uint8_t)greeting->kind, greeting->key, greeting->other + NONCE_BYTES,
               greeting->own + NONCE_BYTES);
   prove(secret, &proved, proof);
-  if (sodium_memcmp(proof, greeting->other, PROOF_BYTES) != 0)
+  if (!memeql_sec(proof, greeting->other, PROOF_BYTES))
     return refuse(greeting, REASON_SECRET, "TUTTI_SECRET is another one at the dialer than at the acceptor");
   greeting->phase = PHASE_DONE;
   return GREET_MORE;
@@ -348,7 +358,7 @@ enum greet_state greet_step(struct greeting *greeting) {
   if (secret_get(&secret) != ncclSuccess)
     return refuse(greeting, REASON_REFUSED, "the acceptor cannot read its TUTTI_SECRET");
   const enum greet_state state = greet_advance(greeting, &secret);
-  sodium_memzero(&secret, sizeof secret);
+  explicit_bzero(&secret, sizeof secret);
   return state;
 }
 
@@ -357,7 +367,7 @@ bool greet_answer(struct greeting *greeting, const char *refusal) {
   if (greeting->phase != PHASE_DONE || secret_get(&secret) != ncclSuccess) return false;
   if (refusal) turned_away(greeting->fd, REASON_REFUSED, refusal);
   const bool sent = answer_send(greeting, refusal == NULL, refusal ? refusal : "", &secret);
-  sodium_memzero(&secret, sizeof secret);
+  explicit_bzero(&secret, sizeof secret);
   return sent;
 }
 
@@ -409,7 +419,7 @@ static bool answer_is_proved(const struct dialing *dialing, const struct greet_h
   proved.welcome = head->welcome;
   memcpy(proved.sentence, verdict->sentence, SENTENCE_BYTES);
   prove(&dialing->secret, &proved, proof);
-  return sodium_memcmp(proof, verdict->proof, PROOF_BYTES) == 0;
+  return memeql_sec(proof, verdict->proof, PROOF_BYTES);
 }
 
 /* A stranger's sentence goes into the log: printable letters alone. */
@@ -465,7 +475,7 @@ ncclResult_t greet_dial(int fd, enum greet_kind kind, uint64_t key, const struct
   dialing.hello.secret = dialing.secret.set;
   nonce_draw(dialing.hello.nonce);
   const ncclResult_t result = dial(&dialing, address);
-  sodium_memzero(&dialing.secret, sizeof dialing.secret);
+  explicit_bzero(&dialing.secret, sizeof dialing.secret);
   return result;
 }
 
@@ -555,7 +565,7 @@ static const char *dialer_phase_end(struct greet_dialer *dialer) {
   if (wrong == NULL && phase == DIALER_HEAD) wrong = dialer_head_judge(dialer, &dialing);
   else if (wrong == NULL && phase == DIALER_VERDICT) wrong = dialer_verdict_judge(dialer, &dialing);
   else dialer->phase = DIALER_HEAD;
-  sodium_memzero(&dialing.secret, sizeof dialing.secret);
+  explicit_bzero(&dialing.secret, sizeof dialing.secret);
   return wrong;
 }
 

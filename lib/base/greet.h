@@ -1,6 +1,6 @@
 /* greet.h: how both ends of a connection make sure of each other before anything else is said: magic,
  * version, what the connection is for, and, where TUTTI_SECRET is set, that both know it (a keyed hash over
- * both ends' fresh random numbers, by libsodium). Strangers get nothing, hold nothing up, and are counted. A
+ * both ends' fresh random numbers, by nettle). Strangers get nothing, hold nothing up, and are counted. A
  * greeting is of fixed size, so nothing that a stranger says is ever taken for a length. */
 #ifndef TUTTI_BASE_GREET_H
 #define TUTTI_BASE_GREET_H

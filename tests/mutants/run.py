@@ -24,7 +24,7 @@ FLAGS = ['-std=c11', '-D_GNU_SOURCE', '-O0', '-ffp-contract=off', '-MMD'] # many
 # ThreadSanitizer sees a memcpy only where it stays a call.
 TSAN_FLAGS = ['-fsanitize=thread', '-g', '-fno-builtin-memcpy']
 INCLUDES = ['lib', 'lib/backends/emu', 'lib/backends/emu/include', 'tests']
-LIBRARIES = ['-pthread', '-ldl', '-lm', '-lexpat', '-lsodium']
+LIBRARIES = ['-pthread', '-ldl', '-lm', '-lexpat', '-lnettle']
 RUN_SECONDS = 60    # a mutant that does not end by then is not caught
 
 # The emulator, plans and what they rest on: no API, no runtime.
