@@ -31,7 +31,7 @@ RUN_SECONDS = 60    # a mutant that does not end by then is not caught
 SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan*.c', 'lib/core/tune*.c',
            'lib/core/custom*.c', 'lib/core/names.c', 'lib/core/graph.c', 'lib/core/links.c',
            'lib/core/rules.c',
-           'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
+           'lib/backends/*.c', 'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
 
 
 def sources():
