@@ -118,6 +118,6 @@ for mode in guarded threads; do
   broken drop 'message [0-9]* from rank [01], .* was lost: .*network Faulty is faulty'
 done
 broken duplicate 'an older one was repeated: .*network Faulty is faulty'
-broken reset 'network Faulty: .* failed (.*channel 0)'
-broken cut 'network Faulty: .* failed (.*channel 0)'
+broken reset "failed (.*channel 0): network plugin 'Faulty'"
+broken cut "failed (.*channel 0): network plugin 'Faulty'"
 [ "$failures" -eq 0 ]
