@@ -13,13 +13,6 @@
 
 #define PARTIES_MOST 64
 
-/* ThreadSanitizer follows no fork of a process with threads. */
-#ifdef __SANITIZE_THREAD__
-#define PARTY_SKIP_FORK() skip()
-#else
-#define PARTY_SKIP_FORK() (void)0
-#endif
-
 struct joiner {
   struct gather_call call;
   struct sock_address roots[8];

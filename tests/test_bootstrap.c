@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "joiner.h"
+#include "skip.h"
 
 static struct joiner parties[PARTIES_MOST];
 static uint32_t descriptors_before, threads_before;
@@ -84,7 +85,7 @@ static void test_no_interface(void **state) {
   struct bootstrap_id content;
   int status;
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   joiner_environment("NCCL_SOCKET_IFNAME", "=none0", NULL);
   assert_int_equal(bootstrap_id_create(&id), ncclSuccess);
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &content), ncclSuccess);
@@ -120,7 +121,7 @@ static void called(uint64_t nonce) {
 /* The root's process is called when others come, once, and not when its own ranks do. */
 static void test_called(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   struct joiner *shared = joiner_shared(3);
   const struct bootstrap_id id = joiner_id();
   bootstrap_set_called(called);
@@ -199,13 +200,13 @@ static void several_run(uint32_t seat_count, ncclResult_t code, const char *text
 
 static void test_several_roots(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   several_run(9, ncclSuccess, "");
 }
 
 static void test_several_roots_missing(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   several_run(10, ncclRemoteError, "9 of 10 ranks came within 1 seconds; missing: rank 9;");
 }
@@ -229,7 +230,7 @@ static void comm_id_run(struct joiner *shared, const struct bootstrap_id *id) {
 static void test_comm_id(void **state) {
   char text[64];
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   struct joiner *shared = joiner_shared(3);
   snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 10000);
   joiner_environment("NCCL_COMM_ID", text, "NCCL_SOCKET_RETRY_CNT", "34", NULL);
@@ -271,7 +272,7 @@ static void in_a_row(bool ends) {
 
 static void test_in_a_row(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   in_a_row(false);
   in_a_row(true);
 }
@@ -290,7 +291,7 @@ static void test_comm_id_bad(void **state) {
 static void test_fork(void **state) {
   int status;
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   const struct bootstrap_id id = joiner_id();
   joiner_fill(parties, 3, 1, &id);
   for (int i = 0; i < 3; i++) parties[i].stays = true;
@@ -333,7 +334,7 @@ static uint32_t settle(struct joiner *shared, uint32_t count, uint32_t victim) {
  */
 static void test_killed_at_random(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   uint64_t random = 1;
   for (uint32_t seed = 0; seed < 12; seed++) {

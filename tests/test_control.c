@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "core/wire.h"
 #include "joiner.h"
+#include "skip.h"
 
 #define KEY 0x5eed
 
@@ -175,7 +176,7 @@ static void test_call_gone(void **state) {
   char reply[64];
   int pipes[2];
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   assert_int_equal(pipe(pipes), 0);
   const struct sock_address own = address;
   const pid_t child = fork();
@@ -245,7 +246,7 @@ static void meet(uint32_t count) {
 
 static void test_idle_strangers(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   const pid_t child = strangers_start(10000);
   meet(6);
   assert_true(joiner_descriptors() < 4096);
@@ -342,7 +343,7 @@ static void test_secret(void **state) {
   int pipes[2];
   ncclResult_t result = ncclSuccess;
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   control_leave(); /* a server of the new environment */
   joiner_environment("TUTTI_SECRET", "one", "TUTTI_INIT_TIMEOUT_SECONDS", "2", NULL);
   assert_int_equal(control_use(&address), ncclSuccess);

@@ -17,6 +17,7 @@
 #include "base/greet.h"
 #include "core/wire.h"
 #include "joiner.h"
+#include "skip.h"
 
 static struct joiner parties[PARTIES_MOST];
 static uint32_t descriptors_before;
@@ -243,7 +244,7 @@ static bool settled(const struct joiner *party, uint32_t timeout_ms) {
  * when all had agreed, hear of it. */
 static void test_killed(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   for (uint32_t at = 2; at <= 6; at++) {
     joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", at == 2 ? "1" : "20", NULL);
     struct joiner *shared = joiner_shared(5);
@@ -312,7 +313,7 @@ static void assert_lost(struct joiner *party, const struct joiner *lost, const c
 
 static void test_watch_kill(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   struct bootstrap_id id;
   struct joiner *shared = watchers_start(7, &id);
   kill(shared[3].pid, SIGKILL);
@@ -324,7 +325,7 @@ static void test_watch_kill(void **state) {
 
 static void test_watch_stop(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   struct bootstrap_id id;
   joiner_environment("TUTTI_PEER_TIMEOUT_SECONDS", "1", NULL);
   struct joiner *shared = watchers_start(4, &id);
@@ -338,7 +339,7 @@ static void test_watch_stop(void **state) {
 /* A short stop is none, for nobody; nor is a goodbye. */
 static void test_watch_patience(void **state) {
   (void)state;
-  PARTY_SKIP_FORK();
+  SKIP_FORK();
   struct bootstrap_id id;
   joiner_environment("TUTTI_PEER_TIMEOUT_SECONDS", "2", NULL);
   struct joiner *shared = watchers_start(4, &id);

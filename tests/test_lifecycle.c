@@ -21,6 +21,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "tutti.h"
+#include "skip.h"
 
 #define RANKS 4
 #define COUNT 3000
@@ -371,15 +372,10 @@ static int child_body(const ncclComm_t *theirs) {
 }
 
 static void test_fork(void **state) {
-#ifdef __SANITIZE_THREAD__
-  if (threads) skip(); /* it follows no fork of a process with threads */
-#endif
   ncclComm_t comms[RANKS];
   int status = 0;
   (void)state;
-#ifdef __SANITIZE_THREAD__
-  if (threads) skip(); /* it allows no threads in the child of a process that has some */
-#endif
+  if (threads) SKIP_FORK();
   begin();
   expect_ok(ncclCommInitAll(comms, RANKS, NULL));
   reduce_start(comms, RANKS);

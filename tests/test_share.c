@@ -24,6 +24,7 @@
 #include "base/param.h"
 #include "base/share.h"
 #include "parties.h"
+#include "skip.h"
 
 #define BLOCK_BYTES (1u << 20)
 
@@ -177,6 +178,7 @@ static int child_of_owner(void *argument) {
 
 static void test_fork(void **state) {
   (void)state;
+  SKIP_FORK();
   struct block block = block_make();
   void *mapped = NULL;
   block.memory[7] = 70;
@@ -230,7 +232,7 @@ static int child_other_user(void *argument) {
 
 static void test_other_user(void **state) {
   (void)state;
-  if (geteuid() != 0) skip();
+  if (geteuid() != 0) SKIP("not root, so there is no other user to be");
   struct block block = block_make();
   assert_int_equal(in_child(child_other_user, &block), 0);
   share_free(block.memory);

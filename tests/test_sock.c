@@ -26,6 +26,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "base/sock.h"
+#include "skip.h"
 
 #define SECOND_NS 1000000000ull
 static const struct sock_address loopback4 = {4, 0, 0, {127, 0, 0, 1}};
@@ -147,7 +148,7 @@ static void stream_check(const struct sock_address *loopback) {
   static uint8_t sent[300000], got[300000];
   struct pair pair;
   struct sock_wait wait = within_ms(5000);
-  if (!pair_open(&pair, loopback)) skip(); /* this host may lack IPv6 */
+  if (!pair_open(&pair, loopback)) SKIP("no IPv6 here");
   for (size_t i = 0; i < sizeof sent; i++) sent[i] = (uint8_t)(i * 7 + (i >> 8));
   size_t in = 0, out = 0;
   while (in < sizeof sent) { /* one thread at both ends: what fits, in turns */
@@ -550,7 +551,7 @@ static void test_interfaces_by_rules(void **state) {
     _exit(wrong);
   }
   assert_int_equal(waitpid(child, &status, 0), child);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) skip(); /* not root, or no `ip` */
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) SKIP("not root, or no `ip`");
   assert_true(WIFEXITED(status));
   assert_int_equal(WEXITSTATUS(status), 0);
 }

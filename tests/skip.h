@@ -1,0 +1,17 @@
+/* skip.h: skips that say why: the runner prints the line before CMocka's own. */
+#ifndef TUTTI_TESTS_SKIP_H
+#define TUTTI_TESTS_SKIP_H
+
+#define SKIP(reason)                     \
+  do {                                   \
+    print_message("skip: %s\n", reason); \
+    skip();                              \
+  } while (0)
+
+#ifdef __SANITIZE_THREAD__
+#define SKIP_FORK() SKIP("ThreadSanitizer follows no fork of a process with threads")
+#else
+#define SKIP_FORK() (void)0
+#endif
+
+#endif
