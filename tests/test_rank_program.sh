@@ -38,7 +38,8 @@ run --rank 0 --size 1 --kill-at 1 --ops all_reduce
 [ $? -eq 137 ] && has '^rank 0 iteration 0 ok$'
 check $? 'a process kills itself where it is told to'
 
-# processes NAME ARGS...: four of one rank each; rank 2 has $two besides. Their lines go to $work/NAME.RANK,
+# processes NAME ARGS...: four of one rank each; rank 2 has $two besides, and may have $addresses KiB of
+# addresses. Their lines go to $work/NAME.RANK,
 # and $statuses has their exit statuses in order.
 processes() {
   name=$1
@@ -48,8 +49,11 @@ processes() {
     more=
     [ "$rank" != 2 ] || more=$two
     # shellcheck disable=SC2086
-    timeout 60 "$build/tests/rank_program" --rank "$rank" --size 4 --id "$work/$name.id" "$@" $more \
-      >"$work/$name.$rank" 2>&1 &
+    (
+      [ "$rank" != 2 ] || ulimit -v "$addresses"
+      exec timeout 60 "$build/tests/rank_program" --rank "$rank" --size 4 --id "$work/$name.id" \
+        "$@" $more
+    ) >"$work/$name.$rank" 2>&1 &
     list="$list $!"
   done
   statuses=
@@ -61,7 +65,7 @@ processes() {
 }
 
 export TUTTI_EMU=mode=threads
-two=
+two='' addresses=unlimited
 processes together --ops all_reduce,all_gather --rounds 2 && [ "$statuses" = '0 0 0 0 ' ] &&
   [ "$(grep -c 'operations ok$' "$work/log")" -eq 8 ] &&
   few='([0-8]|-[0-9]+)' &&
@@ -72,6 +76,11 @@ TUTTI_SECRET='a secret' processes killed --ops all_reduce --shrink-after-error 2
   [ "$statuses" = '0 0 137 0 ' ] && [ "$(grep -c 'error 6 .*rank 2' "$work/log")" -eq 3 ] &&
   [ "$(grep -c 'all_reduce after shrink ok$' "$work/log")" -eq 3 ]
 check $? 'three processes go on without one that was killed, under a secret'
+two='' addresses=20000000
+processes narrow --ops all_reduce && false
+[ "$statuses" = '3 3 3 3 ' ] && [ "$(grep -c 'error 2 .*ulimit -v' "$work/log")" -ge 4 ] &&
+  [ "$(grep -c '^rank [013] all_reduce iteration 0 error 2 .*rank 2 (process .*ulimit -v' "$work/log")" -eq 3 ]
+check $? 'a rank that cannot map the others: all of them end, and say why'
 
 for misuse in '--size 2' '--rank 2 --size 2' '--threads --size 2 --ops none' '--threads --size 2 --bytes'; do
   # Word splitting is wanted.

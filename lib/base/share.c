@@ -345,10 +345,21 @@ static ncclResult_t size_check(size_t bytes) {
                   (double)bytes / MIB, (double)limit.rlim_cur / MIB);
 }
 
+/* Whether so many addresses are to be had in one piece: tools that watch a process keep some for themselves.
+ */
+static bool addresses_left(uint64_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory != MAP_FAILED) munmap(memory, bytes);
+  return memory != MAP_FAILED;
+}
+
 uint64_t share_room(uint64_t bytes) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) bytes = limit.rlim_cur;
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur / 4 < bytes) bytes = limit.rlim_cur / 4;
+  const uint64_t wanted = bytes;
+  while (bytes > 1u << 20 && !addresses_left(bytes)) bytes /= 2;
+  if (bytes < wanted) bytes /= 4; /* peers' blocks want some too */
   return bytes / (1u << 20) * (1u << 20);
 }
 

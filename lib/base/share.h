@@ -20,7 +20,8 @@ struct share_ticket {
   uint64_t bytes;
 };
 
-/* The most that limits on addresses and on the size of files let a block have, at most `bytes`. */
+/* The most that limits on addresses and on the size of files, and the addresses that are left, let a block
+ * have: at most `bytes`. */
 uint64_t share_room(uint64_t bytes);
 /* Zeroed pages, taken when touched, that other processes may map; `bytes` may be far more than there is
  * memory. With `ticket` it is offered at once, else by share_offer(). ncclSystemError when address space,

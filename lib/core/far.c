@@ -373,17 +373,19 @@ ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, 
 
 /* ---- Opening and closing ---- */
 
-/* On the proxy engine's thread, while the rank's proxy is open. Nobody else of the communicator can go on
- * either; the others of this process are known here by their device-side halves, which outlive proxies. */
-static void far_proxy_failed(void *argument, ncclResult_t code, const char *text) {
-  struct ncclComm *comm = (struct ncclComm *)argument;
+void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text) {
   const struct team *team = comm->team;
   char sentence[COMM_REASON_BYTES];
+  snprintf(sentence, sizeof sentence, "rank %u: %s", comm->rank, text);
   comm_break(comm, code, text);
   for (uint32_t rank = 0; rank < team->rank_count; rank++)
     if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);
-  snprintf(sentence, sizeof sentence, "rank %u: %s", comm->rank, text);
   far_fail(team->far, code, sentence);
+}
+
+/* On the proxy engine's thread, while the rank's proxy is open. */
+static void far_proxy_failed(void *argument, ncclResult_t code, const char *text) {
+  far_give_up((struct ncclComm *)argument, code, text);
 }
 
 static ncclResult_t far_note_remote(struct far *far, uint32_t own_rank) {

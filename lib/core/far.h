@@ -97,6 +97,9 @@ void far_watch_leave(struct far *far);
 void far_watch_drop(struct far_watch *watch); /* the opener's own share */
 /* Tells the communicator's other processes that this one gives up. */
 void far_fail(struct far *far, ncclResult_t code, const char *text);
+/* The rank cannot go on: its communicator is broken with this text, here and in the other processes. Any
+ * thread. */
+void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text);
 
 /* Connections that a plan lacks towards other processes, and the call that opens them (connect.c). */
 struct far_request {

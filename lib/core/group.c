@@ -4,6 +4,7 @@
  * operation. Does not know what operations mean; plan.c does. */
 #include "core/group.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -266,6 +267,15 @@ static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   return ncclSuccess;
 }
 
+/* Where this rank fails alone, those in other processes wait for it, and hear of it. */
+static ncclResult_t comm_give_up(struct ncclComm *comm, ncclResult_t error) {
+  char text[COMM_REASON_BYTES];
+  if (error == ncclSuccess || !comm->team->far) return error;
+  snprintf(text, sizeof text, "%s", log_last_error());
+  far_give_up(comm, error, text);
+  return log_fail(error, "%s", text);
+}
+
 /* A plan that was kept had its operations checked and its connections made. */
 static ncclResult_t comm_prepare(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
@@ -278,7 +288,7 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
   bool keep = false;
   TRY(plan_cache_begin(cache, &request, &keep));
   TRY(plan_build_within(&request, &queue->plan_memory, &queue->plan));
-  TRY(connect_plan(comm, &queue->plan));
+  TRY(comm_give_up(comm, connect_plan(comm, &queue->plan)));
   return keep ? plan_cache_keep(*cache, &request, queue->ops, &queue->plan) : ncclSuccess;
 }
 
@@ -317,6 +327,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
     const ncclResult_t result = comm_launch(comm);
     if (result == ncclSuccess) continue;
+    if (result == ncclSystemError) comm_give_up(comm, result);
     if (comm != comms) group_break(comms, result);
     return result;
   }
