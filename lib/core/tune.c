@@ -117,7 +117,8 @@ static double cores_us(const struct query *q) {
   const struct tune_measured_cores *cores = &tune_measured_cores;
   double hops, share;
   if (!cores_route(q, &hops, &share)) return INFINITY;
-  return cores->base_us[q->proto] + hops * cores->hop_us[q->proto] +
+  const double ring_us = q->algo == ALGO_RING && q->proto == PROTO_SIMPLE ? cores->ring_us : 0;
+  return cores->base_us[q->proto] + ring_us + hops * cores->hop_us[q->proto] +
          q->bytes * share / (1000.0 * cores->gbps[q->proto]);
 }
 

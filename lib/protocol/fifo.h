@@ -14,9 +14,9 @@
  *   slots in use: tail - head <= slots                | slot 0 | slot 1 |         | step s: s mod slots
  *                                                     +--------+--------+-- ... --+
  *
- * Where caches are coherent (PRIM_COHERENT), a message's misses are what it costs: there an operation that begins
- * with a step of LL announces itself in front of the slot's lines, in the cache line of the first of them, and
- * senders keep the head that they saw last from operation to operation.
+ * Where caches are coherent (PRIM_COHERENT), a message's misses are what it costs: there an operation that
+ * begins with a step of LL announces itself in front of the slot's lines, in the cache line of the first of
+ * them, and senders keep the head that they saw last from operation to operation.
  *
  * Counters count steps since the connection was made and never fall or restart. The line protocols move head
  * alone: the flags of their lines say what tail would. Each of them also counts its own steps, for flags and

@@ -474,7 +474,7 @@ static bool launch_at_once(struct emu_stream *stream, const struct emu_work *wor
   if (result != EMU_RUN_OVER) at_once_push(op, work, run, before);
   if (before != NULL && !vain) stream_head_ended(stream, before->turn.ops->finish(before->turn.run));
   if (result == EMU_RUN_OVER) at_once_over(op, ops, run);
-  if (stream->tail != NULL && stream->tail != op) stream_thread_wake(stream); /* which found the stream busy */
+  if (stream->tail != NULL && stream->tail != op) stream_thread_wake(stream); /* it found the stream busy */
   emu_stream_drop(stream);
   return true;
 }
