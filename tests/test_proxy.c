@@ -16,6 +16,7 @@
 
 #include <cuda_runtime.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -48,12 +49,7 @@ static const struct net_ops *fake_inside; /* in place of the fake network, when 
 
 static uint64_t draw_state;
 
-static uint32_t draw_below(uint32_t bound) {
-  uint64_t mixed = (draw_state += 0x9e3779b97f4a7c15u);
-  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-  return (uint32_t)((mixed ^ mixed >> 31) % bound);
-}
+static uint32_t draw_below(uint32_t bound) { return (uint32_t)(hash_draw(&draw_state) % bound); }
 
 #define DRAW(array) (array)[draw_below(LENGTH(array))]
 
