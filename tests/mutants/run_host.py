@@ -5,9 +5,9 @@
 
 Tries the quick faults of planted_host.py, or all, or those of these names. Each is compiled as the build
 would, linked in place of the original and run with the named tests alone, which must pass without the fault
-and fail with it. Prints one `ok - `, `not ok - ` or `skip - ` line each; the exit status is 0 when nothing is
-not ok. Everything is built in DIR/mutants_host, where the folder of a fault that was missed stays. DIR must
-hold a build of the tests."""
+and with it fail, crash, or not end within FAULT_SECONDS. Prints one `ok - `, `not ok - ` or `skip - ` line
+each; the exit status is 0 when nothing is not ok. Everything is built in DIR/mutants_host, where the folder
+of a fault that was missed stays. DIR must hold a build of the tests."""
 import argparse
 import concurrent.futures
 import os
