@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 from planted_host import FAULTS
-from run import CC, ROOT, call, one_line, planted_text, report
+from run import CC, ROOT, call, one_line, planted_text
 
 FLAGS = ['-std=c11', '-O2', '-fPIC', '-ffp-contract=off', '-fno-semantic-interposition', '-D_GNU_SOURCE',
          '-Ilib', '-Ilib/backends/emu', '-Ilib/backends/emu/include']
@@ -81,9 +81,10 @@ def run_tests(program, tests, seconds):
 
 def first_words(output):
     """The assertion that failed, if there is one."""
-    lines = [line for line in output.split('\n') if 'Failure!' in line or line.startswith('[  ERROR')]
+    lines = [line for line in re.sub('Could not run test|Test teardown failed', '', output).split('\n')
+             if 'Failure!' in line or line.startswith('[  ERROR')]
     lines = lines or [line for line in output.split('\n') if line.startswith('[  FAILED')] or [output]
-    return one_line(re.sub(r'^\[ +\S+ +\] (--- )?', '', lines[0]), 110)
+    return one_line(re.sub(r'^[: ]*(\[ +\S+ +\] (--- )?)+', '', lines[0]), 110)
 
 
 def try_sound(base, program, tests, number):
@@ -95,14 +96,15 @@ def try_sound(base, program, tests, number):
 
 
 def try_fault(base, fault, sound):
-    """(caught, the line to print)."""
+    """(ok, not ok or skip; the line to print)."""
     folder = os.path.join(base.folder, fault.name)
     where = '%s %s' % (fault.program, fault.tests)
     kind, output = sound.result()
     if kind == 'skipped':
-        return True, 'fault %s: %s is skipped here' % (fault.name, where)
+        return 'skip', 'fault %s: %s is skipped here' % (fault.name, where)
     if kind != 'passed':
-        return False, 'fault %s: %s does not pass without it: %s' % (fault.name, where, first_words(output))
+        return 'not ok', 'fault %s: %s does not pass without it: %s' % (fault.name, where,
+                                                                        first_words(output))
     try:
         copy = os.path.join(folder, 'source', fault.file)
         os.makedirs(os.path.dirname(copy))
@@ -114,11 +116,11 @@ def try_fault(base, fault, sound):
         program = base.link(folder, fault.program, [folder + '/fault.o'])
         kind, output = run_tests(program, fault.tests, FAULT_SECONDS)
     except RuntimeError as error:
-        return False, 'fault %s: does not compile: %s' % (fault.name, error)
+        return 'not ok', 'fault %s: does not compile: %s' % (fault.name, error)
     if kind == 'passed':
-        return False, 'fault %s: MISSED by %s' % (fault.name, where)
+        return 'not ok', 'fault %s: MISSED by %s' % (fault.name, where)
     shutil.rmtree(folder)
-    return True, 'fault %s: caught by %s (%s: %s)' % (fault.name, where, kind, first_words(output))
+    return 'ok', 'fault %s: caught by %s (%s: %s)' % (fault.name, where, kind, first_words(output))
 
 
 def main():
@@ -134,9 +136,13 @@ def main():
     with concurrent.futures.ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         pairs = sorted({(fault.program, fault.tests) for fault in faults})
         sound = {pair: pool.submit(try_sound, base, *pair, number) for number, pair in enumerate(pairs)}
-        failed = report([pool.submit(try_fault, base, fault, sound[fault.program, fault.tests])
-                         for fault in faults])
-    return 1 if failed else 0
+        jobs = [pool.submit(try_fault, base, fault, sound[fault.program, fault.tests]) for fault in faults]
+        verdicts = []
+        for job in jobs:
+            verdict, line = job.result()
+            verdicts.append(verdict)
+            print('%s - %s' % (verdict, line), flush=True)
+    return 1 if 'not ok' in verdicts else 0
 
 
 if __name__ == '__main__':
