@@ -9,9 +9,11 @@ use_build
 unset NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID NCCL_SHM_DISABLE NCCL_P2P_DISABLE TUTTI_NET_FAULTS
 unset TUTTI_RANK TUTTI_SIZE TUTTI_RENDEZVOUS TUTTI_JOB
 slow=${SLOW:-1}
-export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_STALL_SECONDS=$slow
+export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_STALL_SECONDS="$slow"
 export TUTTI_PEER_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_NET_PATIENCE_SECONDS=$((2 * slow)) NCCL_DEBUG=WARN
-list= tried= number=0
+list=
+tried=
+number=0
 
 # begin RANK HOST ARGS...: one process; $begun is its number.
 begin() {
@@ -52,7 +54,8 @@ leaves() {
     rank_has 1 '^rank 1 all_reduce iteration [12] error 6 ' &&
     rank_has 2 '^rank 2 all_reduce iteration [12] error 6 ' || return 1
   if [ "$1" = network ]; then # the network says so itself
-    rank_has 1 'rank [12] receiving from rank 0 .*closed' && rank_has 2 'rank [12] receiving from rank 0 .*closed'
+    said='rank [12] receiving from rank 0 .*closed'
+    rank_has 1 "$said" && rank_has 2 "$said"
     return
   fi
   said='rank 0 \(process [0-9]+ on .*\) has left the communicator.*; rank [12] waits for it in all_reduce #2'
@@ -64,7 +67,8 @@ half_leaves() {
   begin 0 one --size 4 --here 2 --ops all_reduce --iterations 3 --leave-at 0,2
   begin 2 one --size 4 --here 2 --ops all_reduce --iterations 3
   finish
-  [ "$statuses" = '3 3 ' ] && [ "$(grep -c '^rank [123] all_reduce iteration 2 error 6 ' "$work/log")" -eq 3 ] &&
+  [ "$statuses" = '3 3 ' ] &&
+    [ "$(grep -c '^rank [123] all_reduce iteration 2 error 6 ' "$work/log")" -eq 3 ] &&
     has 'rank 0 \(process .*\) has left the communicator after 2 operations; rank [123] waits for it in all_r'
 }
 
@@ -105,7 +109,7 @@ faulty() {
 falls_silent() {
   faulty stop 3
   [ "$statuses" = '3 3 ' ] && rank_has 1 '^rank 1 sendrecv iteration 2 error 6 ' &&
-    has 'network Faulty: message [0-9]+ of connection [01] -> [01], channel [01], .*(is not taken|has not come)'
+    has 'network Faulty: message [0-9]+ of connection [01] -> [01], .*(is not taken|has not come)'
 }
 
 # The sender's operations are over and its process is well: nothing comes that would show the loss.
