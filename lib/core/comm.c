@@ -265,6 +265,13 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
                   comm->name, comm_why(comm, error));
 }
 
+bool comm_is_ready(const struct ncclComm *comm) {
+  return comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE &&
+         comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY && !comm->revoked &&
+         __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0 &&
+         __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
+}
+
 /* Threads are told apart by a number of their own: addresses and system ids are used again. */
 void comm_own(struct ncclComm *comm) {
   static uint64_t last_serial;

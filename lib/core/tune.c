@@ -108,7 +108,8 @@ static bool cores_route(const struct query *q, double *hops, double *share) {
   if (q->algo != ALGO_DIRECT && q->algo != ALGO_TWO_SHOT) return false;
   *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
   *share = exchange_share(q->func, q->algo, q->ranks);
-  if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE) *share *= 1.5; /* every rank adds everything up */
+  if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE)
+    *share *= 1.15; /* every rank adds everything up */
   return true;
 }
 
