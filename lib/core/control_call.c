@@ -10,8 +10,9 @@
 #include "core/control_conn.h"
 
 #define KEPT_MOST 64u
-#define NOBODY (-1) /* the code of an answer for want of a handler; older libraries take it for any failure \
-                     */
+#define NOBODY                                                                                 \
+  (-1) /* the code of an answer for want of a handler; older libraries take it for any failure \
+        */
 #define WAITING_MOST 65536u
 
 struct served {

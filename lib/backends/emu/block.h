@@ -110,8 +110,8 @@ struct emu_lane {
   uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
-  bool bound;  /* guarded mode: has its connections, and has not ended */
-  bool remote; /* is linked to another process: nobody here knows when it can go on */
+  bool bound;              /* guarded mode: has its connections, and has not ended */
+  bool remote;             /* is linked to another process: nobody here knows when it can go on */
   struct device_wait said; /* threads mode: what it waited for when the block was asked; locked */
   bool waited;             /* for somebody, then */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
@@ -126,8 +126,8 @@ struct emu_block {
   uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
   /* threads mode */
-  uint32_t bound_batch; /* + 1: whose connections the lanes hold; 0: none */
-  bool given, done;     /* to a thread of its own; has ended */
+  uint32_t bound_batch;     /* + 1: whose connections the lanes hold; 0: none */
+  bool given, done;         /* to a thread of its own; has ended */
   uint64_t told, told_turn; /* the last asking that its lanes have answered, in this run ... */
   uint32_t told_batch;      /* ... and this batch; locked, but for its own thread's reads */
 };
