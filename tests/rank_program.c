@@ -16,11 +16,13 @@
  *   --poll               asks for errors and the stream's end in turns, instead of waiting for its end
  *   --query              asks the stream alone whether it is through, and the communicator only then
  *   --pace MS            pause before each iteration
+ *   --linger MS          pause behind the last iteration, with the communicator
  *   --seed S             of the data
  *   --deadline SECONDS   the process ends itself with status 124 (default 60)
  *   --rounds N           makes, uses and destroys N communicators, one after another (default 1); the id's
  * file of a later round is FILE.1, FILE.2, ...
  *   --abort-at R,K       rank R aborts its communicator before iteration K
+ *   --leave-at R,K       rank R destroys its communicator before iteration K, as if it were through
  *   --kill-at K          this process kills itself before iteration K
  *   --split M            afterwards an all-reduce among the ranks whose numbers leave the same rest by M
  *   --shrink-after-error LIST   ranks that survivors of an error leave behind; an all-reduce follows
@@ -62,9 +64,10 @@ static struct {
   bool polls, query, launched;
   tutti_launch_t launch;
   size_t count; /* elements of a rank's share */
-  int iterations, pace_ms, deadline_seconds, rounds;
+  int iterations, pace_ms, linger_ms, deadline_seconds, rounds;
   int abort_rank, abort_at, kill_at; /* -1: none */
-  int split;                         /* 0: no */
+  int leave_rank, leave_at;
+  int split; /* 0: no */
   uint32_t seed;
   int excluded[EXCLUDED_MAX], excluded_count;
 } wanted = {.here = 1,
@@ -74,6 +77,7 @@ static struct {
             .rounds = 1,
             .rank = -1,
             .abort_rank = -1,
+            .leave_rank = -1,
             .kill_at = -1};
 
 static ncclUniqueId shared_id;
@@ -323,6 +327,7 @@ static bool operations(const struct rank *rank) {
   uint32_t turn = 0;
   for (int iteration = 0; iteration < wanted.iterations; iteration++) {
     if (wanted.pace_ms > 0) os_sleep_ms((unsigned)wanted.pace_ms);
+    if (iteration == wanted.leave_at && rank->first_rank == wanted.leave_rank) break;
     if (iteration == wanted.kill_at) kill(getpid(), SIGKILL);
     if (iteration == wanted.abort_at && rank->first_rank == wanted.abort_rank) return false;
     for (int i = 0; i < wanted.op_count; i++, turn++) {
@@ -333,6 +338,7 @@ static bool operations(const struct rank *rank) {
     }
     printf("rank %d iteration %d ok\n", rank->first_rank, iteration);
   }
+  if (wanted.linger_ms > 0) os_sleep_ms((unsigned)wanted.linger_ms);
   if (wrong > 0) worsen(1);
   printf("rank %d operations %s\n", rank->first_rank, wrong == 0 ? "ok" : "wrong");
   return true;
@@ -427,6 +433,7 @@ static bool option_read(const char *name, char *value) {
   else if (strcmp(name, "--bytes") == 0) wanted.count = ((size_t)number + 3) / 4;
   else if (strcmp(name, "--iterations") == 0) wanted.iterations = (int)number;
   else if (strcmp(name, "--pace") == 0) wanted.pace_ms = (int)number;
+  else if (strcmp(name, "--linger") == 0) wanted.linger_ms = (int)number;
   else if (strcmp(name, "--seed") == 0) wanted.seed = (uint32_t)number;
   else if (strcmp(name, "--deadline") == 0) wanted.deadline_seconds = (int)number;
   else if (strcmp(name, "--rounds") == 0) wanted.rounds = (int)number;
@@ -434,6 +441,8 @@ static bool option_read(const char *name, char *value) {
   else if (strcmp(name, "--kill-at") == 0) wanted.kill_at = (int)number;
   else if (strcmp(name, "--abort-at") == 0)
     return sscanf(value, "%d,%d", &wanted.abort_rank, &wanted.abort_at) == 2;
+  else if (strcmp(name, "--leave-at") == 0)
+    return sscanf(value, "%d,%d", &wanted.leave_rank, &wanted.leave_at) == 2;
   else if (strcmp(name, "--shrink-after-error") == 0) return excluded_read(value);
   else return false;
   return true;

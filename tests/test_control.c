@@ -170,6 +170,33 @@ static void test_call_late(void **state) {
   assert_int_equal(__atomic_load_n(&running, __ATOMIC_ACQUIRE), 0);
 }
 
+static enum control_outcome try_ask(const struct sock_address *to, uint64_t key, const char *question,
+                                    uint64_t patience_ms) {
+  const struct sock_wait wait = {os_time_ns() + patience_ms * 1000000, NULL, "asking"};
+  char reply[64];
+  uint32_t bytes = sizeof reply;
+  return control_ask(to, key, &wait, question, (uint32_t)strlen(question), reply, &bytes);
+}
+
+/* Why there is no answer: nobody of this key, nobody at all, not in time, a failure. */
+static void test_ask(void **state) {
+  struct sock_address empty = address;
+  int fd;
+  (void)state;
+  assert_int_equal(control_serve(KEY, answer, (void *)"that"), ncclSuccess);
+  empty.port = 0;
+  assert_int_equal(sock_listen(&empty, &fd, &empty), ncclSuccess);
+  sock_close(fd);
+  assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_ANSWERED);
+  assert_int_equal(try_ask(&address, KEY + 1, "abc", 5000), CONTROL_NOBODY);
+  assert_int_equal(try_ask(&address, KEY, "!", 5000), CONTROL_SILENT);
+  assert_int_equal(try_ask(&address, KEY, "~", 50), CONTROL_SILENT);
+  assert_int_equal(try_ask(&empty, KEY, "abc", 5000), CONTROL_GONE);
+  assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_ANSWERED);
+  control_unserve(KEY);
+  assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_NOBODY);
+}
+
 /* A process that has gone is an error at once, also where a connection to it is kept. */
 static void test_call_gone(void **state) {
   char reply[64];
@@ -402,7 +429,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_call),           TEST(test_call_largest), TEST(test_call_many), TEST(test_call_late),
       TEST(test_call_gone),      TEST(test_noise),        TEST(test_nonsense),  TEST(test_half),
-      TEST(test_idle_strangers), TEST(test_shortage),     TEST(test_secret),
+      TEST(test_idle_strangers), TEST(test_shortage),     TEST(test_secret),    TEST(test_ask),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,6 +170,10 @@ static ncclResult_t stub_service_add(const struct device_service *service, void 
 static void stub_service(void *handle) { (void)handle; }
 static void stub_nothing(void) {}
 static void stub_outside_wait(int more) { (void)more; }
+static void stub_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall) {
+  (void)comm, (void)asks;
+  memset(stall, 0, sizeof *stall);
+}
 
 static const struct device_ops stubs = {
     .size = sizeof(struct device_ops),
@@ -218,6 +222,7 @@ static const struct device_ops stubs = {
     .service_wake = stub_service,
     .service_remove = stub_service,
     .outside_wait = stub_outside_wait,
+    .comm_stall = stub_comm_stall,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

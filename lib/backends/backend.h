@@ -109,6 +109,23 @@ struct device_service {
   void (*report)(void *argument, char *out, size_t out_bytes);
 };
 
+/* What a rank's kernels stand at, for whoever asks why nothing moves. */
+#define DEVICE_WAITS_MOST 64
+struct device_wait {
+  uint32_t peer;
+  bool sends;         /* room at the peer is missing; else what it should have sent */
+  uint8_t func;       /* enum work_func */
+  uint64_t operation; /* its number on the communicator */
+};
+struct device_stall {
+  bool known;     /* the backend can tell; all below is 0 where it cannot */
+  bool busy;      /* kernels are launched that have not ended */
+  uint64_t moves; /* changes whenever kernels of the rank move */
+  uint64_t turns; /* stays the same while nothing could move here, as nobody lends the world a thread */
+  uint32_t wait_count;
+  struct device_wait waits[DEVICE_WAITS_MOST];
+};
+
 struct device_ops {
   size_t size;      /* sizeof the table that the backend was built with */
   const char *name; /* "emu", "cuda" */
@@ -235,6 +252,13 @@ struct device_ops {
   /* One wait more (or, with -1, one less) of the host for something that other processes may bring, at their
    * leisure: while there is any, kernels that stand still are not declared stuck. Under lock(). */
   void (*outside_wait)(int more);
+
+  /* What the rank's kernels wait for that other ranks must bring, in any order, ranks of this process
+   * included. `asks`: has them look; what they see is in the answer of a later call, while they do not move.
+   * Kernels that wait for nobody, or for something else first, are not among it. Any thread, also when the
+   * rank is aborted; does not wait for kernels. Without this member nothing is known: then the host sees what
+   * its networks owe, and no more. */
+  void (*comm_stall)(struct device_comm *comm, bool asks, struct device_stall *stall);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

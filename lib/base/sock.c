@@ -421,6 +421,7 @@ ncclResult_t sock_connect_once(const struct sock_address *to, const struct sock_
   there.scope = sock_scope_here(to);
   *fd = -1;
   const int cause = connect_once(&there, wait, fd);
+  errno = cause;
   if (cause == 0 || cause == ECANCELED || worth_retrying(cause)) return ncclSuccess;
   return connect_failed(wait, sock_address_text(&there, text), cause, 1);
 }

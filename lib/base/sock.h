@@ -58,7 +58,7 @@ int sock_accept(int listener, struct sock_address *from);
  * to the end: ncclRemoteError; out of descriptors: ncclSystemError; both name the address and the cure. */
 ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait *wait, int *fd);
 /* One try, for who has a patience of its own: *fd is -1 where nobody listens yet, or no way leads there yet,
- * or the wait was over; nothing is logged then. */
+ * or the wait was over; nothing is logged then, and errno says which (ECONNREFUSED: nobody listens). */
 ncclResult_t sock_connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd);
 /* Whole messages. The other end closed or reset: ncclRemoteError; the deadline: ncclRemoteError; the texts
  * name wait->what, the address and how much was missing. SIGPIPE never. */

@@ -31,5 +31,10 @@ void control_unserve(uint64_t key);
  * one process are kept for the next call. An answer that is a failure is logged here and returned. */
 ncclResult_t control_call(const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
                           const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes);
+/* The same in one try, for who can do without an answer, and wants to know why there is none: its process
+ * answers nothing under this key, nobody listens where it did, or it has not answered in time (or failed). */
+enum control_outcome { CONTROL_ANSWERED, CONTROL_NOBODY, CONTROL_GONE, CONTROL_SILENT };
+enum control_outcome control_ask(const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
+                                 const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes);
 
 #endif

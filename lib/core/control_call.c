@@ -1,6 +1,7 @@
 /* control_call.c: questions and answers between processes. Handlers run one after another on a thread of
  * their own beside the server's, so that one that maps memory holds up no heartbeat; callers wait on
  * connections that are kept for the next call. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,9 @@
 #include "core/control_conn.h"
 
 #define KEPT_MOST 64u
+#define NOBODY                                                                                 \
+  (-1) /* the code of an answer for want of a handler; older libraries take it for any failure \
+        */
 #define WAITING_MOST 65536u
 
 struct served {
@@ -86,9 +90,8 @@ void control_unserve(uint64_t key) {
   os_free(served);
 }
 
-static void question_answer(const struct question *question, ncclResult_t code, const void *reply,
+static void question_answer(const struct question *question, int32_t value, const void *reply,
                             uint32_t bytes) {
-  const int32_t value = (int32_t)code;
   if (question->conn) control_send(question->conn, FRAME_ANSWER, &value, sizeof value, reply, bytes);
 }
 
@@ -97,7 +100,7 @@ static void question_run(struct question *question, uint8_t *reply) {
   static const char nobody[] = "nobody answers there: the communicator has been destroyed, or is not ready";
   const struct served *served = served_find(question->key);
   if (!served) {
-    question_answer(question, ncclRemoteError, nobody, sizeof nobody - 1);
+    question_answer(question, NOBODY, nobody, sizeof nobody - 1);
     return;
   }
   control_handler *handler = served->handler;
@@ -109,7 +112,7 @@ static void question_run(struct question *question, uint8_t *reply) {
   if (result != ncclSuccess) snprintf((char *)reply, WIRE_TEXT_MOST, "%s", text);
   control_lock();
   if (result != ncclSuccess) bytes = (uint32_t)strlen((const char *)reply);
-  question_answer(question, result, reply, bytes < CONTROL_REPLY_MOST ? bytes : CONTROL_REPLY_MOST);
+  question_answer(question, (int32_t)result, reply, bytes < CONTROL_REPLY_MOST ? bytes : CONTROL_REPLY_MOST);
 }
 
 static void *calls_body(void *argument) {
@@ -304,6 +307,22 @@ static ncclResult_t call_exchange(int fd, uint64_t key, const struct sock_wait *
   return ncclSuccess;
 }
 
+/* On a connection that is open already; it is kept, or closed. */
+static ncclResult_t call_on(int fd, const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
+                            const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes,
+                            int32_t *code, char *text) {
+  const ncclResult_t result = call_exchange(fd, key, wait, request, bytes, reply, reply_bytes, code, text);
+  if (result == ncclSuccess) kept_put(to, fd);
+  else sock_close(fd);
+  return result;
+}
+
+static ncclResult_t call_greet(int fd, uint64_t key, const struct sock_wait *wait) {
+  const ncclResult_t result = greet_dial(fd, GREET_CALL, key, wait);
+  if (result != ncclSuccess) sock_close(fd);
+  return result;
+}
+
 ncclResult_t control_call(const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
                           const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes) {
   char text[WIRE_TEXT_MOST] = "", at[SOCK_TEXT_BYTES];
@@ -313,20 +332,27 @@ ncclResult_t control_call(const struct sock_address *to, uint64_t key, const str
   int fd = kept_take(to);
   if (fd < 0) {
     TRY(sock_connect(to, wait, &fd));
-    const ncclResult_t result = greet_dial(fd, GREET_CALL, key, wait);
-    if (result != ncclSuccess) {
-      sock_close(fd);
-      return result;
-    }
+    TRY(call_greet(fd, key, wait));
   }
-  const ncclResult_t result = call_exchange(fd, key, wait, request, bytes, reply, reply_bytes, &code, text);
-  if (result != ncclSuccess) {
-    sock_close(fd);
-    return result;
-  }
-  kept_put(to, fd);
+  TRY(call_on(fd, to, key, wait, request, bytes, reply, reply_bytes, &code, text));
   if (code == ncclSuccess) return ncclSuccess;
   const bool known = code > ncclSuccess && code < ncclNumResults;
   return log_fail(known ? (ncclResult_t)code : ncclRemoteError, "%s (%s): %s", wait->what,
                   sock_address_text(to, at), text);
+}
+
+enum control_outcome control_ask(const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
+                                 const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes) {
+  char text[WIRE_TEXT_MOST] = "";
+  int32_t code = ncclSuccess;
+  int fd = kept_take(to);
+  if (fd < 0) {
+    const ncclResult_t result = sock_connect_once(to, wait, &fd);
+    if (result == ncclSuccess && fd < 0 && errno == ECONNREFUSED) return CONTROL_GONE;
+    if (result != ncclSuccess || fd < 0) return CONTROL_SILENT;
+    if (call_greet(fd, key, wait) != ncclSuccess) return CONTROL_SILENT;
+  }
+  if (call_on(fd, to, key, wait, request, bytes, reply, reply_bytes, &code, text) != ncclSuccess)
+    return CONTROL_SILENT;
+  return code == ncclSuccess ? CONTROL_ANSWERED : code == NOBODY ? CONTROL_NOBODY : CONTROL_SILENT;
 }

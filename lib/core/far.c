@@ -16,6 +16,7 @@
 #include "core/layout.h"
 #include "core/net.h"
 #include "core/rails.h"
+#include "core/stall.h"
 
 /* ---- Cards ---- */
 
@@ -122,10 +123,11 @@ static bool far_alloc(struct far *far, uint32_t rank_count) {
   far->islands = (uint32_t *)os_alloc(rank_count * sizeof *far->islands);
   far->remotes = (uint8_t **)os_alloc(rank_count * sizeof *far->remotes);
   far->comms = (struct ncclComm **)os_alloc(rank_count * sizeof *far->comms);
+  far->left = (uint64_t *)os_alloc(rank_count * sizeof *far->left);
   far->proxies = (struct proxy_comm **)os_alloc(rank_count * sizeof *far->proxies);
   far->cards = (struct far_card *)os_alloc(rank_count * sizeof *far->cards);
-  return far->addresses && far->ranks && far->islands && far->remotes && far->comms && far->proxies &&
-         far->cards;
+  return far->addresses && far->ranks && far->islands && far->remotes && far->comms && far->left &&
+         far->proxies && far->cards;
 }
 
 ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gather *gather,
@@ -248,6 +250,7 @@ ncclResult_t far_lay_out(const struct far *far, uint32_t channel_count, struct g
 /* ---- Connections that others ask for ---- */
 
 struct far_message {
+  uint32_t kind; /* FAR_CALL_CONNECT */
   uint32_t count;
   struct far_request requests[FAR_REQUESTS_MOST];
 };
@@ -286,13 +289,11 @@ static ncclResult_t request_carry_out(struct far *far, const struct far_request 
   return listener_open(far->proxies[request->rank], &request->name, &answer->network);
 }
 
-/* A control_handler: on the server's thread. */
-static ncclResult_t far_answer_call(void *argument, const void *request, uint32_t bytes, void *reply,
+static ncclResult_t answer_requests(struct far *far, const void *request, uint32_t bytes, void *reply,
                                     uint32_t *reply_bytes) {
-  struct far *far = (struct far *)argument;
   const struct far_message *message = (const struct far_message *)request;
   const uint32_t head_bytes = (uint32_t)offsetof(struct far_message, requests);
-  if (bytes < head_bytes || message->count > FAR_REQUESTS_MOST ||
+  if (bytes < head_bytes || message->kind != FAR_CALL_CONNECT || message->count > FAR_REQUESTS_MOST ||
       bytes != head_bytes + message->count * sizeof message->requests[0])
     return log_fail(ncclRemoteError,
                     "a call for connections of %u bytes makes no sense; load the same "
@@ -310,6 +311,16 @@ static ncclResult_t far_answer_call(void *argument, const void *request, uint32_
   }
   *reply_bytes = (uint32_t)(message->count * sizeof(union far_answer));
   return ncclSuccess;
+}
+
+/* A control_handler: on the thread that answers calls. */
+static ncclResult_t far_answer_call(void *argument, const void *request, uint32_t bytes, void *reply,
+                                    uint32_t *reply_bytes) {
+  struct far *far = (struct far *)argument;
+  uint32_t kind = FAR_CALL_CONNECT;
+  if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
+  if (kind == FAR_CALL_STALL) return stall_answer(far, request, bytes, reply, reply_bytes);
+  return answer_requests(far, request, bytes, reply, reply_bytes);
 }
 
 /* A call that was given up because the communicator broke says why that was. */
@@ -333,6 +344,7 @@ static ncclResult_t far_ask_some(struct ncclComm *comm, const struct far_request
                     comm->name);
   snprintf(what, sizeof what, "rank %u of comm '%s' asking rank %u (%s, %s) for connections", comm->rank,
            comm->name, requests[0].rank, far->cards[requests[0].rank].host_name, sock_address_text(to, at));
+  message->kind = FAR_CALL_CONNECT;
   message->count = count;
   memcpy(message->requests, requests, count * sizeof *requests);
   const ncclResult_t result = control_call(
@@ -420,13 +432,20 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
   const ncclResult_t result = control_serve(far->wire_key, far_answer_call, far);
   far->serving = result == ncclSuccess;
   if (!far->serving) control_leave();
-  return result;
+  if (!far->serving) return result;
+  struct stall *stall = NULL;
+  TRY(stall_open(far, &stall));
+  os_mutex_lock(&far->lock); /* somebody may ask already */
+  far->stall = stall;
+  os_mutex_unlock(&far->lock);
+  return ncclSuccess;
 }
 
 void far_leave(struct far *far, uint32_t rank) {
   os_mutex_lock(&far->lock);
   struct proxy_comm *proxy = far->proxies[rank];
   far->proxies[rank] = NULL;
+  if (far->comms[rank]) far->left[rank] = __atomic_load_n(&far->comms[rank]->sequence, __ATOMIC_RELAXED);
   far->comms[rank] = NULL;
   os_mutex_unlock(&far->lock);
   if (proxy) proxy_comm_close(proxy);
@@ -434,10 +453,9 @@ void far_leave(struct far *far, uint32_t rank) {
 
 void far_free(struct far *far) {
   if (!far) return;
-  if (far->serving) {
-    control_unserve(far->wire_key);
-    control_leave();
-  }
+  if (far->serving) control_unserve(far->wire_key); /* its handler reads what goes next */
+  stall_close(far->stall);
+  if (far->serving) control_leave();
   for (uint32_t rank = 0; far->proxies && rank < far->team->rank_count; rank++)
     if (far->proxies[rank]) proxy_comm_close(far->proxies[rank]);
   for (uint32_t rank = 0; far->remotes && rank < far->team->rank_count; rank++) os_free(far->remotes[rank]);
@@ -448,6 +466,7 @@ void far_free(struct far *far) {
   os_free(far->islands);
   os_free(far->remotes);
   os_free(far->comms);
+  os_free(far->left);
   os_free(far->proxies);
   os_free(far->cards);
   os_free(far);

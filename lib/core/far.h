@@ -12,6 +12,7 @@
 #include "core/settings.h"
 
 struct ncclComm;
+struct stall;
 struct team;
 
 /* The ways from one rank to another. */
@@ -56,13 +57,15 @@ struct far {
   uint32_t *islands;              /* by rank, for plans */
   uint8_t **remotes;       /* by rank: of this process's, where networked: 1 for each rank behind a network */
   struct rails *rails;     /* which network card a connection takes, or NULL */
-  os_mutex lock;           /* of the two below; taken before the backend's */
-  struct ncclComm **comms; /* by rank: this process's, until they are destroyed */
+  os_mutex lock;           /* of the three below; taken before the backend's */
+  struct ncclComm **comms; /* by rank: this process's, until they are destroyed ... */
+  uint64_t *left;          /* ... and then how many operations they had called */
   struct proxy_comm **proxies; /* by rank: theirs, where networked */
   struct far_card *cards;      /* by rank */
   struct far_watch *watch;
-  struct far *next; /* of the same watch */
-  bool serving;     /* answers calls */
+  struct stall *stall; /* asks why nothing moves */
+  struct far *next;    /* of the same watch */
+  bool serving;        /* answers calls */
 };
 
 /* This rank's card. `comm` is the rank's own, or, where it has none yet, `model`'s device-side half speaks
@@ -100,6 +103,9 @@ void far_fail(struct far *far, ncclResult_t code, const char *text);
 /* The rank cannot go on: its communicator is broken with this text, here and in the other processes. Any
  * thread. */
 void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text);
+
+/* What processes ask each other: the first word of each call. */
+enum far_call { FAR_CALL_CONNECT = 1, FAR_CALL_STALL };
 
 /* Connections that a plan lacks towards other processes, and the call that opens them (connect.c). */
 struct far_request {

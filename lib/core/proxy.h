@@ -12,6 +12,23 @@
 struct rails;
 struct proxy_comm; /* one rank's connections over networks */
 
+/* How far one end of a connection is, in messages since it was made: a sender has `ready` of them filled, has
+ * given `moved` to the network, which has taken `done`; a receiver has room for `ready`, and `moved` have
+ * come. */
+struct proxy_state {
+  bool connected;
+  uint64_t ready, moved, done;
+  uint64_t quiet_ms; /* none of these has changed for so long */
+};
+
+/* A connection whose network owes something. */
+struct proxy_debt {
+  struct device_conn_name name;
+  struct proxy_state state;
+  uint8_t func;
+  uint64_t operation; /* that it is owed to */
+};
+
 struct proxy_comm_call {
   const struct device_ops *ops;
   struct device_comm *device_comm;
@@ -61,5 +78,13 @@ void proxy_ops_post(struct proxy_ops *ops);
 bool proxy_ops_turn(struct proxy_ops *ops, bool last);
 /* What was posted goes on. NULL is allowed; also after the communicator was closed. */
 void proxy_ops_free(struct proxy_ops *ops);
+
+/* Looks at all connections, `passed_ms` after the last look: *count of at most `room` that are owed
+ * something. Returns a number that changes with whatever moves on any of them. */
+uint64_t proxy_comm_look(struct proxy_comm *comm, uint64_t passed_ms, struct proxy_debt *debts, uint32_t room,
+                         uint32_t *count);
+/* How far one of them was at the last look; false when there is none of this name. */
+bool proxy_comm_state(struct proxy_comm *comm, const struct device_conn_name *name,
+                      struct proxy_state *state);
 
 #endif

@@ -80,7 +80,8 @@ struct proxy_conn {
   struct proxy_counters steps;
   uint64_t n_posted, n_received, n_flushed, n_transmitted, n_done; /* the same in slices: messages */
   struct proxy_flight flights[PROXY_SLICES_MAX];
-  struct proxy_conn *next; /* of the communicator */
+  struct proxy_state looked; /* proxy_look.c */
+  struct proxy_conn *next;   /* of the communicator */
 };
 
 struct proxy_comm {

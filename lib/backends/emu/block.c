@@ -498,6 +498,7 @@ static bool block_advance(struct emu_block *block) {
     moved = moved || over || lane_mark(&emu->lane) != mark;
   }
   if (moved) __atomic_store_n(&block->progress, block->progress + 1, __ATOMIC_RELAXED);
+  if (running > 0 && !moved && emu_block_is_asked(block, block->run->launch->comm)) emu_block_tell(block);
   if (running > 0) return moved;
   const bool aborted = comm_aborted(block->run->launch->comm);
   if (broken || aborted) block_settle_batch(block);

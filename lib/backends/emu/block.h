@@ -90,6 +90,7 @@ struct device_comm {
   uint64_t memory_bytes;
   bool reaches_out; /* has connections that may lead out of the process */
   bool has_remote;  /* has connections that it shares with other processes */
+  uint64_t asked;   /* atomic; how often its blocks were asked what they wait for (stall.c) */
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by number of the block that they share */
   bool pinned;      /* others may map the arena, under ... */
@@ -109,8 +110,10 @@ struct emu_lane {
   uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
-  bool bound;  /* guarded mode: has its connections, and has not ended */
-  bool remote; /* is linked to another process: nobody here knows when it can go on */
+  bool bound;              /* guarded mode: has its connections, and has not ended */
+  bool remote;             /* is linked to another process: nobody here knows when it can go on */
+  struct device_wait said; /* threads mode: what it waited for when the block was asked; locked */
+  bool waited;             /* for somebody, then */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
   struct lane lane;
 };
@@ -123,8 +126,10 @@ struct emu_block {
   uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
   /* threads mode */
-  uint32_t bound_batch; /* + 1: whose connections the lanes hold; 0: none */
-  bool given, done;     /* to a thread of its own; has ended */
+  uint32_t bound_batch;     /* + 1: whose connections the lanes hold; 0: none */
+  bool given, done;         /* to a thread of its own; has ended */
+  uint64_t told, told_turn; /* the last asking that its lanes have answered, in this run ... */
+  uint32_t told_batch;      /* ... and this batch; locked, but for its own thread's reads */
 };
 
 /* Everything behind the struct lies in the same allocation. */
@@ -246,6 +251,15 @@ void emu_comm_abort_rank(struct device_comm *comm);
 void emu_lane_stores_seen(struct emu_lane *lane);
 /* Number of the operation that the lane's current step is of. */
 uint64_t emu_lane_sequence(const struct emu_lane *lane);
+
+/* stall.c */
+void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall);
+/* On the thread that advances the block: notes what its lanes wait for. */
+void emu_block_tell(struct emu_block *block);
+/* Somebody has asked since the block last told. */
+static inline bool emu_block_is_asked(const struct emu_block *block, const struct device_comm *comm) {
+  return block->told != __atomic_load_n(&comm->asked, __ATOMIC_RELAXED);
+}
 
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
  * started. */

@@ -486,9 +486,14 @@ static void waiter_leave(struct emu_waiter *waiter) {
   if (!waiter->released) waiter_release(waiter);
 }
 
+static uint64_t world_turns; /* locked */
+
+uint64_t emu_world_turns(void) { return world_turns; }
+
 /* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
   if (!world.pumping && owners_wait()) {
+    world_turns += 1;
     if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
     if (emu_lanes_look()) { /* a long operation with another process must not keep everybody out */
       emu_unlock();

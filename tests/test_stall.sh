@@ -1,0 +1,173 @@
+#!/bin/sh
+# test_stall.sh: operations that stand still because of another process: a rank that has left too early, one
+# that is late, one that is stopped, a network that loses the last message or falls silent. What is for ever
+# ends with a sentence that names rank, process and operation; what is late is named in a warning, and comes
+# right. All cases run side by side. Prints one `ok - ` or `not ok - ` line a check and fails when
+# one did. Finds the build at ${BUILD:-build}. SLOW=5: times as long, where a sanitizer slows things down.
+. "$(dirname "$0")/script.inc"
+use_build
+unset NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID NCCL_SHM_DISABLE NCCL_P2P_DISABLE TUTTI_NET_FAULTS
+unset TUTTI_RANK TUTTI_SIZE TUTTI_RENDEZVOUS TUTTI_JOB
+slow=${SLOW:-1}
+export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_STALL_SECONDS="$slow"
+export TUTTI_PEER_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_NET_PATIENCE_SECONDS=$((2 * slow)) NCCL_DEBUG=WARN
+list=
+tried=
+number=0
+
+# begin RANK HOST ARGS...: one process; $begun is its number.
+begin() {
+  begin_rank=$1
+  begin_host=$2
+  shift 2
+  NCCL_HOSTID=$begin_host "$build/tests/rank_program" --rank "$begin_rank" --id "$work/id" \
+    --deadline $((30 * slow)) "$@" >"$work/rank.$begin_rank" 2>&1 &
+  begun=$!
+  list="$list $begun"
+}
+
+# finish: $statuses has how all that were begun have ended, in order, and $work/log what they said.
+finish() {
+  statuses=
+  for process in $list; do
+    wait "$process"
+    statuses="$statuses$? "
+  done
+  cat "$work"/rank.* >"$work/log"
+}
+
+has() { grep -Eq -e "$1" "$work/log"; }
+rank_has() { grep -Eq -e "$2" "$work/rank.$1"; }
+
+# host RANK WAY: the host that a rank is told to be on.
+host() { [ "$2" = memory ] && echo one || echo "host$1"; }
+
+# leaves WAY: rank 0 has called two all-reduces and goes; ranks 1 and 2 call a third.
+leaves() {
+  for rank in 0 1 2; do
+    iterations=3
+    [ "$rank" != 0 ] || iterations=2
+    begin $rank "$(host $rank "$1")" --size 3 --ops all_reduce --iterations $iterations
+  done
+  finish
+  [ "$statuses" = '0 3 3 ' ] && has 'rank 0 .*destroy ok' &&
+    rank_has 1 '^rank 1 all_reduce iteration [12] error 6 ' &&
+    rank_has 2 '^rank 2 all_reduce iteration [12] error 6 ' || return 1
+  if [ "$1" = network ]; then # the network says so itself
+    has '^rank [12] .* error 6 .*(receiving from|sending to) rank 0 .*'
+    return
+  fi
+  said='rank 0 \(process [0-9]+ on .*\) has left the communicator.*; rank [12] waits for it in all_reduce #2'
+  rank_has 1 "^rank 1 .* error 6 .*$said" && rank_has 2 "^rank 2 .* error 6 .*$said"
+}
+
+# half_leaves: ranks 0 and 1 are of one process, which lives on when rank 0 has destroyed its communicator.
+half_leaves() {
+  begin 0 one --size 4 --here 2 --ops all_reduce --iterations 3 --leave-at 0,2
+  begin 2 one --size 4 --here 2 --ops all_reduce --iterations 3
+  finish
+  [ "$statuses" = '3 3 ' ] &&
+    [ "$(grep -c '^rank [123] all_reduce iteration 2 error 6 ' "$work/log")" -eq 3 ] &&
+    has 'rank 0 \(process .*\) has left the communicator after 2 operations; rank [123] waits for it in all_r'
+}
+
+# late WAY: rank 0 takes its time before the first operation, and again before the second.
+late() {
+  begin 0 "$(host 0 "$1")" --size 2 --ops all_reduce --iterations 2 --pace $((5000 * slow))
+  begin 1 "$(host 1 "$1")" --size 2 --ops all_reduce --iterations 2
+  finish
+  said='has called [01] operations, and not all_reduce #[01] yet'
+  [ "$statuses" = '0 0 ' ] && ! has ' error ' && rank_has 1 "^  rank 0 \\(process [0-9]+ on .*\\) $said"
+}
+
+# in_turn: rank 0 is late, and the ranks behind it say of each other that they wait themselves.
+in_turn() {
+  for rank in 0 1 2 3; do
+    pace=
+    [ "$rank" != 0 ] || pace="--pace $((5000 * slow))"
+    # shellcheck disable=SC2086
+    begin $rank one --size 4 --ops broadcast --iterations 1 --bytes 4000000 $pace
+  done
+  finish
+  [ "$statuses" = '0 0 0 0 ' ] && ! has ' error ' &&
+    has '^  rank 0 .* has called 0 operations, and not broadcast #0 yet' &&
+    has '^  rank [123] .* has called it too; it waits itself for rank [0-3] in broadcast #0'
+}
+
+# faulty KIND AT ARGS...: two hosts exchange three times; the fault happens to what rank 0 sends, which has
+# ARGS.
+faulty() {
+  export NCCL_NET_PLUGIN="$build/lib/libtutti-net-faulty.so" TUTTI_NET_FAULTS="fault=$1,fault_at=$2"
+  shift 2
+  begin 0 host0 --size 2 --ops sendrecv "$@"
+  unset TUTTI_NET_FAULTS
+  begin 1 host1 --size 2 --ops sendrecv
+  finish
+}
+
+falls_silent() {
+  faulty stop 3
+  [ "$statuses" = '3 3 ' ] && rank_has 1 '^rank 1 sendrecv iteration 2 error 6 ' &&
+    has 'network Faulty: message [0-9]+ of connection [01] -> [01], .*(is not taken|has not come)'
+}
+
+# The sender's operations are over and its process is well: nothing comes that would show the loss.
+loses_last() {
+  faulty drop 3 --linger $((9000 * slow))
+  [ "$statuses" = '0 3 ' ] && rank_has 1 '^rank 1 sendrecv iteration 2 error 6 ' &&
+    rank_has 1 'network Faulty: message 2 of connection 0 -> 1, .* has not come, though the network took it'
+}
+
+loses_last_patiently() {
+  export TUTTI_NET_PATIENCE_SECONDS=0
+  faulty drop 3 --linger $((5000 * slow))
+  said='has called 6 operations; it has finished all that it called'
+  [ "$statuses" = '0 3 ' ] && ! has 'network Faulty: message' &&
+    rank_has 1 "^  rank 0 \\(process [0-9]+ on .*\\) $said"
+}
+
+# stopped: rank 0 is stopped for longer than all patience, and goes on.
+stopped() {
+  set -- --size 2 --ops all_reduce,alltoall --iterations 20 --pace 100 --bytes 200000
+  begin 0 host0 "$@"
+  stopped_process=$begun
+  begin 1 host1 "$@"
+  sleep 1
+  kill -STOP "$stopped_process"
+  sleep $((4 * slow))
+  kill -CONT "$stopped_process"
+  finish
+  [ "$statuses" = '0 0 ' ] && ! has ' error '
+}
+
+# try DESCRIPTION COMMAND...: beside the others, in a folder of its own.
+try() {
+  number=$((number + 1))
+  (
+    trap - EXIT
+    work=$work/$number
+    mkdir "$work"
+    description=$1
+    shift
+    "$@"
+    check $? "$description"
+    exit "$failures"
+  ) &
+  tried="$tried $!"
+}
+
+for mode in guarded threads; do
+  export TUTTI_EMU=mode=$mode
+  try "$mode, shared memory: a rank that has left is named by those who wait for it" leaves memory
+  try "$mode, over a network: a rank that has left is named by those who wait for it" leaves network
+  try "$mode: a rank that has left, of a process that has not" half_leaves
+  try "$mode, shared memory: a rank that is late is named, and no harm done" late memory
+  try "$mode, over a network: a rank that is late is named, and no harm done" late network
+  try "$mode: a network that falls silent ends the operation" falls_silent
+  try "$mode: a process that is stopped for a while is waited for" stopped
+done
+try 'ranks that wait in turn say so of each other' in_turn
+try 'a last message that is lost ends the operation, though its sender is well' loses_last
+try 'without patience for networks that ends with the sender' loses_last_patiently
+for process in $tried; do wait "$process" || failures=1; done
+[ "$failures" -eq 0 ]
