@@ -265,11 +265,16 @@ static atomic_uint forks;
 
 static void fork_note(void) { atomic_fetch_add(&forks, 1); }
 
-static void fork_watch(void) { pthread_atfork(NULL, NULL, fork_note); }
+static atomic_bool fork_watched;
+
+static void fork_watch(void) {
+  pthread_atfork(NULL, NULL, fork_note);
+  atomic_store_explicit(&fork_watched, true, memory_order_release);
+}
 
 uint32_t os_fork_count(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, fork_watch);
+  if (!atomic_load_explicit(&fork_watched, memory_order_acquire)) pthread_once(&once, fork_watch);
   return atomic_load_explicit(&forks, memory_order_relaxed);
 }
 

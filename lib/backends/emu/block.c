@@ -375,7 +375,7 @@ static void run_pass_turn(struct emu_kernel_run *run) {
 static int run_close(struct emu_kernel_run *run) {
   if (!run->over) run_pass_turn(run);
   run_unlist(run);
-  emu_trace(TRACE_KERNEL, 1, run->launch->comm, 0, 0, 0, run->turn);
+  if (emu_options()->mode == EMU_GUARDED) emu_trace(TRACE_KERNEL, 1, run->launch->comm, 0, 0, 0, run->turn);
   if (emu_runs == NULL) emu_report_flush();
   emu_changed();
   return run->error;
@@ -674,8 +674,20 @@ static void launch_release(struct emu_kernel *kernel) {
   os_free(launch);
 }
 
+static bool run_is_brief(const struct emu_kernel_run *run) {
+  return run->launch->brief && run->hook.turn == NULL && run->hook.start == NULL;
+}
+
 static const struct emu_kernel_ops launch_ops = {
-    launch_enqueue, run_ready, run_start, run_execute, launch_retire, launch_release, run_advance, run_close,
+    .enqueue = launch_enqueue,
+    .ready = run_ready,
+    .start = run_start,
+    .execute = run_execute,
+    .retire = launch_retire,
+    .release = launch_release,
+    .advance = run_advance,
+    .brief = run_is_brief,
+    .finish = run_close,
 };
 
 /* Blocks and their lanes, behind one another. */
@@ -699,6 +711,20 @@ static bool launch_shares(const struct device_comm *comm, const struct plan *pla
     bytes += plan->works[i].part_count * plan->works[i].element_bytes;
   return block_count > 1 && !comm->crowded && os_core_count() > comm->config.rank_count &&
          bytes / block_count >= SHARE_BYTES_MIN;
+}
+
+/* Bytes of a plan that a core carries in less time than it takes to wake another. */
+#define BRIEF_BYTES 2048u
+
+static bool launch_is_brief(const struct plan *plan) {
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    const bool blocks = work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL;
+    if (work->algo == ALGO_CUSTOM) return false;
+    bytes += work->part_count * work->element_bytes * (blocks ? work->rank_count : 1);
+  }
+  return plan->work_count <= 4 && bytes <= BRIEF_BYTES;
 }
 
 /* Copies the plan behind the launch: works, buffers, batches, then blocks and lanes, in one allocation. */
@@ -732,6 +758,7 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
     memcpy(launch->plan.batches, plan->batches, plan->batch_count * sizeof *plan->batches);
   launch_lay_out(launch, (struct emu_lane *)(void *)(behind + block_bytes));
   launch->shares = launch_shares(comm, plan, block_count);
+  launch->brief = launch_is_brief(plan);
   comm->kernel_count += 1;
   return &launch->kernel;
 }

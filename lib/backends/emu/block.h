@@ -141,6 +141,7 @@ struct emu_launch {
   struct launch_hook hook; /* of the next run where the launch is kept, else of all; all 0: none */
   uint32_t block_count;
   bool shares; /* threads mode: so much work that blocks are worth threads of their own */
+  bool brief;  /* threads mode: so little work that it is done with the lock held */
   bool kept;   /* to be launched again */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that are over, to be used again */

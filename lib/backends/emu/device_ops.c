@@ -332,18 +332,18 @@ static bool launch_again_on(struct device_comm *comm, const struct device_again 
   return true;
 }
 
-/* Free threads alone are in such a hurry. */
+/* Free threads alone are in such a hurry. Default streams' names mean the rank's device. */
 static bool emu_launch_again(struct device_comm *comm, const struct device_again *again,
                              ncclResult_t *result) {
   const uint32_t selected = emu_device_current();
+  const bool selects = selected != comm->config.device_index;
   int error = 0;
   if (emu_options()->mode != EMU_THREADS || emu_comm_error(comm) != ncclSuccess) return false;
-  emu_device_select(comm->config.device_index);
+  if (selects) emu_device_select(comm->config.device_index);
   emu_lock();
-  emu_owner_set(&comm->owner);
   const bool launched = launch_again_on(comm, again, &error);
   emu_unlock();
-  emu_device_select(selected);
+  if (selects) emu_device_select(selected);
   if (launched) *result = error == 0 ? ncclSuccess : cuda_result(error, "launching a kernel");
   return launched;
 }

@@ -445,7 +445,32 @@ static void at_once_over(struct stream_op *op, const struct emu_kernel_ops *ops,
   stream->idle_count += 1;
 }
 
-/* The one before to its end, this one as far as it goes. False when this one must go the long way. */
+/* The kernel before to its end, this one as far as it goes without waiting. */
+static enum emu_advance at_once_advance(const struct stream_op *before, const struct emu_kernel_ops *ops,
+                                        struct emu_kernel_run *run, uint32_t patience, bool *vain) {
+  if (before != NULL) *vain = before->turn.ops->advance(before->turn.run, patience) != EMU_RUN_OVER;
+  else *vain = false;
+  return *vain ? EMU_RUN_STUCK : ops->advance(run, 0);
+}
+
+/* What takes moments is done with the lock held, which saves taking it again. */
+static enum emu_advance at_once_drive(struct emu_stream *stream, const struct stream_op *before,
+                                      const struct emu_kernel_ops *ops, struct emu_kernel_run *run,
+                                      bool *vain) {
+  enum emu_advance result = EMU_RUN_STUCK;
+  *vain = true;
+  const bool brief = ops->brief(run) && (before == NULL || ops->brief(before->turn.run));
+  if (brief) result = at_once_advance(before, ops, run, 0, vain);
+  if (!*vain) return result;
+  stream->busy = true;
+  emu_unlock();
+  result = at_once_advance(before, ops, run, AT_ONCE_PATIENCE, vain);
+  emu_lock();
+  stream->busy = false;
+  return result;
+}
+
+/* False when the launch must go the long way. */
 static bool launch_at_once(struct emu_stream *stream, const struct emu_work *work) {
   const struct emu_kernel_ops *ops = work->as.kernel->ops;
   if (stream->at_once_pause > 0) {
@@ -455,20 +480,14 @@ static bool launch_at_once(struct emu_stream *stream, const struct emu_work *wor
   if (!stream_is_free(stream) || ops->advance == NULL || legacy_allows(stream) != 0) return false;
   struct stream_op *before = stream->head, *op = stream->idle;
   struct emu_kernel_run *run = ops->enqueue(work->as.kernel);
+  bool vain;
   if (run == NULL) return false;
   stream->idle = op->next;
   stream->idle_count -= 1;
   op->stream = stream;
   op->ticket = ++stream->device->ticket_count;
-  stream->busy = true;
   emu_stream_hold(stream);
-  emu_unlock();
-  enum emu_advance result = EMU_RUN_OVER;
-  if (before != NULL) result = before->turn.ops->advance(before->turn.run, AT_ONCE_PATIENCE);
-  const bool vain = result != EMU_RUN_OVER;
-  if (!vain) result = ops->advance(run, 0);
-  emu_lock();
-  stream->busy = false;
+  const enum emu_advance result = at_once_drive(stream, before, ops, run, &vain);
   stream->at_once_vain = vain ? (2 * stream->at_once_vain + 1) & AT_ONCE_PAUSE_MOST : 0;
   stream->at_once_pause = stream->at_once_vain;
   if (result != EMU_RUN_OVER) at_once_push(op, work, run, before);

@@ -37,6 +37,8 @@ struct emu_kernel_ops {
   /* threads: takes the run as far as it goes, until `patience` looks in a row have found nothing to do. By
    * one thread at a time, NOT locked. NULL: only execute() is there. */
   enum emu_advance (*advance)(struct emu_kernel_run *run, uint32_t patience);
+  /* threads: to take the run as far as it goes takes moments, however far that is. */
+  bool (*brief)(const struct emu_kernel_run *run);
   /* threads: after EMU_RUN_OVER, before retire(): returns the error. Locked. */
   int (*finish)(struct emu_kernel_run *run);
 };
