@@ -111,12 +111,12 @@ static void move_lends(const struct emu_conn *conn, const struct step *step, siz
   const int slot = slot_at(conn, move->destination[last]);
   const void *data = NULL;
   if (slot < 0 || __atomic_load_n(&conn->direct->lends, __ATOMIC_ACQUIRE) == 0) return;
-  if (last > 0) data = move->destination[0];
-  else if (is_copy(move) && (step->flags & STEP_RECV) == 0) data = move->source[0];
+  if (is_copy(move) && (step->flags & STEP_RECV) == 0) data = move->source[0];
+  else if (last > 0) data = move->destination[0];
   if (data == NULL) return;
   conn->direct->lent[slot] = (struct device_net_lent){data, bytes};
   move->destination_count -= 1;
-  move->far_destinations = 0; /* the proxy reads it soon */
+  if (data != move->source[0]) move->far_destinations = 0; /* the proxy reads it soon */
 }
 
 void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
