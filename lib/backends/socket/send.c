@@ -236,7 +236,7 @@ ncclResult_t send_begin(struct end *end, const struct net_part *first, const voi
   if (messages_ahead(sender) < 0 && bytes > *place) return message_refuse(sender, data, bytes, *place);
   *place = bytes;
   message_begin(end, FRAME_MESSAGE, first, data, bytes);
-  TRY(send_move(end));
+  if (first == NULL) TRY(send_move(end)); /* large ones go out together, when the first is asked for */
   *request = slot;
   return ncclSuccess;
 }
