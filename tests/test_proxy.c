@@ -692,6 +692,7 @@ static enum {
   HOLD_REQUESTS
 } parts_hold; /* atomic: what the network has no time for */
 
+static uint64_t count_of(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
 static bool holds(int what) { return (int)__atomic_load_n(&parts_hold, __ATOMIC_SEQ_CST) == what; }
 
 static ncclResult_t parts_send(void *connection, const struct net_part *first, const void *data, size_t bytes,
@@ -757,14 +758,15 @@ static void large_data_skips_its_slots(void **state) {
       const uint32_t f = i % LENGTH(funcs);
       const size_t count = counts[i / LENGTH(funcs) % LENGTH(counts)];
       const bool in_place = i % 2 == i / LENGTH(funcs) / LENGTH(counts) && funcs[f].func != FUNC_SEND_RECV;
-      const uint64_t sent = parts_sent, posted = parts_posted;
+      const uint64_t sent = count_of(&parts_sent), posted = count_of(&parts_posted);
       parts_call(&call, funcs[f].func, in_place, count);
       good(call_launch_all(&world.ranks, &call), "launch");
       parts_end(&call);
       const bool large = count > 10000 && i >= LENGTH(funcs); /* by then connections are made */
-      assert_int_equal(parts_sent > sent, large ? funcs[f].sends : parts_sent > sent && count > 10000);
-      assert_int_equal(parts_posted > posted,
-                       large ? funcs[f].lands : parts_posted > posted && count > 10000);
+      assert_int_equal(count_of(&parts_sent) > sent,
+                       large ? funcs[f].sends : count_of(&parts_sent) > sent && count > 10000);
+      assert_int_equal(count_of(&parts_posted) > posted,
+                       large ? funcs[f].lands : count_of(&parts_posted) > posted && count > 10000);
     }
     world_close();
   }
@@ -807,7 +809,7 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
   (void)state;
   parts_open(2);
   for (uint32_t i = 0; i < 2; i++) {
-    const uint64_t posted = parts_posted;
+    const uint64_t posted = count_of(&parts_posted);
     parts_call(&call, FUNC_BROADCAST, false, COUNT);
     good(call_launch(&world.ranks, 1, &call, COUNT), "receive");
     if (i == 0) {
@@ -815,9 +817,8 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
       parts_end(&call);
       continue;
     }
-    for (uint32_t k = 0; k < 10000 && __atomic_load_n(&parts_posted, __ATOMIC_RELAXED) == posted; k++)
-      os_sleep_ms(1);
-    assert_true(parts_posted > posted);
+    for (uint32_t k = 0; k < 10000 && count_of(&parts_posted) == posted; k++) os_sleep_ms(1);
+    assert_true(count_of(&parts_posted) > posted);
     world.ranks.ops->comm_abort(world.ranks.comms[1]);
     rank_wait(1);
     memcpy(before, call.out[1], sizeof before);
