@@ -29,7 +29,7 @@ ARROWS = (
     ('lib/trace/', 'lib/base/ lib/schedule/ public', '*'),
     ('lib/backends/backend.h', 'lib/base/ lib/schedule/ public', PURE),
     ('lib/backends/net.h', 'lib/base/ public', PURE),
-    ('lib/backends/fault.', 'lib/backends/fault.h', PURE),
+    ('lib/backends/fault.', 'lib/backends/fault.h lib/base/hash.h', PURE),
     ('lib/backends/net_abi.h', 'public', PURE),
     ('lib/backends/',
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/fault.h lib/base/ '

@@ -101,19 +101,41 @@ static ncclResult_t party_finish(struct joiner *party, struct gather *gather) {
   return result;
 }
 
+static ncclResult_t seats_check_in(struct gather *gather, const struct joiner *party, uint32_t first,
+                                   uint32_t end) {
+  uint8_t card[512];
+  for (uint32_t i = first; i < end; i++)
+    TRY(gather_check_in(gather, party->seats[i], card, card_fill(card, party->seats[i])));
+  return ncclSuccess;
+}
+
+struct latecomer {
+  struct gather *gather;
+  const struct joiner *party;
+  os_thread thread;
+};
+
+static void *latecomer_body(void *argument) {
+  const struct latecomer *late = (const struct latecomer *)argument;
+  os_sleep_ms(late->party->late_ms);
+  seats_check_in(late->gather, late->party, late->party->seat_count - 1, late->party->seat_count);
+  return NULL;
+}
+
 void joiner_run(struct joiner *party) {
   struct gather *gather = NULL;
-  uint8_t card[512];
   struct gather_call call = party->call;
   call.roots = party->roots;
   os_sleep_ms(party->delay_ms);
   step(party, 1);
   ncclResult_t result = gather_open(&call, &gather);
-  for (uint32_t i = 0; result == ncclSuccess && i < party->seat_count; i++) {
-    result = gather_check_in(gather, party->seats[i], card, card_fill(card, party->seats[i]));
-  }
+  const bool late = result == ncclSuccess && party->late_ms > 0;
+  struct latecomer latecomer = {gather, party, 0};
+  if (result == ncclSuccess) result = seats_check_in(gather, party, 0, party->seat_count - late);
+  if (late && !os_thread_start(&latecomer.thread, latecomer_body, &latecomer)) abort();
   step(party, 2);
   if (result == ncclSuccess) result = gather_wait(gather, party->reason, sizeof party->reason);
+  if (late) os_thread_join(latecomer.thread);
   step(party, 3);
   if (result == ncclSuccess) {
     party->cards_good = cards_check(gather, call.seat_count);

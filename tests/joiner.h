@@ -18,6 +18,7 @@ struct joiner {
   struct sock_address roots[8];
   uint32_t seats[16], seat_count;
   uint32_t delay_ms;       /* before it opens */
+  uint32_t late_ms;        /* its last seat checks in so long after the others */
   ncclResult_t own_result; /* what it tells the others in gather_agree */
   bool stays;              /* keeps its watch; else it leaves */
   uint32_t die_at;         /* a process kills itself at the n-th of its steps; 0: never */

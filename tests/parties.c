@@ -17,11 +17,8 @@
 #include "base/param.h"
 #include "core/plan.h"
 #include "kernels/kernels.h"
+#include "values.h"
 
-#define GUARD_BYTES 64
-#define GUARD_BYTE 0xa5
-#define STALE_BYTE 0xee
-#define VALUE_RANGE 23
 #define LINKS_MAX 512 /* connections that one party tells another of at once */
 
 /* ---- processes ---- */
@@ -189,27 +186,12 @@ void party_close(struct party *party) {
 
 /* ---- memory ---- */
 
-static double value_of(const struct party_call *call, uint32_t rank, size_t index) {
-  return (double)((rank * 7 + index * 3 + call->sequence * 5) % VALUE_RANGE);
-}
-
 static size_t blocks_in(const struct party *party, const struct party_call *call) {
   return call->func == FUNC_REDUCE_SCATTER || call->func == FUNC_ALL_TO_ALL ? party_rank_count(party) : 1;
 }
 
 static size_t blocks_out(const struct party *party, const struct party_call *call) {
   return call->func == FUNC_ALL_GATHER || call->func == FUNC_ALL_TO_ALL ? party_rank_count(party) : 1;
-}
-
-static void value_store(uint8_t dtype, uint8_t *at, double value) {
-  const uint64_t bits = kernel_from_double(dtype, value);
-  memcpy(at, &bits, kernel_type_bytes(dtype));
-}
-
-static double value_load(uint8_t dtype, const uint8_t *at) {
-  uint64_t bits = 0;
-  memcpy(&bits, at, kernel_type_bytes(dtype));
-  return kernel_to_double(dtype, bits);
 }
 
 static bool rank_prepare(struct party *party, struct party_call *call, uint32_t rank) {
@@ -227,7 +209,7 @@ static bool rank_prepare(struct party *party, struct party_call *call, uint32_t 
   call->out[rank] = call->in[rank] + in_bytes + GUARD_BYTES;
   memset(call->out[rank], STALE_BYTE, out_bytes);
   for (size_t i = 0; i < in_bytes / unit; i++)
-    value_store(call->dtype, call->in[rank] + i * unit, value_of(call, rank, i));
+    value_store(call->dtype, call->in[rank] + i * unit, value_input(call->sequence, rank, i));
   return true;
 }
 
@@ -390,7 +372,8 @@ ncclResult_t party_wait(struct party *party, uint64_t deadline_ms) {
 
 static double sum_of(const struct party *party, const struct party_call *call, size_t index) {
   double sum = 0;
-  for (uint32_t rank = 0; rank < party_rank_count(party); rank++) sum += value_of(call, rank, index);
+  for (uint32_t rank = 0; rank < party_rank_count(party); rank++)
+    sum += value_input(call->sequence, rank, index);
   return sum;
 }
 
@@ -398,19 +381,13 @@ static double expected_of(const struct party *party, const struct party_call *ca
                           size_t index) {
   const uint32_t rank_count = party_rank_count(party), block = (uint32_t)(index / call->count);
   switch (call->func) {
-    case FUNC_BROADCAST: return value_of(call, call->root, index);
-    case FUNC_ALL_GATHER: return value_of(call, block, index % call->count);
-    case FUNC_ALL_TO_ALL: return value_of(call, block, rank * call->count + index % call->count);
+    case FUNC_BROADCAST: return value_input(call->sequence, call->root, index);
+    case FUNC_ALL_GATHER: return value_input(call->sequence, block, index % call->count);
+    case FUNC_ALL_TO_ALL: return value_input(call->sequence, block, rank * call->count + index % call->count);
     case FUNC_REDUCE_SCATTER: return sum_of(party, call, rank * call->count + index);
-    case FUNC_SEND_RECV: return value_of(call, (rank + rank_count - 1) % rank_count, index);
+    case FUNC_SEND_RECV: return value_input(call->sequence, (rank + rank_count - 1) % rank_count, index);
     default: return sum_of(party, call, index);
   }
-}
-
-static bool guard_stands(const uint8_t *guard) {
-  for (size_t i = 0; i < GUARD_BYTES; i++)
-    if (guard[i] != GUARD_BYTE) return false;
-  return true;
 }
 
 static const char *rank_check(struct party *party, const struct party_call *call, uint32_t rank) {

@@ -9,6 +9,8 @@
 
 #include <cuda_runtime.h>
 
+#include "base/hash.h"
+
 #include "base/os.h"
 #include "base/param.h"
 #include "collective.h"
@@ -96,10 +98,7 @@ struct dice {
 };
 
 static uint32_t draw(struct dice *dice, uint32_t bound) {
-  uint64_t z = (dice->state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return (uint32_t)((z ^ (z >> 31)) >> 32) % bound;
+  return (uint32_t)(hash_draw(&dice->state) >> 32) % bound;
 }
 
 static void generate_constants(struct program *p, struct dice *dice) {

@@ -9,11 +9,7 @@
 #include "base/os.h"
 #include "core/plan.h"
 #include "kernels/kernels.h"
-
-#define GUARD_BYTES 64
-#define GUARD_BYTE 0xa5
-#define STALE_BYTE 0xee /* what an output holds before the call */
-#define VALUE_RANGE 23  /* eight of them add up to less than 256: exact in every type that is used */
+#include "values.h"
 
 /* ---- opening ---- */
 
@@ -92,27 +88,12 @@ ncclResult_t ranks_wait_for(struct ranks *ranks, uint32_t first, uint32_t end) {
 
 /* ---- memory ---- */
 
-static double value_of(const struct call *call, uint32_t rank, size_t index) {
-  return (double)((rank * 7 + index * 3 + call->sequence * 5) % VALUE_RANGE);
-}
-
 static size_t blocks_in(const struct ranks *ranks, const struct call *call) {
   return call->func == FUNC_REDUCE_SCATTER ? ranks->count : 1;
 }
 
 static size_t blocks_out(const struct ranks *ranks, const struct call *call) {
   return call->func == FUNC_ALL_GATHER ? ranks->count : 1;
-}
-
-static void value_store(uint8_t dtype, uint8_t *at, double value) {
-  const uint64_t bits = kernel_from_double(dtype, value);
-  memcpy(at, &bits, kernel_type_bytes(dtype));
-}
-
-static double value_load(uint8_t dtype, const uint8_t *at) {
-  uint64_t bits = 0;
-  memcpy(&bits, at, kernel_type_bytes(dtype));
-  return kernel_to_double(dtype, bits);
 }
 
 /* guard | in | guard | out | guard; in place, the larger one holds the other at the rank's own block. */
@@ -133,7 +114,7 @@ static bool rank_prepare(const struct ranks *ranks, struct call *call, uint32_t 
   else if (call->in_place) call->out[rank] = call->in[rank];
   memset(call->out[rank], STALE_BYTE, out_bytes);
   for (size_t i = 0; i < in_bytes / unit; i++)
-    value_store(call->dtype, call->in[rank] + i * unit, value_of(call, rank, i));
+    value_store(call->dtype, call->in[rank] + i * unit, value_input(call->sequence, rank, i));
   return true;
 }
 
@@ -219,24 +200,19 @@ ncclResult_t call_launch_all(struct ranks *ranks, const struct call *call) {
 
 static double sum_of(const struct ranks *ranks, const struct call *call, size_t index) {
   double sum = 0;
-  for (uint32_t rank = 0; rank < ranks->count; rank++) sum += value_of(call, rank, index);
+  for (uint32_t rank = 0; rank < ranks->count; rank++) sum += value_input(call->sequence, rank, index);
   return sum;
 }
 
 static double expected_of(const struct ranks *ranks, const struct call *call, uint32_t rank, size_t index) {
   switch (call->func) {
-    case FUNC_BROADCAST: return value_of(call, call->root, index);
-    case FUNC_ALL_GATHER: return value_of(call, (uint32_t)(index / call->count), index % call->count);
+    case FUNC_BROADCAST: return value_input(call->sequence, call->root, index);
+    case FUNC_ALL_GATHER:
+      return value_input(call->sequence, (uint32_t)(index / call->count), index % call->count);
     case FUNC_REDUCE_SCATTER: return sum_of(ranks, call, rank * call->count + index);
-    case FUNC_SEND_RECV: return value_of(call, (rank + ranks->count - 1) % ranks->count, index);
+    case FUNC_SEND_RECV: return value_input(call->sequence, (rank + ranks->count - 1) % ranks->count, index);
     default: return sum_of(ranks, call, index);
   }
-}
-
-static bool guard_stands(const uint8_t *guard) {
-  for (size_t i = 0; i < GUARD_BYTES; i++)
-    if (guard[i] != GUARD_BYTE) return false;
-  return true;
 }
 
 static bool guards_stand(const struct ranks *ranks, const struct call *call, uint32_t rank) {

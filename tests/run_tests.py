@@ -8,15 +8,19 @@ skip lines of tests/*.sh. --quick leaves out what needs another build (the sanit
 header alone. With NAMEs, only programs and scripts of those names run. The exit status is 0 when nothing
 failed."""
 import argparse
+import concurrent.futures
 import glob
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Programs at a time: each has threads of its own, and waits for something now and then.
+WORKERS = max(1, (os.cpu_count() or 2) // 2 + 1)
 PROGRAM_SECONDS = 900  # a program that takes longer hangs: it is ended and counts as failed
 SANITIZERS = (('address,undefined', 'build-asan'), ('thread', 'build-tsan'))
 
@@ -109,20 +113,32 @@ def parse_cmocka(name, status, output):
     return passed, failed, skips
 
 
-def run_program(tally, path, env, label=''):
+def run_program(tally, lock, path, env, label):
     name = label + os.path.basename(path)
     begin = time.monotonic()
     status, output = run([path], env)
+    with lock:
+        tell_program(tally, name, status, output, time.monotonic() - begin)
+
+
+def tell_program(tally, name, status, output, seconds):
     passed, failed, skips = parse_cmocka(name, status, output)
     tally.add(passed, failed, skips)
     count = '%d passed' % passed + (', %d failed' % len(failed) if failed else '') + (
         ', %d skipped' % len(skips) if skips else '')
-    seconds = time.monotonic() - begin
     print('%-8s %s: %s (%.1f s)' % ('FAILED' if failed else 'ok', name, count, seconds), flush=True)
     for skip in skips:
         print('         skipped ' + skip)
     if failed:
         print_indented(re.sub(r'^\[ (RUN|      OK).*\n', '', output, flags=re.M))
+
+
+def run_programs(tally, paths, env, label=''):
+    """Several at a time; each says how it went when it is through."""
+    lock = threading.Lock()
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+        for done in [pool.submit(run_program, tally, lock, path, env, label) for path in paths]:
+            done.result()
 
 
 def run_script(tally, path, env):
@@ -222,8 +238,7 @@ def run_sanitizers(tally, names):
             continue
         env = environment(build)
         env.update(TSAN_OPTIONS='halt_on_error=1:second_deadlock_stack=1', UBSAN_OPTIONS='print_stacktrace=1')
-        for path in chosen(programs_built(build), names):
-            run_program(tally, path, env, folder[len('build-'):] + ' ')
+        run_programs(tally, chosen(programs_built(build), names), env, folder[len('build-'):] + ' ')
 
 
 def programs_built(build):
@@ -245,8 +260,7 @@ def main():
     options = parser.parse_args()
     build = os.path.abspath(os.path.join(ROOT, options.build))
     tally, env = Tally(), environment(build)
-    for path in chosen(programs_built(build), options.names):
-        run_program(tally, path, env)
+    run_programs(tally, chosen(programs_built(build), options.names), env)
     for path in chosen(sorted(glob.glob(ROOT + '/tests/*.sh')), options.names):
         run_script(tally, path, env)
     if not options.names:

@@ -1,28 +1,32 @@
 #!/bin/sh
-# seeds.sh: 1,000 seeds of an 8-rank all-reduce with each protocol at tiny constants (test_seeds.c), in two
-# halves side by side. Takes the number of seeds as its argument.
-set -u
-here=$(cd "$(dirname "$0")" && pwd)
-program="${BUILD:-$here/../build}/tests/test_seeds"
+# seeds.sh: many seeds of the guarded world, each program in two halves side by side: an 8-rank all-reduce
+# with each protocol at tiny constants (test_seeds.c), and small programs over an emulated network that fails,
+# or that are ended at a bad moment (test_faults.c); then 40 of the latter with free threads. Takes the number
+# of seeds as its argument.
+. "$(dirname "$0")/script.inc"
+use_build
 seeds=${1:-1000}
-if [ ! -x "$program" ]; then
-  echo "not ok - $program is not built; run scons tests"
-  exit 1
-fi
-begin=$(date +%s)
-half=$((seeds / 2))
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-"$program" 1 "$half" > "$folder/first" 2>&1 &
-first=$!
-"$program" $((half + 1)) $((seeds - half)) > "$folder/second" 2>&1
-second_status=$?
-wait "$first"
-first_status=$?
-cat "$folder/first" "$folder/second"
-seconds=$(($(date +%s) - begin))
-for half_status in "first $first_status" "second $second_status"; do
-  status=${half_status#* }
-  [ "$status" -le 1 ] || echo "not ok - the ${half_status% *} half ended with status $status"
-done
-echo "# $seeds seeds of each protocol took $seconds s"
+
+# part PROGRAM FIRST COUNT [WORD]: a program and what it says; it exits with 0 or 1.
+part() {
+  program="$build/tests/$1"
+  shift
+  "$program" "$@"
+  status=$?
+  [ "$status" -le 1 ] || echo "not ok - $program $* ended with status $status"
+}
+
+# halves PROGRAM FIRST COUNT
+halves() {
+  begin=$(date +%s)
+  half=$(($3 / 2))
+  part "$1" "$2" "$half" > "$work/first" 2>&1 &
+  part "$1" $(($2 + half)) $(($3 - half)) > "$work/second" 2>&1
+  wait $!
+  cat "$work/first" "$work/second"
+  echo "# $3 seeds of $1 took $(($(date +%s) - begin)) s"
+}
+
+halves test_seeds 1 "$seeds"
+halves test_faults 1000 "$seeds"
+part test_faults 1000 40 threads 2>&1

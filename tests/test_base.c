@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -100,6 +101,18 @@ static void log_to_file(const char *level) {
   setenv("NCCL_DEBUG", level, 1);
   setenv("NCCL_DEBUG_FILE", log_path, 1);
   start_anew();
+}
+
+/* Of RFC 9923, and of splitmix64 from 0. */
+static void test_hash(void **state) {
+  uint64_t stream = 0;
+  (void)state;
+  assert_true(hash_text(HASH_SEED, "") == HASH_SEED);
+  assert_true(hash_text(HASH_SEED, "a") == UINT64_C(0xaf63dc4c8601ec8c));
+  assert_true(hash_bytes(hash_text(HASH_SEED, "foo"), "bar", 3) == UINT64_C(0x85944171f73967e8));
+  assert_true(hash_draw(&stream) == UINT64_C(0xe220a8397b1dcdaf));
+  assert_true(hash_draw(&stream) == UINT64_C(0x6e789e6aa1b965f4));
+  assert_true(hash_mix(hash_mix(1, 0), 1) != hash_mix(hash_mix(1, 1), 0));
 }
 
 static void test_param_defaults(void **state) {
@@ -544,7 +557,8 @@ static void test_os_time(void **state) {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(test_param_defaults),
+  const struct CMUnitTest tests[] = {TEST(test_hash),
+                                     TEST(test_param_defaults),
                                      TEST(test_param_environment),
                                      TEST(test_param_read_once),
                                      TEST(test_param_refuses),

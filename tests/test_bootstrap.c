@@ -63,6 +63,9 @@ static void test_ids(void **state) {
   id.internal[0] ^= 1;
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &first), ncclInvalidArgument);
   id.internal[0] ^= 1;
+  id.internal[32] ^= 1; /* its version */
+  assert_int_equal(bootstrap_id_read(&id, "test", 0, &second), ncclInvalidUsage);
+  id.internal[32] ^= 1;
   bootstrap_id_over(first.nonce);
   bootstrap_id_over(first.nonce); /* again: nothing */
   bootstrap_id_over(second.nonce);

@@ -104,12 +104,11 @@ static void test_call_largest(void **state) {
   const struct sock_wait wait = wait_seconds(5);
   uint32_t bytes = sizeof reply;
   (void)state;
-  memset(question, 'q', sizeof question);
-  question[0] = 'a';
+  for (size_t i = 0; i < sizeof question; i++) question[i] = (char)('a' + i * 7 % 23);
   assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
   assert_int_equal(control_call(&address, KEY, &wait, question, sizeof question, reply, &bytes), ncclSuccess);
   assert_int_equal(bytes, sizeof reply);
-  assert_int_equal(reply[sizeof reply - 1], 'a');
+  for (size_t i = 0; i < sizeof reply; i++) assert_int_equal(reply[i], question[sizeof reply - 1 - i]);
   control_unserve(KEY);
 }
 
@@ -265,6 +264,32 @@ static bool closed_by_server(int fd) {
 }
 
 /* Bytes of a stream of their own, seeded. */
+/* As many strangers as there are descriptors for are in the door; they go, so that others come in. */
+static void test_shortage(void **state) {
+  const uint32_t left = 60;
+  struct rlimit usual, few;
+  char reply[64];
+  (void)state;
+  SKIP_FORK();
+  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  few = usual;
+  few.rlim_cur = joiner_descriptors() + left;
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const pid_t child = strangers_start(4 * left);
+  ncclResult_t result = ncclSystemError;
+  const uint64_t end_ns = os_time_ns() + GREET_SECONDS / 2 * 1000000000ull; /* before they are late */
+  while (os_time_ns() < end_ns && result != ncclSuccess) {
+    result = ask(KEY, "abc", reply, 60, 1);
+    if (result != ncclSuccess) os_sleep_ms(20);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  setrlimit(RLIMIT_NOFILE, &usual);
+  assert_int_equal(result, ncclSuccess);
+  control_unserve(KEY);
+}
+
 static void test_noise(void **state) {
   uint64_t random = 12345;
   uint8_t bytes[512];
@@ -377,7 +402,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_call),           TEST(test_call_largest), TEST(test_call_many), TEST(test_call_late),
       TEST(test_call_gone),      TEST(test_noise),        TEST(test_nonsense),  TEST(test_half),
-      TEST(test_idle_strangers), TEST(test_secret),
+      TEST(test_idle_strangers), TEST(test_shortage),     TEST(test_secret),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -53,12 +54,7 @@ static void world_begin(const char *emu, uint64_t seed, const char *trace_path) 
 /* Draws that do not depend on the world's own. */
 static uint64_t draw_state;
 
-static uint32_t draw_below(uint32_t bound) {
-  uint64_t mixed = (draw_state += 0x9e3779b97f4a7c15u);
-  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-  return (uint32_t)((mixed ^ mixed >> 31) % bound);
-}
+static uint32_t draw_below(uint32_t bound) { return (uint32_t)(hash_draw(&draw_state) % bound); }
 
 #define DRAW(array) (array)[draw_below(LENGTH(array))]
 

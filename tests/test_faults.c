@@ -10,7 +10,7 @@
  *
  *   test_faults                      some hundred seeds, as a test
  *   test_faults FIRST COUNT [MODE]   these seeds, with `ok` or `not ok` for what failed; MODE is guarded or
- *                                    threads; faults.sh runs many */
+ *                                    threads; seeds.sh runs many */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,6 +27,7 @@
 #include <cuda_runtime.h>
 
 #include "backends/fault.h"
+#include "base/hash.h"
 #include "base/os.h"
 #include "base/param.h"
 #include "tutti.h"
@@ -99,10 +100,7 @@ static uint32_t *arena[DEVICES_MAX];
 static uint64_t outcomes[3]; /* exact, told, hurt: communicators of all trials */
 
 static uint32_t draw(struct trial *trial, uint32_t lowest, uint32_t highest) {
-  uint64_t z = (trial->state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return lowest + (uint32_t)((z ^ (z >> 31)) >> 32) % (highest - lowest + 1);
+  return lowest + (uint32_t)(hash_draw(&trial->state) >> 32) % (highest - lowest + 1);
 }
 
 /* Keeps the first thing that is wrong. */

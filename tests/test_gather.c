@@ -150,6 +150,29 @@ static void test_version(void **state) {
   bootstrap_id_over(id.nonce);
 }
 
+/* What strangers say goes into logs: letters that move the cursor do not. */
+static void test_texts(void **state) {
+  static const char said[] = "a\x1b[2J\nb and more";
+  struct wire_reader reader = {(const uint8_t *)said, sizeof said - 1};
+  char out[8];
+  (void)state;
+  wire_take_text(&reader, out, sizeof out);
+  assert_string_equal(out, "a?[2J?b");
+  assert_int_equal(reader.left, 0);
+}
+
+static void test_seats_come_late(void **state) {
+  (void)state;
+  const struct bootstrap_id id = joiner_id();
+  joiner_fill(parties, 3, 3, &id);
+  parties[0].late_ms = 40;
+  parties[1].late_ms = 20;
+  run(3);
+  assert_all(3, ncclSuccess, "");
+  for (uint32_t i = 0; i < 3; i++) assert_true(parties[i].cards_good);
+  bootstrap_id_over(id.nonce);
+}
+
 static void test_agreement(void **state) {
   (void)state;
   const struct bootstrap_id id = joiner_id();
@@ -376,10 +399,10 @@ static void test_watch_fail(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(test_meets),          TEST(test_missing),    TEST(test_contradictions), TEST(test_late),
-      TEST(test_version),        TEST(test_agreement),  TEST(test_cancel),         TEST(test_cancel_early),
-      TEST(test_child),          TEST(test_killed),     TEST(test_watch_kill),     TEST(test_watch_stop),
-      TEST(test_watch_patience), TEST(test_watch_fail),
+      TEST(test_meets),           TEST(test_missing),      TEST(test_contradictions), TEST(test_late),
+      TEST(test_seats_come_late), TEST(test_texts),        TEST(test_version),        TEST(test_agreement),
+      TEST(test_cancel),          TEST(test_cancel_early), TEST(test_child),          TEST(test_killed),
+      TEST(test_watch_kill),      TEST(test_watch_stop),   TEST(test_watch_patience), TEST(test_watch_fail),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

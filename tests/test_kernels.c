@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "kernels/kernels.h"
 #include "kernels/types.h"
 
@@ -24,12 +25,7 @@ enum { INT8 = 0, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOA
 
 static uint64_t random_state = 1;
 
-static uint64_t random_next(void) {
-  uint64_t mixed = (random_state += 0x9e3779b97f4a7c15u);
-  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-  return mixed ^ mixed >> 31;
-}
+static uint64_t random_next(void) { return hash_draw(&random_state); }
 
 /* ---- the oracle of formats ---- */
 

@@ -175,6 +175,9 @@ static void test_garbage(void **state) {
     assert_int_equal(tutti_launch_read(&launch), ncclInvalidUsage);
   }
   expect("TUTTI_RANK=1048575 TUTTI_SIZE=1048576", "tutti", 1048575, 1048576, 1048575, 1048576);
+  tutti_launch_t beyond = {sizeof beyond, 0, 0, 0, 0, NULL};
+  environment("TUTTI_RANK=8 TUTTI_SIZE=8");
+  assert_int_equal(tutti_launch_read(&beyond), ncclInvalidUsage);
   assert_int_equal(tutti_launch_read(NULL), ncclInvalidArgument);
   tutti_launch_t small = {1, 0, 0, 0, 0, NULL};
   assert_int_equal(tutti_launch_read(&small), ncclInvalidArgument);
@@ -274,6 +277,9 @@ static void test_jobs(void **state) {
   assert_true(
       one !=
       rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_JOB_ID=8").job);
+  assert_true(
+      rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=23 SLURM_JOB_ID=1").job !=
+      rendezvous_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=3 SLURM_JOB_ID=12").job);
   assert_true(rendezvous_of(TORCH " MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=0").job !=
               rendezvous_of(TORCH " MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=1").job);
 }

@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/plan.h"
@@ -43,12 +44,7 @@ static struct scenario scenario;
 
 static uint64_t random_state;
 
-static uint64_t random_next(void) {
-  uint64_t mixed = (random_state += 0x9e3779b97f4a7c15u);
-  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-  return mixed ^ mixed >> 31;
-}
+static uint64_t random_next(void) { return hash_draw(&random_state); }
 
 static uint32_t random_below(uint32_t bound) { return (uint32_t)(random_next() >> 32) % bound; }
 

@@ -129,7 +129,11 @@ static void speak(void) {
   assert_int_equal(contexts(), version == 10 ? 0 : 3); /* the process's, and two communicators' */
   for (uint32_t i = 0; i < 3; i++) net_pair_exercise(&pairs[i], i % 2, i);
   assert_true(counts->messages > 0 && counts->iflush > 0);
-  for (uint32_t i = 0; i < 3; i++) net_pair_close(&pairs[i]);
+  for (uint32_t i = 0; i < 2; i++) net_pair_close(&pairs[i]);
+  assert_int_equal(ops->close_listen(pairs[2].listener), ncclSuccess);
+  assert_int_equal(ops->close_send(pairs[2].send), ncclSuccess);
+  assert_int_equal(contexts(), version == 10 ? 0 : 2); /* what was accepted holds its communicator's */
+  assert_int_equal(ops->close_recv(pairs[2].recv), ncclSuccess);
   assert_int_equal(contexts(), version == 10 ? 0 : 1);
   assert_int_equal(ops->finish(), ncclSuccess);
   assert_int_equal(contexts(), 0);
@@ -210,12 +214,27 @@ static void offend(void) {
   _exit(0); /* the plugin has left its links, whose memory is still registered */
 }
 
+static void lie(void) {
+  uint32_t count = 0;
+  struct net_pair pair;
+  char message[64] = "", room[64];
+  const struct net_ops *ops = chosen(&count);
+  net_pair_open(ops, 0, 9, NULL, &pair);
+  ((loopback_lie_type)plugin_symbol(speaking, "loopback_lie"))();
+  size_t got = 0;
+  assert_int_equal(net_pair_send_one(&pair, message, sizeof message, room, sizeof room, &got),
+                   ncclInternalError);
+  assert_non_null(strstr(log_last_error(), "test yields a size of -1 bytes"));
+  _exit(0); /* with all that is under way */
+}
+
 static void test_offences(void **state) {
   char path[PATH_BYTES];
   (void)state;
   version = 12;
   speaking = "loopback12";
   plugin_path(path, speaking);
+  in_child(NULL, path, lie);
   in_child(NULL, path, offend);
   assert_said("isend of rank 0 with rank 1 of communicator test fails with 'invalid usage");
   assert_said("offence: a message that is longer than its receive");
@@ -253,6 +272,7 @@ static void test_broken(void **state) {
       {"broken4", "Network Broken is left out: it has 0 devices"},
       {"broken5", "device 0 is driven by GPUs, not by the host"},
       {"broken6", "undefined symbol: tutti_tests_no_such_function"},
+      {"broken7", "device 0 takes no host memory"},
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -83,6 +83,24 @@ static void nobody_beside_the_card_is_no_way(void **state) {
   machine_close();
 }
 
+/* Cards that are alike are taken in turn. */
+static void channels_spread_over_cards(void **state) {
+  (void)state;
+  machine_open(2 * GPUS);
+  uint32_t spread = 0;
+  for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
+    struct rails_ask ask = {&paths, gpu, 0, here, 0, false, false, 0};
+    const struct paths_route *routes = &paths.net_gpu[gpu * paths.net_count];
+    const uint32_t first = paths_net_near(&paths, gpu, 0), second = paths_net_near(&paths, gpu, 1);
+    const bool alike = routes[first].type == routes[second].type && routes[second].gbps >= routes[first].gbps;
+    spread += alike;
+    for (ask.channel_index = 0; ask.channel_index < 6; ask.channel_index++)
+      assert_int_equal(rails_choose(&ask).net, alike && ask.channel_index % 2 == 1 ? second : first);
+  }
+  assert_true(spread > 0);
+  machine_close();
+}
+
 /* Four cards for eight GPUs: what is nearest to a GPU without a card of its own may lie behind another. */
 static void collectives_go_over_the_gpu_beside(void **state) {
   (void)state;
@@ -193,6 +211,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(messages_take_the_receivers_rail),
       cmocka_unit_test(nobody_beside_the_card_is_no_way),
+      cmocka_unit_test(channels_spread_over_cards),
       cmocka_unit_test(collectives_go_over_the_gpu_beside),
       cmocka_unit_test(ranks_by_device),
       cmocka_unit_test(messages_go_over_one_card_or_each_over_its_own),

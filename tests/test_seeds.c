@@ -19,6 +19,7 @@
 
 #include <cuda_runtime.h>
 
+#include "base/hash.h"
 #include "base/param.h"
 #include "tutti.h"
 
@@ -37,10 +38,7 @@ struct trial {
 };
 
 static uint32_t draw(uint64_t *state, uint32_t lowest, uint32_t highest) {
-  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return lowest + (uint32_t)((z ^ (z >> 31)) >> 32) % (highest - lowest + 1);
+  return lowest + (uint32_t)(hash_draw(state) >> 32) % (highest - lowest + 1);
 }
 
 static void trial_draw(struct trial *trial, uint64_t seed, uint32_t protocol) {

@@ -82,10 +82,12 @@ static struct block block_make(void) {
 static int child_maps(void *argument) {
   const struct block *block = (const struct block *)argument;
   void *first = NULL, *second = NULL;
+  const uint32_t descriptors = party_descriptors();
   if (!share_possible(&block->ticket)) return 2;
   if (share_map(&block->ticket, &first) != ncclSuccess) return 3;
   if (share_map(&block->ticket, &second) != ncclSuccess || first != second) return 4;
   if (party_mappings() != 2) return 5; /* the inherited one, and one for both */
+  if (party_descriptors() != descriptors) return 9;
   if (((uint8_t *)first)[12345] != 77) return 6;
   ((uint8_t *)first)[54321] = 88;
   share_unmap(first, BLOCK_BYTES);
@@ -94,10 +96,24 @@ static int child_maps(void *argument) {
   return party_mappings() == 1 ? 0 : 8;
 }
 
+/* The descriptor of the only block; who has one like it must not be able to cut the block. */
+static int block_descriptor(void) {
+  char path[64], target[64];
+  for (int fd = 0; fd < 1024; fd++) {
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const ssize_t bytes = readlink(path, target, sizeof target - 1);
+    target[bytes > 0 ? bytes : 0] = '\0';
+    if (strstr(target, "memfd:tutti")) return fd;
+  }
+  return -1;
+}
+
 static void test_map(void **state) {
   (void)state;
   struct block block = block_make();
   block.memory[12345] = 77;
+  assert_int_not_equal(block_descriptor(), -1);
+  assert_int_equal(ftruncate(block_descriptor(), 0), -1);
   assert_int_equal(in_child(child_maps, &block), 0);
   assert_int_equal(block.memory[54321], 88);
   share_trim(block.memory, 0, BLOCK_BYTES);
@@ -204,12 +220,36 @@ static int owner_socket(const struct share_ticket *ticket) {
   return fd;
 }
 
+/* A descriptor beside nonsense: nobody asked for it. */
+static void stray_send(int to) {
+  char letter = 'x';
+  struct iovec part = {&letter, 1};
+  union {
+    struct cmsghdr header;
+    uint8_t bytes[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct msghdr header;
+  memset(&header, 0, sizeof header);
+  memset(&control, 0, sizeof control);
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = &control;
+  header.msg_controllen = sizeof control;
+  struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(rights), &to, sizeof to);
+  assert_int_equal(sendmsg(to, &header, MSG_NOSIGNAL), 1);
+}
+
 static void test_nonsense(void **state) {
   (void)state;
   struct block block = block_make();
   const int fd = owner_socket(&block.ticket);
   uint8_t bytes[4096];
   void *mapped = NULL;
+  stray_send(fd);
   for (uint32_t i = 0; i < 2000; i++) {
     for (size_t k = 0; k < sizeof bytes; k++) bytes[k] = (uint8_t)(i * 31 + k * 7);
     send(fd, bytes, i % 7 == 0 ? 0 : i * 37 % sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -218,6 +258,9 @@ static void test_nonsense(void **state) {
   close(fd);
   assert_int_equal(share_map(&block.ticket, &mapped), ncclSuccess);
   share_unmap(mapped, BLOCK_BYTES);
+  struct share_ticket other = block.ticket;
+  other.bytes -= 4096;
+  assert_int_equal(share_map(&other, &mapped), ncclRemoteError);
   share_free(block.memory);
 }
 
@@ -362,6 +405,9 @@ static int child_small_arena(void *argument) {
   if (((uint8_t *)more)[100] != 0 || ((uint8_t *)memory[4])[100] != 0) return 6;
   if (emu_memory_free(memory[0]) != 0 || emu_memory_alloc(0, 4096, &memory[0]) != 0) return 7;
   if (!emu_arena_offset(memory[0], &offset) || offset != 0) return 8;
+  void *none = NULL; /* there is no such gap */
+  if (emu_memory_alloc(0, 8 << 20, &none) != 0 || emu_arena_offset(none, &offset)) return 11;
+  if (emu_memory_free(none) != 0) return 12;
   for (uint32_t i = 0; i < 16; i++)
     if (i != 3 && i != 4 && emu_memory_free(memory[i]) != 0) return 9;
   return emu_memory_free(more) == 0 && party_mappings() == 0 ? 0 : 10;
@@ -376,7 +422,9 @@ static void test_small_arena(void **state) {
 static int child_of_arena(void *argument) {
   uint8_t *parents = (uint8_t *)argument;
   void *own = NULL;
+  uint64_t offset;
   if (parents[0] != 9) return 2;
+  if (emu_arena_offset(parents, &offset)) return 6; /* nobody may map it from here */
   parents[0] = 10;
   if (emu_memory_alloc(0, 100000, &own) != 0) return 3;
   memset(own, 11, 100000);
@@ -480,6 +528,21 @@ static void test_reach(void **state) {
 }
 
 /* Cards with every bit of them turned in turn: used, or refused with a sentence, never followed blindly. */
+/* A card whose receiver has half as many slots as its sender. */
+static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_card *card) {
+  const struct plan_limits *limits = &pair->comms[1]->config.limits;
+  const uint32_t wanted[2] = {limits->slots, limits->step_bytes[PROTO_SIMPLE]};
+  const struct device_conn_name at_sender = {1, 3, 1, PROTO_SIMPLE, true};
+  struct device_conn_card bad = *card;
+  size_t at = 0;
+  while (at + sizeof wanted <= sizeof bad.bytes && memcmp(bad.bytes + at, wanted, sizeof wanted) != 0)
+    at += 4;
+  assert_true(at + sizeof wanted <= sizeof bad.bytes);
+  const uint32_t half = limits->slots / 2;
+  memcpy(bad.bytes + at, &half, sizeof half);
+  return pair->ops->conn_import(pair->comms[0], &at_sender, &bad);
+}
+
 static void test_bad_cards(void **state) {
   (void)state;
   struct pair pair;
@@ -497,6 +560,7 @@ static void test_bad_cards(void **state) {
     refused += pair.ops->conn_import(pair.comms[0], &at_sender, &bad) != ncclSuccess;
   }
   assert_true(refused > 100);
+  assert_int_equal(refused_slots(&pair, &card), ncclInvalidUsage);
   at_sender.channel_index = PLAN_CHANNELS_MAX;
   assert_int_equal(pair.ops->conn_import(pair.comms[0], &at_sender, &card), ncclInvalidArgument);
   at_sender.channel_index = 0;

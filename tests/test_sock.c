@@ -321,6 +321,13 @@ static void test_called_off(void **state) {
   pair_close(&pair);
 }
 
+/* The lowest number that is free: higher than before when one leaks. */
+static int descriptor_next(void) {
+  const int fd = dup(STDOUT_FILENO);
+  sock_close(fd);
+  return fd;
+}
+
 static void test_nobody_listens(void **state) {
   struct sock_address nobody;
   struct sock_wait wait = within_ms(10000);
@@ -328,6 +335,7 @@ static void test_nobody_listens(void **state) {
   (void)state;
   assert_int_equal(sock_listen(&loopback4, &fd, &nobody), ncclSuccess);
   sock_close(fd);
+  const int next = descriptor_next();
   fd = -5;
   setting("NCCL_SOCKET_RETRY_CNT", "3");
   setting("NCCL_SOCKET_RETRY_SLEEP_MSEC", "1");
@@ -338,6 +346,7 @@ static void test_nobody_listens(void **state) {
   assert_int_equal(sock_connect(&nobody, &wait, &fd), ncclRemoteError);
   assert_last_error("within the deadline while connecting (Connection refused");
   assert_int_equal(fd, -5);
+  assert_int_equal(descriptor_next(), next);
 }
 
 static struct sock_address late_at;

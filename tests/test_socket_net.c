@@ -260,14 +260,43 @@ static void check_stream(const char *threads, const char *sockets, bool parts) {
   pair_close(&pair);
 }
 
+/* A frame is read in its turn alone, and as nothing but what it was written as. */
+static void test_frames(void **state) {
+  const struct frame frame = {FRAME_MESSAGE, 5, 4711};
+  uint8_t bytes[FRAME_BYTES];
+  struct frame read;
+  (void)state;
+  frame_write(&frame, bytes);
+  assert_null(frame_read(bytes, 5, &read));
+  assert_int_equal(read.bytes, 4711);
+  assert_non_null(frame_read(bytes, 6, &read));
+  assert_non_null(frame_read(bytes, 4, &read));
+  for (uint32_t bit = 0; bit < 64; bit++) { /* magic, kind, number */
+    bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    const char *wrong = frame_read(bytes, 5, &read);
+    assert_true(wrong != NULL || read.kind != FRAME_MESSAGE);
+    bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+  }
+}
+
+static void check_one_socket(bool parts) {
+  check_stream(NULL, NULL, parts);
+  setenv("NCCL_SOCKET_SNDBUF", "16384", 1); /* messages go out in parts */
+  setenv("NCCL_SOCKET_RCVBUF", "16384", 1);
+  check_stream(NULL, NULL, parts);
+  unsetenv("NCCL_SOCKET_SNDBUF");
+  unsetenv("NCCL_SOCKET_RCVBUF");
+  param_reset();
+}
+
 static void test_one_socket(void **state) {
   (void)state;
-  check_stream(NULL, NULL, false);
+  check_one_socket(false);
 }
 
 static void test_parts(void **state) {
   (void)state;
-  check_stream(NULL, NULL, true);
+  check_one_socket(true);
 }
 
 /* Both ends' parts move elsewhere while the message is under way: nobody looks at where they were. */
@@ -846,6 +875,81 @@ static void test_no_descriptors(void **state) {
 }
 
 /* Many listeners of one device share one listening socket. */
+/* How a greeting with this key ends. */
+static enum greet_state stranger_greets(const struct pair *pair, enum greet_kind kind, uint64_t key, int *fd,
+                                        char *why, size_t why_bytes) {
+  struct greet_dialer dialer;
+  const uint64_t end = deadline();
+  void *connection;
+  enum greet_state state = GREET_MORE;
+  *fd = raw_connect(&pair->handle);
+  greet_dialer_begin(&dialer, *fd, kind, key);
+  while (state == GREET_MORE && os_time_ns() < end) {
+    assert_int_equal(ops->accept(pair->listener, &connection), ncclSuccess);
+    assert_null(connection);
+    state = greet_dialer_step(&dialer, why, why_bytes);
+  }
+  return state;
+}
+
+/* A socket of a connection is taken once, and by its number and purpose alone. */
+static void test_seats(void **state) {
+  struct pair pair;
+  struct card card;
+  char why[128] = "";
+  int fds[4];
+  (void)state;
+  memset(&pair, 0, sizeof pair);
+  assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
+  assert_true(card_read(&pair.handle, &card));
+  const uint64_t key = card_key(&card, to_zero.comm_key, 0);
+  assert_int_equal(stranger_greets(&pair, GREET_DATA, key, &fds[0], why, sizeof why), GREET_DONE);
+  assert_int_equal(stranger_greets(&pair, GREET_DATA, key, &fds[1], why, sizeof why), GREET_GONE);
+  assert_string_equal(why, "connected already");
+  assert_int_equal(stranger_greets(&pair, GREET_DATA, key + 200, &fds[2], why, sizeof why), GREET_GONE);
+  assert_string_equal(why, "no such socket");
+  assert_int_equal(stranger_greets(&pair, GREET_LINK, key + 1, &fds[3], why, sizeof why), GREET_GONE);
+  assert_string_equal(why, "this is a port for data");
+  for (int i = 0; i < 4; i++) close(fds[i]);
+  pair_close(&pair);
+}
+
+/* Whether a listener's descriptors say that there is something to do. */
+static bool port_calls(void *listener) {
+  int descriptors[4];
+  uint32_t count = 0;
+  struct pollfd polled = {-1, POLLIN, 0};
+  assert_int_equal(ops->wait_descriptors(listener, descriptors, 4, &count), ncclSuccess);
+  assert_int_equal(count, 1);
+  polled.fd = descriptors[0];
+  return poll(&polled, 1, 0) > 0;
+}
+
+/* A listener that goes with a connection that nobody has taken leaves no call behind on its port. */
+static void test_untaken(void **state) {
+  struct pair untaken, other;
+  const uint64_t end = deadline();
+  uint32_t calls = 0;
+  void *request;
+  (void)state;
+  memset(&untaken, 0, sizeof untaken);
+  memset(&other, 0, sizeof other);
+  assert_int_equal(ops->listen(0, &to_zero, &untaken.handle, &untaken.listener), ncclSuccess);
+  assert_int_equal(ops->listen(0, &to_zero, &other.handle, &other.listener), ncclSuccess);
+  assert_int_equal(ops->connect(0, &to_one, &untaken.handle, &untaken.send), ncclSuccess);
+  while (calls < 20 && os_time_ns() < end) { /* a connection that is whole calls on and on */
+    assert_int_equal(ops->isend(untaken.send, NULL, 0, 0, NULL, &request), ncclSuccess);
+    assert_int_equal(ops->accept(other.listener, &other.receive), ncclSuccess);
+    calls = port_calls(other.listener) ? calls + 1 : 0;
+  }
+  assert_int_equal(calls, 20);
+  assert_null(other.receive);
+  pair_close(&untaken);
+  assert_int_equal(ops->accept(other.listener, &other.receive), ncclSuccess);
+  assert_false(port_calls(other.listener));
+  pair_close(&other);
+}
+
 static void test_shared_port(void **state) {
   enum { PAIRS = 40 };
   struct pair pairs[PAIRS];
@@ -968,6 +1072,7 @@ static void test_six(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       EACH(test_properties),
+      EACH(test_frames),
       EACH(test_one_socket),
       EACH(test_parts),
       EACH(test_parts_move),
@@ -990,6 +1095,8 @@ int main(void) {
       EACH(test_close_early),
       EACH(test_no_descriptors),
       EACH(test_shared_port),
+      EACH(test_untaken),
+      EACH(test_seats),
       EACH(test_wait),
       EACH(test_six),
   };

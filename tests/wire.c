@@ -29,6 +29,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+
 enum {
   HOSTS_MAX = 32,
   HEADER_BYTES = 10, /* the kernel's, before each frame: struct virtio_net_hdr */
@@ -71,12 +73,7 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t random_next(void) { /* splitmix64 */
-  uint64_t mixed = (random_state += 0x9e3779b97f4a7c15ull);
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
-  return mixed ^ (mixed >> 31);
-}
+static uint64_t random_next(void) { return hash_draw(&random_state); }
 
 static bool chance(uint64_t ppm) { return ppm > 0 && random_next() % 1000000 < ppm; }
 

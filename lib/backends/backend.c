@@ -85,6 +85,11 @@ static ncclResult_t stub_launch(struct device_comm *comm, const struct plan *pla
   (void)comm, (void)plan, (void)streams, (void)stream_count;
   return absent("launch");
 }
+static bool stub_launch_again(struct device_comm *comm, const struct device_again *again,
+                              ncclResult_t *result) {
+  (void)comm, (void)again, (void)result;
+  return false;
+}
 /* Without this member there are no graphs, so no stream is captured. */
 static ncclResult_t stub_stream_capture(device_stream stream, uint64_t *graph_id) {
   (void)stream;
@@ -189,6 +194,7 @@ static const struct device_ops stubs = {
     .comm_error = stub_comm_error,
     .comm_idle = stub_comm_idle,
     .launch = stub_launch,
+    .launch_again = stub_launch_again,
     .stream_capture = stub_stream_capture,
     .wait_until = stub_wait_until,
     .progress = stub_nothing,

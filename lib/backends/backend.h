@@ -12,6 +12,7 @@
  * per-thread streams. */
 typedef void *device_stream;
 
+struct device_again;
 struct device_comm; /* one rank's device-side communicator: connections, abort flag, order of launches; owned
                        by the backend */
 struct device_kernel; /* a plan bound to memory, ready to be launched once or, from a graph, many times */
@@ -175,6 +176,10 @@ struct device_ops {
    * and the others continue after it. */
   ncclResult_t (*launch)(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count);
+  /* The plan of this serial, one of those launched before, which the backend may have kept: with this memory,
+   * on this stream. False: it is not, or this is no time for it; nothing has happened, and launch() is to be
+   * called. */
+  bool (*launch_again)(struct device_comm *comm, const struct device_again *again, ncclResult_t *result);
   /* Capture state of a stream: *graph_id is 0 when it is not capturing, else unique for the capture. */
   ncclResult_t (*stream_capture)(device_stream stream, uint64_t *graph_id);
 
@@ -271,6 +276,14 @@ const struct device_ops *backend_device_ops(void);
 
 /* Copies `table` over the stubs. `result` may not be `table`. */
 void backend_fill(struct device_ops *result, const struct device_ops *table);
+
+/* A launch of a plan that was launched before. */
+struct device_again {
+  uint64_t serial;                    /* plan.serial */
+  uint64_t first_sequence;            /* as plan.first_sequence, now */
+  const struct plan_buffers *buffers; /* by work */
+  device_stream stream;
+};
 
 /* What the backend calls at every start of a kernel, also of one that a graph launches again; from any
  * thread, also with the backend's lock held, must not block. Copied by launch(). `drop` once, when the kernel

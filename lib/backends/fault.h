@@ -31,7 +31,4 @@ void fault_plan_make(struct fault_plan *plan, enum fault_kind kind, uint64_t at,
 /* What happens to the next message. */
 enum fault_kind fault_next(struct fault_plan *plan);
 
-/* A stream of numbers from a seed. */
-uint64_t fault_random(uint64_t *state);
-
 #endif

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -188,9 +189,10 @@ ncclResult_t launch_read(struct launch *launch) {
 
 /* ---- where to meet */
 
-static uint64_t text_hash(uint64_t hash, const char *text) {
-  for (const char *c = text ? text : "?"; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001b3ull;
-  return (hash ^ 0xff) * 0x100000001b3ull; /* an end, so that "a", "bc" is not "ab", "c" */
+/* With its end, so that "a", "bc" is not "ab", "c". */
+static uint64_t text_mix(uint64_t hash, const char *text) {
+  if (!text) text = "?";
+  return hash_bytes(hash, text, strlen(text) + 1);
 }
 
 /* Hydra names no job; but what started the ranks of this host is at the other end of their socket, or is
@@ -212,12 +214,11 @@ static uint64_t job_hash(const struct launch *launch) {
   static const char *const names[] = {"TUTTI_JOB",      "SLURM_JOB_ID",        "SLURM_STEP_ID",
                                       "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                                       "MASTER_ADDR",    "MASTER_PORT"};
-  uint64_t hash = text_hash(0xcbf29ce484222325ull, launch->launcher);
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) hash = text_hash(hash, os_env(names[i]));
+  uint64_t hash = text_mix(HASH_SEED, launch->launcher);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) hash = text_mix(hash, os_env(names[i]));
   const bool is_hydra = strcmp(launch->launcher, "hydra") == 0 || strcmp(launch->launcher, "pmi") == 0;
-  if (is_hydra && launch->local_count == launch->rank_count) hash = (hash ^ hydra_job()) * 0x100000001b3ull;
-  hash = (hash ^ (uint64_t)launch->rank_count) * 0x100000001b3ull;
-  return hash ^ (hash >> 31);
+  if (is_hydra && launch->local_count == launch->rank_count) hash = hash_mix(hash, hydra_job());
+  return hash_mix(hash, (uint64_t)launch->rank_count);
 }
 
 static unsigned job_port(uint64_t job) { return 20000 + (unsigned)(job % 12000); }

@@ -1,13 +1,16 @@
 /* log.c: formats and writes the log's lines, and keeps the last warning.
  * Promises: one line is one write, whole, in the order of the calls; a warning is kept even when it is not
- * printed; nothing is allocated. The settings come from the parameter table and are read at first use.
- * Does not know what a message means, nor which communicator speaks. */
+ * printed; nothing is allocated but the copy of it that a thread asks for. The settings come from the
+ * parameter table and are read at first use. Does not know what a message means, nor which communicator
+ * speaks. */
 #include "base/log.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -308,10 +311,28 @@ ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const ch
   return code;
 }
 
+/* Each thread's copy goes with it. Not a thread's variable itself: those are few and small, so that they have
+ * room beside the program's own and are found without a call, also where a program loads the library late. */
+static pthread_key_t copy_key;
+static pthread_once_t copy_once = PTHREAD_ONCE_INIT;
+
+static void copy_key_make(void) { pthread_key_create(&copy_key, free); }
+
+static char *copy_of_thread(void) {
+  pthread_once(&copy_once, copy_key_make);
+  char *copy = (char *)pthread_getspecific(copy_key);
+  if (copy != NULL) return copy;
+  copy = (char *)malloc(LOG_TEXT_BYTES);
+  if (copy != NULL && pthread_setspecific(copy_key, copy) == 0) return copy;
+  free(copy);
+  return NULL;
+}
+
 const char *log_last_error(void) {
-  static _Thread_local char copy[LOG_TEXT_BYTES];
+  char *copy = copy_of_thread();
+  if (copy == NULL) return "no memory to say what went wrong";
   os_mutex_lock(&log_mutex);
-  memcpy(copy, last_warning, sizeof copy);
+  memcpy(copy, last_warning, LOG_TEXT_BYTES);
   os_mutex_unlock(&log_mutex);
   return copy;
 }

@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+
 extern char **environ;
 
 #define NS_PER_SECOND 1000000000ull
@@ -100,10 +102,8 @@ uint64_t os_entropy(void) {
   uint64_t bits = 0;
   if (getrandom(&bits, sizeof bits, 0) == (ssize_t)sizeof bits) return bits;
   uint64_t mixed = os_time_ns() ^ ((uint64_t)os_pid() << 40) ^ (uint64_t)(uintptr_t)&bits;
-  mixed += (atomic_fetch_add(&fallback_count, 1) + 1) * 0x9e3779b97f4a7c15ull;
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
-  return mixed ^ (mixed >> 31);
+  mixed += (atomic_fetch_add(&fallback_count, 1) + 1) * HASH_STEP;
+  return hash_scramble(mixed);
 }
 
 const char *os_env(const char *name) { return getenv(name); }

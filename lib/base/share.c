@@ -18,6 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -632,27 +633,22 @@ void share_unmap(void *memory, size_t bytes) {
 
 /* ---- hosts ---- */
 
-static uint64_t text_mix(uint64_t hash, const char *text) {
-  for (; *text != '\0' && *text != '\n'; text++) hash = (hash ^ (uint8_t)*text) * UINT64_C(0x100000001b3);
-  return hash;
-}
-
 /* Abstract sockets are seen within one network namespace, and answered to one user. */
 static uint64_t realm_mix(uint64_t hash) {
   struct stat realm;
   char text[64];
   const bool known = stat("/proc/self/ns/net", &realm) == 0;
   snprintf(text, sizeof text, "%llu %u", known ? (unsigned long long)realm.st_ino : 0, (unsigned)geteuid());
-  return text_mix(hash, text);
+  return hash_text(hash, text);
 }
 
 uint64_t share_host(void) {
-  uint64_t hash = realm_mix(UINT64_C(0xcbf29ce484222325));
-  if (param_text(PARAM_HOSTID)[0] != '\0') return text_mix(hash, param_text(PARAM_HOSTID));
+  uint64_t hash = realm_mix(HASH_SEED);
+  if (param_text(PARAM_HOSTID)[0] != '\0') return hash_text(hash, param_text(PARAM_HOSTID));
   char name[256];
   os_host_name(name, sizeof name);
   char *boot = os_file_read("/proc/sys/kernel/random/boot_id", NULL);
-  hash = text_mix(text_mix(hash, name), boot != NULL ? boot : "");
+  hash = hash_text(hash_text(hash, name), boot != NULL ? boot : "");
   os_free(boot);
   return hash;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -95,9 +96,7 @@ ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt,
     return log_fail(ncclInvalidUsage, "%s=%s: at most %zu letters fit into a unique id; use a shorter name",
                     what, where, sizeof content.place - 1);
   snprintf(content.place, sizeof content.place, "%s", where);
-  content.nonce = 0xcbf29ce484222325ull ^ salt;
-  for (const char *c = where; *c; c++) content.nonce = (content.nonce ^ (unsigned char)*c) * 0x100000001b3ull;
-  content.nonce |= 1; /* never 0 */
+  content.nonce = hash_text(HASH_SEED ^ salt, where) | 1; /* never 0 */
   content.number = content.nonce;
   content.lasting = salt == 0;
   return id_write(&content, id);

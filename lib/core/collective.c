@@ -119,10 +119,15 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
                                    cudaStream_t stream) {
   const struct collective_call call = {name,  func, in,   out,  count,
                                        dtype, op,   peer, comm, (device_stream)stream};
+  const bool alone = !group_is_open();
+  ncclResult_t result;
+  if (alone && again_launch(&call, &result)) return result;
   log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer,
            (void *)comm, (void *)stream);
   group_enter();
-  return group_leave(collective_note(&call));
+  result = group_leave(collective_note(&call));
+  if (alone && result == ncclSuccess) again_note(&call);
+  return result;
 }
 
 /* ---- Entry points ---- */

@@ -15,6 +15,7 @@
 #include "core/group.h"
 #include "core/layout.h"
 #include "core/meeting.h"
+#include "core/plan_cache.h"
 
 #define CANARY_LIVE 0x7475747469636f6dull
 #define CANARY_FREED 0x6672656564636f6dull
@@ -265,6 +266,13 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
                   comm->name, comm_why(comm, error));
 }
 
+bool comm_is_ready(const struct ncclComm *comm) {
+  return comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE &&
+         comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY && !comm->revoked &&
+         __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0 &&
+         __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
+}
+
 /* Threads are told apart by a number of their own: addresses and system ids are used again. */
 void comm_own(struct ncclComm *comm) {
   static uint64_t last_serial;
@@ -281,7 +289,7 @@ uint64_t comm_core_bytes(const struct ncclComm *comm) {
   bytes += comm->queue.op_capacity * sizeof *comm->queue.ops;
   bytes += comm->queue.stream_capacity * sizeof *comm->queue.streams;
   bytes += comm->queue.plan_memory.task_bytes + comm->queue.plan_memory.draft_bytes;
-  bytes += comm->queue.plan_memory.plan_bytes;
+  bytes += comm->queue.plan_memory.plan_bytes + plan_cache_bytes(comm->queue.plan_memory.cache);
   bytes += comm->connections.capacity * sizeof *comm->connections.entries;
   bytes += comm->redops.count * sizeof *comm->redops.rows;
   for (const struct registration *row = comm->registrations; row; row = row->next) bytes += sizeof *row;

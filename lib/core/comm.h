@@ -5,6 +5,7 @@
 #define TUTTI_CORE_COMM_H
 
 #include "backends/backend.h"
+#include "core/again.h"
 #include "core/connect.h"
 #include "core/far.h"
 #include "core/plan.h"
@@ -78,6 +79,7 @@ struct ncclComm {
   uint64_t split_count;
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;
+  struct again again;
   struct connect_table connections;
   struct redop_table redops;
   struct registration *registrations;
@@ -102,6 +104,8 @@ ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call);
 ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call);
 /* The same, but a revoked one passes. For what rebuilds: split and shrink. */
 ncclResult_t comm_check_met(struct ncclComm *comm, const char *call);
+/* What comm_check_ready() would let pass, but for errors that the device alone knows. Says nothing. */
+bool comm_is_ready(const struct ncclComm *comm);
 
 enum comm_state comm_state(const struct ncclComm *comm);
 ncclResult_t comm_async_error(const struct ncclComm *comm);

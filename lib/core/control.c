@@ -56,7 +56,6 @@ bool control_wait(os_cond *cond, uint64_t deadline_ns) {
   return os_cond_wait_until(cond, &server.mutex, deadline_ns);
 }
 bool control_on_thread(void) { return server.state != SERVER_STOPPED && server.thread_id == os_tid(); }
-bool control_running(void) { return server.state != SERVER_STOPPED; }
 
 uint64_t control_process(void) {
   while (server.process == 0) server.process = os_entropy();

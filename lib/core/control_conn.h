@@ -74,7 +74,6 @@ uint64_t control_process(void);
 uint64_t control_silence_ns(void);
 /* Something wants control's ticks soon. */
 void control_wake(void);
-bool control_running(void);
 
 /* Who takes connections, in their own files. root_accept and gather_accept set conn->conn_class, or return a
  * refusal. */

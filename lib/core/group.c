@@ -25,6 +25,8 @@ static _Thread_local struct group group;
 
 /* ---- Noting ---- */
 
+bool group_is_open(void) { return group.depth > 0; }
+
 void group_enter(void) {
   if (group.depth == 0) {
     group.first_error = ncclSuccess;
@@ -310,6 +312,7 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   queue->plan.hook = ops ? &hook : NULL;
   const ncclResult_t result =
       comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
+  if (result == ncclSuccess) again_note_launch(comm, &queue->plan, queue->stream_count);
   queue->plan.hook = NULL;
   return result;
 }

@@ -2,6 +2,7 @@
  * runs it. */
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -20,10 +21,7 @@ API_EXPORT(GetUniqueId);
 
 /* Ranks must agree in the number of ids and in their order. */
 static uint64_t ids_signature(const ncclUniqueId *ids, int id_count) {
-  const unsigned char *bytes = (const unsigned char *)ids;
-  uint64_t hash = (uint64_t)id_count;
-  for (size_t i = 0; i < (size_t)id_count * sizeof *ids; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
-  return hash;
+  return hash_bytes(HASH_SEED, ids, (size_t)id_count * sizeof *ids);
 }
 
 static ncclResult_t init_check(const char *call, ncclComm_t *comm, int rank_count, int rank, int id_count,

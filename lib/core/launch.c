@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/pmix.h"
@@ -58,7 +59,7 @@ ncclResult_t tutti_launch_id(const tutti_launch_t *launch, ncclUniqueId *id) {
     case LAUNCH_AT_ADDRESS:
       log_info(LOG_INIT, "rank %d of %d by %s: the ranks meet at %s (%s)", launch->rank, launch->rank_count,
                launch->launcher, where.address, where.source);
-      TRY(bootstrap_id_at(where.address, where.source, where.job + ordinal * 0x9e3779b97f4a7c15ull, &made));
+      TRY(bootstrap_id_at(where.address, where.source, where.job + ordinal * HASH_STEP, &made));
       break;
     case LAUNCH_BY_PMIX: TRY(id_by_pmix(launch->rank, ordinal, &made)); break;
     default:

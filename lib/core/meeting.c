@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -41,11 +42,6 @@ static void meeting_note_over(const struct meeting_call *call) {
   over[over_count % MEETINGS_OVER].key[0] = call->key[0];
   over[over_count % MEETINGS_OVER].key[1] = call->key[1];
   over_count += 1;
-}
-
-static uint64_t hash_mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-  return hash ^ (hash >> 29);
 }
 
 bool meeting_any(void) { return meetings != NULL; }

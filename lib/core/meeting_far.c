@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/bootstrap.h"
@@ -41,8 +42,7 @@ void meeting_root_end(const struct meeting_call *call) {
 
 /* A child's meeting, and each child, is named by its parent and the number of its split: no id is needed. */
 uint64_t meeting_wire_key(uint64_t parent_key, uint64_t number) {
-  const uint64_t mixed = (parent_key ^ (number * 2 + 1)) * 0x9e3779b97f4a7c15ull;
-  return mixed ^ (mixed >> 32);
+  return hash_mix(parent_key, number * 2 + 1);
 }
 
 /* ---- Checking in ---- */

@@ -75,9 +75,12 @@ bool plan_op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND
 
 /* ---- all-to-all ---- */
 
-/* Messages are its ring: they carry it unless the user leaves them out and Direct is possible. */
+/* Messages are its ring: where Direct is possible, they carry it unless the user leaves them out, or cores
+ * do. */
 static bool all_to_all_is_direct(const struct plan_request *request) {
-  if (request->rank_count == 1 || ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0) return false;
+  const bool messages = ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0;
+  const bool cores = request->limits.cores && request->limits.room_bytes == 0;
+  if (request->rank_count == 1 || (messages && !cores)) return false;
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
     if (rules_forbid(request, FUNC_ALL_TO_ALL, ALGO_DIRECT, proto) == NULL) return true;
   return false;

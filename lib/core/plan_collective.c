@@ -86,12 +86,17 @@ static bool islands_one(const struct plan_request *request) {
   return true;
 }
 
+/* Where cores share memory, to offer and to take an address costs more misses than so many bytes copied
+ * twice. */
+#define CORES_DIRECT_BYTES 16384u
+
 /* They may be stored straight into a neighbour's output where it is in reach. Both ends of a link must come
  * to the same answer, and the flags are for all links of a side: where a side may have several, only
  * communicators of one island store directly. */
 uint32_t work_direct_flags(const struct work *work, const struct plan_request *request) {
   const bool one_link = work->algo == ALGO_RING;
   if (!request->limits.direct || work->proto != PROTO_SIMPLE) return 0;
+  if (request->limits.cores && work->count * work->element_bytes < CORES_DIRECT_BYTES) return 0;
   if (!one_link && !islands_one(request)) return 0;
   return work_final_flags(work) &
          ((island_shared(request, work->send_peer, work->send_count) ? (uint32_t)WORK_DIRECT_SEND : 0) |

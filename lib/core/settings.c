@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -284,25 +285,19 @@ void settings_agree(struct settings *settings, const struct settings *other) {
   limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, with->p2p_channels_per_peer);
 }
 
-static uint64_t digest_add(uint64_t digest, const void *data, size_t bytes) {
-  const uint8_t *byte = (const uint8_t *)data;
-  for (size_t i = 0; i < bytes; i++) digest = (digest ^ byte[i]) * 0x100000001b3ull;
-  return digest;
-}
-
 uint64_t settings_digest(const struct settings *settings) {
   const struct plan_limits *limits = &settings->limits;
   const uint32_t numbers[] = {limits->slots,     limits->chunk_bytes, limits->p2p_chunk_bytes,
                               limits->flag_bits, limits->direct,      limits->algos,
                               limits->links,     limits->protos,      limits->algos_last,
                               limits->cores,     settings->algos_off};
-  uint64_t digest = digest_add(0xcbf29ce484222325ull, numbers, sizeof numbers);
-  digest = digest_add(digest, limits->step_bytes, sizeof limits->step_bytes);
-  digest = digest_add(digest, settings->algo_mask, sizeof settings->algo_mask);
-  digest = digest_add(digest, settings->proto_mask, sizeof settings->proto_mask);
-  digest = digest_add(digest, settings->max_threads, sizeof settings->max_threads);
-  digest = digest_add(digest, settings->thread_bytes, sizeof settings->thread_bytes);
-  return digest_add(digest, &settings->p2p_ll_threshold, sizeof settings->p2p_ll_threshold);
+  uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
+  digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
+  digest = hash_bytes(digest, settings->algo_mask, sizeof settings->algo_mask);
+  digest = hash_bytes(digest, settings->proto_mask, sizeof settings->proto_mask);
+  digest = hash_bytes(digest, settings->max_threads, sizeof settings->max_threads);
+  digest = hash_bytes(digest, settings->thread_bytes, sizeof settings->thread_bytes);
+  return hash_bytes(digest, &settings->p2p_ll_threshold, sizeof settings->p2p_ll_threshold);
 }
 
 bool settings_take_network(struct settings *settings) {

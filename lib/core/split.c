@@ -2,6 +2,7 @@
  * of the survivors; meeting.c completes both. */
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
@@ -89,9 +90,8 @@ static ncclResult_t shrink_mark(const struct ncclComm *comm, const int *excluded
     return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' excludes itself; only survivors call",
                     call->call, comm->rank, comm->name);
   }
-  call->signature = 0;
+  call->signature = hash_bytes(HASH_SEED, marks, comm->rank_count);
   for (uint32_t i = 0; i < comm->rank_count; i++) {
-    call->signature = (call->signature ^ marks[i]) * 0x100000001b3ull + 1;
     call->seat_count += !marks[i];
     call->seat += i < comm->rank && !marks[i];
   }

@@ -108,7 +108,8 @@ static bool cores_route(const struct query *q, double *hops, double *share) {
   if (q->algo != ALGO_DIRECT && q->algo != ALGO_TWO_SHOT) return false;
   *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
   *share = exchange_share(q->func, q->algo, q->ranks);
-  if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE) *share *= 1.5; /* every rank adds everything up */
+  if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE)
+    *share *= 1.15; /* every rank adds everything up */
   return true;
 }
 
@@ -116,7 +117,8 @@ static double cores_us(const struct query *q) {
   const struct tune_measured_cores *cores = &tune_measured_cores;
   double hops, share;
   if (!cores_route(q, &hops, &share)) return INFINITY;
-  return cores->base_us[q->proto] + hops * cores->hop_us[q->proto] +
+  const double ring_us = q->algo == ALGO_RING && q->proto == PROTO_SIMPLE ? cores->ring_us : 0;
+  return cores->base_us[q->proto] + ring_us + hops * cores->hop_us[q->proto] +
          q->bytes * share / (1000.0 * cores->gbps[q->proto]);
 }
 

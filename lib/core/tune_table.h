@@ -58,6 +58,7 @@ extern const struct tune_measured_exchange tune_measured_one_shot, tune_measured
 /* Cores that share memory: time = base + hops that follow one another + bytes that a rank stores / rate. */
 struct tune_measured_cores {
   double base_us[PROTO_COUNT], hop_us[PROTO_COUNT], gbps[PROTO_COUNT];
+  double ring_us; /* a ring's chunks of several slots, over Simple */
 };
 extern const struct tune_measured_cores tune_measured_cores;
 

@@ -14,6 +14,10 @@
  *   slots in use: tail - head <= slots                | slot 0 | slot 1 |         | step s: s mod slots
  *                                                     +--------+--------+-- ... --+
  *
+ * Where caches are coherent (PRIM_COHERENT), a message's misses are what it costs: there an operation that
+ * begins with a step of LL announces itself in front of the slot's lines, in the cache line of the first of
+ * them, and senders keep the head that they saw last from operation to operation.
+ *
  * Counters count steps since the connection was made and never fall or restart. The line protocols move head
  * alone: the flags of their lines say what tail would. Each of them also counts its own steps, for flags and
  * slots: with the common count, the steps in which old flags must be rewritten could fall to another
@@ -41,7 +45,8 @@ struct fifo_sender {
   uint64_t offer_pad[12];
   uint64_t send_step;
   uint64_t send_line[2];
-  uint64_t send_pad[13];
+  uint64_t send_head; /* PRIM_COHERENT: as it was seen last */
+  uint64_t send_pad[12];
 };
 
 struct fifo_receiver {
@@ -73,11 +78,11 @@ static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends ma
 struct link {
   struct fifo_sender *sender;
   struct fifo_receiver *receiver;
-  uint8_t *buffer;     /* the work's protocol's slots */
-  uint64_t step;       /* first step of the next slice */
-  uint64_t posted;     /* steps told to the other end */
-  uint64_t cached;     /* last value seen of the other end's counter */
-  uint8_t *direct;     /* sender: the receiver's output, when it may be stored to; else 0 */
+  uint8_t *buffer; /* the work's protocol's slots */
+  uint64_t step;   /* first step of the next slice */
+  uint64_t posted; /* steps told to the other end */
+  uint64_t cached; /* last value seen of the other end's counter */
+  uint8_t *direct; /* sender: the receiver's output, when it may be stored to; else 0 */
 #ifdef PRIM_SHIFTS
   uint64_t direct_shift; /* sender: to be added to the address that the receiver offers */
 #endif
@@ -116,6 +121,31 @@ PRIM_FN void link_advance(struct link *link, uint32_t steps) {
 
 PRIM_FN uint8_t *link_slot(const struct link *link) {
   return link->buffer + (size_t)link->slot_index * link->step_bytes;
+}
+
+/* An LL slot's cell in front of its lines, and how much longer than the lines it makes the slot. */
+#ifdef PRIM_COHERENT
+#define FIFO_LL_CELL_BYTES ((uint32_t)sizeof(struct fifo_cell))
+#define FIFO_LL_MORE_BYTES 64u
+#else
+#define FIFO_LL_CELL_BYTES 0u
+#define FIFO_LL_MORE_BYTES 0u
+#endif
+
+/* From slot to slot of a protocol, an enum work_proto. */
+PRIM_FN size_t fifo_slot_bytes(uint8_t proto, uint32_t step_bytes) {
+  return step_bytes + (proto == PROTO_LL ? FIFO_LL_MORE_BYTES : 0);
+}
+
+PRIM_FN struct fifo_cell *link_announcement(const struct link *link, uint8_t proto) {
+#ifdef PRIM_COHERENT
+  if (proto == PROTO_LL)
+    return (struct fifo_cell *)(void *)(link->buffer +
+                                        link->line_slot * fifo_slot_bytes(proto, link->step_bytes));
+#else
+  (void)proto;
+#endif
+  return &link->receiver->announced[link->slot_index];
 }
 
 /* The tag of the operation that begins at the link's step; never that of fresh memory. */

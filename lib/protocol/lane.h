@@ -225,7 +225,7 @@ PRIM_FN void lane_agree(struct lane *lane, const struct link *link, uint64_t fou
 PRIM_FN bool lane_heard(struct lane *lane, struct link *link, struct prim *prim) {
   uint64_t bytes;
   if (link->agreed || !prim_leader(prim)) return true;
-  if (!prim_cell_load(&link->receiver->announced[link->slot_index], link_tag(link), &bytes)) return false;
+  if (!prim_cell_load(link_announcement(link, lane_proto(lane->work)), link_tag(link), &bytes)) return false;
   link->agreed = true;
   lane_agree(lane, link, bytes);
   return true;
@@ -234,7 +234,7 @@ PRIM_FN bool lane_heard(struct lane *lane, struct link *link, struct prim *prim)
 /* A sender says it when the slot of its first step is free, and with it the cell. */
 PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *prim) {
   if (link->agreed) return;
-  prim_cell_store(prim, &link->receiver->announced[link->slot_index], link_tag(link),
+  prim_cell_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link),
                   lane_agreed_bytes(lane_part(lane)));
   link->agreed = true;
 }
@@ -320,7 +320,11 @@ PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     send[i].step = lane->send[i].sender->send_step;
     send[i].line = lane->send[i].sender->send_line[kind];
+#ifdef PRIM_COHERENT
+    send[i].head = lane->send[i].sender->send_head;
+#else
     send[i].head = prim_load_head(&lane->send[i].sender->head);
+#endif
   }
   PRIM_UNROLL FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->recv[i];
@@ -376,6 +380,9 @@ PRIM_FN void lane_close(struct lane *lane, struct prim *prim) {
   FIFO_EACH_LINK(i, lane->work->send_count, FIFO_ALL_LINKS) {
     lane->send[i].sender->send_step = lane->send[i].posted;
     lane->send[i].sender->send_line[kind] = lane->send[i].line;
+#ifdef PRIM_COHERENT
+    lane->send[i].sender->send_head = lane->send[i].cached;
+#endif
   }
 }
 

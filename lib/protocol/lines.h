@@ -28,8 +28,10 @@ PRIM_FN bool line_cleans(const struct lane *lane, const struct link *link) {
 }
 
 PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t line_index) {
-  return link->buffer + (size_t)link->line_slot * link->step_bytes +
-         (size_t)line_index * line_wire_bytes(kind);
+  const bool short_lines = kind == LINE_LL;
+  return link->buffer +
+         link->line_slot * fifo_slot_bytes(short_lines ? PROTO_LL : PROTO_LL128, link->step_bytes) +
+         (short_lines ? FIFO_LL_CELL_BYTES : 0) + (size_t)line_index * line_wire_bytes(kind);
 }
 
 PRIM_FN uint32_t lines_group(const struct lane *lane) {
@@ -181,21 +183,26 @@ PRIM_FN void lines_post(struct lane *lane, struct prim *prim) {
   lane_tell_lists(lane, prim, lane->steps_done);
 }
 
-/* The whole of a lane's lines, for a worker that may wait; false when it was aborted, or found a mismatch.
- * What lines_enabled() and lines_move() do in the same order, without asking where they are. */
-PRIM_FN bool lines_run(struct lane *lane, struct prim *prim) {
+/* What a lane waits for is there; one that waits looks until it is, or until it is told to stop. */
+#define LINES_AWAIT(condition) \
+  while (!(condition))         \
+    if (!waits || prim_aborted(prim)) return false
+
+/* What lines_enabled() and lines_move() do in the same order, without asking where they are: to the end of
+ * the lane's lines, or to where there is something to wait for and `waits` is false. Called again, it goes on
+ * there. False, too, when it was aborted, or found a mismatch. */
+PRIM_FN bool lines_go(struct lane *lane, struct prim *prim, bool waits) {
   while (lines_next_step(lane)) {
-    while (!lane_may_follow(lane))
-      if (prim_aborted(prim)) return false;
-    FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
-      while (!link_has_slots(&lane->send[i], 1))
-        if (prim_aborted(prim)) return false;
+    if (waits || !lane->step_open) {
+      LINES_AWAIT(lane_may_follow(lane));
+      FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
+        LINES_AWAIT(link_has_slots(&lane->send[i], 1));
+      }
+      lines_open(lane, prim);
     }
-    lines_open(lane, prim);
     do {
       FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
-        while (!lines_arrived(lane, &lane->recv[i], prim))
-          if (prim_aborted(prim)) return false;
+        LINES_AWAIT(lines_arrived(lane, &lane->recv[i], prim));
       }
       if (lane->error != LANE_OK) return false;
       if (lane->line_count > 0) lines_carry(lane, prim);

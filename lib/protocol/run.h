@@ -36,7 +36,7 @@ PRIM_FN uint32_t lane_first_action(uint32_t actions) {
 
 /* Makes every move that is possible now; true when the lane has ended. A mismatch ends it at once, an abort
  * where it would have to wait. */
-PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim) {
+PRIM_FN bool lane_make_moves(struct lane *lane, struct prim *prim) {
   while (lane->phase != LANE_DONE) {
     const uint32_t actions = lane_enabled(lane, prim);
     if (lane->error != LANE_OK) return true;
@@ -46,13 +46,23 @@ PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim) {
   return true;
 }
 
+PRIM_FN bool lane_has_lines(const struct lane *lane) {
+  return lane_proto(lane->work) != PROTO_SIMPLE && lane->phase == LANE_RUN;
+}
+
+/* The same for a worker that has other lanes too. */
+PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim) {
+  if (!lane_has_lines(lane)) return lane_make_moves(lane, prim);
+  return lines_go(lane, prim, false) || lane->error != LANE_OK || prim_aborted(prim);
+}
+
 /* Runs a lane to its end, or to an error, on a worker that has no other. */
 PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
-  if (lane_proto(lane->work) != PROTO_SIMPLE && lane->phase == LANE_RUN) {
-    lines_run(lane, prim);
+  if (lane_has_lines(lane)) {
+    lines_go(lane, prim, true);
     return;
   }
-  while (!lane_advance(lane, prim)) prim_pause(prim);
+  while (!lane_make_moves(lane, prim)) prim_pause(prim);
 }
 
 /* What a waiting lane waits for, for reports: the n-th unmet predicate. */

@@ -4,7 +4,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum broken { NO_TABLE, OLD_TABLE, NULL_MEMBER, INIT_FAILS, NO_DEVICES, GPU_DRIVEN, NO_SYMBOL };
+enum broken { NO_TABLE, OLD_TABLE, NULL_MEMBER, INIT_FAILS, NO_DEVICES, GPU_DRIVEN, NO_SYMBOL, GPU_MEMORY };
 
 #if BROKEN == 6
 extern void tutti_tests_no_such_function(void);
@@ -28,7 +28,7 @@ static ncclResult_t devices(int *count) {
 static ncclResult_t properties(int device, void *result) {
   struct abi_device *mine = result;
   (void)device;
-  mine->memory = ABI_MEMORY_HOST;
+  mine->memory = BROKEN == GPU_MEMORY ? ABI_MEMORY_CUDA : ABI_MEMORY_HOST;
   mine->device_type = BROKEN == GPU_DRIVEN ? 1 : ABI_OFFLOAD_NONE;
   return ncclSuccess;
 }

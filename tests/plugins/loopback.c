@@ -22,10 +22,12 @@
 
 static struct loopback_counts counts;
 static char fault[256];
+static bool lies; /* about the bytes of what has come */
 static abi_log say;
 
 EXPORT const struct loopback_counts *loopback_counted(void) { return &counts; }
 EXPORT const char *loopback_fault(void) { return fault; }
+EXPORT void loopback_lie(void) { lies = true; }
 
 static ncclResult_t offence(const char *what) {
   if (fault[0] == '\0') snprintf(fault, sizeof fault, "%s", what);
@@ -457,7 +459,8 @@ static ncclResult_t loop_test(void *request, int *done, int *bytes) {
     for (uint32_t i = 0; i < mine->count; i++)
       if (!mine->parts[i].done) return result;
   }
-  for (uint32_t i = 0; bytes != NULL && i < mine->count; i++) bytes[i] = (int)mine->parts[i].bytes;
+  for (uint32_t i = 0; bytes != NULL && i < mine->count; i++)
+    bytes[i] = lies ? -1 : (int)mine->parts[i].bytes;
   mine->used = false;
   *done = 1;
   return ncclSuccess;

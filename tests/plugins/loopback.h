@@ -1,5 +1,5 @@
 /* loopback.h: what the plugin of the tests counts, for the test that has loaded it: found by dlsym as
- * loopback_counted, loopback_fault and loopback_contexts. */
+ * loopback_counted, loopback_fault, loopback_contexts and loopback_lie. */
 #ifndef TUTTI_TESTS_PLUGINS_LOOPBACK_H
 #define TUTTI_TESTS_PLUGINS_LOOPBACK_H
 
@@ -12,5 +12,6 @@ struct loopback_counts {
 typedef const struct loopback_counts *(*loopback_counted_type)(void);
 typedef const char *(*loopback_fault_type)(void); /* the caller's first offence, "" when there is none */
 typedef int (*loopback_contexts_type)(void);      /* live ones */
+typedef void (*loopback_lie_type)(void);          /* from now on test() yields sizes that cannot be */
 
 #endif

@@ -294,7 +294,8 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
 static void lane_start(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
   lane_hide_output(emu, work, buffers->out);
   emu->lane.parts = buffers;
-  lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
+  if (work->proto == PROTO_LL) emu_ll_open(emu, work, buffers);
+  else lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
 }
 
 static void lane_start_guarded(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
@@ -369,7 +370,7 @@ static void run_pass_turn(struct emu_kernel_run *run) {
   struct device_comm *comm = run->launch->comm;
   if (__atomic_load_n(&comm->error, __ATOMIC_RELAXED) != ncclSuccess) run->error = ERROR_LAUNCH_TIMEOUT;
   run->over = true;
-  __atomic_fetch_add(&comm->turn, 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&comm->turn, run->turn + 1, __ATOMIC_RELEASE); /* nobody else has the turn */
 }
 
 static int run_close(struct emu_kernel_run *run) {
@@ -491,7 +492,8 @@ static bool block_advance(struct emu_block *block) {
     struct emu_lane *emu = &block->lanes[i];
     if (emu->lane.phase == LANE_DONE) continue;
     const uint64_t mark = lane_mark(&emu->lane);
-    const bool over = lane_advance(&emu->lane, &emu->prim);
+    const bool ll = emu->lane.work->proto == PROTO_LL;
+    const bool over = ll ? emu_ll_advance(emu) : lane_advance(&emu->lane, &emu->prim);
     running += !over;
     broken = broken || (over && emu->lane.phase != LANE_DONE);
     moved = moved || over || lane_mark(&emu->lane) != mark;
@@ -530,15 +532,17 @@ static bool run_look(struct emu_kernel_run *run) {
     struct emu_block *block = &launch->blocks[b];
     if (block->given || block->done) continue;
     moved = block_advance(block) || moved;
-    if (block->done) __atomic_fetch_sub(&run->blocks_live, 1, __ATOMIC_RELEASE);
+    if (!block->done) continue;
+    if (launch->shares) __atomic_fetch_sub(&run->blocks_live, 1, __ATOMIC_RELEASE);
+    else __atomic_store_n(&run->blocks_live, run->blocks_live - 1, __ATOMIC_RELAXED);
   }
   return moved;
 }
 
 /* Between two looks that found nothing: with more ranks than cores another one is what this one waits for. */
 static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
-  const uint32_t often = run->launch->comm->crowded ? 2 : 256;
-  if (looks % often == often - 1) os_yield();
+  const uint32_t often = run->launch->comm->crowded ? 2 : 256; /* a power of two */
+  if ((looks & (often - 1)) == often - 1) os_yield();
   else __builtin_ia32_pause();
 }
 
@@ -611,7 +615,7 @@ static struct emu_kernel_run *run_create(struct emu_launch *launch) {
   const size_t buffer_bytes = launch->plan.work_count * sizeof *run->buffers;
   if (run != NULL) {
     launch->idle = run->next;
-    memset(run, 0, sizeof *run);
+    *run = (struct emu_kernel_run){.launch = launch};
   } else {
     run = (struct emu_kernel_run *)os_alloc(sizeof *run + buffer_bytes);
     if (run == NULL) return NULL;
@@ -752,6 +756,17 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
   *place = (struct emu_launch *)kernel;
   (*place)->kept = true;
   return kernel;
+}
+
+struct emu_kernel *emu_launch_find_again(struct device_comm *comm, const struct device_again *again) {
+  for (uint32_t i = 1; i <= COMM_LAUNCHES_KEPT; i++) { /* the newest first */
+    struct emu_launch *launch = comm->kept[(comm->kept_next - i) % COMM_LAUNCHES_KEPT];
+    if (launch == NULL || launch->plan.serial != again->serial) continue;
+    launch->first_sequence = again->first_sequence;
+    for (uint32_t k = 0; k < launch->plan.work_count; k++) launch->plan.buffers[k] = again->buffers[k];
+    return &launch->kernel;
+  }
+  return NULL;
 }
 
 void emu_launch_drop_kept(struct device_comm *comm) {

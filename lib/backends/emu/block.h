@@ -223,6 +223,10 @@ void emu_report_flush(void);
 /* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */
 void emu_report_reproduce(char *out, size_t out_bytes);
 
+/* ll.c: lane_open() and lane_advance() of lanes whose work speaks LL. */
+void emu_ll_open(struct emu_lane *emu, const struct work *work, const struct plan_buffers *buffers);
+bool emu_ll_advance(struct emu_lane *emu);
+
 /* block.c */
 extern struct device_comm *emu_comms; /* every open rank */
 /* Every started launch; in threads mode, those of them that had to wait. */
@@ -231,6 +235,8 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
 /* The same, but a plan that comes again (plan.serial) is taken from where it was kept. Its next run has these
  * buffers. */
 struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan);
+/* One that is still kept, else NULL; no reference comes with it. */
+struct emu_kernel *emu_launch_find_again(struct device_comm *comm, const struct device_again *again);
 void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */

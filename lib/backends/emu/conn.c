@@ -20,7 +20,7 @@ size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto) {
 }
 
 size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto) {
-  return (size_t)conn->slots * conn->step_bytes[proto] + emu_conn_buffer_shift(conn, proto);
+  return conn->slots * fifo_slot_bytes(proto, conn->step_bytes[proto]) + emu_conn_buffer_shift(conn, proto);
 }
 
 static bool conn_buffer_map(struct emu_conn *conn, uint8_t proto) {

@@ -229,7 +229,8 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
 
 /* What the card names lies in the block, and fits what this rank plans with. */
 static bool conn_card_fits(const struct conn_card *card, const struct plan_limits *limits, uint8_t proto) {
-  const uint64_t bytes = card->ticket.bytes, buffer_bytes = (uint64_t)card->slots * card->step_bytes;
+  const uint64_t bytes = card->ticket.bytes,
+                 buffer_bytes = card->slots * fifo_slot_bytes(proto, card->step_bytes);
   return card->magic == CONN_MAGIC && card->slots == limits->slots &&
          card->step_bytes == limits->step_bytes[proto] && card->fifo % FIFO_LINE_BYTES == 0 &&
          card->buffer % 16 == 0 && bytes >= sizeof(struct emu_fifo) && buffer_bytes <= bytes &&

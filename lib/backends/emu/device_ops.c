@@ -323,6 +323,31 @@ static ncclResult_t emu_launch(struct device_comm *comm, const struct plan *plan
   return cuda_result(error, "launching a kernel");
 }
 
+static bool launch_again_on(struct device_comm *comm, const struct device_again *again, int *error) {
+  struct emu_stream *stream = emu_stream_find(again->stream);
+  if (stream == NULL || emu_stream_capture_id(stream) != 0) return false;
+  struct emu_kernel *kernel = emu_launch_find_again(comm, again);
+  if (kernel == NULL) return false;
+  *error = emu_stream_launch(stream, kernel, NULL, 0);
+  return true;
+}
+
+/* Free threads alone are in such a hurry. */
+static bool emu_launch_again(struct device_comm *comm, const struct device_again *again,
+                             ncclResult_t *result) {
+  const uint32_t selected = emu_device_current();
+  int error = 0;
+  if (emu_options()->mode != EMU_THREADS || emu_comm_error(comm) != ncclSuccess) return false;
+  emu_device_select(comm->config.device_index);
+  emu_lock();
+  emu_owner_set(&comm->owner);
+  const bool launched = launch_again_on(comm, again, &error);
+  emu_unlock();
+  emu_device_select(selected);
+  if (launched) *result = error == 0 ? ncclSuccess : cuda_result(error, "launching a kernel");
+  return launched;
+}
+
 static ncclResult_t emu_stream_capture(device_stream stream, uint64_t *graph_id) {
   emu_lock();
   const struct emu_stream *found = emu_stream_find(stream);
@@ -395,6 +420,7 @@ const struct device_ops *emu_device_ops(void) {
       .comm_error = emu_comm_error,
       .comm_idle = emu_comm_idle,
       .launch = emu_launch,
+      .launch_again = emu_launch_again,
       .stream_capture = emu_stream_capture,
       .wait_until = emu_wait_until,
       .progress = emu_progress,

@@ -13,6 +13,7 @@
 #include "backends/emu/world.h"
 #include "backends/emu/world_impl.h"
 #include "backends/net.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -95,7 +96,7 @@ void emu_network_restart(const struct emu_options *options) {
   os_mutex_unlock(&net.mutex);
 }
 
-static uint32_t draw_below(uint32_t bound) { return (uint32_t)(fault_random(&net.random) % bound); }
+static uint32_t draw_below(uint32_t bound) { return (uint32_t)(hash_draw(&net.random) % bound); }
 
 static bool is_self_driven(void) { return net.service == NULL || emu_options()->mode != EMU_GUARDED; }
 

@@ -10,6 +10,7 @@
 #define PRIM_LINKS STEP_LINKS_MAX
 #define PRIM_DEPTH 4
 #define PRIM_SHIFTS 1 /* outputs of other processes lie elsewhere in this one */
+#define PRIM_COHERENT 1
 
 #include "backends/emu/weak.h"
 #include "kernels/kernels.h"
@@ -170,6 +171,12 @@ PRIM_FN void prim_group_end(const struct prim *prim, uint8_t kind, uint32_t line
   if (prim->weak != 0) emu_weak_group_end(prim->weak, kind, work);
 }
 
+/* A call of memcpy takes longer than the least that it may have to do. */
+PRIM_FN void prim_copy(void *to, const void *from, size_t bytes) {
+  if (bytes == 8) memcpy(to, from, 8);
+  else memcpy(to, from, bytes);
+}
+
 /* Own input into registers, pre-multiplied where the operator asks for it; what a last line leaves free is
  * zero. */
 PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user,
@@ -178,17 +185,17 @@ PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragmen
     emu_weak_note(prim->weak, WEAK_USER_LOAD, user, bytes, fragment, 0);
     return;
   }
-  memset(fragment->data + bytes, 0, 120);
+  memset(fragment->data + bytes, 0, work->proto == PROTO_LL ? 8 : 120);
   if (work->op == OP_PRE_MUL_SUM)
     kernel_pre_op(work->dtype, work->op, work->op_arg, fragment->data, user, bytes / work->element_bytes);
-  else memcpy(fragment->data, user, bytes);
+  else prim_copy(fragment->data, user, bytes);
 }
 
 PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment,
                                  size_t bytes, const struct work *work) {
   (void)work;
   if (prim->weak != 0) emu_weak_note(prim->weak, WEAK_USER_STORE, user, bytes, fragment, 0);
-  else memcpy(user, fragment->data, bytes);
+  else prim_copy(user, fragment->data, bytes);
 }
 
 PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data,

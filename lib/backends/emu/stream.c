@@ -396,6 +396,89 @@ static void stream_relieve(struct emu_stream *stream) {
     stream_drive(stream, RELIEVE_PATIENCE, false);
 }
 
+/* ---- threads: kernels that begin at once ---- */
+
+/* A launch on an idle stream begins in the call that makes it, and goes on in the next one: what it waits for
+ * comes meanwhile. Looks in a row that find nothing, before the next one takes its place in the queue. */
+#define AT_ONCE_PATIENCE 256u
+/* Who waited in vain, because the other ranks are this thread's to launch too, say, tries again after so many
+ * launches at most. */
+#define AT_ONCE_PAUSE_MOST 1023u
+
+/* Nothing is on the stream, or before it, that a kernel would have to wait for, but one that has begun so. */
+static bool stream_is_free(const struct emu_stream *stream) {
+  const struct emu_device *device = stream->device;
+  const struct stream_op *head = stream->head;
+  if (stream->busy || stream->driven || stream->closing || stream->idle == NULL) return false;
+  if (head != NULL && (!head->begun || head->next != NULL)) return false;
+  if (stream->legacy) return blocking_passed(device, UINT64_MAX);
+  return !stream->blocking || device->legacy == NULL || device->legacy->head == NULL;
+}
+
+/* A kernel that has begun, or waits for the one that has. */
+static void at_once_push(struct stream_op *op, const struct emu_work *work, struct emu_kernel_run *run,
+                         struct stream_op *before) {
+  struct emu_stream *stream = op->stream;
+  struct stream_op **link = before != NULL ? &before->next : &stream->head;
+  op->kind = OP_WORK;
+  op->work = *work;
+  op->turn = (struct emu_turn){&stream->actor, work->as.kernel->ops, run, NULL, NULL};
+  op->point = NULL;
+  op->graph_run = NULL;
+  op->begun = true;
+  emu_work_keep(work);
+  op->next = *link;
+  *link = op;
+  if (op->next == NULL) stream->tail = op;
+  stream->queued_count += 1;
+  stream_activate(stream);
+}
+
+/* It has ended without ever having had a place. */
+static void at_once_over(struct stream_op *op, const struct emu_kernel_ops *ops, struct emu_kernel_run *run) {
+  struct emu_stream *stream = op->stream;
+  const int error = ops->finish(run);
+  if (stream->error == 0) stream->error = error;
+  ops->retire(run);
+  op->next = stream->idle;
+  stream->idle = op;
+  stream->idle_count += 1;
+}
+
+/* The one before to its end, this one as far as it goes. False when this one must go the long way. */
+static bool launch_at_once(struct emu_stream *stream, const struct emu_work *work) {
+  const struct emu_kernel_ops *ops = work->as.kernel->ops;
+  if (stream->at_once_pause > 0) {
+    stream->at_once_pause -= 1;
+    return false;
+  }
+  if (!stream_is_free(stream) || ops->advance == NULL || legacy_allows(stream) != 0) return false;
+  struct stream_op *before = stream->head, *op = stream->idle;
+  struct emu_kernel_run *run = ops->enqueue(work->as.kernel);
+  if (run == NULL) return false;
+  stream->idle = op->next;
+  stream->idle_count -= 1;
+  op->stream = stream;
+  op->ticket = ++stream->device->ticket_count;
+  stream->busy = true;
+  emu_stream_hold(stream);
+  emu_unlock();
+  enum emu_advance result = EMU_RUN_OVER;
+  if (before != NULL) result = before->turn.ops->advance(before->turn.run, AT_ONCE_PATIENCE);
+  const bool vain = result != EMU_RUN_OVER;
+  if (!vain) result = ops->advance(run, 0);
+  emu_lock();
+  stream->busy = false;
+  stream->at_once_vain = vain ? (2 * stream->at_once_vain + 1) & AT_ONCE_PAUSE_MOST : 0;
+  stream->at_once_pause = stream->at_once_vain;
+  if (result != EMU_RUN_OVER) at_once_push(op, work, run, before);
+  if (before != NULL && !vain) stream_head_ended(stream, before->turn.ops->finish(before->turn.run));
+  if (result == EMU_RUN_OVER) at_once_over(op, ops, run);
+  if (stream->tail != NULL && stream->tail != op) stream_thread_wake(stream); /* it found the stream busy */
+  emu_stream_drop(stream);
+  return true;
+}
+
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
                       uint32_t other_count) {
   int error = 0;
@@ -405,9 +488,11 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
   memset(&work, 0, sizeof work);
   work.kind = WORK_KERNEL;
   work.as.kernel = kernel;
+  const bool threads = emu_options()->mode == EMU_THREADS;
+  if (threads && other_count == 0 && stream->capture == NULL && launch_at_once(stream, &work)) return 0;
   error = emu_stream_work(stream, &work);
   for (uint32_t i = 0; error == 0 && i < other_count; i++) error = join(others[i], stream);
-  if (emu_options()->mode == EMU_THREADS) stream_relieve(stream);
+  if (threads) stream_relieve(stream);
   return error;
 }
 

@@ -99,6 +99,7 @@ struct stream_op {
   struct emu_stream *stream;
   uint64_t ticket;
   enum stream_op_kind kind;
+  bool begun; /* a kernel that began with its launch */
   struct emu_work work;
   struct emu_turn turn;       /* kernels */
   struct stream_point *point; /* records and waits */
@@ -143,6 +144,8 @@ struct emu_stream {
   bool thread_started, thread_ended, thread_outside;
   bool thread_asleep; /* until it is woken; else it looks around every millisecond */
   bool driven;        /* a thread carries out what is on it */
+  /* launches that will not be tried at once, and how many after the next one that had to wait */
+  uint32_t at_once_pause, at_once_vain;
   uint64_t looks;     /* how often anyone drove it */
   uint64_t helper;    /* the thread that fed it last, or waits for it */
   os_cond wake;       /* its thread's */

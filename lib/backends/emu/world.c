@@ -9,6 +9,7 @@
 
 #include "backends/emu/block.h"
 #include "backends/emu/world_impl.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -56,13 +57,6 @@ uint64_t emu_moves;
 
 static pthread_key_t owner_key;
 static pthread_once_t world_once = PTHREAD_ONCE_INIT;
-
-static uint64_t split_mix(uint64_t *state) {
-  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 /* xoroshiro128+: two words of state, a few cycles a draw. */
 static inline uint64_t random_next(void) {
@@ -183,8 +177,8 @@ void emu_unlock(void) {
 
 void emu_world_restart(uint64_t seed) {
   uint64_t state = seed;
-  world.random[0] = split_mix(&state);
-  world.random[1] = split_mix(&state);
+  world.random[0] = hash_draw(&state);
+  world.random[1] = hash_draw(&state);
   emu_moves = 0;
 }
 

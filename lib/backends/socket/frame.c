@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "base/hash.h"
+
 #define FRAME_MAGIC 0x7469
 #define CARD_MAGIC 0x74757474692d6e31ull
 #define INLINE_BYTES_MAX (1u << 20)
@@ -57,10 +59,7 @@ bool card_read(const struct net_handle *handle, struct card *card) {
 }
 
 uint64_t card_key(const struct card *card, uint64_t comm_key, uint32_t index) {
-  uint64_t mixed = card->number ^ (comm_key * 0x9e3779b97f4a7c15ull);
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
-  return ((mixed ^ (mixed >> 31)) & ~0xffull) | index;
+  return (hash_scramble(card->number ^ (comm_key * HASH_STEP)) & ~0xffull) | index;
 }
 
 struct cut message_cut(const struct card *card, size_t bytes) {

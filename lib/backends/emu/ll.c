@@ -1,0 +1,13 @@
+/* ll.c: lanes of LL, compiled for themselves: small messages are made of them, and what the compiler knows
+ * of a lane it need not ask. For free threads, whose lanes are not actors. */
+#define PRIM_PROTO PROTO_LL
+#include "backends/emu/block.h"
+
+__attribute__((flatten)) void emu_ll_open(struct emu_lane *emu, const struct work *work,
+                                          const struct plan_buffers *buffers) {
+  lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
+}
+
+__attribute__((flatten)) bool emu_ll_advance(struct emu_lane *emu) {
+  return lane_advance(&emu->lane, &emu->prim);
+}

@@ -1,0 +1,267 @@
+"""Faults planted into the host's side: how processes find each other, share memory and talk over networks.
+
+Each is one replacement in one source, which must make the named tests fail: `find` must occur exactly once in
+`file` (runs of blanks and line ends count as one blank); `replace` takes its place. `tests` is the name of
+one test of `program`, or a pattern of names (* and ?). A quick one is tried with every run of all tests.
+
+Not here, as nothing goes wrong with them: a receive that looks at its deadline only when nothing has come
+(sock.c: it ends with the next gap, or with the message); ranks that check in with another root than usual
+(gather.c: all roots pass on); a link that is kept after its round (exchange.c: it ends with the gather);
+a lost link that its root is not told of (exchange.c: the root has lost the process as well, unless a network
+is cut, which test_hosts.sh does); steps that rounding skips and that are freed late (proxy_conn.c: a slice
+never needs them); a proxy service that is not woken for what was posted (proxy.c: the launch wakes it)."""
+from collections import namedtuple
+
+Fault = namedtuple('Fault', 'name file find replace program tests quick')
+
+FAULTS = []
+
+
+def plant(file, name, find, replace, program, tests, quick=False):
+    FAULTS.append(Fault(name, file, find, replace, program, tests, quick))
+
+
+# ---- sockets and greetings
+
+SOCK, GREET = 'lib/base/sock.c', 'lib/base/greet.c'
+plant(SOCK, 'port_in_the_hosts_order', 'kernel->four.sin_port = htons(address->port);',
+      'kernel->four.sin_port = address->port;', 'test_sock', 'test_stream_ipv4')
+plant(SOCK, 'descriptor_survives_exec', 'SOCK_NONBLOCK | SOCK_CLOEXEC); if (fd >= 0)',
+      'SOCK_NONBLOCK); if (fd >= 0)', 'test_sock', 'test_options')
+plant(SOCK, 'shortage_looks_like_nobody', 'shortage_tell(cause); return -2;',
+      'shortage_tell(cause); return -1;', 'test_sock', 'test_out_of_descriptors')
+plant(SOCK, 'failed_connect_leaks', 'else sock_close(made);', '', 'test_sock',
+      'test_nobody_listens', quick=True)
+plant(SOCK, 'one_try_too_few', '|| tries > retries)', '|| tries >= retries)', 'test_sock',
+      'test_nobody_listens')
+plant(SOCK, 'no_user_timeout', 'option_set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(seconds * 1000));', '',
+      'test_sock', 'test_options')
+plant(GREET, 'proof_not_compared', 'if (!memeql_sec(proof, greeting->other, PROOF_BYTES))', 'if (false)',
+      'test_greet', 'test_wrong_secret', quick=True)
+plant(GREET, 'acceptor_not_proved', 'return memeql_sec(proof, verdict->proof, PROOF_BYTES);',
+      'return proof[0] == proof[0];', 'test_greet', 'test_impostors')
+plant(GREET, 'challenge_not_drawn', 'head_fill(&head, MESSAGE_CHALLENGE); nonce_draw(head.nonce);',
+      'head_fill(&head, MESSAGE_CHALLENGE);', 'test_greet', 'test_replay')
+plant(GREET, 'verdict_not_in_the_proof', 'proved.welcome = welcome;', 'proved.welcome = 1;', 'test_greet',
+      'test_turned_answer')
+plant(GREET, 'greeting_without_deadline',
+      'if (os_time_ns() - greeting->begin_ns < GREET_SECONDS * NS_PER_SECOND)', '', 'test_greet', 'test_late')
+plant(GREET, 'magic_waited_for', 'return greeting->phase != PHASE_HELLO ||', 'return true ||', 'test_greet',
+      'test_strangers')
+plant(GREET, 'version_not_compared', 'if (hello.version != GREET_VERSION) {', 'if (false) {', 'test_greet',
+      'test_wrong_version')
+plant(GREET, 'strangers_letters_in_the_log', "if (*letter < ' ' || *letter > '~') *letter = '?';", ';',
+      'test_greet', 'test_odd_acceptors')
+
+# ---- shared memory
+
+SHARE, CONN_SHARE = 'lib/base/share.c', 'lib/backends/emu/conn_share.c'
+ARENA, NET_END = 'lib/backends/emu/arena.c', 'lib/backends/emu/net_end.c'
+plant(SHARE, 'any_user_may_map', 'same_user = who.uid == geteuid();', 'same_user = true;', 'test_share',
+      'test_other_user', quick=True)
+plant(SHARE, 'block_not_sealed', 'fcntl(block->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);',
+      '', 'test_share', 'test_map')
+plant(SHARE, 'size_of_a_block_not_compared', 'answer.bytes == ticket->bytes && *fd >= 0', '*fd >= 0',
+      'test_share', 'test_nonsense')
+plant(SHARE, 'mapped_descriptor_leaks', 'fetched_map(ticket, fd, mapped); close(fd);',
+      'fetched_map(ticket, fd, mapped);', 'test_share', 'test_map')
+plant(SHARE, 'second_user_not_counted', 'mapped->count += 1;', '', 'test_share', 'test_map')
+plant(SHARE, 'child_writes_into_its_parents', 'MAP_PRIVATE | MAP_FIXED', 'MAP_SHARED | MAP_FIXED',
+      'test_share', 'test_fork')
+plant(SHARE, 'thread_ends_with_the_first_block', 'if (block->offered) return NULL;', ';', 'test_share',
+      'test_*')
+plant(SHARE, 'stray_descriptor_kept', 'if (stray >= 0) close(stray);', '', 'test_share', 'test_nonsense')
+plant(CONN_SHARE, 'offset_not_checked', '&& card->fifo <= bytes - sizeof(struct emu_fifo)', '', 'test_share',
+      'test_bad_cards')
+plant(CONN_SHARE, 'slots_not_compared', 'card->slots == limits->slots &&', '', 'test_share', 'test_bad_cards')
+plant(CONN_SHARE, 'peer_shift_of_the_wrong_sign', '(uint64_t)(uintptr_t)memory - card->base;',
+      '(uint64_t)(uintptr_t)memory + card->base;', 'test_processes', 'test_two_guarded')
+plant(CONN_SHARE, 'mapping_kept_by_a_sender', 'share_unmap(conn->peer_memory, conn->peer_bytes);', '',
+      'test_share', 'test_many_connections')
+plant(CONN_SHARE, 'second_import_keeps_a_count', 'if (!used) share_unmap(memory, content.ticket.bytes);', '',
+      'test_share', 'test_many_connections')
+plant(ARENA, 'pin_not_given_back', 'if (arena.pin_count > 0) arena.pin_count -= 1;', '', 'test_share',
+      'test_map')
+plant(ARENA, 'child_uses_its_parents_arena', '|| arena.pid != os_pid()) return false;', ') return false;',
+      'test_share', 'test_arena_fork')
+plant(ARENA, 'freed_pages_stay', 'share_trim(arena.memory, span->offset, span->bytes);', '', 'test_share',
+      'test_small_arena')
+plant(ARENA, 'gap_behind_the_wrong_span', 'end = span->offset + span->bytes; previous = span;',
+      'end = span->offset + span->bytes;', 'test_share', 'test_small_arena')
+plant(NET_END, 'lane_not_woken', 'if (lane != NULL) emu_actor_wake(&lane->actor);', '(void)lane;',
+      'test_proxy', 'over_the_emulators_network')
+
+# ---- who finds whom: launchers, unique ids, the control server, the gather
+
+LAUNCH, CONTROL, BOOTSTRAP = 'lib/base/launch.c', 'lib/core/control.c', 'lib/core/bootstrap.c'
+ROOT, RELAY, GATHER = 'lib/core/root.c', 'lib/core/relay.c', 'lib/core/gather.c'
+EXCHANGE, WATCH, WIRE = 'lib/core/exchange.c', 'lib/core/watch.c', 'lib/core/wire.c'
+plant(LAUNCH, 'restart_is_the_same_job', '"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",',
+      '"TORCHELASTIC_RUN_ID",', 'test_launch', 'test_jobs')
+plant(LAUNCH, 'job_text_without_its_end', 'hash_bytes(hash, text, strlen(text) + 1)',
+      'hash_bytes(hash, text, strlen(text))', 'test_launch', 'test_jobs')
+plant(LAUNCH, 'rank_may_be_the_count', '0, launch->rank_count - 1, &launch->rank)',
+      '0, launch->rank_count, &launch->rank)', 'test_launch', 'test_*')
+plant(LAUNCH, 'port_beyond_the_last', 'port + MASTER_PORT_OFFSET < 65536', 'port < 65536', 'test_launch',
+      'test_*')
+plant(LAUNCH, 'node_off_by_one', 'if (index < times) return (int)tasks;',
+      'if (index <= times) return (int)tasks;', 'test_launch', 'test_lists')
+plant(CONTROL, 'silence_forgiven', 'if (conn->beats && silence > 0 && now_ns > conn->heard_ns + silence) {',
+      'if (false) {', 'test_gather', 'test_watch_stop')
+plant(CONTROL, 'beats_not_sent', 'control_send(conn, FRAME_BEAT, NULL, 0, NULL, 0);', ';', 'test_gather',
+      'test_watch_patience')
+plant(CONTROL, 'length_not_checked', 'return limit != CONTROL_UNKNOWN && conn->head.bytes <= limit;',
+      'return limit != CONTROL_UNKNOWN;', 'test_control', 'test_nonsense', quick=True)
+plant(CONTROL, 'sent_bytes_not_counted', 'conn->out_begin += (size_t)moved;',
+      'conn->out_begin += moved > 0 && 0;', 'test_gather', 'test_meets')
+plant(CONTROL, 'shortage_drops_nobody', 'dropped < ACCEPTS_AT_ONCE && server.greetings.first; dropped++',
+      'dropped < 0 && server.greetings.first; dropped++', 'test_control', 'test_shortage')
+plant(CONTROL, 'dropped_connection_not_closed', 'sock_close(conn->fd); conn->fd = -1;', 'conn->fd = -1;',
+      'test_control', 'test_half')
+plant(CONTROL, 'body_kept_after_a_frame', 'conn->head_bytes = conn->body_bytes = 0;', 'conn->head_bytes = 0;',
+      'test_control', 'test_call_many')
+plant(BOOTSTRAP, 'version_of_an_id_not_compared', 'if (content.version != NCCL_VERSION_CODE) {',
+      'if (false) {', 'test_bootstrap', 'test_ids')
+plant(BOOTSTRAP, 'dropped_id_holds_the_server', 'inside this process alone"); control_leave(); }',
+      'inside this process alone"); }', 'test_bootstrap', 'test_many_ids')
+plant(BOOTSTRAP, 'held_root_holds_the_server', 'id_register(id->nonce, id->lasting); control_leave();',
+      'id_register(id->nonce, id->lasting);', 'test_bootstrap', 'test_comm_id')
+plant(ROOT, 'rank_twice_not_seen', 'if (root->seats[seat]) {', 'if (root->seats[seat] && false) {',
+      'test_gather', 'test_contradictions')
+plant(ROOT, 'count_not_compared', '} else if (said->seat_count != root->seat_count) {', '} else if (false) {',
+      'test_gather', 'test_contradictions')
+plant(ROOT, 'signature_not_compared', '} else if (said->signature != root->signature) {',
+      '} else if (false) {', 'test_gather', 'test_contradictions')
+plant(ROOT, 'failure_told_to_the_first_alone',
+      'root_send_all(root, FRAME_FAIL, &fail, sizeof fail, root->reason);',
+      'if (root->party_count > 0) root_party_refuse(root->parties[0], code, root->reason);', 'test_gather',
+      'test_contradictions')
+plant(ROOT, 'missing_rank_not_named',
+      'for (uint32_t i = 0; i < root->seat_count; i++) taken[i] = root->seats[i] != 0;', '', 'test_gather',
+      'test_missing')
+plant(ROOT, 'first_bad_verdict_wins', '|| party->number < root->agree_party)',
+      '&& party->number < root->agree_party)', 'test_gather', 'test_agreement', quick=True)
+plant(ROOT, 'verdicts_not_counted_anew', 'root->agree_count = 0;', '', 'test_gather', 'test_meets')
+plant(ROOT, 'wrong_peer_named', '(party->number + root->party_count - distance) % root->party_count;',
+      '(party->number + distance) % root->party_count;', 'test_gather', 'test_meets', quick=True)
+plant(RELAY, 'answer_to_every_party', 'if (party->about.uid != relay.uid || !party->conn) continue;',
+      'if (!party->conn) continue;', 'test_bootstrap', 'test_several_roots')
+plant(RELAY, 'early_parties_not_passed_on',
+      'control_send(root->up, FRAME_RELAY, NULL, 0, at_byte + sizeof head, head.bytes);', '',
+      'test_bootstrap', 'test_several_roots')
+plant(GATHER, 'seats_told_twice', 'gather->sent_count = gather->own_count;', '', 'test_gather',
+      'test_seats_come_late')
+plant(GATHER, 'cancel_not_told', 'if (result != ncclSuccess) root_tell(gather);', '', 'test_gather',
+      'test_cancel_early')
+plant(GATHER, 'goodbye_not_retried', 'if (gather->fixed && !why && !gather->rostered) {', 'if (false) {',
+      'test_bootstrap', 'test_in_a_row')
+plant(EXCHANGE, 'round_sends_too_much', 'return distance < rest ? distance : rest;',
+      'return distance < rest ? distance : distance;', 'test_gather', 'test_meets')
+plant(EXCHANGE, 'padding_left_out', 'card.bytes + wire_padding(card.bytes))) return false;',
+      'card.bytes)) return false;', 'test_gather', 'test_meets', quick=True)
+plant(WATCH, 'news_not_passed_on', 'watch_pass(watch, news, from);', '', 'test_gather', 'test_watch_fail')
+plant(WATCH, 'listener_not_told', 'news->due = about->party != watch->party;', 'news->due = false;',
+      'test_gather', 'test_watch_fail')
+plant(WIRE, 'controls_in_a_text', "if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';", '',
+      'test_gather', 'test_texts')
+plant(WIRE, 'range_one_too_short', 'while (i + 1 < seat_count &&', 'while (i + 2 < seat_count &&',
+      'test_gather', 'test_missing')
+
+# ---- proxies, rails and networks
+
+PROXY, PROXY_CONN, PROXY_OPS = 'lib/core/proxy.c', 'lib/core/proxy_conn.c', 'lib/core/proxy_ops.c'
+WALK, RAILS, FAR = 'lib/core/proxy_walk.c', 'lib/core/rails.c', 'lib/core/far.c'
+plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != conn->n_received) {',
+      'if (false) {', 'test_proxy', 'a_fault_is_named', quick=True)
+plant(PROXY_CONN, 'bytes_of_the_operation_not_compared', 'trailer.agreed_bytes == slice->agreed_bytes &&', '',
+      'test_proxy', 'sizes_that_differ_are_named')
+plant(PROXY_CONN, 'message_not_checked',
+      'if (!skipped && !recv_agree(conn, &flight->slice, bytes)) return false;', '', 'test_proxy',
+      'a_fault_is_named')
+plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) < slice->end) return false;',
+      'conn->end.tail) < slice->begin) return false;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
+plant(PROXY_CONN, 'registration_kept', 'net->unregister_memory(conn->connection, conn->registration);', ';',
+      'test_proxy', 'an_abort_leaves_nothing')
+plant(PROXY_CONN, 'sender_not_closed', 'conn->name.sends) net->close_send(conn->connection);',
+      'conn->name.sends) (void)0;', 'test_proxy', 'an_abort_leaves_nothing')
+plant(PROXY_CONN, 'error_of_the_network_swallowed', 'proxy_comm_fail(conn->comm, result, "%s rank',
+      'proxy_comm_fail(conn->comm, ncclInternalError, "%s rank', 'test_proxy', 'every_call_may_fail')
+plant(PROXY, 'failure_told_twice', 'comm->told = comm->telling = true;', 'comm->telling = true;',
+      'test_proxy', 'a_fault_is_named')
+plant(PROXY_OPS, 'left_operations_leak',
+      'ops_unlist(ops); ops->previous = ops->next = NULL; if (ops->freed) ops_release(ops);',
+      'ops_unlist(ops); ops->previous = ops->next = NULL;', 'test_proxy', 'an_abort_leaves_nothing')
+plant(PROXY_OPS, 'number_of_the_first_operation_lost', 'ops->works[i].op_sequence += plan->first_sequence;',
+      ';', 'test_proxy', 'a_fault_is_named')
+plant(WALK, 'step_not_rounded', '(saved_step + chunk_steps - 1) & ~(chunk_steps - 1);', 'saved_step;',
+      'test_proxy', 'every_way_comes_out_exact')
+plant(WALK, 'slice_past_the_chunk', 'size_min(walk->held - offset, walk->slice_elements)',
+      '(walk->sends ? walk->slice_elements : size_min(walk->held - offset, walk->slice_elements))',
+      'test_proxy', 'every_way_comes_out_exact')
+plant(RAILS, 'one_card_for_all_channels', 'channel_index % alike', '0 % alike', 'test_rails',
+      'channels_spread_over_cards')
+plant(RAILS, 'gpu_of_another_process', 'gpu != ask->gpu && ask->here[gpu] &&', 'gpu != ask->gpu &&',
+      'test_rails', 'nobody_beside_the_card_is_no_way')
+plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu, ask->channel_index);',
+      'net_of_channel(ask->paths, ask->gpu, ask->channel_index);', 'test_rails',
+      'messages_take_the_receivers_rail')
+plant(FAR, 'failure_kept_from_its_ranks',
+      'if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);', ';',
+      'test_faults', '*guarded')
+plant(FAR, 'ranks_of_all_nodes_share', 'if (a->party == b->party) return one_node;',
+      'if (a->party == b->party) return true;', 'test_faults', '*')
+
+# ---- the socket net
+
+FRAME, SEND, RECEIVE = ('lib/backends/socket/%s.c' % name for name in ('frame', 'send', 'receive'))
+CREW, PORT, DIAL = ('lib/backends/socket/%s.c' % name for name in ('crew', 'port', 'dial'))
+plant(FRAME, 'number_of_a_frame_not_checked', 'if (read.number != number) return "a frame out of its turn";',
+      '', 'test_socket_net', 'test_frames')
+plant(FRAME, 'last_piece_left_out', '(rest + cut.task_bytes - 1) / cut.task_bytes', 'rest / cut.task_bytes',
+      'test_socket_net', '*striped')
+plant(FRAME, 'key_of_the_communicator_ignored', 'card->number ^ (comm_key * HASH_STEP)',
+      'card->number ^ (comm_key & 0)', 'test_socket_net', '*wrong_key')
+plant(SEND, 'long_message_sent', 'messages_ahead(sender) < 0 && bytes > *place',
+      'messages_ahead(sender) < 0 && false', 'test_socket_net', '*too_long')
+plant(SEND, 'room_not_waited_for', 'return sender->rooms_read == 0 ||',
+      'return false && sender->rooms_read == 0 ||', 'test_socket_net', '*room_first')
+plant(SEND, 'offset_in_a_message_lost', 'request->data + data_skip, rest}', 'request->data, rest}',
+      'test_socket_net', 'test_one_socket', quick=True)
+plant(SEND, 'room_socket_leaks',
+      'sock_close(sender->writable); sock_close(end->stream); sock_close(end->room);',
+      'sock_close(sender->writable); sock_close(end->stream);', 'test_socket_net', '*one_socket')
+plant(RECEIVE, 'end_of_stream_waited_out', 'if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);',
+      'if (got < 0) return end_fail_errno(end, errno);', 'test_socket_net', '*killed')
+plant(RECEIVE, 'frame_read_twice', 'receiver->ahead_begin += FRAME_BYTES;', '', 'test_socket_net',
+      '*one_socket')
+plant(RECEIVE, 'length_of_a_message_not_checked', '|| frame.bytes > request->bytes) {', ') {',
+      'test_socket_net', '*too_long_ahead')
+plant(CREW, 'piece_counted_twice', 'atomic_fetch_sub_explicit(&request->tasks, 1, memory_order_release);',
+      'atomic_fetch_sub_explicit(&request->tasks, 2, memory_order_release);', 'test_socket_net', '*striped')
+plant(CREW, 'strands_not_closed', 'sock_close(crew->strands[i].fd); os_free(crew->members);',
+      '; os_free(crew->members);', 'test_socket_net', '*striped')
+plant(PORT, 'stranger_takes_a_seat', 'const bool seated = greet_answer(guest, refusal) && refusal == NULL;',
+      'const bool seated = greet_answer(guest, refusal) && listener != NULL;', 'test_socket_net',
+      'test_seats', quick=True)
+plant(PORT, 'untaken_connection_counts_on', 'if (listener->complete && !listener->claimed) ready_take(port);',
+      '', 'test_socket_net', 'test_untaken')
+plant(DIAL, 'dials_leak', 'for (uint32_t i = 0; i < dials->count; i++) sock_close(dials->dials[i].fd);', '',
+      'test_socket_net', '*')
+
+# ---- network plugins
+
+ADAPT, LOAD = 'lib/backends/plugin/adapt.c', 'lib/backends/plugin/load.c'
+plant(LOAD, 'oldest_version_first', 'for (int version = ABI_NEWEST; version >= ABI_OLDEST; version--)',
+      'for (int version = ABI_OLDEST; version < ABI_NEWEST; version++)', 'test_plugin', 'test_versions')
+plant(LOAD, 'faulty_table_taken', 'if (fault == NULL) {', 'if (fault != NULL || net != NULL) {',
+      'test_plugin', 'test_broken')
+plant(ADAPT, 'context_of_an_accept_not_counted', 'if (end->context != NULL) end->context->use_count += 1;',
+      '', 'test_plugin', 'test_versions', quick=True)
+plant(ADAPT, 'request_not_given_back', 'mine->end = NULL; *done = true;', '*done = true;', 'test_plugin',
+      'test_versions')
+plant(ADAPT, 'negative_size_taken', 'if (sizes[i] < 0)', 'if (sizes[i] < -1000000)', 'test_plugin',
+      'test_offences')
+plant(ADAPT, 'context_of_another_communicator', 'if (known->key == peer->comm_key) { *context = known;',
+      'if (known != NULL) { *context = known;', 'test_plugin', 'test_given_up')
+plant(ADAPT, 'memory_kind_not_asked', '|| (theirs.device.memory & ABI_MEMORY_HOST) == 0)', ')', 'test_plugin',
+      '*')
