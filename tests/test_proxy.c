@@ -47,6 +47,7 @@ static struct {
   void *streams[RANKS_MAX]; /* to launch on; NULL: the default stream */
 } world;
 static const struct net_ops *fake_inside; /* in place of the fake network, when it is set */
+static uint32_t net_devices = 2;
 
 static uint64_t draw_state;
 
@@ -153,7 +154,7 @@ static void world_open(const char *emu, uint64_t seed, bool threads, uint32_t ra
                                          .name = "test",
                                          .failed = failed,
                                          .net = fake_inside != NULL ? fake_inside : fake_net_ops(),
-                                         .net_device_count = 2};
+                                         .net_device_count = net_devices};
     good(proxy_comm_open(&call, &world.proxies[rank]), emu);
   }
 }
@@ -202,6 +203,7 @@ static int world_drop(void **state) {
   ranks_close(&world.ranks);
   memset(&world, 0, sizeof world);
   fake_inside = NULL;
+  net_devices = 2;
   return 0;
 }
 
@@ -684,6 +686,155 @@ static void a_graph_posts_at_every_launch(void **state) {
   }
 }
 
+/* ---- data that skips its slots: on threads, over sockets ---- */
+
+static struct net_ops parts_net;
+static uint64_t parts_sent, parts_posted; /* atomic */
+static enum {
+  HOLD_NOTHING,
+  HOLD_SENDS,
+  HOLD_REQUESTS
+} parts_hold; /* atomic: what the network has no time for */
+
+static uint64_t count_of(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
+static bool holds(int what) { return (int)__atomic_load_n(&parts_hold, __ATOMIC_SEQ_CST) == what; }
+
+static ncclResult_t parts_send(void *connection, const struct net_part *first, const void *data, size_t bytes,
+                               void **request) {
+  *request = NULL;
+  if (holds(HOLD_SENDS)) return ncclSuccess;
+  __atomic_fetch_add(&parts_sent, 1, __ATOMIC_RELAXED);
+  return socket_net_ops()->isend_parts(connection, first, data, bytes, request);
+}
+
+static ncclResult_t parts_receive(void *connection, const struct net_part *first, size_t whole_bytes,
+                                  void *data, size_t bytes, void **request) {
+  __atomic_fetch_add(&parts_posted, 1, __ATOMIC_RELAXED);
+  return socket_net_ops()->irecv_parts(connection, first, whole_bytes, data, bytes, request);
+}
+
+static ncclResult_t parts_test(void *request, bool *done, size_t *bytes) {
+  *done = false;
+  return holds(HOLD_REQUESTS) ? ncclSuccess : socket_net_ops()->test(request, done, bytes);
+}
+
+static void parts_open(uint32_t rank_count) {
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  param_reset();
+  parts_net = *socket_net_ops();
+  parts_net.isend_parts = parts_send;
+  parts_net.irecv_parts = parts_receive;
+  parts_net.test = parts_test;
+  parts_sent = parts_posted = 0;
+  good(parts_net.devices(&net_devices), "devices");
+  fake_inside = &parts_net;
+  memset(world.remote, 1, sizeof world.remote);
+  world_open("slots=4,chunk=64K,channels=1,direct=0", 1, true, rank_count);
+}
+
+static void parts_call(struct call *call, uint8_t func, bool in_place, size_t count) {
+  *call = (struct call){
+      .func = func, .proto = PROTO_SIMPLE, .dtype = ncclFloat32, .in_place = in_place, .count = count};
+  assert_true(call_prepare(&world.ranks, call));
+}
+
+static void parts_end(struct call *call) {
+  char text[RANKS_TEXT_BYTES];
+  good(world_wait(), "wait");
+  if (world.failures > 0) fail_msg("%s", world.failure_text);
+  if (!call_check(&world.ranks, call, text)) fail_msg("function %u: %s", call->func, text);
+  call_free(call);
+}
+
+static void large_data_skips_its_slots(void **state) {
+  static const struct {
+    uint8_t func;
+    bool sends, lands; /* at least on some rank, where there are two */
+  } funcs[] = {{FUNC_ALL_REDUCE, true, true},      {FUNC_ALL_GATHER, true, true},
+               {FUNC_REDUCE_SCATTER, true, false}, {FUNC_BROADCAST, true, true},
+               {FUNC_REDUCE, true, false},         {FUNC_SEND_RECV, true, true}};
+  static const size_t counts[] = {40000, 300001, 5};
+  (void)state;
+  for (uint32_t rank_count = 2; rank_count <= 3; rank_count++) {
+    parts_open(rank_count);
+    for (uint32_t i = 0; i < LENGTH(funcs) * LENGTH(counts) * 2; i++) {
+      struct call call;
+      const uint32_t f = i % LENGTH(funcs);
+      const size_t count = counts[i / LENGTH(funcs) % LENGTH(counts)];
+      const bool in_place = i % 2 == i / LENGTH(funcs) / LENGTH(counts) && funcs[f].func != FUNC_SEND_RECV;
+      const uint64_t sent = count_of(&parts_sent), posted = count_of(&parts_posted);
+      parts_call(&call, funcs[f].func, in_place, count);
+      good(call_launch_all(&world.ranks, &call), "launch");
+      parts_end(&call);
+      const bool large = count > 10000 && i >= LENGTH(funcs); /* by then connections are made */
+      assert_int_equal(count_of(&parts_sent) > sent,
+                       large ? funcs[f].sends : count_of(&parts_sent) > sent && count > 10000);
+      assert_int_equal(count_of(&parts_posted) > posted,
+                       large ? funcs[f].lands : count_of(&parts_posted) > posted && count > 10000);
+    }
+    world_close();
+  }
+}
+
+static bool rank_ended(void *argument) {
+  const uint32_t rank = *(const uint32_t *)argument;
+  return world.ranks.ops->comm_idle(world.ranks.comms[rank]);
+}
+
+static void rank_wait(uint32_t rank) {
+  good(world.ranks.ops->wait_until(rank_ended, &rank, 60000), "a rank");
+}
+
+/* A kernel that has ended leaves its memory alone: what it had lent is somebody else's now. */
+static void a_kernel_that_ended_lends_nothing(void **state) {
+  struct call call;
+  (void)state;
+  parts_open(2);
+  for (uint32_t i = 0; i < 6; i++) {
+    parts_call(&call, FUNC_BROADCAST, false, 16384 - i * 1000); /* the slots hold it */
+    if (i >= 2)                                                 /* by then the connection is made */
+      __atomic_store_n(&parts_hold, i % 2 == 0 ? HOLD_SENDS : HOLD_REQUESTS, __ATOMIC_SEQ_CST);
+    good(call_launch(&world.ranks, 0, &call, call.count), "send");
+    rank_wait(0);
+    memset(call.in[0], 0x77, call.count * 4);
+    __atomic_store_n(&parts_hold, HOLD_NOTHING, __ATOMIC_SEQ_CST);
+    good(call_launch(&world.ranks, 1, &call, call.count), "receive");
+    good(world_wait(), "wait");
+    parts_end(&call);
+  }
+  world_close();
+}
+
+/* One that was aborted gets no more data. */
+static void a_kernel_that_was_aborted_gets_nothing(void **state) {
+  enum { COUNT = 50000 };
+  struct call call;
+  static uint8_t before[COUNT * 4];
+  (void)state;
+  parts_open(2);
+  for (uint32_t i = 0; i < 2; i++) {
+    const uint64_t posted = count_of(&parts_posted);
+    parts_call(&call, FUNC_BROADCAST, false, COUNT);
+    good(call_launch(&world.ranks, 1, &call, COUNT), "receive");
+    if (i == 0) {
+      good(call_launch(&world.ranks, 0, &call, COUNT), "send");
+      parts_end(&call);
+      continue;
+    }
+    for (uint32_t k = 0; k < 10000 && count_of(&parts_posted) == posted; k++) os_sleep_ms(1);
+    assert_true(count_of(&parts_posted) > posted);
+    world.ranks.ops->comm_abort(world.ranks.comms[1]);
+    rank_wait(1);
+    memcpy(before, call.out[1], sizeof before);
+    good(call_launch(&world.ranks, 0, &call, COUNT), "send");
+    rank_wait(0);
+    os_sleep_ms(50); /* for what should not come */
+    assert_memory_equal(before, call.out[1], sizeof before);
+    call_free(&call);
+  }
+  world_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(every_way_comes_out_exact, world_drop),
@@ -699,6 +850,9 @@ int main(void) {
       cmocka_unit_test_teardown(over_the_emulators_network, world_drop),
       cmocka_unit_test(both_ends_know_every_message),
       cmocka_unit_test_teardown(a_graph_posts_at_every_launch, world_drop),
+      cmocka_unit_test_teardown(large_data_skips_its_slots, world_drop),
+      cmocka_unit_test_teardown(a_kernel_that_ended_lends_nothing, world_drop),
+      cmocka_unit_test_teardown(a_kernel_that_was_aborted_gets_nothing, world_drop),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

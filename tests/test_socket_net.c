@@ -136,12 +136,21 @@ static size_t size_of(uint32_t message) {
   return index == SIZES - 1 && message % 3 != 0 ? 8 : sizes[index];
 }
 
+/* How a stream of messages of two parts is cut: differently at both ends. Now and then a receive counts on
+ * another message, and gets this one in one place. */
+static size_t part_of(uint32_t message, bool sends) {
+  const size_t bytes = size_of(message), rest = sends ? 32 : 500;
+  if (message % 4 == 1) return bytes / (sends ? 3 : 2);
+  return bytes > rest ? bytes - rest : 0;
+}
+static bool comes_whole(uint32_t message) { return message % 5 == 4; }
+
 /* One end's part of a stream of MESSAGES messages, DEPTH under way. */
 struct stream {
   void *connection;
-  bool sends, ends;
+  bool sends, ends, parts;
   uint32_t begun, done;
-  uint8_t *data[DEPTH];
+  uint8_t *data[DEPTH], *first[DEPTH];
   void *requests[DEPTH];
   size_t extra; /* room beyond each message */
 };
@@ -153,12 +162,38 @@ static void stream_open(struct stream *stream, void *connection, bool sends) {
   stream->extra = sends ? 0 : 13;
   for (int i = 0; i < DEPTH; i++) {
     stream->data[i] = (uint8_t *)malloc(BYTES_MOST + 16);
+    stream->first[i] = (uint8_t *)malloc(BYTES_MOST + 16);
     assert_non_null(stream->data[i]);
+    assert_non_null(stream->first[i]);
   }
 }
 
 static void stream_close(struct stream *stream) {
-  for (int i = 0; i < DEPTH; i++) free(stream->data[i]);
+  for (int i = 0; i < DEPTH; i++) free(stream->data[i]), free(stream->first[i]);
+}
+
+/* The same in two parts, when `data` has all of it. */
+static void stream_begin_parts(struct stream *stream, uint8_t *data, size_t bytes, void **request) {
+  uint8_t *first = stream->first[stream->begun % DEPTH];
+  const struct net_part part = {first, part_of(stream->begun, stream->sends)};
+  ncclResult_t result;
+  if (stream->sends) {
+    memcpy(first, data, part.bytes);
+    memmove(data, data + part.bytes, bytes - part.bytes);
+    result = ops->isend_parts(stream->connection, &part, data, bytes - part.bytes, request);
+  } else {
+    const size_t whole_bytes = comes_whole(stream->begun) ? bytes + 1 : bytes;
+    result = ops->irecv_parts(stream->connection, &part, whole_bytes, data, bytes + stream->extra, request);
+  }
+  assert_int_equal(result, ncclSuccess);
+}
+
+/* Brings both parts of what came together. */
+static void stream_join_parts(struct stream *stream, uint8_t *data, size_t bytes) {
+  const size_t first_bytes = comes_whole(stream->done) ? 0 : part_of(stream->done, false);
+  memmove(data + first_bytes, data, bytes - first_bytes);
+  memcpy(data, stream->first[stream->done % DEPTH], first_bytes);
+  data[bytes] = 0xa5;
 }
 
 static void stream_begin(struct stream *stream) {
@@ -166,6 +201,10 @@ static void stream_begin(struct stream *stream) {
   const size_t bytes = size_of(stream->begun);
   if (stream->sends) {
     pattern_fill(stream->data[slot], stream->begun, bytes);
+  }
+  if (stream->parts) {
+    stream_begin_parts(stream, stream->data[slot], bytes, &stream->requests[slot]);
+  } else if (stream->sends) {
     assert_int_equal(
         ops->isend(stream->connection, stream->data[slot], bytes, 0, NULL, &stream->requests[slot]),
         ncclSuccess);
@@ -187,6 +226,7 @@ static void stream_step(struct stream *stream) {
   assert_int_equal(ops->test(stream->requests[slot], &done, &got), ncclSuccess);
   if (!done) return;
   assert_int_equal(got, size_of(stream->done));
+  if (!stream->sends && stream->parts) stream_join_parts(stream, stream->data[slot], got);
   if (!stream->sends) {
     pattern_check(stream->data[slot], stream->done, got);
     assert_int_equal(stream->data[slot][got], 0xa5);
@@ -200,7 +240,7 @@ static void stream_run(struct stream *stream) {
   assert_int_equal(stream->done, MESSAGES);
 }
 
-static void check_stream(const char *threads, const char *sockets) {
+static void check_stream(const char *threads, const char *sockets, bool parts) {
   struct pair pair;
   struct stream send, receive;
   const uint64_t end = deadline();
@@ -208,6 +248,7 @@ static void check_stream(const char *threads, const char *sockets) {
   pair_open(&pair);
   stream_open(&send, pair.send, true);
   stream_open(&receive, pair.receive, false);
+  send.parts = receive.parts = parts;
   while (receive.done < MESSAGES && os_time_ns() < end) {
     stream_step(&send);
     stream_step(&receive);
@@ -238,27 +279,82 @@ static void test_frames(void **state) {
   }
 }
 
-static void test_one_socket(void **state) {
-  (void)state;
-  check_stream(NULL, NULL);
+static void check_one_socket(bool parts) {
+  check_stream(NULL, NULL, parts);
   setenv("NCCL_SOCKET_SNDBUF", "16384", 1); /* messages go out in parts */
   setenv("NCCL_SOCKET_RCVBUF", "16384", 1);
-  check_stream(NULL, NULL);
+  check_stream(NULL, NULL, parts);
   unsetenv("NCCL_SOCKET_SNDBUF");
   unsetenv("NCCL_SOCKET_RCVBUF");
   param_reset();
 }
 
+static void test_one_socket(void **state) {
+  (void)state;
+  check_one_socket(false);
+}
+
+static void test_parts(void **state) {
+  (void)state;
+  check_one_socket(true);
+}
+
+/* Both ends' parts move elsewhere while the message is under way: nobody looks at where they were. */
+static void test_parts_move(void **state) {
+  enum { BYTES = 24 << 20, REST = 32 };
+  struct pair pair;
+  uint8_t *from[2] = {(uint8_t *)malloc(BYTES), (uint8_t *)malloc(BYTES)};
+  uint8_t *to[2] = {(uint8_t *)calloc(1, BYTES), (uint8_t *)malloc(BYTES)};
+  static uint8_t sent_rest[REST], got_rest[BYTES + REST];
+  void *sent = NULL, *posted = NULL;
+  const struct net_part out = {from[0], BYTES}, in = {to[0], BYTES};
+  const uint64_t end = deadline();
+  bool sent_all = false, got_all = false;
+  size_t got = 0;
+  (void)state;
+  pair_open(&pair);
+  assert_true(ops->takes_parts(pair.send) && ops->takes_parts(pair.receive));
+  pattern_fill(from[0], 1, BYTES);
+  pattern_fill(sent_rest, 2, REST);
+  assert_int_equal(ops->irecv_parts(pair.receive, &in, BYTES + REST, got_rest, sizeof got_rest, &posted),
+                   ncclSuccess);
+  while (sent == NULL && os_time_ns() < end)
+    assert_int_equal(ops->isend_parts(pair.send, &out, sent_rest, REST, &sent), ncclSuccess);
+  for (int i = 0; i < 20; i++) assert_int_equal(ops->test(sent, &sent_all, NULL), ncclSuccess);
+  while (to[0][0] != pattern(1, 0) || to[0][1] != pattern(1, 1)) {
+    assert_int_equal(ops->test(posted, &got_all, &got), ncclSuccess);
+    assert_true(os_time_ns() < end);
+  }
+  assert_false(sent_all || got_all);
+  memcpy(from[1], from[0], BYTES);
+  ops->part_move(sent, from[1]);
+  memset(from[0], 0xff, BYTES);
+  memcpy(to[1], to[0], BYTES);
+  ops->part_move(posted, to[1]);
+  memset(to[0], 0xff, BYTES);
+  while ((!sent_all || !got_all) && os_time_ns() < end) {
+    if (!sent_all) assert_int_equal(ops->test(sent, &sent_all, NULL), ncclSuccess);
+    if (!got_all) assert_int_equal(ops->test(posted, &got_all, &got), ncclSuccess);
+  }
+  assert_int_equal(got, BYTES + REST);
+  pattern_check(to[1], 1, BYTES);
+  pattern_check(got_rest, 2, REST);
+  for (size_t i = 0; i < BYTES; i++)
+    if (to[0][i] != 0xff) fail_msg("byte %zu was written where the part had been", i);
+  for (int i = 0; i < 2; i++) free(from[i]), free(to[i]);
+  pair_close(&pair);
+}
+
 static void test_striped(void **state) {
   (void)state;
-  check_stream(NULL, "3");
-  check_stream("0", "7");
+  check_stream(NULL, "3", false);
+  check_stream("0", "7", false);
 }
 
 static void test_striped_by_threads(void **state) {
   (void)state;
-  check_stream("2", "2");
-  check_stream("3", "1");
+  check_stream("2", "2", false);
+  check_stream("3", "1", false);
 }
 
 static void *stream_thread(void *argument) {
@@ -625,7 +721,7 @@ static void test_wrong_secret(void **state) {
 static void test_right_secret(void **state) {
   (void)state;
   setenv("TUTTI_SECRET", "ours", 1);
-  check_stream(NULL, "2");
+  check_stream(NULL, "2", false);
   unsetenv("TUTTI_SECRET");
   param_reset();
 }
@@ -978,6 +1074,8 @@ int main(void) {
       EACH(test_properties),
       EACH(test_frames),
       EACH(test_one_socket),
+      EACH(test_parts),
+      EACH(test_parts_move),
       EACH(test_striped),
       EACH(test_striped_by_threads),
       EACH(test_two_threads),

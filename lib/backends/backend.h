@@ -83,6 +83,22 @@ struct device_conn_card {
   uint8_t bytes[DEVICE_CONN_CARD_BYTES];
 };
 
+/* Where kernels run on the process's own threads, user memory is in a proxy's reach, and data need not pass
+ * through the slots: a sender's lane may lend it instead of writing it to its slot, and what a receiver's
+ * proxy has brought to where it belongs already, its lane need not copy. Slots and counters go on as ever;
+ * what is said of a slot here is said before the tail that passes it. */
+#define DEVICE_NET_SLOTS_MAX 8
+#define DEVICE_NET_DIRECT_BYTES_MIN 8192u /* smaller slices always lie in their slots */
+struct device_net_lent {
+  const void *data; /* NULL: it lies in the slot */
+  size_t bytes;
+};
+struct device_net_direct {
+  uint32_t lends; /* atomic: the sender's proxy takes what is lent. Until the kernel ends: see launch_hook */
+  struct device_net_lent lent[DEVICE_NET_SLOTS_MAX];
+  void *landed[DEVICE_NET_SLOTS_MAX]; /* NULL: it lies in the slot */
+};
+
 /* The host's half of a connection over a network: kernels of this process at one end, a proxy at the other.
  * All of it can be read and written by the host. A proxy at the sender's side reads tail and slots and
  * writes head; one at the receiver's side writes announced, slots and tail and reads head. */
@@ -93,6 +109,7 @@ struct device_net_end {
   uint32_t slots, step_bytes;
   enum pointer_kind
       memory; /* where the slots lie: HOST, or DEVICE for a network that takes device pointers */
+  struct device_net_direct *direct; /* NULL: everything passes through the slots */
 };
 
 /* A duty of the host that goes on beside its threads: a proxy, an emulated network. Both functions are called
@@ -301,7 +318,8 @@ struct launch_hook {
   void *argument;
   /* Optional. Does some of what start() has begun, and tells whether anything moved: a backend whose kernels
    * run on the process's own threads may call it between two looks, and then calls it once more, with `last`,
-   * behind the kernel's end. Must not block. */
+   * behind the kernel's end, also of one that was aborted: from then on nobody reads what it has lent, nor
+   * writes to its outputs. Must not block. */
   bool (*turn)(void *argument, bool last);
 };
 

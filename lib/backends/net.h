@@ -41,6 +41,12 @@ struct net_peer {
   const char *comm_name;
 };
 
+/* What a message begins with, where that lies apart from the rest. */
+struct net_part {
+  void *data; /* a send only reads it */
+  size_t bytes;
+};
+
 struct net_ops {
   size_t size;
   const char *name; /* as in NCCL_NET: "Socket", "IB", a plugin's own; compared without case */
@@ -84,6 +90,17 @@ struct net_ops {
   /* Optional: descriptors to poll for reading while the caller waits for this connection or listener; the
    * count is 0 where the network cannot say. At most `room` are written. */
   ncclResult_t (*wait_descriptors)(void *connection, int *descriptors, uint32_t room, uint32_t *count);
+
+  /* Optional, all or none: messages of two parts, for connections that say that they take them. A message is
+   * `first` with `data` behind it; one that does not have `whole_bytes` lies in its receive's `data`. As for
+   * isend and irecv else; `bytes` is the room at `data`, for a whole message. part_move: the request's first
+   * part lies at `first` from now on, and where it was nobody looks any more. */
+  bool (*takes_parts)(void *connection);
+  ncclResult_t (*isend_parts)(void *connection, const struct net_part *first, const void *data, size_t bytes,
+                              void **request);
+  ncclResult_t (*irecv_parts)(void *connection, const struct net_part *first, size_t whole_bytes, void *data,
+                              size_t bytes, void **request);
+  void (*part_move)(void *request, void *first);
 
   /* Its messages move as a service of the backend's deterministic world (backend.h): who waits for them waits
    * within that world, and nobody there need look again by himself. */

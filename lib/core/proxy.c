@@ -113,6 +113,10 @@ static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
   return any;
 }
 
+static void comm_settle(struct proxy_comm *comm) {
+  for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) proxy_conn_settle(conn);
+}
+
 #define LAST_TURNS 8 /* of a kernel that has ended: most leave nothing for the thread */
 
 /* The engine's lock is held for short; who has it turns anyway. */
@@ -129,6 +133,7 @@ bool proxy_turn(struct proxy_comm *const *place, bool last) {
     if (!comm_turn(comm, 32)) break;
     moved = true;
   }
+  if (comm != NULL && last) comm_settle(comm);
   if (comm != NULL) left = comm->failed ? !comm->told : last && comm->live > 0;
   proxy_unlock();
   if (left) engine_call();

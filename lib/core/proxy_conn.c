@@ -66,6 +66,8 @@ static bool conn_connect(struct proxy_conn *conn) {
            net->register_memory(conn->connection, end->buffer, (size_t)end->slots * end->step_bytes, kind,
                                 &conn->registration),
            "registering the slots towards");
+  conn->direct = end->direct != NULL && net->takes_parts != NULL && net->takes_parts(conn->connection);
+  if (conn->direct) __atomic_store_n(&end->direct->lends, 1, __ATOMIC_RELEASE);
   return true;
 }
 
@@ -134,12 +136,13 @@ static bool conn_has_room(struct proxy_conn *conn) {
   return conn->next_slice.end <= conn->steps.done + conn->end.slots;
 }
 
-static void conn_posted(struct proxy_conn *conn, void *request) {
+static void conn_posted(struct proxy_conn *conn, void *request, void *direct) {
   struct proxy_flight *flight = flight_at(conn, conn->n_posted);
   flight->slice = conn->next_slice;
   flight->task = conn->first;
   flight->task->outstanding += 1;
   flight->request = request;
+  flight->direct = direct;
   conn->has_next = false;
   conn->n_posted += 1;
   conn->steps.posted = flight->slice.end;
@@ -159,11 +162,34 @@ static bool flight_landed(struct proxy_conn *conn, struct proxy_flight *flight, 
   bool done = false;
   if (!net_good(conn, conn->comm->net->test(flight->request, &done, bytes), what) || !done) return false;
   flight->request = NULL;
+  flight->direct = NULL;
   conn->comm->requests -= 1;
   return true;
 }
 
 /* ---- sending ---- */
+
+/* The data may be lent: then the slot has the trailer alone, where it would be anyway. */
+static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *flight) {
+  const struct proxy_comm *comm = conn->comm;
+  const struct proxy_slice *slice = &flight->slice;
+  uint8_t *data = slot_of(conn, slice);
+  struct device_net_lent *lent = NULL;
+  if (conn->direct) lent = &conn->end.direct->lent[slice->begin % conn->end.slots];
+  if (lent == NULL || lent->data == NULL)
+    return comm->net->isend(conn->connection, data, slice->bytes + sizeof(struct proxy_trailer),
+                            (int)comm->call.rank, conn->registration, &flight->request);
+  if (lent->bytes != slice->bytes)
+    return log_fail(ncclInternalError, "a kernel lends %zu bytes for a slice of %zu", lent->bytes,
+                    slice->bytes);
+  const struct net_part first = {(void *)(uintptr_t)lent->data, lent->bytes};
+  TRY(comm->net->isend_parts(conn->connection, &first, data + slice->bytes, sizeof(struct proxy_trailer),
+                             &flight->request));
+  if (flight->request == NULL) return ncclSuccess;
+  flight->direct = first.data;
+  lent->data = NULL;
+  return ncclSuccess;
+}
 
 static bool send_transmit(struct proxy_conn *conn) {
   const struct proxy_comm *comm = conn->comm;
@@ -178,14 +204,8 @@ static bool send_transmit(struct proxy_conn *conn) {
   }
   const struct proxy_trailer trailer = {PROXY_MAGIC, (uint32_t)slice->bytes, conn->n_transmitted,
                                         slice->begin, slice->agreed_bytes};
-  uint8_t *data = slot_of(conn, slice);
-  memcpy(data + slice->bytes, &trailer, sizeof trailer);
-  if (!net_good(conn,
-                comm->net->isend(conn->connection, data, slice->bytes + sizeof trailer, (int)comm->call.rank,
-                                 conn->registration, &flight->request),
-                "sending to") ||
-      flight->request == NULL)
-    return false;
+  memcpy(slot_of(conn, slice) + slice->bytes, &trailer, sizeof trailer);
+  if (!net_good(conn, send_request(conn, flight), "sending to") || flight->request == NULL) return false;
   conn->comm->requests += 1;
   conn->n_transmitted += 1;
   conn->steps.transmitted = slice->end;
@@ -194,7 +214,7 @@ static bool send_transmit(struct proxy_conn *conn) {
 
 static bool send_advance(struct proxy_conn *conn) {
   if (conn_has_room(conn)) {
-    conn_posted(conn, NULL);
+    conn_posted(conn, NULL, NULL);
     return true;
   }
   if (conn->comm->failed) return false;
@@ -209,23 +229,41 @@ static bool send_advance(struct proxy_conn *conn) {
 
 /* ---- receiving ---- */
 
+/* Where the next slice may come to without a stay in its slot; NULL: nowhere. */
+static uint8_t *landing_of(const struct proxy_conn *conn) {
+  const struct proxy_slice *slice = &conn->next_slice;
+  const struct proxy_ops *ops = conn->first->posting->ops;
+  if (!conn->direct || !slice->lands || ops->buffers == NULL || slice->bytes < DEVICE_NET_DIRECT_BYTES_MIN)
+    return NULL;
+  uint8_t *out = (uint8_t *)ops->buffers[slice->part - ops->works].out;
+  return out != NULL ? out + slice->out_offset * slice->part->element_bytes : NULL;
+}
+
+static ncclResult_t recv_request(struct proxy_conn *conn, uint8_t *landing, void **request) {
+  const struct net_ops *net = conn->comm->net;
+  void *data = slot_of(conn, &conn->next_slice);
+  const size_t bytes = slots_bytes(conn, &conn->next_slice);
+  const int tag = (int)conn->name.peer;
+  if (landing == NULL)
+    return net->irecv(conn->connection, 1, &data, &bytes, &tag, &conn->registration, request);
+  const struct net_part first = {landing, conn->next_slice.bytes};
+  return net->irecv_parts(conn->connection, &first, first.bytes + sizeof(struct proxy_trailer), data, bytes,
+                          request);
+}
+
 static bool recv_post(struct proxy_conn *conn) {
   if (!conn_has_room(conn)) return false;
   if (conn->next_slice.skipped) {
-    conn_posted(conn, NULL);
+    conn_posted(conn, NULL, NULL);
     return true;
   }
-  void *data = slot_of(conn, &conn->next_slice), *request = NULL;
-  const size_t bytes = slots_bytes(conn, &conn->next_slice);
-  const int tag = (int)conn->name.peer;
-  if (!net_good(
-          conn,
-          conn->comm->net->irecv(conn->connection, 1, &data, &bytes, &tag, &conn->registration, &request),
-          "receiving from") ||
-      request == NULL)
+  void *request = NULL;
+  uint8_t *landing = landing_of(conn);
+  if (!net_good(conn, recv_request(conn, landing, &request), "receiving from") || request == NULL)
     return false;
+  if (conn->end.direct != NULL) conn->end.direct->landed[conn->next_slice.begin % conn->end.slots] = landing;
   conn->comm->requests += 1;
-  conn_posted(conn, request);
+  conn_posted(conn, request, landing);
   return true;
 }
 
@@ -245,11 +283,13 @@ static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *sli
 
 /* Ranks that called different operations disagree about sizes; a network that lost or repeated a message
  * about the number of messages. */
-static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice, size_t bytes) {
+static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice, size_t bytes, bool landed) {
   struct proxy_trailer trailer;
   char operation[64];
   memset(&trailer, 0, sizeof trailer);
-  if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
+  if (landed && bytes == slice->bytes + sizeof trailer)
+    memcpy(&trailer, slot_of(conn, slice), sizeof trailer);
+  else if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
     memcpy(&trailer, slot_of(conn, slice) + bytes - sizeof trailer, sizeof trailer);
   if (trailer.magic != PROXY_MAGIC || trailer.bytes + sizeof trailer != bytes) {
     proxy_comm_fail(conn->comm, ncclRemoteError,
@@ -281,9 +321,9 @@ static bool recv_received(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_received);
   size_t bytes = 0;
   if (conn->n_received == conn->n_posted) return false;
-  const bool skipped = flight->slice.skipped;
+  const bool skipped = flight->slice.skipped, landed = flight->direct != NULL;
   if (!skipped && !flight_landed(conn, flight, &bytes, "receiving from")) return false;
-  if (!skipped && !recv_agree(conn, &flight->slice, bytes)) return false;
+  if (!skipped && !recv_agree(conn, &flight->slice, bytes, landed)) return false;
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
   if (conn->end.memory != POINTER_DEVICE || skipped) return true;
@@ -330,6 +370,42 @@ bool proxy_conn_advance(struct proxy_conn *conn) {
   if (conn->comm->failed) return false;
   if (conn->connection == NULL) return conn_connect(conn);
   return conn->name.sends ? send_advance(conn) : recv_advance(conn);
+}
+
+/* ---- a kernel's end ---- */
+
+/* What is not sent yet goes on from the slots, which are the kernel's until head frees them. */
+static void send_settle(struct proxy_conn *conn) {
+  struct device_net_direct *direct = conn->end.direct;
+  for (uint32_t i = 0; i < conn->end.slots; i++) {
+    struct device_net_lent *lent = &direct->lent[i];
+    if (lent->data != NULL)
+      memcpy(conn->end.buffer + (size_t)i * conn->end.step_bytes, lent->data, lent->bytes);
+    lent->data = NULL;
+  }
+  for (uint64_t k = conn->n_done; k < conn->n_transmitted; k++) {
+    struct proxy_flight *flight = flight_at(conn, k);
+    if (flight->direct == NULL) continue;
+    memcpy(slot_of(conn, &flight->slice), flight->direct, flight->slice.bytes);
+    conn->comm->net->part_move(flight->request, slot_of(conn, &flight->slice));
+    flight->direct = NULL;
+  }
+}
+
+/* A kernel that came to its end has all of its data: this one did not. */
+static void recv_settle(struct proxy_conn *conn) {
+  for (uint64_t k = conn->n_received; k < conn->n_posted; k++) {
+    struct proxy_flight *flight = flight_at(conn, k);
+    if (flight->direct == NULL) continue;
+    conn->comm->net->part_move(flight->request, slot_of(conn, &flight->slice));
+    flight->direct = NULL;
+  }
+}
+
+void proxy_conn_settle(struct proxy_conn *conn) {
+  if (!conn->direct) return;
+  if (conn->name.sends) send_settle(conn);
+  else recv_settle(conn);
 }
 
 static const char *waits_for(const struct proxy_conn *conn) {

@@ -48,6 +48,7 @@ struct proxy_ops {
   bool freed;
   uint32_t task_count, posted; /* posted: postings that are not done */
   struct work *works;
+  struct plan_buffers *buffers; /* of the works; NULL: data lands in slots alone */
   struct plan_limits limits;
   struct proxy_posting *spare;
   struct proxy_task tasks[]; /* patterns of what is posted */
@@ -58,6 +59,7 @@ struct proxy_flight {
   struct proxy_slice slice;
   struct proxy_task *task;
   void *request;
+  void *direct; /* the user's memory that the request reads or writes; NULL: the slot */
 };
 
 /* How far a connection is, in steps since it was made. A sender skips received and flushed. */
@@ -73,6 +75,7 @@ struct proxy_conn {
   struct net_handle handle; /* the receiver's, where it listens; a sender's copy changes as it connects */
   struct net_handle listens_at;
   void *listener, *connection, *registration;
+  bool direct;                     /* network and backend can spare it the slots */
   struct proxy_task *first, *last; /* not walked to their ends yet */
   bool has_next;                   /* the slice to be posted next is known */
   struct proxy_slice next_slice;
@@ -112,6 +115,8 @@ struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct d
 
 /* proxy_conn.c. False when nothing can move now, or the communicator has failed. */
 bool proxy_conn_advance(struct proxy_conn *conn);
+/* The kernel has ended: nothing reads what it has lent, or writes to its outputs, any more. */
+void proxy_conn_settle(struct proxy_conn *conn);
 /* One line of what it waits for; "" when for nothing. */
 void proxy_conn_report(const struct proxy_conn *conn, char *out, size_t out_bytes);
 /* Gives back what it has of the network. Not locked, and nobody finds the connection any more. */

@@ -75,12 +75,17 @@ static ncclResult_t add_batches(struct proxy_ops *ops, const struct plan *plan, 
 static struct proxy_ops *ops_alloc(const struct plan *plan, uint32_t task_count) {
   struct proxy_ops *ops = (struct proxy_ops *)os_alloc(sizeof *ops + task_count * sizeof ops->tasks[0]);
   if (ops == NULL) return NULL;
-  ops->works = (struct work *)os_alloc(plan->work_count * sizeof *ops->works);
+  const size_t work_bytes = plan->work_count * sizeof *ops->works;
+  ops->works = (struct work *)os_alloc(work_bytes + plan->work_count * sizeof *ops->buffers);
   if (ops->works == NULL) {
     os_free(ops);
     return NULL;
   }
-  memcpy(ops->works, plan->works, plan->work_count * sizeof *ops->works);
+  memcpy(ops->works, plan->works, work_bytes);
+  if (plan->buffers != NULL && plan_is_loose(plan)) {
+    ops->buffers = (struct plan_buffers *)(void *)(ops->works + plan->work_count);
+    memcpy(ops->buffers, plan->buffers, plan->work_count * sizeof *ops->buffers);
+  }
   for (uint32_t i = 0; i < plan->work_count; i++) ops->works[i].op_sequence += plan->first_sequence;
   ops->limits = plan->limits;
   return ops;

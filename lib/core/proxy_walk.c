@@ -16,6 +16,15 @@ void proxy_walk_begin(struct proxy_walk *walk, const struct work *work, uint32_t
   algo_begin(&walk->iter, work);
 }
 
+/* Steps of rings and messages whose data is final as it comes: what lies there now has been read long before,
+ * by whoever has sent what this was made of. */
+static bool step_lands(const struct proxy_walk *walk, const struct step *step) {
+  const uint32_t as_it_comes = STEP_RECV | STEP_KEEP | STEP_RECV_FINAL;
+  const uint8_t family = algo_family(walk->work);
+  return !walk->sends && (family == FAMILY_RING || family == FAMILY_P2P) &&
+         (step->flags & ~(uint32_t)(STEP_SEND | STEP_SEND_FINAL)) == as_it_comes;
+}
+
 /* The next chunk, or the next slot that several steps share. */
 static bool walk_chunk(struct proxy_walk *walk) {
   const uint32_t more = walk->sends ? STEP_SEND_MORE : STEP_RECV_MORE;
@@ -28,6 +37,8 @@ static bool walk_chunk(struct proxy_walk *walk) {
     if ((walk->work->flags & WORK_FUSED) != 0 && (step.flags & STEP_PART) != 0) walk->agreed = false;
     walk->held = size_max(walk->held, (walk->sends ? step.send_place : step.recv_place) + step.count);
     walk->shared |= (step.flags & more) != 0;
+    walk->lands = step_lands(walk, &step);
+    walk->out_offset = step.out_offset;
     if ((step.flags & more) == 0) return true;
   }
   return false;
@@ -49,6 +60,8 @@ bool proxy_walk_next(struct proxy_walk *walk, struct proxy_slice *slice) {
   slice->agreed_bytes = (uint64_t)walk->part->part_count * walk->part->element_bytes;
   slice->announces = !walk->agreed;
   slice->shared = walk->shared;
+  slice->lands = walk->lands;
+  slice->out_offset = walk->out_offset + offset;
   slice->skipped =
       slice->bytes == 0 && walk->agreed && work->algo == ALGO_RING; /* whose slots nobody shares */
   walk->agreed = true;

@@ -17,6 +17,8 @@ struct proxy_walk {
   uint32_t slice_index, slice_count;
   size_t slice_elements, slice_capacity, held; /* held: elements of the slots, or of the chunk */
   bool shared;
+  bool lands;        /* the chunk goes to the output as it comes, ... */
+  size_t out_offset; /* ... to here */
 };
 
 /* Steps [begin, end) of a connection, which travel as one message. */
@@ -28,6 +30,8 @@ struct proxy_slice {
   bool announces;        /* the first of its operation */
   bool skipped;          /* both ends know that it has nothing: no message */
   bool shared;           /* several schedule steps use it: a receiver may leave out what lies at its end */
+  bool lands;        /* a receiver's: it goes to its part's output as it comes, and nobody minds when, ... */
+  size_t out_offset; /* ... so many elements behind its begin */
 };
 
 /* `saved_step` is where the work before has ended on the connection. */

@@ -67,4 +67,19 @@ struct plan {
   const struct launch_hook *hook; /* what the host wants to hear of each start (backend.h); 0: nothing */
 };
 
+/* No work of the plan waits for another one of this rank to have read, or written, user memory: messages, or
+ * one operation a channel. Then data may leave later, and come earlier, than its lane would have moved it. */
+PRIM_FN bool plan_is_loose(const struct plan *plan) {
+  bool messages = true, turns = false;
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    if ((plan->works[i].flags & WORK_FUSED) != 0) return false;
+    messages = messages && plan->works[i].func > FUNC_ALL_REDUCE;
+  }
+  for (uint32_t b = 0; b < plan->batch_count; b++) {
+    turns = turns || plan->batches[b].work_count > 1;
+    turns = turns || (b > 0 && plan->batches[b].channel_index == plan->batches[b - 1].channel_index);
+  }
+  return messages || !turns;
+}
+
 #endif

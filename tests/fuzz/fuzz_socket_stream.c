@@ -56,7 +56,7 @@ static void receive_try(const uint8_t *data, size_t size) {
   }
   if (receive_open(&peer, &interface, &card, ends, &connection) != ncclSuccess) abort();
   struct end *end = (struct end *)connection;
-  for (int i = 0; i < POSTED; i++) receive_begin(end, memory[i], (size_t)BYTES >> i, &requests[i]);
+  for (int i = 0; i < POSTED; i++) receive_begin(end, NULL, 0, memory[i], (size_t)BYTES >> i, &requests[i]);
   ncclResult_t result = ncclSuccess;
   for (int call = 0; call < CALLS && result == ncclSuccess; call++) result = receive_move(end);
   receive_close(end);

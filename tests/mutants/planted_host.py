@@ -176,8 +176,12 @@ plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != con
 plant(PROXY_CONN, 'bytes_of_the_operation_not_compared', 'trailer.agreed_bytes == slice->agreed_bytes &&', '',
       'test_proxy', 'sizes_that_differ_are_named')
 plant(PROXY_CONN, 'message_not_checked',
-      'if (!skipped && !recv_agree(conn, &flight->slice, bytes)) return false;', '', 'test_proxy',
+      'if (!skipped && !recv_agree(conn, &flight->slice, bytes, landed)) return false;', '', 'test_proxy',
       'a_fault_is_named')
+plant(PROXY_CONN, 'lent_data_not_kept', 'if (lent->data != NULL) memcpy(', 'if (false) memcpy(',
+      'test_proxy', 'a_kernel_that_ended_lends_nothing')
+plant(PROXY_CONN, 'unsettled_behind_a_kernel', 'if (!conn->direct) return;', 'return;', 'test_proxy',
+      'a_kernel_that_*', quick=True)
 plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) < slice->end) return false;',
       'conn->end.tail) < slice->begin) return false;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
 plant(PROXY_CONN, 'registration_kept', 'net->unregister_memory(conn->connection, conn->registration);', ';',
@@ -225,8 +229,11 @@ plant(SEND, 'long_message_sent', 'messages_ahead(sender) < 0 && bytes > *place',
       'messages_ahead(sender) < 0 && false', 'test_socket_net', '*too_long')
 plant(SEND, 'room_not_waited_for', 'return sender->rooms_read == 0 ||',
       'return false && sender->rooms_read == 0 ||', 'test_socket_net', '*room_first')
-plant(SEND, 'offset_in_a_message_lost', 'request->data + data_skip, rest}', 'request->data, rest}',
-      'test_socket_net', 'test_one_socket', quick=True)
+plant(SEND, 'offset_in_a_message_lost', 'request_spans(request, data_skip, rest,',
+      'request_spans(request, 0, rest,', 'test_socket_net', 'test_one_socket', quick=True)
+plant(RECEIVE, 'other_length_comes_in_two_parts',
+      'if (frame.bytes != request->whole_bytes) request->first_bytes = 0;', '', 'test_socket_net',
+      'test_parts')
 plant(SEND, 'room_socket_leaks',
       'sock_close(sender->writable); sock_close(end->stream); sock_close(end->room);',
       'sock_close(sender->writable); sock_close(end->stream);', 'test_socket_net', '*one_socket')

@@ -288,6 +288,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
     emu->lane.scratch = (uint8_t *)launch->plan.scratch + (size_t)work->scratch_page * LIST_PAGE_BYTES;
   }
   lane_bind(emu, work);
+  emu->prim.direct = emu_lane_is_direct(emu, &launch->plan, work) ? emu : NULL;
 }
 
 static void lane_start(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
@@ -550,7 +551,8 @@ static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
  */
 static bool run_turn_hook(const struct emu_kernel_run *run, bool last) {
   const struct launch_hook *hook = &run->hook;
-  return hook->turn != NULL && !comm_aborted(run->launch->comm) && hook->turn(hook->argument, last);
+  if (hook->turn == NULL || (!last && comm_aborted(run->launch->comm))) return false;
+  return hook->turn(hook->argument, last);
 }
 
 static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patience) {

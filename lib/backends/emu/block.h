@@ -53,7 +53,8 @@ struct emu_conn {
   bool invited;               /* EXPORTED: the sender's process has been told where it lies */
   struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
   uint64_t kept_until_ns;
-  bool net; /* one end alone: the other lies behind a network, and a proxy plays it */
+  bool net;                         /* one end alone: the other lies behind a network, and a proxy plays it */
+  struct device_net_direct *direct; /* where net, in threads mode */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
@@ -196,6 +197,7 @@ void emu_conn_keep(struct emu_conn *conn, bool failed);
 void emu_conn_free_exported(struct emu_conn *conn);
 
 /* net_end.c */
+bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work);
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                           struct device_net_end *end);
 uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);

@@ -39,6 +39,7 @@ static void conn_free(struct emu_conn *conn, bool failed) {
       os_pages_unmap(conn->buffer[proto] - emu_conn_buffer_shift(conn, proto),
                      emu_conn_buffer_bytes(conn, proto));
   os_free(conn->fifo_memory);
+  os_free(conn->direct);
   os_free(conn);
 }
 
@@ -117,6 +118,8 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     if (conn == NULL) return emu_conn_no_memory(comm, sizeof *conn + sizeof *conn->fifo);
     conn->reference_count = 1;
     conn->net = true;
+    if (emu_options()->mode == EMU_THREADS)
+      conn->direct = (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: slots will do */
     conn->comm_id = comm->config.comm_id;
     comm->reaches_out = !emu_options()->net; /* the emulated network is within the process */
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),

@@ -26,6 +26,7 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
   end->slots = conn->slots;
   end->step_bytes = conn->step_bytes[name->proto];
   end->memory = POINTER_HOST;
+  end->direct = conn->direct;
   return ncclSuccess;
 }
 
@@ -77,4 +78,69 @@ void emu_net_store(struct device_net_conn *net, uint64_t *counter, uint64_t valu
 void emu_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, uint64_t bytes) {
   static struct prim plain; /* whose memory is not weak */
   prim_cell_store(&plain, &conn_of(net)->fifo->receiver.announced[slot], tag, bytes);
+}
+
+/* ---- data that does not pass through slots ---- */
+
+/* The number of the slot that begins there; -1 for other memory. */
+static int slot_at(const struct emu_conn *conn, const void *data) {
+  const uintptr_t begin = (uintptr_t)conn->buffer[PROTO_SIMPLE], at = (uintptr_t)data;
+  const size_t step_bytes = conn->step_bytes[PROTO_SIMPLE];
+  if (at < begin || at - begin >= conn->slots * step_bytes || (at - begin) % step_bytes != 0) return -1;
+  return (int)((at - begin) / step_bytes);
+}
+
+static bool is_copy(const struct move *move) {
+  const bool before = move->pre_op_sources != 0 && move->op == OP_PRE_MUL_SUM;
+  const bool after = move->post_op && move->op == OP_SUM_POST_DIV;
+  return move->source_count == 1 && !before && !after;
+}
+
+/* What the proxy has brought elsewhere is read there. */
+static void move_from_landed(const struct emu_conn *conn, struct move *move) {
+  for (uint32_t i = 0; i < move->source_count; i++) {
+    const int slot = slot_at(conn, move->source[i]);
+    if (slot >= 0 && conn->direct->landed[slot] != NULL) move->source[i] = conn->direct->landed[slot];
+  }
+}
+
+/* What lies in user memory, or is brought there anyway, need not be written to the slot too. */
+static void move_lends(const struct emu_conn *conn, const struct step *step, size_t bytes,
+                       struct move *move) {
+  const uint32_t last = move->destination_count - 1u;
+  const int slot = slot_at(conn, move->destination[last]);
+  const void *data = NULL;
+  if (slot < 0 || __atomic_load_n(&conn->direct->lends, __ATOMIC_ACQUIRE) == 0) return;
+  if (is_copy(move) && (step->flags & STEP_RECV) == 0) data = move->source[0];
+  else if (last > 0) data = move->destination[0];
+  if (data == NULL) return;
+  conn->direct->lent[slot] = (struct device_net_lent){data, bytes};
+  move->destination_count -= 1;
+  if (data != move->source[0]) move->far_destinations = 0; /* the proxy reads it soon */
+}
+
+void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
+  const struct lane *lane = &emu->lane;
+  const size_t bytes = asked->count * lane->work->element_bytes;
+  if (bytes < DEVICE_NET_DIRECT_BYTES_MIN) {
+    kernel_move(asked);
+    return;
+  }
+  struct move move = *asked;
+  if (lane->work->recv_count > 0 && emu->recv_conn[0]->direct != NULL && (lane->step.flags & STEP_RECV) != 0)
+    move_from_landed(emu->recv_conn[0], &move);
+  if (lane->work->send_count > 0 && emu->send_conn[0]->direct != NULL && (lane->step.flags & STEP_SEND) != 0)
+    move_lends(emu->send_conn[0], &lane->step, bytes, &move);
+  if (move.destination_count == 0) return;
+  if (is_copy(&move) && move.destination_count == 1 && move.source[0] == move.destination[0]) return;
+  kernel_move(&move);
+}
+
+/* Rings and messages alone: elsewhere, what is sent may be overwritten before the receiver has it. */
+bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work) {
+  const uint8_t family = algo_family(work);
+  if (emu_options()->mode != EMU_THREADS || (family != FAMILY_RING && family != FAMILY_P2P)) return false;
+  const bool net = (work->recv_count > 0 && emu->recv_conn[0]->direct != NULL) ||
+                   (work->send_count > 0 && emu->send_conn[0]->direct != NULL);
+  return net && plan_is_loose(plan);
 }

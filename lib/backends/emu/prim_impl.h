@@ -15,12 +15,15 @@
 #include "backends/emu/weak.h"
 #include "kernels/kernels.h"
 
+struct emu_lane;
 struct prim {
   const int *abort_flag; /* of the rank; set by any thread */
   bool late; /* the move being begun is carried out at its finish; set by the scheduler before each begin */
   uint32_t pauses;
-  struct emu_weak *weak; /* 0: what is stored is visible at once */
+  struct emu_weak *weak;         /* 0: what is stored is visible at once */
+  const struct emu_lane *direct; /* the lane, where a network may be spared slots (net_end.c); else 0 */
 };
+void emu_net_move(const struct emu_lane *lane, const struct move *move);
 
 #define PRIM_FRAGMENT_LINES 64
 struct prim_fragment {
@@ -85,7 +88,9 @@ PRIM_FN void prim_pause(struct prim *prim) {
 
 PRIM_FN void prim_move(struct prim *prim, const struct move *move) {
   if (prim->weak != 0) emu_weak_move(prim->weak, move);
-  else if (move->count != 0) kernel_move(move);
+  else if (move->count == 0) return;
+  else if (prim->direct != 0) emu_net_move(prim->direct, move);
+  else kernel_move(move);
 }
 
 PRIM_FN void prim_move_begin(struct prim *prim, struct move *move) {

@@ -25,6 +25,18 @@ void end_open(struct end *end, enum end_kind kind, const struct net_peer *peer,
            peer->comm_name != NULL ? peer->comm_name : "communicator");
 }
 
+int request_spans(const struct request *request, size_t at, size_t most, struct iovec *spans) {
+  int count = 0;
+  if (at < request->first_bytes && most > 0) {
+    const size_t rest = request->first_bytes - at, here = rest < most ? rest : most;
+    spans[count++] = (struct iovec){request->first + at, here};
+    at += here;
+    most -= here;
+  }
+  if (most > 0) spans[count++] = (struct iovec){request->data + (at - request->first_bytes), most};
+  return count;
+}
+
 struct request *end_slot(struct end *end) {
   struct request *request = &end->requests[end->begun % NET_REQUESTS_MAX];
   return request->used ? NULL : request;

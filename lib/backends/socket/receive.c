@@ -97,6 +97,7 @@ static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes
                     frame.number, (unsigned long long)frame.bytes, request->bytes);
   }
   const struct cut cut = message_cut(&end->card, frame.bytes);
+  if (frame.bytes != request->whole_bytes) request->first_bytes = 0;
   request->bytes = frame.bytes;
   request->stream_bytes = cut.stream_bytes;
   if (cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
@@ -120,6 +121,15 @@ static void message_end(struct receiver *receiver) {
   receiver->inside = false;
 }
 
+static void spans_fill(const struct request *request, size_t at, const uint8_t *bytes, size_t count) {
+  struct iovec spans[2];
+  const int span_count = request_spans(request, at, count, spans);
+  for (int i = 0; i < span_count; i++) {
+    memcpy(spans[i].iov_base, bytes, spans[i].iov_len);
+    bytes += spans[i].iov_len;
+  }
+}
+
 /* Brings what was read ahead to its places. */
 static ncclResult_t ahead_take(struct receiver *receiver) {
   struct end *end = &receiver->end;
@@ -134,7 +144,7 @@ static ncclResult_t ahead_take(struct receiver *receiver) {
     }
     const size_t rest = message_rest(receiver), taken = rest < have ? rest : have;
     struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
-    if (taken > 0) memcpy(request->data + receiver->current_moved, bytes, taken);
+    spans_fill(request, receiver->current_moved, bytes, taken);
     receiver->current_moved += taken;
     receiver->ahead_begin += (uint32_t)taken;
     if (taken < rest) break;
@@ -158,9 +168,10 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
   if (rest == 0) {
     got = recv(end->stream, receiver->ahead + receiver->ahead_end, free_bytes, MSG_DONTWAIT);
   } else {
-    struct iovec parts[2] = {{request->data + receiver->current_moved, rest},
-                             {receiver->ahead + receiver->ahead_end, free_bytes}};
-    struct msghdr message = {NULL, 0, parts, 2, NULL, 0, 0};
+    struct iovec parts[3];
+    const int count = request_spans(request, receiver->current_moved, rest, parts);
+    parts[count] = (struct iovec){receiver->ahead + receiver->ahead_end, free_bytes};
+    struct msghdr message = {NULL, 0, parts, (size_t)count + 1, NULL, 0, 0};
     got = recvmsg(end->stream, &message, MSG_DONTWAIT);
   }
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
@@ -186,7 +197,8 @@ ncclResult_t receive_move(struct end *end) {
   return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
 }
 
-ncclResult_t receive_begin(struct end *end, void *data, size_t bytes, void **request) {
+ncclResult_t receive_begin(struct end *end, const struct net_part *first, size_t whole_bytes, void *data,
+                           size_t bytes, void **request) {
   struct receiver *receiver = (struct receiver *)end;
   *request = NULL;
   if (end->failed != ncclSuccess) return end->failed;
@@ -194,6 +206,9 @@ ncclResult_t receive_begin(struct end *end, void *data, size_t bytes, void **req
   if (slot == NULL) return receive_move(end);
   slot->end = end;
   slot->data = (uint8_t *)data;
+  slot->first = first != NULL ? (uint8_t *)first->data : NULL;
+  slot->first_bytes = first != NULL ? first->bytes : 0;
+  slot->whole_bytes = whole_bytes;
   slot->bytes = slot->stream_bytes = bytes;
   slot->used = true;
   slot->stream_done = false;

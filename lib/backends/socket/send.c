@@ -12,7 +12,7 @@
 
 #define ROOMS_MAX (2 * NET_REQUESTS_MAX) /* receives that wait and messages ahead, in one ring */
 #define AHEAD_LOOK (AHEAD_MAX / 2)       /* ahead of announcements by so many: look for some */
-#define PARTS_MAX 16                     /* of one sendmsg(): eight messages */
+#define PARTS_MAX 24                     /* of one sendmsg(): eight messages */
 #define CALL_BYTES (4u << 20)            /* of one sendmsg(), so that other connections have their turn */
 
 struct sender {
@@ -130,7 +130,7 @@ static ncclResult_t stream_failed(struct sender *sender, int error) {
 static size_t parts_gather(struct sender *sender, struct iovec *parts, int *count) {
   struct end *end = &sender->end;
   size_t skip = sender->current_moved, total = 0;
-  for (uint32_t k = end->moved; k != end->begun && *count + 2 <= PARTS_MAX && total < CALL_BYTES; k++) {
+  for (uint32_t k = end->moved; k != end->begun && *count + 3 <= PARTS_MAX && total < CALL_BYTES; k++) {
     struct request *request = &end->requests[k % NET_REQUESTS_MAX];
     const size_t frame_skip = skip < FRAME_BYTES ? skip : FRAME_BYTES;
     const size_t data_skip = skip - frame_skip;
@@ -141,7 +141,7 @@ static size_t parts_gather(struct sender *sender, struct iovec *parts, int *coun
       total += FRAME_BYTES - frame_skip;
     }
     if (rest > CALL_BYTES) rest = CALL_BYTES;
-    if (rest > 0) parts[(*count)++] = (struct iovec){request->data + data_skip, rest};
+    *count += request_spans(request, data_skip, rest, parts + *count);
     total += rest;
     if (rest < request->stream_bytes - data_skip) break;
   }
@@ -180,13 +180,16 @@ ncclResult_t send_move(struct end *end) {
   return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
 }
 
-static void message_begin(struct end *end, enum frame_kind kind, const void *data, size_t bytes) {
+static void message_begin(struct end *end, enum frame_kind kind, const struct net_part *first,
+                          const void *data, size_t bytes) {
   struct request *request = end_slot(end);
   const struct frame frame = {kind, end->begun, bytes};
   const struct cut cut = message_cut(&end->card, bytes);
   frame_write(&frame, request->frame);
   request->end = end;
   request->data = (uint8_t *)(uintptr_t)data; /* never written through */
+  request->first = first != NULL ? (uint8_t *)first->data : NULL;
+  request->first_bytes = first != NULL ? first->bytes : 0;
   request->bytes = bytes;
   request->stream_bytes = kind == FRAME_MESSAGE ? cut.stream_bytes : 0;
   request->stream_done = false;
@@ -200,7 +203,7 @@ static void message_begin(struct end *end, enum frame_kind kind, const void *dat
 static ncclResult_t message_refuse(struct sender *sender, const void *data, size_t bytes, uint64_t room) {
   struct end *end = &sender->end;
   const uint32_t number = end->begun;
-  message_begin(end, FRAME_TOO_LONG, data, bytes);
+  message_begin(end, FRAME_TOO_LONG, NULL, data, bytes);
   TRY(send_move(end));
   end_fail(end, ncclInvalidUsage, too_long, number, (unsigned long long)bytes, (unsigned long long)room);
   end->failed = ncclSuccess;
@@ -212,8 +215,10 @@ static bool must_wait(const struct sender *sender) {
   return sender->rooms_read == 0 || messages_ahead(sender) >= AHEAD_MAX;
 }
 
-ncclResult_t send_begin(struct end *end, const void *data, size_t bytes, void **request) {
+ncclResult_t send_begin(struct end *end, const struct net_part *first, const void *data, size_t rest_bytes,
+                        void **request) {
   struct sender *sender = (struct sender *)end;
+  const size_t bytes = rest_bytes + (first != NULL ? first->bytes : 0);
   *request = NULL;
   if (end->failed != ncclSuccess) return end->failed;
   if (sender->refused != ncclSuccess) return sender->refused;
@@ -230,8 +235,8 @@ ncclResult_t send_begin(struct end *end, const void *data, size_t bytes, void **
   uint64_t *place = &sender->rooms[end->begun % ROOMS_MAX];
   if (messages_ahead(sender) < 0 && bytes > *place) return message_refuse(sender, data, bytes, *place);
   *place = bytes;
-  message_begin(end, FRAME_MESSAGE, data, bytes);
-  TRY(send_move(end));
+  message_begin(end, FRAME_MESSAGE, first, data, bytes);
+  if (first == NULL) TRY(send_move(end)); /* large ones go out together, when the first is asked for */
   *request = slot;
   return ncclSuccess;
 }

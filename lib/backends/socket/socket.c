@@ -22,7 +22,7 @@ static ncclResult_t net_send(void *connection, const void *data, size_t bytes, i
                              void **request) {
   (void)tag; /* order alone decides which receive a message meets */
   (void)registration;
-  return send_begin((struct end *)connection, data, bytes, request);
+  return send_begin((struct end *)connection, NULL, data, bytes, request);
 }
 
 static ncclResult_t net_receive(void *connection, uint32_t count, void *const *data, const size_t *bytes,
@@ -31,7 +31,27 @@ static ncclResult_t net_receive(void *connection, uint32_t count, void *const *d
   (void)registrations;
   if (count != 1)
     return log_fail(ncclInvalidArgument, "socket net: %u receives in one call: it takes 1", count);
-  return receive_begin((struct end *)connection, data[0], bytes[0], request);
+  return receive_begin((struct end *)connection, NULL, 0, data[0], bytes[0], request);
+}
+
+/* Strands take pieces that lie in one place. */
+static bool net_takes_parts(void *connection) {
+  const struct end *end = (const struct end *)connection;
+  return end->card.strands == 0;
+}
+
+static ncclResult_t net_send_parts(void *connection, const struct net_part *first, const void *data,
+                                   size_t bytes, void **request) {
+  return send_begin((struct end *)connection, first, data, bytes, request);
+}
+
+static ncclResult_t net_receive_parts(void *connection, const struct net_part *first, size_t whole_bytes,
+                                      void *data, size_t bytes, void **request) {
+  return receive_begin((struct end *)connection, first, whole_bytes, data, bytes, request);
+}
+
+static void net_part_move(void *request, void *first) {
+  ((struct request *)request)->first = (uint8_t *)first;
 }
 
 static ncclResult_t net_flush(void *connection, uint32_t count, void *const *data, const size_t *bytes,
@@ -113,6 +133,10 @@ const struct net_ops *socket_net_ops(void) {
       .close_listen = port_close,
       .finish = NULL,
       .wait_descriptors = net_wait_descriptors,
+      .takes_parts = net_takes_parts,
+      .isend_parts = net_send_parts,
+      .irecv_parts = net_receive_parts,
+      .part_move = net_part_move,
   };
   return &ops;
 }

@@ -8,6 +8,7 @@
 #define TUTTI_SOCKET_SOCKET_H
 
 #include <stdatomic.h>
+#include <sys/uio.h>
 
 #include "backends/net.h"
 #include "backends/socket/frame.h"
@@ -23,7 +24,9 @@ struct end;
 /* One isend or irecv. Done when its part of the stream is, and no strand has any of it left. */
 struct request {
   struct end *end;
-  uint8_t *data;
+  uint8_t *first, *data; /* a message begins at `first`, with so many bytes, and goes on at `data` */
+  size_t first_bytes;
+  size_t whole_bytes;  /* of a receive: what the message must have to begin at `first`, not at `data` */
   size_t bytes;        /* of the message; of a receive, until its message comes, the room */
   size_t stream_bytes; /* of it, over the stream */
   bool used, stream_done;
@@ -79,6 +82,8 @@ struct end {
 };
 void end_open(struct end *end, enum end_kind kind, const struct net_peer *peer,
               const struct sock_interface *interface);
+/* Where the message lies from byte `at` on, up to `most` bytes of it in at most two spans; their number. */
+int request_spans(const struct request *request, size_t at, size_t most, struct iovec *spans);
 /* The slot of the next request; NULL when all are in use. */
 struct request *end_slot(struct end *end);
 /* Logs "<comm>: rank 0 sending to rank 1 at ADDRESS over DEVICE: <text>", and notes the code. */
@@ -135,7 +140,9 @@ void dials_close(struct dials *dials);
 enum { AHEAD_MAX = 16, ANNOUNCE_LEAST = AHEAD_MAX / 2 };
 ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const struct net_handle *handle,
                           void **connection);
-ncclResult_t send_begin(struct end *end, const void *data, size_t bytes, void **request);
+/* `first` may be NULL. */
+ncclResult_t send_begin(struct end *end, const struct net_part *first, const void *data, size_t bytes,
+                        void **request);
 ncclResult_t send_move(struct end *end);
 uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t room);
 void send_close(struct end *end);
@@ -143,7 +150,8 @@ void send_close(struct end *end);
 /* Takes the sockets, also when it fails. */
 ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interface *interface,
                           const struct card *card, const int *fds, void **connection);
-ncclResult_t receive_begin(struct end *end, void *data, size_t bytes, void **request);
+ncclResult_t receive_begin(struct end *end, const struct net_part *first, size_t whole_bytes, void *data,
+                           size_t bytes, void **request);
 ncclResult_t receive_move(struct end *end);
 uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t room);
 void receive_close(struct end *end);
