@@ -99,9 +99,12 @@ static void fake_release(struct emu_kernel *kernel) {
   kernels_alive--;
   os_free(kernel);
 }
-static const struct emu_kernel_ops fake_ops = {fake_enqueue, fake_ready,  fake_start,
-                                               fake_execute, fake_retire, fake_release,
-                                               NULL,         NULL};
+static const struct emu_kernel_ops fake_ops = {.enqueue = fake_enqueue,
+                                               .ready = fake_ready,
+                                               .start = fake_start,
+                                               .execute = fake_execute,
+                                               .retire = fake_retire,
+                                               .release = fake_release};
 
 static void launch_joined(cudaStream_t stream, struct meeting *meeting, int error, cudaStream_t other) {
   struct fake_kernel *fake = (struct fake_kernel *)os_alloc(sizeof *fake);
