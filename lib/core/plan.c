@@ -106,7 +106,11 @@ static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t ra
 static ncclResult_t request_expand(struct plan_request *request, struct plan_memory *memory) {
   uint32_t exchanges = 0;
   for (uint32_t i = 0; i < request->op_count; i++) exchanges += request->ops[i].func == FUNC_ALL_TO_ALL;
-  if (exchanges == 0 || all_to_all_is_direct(request)) return ncclSuccess;
+  if (exchanges == 0) return ncclSuccess;
+  if (all_to_all_is_direct(request)) {
+    request->algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which is the messages' name alone */
+    return ncclSuccess;
+  }
   const size_t count = request->op_count + (size_t)exchanges * (2 * request->rank_count - 1);
   if (!plan_block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
     return plan_out_of_memory(request);
