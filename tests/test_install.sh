@@ -82,6 +82,14 @@ size=$(wc -c <"$work/stripped.so")
 echo "$size bytes" >"$work/log"
 [ "$size" -gt 0 ] && [ "$size" -lt $SIZE_MAX_BYTES ]
 check $? "the stripped library is below 1 MiB"
+# Programs keep a page or less for the thread variables of libraries that they load late.
+readelf -lW "$library" >"$work/log" && [ "$(($(awk '$1 == "TLS" { print $6 }' "$work/log")))" -le 256 ]
+check $? "its thread-local variables take at most 256 bytes"
+cuda=$prefix/lib/libtutti-cuda.so
+if [ -e "$cuda" ]; then
+  readelf -dW "$cuda" >"$work/log" && ! grep -q STATIC_TLS "$work/log"
+  check $? "libtutti-cuda.so needs no room for thread-local variables"
+fi
 
 # ---- loading it without linking
 runs env LD_PRELOAD="$library" "$work/program"

@@ -294,7 +294,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
 static void lane_start(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
   lane_hide_output(emu, work, buffers->out);
   emu->lane.parts = buffers;
-  if (work->proto == PROTO_LL) emu_ll_open(emu, work, buffers);
+  if (work->proto == PROTO_LL && emu_options()->mode == EMU_THREADS) emu_ll_open(emu, work, buffers);
   else lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
 }
 

@@ -1,6 +1,7 @@
 /* ll.c: lanes of LL, compiled for themselves: small messages are made of them, and what the compiler knows
  * of a lane it need not ask. For free threads, whose lanes are not actors. */
 #define PRIM_PROTO PROTO_LL
+#define PRIM_STRONG 1
 #include "backends/emu/block.h"
 
 __attribute__((flatten)) void emu_ll_open(struct emu_lane *emu, const struct work *work,
@@ -8,6 +9,7 @@ __attribute__((flatten)) void emu_ll_open(struct emu_lane *emu, const struct wor
   lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
 }
 
+/* A lane of lines runs from the moment that it is open. */
 __attribute__((flatten)) bool emu_ll_advance(struct emu_lane *emu) {
-  return lane_advance(&emu->lane, &emu->prim);
+  return lines_go(&emu->lane, &emu->prim, false) || emu->lane.error != LANE_OK || prim_aborted(&emu->prim);
 }

@@ -25,6 +25,23 @@ struct prim {
 };
 void emu_net_move(const struct emu_lane *lane, const struct move *move);
 
+/* PRIM_STRONG: this file is for lanes of free threads, whose memory is the machine's own. */
+PRIM_FN bool prim_is_weak(const struct prim *prim) {
+#ifdef PRIM_STRONG
+  (void)prim;
+  return false;
+#else
+  return prim->weak != 0;
+#endif
+}
+PRIM_FN bool prim_may_be_weak(void) {
+#ifdef PRIM_STRONG
+  return false;
+#else
+  return emu_weak_on;
+#endif
+}
+
 #define PRIM_FRAGMENT_LINES 64
 struct prim_fragment {
   _Alignas(16) uint8_t data[PRIM_FRAGMENT_LINES * 120 + 120];
@@ -43,23 +60,23 @@ PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
   __atomic_store_n(address, value, __ATOMIC_RELEASE);
 }
 PRIM_FN uint64_t prim_load_tail(const uint64_t *address) {
-  return emu_weak_on ? emu_weak_load_tail(address) : prim_load_acquire(address);
+  return prim_may_be_weak() ? emu_weak_load_tail(address) : prim_load_acquire(address);
 }
 PRIM_FN uint64_t prim_load_head(const uint64_t *address) {
-  return emu_weak_on ? emu_weak_load_head(address) : prim_load_acquire(address);
+  return prim_may_be_weak() ? emu_weak_load_head(address) : prim_load_acquire(address);
 }
 PRIM_FN void prim_store_tail(const struct prim *prim, uint64_t *address, uint64_t value) {
-  if (prim->weak != 0) emu_weak_store_tail(prim->weak, address, value);
+  if (prim_is_weak(prim)) emu_weak_store_tail(prim->weak, address, value);
   else prim_store_release(address, value);
 }
 PRIM_FN void prim_store_head(const struct prim *prim, uint64_t *address, uint64_t value) {
-  if (prim->weak != 0) emu_weak_store_head(prim->weak, address, value);
+  if (prim_is_weak(prim)) emu_weak_store_head(prim->weak, address, value);
   else prim_store_release(address, value);
 }
 
 PRIM_FN void prim_cell_store(const struct prim *prim, struct fifo_cell *cell, uint32_t tag, uint64_t value) {
   uint64_t *halves = (uint64_t *)(void *)cell;
-  if (prim->weak != 0) {
+  if (prim_is_weak(prim)) {
     emu_weak_store_cell(prim->weak, halves, tag, value);
     return;
   }
@@ -68,7 +85,7 @@ PRIM_FN void prim_cell_store(const struct prim *prim, struct fifo_cell *cell, ui
 }
 PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {
   const uint64_t *halves = (const uint64_t *)(const void *)cell;
-  if (emu_weak_on) return emu_weak_load_cell(halves, tag, value);
+  if (prim_may_be_weak()) return emu_weak_load_cell(halves, tag, value);
   const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
   if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;
   *value = (low & 0xffffffffu) | high << 32;
@@ -87,7 +104,7 @@ PRIM_FN void prim_pause(struct prim *prim) {
 }
 
 PRIM_FN void prim_move(struct prim *prim, const struct move *move) {
-  if (prim->weak != 0) emu_weak_move(prim->weak, move);
+  if (prim_is_weak(prim)) emu_weak_move(prim->weak, move);
   else if (move->count == 0) return;
   else if (prim->direct != 0) emu_net_move(prim->direct, move);
   else kernel_move(move);
@@ -114,7 +131,7 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
                              uint64_t flag) {
   (void)prim;
   const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
-  if (emu_weak_on) return emu_weak_lines_ready(kind, line, line_count, flag);
+  if (prim_may_be_weak()) return emu_weak_lines_ready(kind, line, line_count, flag);
   for (uint32_t i = line_count; i-- > 0;) /* the last line is the likeliest to be missing */
     if (!prim_line_flagged(kind, line + (size_t)i * wire_bytes, flag)) return false;
   return true;
@@ -123,7 +140,7 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
 PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
                             uint64_t flag, struct prim_fragment *fragment) {
   (void)flag; /* prim_line_ready has seen it */
-  if (prim->weak != 0) {
+  if (prim_is_weak(prim)) {
     emu_weak_note_lines(prim->weak, WEAK_LINE_LOAD, line, line_count, 0, fragment);
     return;
   }
@@ -141,7 +158,7 @@ PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t
 
 PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *line, uint32_t line_count,
                              uint64_t flag, const struct prim_fragment *fragment) {
-  if (prim->weak != 0) {
+  if (prim_is_weak(prim)) {
     emu_weak_note_lines(prim->weak, WEAK_LINE_STORE, line, line_count, flag, fragment);
     return;
   }
@@ -163,12 +180,12 @@ PRIM_FN void prim_fragment_zero(struct prim_fragment *fragment) { memset(fragmen
 
 /* A group's parts are carried out one by one; where memory is weak, together and later. */
 PRIM_FN void prim_group_begin(const struct prim *prim) {
-  if (prim->weak != 0) emu_weak_group_begin(prim->weak);
+  if (prim_is_weak(prim)) emu_weak_group_begin(prim->weak);
 }
 PRIM_FN void prim_group_end(const struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
                             const struct work *work) {
   (void)line_count, (void)bytes;
-  if (prim->weak != 0) emu_weak_group_end(prim->weak, kind, work);
+  if (prim_is_weak(prim)) emu_weak_group_end(prim->weak, kind, work);
 }
 
 /* A call of memcpy takes longer than the least that it may have to do. */
@@ -181,7 +198,7 @@ PRIM_FN void prim_copy(void *to, const void *from, size_t bytes) {
  * zero. */
 PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user,
                                 size_t bytes, const struct work *work) {
-  if (prim->weak != 0) {
+  if (prim_is_weak(prim)) {
     emu_weak_note(prim->weak, WEAK_USER_LOAD, user, bytes, fragment, 0);
     return;
   }
@@ -194,14 +211,14 @@ PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragmen
 PRIM_FN void prim_fragment_store(struct prim *prim, void *user, const struct prim_fragment *fragment,
                                  size_t bytes, const struct work *work) {
   (void)work;
-  if (prim->weak != 0) emu_weak_note(prim->weak, WEAK_USER_STORE, user, bytes, fragment, 0);
+  if (prim_is_weak(prim)) emu_weak_note(prim->weak, WEAK_USER_STORE, user, bytes, fragment, 0);
   else prim_copy(user, fragment->data, bytes);
 }
 
 PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data,
                                    const struct prim_fragment *arrived, size_t bytes,
                                    const struct work *work) {
-  if (prim->weak != 0) {
+  if (prim_is_weak(prim)) {
     emu_weak_note(prim->weak, WEAK_COMBINE, 0, bytes, data, arrived);
     return;
   }
@@ -210,7 +227,7 @@ PRIM_FN void prim_fragment_combine(struct prim *prim, struct prim_fragment *data
 
 PRIM_FN void prim_fragment_post(struct prim *prim, struct prim_fragment *data, size_t bytes,
                                 const struct work *work) {
-  if (prim->weak != 0) {
+  if (prim_is_weak(prim)) {
     emu_weak_note(prim->weak, WEAK_POST, 0, bytes, data, 0);
     return;
   }
