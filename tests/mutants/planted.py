@@ -107,9 +107,11 @@ MUTANTS = [
            ' if (flight->move.count == 0) { lane->posted += 1; return; }',
            'invariant', 'is not the number of steps', SHORT),
     Mutant('sender_forgets_the_size', LANE,
-           'prim_cell_store(prim, &link->receiver->announced[link->slot_index], link_tag(link),'
+           'prim_cell_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link),'
            ' lane_agreed_bytes(lane_part(lane)));', '(void)prim;',
            'deadlock', 'waits for data from rank', SLOTS._replace(ranks=2)),
+    Mutant('lines_begin_on_the_announcement', LINES, '(short_lines ? FIFO_LL_CELL_BYTES : 0) +', '0 +',
+           'mismatch', 'where rank', LL._replace(ranks=2)),
     Mutant('sender_announces_another_size', LANE,
            'link_tag(link), lane_agreed_bytes(lane_part(lane))); link->agreed = true;',
            'link_tag(link), lane_agreed_bytes(lane_part(lane)) + 1); link->agreed = true;',
