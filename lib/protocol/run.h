@@ -34,10 +34,14 @@ PRIM_FN uint32_t lane_first_action(uint32_t actions) {
   return actions & LANE_POST ? LANE_POST : LANE_END;
 }
 
-/* Makes every move that is possible now; true when the lane has ended. A mismatch ends it at once, an abort
- * where it would have to wait. */
-PRIM_FN bool lane_make_moves(struct lane *lane, struct prim *prim) {
+#define LANE_ALL_SLICES UINT64_MAX
+
+/* Makes every move that is possible now, until so many slices are posted; true when the lane has ended. A
+ * mismatch ends it at once, an abort where it would have to wait. */
+PRIM_FN bool lane_make_moves(struct lane *lane, struct prim *prim, uint64_t slices) {
+  const uint64_t enough = lane->posted + slices;
   while (lane->phase != LANE_DONE) {
+    if (slices != LANE_ALL_SLICES && lane->posted >= enough) return false;
     const uint32_t actions = lane_enabled(lane, prim);
     if (lane->error != LANE_OK) return true;
     if (actions == 0) return prim_aborted(prim);
@@ -50,9 +54,9 @@ PRIM_FN bool lane_has_lines(const struct lane *lane) {
   return lane_proto(lane->work) != PROTO_SIMPLE && lane->phase == LANE_RUN;
 }
 
-/* The same for a worker that has other lanes too. */
-PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim) {
-  if (!lane_has_lines(lane)) return lane_make_moves(lane, prim);
+/* The same for a worker that may have other lanes too. */
+PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim, uint64_t slices) {
+  if (!lane_has_lines(lane)) return lane_make_moves(lane, prim, slices);
   return lines_go(lane, prim, false) || lane->error != LANE_OK || prim_aborted(prim);
 }
 
@@ -62,7 +66,7 @@ PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
     lines_go(lane, prim, true);
     return;
   }
-  while (!lane_make_moves(lane, prim)) prim_pause(prim);
+  while (!lane_make_moves(lane, prim, LANE_ALL_SLICES)) prim_pause(prim);
 }
 
 /* What a waiting lane waits for, for reports: the n-th unmet predicate. */

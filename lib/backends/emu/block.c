@@ -488,12 +488,14 @@ static bool block_advance(struct emu_block *block) {
     return true;
   }
   if (block->lane_count == 0) block_batch_open(block);
+  /* Lanes take turns: while one copies all that it may, the other end of another waits for its slots. */
+  const uint64_t slices = block->lane_count > 1 ? 1 : LANE_ALL_SLICES;
   for (uint32_t i = 0; i < block->lane_count; i++) {
     struct emu_lane *emu = &block->lanes[i];
     if (emu->lane.phase == LANE_DONE) continue;
     const uint64_t mark = lane_mark(&emu->lane);
     const bool ll = emu->lane.work->proto == PROTO_LL;
-    const bool over = ll ? emu_ll_advance(emu) : lane_advance(&emu->lane, &emu->prim);
+    const bool over = ll ? emu_ll_advance(emu) : lane_advance(&emu->lane, &emu->prim, slices);
     running += !over;
     broken = broken || (over && emu->lane.phase != LANE_DONE);
     moved = moved || over || lane_mark(&emu->lane) != mark;
