@@ -5,7 +5,7 @@
  * From the repository's root, behind a build with its tests:
  *
  *   gcc -O2 -D_GNU_SOURCE -Ilib -Ilib/backends/emu -Ilib/backends/emu/include -Itests -o proxy_bench
- * bench/proxy.c \ build/obj/libtutti_tests.a build/obj/libtutti_all.a -lcmocka -lexpat -lpthread -ldl -lm
+ *     bench/proxy.c tests/fake_net.c build/obj/libtutti_all.a -lexpat -lnettle -pthread -ldl -lm
  *   proxy_bench SECONDS */
 #include <stdio.h>
 #include <stdlib.h>

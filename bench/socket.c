@@ -219,6 +219,7 @@ int main(int argc, char **argv) {
   const pid_t child = fork();
   if (child < 0) die("fork");
   side = child == 0;
+  close(control[!side]); /* so that each hears of the other's end */
   if (side == 1 && argc > 5) {
     const int space = open(argv[5], O_RDONLY | O_CLOEXEC);
     if (space < 0 || setns(space, CLONE_NEWNET) != 0) die(argv[5]);

@@ -10,10 +10,11 @@ build=$(cd "${BUILD:-$here/../build}" && pwd)
 rounds=${ROUNDS:-7}
 work=$(mktemp -d)
 near=tutti-near-$$ far=tutti-far-$$
-made=
 clean() {
+  for space in "$near" "$far"; do
+    [ ! -e "/run/netns/$space" ] || ip netns del "$space"
+  done
   rm -rf "$work"
-  [ -z "$made" ] || { ip netns del "$near"; ip netns del "$far"; } 2>/dev/null || true
 }
 trap clean EXIT
 raw=${RAW:-$here/results/socket-$(date +%Y-%m-%d).txt}
@@ -37,7 +38,6 @@ measure() {
 }
 
 veth() {
-  made=1
   ip netns add "$near"
   ip netns add "$far"
   ip link add veth0 netns "$near" type veth peer name veth0 netns "$far"
@@ -45,6 +45,9 @@ veth() {
   ip -n "$far" addr add 10.91.0.2/24 dev veth0
   ip -n "$near" link set veth0 up
   ip -n "$far" link set veth0 up
+  while ! ip -n "$near" link show veth0 | grep -q LOWER_UP || ! ip -n "$far" link show veth0 | grep -q LOWER_UP; do
+    sleep 0.1
+  done
 }
 
 cc -D_GNU_SOURCE -O2 -I"$here/../lib" -o "$work/socket" "$here/socket.c" "$build/obj/libtutti_all.a" \
