@@ -4,13 +4,14 @@
 
 #include <assert.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "core/collective.h"
 
 static struct again_call *again_place(struct again *again, const struct collective_call *call) {
   const uint64_t mixed = (uintptr_t)call->in ^ (uintptr_t)call->out >> 3 ^ (uintptr_t)call->stream ^
                          (uint64_t)call->count << 9 ^ (uint64_t)call->func << 5;
-  return &again->calls[mixed * UINT64_C(0x9e3779b97f4a7c15) >> 61];
+  return &again->calls[mixed * HASH_STEP >> 61];
 }
 static_assert(AGAIN_CALLS == 8, "three bits of the hash choose");
 
@@ -60,6 +61,5 @@ void again_note(const struct collective_call *call) {
   entry->func = call->func;
   entry->dtype = (uint8_t)call->dtype;
   entry->op = (uint8_t)call->op;
-  entry->work_count = (uint8_t)again->work_count;
   for (uint32_t i = 0; i < again->work_count; i++) entry->buffers[i] = again->buffers[i];
 }

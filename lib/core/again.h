@@ -23,7 +23,6 @@ struct again_call {
   uint64_t serial; /* of the plan; 0: nothing is here */
   int peer;
   uint8_t func, dtype, op;
-  uint8_t work_count;
   struct plan_buffers buffers[AGAIN_WORKS];
 };
 

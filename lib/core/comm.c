@@ -207,12 +207,16 @@ const char *comm_why(const struct ncclComm *comm, ncclResult_t error) {
   return __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2 ? comm->reason : err_text(error);
 }
 
+static bool comm_is_live(const struct ncclComm *comm) {
+  return comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE;
+}
+
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
   if (!comm) {
     return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set",
                     call);
   }
-  if (comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE) {
+  if (comm_is_live(comm)) {
     if (comm->fork_count == os_fork_count()) return ncclSuccess;
     return log_fail(ncclInvalidUsage,
                     "%s: rank %u of comm '%s' belongs to the process that this one was forked from; leave it "
@@ -267,9 +271,8 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
 }
 
 bool comm_is_ready(const struct ncclComm *comm) {
-  return comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE &&
-         comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY && !comm->revoked &&
-         __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0 &&
+  return comm_is_live(comm) && comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY &&
+         !comm->revoked && __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0 &&
          __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
 }
 

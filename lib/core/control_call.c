@@ -10,9 +10,8 @@
 #include "core/control_conn.h"
 
 #define KEPT_MOST 64u
-#define NOBODY                                                                                 \
-  (-1) /* the code of an answer for want of a handler; older libraries take it for any failure \
-        */
+/* The code of an answer for want of a handler; who knows no such code takes it for any failure. */
+#define NOBODY (-1)
 #define WAITING_MOST 65536u
 
 struct served {

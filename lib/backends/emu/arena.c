@@ -45,8 +45,9 @@ static void arena_leave_parents(void) {
 static bool arena_make(void) {
   void *memory = NULL;
   arena_leave_parents();
+  if (arena.memory != NULL) return true;
   const uint64_t bytes = share_room(ARENA_BYTES_MOST);
-  if (arena.memory != NULL || bytes < ARENA_BYTES_LEAST) return true;
+  if (bytes < ARENA_BYTES_LEAST) return true;
   if (share_alloc(bytes, &memory, NULL) != ncclSuccess) return false;
   mprotect(memory, bytes, PROT_NONE);
   arena.memory = (uint8_t *)memory;

@@ -261,11 +261,15 @@ static uint64_t lane_actor_key(const struct device_comm *comm, const struct work
 /* Output that is longer than this would only drive out of the caches what is still of use there. */
 #define FAR_BYTES 8388608u
 
+static size_t work_output_bytes(const struct work *work) {
+  const bool blocks = work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL;
+  return work->part_count * work->element_bytes * (blocks ? work->rank_count : 1);
+}
+
 /* A list's steps may read what they wrote. */
 static bool lane_is_far(const struct work *work) {
-  const bool blocks = work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL;
-  const size_t bytes = work->part_count * work->element_bytes * (blocks ? work->rank_count : 1);
-  return emu_options()->mode == EMU_THREADS && work->algo != ALGO_CUSTOM && bytes >= FAR_BYTES;
+  return emu_options()->mode == EMU_THREADS && work->algo != ALGO_CUSTOM &&
+         work_output_bytes(work) >= FAR_BYTES;
 }
 
 /* What stays as it is from run to run of a launch. */
@@ -723,10 +727,8 @@ static bool launch_shares(const struct device_comm *comm, const struct plan *pla
 static bool launch_is_brief(const struct plan *plan) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < plan->work_count; i++) {
-    const struct work *work = &plan->works[i];
-    const bool blocks = work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL;
-    if (work->algo == ALGO_CUSTOM) return false;
-    bytes += work->part_count * work->element_bytes * (blocks ? work->rank_count : 1);
+    if (plan->works[i].algo == ALGO_CUSTOM) return false;
+    bytes += work_output_bytes(&plan->works[i]);
   }
   return plan->work_count <= 4 && bytes <= BRIEF_BYTES;
 }
@@ -767,14 +769,24 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   return &launch->kernel;
 }
 
+/* The newest first. Its next run has this memory. */
+static struct emu_launch *launch_kept(const struct device_comm *comm, uint64_t serial,
+                                      uint64_t first_sequence, const struct plan_buffers *buffers) {
+  for (uint32_t i = 1; i <= COMM_LAUNCHES_KEPT && serial != 0; i++) {
+    struct emu_launch *launch = comm->kept[(comm->kept_next - i) % COMM_LAUNCHES_KEPT];
+    if (launch == NULL || launch->plan.serial != serial) continue;
+    launch->first_sequence = first_sequence;
+    for (uint32_t k = 0; k < launch->plan.work_count; k++) launch->plan.buffers[k] = buffers[k];
+    return launch;
+  }
+  return NULL;
+}
+
 struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan) {
-  for (uint32_t i = 0; i < COMM_LAUNCHES_KEPT && plan->serial != 0; i++) {
-    struct emu_launch *launch = comm->kept[i];
-    if (launch == NULL || launch->plan.serial != plan->serial) continue;
+  struct emu_launch *launch = launch_kept(comm, plan->serial, plan->first_sequence, plan->buffers);
+  if (launch != NULL) {
     hook_drop(&launch->hook); /* of a run that failed to be */
     launch->hook = plan->hook != NULL ? *plan->hook : (struct launch_hook){NULL, NULL, NULL, NULL};
-    launch->first_sequence = plan->first_sequence;
-    memcpy(launch->plan.buffers, plan->buffers, plan->work_count * sizeof *plan->buffers);
     launch->kernel.reference_count += 1;
     return &launch->kernel;
   }
@@ -789,14 +801,8 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
 }
 
 struct emu_kernel *emu_launch_find_again(struct device_comm *comm, const struct device_again *again) {
-  for (uint32_t i = 1; i <= COMM_LAUNCHES_KEPT; i++) { /* the newest first */
-    struct emu_launch *launch = comm->kept[(comm->kept_next - i) % COMM_LAUNCHES_KEPT];
-    if (launch == NULL || launch->plan.serial != again->serial) continue;
-    launch->first_sequence = again->first_sequence;
-    for (uint32_t k = 0; k < launch->plan.work_count; k++) launch->plan.buffers[k] = again->buffers[k];
-    return &launch->kernel;
-  }
-  return NULL;
+  struct emu_launch *launch = launch_kept(comm, again->serial, again->first_sequence, again->buffers);
+  return launch != NULL ? &launch->kernel : NULL;
 }
 
 void emu_launch_drop_kept(struct device_comm *comm) {

@@ -80,12 +80,8 @@ bool stream_head_enabled(const struct emu_stream *stream) {
 /* As many as a busy stream has on it; those of a burst go back. */
 #define IDLE_OPS_MOST 1024
 
-static void op_free(struct stream_op *op) {
+static void op_give_back(struct stream_op *op) {
   struct emu_stream *stream = op->stream;
-  if (op->turn.run != NULL) op->turn.ops->retire(op->turn.run);
-  if (op->kind == OP_WORK) emu_work_drop(&op->work);
-  if (op->graph_run != NULL) emu_graph_run_free(op->graph_run);
-  stream_point_drop(op->point);
   if (stream->idle_count == IDLE_OPS_MOST) {
     os_free(op);
     return;
@@ -93,6 +89,23 @@ static void op_free(struct stream_op *op) {
   op->next = stream->idle;
   stream->idle = op;
   stream->idle_count += 1;
+}
+
+/* NULL when there is none. */
+static struct stream_op *op_take_idle(struct emu_stream *stream) {
+  struct stream_op *op = stream->idle;
+  if (op == NULL) return NULL;
+  stream->idle = op->next;
+  stream->idle_count -= 1;
+  return op;
+}
+
+static void op_free(struct stream_op *op) {
+  if (op->turn.run != NULL) op->turn.ops->retire(op->turn.run);
+  if (op->kind == OP_WORK) emu_work_drop(&op->work);
+  if (op->graph_run != NULL) emu_graph_run_free(op->graph_run);
+  stream_point_drop(op->point);
+  op_give_back(op);
 }
 
 static void head_begin(struct emu_stream *stream) {
@@ -241,10 +254,8 @@ bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own) {
 /* The stream's thread exists from here on, so that nothing can fail between a kernel's enqueue() and its
  * place in the queue. */
 static struct stream_op *op_new(struct emu_stream *stream, enum stream_op_kind kind) {
-  struct stream_op *op = stream->idle;
+  struct stream_op *op = op_take_idle(stream);
   if (op != NULL) {
-    stream->idle = op->next;
-    stream->idle_count -= 1;
     memset(op, 0, sizeof *op);
   } else {
     op = (struct stream_op *)os_alloc(sizeof *op);
@@ -440,9 +451,7 @@ static void at_once_over(struct stream_op *op, const struct emu_kernel_ops *ops,
   const int error = ops->finish(run);
   if (stream->error == 0) stream->error = error;
   ops->retire(run);
-  op->next = stream->idle;
-  stream->idle = op;
-  stream->idle_count += 1;
+  op_give_back(op);
 }
 
 /* The kernel before to its end, this one as far as it goes without waiting. */
@@ -478,12 +487,10 @@ static bool launch_at_once(struct emu_stream *stream, const struct emu_work *wor
     return false;
   }
   if (!stream_is_free(stream) || ops->advance == NULL || legacy_allows(stream) != 0) return false;
-  struct stream_op *before = stream->head, *op = stream->idle;
   struct emu_kernel_run *run = ops->enqueue(work->as.kernel);
-  bool vain;
   if (run == NULL) return false;
-  stream->idle = op->next;
-  stream->idle_count -= 1;
+  struct stream_op *before = stream->head, *op = op_take_idle(stream);
+  bool vain;
   op->stream = stream;
   op->ticket = ++stream->device->ticket_count;
   emu_stream_hold(stream);
