@@ -76,16 +76,14 @@ static ncclResult_t peer_no_memory(const struct device_comm *comm) {
                   comm->name, comm->config.rank);
 }
 
-static void *peer_find(struct device_comm *comm, const struct share_ticket *ticket, bool *tried) {
+static bool peer_known(struct device_comm *comm, const struct share_ticket *ticket) {
   emu_lock();
-  const struct emu_peer *peer = (const struct emu_peer *)map_find(&comm->peers, ticket->number);
-  void *memory = peer != NULL ? peer->memory : NULL;
+  const bool known = map_find(&comm->peers, ticket->number) != NULL;
   emu_unlock();
-  *tried = peer != NULL;
-  return memory;
+  return known;
 }
 
-/* Notes what came of mapping; of two threads that tried, the first is right. */
+/* Keeps the mapping until the rank is closed; of two threads that made it, the first is right. */
 static ncclResult_t peer_note(struct device_comm *comm, const struct share_ticket *ticket, void *memory) {
   struct emu_peer *peer = (struct emu_peer *)os_alloc(sizeof *peer);
   emu_lock();
@@ -99,23 +97,19 @@ static ncclResult_t peer_note(struct device_comm *comm, const struct share_ticke
   emu_unlock();
   if (noted) return ncclSuccess;
   os_free(peer);
-  if (memory != NULL) share_unmap(memory, ticket->bytes);
+  share_unmap(memory, ticket->bytes);
   return known ? ncclSuccess : peer_no_memory(comm);
 }
 
-static ncclResult_t peer_map(struct device_comm *comm, uint32_t rank, const struct share_ticket *ticket,
-                             bool *reach) {
-  bool tried;
-  void *memory = peer_find(comm, ticket, &tried);
-  *reach = memory != NULL;
-  if (tried) return ncclSuccess;
-  if (share_map(ticket, &memory) != ncclSuccess) {
-    memory = NULL;
-    log_info(LOG_SHM, "comm %s: rank %" PRIu32 " cannot map memory of rank %" PRIu32 ": %s", comm->name,
-             comm->config.rank, rank, log_last_error());
-  }
-  *reach = memory != NULL;
-  return peer_note(comm, ticket, memory);
+/* A failure is not kept: there may be descriptors, or addresses, the next time. */
+static ncclResult_t peer_map(struct device_comm *comm, const struct share_ticket *ticket, bool *reach) {
+  void *memory = NULL;
+  *reach = comm != NULL && peer_known(comm, ticket);
+  if (*reach || share_map(ticket, &memory) != ncclSuccess) return ncclSuccess;
+  *reach = true;
+  if (comm != NULL) return peer_note(comm, ticket, memory);
+  share_unmap(memory, ticket->bytes);
+  return ncclSuccess;
 }
 
 ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
@@ -127,12 +121,13 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
                     "comm %s: what rank %" PRIu32
                     " says of its device is not understood; use the same build "
                     "and backend on all ranks",
-                    comm->name, peer);
+                    comm != NULL ? comm->name : "to be", peer);
   *reach = false;
-  if (!comm->pinned || content.flags != 0 || sharing_forbidden() || !share_possible(&content.ticket))
-    return ncclSuccess;
+  if (content.flags != 0 || sharing_forbidden() || !share_possible(&content.ticket)) return ncclSuccess;
+  if (comm == NULL) return peer_map(NULL, &content.ticket, reach);
+  if (!comm->pinned) return ncclSuccess;
   *reach = content.ticket.number == comm->ticket.number; /* of this process */
-  return *reach ? ncclSuccess : peer_map(comm, peer, &content.ticket, reach);
+  return *reach ? ncclSuccess : peer_map(comm, &content.ticket, reach);
 }
 
 /* ---- the receiver's end ---- */
@@ -312,7 +307,7 @@ void emu_comm_unshare(struct device_comm *comm) {
   for (uint32_t i = 0; i < comm->peers.capacity; i++) {
     struct emu_peer *peer = (struct emu_peer *)comm->peers.entries[i].value;
     if (peer == NULL) continue;
-    if (peer->memory != NULL) share_unmap(peer->memory, peer->ticket.bytes);
+    share_unmap(peer->memory, peer->ticket.bytes);
     os_free(peer);
   }
   map_clear(&comm->peers);
