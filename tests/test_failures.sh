@@ -16,11 +16,7 @@
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build
-reason=$(hosts_missing)
-if [ -n "$reason" ]; then
-  echo "skip: failures: $reason"
-  exit 0
-fi
+hosts_or_skip failures
 bridge_kinds='kill stop cut kill_host mute reset partition descriptors memory'
 wire_kinds='one_way lossy'
 : "${KINDS=$bridge_kinds $wire_kinds}" "${SEED=1}"

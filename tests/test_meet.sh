@@ -204,12 +204,7 @@ export NCCL_DEBUG=WARN
 unset NCCL_DEBUG_SUBSYS TUTTI_SECRET
 
 # ---- hosts
-reason=$(hosts_missing)
-if [ -n "$reason" ]; then
-  echo "skip: hosts: $reason"
-  [ "$failures" -eq 0 ]
-  exit
-fi
+hosts_or_skip hosts
 export NCCL_SOCKET_IFNAME=eth0 TUTTI_PEER_TIMEOUT_SECONDS=2
 options='--ops all_reduce,all_gather --iterations 2'
 
