@@ -112,6 +112,34 @@ ended 0 1 2
 all_say 'rank [012] .*says [34] ranks, others say [34]' 0 1 2
 check $? 'ranks that disagree on their number'
 
+# odd WHAT SIZE WHEN SAYS: rank 3 says something of itself that no other does, when only rank 0 has come, or
+# when all others have: all that are there end at once with an error 5 that says so, and so does it.
+odd() {
+  there=0
+  rank 0 --size 4 --id "$work/odd.$1.$3"
+  awaits "$work/rank.0" 'memory ok'
+  [ "$3" = early ] || {
+    there='0 1 2'
+    for number in 1 2; do rank $number --size 4 --id "$work/odd.$1.$3"; done
+    for number in 1 2; do awaits "$work/rank.$number" 'memory ok'; done
+    sleep 0.2
+  }
+  timeout 60 "$build/tests/odd_rank" "$work/odd.$1.$3" 3 "$2" "$1" >"$work/rank.3" 2>&1
+  # shellcheck disable=SC2086
+  ended $there
+  for number in $there 3; do
+    grep -Eq -e "rank $number init error 5.*$4" "$work/rank.$number" || return 1
+  done
+}
+for when in early late; do
+  odd version 4 $when 'rank 3 \(process [0-9]+ on host odd, .*is of version [0-9]+, others are of [0-9]+'
+  check $? "a rank of another version that comes $when is named to every rank"
+  odd ids 4 $when 'rank [0-3] \(process .* passes another list'
+  check $? "a rank with another list of ids that comes $when"
+  odd none 5 $when 'rank [0-3] \(process .* says [45] ranks, others say [45]'
+  check $? "a rank with another number of ranks that comes $when"
+done
+
 # ---- strangers: every kind, at the address of rank 0, before and while the others come
 cat >"$work/strangers.py" <<'END'
 import os, random, resource, socket, struct, sys, time
