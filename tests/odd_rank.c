@@ -2,6 +2,7 @@
  * library would: another version, another list of ids, another number of ranks. Then hears how that ends.
  *
  *   odd_rank FILE RANK SIZE version|ids|none
+ *   odd_rank dial PORT      greets whoever listens there, once for each kind of connection
  *
  * FILE has the unique id. Prints `rank R init error CODE: SENTENCE` as the root tells it. Status: 3: it was
  * told an error; 1: anything else; 2: misuse. */
@@ -57,6 +58,22 @@ static ncclResult_t check_in(int fd, const struct bootstrap_id *id, uint32_t ran
   return frame_send(fd, FRAME_SEATS, &rank, sizeof rank, wait);
 }
 
+static int dial(const char *port) {
+  struct sock_address to;
+  char place[64];
+  snprintf(place, sizeof place, "127.0.0.1:%s", port);
+  if (sock_address_parse(place, "odd_rank", &to) != ncclSuccess) return 2;
+  for (int kind = GREET_CHECK_IN; kind <= GREET_SHARE; kind++) {
+    const struct sock_wait wait = {os_time_ns() + UINT64_C(5000000000), NULL, "the odd rank at"};
+    int fd = -1;
+    const bool welcome = sock_connect(&to, &wait, &fd) == ncclSuccess &&
+                         greet_dial(fd, (enum greet_kind)kind, 7, &wait) == ncclSuccess;
+    printf("kind %d: %s\n", kind, welcome ? "welcome" : log_last_error());
+    sock_close(fd);
+  }
+  return 0;
+}
+
 /* Until the root says that it has failed. */
 static ncclResult_t hear(int fd, uint32_t rank, const struct sock_wait *wait) {
   static char body[BODY_MOST + 1];
@@ -78,6 +95,7 @@ int main(int argc, char **argv) {
   struct bootstrap_id id;
   const struct sock_wait wait = {os_time_ns() + UINT64_C(20000000000), NULL, "the odd rank at"};
   int fd = -1;
+  if (argc == 3 && strcmp(argv[1], "dial") == 0) return dial(argv[2]);
   if (argc != 5) return 2;
   const uint32_t rank = (uint32_t)atoi(argv[2]), size = (uint32_t)atoi(argv[3]);
   if (!id_read(argv[1], &id)) return 1;

@@ -228,6 +228,44 @@ all_say 'turned away until now: [1-9][0-9]* strangers, [1-9][0-9]* without the s
 check $? 'and counts them all'
 kill "$strangers"
 wait "$strangers" 2>/dev/null
+
+# Where a process listens; a line each.
+cat >"$work/ports.py" <<'END'
+import os, sys
+listens = {}
+for line in list(open('/proc/net/tcp'))[1:]:
+    part = line.split()
+    if part[3] == '0A':
+        listens['socket:[%s]' % part[9]] = int(part[1].split(':')[1], 16)
+for name in os.listdir('/proc/%s/fd' % sys.argv[1]):
+    try:
+        port = listens.get(os.readlink('/proc/%s/fd/%s' % (sys.argv[1], name)))
+    except OSError:
+        continue
+    if port:
+        print(port)
+END
+# Rank 0 listens for data from its first operation on; rank 1 comes to that three seconds later.
+NCCL_HOSTID=one rank 0 --size 2 --id "$work/data"
+NCCL_HOSTID=two rank 1 --size 2 --id "$work/data" --pace 3000
+awaits "$work/rank.0" 'init ok'
+sleep 0.5
+process=$(cat "/proc/$rank_process_0/task/$rank_process_0/children") # of timeout
+python3 "$work/ports.py" "${process% }" >"$work/ports"
+[ "$(wc -l <"$work/ports")" -eq 2 ]
+check $? 'two hosts: rank 0 listens for calls and for data'
+while read -r port; do
+  TUTTI_SECRET=another "$build/tests/odd_rank" dial "$port"
+  env -u TUTTI_SECRET "$build/tests/odd_rank" dial "$port"
+done <"$work/ports" >"$work/log" 2>&1
+[ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is another one at the dialer' "$work/log")" -eq 10 ] &&
+  [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is set at the acceptor and not at the dialer' "$work/log")" -eq 10 ]
+check $? 'nobody gets in with another secret or none, at either, and is told why'
+ended 0 1 && all_say 'iteration 0 ok' 0 1
+check $? 'and the two go on with right results'
+all_say 'turned away until now: [0-9]* strangers, 20 without the secret' 0 &&
+  all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
+check $? 'and rank 0 has counted them all'
 export NCCL_DEBUG=WARN
 unset NCCL_DEBUG_SUBSYS TUTTI_SECRET
 
