@@ -127,6 +127,20 @@ survived() {
   return $good
 }
 
+# What hosts have of the library once all of its processes have ended: sockets that listen, memory with names.
+nothing_left() {
+  for host in 1 2 3 4; do
+    # shellcheck disable=SC2016
+    hosts_exec "$host" sh -c '[ -z "$(grep tutti- /proc/net/unix)" ] &&
+      [ -z "$(cat /proc/net/tcp /proc/net/tcp6 | awk "\$4 == \"0A\"")" ]' && continue
+    echo "host $host: sockets are left"
+    return 1
+  done >>"$work/log"
+  for name in /dev/shm/*tutti*; do
+    [ ! -e "$name" ] || return 1
+  done
+}
+
 finished() { # RANKS
   good=0
   for rank in $1; do
@@ -350,13 +364,14 @@ one_run() {
   "run_$kind"
   result=$?
   took=$((($(date +%s%N) - begin) / 1000000))
-  check $result "seed $seed: $kind, $what, $mode, $bytes bytes${moment:+, after $moment}: $took ms"
   [ -z "${VERBOSE-}" ] || grep -h ' error ' "$work"/rank.*
   for rank in $all; do # those that failed to end
     eval "[ -n \"\${rank_process_$rank-}\" ]" || continue
     rank_signal "$rank" KILL
     ended "$rank"
   done
+  nothing_left || result=1
+  check $result "seed $seed: $kind, $what, $mode, $bytes bytes${moment:+, after $moment}: $took ms"
 }
 
 # of KINDS LIST: those of KINDS that are in LIST.

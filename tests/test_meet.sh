@@ -259,7 +259,7 @@ while read -r port; do
   env -u TUTTI_SECRET "$build/tests/odd_rank" dial "$port"
 done <"$work/ports" >"$work/log" 2>&1
 [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is another one at the dialer' "$work/log")" -eq 10 ] &&
-  [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is set at the acceptor and not at the dialer' "$work/log")" -eq 10 ]
+  [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is set at the acceptor and not at' "$work/log")" -eq 10 ]
 check $? 'nobody gets in with another secret or none, at either, and is told why'
 ended 0 1 && all_say 'iteration 0 ok' 0 1
 check $? 'and the two go on with right results'

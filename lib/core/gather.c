@@ -401,7 +401,9 @@ static ncclResult_t root_reach(struct gather *gather) {
   else
     result = gather_dial(gather, &gather->root_address, GREET_CHECK_IN, gather->key,
                          "checking in with the process that made the unique id, at", &fd);
-  if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_last_error());
+  if (result != ncclSuccess)
+    snprintf(why, sizeof why, "%.399s%s", log_last_error(),
+             gather->fixed ? "" : "; this root is gone or out of reach: look at what its process said last");
   control_lock();
   if (result != ncclSuccess) {
     gather_fail(gather, result, "%s", why);
