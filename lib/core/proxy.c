@@ -520,6 +520,10 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
   if (conn->end.slots > PROXY_SLICES_MAX)
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
                     comm->name, conn->end.slots, PROXY_SLICES_MAX);
+  if (conn->end.pooled) { /* whose first step this is */
+    const uint64_t begin = conn->next_step = conn->end.slots;
+    conn->steps = (struct proxy_counters){begin, begin, begin, begin, begin};
+  }
   return name->sends ? ncclSuccess : conn_listen(conn);
 }
 
