@@ -185,7 +185,8 @@ plant(PROXY_CONN, 'unsettled_behind_a_kernel', 'if (!conn->direct) return;', 're
 plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) < slice->end) return false;',
       'conn->end.tail) < slice->begin) return false;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
 plant(PROXY_CONN, 'registration_kept',
-      'net->unregister_memory(conn->connection, conn->registrations[i]);', ';', 'test_proxy', 'an_abort_leaves_nothing')
+      'net->unregister_memory(conn->connection, conn->registrations[i]);', ';',
+      'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_CONN, 'sender_not_closed', 'conn->name.sends) net->close_send(conn->connection);',
       'conn->name.sends) (void)0;', 'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_CONN, 'error_of_the_network_swallowed', 'proxy_comm_fail(conn->comm, result, "%s rank',
