@@ -65,6 +65,8 @@ static void engine_call(void) {
     wake_signal(engine.wake);
 }
 
+bool proxy_in_world(void) { return engine.service != NULL; }
+
 void proxy_wake(void) {
   if (engine.service != NULL) engine.ops->service_wake(engine.service);
 }

@@ -248,12 +248,20 @@ static void send_leave(struct proxy_conn *conn) {
   conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, head);
 }
 
+static bool send_post(struct proxy_conn *conn) {
+  if (!conn_has_room(conn)) return false;
+  conn_posted(conn, NULL, NULL);
+  if (conn->end.pooled) send_leave(conn);
+  return true;
+}
+
+void proxy_conn_lead(struct proxy_conn *conn) {
+  if (conn->connection == NULL || !conn->name.sends) return;
+  while (!conn->comm->failed && send_post(conn)) continue;
+}
+
 static bool send_advance(struct proxy_conn *conn) {
-  if (conn_has_room(conn)) {
-    conn_posted(conn, NULL, NULL);
-    if (conn->end.pooled) send_leave(conn);
-    return true;
-  }
+  if (send_post(conn)) return true;
   if (conn->comm->failed) return false;
   if (send_transmit(conn)) return true;
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;

@@ -124,10 +124,13 @@ void proxy_unlock(void);
 void proxy_attend(void);
 bool proxy_turn(struct proxy_comm *const *comm, bool last);
 void proxy_wake(void);
+bool proxy_in_world(void); /* the engine is an actor of a deterministic world */
 struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name);
 
 /* proxy_conn.c. False when nothing can move now, or the communicator has failed. */
 bool proxy_conn_advance(struct proxy_conn *conn);
+/* Posts what a sender has slots for, so that its kernel need not wait for the engine's next turn. */
+void proxy_conn_lead(struct proxy_conn *conn);
 /* The kernel has ended: nothing reads what it has lent, or writes to its outputs, any more. */
 void proxy_conn_settle(struct proxy_conn *conn);
 /* One line of what it waits for; "" when for nothing. */

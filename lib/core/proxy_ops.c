@@ -251,6 +251,8 @@ static void post(struct proxy_ops *ops) {
     conn_queue(posting->tasks[i].conn, &posting->tasks[i]);
     set_queue(posting->tasks[i].set, &posting->tasks[i]);
   }
+  for (uint32_t i = 0; i < ops->task_count && !proxy_in_world(); i++)
+    if (posting->tasks[i].set != NULL) proxy_conn_lead(posting->tasks[i].conn);
 }
 
 void proxy_ops_post(struct proxy_ops *ops) {
