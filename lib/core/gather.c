@@ -159,13 +159,23 @@ const struct control_class gather_root_class = {"root", root_limit, root_frame, 
 
 /* ---- what the root is told ---- */
 
+static ncclResult_t root_unreached(ncclResult_t result) {
+  char why[WIRE_TEXT_MOST];
+  snprintf(why, sizeof why, "%s", log_last_error());
+  return log_fail(result, "%s; this root is gone or out of reach: look at what its process said last", why);
+}
+
 ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum greet_kind kind,
                          uint64_t key, const char *what, int *fd) {
   control_lock();
   const struct sock_wait wait = {gather->deadline_ns, &gather->cancel, what};
   control_unlock();
   int dialed = -1;
-  TRY(sock_connect(to, &wait, &dialed));
+  const ncclResult_t connected = sock_connect(to, &wait, &dialed);
+  if (connected != ncclSuccess && kind == GREET_CHECK_IN &&
+      !__atomic_load_n(&gather->cancel, __ATOMIC_ACQUIRE))
+    return root_unreached(connected);
+  TRY(connected);
   const ncclResult_t result = greet_dial(dialed, kind, key, &wait);
   if (result != ncclSuccess) {
     sock_close(dialed);
@@ -401,9 +411,7 @@ static ncclResult_t root_reach(struct gather *gather) {
   else
     result = gather_dial(gather, &gather->root_address, GREET_CHECK_IN, gather->key,
                          "checking in with the process that made the unique id, at", &fd);
-  if (result != ncclSuccess)
-    snprintf(why, sizeof why, "%.399s%s", log_last_error(),
-             gather->fixed ? "" : "; this root is gone or out of reach: look at what its process said last");
+  if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_last_error());
   control_lock();
   if (result != ncclSuccess) {
     gather_fail(gather, result, "%s", why);
