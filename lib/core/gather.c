@@ -501,7 +501,9 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
     gather_fail(gather, ncclRemoteError, "%s",
                 gather->missing[0] ? gather->missing : "not all processes have agreed within the time");
   }
-  ncclResult_t result = gather->code;
+  /* A verdict counts for whom it has reached, also where its root has left at once. */
+  const bool decided = gather->agree_turn == turn && !gather->cancelled;
+  ncclResult_t result = decided ? ncclSuccess : gather->code;
   *about = GATHER_NO_PARTY;
   if (result != ncclSuccess) {
     snprintf(reason, reason_bytes, "%s", gather->reason);
