@@ -5,11 +5,7 @@
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build
-reason=$(hosts_missing)
-if [ -n "$reason" ]; then
-  echo "skip: hosts: $reason"
-  exit 0
-fi
+hosts_or_skip hosts
 
 # listen PORT | ask ADDRESS PORT: one line of TCP there and back, the asker prints it
 # hear: prints the numbers of UDP packets as they come, until SIGTERM

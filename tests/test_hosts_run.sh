@@ -5,11 +5,7 @@
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build
-reason=$(hosts_missing)
-if [ -n "$reason" ]; then
-  echo "skip: several hosts: $reason"
-  exit 0
-fi
+hosts_or_skip 'several hosts'
 unset NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID NCCL_SOCKET_IFNAME NCCL_SOCKET_FAMILY TUTTI_SECRET
 export TUTTI_INIT_TIMEOUT_SECONDS=20
 root_at=10.99.0.1

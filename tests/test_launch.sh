@@ -83,6 +83,11 @@ check $? "a rank that fails is named, and ends the others"
 try 139 "$tutti" launch -n 3 sh -c '[ "$TUTTI_RANK" = 2 ] && kill -SEGV $$; sleep 100' &&
   said 'rank 2 (process ' && said 'was ended by signal 11, Segmentation fault'
 check $? "a rank that a signal ends is named with it"
+NCCL_DEBUG=WARN NCCL_SOCKET_IFNAME=lo try 137 "$tutti" launch -n 4 sh -c '[ "$TUTTI_RANK" != 2 ] ||
+  { sleep 6; kill -KILL $$; }; exec "$0" --launched --ops all_reduce' "$build/tests/rank_program" &&
+  said 'rank 2 (process ' && said 'was ended by signal 9, Killed; ending the others' &&
+  grep -q '5 seconds 3 of 4 ranks have come; missing: rank 2' "$work/out"
+check $? "a rank that is killed before it checks in: the others say that it is missing, and end with it"
 try 3 "$tutti" launch -n 2 -g 0 sh -c 'trap "" TERM; [ "$TUTTI_RANK" = 1 ] && exit 3
   while :; do sleep 0.05; done'
 check $? "a rank that will not end is ended after --grace"
