@@ -13,6 +13,7 @@
 #   VERBOSE=1 ...                  also what the ranks said of their errors
 #
 # Prints one `ok - ` or `not ok - ` line a run and fails when one did.
+# runner: 60 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build

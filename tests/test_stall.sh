@@ -4,6 +4,7 @@
 # ends with a sentence that names rank, process and operation; what is late is named in a warning, and comes
 # right. All cases run side by side. Prints one `ok - ` or `not ok - ` line a check and fails when
 # one did. Finds the build at ${BUILD:-build}. SLOW=5: times as long, where a sanitizer slows things down.
+# runner: 30 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 unset NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID NCCL_SHM_DISABLE NCCL_P2P_DISABLE TUTTI_NET_FAULTS
