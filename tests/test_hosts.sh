@@ -2,6 +2,7 @@
 # test_hosts.sh: the hosts of tests/hosts.inc and the switch of tests/wire.c: plain TCP and UDP between hosts,
 # each impairment seen by who suffers it, and nothing left behind, at the end or after a kill. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did.
+# runner: 18 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build

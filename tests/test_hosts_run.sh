@@ -2,6 +2,7 @@
 # test_hosts_run.sh: communicators over several hosts, through the public calls alone: hosts made of network
 # namespaces with two processes each, every collective checked, split across hosts, and every setting that
 # changes the way that data takes. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+# runner: 16 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build

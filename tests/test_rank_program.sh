@@ -2,6 +2,7 @@
 # test_rank_program.sh: the program that tests of several processes start, as one process whose ranks are
 # threads: right results, errors as lines, survivors that go on, its deadline, its inventory. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did.
+# runner: 14 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 export TUTTI_INIT_TIMEOUT_SECONDS=20 TUTTI_STALL_SECONDS=1
