@@ -143,6 +143,7 @@ struct emu_launch {
   uint32_t block_count;
   bool shares; /* threads mode: so much work that blocks are worth threads of their own */
   bool brief;  /* threads mode: so little work that it is done with the lock held */
+  bool whole;  /* brief, and in one batch */
   bool kept;   /* to be launched again */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that are over, to be used again */
