@@ -99,24 +99,21 @@ static const struct again_group *find_path(const struct again *again, const stru
   return NULL;
 }
 
-/* `group` may have been given away meanwhile. */
-static bool path_goes_on(const struct again *again, const struct collective_call *call) {
-  const struct again_group *group = again->path;
-  return again->followed > 0 && again->followed < group->call_count &&
-         args_are(&group->calls[again->followed], call);
+bool again_follow(const struct collective_call *call) {
+  if (!call_is_quiet(call) || comm_async_error(call->comm) != ncclSuccess) return false;
+  struct again *again = &call->comm->again;
+  const struct again_group *path = again->groups != NULL && again->noted == 0 ? find_path(again, call) : NULL;
+  if (path == NULL) return false;
+  again->path = path;
+  again->followed += 1;
+  return true;
 }
 
-bool again_follow(const struct collective_call *call) {
-  if (!call_is_quiet(call)) return false;
-  struct again *again = &call->comm->again;
-  if (again->groups == NULL || again->noted > 0) return false;
-  if (!path_goes_on(again, call)) {
-    const struct again_group *found = find_path(again, call);
-    if (found == NULL) return false;
-    again->path = found;
-  }
-  if (comm_async_error(call->comm) != ncclSuccess) return false;
-  again->followed += 1;
+bool again_follow_on(struct again *again, const struct collective_call *call) {
+  const struct again_group *path = again->path;
+  const uint32_t count = again->followed;
+  if (count == 0 || count >= path->call_count || !args_are(&path->calls[count], call)) return false;
+  again->followed = count + 1;
   return true;
 }
 

@@ -73,6 +73,9 @@ void again_note(const struct collective_call *call);
 
 /* True when the call goes on with a group as one did before. `call` need not have been checked. */
 bool again_follow(const struct collective_call *call);
+/* The same where this thread has followed a call of the open group, and no other since: what the communicator
+ * is good for is asked at the group's end. */
+bool again_follow_on(struct again *again, const struct collective_call *call);
 /* True when the calls that were followed are all, and are launched; *result is what that came to. */
 bool again_launch_group(struct ncclComm *comm, ncclResult_t *result);
 /* A call in a group that has gone the long way. Fails when memory is out. */

@@ -20,6 +20,7 @@ struct group {
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
   struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
+  struct ncclComm *followed;           /* whose call the last one was, if it was followed */
 };
 
 static _Thread_local struct group group;
@@ -33,7 +34,7 @@ void group_enter(void) {
     group.first_error = ncclSuccess;
     group.jobs = NULL;
     group.last_job = &group.jobs;
-    group.comms = NULL;
+    group.comms = group.followed = NULL;
     group.last_comm = &group.comms;
   }
   group.depth += 1;
@@ -110,9 +111,11 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
 }
 
 bool group_follow(const struct collective_call *call) {
-  if (!again_follow(call)) return false;
-  group_list(call->comm);
-  return true;
+  struct ncclComm *comm = call->comm;
+  if (comm && group.followed == comm && again_follow_on(&comm->again, call)) return true;
+  group.followed = again_follow(call) ? comm : NULL;
+  if (group.followed) group_list(comm);
+  return group.followed;
 }
 
 static ncclResult_t call_note(const struct collective_call *call) {
@@ -152,6 +155,7 @@ void group_forget(struct ncclComm *comm) {
   while (*link && *link != comm) link = &(*link)->queue.next;
   if (!*link) return;
   *link = comm->queue.next;
+  group.followed = NULL;
   if (group.last_comm == &comm->queue.next) group.last_comm = link;
   queue_clear(comm);
 }
@@ -394,7 +398,7 @@ static void group_clear(struct ncclComm *comms, bool discarded) {
 static ncclResult_t group_run(void) {
   const struct group ended = group;
   ncclResult_t result = ended.first_error;
-  group.comms = NULL;
+  group.comms = group.followed = NULL;
   group.jobs = NULL;
   if (result == ncclSuccess) result = jobs_run(ended.jobs);
   if (result == ncclSuccess) result = group_launch(ended.comms);

@@ -45,7 +45,7 @@ static const struct plan_op *queues_take(const struct plan_request *request, str
 }
 
 /* Between cores a slice is announced almost as fast as a line, and costs half the stores. */
-#define CORES_LL_BYTES 192u
+#define CORES_LL_BYTES 512u
 
 static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                                    uint32_t parts) {
