@@ -776,16 +776,18 @@ static bool launch_shares(const struct device_comm *comm, const struct plan *pla
          bytes / block_count >= SHARE_BYTES_MIN;
 }
 
-/* Bytes of a plan that a core carries in less time than it takes to wake another. */
+/* Bytes of a plan that a core carries in less time than it takes to wake another; where no other rank of this
+ * process may wait for the lock, that it carries within microseconds. */
 #define BRIEF_BYTES 2048u
+#define BRIEF_REMOTE_BYTES 32768u
 
-static bool launch_is_brief(const struct plan *plan) {
+static bool launch_is_brief(const struct device_comm *comm, const struct plan *plan) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     if (plan->works[i].algo == ALGO_CUSTOM) return false;
     bytes += work_output_bytes(&plan->works[i]);
   }
-  return plan->work_count <= 4 && bytes <= BRIEF_BYTES;
+  return plan->work_count <= 4 && bytes <= (comm->has_remote ? BRIEF_REMOTE_BYTES : BRIEF_BYTES);
 }
 
 /* Copies the plan behind the launch: works, buffers, batches, then blocks and lanes, in one allocation. */
@@ -819,7 +821,7 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
     memcpy(launch->plan.batches, plan->batches, plan->batch_count * sizeof *plan->batches);
   launch_lay_out(launch, (struct emu_lane *)(void *)(behind + block_bytes));
   launch->shares = launch_shares(comm, plan, block_count);
-  launch->brief = launch_is_brief(plan);
+  launch->brief = launch_is_brief(comm, plan);
   launch->whole = launch->brief && plan->batch_count == 1;
   comm->kernel_count += 1;
   return &launch->kernel;
