@@ -347,7 +347,8 @@ static uint32_t long_launches[RANKS];
 
 static ncclResult_t counted_launch(struct device_comm *comm, const struct plan *plan,
                                    const device_stream *streams, uint32_t stream_count) {
-  for (int i = 0; i < RANKS; i++) long_launches[i] += ranks[i].comm && ranks[i].comm->device_comm == comm;
+  for (int i = 0; i < RANKS; i++)
+    if (ranks[i].comm->device_comm == comm) long_launches[i] += 1;
   return backend->launch(comm, plan, streams, stream_count);
 }
 
@@ -410,18 +411,19 @@ static void test_groups(void **state) {
   }
 }
 
-/* The same first calls, and then others, more, fewer, or one that is refused. */
+/* The same first calls, and then others, more, or one that is refused; or others before them. */
 static void paths_body(struct rank *self) {
   float *in = self->in[0], *out = self->out[0], *other = self->out[1];
   const int peer = !self->rank;
   ncclComm_t comm = self->comm;
   cudaStream_t stream = self->stream;
-  for (int turn = 0; turn < 12; turn++) {
-    const int kind = turn % 6;
+  for (int turn = 0; turn < 14; turn++) {
+    const int kind = turn % 7;
     const uint64_t before = comm->sequence;
     for (int i = 0; i < 4; i++) in[i] = value(self->rank, turn, (size_t)i), out[i] = other[i] = 0;
     meet();
     EXPECT(ncclGroupStart() == ncclSuccess);
+    if (kind == 6) EXPECT(ncclAllReduce(in + 1, other, 1, ncclFloat, ncclSum, comm, stream) == ncclSuccess);
     EXPECT(ncclSend(in, 1, ncclFloat, peer, comm, stream) == ncclSuccess);
     if (kind == 4) EXPECT(ncclRecv(out, 1, ncclFloat, 7, comm, stream) == ncclInvalidArgument);
     EXPECT(ncclRecv(kind == 1 ? other : out, 1, ncclFloat, peer, comm, stream) == ncclSuccess);
@@ -437,9 +439,10 @@ static void paths_body(struct rank *self) {
     const float first = kind == 4 ? 0 : value(peer, turn, 0);
     const float sum = value(0, turn, 1) + value(1, turn, 1);
     EXPECT(out[0] == (kind == 1 ? 0 : first));
-    EXPECT(other[0] == (kind == 1 ? first : kind == 3 ? sum : 0));
+    EXPECT(other[0] == (kind == 1 ? first : kind == 3 || kind == 6 ? sum : 0));
     EXPECT(out[2] == (kind == 2 ? value(peer, turn, 2) : 0));
-    EXPECT(comm->sequence == before + (kind == 4 ? 0 : kind == 2 ? 6 : kind == 3 ? 3 : kind == 5 ? 4 : 2));
+    static const uint64_t calls[] = {2, 2, 6, 3, 0, 4, 3};
+    EXPECT(comm->sequence == before + calls[kind]);
   }
 }
 
@@ -448,16 +451,18 @@ static void test_paths(void **state) {
   for (int i = 0; i < 3; i++) on_both(paths_body);
 }
 
-/* Groups within groups are one; more calls, and more groups, than are remembered. */
+/* Groups within groups are one; more calls, and more groups, than are remembered, and fewer each time. */
 static void long_body(struct rank *self) {
   for (int turn = 0; turn < 6; turn++)
-    for (int k = 0; k < BUFFERS; k++) {
+    for (int k = BUFFERS - 1; k >= 0; k--) {
       *self->in[k] = value(self->rank, turn, (size_t)k);
+      for (int i = 0; i < BUFFERS; i++) *self->out[i] = 0;
       EXPECT(ncclGroupStart() == ncclSuccess);
       for (int i = 0; i <= k; i++) exchange(self, self->in[i], self->out[i], 1);
       EXPECT(ncclGroupEnd() == ncclSuccess);
       sync(self);
       EXPECT(*self->out[k] == value(!self->rank, turn, (size_t)k));
+      for (int i = k + 1; i < BUFFERS; i++) EXPECT(*self->out[i] == 0);
     }
 }
 

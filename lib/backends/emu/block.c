@@ -168,6 +168,10 @@ static bool lane_actor_enabled(struct emu_actor *actor) {
   return emu->actions != 0;
 }
 
+void emu_lane_wait(struct emu_lane *emu, struct lane_wait *wait) {
+  *wait = lane_wait_first(&emu->lane, &emu->prim);
+}
+
 /* One of several possible actions, drawn by the world. */
 static uint32_t lane_choose(uint32_t actions) {
   if ((actions & (actions - 1)) == 0) return actions;
@@ -285,6 +289,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
   emu->lane.far = lane_is_far(work);
+  emu->keeps_step = false;
   emu->lane.cells = NULL;
   emu->lane.scratch = NULL;
   if (work->algo == ALGO_CUSTOM && launch->plan.scratch != NULL) {

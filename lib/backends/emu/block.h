@@ -115,6 +115,7 @@ struct emu_lane {
   bool remote;             /* is linked to another process: nobody here knows when it can go on */
   struct device_wait said; /* threads mode: what it waited for when the block was asked; locked */
   bool waited;             /* for somebody, then */
+  bool keeps_step; /* threads mode, LL: the next run of the same work begins with the step of this one */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
   struct lane lane;
 };
@@ -253,6 +254,8 @@ void emu_comm_abort_rank(struct device_comm *comm);
 /* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
  */
 void emu_lane_stores_seen(struct emu_lane *lane);
+/* The first thing that the lane waits for (lane_wait_first). */
+void emu_lane_wait(struct emu_lane *lane, struct lane_wait *wait);
 /* Number of the operation that the lane's current step is of. */
 uint64_t emu_lane_sequence(const struct emu_lane *lane);
 
