@@ -489,8 +489,11 @@ static uint64_t lane_mark(const struct lane *lane) {
 }
 
 static bool lane_go(struct emu_lane *emu, uint64_t slices) {
-  const bool ll = emu->lane.work->proto == PROTO_LL;
-  return ll ? emu_ll_advance(emu) : lane_advance(&emu->lane, &emu->prim, slices);
+  switch (emu->lane.work->proto) {
+    case PROTO_LL: return emu_ll_advance(emu);
+    case PROTO_SIMPLE: return emu_simple_advance(emu, slices);
+    default: return lane_advance(&emu->lane, &emu->prim, slices);
+  }
 }
 
 /* Advances the lanes of the current batch as far as they go without waiting; true when any of them moved. */

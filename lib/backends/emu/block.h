@@ -234,6 +234,8 @@ void emu_report_reproduce(char *out, size_t out_bytes);
 /* ll.c: lane_open() and lane_advance() of lanes whose work speaks LL. */
 void emu_ll_open(struct emu_lane *emu, const struct work *work, const struct plan_buffers *buffers);
 bool emu_ll_advance(struct emu_lane *emu);
+/* simple.c: lane_advance() of lanes whose work speaks Simple. */
+bool emu_simple_advance(struct emu_lane *emu, uint64_t slices);
 
 /* block.c */
 extern struct device_comm *emu_comms; /* every open rank */
