@@ -110,6 +110,10 @@ struct device_net_end {
   enum pointer_kind
       memory; /* where the slots lie: HOST, or DEVICE for a network that takes device pointers */
   struct device_net_direct *direct; /* NULL: everything passes through the slots */
+  /* A message's connection has no slots of its own (`buffer` NULL): each of its operations has a set of the
+   * rank's (net_slots). Its steps begin with number `slots`, and head is a sender's leave to fill what lies
+   * before head + slots: the proxy gives it slice by slice, once the set is the operation's. */
+  bool pooled;
 };
 
 /* A duty of the host that goes on beside its threads: a proxy, an emulated network. Both functions are called
@@ -237,7 +241,9 @@ struct device_ops {
 
   /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
    * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
-   * the same answer at both ends. */
+   * the same answer at both ends, and of descriptors and addresses that are left here. What was mapped stays
+   * until comm_close; where that failed, log_last_error() says why. `comm` NULL: tried, and not kept. May
+   * block for seconds. */
   ncclResult_t (*comm_card)(struct device_comm *comm, struct device_card *card);
   ncclResult_t (*comm_reach)(struct device_comm *comm, uint32_t peer, const struct device_card *card,
                              bool *reach);
@@ -276,12 +282,24 @@ struct device_ops {
    * rank is aborted; does not wait for kernels. Without this member nothing is known: then the host sees what
    * its networks owe, and no more. */
   void (*comm_stall)(struct device_comm *comm, bool asks, struct device_stall *stall);
+
+  /* The slots of pooled connections: the set that the work number `place` of each batch of a channel sends
+   * from, or receives into; plan_pool_step_bytes() apart, as many as a connection has. Made when first asked
+   * for, before the launch that uses it; freed with the rank. So they do not grow with the number of peers.
+   */
+  ncclResult_t (*net_slots)(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
+                            uint8_t **buffer);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
 static inline uint64_t backend_conn_key(uint32_t peer, uint32_t channel_index, uint32_t conn_index,
                                         bool sends) {
   return 1 + ((uint64_t)peer << 16 | (uint64_t)channel_index << 8 | conn_index << 1 | (sends ? 1u : 0u));
+}
+
+/* The same for its sets of slots. */
+static inline uint64_t backend_slots_key(uint32_t channel_index, uint32_t place, bool sends) {
+  return backend_conn_key(place, channel_index, 0, sends);
 }
 
 /* What a backend in a library of its own is given: the one log (`text` is a whole line without its end) and

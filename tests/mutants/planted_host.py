@@ -176,7 +176,7 @@ plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != con
 plant(PROXY_CONN, 'bytes_of_the_operation_not_compared', 'trailer.agreed_bytes == slice->agreed_bytes &&', '',
       'test_proxy', 'sizes_that_differ_are_named')
 plant(PROXY_CONN, 'message_not_checked',
-      'if (!skipped && !recv_agree(conn, &flight->slice, bytes, landed)) return false;', '', 'test_proxy',
+      'if (!skipped && !recv_agree(conn, flight, bytes, landed)) return false;', '', 'test_proxy',
       'a_fault_is_named')
 plant(PROXY_CONN, 'lent_data_not_kept', 'if (lent->data != NULL) memcpy(', 'if (false) memcpy(',
       'test_proxy', 'a_kernel_that_ended_lends_nothing')
@@ -184,12 +184,21 @@ plant(PROXY_CONN, 'unsettled_behind_a_kernel', 'if (!conn->direct) return;', 're
       'a_kernel_that_*', quick=True)
 plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) < slice->end) return false;',
       'conn->end.tail) < slice->begin) return false;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
-plant(PROXY_CONN, 'registration_kept', 'net->unregister_memory(conn->connection, conn->registration);', ';',
+plant(PROXY_CONN, 'registration_kept',
+      'net->unregister_memory(conn->connection, conn->registrations[i]);', ';',
       'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_CONN, 'sender_not_closed', 'conn->name.sends) net->close_send(conn->connection);',
       'conn->name.sends) (void)0;', 'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_CONN, 'error_of_the_network_swallowed', 'proxy_comm_fail(conn->comm, result, "%s rank',
       'proxy_comm_fail(conn->comm, ncclInternalError, "%s rank', 'test_proxy', 'every_call_may_fail')
+plant(PROXY_CONN, 'slots_taken_out_of_turn',
+      'if (task->set != NULL && task->set->first != task) return false;', '', 'test_proxy',
+      'messages_share_slots', quick=True)
+plant(PROXY_CONN, 'leave_beyond_what_is_posted', 'conn->end.pooled ? conn->steps.posted - conn->end.slots',
+      'conn->end.pooled ? conn->steps.posted', 'test_proxy', 'messages_share_slots')
+plant(PROXY_OPS, 'every_message_has_the_first_set',
+      'backend_slots_key(name->channel_index, place, name->sends));',
+      'backend_slots_key(name->channel_index, place & 1, name->sends));', 'test_faults', 'test_guarded')
 plant(PROXY, 'failure_told_twice', 'comm->told = comm->telling = true;', 'comm->telling = true;',
       'test_proxy', 'a_fault_is_named')
 plant(PROXY_OPS, 'left_operations_leak',
@@ -212,6 +221,19 @@ plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu
 plant(FAR, 'failure_kept_from_its_ranks',
       'if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);', ';',
       'test_faults', '*guarded')
+REACH = 'lib/core/reach.c'
+plant(REACH, 'other_hosts_are_tried',
+      'card_of(view, a)->host == card_of(view, b)->host;', 'view->party_count > 0;', 'test_reach',
+      'test_hosts')
+plant(REACH, 'always_oneself_is_apart', 'failed == 1 && tried > 1 ? last : view->own_party;',
+      'view->own_party;', 'test_reach', 'test_one_apart', quick=True)
+plant(REACH, 'all_of_many_are_tried', 'count <= ALL_TRIED_MOST + 1 ||', 'count > 0 ||', 'test_reach',
+      'test_many')
+plant(REACH, 'hosts_never_given_up', 'const bool whole_host = turn >= TURNS_MOST;',
+      'const bool whole_host = false;', 'test_reach', 'test_hosts')
+plant(ROOT, 'verdict_about_the_speaker',
+      'root->agree_about = said.party < root->party_count ? said.party : party->number;',
+      'root->agree_about = party->number;', 'test_reach', 'test_one_apart')
 plant(FAR, 'ranks_of_all_nodes_share', 'if (a->party == b->party) return one_node;',
       'if (a->party == b->party) return true;', 'test_faults', '*')
 
