@@ -95,7 +95,7 @@ static ncclResult_t try_neighbours(const struct view *view, const uint32_t *part
   *about = failed == 1 && tried > 1 ? last : view->own_party;
   party_text(view, view->own_party, self, sizeof self);
   party_text(view, last, other, sizeof other);
-  snprintf(reason, reason_bytes, "%s cannot map memory of %s on its host: %s", self, other, why);
+  snprintf(reason, reason_bytes, "%s cannot map memory of %s on its host: %.340s", self, other, why);
   return ncclSystemError;
 }
 
