@@ -67,6 +67,9 @@ struct proxy_counters {
   uint64_t posted, received, flushed, transmitted, done;
 };
 
+struct relay;
+struct relay_block;
+
 struct proxy_conn {
   struct proxy_comm *comm;
   struct device_conn_name name;
@@ -84,6 +87,11 @@ struct proxy_conn {
   uint64_t n_posted, n_received, n_flushed, n_transmitted, n_done; /* the same in slices: messages */
   struct proxy_flight flights[PROXY_SLICES_MAX];
   struct proxy_state looked; /* proxy_look.c */
+  struct relay *relay;       /* sends for a rank of another process, whose notes it takes (proxy_relay.h) */
+  struct relay_block *pass;  /* passes on what another process sends, by way of ... */
+  uint32_t over;             /* ... this rank */
+  uint64_t looked_ns;        /* at that process */
+  struct proxy_conn *next_pass;
   struct proxy_conn *next;   /* of the communicator */
 };
 

@@ -27,6 +27,7 @@ struct conn_card {
   uint64_t base;         /* address of the arena in the receiver's process */
   uint64_t fifo, buffer; /* offsets in the arena */
   uint32_t slots, step_bytes;
+  uint64_t block_bytes; /* behind the FIFO: of a relay */
 };
 static_assert(sizeof(struct conn_card) <= DEVICE_CONN_CARD_BYTES, "a card holds it");
 
@@ -135,6 +136,10 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
   return *reach ? ncclSuccess : peer_map(comm, peer, &content.ticket, reach);
 }
 
+/* Where a relay's block begins behind its FIFO. */
+#define BLOCK_OFFSET \
+  ((sizeof(struct emu_fifo) + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES * (size_t)FIFO_LINE_BYTES)
+
 /* ---- the receiver's end ---- */
 
 static bool arena_take(size_t bytes, void **memory) {
@@ -200,29 +205,33 @@ static ncclResult_t name_check(const struct device_comm *comm, const struct devi
                   name->proto);
 }
 
+static void card_fill(const struct device_comm *comm, const struct emu_conn *conn, uint8_t proto,
+                      struct device_conn_card *card) {
+  struct conn_card content;
+  memset(&content, 0, sizeof content);
+  content.magic = CONN_MAGIC;
+  content.ticket = comm->ticket;
+  content.base = comm->arena_base;
+  content.fifo = (uint64_t)(uintptr_t)conn->fifo - content.base;
+  content.buffer = (uint64_t)(uintptr_t)conn->buffer[proto] - content.base;
+  content.slots = conn->slots;
+  content.step_bytes = conn->step_bytes[proto];
+  content.block_bytes = conn->block_bytes;
+  memset(card, 0, sizeof *card);
+  memcpy(card->bytes, &content, sizeof content);
+}
+
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
                              struct device_conn_card *card) {
-  struct conn_card content;
   struct emu_conn *conn = NULL;
-  memset(&content, 0, sizeof content);
   TRY(name_check(receiver, name));
   TRY(comm_pin(receiver));
   emu_lock();
   const ncclResult_t result = export_locked(receiver, name, &conn);
   if (result == ncclSuccess && card != NULL) conn->invited = true;
   emu_unlock();
-  TRY(result);
-  content.magic = CONN_MAGIC;
-  content.ticket = receiver->ticket;
-  content.base = receiver->arena_base;
-  content.fifo = (uint64_t)(uintptr_t)conn->fifo - content.base;
-  content.buffer = (uint64_t)(uintptr_t)conn->buffer[name->proto] - content.base;
-  content.slots = conn->slots;
-  content.step_bytes = conn->step_bytes[name->proto];
-  if (card == NULL) return ncclSuccess;
-  memset(card, 0, sizeof *card);
-  memcpy(card->bytes, &content, sizeof content);
-  return ncclSuccess;
+  if (result == ncclSuccess && card != NULL) card_fill(receiver, conn, name->proto, card);
+  return result;
 }
 
 /* ---- the sender's end ---- */
@@ -231,10 +240,11 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
 static bool conn_card_fits(const struct conn_card *card, const struct plan_limits *limits, uint8_t proto) {
   const uint64_t bytes = card->ticket.bytes,
                  buffer_bytes = card->slots * fifo_slot_bytes(proto, card->step_bytes);
+  if (card->block_bytes > bytes || bytes - card->block_bytes < BLOCK_OFFSET) return false;
   return card->magic == CONN_MAGIC && card->slots == limits->slots &&
          card->step_bytes == limits->step_bytes[proto] && card->fifo % FIFO_LINE_BYTES == 0 &&
-         card->buffer % 16 == 0 && bytes >= sizeof(struct emu_fifo) && buffer_bytes <= bytes &&
-         card->fifo <= bytes - sizeof(struct emu_fifo) && card->buffer <= bytes - buffer_bytes;
+         card->buffer % 16 == 0 && buffer_bytes <= bytes &&
+         card->fifo <= bytes - card->block_bytes - BLOCK_OFFSET && card->buffer <= bytes - buffer_bytes;
 }
 
 /* Locked. The connection counts the mapping, whose count the caller gives away: *used says whether it was. */
@@ -251,6 +261,7 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
   conn->peer_shift = (uint64_t)(uintptr_t)memory - card->base;
   conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + card->fifo);
   conn->fifo->sender_conn = conn;
+  conn->block_bytes = card->block_bytes;
   os_process_self(&conn->fifo->guest.process);
   __atomic_store_n(&conn->fifo->guest.came, 1, __ATOMIC_RELEASE);
   map_insert(&sender->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
@@ -289,6 +300,76 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
   emu_unlock();
   if (!used) share_unmap(memory, content.ticket.bytes);
   return result;
+}
+
+/* ---- relays: a sender of another process, and a proxy of this one ---- */
+
+static void relay_fill(struct emu_conn *conn, uint8_t proto, struct device_relay *relay) {
+  memset(relay, 0, sizeof *relay);
+  relay->end.conn = (struct device_net_conn *)(void *)conn;
+  relay->end.head = &conn->fifo->sender.head;
+  relay->end.tail = &conn->fifo->receiver.tail;
+  relay->end.buffer = conn->buffer[proto];
+  relay->end.slots = conn->slots;
+  relay->end.step_bytes = conn->step_bytes[proto];
+  relay->end.memory = POINTER_HOST;
+  relay->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
+}
+
+/* Of no rank's table: it outlives the rank. */
+static struct emu_conn *relay_create(const struct device_comm *comm, uint32_t sender,
+                                     const struct device_conn_name *name, size_t block_bytes) {
+  struct emu_conn *conn =
+      emu_conn_new(&comm->config.limits, sender, name->peer, name->channel_index, name->conn_index);
+  void *pages = NULL;
+  if (conn == NULL) return NULL;
+  conn->place = EMU_CONN_EXPORTED;
+  conn->block_bytes = block_bytes;
+  if (arena_take(BLOCK_OFFSET + block_bytes, &conn->fifo_memory)) {
+    conn->fifo = (struct emu_fifo *)conn->fifo_memory;
+    conn->fifo->receiver_conn = conn;
+    if (arena_take(emu_conn_buffer_bytes(conn, name->proto), &pages)) {
+      conn->buffer[name->proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, name->proto);
+      return conn;
+    }
+    emu_arena_free(conn->fifo_memory);
+  }
+  os_free(conn);
+  return NULL;
+}
+
+ncclResult_t emu_relay_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                            size_t block_bytes, struct device_relay *relay, struct device_conn_card *card) {
+  TRY(name_check(comm, name));
+  TRY(comm_pin(comm));
+  emu_lock();
+  struct emu_conn *conn = relay_create(comm, sender, name, block_bytes);
+  emu_unlock();
+  if (conn == NULL)
+    return emu_conn_no_memory(
+        comm, BLOCK_OFFSET + block_bytes +
+                  (size_t)comm->config.limits.slots * comm->config.limits.step_bytes[name->proto]);
+  relay_fill(conn, name->proto, relay);
+  card_fill(comm, conn, name->proto, card);
+  return ncclSuccess;
+}
+
+/* Its proxy has told the sender, or heard from it, that nothing more is carried. */
+void emu_relay_drop(struct device_net_conn *conn) {
+  emu_lock();
+  emu_conn_unshare((struct emu_conn *)(void *)conn, true);
+  emu_unlock();
+}
+
+ncclResult_t emu_relay_end(struct device_comm *sender, const struct device_conn_name *name,
+                           size_t block_bytes, struct device_relay *relay) {
+  emu_lock();
+  struct emu_conn *conn = emu_conn_find(sender, name->peer, name->channel_index, name->conn_index, true);
+  emu_unlock();
+  if (conn == NULL || conn->place != EMU_CONN_IMPORTED || conn->block_bytes != block_bytes)
+    return wrong_place(sender, name);
+  relay_fill(conn, name->proto, relay);
+  return ncclSuccess;
 }
 
 /* ---- giving back ---- */
