@@ -15,6 +15,7 @@
 #include "core/control.h"
 #include "core/layout.h"
 #include "core/net.h"
+#include "core/proxy_relay.h"
 #include "core/rails.h"
 #include "core/stall.h"
 
@@ -455,11 +456,15 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
 
 void far_leave(struct far *far, uint32_t rank) {
   os_mutex_lock(&far->lock);
+  const struct ncclComm *comm = far->comms[rank];
+  const bool broken = comm && (comm_async_error(comm) != ncclSuccess ||
+                               __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0);
   struct proxy_comm *proxy = far->proxies[rank];
   far->proxies[rank] = NULL;
   if (far->comms[rank]) far->left[rank] = __atomic_load_n(&far->comms[rank]->sequence, __ATOMIC_RELAXED);
   far->comms[rank] = NULL;
   os_mutex_unlock(&far->lock);
+  if (broken) proxy_relay_break(far->wire_key, rank, "it has given the communicator up");
   if (proxy) proxy_comm_close(proxy);
 }
 
