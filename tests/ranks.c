@@ -133,6 +133,10 @@ void call_free(struct call *call) {
 
 /* ---- launching ---- */
 
+static uint32_t rank_behind(const struct ranks *ranks, const struct call *call, uint32_t rank) {
+  return (rank + ranks->count - 1 - call->skips) % ranks->count;
+}
+
 static uint32_t ops_of_call(const struct ranks *ranks, uint32_t rank, const struct call *call, size_t count,
                             struct plan_op ops[2]) {
   const struct plan_op op = {call->func,     call->dtype,     OP_SUM, call->root,    count,
@@ -140,10 +144,10 @@ static uint32_t ops_of_call(const struct ranks *ranks, uint32_t rank, const stru
   ops[0] = ops[1] = op;
   if (call->func != FUNC_SEND_RECV) return 1;
   ops[0].func = FUNC_SEND;
-  ops[0].peer = (rank + 1) % ranks->count;
+  ops[0].peer = (rank + 1 + call->skips) % ranks->count;
   ops[0].out = NULL;
   ops[1].func = FUNC_RECV;
-  ops[1].peer = (rank + ranks->count - 1) % ranks->count;
+  ops[1].peer = rank_behind(ranks, call, rank);
   ops[1].in = NULL;
   return 2;
 }
@@ -210,7 +214,7 @@ static double expected_of(const struct ranks *ranks, const struct call *call, ui
     case FUNC_ALL_GATHER:
       return value_input(call->sequence, (uint32_t)(index / call->count), index % call->count);
     case FUNC_REDUCE_SCATTER: return sum_of(ranks, call, rank * call->count + index);
-    case FUNC_SEND_RECV: return value_input(call->sequence, (rank + ranks->count - 1) % ranks->count, index);
+    case FUNC_SEND_RECV: return value_input(call->sequence, rank_behind(ranks, call, rank), index);
     default: return sum_of(ranks, call, index);
   }
 }

@@ -25,12 +25,12 @@ struct ranks {
   ncclResult_t (*launch)(struct ranks *ranks, uint32_t rank, struct plan *plan);
 };
 
-/* One operation on all ranks. func: BROADCAST..ALL_REDUCE, or SEND_RECV: to the next rank of the ring and
- * from the one before. */
+/* One operation on all ranks. func: BROADCAST..ALL_REDUCE, or SEND_RECV: to the rank that is 1 + `skips`
+ * further, and from the one that is so far behind. */
 struct call {
   uint8_t func, proto, dtype;
   bool in_place; /* not for SEND_RECV */
-  uint32_t root;
+  uint32_t root, skips;
   size_t count; /* elements, as in the API call */
   uint64_t sequence;
   uint8_t *memory[RANKS_MAX], *in[RANKS_MAX], *out[RANKS_MAX];

@@ -262,6 +262,7 @@ static void call_draw(struct call *call, uint32_t rank_count, uint32_t count_bel
   call->dtype = DRAW(types);
   call->in_place = call->func != FUNC_SEND_RECV && draw_below(3) == 0;
   call->root = draw_below(rank_count);
+  call->skips = draw_below(rank_count - 1);
   call->count = draw_below(4) == 0 ? draw_below(4) : draw_below(count_below);
 }
 
@@ -333,6 +334,49 @@ static void same_seed_same_moves(void **state) {
     assert_true(a.trace_hash == b.trace_hash);
     assert_true(a.moves == b.moves);
     assert_true(a.messages == b.messages);
+  }
+}
+
+static uint64_t memory_of(uint32_t rank) {
+  uint64_t bytes = 0;
+  good(world.ranks.ops->comm_memory(world.ranks.comms[rank], &bytes), "memory");
+  return bytes;
+}
+
+/* Further peers cost no further slots: messages of one place take turns, also those of kernels that follow
+ * one another without a pause. */
+static void messages_share_slots(void **state) {
+  enum { PEERS = 7, TURNS = 3 * PEERS };
+  static struct call calls[TURNS];
+  char text[RANKS_TEXT_BYTES];
+  uint64_t first_bytes = 0;
+  (void)state;
+  for (uint32_t threads = 0; threads <= 1; threads++) {
+    draw_state = 5;
+    memset(world.remote, 1, sizeof world.remote);
+    net_reset(5);
+    world_open("slots=8,chunk=64K,channels=1,direct=0", 5, threads != 0, PEERS + 1);
+    const uint64_t set_bytes = 8ull * plan_pool_step_bytes(&world.ranks.limits);
+    for (uint32_t i = 0; i < TURNS; i++) {
+      calls[i] = (struct call){.func = FUNC_SEND_RECV,
+                               .proto = PROTO_SIMPLE,
+                               .dtype = ncclUint8,
+                               .skips = i % PEERS,
+                               .count = 200000};
+      assert_true(call_prepare(&world.ranks, &calls[i]));
+      good(call_launch_all(&world.ranks, &calls[i]), "launch");
+      if (i == 0) first_bytes = memory_of(0);
+    }
+    assert_in_range(first_bytes, 2 * set_bytes, 3 * set_bytes);
+    assert_in_range(memory_of(0), first_bytes, first_bytes + set_bytes);
+    good(world_wait(), "wait");
+    good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "proxies");
+    if (world.failures > 0) fail_msg("%s", world.failure_text);
+    for (uint32_t i = 0; i < TURNS; i++) {
+      if (!call_check(&world.ranks, &calls[i], text)) fail_msg("turn %u: %s", i, text);
+      call_free(&calls[i]);
+    }
+    world_close();
   }
 }
 
@@ -984,6 +1028,7 @@ int main(void) {
       cmocka_unit_test_teardown(every_way_comes_out_exact, world_drop),
       cmocka_unit_test_teardown(every_way_on_threads, world_drop),
       cmocka_unit_test_teardown(same_seed_same_moves, world_drop),
+      cmocka_unit_test_teardown(messages_share_slots, world_drop),
       cmocka_unit_test_teardown(a_fault_is_named, world_drop),
       cmocka_unit_test_teardown(sizes_that_differ_are_named, world_drop),
       cmocka_unit_test_teardown(every_call_may_fail, world_drop),

@@ -16,12 +16,13 @@ export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET,PROXY
 check $? 'nodes of two GPUs are written as files'
 export NCCL_TOPO_FILE="$work/one.xml"
 
-# four COMMAND...: a process a rank; each says how it ends, and none ends the others. True when all exit with 0.
+# four COMMAND...: a process a rank; each says how it ends, and none ends the others. True when all exit
+# with 0.
 four() {
   # shellcheck disable=SC2016
   timeout 60 "$tutti" launch -n 4 sh -c \
-    'NCCL_HOSTID=host$((TUTTI_RANK / 2)) "$@"; echo "rank $TUTTI_RANK ends with $?"' sh "$@" >"$work/log" 2>&1 \
-    </dev/null && counts '^rank [0-3] ends with 0$' 4
+    'NCCL_HOSTID=host$((TUTTI_RANK / 2)) "$@"; echo "rank $TUTTI_RANK ends with $?"' sh "$@" \
+    >"$work/log" 2>&1 </dev/null && counts '^rank [0-3] ends with 0$' 4
 }
 
 has() { grep -q -e "$1" "$work/log"; }
@@ -51,18 +52,20 @@ for mode in threads guarded; do
 done
 export TUTTI_EMU=mode=threads
 # shellcheck disable=SC2016
-four sh -c 'exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --rounds 3' "$build/tests/rank_program" "$work/id" &&
-  some && counts 'destroy ok$' 12 && counts '^end descriptors \(0\|-[0-9]*\) threads \(-[0-9]*\|[0-8]\) ' 4
+four sh -c 'exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --rounds 3' "$build/tests/rank_program" \
+  "$work/id" && some && counts 'destroy ok$' 12 && counts '^end descriptors \(0\|-[0-9]*\) threads \(-[0-9]*\|[0-8]\) ' 4
 check $? 'three communicators, one after another, leave nothing'
 
 # ---- who is chosen
-four "$tutti" bench alltoall -b 64K -e 64K -w 0 -n 1 && has ': 0 -> 2 goes by device 0 at the side of rank 1, ' &&
-  has ': 0 -> 3 goes by device 0 at the side of rank 1, ' && has ': 2 -> 0 goes by device 0 at the side of rank 3' &&
-  ! has ': 1 -> [23] goes by'
+four "$tutti" bench alltoall -b 64K -e 64K -w 0 -n 1 && ! has ': 1 -> [23] goes by' &&
+  has ': 0 -> 2 goes by device 0 at the side of rank 1, ' &&
+  has ': 0 -> 3 goes by device 0 at the side of rank 1, ' &&
+  has ': 2 -> 0 goes by device 0 at the side of rank 3, '
 check $? 'the rank beside the only card of a host sends for the other'
 plugin=$build/tests/plugins/libnccl-net-loopback11.so
 NCCL_TOPO_FILE="$work/two.xml" NCCL_NET_PLUGIN=$plugin four "$tutti" bench alltoall -b 64K -e 64K -w 0 -n 1 &&
-  has ': 0 -> 3 goes by device 1 at the side of rank 1, ' && has ': 1 -> 2 goes by device 0 at the side of rank 0, ' &&
+  has ': 0 -> 3 goes by device 1 at the side of rank 1, ' &&
+  has ': 1 -> 2 goes by device 0 at the side of rank 0, ' &&
   has ': 2 -> 1 goes by device 1 at the side of rank 3, ' && ! has ': 0 -> 2 goes by' && some
 check $? 'a card beside each: messages take the rail of their receiver'
 # by_itself DESCRIPTION NAME=VALUE...: nobody sends for another, and all is well.
@@ -111,8 +114,8 @@ done
 rm -f "$work/id"
 # shellcheck disable=SC2016
 NCCL_NET_PLUGIN=$build/lib/libtutti-net-faulty.so TUTTI_NET_FAULTS=fault=reset,fault_at=9 four sh -c \
-  'exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --ops alltoall --bytes 1000000' "$build/tests/rank_program" \
-  "$work/id"
+  'exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --ops alltoall --bytes 1000000' \
+  "$build/tests/rank_program" "$work/id"
 counts 'ends with 3$' 4 && counts '^rank [0-3] alltoall iteration [012] error 6 ' 4
 check $? 'a connection that breaks at a relay ends the communicator for all'
 [ "$failures" -eq 0 ]

@@ -171,6 +171,11 @@ static void stub_net_store(struct device_net_conn *conn, uint64_t *counter, uint
   (void)conn;
   __atomic_store_n(counter, value, __ATOMIC_RELEASE);
 }
+static ncclResult_t stub_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place,
+                                   bool sends, uint8_t **buffer) {
+  (void)comm, (void)channel_index, (void)place, (void)sends, (void)buffer;
+  return absent("net_slots");
+}
 static void stub_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes) {
   (void)conn, (void)slot, (void)tag, (void)bytes;
 }
@@ -230,6 +235,7 @@ static const struct device_ops stubs = {
     .net_load = stub_net_load,
     .net_store = stub_net_store,
     .net_announce = stub_net_announce,
+    .net_slots = stub_net_slots,
     .service_add = stub_service_add,
     .service_wake = stub_service,
     .service_remove = stub_service,

@@ -110,13 +110,18 @@ struct device_net_end {
   enum pointer_kind
       memory; /* where the slots lie: HOST, or DEVICE for a network that takes device pointers */
   struct device_net_direct *direct; /* NULL: everything passes through the slots */
+  /* A message's connection has no slots of its own (`buffer` NULL): each of its operations has a set of the
+   * rank's (net_slots). Its steps begin with number `slots`, and head is a sender's leave to fill what lies
+   * before head + slots: the proxy gives it slice by slice, once the set is the operation's. */
+  bool pooled;
 };
 
 /* A connection whose slots lie in another process than its sender's kernels, and whose other end is a proxy
  * of that process: what either process sees of it. `block` is memory of both, zeroed, for what their proxies
  * tell each other. */
 struct device_relay {
-  struct device_net_end end;
+  struct device_net_end end; /* not pooled, ... */
+  uint64_t first_step;       /* ... but its steps begin with the same number as the receiver's */
   void *block;
 };
 
@@ -296,12 +301,24 @@ struct device_ops {
   void (*relay_drop)(struct device_net_conn *conn);
   ncclResult_t (*relay_end)(struct device_comm *sender, const struct device_conn_name *name,
                             size_t block_bytes, struct device_relay *relay);
+
+  /* The slots of pooled connections: the set that the work number `place` of each batch of a channel sends
+   * from, or receives into; plan_pool_step_bytes() apart, as many as a connection has. Made when first asked
+   * for, before the launch that uses it; freed with the rank. So they do not grow with the number of peers.
+   */
+  ncclResult_t (*net_slots)(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
+                            uint8_t **buffer);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
 static inline uint64_t backend_conn_key(uint32_t peer, uint32_t channel_index, uint32_t conn_index,
                                         bool sends) {
   return 1 + ((uint64_t)peer << 16 | (uint64_t)channel_index << 8 | conn_index << 1 | (sends ? 1u : 0u));
+}
+
+/* The same for its sets of slots. */
+static inline uint64_t backend_slots_key(uint32_t channel_index, uint32_t place, bool sends) {
+  return backend_conn_key(place, channel_index, 0, sends);
 }
 
 /* What a backend in a library of its own is given: the one log (`text` is a whole line without its end) and

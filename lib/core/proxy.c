@@ -66,6 +66,8 @@ static void engine_call(void) {
     wake_signal(engine.wake);
 }
 
+bool proxy_in_world(void) { return engine.service != NULL; }
+
 void proxy_wake(void) {
   if (engine.service != NULL) engine.ops->service_wake(engine.service);
 }
@@ -534,6 +536,7 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
   if (conn->end.slots > PROXY_SLICES_MAX)
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
                     comm->name, conn->end.slots, PROXY_SLICES_MAX);
+  if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
   return name->sends ? ncclSuccess : conn_listen(conn);
 }
 

@@ -46,6 +46,11 @@ static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *w
 
 /* ---- being made ---- */
 
+void proxy_conn_begin(struct proxy_conn *conn, uint64_t step) {
+  conn->next_step = step;
+  conn->steps = (struct proxy_counters){step, step, step, step, step};
+}
+
 static struct net_peer peer_of(const struct proxy_conn *conn) {
   const struct proxy_comm *comm = conn->comm;
   const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name};
@@ -62,23 +67,44 @@ static bool conn_connect(struct proxy_conn *conn) {
   if (conn->connection == NULL) return false;
   conn->comm->connecting -= 1;
   const struct device_net_end *end = &conn->end;
-  const enum net_memory kind = end->memory == POINTER_DEVICE ? NET_MEMORY_CUDA : NET_MEMORY_HOST;
-  net_good(conn,
-           net->register_memory(conn->connection, end->buffer, (size_t)end->slots * end->step_bytes, kind,
-                                &conn->registration),
-           "registering the slots towards");
   conn->direct = end->direct != NULL && net->takes_parts != NULL && net->takes_parts(conn->connection);
   if (conn->direct) __atomic_store_n(&end->direct->lends, 1, __ATOMIC_RELEASE);
   return true;
 }
 
 void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
-  if (conn->connection != NULL && conn->registration != NULL)
-    net->unregister_memory(conn->connection, conn->registration);
+  for (uint32_t i = 0; i < PLAN_BATCH_WORKS_MAX && conn->connection != NULL; i++)
+    if (conn->registrations[i] != NULL) net->unregister_memory(conn->connection, conn->registrations[i]);
   if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
   if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
   if (conn->listener != NULL) net->close_listen(conn->listener);
   if (conn->pass != NULL) proxy_pass_close(conn);
+}
+
+/* ---- slots ---- */
+
+/* A relay has no tasks. */
+static uint8_t *slots_of(const struct proxy_conn *conn, const struct proxy_task *task) {
+  return task != NULL && task->set != NULL ? task->set->buffer : conn->end.buffer;
+}
+
+static uint32_t registration_of(const struct proxy_task *task) {
+  return task != NULL && task->set != NULL ? task->set->place : 0;
+}
+
+/* Where the task's slots are is known to the connection's network from its first slice on. */
+static bool slots_register(struct proxy_conn *conn, const struct proxy_task *task) {
+  const struct net_ops *net = conn->comm->net;
+  const struct device_net_end *end = &conn->end;
+  const uint32_t index = registration_of(task);
+  if ((conn->registered >> index & 1) != 0) return true;
+  conn->registered |= 1u << index;
+  return net_good(
+      conn,
+      net->register_memory(conn->connection, slots_of(conn, task), (size_t)end->slots * end->step_bytes,
+                           end->memory == POINTER_DEVICE ? NET_MEMORY_CUDA : NET_MEMORY_HOST,
+                           &conn->registrations[index]),
+      "registering the slots towards");
 }
 
 /* ---- slices ---- */
@@ -87,8 +113,13 @@ static struct proxy_flight *flight_at(struct proxy_conn *conn, uint64_t number) 
   return &conn->flights[number % PROXY_SLICES_MAX];
 }
 
-static uint8_t *slot_of(const struct proxy_conn *conn, const struct proxy_slice *slice) {
-  return conn->end.buffer + (size_t)(slice->begin % conn->end.slots) * conn->end.step_bytes;
+static uint8_t *slot_of(const struct proxy_conn *conn, const struct proxy_task *task,
+                        const struct proxy_slice *slice) {
+  return slots_of(conn, task) + (size_t)(slice->begin % conn->end.slots) * conn->end.step_bytes;
+}
+
+static uint8_t *flight_slot(const struct proxy_conn *conn, const struct proxy_flight *flight) {
+  return slot_of(conn, flight->task, &flight->slice);
 }
 
 static size_t slots_bytes(const struct proxy_conn *conn, const struct proxy_slice *slice) {
@@ -99,11 +130,13 @@ static void task_settle(struct proxy_task *task) {
   if (task->walked && task->outstanding == 0) proxy_task_done(task);
 }
 
-/* The next slice of the oldest task that has one; tasks that have none left are taken off on the way. */
+/* The next slice of the oldest task that has one; tasks that have none left are taken off on the way. A task
+ * that waits for its slots has none yet. */
 static bool conn_next_slice(struct proxy_conn *conn) {
   if (conn->relay != NULL && !conn->has_next) conn->has_next = proxy_relay_take(conn);
   while (!conn->has_next && conn->first != NULL) {
     struct proxy_task *task = conn->first;
+    if (task->set != NULL && task->set->first != task) return false;
     if (!task->begun)
       proxy_walk_begin(&task->walk, task->work, task->link_index, conn->name.sends, conn->next_step,
                        &task->posting->ops->limits);
@@ -123,7 +156,7 @@ static bool conn_next_slice(struct proxy_conn *conn) {
 static void conn_skip(struct proxy_conn *conn) {
   if (conn->n_done != conn->n_posted || conn->next_slice.begin <= conn->steps.done) return;
   conn->steps.done = conn->next_slice.begin;
-  if (conn->name.sends && conn->pass == NULL)
+  if (conn->name.sends && conn->pass == NULL && !conn->end.pooled)
     conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
 }
 
@@ -137,6 +170,7 @@ static bool conn_has_room(struct proxy_conn *conn) {
     return false;
   }
   conn_skip(conn);
+  if (conn->pass == NULL && !slots_register(conn, conn->first)) return false;
   return conn->next_slice.end <= conn->steps.done + conn->end.slots;
 }
 
@@ -178,12 +212,13 @@ static bool flight_landed(struct proxy_conn *conn, struct proxy_flight *flight, 
 static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *flight) {
   const struct proxy_comm *comm = conn->comm;
   const struct proxy_slice *slice = &flight->slice;
-  uint8_t *data = slot_of(conn, slice);
+  uint8_t *data = flight_slot(conn, flight);
   struct device_net_lent *lent = NULL;
   if (conn->direct) lent = &conn->end.direct->lent[slice->begin % conn->end.slots];
   if (lent == NULL || lent->data == NULL)
     return comm->net->isend(conn->connection, data, slice->bytes + sizeof(struct proxy_trailer),
-                            (int)comm->call.rank, conn->registration, &flight->request);
+                            (int)comm->call.rank, conn->registrations[registration_of(flight->task)],
+                            &flight->request);
   if (lent->bytes != slice->bytes)
     return log_fail(ncclInternalError, "a kernel lends %zu bytes for a slice of %zu", lent->bytes,
                     slice->bytes);
@@ -209,7 +244,7 @@ static bool send_transmit(struct proxy_conn *conn) {
   }
   const struct proxy_trailer trailer = {PROXY_MAGIC, (uint32_t)slice->bytes, conn->n_transmitted,
                                         slice->begin, slice->agreed_bytes};
-  memcpy(slot_of(conn, slice) + slice->bytes, &trailer, sizeof trailer);
+  memcpy(flight_slot(conn, flight) + slice->bytes, &trailer, sizeof trailer);
   if (!net_good(conn, send_request(conn, flight), "sending to") || flight->request == NULL) return false;
   conn->comm->requests += 1;
   conn->n_transmitted += 1;
@@ -217,18 +252,33 @@ static bool send_transmit(struct proxy_conn *conn) {
   return true;
 }
 
+/* A sender of its own slots may fill what is free; of shared ones, what is posted. */
+static void send_leave(struct proxy_conn *conn) {
+  const uint64_t head = conn->end.pooled ? conn->steps.posted - conn->end.slots : conn->steps.done;
+  conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, head);
+}
+
+static bool send_post(struct proxy_conn *conn) {
+  if (!conn_has_room(conn)) return false;
+  conn_posted(conn, NULL, NULL);
+  if (conn->end.pooled) send_leave(conn);
+  return true;
+}
+
+void proxy_conn_lead(struct proxy_conn *conn) {
+  if (conn->connection == NULL || !conn->name.sends) return;
+  while (!conn->comm->failed && send_post(conn)) continue;
+}
+
 static bool send_advance(struct proxy_conn *conn) {
-  if (conn_has_room(conn)) {
-    conn_posted(conn, NULL, NULL);
-    return true;
-  }
+  if (send_post(conn)) return true;
   if (conn->comm->failed) return false;
   if (send_transmit(conn)) return true;
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
   struct proxy_flight *flight = flight_at(conn, conn->n_done);
   if (!flight->slice.skipped && !flight_landed(conn, flight, NULL, "sending to")) return false;
   conn_done(conn);
-  conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
+  if (!conn->end.pooled) send_leave(conn);
   return true;
 }
 
@@ -264,11 +314,11 @@ static uint8_t *landing_of(const struct proxy_conn *conn) {
 
 static ncclResult_t recv_request(struct proxy_conn *conn, uint8_t *landing, void **request) {
   const struct net_ops *net = conn->comm->net;
-  void *data = slot_of(conn, &conn->next_slice);
+  void *data = slot_of(conn, conn->first, &conn->next_slice);
+  void *registration = conn->registrations[registration_of(conn->first)];
   const size_t bytes = slots_bytes(conn, &conn->next_slice);
   const int tag = (int)conn->name.peer;
-  if (landing == NULL)
-    return net->irecv(conn->connection, 1, &data, &bytes, &tag, &conn->registration, request);
+  if (landing == NULL) return net->irecv(conn->connection, 1, &data, &bytes, &tag, &registration, request);
   const struct net_part first = {landing, conn->next_slice.bytes};
   return net->irecv_parts(conn->connection, &first, first.bytes + sizeof(struct proxy_trailer), data, bytes,
                           request);
@@ -306,14 +356,16 @@ static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *sli
 
 /* Ranks that called different operations disagree about sizes; a network that lost or repeated a message
  * about the number of messages. */
-static bool recv_agree(struct proxy_conn *conn, const struct proxy_slice *slice, size_t bytes, bool landed) {
+static bool recv_agree(struct proxy_conn *conn, const struct proxy_flight *flight, size_t bytes,
+                       bool landed) {
+  const struct proxy_slice *slice = &flight->slice;
+  const uint8_t *slot = flight_slot(conn, flight);
   struct proxy_trailer trailer;
   char operation[64];
   memset(&trailer, 0, sizeof trailer);
-  if (landed && bytes == slice->bytes + sizeof trailer)
-    memcpy(&trailer, slot_of(conn, slice), sizeof trailer);
+  if (landed && bytes == slice->bytes + sizeof trailer) memcpy(&trailer, slot, sizeof trailer);
   else if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
-    memcpy(&trailer, slot_of(conn, slice) + bytes - sizeof trailer, sizeof trailer);
+    memcpy(&trailer, slot + bytes - sizeof trailer, sizeof trailer);
   if (trailer.magic != PROXY_MAGIC || trailer.bytes + sizeof trailer != bytes) {
     proxy_comm_fail(conn->comm, ncclRemoteError,
                     "the message of %zu bytes from rank %" PRIu32 " at step %" PRIu64 " of channel %" PRIu32
@@ -346,13 +398,13 @@ static bool recv_received(struct proxy_conn *conn) {
   if (conn->n_received == conn->n_posted) return false;
   const bool skipped = flight->slice.skipped, landed = flight->direct != NULL;
   if (!skipped && !flight_landed(conn, flight, &bytes, "receiving from")) return false;
-  if (!skipped && !recv_agree(conn, &flight->slice, bytes, landed)) return false;
+  if (!skipped && !recv_agree(conn, flight, bytes, landed)) return false;
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
   if (conn->end.memory != POINTER_DEVICE || skipped) return true;
-  void *data = slot_of(conn, &flight->slice);
+  void *data = flight_slot(conn, flight), *registration = conn->registrations[registration_of(flight->task)];
   const struct net_ops *net = conn->comm->net;
-  net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &conn->registration, &flight->request),
+  net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &registration, &flight->request),
            "flushing what came from");
   conn->comm->requests += flight->request != NULL;
   return true;
@@ -398,20 +450,28 @@ bool proxy_conn_advance(struct proxy_conn *conn) {
 
 /* ---- a kernel's end ---- */
 
+/* Of a set, a kernel has no other slots than those of slices that are posted. */
+static uint8_t *lent_slot(struct proxy_conn *conn, uint32_t index) {
+  uint8_t *slots = conn->end.buffer;
+  for (uint64_t k = conn->n_transmitted; k < conn->n_posted && conn->end.pooled; k++)
+    if (flight_at(conn, k)->slice.begin % conn->end.slots == index)
+      slots = slots_of(conn, flight_at(conn, k)->task);
+  return slots + (size_t)index * conn->end.step_bytes;
+}
+
 /* What is not sent yet goes on from the slots, which are the kernel's until head frees them. */
 static void send_settle(struct proxy_conn *conn) {
   struct device_net_direct *direct = conn->end.direct;
   for (uint32_t i = 0; i < conn->end.slots; i++) {
     struct device_net_lent *lent = &direct->lent[i];
-    if (lent->data != NULL)
-      memcpy(conn->end.buffer + (size_t)i * conn->end.step_bytes, lent->data, lent->bytes);
+    if (lent->data != NULL) memcpy(lent_slot(conn, i), lent->data, lent->bytes);
     lent->data = NULL;
   }
   for (uint64_t k = conn->n_done; k < conn->n_transmitted; k++) {
     struct proxy_flight *flight = flight_at(conn, k);
     if (flight->direct == NULL) continue;
-    memcpy(slot_of(conn, &flight->slice), flight->direct, flight->slice.bytes);
-    conn->comm->net->part_move(flight->request, slot_of(conn, &flight->slice));
+    memcpy(flight_slot(conn, flight), flight->direct, flight->slice.bytes);
+    conn->comm->net->part_move(flight->request, flight_slot(conn, flight));
     flight->direct = NULL;
   }
 }
@@ -421,7 +481,7 @@ static void recv_settle(struct proxy_conn *conn) {
   for (uint64_t k = conn->n_received; k < conn->n_posted; k++) {
     struct proxy_flight *flight = flight_at(conn, k);
     if (flight->direct == NULL) continue;
-    conn->comm->net->part_move(flight->request, slot_of(conn, &flight->slice));
+    conn->comm->net->part_move(flight->request, flight_slot(conn, flight));
     flight->direct = NULL;
   }
 }
@@ -435,6 +495,8 @@ void proxy_conn_settle(struct proxy_conn *conn) {
 static const char *waits_for(const struct proxy_conn *conn) {
   if (conn->pass != NULL) return "the kernel's data, or the process that sends it (PXN)";
   if (conn->connection == NULL) return "the network to connect";
+  if (conn->first != NULL && conn->first->set != NULL && conn->first->set->first != conn->first)
+    return "slots that an earlier message has";
   if (conn->name.sends)
     return conn->n_transmitted < conn->n_posted ? "the kernel's data, or the network to take it"
                                                 : "the network to take what was sent";

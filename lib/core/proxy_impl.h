@@ -22,16 +22,26 @@ struct proxy_trailer {
 
 struct proxy_posting;
 
+/* A set of slots that messages share: those of one place in a batch of one channel, all of a direction. Tasks
+ * have it one after the other, in the order of the kernels, so each finds it free when its turn comes. */
+struct proxy_set {
+  uint8_t *buffer;
+  uint32_t place;
+  struct proxy_task *first, *last; /* that have it, or wait for it */
+};
+
 /* One work's share of one connection, posted: what a kernel will move there. */
 struct proxy_task {
   struct proxy_conn *conn;
   const struct work *work;
   uint32_t link_index;
-  bool begun, walked;   /* its steps are known from here on; all of them are posted */
-  uint32_t outstanding; /* slices posted and not done */
+  struct proxy_set *set; /* NULL: the connection has slots of its own */
+  bool begun, walked;    /* its steps are known from here on; all of them are posted */
+  uint32_t outstanding;  /* slices posted and not done */
   struct proxy_walk walk;
   struct proxy_posting *posting;
-  struct proxy_task *next; /* on its connection */
+  struct proxy_task *next;     /* on its connection */
+  struct proxy_task *set_next; /* of its set */
 };
 
 /* One start of a plan's kernel. */
@@ -77,7 +87,9 @@ struct proxy_conn {
   uint32_t net_device;
   struct net_handle handle; /* the receiver's, where it listens; a sender's copy changes as it connects */
   struct net_handle listens_at;
-  void *listener, *connection, *registration;
+  void *listener, *connection;
+  void *registrations[PLAN_BATCH_WORKS_MAX]; /* of sets, by place; of its own slots, the first */
+  uint32_t registered;                       /* which there are */
   bool direct;                     /* network and backend can spare it the slots */
   struct proxy_task *first, *last; /* not walked to their ends yet */
   bool has_next;                   /* the slice to be posted next is known */
@@ -101,6 +113,7 @@ struct proxy_comm {
   const struct net_ops *net;
   uint32_t net_device_count;
   struct map conns; /* by backend_conn_key() */
+  struct map sets;  /* struct proxy_set, by backend_slots_key() */
   struct proxy_conn *first;
   struct proxy_ops *ops;
   uint64_t live;       /* tasks that are not done */
@@ -119,10 +132,15 @@ void proxy_unlock(void);
 void proxy_attend(void);
 bool proxy_turn(struct proxy_comm *const *comm, bool last);
 void proxy_wake(void);
+bool proxy_in_world(void); /* the engine is an actor of a deterministic world */
 struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name);
 
-/* proxy_conn.c. False when nothing can move now, or the communicator has failed. */
+/* proxy_conn.c. Where the connection's steps begin. */
+void proxy_conn_begin(struct proxy_conn *conn, uint64_t step);
+/* False when nothing can move now, or the communicator has failed. */
 bool proxy_conn_advance(struct proxy_conn *conn);
+/* Posts what a sender has slots for, so that its kernel need not wait for the engine's next turn. */
+void proxy_conn_lead(struct proxy_conn *conn);
 /* The kernel has ended: nothing reads what it has lent, or writes to its outputs, any more. */
 void proxy_conn_settle(struct proxy_conn *conn);
 /* One line of what it waits for; "" when for nothing. */

@@ -34,17 +34,72 @@ static ncclResult_t work_check(const struct proxy_comm *comm, const struct plan 
                   comm->name, comm->call.rank);
 }
 
-static ncclResult_t add_task(struct proxy_ops *ops, const struct work *work, uint32_t link_index,
-                             bool sends) {
+static struct device_conn_name link_name(const struct work *work, uint32_t link_index, bool sends) {
   const uint32_t peer = sends ? work->send_peer[link_index] : work->recv_peer[link_index];
   const struct device_conn_name name = {peer, work->channel_index, work_link_conn(work, peer, sends),
                                         work->proto, sends};
+  return name;
+}
+
+static struct proxy_set *set_find(const struct proxy_comm *comm, const struct device_conn_name *name,
+                                  uint32_t place) {
+  return (struct proxy_set *)map_find(&comm->sets,
+                                      backend_slots_key(name->channel_index, place, name->sends));
+}
+
+static bool set_is_missing(const struct proxy_comm *comm, const struct device_conn_name *name,
+                           uint32_t place) {
+  proxy_lock();
+  const struct proxy_conn *conn = proxy_conn_find(comm, name);
+  const bool missing = conn != NULL && conn->end.pooled && set_find(comm, name, place) == NULL;
+  proxy_unlock();
+  return missing;
+}
+
+static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_name *name, uint32_t place) {
+  uint8_t *buffer = NULL;
+  if (!set_is_missing(comm, name, place)) return ncclSuccess;
+  TRY(comm->call.ops->net_slots(comm->call.device_comm, name->channel_index, place, name->sends, &buffer));
+  struct proxy_set *set = (struct proxy_set *)os_alloc(sizeof *set);
+  proxy_lock();
+  const bool room = set != NULL && map_reserve(&comm->sets);
+  if (room) {
+    set->buffer = buffer;
+    set->place = place;
+    map_insert(&comm->sets, backend_slots_key(name->channel_index, place, name->sends), set);
+  }
+  proxy_unlock();
+  if (room) return ncclSuccess;
+  os_free(set);
+  return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to share slots", comm->name,
+                  comm->call.rank);
+}
+
+/* The backend is asked for them, so the engine's lock is free meanwhile. */
+static ncclResult_t open_sets(struct proxy_comm *comm, const struct plan *plan, const uint8_t *remote) {
+  for (uint32_t b = 0; b < plan->batch_count; b++) {
+    const struct plan_batch *batch = &plan->batches[b];
+    for (uint32_t place = 0; place < batch->work_count; place++) {
+      const struct work *work = &plan->works[batch->first_work + place];
+      if (work->conn_index != CONN_MESSAGE || work_task_count(work, remote) == 0) continue;
+      const struct device_conn_name name = link_name(work, 0, work->send_count > 0);
+      TRY(set_open(comm, &name, place));
+    }
+  }
+  return ncclSuccess;
+}
+
+/* `place` is the work's in its batch. */
+static ncclResult_t add_task(struct proxy_ops *ops, const struct work *work, uint32_t place,
+                             uint32_t link_index, bool sends) {
+  const struct device_conn_name name = link_name(work, link_index, sends);
   struct proxy_task *task = &ops->tasks[ops->task_count];
   task->conn = proxy_conn_find(ops->comm, &name);
   if (task->conn == NULL)
-    return log_fail(ncclInternalError,
-                    "comm %s: rank %" PRIu32 " has no connection %s rank %" PRIu32 " on channel %u",
-                    ops->comm->name, ops->comm->call.rank, sends ? "to" : "from", peer, work->channel_index);
+    return log_fail(
+        ncclInternalError, "comm %s: rank %" PRIu32 " has no connection %s rank %" PRIu32 " on channel %u",
+        ops->comm->name, ops->comm->call.rank, sends ? "to" : "from", name.peer, work->channel_index);
+  if (task->conn->end.pooled) task->set = set_find(ops->comm, &name, place);
   task->work = work;
   task->link_index = link_index;
   ops->task_count += 1;
@@ -52,12 +107,12 @@ static ncclResult_t add_task(struct proxy_ops *ops, const struct work *work, uin
 }
 
 static ncclResult_t add_work(struct proxy_ops *ops, const struct plan *plan, const struct work *work,
-                             const uint8_t *remote) {
+                             uint32_t place, const uint8_t *remote) {
   if (work_task_count(work, remote) > 0) TRY(work_check(ops->comm, plan, work));
   for (uint32_t i = 0; i < work->recv_count; i++)
-    if (is_remote(work, remote, work->recv_peer[i])) TRY(add_task(ops, work, i, false));
+    if (is_remote(work, remote, work->recv_peer[i])) TRY(add_task(ops, work, place, i, false));
   for (uint32_t i = 0; i < work->send_count; i++)
-    if (is_remote(work, remote, work->send_peer[i])) TRY(add_task(ops, work, i, true));
+    if (is_remote(work, remote, work->send_peer[i])) TRY(add_task(ops, work, place, i, true));
   return ncclSuccess;
 }
 
@@ -67,7 +122,7 @@ static ncclResult_t add_batches(struct proxy_ops *ops, const struct plan *plan, 
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     for (uint32_t i = 0; i < batch->work_count; i++)
-      TRY(add_work(ops, plan, &ops->works[batch->first_work + i], remote));
+      TRY(add_work(ops, plan, &ops->works[batch->first_work + i], i, remote));
   }
   return ncclSuccess;
 }
@@ -106,6 +161,7 @@ ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, 
   for (uint32_t i = 0; i < plan->work_count; i++) count += work_task_count(&plan->works[i], remote);
   *result = NULL;
   if (count == 0) return ncclSuccess;
+  TRY(open_sets(comm, plan, remote));
   struct proxy_ops *ops = ops_alloc(plan, count);
   if (ops == NULL)
     return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for %" PRIu32 " network transfers",
@@ -165,6 +221,18 @@ static void conn_queue(struct proxy_conn *conn, struct proxy_task *task) {
   conn->last = task;
 }
 
+static void set_queue(struct proxy_set *set, struct proxy_task *task) {
+  if (set == NULL) return;
+  if (set->first != NULL) set->last->set_next = task;
+  else set->first = task;
+  set->last = task;
+}
+
+/* Tasks are done in the order in which they were posted: only the first of a set has slices under way. */
+static void set_pass_on(struct proxy_set *set) {
+  if (set != NULL) set->first = set->first->set_next;
+}
+
 static void post(struct proxy_ops *ops) {
   struct proxy_comm *comm = ops->comm;
   struct proxy_posting *posting = posting_take(ops);
@@ -181,7 +249,10 @@ static void post(struct proxy_ops *ops) {
     posting->tasks[i] = ops->tasks[i];
     posting->tasks[i].posting = posting;
     conn_queue(posting->tasks[i].conn, &posting->tasks[i]);
+    set_queue(posting->tasks[i].set, &posting->tasks[i]);
   }
+  for (uint32_t i = 0; i < ops->task_count && !proxy_in_world(); i++)
+    if (posting->tasks[i].set != NULL) proxy_conn_lead(posting->tasks[i].conn);
 }
 
 void proxy_ops_post(struct proxy_ops *ops) {
@@ -201,6 +272,7 @@ bool proxy_ops_turn(struct proxy_ops *ops, bool last) { return ops != NULL && pr
 void proxy_task_done(struct proxy_task *task) {
   struct proxy_posting *posting = task->posting;
   struct proxy_ops *ops = posting->ops;
+  set_pass_on(task->set);
   ops->comm->live -= 1;
   posting->live -= 1;
   if (posting->live > 0) return;
@@ -240,6 +312,8 @@ static void conn_drop_tasks(struct proxy_conn *conn) {
 
 void proxy_ops_forget(struct proxy_comm *comm) {
   for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) conn_drop_tasks(conn);
+  for (uint32_t i = 0; i < comm->sets.capacity; i++) os_free(comm->sets.entries[i].value);
+  map_clear(&comm->sets);
   while (comm->ops != NULL) {
     struct proxy_ops *ops = comm->ops;
     ops_unlist(ops);

@@ -21,6 +21,7 @@ ncclResult_t proxy_pass_make(struct proxy_conn *conn) {
   struct relay_block *block = (struct relay_block *)relay.block;
   conn->end = relay.end;
   conn->pass = block;
+  proxy_conn_begin(conn, relay.first_step);
   os_process_self(&block->sender);
   __atomic_store_n(&block->came, 1, __ATOMIC_RELEASE);
   os_mutex_lock(&passes.lock);

@@ -343,6 +343,7 @@ static void relay_fill(const struct proxy_relay_call *call, const struct device_
   conn->net_device = call->net_device;
   conn->handle = call->handle;
   conn->relay = relay;
+  proxy_conn_begin(conn, made->first_step);
   relay->over = call->over;
   relay->made_ns = relay->looked_ns = os_time_ns();
   relay->block = (struct relay_block *)made->block;

@@ -12,7 +12,9 @@
 #include "backends/cuda/worker.h"
 
 static_assert(offsetof(struct fifo_sender, head) == 0 && offsetof(struct fifo_receiver, tail) == 0 &&
-                  offsetof(struct fifo_receiver, announced) == LAUNCH_ANNOUNCED_OFFSET,
+                  offsetof(struct fifo_receiver, announced) == LAUNCH_ANNOUNCED_OFFSET &&
+                  offsetof(struct fifo_sender, send_step) == LAUNCH_STEP_OFFSET &&
+                  offsetof(struct fifo_receiver, recv_step) == LAUNCH_STEP_OFFSET,
               "the host reads and writes them for a proxy");
 static_assert(sizeof(struct fifo_sender) == LAUNCH_END_BYTES &&
                   sizeof(struct fifo_receiver) == LAUNCH_END_BYTES,
@@ -62,6 +64,8 @@ PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch
   if (PRIM_LINKS > 1) lane_bind_further(lane, further, bound, &arguments->limits);
   link_bind(&lane->recv[0], &bound->recv, bound->recv_peer, proto, &arguments->limits);
   link_bind(&lane->send[0], &bound->send, bound->send_peer, proto, &arguments->limits);
+  if (proto == PROTO_SIMPLE && (work->flags & WORK_POOLED) != 0)
+    lane->recv[0].step_bytes = lane->send[0].step_bytes = plan_pool_step_bytes(&arguments->limits);
   lane->depth = PRIM_DEPTH;
   lane->flag_bits = (uint8_t)arguments->limits.flag_bits;
   lane->group_lines = prim_group_lines(prim, line_kind_of(work));

@@ -67,6 +67,15 @@ struct plan {
   const struct launch_hook *hook; /* what the host wants to hear of each start (backend.h); 0: nothing */
 };
 
+/* From slot to slot where the messages of a rank share slots (backend.h, net_slots), bytes: a chunk of theirs
+ * with a proxy's room. */
+PRIM_FN uint32_t plan_pool_step_bytes(const struct plan_limits *limits) {
+  const uint32_t most = limits->step_bytes[PROTO_SIMPLE];
+  if (limits->p2p_chunk_bytes >= most - limits->room_bytes) return most;
+  const uint32_t bytes = ((limits->p2p_chunk_bytes + 127) & ~127u) + limits->room_bytes;
+  return bytes < most ? bytes : most;
+}
+
 /* No work of the plan waits for another one of this rank to have read, or written, user memory: messages, or
  * one operation a channel. Then data may leave later, and come earlier, than its lane would have moved it. */
 PRIM_FN bool plan_is_loose(const struct plan *plan) {

@@ -55,7 +55,8 @@ enum work_flag {
   WORK_IN_PLACE = 4,      /* input and output are the same memory (in the collective's own sense) */
   WORK_OUTPUT_HIDDEN = 8, /* a backend sets it at launch: the sender cannot reach our output after all */
   WORK_FUSED = 16,        /* this work and the fused_count - 1 works behind it share one lane (fused.h) */
-  WORK_PART = 32          /* one of those behind: no lane of its own */
+  WORK_PART = 32,         /* one of those behind: no lane of its own */
+  WORK_POOLED = 64        /* a backend sets it at launch: a message whose slots are its rank's (net_slots) */
 };
 
 /* Which of a pair of ranks' connections on a channel a work uses. */

@@ -176,7 +176,7 @@ plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != con
 plant(PROXY_CONN, 'bytes_of_the_operation_not_compared', 'trailer.agreed_bytes == slice->agreed_bytes &&', '',
       'test_proxy', 'sizes_that_differ_are_named')
 plant(PROXY_CONN, 'message_not_checked',
-      'if (!skipped && !recv_agree(conn, &flight->slice, bytes, landed)) return false;', '', 'test_proxy',
+      'if (!skipped && !recv_agree(conn, flight, bytes, landed)) return false;', '', 'test_proxy',
       'a_fault_is_named')
 plant(PROXY_CONN, 'lent_data_not_kept', 'if (lent->data != NULL) memcpy(', 'if (false) memcpy(',
       'test_proxy', 'a_kernel_that_ended_lends_nothing')
@@ -184,12 +184,21 @@ plant(PROXY_CONN, 'unsettled_behind_a_kernel', 'if (!conn->direct) return;', 're
       'a_kernel_that_*', quick=True)
 plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) < slice->end) return false;',
       'conn->end.tail) < slice->begin) return false;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
-plant(PROXY_CONN, 'registration_kept', 'net->unregister_memory(conn->connection, conn->registration);', ';',
+plant(PROXY_CONN, 'registration_kept',
+      'net->unregister_memory(conn->connection, conn->registrations[i]);', ';',
       'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_CONN, 'sender_not_closed', 'conn->name.sends) net->close_send(conn->connection);',
       'conn->name.sends) (void)0;', 'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_CONN, 'error_of_the_network_swallowed', 'proxy_comm_fail(conn->comm, result, "%s rank',
       'proxy_comm_fail(conn->comm, ncclInternalError, "%s rank', 'test_proxy', 'every_call_may_fail')
+plant(PROXY_CONN, 'slots_taken_out_of_turn',
+      'if (task->set != NULL && task->set->first != task) return false;', '', 'test_proxy',
+      'messages_share_slots', quick=True)
+plant(PROXY_CONN, 'leave_beyond_what_is_posted', 'conn->end.pooled ? conn->steps.posted - conn->end.slots',
+      'conn->end.pooled ? conn->steps.posted', 'test_proxy', 'messages_share_slots')
+plant(PROXY_OPS, 'every_message_has_the_first_set',
+      'backend_slots_key(name->channel_index, place, name->sends));',
+      'backend_slots_key(name->channel_index, place & 1, name->sends));', 'test_faults', 'test_guarded')
 plant(PROXY, 'failure_told_twice', 'comm->told = comm->telling = true;', 'comm->telling = true;',
       'test_proxy', 'a_fault_is_named')
 plant(PROXY_OPS, 'left_operations_leak',

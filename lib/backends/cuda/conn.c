@@ -91,6 +91,13 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
   return made;
 }
 
+/* Its steps begin where a sender has no leave yet. */
+static void conn_pool(struct cuda_conn *conn, uint32_t slots) {
+  conn->pooled = true;
+  *(uint64_t *)(void *)((uint8_t *)conn->sender + LAUNCH_STEP_OFFSET) = slots;
+  *(uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_STEP_OFFSET) = slots;
+}
+
 ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                            struct device_net_end *end) {
   const struct plan_limits *limits = &comm->config.limits;
@@ -99,11 +106,12 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
       cuda_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
   if (conn == NULL) {
     TRY(conn_create_net(comm, &conn));
+    if (name->conn_index == CONN_MESSAGE) conn_pool(conn, limits->slots);
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
                conn);
     comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
   }
-  if (conn->buffer[name->proto] == NULL) {
+  if (conn->buffer[name->proto] == NULL && !conn->pooled) {
     void *buffer = NULL;
     TRY(conn_memory(conn, comm, bytes, &buffer));
     conn->buffer[name->proto] = (uint8_t *)buffer;
@@ -114,8 +122,30 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   end->tail = (uint64_t *)conn->receiver;
   end->buffer = conn->buffer[name->proto];
   end->slots = limits->slots;
-  end->step_bytes = limits->step_bytes[name->proto];
+  end->step_bytes = conn->pooled ? plan_pool_step_bytes(limits) : limits->step_bytes[name->proto];
   end->memory = POINTER_HOST;
+  end->pooled = conn->pooled;
+  return ncclSuccess;
+}
+
+ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
+                            uint8_t **buffer) {
+  const struct plan_limits *limits = &comm->config.limits;
+  const uint64_t key = backend_slots_key(channel_index, place, sends);
+  const size_t bytes = (size_t)limits->slots * plan_pool_step_bytes(limits);
+  void *slots = map_find(&comm->slots, key);
+  if (slots == NULL) {
+    if (!map_reserve(&comm->slots))
+      return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
+                      comm->name);
+    const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+    const ncclResult_t made = cuda_zeroed_host(bytes, &slots);
+    cuda_scope_leave(&scope);
+    TRY(made);
+    map_insert(&comm->slots, key, slots);
+    comm->memory_bytes += bytes;
+  }
+  *buffer = (uint8_t *)slots;
   return ncclSuccess;
 }
 
@@ -134,4 +164,7 @@ void cuda_conn_close_all(struct device_comm *comm) {
     if (conn->reference_count == 0) conn_free(conn);
   }
   map_clear(&comm->conns);
+  for (uint32_t i = 0; i < comm->slots.capacity; i++)
+    if (comm->slots.entries[i].value != NULL) cudaFreeHost(comm->slots.entries[i].value);
+  map_clear(&comm->slots);
 }

@@ -16,6 +16,7 @@ struct cuda_conn {
   void *sender, *receiver; /* addresses that both ends' devices can use */
   uint8_t *buffer[PROTO_COUNT];
   bool on_host; /* the devices do not reach each other: all of it is memory of the host */
+  bool pooled;  /* a message's, over a network: its slots are sets of the rank's */
   uint32_t reference_count;
 };
 
@@ -72,6 +73,7 @@ struct device_comm {
   struct cuda_slab *slabs_read, **last_slab; /* that kernels may still read, oldest first */
   os_mutex conns_mutex;                      /* guards the next: a peer adds to it while this rank launches */
   struct map conns;                          /* its ends of connections, by backend_conn_key() */
+  struct map slots;                          /* sets of pooled connections, by backend_slots_key() */
   struct device_comm *next;
 };
 
@@ -113,6 +115,8 @@ ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *rece
 /* One end, all of it memory of the host, whose other end a proxy plays. */
 ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                            struct device_net_end *end);
+ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
+                            uint8_t **buffer);
 void cuda_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
 void cuda_conn_close_all(struct device_comm *comm);
 

@@ -444,9 +444,19 @@ static ncclResult_t cuda_ops_conn_net(struct device_comm *comm, const struct dev
   return result;
 }
 
+static ncclResult_t cuda_ops_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place,
+                                       bool sends, uint8_t **buffer) {
+  os_mutex_lock(&cuda_mutex);
+  os_mutex_lock(&comm->conns_mutex);
+  const ncclResult_t result = cuda_net_slots(comm, channel_index, place, sends, buffer);
+  os_mutex_unlock(&comm->conns_mutex);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
 static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   os_mutex_lock(&cuda_mutex);
-  *bytes = comm->memory_bytes + map_bytes(&comm->conns);
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->slots);
   os_mutex_unlock(&cuda_mutex);
   return ncclSuccess;
 }
@@ -568,6 +578,7 @@ static const struct device_ops cuda_ops = {
     .device_path = cuda_device_path,
     .conn_net = cuda_ops_conn_net,
     .net_announce = cuda_net_announce,
+    .net_slots = cuda_ops_net_slots,
 };
 
 const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,

@@ -88,6 +88,25 @@ static ncclResult_t bind_ring(struct device_comm *comm, const uint32_t *ring) {
   return result;
 }
 
+/* Messages over networks: which of the rank's sets of slots each has, its place in its batch says. */
+static void bind_pools(struct device_comm *comm, const struct plan *plan, struct bound_work *works) {
+  if (comm->slots.count == 0) return;
+  for (uint32_t b = 0; b < plan->batch_count; b++) {
+    const struct plan_batch *batch = &plan->batches[b];
+    for (uint32_t place = 0; place < batch->work_count; place++) {
+      struct bound_work *bound = &works[batch->first_work + place];
+      struct work *work = (struct work *)(void *)bound->work;
+      const bool sends = work->send_count > 0;
+      const uint32_t peer = sends ? bound->send_peer : bound->recv_peer;
+      if (work->conn_index != CONN_MESSAGE || work->send_count + work->recv_count == 0) continue;
+      if (!cuda_conn_find(comm, peer, work->channel_index, CONN_MESSAGE, sends)->pooled) continue;
+      work->flags |= WORK_POOLED;
+      (sends ? &bound->send : &bound->recv)->buffer =
+          (uint8_t *)map_find(&comm->slots, backend_slots_key(work->channel_index, place, sends));
+    }
+  }
+}
+
 static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
@@ -113,6 +132,7 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
     bind_further(comm, &work, further + further_used);
     further_used += further_count(&work);
   }
+  bind_pools(comm, plan, works);
   if (plan->batch_count > 0)
     memcpy(data + data_batches_offset(plan), plan->batches, plan->batch_count * sizeof *plan->batches);
   return ncclSuccess;

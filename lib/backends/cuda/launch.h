@@ -12,6 +12,7 @@ struct fifo_receiver;
 /* Bytes of a struct fifo_sender, and of a struct fifo_receiver. */
 #define LAUNCH_END_BYTES 384
 #define LAUNCH_ANNOUNCED_OFFSET 128 /* in the receiver's: head and tail come first in theirs */
+#define LAUNCH_STEP_OFFSET 256      /* in both: where the next operation begins */
 
 /* An end of a connection. */
 struct bound_link {

@@ -55,6 +55,7 @@ struct emu_conn {
   struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
   uint64_t kept_until_ns;
   bool net;                         /* one end alone: the other lies behind a network, and a proxy plays it */
+  bool pooled;                      /* net: its slots are sets of the rank's */
   struct device_net_direct *direct; /* where net, in threads mode */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
@@ -95,6 +96,7 @@ struct device_comm {
   uint64_t asked;   /* atomic; how often its blocks were asked what they wait for (stall.c) */
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by number of the block that they share */
+  struct map slots; /* sets of slots of pooled connections, by backend_slots_key() */
   bool pinned;      /* others may map the arena, under ... */
   struct share_ticket ticket;
   uint64_t arena_base;
@@ -209,6 +211,9 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
 uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);
 void emu_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
 void emu_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
+ncclResult_t emu_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
+                           uint8_t **buffer);
+void emu_net_slots_free(struct device_comm *comm);
 
 /* service.c */
 ncclResult_t emu_service_add(const struct device_service *service, void **handle);

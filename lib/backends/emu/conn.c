@@ -105,6 +105,17 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
   return ncclSuccess;
 }
 
+/* Its steps begin where a sender has no leave yet. */
+static void conn_pool(struct emu_conn *conn, const struct plan_limits *limits, bool sends) {
+  struct emu_shadow *shadow = &conn->shadow;
+  conn->pooled = true;
+  conn->step_bytes[PROTO_SIMPLE] = plan_pool_step_bytes(limits);
+  conn->fifo->sender.send_step = conn->fifo->receiver.recv_step = conn->slots;
+  shadow->announced = shadow->written = shadow->writing = conn->slots;
+  shadow->read = shadow->reading = conn->slots;
+  shadow->freed = sends ? 0 : conn->slots;
+}
+
 /* The other rank lends its number alone. */
 ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
                                struct emu_conn **made) {
@@ -120,13 +131,14 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     conn->net = true;
     if (emu_options()->mode == EMU_THREADS)
       conn->direct = (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: slots will do */
+    if (name->conn_index == CONN_MESSAGE) conn_pool(conn, &comm->config.limits, name->sends);
     conn->comm_id = comm->config.comm_id;
     comm->reaches_out = !emu_options()->net; /* the emulated network is within the process */
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
                conn);
     comm->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
-  if (conn->buffer[name->proto] == NULL) {
+  if (conn->buffer[name->proto] == NULL && !conn->pooled) {
     if (!conn_buffer_map(conn, name->proto))
       return emu_conn_no_memory(comm, emu_conn_buffer_bytes(conn, name->proto));
     comm->memory_bytes += emu_conn_buffer_bytes(conn, name->proto);

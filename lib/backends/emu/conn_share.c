@@ -241,10 +241,19 @@ static bool conn_card_fits(const struct conn_card *card, const struct plan_limit
   const uint64_t bytes = card->ticket.bytes,
                  buffer_bytes = card->slots * fifo_slot_bytes(proto, card->step_bytes);
   if (card->block_bytes > bytes || bytes - card->block_bytes < BLOCK_OFFSET) return false;
+  const bool pool = card->block_bytes > 0 && card->step_bytes == plan_pool_step_bytes(limits);
   return card->magic == CONN_MAGIC && card->slots == limits->slots &&
-         card->step_bytes == limits->step_bytes[proto] && card->fifo % FIFO_LINE_BYTES == 0 &&
+         (pool || card->step_bytes == limits->step_bytes[proto]) && card->fifo % FIFO_LINE_BYTES == 0 &&
          card->buffer % 16 == 0 && buffer_bytes <= bytes &&
          card->fifo <= bytes - card->block_bytes - BLOCK_OFFSET && card->buffer <= bytes - buffer_bytes;
+}
+
+/* The checks' account begins where the steps do. */
+static void import_relay(struct emu_conn *conn, uint32_t step_bytes) {
+  struct emu_shadow *shadow = &conn->shadow;
+  conn->step_bytes[PROTO_SIMPLE] = step_bytes;
+  if (conn->conn_index == CONN_MESSAGE)
+    shadow->announced = shadow->written = shadow->writing = shadow->read = shadow->reading = conn->slots;
 }
 
 /* Locked. The connection counts the mapping, whose count the caller gives away: *used says whether it was. */
@@ -262,6 +271,7 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
   conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + card->fifo);
   conn->fifo->sender_conn = conn;
   conn->block_bytes = card->block_bytes;
+  if (card->block_bytes > 0) import_relay(conn, card->step_bytes);
   os_process_self(&conn->fifo->guest.process);
   __atomic_store_n(&conn->fifo->guest.came, 1, __ATOMIC_RELEASE);
   map_insert(&sender->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
@@ -304,6 +314,16 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
 
 /* ---- relays: a sender of another process, and a proxy of this one ---- */
 
+/* As the receiver's end counts, whose messages lie in shared slots (conn.c). */
+static uint64_t relay_first_step(const struct emu_conn *conn) {
+  return conn->conn_index == CONN_MESSAGE ? conn->slots : 0;
+}
+
+/* All its slots are free. */
+static void relay_begin(struct emu_conn *conn) {
+  conn->fifo->sender.head = conn->fifo->sender.send_step = relay_first_step(conn);
+}
+
 static void relay_fill(struct emu_conn *conn, uint8_t proto, struct device_relay *relay) {
   memset(relay, 0, sizeof *relay);
   relay->end.conn = (struct device_net_conn *)(void *)conn;
@@ -313,6 +333,7 @@ static void relay_fill(struct emu_conn *conn, uint8_t proto, struct device_relay
   relay->end.slots = conn->slots;
   relay->end.step_bytes = conn->step_bytes[proto];
   relay->end.memory = POINTER_HOST;
+  relay->first_step = relay_first_step(conn);
   relay->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
 }
 
@@ -325,9 +346,12 @@ static struct emu_conn *relay_create(const struct device_comm *comm, uint32_t se
   if (conn == NULL) return NULL;
   conn->place = EMU_CONN_EXPORTED;
   conn->block_bytes = block_bytes;
+  if (name->conn_index == CONN_MESSAGE)
+    conn->step_bytes[name->proto] = plan_pool_step_bytes(&comm->config.limits);
   if (arena_take(BLOCK_OFFSET + block_bytes, &conn->fifo_memory)) {
     conn->fifo = (struct emu_fifo *)conn->fifo_memory;
     conn->fifo->receiver_conn = conn;
+    relay_begin(conn);
     if (arena_take(emu_conn_buffer_bytes(conn, name->proto), &pages)) {
       conn->buffer[name->proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, name->proto);
       return conn;

@@ -216,6 +216,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_owner_clear(&comm->owner);
   emu_conn_close_all(comm);
   emu_comm_unshare(comm);
+  emu_net_slots_free(comm);
   scratch_free_all(comm);
   emu_changed();
   comm->closed = true;
@@ -247,7 +248,7 @@ static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_c
 
 static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   emu_lock();
-  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers);
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers) + map_bytes(&comm->slots);
   emu_unlock();
   return ncclSuccess;
 }
@@ -436,6 +437,7 @@ const struct device_ops *emu_device_ops(void) {
       .relay_make = emu_relay_make,
       .relay_drop = emu_relay_drop,
       .relay_end = emu_relay_end,
+      .net_slots = emu_net_slots,
       .service_add = emu_service_add,
       .service_wake = emu_service_wake,
       .outside_wait = emu_world_outside_wait,

@@ -4,6 +4,7 @@
 
 #include "backends/emu/block.h"
 #include "base/log.h"
+#include "base/os.h"
 
 static struct emu_conn *conn_of(struct device_net_conn *conn) { return (struct emu_conn *)(void *)conn; }
 
@@ -27,8 +28,39 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
   end->step_bytes = conn->step_bytes[name->proto];
   end->memory = POINTER_HOST;
   end->direct = conn->direct;
+  end->pooled = conn->pooled;
   return ncclSuccess;
 }
+
+/* ---- slots of the rank's messages ---- */
+
+static size_t set_bytes(const struct device_comm *comm) {
+  return (size_t)comm->config.limits.slots * plan_pool_step_bytes(&comm->config.limits);
+}
+
+ncclResult_t emu_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
+                           uint8_t **buffer) {
+  const uint64_t key = backend_slots_key(channel_index, place, sends);
+  emu_lock();
+  void *slots = map_find(&comm->slots, key);
+  if (slots == NULL && map_reserve(&comm->slots)) slots = os_pages_map(set_bytes(comm));
+  if (slots != NULL && map_find(&comm->slots, key) == NULL) {
+    map_insert(&comm->slots, key, slots);
+    comm->memory_bytes += set_bytes(comm);
+  }
+  emu_unlock();
+  if (slots == NULL) return emu_conn_no_memory(comm, set_bytes(comm));
+  *buffer = (uint8_t *)slots;
+  return ncclSuccess;
+}
+
+void emu_net_slots_free(struct device_comm *comm) {
+  for (uint32_t i = 0; i < comm->slots.capacity; i++)
+    if (comm->slots.entries[i].value != NULL) os_pages_unmap(comm->slots.entries[i].value, set_bytes(comm));
+  map_clear(&comm->slots);
+}
+
+/* ---- counters ---- */
 
 uint64_t emu_net_load(struct device_net_conn *net, const uint64_t *counter) {
   const struct emu_conn *conn = conn_of(net);
@@ -84,10 +116,10 @@ void emu_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, 
 /* ---- data that does not pass through slots ---- */
 
 /* The number of the slot that begins there; -1 for other memory. */
-static int slot_at(const struct emu_conn *conn, const void *data) {
-  const uintptr_t begin = (uintptr_t)conn->buffer[PROTO_SIMPLE], at = (uintptr_t)data;
-  const size_t step_bytes = conn->step_bytes[PROTO_SIMPLE];
-  if (at < begin || at - begin >= conn->slots * step_bytes || (at - begin) % step_bytes != 0) return -1;
+static int slot_at(const struct link *link, const void *data) {
+  const uintptr_t begin = (uintptr_t)link->buffer, at = (uintptr_t)data;
+  const size_t step_bytes = link->step_bytes;
+  if (at < begin || at - begin >= link->slots * step_bytes || (at - begin) % step_bytes != 0) return -1;
   return (int)((at - begin) / step_bytes);
 }
 
@@ -98,24 +130,25 @@ static bool is_copy(const struct move *move) {
 }
 
 /* What the proxy has brought elsewhere is read there. */
-static void move_from_landed(const struct emu_conn *conn, struct move *move) {
+static void move_from_landed(const struct emu_lane *emu, struct move *move) {
+  const struct device_net_direct *direct = emu->recv_conn[0]->direct;
   for (uint32_t i = 0; i < move->source_count; i++) {
-    const int slot = slot_at(conn, move->source[i]);
-    if (slot >= 0 && conn->direct->landed[slot] != NULL) move->source[i] = conn->direct->landed[slot];
+    const int slot = slot_at(&emu->lane.recv[0], move->source[i]);
+    if (slot >= 0 && direct->landed[slot] != NULL) move->source[i] = direct->landed[slot];
   }
 }
 
 /* What lies in user memory, or is brought there anyway, need not be written to the slot too. */
-static void move_lends(const struct emu_conn *conn, const struct step *step, size_t bytes,
-                       struct move *move) {
+static void move_lends(const struct emu_lane *emu, size_t bytes, struct move *move) {
+  struct device_net_direct *direct = emu->send_conn[0]->direct;
   const uint32_t last = move->destination_count - 1u;
-  const int slot = slot_at(conn, move->destination[last]);
+  const int slot = slot_at(&emu->lane.send[0], move->destination[last]);
   const void *data = NULL;
-  if (slot < 0 || __atomic_load_n(&conn->direct->lends, __ATOMIC_ACQUIRE) == 0) return;
-  if (is_copy(move) && (step->flags & STEP_RECV) == 0) data = move->source[0];
+  if (slot < 0 || __atomic_load_n(&direct->lends, __ATOMIC_ACQUIRE) == 0) return;
+  if (is_copy(move) && (emu->lane.step.flags & STEP_RECV) == 0) data = move->source[0];
   else if (last > 0) data = move->destination[0];
   if (data == NULL) return;
-  conn->direct->lent[slot] = (struct device_net_lent){data, bytes};
+  direct->lent[slot] = (struct device_net_lent){data, bytes};
   move->destination_count -= 1;
   if (data != move->source[0]) move->far_destinations = 0; /* the proxy reads it soon */
 }
@@ -129,9 +162,9 @@ void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
   }
   struct move move = *asked;
   if (lane->work->recv_count > 0 && emu->recv_conn[0]->direct != NULL && (lane->step.flags & STEP_RECV) != 0)
-    move_from_landed(emu->recv_conn[0], &move);
+    move_from_landed(emu, &move);
   if (lane->work->send_count > 0 && emu->send_conn[0]->direct != NULL && (lane->step.flags & STEP_SEND) != 0)
-    move_lends(emu->send_conn[0], &lane->step, bytes, &move);
+    move_lends(emu, bytes, &move);
   if (move.destination_count == 0) return;
   if (is_copy(&move) && move.destination_count == 1 && move.source[0] == move.destination[0]) return;
   kernel_move(&move);
