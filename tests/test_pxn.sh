@@ -53,7 +53,8 @@ done
 export TUTTI_EMU=mode=threads
 # shellcheck disable=SC2016
 four sh -c 'exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --rounds 3' "$build/tests/rank_program" \
-  "$work/id" && some && counts 'destroy ok$' 12 && counts '^end descriptors \(0\|-[0-9]*\) threads \(-[0-9]*\|[0-8]\) ' 4
+  "$work/id" && some && counts 'destroy ok$' 12 &&
+  counts '^end descriptors \(0\|-[0-9]*\) threads \(-[0-9]*\|[0-8]\) ' 4
 check $? 'three communicators, one after another, leave nothing'
 
 # ---- who is chosen
