@@ -99,7 +99,13 @@ four "$build/tests/relay_program" idle && relayed 1 &&
   awk '/^rank 1 idle / { spent = $4; seen = 1 } END { exit !(seen && spent < 0.05) }' "$work/log"
 check $? 'a relay that has nothing to send costs next to nothing'
 
-# ---- failures: killed FLAGS...: rank_program with these flags for rank R alone.
+# The last of rank 0's messages, two slices each, is lost.
+NCCL_NET_PLUGIN=$build/lib/libtutti-net-faulty.so TUTTI_NET_FAULTS=fault=drop,fault_at=24 \
+  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 four "$build/tests/relay_program" idle
+has '^rank 2 error .*: message 23 of connection 0 -> 2, .* has not come, though the network took it'
+check $? 'a message that is lost behind a relay is named'
+
+# ---- failures: killed RANK: it kills itself under way.
 # shellcheck disable=SC2016
 killed() {
   rm -f "$work/id"
