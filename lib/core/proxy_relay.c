@@ -43,6 +43,7 @@ static struct {
   os_mutex lock; /* taken before a network's; never with the backend's */
   os_cond changed;
   struct relay *first;
+  uint32_t count; /* of them, and of those that are being closed */
   uint64_t moves;
   int wake;
   bool running, waits_at_exit;
@@ -142,7 +143,8 @@ static enum relay_state house_turn(struct relay **over) {
 
 /* Not locked: the backend may make it wait. */
 static void relays_free(struct relay *relay) {
-  for (struct relay *next; relay != NULL; relay = next) {
+  uint32_t count = 0;
+  for (struct relay *next; relay != NULL; relay = next, count++) {
     next = relay->next;
     const struct proxy_conn *conn = &relay->conn;
     log_info(LOG_NET | LOG_PROXY,
@@ -154,6 +156,11 @@ static void relays_free(struct relay *relay) {
     relay->comm.call.ops->relay_drop(conn->end.conn);
     os_free(relay);
   }
+  if (count == 0) return;
+  os_mutex_lock(&house.lock);
+  house.count -= count;
+  os_cond_broadcast(&house.changed);
+  os_mutex_unlock(&house.lock);
 }
 
 /* Locked. */
@@ -224,7 +231,6 @@ static void *house_body(void *unused) {
     os_mutex_lock(&house.lock);
     const bool ends = house.first == NULL;
     if (ends) house_close();
-    if (over != NULL || ends) os_cond_broadcast(&house.changed);
     os_mutex_unlock(&house.lock);
     if (ends) return NULL;
     const uint64_t now_ns = os_time_ns(), still_ns = now_ns - since_ns;
@@ -246,7 +252,7 @@ static uint64_t exit_patience_ns(void) {
 static bool house_is_needed(void) {
   for (const struct relay *relay = house.first; relay != NULL; relay = relay->next)
     if (!relay->comm.failed) return true;
-  return house.first == NULL && house.running;
+  return house.first == NULL && house.count > 0;
 }
 
 static void house_at_exit(void) {
@@ -273,6 +279,7 @@ static void house_forget(void) {
   if (house.wake >= 0) wake_close(house.wake);
   house.wake = -1;
   house.first = NULL;
+  house.count = 0;
   house.running = false;
 }
 
@@ -315,6 +322,7 @@ static ncclResult_t house_add(struct relay *relay) {
   TRY(house_start());
   relay->next = house.first;
   house.first = relay;
+  house.count += 1;
   return ncclSuccess;
 }
 
@@ -403,9 +411,8 @@ void proxy_relay_break(uint64_t comm_key, uint32_t over, const char *text) {
 }
 
 uint32_t proxy_relay_count(void) {
-  uint32_t count = 0;
   os_mutex_lock(&house.lock);
-  for (const struct relay *relay = house.first; relay != NULL; relay = relay->next) count += 1;
+  const uint32_t count = house.count;
   os_mutex_unlock(&house.lock);
   return count;
 }

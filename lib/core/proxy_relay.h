@@ -54,7 +54,7 @@ ncclResult_t proxy_relay_open(const struct proxy_relay_call *call, struct device
 /* The rank has left a communicator that is broken, or was aborted: what it sends for others ends, and they
  * are told. */
 void proxy_relay_break(uint64_t comm_key, uint32_t over, const char *text);
-/* Relays that stand. */
+/* Relays that stand, or are being closed. */
 uint32_t proxy_relay_count(void);
 /* The next slice that the sender has described, into conn->next_slice. */
 bool proxy_relay_take(struct proxy_conn *conn);
