@@ -134,6 +134,11 @@ memory() {
       printf "%.0f KiB; %.1f MiB after an all-reduce; %.1f MiB after sends to all as well",
       $1 / 1024, $2 / 1048576, $3 / 1048576 }' "$work/out")"
   done
+  for ranks in 8 16 32; do
+    keep env TUTTI_EMU=mode=threads,net=1,devices=$ranks,nodes=$ranks "$work/comm_memory" $ranks
+    row "of $ranks nodes, a rank" "$(awk '{
+      printf "%.1f MiB after an all-reduce; %.1f MiB after sends to all as well", $2 / 1048576, $3 / 1048576 }' "$work/out")"
+  done
 }
 
 machine | tee -a "$work/table" >>"$raw"

@@ -155,7 +155,11 @@ static bool file_write(const struct tuning *tuning, const char *text, const stru
   if (text) kept_write(out, tuning, text, file);
   rules_write(out, tuning);
   const bool is_bad = ferror(out) != 0;
-  return fclose(out) == 0 && !is_bad && rename(fresh, path) == 0;
+  if (fclose(out) == 0 && !is_bad && rename(fresh, path) == 0) return true;
+  const int cause = errno;
+  remove(fresh);
+  errno = cause;
+  return false;
 }
 
 /* What the file says now: it must be right, or not there. */

@@ -1,33 +1,44 @@
 #!/usr/bin/env python3
 """Runs every test of the tree and closes with one line: N passed, N failed, N skipped.
 
-    python3 tests/run_tests.py [--quick] [--build DIR] [NAME...]
+    python3 tests/run_tests.py [--quick] [--build DIR] [--jobs N] [NAME...]
 
 Counts come from the tests themselves: from each CMocka program's closing lines, and from the ok / not ok /
 skip lines of tests/*.sh. --quick leaves out what needs another build (the sanitizers) and the check of each
 header alone. With NAMEs, only programs and scripts of those names run. The exit status is 0 when nothing
-failed."""
+failed.
+
+Quick programs come first, then whatever takes longest. As many jobs run at a time as there are cores, and
+beside them some that mostly wait; what a job says is printed when it is through. A test says so of itself in
+a comment of one line, where it takes more than some seconds or waits more than it computes:
+
+    runner: 40 s, tsan 100 s, waits
+
+A process that a test leaves behind is ended and makes the test fail."""
 import argparse
-import concurrent.futures
 import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Programs at a time: each has threads of its own, and waits for something now and then.
-WORKERS = max(1, (os.cpu_count() or 2) // 2 + 1)
-PROGRAM_SECONDS = 900  # a program that takes longer hangs: it is ended and counts as failed
-SANITIZERS = (('address,undefined', 'build-asan'), ('thread', 'build-tsan'))
+CORES = os.cpu_count() or 2
+WAITERS = 2  # jobs that mostly wait, beside those that compute
+PROGRAM_SECONDS = 900  # what takes longer, or eight times what it says of itself, hangs: it is ended
+SANITIZERS = (('thread', 'build-tsan', 900), ('address,undefined', 'build-asan', 700))  # the longest first
 
 
-class Tally:
+class Report:
+    """What one job found: counts, and the lines that tell of them."""
+
     def __init__(self):
-        self.passed, self.failed, self.skips = 0, [], []
+        self.passed, self.failed, self.skips, self.lines = 0, [], [], []
 
     def add(self, passed, failed, skips):
         self.passed += passed
@@ -35,15 +46,21 @@ class Tally:
         self.skips += skips
 
     def one(self, good, name, text=''):
-        """Counts one check that the runner itself made, and prints it."""
+        """Counts one check that the runner itself made."""
         self.add(int(good), [] if good else [name], [])
-        print('%-8s %s' % ('ok' if good else 'FAILED', name), flush=True)
+        self.lines.append('%-8s %s' % ('ok' if good else 'FAILED', name))
         if not good and text:
-            print_indented(text)
+            self.indented(text)
 
     def skip(self, name, reason):
         self.skips.append('%s: %s' % (name, reason))
-        print('%-8s %s: %s' % ('skipped', name, reason), flush=True)
+        self.lines.append('%-8s %s: %s' % ('skipped', name, reason))
+
+    def indented(self, text):
+        lines = text.rstrip().split('\n')
+        if len(lines) > 60:
+            lines = lines[:20] + ['... %d lines left out ...' % (len(lines) - 60)] + lines[-40:]
+        self.lines += ['    ' + line for line in lines]
 
     def close(self):
         if self.skips:
@@ -54,11 +71,66 @@ class Tally:
         return 1 if self.failed else 0
 
 
-def print_indented(text):
-    lines = text.rstrip().split('\n')
-    if len(lines) > 60:
-        lines = lines[:20] + ['... %d lines left out ...' % (len(lines) - 60)] + lines[-40:]
-    print('\n'.join('    ' + line for line in lines), flush=True)
+class Job:
+    """Something to run: work(report) makes it, and may return more jobs."""
+
+    def __init__(self, work, seconds=0, waits=False, first=False):
+        self.work, self.waits = work, waits
+        self.order = (not first, -seconds)
+
+
+class Pool:
+    """Runs jobs, those that come first in their order, on threads: some take jobs that compute, and those
+    that wait when nothing else is left; some only these."""
+
+    def __init__(self, workers):
+        self.total, self.changed = Report(), threading.Condition()
+        self.pending, self.busy = [], 0
+        self.kinds = [False] * workers + [True] * WAITERS
+
+    def run(self, jobs):
+        self.add(jobs)
+        threads = [threading.Thread(target=self.serve, args=(waits,), daemon=True) for waits in self.kinds]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self.total
+
+    def add(self, jobs):
+        self.pending = sorted(self.pending + list(jobs), key=lambda job: job.order)
+
+    def serve(self, waits):
+        while True:
+            with self.changed:
+                job = self.take(waits)
+                while job is None and (self.busy or self.pending):
+                    self.changed.wait()
+                    job = self.take(waits)
+                if job is None:
+                    return
+                self.busy += 1
+            self.do(job)
+
+    def take(self, waits):
+        fit = [job for job in self.pending if job.waits == waits] or ([] if waits else self.pending)
+        job = fit[0] if fit else None
+        if job is not None:
+            self.pending.remove(job)
+        return job
+
+    def do(self, job):
+        report, more = Report(), []
+        try:
+            more = job.work(report) or []
+        except Exception as error:  # the runner's own fault must not look like a passed test
+            report.one(False, 'the runner: %r' % error)
+        with self.changed:
+            print('\n'.join(report.lines), flush=True)
+            self.total.add(report.passed, report.failed, report.skips)
+            self.add(more)
+            self.busy -= 1
+            self.changed.notify_all()
 
 
 def environment(build):
@@ -73,14 +145,91 @@ def environment(build):
     return kept
 
 
-def run(command, env=None, cwd=ROOT, seconds=PROGRAM_SECONDS):
-    """Exit status (None when it ran out of time) and both outputs together."""
+def session_of(process):
+    """The session that a process belongs to, or None when it has ended."""
     try:
-        done = subprocess.run(command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=seconds)
-        return done.returncode, done.stdout.decode(errors='replace')
-    except subprocess.TimeoutExpired as late:
-        return None, (late.stdout or b'').decode(errors='replace') + '\nno end after %d s\n' % seconds
+        with open('/proc/%s/stat' % process, encoding='utf-8', errors='replace') as file:
+            state, _, _, session = file.read().rsplit(')', 1)[1].split()[:4]
+        return None if state == 'Z' else int(session)
+    except OSError:
+        return None
+
+
+def end_session(session):
+    """Ends all processes of a session; how many there were."""
+    members = [name for name in os.listdir('/proc') if name.isdigit() and session_of(name) == session]
+    for member in members:
+        try:
+            os.kill(int(member), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return len(members)
+
+
+def is_left(session, seconds=10):
+    """Whether a session whose first process has ended is still there after a while; it is ended then."""
+    late = time.monotonic() + seconds
+    while any(session_of(name) == session for name in os.listdir('/proc') if name.isdigit()):
+        if time.monotonic() > late:
+            return end_session(session) > 0
+        time.sleep(0.05)
+    return False
+
+
+class Running:
+    """The sessions of what runs now, for who ends the runner."""
+    lock, sessions, over = threading.Lock(), set(), False
+
+    @classmethod
+    def start(cls, command, **how):
+        with cls.lock:
+            if cls.over:
+                raise RuntimeError('the runner ends')
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
+                                       start_new_session=True, **how)
+            cls.sessions.add(process.pid)
+        return process
+
+    @classmethod
+    def remove(cls, session):
+        with cls.lock:
+            cls.sessions.remove(session)
+
+    @classmethod
+    def end(cls):
+        with cls.lock:
+            cls.over = True
+            for session in cls.sessions:
+                end_session(session)
+
+
+class Done:
+    """How a command ended: exit status (None when it ran out of time), both outputs together, times."""
+
+    def __init__(self, status, output, wall=0.0, cpu=0.0):
+        self.status, self.output = status, output
+        self.times = '%.1f s, %.1f s of CPU' % (wall, cpu)
+
+
+def run(command, env=None, cwd=ROOT, seconds=PROGRAM_SECONDS):
+    begin, late = time.monotonic(), threading.Event()
+    with tempfile.TemporaryFile() as file:
+        process = Running.start(command, env=env, cwd=cwd, stdout=file)
+        timer = threading.Timer(seconds, lambda: (late.set(), end_session(process.pid)))
+        timer.start()
+        _, status, usage = os.wait4(process.pid, 0)  # wait() would not tell the times
+        timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        left = is_left(process.pid)
+        Running.remove(process.pid)
+        file.seek(0)
+        output = file.read().decode(errors='replace')
+    status = process.returncode
+    if late.is_set():
+        status, output = None, output + '\nno end after %d s\n' % seconds
+    elif left:
+        status, output = status or 1, output + '\na process of it was left behind\n'
+    return Done(status, output, time.monotonic() - begin, usage.ru_utime + usage.ru_stime)
 
 
 def status_text(status):
@@ -113,60 +262,67 @@ def parse_cmocka(name, status, output):
     return passed, failed, skips
 
 
-def run_program(tally, lock, path, env, label):
-    name = label + os.path.basename(path)
-    begin = time.monotonic()
-    status, output = run([path], env)
-    with lock:
-        tell_program(tally, name, status, output, time.monotonic() - begin)
+def hints_of(source, kind):
+    """What a test says of how it runs, in this kind of build: seconds, and whether it mostly waits."""
+    with open(source, encoding='utf-8') as file:
+        line = re.search(r'^(?:/\*|#) runner: (.*)', file.read(), re.M)
+    hints = line.group(1) if line else ''
+    seconds = dict(re.findall(r'(?:(\w+) )?\b(\d+) s\b', hints))
+    return int(seconds.get(kind, seconds.get('', 0))), 'waits' in hints
 
 
-def tell_program(tally, name, status, output, seconds):
-    passed, failed, skips = parse_cmocka(name, status, output)
-    tally.add(passed, failed, skips)
+def limit_of(seconds):
+    return max(PROGRAM_SECONDS, 8 * seconds)
+
+
+def program_job(path, env, kind=''):
+    seconds, waits = hints_of('%s/tests/%s.c' % (ROOT, os.path.basename(path)), kind)
+    name = (kind + ' ' if kind else '') + os.path.basename(path)
+    return Job(lambda report: tell_program(report, name, run([path], env, seconds=limit_of(seconds))),
+               seconds, waits, first=not kind and not seconds)
+
+
+def tell_program(report, name, done):
+    passed, failed, skips = parse_cmocka(name, done.status, done.output)
+    report.add(passed, failed, skips)
     count = '%d passed' % passed + (', %d failed' % len(failed) if failed else '') + (
         ', %d skipped' % len(skips) if skips else '')
-    print('%-8s %s: %s (%.1f s)' % ('FAILED' if failed else 'ok', name, count, seconds), flush=True)
-    for skip in skips:
-        print('         skipped ' + skip)
+    report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name, count, done.times))
+    report.lines += ['         skipped ' + skip for skip in skips]
     if failed:
-        print_indented(re.sub(r'^\[ (RUN|      OK).*\n', '', output, flags=re.M))
+        report.indented(re.sub(r'^\[ (RUN|      OK).*\n', '', done.output, flags=re.M))
 
 
-def run_programs(tally, paths, env, label=''):
-    """Several at a time; each says how it went when it is through."""
-    lock = threading.Lock()
-    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        for done in [pool.submit(run_program, tally, lock, path, env, label) for path in paths]:
-            done.result()
+def script_job(path, env):
+    seconds, waits = hints_of(path, '')
+    return Job(lambda report: tell_script(report, os.path.basename(path),
+                                          run(['bash', path], env, seconds=limit_of(seconds))),
+               seconds, waits)
 
 
-def run_script(tally, path, env):
-    name = os.path.basename(path)
-    begin = time.monotonic()
-    status, output = run(['bash', path], env)
-    passed = len(re.findall(r'^ok\b', output, re.M))
-    failed = ['%s: %s' % (name, what) for what in re.findall(r'^not ok\b[ 0-9-]*(.*)$', output, re.M)]
-    skips = ['%s: %s' % (name, reason) for reason in re.findall(r'^skip\b[: ]*(.*)$', output, re.M)]
-    if status != 0 and not failed:
-        failed.append('%s: %s' % (name, status_text(status)))
-    if status == 0 and not passed and not failed and not skips:
+def tell_script(report, name, done):
+    passed = len(re.findall(r'^ok\b', done.output, re.M))
+    failed = ['%s: %s' % (name, what) for what in re.findall(r'^not ok\b[ 0-9-]*(.*)$', done.output, re.M)]
+    skips = ['%s: %s' % (name, reason) for reason in re.findall(r'^skip\b[: ]*(.*)$', done.output, re.M)]
+    if done.status != 0 and not failed:
+        failed.append('%s: %s' % (name, status_text(done.status)))
+    if done.status == 0 and not passed and not failed and not skips:
         failed.append('%s: ran no test' % name)
-    tally.add(passed, failed, skips)
-    print('%-8s %s: %d passed%s (%.1f s)' % ('FAILED' if failed else 'ok', name, passed, ''.join(
-        '\n         skipped ' + skip for skip in skips), time.monotonic() - begin), flush=True)
+    report.add(passed, failed, skips)
+    report.lines.append('%-8s %s: %d passed (%s)' % ('FAILED' if failed else 'ok', name, passed, done.times))
+    report.lines += ['         skipped ' + skip for skip in skips]
     if failed:
-        print_indented(output)
+        report.indented(done.output)
 
 
-def check_tidy(tally):
-    status, output = run([sys.executable, 'tests/check_tree.py', '--self-test'])
-    tally.one(status == 0, 'tidy: every rule can fail', output)
-    status, output = run([sys.executable, 'tests/check_tree.py'])
-    tally.one(status == 0, 'tidy: include arrows, lengths, banned calls', output)
+def check_tidy(report):
+    done = run([sys.executable, 'tests/check_tree.py', '--self-test'])
+    report.one(done.status == 0, 'tidy: every rule can fail', done.output)
+    done = run([sys.executable, 'tests/check_tree.py'])
+    report.one(done.status == 0, 'tidy: include arrows, lengths, banned calls', done.output)
 
 
-def check_headers(tally, build):
+def check_headers(report, build):
     """Each header compiles alone, as C11 and as C++17. nccl.h asks for CUDA's header, so that one is on the
     path."""
     include = os.path.join(build, 'include')
@@ -175,70 +331,77 @@ def check_headers(tally, build):
         for compiler, language, standard in compilers:
             name = 'header alone: %s, %s' % (os.path.relpath(header, include), standard[5:])
             if not shutil.which(compiler):
-                tally.skip(name, compiler + ' is not installed')
+                report.skip(name, compiler + ' is not installed')
                 continue
-            status, output = run([compiler, '-x', language, standard, '-Wall', '-Wextra', '-Werror',
-                                  '-fsyntax-only', '-I' + include, '-I' + include + '/tutti-emu',
-                                  '-include', header, os.devnull])
-            tally.one(status == 0, name, output)
+            done = run([compiler, '-x', language, standard, '-Wall', '-Wextra', '-Werror', '-fsyntax-only',
+                        '-I' + include, '-I' + include + '/tutti-emu', '-include', header, os.devnull])
+            report.one(done.status == 0, name, done.output)
 
 
 def symbols_defined(library):
-    _, output = run(['nm', '-D', '--defined-only', library])
+    output = run(['nm', '-D', '--defined-only', library]).output
     return {line.split()[-1] for line in output.split('\n') if line}
 
 
-def check_library(tally, path, allowed, soname):
+def check_library(report, path, allowed, soname):
     """A library exports its own names only, and asks for nothing but libc and each other."""
     name = os.path.basename(path)
     if not os.path.exists(path):
-        tally.one(False, 'symbols of ' + name, 'not built: ' + path)
+        report.one(False, 'symbols of ' + name, 'not built: ' + path)
         return set()
     symbols = symbols_defined(path)
     stray = sorted(symbol for symbol in symbols if not re.match(allowed, symbol))
-    tally.one(bool(symbols) and not stray, 'symbols of ' + name,
+    report.one(bool(symbols) and not stray, 'symbols of ' + name,
               'not allowed by %s: %s' % (allowed, ' '.join(stray)))
-    _, dynamic = run(['readelf', '-dW', path])
+    dynamic = run(['readelf', '-dW', path]).output
     needed = re.findall(r'\(NEEDED\).*\[(.*)\]', dynamic)
     usual = r'(libc|libm|libdl|libpthread|ld-linux.*|libnccl)\.so'
     strange = [other for other in needed if not re.match(usual, other)]
-    tally.one('[%s]' % soname in dynamic and not strange, 'SONAME and needs of ' + name, dynamic)
+    report.one('[%s]' % soname in dynamic and not strange, 'SONAME and needs of ' + name, dynamic)
     return symbols
 
 
-def check_symbols(tally, build):
-    symbols = check_library(tally, build + '/lib/libnccl.so.2', r'(p?nccl[A-Z]|tutti_)', 'libnccl.so.2')
+def check_symbols(report, build):
+    symbols = check_library(report, build + '/lib/libnccl.so.2', r'(p?nccl[A-Z]|tutti_)', 'libnccl.so.2')
     # NCCL exports this one without a twin, too.
     alone = sorted(name for name in symbols if name.startswith('nccl') and 'p' + name not in symbols
                    and name != 'ncclResetDebugInitInternal')
-    tally.one(bool(symbols) and not alone, 'every nccl* has its pnccl*', 'without a twin: ' + ' '.join(alone))
-    check_library(tally, build + '/lib/libtutti-cudart.so', r'(__)?cuda', 'libtutti-cudart.so')
+    report.one(bool(symbols) and not alone, 'every nccl* has its pnccl*',
+               'without a twin: ' + ' '.join(alone))
+    check_library(report, build + '/lib/libtutti-cudart.so', r'(__)?cuda', 'libtutti-cudart.so')
 
 
-def check_device(tally, build):
+def check_device(report, build):
     """scons has compiled the kernels where it could; a kernel that does not compile has already ended the
     build."""
     sources = glob.glob(ROOT + '/lib/kernels/*.cu')
     objects = [path for path in glob.glob(build + '/obj/lib/kernels/*.cu.o')
                if os.path.exists('%s/lib/kernels/%s' % (ROOT, os.path.basename(path)[:-len('.o')]))]
     if not sources:
-        tally.skip('device code', 'there is no lib/kernels/*.cu yet')
+        report.skip('device code', 'there is no lib/kernels/*.cu yet')
     elif not objects and not any(shutil.which('nvcc', path=path) for path in (None, '/usr/local/cuda/bin')):
-        tally.skip('device code', 'nvcc is not installed')
+        report.skip('device code', 'nvcc is not installed')
     else:
-        tally.one(len(objects) == len(sources), 'device code compiles with nvcc (%d files)' % len(sources))
+        report.one(len(objects) == len(sources), 'device code compiles with nvcc (%d files)' % len(sources))
 
 
-def run_sanitizers(tally, names):
-    for sanitizer, folder in SANITIZERS:
-        build = os.path.join(ROOT, folder)
-        status, output = run(['scons', '-Q', '-s', 'SAN=' + sanitizer, 'tests'], seconds=1200)
-        if status != 0:
-            tally.one(False, 'build with -fsanitize=' + sanitizer, output)
-            continue
+def sanitizer_job(sanitizer, folder, seconds, names):
+    """Builds with a sanitizer; then come its programs."""
+    build = os.path.join(ROOT, folder)
+    kind = folder[len('build-'):]
+
+    def work(report):
+        done = run(['scons', '-Q', '-s', '-j%d' % ((CORES + 1) // 2), 'SAN=' + sanitizer, 'tests'],
+                   seconds=limit_of(seconds))
+        if done.status != 0:
+            report.one(False, 'build with -fsanitize=' + sanitizer, done.output)
+            return []
+        report.lines.append('built    with -fsanitize=%s (%s)' % (sanitizer, done.times))
         env = environment(build)
         env.update(TSAN_OPTIONS='halt_on_error=1:second_deadlock_stack=1', UBSAN_OPTIONS='print_stacktrace=1')
-        run_programs(tally, chosen(programs_built(build), names), env, folder[len('build-'):] + ' ')
+        return [program_job(path, env, kind) for path in chosen(programs_built(build), names)]
+
+    return Job(work, seconds)
 
 
 def programs_built(build):
@@ -256,22 +419,33 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--quick', action='store_true', help='no sanitizer builds, no header checks')
     parser.add_argument('--build', default='build', help='the build folder')
+    parser.add_argument('--jobs', type=int, default=max(2, CORES), help='at a time: as many as cores')
     parser.add_argument('names', nargs='*', metavar='NAME', help='test_base, for example')
     options = parser.parse_args()
     build = os.path.abspath(os.path.join(ROOT, options.build))
-    tally, env = Tally(), environment(build)
-    run_programs(tally, chosen(programs_built(build), options.names), env)
-    for path in chosen(sorted(glob.glob(ROOT + '/tests/*.sh')), options.names):
-        run_script(tally, path, env)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    begin = time.monotonic()
+    try:
+        total = Pool(options.jobs).run(jobs_of(build, options))
+    finally:
+        Running.end()
+    print('\n%.0f s' % (time.monotonic() - begin))
+    return total.close()
+
+
+def jobs_of(build, options):
+    env = environment(build)
+    jobs = [program_job(path, env) for path in chosen(programs_built(build), options.names)]
+    jobs += [script_job(path, env) for path in chosen(sorted(glob.glob(ROOT + '/tests/*.sh')), options.names)]
     if not options.names:
-        check_tidy(tally)
-        check_symbols(tally, build)
-        check_device(tally, build)
-    if not options.names and not options.quick:
-        check_headers(tally, build)
+        checks = [check_tidy, lambda report: check_symbols(report, build),
+                  lambda report: check_device(report, build)]
+        if not options.quick:
+            checks.append(lambda report: check_headers(report, build))
+        jobs += [Job(check) for check in checks]
     if not options.quick:
-        run_sanitizers(tally, options.names)
-    return tally.close()
+        jobs += [sanitizer_job(*sanitizer, options.names) for sanitizer in SANITIZERS]
+    return jobs
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 # with each protocol at tiny constants (test_seeds.c), and small programs over an emulated network that fails,
 # or that are ended at a bad moment (test_faults.c); then 40 of the latter with free threads. Takes the number
 # of seeds as its argument.
+# runner: 7 s
 . "$(dirname "$0")/script.inc"
 use_build
 seeds=${1:-1000}

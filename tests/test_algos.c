@@ -4,6 +4,7 @@
  * sim/oracle.h; where all ranks get the same values they must get the same bits, and what lies behind an
  * output must stay. TUTTI_TEST_SEED=N runs the world of that seed alone. */
 /* sanitizers: address thread */
+/* runner: 11 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

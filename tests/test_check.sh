@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_check.sh: the verb `tutti check` from outside: what it proves, exit codes and sentences of misuse, the
 # matrix of few ranks, the mutants. Finds the command at ${BUILD:-build}/bin/tutti.
+# runner: 20 s
 . "$(dirname "$0")/script.inc"
 tutti=${BUILD:-$root/build}/bin/tutti
 

@@ -2,6 +2,7 @@
  * requests that say more than masks: a tune file, protocols by name, algorithms left out, several operations.
  */
 /* sanitizers: address */
+/* runner: asan 13 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_control.c: questions and answers between processes, and strangers of all kinds, who hold nobody up. */
 /* sanitizers: address thread */
+/* runner: 4 s, waits */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -9,6 +9,7 @@
 # A file digests-<ranks>.txt holds for every protocol, because a sum of two is the same in either order; a
 # file digests-<ranks>-<protocol>.txt for one. Its lines that begin with # name the settings that it was made
 # with: buffers so small that these few elements make many chunks and loops.
+# runner: 7 s
 . "$(dirname "$0")/script.inc"
 use_build
 export LD_LIBRARY_PATH="$build/lib"

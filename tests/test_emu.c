@@ -2,6 +2,7 @@
  * give equal moves, every tiny size of its options carries every operation, and what cannot go on is said to
  * whom it concerns: a deadlock, a rank that stays away, ranks that disagree, an abort. */
 /* sanitizers: address thread */
+/* runner: tsan 47 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

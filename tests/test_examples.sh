@@ -3,6 +3,7 @@
 # of the emulator, and in the guarded mode the same from run to run: one seed gives one trace, byte for
 # byte, wherever the system puts the program's memory and on however many cores its threads run. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did. Finds the library at ${BUILD:-build}.
+# runner: 11 s
 . "$(dirname "$0")/script.inc"
 use_build
 

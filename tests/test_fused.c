@@ -2,6 +2,7 @@
  * every rank sends what the next one expects in the same order, results by the API at small constants, and
  * that ranks whose sizes differ are told so, part by part. */
 /* sanitizers: address thread */
+/* runner: tsan 14 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_gather.c: parties that meet under one root, in any order, and everything that may keep them from it;
  * then who is still there. Parties are threads, or processes that are killed and stopped. */
 /* sanitizers: address thread */
+/* runner: 7 s, waits */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

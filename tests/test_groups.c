@@ -3,6 +3,7 @@
  * what a naive run leaves; the same program gives the same trace twice. A program that fails is made small
  * and printed. TUTTI_TEST_SEED=N runs the guarded program of that seed alone. */
 /* sanitizers: address thread */
+/* runner: 12 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,14 +2,11 @@
 # test_hosts.sh: the hosts of tests/hosts.inc and the switch of tests/wire.c: plain TCP and UDP between hosts,
 # each impairment seen by who suffers it, and nothing left behind, at the end or after a kill. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did.
+# runner: 18 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build
-reason=$(hosts_missing)
-if [ -n "$reason" ]; then
-  echo "skip: hosts: $reason"
-  exit 0
-fi
+hosts_or_skip hosts
 
 # listen PORT | ask ADDRESS PORT: one line of TCP there and back, the asker prints it
 # hear: prints the numbers of UDP packets as they come, until SIGTERM

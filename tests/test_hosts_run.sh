@@ -2,14 +2,11 @@
 # test_hosts_run.sh: communicators over several hosts, through the public calls alone: hosts made of network
 # namespaces with two processes each, every collective checked, split across hosts, and every setting that
 # changes the way that data takes. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+# runner: 16 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build
-reason=$(hosts_missing)
-if [ -n "$reason" ]; then
-  echo "skip: several hosts: $reason"
-  exit 0
-fi
+hosts_or_skip 'several hosts'
 unset NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID NCCL_SOCKET_IFNAME NCCL_SOCKET_FAMILY TUTTI_SECRET
 export TUTTI_INIT_TIMEOUT_SECONDS=20
 root_at=10.99.0.1

@@ -2,6 +2,7 @@
 # test_launch.sh: ranks in processes of their own: `tutti launch` (who fails, who is told, who is left), and
 # the same programs under it, under Open MPI's mpirun, and under what srun and torchrun would set. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did. Finds the build at ${BUILD:-build}.
+# runner: 10 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti
@@ -83,6 +84,11 @@ check $? "a rank that fails is named, and ends the others"
 try 139 "$tutti" launch -n 3 sh -c '[ "$TUTTI_RANK" = 2 ] && kill -SEGV $$; sleep 100' &&
   said 'rank 2 (process ' && said 'was ended by signal 11, Segmentation fault'
 check $? "a rank that a signal ends is named with it"
+NCCL_DEBUG=WARN NCCL_SOCKET_IFNAME=lo try 137 "$tutti" launch -n 4 sh -c '[ "$TUTTI_RANK" != 2 ] ||
+  { sleep 6; kill -KILL $$; }; exec "$0" --launched --ops all_reduce' "$build/tests/rank_program" &&
+  said 'rank 2 (process ' && said 'was ended by signal 9, Killed; ending the others' &&
+  grep -q '5 seconds 3 of 4 ranks have come; missing: rank 2' "$work/out"
+check $? "a rank that is killed before it checks in: the others say that it is missing, and end with it"
 try 3 "$tutti" launch -n 2 -g 0 sh -c 'trap "" TERM; [ "$TUTTI_RANK" = 1 ] && exit 3
   while :; do sleep 0.05; done'
 check $? "a rank that will not end is ended after --grace"
@@ -140,7 +146,7 @@ ranks() {
           SLURM_JOB_ID=$$ SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=$number
           SLURM_STEP_NODELIST=localhost" ;;
       torchrun) values="RANK=$rank WORLD_SIZE=$number LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$number
-          MASTER_ADDR=localhost MASTER_PORT=$((20000 + $$ % 12000)) TORCHELASTIC_RUN_ID=none" ;;
+          MASTER_ADDR=localhost MASTER_PORT=$((26000 + $$ % 6000)) TORCHELASTIC_RUN_ID=none" ;;
     esac
     env $values "$@" &
     jobs="$jobs $!"
@@ -205,7 +211,7 @@ under tutti 3 "$tutti" bench all_gather -b 1K -e 4K -q && [ "$(wc -l <"$work/out
 check $? "bench: guarded, with modelled times"
 under tutti 9 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
 check $? "more ranks than the emulator has devices by default"
-export NCCL_COMM_ID="127.0.0.1:$((20000 + $$ % 12000))"
+export NCCL_COMM_ID="127.0.0.1:$((26000 + $$ % 6000))"
 under tutti 2 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
 check $? "NCCL_COMM_ID says where to meet"
 unset NCCL_COMM_ID

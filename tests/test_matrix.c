@@ -4,6 +4,7 @@
  * seeds and scheduling rules, and on free threads: each output must have the same bits. Every byte that is no
  * output must hold what it held before. */
 /* sanitizers: address thread */
+/* runner: 26 s, tsan 46 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

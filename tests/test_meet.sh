@@ -3,13 +3,14 @@
 # first, last or never, several communicators at one place in a row, ranks that contradict each other, and
 # strangers of all kinds, with and without a secret, who must not hold anybody up. Prints one `ok - ` or
 # `not ok - ` line a check and fails when one did.
+# runner: 52 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build
 program=$build/tests/rank_program
 unset TUTTI_RANK TUTTI_SIZE TUTTI_LOCAL_RANK TUTTI_LOCAL_SIZE TUTTI_RENDEZVOUS TUTTI_JOB NCCL_COMM_ID
 export NCCL_DEBUG=WARN TUTTI_EMU=mode=threads TUTTI_INIT_TIMEOUT_SECONDS=30 NCCL_SOCKET_IFNAME==lo
-place=$((20000 + $$ % 10000))
+place=$((20000 + $$ % 5000)) # not those of test_launch.sh
 
 next_port() {
   place=$((place + 1))
@@ -87,10 +88,10 @@ check $? 'six ids of one launch in a row'
 
 # ---- ranks that stay away, come twice or contradict
 next_port
-export TUTTI_INIT_TIMEOUT_SECONDS=2
+export TUTTI_INIT_TIMEOUT_SECONDS=4
 rank 1 --size 2 --comm-id "$at"
 ended 1
-all_say 'error 6 .*within [12] seconds.*missing: rank 0' 1
+all_say 'error 6 .*within [1-4] seconds.*missing: rank 0' 1
 check $? 'rank 0 never comes'
 TUTTI_INIT_TIMEOUT_SECONDS=7
 for number in 0 1 2; do rank $number --size 4 --id "$work/away"; done
@@ -111,6 +112,34 @@ rank 2 --size 4 --id "$work/count"
 ended 0 1 2
 all_say 'rank [012] .*says [34] ranks, others say [34]' 0 1 2
 check $? 'ranks that disagree on their number'
+
+# odd WHAT SIZE WHEN SAYS: rank 3 says something of itself that no other does, when only rank 0 has come, or
+# when all others have: all that are there end at once with an error 5 that says so, and so does it.
+odd() {
+  there=0
+  rank 0 --size 4 --id "$work/odd.$1.$3"
+  awaits "$work/rank.0" 'memory ok'
+  [ "$3" = early ] || {
+    there='0 1 2'
+    for number in 1 2; do rank $number --size 4 --id "$work/odd.$1.$3"; done
+    for number in 1 2; do awaits "$work/rank.$number" 'memory ok'; done
+    sleep 0.2
+  }
+  timeout 60 "$build/tests/odd_rank" "$work/odd.$1.$3" 3 "$2" "$1" >"$work/rank.3" 2>&1
+  # shellcheck disable=SC2086
+  ended $there
+  for number in $there 3; do
+    grep -Eq -e "rank $number init error 5.*$4" "$work/rank.$number" || return 1
+  done
+}
+for when in early late; do
+  odd version 4 $when 'rank 3 \(process [0-9]+ on host odd, .*is of version [0-9]+, others are of [0-9]+'
+  check $? "a rank of another version that comes $when is named to every rank"
+  odd ids 4 $when 'rank [0-3] \(process .* passes another list'
+  check $? "a rank with another list of ids that comes $when"
+  odd none 5 $when 'rank [0-3] \(process .* says [45] ranks, others say [45]'
+  check $? "a rank with another number of ranks that comes $when"
+done
 
 # ---- strangers: every kind, at the address of rank 0, before and while the others come
 cat >"$work/strangers.py" <<'END'
@@ -200,16 +229,49 @@ all_say 'turned away until now: [1-9][0-9]* strangers, [1-9][0-9]* without the s
 check $? 'and counts them all'
 kill "$strangers"
 wait "$strangers" 2>/dev/null
+
+# Where a process listens; a line each.
+cat >"$work/ports.py" <<'END'
+import os, sys
+listens = {}
+for line in list(open('/proc/net/tcp'))[1:]:
+    part = line.split()
+    if part[3] == '0A':
+        listens['socket:[%s]' % part[9]] = int(part[1].split(':')[1], 16)
+for name in os.listdir('/proc/%s/fd' % sys.argv[1]):
+    try:
+        port = listens.get(os.readlink('/proc/%s/fd/%s' % (sys.argv[1], name)))
+    except OSError:
+        continue
+    if port:
+        print(port)
+END
+# Rank 0 listens for data from its first operation on; rank 1 comes to that three seconds later.
+NCCL_HOSTID=one rank 0 --size 2 --id "$work/data"
+NCCL_HOSTID=two rank 1 --size 2 --id "$work/data" --pace 3000
+awaits "$work/rank.0" 'init ok'
+sleep 0.5
+process=$(cat "/proc/$rank_process_0/task/$rank_process_0/children") # of timeout
+python3 "$work/ports.py" "${process% }" >"$work/ports"
+[ "$(wc -l <"$work/ports")" -eq 2 ]
+check $? 'two hosts: rank 0 listens for calls and for data'
+while read -r port; do
+  TUTTI_SECRET=another "$build/tests/odd_rank" dial "$port"
+  env -u TUTTI_SECRET "$build/tests/odd_rank" dial "$port"
+done <"$work/ports" >"$work/log" 2>&1
+[ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is another one at the dialer' "$work/log")" -eq 10 ] &&
+  [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is set at the acceptor and not at' "$work/log")" -eq 10 ]
+check $? 'nobody gets in with another secret or none, at either, and is told why'
+ended 0 1 && all_say 'iteration 0 ok' 0 1
+check $? 'and the two go on with right results'
+all_say 'turned away until now: [0-9]* strangers, 20 without the secret' 0 &&
+  all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
+check $? 'and rank 0 has counted them all'
 export NCCL_DEBUG=WARN
 unset NCCL_DEBUG_SUBSYS TUTTI_SECRET
 
 # ---- hosts
-reason=$(hosts_missing)
-if [ -n "$reason" ]; then
-  echo "skip: hosts: $reason"
-  [ "$failures" -eq 0 ]
-  exit
-fi
+hosts_or_skip hosts
 export NCCL_SOCKET_IFNAME=eth0 TUTTI_PEER_TIMEOUT_SECONDS=2
 options='--ops all_reduce,all_gather --iterations 2'
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_mutants.sh: bugs planted one at a time into copies of the shared headers, each of which a named net
 # must catch. See mutants/planted.py for the bugs and mutants/run.py for how.
+# runner: 100 s
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 exec env PYTHONDONTWRITEBYTECODE=1 python3 "$here/mutants/run.py" --build "${BUILD:-$here/../build}"

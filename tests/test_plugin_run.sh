@@ -2,6 +2,7 @@
 # test_plugin_run.sh: processes that take each other for other hosts, over network plugins: every version of
 # the interface, chosen by path and by name; plugins that are of no use; and networks that fail under way.
 # Prints one `ok - ` or `not ok - ` line a check and fails when one did. Finds the build at ${BUILD:-build}.
+# runner: 14 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti

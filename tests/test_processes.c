@@ -2,6 +2,7 @@
  * with sizes that lay every wait bare, direct stores and none, in both modes of the emulator; a peer that
  * dies; and that nothing is left behind. */
 /* sanitizers: address thread */
+/* runner: tsan 60 s */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

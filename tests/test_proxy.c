@@ -3,6 +3,7 @@
  * out exact, for tiny constants, with late stores, on threads, and when graphs replay it; equal seeds make
  * equal moves; what fails is told once, with rank, peer and operation, and nothing stays behind. */
 /* sanitizers: address thread */
+/* runner: tsan 16 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,6 +2,7 @@
 # test_rank_program.sh: the program that tests of several processes start, as one process whose ranks are
 # threads: right results, errors as lines, survivors that go on, its deadline, its inventory. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did.
+# runner: 14 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 export TUTTI_INIT_TIMEOUT_SECONDS=20 TUTTI_STALL_SECONDS=1
@@ -38,20 +39,20 @@ run --rank 0 --size 1 --kill-at 1 --ops all_reduce
 [ $? -eq 137 ] && has '^rank 0 iteration 0 ok$'
 check $? 'a process kills itself where it is told to'
 
-# processes NAME ARGS...: four of one rank each; rank 2 has $two besides, and may have $addresses KiB of
-# addresses. Their lines go to $work/NAME.RANK,
-# and $statuses has their exit statuses in order.
+# processes NAME ARGS...: $size of one rank each; rank 2 has $two besides, and ranks of $narrow may have
+# $addresses KiB of addresses. Their lines go to $work/NAME.RANK, and $statuses has their exit statuses in
+# order.
 processes() {
   name=$1
   shift
   list=
-  for rank in 0 1 2 3; do
+  for rank in $(seq 0 $((size - 1))); do
     more=
     [ "$rank" != 2 ] || more=$two
     # shellcheck disable=SC2086
     (
-      [ "$rank" != 2 ] || ulimit -v "$addresses"
-      exec timeout 60 "$build/tests/rank_program" --rank "$rank" --size 4 --id "$work/$name.id" \
+      case " $narrow " in *" $rank "*) ulimit -v "$addresses" ;; esac
+      exec timeout 60 "$build/tests/rank_program" --rank "$rank" --size "$size" --id "$work/$name.id" \
         "$@" $more
     ) >"$work/$name.$rank" 2>&1 &
     list="$list $!"
@@ -65,7 +66,7 @@ processes() {
 }
 
 export TUTTI_EMU=mode=threads
-two='' addresses=unlimited
+size=4 two='' narrow='' addresses=20000000
 processes together --ops all_reduce,all_gather --rounds 2 && [ "$statuses" = '0 0 0 0 ' ] &&
   [ "$(grep -c 'operations ok$' "$work/log")" -eq 8 ] &&
   few='([0-8]|-[0-9]+)' &&
@@ -76,12 +77,27 @@ TUTTI_SECRET='a secret' processes killed --ops all_reduce --shrink-after-error 2
   [ "$statuses" = '0 0 137 0 ' ] && [ "$(grep -c 'error 6 .*rank 2' "$work/log")" -eq 3 ] &&
   [ "$(grep -c 'all_reduce after shrink ok$' "$work/log")" -eq 3 ]
 check $? 'three processes go on without one that was killed, under a secret'
-two='' addresses=20000000
-processes narrow --ops all_reduce
-[ "$statuses" = '3 3 3 3 ' ] && [ "$(grep -c 'error 2 .*ulimit -v' "$work/log")" -ge 4 ] &&
-  [ "$(grep -c '^rank [013] all_reduce iteration 0 error 2 .*rank 2 (process .*ulimit -v' "$work/log")" \
-    -eq 3 ]
-check $? 'a rank that cannot map the others: all of them end, and say why'
+two='' narrow=2
+NCCL_DEBUG=INFO processes narrow
+[ "$statuses" = '0 0 0 0 ' ] && [ "$(grep -c '^rank [0-3] operations ok$' "$work/log")" -eq 4 ] &&
+  [ "$(grep -c 'INFO .*rank 2 (process .*cannot map memory of rank .*ulimit -v.*over the network' \
+    "$work/log")" -eq 3 ] && [ "$(grep -c 'WARN .*cannot map memory' "$work/narrow.2")" -eq 1 ]
+check $? 'a rank that cannot map the others: they take the network, and the log says why'
+NCCL_NET=nowhere processes nowhere --ops all_reduce
+[ "$statuses" = '3 3 3 3 ' ] &&
+  [ "$(grep -c '^rank [0-3] init error .*rank 2 .*ulimit -v.*and instead: NCCL_NET=nowhere' "$work/log")" \
+    -eq 4 ]
+check $? 'without a network either: all of them end, and say both'
+narrow='1 3'
+NCCL_DEBUG=WARN processes split --ops all_reduce,alltoall --split 2 --rounds 2
+[ "$statuses" = '0 0 0 0 ' ] && [ "$(grep -c 'operations ok$' "$work/log")" -eq 8 ] &&
+  [ "$(grep -c 'WARN .*rank [13] (process .*; rank [13] (process .*over the network' "$work/log")" -ge 4 ]
+check $? 'two such ranks, and what is split off'
+size=10 narrow='0 1 2 3 4 5 6 7 8 9' addresses=1500000
+NCCL_DEBUG=WARN processes all --ops all_reduce,sendrecv
+[ "$statuses" = '0 0 0 0 0 0 0 0 0 0 ' ] && [ "$(grep -c 'WARN .*over the network' "$work/log")" -eq 5 ] &&
+  [ "$(grep -c 'all processes of the host of rank 4 .*over the network' "$work/log")" -eq 1 ]
+check $? 'ten that have room for some of the others alone'
 
 for misuse in '--size 2' '--rank 2 --size 2' '--threads --size 2 --ops none' '--threads --size 2 --bytes'; do
   # Word splitting is wanted.

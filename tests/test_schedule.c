@@ -3,6 +3,7 @@
  * loops, several channels, in place and out of place, staged and stored directly. Says nothing of slots
  * and waiting. */
 /* sanitizers: address */
+/* runner: asan 14 s */
 #include "schedule_oracle.h"
 
 static struct oracle oracle;

@@ -2,6 +2,7 @@
  * strangers, and every shortage named with its cure. Then the arena and the cards of connections, with both
  * ends in this process. */
 /* sanitizers: address thread */
+/* runner: tsan 22 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -250,7 +250,9 @@ struct device_ops {
 
   /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
    * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
-   * the same answer at both ends. */
+   * the same answer at both ends, and of descriptors and addresses that are left here. What was mapped stays
+   * until comm_close; where that failed, log_last_error() says why. `comm` NULL: tried, and not kept. May
+   * block for seconds. */
   ncclResult_t (*comm_card)(struct device_comm *comm, struct device_card *card);
   ncclResult_t (*comm_reach)(struct device_comm *comm, uint32_t peer, const struct device_card *card,
                              bool *reach);

@@ -71,6 +71,7 @@ static unsigned stamped_levels;
 static char stamp_format[64];
 static char host_name[256];
 static FILE *log_file; /* NULL: standard output */
+static bool log_file_lost;
 static bool version_printed;
 static char last_warning[LOG_TEXT_BYTES];
 
@@ -211,6 +212,14 @@ static void stamp_write(enum log_level level, char *out, size_t out_bytes) {
   if (format[0] && strftime(out, out_bytes, format, &local) == 0) out[0] = '\0';
 }
 
+/* Under the mutex. What cannot be written is lost; that it is, is said once, elsewhere. */
+static void file_write(FILE *file, const char *line, size_t bytes) {
+  const bool written = fwrite(line, 1, bytes, file) == bytes;
+  if ((fflush(file) == 0 && written) || file == stderr || log_file_lost) return;
+  log_file_lost = true;
+  fprintf(stderr, "NCCL_DEBUG_FILE: lines of the log are lost: %s\n", strerror(errno));
+}
+
 /* Writes prefix and text as one line. A line that is too long is cut, never split. */
 static void line_write_to(FILE *other, enum log_level level, const char *prefix, const char *text) {
   char stamp[256], line[LOG_LINE_BYTES];
@@ -220,8 +229,7 @@ static void line_write_to(FILE *other, enum log_level level, const char *prefix,
   line[length] = '\n';
   os_mutex_lock(&log_mutex);
   FILE *file = other != NULL ? other : log_file ? log_file : stdout;
-  fwrite(line, 1, (size_t)length + 1, file);
-  fflush(file);
+  file_write(file, line, (size_t)length + 1);
   os_mutex_unlock(&log_mutex);
 }
 
@@ -356,6 +364,7 @@ void log_reset(void) {
   os_mutex_lock(&log_mutex);
   if (log_file && log_file != stdout && log_file != stderr) fclose(log_file);
   log_file = NULL;
+  log_file_lost = false;
   version_printed = false;
   last_warning[0] = '\0';
   atomic_store(&ready, false);

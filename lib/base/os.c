@@ -202,11 +202,15 @@ char *os_file_read(const char *path, size_t *bytes) { return os_file_read_most(p
 
 bool os_file_write(const char *path, const char *text, size_t bytes) {
   FILE *file = fopen(path, "we");
+  struct stat about;
   if (!file) return false;
+  const bool regular = fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode);
   const bool whole = fwrite(text, 1, bytes, file) == bytes;
-  const int cause = errno;
+  int cause = errno;
   if (fclose(file) == 0 && whole) return true;
-  if (!whole) errno = cause;
+  if (whole) cause = errno;
+  if (regular) remove(path); /* a part of a file is worse than none */
+  errno = cause;
   return false;
 }
 

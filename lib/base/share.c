@@ -28,7 +28,8 @@
 #define SHARE_RING UINT64_MAX /* in place of a block's bytes */
 #define SHARE_WAIT_SECONDS 10 /* longest wait for an owner's answer, unless it is lost sooner */
 #define SHARE_RETRY_MS 200
-#define SHARE_CHECK_BYTES (1u << 20) /* smaller reservations are not worth reading what is left */
+#define SHARE_CHECK_BYTES (1u << 20) /* so much may be reserved before it is looked again at what is left */
+#define SHARE_PIECE_BYTES (4u << 20)
 #define MIB (1024.0 * 1024.0)
 
 struct block {
@@ -451,15 +452,31 @@ static int block_descriptor(const void *memory) {
   return fd;
 }
 
+/* Small reservations together are worth a look as well. */
+static bool look_is_due(size_t bytes) {
+  static uint64_t unseen;
+  if (__atomic_add_fetch(&unseen, bytes, __ATOMIC_RELAXED) < SHARE_CHECK_BYTES) return false;
+  __atomic_store_n(&unseen, 0, __ATOMIC_RELAXED);
+  return true;
+}
+
+/* Piece by piece, with a look before each: others take memory at the same time, and whoever asks for more
+ * than is left in its control group is not told so by the kernel, but killed. */
 ncclResult_t share_reserve(void *memory, size_t offset, size_t bytes) {
   const int fd = block_descriptor(memory);
+  const size_t spare = bytes < SHARE_PIECE_BYTES ? bytes : SHARE_PIECE_BYTES;
   const char *whose;
   if (fd < 0) return log_fail(ncclInvalidUsage, "shared memory: %p is no block of this process", memory);
-  if (bytes >= SHARE_CHECK_BYTES && memory_left(&whose) < bytes) return no_pages(bytes);
-  int failed;
-  do failed = fallocate(fd, 0, (off_t)offset, (off_t)bytes);
-  while (failed != 0 && errno == EINTR);
-  return failed == 0 ? ncclSuccess : no_pages(bytes);
+  for (size_t done = 0, piece; done < bytes; done += piece) {
+    int failed;
+    piece = bytes - done < SHARE_PIECE_BYTES ? bytes - done : SHARE_PIECE_BYTES;
+    if (look_is_due(piece) && memory_left(&whose) < bytes - done + spare)
+      return no_pages(bytes - done + spare);
+    do failed = fallocate(fd, 0, (off_t)(offset + done), (off_t)piece);
+    while (failed != 0 && errno == EINTR);
+    if (failed != 0) return no_pages(bytes - done);
+  }
+  return ncclSuccess;
 }
 
 void share_trim(void *memory, size_t offset, size_t bytes) {

@@ -30,7 +30,7 @@ ncclResult_t share_alloc(size_t bytes, void **memory, struct share_ticket *ticke
 /* The block's ticket; the same at every call. The first one starts the thread. */
 ncclResult_t share_offer(void *memory, struct share_ticket *ticket);
 /* Takes pages now, so that no touch of them can fail. ncclSystemError when there are none; the text says how
- * much was asked for, what is left, and the cure. */
+ * much is missing, what is left, and the cure. Some of the pages may be taken then: share_trim() them. */
 ncclResult_t share_reserve(void *memory, size_t offset, size_t bytes);
 /* Gives pages back to the system; they read as zero afterwards, and the block stays. */
 void share_trim(void *memory, size_t offset, size_t bytes);

@@ -101,7 +101,8 @@ static ncclResult_t far_check_settings(const struct far *far) {
   return ncclSuccess;
 }
 
-static ncclResult_t far_take_cards(struct far *far, const struct gather *gather, const uint32_t *seats) {
+static ncclResult_t far_take_cards(struct far *far, const struct gather *gather, const uint32_t *seats,
+                                   const uint8_t *apart) {
   const struct gather_seat *said = gather_seats(gather);
   for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
     const struct gather_seat *seat = &said[seats[rank]];
@@ -114,6 +115,7 @@ static ncclResult_t far_take_cards(struct far *far, const struct gather *gather,
     far->cards[rank].host_name[sizeof far->cards[rank].host_name - 1] = '\0';
     far->ranks[rank].card = &far->cards[rank];
     far->ranks[rank].party = seat->party;
+    if (apart[seat->party]) far->cards[rank].shareable = 0;
   }
   return far_check_settings(far);
 }
@@ -157,7 +159,7 @@ static ncclResult_t far_find_rails(struct far *far) {
 }
 
 ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gather *gather,
-                        const uint32_t *seats, struct far **out) {
+                        const uint32_t *seats, const uint8_t *apart, struct far **out) {
   struct far *far = (struct far *)os_alloc(sizeof *far);
   if (!far) return log_fail(ncclSystemError, "no memory for a table of %u ranks", team->rank_count);
   os_mutex_init(&far->lock);
@@ -168,7 +170,7 @@ ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gathe
   ncclResult_t result = ncclSuccess;
   if (!far_alloc(far, team->rank_count))
     result = log_fail(ncclSystemError, "no memory for a table of %u ranks", team->rank_count);
-  if (result == ncclSuccess) result = far_take_cards(far, gather, seats);
+  if (result == ncclSuccess) result = far_take_cards(far, gather, seats, apart);
   if (result != ncclSuccess) {
     far_free(far);
     return result;

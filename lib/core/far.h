@@ -73,9 +73,10 @@ struct far {
 ncclResult_t far_card_fill(const struct ncclComm *comm, struct device_comm *model, struct far_card *card);
 
 /* From the cards of all ranks, by rank, with the party of each: everything but watch and proxies. The cards
- * are copied. Ranks whose settings do not fit together: ncclInvalidUsage, naming two. */
+ * are copied. `apart`, by party: 1 where no memory is mapped to or from others (reach.h). Ranks whose
+ * settings do not fit together: ncclInvalidUsage, naming two. */
 ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gather *gather,
-                        const uint32_t *seats, struct far **far);
+                        const uint32_t *seats, const uint8_t *apart, struct far **far);
 /* Brings a local rank's settings into line with what all ranks said. */
 void far_settle(const struct far *far, struct settings *settings);
 /* The graph over all hosts. */

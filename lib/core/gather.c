@@ -131,6 +131,7 @@ static void root_frame(struct control_conn *conn, uint32_t kind, const uint8_t *
   } else if (kind == FRAME_VERDICT && wire_take(&reader, &verdict, sizeof verdict)) {
     wire_take_text(&reader, gather->agree_text, sizeof gather->agree_text);
     gather->agree_code = verdict.code;
+    gather->agree_about = verdict.party < gather->roster.party_count ? verdict.party : 0;
     gather->agree_turn = verdict.turn;
   } else if (kind == FRAME_FAIL && wire_take(&reader, &fail, sizeof fail)) {
     wire_take_text(&reader, text, sizeof text);
@@ -158,13 +159,23 @@ const struct control_class gather_root_class = {"root", root_limit, root_frame, 
 
 /* ---- what the root is told ---- */
 
+static ncclResult_t root_unreached(ncclResult_t result) {
+  char why[WIRE_TEXT_MOST];
+  snprintf(why, sizeof why, "%s", log_last_error());
+  return log_fail(result, "%s; this root is gone or out of reach: look at what its process said last", why);
+}
+
 ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum greet_kind kind,
                          uint64_t key, const char *what, int *fd) {
   control_lock();
   const struct sock_wait wait = {gather->deadline_ns, &gather->cancel, what};
   control_unlock();
   int dialed = -1;
-  TRY(sock_connect(to, &wait, &dialed));
+  const ncclResult_t connected = sock_connect(to, &wait, &dialed);
+  if (connected != ncclSuccess && kind == GREET_CHECK_IN &&
+      !__atomic_load_n(&gather->cancel, __ATOMIC_ACQUIRE))
+    return root_unreached(connected);
+  TRY(connected);
   const ncclResult_t result = greet_dial(dialed, kind, key, &wait);
   if (result != ncclSuccess) {
     sock_close(dialed);
@@ -475,11 +486,12 @@ const struct sock_address *gather_address(const struct gather *gather, uint32_t 
 
 /* ---- agreeing ---- */
 
-ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes) {
+ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_t *about, char *reason,
+                                size_t reason_bytes) {
   const uint64_t begin_ns = os_time_ns();
   control_lock();
   const uint32_t turn = gather->agree_turn + 1;
-  const struct wire_verdict said = {turn, (int32_t)own};
+  const struct wire_verdict said = {turn, (int32_t)own, *about, 0};
   char text[WIRE_TEXT_MOST] = "";
   if (own != ncclSuccess) snprintf(text, sizeof text, "%s", reason);
   control_send(gather->root, FRAME_AGREE, &said, sizeof said, text, strlen(text));
@@ -489,17 +501,26 @@ ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason,
     gather_fail(gather, ncclRemoteError, "%s",
                 gather->missing[0] ? gather->missing : "not all processes have agreed within the time");
   }
-  ncclResult_t result = gather->code;
+  /* A verdict counts for whom it has reached, also where its root has left at once. */
+  const bool decided = gather->agree_turn == turn && !gather->cancelled;
+  ncclResult_t result = decided ? ncclSuccess : gather->code;
+  *about = GATHER_NO_PARTY;
   if (result != ncclSuccess) {
     snprintf(reason, reason_bytes, "%s", gather->reason);
   } else if (gather->agree_code != ncclSuccess) {
     const bool known = gather->agree_code > ncclSuccess && gather->agree_code < ncclNumResults;
     result = known ? (ncclResult_t)gather->agree_code : ncclRemoteError;
     snprintf(reason, reason_bytes, "%s", gather->agree_text);
+    *about = gather->agree_about;
   }
   gather->cost.agree_ns += os_time_ns() - begin_ns;
   control_unlock();
   return result;
+}
+
+ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes) {
+  uint32_t about = gather->roster.party;
+  return gather_agree_about(gather, own, &about, reason, reason_bytes);
 }
 
 /* ---- the end ---- */

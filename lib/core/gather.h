@@ -50,6 +50,12 @@ const struct sock_address *gather_address(const struct gather *gather, uint32_t 
 /* All parties say how they fared, in O(log parties) rounds: the failure of the lowest party that has one is
  * everybody's result. May be called again: each call is one more round of agreement. */
 ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes);
+/* The same, for failures that need not be the end: *about is the party that this one's failure is about, and
+ * becomes the party that everybody's is about; GATHER_NO_PARTY where there is none, or where the gather
+ * itself has failed. */
+#define GATHER_NO_PARTY UINT32_MAX
+ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_t *about, char *reason,
+                                size_t reason_bytes);
 /* From any thread: ends the gather for all parties; `why` as in "rank 3 was aborted". */
 void gather_cancel(struct gather *gather, ncclResult_t code, const char *why);
 void gather_close(struct gather *gather);

@@ -50,6 +50,7 @@ struct gather {
   bool exchanged;
   uint32_t agree_turn; /* of the last verdict */
   int32_t agree_code;
+  uint32_t agree_about;
   char agree_text[WIRE_TEXT_MOST];
   bool news; /* a party was lost, or has failed, when its news had no watch to go to */
   struct wire_fail news_about;

@@ -272,10 +272,11 @@ static ncclResult_t comm_check_captures(struct ncclComm *comm) {
 /* Where this rank fails alone, those in other processes wait for it, and hear of it. */
 static ncclResult_t comm_give_up(struct ncclComm *comm, ncclResult_t error) {
   char text[COMM_REASON_BYTES];
-  if (error == ncclSuccess || !comm->team->far) return error;
+  if (error == ncclSuccess || !comm->team->far || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 0)
+    return error;
   snprintf(text, sizeof text, "%s", log_last_error());
-  far_give_up(comm, error, text);
-  return log_fail(error, "%s", text);
+  far_give_up(comm, error, text); /* says it in the log */
+  return error;
 }
 
 /* A plan that was kept had its operations checked and its connections made. */

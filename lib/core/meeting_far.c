@@ -11,6 +11,7 @@
 #include "base/os.h"
 #include "core/bootstrap.h"
 #include "core/meeting_impl.h"
+#include "core/reach.h"
 
 /* What one meeting's thread works with. */
 struct conduct {
@@ -22,6 +23,7 @@ struct conduct {
   struct far_member *members; /* all seats with a communicator, by team */
   uint32_t *seats;            /* of the team in work, by rank */
   struct ncclComm **comms;    /* the same; NULL for ranks of other processes */
+  struct reach reach;         /* whose memory is mapped */
   char reason[COMM_REASON_BYTES];
 };
 
@@ -188,7 +190,7 @@ static ncclResult_t conduct_team(struct conduct *conduct, uint32_t begin, uint32
   if (!team) return log_fail(ncclSystemError, "%s: no memory for %u ranks", meeting->first.call, end - begin);
   meeting->team = child ? meeting->team : NULL;
   conduct->teams[conduct->team_count++] = team;
-  TRY(far_create(team, wire_key, conduct->gather, conduct->seats, &team->far));
+  TRY(far_create(team, wire_key, conduct->gather, conduct->seats, conduct->reach.apart, &team->far));
   TRY(team_settle(team, conduct->comms));
   return team_open_comms(team, conduct->comms, child);
 }
@@ -250,6 +252,26 @@ static ncclResult_t conduct_note(struct conduct *conduct, ncclResult_t result) {
   return result;
 }
 
+/* A child's device-side half is not there yet, and its parent's may go. */
+static ncclResult_t conduct_reach(struct conduct *conduct) {
+  const struct meeting_call *first = &conduct->meeting->first;
+  struct device_comm *model = NULL;
+  for (uint32_t i = 0; !model && first->kind == MEETING_INIT && i < first->seat_count; i++)
+    if (conduct->meeting->seats[i].comm) model = conduct->meeting->seats[i].comm->device_comm;
+  return reach_try(conduct->gather, first->call, conduct->ops, model, first->seat_count, &conduct->reach,
+                   conduct->reason, sizeof conduct->reason);
+}
+
+/* Where the network was to replace memory that cannot be mapped, both sentences say what is wrong. */
+static ncclResult_t conduct_make(struct conduct *conduct) {
+  const ncclResult_t result = conduct_note(conduct, conduct_teams(conduct));
+  char why[COMM_REASON_BYTES];
+  if (result == ncclSuccess || conduct->reach.why[0] == '\0') return result;
+  snprintf(why, sizeof why, "%s", conduct->reason);
+  snprintf(conduct->reason, sizeof conduct->reason, "%.255s; and instead: %.239s", conduct->reach.why, why);
+  return result;
+}
+
 /* Where the time went, and what it cost; as told in bench/bootstrap.c, for a run of one's own. */
 static void conduct_report(const struct conduct *conduct, uint64_t begin_ns, uint64_t opened_ns) {
   const struct gather_cost cost = gather_costs(conduct->gather);
@@ -281,8 +303,9 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
   const ncclResult_t checked_in = conduct_check_in_all(conduct);
   if (checked_in != ncclSuccess) gather_cancel(conduct->gather, checked_in, log_last_error());
   TRY(gather_wait(conduct->gather, conduct->reason, sizeof conduct->reason));
+  TRY(conduct_reach(conduct));
   const uint64_t met_ns = os_time_ns();
-  const ncclResult_t made = conduct_note(conduct, conduct_teams(conduct));
+  const ncclResult_t made = conduct_make(conduct);
   const uint64_t opened_ns = os_time_ns() - met_ns;
   TRY(gather_agree(conduct->gather, made, conduct->reason, sizeof conduct->reason));
   conduct_report(conduct, begin_ns, opened_ns);
@@ -326,6 +349,7 @@ static void *conduct_body(void *argument) {
   if (result == ncclSuccess) conduct_publish(&conduct);
   else meeting_end(conduct.meeting, result, conduct.reason);
   meeting_unlock(conduct.ops);
+  os_free(conduct.reach.apart);
   os_free(conduct.teams);
   os_free(conduct.members);
   os_free(conduct.seats);

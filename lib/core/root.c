@@ -249,6 +249,7 @@ static void party_agree(struct root *root, struct root_party *party, struct wire
   if (said.code != ncclSuccess && (root->agree_code == ncclSuccess || party->number < root->agree_party)) {
     root->agree_code = said.code;
     root->agree_party = party->number;
+    root->agree_about = said.party < root->party_count ? said.party : party->number;
     wire_take_text(reader, root->scratch, sizeof root->scratch);
     snprintf(root->agree_text, sizeof root->agree_text, "%s", root->scratch);
   }
@@ -257,7 +258,7 @@ static void party_agree(struct root *root, struct root_party *party, struct wire
     root_fail(root, ncclRemoteError, "a process left before all had agreed");
     return;
   }
-  const struct wire_verdict verdict = {said.turn, root->agree_code};
+  const struct wire_verdict verdict = {said.turn, root->agree_code, root->agree_about, 0};
   root_send_all(root, FRAME_VERDICT, &verdict, sizeof verdict, root->agree_text);
   root->agree_turn = said.turn;
   root->agree_count = 0;

@@ -32,7 +32,7 @@ struct root {
   uint64_t signature, bytes;
   uint64_t begin_ns, due_ns, status_ns, status_gap_ns, suspect_ns;
   ncclResult_t code;
-  uint32_t agree_turn, agree_count, agree_party;
+  uint32_t agree_turn, agree_count, agree_party, agree_about;
   int32_t agree_code;
   char reason[WIRE_TEXT_MOST], suspicion[WIRE_TEXT_MOST], agree_text[WIRE_TEXT_MOST], scratch[WIRE_TEXT_MOST];
   /* relay */

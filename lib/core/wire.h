@@ -63,6 +63,7 @@ struct wire_roster {
 struct wire_verdict {
   uint32_t turn;
   int32_t code;
+  uint32_t party, zero; /* whom a failure is about */
 };
 struct wire_fail {
   uint32_t party;

@@ -15,7 +15,7 @@ static_assert(sizeof(struct trace_header) == 64, "the format says so");
 
 struct trace_writer {
   FILE *file;
-  bool failed;
+  int cause; /* of the first failure; 0: there was none */
   char path[1];
 };
 
@@ -30,23 +30,24 @@ ncclResult_t trace_writer_open(const char *path, const struct trace_header *head
                     strerror(errno));
   }
   memcpy(fresh->path, path, strlen(path) + 1);
-  fresh->failed = fwrite(header, sizeof *header, 1, fresh->file) != 1;
+  if (fwrite(header, sizeof *header, 1, fresh->file) != 1) fresh->cause = errno;
   *writer = fresh;
   return ncclSuccess;
 }
 
 void trace_writer_put(struct trace_writer *writer, const struct trace_record *record) {
-  if (writer->failed || fwrite(record, sizeof *record, 1, writer->file) == 1) return;
-  writer->failed = true;
-  log_warn("trace %s: %s; the trace is cut short here", writer->path, strerror(errno));
+  if (writer->cause != 0 || fwrite(record, sizeof *record, 1, writer->file) == 1) return;
+  writer->cause = errno;
+  log_urgent("trace %s: %s; the trace is cut short here, and the run goes on", writer->path, strerror(errno));
 }
 
 ncclResult_t trace_writer_close(struct trace_writer *writer) {
   ncclResult_t result = ncclSuccess;
   if (writer == NULL) return ncclSuccess;
-  if (fclose(writer->file) != 0 || writer->failed)
+  if (fclose(writer->file) != 0 && writer->cause == 0) writer->cause = errno;
+  if (writer->cause != 0)
     result = log_fail(ncclSystemError, "trace %s: not written whole (%s); is the disk full?", writer->path,
-                      strerror(errno));
+                      strerror(writer->cause));
   os_free(writer);
   return result;
 }

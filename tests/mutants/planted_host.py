@@ -238,6 +238,19 @@ plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu
 plant(FAR, 'failure_kept_from_its_ranks',
       'if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);', ';',
       'test_faults', '*guarded')
+REACH = 'lib/core/reach.c'
+plant(REACH, 'other_hosts_are_tried',
+      'card_of(view, a)->host == card_of(view, b)->host;', 'view->party_count > 0;', 'test_reach',
+      'test_hosts')
+plant(REACH, 'always_oneself_is_apart', 'failed == 1 && tried > 1 ? last : view->own_party;',
+      'view->own_party;', 'test_reach', 'test_one_apart', quick=True)
+plant(REACH, 'all_of_many_are_tried', 'count <= ALL_TRIED_MOST + 1 ||', 'count > 0 ||', 'test_reach',
+      'test_many')
+plant(REACH, 'hosts_never_given_up', 'const bool whole_host = turn >= TURNS_MOST;',
+      'const bool whole_host = false;', 'test_reach', 'test_hosts')
+plant(ROOT, 'verdict_about_the_speaker',
+      'root->agree_about = said.party < root->party_count ? said.party : party->number;',
+      'root->agree_about = party->number;', 'test_reach', 'test_one_apart')
 plant(FAR, 'ranks_of_all_nodes_share', 'if (a->party == b->party) return one_node;',
       'if (a->party == b->party) return true;', 'test_faults', '*')
 

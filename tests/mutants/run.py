@@ -4,7 +4,8 @@
     python3 tests/mutants/run.py [--build DIR] [NAME...]
 
 First the library as it is must pass every scenario, so that what is caught later is the bug. Then each mutant
-of planted.py is compiled (only what includes the changed header), linked with the rest and run. Prints one
+of planted.py is compiled (only what includes the changed header and uses the function that the bug is in),
+linked with the rest and run. Prints one
 `ok - ` or `not ok - ` line each; the exit status is 0 when all are ok. Everything is built in DIR/mutants,
 where the folder of a mutant that was not caught stays."""
 import argparse
@@ -25,7 +26,7 @@ FLAGS = ['-std=c11', '-D_GNU_SOURCE', '-O0', '-ffp-contract=off', '-MMD'] # many
 TSAN_FLAGS = ['-fsanitize=thread', '-g', '-fno-builtin-memcpy']
 INCLUDES = ['lib', 'lib/backends/emu', 'lib/backends/emu/include', 'tests']
 LIBRARIES = ['-pthread', '-ldl', '-lm', '-lexpat', '-lnettle']
-RUN_SECONDS = 60    # a mutant that does not end by then is not caught
+RUN_SECONDS = 300   # a mutant that does not end by then is not caught; the machine may have other work
 
 # The emulator, plans and what they rest on: no API, no runtime.
 SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan*.c', 'lib/core/tune*.c',
@@ -55,6 +56,12 @@ def compile_one(source, folder, extra, first_includes=()):
     return target + '.o', {os.path.normpath(os.path.join(ROOT, path)) for path in depends}
 
 
+def functions_in(target):
+    """Names of an object's functions: without optimisation an inline one is there where it is used."""
+    done = subprocess.run(['nm', target], stdout=subprocess.PIPE, check=True)
+    return set(re.findall(r' [tTwW] (\w+)$', done.stdout.decode(), re.M))
+
+
 class Base:
     """The library as it is, compiled with some extra flags: an object and its headers for each source."""
 
@@ -65,6 +72,7 @@ class Base:
         built = {source: job.result() for source, job in jobs.items()}
         self.objects = {source: target for source, (target, _) in built.items()}
         self.headers = {source: headers for source, (_, headers) in built.items()}
+        self.functions = {source: functions_in(target) for source, target in self.objects.items()}
 
     def link(self, program, changed):
         objects = [changed.get(source, target) for source, target in self.objects.items()]
@@ -72,29 +80,52 @@ class Base:
         return program
 
 
-def planted_text(text, mutant):
-    """The header with the bug; blanks and line ends in `find` match any run of them."""
+def planted_at(text, mutant):
+    """Where the bug comes to stand; blanks and line ends in `find` match any run of them."""
     pattern = r'\s+'.join(re.escape(word) for word in mutant.find.split())
-    count = len(re.findall(pattern, text))
-    if count != 1:
-        raise RuntimeError('what is to be replaced occurs %d times in %s, not once' % (count, mutant.file))
-    return re.sub(pattern, lambda _: mutant.replace, text)
+    found = list(re.finditer(pattern, text))
+    if len(found) != 1:
+        raise RuntimeError('what is to be replaced occurs %d times in %s, not once' %
+                           (len(found), mutant.file))
+    return found[0].span()
+
+
+def planted_text(text, mutant):
+    """The header with the bug."""
+    begin, end = planted_at(text, mutant)
+    return text[:begin] + mutant.replace + text[end:]
+
+
+def function_around(text, begin, end):
+    """The inline function whose body holds this part, or None."""
+    for match in re.finditer(r'^(?:PRIM_FN|static inline)\b[^;{}()]*?(\w+)\([^{};]*\{', text[:begin], re.M):
+        depth, at = 1, match.end()
+        while depth > 0 and at < len(text):
+            depth += {'{': 1, '}': -1}.get(text[at], 0)
+            at += 1
+        if match.end() <= begin and end <= at:
+            return match.group(1)
+    return None
 
 
 def build_mutant(mutant, base, folder):
     copy = os.path.join(folder, mutant.file)
     os.makedirs(os.path.dirname(copy))
     with open(os.path.join(ROOT, mutant.file), encoding='utf-8') as file:
-        text = planted_text(file.read(), mutant)
+        text = file.read()
+    function = function_around(text, *planted_at(text, mutant))
     with open(copy, 'w', encoding='utf-8') as file:
-        file.write(text)
+        file.write(planted_text(text, mutant))
     first_includes = [folder + '/lib', folder + '/lib/backends/emu']
     changed = {}
     for source, headers in base.headers.items():
-        if os.path.join(ROOT, mutant.file) in headers:
+        uses = function is None or function in base.functions[source]
+        if uses and os.path.join(ROOT, mutant.file) in headers:
             changed[source], includes = compile_one(source, folder, base.extra, first_includes)
             if copy not in includes:
                 raise RuntimeError('%s does not see the changed header' % source)
+    if not changed:
+        raise RuntimeError('nothing uses %s' % function)
     return base.link(folder + '/mutant_run', changed)
 
 

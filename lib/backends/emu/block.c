@@ -869,6 +869,15 @@ bool emu_lanes_reach_out(void) {
   return false;
 }
 
+uint32_t emu_lanes_crowd(void) {
+  static uint32_t cores; /* locked */
+  uint32_t ranks = 0;
+  if (cores == 0) cores = os_core_count();
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    if (run->launch->comm->config.rank_count > ranks) ranks = run->launch->comm->config.rank_count;
+  return ranks > cores ? ranks / cores : 1;
+}
+
 uint64_t emu_lanes_progress(void) {
   uint64_t sum = 0;
   if (emu_options()->mode == EMU_GUARDED) return emu_meter.steps_done;

@@ -67,7 +67,7 @@ static inline bool emu_conn_is_remote(const struct emu_conn *conn) { return conn
 /* A rank of another process, as conn_share.c knows it. */
 struct emu_peer {
   struct share_ticket ticket;
-  void *memory; /* its arena; NULL when mapping it failed */
+  void *memory; /* its arena */
 };
 
 /* Memory for steps of lists; the newest block of a rank is the largest. */

@@ -3,6 +3,7 @@
  * With the same mapping it stores into outputs that receivers offer. What comes in cards is checked before it
  * becomes an address. Knows nothing of how cards travel. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "backends/emu/block.h"
@@ -63,8 +64,9 @@ ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card) {
   if (content.flags == 0) {
     if (comm_pin(comm) == ncclSuccess) content.ticket = comm->ticket;
     else
-      log_info(LOG_SHM, "comm %s: rank %" PRIu32 " shares no memory with other processes: %s", comm->name,
-               comm->config.rank, log_last_error());
+      log_info(LOG_INIT | LOG_SHM,
+               "comm %s: rank %" PRIu32 " shares no memory with other processes, and takes the network: %s",
+               comm->name, comm->config.rank, log_last_error());
   }
   memcpy(card->bytes, &content, sizeof content);
   return ncclSuccess;
@@ -77,16 +79,14 @@ static ncclResult_t peer_no_memory(const struct device_comm *comm) {
                   comm->name, comm->config.rank);
 }
 
-static void *peer_find(struct device_comm *comm, const struct share_ticket *ticket, bool *tried) {
+static bool peer_known(struct device_comm *comm, const struct share_ticket *ticket) {
   emu_lock();
-  const struct emu_peer *peer = (const struct emu_peer *)map_find(&comm->peers, ticket->number);
-  void *memory = peer != NULL ? peer->memory : NULL;
+  const bool known = map_find(&comm->peers, ticket->number) != NULL;
   emu_unlock();
-  *tried = peer != NULL;
-  return memory;
+  return known;
 }
 
-/* Notes what came of mapping; of two threads that tried, the first is right. */
+/* Keeps the mapping until the rank is closed; of two threads that made it, the first is right. */
 static ncclResult_t peer_note(struct device_comm *comm, const struct share_ticket *ticket, void *memory) {
   struct emu_peer *peer = (struct emu_peer *)os_alloc(sizeof *peer);
   emu_lock();
@@ -100,23 +100,19 @@ static ncclResult_t peer_note(struct device_comm *comm, const struct share_ticke
   emu_unlock();
   if (noted) return ncclSuccess;
   os_free(peer);
-  if (memory != NULL) share_unmap(memory, ticket->bytes);
+  share_unmap(memory, ticket->bytes);
   return known ? ncclSuccess : peer_no_memory(comm);
 }
 
-static ncclResult_t peer_map(struct device_comm *comm, uint32_t rank, const struct share_ticket *ticket,
-                             bool *reach) {
-  bool tried;
-  void *memory = peer_find(comm, ticket, &tried);
-  *reach = memory != NULL;
-  if (tried) return ncclSuccess;
-  if (share_map(ticket, &memory) != ncclSuccess) {
-    memory = NULL;
-    log_info(LOG_SHM, "comm %s: rank %" PRIu32 " cannot map memory of rank %" PRIu32 ": %s", comm->name,
-             comm->config.rank, rank, log_last_error());
-  }
-  *reach = memory != NULL;
-  return peer_note(comm, ticket, memory);
+/* A failure is not kept: there may be descriptors, or addresses, the next time. */
+static ncclResult_t peer_map(struct device_comm *comm, const struct share_ticket *ticket, bool *reach) {
+  void *memory = NULL;
+  *reach = comm != NULL && peer_known(comm, ticket);
+  if (*reach || share_map(ticket, &memory) != ncclSuccess) return ncclSuccess;
+  *reach = true;
+  if (comm != NULL) return peer_note(comm, ticket, memory);
+  share_unmap(memory, ticket->bytes);
+  return ncclSuccess;
 }
 
 ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
@@ -128,12 +124,13 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
                     "comm %s: what rank %" PRIu32
                     " says of its device is not understood; use the same build "
                     "and backend on all ranks",
-                    comm->name, peer);
+                    comm != NULL ? comm->name : "to be", peer);
   *reach = false;
-  if (!comm->pinned || content.flags != 0 || sharing_forbidden() || !share_possible(&content.ticket))
-    return ncclSuccess;
+  if (content.flags != 0 || sharing_forbidden() || !share_possible(&content.ticket)) return ncclSuccess;
+  if (comm == NULL) return peer_map(NULL, &content.ticket, reach);
+  if (!comm->pinned) return ncclSuccess;
   *reach = content.ticket.number == comm->ticket.number; /* of this process */
-  return *reach ? ncclSuccess : peer_map(comm, peer, &content.ticket, reach);
+  return *reach ? ncclSuccess : peer_map(comm, &content.ticket, reach);
 }
 
 /* Where a relay's block begins behind its FIFO. */
@@ -142,36 +139,49 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
 
 /* ---- the receiver's end ---- */
 
-static bool arena_take(size_t bytes, void **memory) {
-  return emu_arena_alloc(bytes, true, memory) && *memory != NULL;
+/* The sentence of what is missing follows the one of what it is for. */
+static ncclResult_t arena_take(const struct device_comm *receiver, size_t bytes, void **memory) {
+  const bool made = emu_arena_alloc(bytes, true, memory);
+  char why[256];
+  if (made && *memory != NULL) return ncclSuccess;
+  if (made) return emu_conn_no_memory(receiver, bytes);
+  snprintf(why, sizeof why, "%s", log_last_error());
+  return log_fail(ncclSystemError,
+                  "rank %" PRIu32 " of comm %s has no memory for a connection of %zu bytes: %s",
+                  receiver->config.rank, receiver->name, bytes, why);
 }
 
-static struct emu_conn *export_create(struct device_comm *receiver, const struct device_conn_name *name) {
+static ncclResult_t export_create(struct device_comm *receiver, const struct device_conn_name *name,
+                                  struct emu_conn **made) {
   struct emu_conn *conn = emu_conn_new(&receiver->config.limits, name->peer, receiver->config.rank,
                                        name->channel_index, name->conn_index);
-  if (conn == NULL) return NULL;
+  if (conn == NULL) return emu_conn_no_memory(receiver, sizeof *conn);
   conn->place = EMU_CONN_EXPORTED;
   receiver->has_remote = true;
-  if (!map_reserve(&receiver->conns) || !arena_take(sizeof *conn->fifo, &conn->fifo_memory)) {
+  const ncclResult_t result = map_reserve(&receiver->conns)
+                                  ? arena_take(receiver, sizeof *conn->fifo, &conn->fifo_memory)
+                                  : emu_conn_no_memory(receiver, sizeof *conn);
+  if (result != ncclSuccess) {
     os_free(conn);
-    return NULL;
+    return result;
   }
   conn->fifo = (struct emu_fifo *)conn->fifo_memory;
   conn->fifo->receiver_conn = conn;
   map_insert(&receiver->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, false),
              conn);
   receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
-  return conn;
+  *made = conn;
+  return ncclSuccess;
 }
 
-static bool export_buffer(struct device_comm *receiver, struct emu_conn *conn, uint8_t proto) {
+static ncclResult_t export_buffer(struct device_comm *receiver, struct emu_conn *conn, uint8_t proto) {
   const size_t bytes = emu_conn_buffer_bytes(conn, proto);
-  void *pages;
-  if (conn->buffer[proto] != NULL) return true;
-  if (!arena_take(bytes, &pages)) return false;
+  void *pages = NULL;
+  if (conn->buffer[proto] != NULL) return ncclSuccess;
+  TRY(arena_take(receiver, bytes, &pages));
   conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
   receiver->memory_bytes += bytes;
-  return true;
+  return ncclSuccess;
 }
 
 static ncclResult_t wrong_place(const struct device_comm *comm, const struct device_conn_name *name) {
@@ -186,10 +196,8 @@ static ncclResult_t export_locked(struct device_comm *receiver, const struct dev
                                   struct emu_conn **found) {
   struct emu_conn *conn = emu_conn_find(receiver, name->peer, name->channel_index, name->conn_index, false);
   if (conn != NULL && conn->place != EMU_CONN_EXPORTED) return wrong_place(receiver, name);
-  if (conn == NULL) conn = export_create(receiver, name);
-  if (conn == NULL) return emu_conn_no_memory(receiver, sizeof *conn + sizeof *conn->fifo);
-  if (!export_buffer(receiver, conn, name->proto))
-    return emu_conn_no_memory(receiver, emu_conn_buffer_bytes(conn, name->proto));
+  if (conn == NULL) TRY(export_create(receiver, name, &conn));
+  TRY(export_buffer(receiver, conn, name->proto));
   *found = conn;
   return ncclSuccess;
 }
@@ -337,42 +345,47 @@ static void relay_fill(struct emu_conn *conn, uint8_t proto, struct device_relay
   relay->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
 }
 
-/* Of no rank's table: it outlives the rank. */
-static struct emu_conn *relay_create(const struct device_comm *comm, uint32_t sender,
-                                     const struct device_conn_name *name, size_t block_bytes) {
+/* Slots and counters. What was taken when it fails is the caller's to free. */
+static ncclResult_t relay_furnish(struct device_comm *comm, uint8_t proto, struct emu_conn *conn) {
+  void *pages = NULL;
+  if (conn->conn_index == CONN_MESSAGE) conn->step_bytes[proto] = plan_pool_step_bytes(&comm->config.limits);
+  TRY(arena_take(comm, BLOCK_OFFSET + conn->block_bytes, &conn->fifo_memory));
+  conn->fifo = (struct emu_fifo *)conn->fifo_memory;
+  conn->fifo->receiver_conn = conn;
+  relay_begin(conn);
+  TRY(arena_take(comm, emu_conn_buffer_bytes(conn, proto), &pages));
+  conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
+  return ncclSuccess;
+}
+
+/* Of no rank's table: it outlives the rank. Locked. */
+static ncclResult_t relay_create(struct device_comm *comm, uint32_t sender,
+                                 const struct device_conn_name *name, size_t block_bytes,
+                                 struct emu_conn **made) {
   struct emu_conn *conn =
       emu_conn_new(&comm->config.limits, sender, name->peer, name->channel_index, name->conn_index);
-  void *pages = NULL;
-  if (conn == NULL) return NULL;
+  if (conn == NULL) return emu_conn_no_memory(comm, sizeof *conn);
   conn->place = EMU_CONN_EXPORTED;
   conn->block_bytes = block_bytes;
-  if (name->conn_index == CONN_MESSAGE)
-    conn->step_bytes[name->proto] = plan_pool_step_bytes(&comm->config.limits);
-  if (arena_take(BLOCK_OFFSET + block_bytes, &conn->fifo_memory)) {
-    conn->fifo = (struct emu_fifo *)conn->fifo_memory;
-    conn->fifo->receiver_conn = conn;
-    relay_begin(conn);
-    if (arena_take(emu_conn_buffer_bytes(conn, name->proto), &pages)) {
-      conn->buffer[name->proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, name->proto);
-      return conn;
-    }
-    emu_arena_free(conn->fifo_memory);
+  const ncclResult_t result = relay_furnish(comm, name->proto, conn);
+  if (result == ncclSuccess) {
+    *made = conn;
+    return ncclSuccess;
   }
+  if (conn->fifo_memory != NULL) emu_arena_free(conn->fifo_memory);
   os_free(conn);
-  return NULL;
+  return result;
 }
 
 ncclResult_t emu_relay_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
                             size_t block_bytes, struct device_relay *relay, struct device_conn_card *card) {
+  struct emu_conn *conn = NULL;
   TRY(name_check(comm, name));
   TRY(comm_pin(comm));
   emu_lock();
-  struct emu_conn *conn = relay_create(comm, sender, name, block_bytes);
+  const ncclResult_t result = relay_create(comm, sender, name, block_bytes, &conn);
   emu_unlock();
-  if (conn == NULL)
-    return emu_conn_no_memory(
-        comm, BLOCK_OFFSET + block_bytes +
-                  (size_t)comm->config.limits.slots * comm->config.limits.step_bytes[name->proto]);
+  TRY(result);
   relay_fill(conn, name->proto, relay);
   card_fill(comm, conn, name->proto, card);
   return ncclSuccess;
@@ -417,7 +430,7 @@ void emu_comm_unshare(struct device_comm *comm) {
   for (uint32_t i = 0; i < comm->peers.capacity; i++) {
     struct emu_peer *peer = (struct emu_peer *)comm->peers.entries[i].value;
     if (peer == NULL) continue;
-    if (peer->memory != NULL) share_unmap(peer->memory, peer->ticket.bytes);
+    share_unmap(peer->memory, peer->ticket.bytes);
     os_free(peer);
   }
   map_clear(&comm->peers);

@@ -429,7 +429,9 @@ static void outside_complain(uint64_t moved) {
 }
 
 #define NAP_SPINS 100    /* turns of a wait for another process that only give the core away, ... */
-#define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this */
+#define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this, ... */
+#define NAP_US_CROWD \
+  30 /* ... or this for each rank that a core serves: who looks takes time from the others */
 
 static uint64_t nap_count, nap_moves; /* locked */
 
@@ -447,14 +449,17 @@ static void outside_nap(void) {
   if (nap_moves != emu_moves) nap_count = 0;
   nap_moves = emu_moves;
   nap_count += 1;
-  if (nap_count <= NAP_SPINS) {
+  const uint32_t crowd = emu_lanes_crowd();
+  const uint64_t spins = NAP_SPINS / crowd, most = crowd * NAP_US_CROWD;
+  if (nap_count <= spins) {
     emu_unlock();
     os_yield();
     emu_lock();
     return;
   }
-  const uint64_t nap_us = (nap_count - NAP_SPINS) * 10;
-  wait_for_change_us(nap_us < NAP_US_MOST ? nap_us : NAP_US_MOST);
+  const uint64_t nap_us = (nap_count - spins) * 10 * crowd;
+  const uint64_t limit_us = most > NAP_US_MOST ? most : NAP_US_MOST;
+  wait_for_change_us(nap_us < limit_us ? nap_us : limit_us);
 }
 
 /* Declares kernels that wait stuck when that is final. True when this changed anything. */

@@ -24,6 +24,8 @@ void emu_streams_forked(void);
 bool emu_lanes_waiting(void);
 /* block.c: one of them is linked to another process: that nothing can move here proves nothing. */
 bool emu_lanes_outside(void);
+/* Ranks that a core has to serve, in the largest communicator whose kernels are under way; at least 1. */
+uint32_t emu_lanes_crowd(void);
 /* block.c, guarded mode: wakes those that can go on by what came from there; true when there was one. */
 bool emu_lanes_look(void);
 /* report.c: what they wait for, as a warning: nothing has moved for long, and the wait goes on. */

@@ -1,0 +1,111 @@
+/* odd_rank.c: a process that checks in as a rank of a communicator and says of itself what no process of this
+ * library would: another version, another list of ids, another number of ranks. Then hears how that ends.
+ *
+ *   odd_rank FILE RANK SIZE version|ids|none
+ *   odd_rank dial PORT      greets whoever listens there, once for each kind of connection
+ *
+ * FILE has the unique id. Prints `rank R init error CODE: SENTENCE` as the root tells it. Status: 3: it was
+ * told an error; 1: anything else; 2: misuse. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <nccl.h>
+
+#include "base/greet.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "core/bootstrap.h"
+#include "core/wire.h"
+
+#define BODY_MOST (1u << 20)
+
+static bool id_read(const char *path, struct bootstrap_id *content) {
+  ncclUniqueId id;
+  size_t bytes = 0;
+  for (int i = 0; i < 1000; i++) {
+    char *text = os_file_read(path, &bytes);
+    const bool whole = text != NULL && bytes == sizeof id;
+    if (whole) memcpy(&id, text, sizeof id);
+    os_free(text);
+    if (whole) return bootstrap_id_read(&id, "odd_rank", 0, content) == ncclSuccess;
+    os_sleep_ms(10);
+  }
+  return false;
+}
+
+static ncclResult_t frame_send(int fd, enum frame_kind kind, const void *body, uint32_t bytes,
+                               const struct sock_wait *wait) {
+  const struct frame_head head = {bytes, (uint16_t)kind, 0};
+  TRY(sock_send(fd, &head, sizeof head, wait));
+  return sock_send(fd, body, bytes, wait);
+}
+
+static ncclResult_t check_in(int fd, const struct bootstrap_id *id, uint32_t rank, uint32_t size,
+                             const char *oddity, const struct sock_wait *wait) {
+  struct wire_check_in said;
+  memset(&said, 0, sizeof said);
+  said.uid = said.process = os_entropy();
+  said.version = NCCL_VERSION_CODE + (strcmp(oddity, "version") == 0);
+  said.signature = strcmp(oddity, "ids") == 0 ? os_entropy() : 0;
+  said.seat_count = size;
+  said.pid = (uint32_t)os_pid();
+  said.first = 1;
+  said.address = sock_local(fd);
+  said.first_root = id->root;
+  snprintf(said.host, sizeof said.host, "odd");
+  TRY(frame_send(fd, FRAME_CHECK_IN, &said, sizeof said, wait));
+  return frame_send(fd, FRAME_SEATS, &rank, sizeof rank, wait);
+}
+
+static int dial(const char *port) {
+  struct sock_address to;
+  char place[64];
+  snprintf(place, sizeof place, "127.0.0.1:%s", port);
+  if (sock_address_parse(place, "odd_rank", &to) != ncclSuccess) return 2;
+  for (int kind = GREET_CHECK_IN; kind <= GREET_SHARE; kind++) {
+    const struct sock_wait wait = {os_time_ns() + UINT64_C(5000000000), NULL, "the odd rank at"};
+    int fd = -1;
+    const bool welcome = sock_connect(&to, &wait, &fd) == ncclSuccess &&
+                         greet_dial(fd, (enum greet_kind)kind, 7, &wait) == ncclSuccess;
+    printf("kind %d: %s\n", kind, welcome ? "welcome" : log_last_error());
+    sock_close(fd);
+  }
+  return 0;
+}
+
+/* Until the root says that it has failed. */
+static ncclResult_t hear(int fd, uint32_t rank, const struct sock_wait *wait) {
+  static char body[BODY_MOST + 1];
+  for (;;) {
+    struct frame_head head;
+    struct wire_fail fail;
+    TRY(sock_receive(fd, &head, sizeof head, wait));
+    if (head.bytes > BODY_MOST) return ncclInternalError;
+    TRY(sock_receive(fd, body, head.bytes, wait));
+    if (head.kind != FRAME_FAIL || head.bytes < sizeof fail) continue;
+    memcpy(&fail, body, sizeof fail);
+    body[head.bytes] = '\0';
+    printf("rank %u init error %d: %s\n", rank, fail.code, body + sizeof fail);
+    return ncclSuccess;
+  }
+}
+
+int main(int argc, char **argv) {
+  struct bootstrap_id id;
+  const struct sock_wait wait = {os_time_ns() + UINT64_C(20000000000), NULL, "the odd rank at"};
+  int fd = -1;
+  if (argc == 3 && strcmp(argv[1], "dial") == 0) return dial(argv[2]);
+  if (argc != 5) return 2;
+  const uint32_t rank = (uint32_t)atoi(argv[2]), size = (uint32_t)atoi(argv[3]);
+  if (!id_read(argv[1], &id)) return 1;
+  ncclResult_t result = sock_connect(&id.root, &wait, &fd);
+  if (result == ncclSuccess) result = greet_dial(fd, GREET_CHECK_IN, id.nonce, &wait);
+  if (result == ncclSuccess) result = check_in(fd, &id, rank, size, argv[4], &wait);
+  if (result == ncclSuccess) puts("checked in");
+  fflush(stdout);
+  if (result == ncclSuccess) result = hear(fd, rank, &wait);
+  sock_close(fd);
+  if (result != ncclSuccess) printf("odd_rank: %s\n", log_last_error());
+  return result == ncclSuccess ? 3 : 1;
+}

@@ -1,0 +1,167 @@
+/* test_reach.c: who of several processes exchanges data over memory, and who over the network, when some of
+ * them cannot map that of others. Parties are threads; a table says who can map whom. */
+/* sanitizers: address thread */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "core/far.h"
+#include "core/reach.h"
+#include "joiner.h"
+
+#define MANY 21
+
+static struct party {
+  struct joiner joiner;
+  struct far_card card;
+  struct reach reach;
+  ncclResult_t result;
+  char reason[COMM_REASON_BYTES];
+} parties[MANY];
+static bool broken[MANY][MANY]; /* [own][peer]: cannot be mapped */
+static uint32_t tries;
+static uint32_t count;
+
+static ncclResult_t reach_by_table(struct device_comm *model, uint32_t peer, const struct device_card *card,
+                                   bool *reached) {
+  const struct party *party = (const struct party *)(void *)model;
+  (void)card;
+  __atomic_add_fetch(&tries, 1, __ATOMIC_RELAXED);
+  *reached = !broken[party - parties][peer];
+  return *reached ? ncclSuccess : log_fail(ncclSuccess, "no room");
+}
+
+static void *party_body(void *argument) {
+  struct party *party = (struct party *)argument;
+  static const struct device_ops ops = {.size = sizeof ops, .comm_reach = reach_by_table};
+  struct gather_call call = party->joiner.call;
+  struct gather *gather = NULL;
+  call.roots = party->joiner.roots;
+  party->result = gather_open(&call, &gather);
+  if (party->result == ncclSuccess)
+    party->result = gather_check_in(gather, party->joiner.seats[0], &party->card, sizeof party->card);
+  if (party->result == ncclSuccess) party->result = gather_wait(gather, party->reason, sizeof party->reason);
+  if (party->result == ncclSuccess)
+    party->result = reach_try(gather, "test", &ops, (struct device_comm *)(void *)party, count, &party->reach,
+                              party->reason, sizeof party->reason);
+  if (party->result == ncclSuccess)
+    party->result = gather_agree(gather, ncclSuccess, party->reason, sizeof party->reason);
+  gather_close(gather);
+  return NULL;
+}
+
+static void fill(uint32_t wanted) {
+  memset(parties, 0, sizeof parties);
+  memset(broken, 0, sizeof broken);
+  tries = 0;
+  count = wanted;
+  for (uint32_t i = 0; i < count; i++) {
+    parties[i].card.present = parties[i].card.shareable = 1;
+    parties[i].card.host = 1;
+    parties[i].card.process = 1000 + (int)i;
+  }
+}
+
+/* What all parties came to: "apart" has a letter a party. */
+static void assert_apart(const char *apart) {
+  const struct bootstrap_id id = joiner_id();
+  struct joiner joiners[MANY];
+  joiner_fill(joiners, count, 1, &id);
+  for (uint32_t i = 0; i < count; i++) parties[i].joiner = joiners[i];
+  for (uint32_t i = 0; i < count; i++)
+    if (!os_thread_start(&parties[i].joiner.thread, party_body, &parties[i])) abort();
+  for (uint32_t i = 0; i < count; i++) os_thread_join(parties[i].joiner.thread);
+  for (uint32_t i = 0; i < count; i++) {
+    char text[MANY + 1] = "";
+    if (parties[i].result != ncclSuccess) fail_msg("party %u: %s", i, parties[i].reason);
+    for (uint32_t k = 0; k < count; k++) text[k] = parties[i].reach.apart[k] ? 'x' : '-';
+    assert_string_equal(text, apart);
+    os_free(parties[i].reach.apart);
+  }
+  bootstrap_id_over(id.nonce);
+}
+
+static int set_up(void **state) {
+  (void)state;
+  joiner_environment(NULL);
+  return 0;
+}
+
+static void test_all_reached(void **state) {
+  (void)state;
+  fill(5);
+  assert_apart("-----");
+  assert_int_equal(tries, 20);
+  assert_string_equal(parties[3].reach.why, "");
+  fill(1);
+  assert_apart("-");
+  fill(4); /* each on a host of its own, or with nothing to share: nobody tries */
+  parties[1].card.host = 2;
+  parties[2].card.shareable = 0;
+  parties[3].card.host = 3;
+  assert_apart("----");
+  assert_int_equal(tries, 0);
+}
+
+static void test_one_apart(void **state) {
+  (void)state;
+  fill(4); /* who can map nobody */
+  for (uint32_t i = 0; i < 4; i++) broken[2][i] = true;
+  assert_apart("--x-");
+  for (uint32_t i = 0; i < 4; i++)
+    assert_string_equal(parties[i].reach.why,
+                        "rank 2 (process 1002) cannot map memory of rank 3 (process 1003) on its host: no "
+                        "room");
+  fill(4); /* whom nobody can map */
+  for (uint32_t i = 0; i < 4; i++) broken[i][2] = true;
+  assert_apart("--x-");
+  assert_string_equal(
+      parties[3].reach.why,
+      "rank 0 (process 1000) cannot map memory of rank 2 (process 1002) on its host: no room");
+  fill(2);
+  broken[1][0] = true;
+  assert_apart("-x");
+}
+
+/* Others' hosts are none of their business. */
+static void test_hosts(void **state) {
+  (void)state;
+  fill(6);
+  for (uint32_t i = 0; i < 6; i++) parties[i].card.host = i % 2;
+  broken[0][1] = broken[1][0] = broken[3][5] = true; /* the first two lie on different hosts */
+  assert_apart("-----x");
+  fill(12);
+  for (uint32_t i = 0; i < 12; i++) parties[i].card.host = i < 3;
+  for (uint32_t i = 3; i < 12; i++)
+    for (uint32_t k = 3; k < 12; k++) broken[i][k] = true;
+  assert_apart("---xxxxxxxxx"); /* four of them one by one, then all */
+}
+
+/* Of many, each tries neighbours and some others; and whatever fails there ends in the same list for all. */
+static void test_many(void **state) {
+  (void)state;
+  fill(MANY);
+  assert_apart("---------------------");
+  assert_int_equal(tries, MANY * 6); /* 1, 2, 4, 8, 16 and 20 places on */
+  fill(MANY);
+  broken[20][0] = broken[7][8] = broken[7][9] = true;
+  assert_apart("x------x-------------");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup(test_all_reached, set_up),
+      cmocka_unit_test_setup(test_one_apart, set_up),
+      cmocka_unit_test_setup(test_hosts, set_up),
+      cmocka_unit_test_setup(test_many, set_up),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
