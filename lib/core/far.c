@@ -512,8 +512,11 @@ static void far_tell(struct far *far, uint32_t rank, ncclResult_t code, const ch
   snprintf(sentence, sizeof sentence, "rank %u (process %d on %s): %s", rank, card->process, card->host_name,
            text);
   os_mutex_lock(&far->lock);
-  for (uint32_t i = 0; i < far->team->rank_count; i++)
-    if (far->comms[i]) comm_break(far->comms[i], code, sentence);
+  for (uint32_t i = 0; i < far->team->rank_count; i++) {
+    if (!far->comms[i]) continue;
+    comm_break(far->comms[i], code, sentence);
+    proxy_relay_break(far->wire_key, i, sentence);
+  }
   os_mutex_unlock(&far->lock);
 }
 
