@@ -1,5 +1,6 @@
-/* test_again.c: threads mode, where a call that was made before takes a short way: its results, and that it
- * is refused, captured, mismatched and counted as on the long one. Two ranks, a thread each. */
+/* test_again.c: threads mode, where a call that was made before takes a short way, and so does a group of
+ * calls: results, and that they are refused, captured, mismatched and counted as on the long one. Two ranks,
+ * a thread each. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -338,6 +339,233 @@ static void test_group(void **state) {
   on_both(group_body);
 }
 
+/* ---- groups ---- */
+
+/* What goes to the backend the long way. */
+static const struct device_ops *backend;
+static uint32_t long_launches[RANKS];
+
+static ncclResult_t counted_launch(struct device_comm *comm, const struct plan *plan,
+                                   const device_stream *streams, uint32_t stream_count) {
+  for (int i = 0; i < RANKS; i++)
+    if (ranks[i].comm->device_comm == comm) long_launches[i] += 1;
+  return backend->launch(comm, plan, streams, stream_count);
+}
+
+static void count_launches(struct device_ops *counting) {
+  backend = ranks[0].comm->ops;
+  *counting = *backend;
+  counting->launch = counted_launch;
+  for (int i = 0; i < RANKS; i++) ranks[i].comm->ops = counting, long_launches[i] = 0;
+}
+
+static void exchange(struct rank *self, const float *in, float *out, size_t count) {
+  EXPECT(ncclGroupStart() == ncclSuccess);
+  EXPECT(ncclSend(in, count, ncclFloat, !self->rank, self->comm, self->stream) == ncclSuccess);
+  EXPECT(ncclRecv(out, count, ncclFloat, !self->rank, self->comm, self->stream) == ncclSuccess);
+  EXPECT(ncclGroupEnd() == ncclSuccess);
+}
+
+/* To each rank, this one too, and from each. */
+static void exchange_all(struct rank *self, const float *in, float *out, size_t count) {
+  EXPECT(ncclGroupStart() == ncclSuccess);
+  for (int peer = 0; peer < RANKS; peer++) {
+    const size_t block = (size_t)peer * count;
+    EXPECT(ncclSend(in + block, count, ncclFloat, peer, self->comm, self->stream) == ncclSuccess);
+    EXPECT(ncclRecv(out + block, count, ncclFloat, peer, self->comm, self->stream) == ncclSuccess);
+  }
+  EXPECT(ncclGroupEnd() == ncclSuccess);
+}
+
+/* Data of another turn each time; sizes of every protocol. */
+static void groups_body(struct rank *self) {
+  static const size_t counts[] = {2, 31, 500, COUNT_MOST};
+  float *in = self->in[0], *out = self->out[0];
+  const int peer = !self->rank;
+  for (size_t c = 0; c < 4; c++) {
+    const size_t count = counts[c];
+    const uint64_t before = self->comm->sequence;
+    for (int turn = 0; turn < 20; turn++) {
+      uint32_t wrong = 0;
+      for (size_t i = 0; i < 2 * count; i++) in[i] = value(self->rank, turn, i), out[i] = 0;
+      exchange(self, in, out, count);
+      sync(self);
+      for (size_t i = 0; i < count; i++) wrong += out[i] != value(peer, turn, i);
+      exchange_all(self, in, out, count);
+      sync(self);
+      check(self, 4, 0, count, turn);
+      EXPECT(wrong == 0);
+    }
+    EXPECT(self->comm->sequence == before + 20 * 6);
+  }
+}
+
+static void test_groups(void **state) {
+  struct device_ops counting;
+  (void)state;
+  count_launches(&counting);
+  on_both(groups_body);
+  for (int i = 0; i < RANKS; i++) {
+    assert_int_equal(long_launches[i], 8); /* the first of each kind */
+    ranks[i].comm->ops = backend;
+  }
+}
+
+/* The same first calls, and then others, more, or one that is refused; or others before them. */
+static void paths_body(struct rank *self) {
+  float *in = self->in[0], *out = self->out[0], *other = self->out[1];
+  const int peer = !self->rank;
+  ncclComm_t comm = self->comm;
+  cudaStream_t stream = self->stream;
+  for (int turn = 0; turn < 14; turn++) {
+    const int kind = turn % 7;
+    const uint64_t before = comm->sequence;
+    for (int i = 0; i < 4; i++) in[i] = value(self->rank, turn, (size_t)i), out[i] = other[i] = 0;
+    meet();
+    EXPECT(ncclGroupStart() == ncclSuccess);
+    if (kind == 6) EXPECT(ncclAllReduce(in + 1, other, 1, ncclFloat, ncclSum, comm, stream) == ncclSuccess);
+    EXPECT(ncclSend(in, 1, ncclFloat, peer, comm, stream) == ncclSuccess);
+    if (kind == 4) EXPECT(ncclRecv(out, 1, ncclFloat, 7, comm, stream) == ncclInvalidArgument);
+    EXPECT(ncclRecv(kind == 1 ? other : out, 1, ncclFloat, peer, comm, stream) == ncclSuccess);
+    for (int i = 1; kind == 2 && i < 3; i++) {
+      EXPECT(ncclSend(in + i, 1, ncclFloat, peer, comm, stream) == ncclSuccess);
+      EXPECT(ncclRecv(out + i, 1, ncclFloat, peer, comm, stream) == ncclSuccess);
+    }
+    if (kind == 3) EXPECT(ncclAllReduce(in + 1, other, 1, ncclFloat, ncclSum, comm, stream) == ncclSuccess);
+    if (kind == 5) EXPECT(ncclSend(in, 0, ncclFloat, peer, comm, stream) == ncclSuccess);
+    if (kind == 5) EXPECT(ncclRecv(in, 0, ncclFloat, peer, comm, stream) == ncclSuccess);
+    EXPECT(ncclGroupEnd() == (kind == 4 ? ncclInvalidArgument : ncclSuccess));
+    sync(self);
+    const float first = kind == 4 ? 0 : value(peer, turn, 0);
+    const float sum = value(0, turn, 1) + value(1, turn, 1);
+    EXPECT(out[0] == (kind == 1 ? 0 : first));
+    EXPECT(other[0] == (kind == 1 ? first : kind == 3 || kind == 6 ? sum : 0));
+    EXPECT(out[2] == (kind == 2 ? value(peer, turn, 2) : 0));
+    static const uint64_t calls[] = {2, 2, 6, 3, 0, 4, 3};
+    EXPECT(comm->sequence == before + calls[kind]);
+  }
+}
+
+static void test_paths(void **state) {
+  (void)state;
+  for (int i = 0; i < 3; i++) on_both(paths_body);
+}
+
+/* Groups within groups are one; more calls, and more groups, than are remembered, and fewer each time. */
+static void long_body(struct rank *self) {
+  for (int turn = 0; turn < 6; turn++)
+    for (int k = BUFFERS - 1; k >= 0; k--) {
+      *self->in[k] = value(self->rank, turn, (size_t)k);
+      for (int i = 0; i < BUFFERS; i++) *self->out[i] = 0;
+      EXPECT(ncclGroupStart() == ncclSuccess);
+      for (int i = 0; i <= k; i++) exchange(self, self->in[i], self->out[i], 1);
+      EXPECT(ncclGroupEnd() == ncclSuccess);
+      sync(self);
+      EXPECT(*self->out[k] == value(!self->rank, turn, (size_t)k));
+      for (int i = k + 1; i < BUFFERS; i++) EXPECT(*self->out[i] == 0);
+    }
+}
+
+static void test_long(void **state) {
+  (void)state;
+  on_both(long_body);
+}
+
+/* Captured, and on a stream that is no more. */
+static void group_not_now_body(struct rank *self) {
+  float *in = self->in[0], *out = self->out[0];
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  *in = 5;
+  for (int i = 0; i < 3; i++) exchange(self, in, out, 1);
+  sync(self);
+  *out = 0;
+  EXPECT(cudaStreamBeginCapture(self->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  exchange(self, in, out, 1);
+  EXPECT(cudaStreamEndCapture(self->stream, &graph) == cudaSuccess);
+  EXPECT(*out == 0);
+  EXPECT(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+  EXPECT(cudaGraphLaunch(exec, self->stream) == cudaSuccess);
+  sync(self);
+  EXPECT(*out == 5);
+  EXPECT(cudaGraphExecDestroy(exec) == cudaSuccess && cudaGraphDestroy(graph) == cudaSuccess);
+  cudaStream_t own = self->stream;
+  EXPECT(cudaStreamCreate(&self->stream) == cudaSuccess);
+  for (int i = 0; i < 3; i++) exchange(self, in, out, 1);
+  sync(self);
+  cudaStream_t gone = self->stream;
+  self->stream = own;
+  EXPECT(cudaStreamDestroy(gone) == cudaSuccess);
+  meet();
+  EXPECT(ncclGroupStart() == ncclSuccess);
+  EXPECT(ncclSend(in, 1, ncclFloat, !self->rank, self->comm, gone) == ncclSuccess);
+  EXPECT(ncclRecv(out, 1, ncclFloat, !self->rank, self->comm, gone) == ncclSuccess);
+  EXPECT(ncclGroupEnd() != ncclSuccess);
+}
+
+static void test_group_not_now(void **state) {
+  (void)state;
+  on_both(group_not_now_body);
+}
+
+/* What others see of a group that is open: its communicator has operations, its time can be asked for, and
+ * what ends the communicator forgets it. Then calls are refused one by one. */
+static void open_body(struct rank *self) {
+  float *in = self->in[0], *out = self->out[0];
+  const uint64_t before = self->comm->sequence;
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  *in = 3;
+  for (int i = 0; i < 3; i++) exchange(self, in, out, 1);
+  sync(self);
+  EXPECT(ncclGroupStart() == ncclSuccess);
+  EXPECT(ncclSend(in, 1, ncclFloat, !self->rank, self->comm, self->stream) == ncclSuccess);
+  EXPECT(ncclRecv(out, 1, ncclFloat, !self->rank, self->comm, self->stream) == ncclSuccess);
+  EXPECT(ncclCommFinalize(self->comm) == ncclInvalidUsage);
+  EXPECT(strstr(ncclGetLastError(self->comm), "still open") != NULL);
+  EXPECT(ncclGroupSimulateEnd(&info) == ncclSuccess && info.estimatedTime > 0);
+  EXPECT(self->comm->sequence == before + 6);
+  *out = 0;
+  exchange(self, in, out, 1);
+  sync(self);
+  EXPECT(*out == 3);
+  meet();
+  EXPECT(ncclGroupStart() == ncclSuccess);
+  EXPECT(ncclSend(in, 1, ncclFloat, !self->rank, self->comm, self->stream) == ncclSuccess);
+  EXPECT(ncclCommRevoke(self->comm, NCCL_REVOKE_DEFAULT) == ncclSuccess);
+  EXPECT(ncclRecv(out, 1, ncclFloat, !self->rank, self->comm, self->stream) == ncclInvalidUsage);
+  EXPECT(ncclGroupEnd() == ncclInvalidUsage);
+  EXPECT(self->comm->sequence == before + 8);
+}
+
+static void test_open(void **state) {
+  (void)state;
+  on_both(open_body);
+}
+
+/* Two communicators in one group: each has its part of it. */
+static void two_body(struct rank *self) {
+  ncclComm_t first = self->comm, second;
+  EXPECT(ncclCommSplit(first, 0, self->rank, &second, NULL) == ncclSuccess);
+  for (int turn = 0; turn < 6; turn++) {
+    *self->in[0] = value(self->rank, turn, 0), *self->in[1] = value(self->rank, turn, 1);
+    if (turn % 2 == 1) EXPECT(ncclGroupStart() == ncclSuccess);
+    exchange(self, self->in[0], self->out[0], 1);
+    self->comm = second;
+    exchange(self, self->in[1], self->out[1], 1);
+    self->comm = first;
+    if (turn % 2 == 1) EXPECT(ncclGroupEnd() == ncclSuccess);
+    sync(self);
+    for (size_t i = 0; i < 2; i++) EXPECT(*self->out[i] == value(!self->rank, turn, i));
+  }
+  EXPECT(first->sequence == 12 && second->sequence == 12);
+  EXPECT(ncclCommDestroy(second) == ncclSuccess);
+}
+
+static void test_two(void **state) {
+  (void)state;
+  on_both(two_body);
+}
+
 /* ---- refused ---- */
 
 static void mismatch_body(struct rank *self) {
@@ -348,6 +576,8 @@ static void mismatch_body(struct rank *self) {
     EXPECT(ncclAllReduce(sum, sum, 8, ncclFloat, ncclSum, self->comm, self->stream) == ncclSuccess);
     sync(self);
   }
+  for (int i = 0; i < 3; i++) exchange(self, self->in[0], self->out[1], 1);
+  sync(self);
   const size_t count = self->rank == 0 ? 4 : 8;
   ncclAllReduce(sum, sum, count, ncclFloat, ncclSum, self->comm, self->stream);
   cudaStreamSynchronize(self->stream);
@@ -356,6 +586,9 @@ static void mismatch_body(struct rank *self) {
   meet();
   EXPECT(ncclAllReduce(sum, sum, count, ncclFloat, ncclSum, self->comm, self->stream) == error);
   EXPECT(strstr(ncclGetLastError(self->comm), "failed earlier") != NULL);
+  EXPECT(ncclGroupStart() == ncclSuccess);
+  EXPECT(ncclSend(self->in[0], 1, ncclFloat, !self->rank, self->comm, self->stream) == error);
+  EXPECT(ncclGroupEnd() == error);
   meet();
   EXPECT(ncclCommAbort(self->comm) == ncclSuccess);
   self->comm = NULL;
@@ -419,6 +652,12 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_capture, begin, end),
       cmocka_unit_test_setup_teardown(test_stream, begin, end),
       cmocka_unit_test_setup_teardown(test_group, begin, end),
+      cmocka_unit_test_setup_teardown(test_groups, begin, end),
+      cmocka_unit_test_setup_teardown(test_paths, begin, end),
+      cmocka_unit_test_setup_teardown(test_long, begin, end),
+      cmocka_unit_test_setup_teardown(test_group_not_now, begin, end),
+      cmocka_unit_test_setup_teardown(test_open, begin, end),
+      cmocka_unit_test_setup_teardown(test_two, begin, end),
       cmocka_unit_test_setup_teardown(test_mismatch, begin, end),
       cmocka_unit_test_setup_teardown(test_revoke, begin, end),
       cmocka_unit_test_setup_teardown(test_pointers, begin_checking, end),

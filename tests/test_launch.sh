@@ -216,6 +216,14 @@ under tutti 2 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
 check $? "NCCL_COMM_ID says where to meet"
 unset NCCL_COMM_ID
 
+# The same calls with other data, whose second time goes a short way: each element is compared.
+for bytes in 8 200 512 4096; do
+  try 0 env TUTTI_EMU=mode=threads,slots=2,flag_bits=5 "$tutti" launch -n 2 "$build/tests/rank_program" \
+    --launched --bytes "$bytes" --iterations 80 &&
+    [ "$(grep -c '^rank [01] operations ok$' "$work/out")" -eq 2 ]
+  check $? "$bytes bytes again and again between two processes"
+done
+
 # As if each rank had a host of its own: rank 0 is wherever it says, and PMIx passes that on.
 case $launchers in *mpirun*)
   under mpirun 3 env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "$work/launched" &&

@@ -1,5 +1,9 @@
-/* again.h: calls that are made again with the same arguments, as loops make them. Such a call was checked and
- * planned, and what it needs is connected: it goes straight to the backend, if that kept what it made of it.
+/* again.h: calls that are made again with the same arguments, as loops make them, alone or as a group of
+ * calls on one communicator. They were checked and planned, and what they need is connected: they go straight
+ * to the backend, if that kept what it made of them.
+ *
+ * A group is followed call by call: as long as its calls are those of a group that was made before, nothing
+ * is done for them. At its end they are launched at once, or, as where a call differs, noted the long way.
  */
 #ifndef TUTTI_CORE_AGAIN_H
 #define TUTTI_CORE_AGAIN_H
@@ -10,25 +14,50 @@
 #include "nccl.h"
 
 #define AGAIN_CALLS 8
-#define AGAIN_WORKS 4 /* a plan of more is so much work that how it is found matters little */
+#define AGAIN_GROUPS 4
+#define AGAIN_GROUP_CALLS 8 /* an all-to-all of four ranks */
+#define AGAIN_WORKS 8       /* a plan of more is so much work that how it is found matters little */
+#define AGAIN_CALL_WORKS 4
 
 struct collective_call;
 struct ncclComm;
 
-struct again_call {
+struct again_args {
+  const char *name; /* the function's */
   const void *in;
   void *out;
   size_t count;
   device_stream stream;
-  uint64_t serial; /* of the plan; 0: nothing is here */
   int peer;
-  uint8_t func, dtype, op;
+  uint8_t func, dtype, op, zero;
+};
+
+struct again_call {
+  struct again_args args;
+  uint64_t serial; /* of the plan; 0: nothing is here */
+  struct plan_buffers buffers[AGAIN_CALL_WORKS];
+};
+
+struct again_group {
+  struct again_args calls[AGAIN_GROUP_CALLS];
+  uint32_t call_count;
+  uint64_t serial; /* of the plan; 0: nothing is here */
   struct plan_buffers buffers[AGAIN_WORKS];
+};
+
+struct again_groups {
+  struct again_group kept[AGAIN_GROUPS];
+  uint32_t next; /* whose place the next one takes */
 };
 
 struct again {
   struct again_call calls[AGAIN_CALLS];
-  /* the launch that was made last: what again_note() takes its plan from */
+  struct again_groups *groups; /* NULL before the first */
+  /* the open group: calls that were followed, and in which one; else calls that were noted in the next place,
+   * more than AGAIN_GROUP_CALLS where it is none to be kept */
+  uint32_t followed, noted;
+  const struct again_group *path;
+  /* the launch that was made last: what the notes below take its plan from */
   uint64_t serial, sequence;
   uint32_t work_count;
   const struct plan_buffers *buffers;
@@ -41,5 +70,24 @@ bool again_launch(const struct collective_call *call, ncclResult_t *result);
 void again_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count);
 /* The call has just gone the long way, alone, and well. */
 void again_note(const struct collective_call *call);
+
+/* True when the call goes on with a group as one did before. `call` need not have been checked. */
+bool again_follow(const struct collective_call *call);
+/* The same where this thread has followed a call of the open group, and no other since: what the communicator
+ * is good for is asked at the group's end. */
+bool again_follow_on(struct again *again, const struct collective_call *call);
+/* True when the calls that were followed are all, and are launched; *result is what that came to. */
+bool again_launch_group(struct ncclComm *comm, ncclResult_t *result);
+/* A call in a group that has gone the long way. Fails when memory is out. */
+ncclResult_t again_note_call(const struct collective_call *call);
+/* The group has just gone the long way, and well. */
+void again_note_group(struct ncclComm *comm);
+/* The open group is over for this communicator. */
+void again_end_group(struct ncclComm *comm);
+/* The i-th of the calls that were followed. */
+struct collective_call again_followed(struct ncclComm *comm, uint32_t i);
+/* Memory of the groups, bytes. */
+uint64_t again_bytes(const struct again *again);
+void again_free(struct again *again);
 
 #endif

@@ -95,7 +95,7 @@ static ncclResult_t move_note(const struct collective_call *call) {
   return group_add_ops(call->comm, &op, 1, call->stream);
 }
 
-static ncclResult_t collective_note(const struct collective_call *call) {
+ncclResult_t collective_note(const struct collective_call *call) {
   TRY(collective_check(call));
   log_info(LOG_COLL,
            "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%u] "
@@ -122,10 +122,11 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
   const bool alone = !group_is_open();
   ncclResult_t result;
   if (alone && again_launch(&call, &result)) return result;
+  if (!alone && group_follow(&call)) return ncclSuccess;
   log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer,
            (void *)comm, (void *)stream);
   group_enter();
-  result = group_leave(collective_note(&call));
+  result = group_leave(alone ? collective_note(&call) : group_note(&call));
   if (alone && result == ncclSuccess) again_note(&call);
   return result;
 }

@@ -19,5 +19,7 @@ struct collective_call {
 
 /* Everything that can be said against the call without asking other ranks. */
 ncclResult_t collective_check(const struct collective_call *call);
+/* Checks it and notes it in the group. */
+ncclResult_t collective_note(const struct collective_call *call);
 
 #endif

@@ -151,6 +151,7 @@ ncclResult_t comm_open(struct ncclComm *comm) {
 
 static void comm_free(struct ncclComm *comm) {
   const struct device_ops *ops = comm->ops;
+  again_free(&comm->again);
   os_free(comm->queue.ops);
   os_free(comm->queue.streams);
   plan_memory_free(&comm->queue.plan_memory);
@@ -288,7 +289,7 @@ void comm_own(struct ncclComm *comm) {
 }
 
 uint64_t comm_core_bytes(const struct ncclComm *comm) {
-  uint64_t bytes = sizeof *comm;
+  uint64_t bytes = sizeof *comm + again_bytes(&comm->again);
   bytes += comm->queue.op_capacity * sizeof *comm->queue.ops;
   bytes += comm->queue.stream_capacity * sizeof *comm->queue.streams;
   bytes += comm->queue.plan_memory.task_bytes + comm->queue.plan_memory.draft_bytes;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
+#include "core/collective.h"
 #include "core/plan_cache.h"
 
 #define SIM_INFO_MAGIC 0x74685283u
@@ -19,6 +20,7 @@ struct group {
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
   struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
+  struct ncclComm *followed;           /* whose call the last one was, if it was followed */
 };
 
 static _Thread_local struct group group;
@@ -32,7 +34,7 @@ void group_enter(void) {
     group.first_error = ncclSuccess;
     group.jobs = NULL;
     group.last_job = &group.jobs;
-    group.comms = NULL;
+    group.comms = group.followed = NULL;
     group.last_comm = &group.comms;
   }
   group.depth += 1;
@@ -78,6 +80,16 @@ static void queue_add_stream(struct comm_queue *queue, device_stream stream) {
   queue->streams[queue->stream_count++] = stream;
 }
 
+static void group_list(struct ncclComm *comm) {
+  struct comm_queue *queue = &comm->queue;
+  if (queue->queued) return;
+  queue->queued = true;
+  queue->next = NULL;
+  queue->first_sequence = comm->sequence;
+  *group.last_comm = comm;
+  group.last_comm = &queue->next;
+}
+
 ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
                            device_stream stream) {
   struct comm_queue *queue = &comm->queue;
@@ -88,13 +100,7 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
                     comm->rank, comm->name, queue->op_count + op_count);
   }
   comm_own(comm);
-  if (!queue->queued) {
-    queue->queued = true;
-    queue->next = NULL;
-    queue->first_sequence = comm->sequence;
-    *group.last_comm = comm;
-    group.last_comm = &queue->next;
-  }
+  group_list(comm);
   for (uint32_t i = 0; i < op_count; i++) {
     queue->ops[queue->op_count] = ops[i];
     queue->ops[queue->op_count++].sequence = comm->sequence;
@@ -104,12 +110,43 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
   return ncclSuccess;
 }
 
+bool group_follow(const struct collective_call *call) {
+  struct ncclComm *comm = call->comm;
+  if (comm && group.followed == comm && again_follow_on(&comm->again, call)) return true;
+  group.followed = again_follow(call) ? comm : NULL;
+  if (group.followed) group_list(comm);
+  return group.followed;
+}
+
+static ncclResult_t call_note(const struct collective_call *call) {
+  TRY(collective_note(call));
+  return again_note_call(call);
+}
+
+/* The calls that were followed are noted after all. */
+static ncclResult_t comm_unfollow(struct ncclComm *comm) {
+  const uint32_t count = comm->again.followed;
+  comm->again.followed = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    const struct collective_call call = again_followed(comm, i);
+    TRY(call_note(&call));
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t group_note(const struct collective_call *call) {
+  TRY(comm_check_handle(call->comm, call->name));
+  TRY(comm_unfollow(call->comm));
+  return call_note(call);
+}
+
 static void queue_clear(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   queue->plan.work_count = 0;
   queue->op_count = queue->stream_count = 0;
   queue->queued = false;
   queue->next = NULL;
+  again_end_group(comm);
 }
 
 void group_forget(struct ncclComm *comm) {
@@ -118,6 +155,7 @@ void group_forget(struct ncclComm *comm) {
   while (*link && *link != comm) link = &(*link)->queue.next;
   if (!*link) return;
   *link = comm->queue.next;
+  group.followed = NULL;
   if (group.last_comm == &comm->queue.next) group.last_comm = link;
   queue_clear(comm);
 }
@@ -326,7 +364,15 @@ static void group_break(struct ncclComm *comms, ncclResult_t error) {
   }
 }
 
+static ncclResult_t group_unfollow(struct ncclComm *comms) {
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) TRY(comm_unfollow(comm));
+  return ncclSuccess;
+}
+
 static ncclResult_t group_launch(struct ncclComm *comms) {
+  ncclResult_t again;
+  if (comms && !comms->queue.next && again_launch_group(comms, &again)) return again;
+  TRY(group_unfollow(comms));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) TRY(comm_prepare(comm));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
     const ncclResult_t result = comm_launch(comm);
@@ -335,6 +381,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
     if (comm != comms) group_break(comms, result);
     return result;
   }
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) again_note_group(comm);
   return ncclSuccess;
 }
 
@@ -352,7 +399,7 @@ static void group_clear(struct ncclComm *comms, bool discarded) {
 static ncclResult_t group_run(void) {
   const struct group ended = group;
   ncclResult_t result = ended.first_error;
-  group.comms = NULL;
+  group.comms = group.followed = NULL;
   group.jobs = NULL;
   if (result == ncclSuccess) result = jobs_run(ended.jobs);
   if (result == ncclSuccess) result = group_launch(ended.comms);
@@ -409,6 +456,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
   const ncclResult_t checked = sim_info_check(simInfo);
   if (group.depth > 1) return group_leave(checked);
   ncclResult_t result = group.first_error != ncclSuccess ? group.first_error : checked;
+  if (result == ncclSuccess) result = group_unfollow(group.comms);
   if (result == ncclSuccess) simInfo->estimatedTime = group_time_us(group.comms);
   group_clear(group.comms, true);
   /* Communicators of a simulated group are not made: as after an error, but without one. */

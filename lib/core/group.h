@@ -23,6 +23,13 @@ ncclResult_t group_add_job(const struct meeting_call *call, ncclComm_t *result);
 ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
                            device_stream stream);
 
+struct collective_call;
+/* A call in an open group, without checks: true when it goes on with a group that was made before, and
+ * nothing has to be noted of it now. */
+bool group_follow(const struct collective_call *call);
+/* Notes any other call of an open group: checks it, and adds its operations. */
+ncclResult_t group_note(const struct collective_call *call);
+
 /* Drops what this thread's open group has noted for the communicator, which is about to go. */
 void group_forget(struct ncclComm *comm);
 

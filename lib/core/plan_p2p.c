@@ -45,7 +45,7 @@ static const struct plan_op *queues_take(const struct plan_request *request, str
 }
 
 /* Between cores a slice is announced almost as fast as a line, and costs half the stores. */
-#define CORES_LL_BYTES 192u
+#define CORES_LL_BYTES 512u
 
 static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                                    uint32_t parts) {
@@ -54,8 +54,7 @@ static struct work work_of_message(const struct plan_request *request, const str
   memset(&work, 0, sizeof work);
   const size_t ll_bytes =
       limits->cores ? size_min(request->p2p_ll_threshold, CORES_LL_BYTES) : request->p2p_ll_threshold;
-  const bool ll = bytes <= parts * ll_bytes ||
-                  ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
+  const bool ll = bytes <= parts * ll_bytes || ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
   work.func = op->func;
   work.algo = ALGO_RING;
   work.proto = ll && ((request->proto_mask[op->func] >> PROTO_LL) & 1) != 0 ? PROTO_LL : PROTO_SIMPLE;

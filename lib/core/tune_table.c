@@ -51,7 +51,7 @@ const struct tune_measured_exchange tune_measured_two_shot = {
 /* Met within a tenth by two cores from 8 bytes to 64 KiB: LL up to some 150 bytes, then Simple, in one shot
  * up to 64 KiB. A hop of Simple costs cache misses that a first one hides behind what every launch costs. */
 const struct tune_measured_cores tune_measured_cores = {
-    {0.55, 0.7, -0.55}, {0.1, 0.1, 1.4}, {1.1, 3, 9}, 0.4};
+    {0.55, 0.7, -0.55}, {0.1, 0.1, 1.4}, {1.5, 3, 9}, 0.4};
 
 /* Two processes with a core each, over loopback: a hop is the kernel's way from send to receive, a message
  * what both calls cost their callers. */

@@ -367,6 +367,26 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
   lane_open_settle(lane);
 }
 
+/* True when a lane that has ended took one step, and holds it still: steps are the same for equal works. */
+PRIM_FN bool lane_keeps_step(const struct lane *lane) {
+  const uint32_t others = WORK_FUSED | WORK_DIRECT_RECV | WORK_DIRECT_SEND;
+  return lane->phase == LANE_DONE && lane->steps_done == 1 && lane->work->algo == ALGO_RING &&
+         (lane->work->flags & others) == 0;
+}
+
+/* As lane_open() with the same work, for lines, where lane_keeps_step() has said so. */
+PRIM_FN void lane_open_again(struct lane *lane, struct prim *prim, const void *in, void *out) {
+  lane->in = (const uint8_t *)in;
+  lane->out = (uint8_t *)out;
+  lane->phase = LANE_RUN;
+  lane->error = LANE_OK;
+  lane->steps_done = 0;
+  lane->line_index = 0;
+  lane->step_open = false;
+  lane->step_held = lane->has_step = true;
+  lane_open_links(lane, prim);
+}
+
 /* Saves the counters for the next operation on these connections. */
 PRIM_FN void lane_close(struct lane *lane, struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);

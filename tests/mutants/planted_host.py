@@ -311,3 +311,14 @@ plant(ADAPT, 'context_of_another_communicator', 'if (known->key == peer->comm_ke
       'if (known != NULL) { *context = known;', 'test_plugin', 'test_given_up')
 plant(ADAPT, 'memory_kind_not_asked', '|| (theirs.device.memory & ABI_MEMORY_HOST) == 0)', ')', 'test_plugin',
       '*')
+
+# ---- calls that are made again
+
+AGAIN, GROUP = 'lib/core/again.c', 'lib/core/group.c'
+plant(AGAIN, 'longer_group_taken', 'again->path->call_count == count ? again->path : find_path(again, NULL)',
+      'again->path', 'test_again', 'test_long')
+plant(AGAIN, 'other_output_taken', 'args->out == call->out &&', '', 'test_again', 'test_paths')
+plant(AGAIN, 'followed_after_others', 'again->noted == 0 ? find_path(again, call)',
+      'again != NULL ? find_path(again, call)', 'test_again', 'test_paths')
+plant(GROUP, 'followed_calls_forgotten', 'TRY(group_unfollow(comms));', '', 'test_again', 'test_*',
+      quick=True)

@@ -177,6 +177,10 @@ static bool lane_actor_enabled(struct emu_actor *actor) {
   return emu->actions != 0;
 }
 
+void emu_lane_wait(struct emu_lane *emu, struct lane_wait *wait) {
+  *wait = lane_wait_first(&emu->lane, &emu->prim);
+}
+
 /* One of several possible actions, drawn by the world. */
 static uint32_t lane_choose(uint32_t actions) {
   if ((actions & (actions - 1)) == 0) return actions;
@@ -294,6 +298,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
   emu->lane.far = lane_is_far(work);
+  emu->keeps_step = false;
   emu->lane.cells = NULL;
   emu->lane.scratch = NULL;
   if (work->algo == ALGO_CUSTOM && launch->plan.scratch != NULL) {
@@ -492,6 +497,14 @@ static uint64_t lane_mark(const struct lane *lane) {
          lane->exchange_index + ((uint64_t)lane->step_open << 7);
 }
 
+static bool lane_go(struct emu_lane *emu, uint64_t slices) {
+  switch (emu->lane.work->proto) {
+    case PROTO_LL: return emu_ll_advance(emu);
+    case PROTO_SIMPLE: return emu_simple_advance(emu, slices);
+    default: return lane_advance(&emu->lane, &emu->prim, slices);
+  }
+}
+
 /* Advances the lanes of the current batch as far as they go without waiting; true when any of them moved. */
 static bool block_advance(struct emu_block *block) {
   bool moved = false, broken = false;
@@ -507,8 +520,7 @@ static bool block_advance(struct emu_block *block) {
     struct emu_lane *emu = &block->lanes[i];
     if (emu->lane.phase == LANE_DONE) continue;
     const uint64_t mark = lane_mark(&emu->lane);
-    const bool ll = emu->lane.work->proto == PROTO_LL;
-    const bool over = ll ? emu_ll_advance(emu) : lane_advance(&emu->lane, &emu->prim, slices);
+    const bool over = lane_go(emu, slices);
     running += !over;
     broken = broken || (over && emu->lane.phase != LANE_DONE);
     moved = moved || over || lane_mark(&emu->lane) != mark;
@@ -695,6 +707,56 @@ static bool run_is_brief(const struct emu_kernel_run *run) {
   return run->launch->brief && run->hook.turn == NULL && run->hook.start == NULL;
 }
 
+/* Lanes that wait for another process are looked at for as long as it takes to leave and to come again; what
+ * this process owes them may have to wait for the lock. */
+#define WHOLE_LOOKS 64u
+
+/* True when all have ended well. */
+static bool block_run_whole(struct emu_block *block, uint32_t lane_count) {
+  const struct emu_launch *launch = block->run->launch;
+  bool remote = false;
+  for (uint32_t i = 0; i < lane_count; i++) {
+    lane_start(&block->lanes[i], &launch->plan.works[i], &block->run->buffers[i]);
+    remote |= block->lanes[i].remote;
+  }
+  for (uint32_t looks = remote && !launch->comm->crowded ? WHOLE_LOOKS : 1; looks > 0; looks--) {
+    uint32_t ended = 0;
+    for (uint32_t i = 0; i < lane_count; i++) {
+      if (block->lanes[i].lane.phase != LANE_DONE) lane_go(&block->lanes[i], LANE_ALL_SLICES);
+      ended += block->lanes[i].lane.phase == LANE_DONE;
+    }
+    if (ended == lane_count) return true;
+  }
+  return false;
+}
+
+static bool launch_whole(struct emu_kernel *kernel, struct emu_kernel_run **run) {
+  struct emu_launch *launch = (struct emu_launch *)kernel;
+  struct device_comm *comm = launch->comm;
+  struct emu_block *block = launch->blocks;
+  const uint32_t lane_count = launch->plan.work_count;
+  *run = launch->idle;
+  if (*run == NULL) return false;
+  if (!launch->whole || comm->turn != comm->launches || comm_aborted(comm) || launch->hook.drop != NULL ||
+      block->bound_batch != block->first_batch + 1) {
+    *run = NULL;
+    return false;
+  }
+  block->run = *run;
+  (*run)->buffers = launch->plan.buffers; /* as long as it has no other */
+  if (block_run_whole(block, lane_count)) {
+    comm->launches += 1;
+    comm->ended += 1;
+    __atomic_store_n(&comm->turn, comm->launches, __ATOMIC_RELEASE);
+    return true;
+  }
+  *run = launch_enqueue(kernel);
+  run_begin(*run);
+  block->lane_count = lane_count;
+  for (uint32_t i = 0; i < lane_count; i++) block->lanes[i].lane.parts = &(*run)->buffers[i];
+  return false;
+}
+
 static const struct emu_kernel_ops launch_ops = {
     .enqueue = launch_enqueue,
     .ready = run_ready,
@@ -704,6 +766,7 @@ static const struct emu_kernel_ops launch_ops = {
     .release = launch_release,
     .advance = run_advance,
     .brief = run_is_brief,
+    .whole = launch_whole,
     .finish = run_close,
 };
 
@@ -730,16 +793,18 @@ static bool launch_shares(const struct device_comm *comm, const struct plan *pla
          bytes / block_count >= SHARE_BYTES_MIN;
 }
 
-/* Bytes of a plan that a core carries in less time than it takes to wake another. */
+/* Bytes of a plan that a core carries in less time than it takes to wake another; where no other rank of this
+ * process may wait for the lock, that it carries within microseconds. */
 #define BRIEF_BYTES 2048u
+#define BRIEF_REMOTE_BYTES 32768u
 
-static bool launch_is_brief(const struct plan *plan) {
+static bool launch_is_brief(const struct device_comm *comm, const struct plan *plan) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     if (plan->works[i].algo == ALGO_CUSTOM) return false;
     bytes += work_output_bytes(&plan->works[i]);
   }
-  return plan->work_count <= 4 && bytes <= BRIEF_BYTES;
+  return plan->work_count <= 4 && bytes <= (comm->has_remote ? BRIEF_REMOTE_BYTES : BRIEF_BYTES);
 }
 
 /* Copies the plan behind the launch: works, buffers, batches, then blocks and lanes, in one allocation. */
@@ -773,7 +838,8 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
     memcpy(launch->plan.batches, plan->batches, plan->batch_count * sizeof *plan->batches);
   launch_lay_out(launch, (struct emu_lane *)(void *)(behind + block_bytes));
   launch->shares = launch_shares(comm, plan, block_count);
-  launch->brief = launch_is_brief(plan);
+  launch->brief = launch_is_brief(comm, plan);
+  launch->whole = launch->brief && plan->batch_count == 1;
   comm->kernel_count += 1;
   return &launch->kernel;
 }

@@ -118,6 +118,7 @@ struct emu_lane {
   bool remote;             /* is linked to another process: nobody here knows when it can go on */
   struct device_wait said; /* threads mode: what it waited for when the block was asked; locked */
   bool waited;             /* for somebody, then */
+  bool keeps_step; /* threads mode, LL: the next run of the same work begins with the step of this one */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
   struct lane lane;
 };
@@ -146,6 +147,7 @@ struct emu_launch {
   uint32_t block_count;
   bool shares; /* threads mode: so much work that blocks are worth threads of their own */
   bool brief;  /* threads mode: so little work that it is done with the lock held */
+  bool whole;  /* brief, and in one batch */
   bool kept;   /* to be launched again */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that are over, to be used again */
@@ -243,6 +245,8 @@ void emu_report_reproduce(char *out, size_t out_bytes);
 /* ll.c: lane_open() and lane_advance() of lanes whose work speaks LL. */
 void emu_ll_open(struct emu_lane *emu, const struct work *work, const struct plan_buffers *buffers);
 bool emu_ll_advance(struct emu_lane *emu);
+/* simple.c: lane_advance() of lanes whose work speaks Simple. */
+bool emu_simple_advance(struct emu_lane *emu, uint64_t slices);
 
 /* block.c */
 extern struct device_comm *emu_comms; /* every open rank */
@@ -263,6 +267,8 @@ void emu_comm_abort_rank(struct device_comm *comm);
 /* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
  */
 void emu_lane_stores_seen(struct emu_lane *lane);
+/* The first thing that the lane waits for (lane_wait_first). */
+void emu_lane_wait(struct emu_lane *lane, struct lane_wait *wait);
 /* Number of the operation that the lane's current step is of. */
 uint64_t emu_lane_sequence(const struct emu_lane *lane);
 

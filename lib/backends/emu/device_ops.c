@@ -329,7 +329,7 @@ static bool launch_again_on(struct device_comm *comm, const struct device_again 
   if (stream == NULL || emu_stream_capture_id(stream) != 0) return false;
   struct emu_kernel *kernel = emu_launch_find_again(comm, again);
   if (kernel == NULL) return false;
-  *error = emu_stream_launch(stream, kernel, NULL, 0);
+  if (!emu_stream_launch_whole(stream, kernel)) *error = emu_stream_launch(stream, kernel, NULL, 0);
   return true;
 }
 

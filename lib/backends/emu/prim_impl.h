@@ -12,6 +12,11 @@
 #define PRIM_SHIFTS 1 /* outputs of other processes lie elsewhere in this one */
 #define PRIM_COHERENT 1
 
+#if defined PRIM_STRONG && defined __SSE2__ && !defined __SANITIZE_THREAD__
+#define PRIM_WHOLE_LINES 1 /* a line of LL in one load or store, whose halves are each whole */
+#include <emmintrin.h>
+#endif
+
 #include "backends/emu/weak.h"
 #include "kernels/kernels.h"
 
@@ -127,11 +132,50 @@ PRIM_FN bool prim_line_flagged(uint8_t kind, const uint8_t *line, uint64_t flag)
          (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag;
 }
 
+#ifdef PRIM_WHOLE_LINES
+/* What the machine keeps in order, the compiler must. */
+PRIM_FN void prim_keep_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+
+PRIM_FN __m128i prim_ll_line(const uint8_t *lines, uint32_t index) {
+  return _mm_loadu_si128((const __m128i *)(const void *)(lines + (size_t)index * 16));
+}
+
+PRIM_FN bool prim_ll_ready(const uint8_t *lines, uint32_t line_count, uint64_t flag) {
+  const __m128i flags = _mm_set1_epi32((int)(uint32_t)flag);
+  __m128i same = _mm_cmpeq_epi32(prim_ll_line(lines, line_count - 1), flags);
+  if ((_mm_movemask_epi8(same) & 0xf0f0) != 0xf0f0) return false; /* the likeliest to be missing */
+  for (uint32_t i = 0; i + 1 < line_count; i++)
+    same = _mm_and_si128(same, _mm_cmpeq_epi32(prim_ll_line(lines, i), flags));
+  prim_keep_order();
+  return (_mm_movemask_epi8(same) & 0xf0f0) == 0xf0f0;
+}
+
+PRIM_FN void prim_ll_load(const uint8_t *lines, uint32_t line_count, uint8_t *data) {
+  prim_keep_order();
+  for (uint32_t i = 0; i < line_count; i++)
+    _mm_storel_epi64((__m128i *)(void *)(data + (size_t)i * 8),
+                     _mm_shuffle_epi32(prim_ll_line(lines, i), _MM_SHUFFLE(3, 1, 2, 0)));
+}
+
+PRIM_FN void prim_ll_store(uint8_t *lines, uint32_t line_count, uint64_t flag, const uint8_t *data) {
+  const __m128i flags = _mm_set1_epi32((int)(uint32_t)flag);
+  prim_keep_order();
+  for (uint32_t i = 0; i < line_count; i++) {
+    const __m128i both = _mm_loadl_epi64((const __m128i *)(const void *)(data + (size_t)i * 8));
+    _mm_storeu_si128((__m128i *)(void *)(lines + (size_t)i * 16), _mm_unpacklo_epi32(both, flags));
+  }
+  prim_keep_order();
+}
+#endif
+
 PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
                              uint64_t flag) {
   (void)prim;
   const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
   if (prim_may_be_weak()) return emu_weak_lines_ready(kind, line, line_count, flag);
+#ifdef PRIM_WHOLE_LINES
+  if (kind == LINE_LL) return prim_ll_ready(line, line_count, flag);
+#endif
   for (uint32_t i = line_count; i-- > 0;) /* the last line is the likeliest to be missing */
     if (!prim_line_flagged(kind, line + (size_t)i * wire_bytes, flag)) return false;
   return true;
@@ -144,6 +188,12 @@ PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t
     emu_weak_note_lines(prim->weak, WEAK_LINE_LOAD, line, line_count, 0, fragment);
     return;
   }
+#ifdef PRIM_WHOLE_LINES
+  if (kind == LINE_LL) {
+    prim_ll_load(line, line_count, fragment->data);
+    return;
+  }
+#endif
   for (uint32_t i = 0; i < line_count; i++) {
     if (kind == LINE_LL128) {
       memcpy(fragment->data + (size_t)i * 120, line + (size_t)i * 128, 120);
@@ -162,6 +212,12 @@ PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *lin
     emu_weak_note_lines(prim->weak, WEAK_LINE_STORE, line, line_count, flag, fragment);
     return;
   }
+#ifdef PRIM_WHOLE_LINES
+  if (kind == LINE_LL) {
+    prim_ll_store(line, line_count, flag, fragment->data);
+    return;
+  }
+#endif
   for (uint32_t i = 0; i < line_count; i++) {
     uint64_t *words = (uint64_t *)(void *)(line + (size_t)i * (kind == LINE_LL ? 16 : 128));
     if (kind == LINE_LL128) {

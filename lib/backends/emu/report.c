@@ -129,7 +129,8 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   char wait[192], peer[120], since[48], who[EMU_END_BYTES];
   const struct device_comm *comm = emu->block->run->launch->comm;
   const struct work *work = emu->lane.work;
-  const struct lane_wait first = lane_wait_first(&emu->lane, &emu->prim);
+  struct lane_wait first;
+  emu_lane_wait(emu, &first);
   if (work->role == ROLE_SWITCH && work->algo != ALGO_CUSTOM)
     switch_text(who, sizeof who, work->channel_index, comm->config.rank);
   else snprintf(who, sizeof who, "rank %" PRIu32 " channel %u", comm->config.rank, work->channel_index);

@@ -25,7 +25,8 @@ static uint64_t run_moves(const struct emu_kernel_run *run) {
 
 /* False when the lane has ended, could move, or waits for another lane of its rank. */
 static bool lane_waits(struct emu_lane *emu, struct device_wait *result) {
-  const struct lane_wait wait = lane_wait_first(&emu->lane, &emu->prim);
+  struct lane_wait wait;
+  emu_lane_wait(emu, &wait);
   if (wait.kind == WAIT_NOTHING || wait.kind == WAIT_LIST) return false;
   result->peer = wait.peer;
   result->sends = wait.kind == WAIT_SLOT || wait.kind == WAIT_OFFER;

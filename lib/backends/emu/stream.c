@@ -505,6 +505,29 @@ static bool launch_at_once(struct emu_stream *stream, const struct emu_work *wor
   return true;
 }
 
+/* The one that has begun is over, or there was none. */
+static bool stream_ends_begun(struct emu_stream *stream) {
+  const struct stream_op *head = stream->head;
+  if (head == NULL) return true;
+  const struct emu_kernel_ops *ops = head->turn.ops;
+  if (!ops->brief(head->turn.run) || ops->advance(head->turn.run, 0) != EMU_RUN_OVER) return false;
+  stream_head_ended(stream, ops->finish(head->turn.run));
+  return true;
+}
+
+bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel) {
+  struct emu_kernel_run *run;
+  if (stream->at_once_pause > 0 || !stream_is_free(stream) || !stream_ends_begun(stream)) return false;
+  if (kernel->ops->whole(kernel, &run)) return true;
+  if (run == NULL) return false;
+  const struct emu_work work = {.kind = WORK_KERNEL, .as.kernel = kernel};
+  struct stream_op *op = op_take_idle(stream);
+  op->stream = stream;
+  op->ticket = ++stream->device->ticket_count;
+  at_once_push(op, &work, run, NULL);
+  return true;
+}
+
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
                       uint32_t other_count) {
   int error = 0;

@@ -39,6 +39,10 @@ struct emu_kernel_ops {
   enum emu_advance (*advance)(struct emu_kernel_run *run, uint32_t patience);
   /* threads: to take the run as far as it goes takes moments, however far that is. */
   bool (*brief)(const struct emu_kernel_run *run);
+  /* threads: a launch from enqueue() to retire(), in one: true when all of it is done. Else *run is the
+   * launch, which has begun, and goes on by advance(); NULL where nothing has happened, because it cannot be
+   * done so. Locked. */
+  bool (*whole)(struct emu_kernel *kernel, struct emu_kernel_run **run);
   /* threads: after EMU_RUN_OVER, before retire(): returns the error. Locked. */
   int (*finish)(struct emu_kernel_run *run);
 };
@@ -73,6 +77,9 @@ struct emu_stream *emu_stream_find(void *handle);
  * says. Locked. */
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
                       uint32_t other_count);
+/* threads: the same on a stream that does not capture, where all of it is likely to be done within the call.
+ * False: it must go the way above. Locked. */
+bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel);
 /* Capture id: 0 when the stream does not capture, else a number unique to the capture. Locked. */
 uint64_t emu_stream_capture_id(const struct emu_stream *stream);
 uint32_t emu_stream_device(const struct emu_stream *stream);

@@ -1,0 +1,8 @@
+/* simple.c: lanes of Simple, compiled for themselves as those of LL are (ll.c). For free threads. */
+#define PRIM_PROTO PROTO_SIMPLE
+#define PRIM_STRONG 1
+#include "backends/emu/block.h"
+
+bool emu_simple_advance(struct emu_lane *emu, uint64_t slices) {
+  return lane_make_moves(&emu->lane, &emu->prim, slices);
+}
