@@ -51,7 +51,7 @@ struct proxy_relay_call {
  * connects, and sends, on a thread of its own, until the sender has left or its process has ended, whatever
  * becomes of the communicator here. Fails where the process's network has no such device. */
 ncclResult_t proxy_relay_open(const struct proxy_relay_call *call, struct device_conn_card *card);
-/* The communicator is broken, or the rank has aborted it: what it sends for others ends, and they are told. */
+/* The communicator is broken, or the rank has aborted it: what it sends for others ends, and they hear so. */
 void proxy_relay_break(uint64_t comm_key, uint32_t over, const char *text);
 /* Relays that stand, or are being closed. */
 uint32_t proxy_relay_count(void);
