@@ -58,7 +58,10 @@ void fake_net_reset(const struct fake_options *options) {
 }
 
 struct fake_stats fake_net_stats(void) {
-  return fake.stats;
+  pthread_mutex_lock(&lock);
+  const struct fake_stats stats = fake.stats;
+  pthread_mutex_unlock(&lock);
+  return stats;
 }
 
 static uint32_t below(uint32_t bound) {

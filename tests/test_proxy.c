@@ -22,6 +22,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/proxy.h"
+#include "core/proxy_relay.h"
 #include "core/proxy_walk.h"
 #include "fake_net.h"
 #include "ranks.h"
@@ -49,6 +50,7 @@ static struct {
 } world;
 static const struct net_ops *fake_inside; /* in place of the fake network, when it is set */
 static uint32_t net_devices = 2;
+static bool relayed; /* the rank behind the sender sends, as if it were another process's */
 
 static uint64_t draw_state;
 
@@ -62,6 +64,26 @@ static void good(ncclResult_t result, const char *what) {
 
 /* ---- what the library's connecting and launching would do ---- */
 
+static ncclResult_t relay_open(struct ranks *ranks, uint32_t sender, const struct device_conn_name *name,
+                               const struct net_handle *handle) {
+  const struct proxy_over over = {(sender + 1) % ranks->count, sender % net_devices};
+  const struct proxy_relay_call call = {.ops = ranks->ops,
+                                        .device_comm = ranks->comms[over.rank],
+                                        .comm_key = 77,
+                                        .rank = sender,
+                                        .over = over.rank,
+                                        .rank_count = ranks->count,
+                                        .comm_name = "test",
+                                        .name = *name,
+                                        .handle = *handle,
+                                        .net = fake_net_ops(),
+                                        .net_device = over.device};
+  struct device_conn_card card;
+  TRY(proxy_relay_open(&call, &card));
+  TRY(ranks->ops->conn_import(ranks->comms[sender], name, &card));
+  return proxy_send_over(world.proxies[sender], name, &over);
+}
+
 static ncclResult_t link_open(struct ranks *ranks, const struct work *work, uint32_t peer, bool sends) {
   const uint32_t conn_index = work_link_conn(work, peer, sends);
   const uint32_t sender = sends ? work->rank : peer, receiver = sends ? peer : work->rank;
@@ -73,6 +95,7 @@ static ncclResult_t link_open(struct ranks *ranks, const struct work *work, uint
   TRY(proxy_receive_open(world.proxies[receiver], &name, &handle));
   name.peer = receiver;
   name.sends = true;
+  if (relayed) return relay_open(ranks, sender, &name, &handle);
   return proxy_send_open(world.proxies[sender], &name, &handle);
 }
 
@@ -187,6 +210,7 @@ static void world_close(void) {
     world.proxies[rank] = NULL;
   }
   ranks_close(&world.ranks);
+  for (int i = 0; i < 2000 && proxy_relay_count() != 0; i++) os_sleep_ms(1);
   const struct fake_stats stats = fake_net_stats();
   assert_int_equal(stats.connections_open, 0);
   assert_int_equal(stats.listeners_open, 0);
@@ -205,6 +229,7 @@ static int world_drop(void **state) {
   memset(&world, 0, sizeof world);
   fake_inside = NULL;
   net_devices = 2;
+  relayed = false;
   return 0;
 }
 
@@ -880,6 +905,124 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
   world_close();
 }
 
+/* ---- ranks of other processes send ---- */
+
+static void relays_carry_every_way(void **state) {
+  uint64_t messages = 0;
+  (void)state;
+  relayed = true;
+  for (uint64_t seed = 1; seed <= WORLDS / 6; seed++) messages += world_run(seed, false).messages;
+  for (uint64_t seed = 1; seed <= WORLDS / 12; seed++) world_run(seed, true);
+  assert_true(messages > WORLDS * 10);
+  relayed = false;
+}
+
+static void relays_name_what_fails(void **state) {
+  uint64_t told = 0;
+  (void)state;
+  relayed = true;
+  for (uint64_t k = 20; k < 80; k += 3) {
+    struct call call;
+    const struct fake_options options = {.seed = k, .refuse_percent = 20, .fail_call = k};
+    pair_open(&call, FUNC_BROADCAST, &options, tiny);
+    good(call_launch_all(&world.ranks, &call), "launch");
+    world_wait();
+    if (strstr(world.failure_text, "by way of rank 1, device 0: sending to rank 1 failed (Broadcast 0"))
+      told += 1;
+    TOLD(ncclRemoteError, "rank ", "fake", "channel 0", "pulled");
+    pair_end(&call);
+  }
+  assert_true(told > 0);
+  relayed = false;
+}
+
+/* A broadcast between two ranks went by way of rank 1, and another is to fail. */
+static struct relay_block *relay_pair_open(struct call *first, struct call *second,
+                                           struct device_relay *relay) {
+  const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true};
+  const struct fake_options options = {.seed = 3};
+  relayed = true;
+  pair_open(first, FUNC_BROADCAST, &options, tiny);
+  good(call_launch_all(&world.ranks, first), "launch");
+  good(world_wait(), "broadcast");
+  good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "broadcast");
+  *second = *first;
+  assert_true(call_prepare(&world.ranks, second));
+  good(world.ranks.ops->relay_end(world.ranks.comms[0], &name, sizeof(struct relay_block), relay), "block");
+  return (struct relay_block *)relay->block;
+}
+
+static void relay_pair_end(struct call *first, struct call *second) {
+  world_wait();
+  call_free(second);
+  pair_end(first);
+  relayed = false;
+}
+
+/* What a sender describes is another process's word. */
+static void relays_take_no_nonsense(void **state) {
+  const struct relay_note nonsense[] = {
+      {.begin = 4, .end = 5},                                     /* too far ahead */
+      {.begin = UINT64_MAX, .end = 1},                            /* again */
+      {.begin = 0, .end = 1, .func = 200},                        /* no operation */
+      {.begin = 0, .end = 5},                                     /* more than there are slots */
+      {.begin = 0, .end = 0},                                     /* none */
+      {.begin = 0, .end = UINT64_MAX},                            /* backwards */
+      {.begin = 0, .end = 1, .bytes = UINT64_MAX - 8},            /* more than a slot holds */
+      {.begin = 0, .end = 1, .bytes = 64 + PROXY_ROOM_BYTES - 8}, /* and no room for what is behind it */
+      {.begin = 0, .end = 2}                                      /* over the end of the slots */
+  };
+  (void)state;
+  for (uint32_t i = 0; i < LENGTH(nonsense); i++) {
+    struct call first, second;
+    struct device_relay relay;
+    struct relay_block *block = relay_pair_open(&first, &second, &relay);
+    struct relay_note note = nonsense[i];
+    uint64_t base = *relay.end.head;
+    if (i == LENGTH(nonsense) - 1) base += 3 - base % 4;
+    note.begin += base;
+    note.end += base;
+    block->notes[block->posted % PROXY_SLICES_MAX] = note;
+    __atomic_store_n(&block->posted, block->posted + 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&block->asleep, 0, __ATOMIC_SEQ_CST);
+    assert_true(share_ring(&block->bell));
+    for (int k = 0; k < 5000 && __atomic_load_n(&block->failed, __ATOMIC_ACQUIRE) == 0; k++) os_sleep_ms(1);
+    if (block->failed != ncclInternalError) fail_msg("nonsense %u is taken: %s", i, block->text);
+    call_launch_all(&world.ranks, &second);
+    relay_pair_end(&first, &second);
+  }
+}
+
+static void a_relay_that_is_given_up_is_told(void **state) {
+  struct call first, second;
+  struct device_relay relay;
+  (void)state;
+  relay_pair_open(&first, &second, &relay);
+  proxy_relay_break(76, 1, "of another communicator");
+  proxy_relay_break(77, 0, "of another rank");
+  proxy_relay_break(77, 1, "rank 1 has enough");
+  good(call_launch_all(&world.ranks, &second), "launch");
+  world_wait();
+  TOLD(ncclRemoteError, "by way of rank 1, device 0: rank 1 has enough");
+  relay_pair_end(&first, &second);
+}
+
+/* Asking again finds what is there; a card that the network lacks is refused. */
+static void a_relay_is_made_once(void **state) {
+  struct call first, second;
+  struct device_relay relay;
+  (void)state;
+  relay_pair_open(&first, &second, &relay);
+  const uint32_t count = proxy_relay_count();
+  const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true};
+  const struct net_handle handle = {{0}};
+  good(relay_open(&world.ranks, 0, &name, &handle), "again");
+  assert_int_equal(proxy_relay_count(), count);
+  good(call_launch_all(&world.ranks, &second), "launch");
+  good(world_wait(), "again");
+  relay_pair_end(&first, &second);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(every_way_comes_out_exact, world_drop),
@@ -899,6 +1042,11 @@ int main(void) {
       cmocka_unit_test_teardown(large_data_skips_its_slots, world_drop),
       cmocka_unit_test_teardown(a_kernel_that_ended_lends_nothing, world_drop),
       cmocka_unit_test_teardown(a_kernel_that_was_aborted_gets_nothing, world_drop),
+      cmocka_unit_test_teardown(relays_carry_every_way, world_drop),
+      cmocka_unit_test_teardown(relays_name_what_fails, world_drop),
+      cmocka_unit_test_teardown(relays_take_no_nonsense, world_drop),
+      cmocka_unit_test_teardown(a_relay_that_is_given_up_is_told, world_drop),
+      cmocka_unit_test_teardown(a_relay_is_made_once, world_drop),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

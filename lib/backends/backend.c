@@ -151,6 +151,18 @@ static ncclResult_t stub_conn_net(struct device_comm *comm, const struct device_
   (void)comm, (void)name, (void)end;
   return absent("conn_net");
 }
+static ncclResult_t stub_relay_make(struct device_comm *comm, uint32_t sender,
+                                    const struct device_conn_name *name, size_t block_bytes,
+                                    struct device_relay *relay, struct device_conn_card *card) {
+  (void)comm, (void)sender, (void)name, (void)block_bytes, (void)relay, (void)card;
+  return absent("relay_make");
+}
+static void stub_relay_drop(struct device_net_conn *conn) { (void)conn; }
+static ncclResult_t stub_relay_end(struct device_comm *comm, const struct device_conn_name *name,
+                                   size_t block_bytes, struct device_relay *relay) {
+  (void)comm, (void)name, (void)block_bytes, (void)relay;
+  return absent("relay_end");
+}
 static uint64_t stub_net_load(struct device_net_conn *conn, const uint64_t *counter) {
   (void)conn;
   return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
@@ -229,6 +241,9 @@ static const struct device_ops stubs = {
     .service_remove = stub_service,
     .outside_wait = stub_outside_wait,
     .comm_stall = stub_comm_stall,
+    .relay_make = stub_relay_make,
+    .relay_drop = stub_relay_drop,
+    .relay_end = stub_relay_end,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

@@ -116,6 +116,15 @@ struct device_net_end {
   bool pooled;
 };
 
+/* A connection whose slots lie in another process than its sender's kernels, and whose other end is a proxy
+ * of that process: what either process sees of it. `block` is memory of both, zeroed, for what their proxies
+ * tell each other. */
+struct device_relay {
+  struct device_net_end end; /* not pooled, ... */
+  uint64_t first_step;       /* ... but its steps begin with the same number as the receiver's */
+  void *block;
+};
+
 /* A duty of the host that goes on beside its threads: a proxy, an emulated network. Both functions are called
  * by one thread at a time, also with the backend's lock held; they must not block, nor call what waits. */
 struct device_service {
@@ -282,6 +291,18 @@ struct device_ops {
    * rank is aborted; does not wait for kernels. Without this member nothing is known: then the host sees what
    * its networks owe, and no more. */
   void (*comm_stall)(struct device_comm *comm, bool asks, struct device_stall *stall);
+
+  /* A connection that rank `sender`, of another process of this host, has with name->peer, who lies behind a
+   * network: slots, counters and `block_bytes` more, in memory of this process, for a proxy of this process
+   * to empty. The sender takes it by conn_import, under the same name, and finds what its own proxy needs by
+   * relay_end. Lives on when `comm` is closed, until relay_drop, which waits for nobody: the memory goes
+   * when the sender has closed its end too. Any thread. Without these members no process sends for another.
+   */
+  ncclResult_t (*relay_make)(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                             size_t block_bytes, struct device_relay *relay, struct device_conn_card *card);
+  void (*relay_drop)(struct device_net_conn *conn);
+  ncclResult_t (*relay_end)(struct device_comm *sender, const struct device_conn_name *name,
+                            size_t block_bytes, struct device_relay *relay);
 
   /* The slots of pooled connections: the set that the work number `place` of each batch of a channel sends
    * from, or receives into; plan_pool_step_bytes() apart, as many as a connection has. Made when first asked

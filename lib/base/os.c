@@ -261,6 +261,8 @@ static atomic_int threads_noted;
 
 void os_thread_note(int more) { atomic_fetch_add(&threads_noted, more); }
 
+void os_at_exit(void (*function)(void)) { atexit(function); }
+
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void)) {
   pthread_atfork(before, parent, child);
 }

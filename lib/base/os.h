@@ -40,6 +40,8 @@ void os_thread_note(int more);
 /* Changes in the child of a fork, and costs no call of the system: whoever notes it can tell later whether it
  * is still in the same process. */
 uint32_t os_fork_count(void);
+/* As atexit: once the program has returned from main, or called exit. */
+void os_at_exit(void (*function)(void));
 /* As pthread_atfork. */
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void));
 int os_pid(void);

@@ -22,8 +22,10 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/wake.h"
 
 #define SHARE_MAGIC UINT64_C(0x7475747469736872)
+#define SHARE_RING UINT64_MAX /* in place of a block's bytes */
 #define SHARE_WAIT_SECONDS 10 /* longest wait for an owner's answer, unless it is lost sooner */
 #define SHARE_RETRY_MS 200
 #define SHARE_CHECK_BYTES (1u << 20) /* so much may be reserved before it is looked again at what is left */
@@ -48,7 +50,8 @@ struct mapped {
 };
 
 struct share_message {
-  uint64_t magic, number, bytes; /* bytes: of an answer; 0: there is no such block */
+  uint64_t magic, number;
+  uint64_t bytes; /* of an answer; 0: there is no such block. Of a question 0, or SHARE_RING */
 };
 
 struct server {
@@ -64,7 +67,8 @@ static struct {
   struct mapped *mapped;
   struct server *server; /* while a block is offered */
   bool at_fork;
-} share = {.lock = OS_MUTEX_INITIALIZER};
+  int hears; /* what rings signal; -1: nothing */
+} share = {.lock = OS_MUTEX_INITIALIZER, .hears = -1};
 
 /* ---- words for what is missing ---- */
 
@@ -217,6 +221,12 @@ static void server_answer(int fd, const struct share_message *question, bool sam
   os_mutex_unlock(&share.lock);
 }
 
+static void server_ring(bool same_user) {
+  os_mutex_lock(&share.lock);
+  if (same_user && share.hears >= 0) wake_signal(share.hears);
+  os_mutex_unlock(&share.lock);
+}
+
 /* One datagram. Strangers and nonsense are passed over. */
 static void server_turn(int fd) {
   struct share_message question;
@@ -236,8 +246,9 @@ static void server_turn(int fd) {
   if (came < 0) return;
   const bool same_user = control_read(&header, &stray);
   if (stray >= 0) close(stray);
-  if (came == (ssize_t)sizeof question && question.magic == SHARE_MAGIC)
-    server_answer(fd, &question, same_user, &from, header.msg_namelen);
+  if (came != (ssize_t)sizeof question || question.magic != SHARE_MAGIC) return;
+  if (question.bytes == SHARE_RING) server_ring(same_user);
+  else server_answer(fd, &question, same_user, &from, header.msg_namelen);
 }
 
 static void *server_body(void *argument) {
@@ -321,6 +332,7 @@ static void fork_child(void) {
     os_free(share.server);
     share.server = NULL;
   }
+  share.hears = -1; /* the parent's */
   os_mutex_unlock(&share.lock);
 }
 
@@ -646,6 +658,34 @@ void share_unmap(void *memory, size_t bytes) {
   if (mapped == NULL) return;
   munmap(memory, bytes);
   os_free(mapped);
+}
+
+/* ---- rings ---- */
+
+bool share_bell(struct share_bell *bell) {
+  os_mutex_lock(&share.lock);
+  const bool there = share.server != NULL;
+  if (there) memcpy(bell->owner, share.server->owner, sizeof bell->owner);
+  os_mutex_unlock(&share.lock);
+  return there;
+}
+
+bool share_ring(const struct share_bell *bell) {
+  const struct share_message message = {SHARE_MAGIC, 0, SHARE_RING};
+  struct sockaddr_un address;
+  const socklen_t bytes = owner_address(bell->owner, &address);
+  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const bool taken = sendto(fd, &message, sizeof message, MSG_DONTWAIT | MSG_NOSIGNAL,
+                            (const struct sockaddr *)&address, bytes) == (ssize_t)sizeof message;
+  close(fd);
+  return taken;
+}
+
+void share_hear(int wake) {
+  os_mutex_lock(&share.lock);
+  share.hears = wake;
+  os_mutex_unlock(&share.lock);
 }
 
 /* ---- hosts ---- */

@@ -39,6 +39,15 @@ void share_free(void *memory);
  * again. ncclRemoteError when its owner has gone or does not answer. */
 ncclResult_t share_map(const struct share_ticket *ticket, void **memory);
 void share_unmap(void *memory, size_t bytes);
+/* Whoever maps a block may wake the process that offers it: where its thread that hands blocks out is found,
+ * and the ring, which never waits and may be lost when very many come at once. False: nothing is offered,
+ * or the ring was not taken. share_hear: a wake (wake.h) for rings to signal; -1: none. */
+struct share_bell {
+  uint64_t owner[2];
+};
+bool share_bell(struct share_bell *bell);
+bool share_ring(const struct share_bell *bell);
+void share_hear(int wake);
 /* Tickets of another host or boot cannot be mapped. NCCL_HOSTID stands for the host where it is set; what
  * cannot be shared (another network namespace or user) is found out by trying once a peer. */
 bool share_possible(const struct share_ticket *ticket);

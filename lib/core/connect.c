@@ -86,8 +86,11 @@ static ncclResult_t connect_over_network(struct ncclComm *comm, const struct dev
   const struct net_ops *net = NULL;
   uint32_t device_count = 0;
   TRY(net_choose(&net, &device_count));
-  if (strncmp(net->name, listener->network, sizeof listener->network - 1) == 0)
-    return proxy_send_open(far->proxies[comm->rank], name, &listener->handle);
+  if (strncmp(net->name, listener->network, sizeof listener->network - 1) == 0) {
+    bool relayed = false;
+    TRY(far_relay_try(comm, name, listener, device_count, &relayed));
+    return relayed ? ncclSuccess : proxy_send_open(far->proxies[comm->rank], name, &listener->handle);
+  }
   return log_fail(
       ncclInvalidUsage,
       "rank %u of comm '%s' uses network %s and rank %u (%s) network %.31s; give all processes the "

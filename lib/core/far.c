@@ -15,6 +15,7 @@
 #include "core/control.h"
 #include "core/layout.h"
 #include "core/net.h"
+#include "core/proxy_relay.h"
 #include "core/rails.h"
 #include "core/stall.h"
 
@@ -132,6 +133,31 @@ static bool far_alloc(struct far *far, uint32_t rank_count) {
          far->proxies && far->cards;
 }
 
+/* A rank's number among those of its host. */
+static uint32_t far_place(const struct far *far, uint32_t rank) {
+  uint32_t place = 0;
+  for (uint32_t i = 0; i < rank; i++) place += far->cards[i].host == far->cards[rank].host;
+  return place;
+}
+
+/* Within one process the backend's nodes say where the cards lie, else the user's file, or nobody. */
+static ncclResult_t far_find_rails(struct far *far) {
+  const uint32_t rank_count = far->team->rank_count;
+  const bool several = far->party_count > 1;
+  if (several && (!far->networked || param_text(PARAM_TOPO_FILE)[0] == '\0')) return ncclSuccess;
+  struct rails_place *places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
+  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    const struct far_card *card = &far->cards[rank];
+    places[rank].device = several ? far_place(far, rank) : card->device_index;
+    places[rank].here = far->ranks[rank].party == far->own_party;
+    places[rank].node = several ? far->ranks[rank].group : card->node;
+  }
+  const ncclResult_t result = rails_create(far->team->ops, places, rank_count, &far->rails);
+  os_free(places);
+  return result;
+}
+
 ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gather *gather,
                         const uint32_t *seats, const uint8_t *apart, struct far **out) {
   struct far *far = (struct far *)os_alloc(sizeof *far);
@@ -153,8 +179,10 @@ ncclResult_t far_create(struct team *team, uint64_t wire_key, const struct gathe
     far->addresses[party] = *gather_address(gather, party);
   far_find_groups(far);
   far_find_islands(far);
-  *out = far;
-  return ncclSuccess;
+  result = far_find_rails(far);
+  if (result == ncclSuccess) *out = far;
+  else far_free(far);
+  return result;
 }
 
 static ncclResult_t far_fill_here(struct far *far, struct ncclComm *const *comms) {
@@ -165,22 +193,6 @@ static ncclResult_t far_fill_here(struct far *far, struct ncclComm *const *comms
   far_find_groups(far);
   far_find_islands(far);
   return ncclSuccess;
-}
-
-/* Card choice needs to know where the ranks lie; that is known within one process. */
-static ncclResult_t far_find_rails(struct far *far) {
-  const uint32_t rank_count = far->team->rank_count;
-  struct rails_place *places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
-  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
-  for (uint32_t rank = 0; rank < rank_count; rank++) {
-    const struct far_card *card = &far->cards[rank];
-    places[rank].device = card->device_index;
-    places[rank].here = true;
-    places[rank].node = card->node;
-  }
-  const ncclResult_t result = rails_create(far->team->ops, places, rank_count, &far->rails);
-  os_free(places);
-  return result;
 }
 
 static bool nodes_differ(struct ncclComm *const *comms, uint32_t count) {
@@ -322,6 +334,7 @@ static ncclResult_t far_answer_call(void *argument, const void *request, uint32_
   uint32_t kind = FAR_CALL_CONNECT;
   if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
   if (kind == FAR_CALL_STALL) return stall_answer(far, request, bytes, reply, reply_bytes);
+  if (kind == FAR_CALL_RELAY) return far_relay_answer(far, request, bytes, reply, reply_bytes);
   return answer_requests(far, request, bytes, reply, reply_bytes);
 }
 
@@ -445,11 +458,15 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
 
 void far_leave(struct far *far, uint32_t rank) {
   os_mutex_lock(&far->lock);
+  const struct ncclComm *comm = far->comms[rank];
+  const bool broken = comm && (comm_async_error(comm) != ncclSuccess ||
+                               __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0);
   struct proxy_comm *proxy = far->proxies[rank];
   far->proxies[rank] = NULL;
   if (far->comms[rank]) far->left[rank] = __atomic_load_n(&far->comms[rank]->sequence, __ATOMIC_RELAXED);
   far->comms[rank] = NULL;
   os_mutex_unlock(&far->lock);
+  if (broken) proxy_relay_break(far->wire_key, rank, "it has given the communicator up");
   if (proxy) proxy_comm_close(proxy);
 }
 
@@ -495,8 +512,11 @@ static void far_tell(struct far *far, uint32_t rank, ncclResult_t code, const ch
   snprintf(sentence, sizeof sentence, "rank %u (process %d on %s): %s", rank, card->process, card->host_name,
            text);
   os_mutex_lock(&far->lock);
-  for (uint32_t i = 0; i < far->team->rank_count; i++)
-    if (far->comms[i]) comm_break(far->comms[i], code, sentence);
+  for (uint32_t i = 0; i < far->team->rank_count; i++) {
+    if (!far->comms[i]) continue;
+    comm_break(far->comms[i], code, sentence);
+    proxy_relay_break(far->wire_key, i, sentence);
+  }
   os_mutex_unlock(&far->lock);
 }
 

@@ -106,7 +106,7 @@ void far_fail(struct far *far, ncclResult_t code, const char *text);
 void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text);
 
 /* What processes ask each other: the first word of each call. */
-enum far_call { FAR_CALL_CONNECT = 1, FAR_CALL_STALL };
+enum far_call { FAR_CALL_CONNECT = 1, FAR_CALL_STALL, FAR_CALL_RELAY };
 
 /* Connections that a plan lacks towards other processes, and the call that opens them (connect.c). */
 struct far_request {
@@ -125,5 +125,12 @@ union far_answer {
 #define FAR_REQUESTS_MOST 256 /* of one call */
 ncclResult_t far_ask(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
                      union far_answer *answers);
+
+/* far_relay.c: opens the sender's end of a connection to `listener` by way of a rank of another process that
+ * is beside the card, where there is one: *made. Where not, nothing has happened. */
+ncclResult_t far_relay_try(struct ncclComm *comm, const struct device_conn_name *name,
+                           const struct far_listener *listener, uint32_t device_count, bool *made);
+ncclResult_t far_relay_answer(struct far *far, const void *request, uint32_t bytes, void *reply,
+                              uint32_t *reply_bytes);
 
 #endif

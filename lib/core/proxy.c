@@ -14,6 +14,7 @@
 #include "base/wake.h"
 #include "core/net.h"
 #include "core/proxy_impl.h"
+#include "core/proxy_relay.h"
 #include "core/rails.h"
 
 #define SPIN_NS 100000u   /* of looking on, once nothing moves */
@@ -79,7 +80,8 @@ static bool comm_busy(const struct proxy_comm *comm) {
 }
 
 static bool conn_busy(const struct proxy_conn *conn) {
-  return conn->connection == NULL || conn->first != NULL || conn->n_done != conn->n_posted;
+  return (conn->connection == NULL && conn->pass == NULL) || conn->first != NULL ||
+         conn->n_done != conn->n_posted;
 }
 
 /* Tells a failure, once, with the lock given away. */
@@ -513,19 +515,28 @@ static uint32_t conn_device(const struct proxy_comm *comm, const struct device_c
   return device;
 }
 
+/* How a sender reaches the receiver. */
+struct conn_way {
+  const struct net_handle *handle;
+  const struct proxy_over *over; /* a rank of another process sends; NULL: this process */
+};
+
 static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_name *name,
-                              struct proxy_conn *conn) {
+                              const struct conn_way *way, struct proxy_conn *conn) {
   conn->comm = comm;
   conn->name = *name;
+  if (way->handle != NULL) conn->handle = *way->handle;
+  if (way->over != NULL) {
+    conn->over = way->over->rank;
+    conn->net_device = way->over->device;
+    return proxy_pass_make(conn);
+  }
   conn->net_device = conn_device(comm, name);
   TRY(comm->call.ops->conn_net(comm->call.device_comm, name, &conn->end));
   if (conn->end.slots > PROXY_SLICES_MAX)
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
                     comm->name, conn->end.slots, PROXY_SLICES_MAX);
-  if (conn->end.pooled) { /* whose first step this is */
-    const uint64_t begin = conn->next_step = conn->end.slots;
-    conn->steps = (struct proxy_counters){begin, begin, begin, begin, begin};
-  }
+  if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
   return name->sends ? ncclSuccess : conn_listen(conn);
 }
 
@@ -538,7 +549,7 @@ static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
     conn->next = *place;
     *place = conn;
     map_insert(&comm->conns, conn_key(&conn->name), conn);
-    comm->connecting += 1;
+    comm->connecting += conn->pass == NULL;
     proxy_attend();
   }
   proxy_unlock();
@@ -546,11 +557,10 @@ static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
 }
 
 static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_name *name,
-                              const struct net_handle *handle, struct proxy_conn **made) {
+                              const struct conn_way *way, struct proxy_conn **made) {
   struct proxy_conn *conn = (struct proxy_conn *)os_alloc(sizeof *conn);
   ncclResult_t result = conn == NULL ? ncclSystemError : ncclSuccess;
-  if (result == ncclSuccess && handle != NULL) conn->handle = *handle;
-  if (result == ncclSuccess) result = conn_make(comm, name, conn);
+  if (result == ncclSuccess) result = conn_make(comm, name, way, conn);
   if (result == ncclSuccess && conn_enlist(comm, conn)) {
     *made = conn;
     return ncclSuccess;
@@ -565,13 +575,13 @@ static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_
 }
 
 static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_name *name,
-                             const struct net_handle *handle, struct proxy_conn **conn) {
+                             const struct conn_way *way, struct proxy_conn **conn) {
   os_mutex_lock(&open_mutex);
   proxy_lock();
   *conn = proxy_conn_find(comm, name);
   proxy_unlock();
   const bool fresh = *conn == NULL;
-  const ncclResult_t result = fresh ? conn_open(comm, name, handle, conn) : ncclSuccess;
+  const ncclResult_t result = fresh ? conn_open(comm, name, way, conn) : ncclSuccess;
   os_mutex_unlock(&open_mutex);
   if (fresh && result == ncclSuccess) proxy_wake();
   return result;
@@ -579,14 +589,23 @@ static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_n
 
 ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_conn_name *name,
                                 struct net_handle *handle) {
+  const struct conn_way way = {NULL, NULL};
   struct proxy_conn *conn = NULL;
-  TRY(conn_get(comm, name, NULL, &conn));
+  TRY(conn_get(comm, name, &way, &conn));
   *handle = conn->listens_at;
   return ncclSuccess;
 }
 
 ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct net_handle *handle) {
+  const struct conn_way way = {handle, NULL};
   struct proxy_conn *conn = NULL;
-  return conn_get(comm, name, handle, &conn);
+  return conn_get(comm, name, &way, &conn);
+}
+
+ncclResult_t proxy_send_over(struct proxy_comm *comm, const struct device_conn_name *name,
+                             const struct proxy_over *over) {
+  const struct conn_way way = {NULL, over};
+  struct proxy_conn *conn = NULL;
+  return conn_get(comm, name, &way, &conn);
 }

@@ -64,6 +64,14 @@ ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_con
 ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct net_handle *handle);
 
+/* The same where a rank of another process of the host sends (proxy_relay.h); conn_import has taken what that
+ * process made. Idempotent. */
+struct proxy_over {
+  uint32_t rank, device; /* of the network */
+};
+ncclResult_t proxy_send_over(struct proxy_comm *comm, const struct device_conn_name *name,
+                             const struct proxy_over *over);
+
 /* What a plan's works will move over networks, step by step: noted once, posted at every start of the plan's
  * kernel. `remote` says which ranks lie behind a network. NULL in *ops where none does. */
 struct proxy_ops;

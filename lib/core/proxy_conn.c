@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "core/names.h"
 #include "core/proxy_impl.h"
+#include "core/proxy_relay.h"
 
 void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *format, ...) {
   va_list arguments;
@@ -45,6 +46,11 @@ static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *w
 
 /* ---- being made ---- */
 
+void proxy_conn_begin(struct proxy_conn *conn, uint64_t step) {
+  conn->next_step = step;
+  conn->steps = (struct proxy_counters){step, step, step, step, step};
+}
+
 static struct net_peer peer_of(const struct proxy_conn *conn) {
   const struct proxy_comm *comm = conn->comm;
   const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name};
@@ -72,16 +78,18 @@ void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
   if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
   if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
   if (conn->listener != NULL) net->close_listen(conn->listener);
+  if (conn->pass != NULL) proxy_pass_close(conn);
 }
 
 /* ---- slots ---- */
 
+/* A relay has no tasks. */
 static uint8_t *slots_of(const struct proxy_conn *conn, const struct proxy_task *task) {
-  return task->set != NULL ? task->set->buffer : conn->end.buffer;
+  return task != NULL && task->set != NULL ? task->set->buffer : conn->end.buffer;
 }
 
 static uint32_t registration_of(const struct proxy_task *task) {
-  return task->set != NULL ? task->set->place : 0;
+  return task != NULL && task->set != NULL ? task->set->place : 0;
 }
 
 /* Where the task's slots are is known to the connection's network from its first slice on. */
@@ -125,6 +133,7 @@ static void task_settle(struct proxy_task *task) {
 /* The next slice of the oldest task that has one; tasks that have none left are taken off on the way. A task
  * that waits for its slots has none yet. */
 static bool conn_next_slice(struct proxy_conn *conn) {
+  if (conn->relay != NULL && !conn->has_next) conn->has_next = proxy_relay_take(conn);
   while (!conn->has_next && conn->first != NULL) {
     struct proxy_task *task = conn->first;
     if (task->set != NULL && task->set->first != task) return false;
@@ -147,7 +156,7 @@ static bool conn_next_slice(struct proxy_conn *conn) {
 static void conn_skip(struct proxy_conn *conn) {
   if (conn->n_done != conn->n_posted || conn->next_slice.begin <= conn->steps.done) return;
   conn->steps.done = conn->next_slice.begin;
-  if (conn->name.sends && !conn->end.pooled)
+  if (conn->name.sends && conn->pass == NULL && !conn->end.pooled)
     conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
 }
 
@@ -161,15 +170,15 @@ static bool conn_has_room(struct proxy_conn *conn) {
     return false;
   }
   conn_skip(conn);
-  if (!slots_register(conn, conn->first)) return false;
+  if (conn->pass == NULL && !slots_register(conn, conn->first)) return false;
   return conn->next_slice.end <= conn->steps.done + conn->end.slots;
 }
 
 static void conn_posted(struct proxy_conn *conn, void *request, void *direct) {
   struct proxy_flight *flight = flight_at(conn, conn->n_posted);
   flight->slice = conn->next_slice;
-  flight->task = conn->first;
-  flight->task->outstanding += 1;
+  flight->task = conn->first; /* a relay knows none */
+  if (flight->task != NULL) flight->task->outstanding += 1;
   flight->request = request;
   flight->direct = direct;
   conn->has_next = false;
@@ -181,6 +190,7 @@ static void conn_done(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_done);
   conn->steps.done = flight->slice.end;
   conn->n_done += 1;
+  if (flight->task == NULL) return;
   flight->task->outstanding -= 1;
   task_settle(flight->task);
 }
@@ -269,6 +279,24 @@ static bool send_advance(struct proxy_conn *conn) {
   if (!flight->slice.skipped && !flight_landed(conn, flight, NULL, "sending to")) return false;
   conn_done(conn);
   if (!conn->end.pooled) send_leave(conn);
+  return true;
+}
+
+/* ---- passing on ---- */
+
+/* The relay moves head, the kernel tail. */
+static bool pass_advance(struct proxy_conn *conn) {
+  if (conn_has_room(conn)) {
+    proxy_pass_note(conn);
+    conn_posted(conn, NULL, NULL);
+    return true;
+  }
+  if (conn->comm->failed || !proxy_pass_look(conn) || conn->n_done == conn->n_posted) return false;
+  if (conn->comm->call.ops->net_load(conn->end.conn, conn->end.head) <
+      flight_at(conn, conn->n_done)->slice.end)
+    return false;
+  conn_done(conn);
+  conn->n_transmitted = conn->n_done;
   return true;
 }
 
@@ -415,6 +443,7 @@ static bool recv_advance(struct proxy_conn *conn) {
 
 bool proxy_conn_advance(struct proxy_conn *conn) {
   if (conn->comm->failed) return false;
+  if (conn->pass != NULL) return pass_advance(conn);
   if (conn->connection == NULL) return conn_connect(conn);
   return conn->name.sends ? send_advance(conn) : recv_advance(conn);
 }
@@ -464,6 +493,7 @@ void proxy_conn_settle(struct proxy_conn *conn) {
 }
 
 static const char *waits_for(const struct proxy_conn *conn) {
+  if (conn->pass != NULL) return "the kernel's data, or the process that sends it (PXN)";
   if (conn->connection == NULL) return "the network to connect";
   if (conn->first != NULL && conn->first->set != NULL && conn->first->set->first != conn->first)
     return "slots that an earlier message has";

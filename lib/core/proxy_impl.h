@@ -77,6 +77,9 @@ struct proxy_counters {
   uint64_t posted, received, flushed, transmitted, done;
 };
 
+struct relay;
+struct relay_block;
+
 struct proxy_conn {
   struct proxy_comm *comm;
   struct device_conn_name name;
@@ -96,6 +99,11 @@ struct proxy_conn {
   uint64_t n_posted, n_received, n_flushed, n_transmitted, n_done; /* the same in slices: messages */
   struct proxy_flight flights[PROXY_SLICES_MAX];
   struct proxy_state looked; /* proxy_look.c */
+  struct relay *relay;       /* sends for a rank of another process, whose notes it takes (proxy_relay.h) */
+  struct relay_block *pass;  /* passes on what another process sends, by way of ... */
+  uint32_t over;             /* ... this rank */
+  uint64_t looked_ns;        /* at that process */
+  struct proxy_conn *next_pass;
   struct proxy_conn *next;   /* of the communicator */
 };
 
@@ -127,7 +135,9 @@ void proxy_wake(void);
 bool proxy_in_world(void); /* the engine is an actor of a deterministic world */
 struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name);
 
-/* proxy_conn.c. False when nothing can move now, or the communicator has failed. */
+/* proxy_conn.c. Where the connection's steps begin. */
+void proxy_conn_begin(struct proxy_conn *conn, uint64_t step);
+/* False when nothing can move now, or the communicator has failed. */
 bool proxy_conn_advance(struct proxy_conn *conn);
 /* Posts what a sender has slots for, so that its kernel need not wait for the engine's next turn. */
 void proxy_conn_lead(struct proxy_conn *conn);

@@ -2,6 +2,7 @@
  * owe, and for how long each has been quiet. Quiet is counted in what passes between looks, not by the clock,
  * so that a process that was stopped for a while does not take that for silence of others. */
 #include "core/proxy_impl.h"
+#include "core/proxy_relay.h"
 
 /* A sender's slices that the kernel has filled; a receiver's for which there is room. */
 static uint64_t conn_ready(const struct proxy_conn *conn) {
@@ -17,6 +18,10 @@ static uint64_t conn_ready(const struct proxy_conn *conn) {
 static struct proxy_state conn_state(const struct proxy_conn *conn) {
   struct proxy_state state = {conn->connection != NULL, conn_ready(conn), conn->n_received, conn->n_done, 0};
   if (conn->name.sends) state.moved = conn->n_transmitted;
+  if (conn->pass != NULL) {
+    state.connected = __atomic_load_n(&conn->pass->connected, __ATOMIC_RELAXED) != 0;
+    state.moved = __atomic_load_n(&conn->pass->transmitted, __ATOMIC_RELAXED);
+  }
   return state;
 }
 

@@ -106,21 +106,22 @@ static uint32_t gpu_of(const struct rails *rails, uint32_t rank) {
   return rails->places[rank].device % rails->topology.gpu_count;
 }
 
-static uint32_t rank_on(const struct rails *rails, uint32_t node, uint32_t gpu) {
+/* The first rank on that GPU; `others`: of any process. */
+static uint32_t rank_on(const struct rails *rails, uint32_t node, uint32_t gpu, bool others) {
   uint32_t rank = 0;
-  while (!rails->places[rank].here || rails->places[rank].node != node || gpu_of(rails, rank) != gpu)
+  while (!(others || rails->places[rank].here) || rails->places[rank].node != node ||
+         gpu_of(rails, rank) != gpu)
     rank += 1;
   return rank;
 }
 
-uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
-                      uint32_t device_count, uint32_t *over) {
+static struct rails_answer rails_answer(const struct rails *rails, uint32_t rank,
+                                        const struct device_conn_name *name, bool others, uint32_t *over) {
   bool here[TOPOLOGY_GPUS_MAX] = {false};
-  *over = rank;
-  if (rails == NULL || device_count == 0) return 0;
   const uint32_t node = rails->places[rank].node;
   for (uint32_t other = 0; other < rails->rank_count; other++)
-    if (rails->places[other].here && rails->places[other].node == node) here[gpu_of(rails, other)] = true;
+    if ((others || rails->places[other].here) && rails->places[other].node == node)
+      here[gpu_of(rails, other)] = true;
   const struct rails_ask ask = {
       .paths = &rails->paths,
       .gpu = gpu_of(rails, rank),
@@ -132,6 +133,22 @@ uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct dev
       .level = param_int(PARAM_PXN_DISABLE) != 0 ? 0 : (uint32_t)param_int(PARAM_P2P_PXN_LEVEL),
   };
   const struct rails_answer answer = rails_choose(&ask);
-  if (answer.over != TOPOLOGY_NONE) *over = rank_on(rails, node, answer.over);
-  return answer.net % device_count;
+  *over = answer.over != TOPOLOGY_NONE ? rank_on(rails, node, answer.over, others) : rank;
+  return answer;
+}
+
+uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
+                      uint32_t device_count, uint32_t *over) {
+  *over = rank;
+  if (rails == NULL || device_count == 0) return 0;
+  return rails_answer(rails, rank, name, false, over).net % device_count;
+}
+
+bool rails_relay(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
+                 uint32_t device_count, uint32_t *device, uint32_t *over) {
+  if (rails == NULL || device_count != rails->topology.net_count) return false;
+  rails_answer(rails, rank, name, false, over);
+  if (*over != rank) return false;
+  *device = rails_answer(rails, rank, name, true, over).net;
+  return *over != rank && !rails->places[*over].here;
 }

@@ -12,7 +12,7 @@
 struct rails_ask {
   const struct paths *paths;
   uint32_t gpu, peer_gpu; /* indices into topology.gpus, each on its own node: nodes are of one kind */
-  const bool *here; /* by GPU of our node: a rank of this process and communicator drives it; NULL: none */
+  const bool *here; /* by GPU of our node: a rank of the communicator drives it that may send; NULL: none */
   uint32_t channel_index;
   bool sends, message;
   uint32_t level; /* NCCL_P2P_PXN_LEVEL; 0 also where NCCL_PXN_DISABLE is set */
@@ -31,15 +31,19 @@ struct rails;
 struct rails_place {
   uint32_t device; /* of the rank, as layout_graph() takes them */
   bool here;       /* a rank of this process */
-  uint32_t node;   /* ranks with equal numbers share a node */
+  uint32_t node;   /* ranks with equal numbers share a node, and map each other's memory */
 };
 /* NULL in *rails where nothing is known of cards. Free with rails_free(). */
 ncclResult_t rails_create(const struct device_ops *ops, const struct rails_place *places, uint32_t rank_count,
                           struct rails **rails);
 void rails_free(struct rails *rails); /* NULL is allowed */
 /* The device of a network with `device_count` for the connection that `rank` names so; 0 where rails is
- * NULL. *over: the rank by whose side it goes, or `rank` itself. */
+ * NULL. *over: the rank of this process by whose side it goes, or `rank` itself. */
 uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
                       uint32_t device_count, uint32_t *over);
+/* Whether it should rather go over a device beside the GPU of a rank of another process, *over; which is only
+ * so where the network has the very devices that the topology has. */
+bool rails_relay(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
+                 uint32_t device_count, uint32_t *device, uint32_t *over);
 
 #endif

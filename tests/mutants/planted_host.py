@@ -71,8 +71,8 @@ plant(SHARE, 'child_writes_into_its_parents', 'MAP_PRIVATE | MAP_FIXED', 'MAP_SH
 plant(SHARE, 'thread_ends_with_the_first_block', 'if (block->offered) return NULL;', ';', 'test_share',
       'test_*')
 plant(SHARE, 'stray_descriptor_kept', 'if (stray >= 0) close(stray);', '', 'test_share', 'test_nonsense')
-plant(CONN_SHARE, 'offset_not_checked', '&& card->fifo <= bytes - sizeof(struct emu_fifo)', '', 'test_share',
-      'test_bad_cards')
+plant(CONN_SHARE, 'offset_not_checked', '&& card->fifo <= bytes - card->block_bytes - BLOCK_OFFSET', '',
+      'test_share', 'test_bad_cards')
 plant(CONN_SHARE, 'slots_not_compared', 'card->slots == limits->slots &&', '', 'test_share', 'test_bad_cards')
 plant(CONN_SHARE, 'peer_shift_of_the_wrong_sign', '(uint64_t)(uintptr_t)memory - card->base;',
       '(uint64_t)(uintptr_t)memory + card->base;', 'test_processes', 'test_two_guarded')
@@ -199,6 +199,23 @@ plant(PROXY_CONN, 'leave_beyond_what_is_posted', 'conn->end.pooled ? conn->steps
 plant(PROXY_OPS, 'every_message_has_the_first_set',
       'backend_slots_key(name->channel_index, place, name->sends));',
       'backend_slots_key(name->channel_index, place & 1, name->sends));', 'test_faults', 'test_guarded')
+RELAY, PASS = 'lib/core/proxy_relay.c', 'lib/core/proxy_pass.c'
+plant(RELAY, 'notes_not_checked', 'if (!note_is_sane(conn, &note)) {', 'if (false) {', 'test_proxy',
+      'relays_take_no_nonsense', quick=True)
+plant(RELAY, 'note_of_another_slice', 'relay->block->notes[relay->taken % PROXY_SLICES_MAX];',
+      'relay->block->notes[0];', 'test_proxy', 'relays_carry_every_way')
+plant(RELAY, 'failure_of_a_relay_not_told',
+      '__atomic_store_n(&block->failed, (uint32_t)comm->code, __ATOMIC_RELEASE);', '', 'test_proxy',
+      'a_relay_that_is_given_up_is_told')
+plant(RELAY, 'relay_of_another_communicator_ends', 'if (relay->comm.call.comm_key != comm_key || relay->over',
+      'if (relay->over', 'test_proxy', 'a_relay_that_is_given_up_is_told')
+plant(RELAY, 'relay_made_twice', 'if (found != NULL) *card = found->card;', 'found = NULL;', 'test_proxy',
+      'a_relay_is_made_once')
+plant(RELAY, 'relay_never_ends',
+      'if (__atomic_load_n(&block->left, __ATOMIC_SEQ_CST) != 0) return true;', '', 'test_proxy',
+      'relays_carry_every_way')
+plant(PASS, 'way_not_named', '"by way of rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,',
+      '"rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,', 'test_proxy', 'relays_name_what_fails')
 plant(PROXY, 'failure_told_twice', 'comm->told = comm->telling = true;', 'comm->telling = true;',
       'test_proxy', 'a_fault_is_named')
 plant(PROXY_OPS, 'left_operations_leak',

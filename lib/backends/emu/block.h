@@ -50,6 +50,7 @@ struct emu_conn {
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
+  size_t block_bytes;         /* shared by proxies, behind the FIFO; 0: no relay */
   bool invited;               /* EXPORTED: the sender's process has been told where it lies */
   struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
   uint64_t kept_until_ns;
@@ -189,6 +190,11 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
                              struct device_conn_card *card);
 ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
                              const struct device_conn_card *card);
+ncclResult_t emu_relay_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                            size_t block_bytes, struct device_relay *relay, struct device_conn_card *card);
+void emu_relay_drop(struct device_net_conn *conn);
+ncclResult_t emu_relay_end(struct device_comm *sender, const struct device_conn_name *name,
+                           size_t block_bytes, struct device_relay *relay);
 /* Closes this rank's end of one of these connections, and frees it now or later. `failed`: nothing will be
  * transferred any more, whatever the sender thinks. */
 void emu_conn_unshare(struct emu_conn *conn, bool failed);

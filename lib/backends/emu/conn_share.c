@@ -28,6 +28,7 @@ struct conn_card {
   uint64_t base;         /* address of the arena in the receiver's process */
   uint64_t fifo, buffer; /* offsets in the arena */
   uint32_t slots, step_bytes;
+  uint64_t block_bytes; /* behind the FIFO: of a relay */
 };
 static_assert(sizeof(struct conn_card) <= DEVICE_CONN_CARD_BYTES, "a card holds it");
 
@@ -132,6 +133,10 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
   return *reach ? ncclSuccess : peer_map(comm, &content.ticket, reach);
 }
 
+/* Where a relay's block begins behind its FIFO. */
+#define BLOCK_OFFSET \
+  ((sizeof(struct emu_fifo) + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES * (size_t)FIFO_LINE_BYTES)
+
 /* ---- the receiver's end ---- */
 
 /* The sentence of what is missing follows the one of what it is for. */
@@ -208,29 +213,33 @@ static ncclResult_t name_check(const struct device_comm *comm, const struct devi
                   name->proto);
 }
 
+static void card_fill(const struct device_comm *comm, const struct emu_conn *conn, uint8_t proto,
+                      struct device_conn_card *card) {
+  struct conn_card content;
+  memset(&content, 0, sizeof content);
+  content.magic = CONN_MAGIC;
+  content.ticket = comm->ticket;
+  content.base = comm->arena_base;
+  content.fifo = (uint64_t)(uintptr_t)conn->fifo - content.base;
+  content.buffer = (uint64_t)(uintptr_t)conn->buffer[proto] - content.base;
+  content.slots = conn->slots;
+  content.step_bytes = conn->step_bytes[proto];
+  content.block_bytes = conn->block_bytes;
+  memset(card, 0, sizeof *card);
+  memcpy(card->bytes, &content, sizeof content);
+}
+
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
                              struct device_conn_card *card) {
-  struct conn_card content;
   struct emu_conn *conn = NULL;
-  memset(&content, 0, sizeof content);
   TRY(name_check(receiver, name));
   TRY(comm_pin(receiver));
   emu_lock();
   const ncclResult_t result = export_locked(receiver, name, &conn);
   if (result == ncclSuccess && card != NULL) conn->invited = true;
   emu_unlock();
-  TRY(result);
-  content.magic = CONN_MAGIC;
-  content.ticket = receiver->ticket;
-  content.base = receiver->arena_base;
-  content.fifo = (uint64_t)(uintptr_t)conn->fifo - content.base;
-  content.buffer = (uint64_t)(uintptr_t)conn->buffer[name->proto] - content.base;
-  content.slots = conn->slots;
-  content.step_bytes = conn->step_bytes[name->proto];
-  if (card == NULL) return ncclSuccess;
-  memset(card, 0, sizeof *card);
-  memcpy(card->bytes, &content, sizeof content);
-  return ncclSuccess;
+  if (result == ncclSuccess && card != NULL) card_fill(receiver, conn, name->proto, card);
+  return result;
 }
 
 /* ---- the sender's end ---- */
@@ -239,10 +248,20 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
 static bool conn_card_fits(const struct conn_card *card, const struct plan_limits *limits, uint8_t proto) {
   const uint64_t bytes = card->ticket.bytes,
                  buffer_bytes = card->slots * fifo_slot_bytes(proto, card->step_bytes);
+  if (card->block_bytes > bytes || bytes - card->block_bytes < BLOCK_OFFSET) return false;
+  const bool pool = card->block_bytes > 0 && card->step_bytes == plan_pool_step_bytes(limits);
   return card->magic == CONN_MAGIC && card->slots == limits->slots &&
-         card->step_bytes == limits->step_bytes[proto] && card->fifo % FIFO_LINE_BYTES == 0 &&
-         card->buffer % 16 == 0 && bytes >= sizeof(struct emu_fifo) && buffer_bytes <= bytes &&
-         card->fifo <= bytes - sizeof(struct emu_fifo) && card->buffer <= bytes - buffer_bytes;
+         (pool || card->step_bytes == limits->step_bytes[proto]) && card->fifo % FIFO_LINE_BYTES == 0 &&
+         card->buffer % 16 == 0 && buffer_bytes <= bytes &&
+         card->fifo <= bytes - card->block_bytes - BLOCK_OFFSET && card->buffer <= bytes - buffer_bytes;
+}
+
+/* The checks' account begins where the steps do. */
+static void import_relay(struct emu_conn *conn, uint32_t step_bytes) {
+  struct emu_shadow *shadow = &conn->shadow;
+  conn->step_bytes[PROTO_SIMPLE] = step_bytes;
+  if (conn->conn_index == CONN_MESSAGE)
+    shadow->announced = shadow->written = shadow->writing = shadow->read = shadow->reading = conn->slots;
 }
 
 /* Locked. The connection counts the mapping, whose count the caller gives away: *used says whether it was. */
@@ -259,6 +278,8 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
   conn->peer_shift = (uint64_t)(uintptr_t)memory - card->base;
   conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + card->fifo);
   conn->fifo->sender_conn = conn;
+  conn->block_bytes = card->block_bytes;
+  if (card->block_bytes > 0) import_relay(conn, card->step_bytes);
   os_process_self(&conn->fifo->guest.process);
   __atomic_store_n(&conn->fifo->guest.came, 1, __ATOMIC_RELEASE);
   map_insert(&sender->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
@@ -297,6 +318,95 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
   emu_unlock();
   if (!used) share_unmap(memory, content.ticket.bytes);
   return result;
+}
+
+/* ---- relays: a sender of another process, and a proxy of this one ---- */
+
+/* As the receiver's end counts, whose messages lie in shared slots (conn.c). */
+static uint64_t relay_first_step(const struct emu_conn *conn) {
+  return conn->conn_index == CONN_MESSAGE ? conn->slots : 0;
+}
+
+/* All its slots are free. */
+static void relay_begin(struct emu_conn *conn) {
+  conn->fifo->sender.head = conn->fifo->sender.send_step = relay_first_step(conn);
+}
+
+static void relay_fill(struct emu_conn *conn, uint8_t proto, struct device_relay *relay) {
+  memset(relay, 0, sizeof *relay);
+  relay->end.conn = (struct device_net_conn *)(void *)conn;
+  relay->end.head = &conn->fifo->sender.head;
+  relay->end.tail = &conn->fifo->receiver.tail;
+  relay->end.buffer = conn->buffer[proto];
+  relay->end.slots = conn->slots;
+  relay->end.step_bytes = conn->step_bytes[proto];
+  relay->end.memory = POINTER_HOST;
+  relay->first_step = relay_first_step(conn);
+  relay->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
+}
+
+/* Slots and counters. What was taken when it fails is the caller's to free. */
+static ncclResult_t relay_furnish(struct device_comm *comm, uint8_t proto, struct emu_conn *conn) {
+  void *pages = NULL;
+  if (conn->conn_index == CONN_MESSAGE) conn->step_bytes[proto] = plan_pool_step_bytes(&comm->config.limits);
+  TRY(arena_take(comm, BLOCK_OFFSET + conn->block_bytes, &conn->fifo_memory));
+  conn->fifo = (struct emu_fifo *)conn->fifo_memory;
+  conn->fifo->receiver_conn = conn;
+  relay_begin(conn);
+  TRY(arena_take(comm, emu_conn_buffer_bytes(conn, proto), &pages));
+  conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
+  return ncclSuccess;
+}
+
+/* Of no rank's table: it outlives the rank. Locked. */
+static ncclResult_t relay_create(struct device_comm *comm, uint32_t sender,
+                                 const struct device_conn_name *name, size_t block_bytes,
+                                 struct emu_conn **made) {
+  struct emu_conn *conn =
+      emu_conn_new(&comm->config.limits, sender, name->peer, name->channel_index, name->conn_index);
+  if (conn == NULL) return emu_conn_no_memory(comm, sizeof *conn);
+  conn->place = EMU_CONN_EXPORTED;
+  conn->block_bytes = block_bytes;
+  const ncclResult_t result = relay_furnish(comm, name->proto, conn);
+  if (result == ncclSuccess) {
+    *made = conn;
+    return ncclSuccess;
+  }
+  if (conn->fifo_memory != NULL) emu_arena_free(conn->fifo_memory);
+  os_free(conn);
+  return result;
+}
+
+ncclResult_t emu_relay_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                            size_t block_bytes, struct device_relay *relay, struct device_conn_card *card) {
+  struct emu_conn *conn = NULL;
+  TRY(name_check(comm, name));
+  TRY(comm_pin(comm));
+  emu_lock();
+  const ncclResult_t result = relay_create(comm, sender, name, block_bytes, &conn);
+  emu_unlock();
+  TRY(result);
+  relay_fill(conn, name->proto, relay);
+  card_fill(comm, conn, name->proto, card);
+  return ncclSuccess;
+}
+
+/* Its proxy has told the sender, or heard from it, that nothing more is carried. */
+void emu_relay_drop(struct device_net_conn *conn) {
+  emu_lock();
+  emu_conn_unshare((struct emu_conn *)(void *)conn, true);
+  emu_unlock();
+}
+
+ncclResult_t emu_relay_end(struct device_comm *sender, const struct device_conn_name *name,
+                           size_t block_bytes, struct device_relay *relay) {
+  emu_lock();
+  struct emu_conn *conn = emu_conn_find(sender, name->peer, name->channel_index, name->conn_index, true);
+  emu_unlock();
+  if (conn == NULL || conn->place != EMU_CONN_IMPORTED || conn->block_bytes != block_bytes)
+    return wrong_place(sender, name);
+  relay_fill(conn, name->proto, relay);
+  return ncclSuccess;
 }
 
 /* ---- giving back ---- */

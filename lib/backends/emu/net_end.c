@@ -64,7 +64,7 @@ void emu_net_slots_free(struct device_comm *comm) {
 
 uint64_t emu_net_load(struct device_net_conn *net, const uint64_t *counter) {
   const struct emu_conn *conn = conn_of(net);
-  if (!emu_weak_on) return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+  if (!emu_weak_on || conn->place == EMU_CONN_EXPORTED) return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
   return counter == &conn->fifo->sender.head ? emu_weak_load_head(counter) : emu_weak_load_tail(counter);
 }
 
@@ -94,7 +94,8 @@ static void account_move(struct emu_conn *conn, bool head, uint64_t value) {
 void emu_net_store(struct device_net_conn *net, uint64_t *counter, uint64_t value) {
   struct emu_conn *conn = conn_of(net);
   const bool head = counter == &conn->fifo->sender.head;
-  if (emu_options()->mode == EMU_THREADS) {
+  /* The lane at a relay's other end is another process's, which looks by itself. */
+  if (emu_options()->mode == EMU_THREADS || conn->place == EMU_CONN_EXPORTED) {
     __atomic_store_n(counter, value, __ATOMIC_RELEASE);
     return;
   }
