@@ -199,23 +199,28 @@ plant(PROXY_CONN, 'leave_beyond_what_is_posted', 'conn->end.pooled ? conn->steps
 plant(PROXY_OPS, 'every_message_has_the_first_set',
       'backend_slots_key(name->channel_index, place, name->sends));',
       'backend_slots_key(name->channel_index, place & 1, name->sends));', 'test_faults', 'test_guarded')
-RELAY, PASS = 'lib/core/proxy_relay.c', 'lib/core/proxy_pass.c'
-plant(RELAY, 'notes_not_checked', 'if (!note_is_sane(conn, &note)) {', 'if (false) {', 'test_proxy',
+PXN_RELAY, PXN_PASS = 'lib/core/proxy_relay.c', 'lib/core/proxy_pass.c'
+plant(PXN_RELAY, 'notes_not_checked', 'if (!note_is_sane(conn, &note)) {', 'if (false) {', 'test_proxy',
       'relays_take_no_nonsense', quick=True)
-plant(RELAY, 'note_of_another_slice', 'relay->block->notes[relay->taken % PROXY_SLICES_MAX];',
+plant(PXN_RELAY, 'note_of_another_slice', 'relay->block->notes[relay->taken % PROXY_SLICES_MAX];',
       'relay->block->notes[0];', 'test_proxy', 'relays_carry_every_way')
-plant(RELAY, 'failure_of_a_relay_not_told',
+plant(PXN_RELAY, 'failure_of_a_relay_not_told',
       '__atomic_store_n(&block->failed, (uint32_t)comm->code, __ATOMIC_RELEASE);', '', 'test_proxy',
       'a_relay_that_is_given_up_is_told')
-plant(RELAY, 'relay_of_another_communicator_ends', 'if (relay->comm.call.comm_key != comm_key || relay->over',
-      'if (relay->over', 'test_proxy', 'a_relay_that_is_given_up_is_told')
-plant(RELAY, 'relay_made_twice', 'if (found != NULL) *card = found->card;', 'found = NULL;', 'test_proxy',
+plant(PXN_RELAY, 'relay_of_another_communicator_ends',
+      'if (relay->comm.call.comm_key != comm_key || relay->over', 'if (relay->over', 'test_proxy', 'a_relay_that_is_given_up_is_told')
+plant(PXN_RELAY, 'relay_made_twice', 'if (found != NULL) *card = found->card;', 'found = NULL;', 'test_proxy',
       'a_relay_is_made_once')
-plant(RELAY, 'relay_never_ends',
+plant(PXN_RELAY, 'relay_never_ends',
       'if (__atomic_load_n(&block->left, __ATOMIC_SEQ_CST) != 0) return true;', '', 'test_proxy',
       'relays_carry_every_way')
-plant(PASS, 'way_not_named', '"by way of rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,',
+plant(PXN_PASS, 'way_not_named', '"by way of rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,',
       '"rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,', 'test_proxy', 'relays_name_what_fails')
+plant('lib/core/far_relay.c', 'sends_for_whoever_asks',
+      'far_way_to(far, question->over, question->rank) == FAR_SHARED &&', '', 'test_relay_call',
+      'test_nonsense')
+plant('lib/core/far_relay.c', 'relay_of_a_receive', '&& question->name.sends;', ';', 'test_relay_call',
+      'test_nonsense')
 plant(PROXY, 'failure_told_twice', 'comm->told = comm->telling = true;', 'comm->telling = true;',
       'test_proxy', 'a_fault_is_named')
 plant(PROXY_OPS, 'left_operations_leak',
