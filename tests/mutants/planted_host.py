@@ -208,7 +208,8 @@ plant(PXN_RELAY, 'failure_of_a_relay_not_told',
       '__atomic_store_n(&block->failed, (uint32_t)comm->code, __ATOMIC_RELEASE);', '', 'test_proxy',
       'a_relay_that_is_given_up_is_told')
 plant(PXN_RELAY, 'relay_of_another_communicator_ends',
-      'if (relay->comm.call.comm_key != comm_key || relay->over', 'if (relay->over', 'test_proxy', 'a_relay_that_is_given_up_is_told')
+      'if (relay->comm.call.comm_key != comm_key || relay->over', 'if (relay->over', 'test_proxy',
+      'a_relay_that_is_given_up_is_told')
 plant(PXN_RELAY, 'relay_made_twice', 'if (found != NULL) *card = found->card;', 'found = NULL;', 'test_proxy',
       'a_relay_is_made_once')
 plant(PXN_RELAY, 'relay_never_ends',
