@@ -237,6 +237,28 @@ static void test_protocols(void **state) {
   }
 }
 
+/* Slots of messages over networks are as large as their chunks: the variable is one for all ranks. */
+static void test_network_settings(void **state) {
+  (void)state;
+  struct settings settings = settings_with("LL,Simple");
+  const uint64_t digest = settings_digest(&settings);
+  assert_true(settings.limits.p2p_chunk_bytes > 131072);
+  assert_true(settings_take_network(&settings)); /* LL was asked for */
+  assert_int_equal(settings.limits.p2p_chunk_bytes, 131072);
+  assert_int_equal(settings.proto_mask[FUNC_SEND], SIMPLE);
+  setenv("NCCL_P2P_NET_CHUNKSIZE", "65552", 1);
+  settings = settings_with("Simple");
+  setenv("NCCL_P2P_NET_CHUNKSIZE", "1000000000", 1);
+  struct settings large = settings_with("Simple");
+  unsetenv("NCCL_P2P_NET_CHUNKSIZE");
+  assert_true(settings_digest(&settings) != digest && settings_digest(&settings) != settings_digest(&large));
+  const uint32_t most = large.limits.p2p_chunk_bytes;
+  assert_false(settings_take_network(&settings));
+  assert_false(settings_take_network(&large));
+  assert_int_equal(settings.limits.p2p_chunk_bytes, 65552);
+  assert_int_equal(large.limits.p2p_chunk_bytes, most);
+}
+
 static void test_named(void **state) {
   uint32_t named[FUNC_COUNT];
   (void)state;
@@ -250,9 +272,11 @@ static void test_named(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_places),    cmocka_unit_test(test_numa_nodes), cmocka_unit_test(test_bus_names),
-      cmocka_unit_test(test_tree),      cmocka_unit_test(test_levels),     cmocka_unit_test(test_paths),
-      cmocka_unit_test(test_protocols), cmocka_unit_test(test_named),
+      cmocka_unit_test(test_places),    cmocka_unit_test(test_numa_nodes),
+      cmocka_unit_test(test_bus_names), cmocka_unit_test(test_tree),
+      cmocka_unit_test(test_levels),    cmocka_unit_test(test_paths),
+      cmocka_unit_test(test_protocols), cmocka_unit_test(test_network_settings),
+      cmocka_unit_test(test_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,14 +144,16 @@ static void limits_take_channels(struct plan_limits *limits, const ncclConfig_t 
       power_of_two_down(clamp(limits->p2p_channels_per_peer, 1, limits->p2p_channel_count));
 }
 
+static uint32_t chunk_param(enum param_id param) {
+  const int64_t bytes = param_int(param) / 16 * 16;
+  return (uint32_t)(bytes < 16 ? 16 : bytes > (1 << 30) ? 1 << 30 : bytes);
+}
+
 static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *config) {
   limits_take_buffer(limits, PROTO_SIMPLE, PARAM_BUFFSIZE, 16);
   limits_take_buffer(limits, PROTO_LL, PARAM_LL_BUFFSIZE, 16);
   limits_take_buffer(limits, PROTO_LL128, PARAM_LL128_BUFFSIZE, 128);
-  if (param_is_set(PARAM_P2P_NVL_CHUNKSIZE)) {
-    const int64_t bytes = param_int(PARAM_P2P_NVL_CHUNKSIZE) / 16 * 16;
-    limits->p2p_chunk_bytes = (uint32_t)(bytes < 16 ? 16 : bytes > (1 << 30) ? 1 << 30 : bytes);
-  }
+  if (param_is_set(PARAM_P2P_NVL_CHUNKSIZE)) limits->p2p_chunk_bytes = chunk_param(PARAM_P2P_NVL_CHUNKSIZE);
   limits->p2p_chunk_bytes = clamp(limits->p2p_chunk_bytes, 0, limits->step_bytes[PROTO_SIMPLE]);
   if (param_is_set(PARAM_P2P_DIRECT_DISABLE) && param_int(PARAM_P2P_DIRECT_DISABLE) != 0)
     limits->direct = false;
@@ -268,6 +270,7 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   threads_take_params(&read);
   read.algos_off = settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.algo_mask);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
+  read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
   read.check_pointers = pointers_checked();
   launch_mode_check();
   TRY(tune_file_take(&read));
@@ -290,7 +293,7 @@ uint64_t settings_digest(const struct settings *settings) {
   const uint32_t numbers[] = {limits->slots,     limits->chunk_bytes, limits->p2p_chunk_bytes,
                               limits->flag_bits, limits->direct,      limits->algos,
                               limits->links,     limits->protos,      limits->algos_last,
-                              limits->cores,     settings->algos_off};
+                              limits->cores,     settings->algos_off, settings->p2p_net_chunk_bytes};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = hash_bytes(digest, settings->algo_mask, sizeof settings->algo_mask);
@@ -309,6 +312,8 @@ bool settings_take_network(struct settings *settings) {
     settings->proto_mask[i] = simple;
   }
   settings->p2p_ll_threshold = 0;
+  if (settings->limits.p2p_chunk_bytes > settings->p2p_net_chunk_bytes)
+    settings->limits.p2p_chunk_bytes = settings->p2p_net_chunk_bytes;
   return named;
 }
 

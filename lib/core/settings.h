@@ -16,6 +16,7 @@ struct settings {
   uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: not said */
   struct tune_file *tune_file;           /* the user's own rules, or NULL; settings_free */
   size_t p2p_ll_threshold;
+  uint32_t p2p_net_chunk_bytes; /* bound of a message's chunk in a communicator over networks */
   bool check_pointers;
 };
 
@@ -34,7 +35,8 @@ void settings_agree(struct settings *settings, const struct settings *other);
  * and settings_take_paths bring into line. */
 uint64_t settings_digest(const struct settings *settings);
 
-/* The communicator has connections over networks, which carry Simple alone. True when NCCL_PROTO had asked
+/* The communicator has connections over networks, which carry Simple alone, and messages in smaller chunks,
+ * since the slots of messages are as large (plan_pool_step_bytes). True when NCCL_PROTO had asked
  * for others by name. */
 bool settings_take_network(struct settings *settings);
 
