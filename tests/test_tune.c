@@ -288,6 +288,39 @@ static void test_choices(void **state) {
   graph_free(&graph);
 }
 
+/* Ranks of one host that share memory, or, over a network, each on its own. */
+static void assert_core_choice(uint32_t rank_count, bool network, uint8_t func, size_t bytes, uint8_t algo) {
+  struct graph graph;
+  struct plan_request request;
+  struct tune_choice choice;
+  if (network) graph_of_nodes(&graph, rank_count, rank_count);
+  else assert_int_equal(graph_flat(rank_count, &graph), ncclSuccess);
+  request_begin(&request, &graph, func, bytes);
+  request.limits.algos_last = 0;
+  request.limits.cores = true;
+  request.limits.room_bytes = network ? 256 : 0;
+  assert_int_equal(tune_choose(&request, func, bytes, &choice), ncclSuccess);
+  assert_int_equal(choice.algo, algo);
+  graph_free(&graph);
+}
+
+/* Cores exchange with all as long as executors have the links, and take trees for what is small beyond that.
+ */
+static void test_choices_of_cores(void **state) {
+  (void)state;
+  for (int network = 0; network <= 1; network++) {
+    assert_core_choice(17, network, FUNC_ALL_REDUCE, 8, ALGO_DIRECT);
+    assert_core_choice(18, network, FUNC_ALL_REDUCE, 8, ALGO_TREE);
+    assert_core_choice(256, network, FUNC_ALL_REDUCE, 4 * KIB, ALGO_TREE);
+    assert_core_choice(64, network, FUNC_BROADCAST, 8, ALGO_RING);
+    assert_core_choice(64, network, FUNC_ALL_REDUCE, 256 * MIB, ALGO_RING);
+  }
+  assert_core_choice(64, true, FUNC_ALL_GATHER, 4 * KIB, ALGO_PAT);
+  assert_core_choice(64, true, FUNC_REDUCE_SCATTER, 4 * KIB, ALGO_PAT);
+  assert_core_choice(64, false, FUNC_ALL_GATHER, 4 * KIB,
+                     ALGO_RING); /* PAT is for ranks on nodes of their own */
+}
+
 /* What GPUs carry but slowly is taken on one node where nothing else is left, and over several by time. */
 static void test_last(void **state) {
   struct graph graph;
@@ -701,6 +734,7 @@ int main(void) {
       cmocka_unit_test(test_formulas_of_switches),
       cmocka_unit_test(test_exchanges_as_measured),
       cmocka_unit_test(test_choices),
+      cmocka_unit_test(test_choices_of_cores),
       cmocka_unit_test(test_last),
       cmocka_unit_test(test_channels_by_size),
       cmocka_unit_test(test_plan_channels),

@@ -94,6 +94,15 @@ static double exchange_us(const struct query *q) {
 
 /* ---- measured: cores that share memory ---- */
 
+/* Trees, where there are too many ranks to exchange with all: a hop's price is not known there, as many ranks
+ * share a core, but it is the same for all. */
+static bool cores_tree(const struct query *q, double *hops, double *share) {
+  if (q->ranks <= STEP_LINKS_MAX + 1 || (q->algo != ALGO_TREE && q->algo != ALGO_PAT)) return false;
+  *hops = ceil(log2(q->ranks)) * (q->algo == ALGO_TREE ? 2 : 1);
+  if (q->algo == ALGO_TREE) *share = 3; /* to the parent, and to two children */
+  return true;
+}
+
 /* Hops that follow one another, and bytes that each rank stores, a byte of the operation; false for an
  * algorithm that has no such figures. */
 static bool cores_route(const struct query *q, double *hops, double *share) {
@@ -105,6 +114,7 @@ static bool cores_route(const struct query *q, double *hops, double *share) {
     *share = 1;
   }
   if (q->algo == ALGO_RING) return true;
+  if (cores_tree(q, hops, share)) return true;
   if (q->algo != ALGO_DIRECT && q->algo != ALGO_TWO_SHOT) return false;
   *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
   *share = exchange_share(q->func, q->algo, q->ranks);
@@ -127,10 +137,11 @@ static double sockets_us(const struct query *q) {
   const struct tune_measured_sockets *sockets = &tune_measured_sockets;
   double hops, share;
   if (!cores_route(q, &hops, &share)) return INFINITY;
-  const double messages = q->algo == ALGO_RING ? hops : hops * (q->ranks - 1);
+  const bool exchanges = q->algo == ALGO_DIRECT || q->algo == ALGO_TWO_SHOT;
+  const double messages = exchanges ? hops * (q->ranks - 1) : hops;
   if (q->algo == ALGO_DIRECT) share = exchange_share(q->func, q->algo, q->ranks);
   return sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
-         q->bytes * share / (1000.0 * (q->algo == ALGO_RING ? sockets->gbps : sockets->exchange_gbps));
+         q->bytes * share / (1000.0 * (exchanges ? sockets->exchange_gbps : sockets->gbps));
 }
 
 /* ---- NCCL's formulas ---- */
