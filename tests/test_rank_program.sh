@@ -57,11 +57,8 @@ processes() {
     ) >"$work/$name.$rank" 2>&1 &
     list="$list $!"
   done
-  statuses=
-  for process in $list; do
-    wait "$process" 2>/dev/null
-    statuses="$statuses$? "
-  done
+  # shellcheck disable=SC2086
+  wait_all $list
   cat "$work/$name".? >"$work/log"
 }
 

@@ -24,11 +24,8 @@ pair() {
       --id "$work/id" "$@" >"$work/rank.$rank" 2>&1 &
     list="$list $!"
   done
-  statuses=
-  for process in $list; do
-    wait "$process" 2>/dev/null
-    statuses="$statuses$? "
-  done
+  # shellcheck disable=SC2086
+  wait_all $list
   cat "$work/rank.0" "$work/rank.1" >"$work/log"
 }
 
