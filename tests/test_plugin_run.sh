@@ -95,11 +95,8 @@ faulty() {
       --id "$work/id" --deadline 30 "$@" >"$work/rank.$rank" 2>&1 &
     list="$list $!"
   done
-  statuses=
-  for process in $list; do
-    wait "$process"
-    statuses="$statuses$? "
-  done
+  # shellcheck disable=SC2086
+  wait_all $list
   cat "$work"/rank.? >"$work/log"
 }
 

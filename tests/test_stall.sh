@@ -30,11 +30,8 @@ begin() {
 
 # finish: $statuses has how all that were begun have ended, in order, and $work/log what they said.
 finish() {
-  statuses=
-  for process in $list; do
-    wait "$process"
-    statuses="$statuses$? "
-  done
+  # shellcheck disable=SC2086
+  wait_all $list
   cat "$work"/rank.* >"$work/log"
 }
 
