@@ -6,7 +6,7 @@
  *                       destroy  destroys its communicator behind the first message, and stays
  *                       exit     the same, and returns from main at once
  *                       quit     the same, and ends without a word
- *                       idle     as stay; all ranks wait for two seconds behind the last message, and rank 1
+ *                       idle     as stay; all ranks wait for six seconds behind the last message, and rank 1
  *                                tells the time that its process has computed meanwhile
  *
  * Every rank prints `rank R ok`, or `rank R error SENTENCE`. Status: 0 ok, 1 wrong data, 3 an error. */
@@ -23,7 +23,7 @@
 #include <nccl.h>
 #include <tutti.h>
 
-enum { MESSAGES = 12, COUNT = 60000, PAUSE_US = 20000, IDLE_SECONDS = 2 };
+enum { MESSAGES = 12, COUNT = 60000, PAUSE_US = 20000, IDLE_SECONDS = 6 };
 
 static struct {
   tutti_launch_t launch;
