@@ -88,7 +88,7 @@ static uint8_t *slots_of(const struct proxy_conn *conn, const struct proxy_task 
   return task != NULL && task->set != NULL ? task->set->buffer : conn->end.buffer;
 }
 
-static uint32_t registration_of(const struct proxy_task *task) {
+static uint32_t place_of(const struct proxy_task *task) {
   return task != NULL && task->set != NULL ? task->set->place : 0;
 }
 
@@ -96,7 +96,7 @@ static uint32_t registration_of(const struct proxy_task *task) {
 static bool slots_register(struct proxy_conn *conn, const struct proxy_task *task) {
   const struct net_ops *net = conn->comm->net;
   const struct device_net_end *end = &conn->end;
-  const uint32_t index = registration_of(task);
+  const uint32_t index = place_of(task);
   if ((conn->registered >> index & 1) != 0) return true;
   conn->registered |= 1u << index;
   return net_good(
@@ -217,7 +217,7 @@ static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *f
   if (conn->direct) lent = &conn->end.direct->lent[slice->begin % conn->end.slots];
   if (lent == NULL || lent->data == NULL)
     return comm->net->isend(conn->connection, data, slice->bytes + sizeof(struct proxy_trailer),
-                            (int)comm->call.rank, conn->registrations[registration_of(flight->task)],
+                            (int)comm->call.rank, conn->registrations[place_of(flight->task)],
                             &flight->request);
   if (lent->bytes != slice->bytes)
     return log_fail(ncclInternalError, "a kernel lends %zu bytes for a slice of %zu", lent->bytes,
@@ -315,7 +315,7 @@ static uint8_t *landing_of(const struct proxy_conn *conn) {
 static ncclResult_t recv_request(struct proxy_conn *conn, uint8_t *landing, void **request) {
   const struct net_ops *net = conn->comm->net;
   void *data = slot_of(conn, conn->first, &conn->next_slice);
-  void *registration = conn->registrations[registration_of(conn->first)];
+  void *registration = conn->registrations[place_of(conn->first)];
   const size_t bytes = slots_bytes(conn, &conn->next_slice);
   const int tag = (int)conn->name.peer;
   if (landing == NULL) return net->irecv(conn->connection, 1, &data, &bytes, &tag, &registration, request);
@@ -402,7 +402,7 @@ static bool recv_received(struct proxy_conn *conn) {
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
   if (conn->end.memory != POINTER_DEVICE || skipped) return true;
-  void *data = flight_slot(conn, flight), *registration = conn->registrations[registration_of(flight->task)];
+  void *data = flight_slot(conn, flight), *registration = conn->registrations[place_of(flight->task)];
   const struct net_ops *net = conn->comm->net;
   net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &registration, &flight->request),
            "flushing what came from");

@@ -90,9 +90,9 @@ struct proxy_conn {
   void *listener, *connection;
   void *registrations[PLAN_BATCH_WORKS_MAX]; /* of sets, by place; of its own slots, the first */
   uint32_t registered;                       /* which there are */
-  bool direct;                     /* network and backend can spare it the slots */
-  struct proxy_task *first, *last; /* not walked to their ends yet */
-  bool has_next;                   /* the slice to be posted next is known */
+  bool direct;                               /* network and backend can spare it the slots */
+  struct proxy_task *first, *last;           /* not walked to their ends yet */
+  bool has_next;                             /* the slice to be posted next is known */
   struct proxy_slice next_slice;
   uint64_t next_step; /* where the next task finds the connection */
   struct proxy_counters steps;
@@ -104,7 +104,7 @@ struct proxy_conn {
   uint32_t over;             /* ... this rank */
   uint64_t looked_ns;        /* at that process */
   struct proxy_conn *next_pass;
-  struct proxy_conn *next;   /* of the communicator */
+  struct proxy_conn *next; /* of the communicator */
 };
 
 struct proxy_comm {

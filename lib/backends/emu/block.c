@@ -569,7 +569,7 @@ static bool run_look(struct emu_kernel_run *run) {
 
 /* Between two looks that found nothing: with more ranks than cores another one is what this one waits for. */
 static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
-  const uint32_t often = run->launch->comm->crowded ? 2 : 256; /* a power of two */
+  const uint32_t often = emu_comm_is_crowded(run->launch->comm) ? 2 : 256; /* a power of two */
   if ((looks & (often - 1)) == often - 1) os_yield();
   else __builtin_ia32_pause();
 }
@@ -719,7 +719,7 @@ static bool block_run_whole(struct emu_block *block, uint32_t lane_count) {
     lane_start(&block->lanes[i], &launch->plan.works[i], &block->run->buffers[i]);
     remote |= block->lanes[i].remote;
   }
-  for (uint32_t looks = remote && !launch->comm->crowded ? WHOLE_LOOKS : 1; looks > 0; looks--) {
+  for (uint32_t looks = remote && !emu_comm_is_crowded(launch->comm) ? WHOLE_LOOKS : 1; looks > 0; looks--) {
     uint32_t ended = 0;
     for (uint32_t i = 0; i < lane_count; i++) {
       if (block->lanes[i].lane.phase != LANE_DONE) lane_go(&block->lanes[i], LANE_ALL_SLICES);
@@ -789,8 +789,7 @@ static bool launch_shares(const struct device_comm *comm, const struct plan *pla
   size_t bytes = 0;
   for (uint32_t i = 0; i < plan->work_count; i++)
     bytes += plan->works[i].part_count * plan->works[i].element_bytes;
-  return block_count > 1 && !comm->crowded && os_core_count() > comm->config.rank_count &&
-         bytes / block_count >= SHARE_BYTES_MIN;
+  return block_count > 1 && comm->cores > comm->config.rank_count && bytes / block_count >= SHARE_BYTES_MIN;
 }
 
 /* Bytes of a plan that a core carries in less time than it takes to wake another; where no other rank of this
@@ -936,12 +935,12 @@ bool emu_lanes_reach_out(void) {
 }
 
 uint32_t emu_lanes_crowd(void) {
-  static uint32_t cores; /* locked */
-  uint32_t ranks = 0;
-  if (cores == 0) cores = os_core_count();
-  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
-    if (run->launch->comm->config.rank_count > ranks) ranks = run->launch->comm->config.rank_count;
-  return ranks > cores ? ranks / cores : 1;
+  uint32_t most = 1;
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {
+    const struct device_comm *comm = run->launch->comm;
+    if (comm->config.rank_count / comm->cores > most) most = comm->config.rank_count / comm->cores;
+  }
+  return most;
 }
 
 uint64_t emu_lanes_progress(void) {

@@ -85,7 +85,7 @@ struct device_comm {
   struct emu_owner *owner;
   int abort_flag;          /* atomic; read by lanes */
   bool closed;             /* the user's handle is gone; kernels held by graphs remain */
-  bool crowded;            /* more ranks than cores */
+  uint32_t cores;          /* that the process may use */
   ncclResult_t error;      /* atomic */
   uint64_t launches, turn; /* kernels enqueued and ended: they run in this order; turn: atomic */
   uint64_t ended;          /* of those that ended, gone from their streams too */
@@ -105,6 +105,10 @@ struct device_comm {
   uint32_t kept_next;                          /* whose place the next one takes */
   struct device_comm *next;
 };
+
+static inline bool emu_comm_is_crowded(const struct device_comm *comm) {
+  return comm->config.rank_count > comm->cores;
+}
 
 struct emu_lane {
   struct emu_actor actor;

@@ -140,7 +140,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->memory_bytes = sizeof *fresh;
-  fresh->crowded = config->rank_count > os_core_count();
+  fresh->cores = os_core_count();
   emu_kept_sweep();
   emu_lock();
   emu_owner_set(&fresh->owner);

@@ -429,9 +429,9 @@ static void outside_complain(uint64_t moved) {
 }
 
 #define NAP_SPINS 100    /* turns of a wait for another process that only give the core away, ... */
-#define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this, ... */
-#define NAP_US_CROWD \
-  30 /* ... or this for each rank that a core serves: who looks takes time from the others */
+#define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this, or ... */
+#define NAP_US_CROWD 30  /* ... this for each rank that a core serves: who looks takes time from the others \
+                          */
 
 static uint64_t nap_count, nap_moves; /* locked */
 
