@@ -16,7 +16,7 @@
  *   --poll               asks for errors and the stream's end in turns, instead of waiting for its end
  *   --query              asks the stream alone whether it is through, and the communicator only then
  *   --pace MS            pause before each iteration
- *   --linger MS          pause behind the last iteration, with the communicator
+ *   --hold K,FILE        waits until FILE is there before iteration K, or behind the last one: --iterations
  *   --seed S             of the data
  *   --deadline SECONDS   the process ends itself with status 124 (default 60)
  *   --rounds N           makes, uses and destroys N communicators, one after another (default 1); the id's
@@ -58,13 +58,13 @@ static const char *const op_names[OP_KINDS] = {"all_reduce", "all_gather", "redu
 
 static struct {
   int rank, size, here;
-  const char *id_file, *comm_id;
+  const char *id_file, *comm_id, *hold_file;
   enum op_kind ops[OPS_MAX];
   int op_count;
   bool polls, query, launched;
   tutti_launch_t launch;
   size_t count; /* elements of a rank's share */
-  int iterations, pace_ms, linger_ms, deadline_seconds, rounds;
+  int iterations, pace_ms, hold_at, deadline_seconds, rounds;
   int abort_rank, abort_at, kill_at; /* -1: none */
   int leave_rank, leave_at;
   int split; /* 0: no */
@@ -322,11 +322,17 @@ static void rank_close(struct rank *rank) {
   free(rank->host);
 }
 
+static void hold(int iteration) {
+  while (wanted.hold_file && iteration == wanted.hold_at && access(wanted.hold_file, F_OK) != 0)
+    os_sleep_ms(20);
+}
+
 static bool operations(const struct rank *rank) {
   size_t wrong = 0;
   uint32_t turn = 0;
   for (int iteration = 0; iteration < wanted.iterations; iteration++) {
     if (wanted.pace_ms > 0) os_sleep_ms((unsigned)wanted.pace_ms);
+    hold(iteration);
     if (iteration == wanted.leave_at && rank->first_rank == wanted.leave_rank) break;
     if (iteration == wanted.kill_at) kill(getpid(), SIGKILL);
     if (iteration == wanted.abort_at && rank->first_rank == wanted.abort_rank) return false;
@@ -338,7 +344,7 @@ static bool operations(const struct rank *rank) {
     }
     printf("rank %d iteration %d ok\n", rank->first_rank, iteration);
   }
-  if (wanted.linger_ms > 0) os_sleep_ms((unsigned)wanted.linger_ms);
+  hold(wanted.iterations);
   if (wrong > 0) worsen(1);
   printf("rank %d operations %s\n", rank->first_rank, wrong == 0 ? "ok" : "wrong");
   return true;
@@ -422,6 +428,14 @@ static bool excluded_read(char *list) {
   return wanted.excluded_count > 0;
 }
 
+static bool hold_read(char *value) {
+  char *comma = strchr(value, ',');
+  if (!comma) return false;
+  wanted.hold_at = atoi(value);
+  wanted.hold_file = comma + 1;
+  return true;
+}
+
 static bool option_read(const char *name, char *value) {
   const long number = strtol(value, NULL, 0);
   if (strcmp(name, "--rank") == 0) wanted.rank = (int)number;
@@ -433,7 +447,7 @@ static bool option_read(const char *name, char *value) {
   else if (strcmp(name, "--bytes") == 0) wanted.count = ((size_t)number + 3) / 4;
   else if (strcmp(name, "--iterations") == 0) wanted.iterations = (int)number;
   else if (strcmp(name, "--pace") == 0) wanted.pace_ms = (int)number;
-  else if (strcmp(name, "--linger") == 0) wanted.linger_ms = (int)number;
+  else if (strcmp(name, "--hold") == 0) return hold_read(value);
   else if (strcmp(name, "--seed") == 0) wanted.seed = (uint32_t)number;
   else if (strcmp(name, "--deadline") == 0) wanted.deadline_seconds = (int)number;
   else if (strcmp(name, "--rounds") == 0) wanted.rounds = (int)number;

@@ -70,27 +70,38 @@ half_leaves() {
     has 'rank 0 \(process .*\) has left the communicator after 2 operations; rank [123] waits for it in all_r'
 }
 
-# late WAY: rank 0 takes its time before the first operation, and again before the second.
+# go_when RANKS PATTERN: what waits for $work/go goes on when one of RANKS, as the shell matches it, has said
+# PATTERN, or when their deadline is over.
+go_when() {
+  turns=$((30 * slow * 5))
+  # shellcheck disable=SC2086
+  until cat "$work"/rank.$1 2>/dev/null | grep -Eq -e "$2" || [ $turns -eq 0 ]; do
+    turns=$((turns - 1))
+    sleep 0.2
+  done
+  : >"$work/go"
+}
+
+# late WAY: rank 0 calls its second operation when rank 1 has said that it is late.
 late() {
-  begin 0 "$(host 0 "$1")" --size 2 --ops all_reduce --iterations 2 --pace $((5000 * slow))
+  begin 0 "$(host 0 "$1")" --size 2 --ops all_reduce --iterations 2 --hold 1,"$work/go"
   begin 1 "$(host 1 "$1")" --size 2 --ops all_reduce --iterations 2
+  go_when 1 '^  rank 0 \(process [0-9]+ on .*\) has called 1 operations, and not all_reduce #1 yet'
   finish
-  said='has called [01] operations, and not all_reduce #[01] yet'
-  [ "$statuses" = '0 0 ' ] && ! has ' error ' && rank_has 1 "^  rank 0 \\(process [0-9]+ on .*\\) $said"
+  [ "$statuses" = '0 0 ' ] && ! has ' error ' && rank_has 1 'and not all_reduce #1 yet'
 }
 
 # in_turn: rank 0 is late, and the ranks behind it say of each other that they wait themselves.
 in_turn() {
-  for rank in 0 1 2 3; do
-    pace=
-    [ "$rank" != 0 ] || pace="--pace $((5000 * slow))"
-    # shellcheck disable=SC2086
-    begin $rank one --size 4 --ops broadcast --iterations 1 --bytes 4000000 $pace
+  waits='^  rank [123] .* has called it too; it waits itself for rank [0-3] in broadcast #0'
+  begin 0 one --size 4 --ops broadcast --iterations 1 --bytes 4000000 --hold 0,"$work/go"
+  for rank in 1 2 3; do
+    begin $rank one --size 4 --ops broadcast --iterations 1 --bytes 4000000
   done
+  go_when '[123]' "$waits"
   finish
-  [ "$statuses" = '0 0 0 0 ' ] && ! has ' error ' &&
-    has '^  rank 0 .* has called 0 operations, and not broadcast #0 yet' &&
-    has '^  rank [123] .* has called it too; it waits itself for rank [0-3] in broadcast #0'
+  [ "$statuses" = '0 0 0 0 ' ] && ! has ' error ' && has "$waits" &&
+    has '^  rank 0 .* has called 0 operations, and not broadcast #0 yet'
 }
 
 # faulty KIND AT ARGS...: two hosts exchange three times; the fault happens to what rank 0 sends, which has
@@ -110,19 +121,25 @@ falls_silent() {
     has 'network Faulty: message [0-9]+ of connection [01] -> [01], .*(is not taken|has not come)'
 }
 
-# The sender's operations are over and its process is well: nothing comes that would show the loss.
+# lost: the last message of rank 0, whose operations are over and whose process is well, until rank 1 has said
+# PATTERN: nothing comes that would show the loss.
+lost() {
+  (go_when 1 "$1") &
+  goer=$!
+  faulty drop 3 --hold 3,"$work/go"
+  wait "$goer"
+  [ "$statuses" = '0 3 ' ] && rank_has 1 "$1"
+}
+
 loses_last() {
-  faulty drop 3 --linger $((9000 * slow))
-  [ "$statuses" = '0 3 ' ] && rank_has 1 '^rank 1 sendrecv iteration 2 error 6 ' &&
+  lost '^rank 1 sendrecv iteration 2 error 6 .*' &&
     rank_has 1 'network Faulty: message 2 of connection 0 -> 1, .* has not come, though the network took it'
 }
 
 loses_last_patiently() {
   export TUTTI_NET_PATIENCE_SECONDS=0
-  faulty drop 3 --linger $((5000 * slow))
-  said='has called 6 operations; it has finished all that it called'
-  [ "$statuses" = '0 3 ' ] && ! has 'network Faulty: message' &&
-    rank_has 1 "^  rank 0 \\(process [0-9]+ on .*\\) $said"
+  lost '^  rank 0 \(process [0-9]+ on .*\) has called 6 operations; it has finished all that it called' &&
+    ! has 'network Faulty: message'
 }
 
 # stopped: rank 0 is stopped for longer than all patience, and goes on.

@@ -192,6 +192,8 @@ static void stub_comm_stall(struct device_comm *comm, bool asks, struct device_s
   memset(stall, 0, sizeof *stall);
 }
 
+static uint32_t stub_stand_in(void) { return UINT32_MAX; }
+
 static const struct device_ops stubs = {
     .size = sizeof(struct device_ops),
     .name = "none",
@@ -240,6 +242,7 @@ static const struct device_ops stubs = {
     .service_wake = stub_service,
     .service_remove = stub_service,
     .outside_wait = stub_outside_wait,
+    .stand_in = stub_stand_in,
     .comm_stall = stub_comm_stall,
     .relay_make = stub_relay_make,
     .relay_drop = stub_relay_drop,

@@ -151,7 +151,6 @@ struct device_stall {
   bool known;     /* the backend can tell; all below is 0 where it cannot */
   bool busy;      /* kernels are launched that have not ended */
   uint64_t moves; /* changes whenever kernels of the rank move */
-  uint64_t turns; /* stays the same while nothing could move here, as nobody lends the world a thread */
   uint32_t wait_count;
   struct device_wait waits[DEVICE_WAITS_MOST];
 };
@@ -284,6 +283,11 @@ struct device_ops {
   /* One wait more (or, with -1, one less) of the host for something that other processes may bring, at their
    * leisure: while there is any, kernels that stand still are not declared stuck. Under lock(). */
   void (*outside_wait)(int more);
+
+  /* A world that moves only while host threads wait is moved as far as it goes, for threads that are away:
+   * other processes may wait for what it would bring. Returns after how many milliseconds to call it again;
+   * UINT32_MAX: never, as it moves by itself. One thread, without locks. */
+  uint32_t (*stand_in)(void);
 
   /* What the rank's kernels wait for that other ranks must bring, in any order, ranks of this process
    * included. `asks`: has them look; what they see is in the answer of a later call, while they do not move.

@@ -1,12 +1,14 @@
 /* stall.c: the thread that looks at communicators of several processes a few times each TUTTI_STALL_SECONDS,
  * asks about those that stand still, and judges. Promises at most PEERS_MOST questions a rank and
  * TUTTI_STALL_SECONDS, asked one after another with no lock held, and no verdict from a clock alone: time is
- * counted in looks, and what breaks a communicator has been said by the other end. */
+ * counted in looks, and what breaks a communicator has been said by the other end. Between looks the thread
+ * stands in for those that drive ranks and are away. */
 #include "core/stall.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/backend.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -23,10 +25,10 @@
 /* One rank of this process; under the communicator's lock. */
 struct stall_rank {
   uint32_t rank;
-  uint64_t moves, turns, quiet_ms, asked_ms; /* asked_ms: how quiet it was at the last questions */
-  uint32_t round;                            /* of questions, since it stands still */
-  bool told, waits, asleep;                  /* asleep: nothing could move since the last look */
-  struct device_wait wait;                   /* one of those that it has */
+  uint64_t moves, quiet_ms, asked_ms, told_ms; /* asked_ms, told_ms: how quiet it was then, or 0 */
+  uint32_t round;                              /* of questions, since it stands still */
+  bool waits;
+  struct device_wait wait; /* one of those that it has */
   uint32_t gone[PEERS_MOST], gone_count;
 };
 
@@ -65,7 +67,7 @@ struct stall_reply {
   uint64_t wait_operation;
   uint32_t wait_peer;
   uint8_t left, left_known, broken, waits, wait_func, known, busy, has_conn;
-  uint32_t asleep;
+  uint32_t unused;
   uint64_t connected, ready, moved, done, quiet_ms; /* of the connection: struct proxy_state */
 };
 
@@ -105,7 +107,6 @@ static void answer_fill(struct far *far, const struct stall_question *question, 
   reply->broken = comm_async_error(comm) != ncclSuccess;
   reply->known = device.known;
   reply->busy = device.busy;
-  reply->asleep = rank && rank->asleep;
   reply->waits = rank && rank->waits && device.busy;
   if (reply->waits) {
     reply->wait_peer = rank->wait.peer;
@@ -165,9 +166,8 @@ static uint64_t patience_ms(void) { return (uint64_t)param_int(PARAM_TUTTI_NET_P
 static uint64_t tick_ms(void) { return stall_ms() / 4 < TICK_MS_MOST ? stall_ms() / 4 : TICK_MS_MOST; }
 
 static void rank_moved(struct stall_rank *rank) {
-  rank->quiet_ms = rank->asked_ms = 0;
+  rank->quiet_ms = rank->asked_ms = rank->told_ms = 0;
   rank->round = rank->gone_count = 0;
-  rank->told = false;
 }
 
 /* The communicator that may be looked at; locked. */
@@ -177,15 +177,11 @@ static struct ncclComm *rank_comm(const struct far *far, const struct stall_rank
   return comm_async_error(comm) == ncclSuccess ? comm : NULL;
 }
 
-/* Takes note of what moves, `passed_ms` after the last look, or 0 for one between; locked. Time in which
- * nothing could move is none. */
+/* Takes note of what moves, `passed_ms` after the last look, or 0 for one between; locked. */
 static void rank_look(const struct far *far, struct stall_rank *rank, const struct ncclComm *comm,
                       uint64_t passed_ms, struct look *look) {
   const bool asks = passed_ms > 0 && rank->quiet_ms > 0;
   comm->ops->comm_stall(comm->device_comm, asks, &look->device);
-  if (passed_ms > 0) rank->asleep = look->device.known && look->device.turns == rank->turns;
-  if (rank->asleep) passed_ms = 0;
-  rank->turns = look->device.turns;
   look->moves = look->device.moves;
   look->debt_count = 0;
   struct proxy_comm *proxy = far->proxies[rank->rank];
@@ -272,8 +268,7 @@ static void alive_text(const struct suspect *suspect, char *out, size_t out_byte
   if (used < 0 || (size_t)used >= out_bytes) return;
   out += used;
   out_bytes -= (size_t)used;
-  if (reply->asleep) snprintf(out, out_bytes, "; nothing can move there before its program waits");
-  else if (reply->waits)
+  if (reply->waits)
     snprintf(out, out_bytes, "; it waits itself for rank %u in %s #%llu", reply->wait_peer,
              operation_name(reply->wait_func), (unsigned long long)reply->wait_operation);
   else if (reply->known && !reply->busy) snprintf(out, out_bytes, "; it has finished all that it called");
@@ -471,8 +466,8 @@ static void rank_turn(struct stall *stall, struct stall_rank *rank, uint64_t pas
   if (called_off(stall)) return;
   os_mutex_lock(&far->lock);
   struct ncclComm *comm = rank_stands(far, rank, look->moves);
-  if (comm && !judge(far, rank, comm, look) && !rank->told) {
-    rank->told = true;
+  if (comm && !judge(far, rank, comm, look) && rank->quiet_ms >= 2 * rank->told_ms) {
+    rank->told_ms = rank->quiet_ms;
     warn(far, rank, comm, look);
   }
   os_mutex_unlock(&far->lock);
@@ -493,6 +488,18 @@ static struct stall *stall_next(void) {
   return stall;
 }
 
+/* Until the next look; the world is moved meanwhile where nobody else does. */
+static void looker_rest(void) {
+  const uint64_t end_ns = os_time_ns() + tick_ms() * 1000000;
+  for (uint64_t now_ns = os_time_ns(); !looker.stop && now_ns < end_ns; now_ns = os_time_ns()) {
+    os_mutex_unlock(&looker_lock);
+    const uint64_t again_ns = now_ns + backend_device_ops()->stand_in() * UINT64_C(1000000);
+    os_mutex_lock(&looker_lock);
+    const uint64_t until_ns = again_ns < end_ns ? again_ns : end_ns;
+    while (!looker.stop && os_cond_wait_until(&looker_changed, &looker_lock, until_ns)) {}
+  }
+}
+
 static void *looker_body(void *argument) {
   struct look *look = (struct look *)argument;
   os_mutex_lock(&looker_lock);
@@ -508,8 +515,7 @@ static void *looker_body(void *argument) {
       stall->looking = false;
       os_cond_broadcast(&looker_changed);
     }
-    const uint64_t until_ns = os_time_ns() + tick_ms() * 1000000;
-    while (!looker.stop && os_cond_wait_until(&looker_changed, &looker_lock, until_ns)) {}
+    looker_rest();
   }
   os_mutex_unlock(&looker_lock);
   os_free(look);

@@ -2,7 +2,7 @@
  * TUTTI_STALL_SECONDS, a thread of the process asks the processes of the ranks that are waited for: have they
  * left, have they called the operation, what do they wait for, which message is the next. A peer that has
  * left, and a network that both ends wait for, break the communicator; a peer that is merely behind is named
- * in a warning, once a stall. A late answer, or none, proves nothing. */
+ * in a warning, whenever it has lasted twice as long. A late answer, or none, proves nothing. */
 #ifndef TUTTI_CORE_STALL_H
 #define TUTTI_CORE_STALL_H
 

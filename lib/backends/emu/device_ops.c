@@ -441,6 +441,7 @@ const struct device_ops *emu_device_ops(void) {
       .service_add = emu_service_add,
       .service_wake = emu_service_wake,
       .outside_wait = emu_world_outside_wait,
+      .stand_in = emu_stand_in,
       .comm_stall = emu_comm_stall,
       .service_remove = emu_service_remove,
       .lock = emu_lock,

@@ -58,7 +58,6 @@ void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *st
   memset(stall, 0, sizeof *stall);
   emu_lock();
   stall->known = true;
-  stall->turns = threads ? os_time_ns() : emu_world_turns();
   stall->busy = comm->launches != comm->ended;
   stall->moves = __atomic_load_n(&comm->turn, __ATOMIC_RELAXED) * 1024 + comm->launches;
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {

@@ -430,8 +430,9 @@ static void outside_complain(uint64_t moved) {
 
 #define NAP_SPINS 100    /* turns of a wait for another process that only give the core away, ... */
 #define NAP_US_MOST 1000 /* ... then sleeps, each longer than the last, up to this, or ... */
-#define NAP_US_CROWD 30  /* ... this for each rank that a core serves: who looks takes time from the others \
-                          */
+#define NAP_US_CROWD                                                                    \
+  30 /* ... this for each rank that a core serves: who looks takes time from the others \
+      */
 
 static uint64_t nap_count, nap_moves; /* locked */
 
@@ -491,9 +492,7 @@ static void waiter_leave(struct emu_waiter *waiter) {
   if (!waiter->released) waiter_release(waiter);
 }
 
-static uint64_t world_turns; /* locked */
-
-uint64_t emu_world_turns(void) { return world_turns; }
+static uint64_t world_turns; /* of waiting threads that could move whatever can move; locked */
 
 /* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
@@ -620,6 +619,47 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
   waiter_enter(&waiter);
   if (!guarded_turn(&quiet) && !waiter.released) nap(1);
   waiter_leave(&waiter);
+}
+
+/* ---- other processes wait, and no thread of this one does ---- */
+
+#define STAND_IN_MS 20
+#define STAND_IN_MOVES 20000u
+
+static bool never(void *argument) {
+  (void)argument;
+  return false;
+}
+
+/* Without a warning: where there are several processes no run is deterministic. */
+static void owners_excuse(void) {
+  for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next)
+    owner->absent = owner->absent || owner->waiting == 0;
+}
+
+/* One turn, without a verdict; true when something moved, or can. */
+static bool stand_in_turn(void) {
+  const uint64_t moves = emu_moves;
+  struct emu_waiter waiter = {never, NULL, emu_moves + STAND_IN_MOVES, false, NULL, NULL};
+  waiter_enter(&waiter);
+  pump();
+  waiter_leave(&waiter);
+  emu_services_look_outside();
+  return emu_lanes_look() || emu_moves != moves;
+}
+
+uint32_t emu_stand_in(void) {
+  static uint64_t seen_turns; /* locked */
+  if (emu_options()->mode != EMU_GUARDED) return UINT32_MAX;
+  emu_lock();
+  bool moves = false;
+  if (world_turns == seen_turns && !world.pumping) {
+    owners_excuse();
+    moves = stand_in_turn();
+  }
+  seen_turns = world_turns;
+  emu_unlock();
+  return moves ? 0 : STAND_IN_MS;
 }
 
 /* ---- owners ---- */

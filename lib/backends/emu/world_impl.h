@@ -36,8 +36,7 @@ void emu_lanes_stop_stuck(void);
  * is none. And world.c: something came from there. */
 bool emu_services_look_outside(void);
 void emu_world_outside_moved(void);
-/* Guarded mode: how often a waiting thread could have moved whatever can move. */
-uint64_t emu_world_turns(void);
+uint32_t emu_stand_in(void);           /* see stand_in of backend.h */
 void emu_world_outside_wait(int more); /* see outside_wait of backend.h */
 /* block.c, threads mode: a kernel that has started has connections that lead out of the process: what it
  * waits for need not be here. */
