@@ -70,14 +70,18 @@ half_leaves() {
     has 'rank 0 \(process .*\) has left the communicator after 2 operations; rank [123] waits for it in all_r'
 }
 
-# go_when RANKS PATTERN: what waits for $work/go goes on when one of RANKS, as the shell matches it, has said
-# PATTERN, or when their deadline is over.
+# go_when RANKS PATTERN...: what waits for $work/go goes on when those of RANKS, as the shell matches it, have
+# said every PATTERN, or when their deadline is over.
 go_when() {
   turns=$((30 * slow * 5))
-  # shellcheck disable=SC2086
-  until cat "$work"/rank.$1 2>/dev/null | grep -Eq -e "$2" || [ $turns -eq 0 ]; do
-    turns=$((turns - 1))
-    sleep 0.2
+  sayers=$1
+  shift
+  for pattern; do
+    # shellcheck disable=SC2086
+    until cat "$work"/rank.$sayers 2>/dev/null | grep -Eq -e "$pattern" || [ $turns -eq 0 ]; do
+      turns=$((turns - 1))
+      sleep 0.2
+    done
   done
   : >"$work/go"
 }
@@ -98,10 +102,10 @@ in_turn() {
   for rank in 1 2 3; do
     begin $rank one --size 4 --ops broadcast --iterations 1 --bytes 4000000
   done
-  go_when '[123]' "$waits"
+  late='^  rank 0 .* has called 0 operations, and not broadcast #0 yet'
+  go_when '[123]' "$waits" "$late"
   finish
-  [ "$statuses" = '0 0 0 0 ' ] && ! has ' error ' && has "$waits" &&
-    has '^  rank 0 .* has called 0 operations, and not broadcast #0 yet'
+  [ "$statuses" = '0 0 0 0 ' ] && ! has ' error ' && has "$waits" && has "$late"
 }
 
 # faulty KIND AT ARGS...: two hosts exchange three times; the fault happens to what rank 0 sends, which has

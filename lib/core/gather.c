@@ -441,18 +441,29 @@ static void root_tell(struct gather *gather) {
   control_unlock();
 }
 
+/* Locked: the time is over; who is missing is known where the root has ever told it. */
+static void roster_late(struct gather *gather) {
+  char at[SOCK_TEXT_BYTES];
+  const long long seconds = (long long)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS);
+  if (gather->missing[0])
+    gather_fail(gather, ncclRemoteError,
+                "%u of %u ranks came within %lld seconds; missing: rank %s; look there first, or raise "
+                "TUTTI_INIT_TIMEOUT_SECONDS",
+                gather->status.present, gather->status.seat_count, seconds, gather->missing);
+  else
+    gather_fail(gather, ncclRemoteError,
+                "the root at %s, the process that made the unique id, gave no answer within %lld seconds",
+                sock_address_text(&gather->root_address, at), seconds);
+}
+
 /* Success without a roster: the root's process was ending, and is to be looked for again. */
 static ncclResult_t roster_wait(struct gather *gather, bool *rostered) {
-  char at[SOCK_TEXT_BYTES];
   control_lock();
   while (gather->code == ncclSuccess && !gather->rostered && gather->root) {
     status_log(gather);
     if (gather->code != ncclSuccess || gather->rostered || !gather->root) break;
     if (gather->status_new || control_wait(&gather->changed, gather->deadline_ns)) continue;
-    gather_fail(gather, ncclRemoteError,
-                "the root at %s, the process that made the unique id, gave no answer within %lld seconds",
-                sock_address_text(&gather->root_address, at),
-                (long long)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS));
+    roster_late(gather);
   }
   *rostered = gather->rostered;
   const ncclResult_t result = gather->code;
