@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# torch.sh: PyTorch on GPUs with this library in the place of NVIDIA's: each program torch_*.py of this folder,
-# one process a GPU by torchrun, and the training runs with both libraries, whose losses must agree. Prints one
-# line a run, and each check that failed; whole outputs go to $OUT. Exit status 1: something failed.
+# torch.sh: PyTorch on GPUs with this library in the place of NVIDIA's: each program torch_*.py of this
+# folder, one process a GPU by torchrun, and the training runs with both libraries, whose losses must agree.
+# Prints one line a run, and each check that failed; whole outputs go to $OUT. Exit status 1: something
+# failed.
 #
 #     tests/gpu/torch.sh [collectives|groups|train|graphs|memory|abort|overlap|ctypes]...
 #
-#     BUILD=build               has lib/libnccl.so.2, lib/libtutti-cuda.so and lib/libtutti-audit.so
+#     BUILD=build               has lib/libnccl.so.2, libtutti-cuda.so and libtutti-audit.so
 #     GPUS="1 2 4"              numbers of GPUs, as far as they are there
 #     LIBRARY=tutti             or nccl, what PyTorch brings: tries the programs themselves; or both
 #     WAY=preload               or audit, path (LD_LIBRARY_PATH), installed (the wheel's own file is ours)

@@ -109,8 +109,8 @@ def disjoint_groups():
 
 
 def behind_compute():
-    """A collective waits on its stream for a long product of one rank; the other ranks' kernels spin meanwhile
-    beside products of their own."""
+    """A collective waits on its stream for a long product of one rank; the other ranks' kernels spin
+    meanwhile beside products of their own."""
     need_gpus()
     left = torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16)
     data = torch.empty(COUNT, device=DEVICE)
