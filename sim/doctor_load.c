@@ -347,37 +347,73 @@ static bool is_same_file(const char *a, const char *b) {
          first.st_ino == second.st_ino;
 }
 
+/* The next libnccl of a process's maps, which differs from the one found last; false at the end. */
+static bool mapped_next(const char **rest, char *path, size_t bytes) {
+  char found[PATH_MAX];
+  while (**rest) {
+    const size_t length = strcspn(*rest, "\n");
+    const char *begin = (const char *)memchr(*rest, '/', length);
+    snprintf(found, sizeof found, "%.*s", begin ? (int)(length - (size_t)(begin - *rest)) : 0,
+             begin ? begin : "");
+    *rest += length + ((*rest)[length] == '\n');
+    const char *slash = strrchr(found, '/');
+    if (!slash || strncmp(slash + 1, NCCL, strlen(NCCL)) || !strcmp(found, path)) continue;
+    snprintf(path, bytes, "%s", found);
+    return true;
+  }
+  return false;
+}
+
+/* LD_PRELOAD of the process, "" when it has none. */
+static void preload_of(int pid, char *list, size_t list_bytes) {
+  static const char name[] = "LD_PRELOAD=";
+  char path[64];
+  size_t bytes = 0;
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  char *all = os_file_read(path, &bytes);
+  list[0] = '\0';
+  for (size_t at = 0; all && at < bytes; at += strlen(all + at) + 1) {
+    if (!strncmp(all + at, name, sizeof name - 1))
+      snprintf(list, list_bytes, "%s", all + at + sizeof name - 1);
+  }
+  os_free(all);
+}
+
+static void mapped_judge(struct doctor *doctor, const char *who, const char *mapped, const char *way) {
+  char path[PATH_MAX], seen[PATH_MAX + 32];
+  snprintf(path, sizeof path, "%s", mapped);
+  char *gone = strstr(path, " (deleted)");
+  if (gone) {
+    *gone = '\0';
+    doctor_add(doctor, DOCTOR_NOTE, "library", NULL, "%s was replaced since %s loaded it", path, who);
+  }
+  snprintf(seen, sizeof seen, "/proc/%d/root%s", doctor->pid, path);
+  library_judge(doctor, who, is_same_file(seen, path) || access(seen, R_OK) != 0 ? path : seen, way);
+}
+
+/* PyTorch maps the file of its wheel by its path, beside the one of LD_PRELOAD, which it calls. */
 void doctor_load_pid(struct doctor *doctor) {
-  char name[64], who[64], last[PATH_MAX] = "";
+  char name[64], who[64], path[PATH_MAX] = "", preload[DOCTOR_TEXT];
+  bool preloaded = false;
   int found = 0;
   snprintf(name, sizeof name, "/proc/%d/maps", doctor->pid);
   snprintf(who, sizeof who, "process %d", doctor->pid);
+  preload_of(doctor->pid, preload, sizeof preload);
   char *maps = os_file_read(name, NULL);
-  for (const char *line = maps; line && *line;) {
-    char path[PATH_MAX], seen[PATH_MAX + 32];
-    const size_t length = strcspn(line, "\n");
-    const char *begin = (const char *)memchr(line, '/', length);
-    snprintf(path, sizeof path, "%.*s", begin ? (int)(length - (size_t)(begin - line)) : 0,
-             begin ? begin : "");
-    line += length + (line[length] == '\n');
-    const char *slash = strrchr(path, '/');
-    if (!slash || strncmp(slash + 1, NCCL, strlen(NCCL)) || !strcmp(path, last)) continue;
-    strcpy(last, path);
-    found += 1;
-    char *gone = strstr(path, " (deleted)");
-    if (gone) {
-      *gone = '\0';
-      doctor_add(doctor, DOCTOR_NOTE, "library", NULL, "%s was replaced since %s loaded it", path, who);
-    }
-    snprintf(seen, sizeof seen, "/proc/%d/root%s", doctor->pid, path);
-    library_judge(doctor, who, is_same_file(seen, path) || access(seen, R_OK) != 0 ? path : seen,
-                  "mapped now");
+  for (const char *rest = maps ? maps : ""; mapped_next(&rest, path, sizeof path); found++)
+    preloaded = preloaded || list_has(preload, path, false);
+  path[0] = '\0';
+  for (const char *rest = maps ? maps : ""; mapped_next(&rest, path, sizeof path);) {
+    if (!preloaded || list_has(preload, path, false)) mapped_judge(doctor, who, path, "mapped now");
+    else
+      doctor_add(doctor, DOCTOR_NOTE, "library", NULL,
+                 "%s has %s mapped too, and calls the one of LD_PRELOAD", who, path);
   }
   os_free(maps);
   if (found == 0)
     doctor_add(doctor, DOCTOR_BAD, "library", "ask again when it has made its first communicator",
                "%s has no libnccl mapped", who);
-  if (found > 1)
+  if (found > 1 && !preloaded)
     doctor_add(doctor, DOCTOR_BAD, "library", "leave one way in: LD_PRELOAD, LD_AUDIT or the wheel",
                "%s has %d of them mapped", who, found);
 }

@@ -88,7 +88,10 @@ int main(int argc, char **argv) {
   int (*version)(int *) = NULL;
   void *library = dlopen(argc > 1 ? argv[1] : "libnccl.so.2", RTLD_NOW);
   if (library) *(void **)&version = dlsym(library, "ncclGetVersion");
-  return version ? say(version) : puts(dlerror());
+  if (!version) return puts(dlerror());
+  say(version);
+  if (argc > 2) sleep(30);
+  return 0;
 }
 C
 cc -shared -fPIC -o "$work/other/libnccl.so.2" "$work/other.c" -Wl,-soname,libnccl.so.2 &&
@@ -223,16 +226,21 @@ else
 fi
 
 # ---- processes
+# mapped PROCESS: it has come as far as its last library, one of these.
+mapped() {
+  grep -q 'libnccl' "/proc/$1/maps" 2>/dev/null && { [ "$1" != "$both" ] || grep -q "$work/other" "/proc/$1/maps"; }
+}
 LD_PRELOAD=$ours NCCL_P2P_DISABLE=1 "$rpath" stay >"$work/out" 2>&1 &
 with=$!
 "$rpath" stay >"$work/out" 2>&1 &
 without=$!
+LD_PRELOAD=$ours "$opens" "$work/other/libnccl.so.2" stay >"$work/out" 2>&1 &
+both=$!
 sleep 30 &
 none=$!
-for process in $with $without $none; do
+for process in $with $without $both $none; do
   tries=0
-  until [ "$process" = "$none" ] || grep -q libnccl "/proc/$process/maps" 2>/dev/null || [ $tries -gt 100 \
-    ]; do
+  until [ "$process" = "$none" ] || [ $tries -gt 100 ] || mapped "$process"; do
     tries=$((tries + 1))
     sleep 0.05
   done
@@ -246,8 +254,11 @@ doctor 1 "process $without gets another library: $work/other/libnccl.so.2" NCCL_
 check $? "a process that has another, and not the doctor's own settings"
 doctor 1 "process $none has no libnccl mapped" -- -p $none
 check $? "a process that has none"
-kill $with $without $none
-wait_all $with $without $none
+doctor 0 "process $both has $work/other/libnccl.so.2 mapped too" -- --pid $both &&
+  grep -q "gets tutti" "$work/log"
+check $? "a process that has both, as PyTorch does with LD_PRELOAD"
+kill $with $without $both $none
+wait_all $with $without $both $none
 doctor 4 "cannot be looked at: there is none" -- --pid $none
 check $? "a process that has ended"
 

@@ -32,7 +32,8 @@ exports() {
 (cd "$root" && scons -Q -s install PREFIX="$prefix") >"$work/log" 2>&1
 check $? "scons install PREFIX=..."
 for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/libnccl.so lib/libnccl.so.2 \
-  lib/libtutti-cudart.so lib/libtutti-audit.so share/tutti/wheel.py lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc bin/tutti \
+  lib/libtutti-cudart.so lib/libtutti-audit.so share/tutti/wheel.py \
+  lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc bin/tutti \
   share/man/man1/tutti.1; do
   [ -e "$prefix/$file" ] || echo "$file is missing"
 done >"$work/log"

@@ -14,8 +14,8 @@
 #     LIMIT=60                  longest time of one run, seconds
 #     PYTHON=python3
 #
-# Which library each process had is read from its own /proc/self/maps and compared with what was asked for.
-# Where no GPU or no PyTorch is, it says so and ends with 0.
+# Which library each process had is read from its own /proc/self/maps and from the line that the library
+# prints. Where no GPU or no PyTorch is, it says so and ends with 0.
 set -u -o pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -65,9 +65,19 @@ ranks() {
     --master-addr 127.0.0.1 --master-port "$port" "$@" >"$file" 2>&1 </dev/null
 }
 
-# verdict STATUS FILE TITLE SECONDS: one line for a run; of a bad one what failed and its end.
+# loaded LIBRARY FILE: what the library itself printed says that it was called, and no other.
+loaded() {
+  local ours others
+  ours=$(grep -c 'NCCL version .*(tutti' "$2")
+  others=$(grep 'NCCL version' "$2" | grep -vc '(tutti')
+  if [ "$1" = tutti ]; then [ "$ours" -gt 0 ] && [ "$others" -eq 0 ]; else [ "$ours" -eq 0 ]; fi && return
+  echo "not ok - the library that was called is not $1" >>"$2"
+}
+
+# verdict STATUS FILE TITLE SECONDS LIBRARY: one line for a run; of a bad one what failed and its end.
 verdict() {
   local good bad skipped
+  loaded "$5" "$2"
   good=$(grep -c '^ok - ' "$2")
   bad=$(grep -c '^not ok - ' "$2")
   skipped=$(grep -c '^skip: ' "$2")
@@ -92,7 +102,7 @@ part_run() {
     [ "$status" -ne 0 ]
     status=$?
   fi
-  verdict "$status" "$file" "$name${4:+, $4}, $count GPUs, $which" $((SECONDS - begin))
+  verdict "$status" "$file" "$name${4:+, $4}, $count GPUs, $which" $((SECONDS - begin)) "$which"
 }
 
 # losses_compare COUNT: the lines of both libraries. Sums in another order move a loss by rounding, which
@@ -120,17 +130,17 @@ losses_compare() {
 }
 
 part() {
-  local which libraries=$library count=$2 way_of_end
+  local which libraries=$library count=$2 kind
   [ "$library" != both ] || libraries="nccl tutti"
   case $1 in
     train) libraries="nccl tutti"; [ "$library" != nccl ] || libraries=nccl ;;
   esac
   for which in $libraries; do
-    if [ "$1" = abort ]; then
-      for way_of_end in work abort watchdog leave; do part_run abort "$count" "$which" "$way_of_end"; done
-    else
-      part_run "$1" "$count" "$which"
-    fi
+    case $1 in
+      abort) for kind in work abort watchdog leave; do part_run abort "$count" "$which" "$kind"; done ;;
+      groups) for kind in lazy eager; do part_run groups "$count" "$which" "$kind"; done ;;
+      *) part_run "$1" "$count" "$which" ;;
+    esac
   done
   [ "$1" != train ] || [ "$libraries" = nccl ] || losses_compare "$count"
 }

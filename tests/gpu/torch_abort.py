@@ -15,10 +15,12 @@ from datetime import timedelta
 WAY = sys.argv[1] if len(sys.argv) > 1 else 'abort'
 if WAY == 'work':
     os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'
-if WAY in ('abort', 'leave'):
+if WAY != 'watchdog':
     os.environ['TORCH_NCCL_ASYNC_ERROR_HANDLING'] = '0'
-os.environ.setdefault('TORCH_NCCL_DUMP_ON_TIMEOUT', '0')
-os.environ.setdefault('TORCH_NCCL_ENABLE_MONITORING', '0')
+    os.environ['TORCH_NCCL_ENABLE_MONITORING'] = '0'
+os.environ['TORCH_NCCL_DUMP_ON_TIMEOUT'] = '0'
+os.environ['TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC'] = '1000'
+os.environ['TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC'] = '10'
 
 import torch
 import torch.distributed as dist

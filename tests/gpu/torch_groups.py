@@ -1,6 +1,9 @@
-"""torch_groups.py: messages and groups of PyTorch: send and receive in every form, batches of them, sub-
-groups, split groups, barriers, Python objects, and process groups made and destroyed again, with and
-without device_id. Run by torch.sh."""
+"""torch_groups.py: messages and groups of PyTorch: send and receive in every form, batches of them,
+sub-groups, split groups, barriers, Python objects, and process groups made and destroyed again.
+torch_groups.py WAY, with WAY `lazy` (groups without device_id, which connect at their first call) or `eager`
+(with). Run by torch.sh."""
+import sys
+
 import torch
 import torch.distributed as dist
 from torch_common import DEVICE, GLOO, RANK, SIZE, Skip, check_library, finish, run, same, start
@@ -166,11 +169,15 @@ def again(with_device_id):
     sum_over(None, range(SIZE))
 
 
-start(with_device_id=False)
+EAGER = sys.argv[1:] == ['eager']
+start(with_device_id=EAGER)
 run('the library', check_library)
-run('the first call, without device_id', sum_now)
-run('send, recv', send_receive)
-run('isend, irecv', isend_irecv)
+run('the first call', sum_now)
+if EAGER:
+    run('split_group', split_group)
+else:
+    run('send, recv', send_receive)
+    run('isend, irecv', isend_irecv)
 for size in (1, 4000, 1000000):
     run('batch_isend_irecv of %d' % size, batch, size)
 run('a pipeline both ways', pipeline)
@@ -179,9 +186,8 @@ run('new_subgroups', enumerated_subgroups)
 run('device_mesh', device_mesh)
 run('barriers', barriers)
 run('objects', objects)
-run('destroy, and init with device_id', again, True)
-run('split_group', split_group)
-run('sub-groups of a group with device_id', sub_groups)
-run('destroy, and init without device_id', again, False)
+run('destroy, and init again', again, not EAGER)
+run('sub-groups of the second group', sub_groups)
+run('destroy, and init a third time', again, EAGER)
 run('barriers of the third group', barriers)
 finish()

@@ -5,7 +5,7 @@ import random
 
 import torch
 import torch.distributed as dist
-from torch_common import DEVICE, GLOO, RANK, SIZE, Skip, check_library, finish, run, same, start
+from torch_common import DEVICE, GLOO, RANK, SIZE, Skip, check_library, finish, run, same, start, synchronize
 
 GROUPS, COUNT = 4, 1 << 20
 
@@ -20,7 +20,13 @@ def streams_make():
 
 
 def groups_make():
-    return [dist.new_group(list(range(SIZE))) for _ in range(GROUPS)]
+    """Each makes its first call, which connects it, in the same order on all ranks: that is a meeting."""
+    groups = [dist.new_group(list(range(SIZE))) for _ in range(GROUPS)]
+    for group in groups:
+        dist.all_reduce(torch.zeros(COUNT, device=DEVICE), group=group)
+        dist.broadcast(torch.zeros(COUNT, device=DEVICE), 0, group)
+    synchronize()
+    return groups
 
 
 def call(kind, group, data, turn):
