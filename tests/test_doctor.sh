@@ -228,7 +228,8 @@ fi
 # ---- processes
 # mapped PROCESS: it has come as far as its last library, one of these.
 mapped() {
-  grep -q 'libnccl' "/proc/$1/maps" 2>/dev/null && { [ "$1" != "$both" ] || grep -q "$work/other" "/proc/$1/maps"; }
+  grep -q libnccl "/proc/$1/maps" 2>/dev/null &&
+    { [ "$1" != "$both" ] || grep -q "$work/other" "/proc/$1/maps"; }
 }
 LD_PRELOAD=$ours NCCL_P2P_DISABLE=1 "$rpath" stay >"$work/out" 2>&1 &
 with=$!

@@ -13,6 +13,7 @@
 #     OUT=                      folder for outputs; default: a temporary one, which goes
 #     LIMIT=60                  longest time of one run, seconds
 #     PYTHON=python3
+#     PORT=                     the first port of the loopback address to use; one a run
 #
 # Which library each process had is read from its own /proc/self/maps and from the line that the library
 # prints. Where no GPU or no PyTorch is, it says so and ends with 0.
@@ -24,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 python=${PYTHON:-python3} limit=${LIMIT:-60} way=${WAY:-preload} library=${LIBRARY:-tutti}
 out=${OUT:-$work/out}
 mkdir -p "$out" || exit 3
-failures=0 port=$((20000 + $$ % 20000))
+failures=0 port=${PORT:-$((20000 + $$ % 10000 * 4))}
 
 if ! present=$(timeout 120 "$python" -c 'import torch; print(torch.cuda.device_count())' 2>"$work/why"); then
   echo "skip: no PyTorch: $(tail -n 1 "$work/why")"
