@@ -101,9 +101,9 @@ def library():
 
 
 def check_library():
-    """The process has the library that TUTTI_TEST_LIBRARY (tutti or nccl) names. With LD_PRELOAD PyTorch maps
-    its own file besides, by its full path, and calls ours: the library's own line in the output proves it,
-    and the runner asks for that."""
+    """The process has the library that TUTTI_TEST_LIBRARY (tutti or nccl) names. With LD_PRELOAD PyTorch
+    maps its own file besides, by its full path, and calls ours: what the library prints proves that, and the
+    runner asks for it."""
     wanted = os.environ.get('TUTTI_TEST_LIBRARY')
     if GLOO or not wanted:
         raise Skip('TUTTI_TEST_LIBRARY is not set')
