@@ -17,7 +17,10 @@
 #include "doctor.h"
 #include "option.h"
 
-enum { PAIRS_SHOWN = 16, FILES_LEAST = 4096, CAPABILITY_LEAST = 80, NAMES_MOST = 512 };
+#ifndef TUTTI_CAPABILITY_LEAST
+#define TUTTI_CAPABILITY_LEAST 80
+#endif
+enum { PAIRS_SHOWN = 16, FILES_LEAST = 4096, CAPABILITY_LEAST = TUTTI_CAPABILITY_LEAST, NAMES_MOST = 512 };
 
 /* ---- GPUs */
 
@@ -31,9 +34,10 @@ static void gpu_add(struct doctor *doctor, const char *line) {
     doctor_add(doctor, DOCTOR_BAD, "gpu", "nvidia-smi -c DEFAULT, as root",
                "GPU %d, %.*s, lets no program in", index, length, line + used);
   else if (10 * major + minor < CAPABILITY_LEAST)
-    doctor_add(doctor, DOCTOR_BAD, "gpu", "hide it by CUDA_VISIBLE_DEVICES",
-               "GPU %d, %.*s, has compute capability %d.%d; there is code from 8.0 on", index, length,
-               line + used, major, minor);
+    doctor_add(doctor, DOCTOR_BAD, "gpu",
+               "build with its number in GPUS= (`scons -h`), 80 or more; or hide it",
+               "GPU %d, %.*s, has compute capability %d.%d; this build has code from %d.%d on", index, length,
+               line + used, major, minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
   else
     doctor_add(doctor, DOCTOR_GOOD, "gpu", NULL, "GPU %d: %.*s, compute capability %d.%d", index, length,
                line + used, major, minor);

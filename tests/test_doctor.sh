@@ -155,6 +155,41 @@ if [ ! -e /dev/nvidia0 ]; then
   check $? "a backend that cannot be had"
 fi
 
+# ---- a driver, which a stand-in plays: three GPUs, one shut, one too old; or none; or it fails, or crashes
+cat >"$work/driver.c" <<'C'
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return getenv("CRASHES") ? abort(), 1 : getenv("FAILS") ? 999 : (int)flags; }
+int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+int cuDeviceGetCount(int *count) { return *count = getenv("NO_GPU") ? 0 : 3, 0; }
+int cuDeviceGet(int *gpu, int index) { return *gpu = index, 0; }
+int cuDeviceGetName(char *name, int bytes, int gpu) { return strncpy(name, "GPU of a kind", bytes), gpu * 0; }
+int cuDeviceGetAttribute(int *value, int which, int gpu) {
+  *value = which == 75 ? (gpu == 2 ? 7 : 9) : which == 20 && gpu == 1 ? 2 : 0;
+  return 0;
+}
+int cuDeviceCanAccessPeer(int *yes, int a, int b) { return *yes = a + b != 2, 0; }
+int cuDeviceGetP2PAttribute(int *value, int which, int a, int b) { return *value = which == 3 &&
+  a + b == 1, 0; }
+C
+mkdir "$work/driver" && cc -shared -fPIC -o "$work/driver/libcuda.so.1" "$work/driver.c"
+driver=LD_LIBRARY_PATH=$work/driver
+doctor 1 "not ok .*GPU 1, GPU of a kind, lets no program in" "$driver" -- "$rpath" &&
+  grep -q "not ok .*GPU 2, .*compute capability 7.0" "$work/log" &&
+    grep -q "^ok .*GPU 0: GPU of a kind" "$work/log" &&
+  grep -q "of 6 ordered pairs of GPUs 4 reach each other, 2 over NVLink" "$work/log" &&
+  grep -q "GPU 0 cannot map memory of GPU 2" "$work/log" && grep -q "serves CUDA 13.0" "$work/log"
+check $? "GPUs: shut, too old, good; and how they reach each other"
+doctor 1 "it would use the emulator, though GPUs are here" "$driver" TUTTI_BACKEND=emu LD_PRELOAD="$ours" \
+  -- "$rpath" &&
+  grep -q "not ok .*TUTTI_BACKEND=emu" "$work/log"
+check $? "GPUs that the settings leave alone"
+doctor 1 "a driver is here, and no GPU: CUDA_VISIBLE_DEVICES=9" "$driver" NO_GPU=1 CUDA_VISIBLE_DEVICES=9 \
+  -- "$rpath" &&
+  doctor 1 "does not start: cuInit answers 999" "$driver" FAILS=1 -- "$rpath" &&
+  doctor 1 "did not come back" "$driver" CRASHES=1 -- "$rpath"
+check $? "a driver that shows no GPU, fails or crashes"
+
 # ---- Python
 if command -v python3 >/dev/null; then
   cat >"$work/says.py" <<'PYTHON'
