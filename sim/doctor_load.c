@@ -272,8 +272,10 @@ static void wheel_judge(struct doctor *doctor, const char *path) {
   }
 }
 
-/* `python` may be a script that finds the interpreter; then it is replaced by what that says it is. */
-static void python_judge(struct doctor *doctor, char *python, size_t bytes) {
+/* `python` may be a script that finds the interpreter; then it is replaced by what that says it is. True when
+ * there is PyTorch: who asks for the library by its name later, gets PyTorch's. */
+static bool python_judge(struct doctor *doctor, char *python, size_t bytes) {
+  int torch = 0;
   char interpreter[PATH_MAX], flag[] = "-c", path[PATH_MAX], *answer = (char *)os_alloc(DOCTOR_ANSWER);
   char *code = os_strdup(python_code);
   snprintf(interpreter, sizeof interpreter, "%s", python);
@@ -283,15 +285,19 @@ static void python_judge(struct doctor *doctor, char *python, size_t bytes) {
     doctor_add(doctor, DOCTOR_NOTE, "library", NULL, "%s does not answer; its packages are not looked at",
                python);
   else {
-    if (doctor_answer_find(answer, "torch", path, sizeof path) && linked_judge(doctor, "PyTorch", path) == 0)
-      doctor_add(doctor, DOCTOR_NOTE, "library", NULL,
-                 "PyTorch of %s has NCCL inside, or none: no way in leads there", python);
+    if (doctor_answer_find(answer, "torch", path, sizeof path)) {
+      torch = linked_judge(doctor, "PyTorch", path);
+      if (torch == 0)
+        doctor_add(doctor, DOCTOR_NOTE, "library", NULL,
+                   "PyTorch of %s has NCCL inside, or none: no way in leads there", python);
+    }
     if (doctor_answer_find(answer, "cupy", path, sizeof path)) linked_judge(doctor, "CuPy", path);
     if (doctor_answer_find(answer, "wheel", path, sizeof path)) wheel_judge(doctor, path);
     if (doctor_answer_find(answer, "python", path, sizeof path)) snprintf(python, bytes, "%s", path);
   }
   os_free(answer);
   os_free(code);
+  return torch == 1;
 }
 
 /* ---- the patients */
@@ -332,7 +338,7 @@ void doctor_load(struct doctor *doctor, char *const *arguments) {
   }
   for (int i = 0; i < 4 && !is_python(path) && interpreter_find(path, next, sizeof next); i++)
     strcpy(path, next);
-  if (is_python(path)) python_judge(doctor, path, sizeof path);
+  if (is_python(path) && python_judge(doctor, path, sizeof path)) return;
   const int linked = linked_judge(doctor, arguments[0], path);
   if (linked == 0 || linked == -2) {
     char who[PATH_MAX];
