@@ -282,6 +282,7 @@ void doctor_settings(struct doctor *doctor) {
     const size_t length = strcspn(*each, "=");
     if ((strncmp(*each, "NCCL_", 5) && strncmp(*each, "TUTTI_", 6)) || length >= sizeof name) continue;
     snprintf(name, sizeof name, "%.*s", (int)length, *each);
+    if (!strcmp(name, "NCCL_VERSION")) continue; /* NVIDIA's container images say so what they hold */
     setting_judge(doctor, name, (*each)[length] ? *each + length + 1 : "");
   }
   if (!path || !*path) return;

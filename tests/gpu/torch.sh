@@ -70,7 +70,7 @@ ranks() {
 loaded() {
   local ours others
   ours=$(grep -c 'NCCL version .*(tutti' "$2")
-  others=$(grep 'NCCL version' "$2" | grep -vc '(tutti')
+  others=$(grep '^NCCL version' "$2" | grep -vc '(tutti') # PyTorch's own errors name one too
   if [ "$1" = tutti ]; then [ "$ours" -gt 0 ] && [ "$others" -eq 0 ]; else [ "$ours" -eq 0 ]; fi && return
   echo "not ok - the library that was called is not $1" >>"$2"
 }

