@@ -2,17 +2,21 @@
 # gpu.sh: on a machine with GPUs, checks this library and measures it beside NVIDIA's. It needs a finished
 # build, nccl-tests' programs built there or elsewhere, bash, awk and coreutils; a C compiler only for the
 # digests. What every command printed goes to files in $OUT; on standard output there is a line a check and,
-# last, one table.
+# last, one table and one summary: by kind of run and collective the geometric mean of speed-ups, and the
+# sizes at which this library is slower.
 #
 #     bench/gpu.sh check [nccl-tests|digests|sanitizer|graphs]
-#     bench/gpu.sh bench [large|small|p2p]
+#     bench/gpu.sh bench [large|small|p2p|processes|registered|graphs|budget|init|hosts]
 #     bench/gpu.sh all
 #
 # A name runs one part alone; each part ends within MINUTES, and says what it left out. Exit status 1: a check
 # failed or a comparison could not be made; a missed target is not a failure.
 #
 #     BUILD=build          has lib/libnccl.so.2, lib/libtutti-cuda.so; and gpu/*, programs that must succeed
-#     NCCL_TESTS=          folder of nccl-tests' *_perf programs
+#     NCCL_TESTS=          folder of nccl-tests' *_perf programs, and of *_perf_mpi, made with MPI=1
+#     MPIRUN="mpirun ..."  how processes are started; default: Open MPI's on this machine
+#     COMM_INIT=           bench/comm_init.c as a program; default: cc builds it
+#     COLLECTIVES="..."    those that bench measures, where a part measures several
 #     NCCL_LIB=            NVIDIA's libnccl.so.2; default: what ldconfig or Python's nvidia.nccl has
 #     DIGESTS=             folder with tests/digest.c as `digest-cuda` and `digest-emu`; default: cc builds
 #     OUT=bench/results    where raw output goes, appended to gpu-<date>.txt
@@ -26,7 +30,8 @@
 # Settings of the library in the environment are unset, apart from NCCL_NVLS_ENABLE, which a machine may need.
 set -u -o pipefail
 unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG NCCL_DEBUG_FILE NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_BUFFSIZE \
-  TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND
+  TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND NCCL_MAX_CTAS NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE \
+  LD_PRELOAD LD_AUDIT
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -40,6 +45,8 @@ trap 'rm -rf "$work"' EXIT
 quick=${QUICK:-} rounds=${ROUNDS:-3} minutes=${MINUTES:-8}
 [ -n "$quick" ] && rounds=1
 failures=0 deadline=0 hang_count=0 details_max=10
+all_collectives=${COLLECTIVES:-all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv}
+mpirun=${MPIRUN:-mpirun --allow-run-as-root --oversubscribe --bind-to none --mca plm_rsh_agent /bin/true}
 : >"$work/rows"
 
 # ---- running things
@@ -112,11 +119,22 @@ loaded() {
   return 1
 }
 
-# perf LIBRARY LIMIT COLLECTIVE FLAGS...: a program of nccl-tests; true when every result was right.
+# perf LIBRARY LIMIT COLLECTIVE FLAGS...: a program of nccl-tests, with the words of $settings set, in
+# $processes processes where that is not 0, on two "hosts" where $hosts is set; true when every result was
+# right.
 perf() {
-  local library=$1 limit=$2 program=$tests/$3_perf
+  local library=$1 limit=$2 program=$tests/$3_perf half=$((processes / 2))
   shift 3
-  keep "$library" "$limit" "$program" "$@" || return
+  # Settings and launcher are lists of words.
+  # shellcheck disable=SC2086
+  if [ "$processes" -eq 0 ]; then
+    keep "$library" "$limit" env $settings "$program" "$@"
+  elif [ -z "$hosts" ]; then
+    keep "$library" "$limit" $mpirun -n "$processes" env $settings "${program}_mpi" "$@"
+  else
+    keep "$library" "$limit" $mpirun -n $half env $settings NCCL_HOSTID=first "${program}_mpi" "$@" \
+      : -n $half env $settings NCCL_HOSTID=second "${program}_mpi" "$@"
+  fi || return
   loaded "$library" && grep -q '^# Out of bounds values *: 0 OK' "$work/out" &&
     grep -qE '^ *[0-9]+ +[0-9]+ ' "$work/out"
 }
@@ -299,19 +317,23 @@ check_graphs() {
 
 # ---- comparisons
 
-# turn MODE COLLECTIVE FLAGS...: NCCL's library, then ours, same flags; notes a row a size.
+# measure LIBRARY MODE COLLECTIVE FLAGS...: one library's half of a turn; notes a row a size.
+measure() {
+  local library=$1 mode=$2
+  shift 2
+  if ! perf "$library" 100 "$@" -d float -o sum; then
+    ok 1 "$mode, $library: $settings $*"
+    return
+  fi
+  grep -o -m 1 'NCCL version.*' "$work/out" >"$work/version.$library"
+  awk -v library="$library" -v mode="$mode" -v collective="$1" '/^ *[0-9]+ +[0-9]+ / && NF >= 12 {
+    print mode, collective, $1, library, $6, $8 }' "$work/out" >>"$work/rows"
+}
+
+# turn MODE COLLECTIVE FLAGS...: NCCL's library, then ours, same flags.
 turn() {
-  local library mode=$1
-  shift
-  for library in nccl tutti; do
-    if ! perf "$library" 100 "$@" -c 0 -d float -o sum; then
-      ok 1 "$library: $*"
-      continue
-    fi
-    grep -o -m 1 'NCCL version.*' "$work/out" >"$work/version.$library"
-    awk -v library="$library" -v mode="$mode" -v collective="$1" '/^ *[0-9]+ +[0-9]+ / && NF >= 12 {
-      print mode, collective, $1, library, $6, $8 }' "$work/out" >>"$work/rows"
-  done
+  measure nccl "$@" -c 0
+  measure tutti "$@" -c 0
 }
 
 turns_large() {
@@ -336,13 +358,91 @@ turns_small() {
   turn graph all_reduce -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 20 -w 5 -G $((iterations / 10))
 }
 
+# One process a GPU, as most programs are started.
+turns_processes() {
+  local collective first=1K last=1G processes=$gpus_most
+  [ -n "$quick" ] && last=1M
+  for collective in $all_collectives; do
+    if [ "$collective" = all_reduce ]; then first=8; else first=1K; fi
+    turn processes "$collective" -g 1 -b $first -e $last -f 4 -n 20 -w 5
+  done
+}
+
+# NCCL's best of plain, registered and symmetric buffers, beside ours, plain: it finds out what it can map.
+turns_registered() {
+  local collective way last=1G
+  [ -n "$quick" ] && last=1M
+  for collective in $all_collectives; do
+    for way in 0 1 2; do
+      measure nccl registered "$collective" -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 20 -w 5 -c 0 -R $way
+    done
+    measure tutti registered "$collective" -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 20 -w 5 -c 0
+  done
+}
+
+turns_graphs() {
+  local collective last=16M
+  [ -n "$quick" ] && last=32K
+  for collective in $all_collectives; do
+    turn graphs "$collective" -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 10 -w 3 -G 10
+  done
+}
+
+# No more than eight multiprocessors for a collective.
+turns_budget() {
+  local collective last=1G settings="NCCL_MAX_CTAS=8 NCCL_MAX_NCHANNELS=8"
+  [ -n "$quick" ] && last=16M
+  for collective in $all_collectives; do
+    turn budget "$collective" -t "$gpus_most" -g 1 -b 16M -e $last -f 8 -n 5 -w 2
+  done
+}
+
+# Two hosts by name, on this machine: TCP over the loopback interface. NCCL would still find shared memory.
+turns_hosts() {
+  local collective hosts=1 settings processes last=64M count=2
+  local common="NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1"
+  [ -n "$quick" ] && last=1M
+  [ "$gpus_most" -lt 4 ] || count="2 4"
+  for processes in $count; do
+    for collective in all_reduce all_gather sendrecv; do
+      settings="$common NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1"
+      measure nccl "hosts$processes" "$collective" -g 1 -b 1K -e $last -f 4 -n 10 -w 2 -c 0
+      settings=$common
+      measure tutti "hosts$processes" "$collective" -g 1 -b 1K -e $last -f 4 -n 10 -w 2 -c 0
+    done
+  done
+}
+
+# How long communicators take to be made, and how much GPU memory they take.
+turns_init() {
+  local library status program=${COMM_INIT:-$work/comm_init}
+  [ -x "$program" ] || cc -O2 -o "$program" "$here/comm_init.c" -I"$build/include" -I"$toolkit/include" \
+    -L"$build/lib" -L"$toolkit/lib64" -lcudart -lnccl >"$work/out" 2>&1 || {
+    ok 1 "comm_init.c builds"
+    return
+  }
+  for library in nccl tutti; do
+    keep "$library" 60 "$program" "$gpus_most" && loaded "$library"
+    status=$?
+    ok $status "init, $library: $(sed -n 's/^init: //p' "$work/out")"
+  done
+}
+
 # bench PART: its turns, as many rounds as there is time for.
 bench() {
-  local round begin now
+  local round begin now rounds=$rounds
   if [ ! -x "$tests/all_reduce_perf" ] || ! nccl_find; then
     ok 1 "bench $1: needs NCCL_TESTS and NVIDIA's library"
     return
   fi
+  case $1 in
+    processes | hosts)
+      if [ ! -x "$tests/all_reduce_perf_mpi" ] || ! command -v "${mpirun%% *}" >/dev/null; then
+        skip "bench $1: no mpirun, or no all_reduce_perf_mpi in NCCL_TESTS"
+        return
+      fi ;;
+    registered | graphs | budget) [ "$rounds" -le 2 ] || rounds=2 ;;
+  esac
   begin=$(date +%s)
   for round in $(seq "$rounds"); do
     now=$(date +%s)
@@ -354,9 +454,9 @@ bench() {
   done
 }
 
-# Medians of the rows, in the order in which they came.
+# Medians of the rows, in the order in which they came; with a pattern, of the modes that have it alone.
 table() {
-  awk -v gpus="$gpus_most" '
+  grep -E "^(${1:-.*}) " "$work/rows" | awk -v gpus="$gpus_most" '
     function median(key, i, j, n, swap) {
       n = count[key]
       for (i = 2; i <= n; i++)
@@ -370,7 +470,12 @@ table() {
       if (bytes >= 1048576) return bytes / 1048576 "M"
       return bytes >= 1024 ? bytes / 1024 "K" : bytes ""
     }
-    function target(mode, bytes, ratio) {
+    function is_bandwidth(mode) { return mode == "large" || mode == "p2p" || mode == "budget" }
+    function target(mode, collective, bytes, ratio, ours) {
+      if (mode == "budget" && (bytes < 134217728 || collective == "reduce")) return "-"
+      if (mode == "budget" && collective ~ /reduce/) return ours >= 280 ? "yes" : "no (280)"
+      if (mode == "budget") return ours >= 330 ? "yes" : "no (330)"
+      if (mode !~ /^(large|p2p|plain|graph)$/) return ratio <= 1 ? "yes" : "no (1.00)"
       if (mode == "large") return ratio >= 0.97 ? "yes" : "no (0.97)"
       if (mode == "p2p") return ratio >= 0.95 ? "yes" : "no (0.95)"
       return bytes > 32768 ? "-" : ratio <= 1 ? "yes" : "no (1.00)"
@@ -378,7 +483,7 @@ table() {
     { name = $1 " " $2 " " $3
       if (!(name in seen)) { seen[name] = 1; names[++name_count] = name }
       key = name " " $4
-      value[key, ++count[key]] = $1 == "large" || $1 == "p2p" ? $6 + 0 : $5 + 0 }
+      value[key, ++count[key]] = is_bandwidth($1) ? $6 + 0 : $5 + 0 }
     END {
       if (!name_count) exit
       printf "%d GPUs, float, sum, out of place; medians; ratio is tutti / NCCL\n", gpus
@@ -388,11 +493,57 @@ table() {
         nccl = median(names[i] " nccl")
         ours = median(names[i] " tutti")
         ratio = nccl > 0 ? ours / nccl : 0
-        verdict = ratio > 0 ? target(part[1], part[3], ratio) : "not measured"
-        unit = part[1] == "large" || part[1] == "p2p" ? "GB/s" : "us"
+        verdict = ratio > 0 ? target(part[1], part[2], part[3], ratio, ours) : "not measured"
+        unit = is_bandwidth(part[1]) ? "GB/s" : "us"
         title = part[1] == "graph" ? part[2] ", in a graph" : part[2]
+        if (part[1] ~ /^(processes|registered|graphs|budget|hosts)/) title = part[1] " " part[2]
         printf "%-22s %6s %9.2f %9.2f %-4s %6.2f  %s\n", title, size(part[3]), nccl, ours, unit, ratio,
           verdict
+      }
+    }'
+}
+
+# How much faster this library is than NCCL, by time, whose medians are compared; of registered buffers NCCL's
+# best way counts. A size at which this library is more than 2 % slower is named, with the ratio of times.
+summary() {
+  awk '
+    function median(key, i, j, n, swap) {
+      n = count[key]
+      for (i = 2; i <= n; i++)
+        for (j = i; j > 1 && value[key, j] < value[key, j - 1]; j--) {
+          swap = value[key, j]; value[key, j] = value[key, j - 1]; value[key, j - 1] = swap
+        }
+      return n % 2 ? value[key, (n + 1) / 2] : n ? (value[key, n / 2] + value[key, n / 2 + 1]) / 2 : 0
+    }
+    function size(bytes) {
+      if (bytes >= 1073741824) return bytes / 1073741824 "G"
+      if (bytes >= 1048576) return bytes / 1048576 "M"
+      return bytes >= 1024 ? bytes / 1024 "K" : bytes ""
+    }
+    function best(key, i, least) {
+      for (i = 1; i <= count[key]; i++) if (!least || value[key, i] < least) least = value[key, i]
+      return least
+    }
+    $5 + 0 > 0 {
+      row = $1 " " $2
+      if (!(row in seen)) { seen[row] = 1; rows[++row_count] = row }
+      if (!((row, $3) in known)) { known[row, $3] = 1; sizes[row, ++size_count[row]] = $3 }
+      key = row " " $3 " " $4
+      value[key, ++count[key]] = $5 + 0 }
+    END {
+      if (!row_count) exit
+      printf "%-26s %5s %9s  %s\n", "speed-up over NCCL", "sizes", "geo. mean", "slower at (NCCL time / ours)"
+      for (r = 1; r <= row_count; r++) {
+        row = rows[r]; logs = 0; n = 0; slower = ""
+        for (s = 1; s <= size_count[row]; s++) {
+          bytes = sizes[row, s]
+          nccl = row ~ /^registered/ ? best(row " " bytes " nccl") : median(row " " bytes " nccl")
+          ours = median(row " " bytes " tutti")
+          if (nccl <= 0 || ours <= 0) continue
+          logs += log(nccl / ours); n++
+          if (nccl / ours < 0.98) slower = slower sprintf(" %s:%.2f", size(bytes), nccl / ours)
+        }
+        if (n) printf "%-26s %5d %9.2f %s\n", row, n, exp(logs / n), slower == "" ? " nowhere" : slower
       }
     }' "$work/rows"
 }
@@ -415,7 +566,9 @@ case ${1:-all} in
 esac
 machine "$@" | tee -a "$raw"
 known=0
-for part in check-digests check-graphs check-sanitizer check-nccl-tests bench-large bench-p2p bench-small; do
+processes=0 hosts='' settings=''
+for part in check-digests check-graphs check-sanitizer check-nccl-tests bench-large bench-p2p bench-small \
+  bench-processes bench-registered bench-graphs bench-budget bench-init bench-hosts; do
   # A pattern is wanted.
   # shellcheck disable=SC2254
   case $part in $parts) ;; *) continue ;; esac
@@ -430,7 +583,10 @@ done
 [ "$known" -eq 1 ] || { echo "no such part: ${2:-}" >&2; exit 2; }
 {
   sort -u "$work"/version.* 2>/dev/null
-  table
+  table 'large|p2p|plain|graph|budget'
+  summary
 } | tee -a "$raw"
+# The other rows are many: they go to the raw file alone.
+table 'processes|registered|graphs|hosts[0-9]*' >>"$raw"
 [ "$failures" -eq 0 ] || echo "$failures not ok"
 [ "$failures" -eq 0 ]

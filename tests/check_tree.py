@@ -38,6 +38,7 @@ ARROWS = (
      'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/schedule/ lib/kernels/kernels.h '
      'public',
      PURE + LIBC + ' expat.h'),
+    ('lib/audit/', '', '*'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
      'lib/core/plan.h lib/core/topology lib/core/graph lib/core/layout.h lib/core/custom.h lib/core/names.h '

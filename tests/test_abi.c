@@ -110,23 +110,28 @@ static void test_values(void **state) {
     assert_int_equal(constants[i][0], constants[i][1]);
 }
 
-#define SYMBOLS(X)                                                                                           \
-  X(AllGather)                                                                                               \
-  X(AllReduce) X(AlltoAll) X(Bcast) X(Broadcast) X(CommAbort) X(CommCount) X(CommCuDevice) X(CommDeregister) \
-      X(CommDestroy) X(CommFinalize) X(CommGetAsyncError) X(CommInitAll) X(CommInitRank)                     \
-          X(CommInitRankConfig) X(CommInitRankScalable) X(CommRegister) X(CommRevoke) X(CommShrink)          \
-              X(CommSplit) X(CommUserRank) X(CommWindowDeregister) X(CommWindowRegister) X(Gather)           \
-                  X(GetErrorString) X(GetLastError) X(GetUniqueId) X(GetVersion) X(GroupEnd)                 \
-                      X(GroupSimulateEnd) X(GroupStart) X(MemAlloc) X(MemFree) X(Recv)                       \
-                          X(RedOpCreatePreMulSum) X(RedOpDestroy) X(Reduce) X(ReduceScatter)                 \
+#define SYMBOLS(X)                                                                                  \
+  X(AllGather)                                                                                      \
+  X(AllReduce)                                                                                      \
+  X(AlltoAll) X(Bcast) X(Broadcast) X(CommAbort) X(CommCount) X(CommCuDevice) X(CommDeregister)     \
+      X(CommDestroy) X(CommFinalize) X(CommGetAsyncError) X(CommInitAll) X(CommInitRank)            \
+          X(CommInitRankConfig) X(CommInitRankScalable) X(CommRegister) X(CommRevoke) X(CommShrink) \
+              X(CommSplit) X(CommUserRank) X(CommWindowDeregister) X(CommWindowRegister) X(Gather)  \
+                  X(GetErrorString) X(GetLastError) X(GetUniqueId) X(GetVersion) X(GroupEnd)        \
+                      X(GroupSimulateEnd) X(GroupStart) X(MemAlloc) X(MemFree) X(Recv)              \
+                          X(RedOpCreatePreMulSum) X(RedOpDestroy) X(Reduce) X(ReduceScatter)        \
                               X(ResetDebugInit) X(Scatter) X(Send)
 
 /* The header does not declare these. */
-#define HIDDEN_SYMBOLS(X)                                                                                   \
-  X(DevCommCreate)                                                                                          \
-  X(DevCommDestroy)                                                                                         \
-  X(GinBarrierCreateRequirement) X(LLA2ACalcSlots) X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) \
-      X(TeamLsa) X(TeamRail) X(TeamRankToLsa) X(TeamRankToWorld) X(TeamWorld)
+#define HIDDEN_SYMBOLS(X)                                                                             \
+  X(DevCommCreate)                                                                                    \
+  X(DevCommDestroy)                                                                                   \
+  X(GinBarrierCreateRequirement)                                                                      \
+  X(LLA2ACalcSlots) X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) X(TeamLsa) X(TeamRail)   \
+      X(TeamRankToLsa) X(TeamRankToWorld) X(TeamWorld) X(CommGetUniqueId) X(CommGrow) X(CommMemStats) \
+          X(CommQueryProperties) X(CommResume) X(CommSuspend) X(GetLsaDevicePointer)                  \
+              X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer) X(GetPeerDevicePointer)      \
+                  X(PutSignal) X(Signal) X(WaitSignal) X(WinGetUserPtr)
 
 typedef void (*any_function)(void);
 #define DECLARE(name)    \
@@ -143,7 +148,7 @@ static void test_symbols(void **state) {
 #define PAIR(name) {(any_function)nccl##name, (any_function)pnccl##name},
   const any_function pairs[][2] = {SYMBOLS(PAIR) HIDDEN_SYMBOLS(PAIR)};
 #pragma GCC diagnostic pop
-  assert_int_equal(sizeof pairs / sizeof pairs[0], 52);
+  assert_int_equal(sizeof pairs / sizeof pairs[0], 66);
   for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
     assert_non_null(pairs[i][0]);
     assert_ptr_equal(pairs[i][0], pairs[i][1]);

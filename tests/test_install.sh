@@ -32,7 +32,8 @@ exports() {
 (cd "$root" && scons -Q -s install PREFIX="$prefix") >"$work/log" 2>&1
 check $? "scons install PREFIX=..."
 for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/libnccl.so lib/libnccl.so.2 \
-  lib/libtutti-cudart.so lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc bin/tutti \
+  lib/libtutti-cudart.so lib/libtutti-audit.so share/tutti/wheel.py \
+  lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc bin/tutti \
   share/man/man1/tutti.1; do
   [ -e "$prefix/$file" ] || echo "$file is missing"
 done >"$work/log"
@@ -75,6 +76,8 @@ check $? "SONAME is libnccl.so.2, and no path is built in"
 check $? "libnccl.so and libnccl.so.2 are links"
 exports "$library" '^p?nccl[A-Z]|^tutti_'
 check $? "libnccl.so.2 exports nccl*, pnccl* and tutti_* alone"
+exports "$prefix/lib/libtutti-audit.so" '^la_(version|objsearch)$'
+check $? "libtutti-audit.so exports what the loader asks for alone"
 exports "$prefix/lib/libtutti-cudart.so" '^(__)?cuda'
 check $? "libtutti-cudart.so exports cuda* alone"
 strip -o "$work/stripped.so" "$library" >"$work/log" 2>&1

@@ -1,7 +1,7 @@
-/* unsupported.c: symbols of NCCL 2.28.9 that this release has in name only: those of its device-side
- * interface. A program that was linked against them loads, and a call says what is missing. nccl.h does not
- * declare them. Their arguments are not looked at, so the bodies take none: callers clean up their own
- * arguments on every ABI that the library runs on. */
+/* unsupported.c: symbols that this release has in name only: those of the device-side interface of NCCL
+ * 2.28.9, and what later versions added on the host's side. A program that was linked against them loads, and
+ * a call says what is missing. nccl.h does not declare them. Their arguments are not looked at, so the bodies
+ * take none: callers clean up their own arguments on every ABI that the library runs on. */
 #include "base/log.h"
 #include "core/api.h"
 
@@ -60,6 +60,31 @@ UNSUPPORTED_TEAM(TeamWorld);
 
 UNSUPPORTED_RANK(TeamRankToLsa);
 UNSUPPORTED_RANK(TeamRankToWorld);
+
+/* Since 2.29. ncclGetVersion says 2.28.9, so a program that asks first never gets here. */
+#define LATER(name)                                                                         \
+  API_VISIBLE ncclResult_t pnccl##name(void);                                               \
+  ncclResult_t pnccl##name(void) {                                                          \
+    return log_fail(ncclInvalidUsage, "nccl" #name                                          \
+                                      ": belongs to NCCL 2.29 and later; this release has " \
+                                      "the calls of 2.28.9");                               \
+  }                                                                                         \
+  API_EXPORT(name)
+
+LATER(CommGetUniqueId);
+LATER(CommGrow);
+LATER(CommMemStats);
+LATER(CommQueryProperties);
+LATER(CommResume);
+LATER(CommSuspend);
+LATER(GetLsaDevicePointer);
+LATER(GetLsaMultimemDevicePointer);
+LATER(GetMultimemDevicePointer);
+LATER(GetPeerDevicePointer);
+LATER(PutSignal);
+LATER(Signal);
+LATER(WaitSignal);
+LATER(WinGetUserPtr);
 
 /* An internal name that NCCL 2.28.9 happens to export. */
 API_VISIBLE void ncclResetDebugInitInternal(void);

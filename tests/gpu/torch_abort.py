@@ -1,0 +1,117 @@
+"""torch_abort.py: what happens when a rank stays away: a time-out, an abort by the program, an abort by
+PyTorch's watchdog, and a clean exit. torch_abort.py WAY, with WAY one of
+
+    work       Work.wait(timeout) in blocking-wait mode fails, the group is aborted, the program ends well
+    abort      the program aborts a stuck group itself and makes a new one
+    watchdog   PyTorch's watchdog finds the time-out and ends the process: torch.sh wants a failure, in time
+    leave      a rank ends its program without a word, the others notice
+
+Run by torch.sh."""
+import os
+import sys
+import time
+from datetime import timedelta
+
+WAY = sys.argv[1] if len(sys.argv) > 1 else 'abort'
+if WAY == 'work':
+    os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'
+if WAY != 'watchdog':
+    os.environ['TORCH_NCCL_ASYNC_ERROR_HANDLING'] = '0'
+    os.environ['TORCH_NCCL_ENABLE_MONITORING'] = '0'
+os.environ['TORCH_NCCL_DUMP_ON_TIMEOUT'] = '0'
+os.environ['TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC'] = '1000'
+os.environ['TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC'] = '10'
+
+import torch
+import torch.distributed as dist
+from torch_common import DEVICE, GLOO, RANK, SIZE, Skip, check_library, finish, run, same, start
+
+LATE = SIZE - 1
+SHORT = timedelta(seconds=4)
+
+
+def need_several():
+    if GLOO or SIZE < 2:
+        raise Skip('needs two GPUs')
+
+
+def sums():
+    data = torch.full((5000,), float(RANK), device=DEVICE)
+    dist.all_reduce(data)
+    same(data, torch.full((5000,), SIZE * (SIZE - 1) / 2))
+
+
+def stuck_work():
+    """Everybody calls but the last rank."""
+    need_several()
+    if RANK == LATE:
+        time.sleep(10)
+        return
+    data = torch.zeros(5000, device=DEVICE)
+    begin = time.monotonic()
+    try:
+        dist.all_reduce(data, async_op=True).wait(SHORT)
+    except RuntimeError as error:
+        assert 'imed out' in str(error) or 'imeout' in str(error), error
+        assert time.monotonic() - begin < 30
+        return
+    raise AssertionError('the wait ended well')
+
+
+def abort_and_anew():
+    """The group is aborted on all ranks while kernels of some wait, and made anew."""
+    need_several()
+    if RANK != LATE:
+        dist.all_reduce(torch.zeros(5000, device=DEVICE), async_op=True)
+    time.sleep(2)
+    begin = time.monotonic()
+    dist.distributed_c10d._abort_process_group()
+    torch.cuda.synchronize()
+    assert time.monotonic() - begin < 20, 'the abort took %.1f s' % (time.monotonic() - begin)
+    start()
+    sums()
+
+
+def leave():
+    """The last rank is gone from one moment to the next; the others abort and end."""
+    need_several()
+    if RANK == LATE:
+        sys.stdout.flush()
+        os._exit(0)
+    try:
+        dist.all_reduce(torch.zeros(5000, device=DEVICE), async_op=True)
+    except RuntimeError as error:  # the loss may be known by now
+        print('    refused: %s' % str(error).split('\n', maxsplit=1)[0], flush=True)
+    time.sleep(2)
+    dist.distributed_c10d._abort_process_group()
+    torch.cuda.synchronize()
+    if RANK == 0:
+        print('ok - torch, %d GPUs: a rank that left: the others abort' % SIZE, flush=True)
+    os._exit(0)
+
+
+def watchdog():
+    if RANK == LATE:
+        time.sleep(60)
+        return
+    dist.all_reduce(torch.zeros(5000, device=DEVICE))
+    torch.cuda.synchronize()  # ends when the watchdog has aborted the group, and before it ends the process
+    time.sleep(30)
+    print('not ok - the watchdog let it pass', flush=True)
+
+
+start(timeout=SHORT if WAY == 'watchdog' else timedelta(seconds=30))
+run('the library', check_library)
+run('a sum that ends', sums)
+if WAY == 'leave' and SIZE > 1:
+    leave()
+elif WAY == 'watchdog' and SIZE > 1:
+    watchdog()
+elif WAY == 'work':
+    run('a time-out of one call', stuck_work)
+    if SIZE > 1:
+        dist.distributed_c10d._abort_process_group()
+else:
+    run('abort, and a new group', abort_and_anew)
+    run('abort, and a new group, again', abort_and_anew)
+finish()
