@@ -124,6 +124,12 @@ static void stub_comm_settle(struct device_comm *comm, const struct plan_limits 
   (void)comm, (void)limits;
 }
 static void stub_comm_fail(struct device_comm *comm, ncclResult_t error) { (void)comm, (void)error; }
+static bool stub_conn_both_ends(void) { return false; }
+static ncclResult_t stub_device_far_path(uint32_t device_index, struct device_path_info *info) {
+  (void)device_index;
+  memset(info, 0, sizeof *info);
+  return ncclSuccess;
+}
 /* A backend that no other process can reach: its ranks meet others over networks alone, if at all. */
 static ncclResult_t stub_comm_card(struct device_comm *comm, struct device_card *card) {
   (void)comm;
@@ -238,6 +244,8 @@ static const struct device_ops stubs = {
     .net_store = stub_net_store,
     .net_announce = stub_net_announce,
     .net_slots = stub_net_slots,
+    .conn_both_ends = stub_conn_both_ends,
+    .device_far_path = stub_device_far_path,
     .service_add = stub_service_add,
     .service_wake = stub_service,
     .service_remove = stub_service,

@@ -78,7 +78,7 @@ struct device_conn_name {
 };
 
 /* How a sender of another process of this host maps a connection that its receiver has made: opaque. */
-#define DEVICE_CONN_CARD_BYTES 128
+#define DEVICE_CONN_CARD_BYTES 256
 struct device_conn_card {
   uint8_t bytes[DEVICE_CONN_CARD_BYTES];
 };
@@ -259,7 +259,7 @@ struct device_ops {
    * described for the sender (card may be NULL). Idempotent. Any thread. */
   ncclResult_t (*conn_export)(struct device_comm *receiver, const struct device_conn_name *name,
                               struct device_conn_card *card);
-  /* The sender's end of it. Idempotent. */
+  /* The sender's end of it. Idempotent. (Where conn_both_ends() says so, also the other way round.) */
   ncclResult_t (*conn_import)(struct device_comm *sender, const struct device_conn_name *name,
                               const struct device_conn_card *card);
 
@@ -314,6 +314,15 @@ struct device_ops {
    */
   ncclResult_t (*net_slots)(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer);
+
+  /* Each end of a connection between processes is memory of its own rank, the sender's too: conn_export and
+   * conn_import are then called for both, each end importing what the other one has exported. */
+  bool (*conn_both_ends)(void);
+
+  /* The longest path from a device to others of its host, also to those that this process does not see,
+   * without touching any: peer_access says whether users' memory can be mapped between processes. `name`
+   * NULL, as without this member: nobody knows more than device_path tells. Any thread. */
+  ncclResult_t (*device_far_path)(uint32_t device_index, struct device_path_info *info);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

@@ -104,14 +104,16 @@ void far_fail(struct far *far, ncclResult_t code, const char *text);
 /* The rank cannot go on: its communicator is broken with this text, here and in the other processes. Any
  * thread. */
 void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text);
+/* Where the rank's own kernels have failed, and nobody has said so yet, its communicator is given up. */
+void far_tell_error(struct ncclComm *comm);
 
 /* What processes ask each other: the first word of each call. */
 enum far_call { FAR_CALL_CONNECT = 1, FAR_CALL_STALL, FAR_CALL_RELAY };
 
 /* Connections that a plan lacks towards other processes, and the call that opens them (connect.c). */
 struct far_request {
-  uint32_t rank;                /* of the receiver, whom this process asks */
-  struct device_conn_name name; /* as the receiver names it */
+  uint32_t rank; /* of the receiver, whom this process asks; or of the sender: conn_both_ends */
+  struct device_conn_name name; /* as that rank names it */
   enum far_way way;
 };
 struct far_listener {

@@ -458,6 +458,7 @@ static bool rank_is_due(const struct far *far, struct stall_rank *rank, uint64_t
 static void rank_turn(struct stall *stall, struct stall_rank *rank, uint64_t passed_ms, struct look *look) {
   struct far *far = stall->far;
   os_mutex_lock(&far->lock);
+  if (far->comms[rank->rank]) far_tell_error(far->comms[rank->rank]);
   const bool due = rank_is_due(far, rank, passed_ms, look);
   os_mutex_unlock(&far->lock);
   if (!due) return;

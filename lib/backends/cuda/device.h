@@ -5,18 +5,23 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/backend.h"
-#include "base/map.h"
+#include "backends/cuda/arena.h"
 #include "backends/cuda/launch.h"
+#include "base/map.h"
 #include "base/os.h"
 
 #define DEVICES_MAX 64
+
+struct cuda_conn_far;
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct cuda_conn {
   void *sender, *receiver; /* addresses that both ends' devices can use */
   uint8_t *buffer[PROTO_COUNT];
-  bool on_host; /* the devices do not reach each other: all of it is memory of the host */
-  bool pooled;  /* a message's, over a network: its slots are sets of the rank's */
+  struct arena_block sender_block, receiver_block, buffer_block[PROTO_COUNT]; /* what lies on devices here */
+  struct cuda_conn_far *far; /* conn_far.c: the other end is another process's; NULL: it is not */
+  bool on_host;              /* the devices do not reach each other: all of it is memory of the host */
+  bool pooled;               /* a message's, over a network: its slots are sets of the rank's */
   uint32_t reference_count;
 };
 
@@ -95,10 +100,18 @@ ncclResult_t cuda_result(int error, const char *what);
 /* Zeroed memory; to be called within a scope. */
 ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer);
 ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer);
-/* True when kernels on `from` may store into memory of `to`: CUDA can, the settings allow it, and the link
- * has passed its self-test. Found out, and enabled, at the first question. Called with cuda_mutex held. */
+/* Zeroes memory of the current device, and waits until it is done; within a scope. */
+ncclResult_t cuda_zero(void *pointer, size_t bytes);
+/* The library's own stream of a device, which waits for no kernel of anybody's. */
+cudaStream_t cuda_own_stream(uint32_t device_index);
+/* Waits for what was put on the current device's. */
+void cuda_settle(void);
+/* Reads device memory over the same stream, within a scope. */
+ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes);
 /* Waits until the bytes are there; to be called within a scope. */
 ncclResult_t cuda_memory_write(void *device, const void *host, size_t bytes);
+/* True when kernels on `from` may store into memory of `to`: CUDA can, the settings allow it, and the link
+ * has passed its self-test. Found out, and enabled, at the first question. Called with cuda_mutex held. */
 bool cuda_reach(uint32_t from, uint32_t to);
 
 /* False where only the device itself can be counted on to map an address: pools, mapped ranges, managed

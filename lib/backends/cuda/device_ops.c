@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/ipc.h"
 #include "backends/cuda/link_test.h"
 #include "backends/cuda/topology.h"
 #include "base/log.h"
@@ -114,6 +115,14 @@ static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_p
   return ncclSuccess;
 }
 
+/* Nothing of other devices is touched: they may be of other processes. */
+static ncclResult_t cuda_device_far_path(uint32_t device_index, struct device_path_info *info) {
+  os_mutex_lock(&cuda_mutex);
+  topology_path_farthest(device_index, info);
+  os_mutex_unlock(&cuda_mutex);
+  return ncclSuccess;
+}
+
 /* Ranks may offer their outputs only where every device reaches every other. */
 static bool all_possible(uint32_t device_count) {
   int possible = 1;
@@ -146,7 +155,16 @@ static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
 
 /* ---- memory ---- */
 
-static ncclResult_t zeroed(size_t bytes, void *pointer) {
+cudaStream_t cuda_own_stream(uint32_t device_index) { return own_streams[device_index]; }
+
+void cuda_settle(void) {
+  int device_index = 0;
+  if (cudaGetDevice(&device_index) != cudaSuccess ||
+      cudaStreamSynchronize(own_streams[device_index]) != cudaSuccess)
+    cudaGetLastError();
+}
+
+ncclResult_t cuda_zero(void *pointer, size_t bytes) {
   int device_index = 0;
   TRY(cuda_result(cudaGetDevice(&device_index), "asking for the thread's device"));
   TRY(cuda_result(cudaMemsetAsync(pointer, 0, bytes, own_streams[device_index]), "clearing device memory"));
@@ -156,7 +174,7 @@ static ncclResult_t zeroed(size_t bytes, void *pointer) {
 ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer) {
   void *fresh = NULL;
   TRY(cuda_result(cudaMalloc(&fresh, bytes), "allocating device memory"));
-  const ncclResult_t result = zeroed(bytes, fresh);
+  const ncclResult_t result = cuda_zero(fresh, bytes);
   if (result == ncclSuccess) *pointer = fresh;
   else cudaFree(fresh);
   return result;
@@ -224,7 +242,7 @@ bool cuda_memory_is_plain(const void *pointer) {
   return result == CUDA_SUCCESS && capable != 0;
 }
 
-static ncclResult_t memory_read(void *host, const void *device, size_t bytes) {
+ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes) {
   int device_index = 0;
   TRY(cuda_result(cudaGetDevice(&device_index), "asking for the thread's device"));
   if (own_streams[device_index] == NULL)
@@ -238,7 +256,7 @@ static ncclResult_t cuda_memory_read(void *host, const void *device, size_t byte
   uint32_t device_index = 0;
   TRY(cuda_device_current(&device_index));
   const struct cuda_scope scope = cuda_scope_enter(device_index);
-  const ncclResult_t result = memory_read(host, device, bytes);
+  const ncclResult_t result = cuda_memory_fetch(host, device, bytes);
   cuda_scope_leave(&scope);
   return result;
 }
@@ -346,6 +364,7 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   os_mutex_init(&fresh->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
   os_mutex_lock(&cuda_mutex);
+  cuda_conn_kept_sweep();
   const ncclResult_t result = comm_fill(fresh);
   if (result == ncclSuccess) {
     fresh->next = comms;
@@ -413,6 +432,8 @@ static void cuda_comm_close(struct device_comm *comm) {
   while (*place != comm) place = &(*place)->next;
   *place = comm->next;
   comm_free(comm);
+  cuda_conn_kept_sweep();
+  if (comms == NULL) cuda_ipc_sweep();
   os_mutex_unlock(&cuda_mutex);
   cuda_scope_leave(&scope);
 }
@@ -443,6 +464,33 @@ static ncclResult_t cuda_ops_conn_net(struct device_comm *comm, const struct dev
   os_mutex_unlock(&cuda_mutex);
   return result;
 }
+
+static ncclResult_t cuda_ops_conn_export(struct device_comm *comm, const struct device_conn_name *name,
+                                         struct device_conn_card *card) {
+  os_mutex_lock(&cuda_mutex);
+  os_mutex_lock(&comm->conns_mutex);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const ncclResult_t result = cuda_conn_export(comm, name, card);
+  cuda_scope_leave(&scope);
+  os_mutex_unlock(&comm->conns_mutex);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
+static ncclResult_t cuda_ops_conn_import(struct device_comm *comm, const struct device_conn_name *name,
+                                         const struct device_conn_card *card) {
+  os_mutex_lock(&cuda_mutex);
+  os_mutex_lock(&comm->conns_mutex);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const ncclResult_t result = cuda_conn_import(comm, name, card);
+  cuda_scope_leave(&scope);
+  os_mutex_unlock(&comm->conns_mutex);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
+/* A GPU that polls another's memory loads the link, and waits for it. */
+static bool cuda_conn_both_ends(void) { return true; }
 
 static ncclResult_t cuda_ops_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place,
                                        bool sends, uint8_t **buffer) {
@@ -579,6 +627,12 @@ static const struct device_ops cuda_ops = {
     .conn_net = cuda_ops_conn_net,
     .net_announce = cuda_net_announce,
     .net_slots = cuda_ops_net_slots,
+    .comm_card = cuda_comm_card,
+    .comm_reach = cuda_comm_reach,
+    .conn_export = cuda_ops_conn_export,
+    .conn_import = cuda_ops_conn_import,
+    .conn_both_ends = cuda_conn_both_ends,
+    .device_far_path = cuda_device_far_path,
 };
 
 const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,
