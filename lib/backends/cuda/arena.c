@@ -2,24 +2,29 @@
  * one few pieces. */
 #include "backends/cuda/arena.h"
 
+#include <string.h>
+
 #include "backends/cuda/device.h"
 #include "base/log.h"
 
 #define PIECE_GRAIN (UINT64_C(2) << 20) /* of the device's pages: what lies in one is exported as one */
 #define PIECE_LEAST (UINT64_C(4) << 20)
+#define PIECE_LEAST_HOST (UINT64_C(1) << 18)
 #define PIECE_MOST (UINT64_C(64) << 20) /* but for larger blocks */
 
-static struct arena_piece *pieces[DEVICES_MAX];
-static uint64_t held_bytes[DEVICES_MAX], last_number;
+static struct arena_piece *pieces[DEVICES_MAX + 1];
+static uint64_t held_bytes[DEVICES_MAX + 1], last_number;
 
 uint64_t cuda_arena_bytes(uint32_t device_index) { return held_bytes[device_index]; }
 
 static uint64_t piece_bytes(uint32_t device_index, uint64_t least) {
+  const bool host = device_index == ARENA_HOST;
+  const uint64_t grain = host ? PIECE_LEAST_HOST : PIECE_GRAIN;
   uint64_t bytes = held_bytes[device_index] / 2;
-  if (bytes < PIECE_LEAST) bytes = PIECE_LEAST;
+  if (bytes < (host ? PIECE_LEAST_HOST : PIECE_LEAST)) bytes = host ? PIECE_LEAST_HOST : PIECE_LEAST;
   if (bytes > PIECE_MOST) bytes = PIECE_MOST;
   if (bytes < least) bytes = least;
-  return (bytes + PIECE_GRAIN - 1) / PIECE_GRAIN * PIECE_GRAIN;
+  return (bytes + grain - 1) / grain * grain;
 }
 
 static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct arena_piece **made) {
@@ -30,7 +35,8 @@ static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct are
     os_free(piece);
     return log_fail(ncclSystemError, "device %u: no memory to note a piece of its memory", device_index);
   }
-  const ncclResult_t result = cuda_zeroed_device(bytes, &base);
+  const ncclResult_t result =
+      device_index == ARENA_HOST ? cuda_zeroed_host(bytes, &base) : cuda_zeroed_device(bytes, &base);
   if (result != ncclSuccess) {
     extents_close(&piece->extents);
     os_free(piece);
@@ -64,7 +70,9 @@ ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena
     TRY(piece_make(device_index, bytes, &piece));
     piece_take(piece, bytes, &taken, &fresh);
   }
-  const ncclResult_t result = fresh ? ncclSuccess : cuda_zero(taken.address, bytes);
+  ncclResult_t result = ncclSuccess;
+  if (!fresh && device_index == ARENA_HOST) memset(taken.address, 0, bytes);
+  else if (!fresh) result = cuda_zero(taken.address, bytes);
   if (result == ncclSuccess) *block = taken;
   else cuda_arena_give(&taken);
   return result;

@@ -1,14 +1,18 @@
-/* arena.h: memory of the devices for connections and the like, cut out of a few large pieces. A piece is what
- * another process maps (ipc.c): one handle for all that lies in it. Promises zeroed memory, and that giving
- * back never waits for a kernel: pieces stay the process's, for later communicators. Called with cuda_mutex
- * held, within a scope of the device. It does not know who has a block, nor what he does with it. */
+/* arena.h: memory of the devices, and of the host for the devices, cut out of a few large pieces. A piece is
+ * what another process maps (ipc.c): one handle for all that lies in it. Promises zeroed memory, and that
+ * giving back never waits for a kernel, as cudaFree and cudaFreeHost do: pieces stay the process's, for later
+ * communicators. Called with cuda_mutex held, within a scope of the device. It does not know who has a block,
+ * nor what he does with it. */
 #ifndef TUTTI_BACKENDS_CUDA_ARENA_H
 #define TUTTI_BACKENDS_CUDA_ARENA_H
 
 #include <cuda_runtime_api.h>
+#include <stddef.h>
 
 #include "backends/cuda/extent.h"
 #include "base/err.h"
+
+#define DEVICES_MAX 64
 
 struct arena_piece {
   uint8_t *base;
@@ -25,6 +29,8 @@ struct arena_block {
   struct arena_piece *piece;
   struct extent extent;
 };
+
+#define ARENA_HOST DEVICES_MAX /* in place of a device: pinned, and all devices see it */
 
 ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena_block *block);
 /* No kernel, here or elsewhere, uses it any more. A block without address is allowed; it has none behind. */

@@ -12,24 +12,18 @@ struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32
 
 static ncclResult_t conn_memory(const struct cuda_conn *conn, const struct device_comm *owner, size_t bytes,
                                 struct arena_block *block, void **pointer) {
-  const struct cuda_scope scope = cuda_scope_enter(owner->config.device_index);
-  const ncclResult_t result = conn->on_host ? cuda_zeroed_host(bytes, pointer)
-                                            : cuda_arena_take(owner->config.device_index, bytes, block);
+  const uint32_t device_index = owner->config.device_index;
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  const ncclResult_t result = cuda_arena_take(conn->on_host ? ARENA_HOST : device_index, bytes, block);
   cuda_scope_leave(&scope);
-  if (result == ncclSuccess && !conn->on_host) *pointer = block->address;
+  if (result == ncclSuccess) *pointer = block->address;
   return result;
 }
 
-static void conn_memory_free(const struct cuda_conn *conn, struct arena_block *block, void *pointer) {
-  if (!conn->on_host) cuda_arena_give(block);
-  else if (pointer != NULL) cudaFreeHost(pointer);
-}
-
 static void conn_free(struct cuda_conn *conn) {
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-    conn_memory_free(conn, &conn->buffer_block[proto], conn->buffer[proto]);
-  conn_memory_free(conn, &conn->sender_block, conn->sender);
-  conn_memory_free(conn, &conn->receiver_block, conn->receiver);
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) cuda_arena_give(&conn->buffer_block[proto]);
+  cuda_arena_give(&conn->sender_block);
+  cuda_arena_give(&conn->receiver_block);
   os_free(conn);
 }
 
@@ -131,24 +125,33 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   return ncclSuccess;
 }
 
+static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, struct arena_block **made) {
+  const struct plan_limits *limits = &comm->config.limits;
+  const size_t bytes = (size_t)limits->slots * plan_pool_step_bytes(limits);
+  struct arena_block *block = NULL;
+  if (map_reserve(&comm->slots)) block = (struct arena_block *)os_alloc(sizeof *block);
+  if (block == NULL)
+    return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
+                    comm->name);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const ncclResult_t result = cuda_arena_take(ARENA_HOST, bytes, block);
+  cuda_scope_leave(&scope);
+  if (result != ncclSuccess) {
+    os_free(block);
+    return result;
+  }
+  map_insert(&comm->slots, key, block);
+  comm->memory_bytes += bytes;
+  *made = block;
+  return ncclSuccess;
+}
+
 ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer) {
-  const struct plan_limits *limits = &comm->config.limits;
   const uint64_t key = backend_slots_key(channel_index, place, sends);
-  const size_t bytes = (size_t)limits->slots * plan_pool_step_bytes(limits);
-  void *slots = map_find(&comm->slots, key);
-  if (slots == NULL) {
-    if (!map_reserve(&comm->slots))
-      return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
-                      comm->name);
-    const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-    const ncclResult_t made = cuda_zeroed_host(bytes, &slots);
-    cuda_scope_leave(&scope);
-    TRY(made);
-    map_insert(&comm->slots, key, slots);
-    comm->memory_bytes += bytes;
-  }
-  *buffer = (uint8_t *)slots;
+  struct arena_block *block = (struct arena_block *)map_find(&comm->slots, key);
+  if (block == NULL) TRY(slots_make(comm, key, &block));
+  *buffer = (uint8_t *)block->address;
   return ncclSuccess;
 }
 
@@ -182,7 +185,10 @@ void cuda_conn_close_all(struct device_comm *comm) {
     else conn_free(conn);
   }
   map_clear(&comm->conns);
-  for (uint32_t i = 0; i < comm->slots.capacity; i++)
-    if (comm->slots.entries[i].value != NULL) cudaFreeHost(comm->slots.entries[i].value);
+  for (uint32_t i = 0; i < comm->slots.capacity; i++) {
+    struct arena_block *block = (struct arena_block *)comm->slots.entries[i].value;
+    if (block != NULL) cuda_arena_give(block);
+    os_free(block);
+  }
   map_clear(&comm->slots);
 }

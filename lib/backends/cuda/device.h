@@ -10,15 +10,13 @@
 #include "base/map.h"
 #include "base/os.h"
 
-#define DEVICES_MAX 64
-
 struct cuda_conn_far;
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct cuda_conn {
   void *sender, *receiver; /* addresses that both ends' devices can use */
   uint8_t *buffer[PROTO_COUNT];
-  struct arena_block sender_block, receiver_block, buffer_block[PROTO_COUNT]; /* what lies on devices here */
+  struct arena_block sender_block, receiver_block, buffer_block[PROTO_COUNT]; /* what is this process's */
   struct cuda_conn_far *far; /* conn_far.c: the other end is another process's; NULL: it is not */
   bool on_host;              /* the devices do not reach each other: all of it is memory of the host */
   bool pooled;               /* a message's, over a network: its slots are sets of the rank's */
@@ -37,12 +35,13 @@ struct cuda_slab {
 /* What orders a rank's kernels (order.c). */
 struct cuda_order {
   struct launch_counts *counts; /* memory of the device */
-  uint64_t blocks_launched;     /* plain ones: what counts->plain_ended will come to */
-  uint64_t stream_key;          /* of the stream of the last plain launch */
-  bool by_events;               /* `serial` is recorded behind every plain launch */
-  bool captured_ever;           /* graphs may hold kernels of this rank */
-  cudaEvent_t serial;           /* end of the rank's last launch, once there are graphs */
-  cudaEvent_t captured;         /* end of the last launch within the capture `graph_id` */
+  struct arena_block counts_block;
+  uint64_t blocks_launched; /* plain ones: what counts->plain_ended will come to */
+  uint64_t stream_key;      /* of the stream of the last plain launch */
+  bool by_events;           /* `serial` is recorded behind every plain launch */
+  bool captured_ever;       /* graphs may hold kernels of this rank */
+  cudaEvent_t serial;       /* end of the rank's last launch, once there are graphs */
+  cudaEvent_t captured;     /* end of the last launch within the capture `graph_id` */
   cudaEvent_t join;
   unsigned long long graph_id;
   uint64_t captured_key;                /* of the stream of that launch */
@@ -61,6 +60,7 @@ struct cuda_world {
   uint64_t comm_id;
   uint32_t rank_count; /* that are open */
   int *failed;         /* memory of the host that all devices see */
+  struct arena_block failed_block;
   struct cuda_world *next;
 };
 
@@ -69,16 +69,18 @@ struct device_comm {
   char name[64];
   struct cuda_world *world;
   struct rank_cells *cells; /* memory of the host */
+  struct arena_block cells_block;
   struct cuda_order order;
   bool overlaps;      /* a kernel may come onto the device while the one before it ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
-  uint64_t looked_ns;                        /* when somebody last asked whether the device still works */
-  uint32_t *ring_ranks;                      /* the ring's order, memory of the device */
+  uint64_t looked_ns;   /* when somebody last asked whether the device still works */
+  uint32_t *ring_ranks; /* the ring's order, memory of the device */
+  struct arena_block ring_block;
   struct cuda_slab *slabs_read, **last_slab; /* that kernels may still read, oldest first */
   os_mutex conns_mutex;                      /* guards the next: a peer adds to it while this rank launches */
   struct map conns;                          /* its ends of connections, by backend_conn_key() */
-  struct map slots;                          /* sets of pooled connections, by backend_slots_key() */
+  struct map slots; /* sets of pooled connections, by backend_slots_key(): blocks of memory */
   struct device_comm *next;
 };
 

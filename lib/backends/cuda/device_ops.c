@@ -271,16 +271,17 @@ static struct cuda_world *world_find(uint64_t comm_id) {
 
 static ncclResult_t world_enter(struct device_comm *comm) {
   struct cuda_world *world = world_find(comm->config.comm_id);
-  void *flag = NULL;
+  struct arena_block flag = {NULL, NULL, {0, 0}};
   if (world == NULL) {
-    TRY(cuda_zeroed_host(sizeof *world->failed, &flag));
+    TRY(cuda_arena_take(ARENA_HOST, sizeof *world->failed, &flag));
     world = (struct cuda_world *)os_alloc(sizeof *world);
     if (world == NULL) {
-      cudaFreeHost(flag);
+      cuda_arena_give(&flag);
       return log_fail(ncclSystemError, "rank %u: out of memory", comm->config.rank);
     }
     world->comm_id = comm->config.comm_id;
-    world->failed = (int *)flag;
+    world->failed_block = flag;
+    world->failed = (int *)flag.address;
     world->next = worlds;
     worlds = world;
   }
@@ -294,7 +295,7 @@ static void world_leave(struct cuda_world *world) {
   if (world == NULL || --world->rank_count > 0) return;
   while (*place != world) place = &(*place)->next;
   *place = world->next;
-  cudaFreeHost(world->failed);
+  cuda_arena_give(&world->failed_block);
   os_free(world);
 }
 
@@ -328,7 +329,6 @@ static ncclResult_t comm_launch_first(struct device_comm *comm) {
 }
 
 static ncclResult_t comm_fill(struct device_comm *comm) {
-  void *memory = NULL;
   int major = 0;
   TRY(cuda_result(
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)comm->config.device_index),
@@ -336,8 +336,10 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
   comm->overlaps = major >= 9;
   TRY(device_prepare(comm->config.device_index));
   TRY(world_enter(comm));
-  TRY(cuda_zeroed_host(sizeof *comm->cells, &memory));
-  comm->cells = (struct rank_cells *)memory;
+  TRY(cuda_arena_take(ARENA_HOST, sizeof *comm->cells, &comm->cells_block));
+  comm->cells = (struct rank_cells *)comm->cells_block.address;
+  TRY(cuda_arena_take(comm->config.device_index, comm->config.rank_count * sizeof *comm->ring_ranks,
+                      &comm->ring_block));
   TRY(cuda_order_open(&comm->order, comm->config.device_index));
   TRY(cuda_slabs_open(comm));
   return comm_launch_first(comm);
@@ -348,8 +350,8 @@ static void comm_free(struct device_comm *comm) {
   cuda_slabs_close(comm);
   cuda_order_close(&comm->order);
   os_mutex_destroy(&comm->conns_mutex);
-  if (comm->ring_ranks != NULL) cudaFree(comm->ring_ranks);
-  if (comm->cells != NULL) cudaFreeHost(comm->cells);
+  cuda_arena_give(&comm->ring_block);
+  cuda_arena_give(&comm->cells_block);
   world_leave(comm->world);
   os_free(comm);
 }

@@ -76,14 +76,11 @@ static size_t data_bytes(const struct plan *plan) {
 
 /* One array for all plans of the rank: the ring's order never changes. */
 static ncclResult_t bind_ring(struct device_comm *comm, const uint32_t *ring) {
-  const size_t bytes = comm->config.rank_count * sizeof *comm->ring_ranks;
-  void *ranks = NULL;
   if (ring == NULL || comm->ring_ranks != NULL) return ncclSuccess;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  ncclResult_t result = cuda_zeroed_device(bytes, &ranks);
-  if (result == ncclSuccess) result = cuda_memory_write(ranks, ring, bytes);
-  if (result == ncclSuccess) comm->ring_ranks = (uint32_t *)ranks;
-  else if (ranks != NULL) cudaFree(ranks);
+  const ncclResult_t result =
+      cuda_memory_write(comm->ring_block.address, ring, comm->config.rank_count * sizeof *ring);
+  if (result == ncclSuccess) comm->ring_ranks = (uint32_t *)comm->ring_block.address;
   cuda_scope_leave(&scope);
   return result;
 }
@@ -101,8 +98,9 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
       if (work->conn_index != CONN_MESSAGE || work->send_count + work->recv_count == 0) continue;
       if (!cuda_conn_find(comm, peer, work->channel_index, CONN_MESSAGE, sends)->pooled) continue;
       work->flags |= WORK_POOLED;
-      (sends ? &bound->send : &bound->recv)->buffer =
-          (uint8_t *)map_find(&comm->slots, backend_slots_key(work->channel_index, place, sends));
+      const struct arena_block *slots = (const struct arena_block *)map_find(
+          &comm->slots, backend_slots_key(work->channel_index, place, sends));
+      (sends ? &bound->send : &bound->recv)->buffer = (uint8_t *)slots->address;
     }
   }
 }
