@@ -84,6 +84,27 @@ void cuda_arena_give(struct arena_block *block) {
   block->address = NULL;
 }
 
+static void piece_free(struct arena_piece *piece) {
+  held_bytes[piece->device_index] -= piece->extents.bytes;
+  const cudaError_t error =
+      piece->device_index == ARENA_HOST ? cudaFreeHost(piece->base) : cudaFree(piece->base);
+  if (error != cudaSuccess) cudaGetLastError();
+  extents_close(&piece->extents);
+  os_free(piece);
+}
+
+void cuda_arena_trim(void) {
+  for (uint32_t i = 0; i <= DEVICES_MAX; i++)
+    for (struct arena_piece **place = &pieces[i], *piece; (piece = *place) != NULL;) {
+      if (piece->extents.taken_bytes > 0 || piece->has_handle) {
+        place = &piece->next;
+        continue;
+      }
+      *place = piece->next;
+      piece_free(piece);
+    }
+}
+
 ncclResult_t cuda_arena_handle(struct arena_piece *piece) {
   if (piece->has_handle) return ncclSuccess;
   TRY(cuda_result(cudaIpcGetMemHandle(&piece->handle, piece->base),

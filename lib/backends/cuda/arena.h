@@ -35,6 +35,9 @@ struct arena_block {
 ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena_block *block);
 /* No kernel, here or elsewhere, uses it any more. A block without address is allowed; it has none behind. */
 void cuda_arena_give(struct arena_block *block);
+/* Frees pieces of which nothing is taken, and that no other process was ever told of: it may still have those
+ * mapped. For a process without ranks, as it may wait for its kernels. */
+void cuda_arena_trim(void);
 /* What other processes map the piece by: the same at every call. */
 ncclResult_t cuda_arena_handle(struct arena_piece *piece);
 /* Bytes of all pieces of a device. */

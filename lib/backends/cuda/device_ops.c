@@ -435,7 +435,10 @@ static void cuda_comm_close(struct device_comm *comm) {
   *place = comm->next;
   comm_free(comm);
   cuda_conn_kept_sweep();
-  if (comms == NULL) cuda_ipc_sweep();
+  if (comms == NULL) {
+    cuda_ipc_sweep();
+    cuda_arena_trim();
+  }
   os_mutex_unlock(&cuda_mutex);
   cuda_scope_leave(&scope);
 }
