@@ -247,6 +247,28 @@ static void phase_all(void) {
   say("collectives agree");
 }
 
+/* Outputs that are freed, and others that take their places. */
+static void phase_outputs(void) {
+  int *const before = self.out;
+  ncclComm_t comm = comm_new(self.rank, self.size);
+  for (int turn = 0; turn < 6; turn++) {
+    const size_t shift = (size_t)turn * 3 + (size_t)self.rank;
+    void *memory = NULL;
+    NEED(cudaMalloc(&memory, (self.room + 64) * sizeof(int)));
+    self.out = (int *)memory + shift;
+    for (int again = 0; again < 3; again++) {
+      all_gather(comm, 300001);
+      broadcast(comm, 3000000, turn % self.size);
+      exchange(comm, 300000);
+      all_reduce(comm, 3000000);
+    }
+    NEED(cudaFree(memory));
+  }
+  NEED(ncclCommDestroy(comm));
+  self.out = before;
+  say("outputs come and go");
+}
+
 /* Memory that others may still use is used again only when they have left. */
 static void phase_again(void) {
   for (int turn = 0; turn < 4; turn++) {
@@ -281,7 +303,9 @@ static void phase_mismatch(void) {
   all_reduce(comm, 1000);
   meet(self.size);
   const double begin_us = now_us();
-  NEED(ncclAllReduce(self.in, self.out, self.rank == 1 ? 500 : 1000, ncclInt32, ncclSum, comm, self.stream));
+  const ncclResult_t called =
+      ncclAllReduce(self.in, self.out, self.rank == 1 ? 500 : 1000, ncclInt32, ncclSum, comm, self.stream);
+  NEED(called != ncclSuccess && called != ncclInvalidUsage);
   const ncclResult_t state = poll_error(comm);
   if (state != ncclInvalidUsage && state != ncclRemoteError) {
     fprintf(stderr, "rank %d: a mismatch is told as %d (%s)\n", self.rank, state, ncclGetLastError(NULL));
@@ -302,7 +326,8 @@ static void phase_kill(void) {
   meet(self.size);
   if (self.rank == self.size - 1) kill(getpid(), SIGKILL);
   const double begin_us = now_us();
-  NEED(ncclAllReduce(self.in, self.out, 30000, ncclInt32, ncclSum, comm, self.stream));
+  const ncclResult_t called = ncclAllReduce(self.in, self.out, 30000, ncclInt32, ncclSum, comm, self.stream);
+  NEED(called != ncclSuccess && called != ncclRemoteError); /* the death may be known already */
   NEED(poll_error(comm) != ncclRemoteError);
   if (self.timed && self.rank == 0)
     printf("  a death is noticed after %.0f ms\n", (now_us() - begin_us) * 1e-3);
@@ -329,6 +354,7 @@ static int run_rank(void) {
   phase_all();
   if (getenv("PROCESSES_FIRST") != NULL) return 0;
   phase_again();
+  phase_outputs();
   phase_mismatch();
   if (self.size > 2) phase_kill();
   free(self.host);
