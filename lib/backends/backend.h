@@ -83,6 +83,12 @@ struct device_conn_card {
   uint8_t bytes[DEVICE_CONN_CARD_BYTES];
 };
 
+/* Users' memory that a rank shows to ranks of other processes of its host, as the owner names it: opaque. */
+#define DEVICE_REGION_CARD_BYTES 128
+struct device_region_card {
+  uint8_t bytes[DEVICE_REGION_CARD_BYTES];
+};
+
 /* Where kernels run on the process's own threads, user memory is in a proxy's reach, and data need not pass
  * through the slots: a sender's lane may lend it instead of writing it to its slot, and what a receiver's
  * proxy has brought to where it belongs already, its lane need not copy. Slots and counters go on as ever;
@@ -323,6 +329,24 @@ struct device_ops {
    * without touching any: peer_access says whether users' memory can be mapped between processes. `name`
    * NULL, as without this member: nobody knows more than device_path tells. Any thread. */
   ncclResult_t (*device_far_path)(uint32_t device_index, struct device_path_info *info);
+
+  /* Outputs that kernels of other processes store into. region_ask: before a launch, for each output that is
+   * offered to `peer`: true where that rank's process is to map the memory that the output lies in, by *card.
+   * What its region_map says, an address of its own, goes to region_told; 0: it cannot be mapped. Until then
+   * the output is not shown. Memory that is seen for the first time is not asked for, unless the launch
+   * `lasts` because it is of a graph. The memory may be freed whenever the program likes: region_gone says
+   * which is to be unmapped by whom; asked for until it says false, about once a second. region_sweep, as
+   * often, ends what was unmapped; it may wait for kernels, so no lock is held. Without these members no
+   * output is shown. */
+  bool (*region_ask)(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+                     struct device_region_card *card);
+  void (*region_told)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                      uint64_t address);
+  ncclResult_t (*region_map)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                             uint64_t *address);
+  void (*region_unmap)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card);
+  bool (*region_gone)(struct device_comm *comm, uint32_t *peer, struct device_region_card *card);
+  void (*region_sweep)(void);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

@@ -92,6 +92,8 @@ static void far_find_islands(struct far *far) {
     uint32_t first = 0;
     while (!far_same_island(&far->ranks[first], &far->ranks[rank])) first += 1;
     far->islands[rank] = first;
+    far->shows =
+        far->shows || (far->ranks[first].party != far->ranks[rank].party && far->team->ops->conn_both_ends());
   }
 }
 
@@ -352,6 +354,7 @@ static ncclResult_t far_answer_call(void *argument, const void *request, uint32_
   uint32_t kind = FAR_CALL_CONNECT;
   if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
   if (kind == FAR_CALL_STALL) return stall_answer(far, request, bytes, reply, reply_bytes);
+  if (kind == FAR_CALL_REGION) return far_region_answer(far, request, bytes, reply, reply_bytes);
   if (kind == FAR_CALL_RELAY) return far_relay_answer(far, request, bytes, reply, reply_bytes);
   return answer_requests(far, request, bytes, reply, reply_bytes);
 }

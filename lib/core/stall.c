@@ -511,7 +511,10 @@ static void *looker_body(void *argument) {
       stall->looking = true;
       os_mutex_unlock(&looker_lock);
       const uint64_t passed_ms = stall_passed_ms(stall);
-      for (uint32_t i = 0; i < stall->rank_count; i++) rank_turn(stall, &stall->ranks[i], passed_ms, look);
+      for (uint32_t i = 0; i < stall->rank_count; i++) {
+        rank_turn(stall, &stall->ranks[i], passed_ms, look);
+        if (stall->far->shows) far_regions_sweep(stall->far, stall->ranks[i].rank, &stall->called_off);
+      }
       os_mutex_lock(&looker_lock);
       stall->looking = false;
       os_cond_broadcast(&looker_changed);

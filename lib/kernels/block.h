@@ -51,8 +51,11 @@ PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *fu
   const struct work *work = bound_work_of(bound);
   const uint8_t proto = lane_proto(work);
   const struct bound_further *next = further + bound->further;
-  for (uint32_t i = 1; i < work->recv_count && i < PRIM_LINKS; i++, next++)
+  if (work->recv_count > 1 || work->send_count > 1) lane->recv[0].offer_shift = next->first_offer_shift;
+  for (uint32_t i = 1; i < work->recv_count && i < PRIM_LINKS; i++, next++) {
     link_bind(&lane->recv[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
+    lane->recv[i % PRIM_LINKS].offer_shift = next->offer_shift;
+  }
   for (uint32_t i = 1; i < work->send_count && i < PRIM_LINKS; i++, next++)
     link_bind(&lane->send[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
 }
@@ -61,6 +64,7 @@ PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch
                        const struct bound_further *further, const struct bound_work *bound) {
   const struct work *work = bound_work_of(bound);
   const uint8_t proto = lane_proto(work);
+  lane->recv[0].offer_shift = bound->further;
   if (PRIM_LINKS > 1) lane_bind_further(lane, further, bound, &arguments->limits);
   link_bind(&lane->recv[0], &bound->recv, bound->recv_peer, proto, &arguments->limits);
   link_bind(&lane->send[0], &bound->send, bound->send_peer, proto, &arguments->limits);

@@ -7,6 +7,7 @@
 #include "backends/backend.h"
 #include "backends/cuda/arena.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/region.h"
 #include "base/map.h"
 #include "base/os.h"
 
@@ -80,7 +81,9 @@ struct device_comm {
   struct cuda_slab *slabs_read, **last_slab; /* that kernels may still read, oldest first */
   os_mutex conns_mutex;                      /* guards the next: a peer adds to it while this rank launches */
   struct map conns;                          /* its ends of connections, by backend_conn_key() */
-  struct map slots; /* sets of pooled connections, by backend_slots_key(): blocks of memory */
+  struct map slots;                 /* sets of pooled connections, by backend_slots_key(): blocks of memory */
+  struct regions regions;           /* of the program, shown to other processes: under conns_mutex */
+  struct cuda_guest_region *guests; /* of other processes' programs; under cuda_mutex */
   struct device_comm *next;
 };
 

@@ -119,6 +119,7 @@ static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_p
 static ncclResult_t cuda_device_far_path(uint32_t device_index, struct device_path_info *info) {
   os_mutex_lock(&cuda_mutex);
   topology_path_farthest(device_index, info);
+  info->peer_access = topology_level() != PATH_LOC;
   os_mutex_unlock(&cuda_mutex);
   return ncclSuccess;
 }
@@ -347,6 +348,7 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
 
 static void comm_free(struct device_comm *comm) {
   cuda_conn_close_all(comm);
+  cuda_regions_close(comm);
   cuda_slabs_close(comm);
   cuda_order_close(&comm->order);
   os_mutex_destroy(&comm->conns_mutex);
@@ -362,6 +364,7 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   fresh->config = *config;
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
+  fresh->regions.rank_count = config->rank_count;
   fresh->memory_bytes = sizeof *fresh + sizeof *fresh->cells;
   os_mutex_init(&fresh->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
@@ -436,7 +439,7 @@ static void cuda_comm_close(struct device_comm *comm) {
   comm_free(comm);
   cuda_conn_kept_sweep();
   if (comms == NULL) {
-    cuda_ipc_sweep();
+    cuda_ipc_close(cuda_ipc_take_unused(false));
     cuda_arena_trim();
   }
   os_mutex_unlock(&cuda_mutex);
@@ -638,6 +641,12 @@ static const struct device_ops cuda_ops = {
     .conn_import = cuda_ops_conn_import,
     .conn_both_ends = cuda_conn_both_ends,
     .device_far_path = cuda_device_far_path,
+    .region_ask = cuda_region_ask,
+    .region_told = cuda_region_told,
+    .region_map = cuda_region_map,
+    .region_unmap = cuda_region_unmap,
+    .region_gone = cuda_region_gone,
+    .region_sweep = cuda_region_sweep,
 };
 
 const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,

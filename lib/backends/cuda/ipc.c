@@ -12,8 +12,7 @@
 
 static struct ipc_mapping *mappings;
 
-/* This process's number. */
-static uint64_t own_number(void) {
+uint64_t cuda_ipc_owner(void) {
   static uint64_t number;
   while (number == 0) number = os_entropy();
   return number;
@@ -22,7 +21,7 @@ static uint64_t own_number(void) {
 ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer) {
   static_assert(sizeof piece->handle == IPC_HANDLE_BYTES, "a card holds a handle");
   TRY(cuda_arena_handle(piece));
-  offer->owner = own_number();
+  offer->owner = cuda_ipc_owner();
   offer->number = piece->number;
   offer->bytes = piece->extents.bytes;
   memcpy(offer->handle, &piece->handle, sizeof piece->handle);
@@ -108,17 +107,27 @@ void cuda_ipc_unmap(struct ipc_mapping *mapping) {
   if (mapping != NULL) mapping->use_count -= 1;
 }
 
-void cuda_ipc_sweep(void) {
+struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone) {
+  struct ipc_mapping *taken = NULL;
   for (struct ipc_mapping **place = &mappings, *mapping; (mapping = *place) != NULL;) {
-    if (mapping->use_count > 0) {
+    if (mapping->use_count > 0 || (regions_alone && (mapping->piece.number & IPC_NUMBER_OF_REGION) == 0)) {
       place = &mapping->next;
       continue;
     }
     *place = mapping->next;
-    const struct cuda_scope scope = cuda_scope_enter(mapping->device_index);
-    if (cudaIpcCloseMemHandle(mapping->base) != cudaSuccess) cudaGetLastError();
+    mapping->next = taken;
+    taken = mapping;
+  }
+  return taken;
+}
+
+void cuda_ipc_close(struct ipc_mapping *taken) {
+  for (struct ipc_mapping *next; taken != NULL; taken = next) {
+    next = taken->next;
+    const struct cuda_scope scope = cuda_scope_enter(taken->device_index);
+    if (cudaIpcCloseMemHandle(taken->base) != cudaSuccess) cudaGetLastError();
     cuda_scope_leave(&scope);
-    os_free(mapping);
+    os_free(taken);
   }
 }
 
@@ -215,7 +224,7 @@ static bool level_allows(uint32_t device_index, uint32_t peer, const struct ipc_
 /* Locked. */
 static bool reach_find(uint32_t device_index, uint32_t peer, const struct ipc_card *card) {
   if (topology_level() == PATH_LOC || (card->flags & IPC_NO_SHARING) != 0) return false;
-  if (card->piece.owner == own_number()) return true;
+  if (card->piece.owner == cuda_ipc_owner()) return true;
   return level_allows(device_index, peer, card) && reach_try(device_index, peer, card) == ncclSuccess;
 }
 

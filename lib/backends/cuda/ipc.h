@@ -22,12 +22,31 @@ ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer);
 ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
                           const struct os_process *process, const char *whose, struct ipc_mapping **mapping);
 void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; closes nothing */
-/* Closes what nobody uses: when the last rank of the process has been closed. */
-void cuda_ipc_sweep(void);
+/* Takes what nobody uses out of the list, all or regions of programs alone; cuda_ipc_close closes them, and
+ * may wait for kernels: then without cuda_mutex. */
+struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone);
+void cuda_ipc_close(struct ipc_mapping *mappings);
+/* This process's number. */
+uint64_t cuda_ipc_owner(void);
 
 ncclResult_t cuda_comm_card(struct device_comm *comm, struct device_card *card);
 ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
                              bool *reach);
+
+/* ipc_region.c */
+bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+                     struct device_region_card *card);
+void cuda_region_told(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                      uint64_t address);
+ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                             uint64_t *address);
+void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_region_card *card);
+bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_region_card *card);
+void cuda_region_sweep(void);
+void cuda_regions_close(struct device_comm *comm);
+/* What is to be added to an output's address to make it the peer's; false: the peer has not mapped it. With
+ * the rank's conns_mutex held. */
+bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift);
 
 /* conn_far.c: connections with ranks of other processes. Each end is memory of its rank's device, and mapped
  * by the other's process. */

@@ -5,6 +5,7 @@
 
 #define CARD_MAGIC UINT64_C(0x7475747469677031)
 #define CONN_MAGIC UINT64_C(0x7475747469676331)
+#define REGION_MAGIC UINT64_C(0x7475747469677231)
 #define PIECE_BYTES_MOST (UINT64_C(1) << 40)
 #define ALIGNED 128u
 
@@ -50,4 +51,16 @@ void ipc_conn_buffer_piece(const struct ipc_conn_card *content, struct ipc_piece
   piece->number = content->buffer_number;
   piece->bytes = content->buffer_bytes;
   memcpy(piece->handle, content->buffer_handle, sizeof piece->handle);
+}
+
+void ipc_region_card_write(const struct ipc_region_card *content, struct device_region_card *card) {
+  memset(card, 0, sizeof *card);
+  memcpy(card->bytes, content, sizeof *content);
+  memcpy(card->bytes, &(uint64_t){REGION_MAGIC}, sizeof(uint64_t));
+}
+
+bool ipc_region_card_read(const struct device_region_card *card, struct ipc_region_card *content) {
+  memcpy(content, card->bytes, sizeof *content);
+  return content->magic == REGION_MAGIC && content->piece.owner != 0 && content->piece.bytes > 0 &&
+         content->piece.bytes <= PIECE_BYTES_MOST && (content->piece.number & IPC_NUMBER_OF_REGION) != 0;
 }

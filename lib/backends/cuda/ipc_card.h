@@ -53,6 +53,17 @@ static_assert(sizeof(struct ipc_conn_card) <= DEVICE_CONN_CARD_BYTES, "a card ho
 #define IPC_LEFT_OFFSET 384u
 #define IPC_END_BYTES 512u
 
+/* Memory of the program that is shown to a peer. */
+struct ipc_region_card {
+  uint64_t magic;
+  struct ipc_piece piece;
+  struct os_process process;
+};
+static_assert(sizeof(struct ipc_region_card) <= DEVICE_REGION_CARD_BYTES, "a card holds it");
+
+/* Numbers of pieces: the process's own arenas', and those of allocations of the program. */
+#define IPC_NUMBER_OF_REGION (UINT64_C(1) << 63)
+
 void ipc_card_write(const struct ipc_card *content, struct device_card *card);
 /* False for what no build of this kind has written. */
 bool ipc_card_read(const struct device_card *card, struct ipc_card *content);
@@ -62,6 +73,9 @@ void ipc_conn_card_write(const struct ipc_conn_card *content, struct device_conn
  * within its pieces. */
 bool ipc_conn_card_read(const struct device_conn_card *card, const struct device_conn_name *name,
                         const struct plan_limits *limits, struct ipc_conn_card *content);
+void ipc_region_card_write(const struct ipc_region_card *content, struct device_region_card *card);
+bool ipc_region_card_read(const struct device_region_card *card, struct ipc_region_card *content);
+
 /* The piece that a receiver's slots lie in. */
 void ipc_conn_buffer_piece(const struct ipc_conn_card *content, struct ipc_piece *piece);
 

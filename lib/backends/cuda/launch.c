@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/cuda/device.h"
+#include "backends/cuda/ipc.h"
 #include "base/log.h"
 #include "schedule/algo.h"
 
@@ -105,6 +105,27 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
   }
 }
 
+/* Where the output is offered to a peer: what is added to its address; false: it must stay hidden. */
+static bool offer_find(struct device_comm *comm, const struct work *work, uint32_t index, const void *out,
+                       bool reached, uint64_t *shift) {
+  const uint32_t peer = work->recv_peer[index];
+  const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, false);
+  *shift = 0;
+  return conn->far == NULL ? reached : cuda_region_shift(comm, out, peer, shift);
+}
+
+/* All links of a work show its output, or none. */
+static void bind_offers(struct device_comm *comm, struct work *work, const void *out, bool reached,
+                        struct bound_work *bound, struct bound_further *further) {
+  uint64_t shift = 0;
+  for (uint32_t i = 0; i < work->recv_count; i++) {
+    if (!offer_find(comm, work, i, out, reached, &shift)) work->flags |= WORK_OUTPUT_HIDDEN;
+    if (i > 0) further[i - 1].offer_shift = shift;
+    else if (further_count(work) > 0) further[0].first_offer_shift = shift;
+    else bound->further = shift;
+  }
+}
+
 static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
@@ -119,13 +140,14 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
       asked = out;
       reached = output_in_reach(asked);
     }
-    if ((work.flags & WORK_DIRECT_RECV) && !reached) work.flags |= WORK_OUTPUT_HIDDEN;
+    works[i].further = further_count(&work) > 0 ? further_used : 0;
+    if (work.flags & WORK_DIRECT_RECV)
+      bind_offers(comm, &work, out, reached, &works[i], further + further_used);
     TRY(bind_ring(comm, work.ring_ranks));
     if (work.ring_ranks != NULL) work.ring_ranks = comm->ring_ranks;
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
     memcpy(works[i].work, &work, sizeof works[i].work);
     works[i].buffers = plan->buffers[i];
-    works[i].further = further_used;
     bind_ends(comm, &work, &works[i]);
     bind_further(comm, &work, further + further_used);
     further_used += further_count(&work);

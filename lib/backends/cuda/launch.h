@@ -30,14 +30,15 @@ struct bound_work {
   struct plan_buffers buffers;
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
-  uint64_t further; /* among the launch's further links: where its receiving ones from the second on begin,
-                       with the sending ones behind them */
+  /* Of one link a side: what is added to the output's address where it is offered. Of more: where, among the
+   * launch's further links, its receiving ones from the second on begin, with the sending ones behind them. */
+  uint64_t further;
 };
 
-/* A link of a work from its side's second one on. */
+/* A link of a work from its side's second one on; receiving links with what is added to their offers. */
 struct bound_further {
   struct bound_link link;
-  uint64_t peer;
+  uint64_t peer, offer_shift, first_offer_shift; /* the last in the work's first entry: of its first link */
 };
 
 /* A lane that could not go on: what struct lane says about it. */
