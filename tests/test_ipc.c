@@ -1,5 +1,5 @@
 /* test_ipc.c: what GPUs of several processes tell each other, as far as it can be told without one: which
- * parts of a piece of memory are taken, and which cards are refused. */
+ * parts of a piece of memory are taken, which cards are refused, and who maps which memory of a program. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +14,7 @@
 
 #include "backends/cuda/extent.h"
 #include "backends/cuda/ipc_card.h"
+#include "backends/cuda/region.h"
 #include "base/hash.h"
 #include "base/os.h"
 
@@ -270,13 +271,117 @@ static void test_any_bytes(void **state) {
   }
 }
 
+/* ---- regions ---- */
+
+static struct region *add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id) {
+  struct region *region = region_add(regions, base, bytes, id);
+  assert_non_null(region);
+  region->offered = true;
+  region->piece.number = id;
+  return region;
+}
+
+static void test_regions(void **state) {
+  struct regions regions = {.rank_count = 3};
+  (void)state;
+  struct region *low = add(&regions, 1000, 100, 1), *high = add(&regions, 2000, 100, 2);
+  assert_ptr_equal(regions.first, high);
+  assert_ptr_equal(region_find(&regions, 1000), low);
+  assert_ptr_equal(regions.first, low); /* used last */
+  assert_ptr_equal(region_find(&regions, 1099), low);
+  assert_null(region_find(&regions, 1100));
+  assert_null(region_find(&regions, 999));
+  assert_null(region_find(&regions, 0));
+  assert_null(region_find(&regions, UINT64_MAX));
+  assert_ptr_equal(region_find(&regions, 2099), high);
+  assert_ptr_equal(region_of_piece(&regions, 1), low);
+  assert_null(region_of_piece(&regions, 3));
+  region_retire(&regions, low); /* nobody had it mapped */
+  assert_null(regions.gone);
+  assert_null(region_find(&regions, 1000));
+  assert_int_equal(regions.count, 1);
+  regions_free(&regions);
+}
+
+/* Each peer that has a region mapped is told once that it is gone, and nobody else. */
+static void test_gone(void **state) {
+  struct regions regions = {.rank_count = 4};
+  struct ipc_piece piece;
+  uint32_t peer = 9;
+  (void)state;
+  struct region *region = add(&regions, 1000, 100, 7);
+  region->answers[0] = REGION_ASKED;
+  region->answers[1] = 0x10000;
+  region->answers[2] = REGION_REFUSED;
+  region->answers[3] = 0x20000;
+  assert_false(region_next_gone(&regions, &peer, &piece));
+  region_retire(&regions, region);
+  assert_null(region_of_piece(&regions, 7)); /* a late answer finds nothing */
+  assert_true(region_next_gone(&regions, &peer, &piece));
+  assert_int_equal(peer, 1);
+  assert_int_equal(piece.number, 7);
+  assert_true(region_next_gone(&regions, &peer, &piece));
+  assert_int_equal(peer, 3);
+  assert_false(region_next_gone(&regions, &peer, &piece));
+  assert_null(regions.gone);
+  regions_free(&regions);
+}
+
+/* There are never more than so many: the one that was used least recently goes, and its peers hear of it. */
+static void test_pushed_out(void **state) {
+  struct regions regions = {.rank_count = 1};
+  struct ipc_piece piece;
+  uint32_t peer;
+  (void)state;
+  for (uint64_t i = 0; i < REGIONS_MOST; i++) add(&regions, 1000 * (i + 1), 100, i + 1)->answers[0] = 0x1000;
+  assert_non_null(region_find(&regions, 1000));
+  add(&regions, 1000 * (REGIONS_MOST + 1), 100, REGIONS_MOST + 1);
+  assert_int_equal(regions.count, REGIONS_MOST);
+  assert_non_null(region_find(&regions, 1000));
+  assert_null(region_find(&regions, 2000));
+  assert_true(region_next_gone(&regions, &peer, &piece));
+  assert_int_equal(piece.number, 2);
+  assert_false(region_next_gone(&regions, &peer, &piece));
+  os_alloc_fail_at(1);
+  assert_null(region_add(&regions, 1, 1, 1));
+  os_alloc_fail_at(0);
+  assert_in_range(regions.count, REGIONS_MOST - 1, REGIONS_MOST);
+  regions_free(&regions);
+}
+
+static void test_region_cards(void **state) {
+  struct ipc_region_card card, read;
+  struct device_region_card sent;
+  (void)state;
+  memset(&card, 0, sizeof card);
+  card.piece.owner = 5;
+  card.piece.bytes = 2 << 20;
+  card.piece.number = 3 | IPC_NUMBER_OF_REGION;
+  ipc_region_card_write(&card, &sent);
+  assert_true(ipc_region_card_read(&sent, &read));
+  sent.bytes[0] ^= 1;
+  assert_false(ipc_region_card_read(&sent, &read));
+  card.piece.number = 3; /* an arena's */
+  ipc_region_card_write(&card, &sent);
+  assert_false(ipc_region_card_read(&sent, &read));
+  card.piece.number |= IPC_NUMBER_OF_REGION;
+  card.piece.bytes = 0;
+  ipc_region_card_write(&card, &sent);
+  assert_false(ipc_region_card_read(&sent, &read));
+  card.piece.bytes = UINT64_MAX;
+  ipc_region_card_write(&card, &sent);
+  assert_false(ipc_region_card_read(&sent, &read));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_take_and_give), cmocka_unit_test(test_fresh),
       cmocka_unit_test(test_many),          cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_cards),         cmocka_unit_test(test_bad_cards),
       cmocka_unit_test(test_conns),         cmocka_unit_test(test_bad_conns),
-      cmocka_unit_test(test_any_bytes),
+      cmocka_unit_test(test_any_bytes),     cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_gone),          cmocka_unit_test(test_pushed_out),
+      cmocka_unit_test(test_region_cards),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,8 @@ struct bound_work {
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
   /* Of one link a side: what is added to the output's address where it is offered. Of more: where, among the
-   * launch's further links, its receiving ones from the second on begin, with the sending ones behind them. */
+   * launch's further links, its receiving ones from the second on begin, with the sending ones behind them.
+   */
   uint64_t further;
 };
 
