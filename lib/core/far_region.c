@@ -8,6 +8,7 @@
 #include "core/comm.h"
 #include "core/control.h"
 #include "core/far.h"
+#include "core/register.h"
 
 #define ANSWER_NS UINT64_C(10000000000)
 #define SEEN_MOST 16 /* outputs and peers of one plan that are not looked at twice */
@@ -98,7 +99,7 @@ void far_regions_show(struct ncclComm *comm, const struct plan *plan, bool lasts
       const uint32_t peer = work->recv_peer[k];
       if (far_way_to(far, comm->rank, peer) != FAR_SHARED) continue;
       if (!seen_before(seen, &count, plan->buffers[i].out, peer))
-        region_show(comm, plan->buffers[i].out, peer, lasts);
+        region_show(comm, plan->buffers[i].out, peer, lasts || register_holds(comm, plan->buffers[i].out));
     }
   }
 }

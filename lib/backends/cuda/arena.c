@@ -23,7 +23,7 @@ static uint64_t piece_bytes(uint32_t device_index, uint64_t least) {
   uint64_t bytes = held_bytes[device_index] / 2;
   if (bytes < (host ? PIECE_LEAST_HOST : PIECE_LEAST)) bytes = host ? PIECE_LEAST_HOST : PIECE_LEAST;
   if (bytes > PIECE_MOST) bytes = PIECE_MOST;
-  if (bytes < least) bytes = least;
+  if (least > grain) bytes = (bytes + least - 1) / least * least; /* blocks of one size come in rows */
   return (bytes + grain - 1) / grain * grain;
 }
 

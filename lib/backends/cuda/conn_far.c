@@ -99,7 +99,7 @@ static ncclResult_t card_fill(const struct device_comm *comm, struct cuda_conn *
   struct ipc_piece piece;
   const struct arena_block *end = own_block(conn), *buffer = &conn->buffer_block[proto];
   memset(content, 0, sizeof *content);
-  os_process_self(&content->process);
+  content->process = *cuda_ipc_self();
   content->sends = conn->far->sends;
   content->proto = proto;
   TRY(cuda_ipc_offer(end->piece, &content->end_piece));

@@ -18,6 +18,12 @@ uint64_t cuda_ipc_owner(void) {
   return number;
 }
 
+const struct os_process *cuda_ipc_self(void) {
+  static struct os_process process;
+  if (process.number == 0) os_process_self(&process);
+  return &process;
+}
+
 ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer) {
   static_assert(sizeof piece->handle == IPC_HANDLE_BYTES, "a card holds a handle");
   TRY(cuda_arena_handle(piece));
@@ -160,7 +166,7 @@ static ncclResult_t card_fill(const struct device_comm *comm, struct ipc_card *c
                   "asking for a device's place on the bus"));
   if (!path_bus_name(name, content->bus_id)) snprintf(content->bus_id, sizeof content->bus_id, "%s", name);
   content->level = (uint32_t)topology_level();
-  os_process_self(&content->process);
+  content->process = *cuda_ipc_self();
   if (content->level == PATH_LOC) content->flags |= IPC_NO_SHARING;
   if (content->flags != 0) return ncclSuccess;
   TRY(probe_make(device_index));

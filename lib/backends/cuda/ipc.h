@@ -26,8 +26,9 @@ void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; closes not
  * may wait for kernels: then without cuda_mutex. */
 struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone);
 void cuda_ipc_close(struct ipc_mapping *mappings);
-/* This process's number. */
+/* This process, as cards have it. */
 uint64_t cuda_ipc_owner(void);
+const struct os_process *cuda_ipc_self(void);
 
 ncclResult_t cuda_comm_card(struct device_comm *comm, struct device_card *card);
 ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,

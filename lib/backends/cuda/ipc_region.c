@@ -82,7 +82,7 @@ static void card_write(const struct ipc_piece *piece, struct device_region_card 
   struct ipc_region_card content;
   memset(&content, 0, sizeof content);
   content.piece = *piece;
-  os_process_self(&content.process);
+  content.process = *cuda_ipc_self();
   ipc_region_card_write(&content, card);
 }
 
