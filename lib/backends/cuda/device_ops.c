@@ -336,6 +336,8 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
       "asking for a device's capability"));
   comm->overlaps = major >= 9;
   TRY(device_prepare(comm->config.device_index));
+  cuda_ipc_self(); /* found out while others are kept out */
+  cuda_ipc_owner();
   TRY(world_enter(comm));
   TRY(cuda_arena_take(ARENA_HOST, sizeof *comm->cells, &comm->cells_block));
   comm->cells = (struct rank_cells *)comm->cells_block.address;
