@@ -266,6 +266,10 @@ static void phase_outputs(void) {
     }
     NEED(cudaFree(memory));
   }
+  const double freed_mib = used_mib();
+  if (self.timed) sleep(3);
+  if (self.timed && self.rank == 0)
+    printf("  %.0f MiB in use when the last output was freed, %.0f after 3 s\n", freed_mib, used_mib());
   NEED(ncclCommDestroy(comm));
   self.out = before;
   say("outputs come and go");

@@ -94,9 +94,14 @@ extern os_mutex cuda_mutex;
 /* For the length of a call: the rank's device, and leave to allocate while a stream of this thread is
  * captured. What is called within may not change the thread's device for good. */
 struct cuda_scope {
-  int device_before, device_index;
+  bool entered;
   enum cudaStreamCaptureMode mode;
 };
+/* The device alone, until left; false where that is not possible. The thread's own is put back as it was: a
+ * thread that had none, whose device counts as the first, must not begin a context there, of half a gigabyte,
+ * as by cudaSetDevice. */
+bool cuda_device_enter(uint32_t device_index);
+void cuda_device_leave(void);
 struct cuda_scope cuda_scope_enter(uint32_t device_index);
 void cuda_scope_leave(const struct cuda_scope *scope);
 
@@ -111,6 +116,8 @@ ncclResult_t cuda_zero(void *pointer, size_t bytes);
 cudaStream_t cuda_own_stream(uint32_t device_index);
 /* Waits for what was put on the current device's. */
 void cuda_settle(void);
+/* No rank of the process has a kernel that is not over; with cuda_mutex held. */
+bool cuda_all_idle(void);
 /* Reads device memory over the same stream, within a scope. */
 ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes);
 /* Waits until the bytes are there; to be called within a scope. */

@@ -29,17 +29,57 @@ ncclResult_t cuda_result(int error, const char *what) {
                   "%s failed with CUDA error %d (%s)", what, error, cudaGetErrorString((cudaError_t)error));
 }
 
+/* ---- a thread's device ---- */
+
+typedef CUresult (*device_by_index)(CUdevice *device, int index);
+typedef CUresult (*context_retain)(CUcontext *context, CUdevice device);
+typedef CUresult (*context_push)(CUcontext context);
+typedef CUresult (*context_pop)(CUcontext *context);
+
+/* The context that the runtime uses too, made where there is none yet. */
+static CUcontext context_of(uint32_t device_index) {
+  static CUcontext contexts[DEVICES_MAX]; /* the same value whoever finds it first */
+  device_by_index by_index = NULL;
+  context_retain retain = NULL;
+  CUcontext context = NULL;
+  CUdevice device = 0;
+  if (device_index >= DEVICES_MAX) return NULL;
+  context = __atomic_load_n(&contexts[device_index], __ATOMIC_ACQUIRE);
+  if (context != NULL) return context;
+  *(void **)&by_index = cuda_driver_function("cuDeviceGet");
+  *(void **)&retain = cuda_driver_function("cuDevicePrimaryCtxRetain");
+  if (by_index == NULL || retain == NULL || by_index(&device, (int)device_index) != CUDA_SUCCESS ||
+      retain(&context, device) != CUDA_SUCCESS)
+    return NULL;
+  __atomic_store_n(&contexts[device_index], context, __ATOMIC_RELEASE);
+  return context;
+}
+
+bool cuda_device_enter(uint32_t device_index) {
+  static context_push push;
+  if (push == NULL) *(void **)&push = cuda_driver_function("cuCtxPushCurrent_v2");
+  const CUcontext context = context_of(device_index);
+  return push != NULL && context != NULL && push(context) == CUDA_SUCCESS;
+}
+
+void cuda_device_leave(void) {
+  static context_pop pop;
+  CUcontext context = NULL;
+  if (pop == NULL) *(void **)&pop = cuda_driver_function("cuCtxPopCurrent_v2");
+  if (pop != NULL) pop(&context);
+}
+
 struct cuda_scope cuda_scope_enter(uint32_t device_index) {
-  struct cuda_scope scope = {0, (int)device_index, cudaStreamCaptureModeRelaxed};
-  cudaGetDevice(&scope.device_before);
+  struct cuda_scope scope = {false, cudaStreamCaptureModeRelaxed};
   cudaThreadExchangeStreamCaptureMode(&scope.mode);
-  if (scope.device_before != (int)device_index) cudaSetDevice((int)device_index);
+  scope.entered = cuda_device_enter(device_index);
+  if (!scope.entered) cudaSetDevice((int)device_index);
   return scope;
 }
 
 void cuda_scope_leave(const struct cuda_scope *scope) {
   enum cudaStreamCaptureMode mode = scope->mode;
-  if (scope->device_before != scope->device_index) cudaSetDevice(scope->device_before);
+  if (scope->entered) cuda_device_leave();
   cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
@@ -410,6 +450,12 @@ static bool cuda_comm_idle(struct device_comm *comm) {
   if (error != 0) cudaGetLastError();
   cuda_scope_leave(&scope);
   return error != 0 || ended;
+}
+
+bool cuda_all_idle(void) {
+  for (struct device_comm *comm = comms; comm != NULL; comm = comm->next)
+    if (!cuda_comm_idle(comm)) return false;
+  return true;
 }
 
 /* Kernels of an aborted rank end by themselves, unless they are queued behind something that never ends: then

@@ -221,9 +221,11 @@ void cuda_regions_close(struct device_comm *comm) {
   regions_free(&comm->regions);
 }
 
+/* Closing waits for all kernels of the device: of ours there are none then, unless one is launched meanwhile.
+ */
 void cuda_region_sweep(void) {
   os_mutex_lock(&cuda_mutex);
-  struct ipc_mapping *unused = cuda_ipc_take_unused(true);
+  struct ipc_mapping *unused = cuda_all_idle() ? cuda_ipc_take_unused(true) : NULL;
   os_mutex_unlock(&cuda_mutex);
   cuda_ipc_close(unused);
 }

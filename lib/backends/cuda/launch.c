@@ -355,10 +355,11 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count) {
   const int device_index = (int)comm->config.device_index;
-  int device_before = device_index;
-  cudaGetDevice(&device_before);
-  if (device_before != device_index) cudaSetDevice(device_index);
+  int device_before = -1;
+  if (cudaGetDevice(&device_before) == cudaSuccess && device_before == device_index)
+    return launch_plan(comm, plan, streams, stream_count);
+  const bool entered = cuda_device_enter(comm->config.device_index);
   const ncclResult_t result = launch_plan(comm, plan, streams, stream_count);
-  if (device_before != device_index) cudaSetDevice(device_before);
+  if (entered) cuda_device_leave();
   return result;
 }
