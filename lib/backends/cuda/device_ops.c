@@ -70,17 +70,16 @@ void cuda_device_leave(void) {
 }
 
 struct cuda_scope cuda_scope_enter(uint32_t device_index) {
-  struct cuda_scope scope = {false, cudaStreamCaptureModeRelaxed};
-  cudaThreadExchangeStreamCaptureMode(&scope.mode);
-  scope.entered = cuda_device_enter(device_index);
+  struct cuda_scope scope = {cuda_device_enter(device_index), cudaStreamCaptureModeRelaxed};
   if (!scope.entered) cudaSetDevice((int)device_index);
+  cudaThreadExchangeStreamCaptureMode(&scope.mode);
   return scope;
 }
 
 void cuda_scope_leave(const struct cuda_scope *scope) {
   enum cudaStreamCaptureMode mode = scope->mode;
-  if (scope->entered) cuda_device_leave();
   cudaThreadExchangeStreamCaptureMode(&mode);
+  if (scope->entered) cuda_device_leave();
 }
 
 /* ---- devices ---- */
