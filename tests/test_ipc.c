@@ -314,15 +314,15 @@ static void test_gone(void **state) {
   region->answers[1] = 0x10000;
   region->answers[2] = REGION_REFUSED;
   region->answers[3] = 0x20000;
-  assert_false(region_next_gone(&regions, &peer, &piece));
+  assert_false(region_next_gone(&regions, false, &peer, &piece));
   region_retire(&regions, region);
   assert_null(region_of_piece(&regions, 7)); /* a late answer finds nothing */
-  assert_true(region_next_gone(&regions, &peer, &piece));
+  assert_true(region_next_gone(&regions, false, &peer, &piece));
   assert_int_equal(peer, 1);
   assert_int_equal(piece.number, 7);
-  assert_true(region_next_gone(&regions, &peer, &piece));
+  assert_true(region_next_gone(&regions, false, &peer, &piece));
   assert_int_equal(peer, 3);
-  assert_false(region_next_gone(&regions, &peer, &piece));
+  assert_false(region_next_gone(&regions, false, &peer, &piece));
   assert_null(regions.gone);
   regions_free(&regions);
 }
@@ -339,13 +339,37 @@ static void test_pushed_out(void **state) {
   assert_int_equal(regions.count, REGIONS_MOST);
   assert_non_null(region_find(&regions, 1000));
   assert_null(region_find(&regions, 2000));
-  assert_true(region_next_gone(&regions, &peer, &piece));
+  assert_false(region_next_gone(&regions, false, &peer, &piece)); /* kernels may still offer it */
+  assert_true(region_next_gone(&regions, true, &peer, &piece));
   assert_int_equal(piece.number, 2);
-  assert_false(region_next_gone(&regions, &peer, &piece));
+  assert_false(region_next_gone(&regions, true, &peer, &piece));
   os_alloc_fail_at(1);
   assert_null(region_add(&regions, 1, 1, 1));
   os_alloc_fail_at(0);
   assert_in_range(regions.count, REGIONS_MOST - 1, REGIONS_MOST);
+  regions_free(&regions);
+}
+
+/* What graphs know stays until it is freed, however many others come. */
+static void test_lasting(void **state) {
+  struct regions regions = {.rank_count = 1};
+  struct ipc_piece piece;
+  uint32_t peer;
+  (void)state;
+  for (uint64_t i = 0; i < 2 * REGIONS_MOST; i++) {
+    struct region *region = add(&regions, 1000 * (i + 1), 100, i + 1);
+    region->lasts = true;
+    region->answers[0] = 0x1000;
+  }
+  assert_int_equal(regions.count, 2 * REGIONS_MOST);
+  struct region *last = add(&regions, 1000 * (2 * REGIONS_MOST + 1), 100, 999);
+  assert_int_equal(regions.count, 2 * REGIONS_MOST + 1);
+  add(&regions, 1, 1, 1000);
+  assert_ptr_not_equal(region_of_piece(&regions, 999), last);
+  assert_false(region_next_gone(&regions, true, &peer, &piece));
+  region_retire(&regions, region_find(&regions, 1000));
+  assert_true(region_next_gone(&regions, false, &peer, &piece)); /* freed: no kernel has it any more */
+  assert_int_equal(piece.number, 1);
   regions_free(&regions);
 }
 
@@ -381,7 +405,7 @@ int main(void) {
       cmocka_unit_test(test_conns),         cmocka_unit_test(test_bad_conns),
       cmocka_unit_test(test_any_bytes),     cmocka_unit_test(test_regions),
       cmocka_unit_test(test_gone),          cmocka_unit_test(test_pushed_out),
-      cmocka_unit_test(test_region_cards),
+      cmocka_unit_test(test_lasting),       cmocka_unit_test(test_region_cards),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

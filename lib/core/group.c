@@ -339,8 +339,15 @@ static bool launch_turn(void *argument, bool last) {
   return proxy_ops_turn((struct proxy_ops *)argument, last);
 }
 
+static bool plan_offers(const struct plan *plan) {
+  for (uint32_t i = 0; i < plan->work_count; i++)
+    if ((plan->works[i].flags & WORK_DIRECT_RECV) != 0) return true;
+  return false;
+}
+
 static ncclResult_t comm_show_outputs(struct ncclComm *comm) {
   uint64_t graph = 0;
+  if (!plan_offers(&comm->queue.plan)) return ncclSuccess;
   TRY(comm->ops->stream_capture(comm->queue.streams[0], &graph));
   far_regions_show(comm, &comm->queue.plan, graph != 0);
   return ncclSuccess;

@@ -83,6 +83,7 @@ struct device_comm {
   struct map conns;                          /* its ends of connections, by backend_conn_key() */
   struct map slots;                 /* sets of pooled connections, by backend_slots_key(): blocks of memory */
   struct regions regions;           /* of the program, shown to other processes: under conns_mutex */
+  uint32_t launching;               /* launches that are being made: what they bind is not in a kernel yet */
   struct cuda_guest_region *guests; /* of other processes' programs; under cuda_mutex */
   struct device_comm *next;
 };
@@ -118,6 +119,8 @@ cudaStream_t cuda_own_stream(uint32_t device_index);
 void cuda_settle(void);
 /* No rank of the process has a kernel that is not over; with cuda_mutex held. */
 bool cuda_all_idle(void);
+/* The same of one rank. */
+bool cuda_comm_idle(struct device_comm *comm);
 /* Reads device memory over the same stream, within a scope. */
 ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes);
 /* Waits until the bytes are there; to be called within a scope. */

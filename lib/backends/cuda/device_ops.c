@@ -441,7 +441,7 @@ static bool device_failed(struct device_comm *comm) {
 }
 
 /* A device that does not answer any more counts as idle: nothing of this rank will ever end. */
-static bool cuda_comm_idle(struct device_comm *comm) {
+bool cuda_comm_idle(struct device_comm *comm) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   bool ended = false;
   const int error = cuda_order_ended(&comm->order, own_streams[comm->config.device_index],

@@ -90,6 +90,7 @@ static void card_write(const struct ipc_piece *piece, struct device_region_card 
 static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer, bool lasts,
                           struct device_region_card *card) {
   struct region *region = region_now(comm, address);
+  if (region != NULL && lasts) region->lasts = true;
   if (region == NULL || !region->mappable || region->answers[peer] != REGION_UNASKED) return false;
   if (region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
   if ((region->use_count < USES_BEFORE_ASKED && !lasts) || !region_offer(region)) return false;
@@ -138,7 +139,8 @@ bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_re
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   os_mutex_lock(&comm->conns_mutex);
   regions_look(comm);
-  const bool gone = region_next_gone(&comm->regions, peer, &piece);
+  const bool idle = __atomic_load_n(&comm->launching, __ATOMIC_ACQUIRE) == 0 && cuda_comm_idle(comm);
+  const bool gone = region_next_gone(&comm->regions, idle, peer, &piece);
   os_mutex_unlock(&comm->conns_mutex);
   cuda_scope_leave(&scope);
   if (gone) card_write(&piece, card);

@@ -105,21 +105,33 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
   }
 }
 
+/* The output that was asked about last: works of a plan have few. */
+struct reach_asked {
+  const void *out;
+  bool reached;
+};
+
+static bool output_reached(struct reach_asked *asked, const void *out) {
+  if (asked->out == NULL || asked->out != out) asked->reached = output_in_reach(out);
+  asked->out = out;
+  return asked->reached;
+}
+
 /* Where the output is offered to a peer: what is added to its address; false: it must stay hidden. */
 static bool offer_find(struct device_comm *comm, const struct work *work, uint32_t index, const void *out,
-                       bool reached, uint64_t *shift) {
+                       struct reach_asked *asked, uint64_t *shift) {
   const uint32_t peer = work->recv_peer[index];
   const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, false);
   *shift = 0;
-  return conn->far == NULL ? reached : cuda_region_shift(comm, out, peer, shift);
+  return conn->far == NULL ? output_reached(asked, out) : cuda_region_shift(comm, out, peer, shift);
 }
 
 /* All links of a work show its output, or none. */
-static void bind_offers(struct device_comm *comm, struct work *work, const void *out, bool reached,
-                        struct bound_work *bound, struct bound_further *further) {
+static void bind_offers(struct device_comm *comm, struct work *work, const void *out,
+                        struct reach_asked *asked, struct bound_work *bound, struct bound_further *further) {
   uint64_t shift = 0;
   for (uint32_t i = 0; i < work->recv_count; i++) {
-    if (!offer_find(comm, work, i, out, reached, &shift)) work->flags |= WORK_OUTPUT_HIDDEN;
+    if (!offer_find(comm, work, i, out, asked, &shift)) work->flags |= WORK_OUTPUT_HIDDEN;
     if (i > 0) further[i - 1].offer_shift = shift;
     else if (further_count(work) > 0) further[0].first_offer_shift = shift;
     else bound->further = shift;
@@ -130,19 +142,14 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
   uint64_t further_used = 0;
-  const void *asked = NULL;
-  bool reached = false;
+  struct reach_asked asked = {NULL, false};
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const void *out = plan->buffers[i].out;
     struct work work = plan->works[i];
     work.op_sequence += plan->first_sequence;
-    if ((work.flags & WORK_DIRECT_RECV) && (asked == NULL || asked != out)) {
-      asked = out;
-      reached = output_in_reach(asked);
-    }
     works[i].further = further_count(&work) > 0 ? further_used : 0;
     if (work.flags & WORK_DIRECT_RECV)
-      bind_offers(comm, &work, out, reached, &works[i], further + further_used);
+      bind_offers(comm, &work, out, &asked, &works[i], further + further_used);
     TRY(bind_ring(comm, work.ring_ranks));
     if (work.ring_ranks != NULL) work.ring_ranks = comm->ring_ranks;
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
@@ -351,15 +358,22 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   return launch_enqueue(&way, &launch);
 }
 
-/* Not a whole scope: the common launch does nothing that a capture forbids. */
-ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
-                         uint32_t stream_count) {
-  const int device_index = (int)comm->config.device_index;
+static ncclResult_t launch_on_device(struct device_comm *comm, const struct plan *plan,
+                                     const device_stream *streams, uint32_t stream_count) {
   int device_before = -1;
-  if (cudaGetDevice(&device_before) == cudaSuccess && device_before == device_index)
+  if (cudaGetDevice(&device_before) == cudaSuccess && device_before == (int)comm->config.device_index)
     return launch_plan(comm, plan, streams, stream_count);
   const bool entered = cuda_device_enter(comm->config.device_index);
   const ncclResult_t result = launch_plan(comm, plan, streams, stream_count);
   if (entered) cuda_device_leave();
+  return result;
+}
+
+/* Not a whole scope: the common launch does nothing that a capture forbids. */
+ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
+                         uint32_t stream_count) {
+  __atomic_fetch_add(&comm->launching, 1, __ATOMIC_ACQ_REL);
+  const ncclResult_t result = launch_on_device(comm, plan, streams, stream_count);
+  __atomic_fetch_sub(&comm->launching, 1, __ATOMIC_ACQ_REL);
   return result;
 }

@@ -43,12 +43,17 @@ void region_retire(struct regions *regions, struct region *region) {
   regions->gone = region;
 }
 
+static void push_out(struct regions *regions) {
+  struct region *last = NULL;
+  for (struct region *region = regions->first; region != NULL; region = region->next)
+    if (!region->lasts) last = region;
+  if (last == NULL) return;
+  last->pushed_out = true;
+  region_retire(regions, last);
+}
+
 struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id) {
-  if (regions->count == REGIONS_MOST) {
-    struct region *last = regions->first;
-    while (last->next != NULL) last = last->next;
-    region_retire(regions, last);
-  }
+  if (regions->count >= REGIONS_MOST) push_out(regions);
   struct region *region =
       (struct region *)os_alloc(sizeof *region + regions->rank_count * sizeof region->answers[0]);
   if (region == NULL) return NULL;
@@ -61,16 +66,26 @@ struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes
   return region;
 }
 
-bool region_next_gone(struct regions *regions, uint32_t *peer, struct ipc_piece *piece) {
-  for (struct region *region; (region = regions->gone) != NULL;) {
-    for (uint32_t rank = 0; rank < regions->rank_count; rank++) {
-      if (region->answers[rank] <= REGION_REFUSED) continue;
-      region->answers[rank] = REGION_UNASKED;
-      *peer = rank;
-      *piece = region->piece;
-      return true;
+/* One of its peers; false: there is none left. */
+static bool peer_take(struct region *region, uint32_t rank_count, uint32_t *peer) {
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    if (region->answers[rank] <= REGION_REFUSED) continue;
+    region->answers[rank] = REGION_UNASKED;
+    *peer = rank;
+    return true;
+  }
+  return false;
+}
+
+bool region_next_gone(struct regions *regions, bool idle, uint32_t *peer, struct ipc_piece *piece) {
+  for (struct region **place = &regions->gone, *region; (region = *place) != NULL;) {
+    if (region->pushed_out && !idle) {
+      place = &region->next;
+      continue;
     }
-    regions->gone = region->next;
+    *piece = region->piece;
+    if (peer_take(region, regions->rank_count, peer)) return true;
+    *place = region->next;
     os_free(region);
   }
   return false;
