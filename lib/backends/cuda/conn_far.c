@@ -171,7 +171,10 @@ ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn
 void cuda_conn_far_leave(const struct cuda_conn *conn) {
   const struct cuda_conn_far *far = conn->far;
   uint8_t *end = (uint8_t *)(far->sends ? conn->receiver : conn->sender);
-  if (far->imported && !os_process_gone(&far->process)) cuda_ipc_mark(far->end, end + IPC_LEFT_OFFSET);
+  if (!far->imported || os_process_gone(&far->process)) return;
+  if (cudaMemsetAsync(end + IPC_LEFT_OFFSET, 1, sizeof(uint64_t), cuda_own_stream(far->device_index)) !=
+      cudaSuccess)
+    cudaGetLastError();
 }
 
 static void own_end_free(struct cuda_conn *conn) {

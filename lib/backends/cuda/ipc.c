@@ -109,27 +109,6 @@ ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
   return ncclSuccess;
 }
 
-typedef CUresult (*copy_to_host)(void *host, CUdeviceptr device, size_t bytes, CUstream stream);
-typedef CUresult (*set_bytes)(CUdeviceptr device, unsigned char value, size_t bytes, CUstream stream);
-
-ncclResult_t cuda_ipc_read(void *host, const struct ipc_mapping *mapping, uint64_t offset, size_t bytes) {
-  const cudaStream_t stream = cuda_own_stream(mapping->device_index);
-  copy_to_host copy = NULL;
-  *(void **)&copy = cuda_driver_function("cuMemcpyDtoHAsync_v2");
-  const CUresult result = copy == NULL
-                              ? CUDA_ERROR_NOT_FOUND
-                              : copy(host, (CUdeviceptr)(uintptr_t)(mapping->base + offset), bytes, stream);
-  return cuda_result(result != CUDA_SUCCESS ? (int)result : (int)cudaStreamSynchronize(stream),
-                     "reading device memory of another process");
-}
-
-void cuda_ipc_mark(const struct ipc_mapping *mapping, void *word) {
-  set_bytes set = NULL;
-  *(void **)&set = cuda_driver_function("cuMemsetD8Async");
-  if (set != NULL)
-    set((CUdeviceptr)(uintptr_t)word, 1, sizeof(uint64_t), cuda_own_stream(mapping->device_index));
-}
-
 void cuda_ipc_unmap(struct ipc_mapping *mapping) {
   if (mapping != NULL) mapping->use_count -= 1;
 }
@@ -223,7 +202,7 @@ static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct
            card->bus_id);
   const struct cuda_scope scope = cuda_scope_enter(device_index);
   ncclResult_t result = cuda_ipc_map(device_index, &card->piece, &card->process, whose, &mapping);
-  if (result == ncclSuccess) result = cuda_ipc_read(&token, mapping, card->probe, sizeof token);
+  if (result == ncclSuccess) result = cuda_memory_fetch(&token, mapping->base + card->probe, sizeof token);
   if (result == ncclSuccess && token != card->token)
     result = log_fail(ncclSystemError,
                       "device %u maps device memory of %s, but what is read there is not what was written; "

@@ -21,11 +21,6 @@ ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer);
 /* Within a scope of the device. `whose` is for the sentence of a failure. */
 ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
                           const struct os_process *process, const char *whose, struct ipc_mapping **mapping);
-/* To and from what is mapped: the first waits, the other takes effect by cuda_settle(). Of the driver, within
- * a scope: the runtime would begin a context on the owner's device, where it sees that, of half a gigabyte.
- */
-ncclResult_t cuda_ipc_read(void *host, const struct ipc_mapping *mapping, uint64_t offset, size_t bytes);
-void cuda_ipc_mark(const struct ipc_mapping *mapping, void *word);
 void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; closes nothing */
 /* Takes what nobody uses out of the list, all or regions of programs alone; cuda_ipc_close closes them, and
  * may wait for kernels: then without cuda_mutex. */
