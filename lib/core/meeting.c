@@ -523,7 +523,7 @@ static void arrive_locked(const struct meeting_call *call, struct far_card **car
   *card = NULL;
   meeting->arrived_count += 1;
   if (meeting->conducted) {
-    if (!meeting->gather) return; /* the meeting's thread checks it in */
+    if (!meeting->gather || !seat->card) return; /* the meeting's thread checks it in */
     seat->checked_in = true;
     meeting->checking_in += 1;
     *far = meeting;

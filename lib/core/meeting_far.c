@@ -103,18 +103,8 @@ static ncclResult_t conduct_check_in_all(struct conduct *conduct) {
   return result;
 }
 
-/* A rank that came with an id of its own process's, and then was met from outside, has no card yet. */
-static ncclResult_t check_in_described(const struct meeting_call *call, struct gather *gather,
-                                       const struct far_card *card) {
-  struct far_card *own = NULL;
-  if (!card) TRY(meeting_fill_card(call, &own));
-  const ncclResult_t result = gather_check_in(gather, call->seat, card ? card : own, sizeof *card);
-  os_free(own);
-  return result;
-}
-
 void meeting_check_in(const struct meeting_call *call, struct meeting *meeting, struct far_card *card) {
-  const ncclResult_t result = check_in_described(call, meeting->gather, card);
+  const ncclResult_t result = gather_check_in(meeting->gather, call->seat, card, sizeof *card);
   backend_device_ops()->lock();
   if (result != ncclSuccess && meeting->cancel_code == ncclSuccess) {
     meeting->cancel_code = result;
