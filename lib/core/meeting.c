@@ -523,7 +523,7 @@ static void arrive_locked(const struct meeting_call *call, struct far_card **car
   *card = NULL;
   meeting->arrived_count += 1;
   if (meeting->conducted) {
-    if (!meeting->gather || !seat->card) return; /* the meeting's thread checks it in */
+    if (!meeting->gather) return; /* the meeting's thread checks it in */
     seat->checked_in = true;
     meeting->checking_in += 1;
     *far = meeting;
@@ -546,7 +546,7 @@ ncclResult_t meeting_arrive(const struct meeting_call *call) {
   ops->lock();
   arrive_locked(call, &card, &split, &far);
   meeting_unlock(ops);
-  if (far) meeting_check_in(call, far, far->seats[call->seat].card);
+  if (far) meeting_check_in(call, far);
   if (split) complete_split(split, ops);
   os_free(card);
   return ncclSuccess;

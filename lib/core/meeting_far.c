@@ -103,8 +103,11 @@ static ncclResult_t conduct_check_in_all(struct conduct *conduct) {
   return result;
 }
 
-void meeting_check_in(const struct meeting_call *call, struct meeting *meeting, struct far_card *card) {
-  const ncclResult_t result = gather_check_in(meeting->gather, call->seat, card, sizeof *card);
+void meeting_check_in(const struct meeting_call *call, struct meeting *meeting) {
+  struct far_card **card = &meeting->seats[call->seat].card;
+  /* Without one, the first rank of another process came while this one was on its way here. */
+  ncclResult_t result = *card ? ncclSuccess : meeting_fill_card(call, card);
+  if (result == ncclSuccess) result = gather_check_in(meeting->gather, call->seat, *card, sizeof **card);
   backend_device_ops()->lock();
   if (result != ncclSuccess && meeting->cancel_code == ncclSuccess) {
     meeting->cancel_code = result;

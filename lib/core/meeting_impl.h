@@ -44,7 +44,7 @@ uint64_t meeting_wire_key(uint64_t parent_key, uint64_t number);
 /* Not locked: what a rank that arrives says of itself; os_free() it. */
 ncclResult_t meeting_fill_card(const struct meeting_call *call, struct far_card **card);
 /* Not locked: tells the root of a seat that has arrived; checking_in was raised before. */
-void meeting_check_in(const struct meeting_call *call, struct meeting *meeting, struct far_card *card);
+void meeting_check_in(const struct meeting_call *call, struct meeting *meeting);
 
 /* Not locked: the root of an INIT's id is needed no longer, if it is in this process. */
 void meeting_root_end(const struct meeting_call *call);
