@@ -341,19 +341,4 @@ for number in 0 1 2; do rank_start $number $((number + 1)) --size 3 --id "$work/
 ended 0 1 2
 check $? 'also by an id'
 hosts_down
-# A rank whose process made the id, and that is on its way into the call when the first rank of another
-# process comes: processes that begin at the same moment, again and again. TUTTI_EMU= is guarded: its pace is
-# uneven. Word splitting is wanted: pkg-config's answer is a list of flags.
-# shellcheck disable=SC2046
-cc -O2 -o "$work/comm_init" "$root/bench/comm_init.c" $(pkg-config --cflags --libs tutti-emu) >"$work/log" \
-  2>&1
-check $? "bench/comm_init.c builds for the emulator"
-good=0
-for _ in $(seq 30); do
-  TUTTI_EMU='' TUTTI_INIT_TIMEOUT_SECONDS=5 timeout 20 "$work/comm_init" 4 >"$work/log" 2>&1 || break
-  good=$((good + 1))
-done
-[ "$good" -eq 30 ]
-check $? "four processes make five communicators, thirty times over"
-
 [ "$failures" -eq 0 ]
