@@ -51,13 +51,13 @@ PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *fu
   const struct work *work = bound_work_of(bound);
   const uint8_t proto = lane_proto(work);
   const struct bound_further *next = further + bound->further;
-  if (work->recv_count > 1 || work->send_count > 1) lane->recv[0].offer_shift = next->first_offer_shift;
-  for (uint32_t i = 1; i < work->recv_count && i < PRIM_LINKS; i++, next++) {
+  for (uint32_t i = 1; i < work->recv_count && i < PRIM_LINKS; i++, next++)
     link_bind(&lane->recv[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
-    lane->recv[i % PRIM_LINKS].offer_shift = next->offer_shift;
-  }
   for (uint32_t i = 1; i < work->send_count && i < PRIM_LINKS; i++, next++)
     link_bind(&lane->send[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
+  if ((work->flags & WORK_DIRECT_RECV) == 0 || (work->recv_count <= 1 && work->send_count <= 1)) return;
+  const uint64_t *shifts = (const uint64_t *)next;
+  for (uint32_t i = 0; i < work->recv_count && i < PRIM_LINKS; i++) lane->recv[i].offer_shift = shifts[i];
 }
 
 PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch_arguments *arguments,

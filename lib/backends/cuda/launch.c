@@ -40,6 +40,13 @@ static uint32_t further_count(const struct work *work) {
          (work->send_count > 1 ? work->send_count - 1u : 0);
 }
 
+/* Entries that a work takes among them: behind its links what is added to its offers, where it makes any. */
+static uint32_t further_room(const struct work *work) {
+  const uint32_t links = further_count(work), entry_words = sizeof(struct bound_further) / sizeof(uint64_t);
+  const bool offers = links > 0 && (work->flags & WORK_DIRECT_RECV) != 0;
+  return links + (offers ? (work->recv_count + entry_words - 1) / entry_words : 0);
+}
+
 static void bind_further(struct device_comm *comm, const struct work *work, struct bound_further *next) {
   for (uint32_t i = 1; i < work->recv_count; i++, next++) {
     bind_end(comm, work, i, false, &next->link);
@@ -70,7 +77,7 @@ static size_t data_further_offset(const struct plan *plan) {
 static size_t data_bytes(const struct plan *plan) {
   size_t bytes = data_further_offset(plan);
   for (uint32_t i = 0; i < plan->work_count; i++)
-    bytes += further_count(&plan->works[i]) * sizeof(struct bound_further);
+    bytes += further_room(&plan->works[i]) * sizeof(struct bound_further);
   return bytes;
 }
 
@@ -129,13 +136,10 @@ static bool offer_find(struct device_comm *comm, const struct work *work, uint32
 /* All links of a work show its output, or none. */
 static void bind_offers(struct device_comm *comm, struct work *work, const void *out,
                         struct reach_asked *asked, struct bound_work *bound, struct bound_further *further) {
-  uint64_t shift = 0;
-  for (uint32_t i = 0; i < work->recv_count; i++) {
-    if (!offer_find(comm, work, i, out, asked, &shift)) work->flags |= WORK_OUTPUT_HIDDEN;
-    if (i > 0) further[i - 1].offer_shift = shift;
-    else if (further_count(work) > 0) further[0].first_offer_shift = shift;
-    else bound->further = shift;
-  }
+  const uint32_t links = further_count(work);
+  uint64_t *shifts = links > 0 ? (uint64_t *)(void *)(further + links) : &bound->further;
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    if (!offer_find(comm, work, i, out, asked, &shifts[i])) work->flags |= WORK_OUTPUT_HIDDEN;
 }
 
 static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
@@ -157,7 +161,7 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
     works[i].buffers = plan->buffers[i];
     bind_ends(comm, &work, &works[i]);
     bind_further(comm, &work, further + further_used);
-    further_used += further_count(&work);
+    further_used += further_room(&work);
   }
   bind_pools(comm, plan, works);
   if (plan->batch_count > 0)

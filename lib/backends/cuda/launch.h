@@ -31,15 +31,16 @@ struct bound_work {
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
   /* Of one link a side: what is added to the output's address where it is offered. Of more: where, among the
-   * launch's further links, its receiving ones from the second on begin, with the sending ones behind them.
+   * launch's further links, its receiving ones from the second on begin, with the sending ones behind them,
+   * and behind these, where it offers its output, what is added for each receiving link, the first included.
    */
   uint64_t further;
 };
 
-/* A link of a work from its side's second one on; receiving links with what is added to their offers. */
+/* A link of a work from its side's second one on. */
 struct bound_further {
   struct bound_link link;
-  uint64_t peer, offer_shift, first_offer_shift; /* the last in the work's first entry: of its first link */
+  uint64_t peer;
 };
 
 /* A lane that could not go on: what struct lane says about it. */
