@@ -117,6 +117,9 @@ ncclResult_t cuda_zero(void *pointer, size_t bytes);
 cudaStream_t cuda_own_stream(uint32_t device_index);
 /* Waits for what was put on the current device's. */
 void cuda_settle(void);
+/* A device that has a rank of this process, or else the thread's: the thread may be the library's own, whose
+ * device counts as the first, and a try there would begin a context. With cuda_mutex held. */
+uint32_t cuda_device_in_use(void);
 /* No rank of the process has a kernel that is not over; with cuda_mutex held. */
 bool cuda_all_idle(void);
 /* The same of one rank. */

@@ -451,6 +451,13 @@ bool cuda_comm_idle(struct device_comm *comm) {
   return error != 0 || ended;
 }
 
+uint32_t cuda_device_in_use(void) {
+  int current = 0;
+  if (comms != NULL) return comms->config.device_index;
+  if (cudaGetDevice(&current) != cudaSuccess) cudaGetLastError();
+  return (uint32_t)current;
+}
+
 bool cuda_all_idle(void) {
   for (struct device_comm *comm = comms; comm != NULL; comm = comm->next)
     if (!cuda_comm_idle(comm)) return false;

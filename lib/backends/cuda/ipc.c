@@ -237,15 +237,13 @@ static bool reach_find(uint32_t device_index, uint32_t peer, const struct ipc_ca
 ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
                              bool *reach) {
   struct ipc_card content;
-  int current = 0;
   if (!ipc_card_read(card, &content))
     return log_fail(ncclInvalidUsage,
                     "comm %s: what rank %u says of its device is not understood; use the same build and "
                     "backend on all ranks",
                     comm != NULL ? comm->name : "to be", peer);
-  if (comm == NULL) TRY(cuda_result(cudaGetDevice(&current), "asking for the thread's device"));
   os_mutex_lock(&cuda_mutex);
-  *reach = reach_find(comm != NULL ? comm->config.device_index : (uint32_t)current, peer, &content);
+  *reach = reach_find(comm != NULL ? comm->config.device_index : cuda_device_in_use(), peer, &content);
   os_mutex_unlock(&cuda_mutex);
   return ncclSuccess;
 }
