@@ -25,6 +25,8 @@ for source in "$here"/gpu/*.c; do
   TUTTI_EMU=devices=3,mode=threads good "$program"
   check $? "gpu/$name: threads mode"
 done
+TUTTI_EMU=devices=4,mode=threads,ends=2 good "$work/processes"
+check $? 'gpu/processes: both ends of a connection are asked for, as those of GPUs are'
 for seed in 1 2 3 4 5; do
   TUTTI_SEED=$seed TUTTI_EMU=devices=3,slots=2,chunk=64,channels=3,depth=2,lag=50 \
     good "$work/graphs" 4 "$seed"

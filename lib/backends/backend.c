@@ -124,6 +124,35 @@ static void stub_comm_settle(struct device_comm *comm, const struct plan_limits 
   (void)comm, (void)limits;
 }
 static void stub_comm_fail(struct device_comm *comm, ncclResult_t error) { (void)comm, (void)error; }
+static bool stub_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+                            struct device_region_card *card) {
+  (void)comm, (void)output, (void)peer, (void)lasts, (void)card;
+  return false;
+}
+static void stub_region_told(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                             uint64_t address) {
+  (void)comm, (void)peer, (void)card, (void)address;
+}
+static ncclResult_t stub_region_map(struct device_comm *comm, uint32_t peer,
+                                    const struct device_region_card *card, uint64_t *address) {
+  (void)comm, (void)peer, (void)card, (void)address;
+  return absent("region_map");
+}
+static void stub_region_unmap(struct device_comm *comm, uint32_t peer,
+                              const struct device_region_card *card) {
+  (void)comm, (void)peer, (void)card;
+}
+static bool stub_region_gone(struct device_comm *comm, uint32_t *peer, struct device_region_card *card) {
+  (void)comm, (void)peer, (void)card;
+  return false;
+}
+static void stub_region_sweep(void) {}
+static bool stub_conn_both_ends(void) { return false; }
+static ncclResult_t stub_device_far_path(uint32_t device_index, struct device_path_info *info) {
+  (void)device_index;
+  memset(info, 0, sizeof *info);
+  return ncclSuccess;
+}
 /* A backend that no other process can reach: its ranks meet others over networks alone, if at all. */
 static ncclResult_t stub_comm_card(struct device_comm *comm, struct device_card *card) {
   (void)comm;
@@ -238,6 +267,14 @@ static const struct device_ops stubs = {
     .net_store = stub_net_store,
     .net_announce = stub_net_announce,
     .net_slots = stub_net_slots,
+    .conn_both_ends = stub_conn_both_ends,
+    .device_far_path = stub_device_far_path,
+    .region_ask = stub_region_ask,
+    .region_told = stub_region_told,
+    .region_map = stub_region_map,
+    .region_unmap = stub_region_unmap,
+    .region_gone = stub_region_gone,
+    .region_sweep = stub_region_sweep,
     .service_add = stub_service_add,
     .service_wake = stub_service,
     .service_remove = stub_service,

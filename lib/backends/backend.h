@@ -78,9 +78,15 @@ struct device_conn_name {
 };
 
 /* How a sender of another process of this host maps a connection that its receiver has made: opaque. */
-#define DEVICE_CONN_CARD_BYTES 128
+#define DEVICE_CONN_CARD_BYTES 256
 struct device_conn_card {
   uint8_t bytes[DEVICE_CONN_CARD_BYTES];
+};
+
+/* Users' memory that a rank shows to ranks of other processes of its host, as the owner names it: opaque. */
+#define DEVICE_REGION_CARD_BYTES 128
+struct device_region_card {
+  uint8_t bytes[DEVICE_REGION_CARD_BYTES];
 };
 
 /* Where kernels run on the process's own threads, user memory is in a proxy's reach, and data need not pass
@@ -259,7 +265,7 @@ struct device_ops {
    * described for the sender (card may be NULL). Idempotent. Any thread. */
   ncclResult_t (*conn_export)(struct device_comm *receiver, const struct device_conn_name *name,
                               struct device_conn_card *card);
-  /* The sender's end of it. Idempotent. */
+  /* The sender's end of it. Idempotent. (Where conn_both_ends() says so, also the other way round.) */
   ncclResult_t (*conn_import)(struct device_comm *sender, const struct device_conn_name *name,
                               const struct device_conn_card *card);
 
@@ -314,6 +320,33 @@ struct device_ops {
    */
   ncclResult_t (*net_slots)(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer);
+
+  /* Each end of a connection between processes is memory of its own rank, the sender's too: conn_export and
+   * conn_import are then called for both, each end importing what the other one has exported. */
+  bool (*conn_both_ends)(void);
+
+  /* The longest path from a device to others of its host, also to those that this process does not see,
+   * without touching any: peer_access says whether users' memory can be mapped between processes. `name`
+   * NULL, as without this member: nobody knows more than device_path tells. Any thread. */
+  ncclResult_t (*device_far_path)(uint32_t device_index, struct device_path_info *info);
+
+  /* Outputs that kernels of other processes store into. region_ask: before a launch, for each output that is
+   * offered to `peer`: true where that rank's process is to map the memory that the output lies in, by *card.
+   * What its region_map says, an address of its own, goes to region_told; 0: it cannot be mapped. Until then
+   * the output is not shown. Memory that is seen for the first time is not asked for, unless the launch
+   * `lasts` because it is of a graph. The memory may be freed whenever the program likes: region_gone says
+   * which is to be unmapped by whom; asked for until it says false, about once a second. region_sweep, as
+   * often, ends what was unmapped; it may wait for kernels, so no lock is held. Without these members no
+   * output is shown. */
+  bool (*region_ask)(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+                     struct device_region_card *card);
+  void (*region_told)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                      uint64_t address);
+  ncclResult_t (*region_map)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                             uint64_t *address);
+  void (*region_unmap)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card);
+  bool (*region_gone)(struct device_comm *comm, uint32_t *peer, struct device_region_card *card);
+  void (*region_sweep)(void);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

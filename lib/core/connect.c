@@ -98,14 +98,15 @@ static ncclResult_t connect_over_network(struct ncclComm *comm, const struct dev
       comm->rank, comm->name, net->name, name->peer, far->cards[name->peer].host_name, listener->network);
 }
 
-static ncclResult_t connect_sender(struct ncclComm *comm, const struct device_conn_name *name,
-                                   enum far_way way, const union far_answer *answer) {
+/* With what the other end's process has answered. */
+static ncclResult_t connect_answered(struct ncclComm *comm, const struct device_conn_name *name,
+                                     enum far_way way, const union far_answer *answer) {
   connect_log(comm, name, way == FAR_SHARED ? "shared memory" : "network");
   if (way == FAR_SHARED) return comm->ops->conn_import(comm->device_comm, name, &answer->shared);
   return connect_over_network(comm, name, &answer->network);
 }
 
-/* Links to other processes that a plan lacks, in the order of its works. */
+/* Links to other processes that a plan lacks and that must be asked for, in the order of its works. */
 struct connect_list {
   struct connect_lack *lacks;
   uint32_t count, capacity;
@@ -140,13 +141,14 @@ static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work,
   if (entry->key == lack.key && (entry->channel_mask & lack.bit) != 0) return ncclSuccess;
   const struct far *far = comm->team->far;
   const enum far_way way = far ? far_way_to(far, comm->rank, peer) : FAR_HERE;
-  if (way != FAR_HERE && sending) return list_add(comm, list, &lack);
+  const bool asks = sending || (way == FAR_SHARED && comm->ops->conn_both_ends());
+  if (way != FAR_HERE && asks) return list_add(comm, list, &lack);
   TRY(way == FAR_HERE ? connect_here(comm, &lack.name) : connect_receiver(comm, &lack.name, way));
   connect_note(comm, &lack);
   return ncclSuccess;
 }
 
-/* Asks the process of one receiver for all links to it at once. */
+/* Asks the process of one peer for the other ends of all links to it at once. */
 static ncclResult_t connect_ask(struct ncclComm *comm, const struct connect_list *list, uint32_t peer,
                                 struct far_request *requests, union far_answer *answers) {
   const enum far_way way = far_way_to(comm->team->far, comm->rank, peer);
@@ -157,12 +159,12 @@ static ncclResult_t connect_ask(struct ncclComm *comm, const struct connect_list
     requests[count].way = way;
     requests[count].name = list->lacks[i].name;
     requests[count].name.peer = comm->rank;
-    requests[count++].name.sends = false;
+    requests[count++].name.sends = !list->lacks[i].name.sends;
   }
   TRY(far_ask(comm, requests, count, answers));
   for (uint32_t i = 0; i < list->count; i++) {
     if (list->lacks[i].name.peer != peer) continue;
-    TRY(connect_sender(comm, &list->lacks[i].name, way, &answers[next++]));
+    TRY(connect_answered(comm, &list->lacks[i].name, way, &answers[next++]));
     TRY(connect_grow(comm));
     connect_note(comm, &list->lacks[i]);
   }

@@ -21,6 +21,20 @@
 
 /* ---- Cards ---- */
 
+/* What holds for a rank's device and all others of its host. */
+static ncclResult_t card_paths(const struct ncclComm *comm, uint32_t device_count,
+                               struct settings_paths *paths) {
+  struct device_path_info info;
+  TRY(comm->ops->device_far_path(comm->device_index, &info));
+  if (info.name) {
+    paths->peer_access = info.peer_access;
+    paths->lines128 = info.lines128;
+  } else if (device_count > 1) {
+    settings_add_path(comm->ops, comm->device_index, (comm->device_index + 1) % device_count, paths);
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t far_card_fill(const struct ncclComm *comm, struct device_comm *model, struct far_card *card) {
   const struct device_ops *ops = comm->ops;
   const struct plan_limits *limits = &comm->settings.limits;
@@ -34,8 +48,7 @@ ncclResult_t far_card_fill(const struct ncclComm *comm, struct device_comm *mode
     TRY(ops->comm_card(model, &card->device));
     TRY(ops->comm_reach(model, comm->rank, &card->device, &reach));
   }
-  if (device_count > 1)
-    settings_add_path(ops, comm->device_index, (comm->device_index + 1) % device_count, &paths);
+  TRY(card_paths(comm, device_count, &paths));
   card->host = share_host();
   card->settings = settings_digest(&comm->settings);
   card->channel_count = limits->channel_count;
@@ -79,6 +92,8 @@ static void far_find_islands(struct far *far) {
     uint32_t first = 0;
     while (!far_same_island(&far->ranks[first], &far->ranks[rank])) first += 1;
     far->islands[rank] = first;
+    far->shows =
+        far->shows || (far->ranks[first].party != far->ranks[rank].party && far->team->ops->conn_both_ends());
   }
 }
 
@@ -271,12 +286,17 @@ struct far_message {
 static_assert(sizeof(struct far_message) <= CONTROL_REQUEST_MOST, "a call holds it");
 static_assert(FAR_REQUESTS_MOST * sizeof(union far_answer) <= CONTROL_REPLY_MOST, "an answer holds it");
 
+/* Who receives asks for the sender's end, too. */
+static bool sends_too(const struct far *far, enum far_way way) {
+  return way == FAR_SHARED && far->team->ops->conn_both_ends();
+}
+
 static bool request_is_sane(const struct far *far, const struct far_request *request) {
   const uint32_t rank_count = far->team->rank_count;
   return request->rank < rank_count && request->name.peer < rank_count &&
          far->ranks[request->rank].party == far->own_party &&
          request->name.channel_index < PLAN_CHANNELS_MAX && request->name.conn_index < 4 &&
-         request->name.proto < PROTO_COUNT && !request->name.sends &&
+         request->name.proto < PROTO_COUNT && (!request->name.sends || sends_too(far, request->way)) &&
          request->way == far_way_to(far, request->rank, request->name.peer) && request->way != FAR_HERE;
 }
 
@@ -334,6 +354,7 @@ static ncclResult_t far_answer_call(void *argument, const void *request, uint32_
   uint32_t kind = FAR_CALL_CONNECT;
   if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
   if (kind == FAR_CALL_STALL) return stall_answer(far, request, bytes, reply, reply_bytes);
+  if (kind == FAR_CALL_REGION) return far_region_answer(far, request, bytes, reply, reply_bytes);
   if (kind == FAR_CALL_RELAY) return far_relay_answer(far, request, bytes, reply, reply_bytes);
   return answer_requests(far, request, bytes, reply, reply_bytes);
 }
@@ -408,6 +429,15 @@ void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text) {
   for (uint32_t rank = 0; rank < team->rank_count; rank++)
     if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);
   far_fail(team->far, code, sentence);
+}
+
+/* The process's last sentence is that of the failure, unless something else has failed meanwhile. */
+void far_tell_error(struct ncclComm *comm) {
+  char text[COMM_REASON_BYTES];
+  const ncclResult_t error = comm_async_error(comm);
+  if (error == ncclSuccess || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 0) return;
+  snprintf(text, sizeof text, "its kernels have failed: %s", log_last_error());
+  far_give_up(comm, error, text);
 }
 
 /* On the proxy engine's thread, while the rank's proxy is open. */

@@ -52,6 +52,7 @@ struct far {
   uint64_t wire_key; /* names the communicator to other processes; hard to guess */
   uint32_t own_party, party_count;
   bool networked;                 /* some ranks reach each other over networks alone */
+  bool shows;                     /* some map users' memory of other processes */
   struct sock_address *addresses; /* by party: its control server */
   struct far_rank *ranks;         /* by rank */
   uint32_t *islands;              /* by rank, for plans */
@@ -104,14 +105,16 @@ void far_fail(struct far *far, ncclResult_t code, const char *text);
 /* The rank cannot go on: its communicator is broken with this text, here and in the other processes. Any
  * thread. */
 void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text);
+/* Where the rank's own kernels have failed, and nobody has said so yet, its communicator is given up. */
+void far_tell_error(struct ncclComm *comm);
 
 /* What processes ask each other: the first word of each call. */
-enum far_call { FAR_CALL_CONNECT = 1, FAR_CALL_STALL, FAR_CALL_RELAY };
+enum far_call { FAR_CALL_CONNECT = 1, FAR_CALL_STALL, FAR_CALL_RELAY, FAR_CALL_REGION };
 
 /* Connections that a plan lacks towards other processes, and the call that opens them (connect.c). */
 struct far_request {
-  uint32_t rank;                /* of the receiver, whom this process asks */
-  struct device_conn_name name; /* as the receiver names it */
+  uint32_t rank; /* of the receiver, whom this process asks; or of the sender: conn_both_ends */
+  struct device_conn_name name; /* as that rank names it */
   enum far_way way;
 };
 struct far_listener {
@@ -132,5 +135,13 @@ ncclResult_t far_relay_try(struct ncclComm *comm, const struct device_conn_name 
                            const struct far_listener *listener, uint32_t device_count, bool *made);
 ncclResult_t far_relay_answer(struct far *far, const void *request, uint32_t bytes, void *reply,
                               uint32_t *reply_bytes);
+
+/* far_region.c: before a launch, shows its outputs to the processes whose kernels may store into them;
+ * `lasts`: it is of a graph. */
+void far_regions_show(struct ncclComm *comm, const struct plan *plan, bool lasts);
+/* Tells other processes what a rank of this one has freed; now and then, by a thread that may wait. */
+void far_regions_sweep(struct far *far, uint32_t rank, const uint32_t *called_off);
+ncclResult_t far_region_answer(struct far *far, const void *request, uint32_t bytes, void *reply,
+                               uint32_t *reply_bytes);
 
 #endif

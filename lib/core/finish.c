@@ -115,6 +115,7 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
            comm->rank_count, comm->device_index);
   const ncclResult_t result = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
   if (aborted) return result; /* the aborting thread frees it */
+  if (comm->team && comm->team->far && !comm->revoked) far_tell_error(comm);
   if (comm_state(comm) != COMM_FINALIZED && comm->device_comm) comm->ops->comm_abort(comm->device_comm);
   comm_discard(comm);
   return result;
@@ -129,6 +130,7 @@ static bool comm_unwaited(void *argument) { return ((const struct ncclComm *)arg
 static void comm_tell_abort(struct ncclComm *comm) {
   char text[64];
   if (!comm->team || !comm->team->far || comm_state(comm) != COMM_READY || comm->revoked) return;
+  far_tell_error(comm);
   if (comm_async_error(comm) != ncclSuccess) return;
   snprintf(text, sizeof text, "rank %u was aborted by its program", comm->rank);
   far_fail(comm->team->far, ncclRemoteError, text);

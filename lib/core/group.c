@@ -339,12 +339,27 @@ static bool launch_turn(void *argument, bool last) {
   return proxy_ops_turn((struct proxy_ops *)argument, last);
 }
 
+static bool plan_offers(const struct plan *plan) {
+  for (uint32_t i = 0; i < plan->work_count; i++)
+    if ((plan->works[i].flags & WORK_DIRECT_RECV) != 0) return true;
+  return false;
+}
+
+static ncclResult_t comm_show_outputs(struct ncclComm *comm) {
+  uint64_t graph = 0;
+  if (!plan_offers(&comm->queue.plan)) return ncclSuccess;
+  TRY(comm->ops->stream_capture(comm->queue.streams[0], &graph));
+  far_regions_show(comm, &comm->queue.plan, graph != 0);
+  return ncclSuccess;
+}
+
 /* Where ranks lie behind a network, the proxy hears of each start what there will be to carry. */
 static ncclResult_t comm_launch(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   const struct far *far = comm->team->far;
   struct proxy_ops *ops = NULL;
   if (queue->plan.work_count == 0) return ncclSuccess;
+  if (far && far->shows) TRY(comm_show_outputs(comm));
   if (far && far->networked)
     TRY(proxy_ops_create(far->proxies[comm->rank], &queue->plan, far->remotes[comm->rank], &ops));
   const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};

@@ -1,5 +1,6 @@
 /* register.c: registration of user buffers. A range is remembered once, however often it is announced;
- * nothing is done with it until a transport asks. Windows bring nothing yet and answer so. */
+ * nothing is done with it until its outputs are shown to other processes (far_region.c). Windows bring
+ * nothing yet and answer so. */
 #include "core/register.h"
 
 #include "base/log.h"
@@ -19,6 +20,12 @@ static struct registration *register_find(struct ncclComm *comm, uintptr_t begin
     if (row->begin == begin && row->bytes == bytes) return row;
   }
   return NULL;
+}
+
+bool register_holds(const struct ncclComm *comm, const void *address) {
+  for (const struct registration *row = comm->registrations; row; row = row->next)
+    if ((uintptr_t)address - row->begin < row->bytes) return true;
+  return false;
 }
 
 static ncclResult_t register_add(struct ncclComm *comm, void *buffer, size_t bytes, void **handle) {

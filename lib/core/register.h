@@ -3,8 +3,11 @@
 #ifndef TUTTI_CORE_REGISTER_H
 #define TUTTI_CORE_REGISTER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+struct ncclComm;
 
 struct registration {
   struct registration *next;
@@ -14,5 +17,7 @@ struct registration {
 };
 
 void register_list_free(struct registration *list);
+/* True for memory that the program has announced: it means to use it again. */
+bool register_holds(const struct ncclComm *comm, const void *address);
 
 #endif

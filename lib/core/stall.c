@@ -458,6 +458,7 @@ static bool rank_is_due(const struct far *far, struct stall_rank *rank, uint64_t
 static void rank_turn(struct stall *stall, struct stall_rank *rank, uint64_t passed_ms, struct look *look) {
   struct far *far = stall->far;
   os_mutex_lock(&far->lock);
+  if (far->comms[rank->rank]) far_tell_error(far->comms[rank->rank]);
   const bool due = rank_is_due(far, rank, passed_ms, look);
   os_mutex_unlock(&far->lock);
   if (!due) return;
@@ -510,7 +511,10 @@ static void *looker_body(void *argument) {
       stall->looking = true;
       os_mutex_unlock(&looker_lock);
       const uint64_t passed_ms = stall_passed_ms(stall);
-      for (uint32_t i = 0; i < stall->rank_count; i++) rank_turn(stall, &stall->ranks[i], passed_ms, look);
+      for (uint32_t i = 0; i < stall->rank_count; i++) {
+        rank_turn(stall, &stall->ranks[i], passed_ms, look);
+        if (stall->far->shows) far_regions_sweep(stall->far, stall->ranks[i].rank, &stall->called_off);
+      }
       os_mutex_lock(&looker_lock);
       stall->looking = false;
       os_cond_broadcast(&looker_changed);

@@ -55,12 +55,16 @@ PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *fu
     link_bind(&lane->recv[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
   for (uint32_t i = 1; i < work->send_count && i < PRIM_LINKS; i++, next++)
     link_bind(&lane->send[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
+  if ((work->flags & WORK_DIRECT_RECV) == 0 || (work->recv_count <= 1 && work->send_count <= 1)) return;
+  const uint64_t *shifts = (const uint64_t *)next;
+  for (uint32_t i = 0; i < work->recv_count && i < PRIM_LINKS; i++) lane->recv[i].offer_shift = shifts[i];
 }
 
 PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch_arguments *arguments,
                        const struct bound_further *further, const struct bound_work *bound) {
   const struct work *work = bound_work_of(bound);
   const uint8_t proto = lane_proto(work);
+  lane->recv[0].offer_shift = bound->further;
   if (PRIM_LINKS > 1) lane_bind_further(lane, further, bound, &arguments->limits);
   link_bind(&lane->recv[0], &bound->recv, bound->recv_peer, proto, &arguments->limits);
   link_bind(&lane->send[0], &bound->send, bound->send_peer, proto, &arguments->limits);

@@ -86,6 +86,9 @@ struct link {
 #ifdef PRIM_SHIFTS
   uint64_t direct_shift; /* sender: to be added to the address that the receiver offers */
 #endif
+#ifdef PRIM_OFFER_SHIFTS
+  uint64_t offer_shift; /* receiver: to be added to the address of its output for the sender's process */
+#endif
   uint32_t slot_index; /* step mod slots */
   uint32_t slots, step_bytes;
   uint32_t peer; /* rank at the other end */

@@ -271,9 +271,12 @@ PRIM_FN void lane_open_settle(struct lane *lane) {
 
 PRIM_FN void lane_offer(struct lane *lane, struct prim *prim) {
   const struct link *link = &lane->recv[lane_link_index(lane->exchange_index)];
+  uint64_t address = lane_shows_output(lane) ? (uint64_t)(uintptr_t)lane->out : 0;
+#ifdef PRIM_OFFER_SHIFTS
+  if (address != 0 && lane_proto(lane->work) == PROTO_SIMPLE) address += link->offer_shift;
+#endif
   prim_cell_store(prim, &link->sender->offer_bytes, link_tag(link), lane_agreed_bytes(lane->work));
-  prim_cell_store(prim, &link->sender->offer, link_tag(link),
-                  lane_shows_output(lane) ? (uint64_t)(uintptr_t)lane->out : 0);
+  prim_cell_store(prim, &link->sender->offer, link_tag(link), address);
 }
 
 PRIM_FN void lane_take(struct lane *lane) {

@@ -15,6 +15,7 @@
  *   PRIM_PROTO               optional: the one protocol that is compiled, an enum work_proto
  *   PRIM_ALGOS               optional: the algorithms that are compiled (schedule/step.h)
  *   PRIM_SHIFTS              optional: links have a difference between the receiver's addresses and ours
+ *   PRIM_OFFER_SHIFTS        optional: they have one between our addresses and the sender's
  *   PRIM_COHERENT            optional: what lies in one cache line comes together, and what the other end has
  *                            written costs a miss to look at: see fifo.h
  *   PRIM_OUTLINE             optional: storage class of a function that is better called than inlined

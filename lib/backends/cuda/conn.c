@@ -2,7 +2,7 @@
  * device what it polls, and the receiver the buffers; all of it is memory of the host where the devices do
  * not reach each other, or where the other end lies behind a network. Buffers are made protocol by protocol
  * when first asked for. */
-#include "backends/cuda/device.h"
+#include "backends/cuda/ipc.h"
 #include "base/log.h"
 
 struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
@@ -11,24 +11,19 @@ struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32
 }
 
 static ncclResult_t conn_memory(const struct cuda_conn *conn, const struct device_comm *owner, size_t bytes,
-                                void **pointer) {
-  const struct cuda_scope scope = cuda_scope_enter(owner->config.device_index);
-  const ncclResult_t result =
-      conn->on_host ? cuda_zeroed_host(bytes, pointer) : cuda_zeroed_device(bytes, pointer);
+                                struct arena_block *block, void **pointer) {
+  const uint32_t device_index = owner->config.device_index;
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  const ncclResult_t result = cuda_arena_take(conn->on_host ? ARENA_HOST : device_index, bytes, block);
   cuda_scope_leave(&scope);
+  if (result == ncclSuccess) *pointer = block->address;
   return result;
 }
 
-static void conn_memory_free(const struct cuda_conn *conn, void *pointer) {
-  if (pointer == NULL) return;
-  if (conn->on_host) cudaFreeHost(pointer);
-  else cudaFree(pointer);
-}
-
 static void conn_free(struct cuda_conn *conn) {
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) conn_memory_free(conn, conn->buffer[proto]);
-  conn_memory_free(conn, conn->sender);
-  conn_memory_free(conn, conn->receiver);
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) cuda_arena_give(&conn->buffer_block[proto]);
+  cuda_arena_give(&conn->sender_block);
+  cuda_arena_give(&conn->receiver_block);
   os_free(conn);
 }
 
@@ -43,8 +38,9 @@ static ncclResult_t conn_create(struct device_comm *sender, struct device_comm *
   conn->on_host = !cuda_reach(sender->config.device_index, receiver->config.device_index) ||
                   !cuda_reach(receiver->config.device_index, sender->config.device_index);
   conn->reference_count = 2;
-  ncclResult_t made = conn_memory(conn, sender, LAUNCH_END_BYTES, &conn->sender);
-  if (made == ncclSuccess) made = conn_memory(conn, receiver, LAUNCH_END_BYTES, &conn->receiver);
+  ncclResult_t made = conn_memory(conn, sender, LAUNCH_END_BYTES, &conn->sender_block, &conn->sender);
+  if (made == ncclSuccess)
+    made = conn_memory(conn, receiver, LAUNCH_END_BYTES, &conn->receiver_block, &conn->receiver);
   if (made == ncclSuccess) *result = conn;
   else conn_free(conn);
   return made;
@@ -65,7 +61,7 @@ static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *re
     receiver->memory_bytes += sizeof *conn + LAUNCH_END_BYTES;
   }
   if (conn->buffer[proto] != NULL) return ncclSuccess;
-  TRY(conn_memory(conn, receiver, bytes, &buffer));
+  TRY(conn_memory(conn, receiver, bytes, &conn->buffer_block[proto], &buffer));
   conn->buffer[proto] = (uint8_t *)buffer;
   receiver->memory_bytes += bytes;
   return ncclSuccess;
@@ -84,8 +80,9 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
                     comm->name);
   conn->on_host = true;
   conn->reference_count = 1;
-  ncclResult_t made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->sender);
-  if (made == ncclSuccess) made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->receiver);
+  ncclResult_t made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->sender_block, &conn->sender);
+  if (made == ncclSuccess)
+    made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->receiver_block, &conn->receiver);
   if (made == ncclSuccess) *result = conn;
   else conn_free(conn);
   return made;
@@ -113,7 +110,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   }
   if (conn->buffer[name->proto] == NULL && !conn->pooled) {
     void *buffer = NULL;
-    TRY(conn_memory(conn, comm, bytes, &buffer));
+    TRY(conn_memory(conn, comm, bytes, &conn->buffer_block[name->proto], &buffer));
     conn->buffer[name->proto] = (uint8_t *)buffer;
     comm->memory_bytes += bytes;
   }
@@ -128,24 +125,33 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   return ncclSuccess;
 }
 
+static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, struct arena_block **made) {
+  const struct plan_limits *limits = &comm->config.limits;
+  const size_t bytes = (size_t)limits->slots * plan_pool_step_bytes(limits);
+  struct arena_block *block = NULL;
+  if (map_reserve(&comm->slots)) block = (struct arena_block *)os_alloc(sizeof *block);
+  if (block == NULL)
+    return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
+                    comm->name);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const ncclResult_t result = cuda_arena_take(ARENA_HOST, bytes, block);
+  cuda_scope_leave(&scope);
+  if (result != ncclSuccess) {
+    os_free(block);
+    return result;
+  }
+  map_insert(&comm->slots, key, block);
+  comm->memory_bytes += bytes;
+  *made = block;
+  return ncclSuccess;
+}
+
 ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer) {
-  const struct plan_limits *limits = &comm->config.limits;
   const uint64_t key = backend_slots_key(channel_index, place, sends);
-  const size_t bytes = (size_t)limits->slots * plan_pool_step_bytes(limits);
-  void *slots = map_find(&comm->slots, key);
-  if (slots == NULL) {
-    if (!map_reserve(&comm->slots))
-      return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
-                      comm->name);
-    const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-    const ncclResult_t made = cuda_zeroed_host(bytes, &slots);
-    cuda_scope_leave(&scope);
-    TRY(made);
-    map_insert(&comm->slots, key, slots);
-    comm->memory_bytes += bytes;
-  }
-  *buffer = (uint8_t *)slots;
+  struct arena_block *block = (struct arena_block *)map_find(&comm->slots, key);
+  if (block == NULL) TRY(slots_make(comm, key, &block));
+  *buffer = (uint8_t *)block->address;
   return ncclSuccess;
 }
 
@@ -156,15 +162,33 @@ void cuda_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag,
   __atomic_store_n(&halves[1], bytes >> 32 | (uint64_t)tag << 32, __ATOMIC_RELEASE);
 }
 
+/* Other processes hear that this rank's kernels have ended before anything is let go. */
+static void conns_leave(const struct device_comm *comm) {
+  bool told = false;
+  for (uint32_t i = 0; i < comm->conns.capacity; i++) {
+    const struct cuda_conn *conn = (const struct cuda_conn *)comm->conns.entries[i].value;
+    if (conn == NULL || conn->far == NULL) continue;
+    cuda_conn_far_leave(conn);
+    told = true;
+  }
+  if (told) cuda_settle();
+}
+
 void cuda_conn_close_all(struct device_comm *comm) {
+  conns_leave(comm);
   for (uint32_t i = 0; i < comm->conns.capacity; i++) {
     struct cuda_conn *conn = (struct cuda_conn *)comm->conns.entries[i].value;
     if (conn == NULL) continue;
     conn->reference_count -= 1;
-    if (conn->reference_count == 0) conn_free(conn);
+    if (conn->reference_count > 0) continue;
+    if (conn->far != NULL) cuda_conn_far_free(conn);
+    else conn_free(conn);
   }
   map_clear(&comm->conns);
-  for (uint32_t i = 0; i < comm->slots.capacity; i++)
-    if (comm->slots.entries[i].value != NULL) cudaFreeHost(comm->slots.entries[i].value);
+  for (uint32_t i = 0; i < comm->slots.capacity; i++) {
+    struct arena_block *block = (struct arena_block *)comm->slots.entries[i].value;
+    if (block != NULL) cuda_arena_give(block);
+    os_free(block);
+  }
   map_clear(&comm->slots);
 }

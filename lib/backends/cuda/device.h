@@ -5,18 +5,22 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/backend.h"
-#include "base/map.h"
+#include "backends/cuda/arena.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/region.h"
+#include "base/map.h"
 #include "base/os.h"
 
-#define DEVICES_MAX 64
+struct cuda_conn_far;
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct cuda_conn {
   void *sender, *receiver; /* addresses that both ends' devices can use */
   uint8_t *buffer[PROTO_COUNT];
-  bool on_host; /* the devices do not reach each other: all of it is memory of the host */
-  bool pooled;  /* a message's, over a network: its slots are sets of the rank's */
+  struct arena_block sender_block, receiver_block, buffer_block[PROTO_COUNT]; /* what is this process's */
+  struct cuda_conn_far *far; /* conn_far.c: the other end is another process's; NULL: it is not */
+  bool on_host;              /* the devices do not reach each other: all of it is memory of the host */
+  bool pooled;               /* a message's, over a network: its slots are sets of the rank's */
   uint32_t reference_count;
 };
 
@@ -32,12 +36,13 @@ struct cuda_slab {
 /* What orders a rank's kernels (order.c). */
 struct cuda_order {
   struct launch_counts *counts; /* memory of the device */
-  uint64_t blocks_launched;     /* plain ones: what counts->plain_ended will come to */
-  uint64_t stream_key;          /* of the stream of the last plain launch */
-  bool by_events;               /* `serial` is recorded behind every plain launch */
-  bool captured_ever;           /* graphs may hold kernels of this rank */
-  cudaEvent_t serial;           /* end of the rank's last launch, once there are graphs */
-  cudaEvent_t captured;         /* end of the last launch within the capture `graph_id` */
+  struct arena_block counts_block;
+  uint64_t blocks_launched; /* plain ones: what counts->plain_ended will come to */
+  uint64_t stream_key;      /* of the stream of the last plain launch */
+  bool by_events;           /* `serial` is recorded behind every plain launch */
+  bool captured_ever;       /* graphs may hold kernels of this rank */
+  cudaEvent_t serial;       /* end of the rank's last launch, once there are graphs */
+  cudaEvent_t captured;     /* end of the last launch within the capture `graph_id` */
   cudaEvent_t join;
   unsigned long long graph_id;
   uint64_t captured_key;                /* of the stream of that launch */
@@ -56,6 +61,7 @@ struct cuda_world {
   uint64_t comm_id;
   uint32_t rank_count; /* that are open */
   int *failed;         /* memory of the host that all devices see */
+  struct arena_block failed_block;
   struct cuda_world *next;
 };
 
@@ -64,16 +70,21 @@ struct device_comm {
   char name[64];
   struct cuda_world *world;
   struct rank_cells *cells; /* memory of the host */
+  struct arena_block cells_block;
   struct cuda_order order;
   bool overlaps;      /* a kernel may come onto the device while the one before it ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
-  uint64_t looked_ns;                        /* when somebody last asked whether the device still works */
-  uint32_t *ring_ranks;                      /* the ring's order, memory of the device */
+  uint64_t looked_ns;   /* when somebody last asked whether the device still works */
+  uint32_t *ring_ranks; /* the ring's order, memory of the device */
+  struct arena_block ring_block;
   struct cuda_slab *slabs_read, **last_slab; /* that kernels may still read, oldest first */
   os_mutex conns_mutex;                      /* guards the next: a peer adds to it while this rank launches */
   struct map conns;                          /* its ends of connections, by backend_conn_key() */
-  struct map slots;                          /* sets of pooled connections, by backend_slots_key() */
+  struct map slots;                 /* sets of pooled connections, by backend_slots_key(): blocks of memory */
+  struct regions regions;           /* of the program, shown to other processes: under conns_mutex */
+  uint32_t launching;               /* launches that are being made: what they bind is not in a kernel yet */
+  struct cuda_guest_region *guests; /* of other processes' programs; under cuda_mutex */
   struct device_comm *next;
 };
 
@@ -84,9 +95,14 @@ extern os_mutex cuda_mutex;
 /* For the length of a call: the rank's device, and leave to allocate while a stream of this thread is
  * captured. What is called within may not change the thread's device for good. */
 struct cuda_scope {
-  int device_before, device_index;
+  bool entered;
   enum cudaStreamCaptureMode mode;
 };
+/* The device alone, until left; false where that is not possible. The thread's own is put back as it was: a
+ * thread that had none, whose device counts as the first, must not begin a context there, of half a gigabyte,
+ * as by cudaSetDevice. */
+bool cuda_device_enter(uint32_t device_index);
+void cuda_device_leave(void);
 struct cuda_scope cuda_scope_enter(uint32_t device_index);
 void cuda_scope_leave(const struct cuda_scope *scope);
 
@@ -95,10 +111,25 @@ ncclResult_t cuda_result(int error, const char *what);
 /* Zeroed memory; to be called within a scope. */
 ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer);
 ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer);
-/* True when kernels on `from` may store into memory of `to`: CUDA can, the settings allow it, and the link
- * has passed its self-test. Found out, and enabled, at the first question. Called with cuda_mutex held. */
+/* Zeroes memory of the current device, and waits until it is done; within a scope. */
+ncclResult_t cuda_zero(void *pointer, size_t bytes);
+/* The library's own stream of a device, which waits for no kernel of anybody's. */
+cudaStream_t cuda_own_stream(uint32_t device_index);
+/* Waits for what was put on the current device's. */
+void cuda_settle(void);
+/* A device that has a rank of this process, or else the thread's: the thread may be the library's own, whose
+ * device counts as the first, and a try there would begin a context. With cuda_mutex held. */
+uint32_t cuda_device_in_use(void);
+/* No rank of the process has a kernel that is not over; with cuda_mutex held. */
+bool cuda_all_idle(void);
+/* The same of one rank. */
+bool cuda_comm_idle(struct device_comm *comm);
+/* Reads device memory over the same stream, within a scope. */
+ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes);
 /* Waits until the bytes are there; to be called within a scope. */
 ncclResult_t cuda_memory_write(void *device, const void *host, size_t bytes);
+/* True when kernels on `from` may store into memory of `to`: CUDA can, the settings allow it, and the link
+ * has passed its self-test. Found out, and enabled, at the first question. Called with cuda_mutex held. */
 bool cuda_reach(uint32_t from, uint32_t to);
 
 /* False where only the device itself can be counted on to map an address: pools, mapped ranges, managed

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/ipc.h"
 #include "backends/cuda/link_test.h"
 #include "backends/cuda/topology.h"
 #include "base/log.h"
@@ -28,18 +29,57 @@ ncclResult_t cuda_result(int error, const char *what) {
                   "%s failed with CUDA error %d (%s)", what, error, cudaGetErrorString((cudaError_t)error));
 }
 
+/* ---- a thread's device ---- */
+
+typedef CUresult (*device_by_index)(CUdevice *device, int index);
+typedef CUresult (*context_retain)(CUcontext *context, CUdevice device);
+typedef CUresult (*context_push)(CUcontext context);
+typedef CUresult (*context_pop)(CUcontext *context);
+
+/* The context that the runtime uses too, made where there is none yet. */
+static CUcontext context_of(uint32_t device_index) {
+  static CUcontext contexts[DEVICES_MAX]; /* the same value whoever finds it first */
+  device_by_index by_index = NULL;
+  context_retain retain = NULL;
+  CUcontext context = NULL;
+  CUdevice device = 0;
+  if (device_index >= DEVICES_MAX) return NULL;
+  context = __atomic_load_n(&contexts[device_index], __ATOMIC_ACQUIRE);
+  if (context != NULL) return context;
+  *(void **)&by_index = cuda_driver_function("cuDeviceGet");
+  *(void **)&retain = cuda_driver_function("cuDevicePrimaryCtxRetain");
+  if (by_index == NULL || retain == NULL || by_index(&device, (int)device_index) != CUDA_SUCCESS ||
+      retain(&context, device) != CUDA_SUCCESS)
+    return NULL;
+  __atomic_store_n(&contexts[device_index], context, __ATOMIC_RELEASE);
+  return context;
+}
+
+bool cuda_device_enter(uint32_t device_index) {
+  static context_push push;
+  if (push == NULL) *(void **)&push = cuda_driver_function("cuCtxPushCurrent_v2");
+  const CUcontext context = context_of(device_index);
+  return push != NULL && context != NULL && push(context) == CUDA_SUCCESS;
+}
+
+void cuda_device_leave(void) {
+  static context_pop pop;
+  CUcontext context = NULL;
+  if (pop == NULL) *(void **)&pop = cuda_driver_function("cuCtxPopCurrent_v2");
+  if (pop != NULL) pop(&context);
+}
+
 struct cuda_scope cuda_scope_enter(uint32_t device_index) {
-  struct cuda_scope scope = {0, (int)device_index, cudaStreamCaptureModeRelaxed};
-  cudaGetDevice(&scope.device_before);
+  struct cuda_scope scope = {cuda_device_enter(device_index), cudaStreamCaptureModeRelaxed};
+  if (!scope.entered) cudaSetDevice((int)device_index);
   cudaThreadExchangeStreamCaptureMode(&scope.mode);
-  if (scope.device_before != (int)device_index) cudaSetDevice((int)device_index);
   return scope;
 }
 
 void cuda_scope_leave(const struct cuda_scope *scope) {
   enum cudaStreamCaptureMode mode = scope->mode;
-  if (scope->device_before != scope->device_index) cudaSetDevice(scope->device_before);
   cudaThreadExchangeStreamCaptureMode(&mode);
+  if (scope->entered) cuda_device_leave();
 }
 
 /* ---- devices ---- */
@@ -114,6 +154,15 @@ static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_p
   return ncclSuccess;
 }
 
+/* Nothing of other devices is touched: they may be of other processes. */
+static ncclResult_t cuda_device_far_path(uint32_t device_index, struct device_path_info *info) {
+  os_mutex_lock(&cuda_mutex);
+  topology_path_farthest(device_index, info);
+  info->peer_access = topology_level() != PATH_LOC;
+  os_mutex_unlock(&cuda_mutex);
+  return ncclSuccess;
+}
+
 /* Ranks may offer their outputs only where every device reaches every other. */
 static bool all_possible(uint32_t device_count) {
   int possible = 1;
@@ -146,7 +195,16 @@ static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
 
 /* ---- memory ---- */
 
-static ncclResult_t zeroed(size_t bytes, void *pointer) {
+cudaStream_t cuda_own_stream(uint32_t device_index) { return own_streams[device_index]; }
+
+void cuda_settle(void) {
+  int device_index = 0;
+  if (cudaGetDevice(&device_index) != cudaSuccess ||
+      cudaStreamSynchronize(own_streams[device_index]) != cudaSuccess)
+    cudaGetLastError();
+}
+
+ncclResult_t cuda_zero(void *pointer, size_t bytes) {
   int device_index = 0;
   TRY(cuda_result(cudaGetDevice(&device_index), "asking for the thread's device"));
   TRY(cuda_result(cudaMemsetAsync(pointer, 0, bytes, own_streams[device_index]), "clearing device memory"));
@@ -156,7 +214,7 @@ static ncclResult_t zeroed(size_t bytes, void *pointer) {
 ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer) {
   void *fresh = NULL;
   TRY(cuda_result(cudaMalloc(&fresh, bytes), "allocating device memory"));
-  const ncclResult_t result = zeroed(bytes, fresh);
+  const ncclResult_t result = cuda_zero(fresh, bytes);
   if (result == ncclSuccess) *pointer = fresh;
   else cudaFree(fresh);
   return result;
@@ -224,7 +282,7 @@ bool cuda_memory_is_plain(const void *pointer) {
   return result == CUDA_SUCCESS && capable != 0;
 }
 
-static ncclResult_t memory_read(void *host, const void *device, size_t bytes) {
+ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes) {
   int device_index = 0;
   TRY(cuda_result(cudaGetDevice(&device_index), "asking for the thread's device"));
   if (own_streams[device_index] == NULL)
@@ -238,7 +296,7 @@ static ncclResult_t cuda_memory_read(void *host, const void *device, size_t byte
   uint32_t device_index = 0;
   TRY(cuda_device_current(&device_index));
   const struct cuda_scope scope = cuda_scope_enter(device_index);
-  const ncclResult_t result = memory_read(host, device, bytes);
+  const ncclResult_t result = cuda_memory_fetch(host, device, bytes);
   cuda_scope_leave(&scope);
   return result;
 }
@@ -253,16 +311,17 @@ static struct cuda_world *world_find(uint64_t comm_id) {
 
 static ncclResult_t world_enter(struct device_comm *comm) {
   struct cuda_world *world = world_find(comm->config.comm_id);
-  void *flag = NULL;
+  struct arena_block flag = {NULL, NULL, {0, 0}};
   if (world == NULL) {
-    TRY(cuda_zeroed_host(sizeof *world->failed, &flag));
+    TRY(cuda_arena_take(ARENA_HOST, sizeof *world->failed, &flag));
     world = (struct cuda_world *)os_alloc(sizeof *world);
     if (world == NULL) {
-      cudaFreeHost(flag);
+      cuda_arena_give(&flag);
       return log_fail(ncclSystemError, "rank %u: out of memory", comm->config.rank);
     }
     world->comm_id = comm->config.comm_id;
-    world->failed = (int *)flag;
+    world->failed_block = flag;
+    world->failed = (int *)flag.address;
     world->next = worlds;
     worlds = world;
   }
@@ -276,7 +335,7 @@ static void world_leave(struct cuda_world *world) {
   if (world == NULL || --world->rank_count > 0) return;
   while (*place != world) place = &(*place)->next;
   *place = world->next;
-  cudaFreeHost(world->failed);
+  cuda_arena_give(&world->failed_block);
   os_free(world);
 }
 
@@ -310,16 +369,19 @@ static ncclResult_t comm_launch_first(struct device_comm *comm) {
 }
 
 static ncclResult_t comm_fill(struct device_comm *comm) {
-  void *memory = NULL;
   int major = 0;
   TRY(cuda_result(
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)comm->config.device_index),
       "asking for a device's capability"));
   comm->overlaps = major >= 9;
   TRY(device_prepare(comm->config.device_index));
+  cuda_ipc_self(); /* found out while others are kept out */
+  cuda_ipc_owner();
   TRY(world_enter(comm));
-  TRY(cuda_zeroed_host(sizeof *comm->cells, &memory));
-  comm->cells = (struct rank_cells *)memory;
+  TRY(cuda_arena_take(ARENA_HOST, sizeof *comm->cells, &comm->cells_block));
+  comm->cells = (struct rank_cells *)comm->cells_block.address;
+  TRY(cuda_arena_take(comm->config.device_index, comm->config.rank_count * sizeof *comm->ring_ranks,
+                      &comm->ring_block));
   TRY(cuda_order_open(&comm->order, comm->config.device_index));
   TRY(cuda_slabs_open(comm));
   return comm_launch_first(comm);
@@ -327,11 +389,12 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
 
 static void comm_free(struct device_comm *comm) {
   cuda_conn_close_all(comm);
+  cuda_regions_close(comm);
   cuda_slabs_close(comm);
   cuda_order_close(&comm->order);
   os_mutex_destroy(&comm->conns_mutex);
-  if (comm->ring_ranks != NULL) cudaFree(comm->ring_ranks);
-  if (comm->cells != NULL) cudaFreeHost(comm->cells);
+  cuda_arena_give(&comm->ring_block);
+  cuda_arena_give(&comm->cells_block);
   world_leave(comm->world);
   os_free(comm);
 }
@@ -342,10 +405,12 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   fresh->config = *config;
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
+  fresh->regions.rank_count = config->rank_count;
   fresh->memory_bytes = sizeof *fresh + sizeof *fresh->cells;
   os_mutex_init(&fresh->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
   os_mutex_lock(&cuda_mutex);
+  cuda_conn_kept_sweep();
   const ncclResult_t result = comm_fill(fresh);
   if (result == ncclSuccess) {
     fresh->next = comms;
@@ -376,7 +441,7 @@ static bool device_failed(struct device_comm *comm) {
 }
 
 /* A device that does not answer any more counts as idle: nothing of this rank will ever end. */
-static bool cuda_comm_idle(struct device_comm *comm) {
+bool cuda_comm_idle(struct device_comm *comm) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   bool ended = false;
   const int error = cuda_order_ended(&comm->order, own_streams[comm->config.device_index],
@@ -384,6 +449,19 @@ static bool cuda_comm_idle(struct device_comm *comm) {
   if (error != 0) cudaGetLastError();
   cuda_scope_leave(&scope);
   return error != 0 || ended;
+}
+
+uint32_t cuda_device_in_use(void) {
+  int current = 0;
+  if (comms != NULL) return comms->config.device_index;
+  if (cudaGetDevice(&current) != cudaSuccess) cudaGetLastError();
+  return (uint32_t)current;
+}
+
+bool cuda_all_idle(void) {
+  for (struct device_comm *comm = comms; comm != NULL; comm = comm->next)
+    if (!cuda_comm_idle(comm)) return false;
+  return true;
 }
 
 /* Kernels of an aborted rank end by themselves, unless they are queued behind something that never ends: then
@@ -413,6 +491,11 @@ static void cuda_comm_close(struct device_comm *comm) {
   while (*place != comm) place = &(*place)->next;
   *place = comm->next;
   comm_free(comm);
+  cuda_conn_kept_sweep();
+  if (comms == NULL) {
+    cuda_ipc_close(cuda_ipc_take_unused(false));
+    cuda_arena_trim();
+  }
   os_mutex_unlock(&cuda_mutex);
   cuda_scope_leave(&scope);
 }
@@ -443,6 +526,33 @@ static ncclResult_t cuda_ops_conn_net(struct device_comm *comm, const struct dev
   os_mutex_unlock(&cuda_mutex);
   return result;
 }
+
+static ncclResult_t cuda_ops_conn_export(struct device_comm *comm, const struct device_conn_name *name,
+                                         struct device_conn_card *card) {
+  os_mutex_lock(&cuda_mutex);
+  os_mutex_lock(&comm->conns_mutex);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const ncclResult_t result = cuda_conn_export(comm, name, card);
+  cuda_scope_leave(&scope);
+  os_mutex_unlock(&comm->conns_mutex);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
+static ncclResult_t cuda_ops_conn_import(struct device_comm *comm, const struct device_conn_name *name,
+                                         const struct device_conn_card *card) {
+  os_mutex_lock(&cuda_mutex);
+  os_mutex_lock(&comm->conns_mutex);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const ncclResult_t result = cuda_conn_import(comm, name, card);
+  cuda_scope_leave(&scope);
+  os_mutex_unlock(&comm->conns_mutex);
+  os_mutex_unlock(&cuda_mutex);
+  return result;
+}
+
+/* A GPU that polls another's memory loads the link, and waits for it. */
+static bool cuda_conn_both_ends(void) { return true; }
 
 static ncclResult_t cuda_ops_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place,
                                        bool sends, uint8_t **buffer) {
@@ -579,6 +689,18 @@ static const struct device_ops cuda_ops = {
     .conn_net = cuda_ops_conn_net,
     .net_announce = cuda_net_announce,
     .net_slots = cuda_ops_net_slots,
+    .comm_card = cuda_comm_card,
+    .comm_reach = cuda_comm_reach,
+    .conn_export = cuda_ops_conn_export,
+    .conn_import = cuda_ops_conn_import,
+    .conn_both_ends = cuda_conn_both_ends,
+    .device_far_path = cuda_device_far_path,
+    .region_ask = cuda_region_ask,
+    .region_told = cuda_region_told,
+    .region_map = cuda_region_map,
+    .region_unmap = cuda_region_unmap,
+    .region_gone = cuda_region_gone,
+    .region_sweep = cuda_region_sweep,
 };
 
 const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,

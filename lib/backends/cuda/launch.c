@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/cuda/device.h"
+#include "backends/cuda/ipc.h"
 #include "base/log.h"
 #include "schedule/algo.h"
 
@@ -40,6 +40,13 @@ static uint32_t further_count(const struct work *work) {
          (work->send_count > 1 ? work->send_count - 1u : 0);
 }
 
+/* Entries that a work takes among them: behind its links what is added to its offers, where it makes any. */
+static uint32_t further_room(const struct work *work) {
+  const uint32_t links = further_count(work), entry_words = sizeof(struct bound_further) / sizeof(uint64_t);
+  const bool offers = links > 0 && (work->flags & WORK_DIRECT_RECV) != 0;
+  return links + (offers ? (work->recv_count + entry_words - 1) / entry_words : 0);
+}
+
 static void bind_further(struct device_comm *comm, const struct work *work, struct bound_further *next) {
   for (uint32_t i = 1; i < work->recv_count; i++, next++) {
     bind_end(comm, work, i, false, &next->link);
@@ -70,20 +77,17 @@ static size_t data_further_offset(const struct plan *plan) {
 static size_t data_bytes(const struct plan *plan) {
   size_t bytes = data_further_offset(plan);
   for (uint32_t i = 0; i < plan->work_count; i++)
-    bytes += further_count(&plan->works[i]) * sizeof(struct bound_further);
+    bytes += further_room(&plan->works[i]) * sizeof(struct bound_further);
   return bytes;
 }
 
 /* One array for all plans of the rank: the ring's order never changes. */
 static ncclResult_t bind_ring(struct device_comm *comm, const uint32_t *ring) {
-  const size_t bytes = comm->config.rank_count * sizeof *comm->ring_ranks;
-  void *ranks = NULL;
   if (ring == NULL || comm->ring_ranks != NULL) return ncclSuccess;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  ncclResult_t result = cuda_zeroed_device(bytes, &ranks);
-  if (result == ncclSuccess) result = cuda_memory_write(ranks, ring, bytes);
-  if (result == ncclSuccess) comm->ring_ranks = (uint32_t *)ranks;
-  else if (ranks != NULL) cudaFree(ranks);
+  const ncclResult_t result =
+      cuda_memory_write(comm->ring_block.address, ring, comm->config.rank_count * sizeof *ring);
+  if (result == ncclSuccess) comm->ring_ranks = (uint32_t *)comm->ring_block.address;
   cuda_scope_leave(&scope);
   return result;
 }
@@ -101,36 +105,63 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
       if (work->conn_index != CONN_MESSAGE || work->send_count + work->recv_count == 0) continue;
       if (!cuda_conn_find(comm, peer, work->channel_index, CONN_MESSAGE, sends)->pooled) continue;
       work->flags |= WORK_POOLED;
-      (sends ? &bound->send : &bound->recv)->buffer =
-          (uint8_t *)map_find(&comm->slots, backend_slots_key(work->channel_index, place, sends));
+      const struct arena_block *slots = (const struct arena_block *)map_find(
+          &comm->slots, backend_slots_key(work->channel_index, place, sends));
+      (sends ? &bound->send : &bound->recv)->buffer = (uint8_t *)slots->address;
     }
   }
+}
+
+/* The output that was asked about last: works of a plan have few. */
+struct reach_asked {
+  const void *out;
+  bool reached;
+};
+
+static bool output_reached(struct reach_asked *asked, const void *out) {
+  if (asked->out == NULL || asked->out != out) asked->reached = output_in_reach(out);
+  asked->out = out;
+  return asked->reached;
+}
+
+/* Where the output is offered to a peer: what is added to its address; false: it must stay hidden. */
+static bool offer_find(struct device_comm *comm, const struct work *work, uint32_t index, const void *out,
+                       struct reach_asked *asked, uint64_t *shift) {
+  const uint32_t peer = work->recv_peer[index];
+  const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, false);
+  *shift = 0;
+  return conn->far == NULL ? output_reached(asked, out) : cuda_region_shift(comm, out, peer, shift);
+}
+
+/* All links of a work show its output, or none. */
+static void bind_offers(struct device_comm *comm, struct work *work, const void *out,
+                        struct reach_asked *asked, struct bound_work *bound, struct bound_further *further) {
+  const uint32_t links = further_count(work);
+  uint64_t *shifts = links > 0 ? (uint64_t *)(void *)(further + links) : &bound->further;
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    if (!offer_find(comm, work, i, out, asked, &shifts[i])) work->flags |= WORK_OUTPUT_HIDDEN;
 }
 
 static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
   uint64_t further_used = 0;
-  const void *asked = NULL;
-  bool reached = false;
+  struct reach_asked asked = {NULL, false};
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const void *out = plan->buffers[i].out;
     struct work work = plan->works[i];
     work.op_sequence += plan->first_sequence;
-    if ((work.flags & WORK_DIRECT_RECV) && (asked == NULL || asked != out)) {
-      asked = out;
-      reached = output_in_reach(asked);
-    }
-    if ((work.flags & WORK_DIRECT_RECV) && !reached) work.flags |= WORK_OUTPUT_HIDDEN;
+    works[i].further = further_count(&work) > 0 ? further_used : 0;
+    if (work.flags & WORK_DIRECT_RECV)
+      bind_offers(comm, &work, out, &asked, &works[i], further + further_used);
     TRY(bind_ring(comm, work.ring_ranks));
     if (work.ring_ranks != NULL) work.ring_ranks = comm->ring_ranks;
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
     memcpy(works[i].work, &work, sizeof works[i].work);
     works[i].buffers = plan->buffers[i];
-    works[i].further = further_used;
     bind_ends(comm, &work, &works[i]);
     bind_further(comm, &work, further + further_used);
-    further_used += further_count(&work);
+    further_used += further_room(&work);
   }
   bind_pools(comm, plan, works);
   if (plan->batch_count > 0)
@@ -331,14 +362,22 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   return launch_enqueue(&way, &launch);
 }
 
+static ncclResult_t launch_on_device(struct device_comm *comm, const struct plan *plan,
+                                     const device_stream *streams, uint32_t stream_count) {
+  int device_before = -1;
+  if (cudaGetDevice(&device_before) == cudaSuccess && device_before == (int)comm->config.device_index)
+    return launch_plan(comm, plan, streams, stream_count);
+  const bool entered = cuda_device_enter(comm->config.device_index);
+  const ncclResult_t result = launch_plan(comm, plan, streams, stream_count);
+  if (entered) cuda_device_leave();
+  return result;
+}
+
 /* Not a whole scope: the common launch does nothing that a capture forbids. */
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count) {
-  const int device_index = (int)comm->config.device_index;
-  int device_before = device_index;
-  cudaGetDevice(&device_before);
-  if (device_before != device_index) cudaSetDevice(device_index);
-  const ncclResult_t result = launch_plan(comm, plan, streams, stream_count);
-  if (device_before != device_index) cudaSetDevice(device_before);
+  __atomic_fetch_add(&comm->launching, 1, __ATOMIC_ACQ_REL);
+  const ncclResult_t result = launch_on_device(comm, plan, streams, stream_count);
+  __atomic_fetch_sub(&comm->launching, 1, __ATOMIC_ACQ_REL);
   return result;
 }

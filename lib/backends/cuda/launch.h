@@ -30,8 +30,11 @@ struct bound_work {
   struct plan_buffers buffers;
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
-  uint64_t further; /* among the launch's further links: where its receiving ones from the second on begin,
-                       with the sending ones behind them */
+  /* Of one link a side: what is added to the output's address where it is offered. Of more: where, among the
+   * launch's further links, its receiving ones from the second on begin, with the sending ones behind them,
+   * and behind these, where it offers its output, what is added for each receiving link, the first included.
+   */
+  uint64_t further;
 };
 
 /* A link of a work from its side's second one on. */

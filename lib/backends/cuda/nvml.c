@@ -37,6 +37,9 @@ struct field_value {
 static struct {
   int (*init)(void);
   int (*handle_by_bus_id)(const char *bus_id, handle *device);
+  int (*device_count)(unsigned *count);
+  int (*handle_by_index)(unsigned index, handle *device);
+  int (*device_pci)(handle device, struct pci_info *info);
   int (*link_state)(handle device, unsigned link, unsigned *active);
   int (*link_remote)(handle device, unsigned link, struct pci_info *remote);
   int (*link_remote_type)(handle device, unsigned link, unsigned *type);
@@ -44,9 +47,9 @@ static struct {
   int (*field_values)(handle device, int count, struct field_value *values);
 } nvml;
 
-/* A device as the library sees it. */
+/* A device as the library sees it; those that were asked for come first. */
 static struct links_of {
-  bool asked, told; /* told: it answered for at least one link */
+  bool told; /* it answered for at least one link */
   handle device;
   char name[PATH_NAME_BYTES]; /* bus id as path_bus_name() spells it */
   uint32_t active_count;
@@ -60,6 +63,9 @@ static void *function(void *library, const char *name) { return dlsym(library, n
 static bool library_bind(void *library) {
   *(void **)&nvml.init = function(library, "nvmlInit_v2");
   *(void **)&nvml.handle_by_bus_id = function(library, "nvmlDeviceGetHandleByPciBusId_v2");
+  *(void **)&nvml.device_count = function(library, "nvmlDeviceGetCount_v2");
+  *(void **)&nvml.handle_by_index = function(library, "nvmlDeviceGetHandleByIndex_v2");
+  *(void **)&nvml.device_pci = function(library, "nvmlDeviceGetPciInfo_v3");
   *(void **)&nvml.link_state = function(library, "nvmlDeviceGetNvLinkState");
   *(void **)&nvml.link_remote = function(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
   *(void **)&nvml.link_remote_type = function(library, "nvmlDeviceGetNvLinkRemoteDeviceType");
@@ -108,11 +114,15 @@ static double link_speed(handle device) {
   return gbps > 1 && gbps < 1000 ? gbps : 0;
 }
 
-static const struct links_of *device_links(uint32_t index, const char *bus_id) {
-  struct links_of *of = &devices[index];
-  if (of->asked) return of;
-  of->asked = true;
-  if (nvml.handle_by_bus_id(bus_id, &of->device) != 0 || !path_bus_name(bus_id, of->name)) return of;
+/* NULL for what is no bus id, and when there are too many. */
+static const struct links_of *device_links(const char *bus_id) {
+  char name[PATH_NAME_BYTES];
+  struct links_of *of = devices;
+  if (!path_bus_name(bus_id, name)) return NULL;
+  while (of < devices + DEVICES_MAX && of->name[0] != '\0' && strcmp(of->name, name) != 0) of++;
+  if (of == devices + DEVICES_MAX || of->name[0] != '\0') return of < devices + DEVICES_MAX ? of : NULL;
+  memcpy(of->name, name, sizeof name);
+  if (nvml.handle_by_bus_id(bus_id, &of->device) != 0) return of;
   for (unsigned link = 0; link < LINKS_MAX; link++) {
     unsigned active = 0;
     if (nvml.link_state(of->device, link, &active) != 0) continue;
@@ -144,12 +154,11 @@ static uint32_t links_count(const struct links_of *a, const struct links_of *b) 
   return from_a < from_b ? from_a : from_b;
 }
 
-bool nvml_links_between(uint32_t a, const char *bus_a, uint32_t b, const char *bus_b,
-                        struct nvml_links *links) {
+bool nvml_links_between(const char *bus_a, const char *bus_b, struct nvml_links *links) {
   unsigned status = 0;
-  if (a >= DEVICES_MAX || b >= DEVICES_MAX || !library_open()) return false;
-  const struct links_of *of_a = device_links(a, bus_a), *of_b = device_links(b, bus_b);
-  if (!of_a->told || !of_b->told) return false;
+  if (!library_open()) return false;
+  const struct links_of *of_a = device_links(bus_a), *of_b = device_links(bus_b);
+  if (of_a == NULL || of_b == NULL || !of_a->told || !of_b->told) return false;
   links->count = links_count(of_a, of_b);
   links->gbps_a_link = of_a->gbps_a_link < of_b->gbps_a_link ? of_a->gbps_a_link : of_b->gbps_a_link;
   /* Links may be up while the switches between them are not set up: then the status says no. */
@@ -157,4 +166,39 @@ bool nvml_links_between(uint32_t a, const char *bus_a, uint32_t b, const char *b
       status != 0)
     links->count = 0;
   return true;
+}
+
+/* The bus id of a device by the library's own number; "" where it does not tell. */
+static void bus_id_of(unsigned index, char bus_id[PATH_NAME_BYTES]) {
+  handle device = NULL;
+  struct pci_info info;
+  bus_id[0] = '\0';
+  memset(&info, 0, sizeof info);
+  if (nvml.handle_by_index == NULL || nvml.device_pci == NULL || nvml.handle_by_index(index, &device) != 0 ||
+      nvml.device_pci(device, &info) != 0 || !path_bus_name(info.bus_id, bus_id))
+    bus_id[0] = '\0';
+}
+
+static bool all_to_switches(const struct links_of *of, struct nvml_links *links) {
+  for (uint32_t i = 0; i < of->active_count; i++)
+    if (of->to_gpu[i]) return false;
+  links->count = of->active_count;
+  links->gbps_a_link = of->gbps_a_link;
+  return of->active_count > 0;
+}
+
+bool nvml_links_everywhere(const char *bus_id, struct nvml_links *links) {
+  char other[PATH_NAME_BYTES];
+  unsigned count = 0, others = 0;
+  if (!library_open()) return false;
+  const struct links_of *of = device_links(bus_id);
+  if (of == NULL || !of->told) return false;
+  if (nvml.device_count == NULL || nvml.device_count(&count) != 0) count = 0;
+  for (unsigned i = 0; i < count; i++) {
+    bus_id_of(i, other);
+    if (other[0] == '\0' || strcmp(other, of->name) == 0) continue;
+    if (!nvml_links_between(bus_id, other, links) || links->count == 0) return false;
+    others += 1;
+  }
+  return others > 0 || all_to_switches(of, links);
 }

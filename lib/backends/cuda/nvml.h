@@ -13,8 +13,11 @@ struct nvml_links {
 };
 
 /* False when nobody can tell: no library, or one that does not answer for these devices. Devices are named by
- * CUDA's number, for what is remembered, and bus id. */
-bool nvml_links_between(uint32_t a, const char *bus_a, uint32_t b, const char *bus_b,
-                        struct nvml_links *links);
+ * their bus ids, so that they need not be visible to this process. */
+bool nvml_links_between(const char *bus_a, const char *bus_b, struct nvml_links *links);
+
+/* True where NVLinks lead from a device to each other one that the library sees; where it sees no other, as
+ * in containers, where all its links lead to switches. */
+bool nvml_links_everywhere(const char *bus_id, struct nvml_links *links);
 
 #endif

@@ -28,13 +28,12 @@ static bool counts_waitable(uint32_t device_index) {
 }
 
 ncclResult_t cuda_order_open(struct cuda_order *order, uint32_t device_index) {
-  void *counts = NULL;
   order->by_events = !counts_waitable(device_index);
   if (order->by_events)
     log_info(LOG_INIT, "device %u has no stream memory operations: an event follows every launch",
              device_index);
-  TRY(cuda_zeroed_device(sizeof *order->counts, &counts));
-  order->counts = (struct launch_counts *)counts;
+  TRY(cuda_arena_take(device_index, sizeof *order->counts, &order->counts_block));
+  order->counts = (struct launch_counts *)order->counts_block.address;
   TRY(cuda_result(cudaEventCreateWithFlags(&order->serial, cudaEventDisableTiming), "making an event"));
   TRY(cuda_result(cudaEventCreateWithFlags(&order->captured, cudaEventDisableTiming), "making an event"));
   return cuda_result(cudaEventCreateWithFlags(&order->join, cudaEventDisableTiming), "making an event");
@@ -45,7 +44,7 @@ void cuda_order_close(struct cuda_order *order) {
   if (order->serial != NULL) cudaEventDestroy(order->serial);
   if (order->captured != NULL) cudaEventDestroy(order->captured);
   if (order->join != NULL) cudaEventDestroy(order->join);
-  if (order->counts != NULL) cudaFree(order->counts);
+  cuda_arena_give(&order->counts_block);
 }
 
 /* ---- streams ---- */

@@ -12,6 +12,7 @@
 #error "include protocol/prim.h before anything of schedule/: PRIM_FN is already bound to the host"
 #endif
 #define PRIM_FN static __device__ __forceinline__
+#define PRIM_OFFER_SHIFTS /* another process maps our output elsewhere */
 
 /* Rings and messages have one link a side: all of a lane's state fits into registers. A kernel for trees and
  * direct exchanges says otherwise before. */

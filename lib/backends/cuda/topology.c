@@ -58,7 +58,7 @@ static bool link_find(uint32_t from, uint32_t to, uint32_t *count, double *gbps)
   struct nvml_links links;
   *count = 0;
   *gbps = 0;
-  if (!nvml_links_between(from, device_find(from)->bus_id, to, device_find(to)->bus_id, &links))
+  if (!nvml_links_between(device_find(from)->bus_id, device_find(to)->bus_id, &links))
     return link_by_attributes(from, to);
   *count = links.count;
   *gbps = links.count * (links.gbps_a_link > 0 ? links.gbps_a_link : link_gbps(from));
@@ -94,6 +94,58 @@ void topology_path(uint32_t from, uint32_t to, struct device_path_info *info) {
   *info = known[from][to];
 }
 
+/* A GPU that CUDA does not show: NVML and sysfs know it all the same. */
+static void path_find_unseen(uint32_t from, const char *bus_id, struct device_path_info *info) {
+  const struct device *own = device_find(from);
+  struct path_end end;
+  struct nvml_links links;
+  path_end_read(SYS_ROOT, bus_id, &end);
+  info->type = path_between(&own->end, &end);
+  info->gbps = smaller(slot_gbps(&own->end), slot_gbps(&end));
+  if (nvml_links_between(own->bus_id, bus_id, &links) && links.count > 0) {
+    info->type = PATH_NVL;
+    info->link_count = links.count;
+    info->gbps = links.count * (links.gbps_a_link > 0 ? links.gbps_a_link : link_gbps(from));
+  }
+  info->name = path_name(info->type);
+}
+
+void topology_path_named(uint32_t from, const char *bus_id, struct device_path_info *info) {
+  static const struct device_path_info unknown = {PATH_SYS, "SYS", 0, 0, false, false};
+  int to = -1;
+  *info = unknown;
+  if (from >= DEVICES_MAX) return;
+  if (cudaDeviceGetByPCIBusId(&to, bus_id) == cudaSuccess && to >= 0) {
+    topology_path(from, (uint32_t)to, info);
+    return;
+  }
+  cudaGetLastError();
+  path_find_unseen(from, bus_id, info);
+}
+
+/* Without NVML: what CUDA says of the devices that it shows. */
+static bool linked_to_visible(uint32_t from) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();
+  for (uint32_t to = 0; to < (uint32_t)count; to++)
+    if (to != from && !link_by_attributes(from, to)) return false;
+  return count > 1;
+}
+
+void topology_path_farthest(uint32_t from, struct device_path_info *info) {
+  static const struct device_path_info unknown = {PATH_SYS, "SYS", 0, 0, false, false};
+  struct nvml_links links = {0, 0};
+  *info = unknown;
+  if (from >= DEVICES_MAX) return;
+  if (nvml_links_everywhere(device_find(from)->bus_id, &links) || linked_to_visible(from)) {
+    info->type = PATH_NVL;
+    info->link_count = links.count;
+    info->gbps = links.count * (links.gbps_a_link > 0 ? links.gbps_a_link : link_gbps(from));
+  }
+  info->name = path_name(info->type);
+  info->lines128 = info->type == PATH_NVL;
+}
+
 /* The longest path that the settings allow; LOC allows none between two devices. */
 static enum device_path_type level_read(void) {
   enum device_path_type level = PATH_SYS;
@@ -103,12 +155,16 @@ static enum device_path_type level_read(void) {
   return param_int(PARAM_P2P_DISABLE) != 0 ? PATH_LOC : level;
 }
 
-bool topology_allows(uint32_t from, uint32_t to) {
+enum device_path_type topology_level(void) {
   static enum device_path_type level;
-  static bool level_known;
+  static bool known;
+  if (!known) level = level_read();
+  known = true;
+  return level;
+}
+
+bool topology_allows(uint32_t from, uint32_t to) {
   struct device_path_info info;
-  if (!level_known) level = level_read();
-  level_known = true;
   topology_path(from, to, &info);
-  return info.type <= level;
+  return info.type <= topology_level();
 }

@@ -190,6 +190,7 @@ ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes
 ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card);
 ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
                             bool *reach);
+bool emu_conn_both_ends(void);
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
                              struct device_conn_card *card);
 ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,

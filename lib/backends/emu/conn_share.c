@@ -229,10 +229,19 @@ static void card_fill(const struct device_comm *comm, const struct emu_conn *con
   memcpy(card->bytes, &content, sizeof content);
 }
 
+/* A sender's end lies beside its receiver's: where it is asked for all the same, there is nothing to say. */
+bool emu_conn_both_ends(void) { return emu_options()->both_ends; }
+
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
                              struct device_conn_card *card) {
   struct emu_conn *conn = NULL;
   TRY(name_check(receiver, name));
+  if (name->sends && card != NULL) {
+    const struct conn_card nothing = {.magic = CONN_MAGIC};
+    memset(card, 0, sizeof *card);
+    memcpy(card->bytes, &nothing, sizeof nothing);
+  }
+  if (name->sends) return ncclSuccess;
   TRY(comm_pin(receiver));
   emu_lock();
   const ncclResult_t result = export_locked(receiver, name, &conn);
@@ -307,6 +316,7 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
   bool used;
   memcpy(&content, card->bytes, sizeof content);
   TRY(name_check(sender, name));
+  if (!name->sends && content.magic == CONN_MAGIC) return emu_conn_export(sender, name, NULL);
   if (!conn_card_fits(&content, &sender->config.limits, name->proto))
     return log_fail(ncclInvalidUsage,
                     "comm %s: rank %" PRIu32 " cannot use the connection that rank %" PRIu32

@@ -430,6 +430,7 @@ const struct device_ops *emu_device_ops(void) {
       .comm_reach = emu_comm_reach,
       .conn_export = emu_conn_export,
       .conn_import = emu_conn_import,
+      .conn_both_ends = emu_conn_both_ends,
       .conn_net = emu_conn_net,
       .net_load = emu_net_load,
       .net_store = emu_net_store,

@@ -48,6 +48,7 @@ enum option_id {
   OPTION_NET_DELAY,
   OPTION_FAULT,
   OPTION_FAULT_AT,
+  OPTION_ENDS,
   OPTION_COUNT
 };
 
@@ -80,6 +81,7 @@ static const struct option_row {
     {"net_delay", 0, 1000, EMU_NET_DELAY, NULL},
     {"fault", 0, FAULT_COUNT - 1, FAULT_NOTHING, fault_names},
     {"fault_at", 1, 1u << 30, 0, NULL},
+    {"ends", 1, 2, 1, NULL},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -104,6 +106,7 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_NET_DELAY: o->net_delay = value; break;
     case OPTION_FAULT: o->fault = value; break;
     case OPTION_FAULT_AT: o->fault_at = value; break;
+    case OPTION_ENDS: o->both_ends = value == 2; break;
     case OPTION_COUNT: break;
   }
 }
@@ -130,6 +133,7 @@ static uint32_t option_load(const struct emu_options *o, enum option_id id) {
     case OPTION_NET_DELAY: return o->net_delay;
     case OPTION_FAULT: return o->fault;
     case OPTION_FAULT_AT: return o->fault_at;
+    case OPTION_ENDS: return o->both_ends ? 2 : 1;
     case OPTION_COUNT: break;
   }
   return 0;

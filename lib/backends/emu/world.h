@@ -32,6 +32,7 @@ struct emu_options {
   uint32_t lag;           /* percent of moves whose data is moved late, at finish instead of at begin */
   uint32_t span_lines;    /* lines that one move of a line protocol carries; 0 = all that are ready */
   bool direct;            /* offer direct stores between ranks */
+  bool both_ends;         /* of connections between processes are asked for, as GPUs need it */
   bool weak, tear;        /* see weak.h; lines of 128 bytes arrive in pieces */
   uint32_t weaken;        /* enum weak_point: what is left out of the protocol */
   bool net;               /* nodes are joined by the emulated network (network.c) */

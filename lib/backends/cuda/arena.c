@@ -1,0 +1,114 @@
+/* arena.c: see arena.h. Pieces grow with what is held, so that a small communicator takes little, and a large
+ * one few pieces. */
+#include "backends/cuda/arena.h"
+
+#include <string.h>
+
+#include "backends/cuda/device.h"
+#include "base/log.h"
+
+#define PIECE_GRAIN (UINT64_C(2) << 20) /* of the device's pages: what lies in one is exported as one */
+#define PIECE_LEAST (UINT64_C(4) << 20)
+#define PIECE_LEAST_HOST (UINT64_C(1) << 18)
+#define PIECE_MOST (UINT64_C(64) << 20) /* but for larger blocks */
+
+static struct arena_piece *pieces[DEVICES_MAX + 1];
+static uint64_t held_bytes[DEVICES_MAX + 1], last_number;
+
+uint64_t cuda_arena_bytes(uint32_t device_index) { return held_bytes[device_index]; }
+
+static uint64_t piece_bytes(uint32_t device_index, uint64_t least) {
+  const bool host = device_index == ARENA_HOST;
+  const uint64_t grain = host ? PIECE_LEAST_HOST : PIECE_GRAIN;
+  uint64_t bytes = held_bytes[device_index] / 2;
+  if (bytes < (host ? PIECE_LEAST_HOST : PIECE_LEAST)) bytes = host ? PIECE_LEAST_HOST : PIECE_LEAST;
+  if (bytes > PIECE_MOST) bytes = PIECE_MOST;
+  if (least > grain) bytes = (bytes + least - 1) / least * least; /* blocks of one size come in rows */
+  return (bytes + grain - 1) / grain * grain;
+}
+
+static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct arena_piece **made) {
+  const uint64_t bytes = piece_bytes(device_index, least);
+  void *base = NULL;
+  struct arena_piece *piece = (struct arena_piece *)os_alloc(sizeof *piece);
+  if (piece == NULL || !extents_open(&piece->extents, bytes)) {
+    os_free(piece);
+    return log_fail(ncclSystemError, "device %u: no memory to note a piece of its memory", device_index);
+  }
+  const ncclResult_t result =
+      device_index == ARENA_HOST ? cuda_zeroed_host(bytes, &base) : cuda_zeroed_device(bytes, &base);
+  if (result != ncclSuccess) {
+    extents_close(&piece->extents);
+    os_free(piece);
+    return result;
+  }
+  piece->base = (uint8_t *)base;
+  piece->number = ++last_number;
+  piece->device_index = device_index;
+  piece->next = pieces[device_index];
+  pieces[device_index] = piece;
+  held_bytes[device_index] += bytes;
+  *made = piece;
+  return ncclSuccess;
+}
+
+static bool piece_take(struct arena_piece *piece, uint64_t bytes, struct arena_block *block, bool *fresh) {
+  if (!extents_take(&piece->extents, bytes, &block->extent, fresh)) return false;
+  block->piece = piece;
+  block->address = piece->base + block->extent.offset;
+  return true;
+}
+
+ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena_block *block) {
+  struct arena_block taken = {NULL, NULL, {0, 0}};
+  bool fresh = true;
+  for (struct arena_piece *piece = pieces[device_index]; piece != NULL && taken.address == NULL;
+       piece = piece->next)
+    if (piece_take(piece, bytes, &taken, &fresh)) break;
+  if (taken.address == NULL) {
+    struct arena_piece *piece = NULL;
+    TRY(piece_make(device_index, bytes, &piece));
+    piece_take(piece, bytes, &taken, &fresh);
+  }
+  ncclResult_t result = ncclSuccess;
+  if (!fresh && device_index == ARENA_HOST) memset(taken.address, 0, bytes);
+  else if (!fresh) result = cuda_zero(taken.address, bytes);
+  if (result == ncclSuccess) *block = taken;
+  else cuda_arena_give(&taken);
+  return result;
+}
+
+void cuda_arena_give(struct arena_block *block) {
+  if (block->address == NULL) return;
+  extents_give(&block->piece->extents, &block->extent);
+  block->address = NULL;
+}
+
+static void piece_free(struct arena_piece *piece) {
+  held_bytes[piece->device_index] -= piece->extents.bytes;
+  const cudaError_t error =
+      piece->device_index == ARENA_HOST ? cudaFreeHost(piece->base) : cudaFree(piece->base);
+  if (error != cudaSuccess) cudaGetLastError();
+  extents_close(&piece->extents);
+  os_free(piece);
+}
+
+void cuda_arena_trim(void) {
+  for (uint32_t i = 0; i <= DEVICES_MAX; i++)
+    for (struct arena_piece **place = &pieces[i], *piece; (piece = *place) != NULL;) {
+      if (piece->extents.taken_bytes > 0 || piece->has_handle) {
+        place = &piece->next;
+        continue;
+      }
+      *place = piece->next;
+      piece_free(piece);
+    }
+}
+
+ncclResult_t cuda_arena_handle(struct arena_piece *piece) {
+  if (piece->has_handle) return ncclSuccess;
+  TRY(cuda_result(cudaIpcGetMemHandle(&piece->handle, piece->base),
+                  "offering device memory to other processes (cudaIpcGetMemHandle)"));
+  piece->has_handle = true;
+  return ncclSuccess;
+}

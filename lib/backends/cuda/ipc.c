@@ -1,0 +1,249 @@
+/* ipc.c: see ipc.h. */
+#include "backends/cuda/ipc.h"
+
+#include <assert.h>
+#include <cuda.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/cuda/topology.h"
+#include "base/log.h"
+#include "base/param.h"
+
+static struct ipc_mapping *mappings;
+
+uint64_t cuda_ipc_owner(void) {
+  static uint64_t number;
+  while (number == 0) number = os_entropy();
+  return number;
+}
+
+const struct os_process *cuda_ipc_self(void) {
+  static struct os_process process;
+  if (process.number == 0) os_process_self(&process);
+  return &process;
+}
+
+ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer) {
+  static_assert(sizeof piece->handle == IPC_HANDLE_BYTES, "a card holds a handle");
+  TRY(cuda_arena_handle(piece));
+  offer->owner = cuda_ipc_owner();
+  offer->number = piece->number;
+  offer->bytes = piece->extents.bytes;
+  memcpy(offer->handle, &piece->handle, sizeof piece->handle);
+  return ncclSuccess;
+}
+
+/* ---- mappings ---- */
+
+typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+
+/* What was mapped is as long as its owner says. */
+static bool range_holds(const void *base, uint64_t bytes) {
+  CUdeviceptr begin = 0;
+  size_t mapped_bytes = 0;
+  address_range ask = NULL;
+  *(void **)&ask = cuda_driver_function("cuMemGetAddressRange_v2");
+  if (ask == NULL || ask(&begin, &mapped_bytes, (CUdeviceptr)(uintptr_t)base) != CUDA_SUCCESS) return false;
+  return (uint64_t)begin + mapped_bytes >= (uint64_t)(uintptr_t)base + bytes;
+}
+
+static const char *cure_of(cudaError_t error) {
+  if (error == cudaErrorPeerAccessUnsupported || error == cudaErrorInvalidDevice)
+    return "the driver has no peer access between the two GPUs; `nvidia-smi topo -p2p n` says why";
+  if (error == cudaErrorMemoryAllocation)
+    return "device memory or addresses are used up; leave some to the library";
+  return "containers need the same IPC and PID namespaces (docker run --ipc=host --pid=host) and both GPUs; "
+         "NCCL_P2P_DISABLE=1 avoids the attempt";
+}
+
+static ncclResult_t mapping_open(struct ipc_mapping *mapping, const char *whose) {
+  cudaIpcMemHandle_t handle;
+  void *base = NULL;
+  memcpy(&handle, mapping->piece.handle, sizeof handle);
+  const cudaError_t error = cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return log_fail(
+        ncclUnhandledCudaError,
+        "device %u cannot map device memory of %s: cudaIpcOpenMemHandle failed with CUDA error %d "
+        "(%s): %s",
+        mapping->device_index, whose, (int)error, cudaGetErrorString(error), cure_of(error));
+  }
+  if (range_holds(base, mapping->piece.bytes)) {
+    mapping->base = (uint8_t *)base;
+    return ncclSuccess;
+  }
+  cudaIpcCloseMemHandle(base);
+  return log_fail(ncclInvalidUsage,
+                  "device memory of %s is smaller than it says; use the same build everywhere", whose);
+}
+
+static struct ipc_mapping *mapping_find(uint32_t device_index, const struct ipc_piece *piece) {
+  struct ipc_mapping *mapping = mappings;
+  while (mapping != NULL && (mapping->device_index != device_index || mapping->piece.owner != piece->owner ||
+                             mapping->piece.number != piece->number))
+    mapping = mapping->next;
+  return mapping;
+}
+
+ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
+                          const struct os_process *process, const char *whose, struct ipc_mapping **mapping) {
+  struct ipc_mapping *found = mapping_find(device_index, piece);
+  if (found == NULL) {
+    found = (struct ipc_mapping *)os_alloc(sizeof *found);
+    if (found == NULL) return log_fail(ncclSystemError, "no memory to note device memory of %s", whose);
+    found->device_index = device_index;
+    found->piece = *piece;
+    found->process = *process;
+    const ncclResult_t result = mapping_open(found, whose);
+    if (result != ncclSuccess) {
+      os_free(found);
+      return result;
+    }
+    found->next = mappings;
+    mappings = found;
+  }
+  found->use_count += 1;
+  *mapping = found;
+  return ncclSuccess;
+}
+
+void cuda_ipc_unmap(struct ipc_mapping *mapping) {
+  if (mapping != NULL) mapping->use_count -= 1;
+}
+
+struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone) {
+  struct ipc_mapping *taken = NULL;
+  for (struct ipc_mapping **place = &mappings, *mapping; (mapping = *place) != NULL;) {
+    if (mapping->use_count > 0 || (regions_alone && (mapping->piece.number & IPC_NUMBER_OF_REGION) == 0)) {
+      place = &mapping->next;
+      continue;
+    }
+    *place = mapping->next;
+    mapping->next = taken;
+    taken = mapping;
+  }
+  return taken;
+}
+
+void cuda_ipc_close(struct ipc_mapping *taken) {
+  for (struct ipc_mapping *next; taken != NULL; taken = next) {
+    next = taken->next;
+    const struct cuda_scope scope = cuda_scope_enter(taken->device_index);
+    if (cudaIpcCloseMemHandle(taken->base) != cudaSuccess) cudaGetLastError();
+    cuda_scope_leave(&scope);
+    os_free(taken);
+  }
+}
+
+/* ---- cards ---- */
+
+/* A few bytes of each device that others read for a try. */
+static struct {
+  struct arena_block block;
+  uint64_t token;
+} probes[DEVICES_MAX];
+
+static ncclResult_t probe_make(uint32_t device_index) {
+  struct arena_block block = {NULL, NULL, {0, 0}};
+  if (probes[device_index].block.address != NULL) return ncclSuccess;
+  const uint64_t token = os_entropy();
+  TRY(cuda_arena_take(device_index, sizeof token, &block));
+  const ncclResult_t result = cuda_memory_write(block.address, &token, sizeof token);
+  if (result != ncclSuccess) cuda_arena_give(&block);
+  TRY(result);
+  probes[device_index].token = token;
+  probes[device_index].block = block;
+  return ncclSuccess;
+}
+
+static ncclResult_t card_fill(const struct device_comm *comm, struct ipc_card *content) {
+  const uint32_t device_index = comm->config.device_index;
+  const struct arena_block *block = &probes[device_index].block;
+  char name[PATH_NAME_BYTES];
+  TRY(cuda_result(cudaDeviceGetPCIBusId(name, sizeof name, (int)device_index),
+                  "asking for a device's place on the bus"));
+  if (!path_bus_name(name, content->bus_id)) snprintf(content->bus_id, sizeof content->bus_id, "%s", name);
+  content->level = (uint32_t)topology_level();
+  content->process = *cuda_ipc_self();
+  if (content->level == PATH_LOC) content->flags |= IPC_NO_SHARING;
+  if (content->flags != 0) return ncclSuccess;
+  TRY(probe_make(device_index));
+  TRY(cuda_ipc_offer(block->piece, &content->piece));
+  content->probe = block->extent.offset;
+  content->token = probes[device_index].token;
+  return ncclSuccess;
+}
+
+ncclResult_t cuda_comm_card(struct device_comm *comm, struct device_card *card) {
+  struct ipc_card content;
+  memset(&content, 0, sizeof content);
+  os_mutex_lock(&cuda_mutex);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  if (card_fill(comm, &content) != ncclSuccess) {
+    content.flags |= IPC_NO_SHARING;
+    log_info(LOG_INIT | LOG_P2P,
+             "comm %s: rank %u shares no memory with other processes, and takes the network", comm->name,
+             comm->config.rank);
+  }
+  cuda_scope_leave(&scope);
+  os_mutex_unlock(&cuda_mutex);
+  ipc_card_write(&content, card);
+  return ncclSuccess;
+}
+
+/* Maps, and finds what the owner has written. */
+static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct ipc_card *card) {
+  struct ipc_mapping *mapping = NULL;
+  uint64_t token = 0;
+  char whose[96];
+  snprintf(whose, sizeof whose, "rank %u (process %d, GPU %.31s)", peer, (int)card->process.number,
+           card->bus_id);
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  ncclResult_t result = cuda_ipc_map(device_index, &card->piece, &card->process, whose, &mapping);
+  if (result == ncclSuccess) result = cuda_memory_fetch(&token, mapping->base + card->probe, sizeof token);
+  if (result == ncclSuccess && token != card->token)
+    result = log_fail(ncclSystemError,
+                      "device %u maps device memory of %s, but what is read there is not what was written; "
+                      "likely causes are an IOMMU or PCI access control (ACS); set NCCL_P2P_DISABLE=1",
+                      device_index, whose);
+  cuda_ipc_unmap(mapping);
+  cuda_scope_leave(&scope);
+  return result;
+}
+
+/* The same at both ends: the shorter level counts. */
+static bool level_allows(uint32_t device_index, uint32_t peer, const struct ipc_card *card) {
+  struct device_path_info info;
+  const enum device_path_type own = topology_level();
+  const enum device_path_type level = card->level < (uint32_t)own ? (enum device_path_type)card->level : own;
+  topology_path_named(device_index, card->bus_id, &info);
+  if (info.type <= level) return true;
+  log_warn(
+      "the path from device %u to GPU %.31s of rank %u is %s, and NCCL_P2P_LEVEL allows none longer than "
+      "%s; set it higher for direct access",
+      device_index, card->bus_id, peer, info.name, path_name(level));
+  return false;
+}
+
+/* Locked. */
+static bool reach_find(uint32_t device_index, uint32_t peer, const struct ipc_card *card) {
+  if (topology_level() == PATH_LOC || (card->flags & IPC_NO_SHARING) != 0) return false;
+  if (card->piece.owner == cuda_ipc_owner()) return true;
+  return level_allows(device_index, peer, card) && reach_try(device_index, peer, card) == ncclSuccess;
+}
+
+ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+                             bool *reach) {
+  struct ipc_card content;
+  if (!ipc_card_read(card, &content))
+    return log_fail(ncclInvalidUsage,
+                    "comm %s: what rank %u says of its device is not understood; use the same build and "
+                    "backend on all ranks",
+                    comm != NULL ? comm->name : "to be", peer);
+  os_mutex_lock(&cuda_mutex);
+  *reach = reach_find(comm != NULL ? comm->config.device_index : cuda_device_in_use(), peer, &content);
+  os_mutex_unlock(&cuda_mutex);
+  return ncclSuccess;
+}

@@ -1,0 +1,65 @@
+/* ipc.h: device memory of other processes of this host, mapped piece by piece. A piece is opened once for
+ * each of this process's devices and counted; what nobody uses any more is closed when no rank is open,
+ * because closing may wait for kernels. Called with cuda_mutex held. It knows nothing of connections. */
+#ifndef TUTTI_BACKENDS_CUDA_IPC_H
+#define TUTTI_BACKENDS_CUDA_IPC_H
+
+#include "backends/cuda/arena.h"
+#include "backends/cuda/device.h"
+#include "backends/cuda/ipc_card.h"
+
+struct ipc_mapping {
+  uint8_t *base;
+  uint32_t device_index, use_count;
+  struct ipc_piece piece;
+  struct os_process process;
+  struct ipc_mapping *next;
+};
+
+/* What others need to map a piece of this process's. */
+ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer);
+/* Within a scope of the device. `whose` is for the sentence of a failure. */
+ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
+                          const struct os_process *process, const char *whose, struct ipc_mapping **mapping);
+void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; closes nothing */
+/* Takes what nobody uses out of the list, all or regions of programs alone; cuda_ipc_close closes them, and
+ * may wait for kernels: then without cuda_mutex. */
+struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone);
+void cuda_ipc_close(struct ipc_mapping *mappings);
+/* This process, as cards have it. */
+uint64_t cuda_ipc_owner(void);
+const struct os_process *cuda_ipc_self(void);
+
+ncclResult_t cuda_comm_card(struct device_comm *comm, struct device_card *card);
+ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+                             bool *reach);
+
+/* ipc_region.c */
+bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+                     struct device_region_card *card);
+void cuda_region_told(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                      uint64_t address);
+ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                             uint64_t *address);
+void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_region_card *card);
+bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_region_card *card);
+void cuda_region_sweep(void);
+void cuda_regions_close(struct device_comm *comm);
+/* What is to be added to an output's address to make it the peer's; false: the peer has not mapped it. With
+ * the rank's conns_mutex held. */
+bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift);
+
+/* conn_far.c: connections with ranks of other processes. Each end is memory of its rank's device, and mapped
+ * by the other's process. */
+ncclResult_t cuda_conn_export(struct device_comm *comm, const struct device_conn_name *name,
+                              struct device_conn_card *card);
+ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn_name *name,
+                              const struct device_conn_card *card);
+/* Tells the other process that this rank's kernels use its end no more; takes effect by cuda_settle(). */
+void cuda_conn_far_leave(const struct cuda_conn *conn);
+/* Lets go of the other end, and keeps what the other process may still use. */
+void cuda_conn_far_free(struct cuda_conn *conn);
+/* Frees what was kept, where the other end has gone. */
+void cuda_conn_kept_sweep(void);
+
+#endif

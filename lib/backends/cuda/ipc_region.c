@@ -1,0 +1,233 @@
+/* ipc_region.c: outputs that kernels of other processes store into. A rank shows the allocation that an
+ * output lies in, once it is used again, and each peer maps it as a whole; offers then are addresses of the
+ * peer's. Whether an address is still what it was, the driver's number of its allocation says, at each
+ * launch. Promises that closing what is mapped, which may wait for kernels, is done without a lock. */
+#include <cuda.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/cuda/ipc.h"
+#include "base/log.h"
+
+#define USES_BEFORE_ASKED 2u             /* memory that is used once is not worth a question */
+#define REGION_GRAIN (UINT64_C(2) << 20) /* smaller allocations share what the driver exports */
+
+typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
+typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+
+/* 0: no memory of a device. */
+static uint64_t allocation_id(uint64_t address) {
+  static pointer_attribute ask; /* the same value whoever finds it first */
+  unsigned long long id = 0;
+  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuPointerGetAttribute");
+  if (ask == NULL || ask(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (CUdeviceptr)address) != CUDA_SUCCESS) return 0;
+  return id;
+}
+
+static bool allocation_range(uint64_t address, uint64_t *base, uint64_t *bytes) {
+  CUdeviceptr begin = 0;
+  size_t size = 0;
+  address_range ask = NULL;
+  *(void **)&ask = cuda_driver_function("cuMemGetAddressRange_v2");
+  if (ask == NULL || ask(&begin, &size, (CUdeviceptr)address) != CUDA_SUCCESS) return false;
+  *base = (uint64_t)begin;
+  *bytes = size;
+  return true;
+}
+
+/* ---- the owner ---- */
+
+static bool is_mappable(const struct device_comm *comm, const struct region *region) {
+  struct cudaPointerAttributes attributes;
+  const void *base = (const void *)(uintptr_t)region->base;
+  if (region->base % REGION_GRAIN != 0 || region->bytes < REGION_GRAIN) return false;
+  if (cudaPointerGetAttributes(&attributes, base) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  return attributes.type == cudaMemoryTypeDevice && attributes.device == (int)comm->config.device_index &&
+         cuda_memory_is_plain(base);
+}
+
+/* The region of the memory that is at this address now. */
+static struct region *region_now(struct device_comm *comm, uint64_t address) {
+  uint64_t base = 0, bytes = 0;
+  const uint64_t id = allocation_id(address);
+  struct region *region = region_find(&comm->regions, address);
+  if (region != NULL && region->id == id) return region;
+  if (region != NULL) region_retire(&comm->regions, region);
+  if (id == 0 || !allocation_range(address, &base, &bytes)) return NULL;
+  region = region_add(&comm->regions, base, bytes, id);
+  if (region != NULL) region->mappable = is_mappable(comm, region);
+  return region;
+}
+
+static bool region_offer(struct region *region) {
+  cudaIpcMemHandle_t handle;
+  if (region->offered) return true;
+  if (cudaIpcGetMemHandle(&handle, (void *)(uintptr_t)region->base) != cudaSuccess) {
+    cudaGetLastError();
+    region->mappable = false;
+    return false;
+  }
+  region->piece.owner = cuda_ipc_owner();
+  region->piece.number = region->id | IPC_NUMBER_OF_REGION;
+  region->piece.bytes = region->bytes;
+  memcpy(region->piece.handle, &handle, sizeof handle);
+  region->offered = true;
+  return true;
+}
+
+static void card_write(const struct ipc_piece *piece, struct device_region_card *card) {
+  struct ipc_region_card content;
+  memset(&content, 0, sizeof content);
+  content.piece = *piece;
+  content.process = *cuda_ipc_self();
+  ipc_region_card_write(&content, card);
+}
+
+/* Locked. */
+static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer, bool lasts,
+                          struct device_region_card *card) {
+  struct region *region = region_now(comm, address);
+  if (region != NULL && lasts) region->lasts = true;
+  if (region == NULL || !region->mappable || region->answers[peer] != REGION_UNASKED) return false;
+  if (region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
+  if ((region->use_count < USES_BEFORE_ASKED && !lasts) || !region_offer(region)) return false;
+  region->answers[peer] = REGION_ASKED;
+  card_write(&region->piece, card);
+  return true;
+}
+
+bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+                     struct device_region_card *card) {
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  os_mutex_lock(&comm->conns_mutex);
+  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)output, peer, lasts, card);
+  os_mutex_unlock(&comm->conns_mutex);
+  cuda_scope_leave(&scope);
+  return wanted;
+}
+
+void cuda_region_told(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                      uint64_t address) {
+  struct ipc_region_card content;
+  if (!ipc_region_card_read(card, &content)) return;
+  os_mutex_lock(&comm->conns_mutex);
+  struct region *region = region_of_piece(&comm->regions, content.piece.number);
+  if (region != NULL) region->answers[peer] = address > REGION_REFUSED ? address : REGION_REFUSED;
+  os_mutex_unlock(&comm->conns_mutex);
+}
+
+bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift) {
+  const struct region *region = region_find(&comm->regions, (uint64_t)(uintptr_t)output);
+  if (region == NULL || region->answers[peer] <= REGION_REFUSED) return false;
+  *shift = region->answers[peer] - region->base;
+  return true;
+}
+
+/* Locked: what the program has freed since the last look. */
+static void regions_look(struct device_comm *comm) {
+  for (struct region *region = comm->regions.first, *next; region != NULL; region = next) {
+    next = region->next;
+    if (allocation_id(region->base) != region->id) region_retire(&comm->regions, region);
+  }
+}
+
+bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_region_card *card) {
+  struct ipc_piece piece;
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  os_mutex_lock(&comm->conns_mutex);
+  regions_look(comm);
+  const bool idle = __atomic_load_n(&comm->launching, __ATOMIC_ACQUIRE) == 0 && cuda_comm_idle(comm);
+  const bool gone = region_next_gone(&comm->regions, idle, peer, &piece);
+  os_mutex_unlock(&comm->conns_mutex);
+  cuda_scope_leave(&scope);
+  if (gone) card_write(&piece, card);
+  return gone;
+}
+
+/* ---- who maps it ---- */
+
+/* A region of another process that this rank's kernels store into. */
+struct cuda_guest_region {
+  struct ipc_mapping *mapping;
+  struct cuda_guest_region *next;
+};
+
+static struct cuda_guest_region **guest_place(struct device_comm *comm, const struct ipc_piece *piece) {
+  struct cuda_guest_region **place = &comm->guests;
+  while (*place != NULL &&
+         ((*place)->mapping->piece.owner != piece->owner || (*place)->mapping->piece.number != piece->number))
+    place = &(*place)->next;
+  return place;
+}
+
+/* Locked. */
+static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const struct ipc_region_card *card,
+                              uint64_t *address) {
+  struct cuda_guest_region **place = guest_place(comm, &card->piece), *guest = *place;
+  char whose[64];
+  if (guest == NULL) {
+    guest = (struct cuda_guest_region *)os_alloc(sizeof *guest);
+    if (guest == NULL) return log_fail(ncclSystemError, "no memory to note memory of rank %u", peer);
+    snprintf(whose, sizeof whose, "rank %u (process %d)", peer, (int)card->process.number);
+    const ncclResult_t result =
+        cuda_ipc_map(comm->config.device_index, &card->piece, &card->process, whose, &guest->mapping);
+    if (result != ncclSuccess) {
+      os_free(guest);
+      return result;
+    }
+    guest->next = comm->guests;
+    comm->guests = guest;
+  }
+  *address = (uint64_t)(uintptr_t)guest->mapping->base;
+  return ncclSuccess;
+}
+
+ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
+                             uint64_t *address) {
+  struct ipc_region_card content;
+  if (!ipc_region_card_read(card, &content))
+    return log_fail(ncclInvalidUsage,
+                    "comm %s: what rank %u says of its memory is not understood; use the same build on all "
+                    "ranks",
+                    comm->name, peer);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  os_mutex_lock(&cuda_mutex);
+  const ncclResult_t result = guest_map(comm, peer, &content, address);
+  os_mutex_unlock(&cuda_mutex);
+  cuda_scope_leave(&scope);
+  return result;
+}
+
+static void guest_drop(struct cuda_guest_region **place) {
+  struct cuda_guest_region *guest = *place;
+  *place = guest->next;
+  cuda_ipc_unmap(guest->mapping);
+  os_free(guest);
+}
+
+void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_region_card *card) {
+  struct ipc_region_card content;
+  (void)peer;
+  if (!ipc_region_card_read(card, &content)) return;
+  os_mutex_lock(&cuda_mutex);
+  struct cuda_guest_region **place = guest_place(comm, &content.piece);
+  if (*place != NULL) guest_drop(place);
+  os_mutex_unlock(&cuda_mutex);
+}
+
+void cuda_regions_close(struct device_comm *comm) {
+  while (comm->guests != NULL) guest_drop(&comm->guests);
+  regions_free(&comm->regions);
+}
+
+/* Closing waits for all kernels of the device: of ours there are none then, unless one is launched meanwhile.
+ */
+void cuda_region_sweep(void) {
+  os_mutex_lock(&cuda_mutex);
+  struct ipc_mapping *unused = cuda_all_idle() ? cuda_ipc_take_unused(true) : NULL;
+  os_mutex_unlock(&cuda_mutex);
+  cuda_ipc_close(unused);
+}

@@ -1,0 +1,411 @@
+/* test_ipc.c: what GPUs of several processes tell each other, as far as it can be told without one: which
+ * parts of a piece of memory are taken, which cards are refused, and who maps which memory of a program. */
+/* sanitizers: address */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/cuda/extent.h"
+#include "backends/cuda/ipc_card.h"
+#include "backends/cuda/region.h"
+#include "base/hash.h"
+#include "base/os.h"
+
+/* ---- pieces ---- */
+
+#define PIECE (64 * EXTENT_ALIGN)
+
+static struct extent take(struct extents *extents, uint64_t bytes, bool wants_fresh) {
+  struct extent taken = {0, 0};
+  bool fresh = false;
+  assert_true(extents_take(extents, bytes, &taken, &fresh));
+  assert_int_equal(taken.offset % EXTENT_ALIGN, 0);
+  assert_true(taken.bytes >= bytes && taken.bytes < bytes + EXTENT_ALIGN);
+  assert_true(taken.offset + taken.bytes <= extents->bytes);
+  assert_int_equal(fresh, wants_fresh);
+  return taken;
+}
+
+static void test_take_and_give(void **state) {
+  struct extents extents;
+  struct extent none;
+  bool fresh;
+  (void)state;
+  assert_true(extents_open(&extents, PIECE));
+  const struct extent a = take(&extents, 1, true), b = take(&extents, 3 * EXTENT_ALIGN, true);
+  const struct extent c = take(&extents, PIECE - 4 * EXTENT_ALIGN, true);
+  assert_false(extents_take(&extents, 1, &none, &fresh));
+  extents_give(&extents, &a);
+  extents_give(&extents, &c);
+  assert_false(extents_take(&extents, PIECE, &none, &fresh));
+  extents_give(&extents, &b); /* closes the gap between the two */
+  assert_int_equal(extents.taken_bytes, 0);
+  assert_int_equal(extents.count, 1);
+  take(&extents, PIECE, false);
+  assert_false(extents_take(&extents, 0, &none, &fresh));
+  assert_false(extents_take(&extents, PIECE + 1, &none, &fresh));
+  assert_false(extents_take(&extents, UINT64_MAX, &none, &fresh));
+  extents_close(&extents);
+}
+
+/* What was never taken is told from what was, also where a block holds some of each. */
+static void test_fresh(void **state) {
+  struct extents extents;
+  (void)state;
+  assert_true(extents_open(&extents, PIECE));
+  const struct extent a = take(&extents, EXTENT_ALIGN, true);
+  extents_give(&extents, &a);
+  const struct extent both = take(&extents, 2 * EXTENT_ALIGN, false);
+  assert_int_equal(both.offset, 0);
+  take(&extents, EXTENT_ALIGN, true);
+  extents_close(&extents);
+}
+
+/* No two blocks overlap, whatever comes and goes, and all of it comes back. */
+static void test_many(void **state) {
+  enum { BLOCKS = 200, TURNS = 20000, ALIGNED = 4096 };
+  static struct extent blocks[BLOCKS];
+  static uint8_t owner[ALIGNED];
+  struct extents extents;
+  uint64_t draw = 7, taken = 0;
+  (void)state;
+  memset(blocks, 0, sizeof blocks);
+  memset(owner, 0, sizeof owner);
+  assert_true(extents_open(&extents, (uint64_t)ALIGNED * EXTENT_ALIGN));
+  for (int turn = 0; turn < TURNS; turn++) {
+    draw = hash_mix(draw, (uint64_t)turn);
+    const uint32_t i = draw % BLOCKS;
+    struct extent *block = &blocks[i];
+    bool fresh;
+    if (block->bytes > 0) {
+      for (uint64_t k = 0; k < block->bytes / EXTENT_ALIGN; k++)
+        assert_int_equal(owner[block->offset / EXTENT_ALIGN + k]--, 1);
+      taken -= block->bytes;
+      extents_give(&extents, block);
+      block->bytes = 0;
+    } else if (extents_take(&extents, 1 + (draw >> 32) % (40 * EXTENT_ALIGN), block, &fresh)) {
+      for (uint64_t k = 0; k < block->bytes / EXTENT_ALIGN; k++)
+        assert_int_equal(owner[block->offset / EXTENT_ALIGN + k]++, 0);
+      taken += block->bytes;
+    }
+    assert_int_equal(extents.taken_bytes, taken);
+  }
+  for (uint32_t i = 0; i < BLOCKS; i++)
+    if (blocks[i].bytes > 0) extents_give(&extents, &blocks[i]);
+  assert_int_equal(extents.count, 1);
+  assert_int_equal(extents.free_parts[0].bytes, extents.bytes);
+  extents_close(&extents);
+}
+
+/* Without memory nothing is taken, and what was taken still comes back. */
+static void test_no_memory(void **state) {
+  enum { BLOCKS = 40 };
+  struct extents extents;
+  struct extent blocks[BLOCKS];
+  uint32_t count = 0;
+  bool fresh;
+  (void)state;
+  os_alloc_fail_at(1);
+  assert_false(extents_open(&extents, PIECE));
+  os_alloc_fail_at(0);
+  assert_true(extents_open(&extents, PIECE));
+  os_alloc_fail_at(1);
+  while (count < BLOCKS && extents_take(&extents, 1, &blocks[count], &fresh)) count += 1;
+  os_alloc_fail_at(0);
+  assert_in_range(count, 1, BLOCKS - 1);
+  for (uint32_t i = 0; i < count; i += 2) extents_give(&extents, &blocks[i]);
+  for (uint32_t i = 1; i < count; i += 2) extents_give(&extents, &blocks[i]);
+  assert_int_equal(extents.count, 1);
+  extents_close(&extents);
+}
+
+/* ---- cards ---- */
+
+static struct ipc_card good_card(void) {
+  struct ipc_card card;
+  memset(&card, 0, sizeof card);
+  card.piece.owner = 5;
+  card.piece.number = 1;
+  card.piece.bytes = 4 << 20;
+  card.probe = 1024;
+  card.token = 99;
+  card.level = PATH_SYS;
+  snprintf(card.bus_id, sizeof card.bus_id, "0000:18:00.0");
+  return card;
+}
+
+static bool card_passes(const struct ipc_card *card) {
+  struct device_card sent;
+  struct ipc_card read;
+  ipc_card_write(card, &sent);
+  return ipc_card_read(&sent, &read);
+}
+
+static void test_cards(void **state) {
+  struct device_card sent;
+  struct ipc_card card = good_card(), read;
+  (void)state;
+  ipc_card_write(&card, &sent);
+  assert_true(ipc_card_read(&sent, &read));
+  assert_string_equal(read.bus_id, "0000:18:00.0");
+  assert_int_equal(read.token, 99);
+  memset(read.bus_id, 'x', sizeof read.bus_id);
+  ipc_card_write(&read, &sent);
+  assert_true(ipc_card_read(&sent, &card));
+  assert_int_equal(strlen(card.bus_id), sizeof card.bus_id - 1);
+  sent.bytes[0] ^= 1;
+  assert_false(ipc_card_read(&sent, &read)); /* another build's, or an emulator's */
+  memset(&sent, 0, sizeof sent);
+  assert_false(ipc_card_read(&sent, &read));
+}
+
+static void test_bad_cards(void **state) {
+  struct ipc_card card;
+  (void)state;
+  card = good_card(), card.level = PATH_SYS + 1;
+  assert_false(card_passes(&card));
+  card = good_card(), card.piece.owner = 0;
+  assert_false(card_passes(&card));
+  card = good_card(), card.probe = card.piece.bytes;
+  assert_false(card_passes(&card));
+  card = good_card(), card.probe = UINT64_MAX - 127;
+  assert_false(card_passes(&card));
+  card = good_card(), card.probe = 4;
+  assert_false(card_passes(&card));
+  card = good_card(), card.piece.bytes = UINT64_MAX;
+  assert_false(card_passes(&card));
+  memset(&card.piece, 0, sizeof card.piece);
+  card.flags = IPC_NO_SHARING; /* says no more than that */
+  assert_true(card_passes(&card));
+}
+
+static const struct plan_limits limits = {.slots = 8, .step_bytes = {65536, 614400, 524288}};
+
+static struct ipc_conn_card good_conn(bool sends, uint8_t proto) {
+  struct ipc_conn_card card;
+  memset(&card, 0, sizeof card);
+  card.end_piece.owner = 5;
+  card.end_piece.number = 1;
+  card.end_piece.bytes = 4 << 20;
+  card.end = (4 << 20) - IPC_END_BYTES;
+  card.sends = sends;
+  card.proto = proto;
+  if (sends) return card;
+  card.buffer_number = 2;
+  card.buffer_bytes = 64 << 20;
+  card.slots = limits.slots;
+  card.step_bytes = limits.step_bytes[proto];
+  card.buffer = card.buffer_bytes - (uint64_t)card.slots * card.step_bytes;
+  return card;
+}
+
+static bool conn_passes(const struct ipc_conn_card *card, bool own_sends, uint8_t proto) {
+  const struct device_conn_name name = {1, 0, 0, proto, own_sends};
+  struct device_conn_card sent;
+  struct ipc_conn_card read;
+  ipc_conn_card_write(card, &sent);
+  return ipc_conn_card_read(&sent, &name, &limits, &read);
+}
+
+static void test_conns(void **state) {
+  (void)state;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    const struct ipc_conn_card receiver = good_conn(false, proto), sender = good_conn(true, proto);
+    const uint8_t other = (uint8_t)((proto + 1) % PROTO_COUNT);
+    struct ipc_piece piece;
+    assert_true(conn_passes(&receiver, true, proto));
+    assert_true(conn_passes(&sender, false, proto));
+    assert_false(conn_passes(&receiver, false, proto)); /* two ends of a kind */
+    assert_false(conn_passes(&sender, true, proto));
+    assert_false(conn_passes(&receiver, true, other));
+    ipc_conn_buffer_piece(&receiver, &piece);
+    assert_int_equal(piece.owner, 5);
+    assert_int_equal(piece.number, 2);
+    assert_int_equal(piece.bytes, 64 << 20);
+  }
+}
+
+static void test_bad_conns(void **state) {
+  const uint8_t proto = PROTO_SIMPLE;
+  struct ipc_conn_card card;
+  (void)state;
+  card = good_conn(true, proto), card.end += EXTENT_ALIGN;
+  assert_false(conn_passes(&card, false, proto));
+  card = good_conn(true, proto), card.end = UINT64_MAX - 511;
+  assert_false(conn_passes(&card, false, proto));
+  card = good_conn(true, proto), card.end = 8;
+  assert_false(conn_passes(&card, false, proto));
+  card = good_conn(true, proto), card.end_piece.owner = 0;
+  assert_false(conn_passes(&card, false, proto));
+  card = good_conn(false, proto), card.buffer += EXTENT_ALIGN;
+  assert_false(conn_passes(&card, true, proto));
+  card = good_conn(false, proto), card.buffer_bytes = 1 << 20;
+  assert_false(conn_passes(&card, true, proto));
+  card = good_conn(false, proto), card.slots += 1;
+  assert_false(conn_passes(&card, true, proto));
+  card = good_conn(false, proto), card.step_bytes /= 2;
+  assert_false(conn_passes(&card, true, proto));
+}
+
+/* Whatever bytes come, an answer comes, and what passes lies within its pieces. */
+static void test_any_bytes(void **state) {
+  const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, true};
+  struct device_conn_card sent;
+  struct ipc_conn_card card = good_conn(false, PROTO_SIMPLE), read;
+  uint64_t draw = 3;
+  (void)state;
+  for (int turn = 0; turn < 100000; turn++) {
+    ipc_conn_card_write(&card, &sent);
+    draw = hash_mix(draw, (uint64_t)turn);
+    sent.bytes[draw % sizeof card] ^= (uint8_t)(draw >> 32);
+    if (!ipc_conn_card_read(&sent, &name, &limits, &read)) continue;
+    assert_true(read.end <= read.end_piece.bytes - IPC_END_BYTES);
+    assert_true(read.buffer <= read.buffer_bytes - (uint64_t)read.slots * read.step_bytes);
+  }
+}
+
+/* ---- regions ---- */
+
+static struct region *add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id) {
+  struct region *region = region_add(regions, base, bytes, id);
+  assert_non_null(region);
+  region->offered = true;
+  region->piece.number = id;
+  return region;
+}
+
+static void test_regions(void **state) {
+  struct regions regions = {.rank_count = 3};
+  (void)state;
+  struct region *low = add(&regions, 1000, 100, 1), *high = add(&regions, 2000, 100, 2);
+  assert_ptr_equal(regions.first, high);
+  assert_ptr_equal(region_find(&regions, 1000), low);
+  assert_ptr_equal(regions.first, low); /* used last */
+  assert_ptr_equal(region_find(&regions, 1099), low);
+  assert_null(region_find(&regions, 1100));
+  assert_null(region_find(&regions, 999));
+  assert_null(region_find(&regions, 0));
+  assert_null(region_find(&regions, UINT64_MAX));
+  assert_ptr_equal(region_find(&regions, 2099), high);
+  assert_ptr_equal(region_of_piece(&regions, 1), low);
+  assert_null(region_of_piece(&regions, 3));
+  region_retire(&regions, low); /* nobody had it mapped */
+  assert_null(regions.gone);
+  assert_null(region_find(&regions, 1000));
+  assert_int_equal(regions.count, 1);
+  regions_free(&regions);
+}
+
+/* Each peer that has a region mapped is told once that it is gone, and nobody else. */
+static void test_gone(void **state) {
+  struct regions regions = {.rank_count = 4};
+  struct ipc_piece piece;
+  uint32_t peer = 9;
+  (void)state;
+  struct region *region = add(&regions, 1000, 100, 7);
+  region->answers[0] = REGION_ASKED;
+  region->answers[1] = 0x10000;
+  region->answers[2] = REGION_REFUSED;
+  region->answers[3] = 0x20000;
+  assert_false(region_next_gone(&regions, false, &peer, &piece));
+  region_retire(&regions, region);
+  assert_null(region_of_piece(&regions, 7)); /* a late answer finds nothing */
+  assert_true(region_next_gone(&regions, false, &peer, &piece));
+  assert_int_equal(peer, 1);
+  assert_int_equal(piece.number, 7);
+  assert_true(region_next_gone(&regions, false, &peer, &piece));
+  assert_int_equal(peer, 3);
+  assert_false(region_next_gone(&regions, false, &peer, &piece));
+  assert_null(regions.gone);
+  regions_free(&regions);
+}
+
+/* There are never more than so many: the one that was used least recently goes, and its peers hear of it. */
+static void test_pushed_out(void **state) {
+  struct regions regions = {.rank_count = 1};
+  struct ipc_piece piece;
+  uint32_t peer;
+  (void)state;
+  for (uint64_t i = 0; i < REGIONS_MOST; i++) add(&regions, 1000 * (i + 1), 100, i + 1)->answers[0] = 0x1000;
+  assert_non_null(region_find(&regions, 1000));
+  add(&regions, 1000 * (REGIONS_MOST + 1), 100, REGIONS_MOST + 1);
+  assert_int_equal(regions.count, REGIONS_MOST);
+  assert_non_null(region_find(&regions, 1000));
+  assert_null(region_find(&regions, 2000));
+  assert_false(region_next_gone(&regions, false, &peer, &piece)); /* kernels may still offer it */
+  assert_true(region_next_gone(&regions, true, &peer, &piece));
+  assert_int_equal(piece.number, 2);
+  assert_false(region_next_gone(&regions, true, &peer, &piece));
+  os_alloc_fail_at(1);
+  assert_null(region_add(&regions, 1, 1, 1));
+  os_alloc_fail_at(0);
+  assert_in_range(regions.count, REGIONS_MOST - 1, REGIONS_MOST);
+  regions_free(&regions);
+}
+
+/* What graphs know stays until it is freed, however many others come. */
+static void test_lasting(void **state) {
+  struct regions regions = {.rank_count = 1};
+  struct ipc_piece piece;
+  uint32_t peer;
+  (void)state;
+  for (uint64_t i = 0; i < 2 * REGIONS_MOST; i++) {
+    struct region *region = add(&regions, 1000 * (i + 1), 100, i + 1);
+    region->lasts = true;
+    region->answers[0] = 0x1000;
+  }
+  assert_int_equal(regions.count, 2 * REGIONS_MOST);
+  struct region *last = add(&regions, 1000 * (2 * REGIONS_MOST + 1), 100, 999);
+  assert_int_equal(regions.count, 2 * REGIONS_MOST + 1);
+  add(&regions, 1, 1, 1000);
+  assert_ptr_not_equal(region_of_piece(&regions, 999), last);
+  assert_false(region_next_gone(&regions, true, &peer, &piece));
+  region_retire(&regions, region_find(&regions, 1000));
+  assert_true(region_next_gone(&regions, false, &peer, &piece)); /* freed: no kernel has it any more */
+  assert_int_equal(piece.number, 1);
+  regions_free(&regions);
+}
+
+static void test_region_cards(void **state) {
+  struct ipc_region_card card, read;
+  struct device_region_card sent;
+  (void)state;
+  memset(&card, 0, sizeof card);
+  card.piece.owner = 5;
+  card.piece.bytes = 2 << 20;
+  card.piece.number = 3 | IPC_NUMBER_OF_REGION;
+  ipc_region_card_write(&card, &sent);
+  assert_true(ipc_region_card_read(&sent, &read));
+  sent.bytes[0] ^= 1;
+  assert_false(ipc_region_card_read(&sent, &read));
+  card.piece.number = 3; /* an arena's */
+  ipc_region_card_write(&card, &sent);
+  assert_false(ipc_region_card_read(&sent, &read));
+  card.piece.number |= IPC_NUMBER_OF_REGION;
+  card.piece.bytes = 0;
+  ipc_region_card_write(&card, &sent);
+  assert_false(ipc_region_card_read(&sent, &read));
+  card.piece.bytes = UINT64_MAX;
+  ipc_region_card_write(&card, &sent);
+  assert_false(ipc_region_card_read(&sent, &read));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_take_and_give), cmocka_unit_test(test_fresh),
+      cmocka_unit_test(test_many),          cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_cards),         cmocka_unit_test(test_bad_cards),
+      cmocka_unit_test(test_conns),         cmocka_unit_test(test_bad_conns),
+      cmocka_unit_test(test_any_bytes),     cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_gone),          cmocka_unit_test(test_pushed_out),
+      cmocka_unit_test(test_lasting),       cmocka_unit_test(test_region_cards),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
