@@ -236,11 +236,11 @@ static void test_exchanges_as_measured(void **state) {
     size_t bytes;
     double measured_us;
   } rows[] = {
-      {ALGO_DIRECT, PROTO_LL, 8, 3.35},          {ALGO_DIRECT, PROTO_LL, 8 * KIB, 4.11},
-      {ALGO_DIRECT, PROTO_LL, 32 * KIB, 4.64},   {ALGO_DIRECT, PROTO_LL, 512 * KIB, 14.5},
-      {ALGO_TWO_SHOT, PROTO_LL, 512, 5.2},       {ALGO_TWO_SHOT, PROTO_LL, 128 * KIB, 6.5},
-      {ALGO_TWO_SHOT, PROTO_LL, 512 * KIB, 9.1}, {ALGO_TWO_SHOT, PROTO_SIMPLE, 256 * KIB, 7.5},
-      {ALGO_TWO_SHOT, PROTO_SIMPLE, MIB, 10.1},  {ALGO_TWO_SHOT, PROTO_SIMPLE, 16 * MIB, 79.9},
+      {ALGO_DIRECT, PROTO_LL, 8, 5.13},           {ALGO_DIRECT, PROTO_LL, 8 * KIB, 5.34},
+      {ALGO_DIRECT, PROTO_LL, 32 * KIB, 5.55},    {ALGO_DIRECT, PROTO_LL, 128 * KIB, 8.01},
+      {ALGO_TWO_SHOT, PROTO_LL, 16 * KIB, 6.77},  {ALGO_TWO_SHOT, PROTO_LL, 128 * KIB, 7.69},
+      {ALGO_TWO_SHOT, PROTO_LL, 512 * KIB, 12.4}, {ALGO_TWO_SHOT, PROTO_SIMPLE, 256 * KIB, 7.5},
+      {ALGO_TWO_SHOT, PROTO_SIMPLE, MIB, 10.1},   {ALGO_TWO_SHOT, PROTO_SIMPLE, 16 * MIB, 79.9},
       {ALGO_TWO_SHOT, PROTO_SIMPLE, GIB, 4972},
   };
   struct graph graph;
@@ -276,7 +276,7 @@ static void test_choices(void **state) {
   (void)state;
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   assert_choice(&graph, FUNC_ALL_REDUCE, 8, ALGO_DIRECT, PROTO_LL);
-  assert_choice(&graph, FUNC_ALL_REDUCE, 256 * KIB, ALGO_TWO_SHOT, PROTO_LL);
+  assert_choice(&graph, FUNC_ALL_REDUCE, 256 * KIB, ALGO_TWO_SHOT, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_ALL_REDUCE, 16 * MIB, ALGO_TWO_SHOT, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_ALL_REDUCE, GIB, ALGO_RING, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_REDUCE, 8, ALGO_RING, PROTO_LL);

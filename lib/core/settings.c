@@ -290,10 +290,11 @@ void settings_agree(struct settings *settings, const struct settings *other) {
 
 uint64_t settings_digest(const struct settings *settings) {
   const struct plan_limits *limits = &settings->limits;
-  const uint32_t numbers[] = {limits->slots,     limits->chunk_bytes, limits->p2p_chunk_bytes,
-                              limits->flag_bits, limits->direct,      limits->algos,
-                              limits->links,     limits->protos,      limits->algos_last,
-                              limits->cores,     settings->algos_off, settings->p2p_net_chunk_bytes};
+  const uint32_t numbers[] = {limits->slots,       limits->chunk_bytes, limits->p2p_chunk_bytes,
+                              limits->flag_bits,   limits->direct,      limits->algos,
+                              limits->links,       limits->protos,      limits->algos_last,
+                              limits->cores,       settings->algos_off, settings->p2p_net_chunk_bytes,
+                              limits->quick_protos};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = hash_bytes(digest, settings->algo_mask, sizeof settings->algo_mask);

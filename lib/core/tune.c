@@ -331,6 +331,9 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
 
 /* ---- channels and chunks ---- */
 
+/* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much. */
+#define EXCHANGE_CHANNELS 16u
+
 uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                        size_t bytes) {
   const uint32_t all = request->limits.channel_count;
@@ -345,9 +348,11 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
   if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
     thread_bytes = request->thread_bytes[0][proto];
   const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
+  const bool quick = exchange && ((request->limits.quick_protos >> proto) & 1) != 0;
+  const uint32_t most = quick && all > EXCHANGE_CHANNELS ? EXCHANGE_CHANNELS : all;
   const double share = exchange ? exchange_share(func, algo, request->rank_count) : 1;
   const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
-  return worth < 1 ? 1 : worth > all ? all : (uint32_t)worth;
+  return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
 }
 
 /* While a channel has fewer than `chunks` chunks and they are longer than `floor_bytes`, they are halved. */
@@ -409,9 +414,11 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 
 /* Taken where nothing else is left: PAT with several ranks a node, and what the backend carries but slowly.
  */
-static bool algo_is_last(const struct plan_request *request, uint8_t algo) {
+static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8_t proto) {
   const struct graph *graph = request->graph;
+  const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
+  if (exchange && ((request->limits.quick_protos >> proto) & 1) != 0) return false;
   return graph->node_count <= 1 && ((request->limits.algos_last >> algo) & 1) != 0;
 }
 
@@ -423,7 +430,7 @@ uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_
     row->algo = index / PROTO_COUNT;
     row->proto = index % PROTO_COUNT;
     row->forbidden = rules_forbid(request, func, row->algo, row->proto);
-    row->last = algo_is_last(request, row->algo);
+    row->last = algo_is_last(request, row->algo, row->proto);
     row->channel_count = 0;
     row->time_us = 0;
     if (row->forbidden != NULL) continue;

@@ -28,12 +28,14 @@ __global__ void tutti_kernel_ll128(const __grid_constant__ struct launch launch)
 __global__ void tutti_kernel_simple(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_ll_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_links(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_exchange_ll(const __grid_constant__ struct launch launch);
 }
 
 /* By enum work_proto, then as launch.h numbers them. */
 static const void *const kernels[LAUNCH_KERNELS] = {
     (const void *)tutti_kernel_ll, (const void *)tutti_kernel_ll128, (const void *)tutti_kernel_simple,
-    (const void *)tutti_kernel_mixed, (const void *)tutti_kernel_ll_links, (const void *)tutti_kernel_links};
+    (const void *)tutti_kernel_mixed, (const void *)tutti_kernel_ll_links, (const void *)tutti_kernel_links,
+    (const void *)tutti_kernel_exchange_ll};
 
 extern "C" int step_kernel_launch(uint32_t kernel, const struct launch *launch, uint32_t block_count,
                                   uint32_t warp_count, bool overlaps, void *stream) {

@@ -23,15 +23,15 @@ struct plan_limits {
   uint32_t flag_bits;               /* width of a line's flag: 32; 8 in tests so that it wraps */
   bool direct;                      /* ranks may store into each other's output */
   uint32_t algos;                   /* set of enum work_algo that executors carry beside rings and messages */
-  uint32_t algos_last; /* of `algos`, those that are taken on one node only where no other is left */
-  uint32_t links;      /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
-  uint32_t protos;     /* set of enum work_proto with which they carry `algos`; 0 is all */
-  uint32_t room_bytes; /* of step_bytes of Simple, what no chunk counts on: a proxy writes behind slices */
-  bool cores;          /* ranks are CPU cores that share their memory: other figures than GPUs' */
+  uint32_t algos_last;   /* of `algos`, those that are taken on one node only where no other is left */
+  uint32_t links;        /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
+  uint32_t protos;       /* set of enum work_proto with which they carry `algos`; 0 is all */
+  uint32_t room_bytes;   /* of step_bytes of Simple, what no chunk counts on: a proxy writes behind slices */
+  bool cores;            /* ranks are CPU cores that share their memory: other figures than GPUs' */
+  uint32_t quick_protos; /* set of enum work_proto with which direct exchanges are not among algos_last */
 };
 
-/* What GPUs carry on one node, but no faster than rings yet. Whoever plans without a GPU chooses as they do.
- */
+/* What GPUs carry on one node, but no faster than rings yet, but for exchanges in LL (quick_protos). */
 #define PLAN_ALGOS_LAST (1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT)
 
 /* Beside enum work_algo in plan_limits.algos: lanes walk fused works (fused.h). */

@@ -188,6 +188,7 @@ static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
   limits->direct = all_possible(device_count);
   limits->algos = limits->direct ? PLAN_ALGOS_LAST : 0;
   limits->algos_last = PLAN_ALGOS_LAST;
+  limits->quick_protos = 1u << PROTO_LL;
   limits->links = limits->direct ? LAUNCH_LINKS : 1;
   limits->protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   return ncclSuccess;

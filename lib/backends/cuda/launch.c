@@ -173,12 +173,14 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
  * ring's nor a message's, those that have more than one link a side. */
 static uint32_t plan_kernel(const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
-  bool alike = true, linked = false;
+  bool alike = true, linked = false, exchanges = true;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const uint8_t family = algo_family(&plan->works[i]);
     alike = alike && plan->works[i].proto == proto;
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
+    exchanges = exchanges && family == FAMILY_DIRECT;
   }
+  if (exchanges && alike && proto == PROTO_LL) return LAUNCH_KERNEL_EXCHANGE;
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
@@ -187,25 +189,29 @@ static uint32_t plan_kernel(const struct plan *plan) {
 #define WARP_LL128_BYTES (4u * 120) /* a line for eight threads */
 
 /* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
-static size_t work_warps(const struct work *work) {
+static size_t work_warps(const struct work *work, bool exchanges) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
   const size_t count =
       chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
   const size_t bytes = count * work->element_bytes;
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
-  return 2 + size_max(1, size_div_up(bytes, warp_bytes));
+  return (exchanges ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
 }
 
 /* Of a block, whose batches come one after another. */
-static uint32_t plan_warps(const struct plan *plan) {
+static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
+  const bool exchanges = kernel == LAUNCH_KERNEL_EXCHANGE;
   size_t most = 1;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     size_t warps = 0;
-    for (uint32_t i = 0; i < batch->work_count; i++) warps += work_warps(&plan->works[batch->first_work + i]);
+    for (uint32_t i = 0; i < batch->work_count; i++) {
+      const size_t own = work_warps(&plan->works[batch->first_work + i], exchanges);
+      warps = exchanges ? size_max(warps, own) : warps + own; /* these take turns */
+    }
     most = size_max(most, warps);
   }
-  return (uint32_t)size_min(most, LAUNCH_WARPS_MAX);
+  return (uint32_t)size_min(most, exchanges ? LAUNCH_EXCHANGE_WARPS : LAUNCH_WARPS_MAX);
 }
 
 static uint32_t plan_blocks(const struct plan *plan, uint16_t *first_batch) {
@@ -355,7 +361,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   way.block_count = plan_blocks(plan, launch.arguments.first_batch);
   if (way.block_count == 0) return ncclSuccess;
   way.kernel = plan_kernel(plan);
-  way.warp_count = plan_warps(plan);
+  way.warp_count = plan_warps(plan, way.kernel);
   if (plan->hook != NULL) return launch_hooked(&way, plan, bytes, &launch);
   if (way.capture.id != 0 || bytes > sizeof launch.plan) return launch_in_scope(&way, plan, bytes, &launch);
   TRY(launch_bind(comm, plan, (uint8_t *)launch.plan));

@@ -73,10 +73,14 @@ struct rank_cells {
 /* And two for works of more than one link a side: of LL alone, and of all protocols. */
 #define LAUNCH_KERNEL_LL_LINKS (PROTO_COUNT + 1)
 #define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
-#define LAUNCH_KERNELS (PROTO_COUNT + 3)
+/* And one for direct exchanges alone, in LL. */
+#define LAUNCH_KERNEL_EXCHANGE (PROTO_COUNT + 3)
+#define LAUNCH_KERNELS (PROTO_COUNT + 4)
 
 /* Most warps of a block: two for every work of a batch, or a scout, a poster and fourteen workers for one. */
 #define LAUNCH_WARPS_MAX 16
+/* Of a block of exchanges, whose threads have more lines in flight and so more registers each. */
+#define LAUNCH_EXCHANGE_WARPS 12
 
 /* A plan travels with the kernel's arguments where it fits: 32 works, with their batches. */
 #define LAUNCH_PLAN_BYTES 6144

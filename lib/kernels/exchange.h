@@ -1,0 +1,662 @@
+/* exchange.h: the program of a block whose works are all direct exchanges in LL, behind block.h. What the
+ * iterator of all (schedule/direct.h) yields step by step is done here phase by phase, over all links at
+ * once, because a GPU takes as long for a step's arithmetic as for its data:
+ *
+ *   scatter   every link its own block of the input      two shots, reduce-scatter, all-to-all
+ *   spread    the same to every link                     one shot, all-gather, a broadcast's root
+ *   add up    what all links brought and the own values  one shot; two shots, which send it on;
+ * reduce-scatter collect   every link's block to the output           two shots, all-gather, all-to-all,
+ * broadcast
+ *
+ * The last warp moves nothing: it announces and compares sizes, frees slots and keeps the counters; so nobody
+ * waits for them. It promises what the iterator's steps do over the same connections, to the bit and to the
+ * counter: the two must change together. It needs FIFO_SLOTS_MAX slots. */
+#ifndef TUTTI_KERNELS_EXCHANGE_H
+#define TUTTI_KERNELS_EXCHANGE_H
+
+#include "kernels/block.h"
+#include "schedule/direct.h"
+
+#define EXCHANGE_LINKS LAUNCH_LINKS
+#define EXCHANGE_SENDS 16u       /* the thread of a warp that keeps the first link to send on */
+#define EXCHANGE_FAR_LOOKS 1024u /* looks within the block for each one at the host's memory */
+#define EXCHANGE_SLOTS FIFO_SLOTS_MAX
+/* Lines of each link that a thread has in flight, where there are few links: as many as it has registers for. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define EXCHANGE_FEW_LINES 2
+#else
+#define EXCHANGE_FEW_LINES 1
+#endif
+/* A store to another GPU at a kernel's end holds up the next one for as long as its way takes, and a sender
+ * can spare a few slots: so steps are told four at a time. */
+#define EXCHANGE_STEPS_A_HEAD 4u
+
+/* Where the lines of a link's step lie, and their flag. */
+struct exchange_place {
+  uint64_t base, flag;
+};
+
+/* The other rank's block, on a link: the input that is scattered there, the output that is collected. */
+struct exchange_share {
+  uint8_t *user;
+  uint32_t bytes, lines;
+};
+
+/* Of a side of all links, in a loop. */
+struct exchange_side {
+  struct exchange_place places[2][EXCHANGE_LINKS + 1]; /* of the first step of a loop, and of the second */
+  struct exchange_share shares[EXCHANGE_LINKS + 1];
+};
+
+__shared__ struct exchange_side exchange_received[PRIM_WARPS_MAX], exchange_sent[PRIM_WARPS_MAX];
+__shared__ uint32_t exchange_done[PRIM_WARPS_MAX]; /* loops that a warp has behind it */
+__shared__ uint32_t exchange_stopped;
+__shared__ struct bound_work exchange_work;
+__shared__ struct bound_further exchange_further[2 * EXCHANGE_LINKS];
+
+struct exchange {
+  const struct launch_arguments *arguments;
+  uint32_t looks, loop;
+  uint32_t worker, worker_count; /* threads that move lines; none is of the last warp */
+  /* What the work's phases are. */
+  bool scatters, spreads, adds, sends_sum, collects, copies;
+  uint32_t recv_steps, send_steps; /* of a loop, on each link */
+  /* This thread's link, if it keeps one. */
+  struct fifo_sender *sender;
+  struct fifo_receiver *receiver;
+  uint8_t *buffer;
+  uint64_t position, line, head;
+  bool keeps, sends, agreed;
+};
+
+/* A loop: its place in the part, and the elements of a block. */
+struct exchange_loop {
+  size_t done, rest, chunk;
+};
+
+PRIM_FN uint32_t exchange_warp(void) { return threadIdx.x / PRIM_WARP; }
+PRIM_FN bool exchange_posts(void) { return exchange_warp() == blockDim.x / PRIM_WARP - 1; }
+PRIM_FN const struct work *exchange_of(void) { return bound_work_of(&exchange_work); }
+
+PRIM_FN void exchange_stop(void) { *(volatile uint32_t *)&exchange_stopped = 1; }
+
+/* Asked in every turn of a wait, by all threads of the warp. */
+PRIM_FN bool exchange_is_stopped(struct exchange *it) {
+  it->looks += 1;
+  if (exchange_posts() && it->looks % EXCHANGE_FAR_LOOKS == 0 &&
+      (prim_flag(&it->arguments->cells->abort) | prim_flag(it->arguments->failed)) != 0)
+    exchange_stop();
+  return __any_sync(PRIM_ALL_LANES, *(volatile uint32_t *)&exchange_stopped != 0);
+}
+
+/* ---- links ---- */
+
+/* The link that this thread of the warp keeps: recv links from thread 0 on, send links from EXCHANGE_SENDS.
+ */
+PRIM_FN void exchange_bind(struct exchange *it) {
+  const struct work *work = exchange_of();
+  const uint32_t lane = prim_lane(), index = lane % EXCHANGE_SENDS;
+  it->sends = lane >= EXCHANGE_SENDS;
+  it->keeps = index < (it->sends ? work->send_count : work->recv_count);
+  it->agreed = false;
+  it->position = it->line = it->head = 0;
+  it->sender = 0;
+  it->receiver = 0;
+  it->buffer = 0;
+  if (!it->keeps) return;
+  const uint32_t before = it->sends && work->recv_count > 1 ? work->recv_count - 1u : 0;
+  const struct bound_link *link = index > 0   ? &exchange_further[before + index - 1].link
+                                  : it->sends ? &exchange_work.send
+                                              : &exchange_work.recv;
+  it->sender = link->sender;
+  it->receiver = link->receiver;
+  it->buffer = link->buffer;
+  if (it->sends) {
+    it->position = prim_load_word(&it->sender->send_step);
+    it->line = prim_load_word(&it->sender->send_line[LINE_LL]);
+    it->head = prim_load_head(&it->sender->head);
+  } else {
+    it->position = prim_load_word(&it->receiver->recv_step);
+    it->line = prim_load_word(&it->receiver->recv_line[LINE_LL]);
+  }
+}
+
+/* The receiver has freed the slots of all steps of this thread's link before `position`; false when the block
+ * was stopped. */
+PRIM_FN bool exchange_await_slots(struct exchange *it, uint64_t position) {
+  const bool asks = it->sends && it->keeps;
+  while (!__all_sync(PRIM_ALL_LANES, !asks || it->head + EXCHANGE_SLOTS >= position)) {
+    if (asks) it->head = prim_load_head(&it->sender->head);
+    if (exchange_is_stopped(it)) return false;
+  }
+  return true;
+}
+
+PRIM_FN uint32_t exchange_steps(const struct exchange *it) {
+  return it->sends ? it->send_steps : it->recv_steps;
+}
+
+PRIM_FN void exchange_pass(struct exchange *it) {
+  it->position += exchange_steps(it);
+  it->line += exchange_steps(it);
+}
+
+/* ---- blocks ---- */
+
+PRIM_FN struct exchange_loop exchange_loop_at(size_t done) {
+  const struct work *work = exchange_of();
+  struct exchange_loop loop;
+  loop.done = done;
+  loop.rest = work->part_count - done;
+  loop.chunk = chunk_of_loop(loop.rest, work->chunk_count, direct_loop_chunks(work), work->last_chunk_count);
+  return loop;
+}
+
+/* The rank at the other end of link `link`. */
+PRIM_FN uint32_t exchange_peer(uint32_t link) { return link < exchange_of()->rank ? link : link + 1; }
+
+/* What a rank's block of the loop is: where it begins in the user's memory, and its bytes. */
+struct exchange_block {
+  size_t offset_bytes;
+  uint32_t bytes;
+};
+
+/* Rank `rank`'s: its shard in two shots, its part of the operation in the halves; `whole`: the same for all.
+ */
+PRIM_FN struct exchange_block exchange_block_of(const struct exchange_loop *loop, uint32_t rank, bool whole) {
+  const struct work *work = exchange_of();
+  const size_t begin = work->part_offset + loop->done;
+  struct exchange_block block;
+  size_t count = loop->chunk, offset = begin;
+  if (work->algo == ALGO_TWO_SHOT) {
+    const size_t before = rank * loop->chunk;
+    offset += before;
+    count = loop->rest > before ? size_min(loop->chunk, loop->rest - before) : 0;
+  } else if (!whole) {
+    offset += rank * work->count;
+  }
+  block.offset_bytes = offset * work->element_bytes;
+  block.bytes = (uint32_t)(count * work->element_bytes);
+  return block;
+}
+
+PRIM_FN const uint8_t *exchange_in(const struct exchange_block *block) {
+  return (const uint8_t *)exchange_work.buffers.in + block->offset_bytes;
+}
+
+PRIM_FN uint8_t *exchange_out(const struct exchange_block *block) {
+  return (uint8_t *)exchange_work.buffers.out + block->offset_bytes;
+}
+
+/* ---- lines: eight bytes of data each, a thread's own ---- */
+
+PRIM_FN uint32_t exchange_lines(uint32_t bytes) { return (bytes + 7) / 8; }
+
+PRIM_FN uint64_t exchange_load(uint32_t line, const uint8_t *from, uint32_t bytes) {
+  const uint32_t offset = line * 8;
+  if (offset >= bytes) return 0;
+  if (((uintptr_t)from & 7) == 0 && bytes - offset >= 8) return element_load(from + offset, 8);
+  return word_load(from + offset, bytes - offset);
+}
+
+PRIM_FN void exchange_keep(uint32_t line, uint8_t *to, uint32_t bytes, uint64_t word) {
+  const uint32_t offset = line * 8;
+  if (offset >= bytes) return;
+  if (((uintptr_t)to & 7) == 0 && bytes - offset >= 8) element_store(to + offset, 8, word);
+  else word_store(to + offset, bytes - offset, word);
+}
+
+PRIM_FN bool exchange_take(const struct exchange_place *place, uint32_t line, uint64_t *word) {
+  const uint32_t flag = (uint32_t)place->flag;
+  const ulonglong2 pair = prim_load_pair((const uint8_t *)(uintptr_t)place->base + (size_t)line * 16);
+  *word = (pair.x & 0xffffffffu) | pair.y << 32;
+  return (uint32_t)(pair.x >> 32) == flag && (uint32_t)(pair.y >> 32) == flag;
+}
+
+PRIM_FN void exchange_put(const struct exchange_place *place, uint32_t line, uint64_t word) {
+  const uint64_t flag = place->flag << 32;
+  uint8_t *at = (uint8_t *)(uintptr_t)place->base + (size_t)line * 16;
+  prim_store_pair(at, (word & 0xffffffffu) | flag, word >> 32 | flag);
+}
+
+PRIM_FN void exchange_scale(uint64_t *word) {
+  const struct work *work = exchange_of();
+  if (work->op == OP_PRE_MUL_SUM) words_apply(work->dtype, WORDS_SCALE, word, word, work->op_arg);
+}
+
+/* Where the loop's lines lie, and what they carry: each thread notes its link's. */
+PRIM_FN void exchange_place_lines(const struct exchange *it, const struct exchange_loop *loop) {
+  const uint32_t slot_bytes = it->arguments->limits.step_bytes[PROTO_LL],
+                 index = prim_lane() % EXCHANGE_SENDS;
+  const uint32_t flag_bits = it->arguments->limits.flag_bits;
+  const uint64_t mask = flag_bits >= 32 ? ~(uint64_t)0 : ((uint64_t)1 << flag_bits) - 1;
+  __syncwarp(); /* nobody looks at the loop before any more */
+  if (it->keeps) {
+    struct exchange_side *side =
+        it->sends ? &exchange_sent[exchange_warp()] : &exchange_received[exchange_warp()];
+    const bool whole = it->sends ? it->spreads : exchange_of()->func == FUNC_BROADCAST;
+    const struct exchange_block block = exchange_block_of(loop, exchange_peer(index), whole);
+#pragma unroll
+    for (uint32_t step = 0; step < 2; step++) {
+      const uint32_t slot = (uint32_t)(it->line + step) % EXCHANGE_SLOTS;
+      side->places[step][index].base = (uint64_t)(uintptr_t)it->buffer + (uint64_t)slot * slot_bytes;
+      side->places[step][index].flag = (it->line + step + 1) & mask;
+    }
+    side->shares[index].user = it->sends ? (uint8_t *)(uintptr_t)exchange_in(&block) : exchange_out(&block);
+    side->shares[index].bytes = block.bytes;
+    side->shares[index].lines = exchange_lines(block.bytes);
+  }
+  __syncwarp();
+}
+
+/* ---- phases ---- */
+
+/* Every link its block of the input: the loads of all links, LINES of a thread at a time, then the stores. */
+template <uint32_t LINKS, uint32_t LINES>
+PRIM_FN void exchange_scatter(const struct exchange *it, const struct exchange_loop *loop) {
+  const uint32_t links = exchange_of()->send_count;
+  const struct exchange_side *side = &exchange_sent[exchange_warp()];
+  const uint32_t most = exchange_lines((uint32_t)(loop->chunk * exchange_of()->element_bytes));
+#pragma unroll 1
+  for (uint32_t first = it->worker; first < most; first += LINES * it->worker_count) {
+    uint64_t words[LINKS][LINES];
+#pragma unroll
+    for (uint32_t link = 0; link < LINKS; link++)
+#pragma unroll
+      for (uint32_t b = 0; b < LINES; b++) {
+        const struct exchange_share *share = &side->shares[link];
+        if (link < links)
+          words[link][b] = exchange_load(first + b * it->worker_count, share->user, share->bytes);
+      }
+#pragma unroll
+    for (uint32_t link = 0; link < LINKS; link++)
+#pragma unroll
+      for (uint32_t b = 0; b < LINES; b++) {
+        const uint32_t line = first + b * it->worker_count;
+        if (link < links && line < side->shares[link].lines)
+          exchange_put(&side->places[0][link], line, words[link][b]);
+      }
+  }
+}
+
+/* The same to every link; the own output too, where the operation has it there. */
+template <uint32_t LINES>
+PRIM_FN void exchange_spread(const struct exchange *it, const struct exchange_loop *loop) {
+  const struct work *work = exchange_of();
+  const struct exchange_place *places = exchange_sent[exchange_warp()].places[0];
+  const struct exchange_block from = exchange_block_of(loop, 0, true);
+  const struct exchange_block to = exchange_block_of(loop, work->rank, work->func != FUNC_ALL_GATHER);
+  const bool keeps = work->func != FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) == 0;
+  const uint32_t end = exchange_lines(from.bytes), links = work->send_count;
+#pragma unroll 1
+  for (uint32_t first = it->worker; first < end; first += LINES * it->worker_count) {
+    uint64_t words[LINES];
+#pragma unroll
+    for (uint32_t b = 0; b < LINES; b++)
+      words[b] = exchange_load(first + b * it->worker_count, exchange_in(&from), from.bytes);
+#pragma unroll
+    for (uint32_t b = 0; b < LINES; b++) {
+      const uint32_t line = first + b * it->worker_count;
+#pragma unroll 1
+      for (uint32_t link = 0; link < links; link++)
+        if (line < end) exchange_put(&places[link], line, words[b]);
+      if (keeps) exchange_keep(line, exchange_out(&to), from.bytes, words[b]);
+    }
+  }
+}
+
+/* Both, for values that are scaled before they are sent: rare, so short. */
+PRIM_FN void exchange_send_scaled(const struct exchange *it) {
+  const struct exchange_side *side = &exchange_sent[exchange_warp()];
+#pragma unroll 1
+  for (uint32_t link = 0; link < exchange_of()->send_count; link++) {
+    const struct exchange_share *share = &side->shares[link];
+#pragma unroll 1
+    for (uint32_t line = it->worker; line < share->lines; line += it->worker_count) {
+      uint64_t word = exchange_load(line, share->user, share->bytes);
+      exchange_scale(&word);
+      exchange_put(&side->places[0][link], line, word);
+    }
+  }
+}
+
+static_assert(PRIM_WORDS == 1, "words_apply() takes a line's word");
+
+/* The sums that networks are trained with have few instructions: a thread has registers for more lines. */
+PRIM_FN bool exchange_is_plain(void) {
+  const struct work *work = exchange_of();
+  return work->op == OP_SUM &&
+         (work->dtype == TYPE_FLOAT || work->dtype == TYPE_BFLOAT16 || work->dtype == TYPE_HALF);
+}
+
+template <bool PLAIN>
+PRIM_FN uint64_t exchange_add(const struct work *work, uint64_t sum, uint64_t word) {
+  if constexpr (!PLAIN) {
+    words_apply(work->dtype, work->op, &sum, &word, 0);
+    return sum;
+  } else {
+    if (work->dtype == TYPE_FLOAT) return word_combine(TYPE_FLOAT, OP_SUM, sum, word);
+    if (work->dtype == TYPE_HALF) return word_combine(TYPE_HALF, OP_SUM, sum, word);
+    return word_combine(TYPE_BFLOAT16, OP_SUM, sum, word);
+  }
+}
+
+/* All sources of a line, added in the order of their ranks. */
+template <uint32_t LINKS, bool PLAIN>
+PRIM_FN uint64_t exchange_sum(const struct work *work, uint64_t own, const uint64_t *arrived) {
+  uint64_t sum = 0;
+#pragma unroll(PLAIN ? LINKS + 1 : 1)
+  for (uint32_t rank = 0; rank < LINKS + 1; rank++) {
+    uint64_t word = own;
+    if (rank > work->recv_count) continue;
+#pragma unroll
+    for (uint32_t link = 0; link < LINKS; link++)
+      if (rank != work->rank && link == (rank < work->rank ? rank : rank - 1)) word = arrived[link];
+    sum = rank > 0 ? exchange_add<PLAIN>(work, sum, word) : word;
+  }
+  return sum;
+}
+
+/* Until all of the warp's lines are there: `TAKES` loads them and says whether they have their flags. */
+#define EXCHANGE_AWAIT(it, TAKES)                         \
+  for (;;) {                                              \
+    bool flagged = true;                                  \
+    TAKES if (__all_sync(PRIM_ALL_LANES, flagged)) break; \
+    if (exchange_is_stopped(it)) return false;            \
+  }
+
+/* What all links brought and the own values: kept, and sent on in two shots. The warp votes, so that its
+ * threads go round together. */
+template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
+PRIM_FN bool exchange_add_up(struct exchange *it, const struct exchange_loop *loop) {
+  const struct work *work = exchange_of();
+  const struct exchange_place *received = exchange_received[exchange_warp()].places[0];
+  const struct exchange_place *sent = exchange_sent[exchange_warp()].places[1];
+  const struct exchange_block from = exchange_block_of(loop, work->rank, work->func != FUNC_REDUCE_SCATTER);
+  const struct exchange_block to = exchange_block_of(loop, work->rank, true);
+  const uint32_t end = exchange_lines(from.bytes), links = work->recv_count;
+#pragma unroll 1
+  for (uint32_t turn = 0; it->worker - prim_lane() + turn < end; turn += LINES * it->worker_count) {
+    const uint32_t first = it->worker + turn;
+    uint64_t own[LINES], arrived[LINES][LINKS];
+#pragma unroll
+    for (uint32_t b = 0; b < LINES; b++)
+      own[b] = exchange_load(first + b * it->worker_count, exchange_in(&from), from.bytes);
+    EXCHANGE_AWAIT(it, {
+#pragma unroll
+      for (uint32_t b = 0; b < LINES; b++)
+#pragma unroll
+        for (uint32_t link = 0; link < LINKS; link++)
+          if (link < links && first + b * it->worker_count < end)
+            flagged &= exchange_take(&received[link], first + b * it->worker_count, &arrived[b][link]);
+    })
+#pragma unroll
+    for (uint32_t b = 0; b < LINES; b++) {
+      const uint32_t line = first + b * it->worker_count;
+      if (!PLAIN) exchange_scale(&own[b]);
+      uint64_t sum = exchange_sum<LINKS, PLAIN>(work, own[b], arrived[b]);
+      if (!PLAIN && work->op == OP_SUM_POST_DIV)
+        words_apply(work->dtype, WORDS_DIVIDE, &sum, &sum, work->op_arg);
+      if (it->sends_sum)
+#pragma unroll
+        for (uint32_t link = 0; link < LINKS; link++)
+          if (link < links && line < end) exchange_put(&sent[link], line, sum);
+      exchange_keep(line, exchange_out(&to), from.bytes, sum);
+    }
+  }
+  return true;
+}
+
+/* Every link's block to the output. `step`: which of the loop's it came with. */
+template <uint32_t LINKS, uint32_t LINES>
+PRIM_FN bool exchange_collect(struct exchange *it, const struct exchange_loop *loop, uint32_t step) {
+  const struct exchange_side *side = &exchange_received[exchange_warp()];
+  const uint32_t most = exchange_lines((uint32_t)(loop->chunk * exchange_of()->element_bytes));
+  const uint32_t links = exchange_of()->recv_count;
+#pragma unroll 1
+  for (uint32_t turn = 0; it->worker - prim_lane() + turn < most; turn += LINES * it->worker_count) {
+    const uint32_t first = it->worker + turn;
+    uint64_t words[LINKS][LINES];
+    EXCHANGE_AWAIT(it, {
+#pragma unroll
+      for (uint32_t link = 0; link < LINKS; link++)
+#pragma unroll
+        for (uint32_t b = 0; b < LINES; b++)
+          if (link < links && first + b * it->worker_count < side->shares[link].lines)
+            flagged &=
+                exchange_take(&side->places[step][link], first + b * it->worker_count, &words[link][b]);
+    })
+#pragma unroll
+    for (uint32_t link = 0; link < LINKS; link++)
+#pragma unroll
+      for (uint32_t b = 0; b < LINES; b++) {
+        const struct exchange_share *share = &side->shares[link];
+        if (link < links)
+          exchange_keep(first + b * it->worker_count, share->user, share->bytes, words[link][b]);
+      }
+  }
+  return true;
+}
+
+/* The own block of an all-to-all. */
+PRIM_FN void exchange_copy(const struct exchange *it, const struct exchange_loop *loop) {
+  const struct exchange_block block = exchange_block_of(loop, exchange_of()->rank, false);
+  const uint32_t end = exchange_lines(block.bytes);
+#pragma unroll 1
+  for (uint32_t line = it->worker; line < end; line += it->worker_count)
+    exchange_keep(line, exchange_out(&block), block.bytes,
+                  exchange_load(line, exchange_in(&block), block.bytes));
+}
+
+/* ---- flags that come again ---- */
+
+/* Rewrites the lines of a slot that its step does not use. */
+PRIM_FN void exchange_clean_slot(const struct exchange *it, const struct exchange_place *place,
+                                 uint32_t bytes) {
+  const uint32_t end = it->arguments->limits.step_bytes[PROTO_LL] / 16;
+  for (uint32_t line = exchange_lines(bytes) + it->worker; line < end; line += it->worker_count)
+    exchange_put(place, line, 0);
+}
+
+/* In the last slots before half of a flag's values are used up: old ones must not match when they return. */
+PRIM_FN void exchange_clean(const struct exchange *it, const struct exchange_loop *loop) {
+  const uint64_t half = (uint64_t)1 << (it->arguments->limits.flag_bits - 1);
+  const bool near = ((it->line + 1) & (half - 1)) >= half - EXCHANGE_SLOTS - 1;
+  uint32_t links = __ballot_sync(PRIM_ALL_LANES, near && it->sends && it->keeps) >> EXCHANGE_SENDS;
+  const struct exchange_side *side = &exchange_sent[exchange_warp()];
+  for (; links != 0; links &= links - 1) {
+    const uint32_t link = (uint32_t)__ffs((int)links) - 1;
+    const struct exchange_block own = exchange_block_of(loop, exchange_of()->rank, true);
+    exchange_clean_slot(it, &side->places[0][link], side->shares[link].bytes);
+    if (it->send_steps == 2) exchange_clean_slot(it, &side->places[1][link], own.bytes);
+  }
+}
+
+/* ---- a warp that moves ---- */
+
+template <uint32_t LINKS, uint32_t LINES>
+PRIM_FN bool exchange_move(struct exchange *it, const struct exchange_loop *loop) {
+  if (it->copies) exchange_copy(it, loop);
+  if (exchange_of()->op == OP_PRE_MUL_SUM) exchange_send_scaled(it);
+  else if (it->scatters) exchange_scatter<LINKS, LINES>(it, loop);
+  else if (it->spreads) exchange_spread<4>(it, loop);
+  if (it->adds) {
+    if (exchange_is_plain() ? !exchange_add_up<LINKS, LINES, true>(it, loop)
+                            : !exchange_add_up<LINKS, 1, false>(it, loop))
+      return false;
+  }
+  return !it->collects || exchange_collect<LINKS, LINES>(it, loop, it->recv_steps - 1);
+}
+
+PRIM_FN void exchange_work_lines(struct exchange *it) {
+  const struct work *work = exchange_of();
+  struct exchange_loop loop;
+  for (size_t done = 0; done < work->part_count; done += loop.chunk * direct_loop_chunks(work)) {
+    loop = exchange_loop_at(done);
+    exchange_place_lines(it, &loop);
+    if (!exchange_await_slots(it, it->position + it->send_steps)) return;
+    exchange_clean(it, &loop);
+    const bool few = work->recv_count <= 3 && work->send_count <= 3;
+    if (few ? !exchange_move<3, EXCHANGE_FEW_LINES>(it, &loop) : !exchange_move<EXCHANGE_LINKS, 1>(it, &loop)) return;
+    exchange_pass(it);
+    it->loop += 1;
+    __syncwarp();
+    if (prim_lane() == 0) *(volatile uint32_t *)&exchange_done[exchange_warp()] = it->loop;
+  }
+}
+
+/* ---- the last warp ---- */
+
+PRIM_FN uint64_t exchange_agreed_bytes(void) {
+  return (uint64_t)exchange_of()->part_count * exchange_of()->element_bytes;
+}
+
+PRIM_FN struct fifo_cell *exchange_cell(const struct exchange *it) {
+  return &it->receiver->announced[it->position % EXCHANGE_SLOTS];
+}
+
+/* Says the operation's size on every link. */
+PRIM_FN bool exchange_announce(struct exchange *it) {
+  if (!exchange_await_slots(it, it->position + 1)) return false;
+  if (!it->sends || !it->keeps) return true;
+  const uint64_t bytes = exchange_agreed_bytes(), mark = (uint64_t)((uint32_t)it->position + 1) << 32;
+  prim_store_pair(exchange_cell(it), (bytes & 0xffffffffu) | mark, bytes >> 32 | mark);
+  return true;
+}
+
+PRIM_FN void exchange_mismatch(const struct exchange *it, uint64_t found_bytes) {
+  const struct work *work = exchange_of();
+  const uint32_t index = prim_lane() % EXCHANGE_SENDS;
+  struct launch_error *error = &it->arguments->cells->errors[work->channel_index];
+  error->peer = index == 0 ? exchange_work.recv_peer : (uint32_t)exchange_further[index - 1].peer;
+  error->func = work->func;
+  error->op_sequence = work->op_sequence;
+  error->expected_bytes = exchange_agreed_bytes();
+  error->found_bytes = found_bytes;
+  error->error = LANE_SIZE_MISMATCH;
+  __threadfence_system();
+  *(volatile int *)&it->arguments->cells->failed = 1;
+  *(volatile int *)it->arguments->failed = 1;
+}
+
+/* Compares what the senders said with what this rank expects. */
+PRIM_FN bool exchange_hear(struct exchange *it) {
+  const bool asks = !it->sends && it->keeps;
+  uint64_t bytes = 0;
+  while (!__all_sync(PRIM_ALL_LANES, !asks || it->agreed)) {
+    if (asks && !it->agreed)
+      it->agreed = prim_cell_load(exchange_cell(it), (uint32_t)it->position + 1, &bytes);
+    if (exchange_is_stopped(it)) return false;
+  }
+  const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, asks && bytes != exchange_agreed_bytes());
+  if (wrong == 0) return true;
+  if (prim_lane() == (uint32_t)__ffs((int)wrong) - 1) exchange_mismatch(it, bytes);
+  exchange_stop();
+  return false;
+}
+
+/* All warps that move have this loop behind them. */
+PRIM_FN bool exchange_await_workers(struct exchange *it) {
+  const uint32_t warps = blockDim.x / PRIM_WARP - 1;
+  for (;;) {
+    uint32_t done = UINT32_MAX;
+    if (prim_lane() < warps) done = *(volatile uint32_t *)&exchange_done[prim_lane()];
+    if (__reduce_min_sync(PRIM_ALL_LANES, done) > it->loop) return true;
+    if (exchange_is_stopped(it)) return false;
+  }
+}
+
+PRIM_FN void exchange_save(const struct exchange *it) {
+  if (!it->keeps) return;
+  if (it->sends) {
+    it->sender->send_step = it->position;
+    it->sender->send_line[LINE_LL] = it->line;
+  } else {
+    it->receiver->recv_step = it->position;
+    it->receiver->recv_line[LINE_LL] = it->line;
+  }
+}
+
+PRIM_FN void exchange_keep_accounts(struct exchange *it) {
+  const struct work *work = exchange_of();
+  struct exchange_loop loop;
+  if (!exchange_announce(it) || !exchange_hear(it)) return;
+  for (size_t done = 0; done < work->part_count; done += loop.chunk * direct_loop_chunks(work)) {
+    const uint64_t before = it->position / EXCHANGE_STEPS_A_HEAD;
+    loop = exchange_loop_at(done);
+    if (!exchange_await_workers(it)) return;
+    exchange_pass(it);
+    it->loop += 1;
+    if (it->keeps && !it->sends && it->position / EXCHANGE_STEPS_A_HEAD != before)
+      prim_store_word(&it->sender->head, it->position);
+  }
+  exchange_save(it);
+}
+
+/* ---- the block ---- */
+
+PRIM_FN void exchange_plan(struct exchange *it) {
+  const struct work *work = exchange_of();
+  const bool two_shot = work->algo == ALGO_TWO_SHOT;
+  const bool root = work->func == FUNC_BROADCAST && work->rank == work->root;
+  it->copies = work->func == FUNC_ALL_TO_ALL;
+  it->scatters = two_shot || work->func == FUNC_REDUCE_SCATTER || it->copies;
+  it->spreads = !it->scatters && (work->func != FUNC_BROADCAST || root);
+  it->adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
+  it->sends_sum = two_shot;
+  it->collects =
+      two_shot || work->func == FUNC_ALL_GATHER || it->copies || (work->func == FUNC_BROADCAST && !root);
+  it->recv_steps = it->adds + it->collects;
+  it->send_steps = (it->scatters || it->spreads) + it->sends_sum;
+}
+
+PRIM_FN void exchange_run_work(const struct launch_arguments *arguments) {
+  struct exchange it;
+  it.arguments = arguments;
+  it.loop = it.looks = 0;
+  it.worker = threadIdx.x;
+  it.worker_count = blockDim.x - PRIM_WARP;
+  exchange_bind(&it);
+  exchange_plan(&it);
+  if (exchange_posts()) exchange_keep_accounts(&it);
+  else exchange_work_lines(&it);
+}
+
+/* All threads: the work, and the links behind its first ones. */
+PRIM_FN void exchange_fetch(const struct launch_arguments *arguments, const uint8_t *data, uint32_t index) {
+  const uint64_t *works = (const uint64_t *)data + index * (sizeof(struct bound_work) / 8);
+  for (uint32_t i = threadIdx.x; i < sizeof(struct bound_work) / 8; i += blockDim.x)
+    ((uint64_t *)&exchange_work)[i] = works[i];
+  if (threadIdx.x < PRIM_WARPS_MAX) exchange_done[threadIdx.x] = 0;
+  __syncthreads();
+  const struct work *work = exchange_of();
+  const uint32_t count =
+      (work->recv_count > 1 ? work->recv_count - 1u : 0) + (work->send_count > 1 ? work->send_count - 1u : 0);
+  const struct bound_further *further =
+      (const struct bound_further *)(data + arguments->further_offset) + exchange_work.further;
+  for (uint32_t i = threadIdx.x; i < count * (uint32_t)sizeof(struct bound_further) / 8; i += blockDim.x)
+    ((uint64_t *)exchange_further)[i] = ((const uint64_t *)further)[i];
+  __syncthreads();
+}
+
+PRIM_FN void exchange_launch(const struct launch_arguments *arguments, const uint64_t *plan) {
+  const uint8_t *data = arguments->data != 0 ? arguments->data : (const uint8_t *)plan;
+  const struct plan_batch *batches = (const struct plan_batch *)(data + arguments->batches_offset);
+  const uint32_t first = arguments->first_batch[blockIdx.x], end = arguments->first_batch[blockIdx.x + 1];
+  bool awaited = false;
+  launch_invite_next();
+  if (threadIdx.x == 0) exchange_stopped = 0;
+  if (arguments->from_graph) launch_count(&arguments->counts->graph_started);
+  for (uint32_t index = first; index < end; index++)
+    for (uint32_t i = 0; i < batches[index].work_count; i++) {
+      exchange_fetch(arguments, data, batches[index].first_work + i);
+      if (!awaited) launch_await_previous();
+      awaited = true;
+      if (*(volatile uint32_t *)&exchange_stopped == 0) exchange_run_work(arguments);
+      __syncthreads();
+    }
+  if (!awaited) launch_await_previous();
+  launch_end(arguments);
+}
+
+#endif
