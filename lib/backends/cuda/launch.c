@@ -138,9 +138,20 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   return ncclSuccess;
 }
 
+/* A part of a channel, bytes, from which on copy engines carry it better than instructions. */
+#define BULK_PART_BYTES (256u << 10)
+
+/* Copy engines are used where the GPUs reach each other's memory: of memory of the host they know little. */
+static bool plan_is_bulk(const struct device_comm *comm, const struct plan *plan) {
+  size_t most = 0;
+  for (uint32_t i = 0; i < plan->work_count; i++)
+    most = size_max(most, plan->works[i].part_count * plan->works[i].element_bytes);
+  return comm->overlaps && plan->limits.direct && most >= BULK_PART_BYTES;
+}
+
 /* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
  * ring's nor a message's, those that have more than one link a side. */
-static uint32_t plan_kernel(const struct plan *plan) {
+static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
   bool alike = true, linked = false;
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -149,6 +160,7 @@ static uint32_t plan_kernel(const struct plan *plan) {
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
   }
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
+  if (alike && proto == PROTO_SIMPLE && plan_is_bulk(comm, plan)) return LAUNCH_KERNEL_BULK;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
@@ -323,7 +335,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   launch_fill(comm, plan, way.capture.id != 0, &launch.arguments);
   way.block_count = plan_blocks(plan, launch.arguments.first_batch);
   if (way.block_count == 0) return ncclSuccess;
-  way.kernel = plan_kernel(plan);
+  way.kernel = plan_kernel(comm, plan);
   way.warp_count = plan_warps(plan);
   if (plan->hook != NULL) return launch_hooked(&way, plan, bytes, &launch);
   if (way.capture.id != 0 || bytes > sizeof launch.plan) return launch_in_scope(&way, plan, bytes, &launch);

@@ -70,7 +70,9 @@ struct rank_cells {
 /* And two for works of more than one link a side: of LL alone, and of all protocols. */
 #define LAUNCH_KERNEL_LL_LINKS (PROTO_COUNT + 1)
 #define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
-#define LAUNCH_KERNELS (PROTO_COUNT + 3)
+/* And one for long works of Simple, whose data copy engines carry (compute capability 9.0). */
+#define LAUNCH_KERNEL_BULK (PROTO_COUNT + 3)
+#define LAUNCH_KERNELS (PROTO_COUNT + 4)
 
 /* Most warps of a block: two for every work of a batch, or a scout, a poster and fourteen workers for one. */
 #define LAUNCH_WARPS_MAX 16
