@@ -31,7 +31,6 @@ __global__ void tutti_kernel_links(const __grid_constant__ struct launch launch)
 __global__ void tutti_kernel_bulk(const __grid_constant__ struct launch launch);
 }
 
-
 /* By enum work_proto, then as launch.h numbers them. */
 static const void *const kernels[LAUNCH_KERNELS] = {
     (const void *)tutti_kernel_ll, (const void *)tutti_kernel_ll128, (const void *)tutti_kernel_simple,

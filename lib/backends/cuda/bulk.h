@@ -13,17 +13,15 @@
 #ifndef BULK_CARRIERS
 #define BULK_CARRIERS 8
 #endif
-/* Tiles that a carrier has under way: one that is stored, the others on their way here. */
-#ifndef BULK_SETS
-#define BULK_SETS 3
+/* Stages of a carrier: one is being stored, the others are on their way here, or wait. */
+#ifndef BULK_STAGES
+#define BULK_STAGES 3
 #endif
-#define BULK_SETS_MAX 8
 /* Tiles that are stored before the end of an order is looked for: by then it has come. */
-#ifndef BULK_LAG
 #define BULK_LAG 2
-#endif
 
-#define BULK_TILE_UNIT 512u       /* bytes: tiles of short spans are multiples of it */
+#define BULK_TILE_UNIT 512u /* bytes: tiles of short spans are multiples of it */
+#define BULK_IDLE_NS 200    /* a warp that does not carry looks for orders so often, not to be in the way */
 #define BULK_SPAN_BYTES_MIN 2048u /* less is quicker through registers */
 
 /* Where a carrier stands in the sequence of all tiles of all orders. It has two such places: what it loads
@@ -33,6 +31,7 @@ struct bulk_cursor {
   uint32_t before; /* tiles of the orders before, modulo the carriers */
   uint32_t tile_bytes;
   bool entered;           /* the order was looked at: what follows is of it */
+  bool fresh;             /* none of its tiles was taken yet */
   uint64_t offset, bytes; /* of the carrier's next tile; of all tiles of the order */
 };
 
@@ -40,17 +39,19 @@ struct bulk {
   const struct prim_desk *desk;
   uint32_t index, carriers;  /* this warp among those that carry; index >= carriers: it does not */
   uint32_t memory, barriers; /* its stages and their barriers, in shared memory */
-  uint32_t set_bytes;
-  uint32_t issued;         /* orders that were seen */
-  uint32_t loaded, stored; /* tiles so far */
-  uint32_t load_set, store_set, parities;
-  uint32_t declared;          /* orders that the team knows to be done */
-  uint32_t next, next_stored; /* orders to be declared next, and `stored` when they were */
-  bool ended;                 /* there will be no more orders */
+  uint32_t stage_bytes;
+  uint32_t issued;                  /* orders that were seen */
+  uint32_t loaded, stored;          /* tiles so far */
+  uint32_t load_stage, store_stage; /* that are next */
+  const uint8_t *first, *second;    /* of the order that is being loaded, from the first whole vector on */
+  uint32_t parities;                /* of the stages' barriers, a bit each */
+  uint32_t declared;                /* orders that the team knows to be done */
+  uint32_t next, next_stored;       /* orders to be declared next, and `stored` when they were */
+  bool ended;                       /* there will be no more orders */
 };
 
 extern __shared__ __align__(128) uint8_t bulk_memory[];
-__shared__ uint64_t bulk_barriers[PRIM_WARPS_MAX][BULK_SETS_MAX];
+__shared__ uint64_t bulk_barriers[PRIM_WARPS_MAX][BULK_STAGES];
 
 /* ---- instructions ---- */
 
@@ -77,13 +78,12 @@ PRIM_FN void bulk_expect(uint32_t barrier, uint32_t bytes) {
 
 PRIM_FN void bulk_await(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
-  while (done == 0) {
+  while (done == 0)
     asm volatile(
         "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
         : "=r"(done)
         : "r"(barrier), "r"(parity)
         : "memory");
-  }
 }
 
 PRIM_FN void bulk_load(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier) {
@@ -115,9 +115,6 @@ PRIM_FN void bulk_await_all_stored(void) { asm volatile("cp.async.bulk.wait_grou
 /* What a peer, or this block, stored by instructions comes before what copy engines load from here on. */
 PRIM_FN void bulk_fence_loads(void) { asm volatile("fence.proxy.async.global;" : : : "memory"); }
 
-/* What threads have written to shared memory comes before what copy engines take from there. */
-PRIM_FN void bulk_fence_stages(void) { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
-
 /* ---- orders as tiles ---- */
 
 PRIM_FN const struct prim_order *bulk_order(const struct bulk *bulk, uint32_t order) {
@@ -139,10 +136,10 @@ PRIM_FN uint64_t bulk_span_bytes(const struct prim_order *span) {
   return (bytes - bulk_skip(span)) / 16 * 16;
 }
 
-/* A copy's tile has a set of stages to itself, the two sources of a sum have half of one each. Short spans
- * are cut so that all carriers have their share. */
+/* A copy's tile has a stage to itself, the two sources of a sum have half of it each. Short spans are cut so
+ * that all carriers have their share. */
 PRIM_FN uint32_t bulk_tile_bytes(const struct bulk *bulk, const struct prim_order *span, uint64_t bytes) {
-  const uint32_t most = span->second[0] != 0 ? bulk->set_bytes / 2 : bulk->set_bytes;
+  const uint32_t most = span->second[0] != 0 ? bulk->stage_bytes / 2 : bulk->stage_bytes;
   if (bytes >= (uint64_t)most * bulk->carriers) return most;
   const uint32_t share = ((uint32_t)bytes / bulk->carriers / BULK_TILE_UNIT + 1) * BULK_TILE_UNIT;
   return share < most ? share : most;
@@ -150,8 +147,8 @@ PRIM_FN uint32_t bulk_tile_bytes(const struct bulk *bulk, const struct prim_orde
 
 PRIM_FN void bulk_enter(const struct bulk *bulk, struct bulk_cursor *cursor) {
   const struct prim_order *span = bulk_order(bulk, cursor->order);
-  cursor->entered = true;
-  cursor->bytes = bulk->set_bytes < 2 * BULK_TILE_UNIT ? 0 : bulk_span_bytes(span);
+  cursor->entered = cursor->fresh = true;
+  cursor->bytes = bulk->stage_bytes < 2 * BULK_TILE_UNIT ? 0 : bulk_span_bytes(span);
   cursor->offset = cursor->bytes;
   if (cursor->bytes == 0) return;
   cursor->tile_bytes = bulk_tile_bytes(bulk, span, cursor->bytes);
@@ -188,11 +185,12 @@ PRIM_FN void bulk_rest(const struct bulk *bulk, const struct worker *worker,
   prim_converge();
 }
 
-/* ---- sums ---- */
+/* ---- what the warp itself does with a tile ---- */
 
-/* Both sources lie in stages; the sum replaces the first. */
-PRIM_FN void bulk_sum(uint8_t dtype, uint8_t op, const struct prim_order *span, ulonglong2 *first,
-                      const ulonglong2 *second, uint32_t count) {
+/* From the stages to where it belongs, `offset` bytes behind the span's begin: a store by instructions takes
+ * no longer than one by a copy engine, and waits for nothing. */
+PRIM_FN void bulk_sum(uint8_t dtype, uint8_t op, const struct prim_order *span, uint64_t offset,
+                      const ulonglong2 *first, const ulonglong2 *second, uint32_t count) {
   const uint32_t turns = span_vectors(dtype, op);
   uint32_t i = prim_lane();
 #pragma unroll 1
@@ -205,73 +203,96 @@ PRIM_FN void bulk_sum(uint8_t dtype, uint8_t op, const struct prim_order *span, 
     }
 #pragma unroll
     for (uint32_t k = 0; k < turns; k++)
-      first[i + k * PRIM_WARP] = span_combine(dtype, op, span, left[k], right[k]);
+      span_store(span, offset + 16 * (i + k * PRIM_WARP), span_combine(dtype, op, span, left[k], right[k]));
   }
 #pragma unroll 1
-  for (; i < count; i += PRIM_WARP) first[i] = span_combine(dtype, op, span, first[i], second[i]);
+  for (; i < count; i += PRIM_WARP)
+    span_store(span, offset + 16 * i, span_combine(dtype, op, span, first[i], second[i]));
 }
 
-PRIM_FN void bulk_combine(const struct prim_order *span, uint32_t stage, uint32_t apart, uint32_t bytes) {
-  uint8_t *const begin = bulk_memory + (stage - (uint32_t)__cvta_generic_to_shared(bulk_memory));
-  ulonglong2 *const first = (ulonglong2 *)begin;
-  const ulonglong2 *const second = (const ulonglong2 *)(begin + apart);
-#define BULK_OPERATOR(op, operator_name, combine)         \
-  case op:                                                \
-    bulk_sum(dtype, op, span, first, second, bytes / 16); \
+PRIM_FN const ulonglong2 *bulk_vectors(uint32_t stage) {
+  return (const ulonglong2 *)(bulk_memory + (stage - (uint32_t)__cvta_generic_to_shared(bulk_memory)));
+}
+
+PRIM_FN void bulk_combine(const struct bulk *bulk, const struct prim_order *shared, uint64_t offset,
+                          uint32_t stage, uint32_t bytes) {
+  ORDER_COPY(span, shared);
+  const ulonglong2 *const first = bulk_vectors(stage);
+  const ulonglong2 *const second = bulk_vectors(stage + bulk->stage_bytes / 2);
+#define BULK_OPERATOR(op, operator_name, combine)                  \
+  case op:                                                         \
+    bulk_sum(dtype, op, &span, offset, first, second, bytes / 16); \
     break;
-#define BULK_TYPE(value, name, storage, accumulator)         \
-  case value: {                                              \
-    const uint8_t dtype = value;                             \
-    switch (span->op) { TYPE_OPERATOR_TABLE(BULK_OPERATOR) } \
+#define BULK_TYPE(value, name, storage, accumulator)        \
+  case value: {                                             \
+    const uint8_t dtype = value;                            \
+    switch (span.op) { TYPE_OPERATOR_TABLE(BULK_OPERATOR) } \
   } break;
-  switch (span->dtype) { TYPE_TABLE(BULK_TYPE) }
+  switch (span.dtype) { TYPE_TABLE(BULK_TYPE) }
 #undef BULK_TYPE
 #undef BULK_OPERATOR
 }
 
-/* ---- tiles ---- */
-
-PRIM_FN uint32_t bulk_stage(const struct bulk *bulk, uint32_t set) {
-  return bulk->memory + set * bulk->set_bytes;
+/* A copy's second destination is a peer's, the first then the rank's own. */
+PRIM_FN void bulk_keep(uint8_t *out, uint32_t stage, uint32_t bytes) {
+  const ulonglong2 *const data = bulk_vectors(stage);
+  const uint32_t count = bytes / 16;
+#pragma unroll 4
+  for (uint32_t i = prim_lane(); i < count; i += PRIM_WARP) prim_store_vector(out + 16 * i, data[i]);
 }
 
-PRIM_FN void bulk_load_tile(struct bulk *bulk, const struct bulk_cursor *cursor) {
-  const uint32_t bytes = bulk_tile_length(cursor), stage = bulk_stage(bulk, bulk->load_set);
-  const uint32_t barrier = bulk->barriers + 8 * bulk->load_set;
-  if (prim_lane() == 0) {
+/* ---- tiles ---- */
+
+PRIM_FN uint32_t bulk_stage(const struct bulk *bulk, uint32_t index) {
+  return bulk->memory + index * bulk->stage_bytes;
+}
+
+PRIM_FN uint32_t bulk_turn(uint32_t index) { return index + 1 == BULK_STAGES ? 0 : index + 1; }
+
+PRIM_FN void bulk_load_tile(struct bulk *bulk, struct bulk_cursor *cursor) {
+  if (cursor->fresh) {
     const struct prim_order *span = bulk_order(bulk, cursor->order);
-    const uint64_t offset = bulk_skip(span) + cursor->offset;
-    const uint8_t *const second = span->second[0];
-    if (cursor->offset < (uint64_t)bulk->carriers * cursor->tile_bytes)
-      bulk_fence_loads(); /* once an order */
-    bulk_expect(barrier, second != 0 ? 2 * bytes : bytes);
-    bulk_load(stage, span->first + offset, bytes, barrier);
-    if (second != 0) bulk_load(stage + bulk->set_bytes / 2, second + offset, bytes, barrier);
+    bulk->first = span->first + bulk_skip(span);
+    bulk->second = span->second[0] != 0 ? span->second[0] + bulk_skip(span) : 0;
+    cursor->fresh = false;
+    bulk_fence_loads();
+  }
+  if (prim_lane() == 0) {
+    const uint32_t bytes = bulk_tile_length(cursor), barrier = bulk->barriers + 8 * bulk->load_stage;
+    const uint32_t stage = bulk_stage(bulk, bulk->load_stage);
+    bulk_expect(barrier, bulk->second != 0 ? 2 * bytes : bytes);
+    bulk_load(stage, bulk->first + cursor->offset, bytes, barrier);
+    if (bulk->second != 0)
+      bulk_load(stage + bulk->stage_bytes / 2, bulk->second + cursor->offset, bytes, barrier);
   }
   prim_converge();
-  bulk->load_set = bulk->load_set + 1 == BULK_SETS ? 0 : bulk->load_set + 1;
+  bulk->load_stage = bulk_turn(bulk->load_stage);
   bulk->loaded += 1;
 }
 
+/* By the copy engine what is only copied, but for what stays here beside. A tile is a group of stores, be it
+ * empty. */
 PRIM_FN void bulk_store_tile(struct bulk *bulk, const struct bulk_cursor *cursor) {
   const struct prim_order *span = bulk_order(bulk, cursor->order);
-  const uint32_t bytes = bulk_tile_length(cursor), stage = bulk_stage(bulk, bulk->store_set);
-  bulk_await(bulk->barriers + 8 * bulk->store_set, bulk->parities >> bulk->store_set & 1);
+  const uint32_t bytes = bulk_tile_length(cursor), stage = bulk_stage(bulk, bulk->store_stage);
+  const uint64_t offset = bulk_skip(span) + cursor->offset;
+  uint8_t *const other = span->other[0];
+  bulk_await(bulk->barriers + 8 * bulk->store_stage, bulk->parities >> bulk->store_stage & 1);
   if (!span_is_copy(span)) {
-    bulk_combine(span, stage, bulk->set_bytes / 2, bytes);
-    bulk_fence_stages();
+    bulk_combine(bulk, span, offset, stage, bytes);
+  } else {
+    if (prim_lane() == 0) bulk_store((other != 0 ? other : span->out) + offset, stage, bytes);
+    prim_converge();
+    if (other != 0) bulk_keep(span->out + offset, stage, bytes);
   }
   prim_converge();
   if (prim_lane() == 0) {
-    const uint64_t offset = bulk_skip(span) + cursor->offset;
-    bulk_store(span->out + offset, stage, bytes);
-    if (span->other[0] != 0) bulk_store(span->other[0] + offset, stage, bytes);
     bulk_commit();
     bulk_await_left();
   }
   prim_converge();
-  bulk->parities ^= 1u << bulk->store_set;
-  bulk->store_set = bulk->store_set + 1 == BULK_SETS ? 0 : bulk->store_set + 1;
+  bulk->parities ^= 1u << bulk->store_stage;
+  bulk->store_stage = bulk_turn(bulk->store_stage);
   bulk->stored += 1;
 }
 
@@ -313,15 +334,16 @@ PRIM_FN bool bulk_seek(const struct bulk *bulk, struct bulk_cursor *cursor, cons
   }
 }
 
-/* Sees what the scout has written since. */
-PRIM_FN void bulk_look(struct bulk *bulk) {
-  if (bulk->ended) return;
+/* True when the scout has written more orders, which are seen now. */
+PRIM_FN bool bulk_look(struct bulk *bulk) {
+  if (bulk->ended) return false;
   const uint32_t seen = *(volatile const uint32_t *)&bulk->desk->issued;
   const uint32_t issued = __shfl_sync(PRIM_ALL_LANES, seen, 0);
   asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* the orders are read behind it */
-  if (issued == bulk->issued) return;
+  if (issued == bulk->issued) return false;
   bulk->ended = bulk_order(bulk, issued - 1)->kind == PRIM_END;
   bulk->issued = bulk->ended ? issued - 1 : issued;
+  return true;
 }
 
 /* A team has the part of the block's stages that its warps are of the block's. */
@@ -329,20 +351,21 @@ PRIM_FN void bulk_open(struct bulk *bulk, const struct worker *worker) {
   const struct prim *prim = &worker->prim;
   const uint32_t warps = blockDim.x / PRIM_WARP, bytes = bulk_memory_bytes();
   const uint32_t first = prim->worker_warp - 1, behind = first + 1 + prim->worker_warps;
-  const uint32_t begin = bytes * first / warps, end = behind + 1 >= warps ? bytes : bytes * behind / warps;
-  const uint32_t share = BULK_CARRIERS * (behind - first) / warps;
+  const uint32_t begin = bytes * first / warps / 128 * 128;
+  const uint32_t end = behind + 1 >= warps ? bytes : bytes * behind / warps / 128 * 128;
+  const uint32_t share = BULK_CARRIERS * (behind - first + 1) / warps;
   bulk->desk = prim->desk;
   bulk->index = worker->index / PRIM_WARP;
   bulk->carriers = (uint32_t)size_min(prim->worker_warps, size_max(1, share));
-  bulk->set_bytes = (end - begin) / bulk->carriers / BULK_SETS / 256 * 256;
-  bulk->memory = (uint32_t)__cvta_generic_to_shared(bulk_memory) + (begin + 127) / 128 * 128;
-  bulk->memory += bulk->index * BULK_SETS * bulk->set_bytes;
+  bulk->stage_bytes = (end - begin) / bulk->carriers / BULK_STAGES / 256 * 256;
+  bulk->memory = (uint32_t)__cvta_generic_to_shared(bulk_memory) + begin;
+  bulk->memory += bulk->index * BULK_STAGES * bulk->stage_bytes;
   bulk->barriers = (uint32_t)__cvta_generic_to_shared(bulk_barriers[threadIdx.x / PRIM_WARP]);
   bulk->issued = bulk->loaded = bulk->stored = bulk->declared = bulk->next = bulk->next_stored = 0;
-  bulk->load_set = bulk->store_set = bulk->parities = 0;
+  bulk->load_stage = bulk->store_stage = bulk->parities = 0;
   bulk->ended = false;
   if (prim_lane() == 0) {
-    for (uint32_t set = 0; set < BULK_SETS; set++) bulk_barrier_open(bulk->barriers + 8 * set);
+    for (uint32_t i = 0; i < BULK_STAGES; i++) bulk_barrier_open(bulk->barriers + 8 * i);
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
   }
   prim_converge();
@@ -351,17 +374,17 @@ PRIM_FN void bulk_open(struct bulk *bulk, const struct worker *worker) {
 PRIM_FN void bulk_close(const struct bulk *bulk) {
   prim_converge();
   if (prim_lane() == 0)
-    for (uint32_t set = 0; set < BULK_SETS; set++) bulk_barrier_close(bulk->barriers + 8 * set);
+    for (uint32_t i = 0; i < BULK_STAGES; i++) bulk_barrier_close(bulk->barriers + 8 * i);
 }
 
 /* Returns with nothing in flight, be it for lack of orders or because the lane was stopped. */
 PRIM_FN void worker_run(struct worker *worker) {
   struct bulk bulk;
-  struct bulk_cursor loads = {0, 0, 0, false, 0, 0}, stores = {0, 0, 0, false, 0, 0};
+  struct bulk_cursor loads = {0, 0, 0, false, false, 0, 0}, stores = {0, 0, 0, false, false, 0, 0};
   bulk_open(&bulk, worker);
   for (;;) {
-    bulk_look(&bulk);
-    while (bulk.loaded - bulk.stored < BULK_SETS - 1 && bulk_seek(&bulk, &loads, 0)) {
+    while (bulk.loaded - bulk.stored < BULK_STAGES - 1) {
+      if (!bulk_seek(&bulk, &loads, 0) && (!bulk_look(&bulk) || !bulk_seek(&bulk, &loads, 0))) break;
       bulk_load_tile(&bulk, &loads);
       bulk_next_tile(&bulk, &loads);
     }
@@ -373,6 +396,7 @@ PRIM_FN void worker_run(struct worker *worker) {
     }
     bulk_declare_all(&bulk, stores.order);
     if (bulk.ended || prim_aborted(&worker->prim)) break;
+    if (bulk.index >= bulk.carriers) __nanosleep(BULK_IDLE_NS);
   }
   bulk_close(&bulk);
 }

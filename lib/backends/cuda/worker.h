@@ -207,8 +207,8 @@ PRIM_FN void worker_span(const struct worker *worker, const struct prim_order *s
     span_move(0, SPAN_COPY, worker, &span, bytes, carried);
     return;
   }
-#define SPAN_OPERATOR(op, operator_name, combine)         \
-  case op:                                                \
+#define SPAN_OPERATOR(op, operator_name, combine)                  \
+  case op:                                                         \
     span_move(dtype, op, worker, &span, sizeof(element), carried); \
     break;
 #define SPAN_TYPE(value, name, storage, accumulator)        \
