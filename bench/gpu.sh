@@ -258,7 +258,7 @@ check_digests() {
       digest_recorded "$n" "$protocol"
       digest_live "$n" "$protocol" 4
     done
-    digest_live "$n" Simple 1 # long enough for bulk copies, whatever the type
+    digest_live "$n" Simple 1 # long enough for bulk copies
   done
   [ "$failures" -ne "$before" ] || gpu_names | sort -u | head -n 1 |
     sed 's/, /, driver /; s/^/for the golden files of the numbers checked: # recorded on: /'

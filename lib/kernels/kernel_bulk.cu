@@ -1,9 +1,9 @@
-/* kernel_bulk.cu: the kernel of launches whose works all speak Simple and are long: copy engines carry what
- * they move (compute capability 9.0 and later; elsewhere it does as kernel_simple.cu does). */
+/* kernel_bulk.cu: the kernel of launches of long copies, all of Simple: copy engines carry what they move
+ * (compute capability 9.0 and later; elsewhere it does as kernel_simple.cu does). */
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 1
-/* Few: for edges, and for what does not lie alike. */
+/* Few: for edges, for what does not lie alike, and for sums, which other kernels do. */
 #define PRIM_VECTORS 2
 #define PRIM_SUM_VECTORS 4
 #define PRIM_COPY_VECTORS 4

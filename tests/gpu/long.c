@@ -1,8 +1,8 @@
-/* long.c: long messages with few blocks. Every collective that copies or adds, by communicators of 4, 8, 16
- * and 32 blocks a rank, with buffers that begin at whole vectors, both a little behind one, and at different
- * places of one; all values are checked. Given a size, it also prints how fast they were:
+/* long.c: long messages with few blocks. Every collective that copies or adds, by communicators of 1 to 32
+ * blocks a rank, with buffers that begin at whole vectors, both a little behind one, and at different places
+ * of one; all values are checked. Given a size, it also prints how fast they were:
  *
- *     long [MIB [TURNS]]     bytes of the larger buffer of a rank; default 1, which is not timed */
+ *     long [MIB [TURNS]]     bytes of the larger buffer of a rank; default 5, which is not timed */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -182,12 +182,12 @@ static void job_run(struct job *job, enum call call, size_t bytes, int turns, in
 }
 
 int main(int argc, char **argv) {
-  static const int block_counts[] = {4, 8, 16, 32};
-  const size_t bytes = (size_t)(argc > 1 ? atoi(argv[1]) : 1) << 20;
+  static const int block_counts[] = {1, 4, 8, 16, 32};
+  const size_t bytes = (size_t)(argc > 1 ? atoi(argv[1]) : 5) << 20;
   const int turns = argc > 2 ? atoi(argv[2]) : argc > 1 ? 10 : 0;
   struct job job = {.rank_count = need_ranks()};
   job_open(&job, bytes + 4 * 2 * (PLACE_MAX + RANKS_MAX));
-  for (size_t b = 0; b < sizeof block_counts / sizeof *block_counts; b++) {
+  for (size_t b = 0; b<sizeof block_counts / sizeof *block_counts; b += turns> 0 ? 1 : 2) {
     comms_open(&job, block_counts[b]);
     for (int call = 0; call < CALLS; call++) job_run(&job, (enum call)call, bytes, turns, block_counts[b]);
     for (int r = 0; r < job.rank_count; r++) NEED(ncclCommDestroy(job.comms[r]));

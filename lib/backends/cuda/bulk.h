@@ -1,22 +1,18 @@
-/* bulk.h: how workers carry out spans by bulk copies (compute capability 9.0): a warp of them, a carrier, has
- * stages in shared memory of its own; one of its threads has a copy engine bring tiles there and take them
- * away, and the warp adds where there is something to add. A tile's loads leave before the tiles ahead of it
- * are stored, also across orders, so that a slice's end does not drain anything. Edges, and spans whose ends
- * lie differently, go the way of worker.h. It promises the same results to the bit, and that nothing is in
- * flight when a worker goes home. It knows nothing of lanes or connections. */
+/* bulk.h: how workers carry out copies by bulk copies (compute capability 9.0): a warp of them, a carrier,
+ * has stages in shared memory of its own; one of its threads has a copy engine bring tiles there and take
+ * them away. A tile's load leaves before the tiles ahead of it are stored, also across orders, so that a
+ * slice's end does not drain anything. Sums, edges, and spans whose ends lie differently, go the way of
+ * worker.h. It promises the same results to the bit, and that nothing is in flight when a worker goes home.
+ * It knows nothing of lanes or connections. */
 #ifndef TUTTI_BACKENDS_CUDA_BULK_H
 #define TUTTI_BACKENDS_CUDA_BULK_H
 
 #include "backends/cuda/worker.h"
 
 /* Warps of a whole block that carry; a team has its share of them, as of the memory. */
-#ifndef BULK_CARRIERS
 #define BULK_CARRIERS 8
-#endif
 /* Stages of a carrier: one is being stored, the others are on their way here, or wait. */
-#ifndef BULK_STAGES
 #define BULK_STAGES 3
-#endif
 /* Tiles that are stored before the end of an order is looked for: by then it has come. */
 #define BULK_LAG 2
 
@@ -43,7 +39,7 @@ struct bulk {
   uint32_t issued;                  /* orders that were seen */
   uint32_t loaded, stored;          /* tiles so far */
   uint32_t load_stage, store_stage; /* that are next */
-  const uint8_t *first, *second;    /* of the order that is being loaded, from the first whole vector on */
+  const uint8_t *first;             /* of the order that is being loaded, from the first whole vector on */
   uint32_t parities;                /* of the stages' barriers, a bit each */
   uint32_t declared;                /* orders that the team knows to be done */
   uint32_t next, next_stored;       /* orders to be declared next, and `stored` when they were */
@@ -126,32 +122,30 @@ PRIM_FN uint32_t bulk_skip(const struct prim_order *span) {
   return (16 - (uint32_t)((uintptr_t)span->first % 16)) % 16;
 }
 
-/* What copy engines carry of a span, bytes: its whole vectors, where all addresses lie alike in a vector. */
+/* What copy engines carry of a span, bytes: of a copy its whole vectors, where all addresses lie alike in a
+ * vector. */
 PRIM_FN uint64_t bulk_span_bytes(const struct prim_order *span) {
   const uint64_t bytes = span->count * word_element_bytes(span->dtype);
   uintptr_t places = (uintptr_t)span->first ^ (uintptr_t)span->out;
-  SPAN_EACH_SECOND(k, span) places |= (uintptr_t)span->first ^ (uintptr_t)span->second[k];
   SPAN_EACH_OTHER(k, span) places |= (uintptr_t)span->first ^ (uintptr_t)span->other[k];
-  if (places % 16 != 0 || bytes < BULK_SPAN_BYTES_MIN) return 0;
+  if (places % 16 != 0 || bytes < BULK_SPAN_BYTES_MIN || !span_is_copy(span)) return 0;
   return (bytes - bulk_skip(span)) / 16 * 16;
 }
 
-/* A copy's tile has a stage to itself, the two sources of a sum have half of it each. Short spans are cut so
- * that all carriers have their share. */
-PRIM_FN uint32_t bulk_tile_bytes(const struct bulk *bulk, const struct prim_order *span, uint64_t bytes) {
-  const uint32_t most = span->second[0] != 0 ? bulk->stage_bytes / 2 : bulk->stage_bytes;
-  if (bytes >= (uint64_t)most * bulk->carriers) return most;
+/* A stage's, but short spans are cut so that all carriers have their share. */
+PRIM_FN uint32_t bulk_tile_bytes(const struct bulk *bulk, uint64_t bytes) {
+  if (bytes >= (uint64_t)bulk->stage_bytes * bulk->carriers) return bulk->stage_bytes;
   const uint32_t share = ((uint32_t)bytes / bulk->carriers / BULK_TILE_UNIT + 1) * BULK_TILE_UNIT;
-  return share < most ? share : most;
+  return (uint32_t)size_min(share, bulk->stage_bytes);
 }
 
 PRIM_FN void bulk_enter(const struct bulk *bulk, struct bulk_cursor *cursor) {
   const struct prim_order *span = bulk_order(bulk, cursor->order);
   cursor->entered = cursor->fresh = true;
-  cursor->bytes = bulk->stage_bytes < 2 * BULK_TILE_UNIT ? 0 : bulk_span_bytes(span);
+  cursor->bytes = bulk->stage_bytes < BULK_TILE_UNIT ? 0 : bulk_span_bytes(span);
   cursor->offset = cursor->bytes;
   if (cursor->bytes == 0) return;
-  cursor->tile_bytes = bulk_tile_bytes(bulk, span, cursor->bytes);
+  cursor->tile_bytes = bulk_tile_bytes(bulk, cursor->bytes);
   if (bulk->index >= bulk->carriers) return;
   const uint32_t turn = bulk->index >= cursor->before ? bulk->index - cursor->before
                                                       : bulk->index + bulk->carriers - cursor->before;
@@ -185,62 +179,6 @@ PRIM_FN void bulk_rest(const struct bulk *bulk, const struct worker *worker,
   prim_converge();
 }
 
-/* ---- what the warp itself does with a tile ---- */
-
-/* From the stages to where it belongs, `offset` bytes behind the span's begin: a store by instructions takes
- * no longer than one by a copy engine, and waits for nothing. */
-PRIM_FN void bulk_sum(uint8_t dtype, uint8_t op, const struct prim_order *span, uint64_t offset,
-                      const ulonglong2 *first, const ulonglong2 *second, uint32_t count) {
-  const uint32_t turns = span_vectors(dtype, op);
-  uint32_t i = prim_lane();
-#pragma unroll 1
-  for (; i + (turns - 1) * PRIM_WARP < count; i += turns * PRIM_WARP) {
-    ulonglong2 left[PRIM_SUM_VECTORS], right[PRIM_SUM_VECTORS];
-#pragma unroll
-    for (uint32_t k = 0; k < turns; k++) {
-      left[k] = first[i + k * PRIM_WARP];
-      right[k] = second[i + k * PRIM_WARP];
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < turns; k++)
-      span_store(span, offset + 16 * (i + k * PRIM_WARP), span_combine(dtype, op, span, left[k], right[k]));
-  }
-#pragma unroll 1
-  for (; i < count; i += PRIM_WARP)
-    span_store(span, offset + 16 * i, span_combine(dtype, op, span, first[i], second[i]));
-}
-
-PRIM_FN const ulonglong2 *bulk_vectors(uint32_t stage) {
-  return (const ulonglong2 *)(bulk_memory + (stage - (uint32_t)__cvta_generic_to_shared(bulk_memory)));
-}
-
-PRIM_FN void bulk_combine(const struct bulk *bulk, const struct prim_order *shared, uint64_t offset,
-                          uint32_t stage, uint32_t bytes) {
-  ORDER_COPY(span, shared);
-  const ulonglong2 *const first = bulk_vectors(stage);
-  const ulonglong2 *const second = bulk_vectors(stage + bulk->stage_bytes / 2);
-#define BULK_OPERATOR(op, operator_name, combine)                  \
-  case op:                                                         \
-    bulk_sum(dtype, op, &span, offset, first, second, bytes / 16); \
-    break;
-#define BULK_TYPE(value, name, storage, accumulator)        \
-  case value: {                                             \
-    const uint8_t dtype = value;                            \
-    switch (span.op) { TYPE_OPERATOR_TABLE(BULK_OPERATOR) } \
-  } break;
-  switch (span.dtype) { TYPE_TABLE(BULK_TYPE) }
-#undef BULK_TYPE
-#undef BULK_OPERATOR
-}
-
-/* A copy's second destination is a peer's, the first then the rank's own. */
-PRIM_FN void bulk_keep(uint8_t *out, uint32_t stage, uint32_t bytes) {
-  const ulonglong2 *const data = bulk_vectors(stage);
-  const uint32_t count = bytes / 16;
-#pragma unroll 4
-  for (uint32_t i = prim_lane(); i < count; i += PRIM_WARP) prim_store_vector(out + 16 * i, data[i]);
-}
-
 /* ---- tiles ---- */
 
 PRIM_FN uint32_t bulk_stage(const struct bulk *bulk, uint32_t index) {
@@ -253,40 +191,28 @@ PRIM_FN void bulk_load_tile(struct bulk *bulk, struct bulk_cursor *cursor) {
   if (cursor->fresh) {
     const struct prim_order *span = bulk_order(bulk, cursor->order);
     bulk->first = span->first + bulk_skip(span);
-    bulk->second = span->second[0] != 0 ? span->second[0] + bulk_skip(span) : 0;
     cursor->fresh = false;
     bulk_fence_loads();
   }
   if (prim_lane() == 0) {
     const uint32_t bytes = bulk_tile_length(cursor), barrier = bulk->barriers + 8 * bulk->load_stage;
-    const uint32_t stage = bulk_stage(bulk, bulk->load_stage);
-    bulk_expect(barrier, bulk->second != 0 ? 2 * bytes : bytes);
-    bulk_load(stage, bulk->first + cursor->offset, bytes, barrier);
-    if (bulk->second != 0)
-      bulk_load(stage + bulk->stage_bytes / 2, bulk->second + cursor->offset, bytes, barrier);
+    bulk_expect(barrier, bytes);
+    bulk_load(bulk_stage(bulk, bulk->load_stage), bulk->first + cursor->offset, bytes, barrier);
   }
   prim_converge();
   bulk->load_stage = bulk_turn(bulk->load_stage);
   bulk->loaded += 1;
 }
 
-/* By the copy engine what is only copied, but for what stays here beside. A tile is a group of stores, be it
- * empty. */
+/* A tile is a group of stores. */
 PRIM_FN void bulk_store_tile(struct bulk *bulk, const struct bulk_cursor *cursor) {
   const struct prim_order *span = bulk_order(bulk, cursor->order);
-  const uint32_t bytes = bulk_tile_length(cursor), stage = bulk_stage(bulk, bulk->store_stage);
-  const uint64_t offset = bulk_skip(span) + cursor->offset;
-  uint8_t *const other = span->other[0];
   bulk_await(bulk->barriers + 8 * bulk->store_stage, bulk->parities >> bulk->store_stage & 1);
-  if (!span_is_copy(span)) {
-    bulk_combine(bulk, span, offset, stage, bytes);
-  } else {
-    if (prim_lane() == 0) bulk_store((other != 0 ? other : span->out) + offset, stage, bytes);
-    prim_converge();
-    if (other != 0) bulk_keep(span->out + offset, stage, bytes);
-  }
-  prim_converge();
   if (prim_lane() == 0) {
+    const uint32_t bytes = bulk_tile_length(cursor), stage = bulk_stage(bulk, bulk->store_stage);
+    const uint64_t offset = bulk_skip(span) + cursor->offset;
+    bulk_store(span->out + offset, stage, bytes);
+    SPAN_EACH_OTHER(k, span) bulk_store(span->other[k] + offset, stage, bytes);
     bulk_commit();
     bulk_await_left();
   }

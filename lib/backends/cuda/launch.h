@@ -70,7 +70,7 @@ struct rank_cells {
 /* And two for works of more than one link a side: of LL alone, and of all protocols. */
 #define LAUNCH_KERNEL_LL_LINKS (PROTO_COUNT + 1)
 #define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
-/* And one for long works of Simple, whose data copy engines carry (compute capability 9.0). */
+/* And one for long copies of Simple, which copy engines carry (compute capability 9.0). */
 #define LAUNCH_KERNEL_BULK (PROTO_COUNT + 3)
 #define LAUNCH_KERNELS (PROTO_COUNT + 4)
 
