@@ -249,14 +249,17 @@ PRIM_FN void bulk_declare_all(struct bulk *bulk, uint32_t passed) {
 }
 
 /* Moves a cursor to its next tile, past orders that have none left. False when it stands behind all orders
- * that were seen. The one that stores does on the way what is not carried in tiles. */
-PRIM_FN bool bulk_seek(const struct bulk *bulk, struct bulk_cursor *cursor, const struct worker *worker) {
+ * that were seen. The one that stores does on the way what is not carried in tiles, and says so at once where
+ * a whole order is not. */
+PRIM_FN bool bulk_seek(struct bulk *bulk, struct bulk_cursor *cursor, const struct worker *worker) {
   for (;;) {
     if (!cursor->entered && cursor->order == bulk->issued) return false;
     if (!cursor->entered) bulk_enter(bulk, cursor);
     if (cursor->offset < cursor->bytes) return true;
+    const bool tells = worker != 0 && cursor->bytes == 0 && bulk->loaded == bulk->stored;
     if (worker != 0) bulk_rest(bulk, worker, cursor);
     bulk_leave(bulk, cursor);
+    if (tells) bulk_declare_all(bulk, cursor->order);
   }
 }
 
