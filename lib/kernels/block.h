@@ -95,7 +95,9 @@ PRIM_FN bool work_is_light(const struct work *work) {
 
 /* Warps of a team whose scout and poster are not one: fewer are better used for moving, but for what is
  * short. */
+#ifndef TEAM_APART
 #define TEAM_APART 6
+#endif
 
 /* The part of this warp, the rank-th of a team of `size` warps that begins with warp `first` of the block. */
 PRIM_FN void team_take_part(struct prim *prim, struct worker *worker, uint32_t first, uint32_t size,

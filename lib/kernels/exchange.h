@@ -21,7 +21,7 @@
 #define EXCHANGE_SENDS 16u       /* the thread of a warp that keeps the first link to send on */
 #define EXCHANGE_FAR_LOOKS 1024u /* looks within the block for each one at the host's memory */
 #define EXCHANGE_SLOTS FIFO_SLOTS_MAX
-/* Lines of each link that a thread has in flight, where there are few links: as many as it has registers for. */
+/* Lines of each link that a thread has in flight, where there are few links: what registers allow. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define EXCHANGE_FEW_LINES 2
 #else
@@ -497,7 +497,9 @@ PRIM_FN void exchange_work_lines(struct exchange *it) {
     if (!exchange_await_slots(it, it->position + it->send_steps)) return;
     exchange_clean(it, &loop);
     const bool few = work->recv_count <= 3 && work->send_count <= 3;
-    if (few ? !exchange_move<3, EXCHANGE_FEW_LINES>(it, &loop) : !exchange_move<EXCHANGE_LINKS, 1>(it, &loop)) return;
+    const bool moved =
+        few ? exchange_move<3, EXCHANGE_FEW_LINES>(it, &loop) : exchange_move<EXCHANGE_LINKS, 1>(it, &loop);
+    if (!moved) return;
     exchange_pass(it);
     it->loop += 1;
     __syncwarp();

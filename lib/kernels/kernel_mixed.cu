@@ -29,13 +29,33 @@ __global__ void tutti_kernel_simple(const __grid_constant__ struct launch launch
 __global__ void tutti_kernel_ll_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_exchange_ll(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_bulk(const __grid_constant__ struct launch launch);
 }
 
 /* By enum work_proto, then as launch.h numbers them. */
 static const void *const kernels[LAUNCH_KERNELS] = {
     (const void *)tutti_kernel_ll, (const void *)tutti_kernel_ll128, (const void *)tutti_kernel_simple,
     (const void *)tutti_kernel_mixed, (const void *)tutti_kernel_ll_links, (const void *)tutti_kernel_links,
-    (const void *)tutti_kernel_exchange_ll};
+    (const void *)tutti_kernel_exchange_ll, (const void *)tutti_kernel_bulk};
+
+/* Shared memory that a launch asks for beside what its kernel declares: for stages of bulk copies, as much as
+ * every device that was seen so far has. */
+static int stages_bytes = -1;
+
+static cudaError_t stages_ask(void) {
+  struct cudaFuncAttributes attributes;
+  int device_index = 0, major = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device_index);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_index);
+  if (error != cudaSuccess || major < 9) return error;
+  error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernels[LAUNCH_KERNEL_BULK]);
+  if (error != cudaSuccess) return error;
+  most = (most - (int)attributes.sharedSizeBytes) / 1024 * 1024;
+  if (stages_bytes < 0 || most < stages_bytes) stages_bytes = most;
+  return cudaFuncSetAttribute(kernels[LAUNCH_KERNEL_BULK], cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+}
 
 extern "C" int step_kernel_launch(uint32_t kernel, const struct launch *launch, uint32_t block_count,
                                   uint32_t warp_count, bool overlaps, void *stream) {
@@ -46,6 +66,7 @@ extern "C" int step_kernel_launch(uint32_t kernel, const struct launch *launch, 
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.gridDim = dim3(block_count);
   config.blockDim = dim3(warp_count * PRIM_WARP);
+  if (kernel == LAUNCH_KERNEL_BULK && stages_bytes > 0) config.dynamicSmemBytes = (size_t)stages_bytes;
   config.stream = (cudaStream_t)stream;
   config.attrs = &attribute;
   config.numAttrs = overlaps ? 1 : 0;
@@ -57,5 +78,5 @@ extern "C" int step_kernel_load(void) {
   cudaError_t error = cudaSuccess;
   for (uint32_t i = 0; i < LAUNCH_KERNELS && error == cudaSuccess; i++)
     error = cudaFuncGetAttributes(&attributes, kernels[i]);
-  return error;
+  return error == cudaSuccess ? stages_ask() : error;
 }

@@ -78,7 +78,7 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
   if (conn == NULL)
     return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection", comm->config.rank,
                     comm->name);
-  conn->on_host = true;
+  conn->on_host = comm->hosted = true;
   conn->reference_count = 1;
   ncclResult_t made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->sender_block, &conn->sender);
   if (made == ncclSuccess)

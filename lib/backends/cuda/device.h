@@ -72,6 +72,7 @@ struct device_comm {
   struct rank_cells *cells; /* memory of the host */
   struct arena_block cells_block;
   struct cuda_order order;
+  bool hosted;        /* a connection of it lies behind a network, in memory of the host */
   bool overlaps;      /* a kernel may come onto the device while the one before it ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;

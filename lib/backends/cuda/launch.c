@@ -169,9 +169,27 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   return ncclSuccess;
 }
 
+/* Bytes of a channel's part from which on copy engines carry it better than instructions. */
+#define BULK_PART_BYTES (1u << 20)
+
+static bool work_adds(const struct work *work) {
+  return work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER || work->func == FUNC_REDUCE;
+}
+
+/* Long copies where the GPUs reach each other's memory: of memory of the host nothing was tried. A sum is
+ * quicker where its sources are loaded by instructions. */
+static bool plan_is_bulk(const struct device_comm *comm, const struct plan *plan) {
+  size_t most = 0;
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    if (work_adds(&plan->works[i])) return false;
+    most = size_max(most, plan->works[i].part_count * plan->works[i].element_bytes);
+  }
+  return comm->overlaps && plan->limits.direct && !comm->hosted && most >= BULK_PART_BYTES;
+}
+
 /* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
  * ring's nor a message's, those that have more than one link a side. */
-static uint32_t plan_kernel(const struct plan *plan) {
+static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
   bool alike = true, linked = false, exchanges = true;
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -182,6 +200,7 @@ static uint32_t plan_kernel(const struct plan *plan) {
   }
   if (exchanges && alike && proto == PROTO_LL) return LAUNCH_KERNEL_EXCHANGE;
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
+  if (alike && proto == PROTO_SIMPLE && plan_is_bulk(comm, plan)) return LAUNCH_KERNEL_BULK;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
@@ -360,7 +379,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   launch_fill(comm, plan, way.capture.id != 0, &launch.arguments);
   way.block_count = plan_blocks(plan, launch.arguments.first_batch);
   if (way.block_count == 0) return ncclSuccess;
-  way.kernel = plan_kernel(plan);
+  way.kernel = plan_kernel(comm, plan);
   way.warp_count = plan_warps(plan, way.kernel);
   if (plan->hook != NULL) return launch_hooked(&way, plan, bytes, &launch);
   if (way.capture.id != 0 || bytes > sizeof launch.plan) return launch_in_scope(&way, plan, bytes, &launch);

@@ -75,7 +75,9 @@ struct rank_cells {
 #define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
 /* And one for direct exchanges alone, in LL. */
 #define LAUNCH_KERNEL_EXCHANGE (PROTO_COUNT + 3)
-#define LAUNCH_KERNELS (PROTO_COUNT + 4)
+/* And one for long copies of Simple, which copy engines carry (compute capability 9.0). */
+#define LAUNCH_KERNEL_BULK (PROTO_COUNT + 4)
+#define LAUNCH_KERNELS (PROTO_COUNT + 5)
 
 /* Most warps of a block: two for every work of a batch, or a scout, a poster and fourteen workers for one. */
 #define LAUNCH_WARPS_MAX 16

@@ -175,8 +175,9 @@ PRIM_FN void span_elements(uint8_t dtype, uint8_t op, const struct worker *worke
   }
 }
 
+/* `carried`: somebody else moves the whole vectors. */
 PRIM_FN void span_move(uint8_t dtype, uint8_t op, const struct worker *worker, const struct prim_order *span,
-                       uint32_t bytes) {
+                       uint32_t bytes, bool carried) {
   const size_t count = span->count;
   const uintptr_t place = (uintptr_t)span->first % 16;
   bool alike = (uintptr_t)span->out % 16 == place;
@@ -187,6 +188,7 @@ PRIM_FN void span_move(uint8_t dtype, uint8_t op, const struct worker *worker, c
   const size_t vectors = (count - front) << shift >> 4;
   const size_t back = front + (vectors << 4 >> shift);
   if (vectors << 4 >> shift < count) span_elements(dtype, op, worker, span, front, back, bytes);
+  if (carried) return;
   if (op == SPAN_COPY) span_copy(worker, span, front << shift, vectors);
   else span_reduce(dtype, op, worker, span, front << shift, vectors);
 }
@@ -198,16 +200,16 @@ PRIM_FN bool span_is_copy(const struct prim_order *span) {
 }
 
 /* The one place where types and operators of spans become code: a case for each pair. */
-PRIM_FN void worker_span(const struct worker *worker, const struct prim_order *shared) {
+PRIM_FN void worker_span(const struct worker *worker, const struct prim_order *shared, bool carried) {
   ORDER_COPY(span, shared);
   const uint32_t bytes = word_element_bytes(span.dtype);
   if (span_is_copy(&span)) {
-    span_move(0, SPAN_COPY, worker, &span, bytes);
+    span_move(0, SPAN_COPY, worker, &span, bytes, carried);
     return;
   }
-#define SPAN_OPERATOR(op, operator_name, combine)         \
-  case op:                                                \
-    span_move(dtype, op, worker, &span, sizeof(element)); \
+#define SPAN_OPERATOR(op, operator_name, combine)                  \
+  case op:                                                         \
+    span_move(dtype, op, worker, &span, sizeof(element), carried); \
     break;
 #define SPAN_TYPE(value, name, storage, accumulator)        \
   case value: {                                             \
@@ -441,6 +443,10 @@ PRIM_FN bool worker_lines(uint8_t kind, struct worker *worker, const struct prim
   return true;
 }
 
+#ifdef PRIM_BULK
+#include "backends/cuda/bulk.h"
+#else
+
 /* ---- the life of a worker ---- */
 
 /* False for an order of a protocol that this kernel does not speak, and for the last one. */
@@ -449,11 +455,11 @@ PRIM_FN bool worker_do(struct worker *worker, const struct prim_order *order) {
   if (order->kind == PRIM_END) return false;
   if (PRIM_PROTO == PROTO_LL) return worker_lines(LINE_LL, worker, order);
   if (PRIM_PROTO == PROTO_LL128) return worker_lines(LINE_LL128, worker, order);
-  worker_span(worker, order);
+  worker_span(worker, order, false);
   return true;
 #else
   switch (order->kind) {
-    case PRIM_SPAN: worker_span(worker, order); return true;
+    case PRIM_SPAN: worker_span(worker, order, false); return true;
     case PRIM_LINES_LL: return worker_lines(LINE_LL, worker, order);
 #if PRIM_LINKS == 1 /* beside all else, many links of LL128 would not fit into registers */
     case PRIM_LINES_LL128: return worker_lines(LINE_LL128, worker, order);
@@ -475,5 +481,7 @@ PRIM_FN void worker_run(struct worker *worker) {
     if (prim_lane() == 0) *done = count + 1;
   }
 }
+
+#endif
 
 #endif
