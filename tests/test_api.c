@@ -57,8 +57,8 @@ static ncclResult_t fake_device_current(uint32_t *index) {
   return ncclSuccess;
 }
 static ncclResult_t fake_device_limits(struct plan_limits *limits) {
-  const struct plan_limits production = {8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, false, 0, 0, 1,
-                                         0, 0, false};
+  const struct plan_limits production = {
+      8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, false, 0, 0, 1, 0, 0, false, 0};
   *limits = production;
   return ncclSuccess;
 }
@@ -313,8 +313,7 @@ static void test_init_arguments(void **state) {
                "2 unique ids for 1");
   garbage = id;
   garbage.internal[32] ^= 1; /* the version follows four 64-bit words */
-  expect_error(ncclCommInitRank(&comm, 1, garbage, 0), ncclInvalidUsage,
-               "is of version");
+  expect_error(ncclCommInitRank(&comm, 1, garbage, 0), ncclInvalidUsage, "is of version");
   assert_null(comm);
   expect_ok(ncclCommInitRank(&comm, 1, id, 0));
   expect_ok(ncclCommDestroy(comm));

@@ -56,8 +56,8 @@ static void request_begin(struct plan_request *request, uint32_t rank) {
   request->rank = rank;
   request->rank_count = RANKS;
   request->graph = &world.graph;
-  request->limits = (struct plan_limits){4,    {4096, 4096, 4096}, 0, 4096, CHANNELS, 1, 1,    32,
-                                         true, PLAN_FUSES,         0, 1,    0,        0, false};
+  request->limits = (struct plan_limits){4,    {4096, 4096, 4096}, 0, 4096, CHANNELS, 1, 1,     32,
+                                         true, PLAN_FUSES,         0, 1,    0,        0, false, 0};
   request->ops = world.ops;
   request->op_count = world.op_count;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {

@@ -276,7 +276,7 @@ static void test_choices(void **state) {
   (void)state;
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   assert_choice(&graph, FUNC_ALL_REDUCE, 8, ALGO_DIRECT, PROTO_LL);
-  assert_choice(&graph, FUNC_ALL_REDUCE, 256 * KIB, ALGO_TWO_SHOT, PROTO_SIMPLE);
+  assert_choice(&graph, FUNC_ALL_REDUCE, MIB, ALGO_TWO_SHOT, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_ALL_REDUCE, 16 * MIB, ALGO_TWO_SHOT, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_ALL_REDUCE, GIB, ALGO_RING, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_REDUCE, 8, ALGO_RING, PROTO_LL);
@@ -285,6 +285,32 @@ static void test_choices(void **state) {
   assert_choice(&graph, FUNC_ALL_REDUCE, 8, ALGO_TREE, PROTO_LL);
   assert_choice(&graph, FUNC_ALL_REDUCE, 4 * GIB, ALGO_RING, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_BROADCAST, 8, ALGO_RING, PROTO_LL);
+  graph_free(&graph);
+}
+
+/* GPUs carry exchanges in LL quickly, while a channel has little of them; all else of algos_last stays last.
+ */
+static void test_quick_exchanges(void **state) {
+  static const struct {
+    uint32_t channel_count;
+    size_t bytes;
+    bool exchanged;
+  } rows[] = {{32, 8, true},    {32, 128 * KIB, true}, {32, 768 * KIB, true}, {32, MIB, false},
+              {32, GIB, false}, {8, 128 * KIB, true},  {8, 512 * KIB, false}, {8, GIB, false}};
+  struct graph graph;
+  (void)state;
+  assert_int_equal(graph_flat(4, &graph), ncclSuccess);
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct plan_request request;
+    struct tune_choice choice;
+    request_begin(&request, &graph, FUNC_ALL_REDUCE, rows[i].bytes);
+    request.limits.algos_last = PLAN_ALGOS_LAST;
+    request.limits.quick_protos = 1u << PROTO_LL;
+    request.limits.channel_count = rows[i].channel_count;
+    assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
+    assert_int_equal(choice.algo != ALGO_RING, rows[i].exchanged);
+    if (rows[i].exchanged) assert_true(choice.proto == PROTO_LL && choice.channel_count <= 16);
+  }
   graph_free(&graph);
 }
 
@@ -733,6 +759,7 @@ int main(void) {
       cmocka_unit_test(test_formulas_of_nodes),
       cmocka_unit_test(test_formulas_of_switches),
       cmocka_unit_test(test_exchanges_as_measured),
+      cmocka_unit_test(test_quick_exchanges),
       cmocka_unit_test(test_choices),
       cmocka_unit_test(test_choices_of_cores),
       cmocka_unit_test(test_last),

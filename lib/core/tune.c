@@ -331,8 +331,20 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
 
 /* ---- channels and chunks ---- */
 
-/* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much. */
+/* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much; beyond
+ * so many bytes a channel rings are faster, however few channels there are. */
 #define EXCHANGE_CHANNELS 16u
+#define EXCHANGE_CHANNEL_BYTES 49152u
+
+static bool exchange_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
+  const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
+  return exchange && ((request->limits.quick_protos >> proto) & 1) != 0;
+}
+
+static uint32_t exchange_channels(const struct plan_request *request) {
+  const uint32_t all = request->limits.channel_count;
+  return all < EXCHANGE_CHANNELS ? all : EXCHANGE_CHANNELS;
+}
 
 uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                        size_t bytes) {
@@ -348,8 +360,7 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
   if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
     thread_bytes = request->thread_bytes[0][proto];
   const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
-  const bool quick = exchange && ((request->limits.quick_protos >> proto) & 1) != 0;
-  const uint32_t most = quick && all > EXCHANGE_CHANNELS ? EXCHANGE_CHANNELS : all;
+  const uint32_t most = exchange_is_quick(request, algo, proto) ? exchange_channels(request) : all;
   const double share = exchange ? exchange_share(func, algo, request->rank_count) : 1;
   const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
   return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
@@ -414,11 +425,11 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 
 /* Taken where nothing else is left: PAT with several ranks a node, and what the backend carries but slowly.
  */
-static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8_t proto) {
+static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8_t proto, size_t bytes) {
   const struct graph *graph = request->graph;
-  const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
-  if (exchange && ((request->limits.quick_protos >> proto) & 1) != 0) return false;
+  if (exchange_is_quick(request, algo, proto))
+    return bytes > (size_t)exchange_channels(request) * EXCHANGE_CHANNEL_BYTES;
   return graph->node_count <= 1 && ((request->limits.algos_last >> algo) & 1) != 0;
 }
 
@@ -430,7 +441,7 @@ uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_
     row->algo = index / PROTO_COUNT;
     row->proto = index % PROTO_COUNT;
     row->forbidden = rules_forbid(request, func, row->algo, row->proto);
-    row->last = algo_is_last(request, row->algo, row->proto);
+    row->last = algo_is_last(request, row->algo, row->proto, bytes);
     row->channel_count = 0;
     row->time_us = 0;
     if (row->forbidden != NULL) continue;
