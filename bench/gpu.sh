@@ -254,19 +254,24 @@ digest_recorded() {
   local n=$1 protocol=$2 golden=$root/tests/golden/digests-$1-$2.txt
   [ -f "$golden" ] || golden=$root/tests/golden/digests-$n.txt
   [ -f "$golden" ] || return 0
-  digest_run "$(sed -n 's/^# settings: //p' "$golden") NCCL_PROTO=$protocol" "$n" && digest_same "$golden"
+  digest_run "$(sed -n 's/^# settings: //p' "$golden") NCCL_PROTO=$protocol NCCL_ALGO=Ring" "$n" &&
+    digest_same "$golden"
   ok $? "digests, $n GPUs, $protocol: the recorded bits (small buffers)"
 }
 
+# The order of a sum is the algorithm's: both sides are told the same ones.
+exchanges="allreduce:Direct;allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
+
 # The same with buffers of the usual size, and more elements, against the emulator on this machine.
 digest_live() {
-  local n=$1 protocol=$2 channels=$3 counts="777 300000 300011"
+  local n=$1 protocol=$2 channels=$3 algos=${4:-Ring} counts="777 300000 300011"
   digest_build emu || { ok 1 "digest.c builds for the emulator"; return; }
   # shellcheck disable=SC2086
-  env NCCL_PROTO="$protocol" TUTTI_EMU=mode=threads,channels="$channels" LD_LIBRARY_PATH="$build/lib" \
-    timeout 100 "$digest" "$n" $counts >"$work/emu" 2>"$work/out" &&
-    digest_run "NCCL_MAX_NCHANNELS=$channels NCCL_PROTO=$protocol" "$n" $counts && digest_same "$work/emu"
-  ok $? "digests, $n GPUs, $protocol, $channels channels: the emulator's bits (usual buffers)"
+  env NCCL_PROTO="$protocol" NCCL_ALGO="$algos" TUTTI_EMU=mode=threads,channels="$channels" \
+    LD_LIBRARY_PATH="$build/lib" timeout 100 "$digest" "$n" $counts >"$work/emu" 2>"$work/out" &&
+    digest_run "NCCL_MAX_NCHANNELS=$channels NCCL_PROTO=$protocol NCCL_ALGO=$algos" "$n" $counts &&
+    digest_same "$work/emu"
+  ok $? "digests, $n GPUs, $protocol, ${algos%%:*}, $channels channels: the emulator's bits (usual buffers)"
 }
 
 check_digests() {
@@ -277,6 +282,8 @@ check_digests() {
       digest_live "$n" "$protocol" 4
     done
     digest_live "$n" Simple 1 # long enough for bulk copies
+    digest_live "$n" LL 4 "$exchanges"
+    digest_live "$n" LL 16 "${exchanges/Direct/TwoShot}"
   done
   [ "$failures" -ne "$before" ] || gpu_names | sort -u | head -n 1 |
     sed 's/, /, driver /; s/^/for the golden files of the numbers checked: # recorded on: /'
