@@ -465,6 +465,7 @@ static ncclResult_t roster_wait(struct gather *gather, bool *rostered) {
     if (gather->status_new || control_wait(&gather->changed, gather->deadline_ns)) continue;
     roster_late(gather);
   }
+  status_log(gather); /* what was told before the end, if nobody had the time to say it */
   *rostered = gather->rostered;
   const ncclResult_t result = gather->code;
   control_unlock();
