@@ -462,22 +462,27 @@ bench() {
   done
 }
 
+# What the table and the summary compute with, in awk: the median of value[key, 1..count[key]], and sizes as
+# they are written.
+functions='
+  function median(key, i, j, n, swap) {
+    n = count[key]
+    for (i = 2; i <= n; i++)
+      for (j = i; j > 1 && value[key, j] < value[key, j - 1]; j--) {
+        swap = value[key, j]; value[key, j] = value[key, j - 1]; value[key, j - 1] = swap
+      }
+    return n % 2 ? value[key, (n + 1) / 2] : n ? (value[key, n / 2] + value[key, n / 2 + 1]) / 2 : 0
+  }
+  function size(bytes) {
+    if (bytes >= 1073741824) return bytes / 1073741824 "G"
+    if (bytes >= 1048576) return bytes / 1048576 "M"
+    return bytes >= 1024 ? bytes / 1024 "K" : bytes ""
+  }
+'
+
 # Medians of the rows, in the order in which they came; with a pattern, of the modes that have it alone.
 table() {
-  grep -E "^(${1:-.*}) " "$work/rows" | awk -v gpus="$gpus_most" '
-    function median(key, i, j, n, swap) {
-      n = count[key]
-      for (i = 2; i <= n; i++)
-        for (j = i; j > 1 && value[key, j] < value[key, j - 1]; j--) {
-          swap = value[key, j]; value[key, j] = value[key, j - 1]; value[key, j - 1] = swap
-        }
-      return n % 2 ? value[key, (n + 1) / 2] : n ? (value[key, n / 2] + value[key, n / 2 + 1]) / 2 : 0
-    }
-    function size(bytes) {
-      if (bytes >= 1073741824) return bytes / 1073741824 "G"
-      if (bytes >= 1048576) return bytes / 1048576 "M"
-      return bytes >= 1024 ? bytes / 1024 "K" : bytes ""
-    }
+  grep -E "^(${1:-.*}) " "$work/rows" | awk -v gpus="$gpus_most" "$functions"'
     function is_bandwidth(mode) { return mode == "large" || mode == "p2p" || mode == "budget" }
     function target(mode, collective, bytes, ratio, ours) {
       if (mode == "budget" && (bytes < 134217728 || collective == "reduce")) return "-"
@@ -514,20 +519,7 @@ table() {
 # How much faster this library is than NCCL, by time, whose medians are compared; of registered buffers NCCL's
 # best way counts. A size at which this library is more than 2 % slower is named, with the ratio of times.
 summary() {
-  awk '
-    function median(key, i, j, n, swap) {
-      n = count[key]
-      for (i = 2; i <= n; i++)
-        for (j = i; j > 1 && value[key, j] < value[key, j - 1]; j--) {
-          swap = value[key, j]; value[key, j] = value[key, j - 1]; value[key, j - 1] = swap
-        }
-      return n % 2 ? value[key, (n + 1) / 2] : n ? (value[key, n / 2] + value[key, n / 2 + 1]) / 2 : 0
-    }
-    function size(bytes) {
-      if (bytes >= 1073741824) return bytes / 1073741824 "G"
-      if (bytes >= 1048576) return bytes / 1048576 "M"
-      return bytes >= 1024 ? bytes / 1024 "K" : bytes ""
-    }
+  awk "$functions"'
     function best(key, i, least) {
       for (i = 1; i <= count[key]; i++) if (!least || value[key, i] < least) least = value[key, i]
       return least
