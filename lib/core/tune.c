@@ -29,6 +29,8 @@ struct query {
 
 static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
 
+static bool algo_exchanges(uint8_t algo) { return algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT; }
+
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
@@ -115,7 +117,7 @@ static bool cores_route(const struct query *q, double *hops, double *share) {
   }
   if (q->algo == ALGO_RING) return true;
   if (cores_tree(q, hops, share)) return true;
-  if (q->algo != ALGO_DIRECT && q->algo != ALGO_TWO_SHOT) return false;
+  if (!algo_exchanges(q->algo)) return false;
   *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
   *share = exchange_share(q->func, q->algo, q->ranks);
   if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE)
@@ -137,7 +139,7 @@ static double sockets_us(const struct query *q) {
   const struct tune_measured_sockets *sockets = &tune_measured_sockets;
   double hops, share;
   if (!cores_route(q, &hops, &share)) return INFINITY;
-  const bool exchanges = q->algo == ALGO_DIRECT || q->algo == ALGO_TWO_SHOT;
+  const bool exchanges = algo_exchanges(q->algo);
   const double messages = exchanges ? hops * (q->ranks - 1) : hops;
   if (q->algo == ALGO_DIRECT) share = exchange_share(q->func, q->algo, q->ranks);
   return sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
@@ -323,7 +325,7 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               (double)bytes};
   if (algo == ALGO_CUSTOM) return INFINITY;
   if (request->limits.cores) return request->limits.room_bytes != 0 ? sockets_us(&query) : cores_us(&query);
-  if (algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT) return exchange_us(&query);
+  if (algo_exchanges(algo)) return exchange_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
     return measured_ring_us(&query);
   return formula_us(&query);
@@ -337,8 +339,7 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
 #define EXCHANGE_CHANNEL_BYTES 49152u
 
 static bool exchange_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
-  const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
-  return exchange && ((request->limits.quick_protos >> proto) & 1) != 0;
+  return algo_exchanges(algo) && ((request->limits.quick_protos >> proto) & 1) != 0;
 }
 
 static uint32_t exchange_channels(const struct plan_request *request) {
@@ -359,9 +360,8 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
     thread_bytes = request->thread_bytes[1][proto];
   if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
     thread_bytes = request->thread_bytes[0][proto];
-  const bool exchange = algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
   const uint32_t most = exchange_is_quick(request, algo, proto) ? exchange_channels(request) : all;
-  const double share = exchange ? exchange_share(func, algo, request->rank_count) : 1;
+  const double share = algo_exchanges(algo) ? exchange_share(func, algo, request->rank_count) : 1;
   const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
   return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
 }
