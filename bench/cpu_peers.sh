@@ -11,7 +11,7 @@
 #   OPS=, MIN=8, MAX=67108864, FACTOR=8      what is measured: names, separated by commas; bytes
 #   QUICK=1        tries the script itself with few points; keeps nothing
 set -eu -o pipefail
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_MOVES
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${BUILD:-$here/../build}" && pwd)

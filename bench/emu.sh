@@ -12,7 +12,7 @@
 #   size      of libnccl.so.2 after strip
 #   memory    bytes that a communicator holds a rank: made; after an all-reduce; after sends to all as well
 set -eu -o pipefail
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_MOVES
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${BUILD:-$here/../build}" && pwd)

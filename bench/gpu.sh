@@ -31,7 +31,7 @@
 set -u -o pipefail
 unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG NCCL_DEBUG_FILE NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_BUFFSIZE \
   TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND NCCL_MAX_CTAS NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE \
-  LD_PRELOAD LD_AUDIT
+  TUTTI_MOVES LD_PRELOAD LD_AUDIT
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -282,8 +282,10 @@ check_digests() {
       digest_live "$n" "$protocol" 4
     done
     digest_live "$n" Simple 1 # long enough for bulk copies
-    digest_live "$n" LL 4 "$exchanges"
-    digest_live "$n" LL 16 "${exchanges/Direct/TwoShot}"
+    for protocol in LL Simple; do
+      digest_live "$n" $protocol 4 "$exchanges"
+      digest_live "$n" $protocol 16 "${exchanges/Direct/TwoShot}"
+    done
   done
   [ "$failures" -ne "$before" ] || gpu_names | sort -u | head -n 1 |
     sed 's/, /, driver /; s/^/for the golden files of the numbers checked: # recorded on: /'

@@ -313,14 +313,15 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, v
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle);
 
-/* Collective registration of buff[0..size) bytes. Where windows bring nothing, as in this release, *win is
- * set to NULL with ncclSuccess: test the window, not the code. NULL or empty buffer, unknown flags:
- * ncclInvalidArgument. */
+/* The same by all ranks of the communicator; no rank waits for another. Host memory is skipped: *win = NULL,
+ * with ncclSuccess: test the window, not the code. It brings what ncclCommRegister brings: kernels have no
+ * calls for windows. NULL or empty buffer, unknown flags: ncclInvalidArgument. */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
                                      int winFlags);
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win); /* NULL is allowed */
+/* NULL is allowed; a window that this communicator did not give: ncclInvalidUsage. */
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
 /* ---- Operators ---- */

@@ -24,7 +24,7 @@ const char *tutti_version(void);
 const char *tutti_backend(void);
 
 /* Settings of the emulator. Zero in a member keeps the default or what the environment says (TUTTI_EMU,
- * TUTTI_SEED, TUTTI_TRACE). */
+ * TUTTI_SEED, TUTTI_MOVES). */
 typedef struct {
   size_t size;           /* sizeof(tutti_emu_config_t), set by the caller */
   uint64_t seed;         /* of the guarded scheduler; 0 = TUTTI_SEED or 1 */

@@ -11,7 +11,7 @@
 #include "check/part.h"
 #include "check/request.h"
 #include "check/shrink.h"
-#include "check_plan.h"
+#include "check/check_plan.h"
 #include "collective.h"
 #include "core/names.h"
 #include "kernels/kernels.h"
@@ -86,26 +86,10 @@ static bool misuse(const char *flag, const char *given, const char *known) {
   return false;
 }
 
-/* The functions that the verb knows, by name of the collective. */
-static const struct {
-  const char *name;
-  uint8_t func;
-} funcs[] = {
-    {"all_reduce", FUNC_ALL_REDUCE}, {"all_gather", FUNC_ALL_GATHER}, {"reduce_scatter", FUNC_REDUCE_SCATTER},
-    {"broadcast", FUNC_BROADCAST},   {"reduce", FUNC_REDUCE},         {"sendrecv", FUNC_SEND_RECV},
-    {"alltoall", FUNC_ALL_TO_ALL},   {"gather", FUNC_GATHER},         {"scatter", FUNC_SCATTER}};
-enum { FUNCS = sizeof funcs / sizeof funcs[0] };
-
-static uint8_t func_of(const struct collective *collective) {
-  uint32_t i = 0;
-  while (i + 1 < FUNCS && strcmp(funcs[i].name, collective->name) != 0) i += 1;
-  return funcs[i].func;
-}
-
 static const struct collective *collective_of(uint8_t func) {
-  uint32_t i = 0;
-  while (i + 1 < FUNCS && funcs[i].func != func) i += 1;
-  return collective_find(funcs[i].name);
+  size_t index = 0;
+  while (collective_at(index) != NULL && collective_func(collective_at(index)) != func) index++;
+  return collective_at(index);
 }
 
 /* The kernel's operator (enum work_op) that a user's becomes: avg of floats is a product and a sum. */
@@ -396,7 +380,7 @@ static enum exit_code check_one(struct check_command *command, int argc, char **
             argv[0]);
     return EXIT_USAGE;
   }
-  command->c.call.func = func_of(command->collective);
+  command->c.call.func = collective_func(command->collective);
   if (!take_flags(command)) return EXIT_USAGE;
   if (machine_graph(command->c.machine, command->c.nodes, command->c.gpus, &graph) != ncclSuccess) {
     fprintf(stderr, "tutti check: %s\n", log_last_error());

@@ -1,6 +1,8 @@
 /* collective.c: the rows of collective.h. */
 #include "collective.h"
 
+#include "schedule/work.h"
+
 #include <string.h>
 
 static double factor_one(double rank_count) {
@@ -85,4 +87,18 @@ size_t collective_count(const struct collective *collective, size_t size_bytes, 
 size_t collective_bytes(const struct collective *collective, size_t count, size_t type_bytes,
                         uint32_t rank_count) {
   return count * type_bytes * (collective->is_split ? rank_count : 1);
+}
+
+uint8_t collective_func(const struct collective *collective) {
+  switch (collective->id) {
+    case COLLECTIVE_ALL_REDUCE: return FUNC_ALL_REDUCE;
+    case COLLECTIVE_ALL_GATHER: return FUNC_ALL_GATHER;
+    case COLLECTIVE_REDUCE_SCATTER: return FUNC_REDUCE_SCATTER;
+    case COLLECTIVE_BROADCAST: return FUNC_BROADCAST;
+    case COLLECTIVE_REDUCE: return FUNC_REDUCE;
+    case COLLECTIVE_ALLTOALL: return FUNC_ALL_TO_ALL;
+    case COLLECTIVE_GATHER: return FUNC_GATHER;
+    case COLLECTIVE_SCATTER: return FUNC_SCATTER;
+    default: return FUNC_SEND_RECV;
+  }
 }

@@ -47,6 +47,9 @@ struct collective {
 const struct collective *collective_find(const char *name);
 const struct collective *collective_at(size_t index); /* NULL past the end */
 
+/* The library's number of the function (enum work_func). */
+uint8_t collective_func(const struct collective *collective);
+
 /* The count argument of the call for a size asked for in bytes, and the size that this count really has. */
 size_t collective_count(const struct collective *collective, size_t size_bytes, size_t type_bytes,
                         uint32_t rank_count);

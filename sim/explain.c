@@ -17,7 +17,8 @@
 #include "json.h"
 #include "machine.h"
 #include "oracle.h"
-#include "bench.h"
+#include "files/explain_files.h"
+#include "bench/bench.h"
 #include "schedule/algo.h"
 #include "verb.h"
 
@@ -151,6 +152,7 @@ static enum exit_code request_make(struct explain *explain) {
   request->ops = &explain->op;
   request->op_count = 1;
   request->p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
+  request->net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   plan_limits_default(&request->limits);
   if (explain->flags.channels) request->limits.channel_count = (uint32_t)explain->flags.channels;
   if (!operation_describe(explain)) return EXIT_USAGE;
@@ -281,22 +283,22 @@ static void text_print(const struct explain *explain) {
 
 static void json_peers(struct json *json, const char *name, const uint32_t *peers, uint32_t count) {
   json_open(json, name, '[');
-  for (uint32_t index = 0; index < count; index++) json_integer(json, NULL, peers[index]);
+  for (uint32_t index = 0; index < count; index++) json_number(json, NULL, peers[index]);
   json_close(json, ']');
 }
 
 static void json_work(struct json *json, const struct work *work) {
   const struct work_sums sums = work_walk(work);
   json_open(json, NULL, '{');
-  json_integer(json, "channel", work->channel_index);
+  json_number(json, "channel", work->channel_index);
   json_text(json, "role", *role_name(work->role) ? role_name(work->role) + 1 : "whole");
-  json_integer(json, "part_offset", (int64_t)work->part_offset);
-  json_integer(json, "part_count", (int64_t)work->part_count);
-  json_integer(json, "chunk_bytes", (int64_t)(work->chunk_count * work->element_bytes));
-  json_integer(json, "loops", (int64_t)sums.loops);
-  json_integer(json, "steps", (int64_t)sums.steps);
-  json_integer(json, "fifo_steps_in", (int64_t)sums.recv_steps);
-  json_integer(json, "fifo_steps_out", (int64_t)sums.send_steps);
+  json_number(json, "part_offset", (int64_t)work->part_offset);
+  json_number(json, "part_count", (int64_t)work->part_count);
+  json_number(json, "chunk_bytes", (int64_t)(work->chunk_count * work->element_bytes));
+  json_number(json, "loops", (int64_t)sums.loops);
+  json_number(json, "steps", (int64_t)sums.steps);
+  json_number(json, "fifo_steps_in", (int64_t)sums.recv_steps);
+  json_number(json, "fifo_steps_out", (int64_t)sums.send_steps);
   json_peers(json, "from", work->recv_peer, work->recv_count);
   json_peers(json, "to", work->send_peer, work->send_count);
   json_close(json, '}');
@@ -308,7 +310,7 @@ static void json_candidate(struct json *json, const struct explain *explain,
   json_text(json, "algo", names_algo[row->algo]);
   json_text(json, "proto", names_proto[row->proto]);
   if (row->forbidden) json_text(json, "forbidden", row->forbidden);
-  else json_real(json, "time_us", candidate_time_us(explain, row));
+  else json_decimal(json, "time_us", candidate_time_us(explain, row));
   json_bool(json, "chosen", candidate_is_chosen(explain, row));
   if (!row->forbidden) json_bool(json, "last", row->last);
   json_close(json, '}');
@@ -320,9 +322,9 @@ static void json_explain(const struct explain *explain) {
   json.out = stdout;
   json_open(&json, NULL, '{');
   json_text(&json, "collective", names_collective[explain->op.func]);
-  json_integer(&json, "bytes", (int64_t)explain->bytes);
-  json_integer(&json, "ranks", explain->request.rank_count);
-  json_integer(&json, "nodes", explain->graph.node_count);
+  json_number(&json, "bytes", (int64_t)explain->bytes);
+  json_number(&json, "ranks", explain->request.rank_count);
+  json_number(&json, "nodes", explain->graph.node_count);
   json_open(&json, "candidates", '[');
   for (uint32_t index = 0; index < TUNE_CANDIDATES; index++)
     json_candidate(&json, explain, &explain->candidates[index]);
@@ -330,11 +332,11 @@ static void json_explain(const struct explain *explain) {
   json_open(&json, "choice", '{');
   json_text(&json, "algo", names_algo[explain->choice.algo]);
   json_text(&json, "proto", names_proto[explain->choice.proto]);
-  json_real(&json, "time_us", explain->choice.time_us);
-  json_integer(&json, "channels", explain->choice.channel_count);
-  json_integer(&json, "tune_file_line", explain->choice.file_line);
+  json_decimal(&json, "time_us", explain->choice.time_us);
+  json_number(&json, "channels", explain->choice.channel_count);
+  json_number(&json, "tune_file_line", explain->choice.file_line);
   json_close(&json, '}');
-  json_integer(&json, "rank", explain->plan.rank);
+  json_number(&json, "rank", explain->plan.rank);
   json_open(&json, "works", '[');
   for (uint32_t index = 0; index < explain->plan.work_count; index++)
     json_work(&json, &explain->plan.works[index]);
@@ -391,19 +393,42 @@ static enum exit_code explain_run(int argc, char **argv) {
   }
   if (operand < argc && !strcmp(argv[operand], "plan"))
     return explain_plan(&explain, argc - operand - 1, argv + operand + 1);
+  if (operand < argc) return explain_files(argc - operand, argv + operand, explain.flags.json);
   fprintf(stderr,
-          "tutti explain: what is asked for? `tutti explain plan COLLECTIVE` (`tutti help explain` says "
-          "more)\n");
+          "tutti explain: what is asked for? `tutti explain FILE...` or `tutti explain plan COLLECTIVE` "
+          "(`tutti help explain` says more)\n");
   return EXIT_USAGE;
 }
 
 const struct verb verb_explain = {
     "explain",
-    "say how a collective would be carried, why, and what each rank would do",
-    "plan COLLECTIVE [FLAGS]",
+    "say why a job hangs, or how a collective would be carried",
+    "[--json] FILE... | plan COLLECTIVE [FLAGS]",
+    "  tutti explain /dev/shm/tutti.*.trace\n"
+    "  tutti explain --json nccl_trace_rank_*\n"
     "  tutti explain plan all_reduce --bytes 1M --gpus 8\n"
     "  tutti explain plan all_reduce -b 64K -g 4 --algo ^Direct --rank 2\n"
     "  tutti explain plan broadcast -b 1G --nodes 4 --root 3 --json\n",
+    "With FILEs, one from each process of the job (TUTTI_TRACE), binary or as text: one sentence that says "
+    "who is stuck, on which operation, because of whom; then the evidence, and what to do next. Files that "
+    "are "
+    "missing, cut off or damaged are told; what is left of them is used. The exit code is 0 where nothing is "
+    "wrong, 1 where a rank is, and 4 where no file can be read.\n"
+    "\n"
+    "FILEs may also be dumps of PyTorch's Flight Recorder (pickle or JSON; the rank is the number at the end "
+    "of "
+    "the name), of which nothing is executed, or logs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL, "
+    "one "
+    "or several; one kind at a time. They tell less, and the answer says what. Any of these may be packed by "
+    "zstd, and take 256 MiB unpacked.\n"
+    "\n"
+    "With --json the answer is an object: `kind` (fine, unknown, running, behind, absent, not arrived, "
+    "channel, "
+    "not started, not launched, circle, alone, refused, died, mismatch), `sentence`, `evidence` (texts), "
+    "`next`, "
+    "`source` (records, flight recorder, log), `lacks` (what such files cannot tell), `files` (how many were "
+    "read), `refused` (names of those that could not be).\n"
+    "\n"
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast or reduce. Prints every algorithm and "
     "protocol with its\n"
     "predicted time or the rule that forbids it, and then the plan of one rank: for each channel its part, "

@@ -62,15 +62,22 @@ void json_text(struct json *json, const char *name, const char *text) {
   write_string(json->out, text);
 }
 
-void json_integer(struct json *json, const char *name, int64_t number) {
+void json_number(struct json *json, const char *name, int64_t number) {
   begin_value(json, name);
   fprintf(json->out, "%lld", (long long)number);
 }
 
-void json_real(struct json *json, const char *name, double number) {
+void json_decimal(struct json *json, const char *name, double number) {
   begin_value(json, name);
   if (isfinite(number)) fprintf(json->out, "%.9g", number);
   else fputs("null", json->out);
+}
+
+void json_thousandths(struct json *json, const char *name, int64_t thousandths) {
+  const uint64_t size = thousandths < 0 ? 0 - (uint64_t)thousandths : (uint64_t)thousandths;
+  begin_value(json, name);
+  fprintf(json->out, "%s%llu.%03u", thousandths < 0 ? "-" : "", (unsigned long long)(size / 1000),
+          (unsigned)(size % 1000));
 }
 
 void json_bool(struct json *json, const char *name, bool value) {

@@ -19,8 +19,10 @@ struct json {
 void json_open(struct json *json, const char *name, char bracket); /* '{' or '[' */
 void json_close(struct json *json, char bracket);                  /* '}' or ']' */
 void json_text(struct json *json, const char *name, const char *text);
-void json_integer(struct json *json, const char *name, int64_t number);
-void json_real(struct json *json, const char *name, double number);
+void json_number(struct json *json, const char *name, int64_t number);
+void json_decimal(struct json *json, const char *name, double number);
+/* A number of thousandths, exactly. */
+void json_thousandths(struct json *json, const char *name, int64_t thousandths);
 void json_bool(struct json *json, const char *name, bool value);
 
 #endif

@@ -223,10 +223,10 @@ static void topo_print(const struct paths *paths, const struct graph *graph) {
 
 static void json_speed(struct json *json, const char *name, const struct graph_speed *speed) {
   json_open(json, name, '{');
-  json_integer(json, "channels", speed->channel_count);
-  json_integer(json, "pattern", speed->pattern);
-  json_real(json, "intra_gbps", speed->intra_gbps);
-  json_real(json, "inter_gbps", speed->inter_gbps);
+  json_number(json, "channels", speed->channel_count);
+  json_number(json, "pattern", speed->pattern);
+  json_decimal(json, "intra_gbps", speed->intra_gbps);
+  json_decimal(json, "inter_gbps", speed->inter_gbps);
   json_text(json, "intra_path", paths_type_name((enum graph_path)speed->intra_path));
   json_text(json, "inter_path", paths_type_name((enum graph_path)speed->inter_path));
   json_close(json, '}');
@@ -240,10 +240,10 @@ static void json_paths(struct json *json, const struct paths *paths) {
       const struct topology *topology = paths->topology;
       const uint32_t to = to_gpu ? topology->gpus[column] : topology->nets[column - paths->gpu_count];
       json_open(json, NULL, '{');
-      json_integer(json, "from_gpu", topology->devices[topology->gpus[gpu]].number);
-      json_integer(json, to_gpu ? "to_gpu" : "to_net", topology->devices[to].number);
+      json_number(json, "from_gpu", topology->devices[topology->gpus[gpu]].number);
+      json_number(json, to_gpu ? "to_gpu" : "to_net", topology->devices[to].number);
       json_text(json, "type", paths_type_name(matrix_route(paths, gpu, column)->type));
-      json_real(json, "gbps", matrix_route(paths, gpu, column)->gbps);
+      json_decimal(json, "gbps", matrix_route(paths, gpu, column)->gbps);
       json_close(json, '}');
     }
   }
@@ -256,12 +256,12 @@ static void json_channels(struct json *json, const struct graph *graph) {
   for (uint32_t channel = 0; channel < graph->channel_count; channel++) {
     json_open(json, NULL, '{');
     json_open(json, "ring", '[');
-    for (uint32_t i = 0; i < graph->rank_count; i++) json_integer(json, NULL, graph->ring[channel][i]);
+    for (uint32_t i = 0; i < graph->rank_count; i++) json_number(json, NULL, graph->ring[channel][i]);
     json_close(json, ']');
     json_open(json, "tree_parents", '[');
     for (uint32_t i = 0; i < graph->rank_count; i++) {
       const uint32_t up = graph->tree[channel][i].up;
-      json_integer(json, NULL, up == GRAPH_NONE ? -1 : (int64_t)up);
+      json_number(json, NULL, up == GRAPH_NONE ? -1 : (int64_t)up);
     }
     json_close(json, ']');
     json_close(json, '}');
@@ -275,9 +275,9 @@ static void topo_print_json(const struct paths *paths, const struct graph *graph
   json.out = stdout;
   json_open(&json, NULL, '{');
   json_text(&json, "name", paths->topology->name);
-  json_integer(&json, "nodes", paths->topology->node_count);
-  json_integer(&json, "gpus", paths->gpu_count);
-  json_integer(&json, "nets", paths->net_count);
+  json_number(&json, "nodes", paths->topology->node_count);
+  json_number(&json, "gpus", paths->gpu_count);
+  json_number(&json, "nets", paths->net_count);
   json_paths(&json, paths);
   json_speed(&json, "rings", &graph->ring_speed);
   json_speed(&json, "trees", &graph->tree_speed);

@@ -27,8 +27,8 @@ struct verb {
   enum exit_code (*run)(int argc, char **argv); /* argv[0] is the verb's name */
 };
 
-extern const struct verb verb_bench, verb_check, verb_doctor, verb_explain, verb_launch, verb_topo,
-    verb_trace, verb_help;
+extern const struct verb verb_bench, verb_check, verb_doctor, verb_explain, verb_goal, verb_launch,
+    verb_replay, verb_sim, verb_status, verb_topo, verb_trace, verb_help;
 
 extern const struct verb *const verbs[];
 extern const size_t verb_count;

@@ -27,6 +27,7 @@ ARROWS = (
      PURE + CUDA + ' float.h limits.h math.h string.h immintrin.h'),
     ('lib/base/', 'public', '*'),
     ('lib/trace/', 'lib/base/ lib/schedule/ public', '*'),
+    ('lib/explain/', 'lib/base/ lib/trace/ lib/schedule/ public', '*'),
     ('lib/backends/backend.h', 'lib/base/ lib/schedule/ public', PURE),
     ('lib/backends/net.h', 'lib/base/ public', PURE),
     ('lib/backends/fault.', 'lib/backends/fault.h lib/base/hash.h', PURE),
@@ -35,15 +36,16 @@ ARROWS = (
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/fault.h lib/base/ '
      'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
     ('lib/core/',
-     'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/schedule/ lib/kernels/kernels.h '
-     'public',
+     'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/explain/ lib/schedule/ '
+     'lib/kernels/kernels.h public',
      PURE + LIBC + ' expat.h'),
     ('lib/audit/', '', '*'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
      'lib/core/plan.h lib/core/topology lib/core/graph lib/core/layout.h lib/core/custom.h lib/core/names.h '
-     'lib/core/rules.h lib/core/settings.h lib/core/tune.h lib/core/tune_file.h sim/ lib/trace/ '
-     'lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
+     'lib/core/rails.h lib/core/rules.h lib/core/settings.h lib/core/survey.h lib/core/tune.h '
+     'lib/core/tune_file.h lib/core/tune_table.h sim/ '
+     'lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
      '*'),
     ('examples/', 'public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),

@@ -168,8 +168,8 @@ static const char *cards_exchange(struct party *party) {
 const char *party_open(struct party *party) {
   ncclResult_t result = party->ops->device_limits(&party->limits);
   for (uint32_t rank = 0; rank < party_rank_count(party) && result == ncclSuccess; rank++) {
-    const struct device_comm_config config = {1,    rank,          party_rank_count(party),
-                                              rank, party->limits, "parties"};
+    const struct device_comm_config config = {1,         rank, party_rank_count(party), rank, party->limits,
+                                              "parties", NULL};
     if (is_own(party, rank)) result = party->ops->comm_open(&config, &party->comms[rank]);
   }
   if (result == ncclSuccess) result = graph_flat(party_rank_count(party), &party->graph);

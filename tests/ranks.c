@@ -40,7 +40,7 @@ ncclResult_t ranks_open_bare(struct ranks *ranks, uint32_t count, const struct p
   ranks->count = count;
   ranks->limits = *limits;
   for (uint32_t rank = 0; rank < count; rank++) {
-    const struct device_comm_config config = {1, rank, count, rank, ranks->limits, "test"};
+    const struct device_comm_config config = {1, rank, count, rank, ranks->limits, "test", NULL};
     TRY(ranks->ops->comm_open(&config, &ranks->comms[rank]));
   }
   return graph_flat(count, &ranks->graph);

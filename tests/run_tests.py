@@ -141,7 +141,8 @@ def environment(build):
     folder = os.path.join(build, 'tmp')
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    kept.update(HOME=folder, TMPDIR=folder, BUILD=build, LC_ALL='C', PKG_CONFIG_PATH=build + '/lib/pkgconfig')
+    kept.update(HOME=folder, TMPDIR=folder, BUILD=build, LC_ALL='C', PKG_CONFIG_PATH=build + '/lib/pkgconfig',
+                TUTTI_TRACE=folder + '/')
     return kept
 
 
@@ -155,25 +156,42 @@ def session_of(process):
         return None
 
 
+def members_of(session):
+    return [name for name in os.listdir('/proc') if name.isdigit() and session_of(name) == session]
+
+
+def process_text(process):
+    """Its number, its state and its command line, as far as it is still there to tell."""
+    try:
+        with open('/proc/%s/cmdline' % process, encoding='utf-8', errors='replace') as file:
+            command = file.read().replace('\0', ' ').strip()
+        with open('/proc/%s/stat' % process, encoding='utf-8', errors='replace') as file:
+            name, rest = file.read().split('(', 1)[1].rsplit(')', 1)
+        return '%s (%s) %s' % (process, rest.split()[0], command or name)
+    except (OSError, IndexError):
+        return process
+
+
 def end_session(session):
-    """Ends all processes of a session; how many there were."""
-    members = [name for name in os.listdir('/proc') if name.isdigit() and session_of(name) == session]
+    """Ends all processes of a session; who they were."""
+    members = members_of(session)
+    told = [process_text(member) for member in members]
     for member in members:
         try:
             os.kill(int(member), signal.SIGKILL)
         except ProcessLookupError:
             pass
-    return len(members)
+    return told
 
 
-def is_left(session, seconds=10):
-    """Whether a session whose first process has ended is still there after a while; it is ended then."""
+def left_of(session, seconds=10):
+    """Who is still there a while after the first process of its session has ended; they are ended then."""
     late = time.monotonic() + seconds
-    while any(session_of(name) == session for name in os.listdir('/proc') if name.isdigit()):
+    while members_of(session):
         if time.monotonic() > late:
-            return end_session(session) > 0
+            return end_session(session)
         time.sleep(0.05)
-    return False
+    return []
 
 
 class Running:
@@ -220,7 +238,7 @@ def run(command, env=None, cwd=ROOT, seconds=PROGRAM_SECONDS):
         _, status, usage = os.wait4(process.pid, 0)  # wait() would not tell the times
         timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
-        left = is_left(process.pid)
+        left = left_of(process.pid)
         Running.remove(process.pid)
         file.seek(0)
         output = file.read().decode(errors='replace')
@@ -228,7 +246,7 @@ def run(command, env=None, cwd=ROOT, seconds=PROGRAM_SECONDS):
     if late.is_set():
         status, output = None, output + '\nno end after %d s\n' % seconds
     elif left:
-        status, output = status or 1, output + '\na process of it was left behind\n'
+        status, output = status or 1, output + '\nleft behind: %s\n' % ', '.join(left)
     return Done(status, output, time.monotonic() - begin, usage.ru_utime + usage.ru_stime)
 
 

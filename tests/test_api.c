@@ -878,9 +878,13 @@ static void test_registration(void **state) {
                "ncclCommWindowRegister");
   expect_error(ncclCommWindowRegister(comms[0], buffer, 8, &window, 16), ncclInvalidArgument, "NCCL_WIN");
   expect_ok(ncclCommWindowRegister(comms[0], buffer, 8, &window, NCCL_WIN_COLL_SYMMETRIC));
-  assert_null(window);
+  assert_non_null(window);
   expect_ok(ncclCommWindowDeregister(comms[0], window));
-  expect_error(ncclCommWindowDeregister(comms[0], (ncclWindow_t)buffer), ncclInvalidUsage, "gave no window");
+  expect_error(ncclCommWindowDeregister(comms[0], window), ncclInvalidUsage, "ncclCommWindowDeregister",
+               "gave no handle");
+  expect_ok(ncclCommWindowRegister(comms[0], host_memory, 8, &window, NCCL_WIN_DEFAULT));
+  assert_null(window);
+  expect_ok(ncclCommWindowDeregister(comms[0], NULL));
   close_all(1);
 }
 

@@ -533,7 +533,7 @@ static void test_os_files(void **state) {
   assert_null(os_file_read(folder, NULL)); /* a folder opens, and cannot be read */
 
   uint64_t live = os_alloc_live();
-  os_alloc_fail_at(2);
+  os_alloc_fail_at(1);
   assert_null(os_file_read(conf_path, NULL));
   assert_int_equal(os_alloc_live(), live);
 }

@@ -4,12 +4,13 @@
 # `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti; QUICK=1
 # takes fewer sizes.
 set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_TRACE NCCL_DEBUG TUTTI_CUSTOM_FILE
+unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_MOVES NCCL_DEBUG TUTTI_CUSTOM_FILE
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=${BUILD:-$here/../build}/bin/tutti
 work=$(mktemp -d) || exit 3
 trap 'rm -rf "$work"' EXIT
+export TUTTI_TRACE="$work/"
 failures=0
 collectives="all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter"
 
@@ -132,7 +133,7 @@ misuse 2 "what is asked for" trace
 misuse 3 "cannot be written" bench all_reduce --ranks 2 -e 8 -J "$work/no/such/folder.json"
 misuse 3 "refuses its settings" bench all_reduce --ranks 2 -e 8 --trace "$work/no/such/folder.tr"
 misuse 4 "cannot be read" trace dump "$work/absent.tr"
-misuse 4 "not a trace" trace dump "$tutti"
+misuse 4 "this is no file of records" trace dump "$tutti"
 NCCL_TESTS_MIN_BW=1e9 misuse 1 "below NCCL_TESTS_MIN_BW" bench all_reduce --ranks 2 -e 8
 
 # ---- help and manual pages
@@ -146,7 +147,9 @@ try 0 --version && grep -q '^tutti [0-9]' "$work/out"
 check $? "--version"
 try 0 help --man && cmp -s "$work/out" "$here/../sim/tutti.1"
 check $? "sim/tutti.1 is what \`tutti help --man\` prints"
-for verb in bench check explain launch topo trace; do
+for page in "$here"/../sim/tutti-*.1; do
+  verb=$(basename "$page" .1)
+  verb=${verb#tutti-}
   try 0 help --man $verb && cmp -s "$work/out" "$here/../sim/tutti-$verb.1"
   check $? "sim/tutti-$verb.1 is what \`tutti help --man $verb\` prints"
 done

@@ -3,19 +3,8 @@
 # matrix of few ranks, the mutants. Finds the command at ${BUILD:-build}/bin/tutti.
 # runner: 20 s
 . "$(dirname "$0")/script.inc"
-tutti=${BUILD:-$root/build}/bin/tutti
-
-# try CODE ARGUMENTS...: runs the command, at most a minute; true when it exits with CODE.
-try() {
-  expected=$1
-  shift
-  timeout 60 "$tutti" check "$@" >"$work/out" 2>"$work/err" </dev/null
-  code=$?
-  cat "$work/out" "$work/err" >"$work/log"
-  [ "$code" -eq "$expected" ] && return 0
-  echo "tutti check $* : exit code $code, expected $expected" >>"$work/log"
-  return 1
-}
+verb=check
+. "$here/verb.inc"
 
 # proves DESCRIPTION ARGUMENTS...: exits with 0 and says so.
 proves() {

@@ -4,35 +4,8 @@
 # check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
 unset TUTTI_TUNE_FILE
-tutti=${BUILD:-$root/build}/bin/tutti
-
-# try CODE ARGUMENTS...: runs the command; true when it exits with CODE.
-try() {
-  expected=$1
-  shift
-  timeout 20 "$tutti" explain "$@" >"$work/out" 2>"$work/err" </dev/null
-  code=$?
-  cat "$work/out" "$work/err" >"$work/log"
-  echo "tutti explain $* : exit code $code, expected $expected" >>"$work/log"
-  [ "$code" -eq "$expected" ]
-}
-
-# says TEXT...: the last command printed each of them.
-says() {
-  for text; do
-    grep -qF -e "$text" "$work/log" || return 1
-  done
-}
-
-# misuse CODE TEXT ARGUMENTS...: exits with CODE and says TEXT.
-misuse() {
-  code_wanted=$1 text=$2
-  shift 2
-  try "$code_wanted" "$@" && grep -qF -e "$text" "$work/err"
-  check $? "exit code $code_wanted and \`$text\`: tutti explain $*"
-}
-
-[ -x "$tutti" ] || { echo "not ok - $tutti is there"; exit 1; }
+verb=explain
+. "$here/verb.inc"
 
 try 0 plan all_reduce --bytes 1M --gpus 4 &&
   says "all_reduce of 1048576 bytes on 4 ranks" "chosen: the least time" "times the least" "plan of rank 0" \
@@ -97,7 +70,7 @@ check $? "both variables and the rule are named"
 misuse 2 "'bush' is none of Tree" plan all_reduce --algo bush
 misuse 2 "did you mean \`all_reduce\`" plan allreduce
 misuse 2 "plan needs one collective" plan
-misuse 2 "what is asked for?" all_reduce
+misuse 4 "all_reduce: cannot be read" all_reduce
 misuse 2 "what is asked for?"
 misuse 2 "no such type" plan all_reduce -d floaty
 misuse 2 "--rank: must be 0 to 3" plan all_reduce -g 4 --rank 4

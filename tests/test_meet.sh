@@ -26,6 +26,14 @@ rank() {
   eval "rank_process_$rank_number=$!"
 }
 
+# programs_of_ranks R...: the numbers of their processes, which timeout(1) has started.
+programs_of_ranks() {
+  for program_rank; do
+    eval "program_parent=\$rank_process_$program_rank"
+    cat "/proc/$program_parent/task/$program_parent/children"
+  done
+}
+
 # ended R...: all of them ended well.
 ended() {
   ended_status=0
@@ -99,6 +107,18 @@ ended 0 1 2
 all_say 'for [0-9]* seconds 3 of 4 ranks have come; missing: rank 3' 0 1 2 &&
   all_say 'error 6 .*3 of 4 ranks came within [0-9]* seconds; missing: rank 3' 0 1 2
 check $? 'a rank that never comes is named on every other, meanwhile and at last'
+TUTTI_INIT_TIMEOUT_SECONDS=3
+for number in 0 1 2; do rank $number --size 4 --id "$work/asleep"; done
+for number in 0 1 2; do awaits "$work/rank.$number" 'memory ok'; done
+sleep 0.3
+# shellcheck disable=SC2046
+kill -STOP $(programs_of_ranks 0 1 2)
+sleep 4
+# shellcheck disable=SC2046
+kill -CONT $(programs_of_ranks 0 1 2)
+ended 0 1 2
+all_say 'error 6 .*3 of 4 ranks came within [0-9]* seconds; missing: rank 3' 0 1 2
+check $? 'also where all of them were stopped for longer than they wait'
 TUTTI_INIT_TIMEOUT_SECONDS=30
 for number in 0 1; do rank $number --size 4 --id "$work/twice"; done
 timeout 60 "$program" --rank 1 --size 4 --id "$work/twice" >"$work/rank.3" 2>&1
@@ -123,8 +143,8 @@ odd() {
     there='0 1 2'
     for number in 1 2; do rank $number --size 4 --id "$work/odd.$1.$3"; done
     for number in 1 2; do awaits "$work/rank.$number" 'memory ok'; done
-    sleep 0.2
   }
+  sleep 0.3 # who says something first is not the odd one
   timeout 60 "$build/tests/odd_rank" "$work/odd.$1.$3" 3 "$2" "$1" >"$work/rank.3" 2>&1
   # shellcheck disable=SC2086
   ended $there

@@ -118,19 +118,25 @@ static void test_channels(void **state) {
 
 /* ---- parts ---- */
 
-static void expect_parts(size_t bytes, size_t chunk_bytes, uint32_t ranks, uint32_t channels,
-                         uint32_t per_peer) {
-  const struct p2p_split split = p2p_message_split(bytes, chunk_bytes, ranks, channels, per_peer);
+static void expect_covers(const struct p2p_split *split, size_t bytes, uint32_t per_peer) {
   size_t covered = 0, offset, count;
-  assert_true(split.part_count >= 1 && split.part_count <= per_peer);
-  assert_int_equal(split.part_bytes % P2P_PART_ALIGN_BYTES, 0);
-  for (uint32_t part = 0; part < split.part_count; part++) {
-    p2p_part(&split, bytes, part, &offset, &count);
+  assert_true(split->part_count >= 1 && split->part_count <= per_peer);
+  assert_int_equal(split->part_bytes % P2P_PART_ALIGN_BYTES, 0);
+  for (uint32_t part = 0; part < split->part_count; part++) {
+    p2p_part(split, bytes, part, &offset, &count);
     assert_int_equal(offset, covered);
-    assert_true(count <= split.part_bytes);
+    assert_true(count <= split->part_bytes);
     covered += count;
   }
   assert_int_equal(covered, bytes);
+}
+
+static void expect_parts(size_t bytes, size_t chunk_bytes, uint32_t ranks, uint32_t channels,
+                         uint32_t per_peer) {
+  const struct p2p_split split = p2p_message_split(bytes, chunk_bytes, ranks, channels, per_peer);
+  const struct p2p_split lines = p2p_lines_split(bytes, ranks, channels, per_peer);
+  expect_covers(&split, bytes, per_peer);
+  expect_covers(&lines, bytes, per_peer);
 }
 
 static void test_parts_cover(void **state) {
@@ -166,6 +172,24 @@ static void test_parts_golden(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     const struct p2p_split split = p2p_message_split(rows[i].bytes, 524288, rows[i].ranks, 32, 32);
+    assert_int_equal(split.part_count, rows[i].parts);
+    assert_int_equal(split.part_bytes, rows[i].part_bytes);
+  }
+}
+
+/* Lines: a channel for each 4 KiB, up to twice a peer's share of them; four times where parts get long. */
+static void test_lines_golden(void **state) {
+  static const struct {
+    size_t bytes;
+    uint32_t ranks, parts;
+    size_t part_bytes;
+  } rows[] = {{0, 4, 1, 0},         {1, 4, 1, 4096},         {4096, 4, 1, 4096},     {4097, 4, 2, 4096},
+              {65536, 4, 16, 4096}, {262144, 4, 16, 16384},  {262145, 4, 32, 12288}, {1 << 20, 4, 32, 32768},
+              {65536, 2, 16, 4096}, {65536, 8, 8, 8192},     {262144, 8, 16, 16384}, {65536, 64, 4, 16384},
+              {16384, 64, 2, 8192}, {1 << 20, 64, 4, 262144}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const struct p2p_split split = p2p_lines_split(rows[i].bytes, rows[i].ranks, 32, 32);
     assert_int_equal(split.part_count, rows[i].parts);
     assert_int_equal(split.part_bytes, rows[i].part_bytes);
   }
@@ -208,12 +232,10 @@ static void test_steps(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_group_deltas),
-                                     cmocka_unit_test(test_rounds_meet),
-                                     cmocka_unit_test(test_rounds_of_one_group),
-                                     cmocka_unit_test(test_channels),
-                                     cmocka_unit_test(test_parts_cover),
-                                     cmocka_unit_test(test_parts_golden),
-                                     cmocka_unit_test(test_steps)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_group_deltas),        cmocka_unit_test(test_rounds_meet),
+      cmocka_unit_test(test_rounds_of_one_group), cmocka_unit_test(test_channels),
+      cmocka_unit_test(test_parts_cover),         cmocka_unit_test(test_parts_golden),
+      cmocka_unit_test(test_lines_golden),        cmocka_unit_test(test_steps)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

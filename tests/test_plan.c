@@ -602,6 +602,35 @@ static void test_all_reduce_64_mib(void **state) {
   plan_free(&plan);
 }
 
+/* Chunks along a chain: of a GPU's sums, of its copies, and of either between cores. */
+static void test_chain_chunks(void **state) {
+  static const struct {
+    uint8_t func;
+    bool cores;
+    size_t part_bytes, chunk_bytes;
+  } rows[] = {{FUNC_BROADCAST, false, 1 << 19, 131072}, {FUNC_BROADCAST, false, 32 << 20, 262144},
+              {FUNC_BROADCAST, true, 1 << 19, 65536},   {FUNC_REDUCE, false, 1 << 19, 65536},
+              {FUNC_REDUCE, false, 4 << 20, 131072},    {FUNC_REDUCE, false, 32 << 20, 262144},
+              {FUNC_REDUCE, true, 4 << 20, 65536},      {FUNC_REDUCE, true, 32 << 20, 262144}};
+  (void)state;
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct plan_op op = {.func = rows[i].func,
+                         .dtype = ncclInt8,
+                         .count = 16 * rows[i].part_bytes,
+                         .in = address_of(0),
+                         .out = address_of(1)};
+    struct plan_request request;
+    struct plan plan;
+    request_begin(&request, 1, 4, &op, 1);
+    request.proto_mask[op.func] = 1u << PROTO_SIMPLE;
+    request.limits.cores = rows[i].cores;
+    assert_int_equal(plan_build(&request, &plan), ncclSuccess);
+    assert_int_equal(plan.works[0].part_count, rows[i].part_bytes);
+    assert_int_equal(plan.works[0].chunk_count, rows[i].chunk_bytes);
+    plan_free(&plan);
+  }
+}
+
 /* 20 ranks exchange with all on one channel: rounds 1-3, and then four at a time, share a batch each. */
 static void test_all_to_all_batches(void **state) {
   static struct plan_op ops[40];
@@ -696,6 +725,92 @@ static void test_all_to_all_direct(void **state) {
     }
     plan_free(&plan);
   }
+}
+
+/* Inputs are shown where kernels add them up by phases, unless they are scaled before, or the sum goes where
+ * others still read. */
+static void test_inputs_shown(void **state) {
+  static const struct {
+    uint8_t func, algo, op;
+    bool in_place, shows;
+  } rows[] = {{FUNC_ALL_REDUCE, ALGO_TWO_SHOT, OP_SUM, false, true},
+              {FUNC_ALL_REDUCE, ALGO_TWO_SHOT, OP_SUM, true, true},
+              {FUNC_ALL_REDUCE, ALGO_TWO_SHOT, OP_PRE_MUL_SUM, false, false},
+              {FUNC_ALL_REDUCE, ALGO_DIRECT, OP_MAX, false, true},
+              {FUNC_ALL_REDUCE, ALGO_DIRECT, OP_SUM, true, false},
+              {FUNC_REDUCE_SCATTER, ALGO_DIRECT, OP_SUM, false, true},
+              {FUNC_ALL_GATHER, ALGO_DIRECT, OP_SUM, false, false}};
+  (void)state;
+  for (uint32_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+    struct plan_op op = {.func = rows[i / 2].func,
+                         .dtype = ncclFloat32,
+                         .op = rows[i / 2].op,
+                         .count = 1 << 20,
+                         .in = address_of(0),
+                         .out = address_of(rows[i / 2].in_place ? 0 : 1)};
+    struct plan_request request;
+    struct plan plan;
+    request_begin(&request, 0, 4, &op, 1);
+    request.limits.algos = ~0u;
+    request.limits.links = 3;
+    request.limits.direct = true;
+    request.limits.quick_protos = i % 2 == 1 ? 1u << PROTO_SIMPLE : 0;
+    request.algo_mask[op.func] = 1u << rows[i / 2].algo;
+    request.proto_mask[op.func] = 1u << PROTO_SIMPLE;
+    assert_int_equal(plan_build(&request, &plan), ncclSuccess);
+    assert_true(plan.work_count > 0);
+    for (uint32_t k = 0; k < plan.work_count; k++)
+      assert_true(((plan.works[k].flags & WORK_SHOWS_INPUT) != 0) == (rows[i / 2].shows && i % 2 == 1));
+    plan_free(&plan);
+  }
+}
+
+/* Where a backend is quick at it, one shot lies over twice as many channels, which have 2 KiB at least. */
+static void test_one_shot_spread(void **state) {
+  struct plan_op op = {
+      .func = FUNC_ALL_REDUCE, .dtype = ncclFloat32, .in = address_of(0), .out = address_of(1)};
+  static const size_t kib[] = {2, 4, 8, 32, 64};
+  static const uint32_t slow[] = {1, 1, 2, 8, 16}, quick[] = {1, 2, 4, 16, 16};
+  (void)state;
+  for (uint32_t i = 0; i < 2 * sizeof kib / sizeof *kib; i++) {
+    struct plan_request request;
+    struct plan plan;
+    op.count = kib[i / 2] * 1024 / sizeof(float);
+    request_begin(&request, 0, 4, &op, 1);
+    request.limits.algos = ~0u;
+    request.limits.links = 3;
+    request.limits.quick_protos = i % 2 == 1 ? 1u << PROTO_LL : 0;
+    request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_DIRECT;
+    request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL;
+    assert_int_equal(plan_build(&request, &plan), ncclSuccess);
+    assert_int_equal(plan.work_count, i % 2 == 1 ? quick[i / 2] : slow[i / 2]);
+    plan_free(&plan);
+  }
+}
+
+/* Where exchanges are quick they carry small blocks by themselves, each operation for itself. */
+static void test_all_to_all_quick(void **state) {
+  struct plan_op ops[2] = {exchange_op(4096), exchange_op((size_t)16 << 20)};
+  struct plan_request request;
+  struct plan plan;
+  uint32_t exchanges = 0, messages = 0;
+  (void)state;
+  ops[1].sequence = 1;
+  request_begin(&request, 1, 4, ops, 2);
+  request.limits.algos = ~0u;
+  request.limits.algos_last = PLAN_ALGOS_LAST;
+  request.limits.links = 7;
+  request.limits.quick_protos = 1u << PROTO_LL;
+  assert_int_equal(plan_build(&request, &plan), ncclSuccess);
+  for (uint32_t i = 0; i < plan.work_count; i++) {
+    const struct work *work = &plan.works[i];
+    assert_int_equal(work->func == FUNC_ALL_TO_ALL, work->op_sequence == 0);
+    if (work->func == FUNC_ALL_TO_ALL) assert_true(work->algo == ALGO_DIRECT && work->proto == PROTO_LL);
+    exchanges += work->func == FUNC_ALL_TO_ALL;
+    messages += work->func == FUNC_SEND;
+  }
+  assert_true(exchanges > 0 && exchanges <= 16 && messages == 3 * 16);
+  plan_free(&plan);
 }
 
 /* Falling traffic; equal ones in the order of the calls; an all-gather weighs as much as all that it
@@ -886,17 +1001,14 @@ static void test_predicted_time(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_groups),
-                                     cmocka_unit_test(test_all_reduce_64_mib),
-                                     cmocka_unit_test(test_forced_protocols),
-                                     cmocka_unit_test(test_all_to_all_batches),
-                                     cmocka_unit_test(test_all_to_all_is_messages),
-                                     cmocka_unit_test(test_all_to_all_direct),
-                                     cmocka_unit_test(test_collectives_sorted),
-                                     cmocka_unit_test(test_group_chooses_by_sum),
-                                     cmocka_unit_test(test_algo_masks),
-                                     cmocka_unit_test(test_memory_runs_out),
-                                     cmocka_unit_test(test_nothing_to_do),
-                                     cmocka_unit_test(test_predicted_time)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random_groups),      cmocka_unit_test(test_all_reduce_64_mib),
+      cmocka_unit_test(test_forced_protocols),   cmocka_unit_test(test_chain_chunks),
+      cmocka_unit_test(test_all_to_all_batches), cmocka_unit_test(test_all_to_all_is_messages),
+      cmocka_unit_test(test_all_to_all_direct),  cmocka_unit_test(test_all_to_all_quick),
+      cmocka_unit_test(test_inputs_shown),       cmocka_unit_test(test_one_shot_spread),
+      cmocka_unit_test(test_collectives_sorted), cmocka_unit_test(test_group_chooses_by_sum),
+      cmocka_unit_test(test_algo_masks),         cmocka_unit_test(test_memory_runs_out),
+      cmocka_unit_test(test_nothing_to_do),      cmocka_unit_test(test_predicted_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -770,17 +770,17 @@ static uint64_t count_of(const uint64_t *counter) { return __atomic_load_n(count
 static bool holds(int what) { return (int)__atomic_load_n(&parts_hold, __ATOMIC_SEQ_CST) == what; }
 
 static ncclResult_t parts_send(void *connection, const struct net_part *first, const void *data, size_t bytes,
-                               void **request) {
+                               void *registration, void **request) {
   *request = NULL;
   if (holds(HOLD_SENDS)) return ncclSuccess;
   __atomic_fetch_add(&parts_sent, 1, __ATOMIC_RELAXED);
-  return socket_net_ops()->isend_parts(connection, first, data, bytes, request);
+  return socket_net_ops()->isend_parts(connection, first, data, bytes, registration, request);
 }
 
 static ncclResult_t parts_receive(void *connection, const struct net_part *first, size_t whole_bytes,
-                                  void *data, size_t bytes, void **request) {
+                                  void *data, size_t bytes, void *registration, void **request) {
   __atomic_fetch_add(&parts_posted, 1, __ATOMIC_RELAXED);
-  return socket_net_ops()->irecv_parts(connection, first, whole_bytes, data, bytes, request);
+  return socket_net_ops()->irecv_parts(connection, first, whole_bytes, data, bytes, registration, request);
 }
 
 static ncclResult_t parts_test(void *request, bool *done, size_t *bytes) {

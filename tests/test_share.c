@@ -458,7 +458,7 @@ static ncclResult_t pair_open(struct pair *pair) {
   TRY(pair->ops->device_limits(&limits));
   for (int i = 0; i < 3; i++) limits.step_bytes[i] = 3840;
   for (uint32_t rank = 0; rank < 2; rank++) {
-    const struct device_comm_config config = {1, rank, 2, rank, limits, "pair"};
+    const struct device_comm_config config = {1, rank, 2, rank, limits, "pair", NULL};
     TRY(pair->ops->comm_open(&config, &pair->comms[rank]));
     TRY(pair->ops->comm_card(pair->comms[rank], &pair->cards[rank]));
   }

@@ -175,15 +175,16 @@ static void stream_close(struct stream *stream) {
 /* The same in two parts, when `data` has all of it. */
 static void stream_begin_parts(struct stream *stream, uint8_t *data, size_t bytes, void **request) {
   uint8_t *first = stream->first[stream->begun % DEPTH];
-  const struct net_part part = {first, part_of(stream->begun, stream->sends)};
+  const struct net_part part = {first, part_of(stream->begun, stream->sends), NULL};
   ncclResult_t result;
   if (stream->sends) {
     memcpy(first, data, part.bytes);
     memmove(data, data + part.bytes, bytes - part.bytes);
-    result = ops->isend_parts(stream->connection, &part, data, bytes - part.bytes, request);
+    result = ops->isend_parts(stream->connection, &part, data, bytes - part.bytes, NULL, request);
   } else {
     const size_t whole_bytes = comes_whole(stream->begun) ? bytes + 1 : bytes;
-    result = ops->irecv_parts(stream->connection, &part, whole_bytes, data, bytes + stream->extra, request);
+    result =
+        ops->irecv_parts(stream->connection, &part, whole_bytes, data, bytes + stream->extra, NULL, request);
   }
   assert_int_equal(result, ncclSuccess);
 }
@@ -289,6 +290,27 @@ static void check_one_socket(bool parts) {
   param_reset();
 }
 
+/* What both ends make of a message's length: short ones whole, others in pieces that lie without a gap. */
+static void test_cuts(void **state) {
+  static const struct card cards[] = {
+      {.strands = 0, .whole_bytes = 128, .inline_bytes = 128, .task_bytes = 1},
+      {.strands = 4, .whole_bytes = 65536, .inline_bytes = 128, .task_bytes = 32768},
+      {.strands = 3, .whole_bytes = 0, .inline_bytes = 0, .task_bytes = 1},
+  };
+  (void)state;
+  for (uint32_t i = 0; i < sizeof cards / sizeof *cards; i++) {
+    for (size_t bytes = 0; bytes < 1 << 20; bytes = bytes * 5 / 4 + 1) {
+      const struct cut cut = message_cut(&cards[i], bytes);
+      const bool whole = cards[i].strands == 0 || bytes <= cards[i].whole_bytes;
+      assert_true((cut.tasks == 0) == whole);
+      assert_int_equal(cut.stream_bytes, whole ? bytes : cards[i].inline_bytes);
+      assert_true(cut.tasks <= cards[i].strands);
+      assert_true(whole || (cut.tasks - 1) * cut.task_bytes < bytes - cut.stream_bytes);
+      assert_true(whole || cut.tasks * cut.task_bytes >= bytes - cut.stream_bytes);
+    }
+  }
+}
+
 static void test_one_socket(void **state) {
   (void)state;
   check_one_socket(false);
@@ -307,19 +329,21 @@ static void test_parts_move(void **state) {
   uint8_t *to[2] = {(uint8_t *)calloc(1, BYTES), (uint8_t *)malloc(BYTES)};
   static uint8_t sent_rest[REST], got_rest[BYTES + REST];
   void *sent = NULL, *posted = NULL;
-  const struct net_part out = {from[0], BYTES}, in = {to[0], BYTES};
+  const struct net_part out = {from[0], BYTES, NULL}, in = {to[0], BYTES, NULL};
   const uint64_t end = deadline();
   bool sent_all = false, got_all = false;
   size_t got = 0;
   (void)state;
   pair_open(&pair);
-  assert_true(ops->takes_parts(pair.send) && ops->takes_parts(pair.receive));
+  assert_int_equal(ops->takes_parts(pair.send), NET_PARTS_ANYWHERE);
+  assert_int_equal(ops->takes_parts(pair.receive), NET_PARTS_ANYWHERE);
   pattern_fill(from[0], 1, BYTES);
   pattern_fill(sent_rest, 2, REST);
-  assert_int_equal(ops->irecv_parts(pair.receive, &in, BYTES + REST, got_rest, sizeof got_rest, &posted),
-                   ncclSuccess);
+  assert_int_equal(
+      ops->irecv_parts(pair.receive, &in, BYTES + REST, got_rest, sizeof got_rest, NULL, &posted),
+      ncclSuccess);
   while (sent == NULL && os_time_ns() < end)
-    assert_int_equal(ops->isend_parts(pair.send, &out, sent_rest, REST, &sent), ncclSuccess);
+    assert_int_equal(ops->isend_parts(pair.send, &out, sent_rest, REST, NULL, &sent), ncclSuccess);
   for (int i = 0; i < 20; i++) assert_int_equal(ops->test(sent, &sent_all, NULL), ncclSuccess);
   while (to[0][0] != pattern(1, 0) || to[0][1] != pattern(1, 1)) {
     assert_int_equal(ops->test(posted, &got_all, &got), ncclSuccess);
@@ -1073,6 +1097,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       EACH(test_properties),
       EACH(test_frames),
+      EACH(test_cuts),
       EACH(test_one_socket),
       EACH(test_parts),
       EACH(test_parts_move),

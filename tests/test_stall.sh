@@ -14,8 +14,6 @@ slow=${SLOW:-3}
 export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_STALL_SECONDS="$slow"
 export TUTTI_PEER_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_NET_PATIENCE_SECONDS=$((2 * slow)) NCCL_DEBUG=WARN
 list=
-tried=
-number=0
 
 # begin RANK HOST ARGS...: one process; $begun is its number.
 begin() {
@@ -160,34 +158,17 @@ stopped() {
   [ "$statuses" = '0 0 ' ] && ! has ' error '
 }
 
-# try DESCRIPTION COMMAND...: beside the others, in a folder of its own.
-try() {
-  number=$((number + 1))
-  (
-    trap - EXIT
-    work=$work/$number
-    mkdir "$work"
-    description=$1
-    shift
-    "$@"
-    check $? "$description"
-    exit "$failures"
-  ) &
-  tried="$tried $!"
-}
-
 for mode in guarded threads; do
   export TUTTI_EMU=mode=$mode
-  try "$mode, shared memory: a rank that has left is named by those who wait for it" leaves memory
-  try "$mode, over a network: a rank that has left is named by those who wait for it" leaves network
-  try "$mode: a rank that has left, of a process that has not" half_leaves
-  try "$mode, shared memory: a rank that is late is named, and no harm done" late memory
-  try "$mode, over a network: a rank that is late is named, and no harm done" late network
-  try "$mode: a network that falls silent ends the operation" falls_silent
-  try "$mode: a process that is stopped for a while is waited for" stopped
+  beside "$mode, shared memory: a rank that has left is named by those who wait for it" leaves memory
+  beside "$mode, over a network: a rank that has left is named by those who wait for it" leaves network
+  beside "$mode: a rank that has left, of a process that has not" half_leaves
+  beside "$mode, shared memory: a rank that is late is named, and no harm done" late memory
+  beside "$mode, over a network: a rank that is late is named, and no harm done" late network
+  beside "$mode: a network that falls silent ends the operation" falls_silent
+  beside "$mode: a process that is stopped for a while is waited for" stopped
 done
-try 'ranks that wait in turn say so of each other' in_turn
-try 'a last message that is lost ends the operation, though its sender is well' loses_last
-try 'without patience for networks that ends with the sender' loses_last_patiently
-for process in $tried; do wait "$process" || failures=1; done
-[ "$failures" -eq 0 ]
+beside 'ranks that wait in turn say so of each other' in_turn
+beside 'a last message that is lost ends the operation, though its sender is well' loses_last
+beside 'without patience for networks that ends with the sender' loses_last_patiently
+beside_wait

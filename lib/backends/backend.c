@@ -222,6 +222,7 @@ static void stub_comm_stall(struct device_comm *comm, bool asks, struct device_s
 }
 
 static uint32_t stub_stand_in(void) { return UINT32_MAX; }
+static bool stub_keeps_time(void) { return true; }
 
 static const struct device_ops stubs = {
     .size = sizeof(struct device_ops),
@@ -275,11 +276,13 @@ static const struct device_ops stubs = {
     .region_unmap = stub_region_unmap,
     .region_gone = stub_region_gone,
     .region_sweep = stub_region_sweep,
+    .records_look = stub_nothing,
     .service_add = stub_service_add,
     .service_wake = stub_service,
     .service_remove = stub_service,
     .outside_wait = stub_outside_wait,
     .stand_in = stub_stand_in,
+    .keeps_time = stub_keeps_time,
     .comm_stall = stub_comm_stall,
     .relay_make = stub_relay_make,
     .relay_drop = stub_relay_drop,

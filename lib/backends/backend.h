@@ -13,6 +13,7 @@
 typedef void *device_stream;
 
 struct device_again;
+struct recorder_live;
 struct device_comm; /* one rank's device-side communicator: connections, abort flag, order of launches; owned
                        by the backend */
 struct device_kernel; /* a plan bound to memory, ready to be launched once or, from a graph, many times */
@@ -58,6 +59,8 @@ struct device_comm_config {
   uint32_t rank, rank_count, device_index;
   struct plan_limits limits;
   const char *name; /* for reports; copied */
+  /* Where the backend notes what its kernels do (trace/recorder.h); copied. NULL: nobody asks. */
+  const struct recorder_live *live;
 };
 
 /* ---- several processes ---- */
@@ -96,11 +99,13 @@ struct device_region_card {
 #define DEVICE_NET_SLOTS_MAX 8
 #define DEVICE_NET_DIRECT_BYTES_MIN 8192u /* smaller slices always lie in their slots */
 struct device_net_lent {
-  const void *data; /* NULL: it lies in the slot */
+  const void *data; /* NULL: it lies in the slot. Atomic, where the proxy holds it */
   size_t bytes;
 };
 struct device_net_direct {
   uint32_t lends; /* atomic: the sender's proxy takes what is lent. Until the kernel ends: see launch_hook */
+  uint32_t
+      holds; /* atomic: a card reads it, so the lane does not end before all has been given back (NULL) */
   struct device_net_lent lent[DEVICE_NET_SLOTS_MAX];
   void *landed[DEVICE_NET_SLOTS_MAX]; /* NULL: it lies in the slot */
 };
@@ -256,7 +261,7 @@ struct device_ops {
   /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
    * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
    * the same answer at both ends, and of descriptors and addresses that are left here. What was mapped stays
-   * until comm_close; where that failed, log_last_error() says why. `comm` NULL: tried, and not kept. May
+   * until comm_close; where that failed, log_own_error() says why. `comm` NULL: tried, and not kept. May
    * block for seconds. */
   ncclResult_t (*comm_card)(struct device_comm *comm, struct device_card *card);
   ncclResult_t (*comm_reach)(struct device_comm *comm, uint32_t peer, const struct device_card *card,
@@ -347,6 +352,15 @@ struct device_ops {
   void (*region_unmap)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card);
   bool (*region_gone)(struct device_comm *comm, uint32_t *peer, struct device_region_card *card);
   void (*region_sweep)(void);
+
+  /* Brings what recorders hold of all ranks' kernels (config.live) up to date: which have ended, which lanes
+   * wait, the counters of their links. For devices that keep that in memory of their own: without this
+   * member it is always true. Any thread, without the lock; some microseconds, milliseconds where lanes wait.
+   */
+  void (*records_look)(void);
+  /* Kernels move as time passes, so that one which stands for long is stuck; false in a world that moves only
+   * while host threads wait. */
+  bool (*keeps_time)(void);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
@@ -368,6 +382,7 @@ struct backend_services {
   void (*info)(unsigned subsystem, const char *text);
   int64_t (*setting_number)(int id);
   const char *(*setting_text)(int id);
+  const char *(*last_error)(void); /* ncclGetLastError's */
 };
 
 /* The backend that this process uses (TUTTI_BACKEND, or what the machine has), chosen at the first call; the

@@ -3,7 +3,8 @@
 
 #include "base/hash.h"
 
-const char *const fault_names[] = {"nothing", "drop", "duplicate", "hold", "cut", "stop", "reset", NULL};
+const char *const fault_names[] = {"nothing", "drop",   "duplicate", "hold",   "cut",   "stop",    "reset",
+                                   "refuse",  "linger", "slow",      "freeze", "stale", "corrupt", NULL};
 
 void fault_plan_make(struct fault_plan *plan, enum fault_kind kind, uint64_t at, uint64_t seed) {
   uint64_t state = seed ^ 0x6661756c74u;

@@ -1,5 +1,6 @@
-/* fault.h: what goes wrong in an emulated network: one fault, which happens to the k-th message. Pure: the
- * same plan and the same messages give the same run. Who carries the messages does what it says. */
+/* fault.h: what goes wrong in an emulated world: one fault, which happens to the k-th message of a network,
+ * or to the k-th slice that a lane posts. Pure: the same plan and the same messages give the same run. Who
+ * carries them does what it says. */
 #ifndef TUTTI_BACKENDS_FAULT_H
 #define TUTTI_BACKENDS_FAULT_H
 
@@ -15,8 +16,15 @@ enum fault_kind {
   FAULT_CUT,       /* its two ranks hear nothing of each other any more; both find out, late */
   FAULT_STOP,      /* its sender falls silent towards all ranks, and nobody is told */
   FAULT_RESET,     /* its connection ends at once, at both ends */
+  FAULT_REFUSE,    /* its connection takes no message behind it any more */
+  FAULT_LINGER,    /* it arrives, and its sender never hears of it */
+  FAULT_SLOW,      /* its connection takes long for it, and for each one behind it */
+  FAULT_FREEZE,    /* slices, here and below: the lane that has posted it makes no move any more */
+  FAULT_STALE,     /* the counter that was to tell of it stays as it is from then on */
+  FAULT_CORRUPT,   /* that counter shows a number from then on that it cannot have */
   FAULT_COUNT
 };
+#define FAULT_IS_LANES(kind) ((kind) >= FAULT_FREEZE)
 extern const char *const fault_names[]; /* by kind; NULL behind the last */
 
 struct fault_plan {

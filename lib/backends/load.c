@@ -38,7 +38,7 @@ static bool beside_path(char *path, size_t path_bytes) {
 
 static const struct device_ops *library_ask(void *library, char *reason, size_t reason_bytes) {
   static const struct backend_services services = {sizeof services, service_warn, service_info,
-                                                   service_number, service_text};
+                                                   service_number,  service_text, log_last_error};
   cuda_entry entry = NULL;
   *(void **)&entry = dlsym(library, "tutti_cuda_ops");
   if (entry != NULL) return entry(&services, reason, reason_bytes);

@@ -45,7 +45,11 @@ struct net_peer {
 struct net_part {
   void *data; /* a send only reads it */
   size_t bytes;
+  void *registration; /* where parts are to be registered */
 };
+
+/* Of a connection: whether messages of two parts go over it, and where their first part may lie. */
+enum net_parts { NET_PARTS_NONE, NET_PARTS_ANYWHERE, NET_PARTS_REGISTERED };
 
 struct net_ops {
   size_t size;
@@ -67,6 +71,10 @@ struct net_ops {
   ncclResult_t (*register_memory)(void *connection, void *data, size_t bytes, enum net_memory kind,
                                   void **registration);
   ncclResult_t (*unregister_memory)(void *connection, void *registration);
+  /* Optional, for devices that say so: device memory of which a DMA-BUF's descriptor is known, in which it
+   * begins at `offset`. The descriptor stays the caller's. */
+  ncclResult_t (*register_dmabuf)(void *connection, void *data, size_t bytes, int descriptor, uint64_t offset,
+                                  void **registration);
 
   /* *request NULL: not now (too many are under way, or the receiver has posted nothing yet): call again. The
    * k-th send meets the k-th receive; a message longer than its receive's room is ncclInvalidUsage on both
@@ -94,12 +102,13 @@ struct net_ops {
   /* Optional, all or none: messages of two parts, for connections that say that they take them. A message is
    * `first` with `data` behind it; one that does not have `whole_bytes` lies in its receive's `data`. As for
    * isend and irecv else; `bytes` is the room at `data`, for a whole message. part_move: the request's first
-   * part lies at `first` from now on, and where it was nobody looks any more. */
-  bool (*takes_parts)(void *connection);
+   * part lies at `first` from now on, and where it was nobody looks any more. Where parts are registered, the
+   * card itself reads and writes them, and `first` is NULL: the connection ends. */
+  enum net_parts (*takes_parts)(void *connection);
   ncclResult_t (*isend_parts)(void *connection, const struct net_part *first, const void *data, size_t bytes,
-                              void **request);
+                              void *registration, void **request);
   ncclResult_t (*irecv_parts)(void *connection, const struct net_part *first, size_t whole_bytes, void *data,
-                              size_t bytes, void **request);
+                              size_t bytes, void *registration, void **request);
   void (*part_move)(void *request, void *first);
 
   /* Its messages move as a service of the backend's deterministic world (backend.h): who waits for them waits
@@ -107,10 +116,21 @@ struct net_ops {
   bool in_world;
 };
 
+/* iflush of a network whose data is in memory, seen by all, when its request is done. */
+static inline ncclResult_t net_flush_nothing(void *connection, uint32_t count, void *const *data,
+                                             const size_t *bytes, void *const *registrations,
+                                             void **request) {
+  (void)connection, (void)count, (void)data, (void)bytes, (void)registrations;
+  *request = NULL;
+  return ncclSuccess;
+}
+
 /* ---- which there are ---- */
 
 /* Sockets. */
 const struct net_ops *socket_net_ops(void);
+/* InfiniBand and RoCE. */
+const struct net_ops *ibv_net_ops(void);
 /* The emulator's own, for ranks of one process on emulated nodes; NULL unless TUTTI_EMU asks for it (net=1).
  */
 const struct net_ops *emu_net_ops(void);

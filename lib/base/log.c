@@ -283,10 +283,36 @@ static const char *file_base_name(const char *path) {
   return slash ? slash + 1 : path;
 }
 
+/* What a thread was told last, and what it has said itself. They go with it. Not a thread's variables
+ * themselves: those are few and small, so that they have room beside the program's own and are found without
+ * a call, also where a program loads the library late. */
+struct thread_texts {
+  char asked[LOG_TEXT_BYTES], own[LOG_TEXT_BYTES];
+};
+static pthread_key_t texts_key;
+static pthread_once_t texts_once = PTHREAD_ONCE_INIT;
+
+static void texts_key_make(void) { pthread_key_create(&texts_key, free); }
+
+static struct thread_texts *texts_of_thread(void) {
+  pthread_once(&texts_once, texts_key_make);
+  struct thread_texts *texts = (struct thread_texts *)pthread_getspecific(texts_key);
+  if (texts != NULL) return texts;
+  texts = (struct thread_texts *)malloc(sizeof *texts);
+  if (texts != NULL && pthread_setspecific(texts_key, texts) == 0) {
+    texts->own[0] = '\0';
+    return texts;
+  }
+  free(texts);
+  return NULL;
+}
+
 static void warn_write(const char *file, int line, bool urgent, const char *format, va_list arguments) {
   char prefix[384], text[LOG_TEXT_BYTES];
   log_prepare(); /* first: what it has to tell is older than this warning */
   vsnprintf(text, sizeof text, format, arguments);
+  struct thread_texts *texts = texts_of_thread();
+  if (texts != NULL) memcpy(texts->own, text, strlen(text) + 1);
   os_mutex_lock(&log_mutex);
   memcpy(last_warning, text, strlen(text) + 1);
   os_mutex_unlock(&log_mutex);
@@ -319,30 +345,20 @@ ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const ch
   return code;
 }
 
-/* Each thread's copy goes with it. Not a thread's variable itself: those are few and small, so that they have
- * room beside the program's own and are found without a call, also where a program loads the library late. */
-static pthread_key_t copy_key;
-static pthread_once_t copy_once = PTHREAD_ONCE_INIT;
-
-static void copy_key_make(void) { pthread_key_create(&copy_key, free); }
-
-static char *copy_of_thread(void) {
-  pthread_once(&copy_once, copy_key_make);
-  char *copy = (char *)pthread_getspecific(copy_key);
-  if (copy != NULL) return copy;
-  copy = (char *)malloc(LOG_TEXT_BYTES);
-  if (copy != NULL && pthread_setspecific(copy_key, copy) == 0) return copy;
-  free(copy);
-  return NULL;
-}
+static const char no_texts[] = "no memory to say what went wrong";
 
 const char *log_last_error(void) {
-  char *copy = copy_of_thread();
-  if (copy == NULL) return "no memory to say what went wrong";
+  struct thread_texts *texts = texts_of_thread();
+  if (texts == NULL) return no_texts;
   os_mutex_lock(&log_mutex);
-  memcpy(copy, last_warning, LOG_TEXT_BYTES);
+  memcpy(texts->asked, last_warning, LOG_TEXT_BYTES);
   os_mutex_unlock(&log_mutex);
-  return copy;
+  return texts->asked;
+}
+
+const char *log_own_error(void) {
+  const struct thread_texts *texts = texts_of_thread();
+  return texts != NULL ? texts->own : no_texts;
 }
 
 void log_set_device(int device_index) { thread_device = device_index; }

@@ -59,6 +59,9 @@ ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const ch
 
 /* Text of the process's last warning; "" when there was none. Valid until the calling thread asks again. */
 const char *log_last_error(void);
+/* Text of the calling thread's last warning: why the call failed that it has just made, whatever other
+ * threads say meanwhile. "" when there was none. Valid until its next warning. */
+const char *log_own_error(void);
 
 /* The device number shown in brackets by this thread's lines; -1, the start value, shows as such. */
 void log_set_device(int device_index);

@@ -4,6 +4,7 @@
 #include "base/os.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -117,6 +119,12 @@ void os_sleep_ms(unsigned ms) {
 
 void os_yield(void) { sched_yield(); }
 
+uint64_t os_file_bytes_most(void) {
+  struct rlimit limit;
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur
+                                                                                 : UINT64_MAX;
+}
+
 uint32_t os_core_count(void) {
   const long cores = sysconf(_SC_NPROCESSORS_ONLN);
   return cores > 1 ? (uint32_t)cores : 1;
@@ -130,16 +138,18 @@ long os_tid(void) { return (long)syscall(SYS_gettid); }
  * how.
  */
 static uint64_t process_born(int number) {
-  char path[64], state = '\0';
+  char path[64], text[1024], state = '\0';
   unsigned long long born = 0;
   snprintf(path, sizeof path, "/proc/%d/stat", number);
-  char *text = os_file_read(path, NULL);
-  const char *behind = text == NULL ? NULL : strrchr(text, ')'); /* of the name, which may hold anything */
+  FILE *file = fopen(path, "re");
+  const size_t bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+  if (file != NULL) fclose(file);
+  text[bytes] = '\0';
+  const char *behind = strrchr(text, ')'); /* of the name, which may hold anything */
   if (behind == NULL ||
       sscanf(behind, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
              &state, &born) != 2)
     born = 0;
-  os_free(text);
   return state == 'Z' || state == 'X' ? 0 : born;
 }
 
@@ -165,10 +175,14 @@ void os_host_name(char *out, size_t out_bytes) {
   out[out_bytes - 1] = '\0'; /* gethostname need not end a name that it cut */
 }
 
-/* Reads until the end of the file: files under /proc and pipes have no size to ask for. */
+/* Reads until the end of the file: files under /proc and pipes have no size to ask for, and others may grow.
+ */
 static char *file_read_all(FILE *file, size_t bytes_most, size_t *bytes) {
+  struct stat about;
   size_t used = 0, room = 4096;
-  char *text = (char *)os_alloc(room);
+  if (fstat(fileno(file), &about) == 0 && about.st_size > 0 && (uint64_t)about.st_size <= bytes_most)
+    room += (size_t)about.st_size;
+  char *text = (char *)os_realloc(NULL, room);
   while (text) {
     used += fread(text + used, 1, room - 1 - used, file);
     if (used < room - 1 || used > bytes_most) break;
@@ -282,6 +296,15 @@ uint32_t os_fork_count(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (!atomic_load_explicit(&fork_watched, memory_order_acquire)) pthread_once(&once, fork_watch);
   return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+bool os_code_file(const void *address, char *name, size_t name_bytes, uint64_t *offset) {
+  Dl_info found;
+  if (dladdr(address, &found) == 0 || found.dli_fname == NULL) return false;
+  const char *slash = strrchr(found.dli_fname, '/');
+  snprintf(name, name_bytes, "%s", slash != NULL ? slash + 1 : found.dli_fname);
+  *offset = (uint64_t)((uintptr_t)address - (uintptr_t)found.dli_fbase);
+  return true;
 }
 
 uint32_t os_thread_count(void) {

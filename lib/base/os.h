@@ -32,8 +32,14 @@ const char *os_env(const char *name); /* getenv */
 const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
+/* The name, without folders, of the file that code at this address comes from, and how far behind the place
+ * where that was mapped it lies: what addr2line asks for. False where it is of no file. */
+bool os_code_file(const void *address, char *name, size_t name_bytes, uint64_t *offset);
 uint32_t os_thread_count(void); /* threads of this process now; 1 when it cannot be told */
 uint32_t os_core_count(void);   /* cores that this process may use, at least 1 */
+/* Most bytes of a file of this process (ulimit -f), UINT64_MAX: any; growing one beyond ends it by a signal.
+ */
+uint64_t os_file_bytes_most(void);
 /* Threads that os_thread_count leaves out from now on (or counts again, below 0): they only serve others, and
  * nothing here will ever move because of them. */
 void os_thread_note(int more);

@@ -348,15 +348,13 @@ static size_t page_round(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-/* A size beyond the limit would end the process by a signal. */
 static ncclResult_t size_check(size_t bytes) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur)
-    return ncclSuccess;
+  const uint64_t most = os_file_bytes_most();
+  if (bytes <= most) return ncclSuccess;
   return log_fail(ncclSystemError,
                   "shared memory: %.1f MiB are more than the %.1f MiB that a file of this process may have; "
                   "raise `ulimit -f`",
-                  (double)bytes / MIB, (double)limit.rlim_cur / MIB);
+                  (double)bytes / MIB, (double)most / MIB);
 }
 
 /* Whether so many addresses are to be had in one piece: tools that watch a process keep some for themselves.
@@ -369,7 +367,7 @@ static bool addresses_left(uint64_t bytes) {
 
 uint64_t share_room(uint64_t bytes) {
   struct rlimit limit;
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) bytes = limit.rlim_cur;
+  if (os_file_bytes_most() < bytes) bytes = os_file_bytes_most();
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur / 4 < bytes) bytes = limit.rlim_cur / 4;
   const uint64_t wanted = bytes;
   while (bytes > 1u << 20 && !addresses_left(bytes)) bytes /= 2;

@@ -53,3 +53,10 @@ void text_free(struct text *text) {
   os_free(text->begin);
   memset(text, 0, sizeof *text);
 }
+
+void text_clean(char *text, size_t bytes) {
+  text[bytes - 1] = '\0';
+  for (; *text; text++) {
+    if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+  }
+}

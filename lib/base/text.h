@@ -1,4 +1,5 @@
-/* text.h: a text that grows. A failure sticks: the writer adds what it has to and asks once, at the end. */
+/* text.h: a text that grows. A failure sticks: the writer adds what it has to and asks once, at the end. And
+ * texts that came from outside. */
 #ifndef TUTTI_BASE_TEXT_H
 #define TUTTI_BASE_TEXT_H
 
@@ -16,5 +17,9 @@ void text_add(struct text *text, const char *format, ...) __attribute__((format(
 /* `value` as XML writes it between double quotes. */
 void text_add_xml(struct text *text, const char *value);
 void text_free(struct text *text);
+
+/* Makes a field of `bytes` that came from outside a proper string, fit for a terminal: it ends, and a control
+ * character becomes a question mark. */
+void text_clean(char *text, size_t bytes);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/collective.h"
+#include "core/record.h"
 
 static struct again_call *again_place(struct again *again, const struct collective_call *call) {
   const uint64_t mixed = (uintptr_t)call->in ^ (uintptr_t)call->out >> 3 ^ (uintptr_t)call->stream ^
@@ -55,7 +56,10 @@ bool again_launch(const struct collective_call *call, ncclResult_t *result) {
   if (!call_is_quiet(call)) return false;
   const struct again_call *entry = again_place(&call->comm->again, call);
   if (entry->serial == 0 || !args_are(&entry->args, call)) return false;
-  return launch(call->comm, entry->serial, entry->buffers, &entry->args, 1, result);
+  const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
+  if (!launch(call->comm, entry->serial, entry->buffers, &entry->args, 1, result)) return false;
+  if (*result == ncclSuccess) record_again(call, ticks, launched, entry->serial);
+  return true;
 }
 
 /* Proxies must hear of each launch; a plan that is not kept cannot be launched again. */
@@ -122,7 +126,10 @@ bool again_launch_group(struct ncclComm *comm, ncclResult_t *result) {
   const uint32_t count = again->followed;
   if (count == 0 || !comm_is_ready(comm)) return false;
   const struct again_group *path = again->path->call_count == count ? again->path : find_path(again, NULL);
-  return path != NULL && launch(comm, path->serial, path->buffers, path->calls, count, result);
+  const uint64_t number = record_launched(comm), sequence = comm->sequence;
+  if (path == NULL || !launch(comm, path->serial, path->buffers, path->calls, count, result)) return false;
+  if (*result == ncclSuccess) record_launch(comm, number, path->serial, sequence, count, 1, false);
+  return true;
 }
 
 struct collective_call again_followed(struct ncclComm *comm, uint32_t i) {
@@ -136,7 +143,8 @@ struct collective_call again_followed(struct ncclComm *comm, uint32_t i) {
                                        (ncclRedOp_t)args->op,
                                        args->peer,
                                        comm,
-                                       args->stream};
+                                       args->stream,
+                                       NULL};
   return call;
 }
 

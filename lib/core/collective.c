@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "core/api.h"
 #include "core/group.h"
+#include "core/record.h"
 #include "kernels/kernels.h"
 
 static struct plan_op op_make(uint8_t func, uint32_t peer, const void *in, void *out, size_t bytes) {
@@ -114,57 +115,77 @@ ncclResult_t collective_note(const struct collective_call *call) {
   }
 }
 
+/* What a call in a group was, or will be, on its communicator; it was noted, or followed, just now. */
+static void call_record(const struct collective_call *call, uint64_t ticks) {
+  const uint64_t next = call->comm->sequence + call->comm->again.followed;
+  const bool counts = call->count != 0 || call->func == FUNC_SEND || call->func == FUNC_RECV;
+  record_call(call, ticks, next - counts, group_number());
+}
+
+static ncclResult_t call_note(const struct collective_call *call, bool alone) {
+  const uint64_t ticks = ticks_now();
+  const ncclResult_t result = alone ? collective_note(call) : group_note(call);
+  if (result == ncclSuccess) call_record(call, ticks);
+  else record_refused(call, result);
+  return result;
+}
+
 static ncclResult_t collective_run(const char *name, uint8_t func, const void *in, void *out, size_t count,
                                    ncclDataType_t dtype, ncclRedOp_t op, int peer, ncclComm_t comm,
-                                   cudaStream_t stream) {
-  const struct collective_call call = {name,  func, in,   out,  count,
-                                       dtype, op,   peer, comm, (device_stream)stream};
+                                   cudaStream_t stream, const void *caller) {
+  const struct collective_call call = {
+      name, func, in, out, count, dtype, op, peer, comm, (device_stream)stream, caller};
   const bool alone = !group_is_open();
   ncclResult_t result;
   if (alone && again_launch(&call, &result)) return result;
-  if (!alone && group_follow(&call)) return ncclSuccess;
+  if (!alone && group_follow(&call)) {
+    call_record(&call, ticks_now());
+    return ncclSuccess;
+  }
   log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer,
            (void *)comm, (void *)stream);
   group_enter();
-  result = group_leave(alone ? collective_note(&call) : group_note(&call));
+  result = group_leave(call_note(&call, alone));
   if (alone && result == ncclSuccess) again_note(&call);
   return result;
 }
 
 /* ---- Entry points ---- */
 
+#define CALLER __builtin_return_address(0)
+
 ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                             ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclAllReduce", FUNC_ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, comm,
-                        stream);
+                        stream, CALLER);
 }
 API_EXPORT(AllReduce);
 
 ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                          ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclReduce", FUNC_REDUCE, sendbuff, recvbuff, count, datatype, op, root, comm,
-                        stream);
+                        stream, CALLER);
 }
 API_EXPORT(Reduce);
 
 ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                             int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclBroadcast", FUNC_BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root,
-                        comm, stream);
+                        comm, stream, CALLER);
 }
 API_EXPORT(Broadcast);
 
 ncclResult_t pncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                         cudaStream_t stream) {
-  return collective_run("ncclBcast", FUNC_BROADCAST, buff, buff, count, datatype, ncclSum, root, comm,
-                        stream);
+  return collective_run("ncclBcast", FUNC_BROADCAST, buff, buff, count, datatype, ncclSum, root, comm, stream,
+                        CALLER);
 }
 API_EXPORT(Bcast);
 
 ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
                             ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclAllGather", FUNC_ALL_GATHER, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0,
-                        comm, stream);
+                        comm, stream, CALLER);
 }
 API_EXPORT(AllGather);
 
@@ -172,39 +193,41 @@ ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t rec
                                 ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                 cudaStream_t stream) {
   return collective_run("ncclReduceScatter", FUNC_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, op,
-                        0, comm, stream);
+                        0, comm, stream, CALLER);
 }
 API_EXPORT(ReduceScatter);
 
 ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclAlltoAll", FUNC_ALL_TO_ALL, sendbuff, recvbuff, count, datatype, ncclSum, 0,
-                        comm, stream);
+                        comm, stream, CALLER);
 }
 API_EXPORT(AlltoAll);
 
 ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                          int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclGather", FUNC_GATHER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
-                        stream);
+                        stream, CALLER);
 }
 API_EXPORT(Gather);
 
 ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                           int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclScatter", FUNC_SCATTER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
-                        stream);
+                        stream, CALLER);
 }
 API_EXPORT(Scatter);
 
 ncclResult_t pncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
-  return collective_run("ncclSend", FUNC_SEND, sendbuff, NULL, count, datatype, ncclSum, peer, comm, stream);
+  return collective_run("ncclSend", FUNC_SEND, sendbuff, NULL, count, datatype, ncclSum, peer, comm, stream,
+                        CALLER);
 }
 API_EXPORT(Send);
 
 ncclResult_t pncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
-  return collective_run("ncclRecv", FUNC_RECV, NULL, recvbuff, count, datatype, ncclSum, peer, comm, stream);
+  return collective_run("ncclRecv", FUNC_RECV, NULL, recvbuff, count, datatype, ncclSum, peer, comm, stream,
+                        CALLER);
 }
 API_EXPORT(Recv);

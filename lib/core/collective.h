@@ -15,6 +15,7 @@ struct collective_call {
   int peer;       /* root of rooted functions, other end of send and receive, else 0 */
   struct ncclComm *comm;
   device_stream stream;
+  const void *caller; /* where the call returns to; NULL: nobody noted it */
 };
 
 /* Everything that can be said against the call without asking other ranks. */

@@ -16,6 +16,8 @@
 #include "core/layout.h"
 #include "core/meeting.h"
 #include "core/plan_cache.h"
+#include "core/record.h"
+#include "core/watchdog.h"
 
 #define CANARY_LIVE 0x7475747469636f6dull
 #define CANARY_FREED 0x6672656564636f6dull
@@ -99,6 +101,8 @@ static void comm_count(const struct device_ops *ops, bool born) {
   live_count += born ? 1 : (uint32_t)-1;
   if (live_count == 0 && !meeting_any()) bootstrap_restart_numbers();
   ops->unlock();
+  if (born) watchdog_enter();
+  else watchdog_leave();
 }
 
 ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
@@ -146,11 +150,15 @@ ncclResult_t comm_open(struct ncclComm *comm) {
   if (comm->name[0] == '\0')
     snprintf(comm->name, sizeof comm->name, "%llx", (unsigned long long)comm->comm_id);
   config.name = comm->name;
+  record_birth(comm);
+  const struct recorder_live live = recorder_live(&comm->recorder);
+  config.live = &live;
   return comm->ops->comm_open(&config, &comm->device_comm);
 }
 
 static void comm_free(struct ncclComm *comm) {
   const struct device_ops *ops = comm->ops;
+  recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
   again_free(&comm->again);
   os_free(comm->queue.ops);
   os_free(comm->queue.streams);
@@ -193,6 +201,8 @@ void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
   uint32_t none = 0;
   if (__atomic_compare_exchange_n(&comm->broken, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     snprintf(comm->reason, sizeof comm->reason, "%s", reason);
+    comm->reason_code = error;
+    recorder_break(comm->recorder.comm, error, reason);
     __atomic_store_n(&comm->broken, 2, __ATOMIC_RELEASE);
     __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
     log_urgent(

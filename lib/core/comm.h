@@ -12,6 +12,7 @@
 #include "core/redop.h"
 #include "core/register.h"
 #include "core/settings.h"
+#include "trace/recorder.h"
 
 #define COMM_NAME_BYTES 48
 #define COMM_REASON_BYTES 512
@@ -48,8 +49,9 @@ struct comm_queue {
   uint32_t op_count, op_capacity;
   device_stream *streams; /* distinct, in order of first use */
   uint32_t stream_count, stream_capacity;
-  uint64_t first_sequence; /* to go back to when the group is discarded */
-  struct plan plan;        /* lies in plan_memory */
+  uint64_t first_sequence;   /* to go back to when the group is discarded ... */
+  uint32_t first_collective; /* ... and the recorder's count */
+  struct plan plan;          /* lies in plan_memory */
   struct plan_memory plan_memory;
 };
 
@@ -80,11 +82,13 @@ struct ncclComm {
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;
   struct again again;
+  struct recorder recorder;
   struct connect_table connections;
   struct redop_table redops;
   struct registration *registrations;
   char name[COMM_NAME_BYTES];     /* for sentences */
   char reason[COMM_REASON_BYTES]; /* why it FAILED (locked), or broke */
+  ncclResult_t reason_code;       /* what it broke with */
   uint64_t canary_end;
 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "core/control.h"
 #include "core/control_conn.h"
 
@@ -107,7 +108,7 @@ static void question_run(struct question *question, uint8_t *reply) {
   uint32_t bytes = CONTROL_REPLY_MOST;
   control_unlock();
   const ncclResult_t result = handler(argument, question->body, question->bytes, reply, &bytes);
-  const char *text = result == ncclSuccess ? "" : log_last_error();
+  const char *text = result == ncclSuccess ? "" : log_own_error();
   if (result != ncclSuccess) snprintf((char *)reply, WIRE_TEXT_MOST, "%s", text);
   control_lock();
   if (result != ncclSuccess) bytes = (uint32_t)strlen((const char *)reply);
@@ -301,7 +302,7 @@ static ncclResult_t call_exchange(int fd, uint64_t key, const struct sock_wait *
     return log_fail(ncclRemoteError, "%s: a failure came without a sentence", wait->what);
   TRY(sock_receive(fd, all, answer, wait));
   all[answer] = '\0';
-  wire_clean(all, sizeof all);
+  text_clean(all, sizeof all);
   snprintf(text, WIRE_TEXT_MOST, "%.*s", WIRE_TEXT_MOST - 1, all);
   return ncclSuccess;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "core/control.h"
 #include "core/gather_inner.h"
 
@@ -44,7 +45,7 @@ static bool hello_take(struct gather *gather, struct control_conn *conn, struct 
   struct wire_party peer;
   if (!wire_take(reader, &hello, sizeof hello) || !wire_take(reader, &peer, sizeof peer)) return false;
   if (hello.round >= ROUNDS_MOST || gather->from[hello.round].conn || gather->raw[hello.round]) return false;
-  wire_clean(peer.host, sizeof peer.host);
+  text_clean(peer.host, sizeof peer.host);
   gather->from[hello.round].conn = conn;
   gather->from[hello.round].peer = peer;
   gather->from[hello.round].party = hello.party;
@@ -259,7 +260,7 @@ static void deadline_pass(struct gather *gather, uint32_t round) {
 static ncclResult_t round_receive(struct gather *gather, uint32_t round) {
   char who[256];
   while (gather->code == ncclSuccess && !gather->raw[round]) {
-    if (!control_wait(&gather->changed, gather->deadline_ns)) deadline_pass(gather, round);
+    if (!gather_await(gather)) deadline_pass(gather, round);
   }
   if (gather->code != ncclSuccess) return gather->code;
   struct gather_link *from = &gather->from[round];

@@ -18,6 +18,10 @@
 #include "core/proxy_relay.h"
 #include "core/rails.h"
 #include "core/stall.h"
+#include "core/survey.h"
+#include "core/watchdog.h"
+
+#define REASON_WAIT_MS 300 /* for why the other end has gone */
 
 /* ---- Cards ---- */
 
@@ -355,14 +359,29 @@ static ncclResult_t far_answer_call(void *argument, const void *request, uint32_
   if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
   if (kind == FAR_CALL_STALL) return stall_answer(far, request, bytes, reply, reply_bytes);
   if (kind == FAR_CALL_REGION) return far_region_answer(far, request, bytes, reply, reply_bytes);
+  if (kind == FAR_CALL_ALARM || kind == FAR_CALL_TOLD) {
+    *reply_bytes = 0;
+    if (kind == FAR_CALL_ALARM) return watchdog_alarm();
+    watchdog_hear((const char *)request + sizeof kind, bytes - (uint32_t)sizeof kind);
+    return ncclSuccess;
+  }
   if (kind == FAR_CALL_RELAY) return far_relay_answer(far, request, bytes, reply, reply_bytes);
   return answer_requests(far, request, bytes, reply, reply_bytes);
 }
 
-/* A call that was given up because the communicator broke says why that was. */
+static bool comm_is_broken(const struct ncclComm *comm) {
+  return __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2;
+}
+
+/* A call that was given up because the communicator broke says why that was. Where the other end has gone or
+ * listens no more, its own word of why is on its way, as a rule. */
 static ncclResult_t ask_result(const struct ncclComm *comm, const char *what, ncclResult_t result) {
-  if (result == ncclSuccess || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 2) return result;
-  return log_fail(comm_async_error(comm), "%s: %s", what, comm->reason);
+  if (result == ncclSuccess) return result;
+  for (uint32_t ms = 0; result == ncclRemoteError && ms < REASON_WAIT_MS && !comm_is_broken(comm); ms++) {
+    if (__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE)) return result;
+    os_sleep_ms(1);
+  }
+  return comm_is_broken(comm) ? log_fail(comm->reason_code, "%s: %s", what, comm->reason) : result;
 }
 
 static ncclResult_t far_ask_some(struct ncclComm *comm, const struct far_request *requests, uint32_t count,
@@ -467,6 +486,7 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
                                          .rank = rank,
                                          .rank_count = comm->rank_count,
                                          .name = comm->name,
+                                         .live = recorder_live(&comm->recorder),
                                          .failed = far_proxy_failed,
                                          .argument = comm,
                                          .rails = far->rails};
@@ -483,7 +503,7 @@ ncclResult_t far_open(struct far *far, struct ncclComm *const *comms) {
   os_mutex_lock(&far->lock); /* somebody may ask already */
   far->stall = stall;
   os_mutex_unlock(&far->lock);
-  return ncclSuccess;
+  return survey_join(far);
 }
 
 void far_leave(struct far *far, uint32_t rank) {
@@ -502,6 +522,7 @@ void far_leave(struct far *far, uint32_t rank) {
 
 void far_free(struct far *far) {
   if (!far) return;
+  survey_leave(far);
   if (far->serving) control_unserve(far->wire_key); /* its handler reads what goes next */
   stall_close(far->stall);
   if (far->serving) control_leave();

@@ -64,9 +64,10 @@ struct far {
   struct proxy_comm **proxies; /* by rank: theirs, where networked */
   struct far_card *cards;      /* by rank */
   struct far_watch *watch;
-  struct stall *stall; /* asks why nothing moves */
-  struct far *next;    /* of the same watch */
-  bool serving;        /* answers calls */
+  struct stall *stall;     /* asks why nothing moves */
+  struct far *next;        /* of the same watch */
+  struct far *joined_next; /* of all that survey.h answers for */
+  bool serving;            /* answers calls */
 };
 
 /* This rank's card. `comm` is the rank's own, or, where it has none yet, `model`'s device-side half speaks
@@ -109,7 +110,14 @@ void far_give_up(struct ncclComm *comm, ncclResult_t code, const char *text);
 void far_tell_error(struct ncclComm *comm);
 
 /* What processes ask each other: the first word of each call. */
-enum far_call { FAR_CALL_CONNECT = 1, FAR_CALL_STALL, FAR_CALL_RELAY, FAR_CALL_REGION };
+enum far_call {
+  FAR_CALL_CONNECT = 1,
+  FAR_CALL_STALL,
+  FAR_CALL_RELAY,
+  FAR_CALL_REGION,
+  FAR_CALL_ALARM,
+  FAR_CALL_TOLD
+};
 
 /* Connections that a plan lacks towards other processes, and the call that opens them (connect.c). */
 struct far_request {

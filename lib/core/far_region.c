@@ -11,7 +11,7 @@
 #include "core/register.h"
 
 #define ANSWER_NS UINT64_C(10000000000)
-#define SEEN_MOST 16 /* outputs and peers of one plan that are not looked at twice */
+#define SEEN_MOST 32
 
 /* Travels as it is. */
 struct region_question {
@@ -72,35 +72,39 @@ static void region_show(struct ncclComm *comm, const void *output, uint32_t peer
             address != 0 ? "shows" : "cannot show", peer, output);
 }
 
+/* Memory and peers of one plan that need no second look. */
 struct seen {
-  const void *output;
-  uint32_t peer;
+  uint32_t count;
+  const void *memory[SEEN_MOST];
+  uint32_t peer[SEEN_MOST];
 };
 
-static bool seen_before(struct seen *seen, uint32_t *count, const void *output, uint32_t peer) {
-  for (uint32_t i = 0; i < *count; i++)
-    if (seen[i].output == output && seen[i].peer == peer) return true;
-  if (*count < SEEN_MOST) {
-    seen[*count].output = output;
-    seen[*count].peer = peer;
-    *count += 1;
+static bool seen_before(struct seen *seen, const void *memory, uint32_t peer) {
+  for (uint32_t i = 0; i < seen->count; i++)
+    if (seen->memory[i] == memory && seen->peer[i] == peer) return true;
+  if (seen->count < SEEN_MOST) {
+    seen->memory[seen->count] = memory;
+    seen->peer[seen->count++] = peer;
   }
   return false;
 }
 
+static void region_show_all(struct ncclComm *comm, const void *memory, const uint32_t *peers, uint32_t count,
+                            bool lasts, struct seen *seen) {
+  for (uint32_t k = 0; memory != NULL && k < count; k++)
+    if (far_way_to(comm->team->far, comm->rank, peers[k]) == FAR_SHARED &&
+        !seen_before(seen, memory, peers[k]))
+      region_show(comm, memory, peers[k], lasts || register_holds(comm, memory));
+}
+
 void far_regions_show(struct ncclComm *comm, const struct plan *plan, bool lasts) {
-  const struct far *far = comm->team->far;
-  struct seen seen[SEEN_MOST];
-  uint32_t count = 0;
+  struct seen seen = {0, {NULL}, {0}};
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const struct work *work = &plan->works[i];
-    if ((work->flags & WORK_DIRECT_RECV) == 0 || !plan->buffers[i].out) continue;
-    for (uint32_t k = 0; k < work->recv_count; k++) {
-      const uint32_t peer = work->recv_peer[k];
-      if (far_way_to(far, comm->rank, peer) != FAR_SHARED) continue;
-      if (!seen_before(seen, &count, plan->buffers[i].out, peer))
-        region_show(comm, plan->buffers[i].out, peer, lasts || register_holds(comm, plan->buffers[i].out));
-    }
+    if ((work->flags & WORK_DIRECT_RECV) != 0)
+      region_show_all(comm, plan->buffers[i].out, work->recv_peer, work->recv_count, lasts, &seen);
+    if ((work->flags & WORK_SHOWS_INPUT) != 0)
+      region_show_all(comm, plan->buffers[i].in, work->send_peer, work->send_count, lasts, &seen);
   }
 }
 

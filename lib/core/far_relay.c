@@ -76,7 +76,7 @@ ncclResult_t far_relay_answer(struct far *far, const void *request, uint32_t byt
   os_mutex_lock(&far->lock);
   answer->made = relay_open(far, &question, &answer->card) == ncclSuccess;
   os_mutex_unlock(&far->lock);
-  if (!answer->made) snprintf(answer->why, sizeof answer->why, "%s", log_last_error());
+  if (!answer->made) snprintf(answer->why, sizeof answer->why, "%s", log_own_error());
   *reply_bytes = sizeof *answer;
   return ncclSuccess;
 }

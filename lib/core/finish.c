@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "core/api.h"
 #include "core/group.h"
+#include "core/record.h"
 
 #define DRAIN_POLLS 64
 
@@ -85,6 +86,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   TRY(comm_check_ready(comm, call));
   TRY(comm_check_unqueued(comm, call));
   __atomic_store_n(&comm->state, COMM_FINALIZING, __ATOMIC_RELEASE);
+  recorder_life(&comm->recorder, LIFE_FINALIZE, comm->sequence);
   if (!comm->config.blocking) return ncclInProgress;
   return finalize_wait(comm, call, &aborted);
 }
@@ -113,6 +115,7 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   TRY(comm_check_unqueued(comm, call));
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Destroy START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
+  recorder_life(&comm->recorder, LIFE_DESTROY, comm->sequence);
   const ncclResult_t result = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
   if (aborted) return result; /* the aborting thread frees it */
   if (comm->team && comm->team->far && !comm->revoked) far_tell_error(comm);
@@ -163,6 +166,7 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags) {
                     comm->revoked ? "it was revoked before" : "the flags must be NCCL_REVOKE_DEFAULT");
   }
   group_forget(comm);
+  recorder_life(&comm->recorder, LIFE_REVOKE, comm->sequence);
   comm->revoked = true;
   comm->ops->comm_abort(comm->device_comm);
   return ncclSuccess;

@@ -7,11 +7,13 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "core/control.h"
 #include "core/root.h"
 
 #define SECOND_NS 1000000000ull
 #define GRACE_NS SECOND_NS /* for the root's own word, at a deadline */
+#define OVERSLEPT_NS (SECOND_NS / 50)
 #define TELL_NS (2 * SECOND_NS)
 #define TRY_NS (5 * SECOND_NS) /* of one connection to a place where rank 0 may come */
 #define PAUSE_LEAST_NS (SECOND_NS / 1000)
@@ -58,6 +60,14 @@ void gather_fail(struct gather *gather, ncclResult_t code, const char *format, .
   va_end(arguments);
   gather_tell(gather, code, text);
   gather_end(gather, code, text);
+}
+
+bool gather_await(struct gather *gather) {
+  if (control_wait(&gather->changed, gather->deadline_ns)) return true;
+  const uint64_t now_ns = os_time_ns();
+  const bool slept = now_ns - gather->deadline_ns > OVERSLEPT_NS;
+  if (slept) gather->deadline_ns = now_ns + GRACE_NS;
+  return slept;
 }
 
 void gather_suspect(struct gather *gather, const struct wire_party *peer, const char *why) {
@@ -108,7 +118,7 @@ static void roster_read(struct gather *gather, struct wire_reader *reader) {
   }
   for (uint32_t i = 0; i < rounds; i++) {
     wire_take(reader, &gather->to[i].peer, sizeof gather->to[i].peer);
-    wire_clean(gather->to[i].peer.host, sizeof gather->to[i].peer.host);
+    text_clean(gather->to[i].peer.host, sizeof gather->to[i].peer.host);
     gather->to[i].party = (roster.party + roster.party_count - (1u << i)) % roster.party_count;
   }
   gather->roster = roster;
@@ -161,7 +171,7 @@ const struct control_class gather_root_class = {"root", root_limit, root_frame, 
 
 static ncclResult_t root_unreached(ncclResult_t result) {
   char why[WIRE_TEXT_MOST];
-  snprintf(why, sizeof why, "%s", log_last_error());
+  snprintf(why, sizeof why, "%s", log_own_error());
   return log_fail(result, "%s; this root is gone or out of reach: look at what its process said last", why);
 }
 
@@ -411,7 +421,7 @@ static ncclResult_t root_reach(struct gather *gather) {
   else
     result = gather_dial(gather, &gather->root_address, GREET_CHECK_IN, gather->key,
                          "checking in with the process that made the unique id, at", &fd);
-  if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_last_error());
+  if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_own_error());
   control_lock();
   if (result != ncclSuccess) {
     gather_fail(gather, result, "%s", why);
@@ -462,7 +472,7 @@ static ncclResult_t roster_wait(struct gather *gather, bool *rostered) {
   while (gather->code == ncclSuccess && !gather->rostered && gather->root) {
     status_log(gather);
     if (gather->code != ncclSuccess || gather->rostered || !gather->root) break;
-    if (gather->status_new || control_wait(&gather->changed, gather->deadline_ns)) continue;
+    if (gather->status_new || gather_await(gather)) continue;
     roster_late(gather);
   }
   status_log(gather); /* what was told before the end, if nobody had the time to say it */
@@ -509,7 +519,7 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
   control_send(gather->root, FRAME_AGREE, &said, sizeof said, text, strlen(text));
   gather->cost.sent_bytes += sizeof(struct frame_head) + sizeof said + strlen(text);
   while (gather->code == ncclSuccess && gather->agree_turn != turn) {
-    if (control_wait(&gather->changed, gather->deadline_ns)) continue;
+    if (gather_await(gather)) continue;
     gather_fail(gather, ncclRemoteError, "%s",
                 gather->missing[0] ? gather->missing : "not all processes have agreed within the time");
   }

@@ -61,6 +61,9 @@ struct gather {
 /* Locked. */
 void gather_fail(struct gather *gather, ncclResult_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Locked: until something changes; false at the deadline. Who slept past it (a process that was stopped, a
+ * machine that stood still) waits for what the others said meanwhile. */
+bool gather_await(struct gather *gather);
 /* The link to this party broke: the root is told, and will know better who is to blame. */
 void gather_suspect(struct gather *gather, const struct wire_party *peer, const char *why);
 struct gather *gather_find(uint64_t uid);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -79,4 +80,14 @@ struct graph_places graph_double_tree(uint32_t count, uint32_t place, bool secon
   found.down[0] = mirrored(count, found.down[0]);
   found.down[1] = mirrored(count, found.down[1]);
   return found;
+}
+
+uint64_t graph_digest(const struct graph *graph) {
+  const uint32_t numbers[] = {graph->rank_count,     graph->node_count,     graph->channel_count,
+                              graph->capability_min, graph->capability_max, graph->node_ranks_max};
+  uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
+  for (uint32_t channel = 0; channel < graph->channel_count; channel++)
+    if (graph->ring[channel] != NULL)
+      digest = hash_bytes(digest, graph->ring[channel], graph->rank_count * sizeof *graph->ring[channel]);
+  return digest;
 }

@@ -65,6 +65,8 @@ struct graph {
  * chain by number. Free with graph_free(). ncclSystemError when memory is out. */
 ncclResult_t graph_flat(uint32_t rank_count, struct graph *graph);
 void graph_free(struct graph *graph);
+/* Equal for graphs with the same numbers and rings. */
+uint64_t graph_digest(const struct graph *graph);
 
 /* The binary tree over `count` places (facts: btree): parent and children of `place`; the second tree of the
  * pair is the first one mirrored (even counts) or shifted by one (odd). GRAPH_NONE where there is none. */

@@ -12,11 +12,13 @@
 #include "core/api.h"
 #include "core/collective.h"
 #include "core/plan_cache.h"
+#include "core/record.h"
 
 #define SIM_INFO_MAGIC 0x74685283u
 
 struct group {
   uint32_t depth;
+  uint32_t number; /* 0: one that a single call has for itself */
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
   struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
@@ -28,10 +30,12 @@ static _Thread_local struct group group;
 /* ---- Noting ---- */
 
 bool group_is_open(void) { return group.depth > 0; }
+uint32_t group_number(void) { return group.number; }
 
 void group_enter(void) {
   if (group.depth == 0) {
     group.first_error = ncclSuccess;
+    group.number = 0;
     group.jobs = NULL;
     group.last_job = &group.jobs;
     group.comms = group.followed = NULL;
@@ -86,6 +90,7 @@ static void group_list(struct ncclComm *comm) {
   queue->queued = true;
   queue->next = NULL;
   queue->first_sequence = comm->sequence;
+  queue->first_collective = comm->recorder.collectives;
   *group.last_comm = comm;
   group.last_comm = &queue->next;
 }
@@ -146,6 +151,7 @@ static void queue_clear(struct ncclComm *comm) {
   queue->op_count = queue->stream_count = 0;
   queue->queued = false;
   queue->next = NULL;
+  if (comm->recorder.comm != NULL) comm->recorder.comm->open_group = 0;
   again_end_group(comm);
 }
 
@@ -222,6 +228,7 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
       *job->result = comm;
       pending = pending || (comm && comm_state(comm) == COMM_MEETING);
       if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
+      if (comm && comm_state(comm) == COMM_READY) record_met(comm);
       if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
     }
     os_free(job->call.roots);
@@ -251,6 +258,7 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->algos_off = settings->algos_off;
   request->tune_file = settings->tune_file;
   request->p2p_ll_threshold = settings->p2p_ll_threshold;
+  request->net_peer_channels = settings->net_peer_channels;
   request->islands = comm->team->far ? comm->team->far->islands : NULL;
   request->ops = ops;
   request->op_count = op_count;
@@ -312,7 +320,7 @@ static ncclResult_t comm_give_up(struct ncclComm *comm, ncclResult_t error) {
   char text[COMM_REASON_BYTES];
   if (error == ncclSuccess || !comm->team->far || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 0)
     return error;
-  snprintf(text, sizeof text, "%s", log_last_error());
+  snprintf(text, sizeof text, "%s", log_own_error());
   far_give_up(comm, error, text); /* says it in the log */
   return error;
 }
@@ -353,6 +361,15 @@ static ncclResult_t comm_show_outputs(struct ncclComm *comm) {
   return ncclSuccess;
 }
 
+static void comm_record_launch(struct ncclComm *comm, uint64_t number) {
+  const struct comm_queue *queue = &comm->queue;
+  uint64_t graph = 0;
+  if (comm->recorder.comm == NULL) return;
+  if (comm->ops->stream_capture(queue->streams[0], &graph) != ncclSuccess) graph = 0;
+  record_launch(comm, number, queue->plan.serial, queue->first_sequence,
+                (uint32_t)(comm->sequence - queue->first_sequence), queue->stream_count, graph != 0);
+}
+
 /* Where ranks lie behind a network, the proxy hears of each start what there will be to carry. */
 static ncclResult_t comm_launch(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
@@ -364,9 +381,12 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
     TRY(proxy_ops_create(far->proxies[comm->rank], &queue->plan, far->remotes[comm->rank], &ops));
   const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};
   queue->plan.hook = ops ? &hook : NULL;
+  const uint64_t number = record_launched(comm);
+  record_plan(comm, &queue->plan);
   const ncclResult_t result =
       comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
   if (result == ncclSuccess) again_note_launch(comm, &queue->plan, queue->stream_count);
+  if (result == ncclSuccess) comm_record_launch(comm, number);
   queue->plan.hook = NULL;
   return result;
 }
@@ -400,10 +420,16 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
   return ncclSuccess;
 }
 
+static void comm_go_back(struct ncclComm *comm) {
+  __atomic_store_n(&comm->sequence, comm->queue.first_sequence, __ATOMIC_RELAXED);
+  recorder_drop(&comm->recorder, comm->sequence);
+  comm->recorder.collectives = comm->queue.first_collective;
+}
+
 static void group_clear(struct ncclComm *comms, bool discarded) {
   for (struct ncclComm *comm = comms, *next; comm; comm = next) {
     next = comm->queue.next;
-    if (discarded) __atomic_store_n(&comm->sequence, comm->queue.first_sequence, __ATOMIC_RELAXED);
+    if (discarded) comm_go_back(comm);
     queue_clear(comm);
   }
 }
@@ -429,7 +455,9 @@ ncclResult_t group_leave(ncclResult_t result) {
 }
 
 ncclResult_t pncclGroupStart(void) {
+  static uint32_t last_number;
   group_enter();
+  if (group.depth == 1) group.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   log_call("ncclGroupStart()");
   return ncclSuccess;
 }

@@ -15,7 +15,8 @@ struct group_job {
  * the call came to; a failure is kept for the outermost end. The leave returns `result`, or what the
  * outermost end came to. */
 void group_enter(void);
-bool group_is_open(void); /* of the calling thread */
+bool group_is_open(void);    /* of the calling thread */
+uint32_t group_number(void); /* of the process's groups, from 1; 0: no ncclGroupStart began it */
 ncclResult_t group_leave(ncclResult_t result);
 
 /* Between the two: notes work. On failure nothing is held (a job's communicator stays the caller's). */

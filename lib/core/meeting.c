@@ -406,7 +406,7 @@ static void complete_init(struct meeting *meeting) {
   ncclResult_t result = team_settle_here(meeting->team, meeting->comms);
   if (result == ncclSuccess) result = team_open_here(meeting->team, meeting->comms);
   if (result != ncclSuccess) {
-    meeting_fail(meeting, result, log_last_error());
+    meeting_fail(meeting, result, log_own_error());
     return;
   }
   team_enlist(meeting->team);
@@ -503,7 +503,7 @@ static void complete_split(struct meeting *meeting, const struct device_ops *ops
   }
   ops->lock();
   if (result == ncclSuccess) split_publish(&split, meeting);
-  else meeting_fail(meeting, result, log_last_error());
+  else meeting_fail(meeting, result, log_own_error());
   meeting_unlock(ops);
   for (uint32_t i = 0; result != ncclSuccess && i < split.team_count; i++) team_free(split.teams[i]);
   os_free(split.comms);

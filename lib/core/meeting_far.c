@@ -251,7 +251,7 @@ static ncclResult_t conduct_watch(struct conduct *conduct) {
 
 /* A failure of this process's own has its sentence in the log; the others are told it. */
 static ncclResult_t conduct_note(struct conduct *conduct, ncclResult_t result) {
-  if (result != ncclSuccess) snprintf(conduct->reason, sizeof conduct->reason, "%s", log_last_error());
+  if (result != ncclSuccess) snprintf(conduct->reason, sizeof conduct->reason, "%s", log_own_error());
   return result;
 }
 
@@ -304,7 +304,7 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
   TRY(conduct_note(conduct, conduct_alloc(conduct)));
   TRY(conduct_note(conduct, gather_open(&call, &conduct->gather)));
   const ncclResult_t checked_in = conduct_check_in_all(conduct);
-  if (checked_in != ncclSuccess) gather_cancel(conduct->gather, checked_in, log_last_error());
+  if (checked_in != ncclSuccess) gather_cancel(conduct->gather, checked_in, log_own_error());
   TRY(gather_wait(conduct->gather, conduct->reason, sizeof conduct->reason));
   TRY(conduct_reach(conduct));
   const uint64_t met_ns = os_time_ns();

@@ -1,6 +1,6 @@
-/* net.c: the choice of the network, once a process: plugins, then sockets; but the emulator's own where it is
- * asked for, which a program may do anew between two worlds. Each that is not taken leaves a sentence in the
- * log. Knows nothing of how any of them works. */
+/* net.c: the choice of the network, once a process: plugins, then verbs, then sockets; but the emulator's own
+ * where it is asked for, which a program may do anew between two worlds. Each that is not taken leaves a
+ * sentence in the log. Knows nothing of how any of them works. */
 #include "core/net.h"
 
 #include <stdio.h>
@@ -78,10 +78,13 @@ static const struct net_ops *choose(const char *wanted, struct names *names, uin
     choice_log(ops, *count, *wanted != '\0' ? by_name : "a plugin comes before our own networks");
     return ops;
   }
-  ops = socket_net_ops();
-  if (!candidate_fits(ops, wanted, names, count)) return NULL;
-  choice_log(ops, *count, *wanted != '\0' ? by_name : "the default, as no plugin is in use");
-  return ops;
+  const struct net_ops *const own[] = {ibv_net_ops(), socket_net_ops()};
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+    if (!candidate_fits(own[i], wanted, names, count)) continue;
+    choice_log(own[i], *count, *wanted != '\0' ? by_name : "the default, as no plugin is in use");
+    return own[i];
+  }
+  return NULL;
 }
 
 static ncclResult_t choice_fail(const char *wanted, const struct names *names) {

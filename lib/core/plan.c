@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/plan_cache.h"
@@ -76,11 +77,12 @@ bool plan_op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND
 /* ---- all-to-all ---- */
 
 /* Messages are its ring: where Direct is possible, they carry it unless the user leaves them out, or cores
- * do. */
-static bool all_to_all_is_direct(const struct plan_request *request) {
+ * do, or exchanges are quick and so small a one takes less time. */
+static bool all_to_all_is_direct(const struct plan_request *request, const struct plan_op *op) {
   const bool messages = ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0;
   const bool cores = request->limits.cores && request->limits.room_bytes == 0;
-  if (request->rank_count == 1 || (messages && !cores)) return false;
+  if (request->rank_count == 1) return false;
+  if (messages && !cores) return tune_exchange_is_best(request, op->count * plan_type_bytes(op->dtype));
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
     if (rules_forbid(request, FUNC_ALL_TO_ALL, ALGO_DIRECT, proto) == NULL) return true;
   return false;
@@ -104,20 +106,22 @@ static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t ra
 
 /* The request with messages in the place of each all-to-all, where they carry it. */
 static ncclResult_t request_expand(struct plan_request *request, struct plan_memory *memory) {
+  const struct plan_request given = *request;
   uint32_t exchanges = 0;
-  for (uint32_t i = 0; i < request->op_count; i++) exchanges += request->ops[i].func == FUNC_ALL_TO_ALL;
-  if (exchanges == 0) return ncclSuccess;
-  if (all_to_all_is_direct(request)) {
-    request->algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which is the messages' name alone */
-    return ncclSuccess;
+  for (uint32_t i = 0; i < request->op_count; i++) {
+    if (request->ops[i].func != FUNC_ALL_TO_ALL) continue;
+    if (!all_to_all_is_direct(request, &request->ops[i])) exchanges += 1;
   }
+  request->algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which is the messages' name alone */
+  if (exchanges == 0) return ncclSuccess;
   const size_t count = request->op_count + (size_t)exchanges * (2 * request->rank_count - 1);
   if (!plan_block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
     return plan_out_of_memory(request);
   struct plan_op *next = (struct plan_op *)memory->messages;
   for (uint32_t i = 0; i < request->op_count; i++) {
-    if (request->ops[i].func != FUNC_ALL_TO_ALL) *next++ = request->ops[i];
-    else next = all_to_all_messages(&request->ops[i], request->rank_count, next);
+    const struct plan_op *op = &given.ops[i];
+    if (op->func != FUNC_ALL_TO_ALL || all_to_all_is_direct(&given, op)) *next++ = *op;
+    else next = all_to_all_messages(op, given.rank_count, next);
   }
   request->ops = (const struct plan_op *)memory->messages;
   request->op_count = (uint32_t)count;
@@ -272,4 +276,16 @@ double plan_time_us(const struct plan_request *request) {
     else recv_us = time_us > recv_us ? time_us : recv_us;
   }
   return total_us + (send_us > recv_us ? send_us : recv_us);
+}
+
+uint64_t plan_digest(const struct plan *plan) {
+  uint64_t digest = HASH_SEED;
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    const uint64_t sizes[] = {work->func,        work->algo,        work->proto,       work->channel_index,
+                              work->chunk_steps, work->slice_steps, work->count,       work->part_offset,
+                              work->part_count,  work->chunk_count, work->op_sequence, work->op};
+    if (work->func <= FUNC_ALL_REDUCE) digest = hash_bytes(digest, sizes, sizeof sizes);
+  }
+  return digest;
 }

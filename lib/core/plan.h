@@ -37,6 +37,7 @@ struct plan_request {
   uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: the model's own */
   const struct tune_file *tune_file;     /* the user's own rules, or NULL */
   size_t p2p_ll_threshold;               /* bytes a channel below which point-to-point uses LL */
+  uint32_t net_peer_channels;            /* most of a message between GPUs' nodes; 0: as of others */
   const uint32_t *islands; /* by rank: ranks of one island store into each other's output; NULL: all do */
   const struct plan_op *ops;
   uint32_t op_count;
@@ -51,6 +52,8 @@ void plan_limits_default(struct plan_limits *limits);
  * out. */
 ncclResult_t plan_build(const struct plan_request *request, struct plan *plan);
 void plan_free(struct plan *plan);
+/* Of what works of collectives say alike on all ranks. */
+uint64_t plan_digest(const struct plan *plan);
 
 /* What planning works in, grown as needed and kept from plan to plan: who plans often allocates only for
  * plans larger than all before. All zero at first. */

@@ -23,6 +23,8 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
 /* LL moves its data as lines that are half flags and is meant for latency: it counts four times towards the
  * budget. */
 #define LL_WEIGHT 4
+/* A quick all-reduce in one shot once more: half as many lines a block are there sooner. */
+#define ONE_SHOT_WEIGHT 2
 
 /* Cut to the protocol's grain where it is longer than that. */
 static size_t chunk_grains(uint8_t proto, size_t bytes) {
@@ -90,6 +92,16 @@ static bool islands_one(const struct plan_request *request) {
  * twice. */
 #define CORES_DIRECT_BYTES 16384u
 
+/* Exchanges that add what they read as it is, where kernels carry them by phases. In one shot and in place
+ * the sum goes where others would still read. */
+static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
+  const bool adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
+  const bool in_order =
+      work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) != 0;
+  const bool reads = adds && !in_order && work->op != OP_PRE_MUL_SUM;
+  return reads && tune_is_quick(request, work->algo, PROTO_SIMPLE) ? (uint32_t)WORK_SHOWS_INPUT : 0;
+}
+
 /* They may be stored straight into a neighbour's output where it is in reach. Both ends of a link must come
  * to the same answer, and the flags are for all links of a side: where a side may have several, only
  * communicators of one island store directly. */
@@ -98,9 +110,10 @@ uint32_t work_direct_flags(const struct work *work, const struct plan_request *r
   if (!request->limits.direct || work->proto != PROTO_SIMPLE) return 0;
   if (request->limits.cores && work->count * work->element_bytes < CORES_DIRECT_BYTES) return 0;
   if (!one_link && !islands_one(request)) return 0;
-  return work_final_flags(work) &
-         ((island_shared(request, work->send_peer, work->send_count) ? (uint32_t)WORK_DIRECT_SEND : 0) |
-          (island_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0));
+  return work_input_flags(work, request) |
+         (work_final_flags(work) &
+          ((island_shared(request, work->send_peer, work->send_count) ? (uint32_t)WORK_DIRECT_SEND : 0) |
+           (island_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0)));
 }
 
 struct work work_of_task(const struct plan_request *request, const struct task *task) {
@@ -141,18 +154,22 @@ static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
 
 /* A chain's first byte passes every rank before the last rank begins, so chunks are a small part of what a
  * channel carries: of a size between that at which a step costs as much as its data, and that at which it
- * costs nothing. */
+ * costs nothing. What is added costs a GPU more a step; what is only passed on wants no shorter steps than
+ * 128 KiB. */
 #define CHAIN_CHUNKS 64
+#define CHAIN_CHUNKS_GPU_SUM 32
 #define CHAIN_CHUNK_BYTES_MIN 65536u
+#define CHAIN_CHUNK_BYTES_MIN_GPU_COPY 131072u
 #define CHAIN_CHUNK_BYTES_MAX 262144u
 
-void work_shorten_chain(struct work *work) {
+void work_shorten_chain(const struct plan_limits *limits, struct work *work) {
+  const bool gpu = !limits->cores, adds = work->func == FUNC_REDUCE;
+  const size_t chunks = gpu && adds ? CHAIN_CHUNKS_GPU_SUM : CHAIN_CHUNKS;
+  const size_t least = gpu && !adds ? CHAIN_CHUNK_BYTES_MIN_GPU_COPY : CHAIN_CHUNK_BYTES_MIN;
   const size_t part_bytes = work->part_count * work->element_bytes;
   size_t bytes = work->chunk_count * work->element_bytes;
   if (work->proto != PROTO_SIMPLE || work->algo != ALGO_RING || work_is_pipelined(work)) return;
-  while (bytes >= 2 * CHAIN_CHUNK_BYTES_MIN &&
-         (bytes > CHAIN_CHUNK_BYTES_MAX || bytes * CHAIN_CHUNKS > part_bytes))
-    bytes /= 2;
+  while (bytes >= 2 * least && (bytes > CHAIN_CHUNK_BYTES_MAX || bytes * chunks > part_bytes)) bytes /= 2;
   work->chunk_count = bytes / work->element_bytes;
 }
 
@@ -233,7 +250,7 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
     }
     chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
     work.chunk_count = chunk_count;
-    work_shorten_chain(&work);
+    work_shorten_chain(&draft->request->limits, &work);
     if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->limits);
     TRY(draft_channel(draft, task, &work));
   }
@@ -270,13 +287,16 @@ static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
 
 /* Tasks that chose together share the channels that their sum is worth, or take one each while there are any:
  * nothing orders them. */
-static void tasks_settle(struct task *tasks, uint32_t count, uint32_t channels_most,
+static void tasks_settle(const struct plan_request *request, struct task *tasks, uint32_t count,
                          const struct tune_choice *choice) {
-  const uint32_t channel_count = (uint32_t)size_min(channels_most, size_max(choice->channel_count, count));
+  const uint32_t channel_count =
+      (uint32_t)size_min(request->limits.channel_count, size_max(choice->channel_count, count));
+  const bool quick = choice->algo == ALGO_DIRECT && tasks->op->func == FUNC_ALL_REDUCE &&
+                     tune_is_quick(request, choice->algo, choice->proto);
   for (uint32_t i = 0; i < count; i++) {
     tasks[i].algo = choice->algo;
     tasks[i].proto = choice->proto;
-    if (choice->proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT;
+    if (choice->proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT * (quick ? ONE_SHOT_WEIGHT : 1);
   }
   const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), channel_count);
   for (uint32_t i = 0; i < count; i++) {
@@ -310,7 +330,7 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
     if (tasks[first].algo == ALGO_CUSTOM) continue;
     struct tune_choice choice;
     TRY(task_choose(request, tasks[first].op, bytes, &choice));
-    tasks_settle(tasks + first, end - first, request->limits.channel_count, &choice);
+    tasks_settle(request, tasks + first, end - first, &choice);
   }
   return ncclSuccess;
 }

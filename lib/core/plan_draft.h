@@ -49,7 +49,7 @@ ncclResult_t draft_collectives(struct draft *draft);
 /* What every work of a task has, on whatever channel. */
 struct work work_of_task(const struct plan_request *request, const struct task *task);
 /* Shorter chunks where they pass rank after rank. */
-void work_shorten_chain(struct work *work);
+void work_shorten_chain(const struct plan_limits *limits, struct work *work);
 /* Which of the links' final values go straight into an output: enum work_flag. */
 uint32_t work_direct_flags(const struct work *work, const struct plan_request *request);
 /* Most data bytes of a chunk. */

@@ -86,7 +86,7 @@ static ncclResult_t draft_fused_channel(struct draft *draft, const struct task *
     if (work.part_count == 0) continue;
     work.ring_index = links_ring_index(graph, channel, work.rank);
     links_set(graph, &work);
-    work_shorten_chain(&work);
+    work_shorten_chain(&draft->request->limits, &work);
     chunk_count = size_min(chunk_count, work.chunk_count);
     if (draft->count > first) work.flags |= WORK_PART;
     TRY(draft_add(draft, &work, tasks[i].op->in, tasks[i].op->out, batch_id));

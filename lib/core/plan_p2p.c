@@ -47,17 +47,46 @@ static const struct plan_op *queues_take(const struct plan_request *request, str
 /* Between cores a slice is announced almost as fast as a line, and costs half the stores. */
 #define CORES_LL_BYTES 512u
 
+/* How a message travels: both ends find the same. */
+struct message_way {
+  uint8_t proto;
+  struct p2p_split split;
+};
+
+/* What goes by a network has a proxy's and the network's work a channel, so GPUs take few there. */
+static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
+  const struct graph *graph = request->graph;
+  const uint32_t all = request->limits.p2p_channels_per_peer;
+  const bool far = graph != NULL && graph->node_count > 1 && graph->node[peer] != graph->node[request->rank];
+  if (!far || request->limits.cores || request->net_peer_channels == 0) return all;
+  return all < request->net_peer_channels ? all : request->net_peer_channels;
+}
+
+static struct message_way message_way_of(const struct plan_request *request, const struct plan_op *op,
+                                         size_t bytes) {
+  const struct plan_limits *limits = &request->limits;
+  const uint32_t channels = channels_to(request, op->peer);
+  const uint32_t protos = request->proto_mask[op->func];
+  const size_t ll_bytes =
+      limits->cores ? size_min(request->p2p_ll_threshold, CORES_LL_BYTES) : request->p2p_ll_threshold;
+  struct message_way way = {PROTO_LL,
+                            p2p_lines_split(bytes, request->rank_count, limits->p2p_channel_count, channels)};
+  const bool ll = bytes <= way.split.part_count * ll_bytes || ((protos >> PROTO_SIMPLE) & 1) == 0;
+  if (ll && ((protos >> PROTO_LL) & 1) != 0) return way;
+  way.proto = PROTO_SIMPLE;
+  way.split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
+                                limits->p2p_channel_count, channels);
+  return way;
+}
+
 static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
-                                   uint32_t parts) {
+                                   uint8_t proto) {
   const struct plan_limits *limits = &request->limits;
   struct work work;
   memset(&work, 0, sizeof work);
-  const size_t ll_bytes =
-      limits->cores ? size_min(request->p2p_ll_threshold, CORES_LL_BYTES) : request->p2p_ll_threshold;
-  const bool ll = bytes <= parts * ll_bytes || ((request->proto_mask[op->func] >> PROTO_SIMPLE) & 1) == 0;
   work.func = op->func;
   work.algo = ALGO_RING;
-  work.proto = ll && ((request->proto_mask[op->func] >> PROTO_LL) & 1) != 0 ? PROTO_LL : PROTO_SIMPLE;
+  work.proto = proto;
   work.dtype = ncclInt8;
   work.op = OP_SUM;
   work.element_bytes = 1;
@@ -83,11 +112,10 @@ static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, ui
   const struct plan_request *request = draft->request;
   const struct plan_limits *limits = &request->limits;
   const size_t bytes = op->count * plan_type_bytes(op->dtype);
-  const struct p2p_split split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
-                                                   limits->p2p_channel_count, limits->p2p_channels_per_peer);
-  struct work work = work_of_message(request, op, bytes, split.part_count);
-  for (uint32_t part = 0; part < split.part_count; part++) {
-    p2p_part(&split, bytes, part, &work.part_offset, &work.part_count);
+  const struct message_way way = message_way_of(request, op, bytes);
+  struct work work = work_of_message(request, op, bytes, way.proto);
+  for (uint32_t part = 0; part < way.split.part_count; part++) {
+    p2p_part(&way.split, bytes, part, &work.part_offset, &work.part_count);
     if (work.part_count == 0 && part > 0) break;
     work.channel_index = (uint16_t)p2p_channel(round, part, limits->p2p_channel_count);
     TRY(draft_add(draft, &work, op->in, op->out, batch_id));
@@ -104,9 +132,8 @@ static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, 
   const uint32_t channel_count = draft->request->limits.p2p_channel_count;
   const size_t bytes = send->count * plan_type_bytes(send->dtype);
   if (recv == NULL || send->in == recv->out || bytes == 0) return ncclSuccess;
-  struct work work = work_of_message(draft->request, send, bytes, 1);
+  struct work work = work_of_message(draft->request, send, bytes, PROTO_SIMPLE);
   work.func = FUNC_COPY;
-  work.proto = PROTO_SIMPLE;
   work.flags = 0;
   work.send_count = 0;
   const size_t parts = size_min(channel_count, size_div_up(bytes, SELF_PART_BYTES_MIN));

@@ -131,6 +131,11 @@ bool proxy_turn(struct proxy_comm *const *place, bool last) {
     proxy_lock();
   }
   struct proxy_comm *comm = *place;
+  if (proxy_in_world()) { /* whose service turns it */
+    if (comm != NULL && last) comm_settle(comm);
+    proxy_unlock();
+    return false;
+  }
   __atomic_fetch_add(&engine.driven, 1, __ATOMIC_RELAXED);
   for (uint32_t turns = last ? LAST_TURNS : 1; comm != NULL && !comm->failed && comm->live > 0 && turns > 0;
        turns--) {
@@ -466,6 +471,12 @@ void proxy_comm_close(struct proxy_comm *comm) {
     os_free(conn);
   }
   map_clear(&comm->conns);
+  log_info(LOG_NET | LOG_PROXY,
+           "comm %s: rank %" PRIu32 ": bytes over networks: sent %" PRIu64 " from users' memory, %" PRIu64
+           " by way of slots; received %" PRIu64 " and %" PRIu64,
+           comm->name, comm->call.rank, comm->bytes.sent_direct, comm->bytes.sent_staged,
+           comm->bytes.received_direct, comm->bytes.received_staged);
+  proxy_comm_forget_memory(comm);
   os_free(comm);
   const bool in_world = engine.service != NULL; /* then stopping takes the backend's lock */
   if (in_world) engine.ops->lock();
@@ -549,6 +560,13 @@ static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
     conn->next = *place;
     *place = conn;
     map_insert(&comm->conns, conn_key(&conn->name), conn);
+    conn->record =
+        recorder_proxy(&comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, conn->name.proto,
+                       (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
+    if (conn->pass == NULL)
+      conn->pace = recorder_pace(
+          &comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, (uint8_t)conn->net_device,
+          (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
     comm->connecting += conn->pass == NULL;
     proxy_attend();
   }

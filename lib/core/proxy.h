@@ -8,6 +8,7 @@
 #include "backends/backend.h"
 #include "backends/net.h"
 #include "core/plan.h"
+#include "trace/recorder.h"
 
 struct rails;
 struct proxy_comm; /* one rank's connections over networks */
@@ -35,6 +36,7 @@ struct proxy_comm_call {
   uint64_t comm_key; /* equal on all ranks of the communicator, hard to guess */
   uint32_t rank, rank_count;
   const char *name;
+  struct recorder_live live; /* where connections note how far they are */
   /* Called once, on the engine's thread, when a connection fails: must not block. */
   void (*failed)(void *argument, ncclResult_t code, const char *text);
   void *argument;
@@ -55,6 +57,17 @@ void proxy_comm_close(struct proxy_comm *comm);
 /* True when every operation that was posted is done: what a sender's kernel has left behind is on the wire.
  */
 bool proxy_comm_idle(struct proxy_comm *comm);
+
+/* Memory that the program has announced, until it is withdrawn: networks whose cards read and write users'
+ * memory do so there. The same memory may be announced several times. */
+ncclResult_t proxy_comm_announce(struct proxy_comm *comm, uintptr_t begin, size_t bytes);
+void proxy_comm_withdraw(struct proxy_comm *comm, uintptr_t begin, size_t bytes);
+
+/* Of data, since the communicator was made: how much went from and to users' memory, and by way of slots. */
+struct proxy_bytes {
+  uint64_t sent_direct, sent_staged, received_direct, received_staged;
+};
+struct proxy_bytes proxy_comm_bytes(struct proxy_comm *comm);
 
 /* The receiver's end of a connection: opened, and listening; *handle is what the sender needs. Idempotent,
  * the same handle again. Any thread; never waits for the sender. */

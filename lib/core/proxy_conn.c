@@ -66,15 +66,18 @@ static bool conn_connect(struct proxy_conn *conn) {
   if (!net_good(conn, result, conn->name.sends ? "connecting to" : "taking the connection of")) return false;
   if (conn->connection == NULL) return false;
   conn->comm->connecting -= 1;
-  const struct device_net_end *end = &conn->end;
-  conn->direct = end->direct != NULL && net->takes_parts != NULL && net->takes_parts(conn->connection);
-  if (conn->direct) __atomic_store_n(&end->direct->lends, 1, __ATOMIC_RELEASE);
+  if (net->takes_parts != NULL) conn->parts = net->takes_parts(conn->connection);
+  /* In a deterministic world lanes wait for what they have lent: only what cards hold. */
+  if (proxy_in_world() && conn->parts == NET_PARTS_ANYWHERE) conn->parts = NET_PARTS_NONE;
+  conn->direct = conn->end.direct != NULL && conn->parts != NET_PARTS_NONE;
+  proxy_conn_lends(conn);
   return true;
 }
 
 void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
   for (uint32_t i = 0; i < PLAN_BATCH_WORKS_MAX && conn->connection != NULL; i++)
     if (conn->registrations[i] != NULL) net->unregister_memory(conn->connection, conn->registrations[i]);
+  proxy_conn_forget_memory(net, conn);
   if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
   if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
   if (conn->listener != NULL) net->close_listen(conn->listener);
@@ -208,26 +211,56 @@ static bool flight_landed(struct proxy_conn *conn, struct proxy_flight *flight, 
 
 /* ---- sending ---- */
 
+/* A sender of its own slots may fill what is free; of shared ones, what is posted. */
+static void send_leave(struct proxy_conn *conn) {
+  const uint64_t head = conn->end.pooled ? conn->steps.posted - conn->end.slots : conn->steps.done;
+  conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, head);
+}
+
+static struct device_net_lent *lent_of(const struct proxy_conn *conn, const struct proxy_flight *flight) {
+  return &conn->end.direct->lent[flight->slice.begin % conn->end.slots];
+}
+
+/* Nobody reads it there any more. A lane that waits for that looks when head is stored. */
+static void lent_return(struct device_net_lent *lent) {
+  __atomic_store_n(&lent->data, NULL, __ATOMIC_RELEASE);
+}
+
+/* Of what is lent; NULL in its data: all of the message lies in the slot, perhaps from now on. */
+static struct net_part send_lent(struct proxy_conn *conn, struct proxy_flight *flight) {
+  struct net_part first = {NULL, 0, NULL};
+  if (!conn->direct) return first;
+  struct device_net_lent *lent = lent_of(conn, flight);
+  if (lent->data == NULL) return first;
+  first = (struct net_part){(void *)(uintptr_t)lent->data, lent->bytes, NULL};
+  if (conn->parts != NET_PARTS_REGISTERED) return first;
+  first.registration = proxy_conn_registration(conn, first.data, first.bytes);
+  if (first.registration != NULL) return first;
+  memcpy(flight_slot(conn, flight), first.data, first.bytes);
+  lent_return(lent);
+  send_leave(conn);
+  first.data = NULL;
+  return first;
+}
+
 /* The data may be lent: then the slot has the trailer alone, where it would be anyway. */
 static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *flight) {
   const struct proxy_comm *comm = conn->comm;
   const struct proxy_slice *slice = &flight->slice;
   uint8_t *data = flight_slot(conn, flight);
-  struct device_net_lent *lent = NULL;
-  if (conn->direct) lent = &conn->end.direct->lent[slice->begin % conn->end.slots];
-  if (lent == NULL || lent->data == NULL)
+  void *registration = conn->registrations[place_of(flight->task)];
+  const struct net_part first = send_lent(conn, flight);
+  if (first.data == NULL)
     return comm->net->isend(conn->connection, data, slice->bytes + sizeof(struct proxy_trailer),
-                            (int)comm->call.rank, conn->registrations[place_of(flight->task)],
-                            &flight->request);
-  if (lent->bytes != slice->bytes)
-    return log_fail(ncclInternalError, "a kernel lends %zu bytes for a slice of %zu", lent->bytes,
+                            (int)comm->call.rank, registration, &flight->request);
+  if (first.bytes != slice->bytes)
+    return log_fail(ncclInternalError, "a kernel lends %zu bytes for a slice of %zu", first.bytes,
                     slice->bytes);
-  const struct net_part first = {(void *)(uintptr_t)lent->data, lent->bytes};
   TRY(comm->net->isend_parts(conn->connection, &first, data + slice->bytes, sizeof(struct proxy_trailer),
-                             &flight->request));
+                             registration, &flight->request));
   if (flight->request == NULL) return ncclSuccess;
   flight->direct = first.data;
-  lent->data = NULL;
+  if (conn->parts != NET_PARTS_REGISTERED) lent_return(lent_of(conn, flight));
   return ncclSuccess;
 }
 
@@ -245,17 +278,17 @@ static bool send_transmit(struct proxy_conn *conn) {
   const struct proxy_trailer trailer = {PROXY_MAGIC, (uint32_t)slice->bytes, conn->n_transmitted,
                                         slice->begin, slice->agreed_bytes};
   memcpy(flight_slot(conn, flight) + slice->bytes, &trailer, sizeof trailer);
-  if (!net_good(conn, send_request(conn, flight), "sending to") || flight->request == NULL) return false;
+  if (!net_good(conn, send_request(conn, flight), "sending to")) return false;
+  if (flight->request == NULL) {
+    recorder_pace_note(conn->pace, true, 0);
+    return false;
+  }
   conn->comm->requests += 1;
+  if (flight->direct != NULL) conn->comm->bytes.sent_direct += slice->bytes;
+  else conn->comm->bytes.sent_staged += slice->bytes;
   conn->n_transmitted += 1;
   conn->steps.transmitted = slice->end;
   return true;
-}
-
-/* A sender of its own slots may fill what is free; of shared ones, what is posted. */
-static void send_leave(struct proxy_conn *conn) {
-  const uint64_t head = conn->end.pooled ? conn->steps.posted - conn->end.slots : conn->steps.done;
-  conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, head);
 }
 
 static bool send_post(struct proxy_conn *conn) {
@@ -265,9 +298,30 @@ static bool send_post(struct proxy_conn *conn) {
   return true;
 }
 
+/* A sender has something on its way, a receiver room for what has not come. */
+static void conn_pace(const struct proxy_conn *conn, const struct record_proxy *before) {
+  const bool sends = conn->name.sends;
+  const uint64_t asked = sends ? conn->n_transmitted : conn->n_posted;
+  const uint64_t given = sends ? conn->n_done : conn->n_received;
+  recorder_pace_note(conn->pace, asked != given, (uint32_t)given - (sends ? before->done : before->received));
+}
+
+static void conn_record(const struct proxy_conn *conn) {
+  struct record_proxy *row = conn->record;
+  if (row == NULL) return;
+  conn_pace(conn, row);
+  row->posted = (uint32_t)conn->n_posted;
+  row->received = (uint32_t)conn->n_received;
+  row->flushed = (uint32_t)conn->n_flushed;
+  row->transmitted = (uint32_t)conn->n_transmitted;
+  row->done = (uint32_t)conn->n_done;
+  row->connected = conn->connection != NULL;
+}
+
 void proxy_conn_lead(struct proxy_conn *conn) {
   if (conn->connection == NULL || !conn->name.sends) return;
   while (!conn->comm->failed && send_post(conn)) continue;
+  conn_record(conn);
 }
 
 static bool send_advance(struct proxy_conn *conn) {
@@ -276,9 +330,11 @@ static bool send_advance(struct proxy_conn *conn) {
   if (send_transmit(conn)) return true;
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
   struct proxy_flight *flight = flight_at(conn, conn->n_done);
+  const bool held = flight->direct != NULL && conn->parts == NET_PARTS_REGISTERED;
   if (!flight->slice.skipped && !flight_landed(conn, flight, NULL, "sending to")) return false;
+  if (held) lent_return(lent_of(conn, flight));
   conn_done(conn);
-  if (!conn->end.pooled) send_leave(conn);
+  if (!conn->end.pooled || held) send_leave(conn);
   return true;
 }
 
@@ -303,25 +359,31 @@ static bool pass_advance(struct proxy_conn *conn) {
 /* ---- receiving ---- */
 
 /* Where the next slice may come to without a stay in its slot; NULL: nowhere. */
-static uint8_t *landing_of(const struct proxy_conn *conn) {
+static struct net_part landing_of(struct proxy_conn *conn) {
   const struct proxy_slice *slice = &conn->next_slice;
   const struct proxy_ops *ops = conn->first->posting->ops;
+  struct net_part landing = {NULL, slice->bytes, NULL};
   if (!conn->direct || !slice->lands || ops->buffers == NULL || slice->bytes < DEVICE_NET_DIRECT_BYTES_MIN)
-    return NULL;
+    return landing;
   uint8_t *out = (uint8_t *)ops->buffers[slice->part - ops->works].out;
-  return out != NULL ? out + slice->out_offset * slice->part->element_bytes : NULL;
+  if (out == NULL) return landing;
+  landing.data = out + slice->out_offset * slice->part->element_bytes;
+  if (conn->parts != NET_PARTS_REGISTERED) return landing;
+  landing.registration = proxy_conn_registration(conn, landing.data, landing.bytes);
+  if (landing.registration == NULL) landing.data = NULL;
+  return landing;
 }
 
-static ncclResult_t recv_request(struct proxy_conn *conn, uint8_t *landing, void **request) {
+static ncclResult_t recv_request(struct proxy_conn *conn, const struct net_part *landing, void **request) {
   const struct net_ops *net = conn->comm->net;
   void *data = slot_of(conn, conn->first, &conn->next_slice);
   void *registration = conn->registrations[place_of(conn->first)];
   const size_t bytes = slots_bytes(conn, &conn->next_slice);
   const int tag = (int)conn->name.peer;
-  if (landing == NULL) return net->irecv(conn->connection, 1, &data, &bytes, &tag, &registration, request);
-  const struct net_part first = {landing, conn->next_slice.bytes};
-  return net->irecv_parts(conn->connection, &first, first.bytes + sizeof(struct proxy_trailer), data, bytes,
-                          request);
+  if (landing->data == NULL)
+    return net->irecv(conn->connection, 1, &data, &bytes, &tag, &registration, request);
+  return net->irecv_parts(conn->connection, landing, landing->bytes + sizeof(struct proxy_trailer), data,
+                          bytes, registration, request);
 }
 
 static bool recv_post(struct proxy_conn *conn) {
@@ -331,12 +393,13 @@ static bool recv_post(struct proxy_conn *conn) {
     return true;
   }
   void *request = NULL;
-  uint8_t *landing = landing_of(conn);
-  if (!net_good(conn, recv_request(conn, landing, &request), "receiving from") || request == NULL)
+  const struct net_part landing = landing_of(conn);
+  if (!net_good(conn, recv_request(conn, &landing, &request), "receiving from") || request == NULL)
     return false;
-  if (conn->end.direct != NULL) conn->end.direct->landed[conn->next_slice.begin % conn->end.slots] = landing;
+  if (conn->end.direct != NULL)
+    conn->end.direct->landed[conn->next_slice.begin % conn->end.slots] = landing.data;
   conn->comm->requests += 1;
-  conn_posted(conn, request, landing);
+  conn_posted(conn, request, landing.data);
   return true;
 }
 
@@ -399,6 +462,8 @@ static bool recv_received(struct proxy_conn *conn) {
   const bool skipped = flight->slice.skipped, landed = flight->direct != NULL;
   if (!skipped && !flight_landed(conn, flight, &bytes, "receiving from")) return false;
   if (!skipped && !recv_agree(conn, flight, bytes, landed)) return false;
+  if (landed) conn->comm->bytes.received_direct += flight->slice.bytes;
+  else conn->comm->bytes.received_staged += flight->slice.bytes;
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
   if (conn->end.memory != POINTER_DEVICE || skipped) return true;
@@ -441,11 +506,16 @@ static bool recv_advance(struct proxy_conn *conn) {
   return true;
 }
 
-bool proxy_conn_advance(struct proxy_conn *conn) {
-  if (conn->comm->failed) return false;
+static bool conn_advance(struct proxy_conn *conn) {
   if (conn->pass != NULL) return pass_advance(conn);
   if (conn->connection == NULL) return conn_connect(conn);
   return conn->name.sends ? send_advance(conn) : recv_advance(conn);
+}
+
+bool proxy_conn_advance(struct proxy_conn *conn) {
+  const bool moved = !conn->comm->failed && conn_advance(conn);
+  if (moved) conn_record(conn);
+  return moved;
 }
 
 /* ---- a kernel's end ---- */
@@ -486,9 +556,20 @@ static void recv_settle(struct proxy_conn *conn) {
   }
 }
 
+/* Lanes have waited for all that cards hold: this kernel was given up. What has landed all the same stays
+ * known as that: its trailer lies elsewhere than behind data in a slot. */
+static void held_settle(struct proxy_conn *conn) {
+  for (uint64_t k = conn->n_done; k < conn->n_posted; k++) {
+    struct proxy_flight *flight = flight_at(conn, k);
+    if (flight->direct != NULL) conn->comm->net->part_move(flight->request, NULL);
+  }
+  for (uint32_t i = 0; i < conn->end.slots; i++) lent_return(&conn->end.direct->lent[i]);
+}
+
 void proxy_conn_settle(struct proxy_conn *conn) {
   if (!conn->direct) return;
-  if (conn->name.sends) send_settle(conn);
+  if (conn->parts == NET_PARTS_REGISTERED) held_settle(conn);
+  else if (conn->name.sends) send_settle(conn);
   else recv_settle(conn);
 }
 

@@ -80,6 +80,14 @@ struct proxy_counters {
 struct relay;
 struct relay_block;
 
+/* Users' memory: announced to a communicator, or registered with the network of a connection. */
+struct proxy_memory {
+  struct proxy_memory *next;
+  uintptr_t begin;
+  size_t bytes;
+  void *registration; /* NULL: the network does not take it */
+};
+
 struct proxy_conn {
   struct proxy_comm *comm;
   struct device_conn_name name;
@@ -90,19 +98,23 @@ struct proxy_conn {
   void *listener, *connection;
   void *registrations[PLAN_BATCH_WORKS_MAX]; /* of sets, by place; of its own slots, the first */
   uint32_t registered;                       /* which there are */
-  bool direct;                               /* network and backend can spare it the slots */
-  struct proxy_task *first, *last;           /* not walked to their ends yet */
-  bool has_next;                             /* the slice to be posted next is known */
+  struct proxy_memory *memory;               /* registrations of users' memory */
+  enum net_parts parts;
+  bool direct;                     /* network and backend can spare it the slots */
+  struct proxy_task *first, *last; /* not walked to their ends yet */
+  bool has_next;                   /* the slice to be posted next is known */
   struct proxy_slice next_slice;
   uint64_t next_step; /* where the next task finds the connection */
   struct proxy_counters steps;
   uint64_t n_posted, n_received, n_flushed, n_transmitted, n_done; /* the same in slices: messages */
   struct proxy_flight flights[PROXY_SLICES_MAX];
-  struct proxy_state looked; /* proxy_look.c */
-  struct relay *relay;       /* sends for a rank of another process, whose notes it takes (proxy_relay.h) */
-  struct relay_block *pass;  /* passes on what another process sends, by way of ... */
-  uint32_t over;             /* ... this rank */
-  uint64_t looked_ns;        /* at that process */
+  struct proxy_state looked;   /* proxy_look.c */
+  struct record_proxy *record; /* where it notes how far it is; NULL: nobody asks */
+  struct record_pace *pace;    /* the same of how long it waits for the network */
+  struct relay *relay;         /* sends for a rank of another process, whose notes it takes (proxy_relay.h) */
+  struct relay_block *pass;    /* passes on what another process sends, by way of ... */
+  uint32_t over;               /* ... this rank */
+  uint64_t looked_ns;          /* at that process */
   struct proxy_conn *next_pass;
   struct proxy_conn *next; /* of the communicator */
 };
@@ -116,6 +128,8 @@ struct proxy_comm {
   struct map sets;  /* struct proxy_set, by backend_slots_key() */
   struct proxy_conn *first;
   struct proxy_ops *ops;
+  struct proxy_memory *announced;
+  struct proxy_bytes bytes;
   uint64_t live;       /* tasks that are not done */
   uint32_t connecting; /* connections that are not made */
   uint64_t requests;   /* under way on the network */
@@ -149,6 +163,13 @@ void proxy_conn_report(const struct proxy_conn *conn, char *out, size_t out_byte
 void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn);
 /* Notes the first failure of a communicator; nothing of it moves from then on. */
 void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *format, ...) LOG_FORMAT(3, 4);
+
+/* proxy_memory.c. NULL where this memory was not announced, or cannot be registered. */
+void *proxy_conn_registration(struct proxy_conn *conn, const void *data, size_t bytes);
+/* Whether lanes are to lend. */
+void proxy_conn_lends(const struct proxy_conn *conn);
+void proxy_conn_forget_memory(const struct net_ops *net, struct proxy_conn *conn);
+void proxy_comm_forget_memory(struct proxy_comm *comm);
 
 /* proxy_ops.c */
 void proxy_task_done(struct proxy_task *task);

@@ -87,7 +87,7 @@ static ncclResult_t try_neighbours(const struct view *view, const uint32_t *part
     const struct far_card *card = card_of(view, parties[i]);
     const uint32_t rank = view->first_seat[parties[i]] - 1;
     if (view->ops->comm_reach(view->model, rank, &card->device, &reached) == ncclSuccess && reached) continue;
-    snprintf(why, sizeof why, "%s", log_last_error());
+    snprintf(why, sizeof why, "%s", log_own_error());
     failed += 1;
     last = parties[i];
   }
@@ -160,7 +160,7 @@ ncclResult_t reach_try(struct gather *gather, const char *call, const struct dev
   if (result == ncclSuccess && !reach->apart)
     result = log_fail(ncclSystemError, "no memory to look for %u processes on this host", view.party_count);
   if (result != ncclSuccess) {
-    snprintf(reason, reason_bytes, "%s", log_last_error());
+    snprintf(reason, reason_bytes, "%s", log_own_error());
     gather_cancel(gather, result, reason);
   } else if (anybody_shares(&view)) {
     result = try_turns(gather, call, &view, reach, reason, reason_bytes);

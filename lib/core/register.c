@@ -1,12 +1,13 @@
 /* register.c: registration of user buffers. A range is remembered once, however often it is announced;
- * nothing is done with it until its outputs are shown to other processes (far_region.c). Windows bring
- * nothing yet and answer so. */
+ * nothing is done with it until what lies in it is shown to other processes (far_region.c), or a network
+ * carries it (proxy_memory.c). A window is a range that all ranks announce. */
 #include "core/register.h"
 
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
 #include "core/comm.h"
+#include "core/far.h"
 
 void register_list_free(struct registration *list) {
   for (struct registration *next; list; list = next) {
@@ -28,15 +29,27 @@ bool register_holds(const struct ncclComm *comm, const void *address) {
   return false;
 }
 
-static ncclResult_t register_add(struct ncclComm *comm, void *buffer, size_t bytes, void **handle) {
+/* Where networks are between the communicator's ranks; NULL: nowhere. */
+static struct proxy_comm *register_proxy(const struct ncclComm *comm) {
+  const struct far *far = comm->team ? comm->team->far : NULL;
+  return far && far->networked ? far->proxies[comm->rank] : NULL;
+}
+
+static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
+                                 struct registration **handle) {
   struct registration *row = register_find(comm, (uintptr_t)buffer, bytes);
   if (!row) {
     row = (struct registration *)os_alloc(sizeof *row);
     if (!row) {
       return log_fail(ncclSystemError,
-                      "ncclCommRegister: rank %u of comm '%s': no memory to note the buffer; free some "
-                      "and try again",
+                      "%s: rank %u of comm '%s': no memory to note the buffer; free some and try again", call,
                       comm->rank, comm->name);
+    }
+    struct proxy_comm *proxy = register_proxy(comm);
+    const ncclResult_t told = proxy ? proxy_comm_announce(proxy, (uintptr_t)buffer, bytes) : ncclSuccess;
+    if (told != ncclSuccess) {
+      os_free(row);
+      return told;
     }
     row->begin = (uintptr_t)buffer;
     row->bytes = bytes;
@@ -59,36 +72,49 @@ static ncclResult_t register_check(const struct ncclComm *comm, const char *call
                             : "the size is 0");
 }
 
-ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle) {
+/* Memory of the host is passed over: NULL. */
+static ncclResult_t register_device(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
+                                    struct registration **handle) {
   struct pointer_info info;
+  TRY(comm->ops->memory_query(buffer, &info));
+  if (info.kind != POINTER_HOST) return register_add(comm, call, buffer, bytes, handle);
+  *handle = NULL;
+  return ncclSuccess;
+}
+
+ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle) {
+  struct registration *row = NULL;
   TRY(comm_check_ready(comm, "ncclCommRegister"));
   TRY(register_check(comm, "ncclCommRegister", buff, size, handle));
-  TRY(comm->ops->memory_query(buff, &info));
-  if (info.kind == POINTER_HOST) {
-    *handle = NULL;
-    return ncclSuccess;
-  }
-  return register_add(comm, buff, size, handle);
+  TRY(register_device(comm, "ncclCommRegister", buff, size, &row));
+  *handle = row;
+  return ncclSuccess;
 }
 API_EXPORT(CommRegister);
 
-ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
-  TRY(comm_check_handle(comm, "ncclCommDeregister"));
+static ncclResult_t register_drop(struct ncclComm *comm, const char *call, const void *handle) {
+  TRY(comm_check_handle(comm, call));
   if (!handle) return ncclSuccess;
   struct registration **link = &comm->registrations;
   while (*link && *link != handle) link = &(*link)->next;
   struct registration *row = *link;
   if (!row) {
     return log_fail(ncclInvalidUsage,
-                    "ncclCommDeregister: rank %u of comm '%s' gave no handle %p; pass what "
-                    "ncclCommRegister set, once for each call",
-                    comm->rank, comm->name, handle);
+                    "%s: rank %u of comm '%s' gave no handle %p; pass what the call that registers set, once "
+                    "for each call",
+                    call, comm->rank, comm->name, handle);
   }
   row->user_count -= 1;
   if (row->user_count > 0) return ncclSuccess;
   *link = row->next;
+  struct proxy_comm *proxy = register_proxy(comm);
+  if (proxy) proxy_comm_withdraw(proxy, row->begin, row->bytes);
   os_free(row);
   return ncclSuccess;
+}
+
+ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
+  return register_drop(comm, "ncclCommDeregister", handle);
 }
 API_EXPORT(CommDeregister);
 
@@ -101,17 +127,14 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, n
                     "ncclCommWindowRegister: rank %u of comm '%s': 0x%x is no NCCL_WIN_* flag", comm->rank,
                     comm->name, (unsigned)winFlags);
   }
-  *win = NULL;
+  struct registration *row = NULL;
+  TRY(register_device(comm, "ncclCommWindowRegister", buff, size, &row));
+  *win = (ncclWindow_t)(void *)row;
   return ncclSuccess;
 }
 API_EXPORT(CommWindowRegister);
 
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
-  TRY(comm_check_handle(comm, "ncclCommWindowDeregister"));
-  if (!win) return ncclSuccess;
-  return log_fail(ncclInvalidUsage,
-                  "ncclCommWindowDeregister: rank %u of comm '%s' gave no window %p; this release "
-                  "gives NULL windows only",
-                  comm->rank, comm->name, (void *)win);
+  return register_drop(comm, "ncclCommWindowDeregister", win);
 }
 API_EXPORT(CommWindowDeregister);

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "core/control_conn.h"
 #include "core/root.h"
 
@@ -363,7 +364,7 @@ static struct root_party *party_add(struct root *root, struct control_conn *conn
   party->about.address = said->address;
   party->about.pid = said->pid;
   memcpy(party->about.host, said->host, sizeof party->about.host);
-  wire_clean(party->about.host, sizeof party->about.host);
+  text_clean(party->about.host, sizeof party->about.host);
   party->place = root->party_count;
   root->parties[root->party_count++] = party;
   root->live++;

@@ -270,6 +270,7 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   threads_take_params(&read);
   read.algos_off = settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.algo_mask);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
+  read.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
   read.check_pointers = pointers_checked();
   launch_mode_check();
@@ -290,11 +291,13 @@ void settings_agree(struct settings *settings, const struct settings *other) {
 
 uint64_t settings_digest(const struct settings *settings) {
   const struct plan_limits *limits = &settings->limits;
-  const uint32_t numbers[] = {limits->slots,       limits->chunk_bytes, limits->p2p_chunk_bytes,
-                              limits->flag_bits,   limits->direct,      limits->algos,
-                              limits->links,       limits->protos,      limits->algos_last,
-                              limits->cores,       settings->algos_off, settings->p2p_net_chunk_bytes,
-                              limits->quick_protos};
+  const uint32_t numbers[] = {limits->slots,           limits->chunk_bytes,
+                              limits->p2p_chunk_bytes, limits->flag_bits,
+                              limits->direct,          limits->algos,
+                              limits->links,           limits->protos,
+                              limits->algos_last,      limits->cores,
+                              settings->algos_off,     settings->p2p_net_chunk_bytes,
+                              limits->quick_protos,    settings->net_peer_channels};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = hash_bytes(digest, settings->algo_mask, sizeof settings->algo_mask);

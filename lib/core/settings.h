@@ -16,6 +16,7 @@ struct settings {
   uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: not said */
   struct tune_file *tune_file;           /* the user's own rules, or NULL; settings_free */
   size_t p2p_ll_threshold;
+  uint32_t net_peer_channels;
   uint32_t p2p_net_chunk_bytes; /* bound of a message's chunk in a communicator over networks */
   bool check_pointers;
 };

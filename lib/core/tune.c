@@ -25,6 +25,7 @@ struct query {
   uint8_t func, algo, proto;
   uint32_t ranks, nodes, node_ranks, nodes_class, channel_count;
   double bytes;
+  bool quick; /* plan_limits.quick_protos has the protocol */
 };
 
 static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
@@ -57,7 +58,7 @@ static bool graph_is_measured(const struct graph *graph) {
 
 static double measured_ring_gbps(uint8_t proto, uint32_t channel_count) {
   const struct tune_measured_ring *ring = &tune_measured_ring;
-  const double all = ring->channel_gbps * channel_count;
+  const double all = least(ring->channel_gbps * channel_count, ring->all_gbps);
   if (proto == PROTO_LL) return least(all / 2, ring->ll_all_gbps);
   if (proto == PROTO_LL128) return least(ring->ll128_share * all, ring->ll128_channel_gbps * channel_count);
   return all;
@@ -79,13 +80,32 @@ static double exchange_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
   return func_is_halves(func) ? (n - 1) / n : n - 1;
 }
 
+/* Bytes of a rank's block on a channel that go once round: a line a thread. With more than so many other
+ * ranks a thread has fewer registers left for each (backends/cuda/launch.h). */
+#define ONCE_BYTES 4096.0
+#define ONCE_LINKS 3u
+#define ONCE_LINKS_BYTES 2048.0
+
+static bool exchange_goes_once(const struct query *q) {
+  const bool blocks = q->algo == ALGO_TWO_SHOT || func_is_halves(q->func);
+  const double block_bytes = q->bytes / q->channel_count / (blocks ? q->ranks : 1);
+  return q->quick && q->proto == PROTO_LL &&
+         block_bytes <= (q->ranks - 1 <= ONCE_LINKS ? ONCE_BYTES : ONCE_LINKS_BYTES);
+}
+
+static const struct tune_measured_exchange *exchange_measured(const struct query *q) {
+  const bool once = exchange_goes_once(q);
+  if (q->algo == ALGO_TWO_SHOT) return once ? &tune_measured_two_shot_once : &tune_measured_two_shot;
+  return once ? &tune_measured_one_shot_once : &tune_measured_one_shot;
+}
+
 /* Where the links are slower than those measured, a hop costs more and the links bound the rate. */
 static double exchange_us(const struct query *q) {
-  const struct tune_measured_exchange *exchange =
-      q->algo == ALGO_TWO_SHOT ? &tune_measured_two_shot : &tune_measured_one_shot;
+  const struct tune_measured_exchange *exchange = exchange_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
   double gbps = least(exchange->all_gbps[q->proto], exchange->channel_gbps[q->proto] * q->channel_count);
+  if (q->func == FUNC_ALL_TO_ALL) gbps = least(gbps, tune_measured_messages.exchange_gbps[q->proto]);
   double time_us =
       exchange->base_us[q->proto] + exchange->rounds * (q->ranks - 1) * exchange->peer_us[q->proto];
   if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
@@ -224,7 +244,7 @@ static double bus_gbps(const struct query *q) {
   double gbps = channels * (intra ? speed->intra_gbps : speed->inter_gbps);
   if (graph_is_measured(q->graph) && speed == &q->graph->tree_speed) { /* beside a ring as it was measured */
     channels = q->channel_count;
-    gbps = tune_measured_ring.channel_gbps * channels;
+    gbps = least(tune_measured_ring.channel_gbps * channels, tune_measured_ring.all_gbps);
   }
   switch (q->algo) {
     case ALGO_TREE: return tree_bus_gbps(q, gbps, channels);
@@ -322,7 +342,8 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               graph->node_ranks_max,
                               nodes > TUNE_NODES_COUNT ? TUNE_NODES_COUNT - 1 : nodes - 1,
                               channel_count,
-                              (double)bytes};
+                              (double)bytes,
+                              ((request->limits.quick_protos >> proto) & 1) != 0};
   if (algo == ALGO_CUSTOM) return INFINITY;
   if (request->limits.cores) return request->limits.room_bytes != 0 ? sockets_us(&query) : cores_us(&query);
   if (algo_exchanges(algo)) return exchange_us(&query);
@@ -334,17 +355,26 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
 /* ---- channels and chunks ---- */
 
 /* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much; beyond
- * so many bytes a channel rings are faster, however few channels there are. */
+ * so many bytes a channel of LL rings are faster, however few channels there are. */
 #define EXCHANGE_CHANNELS 16u
+#define EXCHANGE_SIMPLE_CHANNELS 24u
 #define EXCHANGE_CHANNEL_BYTES 49152u
 
-static bool exchange_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
+bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
   return algo_exchanges(algo) && ((request->limits.quick_protos >> proto) & 1) != 0;
 }
 
-static uint32_t exchange_channels(const struct plan_request *request) {
-  const uint32_t all = request->limits.channel_count;
-  return all < EXCHANGE_CHANNELS ? all : EXCHANGE_CHANNELS;
+static uint32_t exchange_channels(const struct plan_request *request, uint8_t proto) {
+  const uint32_t most = proto == PROTO_SIMPLE ? EXCHANGE_SIMPLE_CHANNELS : EXCHANGE_CHANNELS;
+  return (uint32_t)size_min(request->limits.channel_count, most);
+}
+
+/* Each channel over a network costs a proxy, and the network, the same work again: two for each chain that
+ * the cards have bandwidth for keep them busy. */
+static uint32_t network_channels(const struct plan_request *request, uint32_t all) {
+  const struct graph_speed *ring = &request->graph->ring_speed;
+  if (request->graph->node_count <= 1 || request->limits.cores || ring->inter_gbps <= 0) return all;
+  return (uint32_t)size_min(all, 2 * (size_t)ring->channel_count);
 }
 
 uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
@@ -360,7 +390,8 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
     thread_bytes = request->thread_bytes[1][proto];
   if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
     thread_bytes = request->thread_bytes[0][proto];
-  const uint32_t most = exchange_is_quick(request, algo, proto) ? exchange_channels(request) : all;
+  const uint32_t most = tune_is_quick(request, algo, proto) ? exchange_channels(request, proto)
+                                                            : network_channels(request, all);
   const double share = algo_exchanges(algo) ? exchange_share(func, algo, request->rank_count) : 1;
   const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
   return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
@@ -428,8 +459,9 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8_t proto, size_t bytes) {
   const struct graph *graph = request->graph;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
-  if (exchange_is_quick(request, algo, proto))
-    return bytes > (size_t)exchange_channels(request) * EXCHANGE_CHANNEL_BYTES;
+  if (tune_is_quick(request, algo, proto))
+    return proto != PROTO_SIMPLE &&
+           bytes > (size_t)exchange_channels(request, proto) * EXCHANGE_CHANNEL_BYTES;
   return graph->node_count <= 1 && ((request->limits.algos_last >> algo) & 1) != 0;
 }
 
@@ -450,6 +482,21 @@ uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_
     allowed += 1;
   }
   return allowed;
+}
+
+bool tune_exchange_is_best(const struct plan_request *request, size_t block_bytes) {
+  const struct tune_measured_messages *messages = &tune_measured_messages;
+  const double sent_bytes = (double)block_bytes * (request->rank_count - 1);
+  const double most_us = messages->base_us + sent_bytes / (1000.0 * messages->gbps);
+  struct tune_candidate rows[TUNE_CANDIDATES];
+  if (request->limits.quick_protos == 0 || !graph_is_measured(request->graph)) return false;
+  tune_candidates(request, FUNC_ALL_TO_ALL, block_bytes, rows);
+  for (uint32_t index = 0; index < TUNE_CANDIDATES; index++) {
+    const struct tune_candidate *row = &rows[index];
+    if (algo_exchanges(row->algo) && row->forbidden == NULL && !row->last && row->time_us < most_us)
+      return true;
+  }
+  return false;
 }
 
 /* A ring goes before what takes as long. */

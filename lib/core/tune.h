@@ -19,6 +19,10 @@ size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t r
 double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                     size_t bytes, uint32_t channel_count);
 
+/* True where a direct exchange that the backend carries quickly is predicted to take less time for an
+ * all-to-all, in blocks of so many bytes, than messages between all ranks. */
+bool tune_exchange_is_best(const struct plan_request *request, size_t block_bytes);
+
 /* How an operation is carried. */
 struct tune_choice {
   uint8_t algo, proto;    /* enum work_algo, work_proto */
@@ -31,6 +35,9 @@ struct tune_choice {
  * ncclInvalidUsage, with the rule that forbids each and what would be allowed, when none is left. */
 ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                          struct tune_choice *choice);
+
+/* A direct exchange that the backend carries quickly (plan_limits.quick_protos). */
+bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto);
 
 /* One way to carry an operation. */
 struct tune_candidate {

@@ -42,7 +42,8 @@ extern const uint32_t tune_threads[PROTO_COUNT];
 /* One node of GPUs of the Hopper class over NVLink, measured. */
 struct tune_measured_ring {
   double base_us[PROTO_COUNT], hop_us[PROTO_COUNT];
-  double channel_gbps, ll_all_gbps, ll128_channel_gbps, ll128_share;
+  double channel_gbps, all_gbps; /* of one channel, and of all together */
+  double ll_all_gbps, ll128_channel_gbps, ll128_share;
 };
 extern const struct tune_measured_ring tune_measured_ring;
 
@@ -54,6 +55,15 @@ struct tune_measured_exchange {
   uint32_t rounds;
 };
 extern const struct tune_measured_exchange tune_measured_one_shot, tune_measured_two_shot;
+extern const struct tune_measured_exchange tune_measured_one_shot_once, tune_measured_two_shot_once;
+
+/* Messages to all others at once: time = base + bytes that leave a rank / rate. And most of an exchange that
+ * does the same. */
+struct tune_measured_messages {
+  double base_us, gbps;
+  double exchange_gbps[PROTO_COUNT];
+};
+extern const struct tune_measured_messages tune_measured_messages;
 
 /* Cores that share memory: time = base + hops that follow one another + bytes that a rank stores / rate. */
 struct tune_measured_cores {

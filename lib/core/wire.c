@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "base/text.h"
 
 #define RANGES_SHOWN 8
 
@@ -39,18 +40,11 @@ bool wire_take(struct wire_reader *reader, void *data, size_t bytes) {
   return true;
 }
 
-void wire_clean(char *text, size_t bytes) {
-  text[bytes - 1] = '\0';
-  for (; *text; text++) {
-    if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
-  }
-}
-
 void wire_take_text(struct wire_reader *reader, char *out, size_t out_bytes) {
   const size_t bytes = reader->left < out_bytes - 1 ? reader->left : out_bytes - 1;
   if (bytes > 0) memcpy(out, reader->at, bytes);
   out[bytes] = '\0';
-  wire_clean(out, out_bytes);
+  text_clean(out, out_bytes);
   reader->at += reader->left;
   reader->left = 0;
 }

@@ -116,8 +116,6 @@ struct wire_reader {
 bool wire_take(struct wire_reader *reader, void *data, size_t bytes);
 /* The rest as text: cut to the room, never with control characters in it. */
 void wire_take_text(struct wire_reader *reader, char *out, size_t out_bytes);
-/* Makes a fixed field a proper string. */
-void wire_clean(char *text, size_t bytes);
 
 /* "2, 5-7 and 12 more": seats that are taken (or not) of seat_count; `taken` has a byte a seat. */
 const char *wire_seats_text(const uint8_t *taken, bool which, uint32_t seat_count, char *text, size_t bytes);

@@ -35,6 +35,22 @@ PRIM_FN const struct work *bound_work_of(const struct bound_work *bound) {
   return (const struct work *)bound->work;
 }
 
+/* Of the work's lane, `place` in its batch: one thread of the warp. */
+PRIM_FN void work_note_wait(const struct bound_work *bound, const int *abort_flag, uint32_t place) {
+  if (prim_lane() != 0) return;
+  const struct work *work = bound_work_of(bound);
+  struct rank_cells *cells = (struct rank_cells *)(uintptr_t)abort_flag;
+  struct launch_wait *wait = &cells->waits[work->channel_index * PLAN_BATCH_WORKS_MAX + place];
+  prim_store_pair(wait->work, bound->work[0], bound->work[1]);
+  prim_store_pair(&wait->sequence, work->op_sequence + 1,
+                  bound->recv_peer | (uint64_t)bound->send_peer << 32);
+}
+
+PRIM_FN void prim_note_wait(const struct prim *prim) {
+  const uint32_t place = (uint32_t)(prim->desk - prim_shared.desks);
+  if (prim->scouts) work_note_wait(&block_works[place], prim->abort_flag, place);
+}
+
 PRIM_FN void link_bind(struct link *link, const struct bound_link *end, uint32_t peer, uint8_t proto,
                        const struct plan_limits *limits) {
   link->sender = end->sender;
@@ -43,6 +59,11 @@ PRIM_FN void link_bind(struct link *link, const struct bound_link *end, uint32_t
   link->slots = limits->slots;
   link->step_bytes = limits->step_bytes[proto];
   link->peer = peer;
+}
+
+/* The work has links or shifts behind the batches: `further` says where, and is no shift itself. */
+PRIM_FN bool work_has_further(const struct work *work) {
+  return work->recv_count > 1 || work->send_count > 1 || (work->flags & WORK_SHOWS_INPUT) != 0;
 }
 
 /* The links behind the first of each side. */
@@ -55,7 +76,7 @@ PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *fu
     link_bind(&lane->recv[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
   for (uint32_t i = 1; i < work->send_count && i < PRIM_LINKS; i++, next++)
     link_bind(&lane->send[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
-  if ((work->flags & WORK_DIRECT_RECV) == 0 || (work->recv_count <= 1 && work->send_count <= 1)) return;
+  if ((work->flags & WORK_DIRECT_RECV) == 0 || !work_has_further(work)) return;
   const uint64_t *shifts = (const uint64_t *)next;
   for (uint32_t i = 0; i < work->recv_count && i < PRIM_LINKS; i++) lane->recv[i].offer_shift = shifts[i];
 }
@@ -198,12 +219,19 @@ PRIM_FN void launch_count(uint64_t *count) {
   if (threadIdx.x == 0) atomicAdd((unsigned long long *)count, 1ull);
 }
 
+/* Of one thread. */
+PRIM_FN void launch_count_end(const struct launch_arguments *arguments) {
+  struct launch_counts *counts = arguments->counts;
+  atomicAdd((unsigned long long *)(arguments->from_graph ? &counts->graph_ended : &counts->plain_ended),
+            1ull);
+}
+
 /* Behind the last barrier: what the block wrote is visible to whoever waits for the count. Blocks that were
  * stopped count as well. */
 PRIM_FN void launch_end(const struct launch_arguments *arguments) {
   if (threadIdx.x != 0) return;
   __threadfence();
-  launch_count(arguments->from_graph ? &arguments->counts->graph_ended : &arguments->counts->plain_ended);
+  launch_count_end(arguments);
 }
 
 /* The stream's next kernel, if it is one of ours, may come onto the device while this one ends; it waits

@@ -4,13 +4,12 @@
  *
  *   scatter   every link its own block of the input      two shots, reduce-scatter, all-to-all
  *   spread    the same to every link                     one shot, all-gather, a broadcast's root
- *   add up    what all links brought and the own values  one shot; two shots, which send it on;
- * reduce-scatter collect   every link's block to the output           two shots, all-gather, all-to-all,
- * broadcast
+ *   add up    what all links brought and the own values  one shot, two shots, reduce-scatter
+ *   collect   every link's block to the output           two shots, all-gather, all-to-all, broadcast
  *
  * The last warp moves nothing: it announces and compares sizes, frees slots and keeps the counters; so nobody
  * waits for them. It promises what the iterator's steps do over the same connections, to the bit and to the
- * counter: the two must change together. It needs FIFO_SLOTS_MAX slots. */
+ * counter: they and exchange_once.h must change together. It needs FIFO_SLOTS_MAX slots. */
 #ifndef TUTTI_KERNELS_EXCHANGE_H
 #define TUTTI_KERNELS_EXCHANGE_H
 
@@ -27,9 +26,10 @@
 #else
 #define EXCHANGE_FEW_LINES 1
 #endif
-/* A store to another GPU at a kernel's end holds up the next one for as long as its way takes, and a sender
- * can spare a few slots: so steps are told four at a time. */
+/* Within an operation steps are told four at a time: a sender can spare a few slots. */
 #define EXCHANGE_STEPS_A_HEAD 4u
+#define EXCHANGE_GONE (UINT32_MAX - 1) /* a warp that touches nothing of the communicator any more */
+#define EXCHANGE_READ_BARRIER 1        /* where warps say that they know the counters; 0 is everybody's */
 
 /* Where the lines of a link's step lie, and their flag. */
 struct exchange_place {
@@ -49,10 +49,14 @@ struct exchange_side {
 };
 
 __shared__ struct exchange_side exchange_received[PRIM_WARPS_MAX], exchange_sent[PRIM_WARPS_MAX];
-__shared__ uint32_t exchange_done[PRIM_WARPS_MAX]; /* loops that a warp has behind it */
+__shared__ uint32_t
+    exchange_done[PRIM_WARPS_MAX]; /* loops, or phases, that a warp has behind it, or EXCHANGE_GONE */
+/* Simple: phases that were written down; how many they are in all, and one, when no more will come. */
+__shared__ uint32_t exchange_issued, exchange_ended;
 __shared__ uint32_t exchange_stopped;
 __shared__ struct bound_work exchange_work;
-__shared__ struct bound_further exchange_further[2 * EXCHANGE_LINKS];
+/* Further links, and behind them what is added to addresses that are shown: four words an entry. */
+__shared__ struct bound_further exchange_further[2 * EXCHANGE_LINKS + (2 * EXCHANGE_LINKS + 3) / 4];
 
 struct exchange {
   const struct launch_arguments *arguments;
@@ -83,15 +87,28 @@ PRIM_FN void exchange_stop(void) { *(volatile uint32_t *)&exchange_stopped = 1; 
 /* Asked in every turn of a wait, by all threads of the warp. */
 PRIM_FN bool exchange_is_stopped(struct exchange *it) {
   it->looks += 1;
-  if (exchange_posts() && it->looks % EXCHANGE_FAR_LOOKS == 0 &&
-      (prim_flag(&it->arguments->cells->abort) | prim_flag(it->arguments->failed)) != 0)
-    exchange_stop();
+  if (exchange_posts() && it->looks % EXCHANGE_FAR_LOOKS == 0) {
+    const int *abort_flag = &it->arguments->cells->abort;
+    work_note_wait(&exchange_work, abort_flag, 0);
+    if ((prim_flag(abort_flag) | prim_flag(it->arguments->failed)) != 0) exchange_stop();
+  }
   return __any_sync(PRIM_ALL_LANES, *(volatile uint32_t *)&exchange_stopped != 0);
 }
 
 /* ---- links ---- */
 
+static_assert(offsetof(struct fifo_sender, send_line) == LAUNCH_STEP_OFFSET + 8 &&
+                  offsetof(struct fifo_receiver, recv_line) == LAUNCH_STEP_OFFSET + 8 && LINE_LL == 0,
+              "an end's counters are one pair");
+
+/* Further links of the work before those of a side. */
+PRIM_FN uint32_t exchange_before(bool sends) {
+  const uint32_t recv_count = exchange_of()->recv_count;
+  return sends && recv_count > 1 ? recv_count - 1 : 0;
+}
+
 /* The link that this thread of the warp keeps: recv links from thread 0 on, send links from EXCHANGE_SENDS.
+ * Looks at nothing that an earlier kernel wrote.
  */
 PRIM_FN void exchange_bind(struct exchange *it) {
   const struct work *work = exchange_of();
@@ -104,29 +121,67 @@ PRIM_FN void exchange_bind(struct exchange *it) {
   it->receiver = 0;
   it->buffer = 0;
   if (!it->keeps) return;
-  const uint32_t before = it->sends && work->recv_count > 1 ? work->recv_count - 1u : 0;
-  const struct bound_link *link = index > 0   ? &exchange_further[before + index - 1].link
+  const struct bound_link *link = index > 0   ? &exchange_further[exchange_before(it->sends) + index - 1].link
                                   : it->sends ? &exchange_work.send
                                               : &exchange_work.recv;
   it->sender = link->sender;
   it->receiver = link->receiver;
   it->buffer = link->buffer;
-  if (it->sends) {
-    it->position = prim_load_word(&it->sender->send_step);
-    it->line = prim_load_word(&it->sender->send_line[LINE_LL]);
-    it->head = prim_load_head(&it->sender->head);
-  } else {
-    it->position = prim_load_word(&it->receiver->recv_step);
-    it->line = prim_load_word(&it->receiver->recv_line[LINE_LL]);
-  }
 }
 
-/* The receiver has freed the slots of all steps of this thread's link before `position`; false when the block
- * was stopped. */
+/* Where `position` and `line` are kept. */
+PRIM_FN uint8_t *exchange_counters(const struct exchange *it) {
+  return (it->sends ? (uint8_t *)it->sender : (uint8_t *)it->receiver) + LAUNCH_STEP_OFFSET;
+}
+
+/* 0 where it is not asked for. An instruction without a branch: a compiler may wait for what a branch has
+ * loaded where it ends. */
+PRIM_FN uint64_t exchange_load_if(bool asked, const void *address) {
+  uint64_t value;
+  asm volatile(
+      "{ .reg .pred asked; setp.ne.u32 asked, %2, 0; mov.u64 %0, 0;"
+      " @asked ld.volatile.global.u64 %0, [%1]; }"
+      : "=&l"(value)
+      : "l"(address), "r"((uint32_t)asked));
+  return value;
+}
+
+PRIM_FN ulonglong2 exchange_load_pair_if(bool asked, const void *address) {
+  ulonglong2 pair;
+  asm volatile(
+      "{ .reg .pred asked; setp.ne.u32 asked, %3, 0; mov.u64 %0, 0; mov.u64 %1, 0;"
+      " @asked ld.volatile.global.v2.u64 {%0, %1}, [%2]; }"
+      : "=&l"(pair.x), "=&l"(pair.y)
+      : "l"(address), "r"((uint32_t)asked));
+  return pair;
+}
+
+/* Where the operations before have left the link. */
+PRIM_FN void exchange_read_counters(struct exchange *it) {
+  const ulonglong2 counters = exchange_load_pair_if(it->keeps, exchange_counters(it));
+  it->head = exchange_load_if(it->keeps && it->sends, it->sender);
+  it->position = counters.x;
+  it->line = counters.y;
+}
+
+/* A warp that moves knows the counters; the last one may write them when all do. */
+PRIM_FN void exchange_counters_read(void) {
+  asm volatile("barrier.cta.arrive %0, %1;" : : "n"(EXCHANGE_READ_BARRIER), "r"(blockDim.x) : "memory");
+}
+
+PRIM_FN void exchange_await_readers(void) {
+  asm volatile("barrier.cta.sync %0, %1;" : : "n"(EXCHANGE_READ_BARRIER), "r"(blockDim.x) : "memory");
+}
+
+/* The receivers were seen to have freed the slots of all steps of this thread's link before `position`. */
+PRIM_FN bool exchange_has_slots(const struct exchange *it, uint64_t position) {
+  return __all_sync(PRIM_ALL_LANES, !it->sends || !it->keeps || it->head + EXCHANGE_SLOTS >= position);
+}
+
+/* Until they have; false when the block was stopped. */
 PRIM_FN bool exchange_await_slots(struct exchange *it, uint64_t position) {
-  const bool asks = it->sends && it->keeps;
-  while (!__all_sync(PRIM_ALL_LANES, !asks || it->head + EXCHANGE_SLOTS >= position)) {
-    if (asks) it->head = prim_load_head(&it->sender->head);
+  while (!exchange_has_slots(it, position)) {
+    if (it->sends && it->keeps) it->head = prim_load_head(&it->sender->head);
     if (exchange_is_stopped(it)) return false;
   }
   return true;
@@ -142,6 +197,12 @@ PRIM_FN void exchange_pass(struct exchange *it) {
 }
 
 /* ---- blocks ---- */
+
+/* The work is one loop. */
+PRIM_FN bool exchange_is_once(void) {
+  const struct work *work = exchange_of();
+  return work->part_count <= work->chunk_count * direct_loop_chunks(work);
+}
 
 PRIM_FN struct exchange_loop exchange_loop_at(size_t done) {
   const struct work *work = exchange_of();
@@ -459,10 +520,13 @@ PRIM_FN void exchange_clean_slot(const struct exchange *it, const struct exchang
 }
 
 /* In the last slots before half of a flag's values are used up: old ones must not match when they return. */
+PRIM_FN bool exchange_is_near(const struct exchange *it) {
+  const uint32_t half = 1u << (it->arguments->limits.flag_bits - 1);
+  return it->sends && it->keeps && (((uint32_t)it->line + 1) & (half - 1)) >= half - EXCHANGE_SLOTS - 1;
+}
+
 PRIM_FN void exchange_clean(const struct exchange *it, const struct exchange_loop *loop) {
-  const uint64_t half = (uint64_t)1 << (it->arguments->limits.flag_bits - 1);
-  const bool near = ((it->line + 1) & (half - 1)) >= half - EXCHANGE_SLOTS - 1;
-  uint32_t links = __ballot_sync(PRIM_ALL_LANES, near && it->sends && it->keeps) >> EXCHANGE_SENDS;
+  uint32_t links = __ballot_sync(PRIM_ALL_LANES, exchange_is_near(it)) >> EXCHANGE_SENDS;
   const struct exchange_side *side = &exchange_sent[exchange_warp()];
   for (; links != 0; links &= links - 1) {
     const uint32_t link = (uint32_t)__ffs((int)links) - 1;
@@ -488,12 +552,15 @@ PRIM_FN bool exchange_move(struct exchange *it, const struct exchange_loop *loop
   return !it->collects || exchange_collect<LINKS, LINES>(it, loop, it->recv_steps - 1);
 }
 
-PRIM_FN void exchange_work_lines(struct exchange *it) {
+PRIM_FN void exchange_work_lines(struct exchange *it, bool awaits) {
   const struct work *work = exchange_of();
   struct exchange_loop loop;
+  if (awaits) launch_await_previous();
+  exchange_read_counters(it);
   for (size_t done = 0; done < work->part_count; done += loop.chunk * direct_loop_chunks(work)) {
     loop = exchange_loop_at(done);
     exchange_place_lines(it, &loop);
+    if (done == 0) exchange_counters_read();
     if (!exchange_await_slots(it, it->position + it->send_steps)) return;
     exchange_clean(it, &loop);
     const bool few = work->recv_count <= 3 && work->send_count <= 3;
@@ -521,8 +588,7 @@ PRIM_FN struct fifo_cell *exchange_cell(const struct exchange *it) {
 PRIM_FN bool exchange_announce(struct exchange *it) {
   if (!exchange_await_slots(it, it->position + 1)) return false;
   if (!it->sends || !it->keeps) return true;
-  const uint64_t bytes = exchange_agreed_bytes(), mark = (uint64_t)((uint32_t)it->position + 1) << 32;
-  prim_store_pair(exchange_cell(it), (bytes & 0xffffffffu) | mark, bytes >> 32 | mark);
+  prim_cell_write(exchange_cell(it), (uint32_t)it->position + 1, exchange_agreed_bytes());
   return true;
 }
 
@@ -530,7 +596,9 @@ PRIM_FN void exchange_mismatch(const struct exchange *it, uint64_t found_bytes) 
   const struct work *work = exchange_of();
   const uint32_t index = prim_lane() % EXCHANGE_SENDS;
   struct launch_error *error = &it->arguments->cells->errors[work->channel_index];
-  error->peer = index == 0 ? exchange_work.recv_peer : (uint32_t)exchange_further[index - 1].peer;
+  error->peer = index > 0   ? (uint32_t)exchange_further[exchange_before(it->sends) + index - 1].peer
+                : it->sends ? exchange_work.send_peer
+                            : exchange_work.recv_peer;
   error->func = work->func;
   error->op_sequence = work->op_sequence;
   error->expected_bytes = exchange_agreed_bytes();
@@ -539,6 +607,15 @@ PRIM_FN void exchange_mismatch(const struct exchange *it, uint64_t found_bytes) 
   __threadfence_system();
   *(volatile int *)&it->arguments->cells->failed = 1;
   *(volatile int *)it->arguments->failed = 1;
+}
+
+/* Each thread that was told its link's size says which: a wrong one stops the block. */
+PRIM_FN bool exchange_agrees(const struct exchange *it, bool told, uint64_t bytes) {
+  const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, told && bytes != exchange_agreed_bytes());
+  if (wrong == 0) return true;
+  if (prim_lane() == (uint32_t)__ffs((int)wrong) - 1) exchange_mismatch(it, bytes);
+  exchange_stop();
+  return false;
 }
 
 /* Compares what the senders said with what this rank expects. */
@@ -550,11 +627,7 @@ PRIM_FN bool exchange_hear(struct exchange *it) {
       it->agreed = prim_cell_load(exchange_cell(it), (uint32_t)it->position + 1, &bytes);
     if (exchange_is_stopped(it)) return false;
   }
-  const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, asks && bytes != exchange_agreed_bytes());
-  if (wrong == 0) return true;
-  if (prim_lane() == (uint32_t)__ffs((int)wrong) - 1) exchange_mismatch(it, bytes);
-  exchange_stop();
-  return false;
+  return exchange_agrees(it, asks, bytes);
 }
 
 /* All warps that move have this loop behind them. */
@@ -568,21 +641,36 @@ PRIM_FN bool exchange_await_workers(struct exchange *it) {
   }
 }
 
-PRIM_FN void exchange_save(const struct exchange *it) {
-  if (!it->keeps) return;
-  if (it->sends) {
-    it->sender->send_step = it->position;
-    it->sender->send_line[LINE_LL] = it->line;
-  } else {
-    it->receiver->recv_step = it->position;
-    it->receiver->recv_line[LINE_LL] = it->line;
-  }
+/* Where the next operation begins: `steps` further on each link than this one's last loop. */
+PRIM_FN void exchange_save(const struct exchange *it, uint32_t steps) {
+  if (it->keeps) prim_store_pair(exchange_counters(it), it->position + steps, it->line + steps);
 }
 
-PRIM_FN void exchange_keep_accounts(struct exchange *it) {
+/* All slots before this operation's are free. Said at its begin, because a store to another GPU at a kernel's
+ * end holds up the next one for as long as its way takes. */
+PRIM_FN void exchange_tell_head(const struct exchange *it) {
+  if (it->keeps && !it->sends) prim_store_word(&it->sender->head, it->position);
+}
+
+/* Of a work of one loop: where the next one begins is known, and the fence before the count (exchange_end) is
+ * over before the lines are there. */
+PRIM_FN void exchange_save_early(const struct exchange *it) {
+  exchange_await_readers();
+  exchange_save(it, exchange_steps(it));
+  __syncwarp();
+  __threadfence();
+}
+
+PRIM_FN void exchange_keep_accounts(struct exchange *it, bool awaits) {
   const struct work *work = exchange_of();
   struct exchange_loop loop;
-  if (!exchange_announce(it) || !exchange_hear(it)) return;
+  if (awaits) launch_await_previous();
+  exchange_read_counters(it);
+  exchange_tell_head(it);
+  if (!exchange_announce(it)) return;
+  if (exchange_is_once()) exchange_save_early(it);
+  if (!exchange_hear(it) || exchange_is_once()) return;
+  exchange_await_readers();
   for (size_t done = 0; done < work->part_count; done += loop.chunk * direct_loop_chunks(work)) {
     const uint64_t before = it->position / EXCHANGE_STEPS_A_HEAD;
     loop = exchange_loop_at(done);
@@ -592,7 +680,7 @@ PRIM_FN void exchange_keep_accounts(struct exchange *it) {
     if (it->keeps && !it->sends && it->position / EXCHANGE_STEPS_A_HEAD != before)
       prim_store_word(&it->sender->head, it->position);
   }
-  exchange_save(it);
+  exchange_save(it, 0);
 }
 
 /* ---- the block ---- */
@@ -612,28 +700,49 @@ PRIM_FN void exchange_plan(struct exchange *it) {
   it->send_steps = (it->scatters || it->spreads) + it->sends_sum;
 }
 
-PRIM_FN void exchange_run_work(const struct launch_arguments *arguments) {
-  struct exchange it;
-  it.arguments = arguments;
-  it.loop = it.looks = 0;
-  it.worker = threadIdx.x;
-  it.worker_count = blockDim.x - PRIM_WARP;
-  exchange_bind(&it);
-  exchange_plan(&it);
-  if (exchange_posts()) exchange_keep_accounts(&it);
-  else exchange_work_lines(&it);
+/* What needs nothing that earlier kernels wrote. */
+PRIM_FN void exchange_prepare(struct exchange *it, const struct launch_arguments *arguments) {
+  it->arguments = arguments;
+  it->loop = it->looks = 0;
+  it->worker = threadIdx.x;
+  it->worker_count = blockDim.x - PRIM_WARP;
+  exchange_bind(it);
+  exchange_plan(it);
+}
+
+/* A warp that moves says that it is gone when it has its lines, stopped or not. */
+PRIM_FN void exchange_leave(void) {
+  __syncwarp();
+  if (prim_lane() == 0) *(volatile uint32_t *)&exchange_done[exchange_warp()] = EXCHANGE_GONE;
+}
+
+/* The last warp, when all others are gone: the block touches nothing of the communicator any more, and the
+ * kernel that waits for the count sees the counters and heads that it left there; `fenced`: they were saved
+ * early, with a fence. The user's data is visible when the kernel has ended, as any kernel's is. */
+PRIM_FN void exchange_end(const struct launch_arguments *arguments, bool fenced) {
+  const uint32_t warps = blockDim.x / PRIM_WARP - 1;
+  uint32_t done;
+  do {
+    done = prim_lane() < warps ? *(volatile uint32_t *)&exchange_done[prim_lane()] : EXCHANGE_GONE;
+  } while (!__all_sync(PRIM_ALL_LANES, done == EXCHANGE_GONE));
+  if (!fenced || *(volatile uint32_t *)&exchange_stopped != 0) __threadfence();
+  __syncwarp();
+  if (prim_lane() == 0) launch_count_end(arguments);
 }
 
 /* All threads: the work, and the links behind its first ones. */
+template <bool SHIFTS>
 PRIM_FN void exchange_fetch(const struct launch_arguments *arguments, const uint8_t *data, uint32_t index) {
   const uint64_t *works = (const uint64_t *)data + index * (sizeof(struct bound_work) / 8);
   for (uint32_t i = threadIdx.x; i < sizeof(struct bound_work) / 8; i += blockDim.x)
     ((uint64_t *)&exchange_work)[i] = works[i];
   if (threadIdx.x < PRIM_WARPS_MAX) exchange_done[threadIdx.x] = 0;
+  if (threadIdx.x == 0) exchange_issued = exchange_ended = 0;
   __syncthreads();
   const struct work *work = exchange_of();
-  const uint32_t count =
+  uint32_t count =
       (work->recv_count > 1 ? work->recv_count - 1u : 0) + (work->send_count > 1 ? work->send_count - 1u : 0);
+  if (SHIFTS && work_has_further(work)) count += (work->recv_count + work->send_count + 3u) / 4;
   const struct bound_further *further =
       (const struct bound_further *)(data + arguments->further_offset) + exchange_work.further;
   for (uint32_t i = threadIdx.x; i < count * (uint32_t)sizeof(struct bound_further) / 8; i += blockDim.x)
@@ -641,24 +750,48 @@ PRIM_FN void exchange_fetch(const struct launch_arguments *arguments, const uint
   __syncthreads();
 }
 
+/* `awaits`: the launch's first work, before which nothing may be looked at that an earlier kernel wrote. */
+template <void (*MOVE)(struct exchange *, bool)>
+PRIM_FN void exchange_run_lines(const struct launch_arguments *arguments, bool awaits) {
+  struct exchange it;
+  exchange_prepare(&it, arguments);
+  if (exchange_posts()) exchange_keep_accounts(&it, awaits);
+  else MOVE(&it, awaits);
+}
+
+/* A block that has no more is over so soon that its successor may wait from the beginning. */
+#define EXCHANGE_SHORT_BYTES (UINT64_C(512) << 10)
+
+PRIM_FN bool exchange_is_short(void) {
+  return (uint64_t)exchange_of()->part_count * exchange_of()->element_bytes <= EXCHANGE_SHORT_BYTES;
+}
+
+/* `RUN`: how a block carries a work. A channel's works lie behind one another. */
+template <void (*RUN)(const struct launch_arguments *, bool), bool LINES>
 PRIM_FN void exchange_launch(const struct launch_arguments *arguments, const uint64_t *plan) {
   const uint8_t *data = arguments->data != 0 ? arguments->data : (const uint8_t *)plan;
   const struct plan_batch *batches = (const struct plan_batch *)(data + arguments->batches_offset);
   const uint32_t first = arguments->first_batch[blockIdx.x], end = arguments->first_batch[blockIdx.x + 1];
-  bool awaited = false;
-  launch_invite_next();
+  if (LINES) launch_invite_next();
   if (threadIdx.x == 0) exchange_stopped = 0;
   if (arguments->from_graph) launch_count(&arguments->counts->graph_started);
-  for (uint32_t index = first; index < end; index++)
-    for (uint32_t i = 0; i < batches[index].work_count; i++) {
-      exchange_fetch(arguments, data, batches[index].first_work + i);
-      if (!awaited) launch_await_previous();
-      awaited = true;
-      if (*(volatile uint32_t *)&exchange_stopped == 0) exchange_run_work(arguments);
-      __syncthreads();
-    }
-  if (!awaited) launch_await_previous();
-  launch_end(arguments);
+  if (first == end) {
+    launch_await_previous();
+    launch_end(arguments);
+    return;
+  }
+  const uint32_t first_work = batches[first].first_work,
+                 end_work = batches[end - 1].first_work + batches[end - 1].work_count;
+  for (uint32_t index = first_work; index < end_work; index++) {
+    if (index > first_work) __syncthreads();
+    exchange_fetch<!LINES>(arguments, data, index);
+    if (!LINES && index == first_work && exchange_is_short()) launch_invite_next();
+    if (index == first_work || *(volatile uint32_t *)&exchange_stopped == 0)
+      RUN(arguments, index == first_work);
+  }
+  if (!LINES && !exchange_is_short()) launch_invite_next();
+  if (exchange_posts()) exchange_end(arguments, !LINES || exchange_is_once());
+  else exchange_leave();
 }
 
 #endif

@@ -10,7 +10,7 @@
 
 #include "kernels/exchange.h"
 
-extern "C" __global__ void __launch_bounds__(LAUNCH_EXCHANGE_WARPS * PRIM_WARP, 1)
+extern "C" __global__ void __launch_bounds__(LAUNCH_EXCHANGE_WARPS *PRIM_WARP, 1)
     tutti_kernel_exchange_ll(const __grid_constant__ struct launch launch) {
-  exchange_launch(&launch.arguments, launch.plan);
+  exchange_launch<exchange_run_lines<exchange_work_lines>, true>(&launch.arguments, launch.plan);
 }

@@ -6,6 +6,7 @@
  *   +-------------+--------------------------------+  +-------------+----------------------------------+
  *   | head        | slots freed so far; receiver   |  | tail        | slots filled so far; sender      |
  *   |             | writes, sender polls           |  |             | writes, receiver polls           |
+ *   |             |                                |  | source      | the sender's input, by it        |
  *   | offer,      | the receiver's output and its  |  | announced[] | bytes of the operation that      |
  *   | offer_bytes | bytes, written by the receiver |  |             | begins in a slot, by the sender  |
  *   | send_step,  | where the next operation       |  | recv_step,  | where the next operation         |
@@ -51,7 +52,9 @@ struct fifo_sender {
 
 struct fifo_receiver {
   uint64_t tail;
-  uint64_t tail_pad[15];
+  uint64_t tail_pad[1];
+  struct fifo_cell source;
+  uint64_t source_pad[12];
   struct fifo_cell announced[FIFO_SLOTS_MAX];
   uint64_t recv_step;
   uint64_t recv_line[2];

@@ -12,6 +12,10 @@
 #define P2P_PART_WORTH_BYTES 262144
 /* Parts of a message begin at multiples of this, bytes. */
 #define P2P_PART_ALIGN_BYTES 4096
+/* Bytes of a part in lines of LL that a channel carries in little more time than one line; and where parts of
+ * twice as many channels are worth it. */
+#define P2P_LINES_PART_BYTES 4096
+#define P2P_LINES_PART_LONG_BYTES 16384
 
 /* Ranks in groups of group_size; a round pairs groups at a distance from the quadratic sequence and members
  * at every offset. Round 0 is a rank with itself; there are exactly rank_count rounds, and each peer occurs
@@ -86,20 +90,41 @@ struct p2p_split {
   size_t part_bytes;
 };
 
+PRIM_FN struct p2p_split p2p_split_of(size_t bytes, uint32_t part_count) {
+  struct p2p_split split;
+  split.part_count = part_count;
+  split.part_bytes = size_round_up(size_div_up(bytes, part_count), P2P_PART_ALIGN_BYTES);
+  return split;
+}
+
+/* A message's share of the channels where every rank has one for every other. */
+PRIM_FN uint32_t p2p_channels_share(uint32_t rank_count, uint32_t channel_count, uint32_t channels_per_peer) {
+  uint32_t share = channels_per_peer;
+  while (share > 1 && (size_t)share * rank_count > channel_count) share /= 2;
+  return share;
+}
+
 PRIM_FN struct p2p_split p2p_message_split(size_t bytes, size_t chunk_bytes, uint32_t rank_count,
                                            uint32_t channel_count, uint32_t channels_per_peer) {
-  struct p2p_split split;
   const size_t part_min = size_max(1, chunk_bytes / 8), part_max = 32 * chunk_bytes;
-  uint32_t least = channels_per_peer;
-  while (least > 1 && (size_t)least * rank_count > channel_count) least /= 2;
-  uint32_t parts = (uint32_t)size_min(least, size_max(1, size_div_up(bytes, part_min)));
+  const uint32_t share = p2p_channels_share(rank_count, channel_count, channels_per_peer);
+  uint32_t parts = (uint32_t)size_min(share, size_max(1, size_div_up(bytes, part_min)));
   while (parts <= channels_per_peer / 2 && size_div_up(bytes, parts) > part_max) parts *= 2;
   /* Where all channels have enough to do, each carries a part of every message: none has more than another.
    */
   if (bytes / P2P_PART_WORTH_BYTES >= channels_per_peer) parts = channels_per_peer;
-  split.part_count = parts;
-  split.part_bytes = size_round_up(size_div_up(bytes, parts), P2P_PART_ALIGN_BYTES);
-  return split;
+  return p2p_split_of(bytes, parts);
+}
+
+/* Of a message in LL, whose time is what one channel has to do: more parts, and shorter ones, over more than
+ * its share of the channels, as most of them seldom have as much to do. */
+PRIM_FN struct p2p_split p2p_lines_split(size_t bytes, uint32_t rank_count, uint32_t channel_count,
+                                         uint32_t channels_per_peer) {
+  const uint32_t share = p2p_channels_share(rank_count, channel_count, channels_per_peer);
+  const uint32_t most = (uint32_t)size_min(channels_per_peer, 2 * share);
+  const uint32_t parts = (uint32_t)size_min(most, size_max(1, size_div_up(bytes, P2P_LINES_PART_BYTES)));
+  if (size_div_up(bytes, parts) <= P2P_LINES_PART_LONG_BYTES) return p2p_split_of(bytes, parts);
+  return p2p_split_of(bytes, (uint32_t)size_min(channels_per_peer, 4 * share));
 }
 
 PRIM_FN void p2p_part(const struct p2p_split *split, size_t bytes, uint32_t part_index, size_t *offset,

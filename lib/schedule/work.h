@@ -56,6 +56,7 @@ enum work_flag {
   WORK_OUTPUT_HIDDEN = 8, /* a backend sets it at launch: the sender cannot reach our output after all */
   WORK_FUSED = 16,        /* this work and the fused_count - 1 works behind it share one lane (fused.h) */
   WORK_PART = 32,         /* one of those behind: no lane of its own */
+  WORK_SHOWS_INPUT = 128, /* receivers may read our input itself, where they reach it, instead of a slot */
   WORK_POOLED = 64        /* a backend sets it at launch: a message whose slots are its rank's (net_slots) */
 };
 

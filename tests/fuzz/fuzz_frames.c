@@ -1,7 +1,7 @@
 /* fuzz_frames.c: what greeted connections say, from any bytes: to a root, by way of another root, from a
  * root, between parties, and as calls. Input: pieces of {connection, length, bytes}. Nothing may crash, hang
  * or stay behind. */
-/* sources: core/control core/bootstrap core/root core/relay core/gather core/exchange core/w base/ */
+/* sources: core/control core/boot core/root core/relay core/gather core/exch core/watch.c core/wire base/ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

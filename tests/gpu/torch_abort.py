@@ -52,7 +52,8 @@ def stuck_work():
     try:
         dist.all_reduce(data, async_op=True).wait(SHORT)
     except RuntimeError as error:
-        assert 'imed out' in str(error) or 'imeout' in str(error), error
+        # Whose time is over first aborts, and the others hear of that.
+        assert any(word in str(error) for word in ('imed out', 'imeout', 'was aborted')), error
         assert time.monotonic() - begin < 30
         return
     raise AssertionError('the wait ended well')

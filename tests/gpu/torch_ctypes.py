@@ -162,7 +162,7 @@ def captured(comm):
 
 
 def windows(comm):
-    """A window, or a refusal with a sentence, or none at all: calls go on in any case."""
+    """A window or none at all, as libraries differ in that: calls go on in any case."""
     memory, window = ctypes.c_void_p(), ctypes.c_void_p()
     comm.nccl.ncclMemAlloc(ctypes.byref(memory), 1 << 20)
     try:

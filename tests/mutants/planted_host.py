@@ -96,6 +96,7 @@ plant(NET_END, 'lane_not_woken', 'if (lane != NULL) emu_actor_wake(&lane->actor)
 LAUNCH, CONTROL, BOOTSTRAP = 'lib/base/launch.c', 'lib/core/control.c', 'lib/core/bootstrap.c'
 ROOT, RELAY, GATHER = 'lib/core/root.c', 'lib/core/relay.c', 'lib/core/gather.c'
 EXCHANGE, WATCH, WIRE = 'lib/core/exchange.c', 'lib/core/watch.c', 'lib/core/wire.c'
+TEXT = 'lib/base/text.c'
 plant(LAUNCH, 'restart_is_the_same_job', '"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",',
       '"TORCHELASTIC_RUN_ID",', 'test_launch', 'test_jobs')
 plant(LAUNCH, 'job_text_without_its_end', 'hash_bytes(hash, text, strlen(text) + 1)',
@@ -162,7 +163,7 @@ plant(EXCHANGE, 'padding_left_out', 'card.bytes + wire_padding(card.bytes))) ret
 plant(WATCH, 'news_not_passed_on', 'watch_pass(watch, news, from);', '', 'test_gather', 'test_watch_fail')
 plant(WATCH, 'listener_not_told', 'news->due = about->party != watch->party;', 'news->due = false;',
       'test_gather', 'test_watch_fail')
-plant(WIRE, 'controls_in_a_text', "if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';", '',
+plant(TEXT, 'controls_in_a_text', "if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';", '',
       'test_gather', 'test_texts')
 plant(WIRE, 'range_one_too_short', 'while (i + 1 < seat_count &&', 'while (i + 2 < seat_count &&',
       'test_gather', 'test_missing')
@@ -328,3 +329,16 @@ plant(AGAIN, 'followed_after_others', 'again->noted == 0 ? find_path(again, call
       'again != NULL ? find_path(again, call)', 'test_again', 'test_paths')
 plant(GROUP, 'followed_calls_forgotten', 'TRY(group_unfollow(comms));', '', 'test_again', 'test_*',
       quick=True)
+
+# ---- InfiniBand
+
+IBV = 'lib/backends/ibv/'
+plant(IBV + 'flush.c', 'device_memory_is_not_flushed', 'if (last == UINT32_MAX) return ncclSuccess;',
+      'return ncclSuccess;', 'test_ibv', 'test_device_memory')
+plant(IBV + 'again.c', 'calls_that_are_done_come_again',
+      '(uint64_t)(end->answers[k % IB_SLOTS].outstanding == 0) << k % IB_SLOTS', '0', 'test_ibv',
+      'test_again')
+plant(IBV + 'again.c', 'entries_are_not_told_again', ': ib_receive_tell_again(end)', ': ncclSuccess',
+      'test_ibv', 'test_again')
+plant('lib/backends/emu/net_end.c', 'lent_memory_is_not_waited_for',
+      '__atomic_load_n(&direct->holds, __ATOMIC_RELAXED) == 0', 'true', 'test_ibv_run', 'test_registered')

@@ -134,7 +134,8 @@ def run_program(program, run):
     """The verdict's first word, and all that was printed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(('TUTTI_', 'NCCL_'))}
     env['NCCL_DEBUG'] = 'NONE'  # the driver prints the last error itself
-    env.update(TUTTI_EMU=run.emu, TUTTI_STALL_SECONDS='2', TSAN_OPTIONS='halt_on_error=1:exitcode=66')
+    env.update(TUTTI_EMU=run.emu, TUTTI_STALL_SECONDS='2', TUTTI_TRACE='off',
+               TSAN_OPTIONS='halt_on_error=1:exitcode=66')
     arguments = [1, run.seeds, run.ranks, run.calls, run.functions, run.protocols, run.counts, run.type_bytes]
     try:
         done = subprocess.run([program] + [str(argument) for argument in arguments], env=env,

@@ -8,8 +8,10 @@
 #include "backends/cuda/arena.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/region.h"
+#include "backends/cuda/side.h"
 #include "base/map.h"
 #include "base/os.h"
+#include "trace/recorder.h"
 
 struct cuda_conn_far;
 
@@ -72,6 +74,7 @@ struct device_comm {
   struct rank_cells *cells; /* memory of the host */
   struct arena_block cells_block;
   struct cuda_order order;
+  struct cuda_side side;
   bool hosted;        /* a connection of it lies behind a network, in memory of the host */
   bool overlaps;      /* a kernel may come onto the device while the one before it ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
@@ -86,6 +89,8 @@ struct device_comm {
   struct regions regions;           /* of the program, shown to other processes: under conns_mutex */
   uint32_t launching;               /* launches that are being made: what they bind is not in a kernel yet */
   struct cuda_guest_region *guests; /* of other processes' programs; under cuda_mutex */
+  struct recorder_live live;        /* what recorders know of this rank; comm NULL: nobody records */
+  uint64_t *blocks_after;           /* by launch modulo RECORD_LAUNCHES: blocks launched up to its end */
   struct device_comm *next;
 };
 
@@ -183,6 +188,19 @@ ncclResult_t cuda_slab_leave(struct cuda_slab *slab, cudaGraph_t graph);
 /* launch.c */
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count);
+
+/* record.c: what recorders are told of kernels. */
+#define RECORD_LAUNCHES 1024u
+void cuda_record_open(struct device_comm *comm, const struct recorder_live *live);
+void cuda_record_close(struct device_comm *comm);
+/* A kernel was launched, or captured. */
+void cuda_record_launch(struct device_comm *comm);
+/* Which of them have ended is in counts_seen. */
+void cuda_record_ended(struct device_comm *comm);
+/* The seam's. */
+void cuda_records_look(void);
+/* All ranks of the process; with cuda_mutex held. */
+struct device_comm *cuda_comms(void);
 
 /* log.c: where the lines of log.h go in this library. */
 void cuda_log_open(const struct backend_services *services);

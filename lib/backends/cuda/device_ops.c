@@ -188,7 +188,7 @@ static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
   limits->direct = all_possible(device_count);
   limits->algos = limits->direct ? PLAN_ALGOS_LAST : 0;
   limits->algos_last = PLAN_ALGOS_LAST;
-  limits->quick_protos = 1u << PROTO_LL;
+  limits->quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   limits->links = limits->direct ? LAUNCH_LINKS : 1;
   limits->protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   return ncclSuccess;
@@ -357,7 +357,7 @@ static ncclResult_t device_prepare(uint32_t device_index) {
 /* Kernels of one block without work: what a first launch allocates is there from now on. They count as a
  * graph's, which are over when they are waited for. */
 static ncclResult_t comm_launch_first(struct device_comm *comm) {
-  struct launch launch;
+  union launch_any launch;
   const cudaStream_t stream = own_streams[comm->config.device_index];
   memset(&launch, 0, sizeof launch);
   launch.arguments.cells = comm->cells;
@@ -393,7 +393,9 @@ static void comm_free(struct device_comm *comm) {
   cuda_regions_close(comm);
   cuda_slabs_close(comm);
   cuda_order_close(&comm->order);
+  cuda_side_close(&comm->side);
   os_mutex_destroy(&comm->conns_mutex);
+  cuda_record_close(comm);
   cuda_arena_give(&comm->ring_block);
   cuda_arena_give(&comm->cells_block);
   world_leave(comm->world);
@@ -412,8 +414,9 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
   os_mutex_lock(&cuda_mutex);
   cuda_conn_kept_sweep();
-  const ncclResult_t result = comm_fill(fresh);
+  ncclResult_t result = comm_fill(fresh);
   if (result == ncclSuccess) {
+    cuda_record_open(fresh, config->live);
     fresh->next = comms;
     comms = fresh;
     *comm = fresh;
@@ -448,8 +451,13 @@ bool cuda_comm_idle(struct device_comm *comm) {
   const int error = cuda_order_ended(&comm->order, own_streams[comm->config.device_index],
                                      &comm->cells->counts_seen, &ended);
   if (error != 0) cudaGetLastError();
+  else cuda_record_ended(comm);
   cuda_scope_leave(&scope);
   return error != 0 || ended;
+}
+
+struct device_comm *cuda_comms(void) {
+  return comms;
 }
 
 uint32_t cuda_device_in_use(void) {
@@ -610,8 +618,12 @@ static ncclResult_t comm_look(struct device_comm *comm) {
   if (own)
     for (uint32_t i = 0; i < PLAN_CHANNELS_MAX; i++)
       if (comm->cells->errors[i].error != 0) report_mismatch(comm, &comm->cells->errors[i], i);
+  const bool others = error != ncclSuccess && !own;
   if (error == ncclSuccess)
     error = cuda_result(device_state(comm), "a kernel on the device, ours or the program's,");
+  if (error != ncclSuccess)
+    recorder_break(comm->live.comm, error,
+                   others ? "another rank found that ranks do not agree on an operation" : log_last_error());
   __atomic_store_n(&comm->error, error, __ATOMIC_RELEASE);
   return error;
 }
@@ -702,6 +714,7 @@ static const struct device_ops cuda_ops = {
     .region_unmap = cuda_region_unmap,
     .region_gone = cuda_region_gone,
     .region_sweep = cuda_region_sweep,
+    .records_look = cuda_records_look,
 };
 
 const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,

@@ -11,15 +11,15 @@
 
 /* ---- binding ---- */
 
-/* Only plain allocations of cudaMalloc are mapped where a peer's kernel can store into them. */
-static bool output_in_reach(const void *out) {
+/* Only plain allocations of cudaMalloc are mapped where a peer's kernel reaches them. */
+static bool memory_in_reach(const void *memory) {
   struct cudaPointerAttributes attributes;
-  if (out == NULL) return false;
-  if (cudaPointerGetAttributes(&attributes, out) != cudaSuccess) {
+  if (memory == NULL) return false;
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
     cudaGetLastError();
     return false;
   }
-  return attributes.type == cudaMemoryTypeDevice && cuda_memory_is_plain(out);
+  return attributes.type == cudaMemoryTypeDevice && cuda_memory_is_plain(memory);
 }
 
 static void bind_link(struct bound_link *link, const struct cuda_conn *conn, uint8_t proto) {
@@ -40,11 +40,15 @@ static uint32_t further_count(const struct work *work) {
          (work->send_count > 1 ? work->send_count - 1u : 0);
 }
 
-/* Entries that a work takes among them: behind its links what is added to its offers, where it makes any. */
+/* Entries that a work takes among them: behind its links what is added to its offers, where it makes any, and
+ * to its input's address, where it shows that. */
 static uint32_t further_room(const struct work *work) {
   const uint32_t links = further_count(work), entry_words = sizeof(struct bound_further) / sizeof(uint64_t);
-  const bool offers = links > 0 && (work->flags & WORK_DIRECT_RECV) != 0;
-  return links + (offers ? (work->recv_count + entry_words - 1) / entry_words : 0);
+  uint32_t words = 0;
+  if (work->flags & WORK_DIRECT_RECV) words += work->recv_count;
+  if (work->flags & WORK_SHOWS_INPUT) words += work->send_count;
+  const bool apart = links > 0 || (work->flags & WORK_SHOWS_INPUT) != 0;
+  return links + (apart ? (words + entry_words - 1) / entry_words : 0);
 }
 
 static void bind_further(struct device_comm *comm, const struct work *work, struct bound_further *next) {
@@ -112,48 +116,70 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
   }
 }
 
-/* The output that was asked about last: works of a plan have few. */
+/* The memory that was asked about last: works of a plan have few. */
 struct reach_asked {
-  const void *out;
+  const void *memory;
   bool reached;
 };
 
-static bool output_reached(struct reach_asked *asked, const void *out) {
-  if (asked->out == NULL || asked->out != out) asked->reached = output_in_reach(out);
-  asked->out = out;
+static bool memory_reached(struct reach_asked *asked, const void *memory) {
+  if (asked->memory == NULL || asked->memory != memory) asked->reached = memory_in_reach(memory);
+  asked->memory = memory;
   return asked->reached;
 }
 
-/* Where the output is offered to a peer: what is added to its address; false: it must stay hidden. */
-static bool offer_find(struct device_comm *comm, const struct work *work, uint32_t index, const void *out,
-                       struct reach_asked *asked, uint64_t *shift) {
-  const uint32_t peer = work->recv_peer[index];
-  const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, false);
+/* What is added to an address of this rank's memory for the peer of a link; false: it must stay hidden. */
+static bool shift_find(struct device_comm *comm, const struct work *work, uint32_t index, bool sends,
+                       const void *memory, struct reach_asked *asked, uint64_t *shift) {
+  const uint32_t peer = (sends ? work->send_peer : work->recv_peer)[index];
+  const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends);
   *shift = 0;
-  return conn->far == NULL ? output_reached(asked, out) : cuda_region_shift(comm, out, peer, shift);
+  return conn->far == NULL ? memory_reached(asked, memory) : cuda_region_shift(comm, memory, peer, shift);
 }
 
 /* All links of a work show its output, or none. */
 static void bind_offers(struct device_comm *comm, struct work *work, const void *out,
                         struct reach_asked *asked, struct bound_work *bound, struct bound_further *further) {
   const uint32_t links = further_count(work);
-  uint64_t *shifts = links > 0 ? (uint64_t *)(void *)(further + links) : &bound->further;
+  uint64_t *shifts = further_room(work) > 0 ? (uint64_t *)(void *)(further + links) : &bound->further;
   for (uint32_t i = 0; i < work->recv_count; i++)
-    if (!offer_find(comm, work, i, out, asked, &shifts[i])) work->flags |= WORK_OUTPUT_HIDDEN;
+    if (!shift_find(comm, work, i, false, out, asked, &shifts[i])) work->flags |= WORK_OUTPUT_HIDDEN;
 }
 
-static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
+/* Each link by itself shows its input: the peer reads it there, or in a slot. */
+static void bind_inputs(struct device_comm *comm, const struct work *work, const void *in,
+                        struct reach_asked *asked, struct bound_further *further) {
+  uint64_t *shifts = (uint64_t *)(void *)(further + further_count(work));
+  if (work->flags & WORK_DIRECT_RECV) shifts += work->recv_count;
+  for (uint32_t i = 0; i < work->send_count; i++)
+    if (!shift_find(comm, work, i, true, in, asked, &shifts[i])) shifts[i] = LAUNCH_HIDDEN;
+}
+
+/* Along a chain a rank begins when the next one has offered its output, so that nothing of an operation is
+ * under way before all ranks have begun it. Short parts are in the slots by then. */
+#define CHAIN_DIRECT_BYTES (16u << 20)
+
+static bool work_goes_by_slots(const struct work *work) {
+  return work->func == FUNC_BROADCAST && work->algo == ALGO_RING &&
+         work->part_count * work->element_bytes < CHAIN_DIRECT_BYTES;
+}
+
+static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, bool aside, uint8_t *data) {
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
   uint64_t further_used = 0;
-  struct reach_asked asked = {NULL, false};
+  struct reach_asked out_asked = {NULL, false}, in_asked = {NULL, false};
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const void *out = plan->buffers[i].out;
     struct work work = plan->works[i];
     work.op_sequence += plan->first_sequence;
-    works[i].further = further_count(&work) > 0 ? further_used : 0;
+    if (aside && own_copy_takes(&work)) own_copy_leave(&work);
+    if (work_goes_by_slots(&work)) work.flags &= ~(uint32_t)(WORK_DIRECT_SEND | WORK_DIRECT_RECV);
+    works[i].further = further_room(&work) > 0 ? further_used : 0;
     if (work.flags & WORK_DIRECT_RECV)
-      bind_offers(comm, &work, out, &asked, &works[i], further + further_used);
+      bind_offers(comm, &work, out, &out_asked, &works[i], further + further_used);
+    if (work.flags & WORK_SHOWS_INPUT)
+      bind_inputs(comm, &work, plan->buffers[i].in, &in_asked, further + further_used);
     TRY(bind_ring(comm, work.ring_ranks));
     if (work.ring_ranks != NULL) work.ring_ranks = comm->ring_ranks;
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
@@ -169,8 +195,10 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   return ncclSuccess;
 }
 
-/* Bytes of a channel's part from which on copy engines carry it better than instructions. */
+/* Bytes of a channel's part from which on copy engines carry it better than instructions; along a chain,
+ * whose hops are what a short part takes, later. */
 #define BULK_PART_BYTES (1u << 20)
+#define BULK_CHAIN_BYTES (4u << 20)
 
 static bool work_adds(const struct work *work) {
   return work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER || work->func == FUNC_REDUCE;
@@ -182,9 +210,40 @@ static bool plan_is_bulk(const struct device_comm *comm, const struct plan *plan
   size_t most = 0;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     if (work_adds(&plan->works[i])) return false;
-    most = size_max(most, plan->works[i].part_count * plan->works[i].element_bytes);
+    const size_t bytes = plan->works[i].part_count * plan->works[i].element_bytes;
+    const bool chain = plan->works[i].func == FUNC_BROADCAST;
+    if (bytes >= (chain ? BULK_CHAIN_BYTES : BULK_PART_BYTES)) most = size_max(most, bytes);
   }
-  return comm->overlaps && plan->limits.direct && !comm->hosted && most >= BULK_PART_BYTES;
+  return comm->overlaps && plan->limits.direct && !comm->hosted && most > 0;
+}
+
+#define WARP_LL_BYTES (32u * 8)     /* a line a thread */
+#define WARP_LL128_BYTES (4u * 120) /* a line for eight threads */
+
+/* Of the longest chunk of its first loop. */
+static size_t work_chunk_bytes(const struct work *work) {
+  return work->element_bytes *
+         chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
+}
+
+/* The kernel of a direct exchange in LL: whether its lines go once round over a block's threads, and its sum,
+ * where it has one, is of those that networks are trained with; and its links. */
+static uint32_t work_exchange_kernel(const struct work *work) {
+  const bool plain = work->dtype == ncclFloat || work->dtype == ncclBfloat16 || work->dtype == ncclHalf;
+  const bool few = work->send_count <= LAUNCH_ONCE_LINKS && work->recv_count <= LAUNCH_ONCE_LINKS;
+  const bool once = work->part_count <= work->chunk_count * algo_loop_chunks(work);
+  const uint32_t warps = few ? LAUNCH_ONCE_WARPS : LAUNCH_ONCE_LINKS_WARPS;
+  if (work->op != OP_SUM || (work_adds(work) && !plain) || !once) return LAUNCH_KERNEL_EXCHANGE;
+  if (work_chunk_bytes(work) > (warps - 1) * WARP_LL_BYTES) return LAUNCH_KERNEL_EXCHANGE;
+  return few ? LAUNCH_KERNEL_ONCE : LAUNCH_KERNEL_ONCE_LINKS;
+}
+
+/* One for all. */
+static uint32_t plan_exchange_kernel(const struct plan *plan) {
+  const uint32_t kernel = work_exchange_kernel(&plan->works[0]);
+  for (uint32_t i = 1; i < plan->work_count; i++)
+    if (work_exchange_kernel(&plan->works[i]) != kernel) return LAUNCH_KERNEL_EXCHANGE;
+  return kernel;
 }
 
 /* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
@@ -198,28 +257,36 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
     exchanges = exchanges && family == FAMILY_DIRECT;
   }
-  if (exchanges && alike && proto == PROTO_LL) return LAUNCH_KERNEL_EXCHANGE;
+  if (exchanges && alike && proto == PROTO_LL) return plan_exchange_kernel(plan);
+  if (exchanges && alike && proto == PROTO_SIMPLE) return LAUNCH_KERNEL_EXCHANGE_SIMPLE;
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
   if (alike && proto == PROTO_SIMPLE && plan_is_bulk(comm, plan)) return LAUNCH_KERNEL_BULK;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-#define WARP_LL_BYTES (32u * 8)     /* a line a thread */
-#define WARP_LL128_BYTES (4u * 120) /* a line for eight threads */
-
 /* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
 static size_t work_warps(const struct work *work, bool exchanges) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
-  const size_t count =
-      chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
-  const size_t bytes = count * work->element_bytes;
+  const size_t bytes = work_chunk_bytes(work);
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
   return (exchanges ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
 }
 
+static uint32_t kernel_warps_most(uint32_t kernel) {
+  switch (kernel) {
+    case LAUNCH_KERNEL_EXCHANGE: return LAUNCH_EXCHANGE_WARPS;
+    case LAUNCH_KERNEL_EXCHANGE_SIMPLE: return LAUNCH_EXCHANGE_SIMPLE_WARPS;
+    case LAUNCH_KERNEL_ONCE: return LAUNCH_ONCE_WARPS;
+    case LAUNCH_KERNEL_ONCE_LINKS: return LAUNCH_ONCE_LINKS_WARPS;
+    default: return LAUNCH_WARPS_MAX;
+  }
+}
+
 /* Of a block, whose batches come one after another. */
 static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
-  const bool exchanges = kernel == LAUNCH_KERNEL_EXCHANGE;
+  const uint32_t limit = kernel_warps_most(kernel);
+  const bool exchanges =
+      kernel == LAUNCH_KERNEL_EXCHANGE || kernel == LAUNCH_KERNEL_ONCE || kernel == LAUNCH_KERNEL_ONCE_LINKS;
   size_t most = 1;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
@@ -230,7 +297,7 @@ static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
     }
     most = size_max(most, warps);
   }
-  return (uint32_t)size_min(most, exchanges ? LAUNCH_EXCHANGE_WARPS : LAUNCH_WARPS_MAX);
+  return (uint32_t)size_min(most, limit);
 }
 
 static uint32_t plan_blocks(const struct plan *plan, uint16_t *first_batch) {
@@ -251,6 +318,8 @@ struct launch_way {
   uint32_t stream_count;
   struct cuda_capture capture;
   uint32_t kernel, block_count, warp_count;
+  size_t plan_bytes; /* of a plan that travels with the kernel's arguments */
+  struct own_copy aside;
 };
 
 static void launch_fill(struct device_comm *comm, const struct plan *plan, bool from_graph,
@@ -266,10 +335,10 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
 }
 
 /* The rank's own table: peers that connect to it meanwhile are kept out, its peers' launches are not. */
-static ncclResult_t launch_bind(struct device_comm *comm, const struct plan *plan, uint8_t *data) {
-  os_mutex_lock(&comm->conns_mutex);
-  const ncclResult_t result = bind_plan(comm, plan, data);
-  os_mutex_unlock(&comm->conns_mutex);
+static ncclResult_t launch_bind(const struct launch_way *way, const struct plan *plan, uint8_t *data) {
+  os_mutex_lock(&way->comm->conns_mutex);
+  const ncclResult_t result = bind_plan(way->comm, plan, way->aside.bytes > 0, data);
+  os_mutex_unlock(&way->comm->conns_mutex);
   return result;
 }
 
@@ -308,24 +377,31 @@ static ncclResult_t hook_capture(const struct launch_hook *hook, cudaStream_t st
 
 /* Enqueueing is not locked: it waits where a stream's queue is full, for kernels that may wait for another
  * thread's. */
-static ncclResult_t launch_enqueue(const struct launch_way *way, const struct launch *launch) {
+static ncclResult_t launch_enqueue(const struct launch_way *way, const union launch_any *launch) {
   struct cuda_order *order = &way->comm->order;
   TRY(cuda_result(cuda_order_before(order, way->streams, way->stream_count, &way->capture),
                   "ordering a kernel"));
+  const bool aside = way->aside.bytes > 0;
+  if (aside)
+    TRY(cuda_result(cuda_side_begin(&way->comm->side, &way->aside, (cudaStream_t)way->streams[0]),
+                    "copying beside a kernel"));
   TRY(cuda_result(step_kernel_launch(way->kernel, launch, way->block_count, way->warp_count,
                                      way->comm->overlaps, way->streams[0]),
                   "launching a kernel"));
+  if (aside)
+    TRY(cuda_result(cuda_side_end(&way->comm->side, (cudaStream_t)way->streams[0]),
+                    "waiting for a copy beside a kernel"));
   return cuda_result(
       cuda_order_after(order, way->streams, way->stream_count, &way->capture, way->block_count),
       "ordering what follows a kernel");
 }
 
 static ncclResult_t launch_by_slab(const struct launch_way *way, const struct plan *plan, size_t bytes,
-                                   struct launch *launch) {
+                                   union launch_any *launch) {
   struct cuda_slab *slab = NULL;
   TRY(cuda_slab_take(way->comm, bytes, &slab));
   launch->arguments.data = slab->data;
-  const ncclResult_t bound = launch_bind(way->comm, plan, slab->data);
+  const ncclResult_t bound = launch_bind(way, plan, slab->data);
   if (bound != ncclSuccess) {
     cuda_slab_put(slab);
     return bound;
@@ -341,13 +417,13 @@ static ncclResult_t launch_by_slab(const struct launch_way *way, const struct pl
 
 /* Allocates, and asks events, also while this thread captures: within a scope. */
 static ncclResult_t launch_in_scope(const struct launch_way *way, const struct plan *plan, size_t bytes,
-                                    struct launch *launch) {
+                                    union launch_any *launch) {
   const struct cuda_scope scope = cuda_scope_enter(way->comm->config.device_index);
   ncclResult_t result;
-  if (bytes > sizeof launch->plan) {
+  if (bytes > way->plan_bytes) {
     result = launch_by_slab(way, plan, bytes, launch);
   } else {
-    result = launch_bind(way->comm, plan, (uint8_t *)launch->plan);
+    result = launch_bind(way, plan, (uint8_t *)launch->longer.plan);
     if (result == ncclSuccess) result = launch_enqueue(way, launch);
   }
   cuda_scope_leave(&scope);
@@ -356,7 +432,7 @@ static ncclResult_t launch_in_scope(const struct launch_way *way, const struct p
 
 /* A plain launch starts once: as good as now, for whoever carries what it sends. */
 static ncclResult_t launch_hooked(struct launch_way *way, const struct plan *plan, size_t bytes,
-                                  struct launch *launch) {
+                                  union launch_any *launch) {
   const struct launch_hook *hook = plan->hook;
   if (way->capture.id != 0) {
     TRY(hook_capture(hook, (cudaStream_t)way->streams[0], way->capture.graph));
@@ -368,10 +444,18 @@ static ncclResult_t launch_hooked(struct launch_way *way, const struct plan *pla
   return result;
 }
 
+/* Of so many blocks none misses what it copies within the device, and a copy engine would only be in the way
+ * of all. A capture would take our stream along. */
+#define ASIDE_BLOCKS_MAX 8u
+
+static bool launch_copies_aside(const struct launch_way *way) {
+  return way->block_count <= ASIDE_BLOCKS_MAX && way->capture.id == 0;
+}
+
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
-  struct launch launch; /* only what the plan fills is ever read */
-  struct launch_way way = {comm, streams, stream_count, {0, NULL}, 0, 0, 0};
+  union launch_any launch; /* only what the plan fills is ever read */
+  struct launch_way way = {comm, streams, stream_count, {0, NULL}, 0, 0, 0, 0, {NULL, NULL, 0}};
   const size_t bytes = data_bytes(plan);
   const int asked = cuda_order_capture((cudaStream_t)streams[0], &way.capture);
   if (asked != 0 && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
@@ -381,9 +465,13 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   if (way.block_count == 0) return ncclSuccess;
   way.kernel = plan_kernel(comm, plan);
   way.warp_count = plan_warps(plan, way.kernel);
+  way.plan_bytes =
+      way.kernel == LAUNCH_KERNEL_EXCHANGE_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
+  if (launch_copies_aside(&way)) own_copy_find(plan, &way.aside);
   if (plan->hook != NULL) return launch_hooked(&way, plan, bytes, &launch);
-  if (way.capture.id != 0 || bytes > sizeof launch.plan) return launch_in_scope(&way, plan, bytes, &launch);
-  TRY(launch_bind(comm, plan, (uint8_t *)launch.plan));
+  if (way.capture.id != 0 || way.aside.bytes > 0 || bytes > way.plan_bytes)
+    return launch_in_scope(&way, plan, bytes, &launch);
+  TRY(launch_bind(&way, plan, (uint8_t *)launch.longer.plan));
   return launch_enqueue(&way, &launch);
 }
 
@@ -403,6 +491,7 @@ ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, cons
                          uint32_t stream_count) {
   __atomic_fetch_add(&comm->launching, 1, __ATOMIC_ACQ_REL);
   const ncclResult_t result = launch_on_device(comm, plan, streams, stream_count);
+  if (result == ncclSuccess) cuda_record_launch(comm);
   __atomic_fetch_sub(&comm->launching, 1, __ATOMIC_ACQ_REL);
   return result;
 }

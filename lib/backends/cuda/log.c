@@ -52,6 +52,8 @@ ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const ch
   return code;
 }
 
+const char *log_last_error(void) { return log_services.last_error(); }
+
 int64_t param_int(enum param_id id) { return log_services.setting_number((int)id); }
 
 const char *param_text(enum param_id id) { return log_services.setting_text((int)id); }

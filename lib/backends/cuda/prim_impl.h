@@ -167,12 +167,17 @@ PRIM_FN void prim_converge(void) { asm volatile("bar.warp.sync 0xffffffff;"); }
 #define PRIM_CALLS_A_LOOK 16
 #define PRIM_CALLS_A_FAR_LOOK 16384
 
+/* A scout that has looked for long says so; of whoever knows the work. */
+PRIM_FN void prim_note_wait(const struct prim *prim);
+
 PRIM_FN bool prim_aborted(struct prim *prim) {
   prim->looks += 1;
   if (prim->looks % PRIM_CALLS_A_LOOK != 0) return prim->aborted;
   int stopped = *(volatile uint32_t *)&prim_shared.stopped != 0;
-  if ((prim->scouts || prim->posts) && prim->looks % PRIM_CALLS_A_FAR_LOOK == 0)
+  if ((prim->scouts || prim->posts) && prim->looks % PRIM_CALLS_A_FAR_LOOK == 0) {
     stopped |= prim_flag(prim->abort_flag) | prim_flag(prim->failed_flag);
+    prim_note_wait(prim);
+  }
   prim->aborted = __any_sync(PRIM_ALL_LANES, stopped != 0);
   return prim->aborted;
 }
@@ -277,9 +282,14 @@ PRIM_FN void prim_store_head(struct prim *prim, uint64_t *address, uint64_t valu
   if (prim_stores(prim)) prim_store_word(address, value);
 }
 
-PRIM_FN void prim_cell_store(struct prim *prim, struct fifo_cell *cell, uint32_t tag, uint64_t value) {
+/* By whichever thread; prim_cell_store() is a lane's. */
+PRIM_FN void prim_cell_write(struct fifo_cell *cell, uint32_t tag, uint64_t value) {
   const uint64_t mark = (uint64_t)tag << 32;
-  if (prim_stores(prim)) prim_store_pair(cell, (value & 0xffffffffu) | mark, value >> 32 | mark);
+  prim_store_pair(cell, (value & 0xffffffffu) | mark, value >> 32 | mark);
+}
+
+PRIM_FN void prim_cell_store(struct prim *prim, struct fifo_cell *cell, uint32_t tag, uint64_t value) {
+  if (prim_stores(prim)) prim_cell_write(cell, tag, value);
 }
 
 PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {

@@ -103,32 +103,29 @@ PRIM_FN ulonglong2 span_combine(uint8_t dtype, uint8_t op, const struct prim_ord
   return span_end(dtype, op, span, first);
 }
 
-/* This worker's of a span's vectors: all loads of a turn leave before its first sum. */
+/* This worker's of a span's vectors: all loads of a turn leave before its first sum, also of the last turn,
+ * which is seldom a whole one. */
 PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
                          const struct prim_order *span, size_t skip, size_t count) {
   const uint32_t vectors = span_vectors(dtype, op);
   const size_t stride = worker->count, turn = vectors * stride;
-  size_t i = worker->index;
 #pragma unroll 1
-  for (; i + turn - stride < count; i += turn) {
+  for (size_t i = worker->index; i < count; i += turn) {
     ulonglong2 first[PRIM_SUM_VECTORS], second[PRIM_SUM_VECTORS];
 #pragma unroll
     for (uint32_t k = 0; k < vectors; k++) {
-      const size_t offset = skip + 16 * (i + k * stride);
-      second[k].x = second[k].y = 0;
+      const size_t at = i + k * stride, offset = skip + 16 * at;
+      first[k].x = first[k].y = second[k].x = second[k].y = 0;
+      if (at >= count) continue;
       if (span->second[0] != 0) second[k] = prim_load_pair(span->second[0] + offset);
       first[k] = prim_load_pair(span->first + offset);
     }
 #pragma unroll
-    for (uint32_t k = 0; k < vectors; k++)
-      span_store(span, skip + 16 * (i + k * stride), span_combine(dtype, op, span, first[k], second[k]));
-  }
-#pragma unroll 1
-  for (; i < count; i += stride) {
-    ulonglong2 second = {0, 0};
-    if (span->second[0] != 0) second = prim_load_pair(span->second[0] + skip + 16 * i);
-    const ulonglong2 first = prim_load_pair(span->first + skip + 16 * i);
-    span_store(span, skip + 16 * i, span_combine(dtype, op, span, first, second));
+    for (uint32_t k = 0; k < vectors; k++) {
+      const size_t at = i + k * stride;
+      if (at >= count) continue;
+      span_store(span, skip + 16 * at, span_combine(dtype, op, span, first[k], second[k]));
+    }
   }
 }
 
@@ -137,18 +134,21 @@ PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct worker *worker,
 PRIM_FN void span_copy(const struct worker *worker, const struct prim_order *span, size_t skip,
                        size_t count) {
   const size_t stride = worker->count, turn = PRIM_COPY_VECTORS * stride;
-  size_t i = worker->index;
 #pragma unroll 1
-  for (; i + turn - stride < count; i += turn) {
+  for (size_t i = worker->index; i < count; i += turn) {
     ulonglong2 data[PRIM_COPY_VECTORS];
 #pragma unroll
-    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++)
-      data[k] = prim_load_pair(span->first + skip + 16 * (i + k * stride));
+    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++) {
+      const size_t at = i + k * stride;
+      data[k].x = data[k].y = 0;
+      if (at < count) data[k] = prim_load_pair(span->first + skip + 16 * at);
+    }
 #pragma unroll
-    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++) span_store(span, skip + 16 * (i + k * stride), data[k]);
+    for (uint32_t k = 0; k < PRIM_COPY_VECTORS; k++) {
+      const size_t at = i + k * stride;
+      if (at < count) span_store(span, skip + 16 * at, data[k]);
+    }
   }
-#pragma unroll 1
-  for (; i < count; i += stride) span_store(span, skip + 16 * i, prim_load_pair(span->first + skip + 16 * i));
 }
 
 #define SPAN_COPY OP_COUNT /* beside enum work_op: one source as it is */

@@ -9,16 +9,19 @@
 #include <string.h>
 
 #include "backends/emu/check.h"
+#include "backends/emu/hold.h"
+#include "backends/emu/mishap.h"
+#include "backends/emu/record.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "trace/trace.h"
 
-#define LANE_ABORT 128u /* beside enum lane_action: the rank was aborted, the lane ends where it stands */
 #define LANE_KEY_KIND UINT64_C(2) /* beside EMU_KEY_STREAM */
 #define ERROR_LAUNCH_TIMEOUT 702  /* cudaErrorLaunchTimeout */
 
 struct device_comm *emu_comms;
 struct emu_kernel_run *emu_runs;
+const struct emu_hold *emu_hold;
 
 static bool comm_aborted(const struct device_comm *comm) {
   return __atomic_load_n(&comm->abort_flag, __ATOMIC_RELAXED) != 0;
@@ -45,6 +48,7 @@ void emu_comm_fail(uint64_t comm_id, ncclResult_t error) {
   for (struct device_comm *comm = emu_comms; comm != NULL; comm = comm->next) {
     if (comm->config.comm_id != comm_id) continue;
     if (comm->error == ncclSuccess) __atomic_store_n(&comm->error, error, __ATOMIC_RELAXED);
+    emu_record_error(comm, error);
     emu_trace(TRACE_ERROR, 0, comm, 0, 0, 0, (uint64_t)error);
     emu_comm_abort_rank(comm);
   }
@@ -171,9 +175,12 @@ static bool lane_actor_enabled(struct emu_actor *actor) {
   struct emu_lane *emu = (struct emu_lane *)actor;
   if (emu->actions != 0) return true; /* what was possible stays possible until this lane moves */
   if (emu->lane.phase == LANE_DONE) return false;
-  if (prim_aborted(&emu->prim)) emu->actions = LANE_ABORT;
+  if (prim_aborted(&emu->prim)) emu->actions = EMU_LANE_ABORT;
+  else if (emu->frozen) return false;
   else emu->actions = lane_enabled(&emu->lane, &emu->prim);
-  if (emu->lane.error != LANE_OK) emu->actions = LANE_ABORT;
+  if ((emu->actions & LANE_END) != 0 && emu_lane_is_held(emu)) emu->actions &= ~(uint32_t)LANE_END;
+  if (emu->lane.error != LANE_OK) emu->actions = EMU_LANE_ABORT;
+  if (emu_hold != NULL) emu->actions = emu_hold->lane(emu, emu->actions);
   return emu->actions != 0;
 }
 
@@ -239,12 +246,13 @@ static void lane_actor_move(struct emu_actor *actor) {
   const uint32_t action = lane_choose(emu->actions);
   emu->actions = 0;
   emu->since = emu_move_count();
-  if (action == LANE_ABORT) {
+  if (action == EMU_LANE_ABORT) {
     if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
     emu->lane.phase = LANE_DONE;
   } else {
     if (action == LANE_BEGIN) emu->prim.late = emu->lag != 0 && emu_random() % 100 < emu->lag;
     if (lane_act(emu, action)) {
+      emu_mishap_look(emu, action);
       lane_wake_peers(emu, action);
     }
     if (emu->prim.weak != NULL) emu_weak_settle(emu->prim.weak);
@@ -319,6 +327,7 @@ static void lane_start(struct emu_lane *emu, struct work *work, const struct pla
 static void lane_start_guarded(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   emu->actions = 0;
+  emu->frozen = false;
   emu->since = emu_move_count();
   emu->trace_key = emu_trace_key(TRACE_LANE, comm, work->channel_index, emu->lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(comm, work, emu->lane_index));
@@ -388,6 +397,8 @@ static void run_pass_turn(struct emu_kernel_run *run) {
   struct device_comm *comm = run->launch->comm;
   if (__atomic_load_n(&comm->error, __ATOMIC_RELAXED) != ncclSuccess) run->error = ERROR_LAUNCH_TIMEOUT;
   run->over = true;
+  if (run->launch->captured) emu_record_graph_ended(comm);
+  emu_record_ended(comm, run->turn + 1);
   __atomic_store_n(&comm->turn, run->turn + 1, __ATOMIC_RELEASE); /* nobody else has the turn */
 }
 
@@ -400,14 +411,25 @@ static int run_close(struct emu_kernel_run *run) {
   return run->error;
 }
 
+/* Who looks at the lanes looks at what their other ends hear of too: there may be no core for anybody else.
+ */
+static bool run_turn_hook(const struct emu_kernel_run *run, bool last) {
+  const struct launch_hook *hook = &run->hook;
+  if (hook->turn == NULL || (!last && comm_aborted(run->launch->comm))) return false;
+  return hook->turn(hook->argument, last);
+}
+
 static void run_ended(struct emu_kernel_run *run) {
   void (*ended)(void *argument, int error) = run->ended;
   void *argument = run->ended_argument;
+  run_turn_hook(run, true);
   ended(argument, run_close(run));
 }
 
 static bool run_ready(struct emu_kernel_run *run) {
-  return __atomic_load_n(&run->launch->comm->turn, __ATOMIC_ACQUIRE) == run->turn;
+  const struct device_comm *comm = run->launch->comm;
+  return __atomic_load_n(&comm->turn, __ATOMIC_ACQUIRE) == run->turn &&
+         (emu_hold == NULL || emu_hold->kernel(comm, run->turn));
 }
 
 /* A rank that was aborted starts nothing any more. */
@@ -420,6 +442,8 @@ static void run_begin(struct emu_kernel_run *run) {
   const struct emu_launch *launch = run->launch;
   run->started = true;
   run->blocks_live = launch->block_count;
+  emu_record_started(launch->comm, run->turn + 1);
+  if (launch->captured) emu_record_graph(launch->comm, run->first_sequence);
   for (uint32_t b = 0; b < launch->block_count; b++) {
     struct emu_block *block = &launch->blocks[b];
     block->run = run;
@@ -482,6 +506,7 @@ static void block_batch_open(struct emu_block *block) {
  */
 static void block_settle_batch(struct emu_block *block) {
   emu_lock();
+  emu_record_block(block);
   for (uint32_t i = 0; i < block->lane_count; i++) {
     struct emu_lane *emu = &block->lanes[i];
     if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
@@ -505,6 +530,29 @@ static bool lane_go(struct emu_lane *emu, uint64_t slices) {
   }
 }
 
+/* Looks that find nothing to do, until it is noted what the lanes wait for, and until it is noted again: part
+ * of it may have come. */
+#define RECORD_LOOKS 256u
+#define RECORD_LOOKS_AGAIN 4096u /* a power of two */
+
+static void block_record(struct emu_block *block, bool moved) {
+  if (!moved && (++block->idle_looks & (RECORD_LOOKS_AGAIN - 1)) == RECORD_LOOKS) {
+    emu_lock();
+    emu_record_block(block);
+    emu_unlock();
+    block->shown = true;
+  }
+  if (!moved) return;
+  block->idle_looks = 0;
+  if (block->shown && !comm_aborted(block->run->launch->comm)) emu_record_forget(block);
+  block->shown = false;
+}
+
+/* By a network that reads what it has lent, unless nobody waits for that any more. */
+static bool lane_is_kept(const struct emu_lane *emu) {
+  return emu->prim.direct != NULL && !prim_aborted(&emu->prim) && emu_lane_is_held(emu);
+}
+
 /* Advances the lanes of the current batch as far as they go without waiting; true when any of them moved. */
 static bool block_advance(struct emu_block *block) {
   bool moved = false, broken = false;
@@ -518,14 +566,18 @@ static bool block_advance(struct emu_block *block) {
   const uint64_t slices = block->lane_count > 1 ? 1 : LANE_ALL_SLICES;
   for (uint32_t i = 0; i < block->lane_count; i++) {
     struct emu_lane *emu = &block->lanes[i];
-    if (emu->lane.phase == LANE_DONE) continue;
+    if (emu->lane.phase == LANE_DONE) {
+      running += lane_is_kept(emu);
+      continue;
+    }
     const uint64_t mark = lane_mark(&emu->lane);
     const bool over = lane_go(emu, slices);
-    running += !over;
+    running += !over || lane_is_kept(emu);
     broken = broken || (over && emu->lane.phase != LANE_DONE);
     moved = moved || over || lane_mark(&emu->lane) != mark;
   }
   if (moved) __atomic_store_n(&block->progress, block->progress + 1, __ATOMIC_RELAXED);
+  block_record(block, moved);
   if (running > 0 && !moved && emu_block_is_asked(block, block->run->launch->comm)) emu_block_tell(block);
   if (running > 0) return moved;
   const bool aborted = comm_aborted(block->run->launch->comm);
@@ -572,14 +624,6 @@ static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
   const uint32_t often = emu_comm_is_crowded(run->launch->comm) ? 2 : 256; /* a power of two */
   if ((looks & (often - 1)) == often - 1) os_yield();
   else __builtin_ia32_pause();
-}
-
-/* Who looks at the lanes looks at what their other ends hear of too: there may be no core for anybody else.
- */
-static bool run_turn_hook(const struct emu_kernel_run *run, bool last) {
-  const struct launch_hook *hook = &run->hook;
-  if (hook->turn == NULL || (!last && comm_aborted(run->launch->comm))) return false;
-  return hook->turn(hook->argument, last);
 }
 
 static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patience) {
@@ -667,6 +711,7 @@ static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
   if (launch->kept) launch->hook = (struct launch_hook){NULL, NULL, NULL, NULL};
   run->turn = launch->comm->launches;
   launch->comm->launches += 1;
+  emu_record_counts(launch->comm);
   kernel->reference_count += 1;
   return run;
 }
@@ -682,6 +727,7 @@ static void launch_retire(struct emu_kernel_run *run) {
       __atomic_fetch_add(&launch->comm->turn, 1, __ATOMIC_RELEASE), launch->comm->ended += 1;
     else if (run->turn + 1 == launch->comm->launches) launch->comm->launches -= 1;
     else emu_comm_fail(launch->comm->config.comm_id, ncclInternalError);
+    emu_record_counts(launch->comm);
     emu_kernel_runs_wake();
   }
   if (launch->kept) hook_drop(&run->hook);
@@ -747,6 +793,7 @@ static bool launch_whole(struct emu_kernel *kernel, struct emu_kernel_run **run)
   if (block_run_whole(block, lane_count)) {
     comm->launches += 1;
     comm->ended += 1;
+    emu_record_whole(comm);
     __atomic_store_n(&comm->turn, comm->launches, __ATOMIC_RELEASE);
     return true;
   }
@@ -807,7 +854,7 @@ static bool launch_is_brief(const struct device_comm *comm, const struct plan *p
 }
 
 /* Copies the plan behind the launch: works, buffers, batches, then blocks and lanes, in one allocation. */
-struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan) {
+struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan, bool captured) {
   const size_t work_bytes = plan->work_count * sizeof *plan->works;
   const size_t buffer_bytes = plan->work_count * sizeof *plan->buffers;
   const size_t batch_bytes = size_round_up(plan->batch_count * sizeof *plan->batches, 16);
@@ -823,6 +870,7 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   launch->kernel.ops = &launch_ops;
   launch->kernel.reference_count = 1;
   launch->comm = comm;
+  launch->captured = captured;
   launch->plan = *plan;
   launch->plan.hook = NULL;
   if (plan->hook != NULL) launch->hook = *plan->hook;
@@ -864,7 +912,7 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
     launch->kernel.reference_count += 1;
     return &launch->kernel;
   }
-  struct emu_kernel *kernel = emu_launch_create(comm, plan);
+  struct emu_kernel *kernel = emu_launch_create(comm, plan, false);
   if (kernel == NULL || plan->serial == 0) return kernel;
   struct emu_launch **place = &comm->kept[comm->kept_next++ % COMM_LAUNCHES_KEPT];
   if (*place != NULL) emu_kernel_drop(&(*place)->kernel);
@@ -913,6 +961,12 @@ bool emu_lanes_outside(void) {
   return false;
 }
 
+/* guarded mode: nothing moves any more here, or not before another process does. */
+static void lanes_record(void) {
+  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
+    for (uint32_t b = 0; b < run->launch->block_count; b++) emu_record_block(&run->launch->blocks[b]);
+}
+
 bool emu_lanes_look(void) {
   bool any = false;
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
@@ -925,7 +979,15 @@ bool emu_lanes_look(void) {
         any = true;
       }
     }
+  static uint32_t idle_looks; /* locked */
+  idle_looks = any ? 0 : idle_looks + 1;
+  if (idle_looks == RECORD_LOOKS) lanes_record();
   return any;
+}
+
+void emu_hold_loosened(void) {
+  for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) run_wake_lanes(run);
+  emu_kernel_runs_wake();
 }
 
 bool emu_lanes_reach_out(void) {
@@ -956,6 +1018,7 @@ uint64_t emu_lanes_progress(void) {
 
 void emu_lanes_stop_stuck(void) {
   emu_report_stuck();
+  if (emu_options()->mode == EMU_GUARDED) lanes_record();
   while (true) {
     struct emu_kernel_run *run = emu_runs;
     while (run != NULL && comm_aborted(run->launch->comm)) run = run->next;

@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/os.h"
 #include "protocol/run.h"
+#include "trace/recorder.h"
 
 /* Streams that one launch may join. */
 #define LAUNCH_STREAMS_MAX 64
@@ -56,7 +57,7 @@ struct emu_conn {
   uint64_t kept_until_ns;
   bool net;                         /* one end alone: the other lies behind a network, and a proxy plays it */
   bool pooled;                      /* net: its slots are sets of the rank's */
-  struct device_net_direct *direct; /* where net, in threads mode */
+  struct device_net_direct *direct; /* where net, and lanes may lend */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
@@ -81,6 +82,7 @@ struct emu_scratch {
 
 struct device_comm {
   struct device_comm_config config;
+  struct recorder_live live; /* where kernels, and lanes that wait, are noted */
   char name[64];
   struct emu_owner *owner;
   int abort_flag;          /* atomic; read by lanes */
@@ -118,6 +120,7 @@ struct emu_lane {
   uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
+  bool frozen;             /* guarded mode: it makes no move any more (mishap.h) */
   bool bound;              /* guarded mode: has its connections, and has not ended */
   bool remote;             /* is linked to another process: nobody here knows when it can go on */
   struct device_wait said; /* threads mode: what it waited for when the block was asked; locked */
@@ -137,6 +140,8 @@ struct emu_block {
   /* threads mode */
   uint32_t bound_batch;     /* + 1: whose connections the lanes hold; 0: none */
   bool given, done;         /* to a thread of its own; has ended */
+  bool shown;               /* the recorder has where its lanes wait */
+  uint32_t idle_looks;      /* that found nothing to do, since the last move */
   uint64_t told, told_turn; /* the last asking that its lanes have answered, in this run ... */
   uint32_t told_batch;      /* ... and this batch; locked, but for its own thread's reads */
 };
@@ -149,10 +154,11 @@ struct emu_launch {
   uint64_t first_sequence; /* of the next run: plan.works count from it */
   struct launch_hook hook; /* of the next run where the launch is kept, else of all; all 0: none */
   uint32_t block_count;
-  bool shares; /* threads mode: so much work that blocks are worth threads of their own */
-  bool brief;  /* threads mode: so little work that it is done with the lock held */
-  bool whole;  /* brief, and in one batch */
-  bool kept;   /* to be launched again */
+  bool shares;   /* threads mode: so much work that blocks are worth threads of their own */
+  bool brief;    /* threads mode: so little work that it is done with the lock held */
+  bool whole;    /* brief, and in one batch */
+  bool kept;     /* to be launched again */
+  bool captured; /* graphs launch it */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that are over, to be used again */
 };
@@ -212,7 +218,10 @@ void emu_conn_keep(struct emu_conn *conn, bool failed);
 void emu_conn_free_exported(struct emu_conn *conn);
 
 /* net_end.c */
+bool emu_net_may_lend(void);
 bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work);
+/* Some of what the lane has lent is still being read. */
+bool emu_lane_is_held(const struct emu_lane *emu);
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                           struct device_net_end *end);
 uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);
@@ -257,7 +266,7 @@ bool emu_simple_advance(struct emu_lane *emu, uint64_t slices);
 extern struct device_comm *emu_comms; /* every open rank */
 /* Every started launch; in threads mode, those of them that had to wait. */
 extern struct emu_kernel_run *emu_runs;
-struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan);
+struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan, bool captured);
 /* The same, but a plan that comes again (plan.serial) is taken from where it was kept. Its next run has these
  * buffers. */
 struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan);

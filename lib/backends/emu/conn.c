@@ -129,7 +129,7 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     if (conn == NULL) return emu_conn_no_memory(comm, sizeof *conn + sizeof *conn->fifo);
     conn->reference_count = 1;
     conn->net = true;
-    if (emu_options()->mode == EMU_THREADS)
+    if (emu_net_may_lend())
       conn->direct = (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: slots will do */
     if (name->conn_index == CONN_MESSAGE) conn_pool(conn, &comm->config.limits, name->sends);
     conn->comm_id = comm->config.comm_id;

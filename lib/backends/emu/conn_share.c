@@ -66,7 +66,7 @@ ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card) {
     else
       log_info(LOG_INIT | LOG_SHM,
                "comm %s: rank %" PRIu32 " shares no memory with other processes, and takes the network: %s",
-               comm->name, comm->config.rank, log_last_error());
+               comm->name, comm->config.rank, log_own_error());
   }
   memcpy(card->bytes, &content, sizeof content);
   return ncclSuccess;
@@ -145,7 +145,7 @@ static ncclResult_t arena_take(const struct device_comm *receiver, size_t bytes,
   char why[256];
   if (made && *memory != NULL) return ncclSuccess;
   if (made) return emu_conn_no_memory(receiver, bytes);
-  snprintf(why, sizeof why, "%s", log_last_error());
+  snprintf(why, sizeof why, "%s", log_own_error());
   return log_fail(ncclSystemError,
                   "rank %" PRIu32 " of comm %s has no memory for a connection of %zu bytes: %s",
                   receiver->config.rank, receiver->name, bytes, why);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/emu/record.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -139,6 +140,9 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   fresh->config = *config;
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
+  fresh->config.live = NULL;
+  if (config->live != NULL) fresh->live = *config->live;
+  emu_record_counts(fresh);
   fresh->memory_bytes = sizeof *fresh;
   fresh->cores = os_core_count();
   emu_kept_sweep();
@@ -220,6 +224,7 @@ static void emu_comm_close(struct device_comm *comm) {
   scratch_free_all(comm);
   emu_changed();
   comm->closed = true;
+  comm->live.comm = NULL;
   __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED); /* a graph that is launched later runs empty */
   if (comm->kernel_count == 0) os_free(comm);               /* else the last kernel frees it */
   emu_unlock();
@@ -304,7 +309,7 @@ static int launch_on(struct device_comm *comm, const struct plan *plan, const de
     if ((others[i - 1] = emu_stream_find(streams[i])) == NULL) return launch_refused(plan, 400);
   /* A graph keeps its kernels, with their buffers. */
   struct emu_kernel *kernel =
-      emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan) : emu_launch_find(comm, plan);
+      emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan, true) : emu_launch_find(comm, plan);
   if (kernel == NULL) return launch_refused(plan, 2);
   const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
   emu_kernel_drop(kernel);
@@ -443,6 +448,7 @@ const struct device_ops *emu_device_ops(void) {
       .service_wake = emu_service_wake,
       .outside_wait = emu_world_outside_wait,
       .stand_in = emu_stand_in,
+      .keeps_time = emu_keeps_time,
       .comm_stall = emu_comm_stall,
       .service_remove = emu_service_remove,
       .lock = emu_lock,

@@ -115,12 +115,14 @@ void emu_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, 
 
 /* ---- data that does not pass through slots ---- */
 
+static bool is_in_slots(const struct link *link, const void *data) {
+  return (uintptr_t)data - (uintptr_t)link->buffer < link->slots * (size_t)link->step_bytes;
+}
+
 /* The number of the slot that begins there; -1 for other memory. */
 static int slot_at(const struct link *link, const void *data) {
-  const uintptr_t begin = (uintptr_t)link->buffer, at = (uintptr_t)data;
-  const size_t step_bytes = link->step_bytes;
-  if (at < begin || at - begin >= link->slots * step_bytes || (at - begin) % step_bytes != 0) return -1;
-  return (int)((at - begin) / step_bytes);
+  const size_t offset = (uintptr_t)data - (uintptr_t)link->buffer;
+  return is_in_slots(link, data) && offset % link->step_bytes == 0 ? (int)(offset / link->step_bytes) : -1;
 }
 
 static bool is_copy(const struct move *move) {
@@ -129,12 +131,19 @@ static bool is_copy(const struct move *move) {
   return move->source_count == 1 && !before && !after;
 }
 
+/* Whoever reads a slot that is spared reads rubbish, where that is looked for. */
+static void slot_spoil(uint8_t *slot, size_t bytes) {
+  if (emu_options()->mode == EMU_GUARDED) memset(slot, 0xd1, bytes);
+}
+
 /* What the proxy has brought elsewhere is read there. */
-static void move_from_landed(const struct emu_lane *emu, struct move *move) {
+static void move_from_landed(const struct emu_lane *emu, size_t bytes, struct move *move) {
   const struct device_net_direct *direct = emu->recv_conn[0]->direct;
   for (uint32_t i = 0; i < move->source_count; i++) {
     const int slot = slot_at(&emu->lane.recv[0], move->source[i]);
-    if (slot >= 0 && direct->landed[slot] != NULL) move->source[i] = direct->landed[slot];
+    if (slot < 0 || direct->landed[slot] == NULL) continue;
+    slot_spoil(emu->lane.recv[0].buffer + (size_t)slot * emu->lane.recv[0].step_bytes, bytes);
+    move->source[i] = direct->landed[slot];
   }
 }
 
@@ -145,10 +154,15 @@ static void move_lends(const struct emu_lane *emu, size_t bytes, struct move *mo
   const int slot = slot_at(&emu->lane.send[0], move->destination[last]);
   const void *data = NULL;
   if (slot < 0 || __atomic_load_n(&direct->lends, __ATOMIC_ACQUIRE) == 0) return;
-  if (is_copy(move) && (emu->lane.step.flags & STEP_RECV) == 0) data = move->source[0];
+  uint8_t *unused = (uint8_t *)move->destination[last];
+  const bool receives = (emu->lane.step.flags & STEP_RECV) != 0; /* from a slot, or what lies in the output */
+  if (is_copy(move) && (!receives || !is_in_slots(&emu->lane.recv[0], move->source[0])))
+    data = move->source[0];
   else if (last > 0) data = move->destination[0];
   if (data == NULL) return;
-  direct->lent[slot] = (struct device_net_lent){data, bytes};
+  direct->lent[slot].bytes = bytes;
+  __atomic_store_n(&direct->lent[slot].data, data, __ATOMIC_RELEASE);
+  slot_spoil(unused, bytes);
   move->destination_count -= 1;
   if (data != move->source[0]) move->far_destinations = 0; /* the proxy reads it soon */
 }
@@ -162,7 +176,7 @@ void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
   }
   struct move move = *asked;
   if (lane->work->recv_count > 0 && emu->recv_conn[0]->direct != NULL && (lane->step.flags & STEP_RECV) != 0)
-    move_from_landed(emu, &move);
+    move_from_landed(emu, bytes, &move);
   if (lane->work->send_count > 0 && emu->send_conn[0]->direct != NULL && (lane->step.flags & STEP_SEND) != 0)
     move_lends(emu, bytes, &move);
   if (move.destination_count == 0) return;
@@ -170,10 +184,25 @@ void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
   kernel_move(&move);
 }
 
+/* Not where stores are late, or one step is under way while another is in hand. */
+bool emu_net_may_lend(void) {
+  const struct emu_options *options = emu_options();
+  return options->mode == EMU_THREADS || (!emu_weak_on && options->depth == 1);
+}
+
+bool emu_lane_is_held(const struct emu_lane *emu) {
+  if (emu->prim.direct == NULL || emu->lane.work->send_count == 0) return false;
+  const struct device_net_direct *direct = emu->send_conn[0]->direct;
+  if (direct == NULL || __atomic_load_n(&direct->holds, __ATOMIC_RELAXED) == 0) return false;
+  for (uint32_t i = 0; i < DEVICE_NET_SLOTS_MAX; i++)
+    if (__atomic_load_n(&direct->lent[i].data, __ATOMIC_ACQUIRE) != NULL) return true;
+  return false;
+}
+
 /* Rings and messages alone: elsewhere, what is sent may be overwritten before the receiver has it. */
 bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work) {
   const uint8_t family = algo_family(work);
-  if (emu_options()->mode != EMU_THREADS || (family != FAMILY_RING && family != FAMILY_P2P)) return false;
+  if (!emu_net_may_lend() || (family != FAMILY_RING && family != FAMILY_P2P)) return false;
   const bool net = (work->recv_count > 0 && emu->recv_conn[0]->direct != NULL) ||
                    (work->send_count > 0 && emu->send_conn[0]->direct != NULL);
   return net && plan_is_loose(plan);

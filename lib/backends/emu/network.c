@@ -23,11 +23,13 @@
 #define NIC_MBPS 400000
 #define MESSAGE_BYTES_MAX (1u << 30)
 #define HOLD_TURNS 200    /* that a held message is late */
+#define SLOW_TURNS 100    /* that a slow connection takes for a message: guarded */
+#define SLOW_NS 20000000u /* the same in threads mode */
 #define CUT_TURNS 64      /* without a word until an end gives up: guarded */
 #define CUT_NS 300000000u /* the same in threads mode */
 #define NAME_BYTES 64
 
-enum request_state { REQUEST_FREE, REQUEST_WAITS, REQUEST_DONE, REQUEST_TOO_LONG };
+enum request_state { REQUEST_FREE, REQUEST_WAITS, REQUEST_DONE, REQUEST_TOO_LONG, REQUEST_LINGERS };
 
 struct end;
 struct request {
@@ -37,7 +39,9 @@ struct request {
   size_t bytes;       /* of the message; of a receive until it is done, the room */
   size_t other_bytes; /* REQUEST_TOO_LONG: what the other end has */
   uint64_t due;       /* sends: the turn from which on it may arrive */
+  uint64_t due_ns;    /* sends of a slow connection in threads mode: the time; else 0 */
   bool twice;         /* sends: it arrives again */
+  bool lingers;       /* sends: when it has arrived, nobody is told */
 };
 
 /* Requests of one end in order: those that wait are within [first, last). A place is used again when its
@@ -58,8 +62,10 @@ struct wire {
   uint64_t comm_key, listener; /* the number of the listener that is to accept it; 0: it has */
   uint32_t sender, receiver, device;
   char comm_name[NAME_BYTES];
+  bool refuses;              /* takes no message any more */
+  bool slow;                 /* takes long for each */
   uint64_t cut_turn, cut_ns; /* since when it is WIRE_CUT */
-  uint64_t due;              /* of the message before: nothing arrives earlier */
+  uint64_t due, due_ns;      /* of the message before: nothing arrives earlier */
   uint8_t *again;            /* a message that arrives a second time, before any other */
   size_t again_bytes;
   struct end send, recv;
@@ -92,7 +98,8 @@ void emu_network_restart(const struct emu_options *options) {
   net.random = options->seed ^ 0x6e6574u;
   net.turn = 0;
   memset(net.messages, 0, sizeof net.messages);
-  fault_plan_make(&net.fault, (enum fault_kind)options->fault, options->fault_at, options->seed);
+  const enum fault_kind kind = (enum fault_kind)options->fault;
+  fault_plan_make(&net.fault, FAULT_IS_LANES(kind) ? FAULT_NOTHING : kind, options->fault_at, options->seed);
   os_mutex_unlock(&net.mutex);
 }
 
@@ -168,17 +175,19 @@ static void wire_arrive(struct wire *wire) {
     if (send->twice) wire_repeat(wire, send);
   }
   request_finish(&wire->recv, recv, state);
-  request_finish(&wire->send, send, state);
+  request_finish(&wire->send, send, send->lingers ? REQUEST_LINGERS : state);
 }
 
-static uint64_t wire_due(const struct wire *wire) {
-  return wire->again != NULL ? net.turn : request_head(&wire->send)->due;
+static bool wire_is_due(const struct wire *wire) {
+  if (wire->again != NULL) return true;
+  const struct request *send = request_head(&wire->send);
+  return send->due <= net.turn && (send->due_ns == 0 || send->due_ns <= os_time_ns());
 }
 
 static uint32_t count_due(void) {
   uint32_t count = 0;
   for (const struct wire *wire = net.wires; wire != NULL; wire = wire->next)
-    count += wire_met(wire) && wire_due(wire) <= net.turn;
+    count += wire_met(wire) && wire_is_due(wire);
   return count;
 }
 
@@ -197,7 +206,7 @@ static void make_turn(void) {
   const uint32_t count = count_due();
   uint32_t lot = count > 0 ? draw_below(count) : 0;
   for (struct wire *wire = net.wires; wire != NULL && count > 0; wire = wire->next) {
-    if (!wire_met(wire) || wire_due(wire) > net.turn) continue;
+    if (!wire_met(wire) || !wire_is_due(wire)) continue;
     if (lot == 0) {
       wire_arrive(wire);
       break;
@@ -275,6 +284,16 @@ static void fault_stop(const struct wire *hit) {
       wire->state = WIRE_STOPPED;
 }
 
+/* One message at a time. */
+static void wire_delay(struct wire *wire, struct request *send) {
+  if (emu_options()->mode == EMU_GUARDED) {
+    wire->due = send->due += SLOW_TURNS;
+    return;
+  }
+  const uint64_t now_ns = os_time_ns();
+  wire->due_ns = send->due_ns = (now_ns > wire->due_ns ? now_ns : wire->due_ns) + SLOW_NS;
+}
+
 /* What happens to a message that is about to be sent. */
 static void fault_happen(struct wire *wire, struct request *send) {
   const enum fault_kind kind = fault_next(&net.fault);
@@ -285,9 +304,12 @@ static void fault_happen(struct wire *wire, struct request *send) {
   if (kind == FAULT_DROP) request_finish(&wire->send, send, REQUEST_DONE);
   if (kind == FAULT_DUPLICATE) send->twice = true;
   if (kind == FAULT_HOLD) wire->due = send->due += HOLD_TURNS;
+  if (kind == FAULT_SLOW) wire->slow = true;
   if (kind == FAULT_CUT) fault_cut(wire);
   if (kind == FAULT_STOP) fault_stop(wire);
   if (kind == FAULT_RESET) wire->state = WIRE_RESET;
+  if (kind == FAULT_REFUSE) wire->refuses = true;
+  if (kind == FAULT_LINGER) send->lingers = true;
 }
 
 /* The sentence of a connection that is lost, once an end. */
@@ -490,13 +512,14 @@ static struct request *request_begin(struct end *end, void *data, size_t bytes) 
 static ncclResult_t send_locked(struct end *end, void *data, size_t bytes, void **request) {
   struct wire *wire = end->wire;
   if (!wire_alive(wire)) return end_fail(end);
-  struct request *send = request_begin(end, data, bytes);
+  struct request *send = wire->refuses ? NULL : request_begin(end, data, bytes);
   *request = send;
   if (send == NULL) return ncclSuccess;
   const uint64_t due = net.turn + draw_below(emu_options()->net_delay + 1);
   send->due = wire->due = due > wire->due ? due : wire->due;
   net.messages[wire->device % NICS_MAX] += 1;
   fault_happen(wire, send);
+  if (wire->slow) wire_delay(wire, send);
   return ncclSuccess;
 }
 
@@ -527,14 +550,6 @@ static ncclResult_t network_irecv(void *connection, uint32_t count, void *const 
   return result;
 }
 
-/* Received data is in memory when its request is done. */
-static ncclResult_t network_iflush(void *connection, uint32_t count, void *const *data, const size_t *bytes,
-                                   void *const *registrations, void **request) {
-  (void)connection, (void)count, (void)data, (void)bytes, (void)registrations;
-  *request = NULL;
-  return ncclSuccess;
-}
-
 static ncclResult_t too_long(const struct request *request) {
   const struct end *end = request->end;
   const struct wire *wire = end->wire;
@@ -549,6 +564,7 @@ static ncclResult_t test_locked(struct request *request, bool *done, size_t *byt
   struct end *end = request->end;
   if (is_self_driven()) make_turn();
   if (request->state == REQUEST_TOO_LONG) return too_long(request);
+  if (request->state == REQUEST_LINGERS) return ncclSuccess;
   if (request->state == REQUEST_WAITS) return wire_alive(end->wire) ? ncclSuccess : end_fail(end);
   if (bytes != NULL) *bytes = request->bytes;
   request->state = REQUEST_FREE;
@@ -580,7 +596,7 @@ static struct net_ops network_ops = {
     .unregister_memory = network_unregister,
     .isend = network_isend,
     .irecv = network_irecv,
-    .iflush = network_iflush,
+    .iflush = net_flush_nothing,
     .test = network_test,
     .close_send = network_close,
     .close_recv = network_close,

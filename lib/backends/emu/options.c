@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/emu/block.h"
+#include "backends/emu/mishap.h"
 #include "backends/fault.h"
 #include "base/launch.h"
 #include "base/log.h"
@@ -279,6 +279,7 @@ static void options_apply(const struct emu_options *fresh) {
   emu_world_restart(options.seed);
   emu_services_restart();
   emu_network_restart(&options);
+  emu_mishap_restart(&options);
 }
 
 static void options_load(void) {
@@ -287,8 +288,8 @@ static void options_load(void) {
     const struct emu_options fresh = options_of_environment();
     options_apply(&fresh);
     __atomic_store_n(&options_loaded, 1, __ATOMIC_RELEASE);
-    if (param_text(PARAM_TUTTI_TRACE)[0] != '\0' && options.mode == EMU_GUARDED)
-      trace_open(param_text(PARAM_TUTTI_TRACE));
+    if (param_text(PARAM_TUTTI_MOVES)[0] != '\0' && options.mode == EMU_GUARDED)
+      trace_open(param_text(PARAM_TUTTI_MOVES));
   }
   os_mutex_unlock(&options_lock);
 }

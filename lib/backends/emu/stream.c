@@ -479,8 +479,8 @@ static enum emu_advance at_once_drive(struct emu_stream *stream, const struct st
   return result;
 }
 
-/* False when the launch must go the long way. */
-static bool launch_at_once(struct emu_stream *stream, const struct emu_work *work) {
+/* False when the launch must go the long way; else it was made, or *error says why not. */
+static bool launch_at_once(struct emu_stream *stream, const struct emu_work *work, int *error) {
   const struct emu_kernel_ops *ops = work->as.kernel->ops;
   if (stream->at_once_pause > 0) {
     stream->at_once_pause -= 1;
@@ -488,7 +488,10 @@ static bool launch_at_once(struct emu_stream *stream, const struct emu_work *wor
   }
   if (!stream_is_free(stream) || ops->advance == NULL || legacy_allows(stream) != 0) return false;
   struct emu_kernel_run *run = ops->enqueue(work->as.kernel);
-  if (run == NULL) return false;
+  if (run == NULL) {
+    *error = cudaErrorMemoryAllocation;
+    return true;
+  }
   struct stream_op *before = stream->head, *op = op_take_idle(stream);
   bool vain;
   op->stream = stream;
@@ -538,7 +541,8 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
   work.kind = WORK_KERNEL;
   work.as.kernel = kernel;
   const bool threads = emu_options()->mode == EMU_THREADS;
-  if (threads && other_count == 0 && stream->capture == NULL && launch_at_once(stream, &work)) return 0;
+  if (threads && other_count == 0 && stream->capture == NULL && launch_at_once(stream, &work, &error))
+    return error;
   error = emu_stream_work(stream, &work);
   for (uint32_t i = 0; error == 0 && i < other_count; i++) error = join(others[i], stream);
   if (threads) stream_relieve(stream);

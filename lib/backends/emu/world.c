@@ -637,16 +637,23 @@ static void owners_excuse(void) {
     owner->absent = owner->absent || owner->waiting == 0;
 }
 
+bool emu_world_settle(uint64_t move_count) {
+  struct emu_waiter waiter = {never, NULL, emu_moves + move_count, false, NULL, NULL};
+  waiter_enter(&waiter);
+  const bool settled = !pump();
+  waiter_leave(&waiter);
+  return settled;
+}
+
 /* One turn, without a verdict; true when something moved, or can. */
 static bool stand_in_turn(void) {
   const uint64_t moves = emu_moves;
-  struct emu_waiter waiter = {never, NULL, emu_moves + STAND_IN_MOVES, false, NULL, NULL};
-  waiter_enter(&waiter);
-  pump();
-  waiter_leave(&waiter);
+  emu_world_settle(STAND_IN_MOVES);
   emu_services_look_outside();
   return emu_lanes_look() || emu_moves != moves;
 }
+
+bool emu_keeps_time(void) { return emu_options()->mode == EMU_THREADS; }
 
 uint32_t emu_stand_in(void) {
   static uint64_t seen_turns; /* locked */

@@ -19,7 +19,7 @@
 enum emu_mode { EMU_GUARDED, EMU_THREADS };
 enum emu_rule { EMU_RULE_RANDOM, EMU_RULE_PRIORITY, EMU_RULE_ROUND_ROBIN };
 
-/* From TUTTI_SEED, TUTTI_EMU and TUTTI_TRACE, or tutti_emu_configure(); fixed from the first use of the world
+/* From TUTTI_SEED, TUTTI_EMU and TUTTI_MOVES, or tutti_emu_configure(); fixed from the first use of the world
  * on. */
 struct emu_options {
   enum emu_mode mode;

@@ -12,6 +12,9 @@ struct emu_options;
 /* Starts the moves and draws anew; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
+/* guarded mode, locked: makes moves until nothing can move any more, or so many were made; true when nothing
+ * can. No verdict, whoever waits. */
+bool emu_world_settle(uint64_t move_count);
 /* service.c: those that are there draw anew. */
 void emu_services_restart(void);
 /* network.c: starts the network's draws and its fault anew. */
@@ -37,6 +40,7 @@ void emu_lanes_stop_stuck(void);
 bool emu_services_look_outside(void);
 void emu_world_outside_moved(void);
 uint32_t emu_stand_in(void);           /* see stand_in of backend.h */
+bool emu_keeps_time(void);             /* see keeps_time of backend.h */
 void emu_world_outside_wait(int more); /* see outside_wait of backend.h */
 /* block.c, threads mode: a kernel that has started has connections that lead out of the process: what it
  * waits for need not be here. */

@@ -55,7 +55,7 @@ static struct {
 /* ---- the plan ---- */
 
 static bool plan_kind(const char *name, enum fault_kind *kind) {
-  for (uint32_t i = 0; fault_names[i] != NULL; i++) {
+  for (uint32_t i = 0; i <= FAULT_RESET; i++) {
     if (strcmp(name, fault_names[i]) != 0) continue;
     *kind = (enum fault_kind)i;
     return true;

@@ -25,6 +25,10 @@ struct crew_member {
 
 enum strand_state { STRAND_IDLE, STRAND_MOVED, STRAND_BLOCKED, STRAND_FAILED };
 
+static atomic_uint helpers; /* of the process */
+
+uint32_t crew_helpers(void) { return atomic_load(&helpers); }
+
 static void crew_fail(struct crew *crew, int error) {
   int none = 0;
   atomic_compare_exchange_strong(&crew->failure, &none, error);
@@ -137,6 +141,7 @@ static ncclResult_t members_start(struct crew *crew, uint32_t count) {
                       "socket net: a helper thread cannot be started; `ulimit -u` raises their "
                       "number, NCCL_SOCKET_NTHREADS=0 needs none");
     }
+    atomic_fetch_add(&helpers, 1);
   }
   return ncclSuccess;
 }
@@ -200,7 +205,10 @@ void crew_close(struct crew *crew) {
   }
   for (uint32_t i = 0; i < crew->member_count; i++) {
     struct crew_member *member = &crew->members[i];
-    if (member->started) os_thread_join(member->thread);
+    if (member->started) {
+      os_thread_join(member->thread);
+      atomic_fetch_sub(&helpers, 1);
+    }
     sock_close(member->wake);
   }
   for (uint32_t i = 0; i < crew->strand_count; i++) sock_close(crew->strands[i].fd);

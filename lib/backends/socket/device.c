@@ -86,11 +86,31 @@ static void cloud_defaults(const char *name, uint32_t *threads, uint32_t *each) 
   *each = vendor == VENDOR_AWS ? 8 : vendor == VENDOR_GOOGLE ? 1 : 0;
 }
 
+/* One core copies 3 to 5 GB/s into a socket, so where there are many cores long messages have more than one;
+ * short ones would wait longer for a helper to wake than for their bytes. */
+#define MANY_CORES 16u
+#define MANY_CORES_THREADS 2u
+#define MANY_CORES_EACH 2u
+#define MANY_CORES_WHOLE_BYTES 65536u
+#define MANY_CORES_TASK_BYTES 32768u
+
+static bool cores_are_many(void) {
+  const uint32_t cores = os_core_count();
+  return cores >= MANY_CORES && crew_helpers() + MANY_CORES_THREADS <= cores;
+}
+
+static uint32_t bytes_param(enum param_id param) {
+  const int64_t bytes = param_int(param);
+  return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+}
+
 void socket_settings(const char *interface_name, struct card *card) {
   uint32_t threads, each;
   cloud_defaults(interface_name, &threads, &each);
   const bool threads_set = param_is_set(PARAM_SOCKET_NTHREADS),
              each_set = param_is_set(PARAM_NSOCKS_PERTHREAD);
+  const bool many = threads == 0 && !threads_set && !each_set && cores_are_many();
+  if (many) threads = MANY_CORES_THREADS, each = MANY_CORES_EACH;
   if (threads_set) threads = (uint32_t)param_int(PARAM_SOCKET_NTHREADS);
   if (each_set) each = (uint32_t)param_int(PARAM_NSOCKS_PERTHREAD);
   if (threads_set && threads > 0 && each == 0) each = 1;
@@ -101,9 +121,12 @@ void socket_settings(const char *interface_name, struct card *card) {
              STRANDS_MAX, STRANDS_MAX);
     strands = STRANDS_MAX;
   }
-  const int64_t task_bytes = param_int(PARAM_SOCKET_MIN_TASKSIZE);
   card->strands = strands;
   card->threads = threads < strands ? threads : strands;
-  card->inline_bytes = (uint32_t)param_int(PARAM_SOCKET_INLINE);
-  card->task_bytes = task_bytes < UINT32_MAX ? (uint32_t)task_bytes : UINT32_MAX;
+  card->inline_bytes = bytes_param(PARAM_SOCKET_INLINE);
+  card->task_bytes = bytes_param(PARAM_SOCKET_MIN_TASKSIZE);
+  card->whole_bytes = card->inline_bytes;
+  if (!many) return;
+  if (card->whole_bytes < MANY_CORES_WHOLE_BYTES) card->whole_bytes = MANY_CORES_WHOLE_BYTES;
+  if (!param_is_set(PARAM_SOCKET_MIN_TASKSIZE)) card->task_bytes = MANY_CORES_TASK_BYTES;
 }

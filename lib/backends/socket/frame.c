@@ -7,7 +7,7 @@
 #include "base/hash.h"
 
 #define FRAME_MAGIC 0x7469
-#define CARD_MAGIC 0x74757474692d6e31ull
+#define CARD_MAGIC 0x74757474692d6e32ull
 #define INLINE_BYTES_MAX (1u << 20)
 
 void frame_write(const struct frame *frame, uint8_t out[FRAME_BYTES]) {
@@ -53,7 +53,8 @@ bool card_read(const struct net_handle *handle, struct card *card) {
   if (bytes.magic != CARD_MAGIC || read->address.port == 0) return false;
   if (read->address.family != 4 && read->address.family != 6) return false;
   if (read->strands > STRANDS_MAX || read->threads > read->strands) return false;
-  if (read->inline_bytes > INLINE_BYTES_MAX || read->task_bytes == 0) return false;
+  if (read->inline_bytes > INLINE_BYTES_MAX || read->whole_bytes < read->inline_bytes) return false;
+  if (read->task_bytes == 0) return false;
   *card = *read;
   return true;
 }
@@ -64,7 +65,7 @@ uint64_t card_key(const struct card *card, uint64_t comm_key, uint32_t index) {
 
 struct cut message_cut(const struct card *card, size_t bytes) {
   struct cut cut = {bytes, 0, 0};
-  if (card->strands == 0 || bytes <= card->inline_bytes) return cut;
+  if (card->strands == 0 || bytes <= card->whole_bytes) return cut;
   const size_t rest = bytes - card->inline_bytes;
   const size_t even = (rest + card->strands - 1) / card->strands;
   cut.stream_bytes = card->inline_bytes;

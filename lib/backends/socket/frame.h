@@ -38,7 +38,8 @@ struct card {
   uint64_t number;       /* random; with the communicator's key it makes the key of the greeting */
   uint32_t strands;      /* data sockets */
   uint32_t threads;      /* helper threads a side; at most one a strand */
-  uint32_t inline_bytes; /* of each message on the stream, when there are strands */
+  uint32_t whole_bytes;  /* longest message that goes over the stream, when there are strands */
+  uint32_t inline_bytes; /* of longer ones, what does */
   uint32_t task_bytes;   /* the least that is worth a strand of its own */
 };
 void card_write(const struct card *card, struct net_handle *handle);

@@ -35,34 +35,25 @@ static ncclResult_t net_receive(void *connection, uint32_t count, void *const *d
 }
 
 /* Strands take pieces that lie in one place. */
-static bool net_takes_parts(void *connection) {
+static enum net_parts net_takes_parts(void *connection) {
   const struct end *end = (const struct end *)connection;
-  return end->card.strands == 0;
+  return end->card.strands == 0 ? NET_PARTS_ANYWHERE : NET_PARTS_NONE;
 }
 
 static ncclResult_t net_send_parts(void *connection, const struct net_part *first, const void *data,
-                                   size_t bytes, void **request) {
+                                   size_t bytes, void *registration, void **request) {
+  (void)registration;
   return send_begin((struct end *)connection, first, data, bytes, request);
 }
 
 static ncclResult_t net_receive_parts(void *connection, const struct net_part *first, size_t whole_bytes,
-                                      void *data, size_t bytes, void **request) {
+                                      void *data, size_t bytes, void *registration, void **request) {
+  (void)registration;
   return receive_begin((struct end *)connection, first, whole_bytes, data, bytes, request);
 }
 
 static void net_part_move(void *request, void *first) {
   ((struct request *)request)->first = (uint8_t *)first;
-}
-
-static ncclResult_t net_flush(void *connection, uint32_t count, void *const *data, const size_t *bytes,
-                              void *const *registrations, void **request) {
-  (void)connection;
-  (void)count;
-  (void)data;
-  (void)bytes;
-  (void)registrations;
-  *request = NULL;
-  return ncclSuccess;
 }
 
 static bool request_done(struct request *request) {
@@ -126,7 +117,7 @@ const struct net_ops *socket_net_ops(void) {
       .unregister_memory = net_memory_unregister,
       .isend = net_send,
       .irecv = net_receive,
-      .iflush = net_flush,
+      .iflush = net_flush_nothing,
       .test = net_test,
       .close_send = net_close_send,
       .close_recv = net_close_receive,

@@ -58,6 +58,8 @@ struct crew {
   struct strand *strands;
   struct crew_member *members;
 };
+/* Helper threads of the process that are running. */
+uint32_t crew_helpers(void);
 ncclResult_t crew_open(struct crew *crew, bool writes, const struct card *card, const int *fds);
 void crew_push(struct crew *crew, struct request *request, size_t offset, const struct cut *cut);
 void crew_move(struct crew *crew);

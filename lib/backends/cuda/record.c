@@ -1,0 +1,245 @@
+/* record.c: what recorders are told of kernels. A kernel writes nothing for them while it goes on: which have
+ * ended the counts say that order launches, and what is waited for is found at the links of lanes that have
+ * said that they wait (launch_wait). Looked at when somebody asks, from memory of the device, by a stream
+ * that waits for no kernel. How often a graph was launched the host does not know: of its kernels there
+ * is only the one that waits. */
+#include <string.h>
+
+#include "backends/cuda/device.h"
+#include "base/ticks.h"
+#include "schedule/work.h"
+
+#define LOOKS_APART_NS UINT64_C(100000000) /* a lane that waits has said so several times meanwhile */
+
+static_assert((RECORD_LAUNCHES & (RECORD_LAUNCHES - 1)) == 0, "numbers of launches wrap around in it");
+
+void cuda_record_open(struct device_comm *comm, const struct recorder_live *live) {
+  if (live == NULL || live->comm == NULL) return;
+  comm->blocks_after = (uint64_t *)os_alloc(RECORD_LAUNCHES * sizeof *comm->blocks_after);
+  if (comm->blocks_after == NULL) return; /* nobody hears of ends */
+  comm->live = *live;
+  live->comm->counts = RECORD_COUNTS_SEEN;
+}
+
+void cuda_record_close(struct device_comm *comm) { os_free(comm->blocks_after); }
+
+void cuda_record_launch(struct device_comm *comm) {
+  struct record_comm *noted = comm->live.comm;
+  if (noted == NULL) return;
+  __atomic_store_n(&comm->blocks_after[noted->launched % RECORD_LAUNCHES], comm->order.blocks_launched,
+                   __ATOMIC_RELAXED);
+  __atomic_store_n(&noted->launched, noted->launched + 1, __ATOMIC_RELEASE);
+}
+
+/* Launches end in their order. Of more than are noted only all together. */
+void cuda_record_ended(struct device_comm *comm) {
+  struct record_comm *noted = comm->live.comm;
+  if (noted == NULL) return;
+  const uint64_t blocks = __atomic_load_n(&comm->cells->counts_seen.plain_ended, __ATOMIC_RELAXED);
+  const uint64_t launched = __atomic_load_n(&noted->launched, __ATOMIC_ACQUIRE);
+  uint64_t ended = __atomic_load_n(&noted->ended, __ATOMIC_RELAXED);
+  const uint64_t before = ended;
+  if (launched - ended > RECORD_LAUNCHES) ended = launched - RECORD_LAUNCHES;
+  if (blocks < __atomic_load_n(&comm->blocks_after[ended % RECORD_LAUNCHES], __ATOMIC_RELAXED)) return;
+  while (ended < launched &&
+         blocks >= __atomic_load_n(&comm->blocks_after[ended % RECORD_LAUNCHES], __ATOMIC_RELAXED))
+    ended++;
+  if (ended == before) return;
+  noted->started = ended;
+  noted->moved_ticks = ticks_now();
+  __atomic_store_n(&noted->ended, ended, __ATOMIC_RELEASE);
+}
+
+/* ---- lanes that wait ---- */
+
+/* A work's link, as both ends have it. */
+struct link_seen {
+  uint32_t peer;
+  uint64_t step, head, tail; /* where the operation began; slots freed, filled */
+  uint64_t announced;        /* where the last operation that the sender has announced began */
+};
+
+/* An end of a connection, by the places that launch.h names. */
+struct end_seen {
+  uint64_t counter; /* head, or tail */
+  uint64_t rest[LAUNCH_ANNOUNCED_OFFSET / 8 - 1];
+  uint64_t announced[(LAUNCH_STEP_OFFSET - LAUNCH_ANNOUNCED_OFFSET) / 16][2];
+  uint64_t step;
+  uint64_t own[(LAUNCH_END_BYTES - LAUNCH_STEP_OFFSET) / 8 - 1];
+};
+static_assert(sizeof(struct end_seen) == LAUNCH_END_BYTES, "one of either kind");
+#define END_CELLS ((LAUNCH_STEP_OFFSET - LAUNCH_ANNOUNCED_OFFSET) / 16)
+
+static uint8_t work_conn(const struct work *work) {
+  return work->func == FUNC_SEND || work->func == FUNC_RECV ? CONN_MESSAGE : CONN_COLLECTIVE;
+}
+
+/* Of the operations that were announced, where the last one up to `step` began; UINT64_MAX: none was. */
+static uint64_t end_announced(const struct end_seen *receiver, uint64_t step) {
+  uint32_t least = UINT32_MAX;
+  for (uint32_t i = 0; i < END_CELLS; i++) {
+    const uint32_t tag = (uint32_t)(receiver->announced[i][0] >> 32), ago = (uint32_t)step + 1 - tag;
+    if (tag != 0 && ago < least) least = ago;
+  }
+  return least <= step ? step - least : UINT64_MAX;
+}
+
+static bool link_see(struct device_comm *comm, const struct work *work, uint32_t peer, bool sends,
+                     struct link_seen *seen) {
+  struct end_seen sender, receiver;
+  const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work_conn(work), sends);
+  if (conn == NULL || conn->sender == NULL || conn->receiver == NULL) return false;
+  if (cuda_memory_fetch(&sender, conn->sender, sizeof sender) != ncclSuccess ||
+      cuda_memory_fetch(&receiver, conn->receiver, sizeof receiver) != ncclSuccess)
+    return false;
+  const uint64_t step = sends ? sender.step : receiver.step;
+  *seen = (struct link_seen){peer, step, sender.counter, receiver.counter, end_announced(&receiver, step)};
+  return true;
+}
+
+/* Steps by which the counters of both links with a peer are ahead of where the operation began: kernels of
+ * exchanges save where the next one begins as soon as they have told all heads and their sizes
+ * (kernels/exchange.h). NULL: there is no such link. */
+static uint64_t links_ahead(const struct work *work, const struct link_seen *to,
+                            const struct link_seen *from) {
+  if (work->algo != ALGO_DIRECT && work->algo != ALGO_TWO_SHOT) return 0;
+  const bool ahead = from != NULL ? from->head < from->step
+                                  : to != NULL && work->proto == PROTO_SIMPLE && to->tail < to->step;
+  if (!ahead) return 0;
+  if (to == NULL) return from->step - from->head; /* who only receives: as far as it told */
+  return to->announced < to->step ? to->step - to->announced : 0;
+}
+
+/* From where the link's counters are to where the operation began. Operations in lines leave the tail where
+ * it was. */
+static void link_settle(struct link_seen *seen, uint64_t ahead) {
+  seen->step -= ahead < seen->step ? ahead : seen->step;
+  if (seen->tail < seen->step) seen->tail = seen->step;
+}
+
+static void link_note(const struct device_comm *comm, const struct work *work, bool sends,
+                      const struct link_seen *seen) {
+  const uint8_t conn = (uint8_t)(work_conn(work) | (sends ? RECORD_LINK_SENDS : 0));
+  struct record_link *row =
+      recorder_link(&comm->live, seen->peer, (uint8_t)work->channel_index, work->proto, conn);
+  if (row == NULL) return;
+  row->step = seen->step;
+  row->head = seen->head;
+  row->tail = seen->tail;
+}
+
+/* Steps of the operation that have come, as far as it is told: of lines those that were freed, maybe late. */
+static uint64_t link_progress(const struct work *work, const struct link_seen *seen) {
+  const uint64_t counter = work->proto == PROTO_SIMPLE ? seen->tail : seen->head;
+  return counter > seen->step ? counter - seen->step : 0;
+}
+
+/* Of two links that may be what a lane waits for, the more likely one: whose sender has not begun, or else
+ * has brought less. */
+static bool link_is_behind(const struct work *work, const struct link_seen *seen,
+                           const struct link_seen *than) {
+  const bool begun = seen->announced == seen->step;
+  if (begun != (than->announced == than->step)) return !begun;
+  return link_progress(work, seen) < link_progress(work, than);
+}
+
+/* A side's links: the last one that was seen, and the one that is most behind. */
+struct side_seen {
+  struct link_seen last, first;
+  bool there, any;
+};
+
+static void side_look(struct device_comm *comm, const struct work *work, const struct launch_wait *wait,
+                      uint32_t peer, bool sends, struct side_seen *side) {
+  const bool many = work->recv_count > 1 || work->send_count > 1;
+  const uint32_t one = sends ? wait->send_peer : wait->recv_peer;
+  side->there = (sends ? work->send_count : work->recv_count) > 0 &&
+                (many ? peer != comm->config.rank : peer == one) &&
+                link_see(comm, work, peer, sends, &side->last);
+}
+
+static void side_note(struct device_comm *comm, const struct work *work, bool sends, uint64_t ahead,
+                      struct side_seen *side) {
+  if (!side->there) return;
+  link_settle(&side->last, ahead);
+  link_note(comm, work, sends, &side->last);
+  if (!side->any || link_is_behind(work, &side->last, &side->first)) side->first = side->last;
+  side->any = true;
+}
+
+/* What a lane of the work waits for at this link: one that receives for data; one that only sends for a slot,
+ * or where there is one for the address of the output. */
+static void wait_note(const struct device_comm *comm, const struct work *work, const struct link_seen *link,
+                      bool receives, struct record_lane *row) {
+  const uint64_t slots = comm->config.limits.slots, next = link->step + link_progress(work, link) + 1;
+  row->peer = link->peer;
+  row->step = (uint32_t)link_progress(work, link);
+  if (!receives && link->head + slots >= next) {
+    row->wait = WAITS_OFFER;
+    return;
+  }
+  row->wait = !receives ? WAITS_SLOT : work->proto == PROTO_SIMPLE ? WAITS_DATA : WAITS_LINES;
+  row->have = receives ? link->tail : link->head + slots;
+  row->need = next;
+}
+
+static void lane_note(struct device_comm *comm, const struct work *work, const struct launch_wait *wait,
+                      uint32_t row) {
+  struct side_seen to = {.any = false}, from = {.any = false};
+  struct record_lane lane = {.used = 1,
+                             .channel = (uint8_t)work->channel_index,
+                             .lane = (uint8_t)(row % PLAN_BATCH_WORKS_MAX),
+                             .sequence = (uint32_t)(wait->sequence - 1)};
+  for (uint32_t peer = 0; peer < comm->config.rank_count; peer++) {
+    side_look(comm, work, wait, peer, true, &to);
+    side_look(comm, work, wait, peer, false, &from);
+    const uint64_t ahead = links_ahead(work, to.there ? &to.last : NULL, from.there ? &from.last : NULL);
+    side_note(comm, work, true, ahead, &to);
+    side_note(comm, work, false, ahead, &from);
+  }
+  if (!to.any && !from.any) return;
+  wait_note(comm, work, from.any ? &from.first : &to.first, from.any, &lane);
+  comm->live.lanes[row] = lane;
+}
+
+/* Under conns_mutex. What a lane has said is taken back at once: one that still waits says it again long
+ * before the next look. */
+static void lanes_look(struct device_comm *comm) {
+  struct record_comm *noted = comm->live.comm;
+  const struct launch_counts *counts = &comm->cells->counts_seen;
+  const bool graph = counts->graph_started != counts->graph_ended; /* nothing else runs beside it */
+  noted->graph_operation = 0;
+  for (uint32_t i = 0; i < LAUNCH_WAITS && i < noted->lane_rows; i++) {
+    const struct launch_wait wait = comm->cells->waits[i];
+    struct work work;
+    comm->live.lanes[i].used = 0;
+    comm->cells->waits[i].sequence = 0;
+    memset(&work, 0, sizeof work);
+    memcpy(&work, wait.work, sizeof wait.work);
+    if (wait.sequence == 0 || work.channel_index != i / PLAN_BATCH_WORKS_MAX) continue;
+    lane_note(comm, &work, &wait, i);
+    if (graph) noted->graph_operation = (uint32_t)wait.sequence;
+    else if (noted->launched > noted->ended) noted->started = noted->ended + 1;
+  }
+}
+
+static void comm_record_look(struct device_comm *comm) {
+  if (comm->live.comm == NULL) return;
+  cuda_comm_idle(comm); /* fetches what has ended */
+  os_mutex_lock(&comm->conns_mutex);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  lanes_look(comm);
+  cuda_scope_leave(&scope);
+  os_mutex_unlock(&comm->conns_mutex);
+}
+
+void cuda_records_look(void) {
+  static uint64_t looked_ns;
+  os_mutex_lock(&cuda_mutex);
+  const uint64_t now_ns = os_time_ns();
+  const bool due = now_ns - looked_ns >= LOOKS_APART_NS;
+  if (due) looked_ns = now_ns;
+  for (struct device_comm *comm = cuda_comms(); due && comm != NULL; comm = comm->next)
+    comm_record_look(comm);
+  os_mutex_unlock(&cuda_mutex);
+}

@@ -1,0 +1,184 @@
+/* again.c: a connection whose queue pairs failed is connected again, where TUTTI_IB_RECONNECT allows it, and
+ * goes on where it was. Both ends stop, read what has come until nothing more can, make new queue pairs,
+ * beside ports that lead nowhere if there are others, and tell each other over the socket. The receiver's
+ * word counts: what it has is done, what it has not comes again, to the same place. So nothing is lost, and
+ * nobody sees what came twice.
+ *
+ *   either end                                          the other
+ *   stops, drains, new queue pairs
+ *   again: calls that are done, card                ->  stops, drains, new queue pairs
+ *                                                   <-  again: calls that are done, card
+ *   receiver: connects, posts receives, linked      ->  sender: connects, tries each path (path.c)
+ *                                                   <-  go, and what was under way
+ */
+#include <string.h>
+
+#include "backends/ibv/ib.h"
+#include "base/param.h"
+
+#define DRAIN_NS 1000000000ull
+
+/* Bits of the queue pairs whose first ports, here or there, were those of a bad one. */
+static uint64_t bad_spread(const struct ib_end *end, uint64_t bad) {
+  const uint32_t own = end->device->port_count, others = end->other.port_count;
+  const uint32_t period = own > others ? own : others;
+  uint64_t spread = 0;
+  for (uint32_t i = 0; i < end->qp_count && i < 64; i++)
+    for (uint32_t k = i % period; k < end->qp_count && k < 64; k += period) spread |= (bad >> k & 1) << i;
+  return spread;
+}
+
+static uint64_t bad_here(const struct ib_end *end) {
+  uint64_t bad = 0;
+  for (uint32_t i = 0; i < end->qp_count && i < 64; i++) {
+    const struct ib_port *port = &end->device->ports[i % end->device->port_count];
+    const bool down = __atomic_load_n(&port->of->port_down[port->number], __ATOMIC_RELAXED) != 0;
+    bad |= (uint64_t)down << i;
+  }
+  return bad;
+}
+
+/* A queue pair between ports that are bad goes between those of the next one that is not. */
+static void outlets_choose(struct ib_end *end) {
+  const uint32_t count = end->qp_count;
+  const uint64_t bad = bad_spread(end, end->again.bad | end->others.bad | bad_here(end));
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t k = i;
+    while (k < i + count && (bad >> k % count % 64 & 1) != 0) k++;
+    end->own.outlets[i] = (uint8_t)(k % count % end->device->port_count);
+  }
+  end->again.bad = bad;
+}
+
+bool ib_again_may(struct ib_end *end, bool asked) {
+  if (!end->was_ready || end->gone || end->failed != ncclSuccess) return false;
+  if (!asked && end->tries >= (uint64_t)param_int(PARAM_TUTTI_IB_RECONNECT)) return false;
+  end->tries++;
+  return true;
+}
+
+bool ib_again_begin(struct ib_end *end, uint64_t bad, bool asked) {
+  if (!ib_again_may(end, asked)) return false;
+  for (uint32_t i = 0; i < end->device->port_count; i++) ib_events_look(end->device->ports[i].of);
+  end->again.generation++;
+  end->again.bad |= bad;
+  log_warn("Network IB: %s: rank %u and rank %u over %s connect again, for the %lluth time%s", end->comm_name,
+           end->rank, end->peer, end->device->name, (unsigned long long)end->again.generation,
+           asked ? ", as the other end asks for it" : "");
+  end->flushed = NULL;
+  ib_qps_stop(end);
+  end->phase = IB_DRAIN;
+  end->phase_ns = os_time_ns();
+  return true;
+}
+
+ncclResult_t ib_again_asked(struct ib_end *end) {
+  end->told = true;
+  end->wire.received = 0;
+  if (ib_again_begin(end, 0, true)) return ncclSuccess;
+  return ib_fail(end, ncclRemoteError, "the other end asks to be connected again, out of turn");
+}
+
+/* The word whose begin has been seen. 1: there is none, or it is there; 0: not yet; -1: closed. */
+static int word_read(struct ib_end *end) {
+  if (!end->told || end->heard) return 1;
+  const int got = ib_wire_receive(&end->wire, &end->others, sizeof end->others);
+  end->heard = got > 0;
+  return got;
+}
+
+/* A note that begins a word, or says that the receiver leaves. */
+static int note_read(struct ib_end *end) {
+  const int got = ib_wire_note_receive(&end->wire);
+  if (got <= 0) return got;
+  const struct ib_note *note = &end->wire.note;
+  if (note->kind == WIRE_AGAIN) end->told = true, end->wire.received = 0;
+  if (note->kind == WIRE_BYE) end->said_bye = true, end->bye = note->number;
+  return got;
+}
+
+static ncclResult_t step_drain(struct ib_end *end) {
+  uint32_t receives = 0;
+  TRY(ib_poll(end));
+  for (uint32_t i = 0; i < end->qp_count; i++) receives += end->qps[i].receives;
+  if (receives > 0 && os_time_ns() - end->phase_ns < DRAIN_NS) return ncclSuccess;
+  if (receives > 0)
+    return ib_fail(end, ncclSystemError, "%u receives of queue pairs that were stopped do not end", receives);
+  const int heard = word_read(end);
+  if (heard < 0) return ib_closed(end);
+  if (heard == 0) return ncclSuccess;
+  ib_qps_drop(end, 0, end->qp_count);
+  outlets_choose(end);
+  TRY(ib_qps_create(end));
+  __atomic_store_n(&end->event, 0, __ATOMIC_RELAXED);
+  end->again.finished = end->finished;
+  end->again.begun = end->begun;
+  end->again.done = 0;
+  for (uint64_t k = end->finished; k < end->begun && end->kind == IB_RECEIVE; k++)
+    end->again.done |= (uint64_t)(end->answers[k % IB_SLOTS].outstanding == 0) << k % IB_SLOTS;
+  end->again.card = end->own;
+  ib_wire_note_send(&end->wire, WIRE_AGAIN, end->again.generation);
+  end->wire.sent = 0;
+  end->phase = IB_AGAIN_OUT;
+  return ncclSuccess;
+}
+
+static ncclResult_t again_take(struct ib_end *end) {
+  end->told = end->heard = false;
+  if (end->others.generation < end->again.generation) return ncclSuccess; /* what it has said before */
+  if (end->others.generation > end->again.generation)
+    return ib_fail(end, ncclRemoteError, "the other end's word makes no sense");
+  end->other = end->others.card;
+  TRY(ib_card_take(end));
+  end->phase = IB_LINK;
+  if (end->kind == IB_SEND) return ncclSuccess;
+  TRY(ib_receive_again(end));
+  ib_wire_note_send(&end->wire, WIRE_LINKED, end->again.generation);
+  end->phase = IB_GO;
+  return ncclSuccess;
+}
+
+static ncclResult_t step_in(struct ib_end *end) {
+  const int got = end->told ? word_read(end) : note_read(end);
+  if (got < 0) return ib_closed(end);
+  return end->heard ? again_take(end) : ncclSuccess;
+}
+
+static ncclResult_t step_link(struct ib_end *end) {
+  const int got = note_read(end);
+  if (got < 0) return ib_closed(end);
+  if (got == 0) return ncclSuccess;
+  if (end->told) return ib_again_asked(end);
+  if (end->wire.note.kind != WIRE_LINKED || end->wire.note.number != end->again.generation)
+    return ncclSuccess;
+  end->phase = IB_PATH;
+  end->phase_ns = os_time_ns();
+  end->path_ns = 0;
+  return ncclSuccess;
+}
+
+ncclResult_t ib_again_step(struct ib_end *end) {
+  const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
+  if (end->phase == IB_DRAIN) return step_drain(end);
+  if (seconds > 0 && os_time_ns() - end->phase_ns > (uint64_t)seconds * 1000000000)
+    return ib_fail(
+        end, ncclRemoteError,
+        "the other end has not answered for %lld seconds to being connected again: its process has "
+        "nothing to do there, or is stuck",
+        (long long)seconds);
+  if (end->phase == IB_AGAIN_IN) return step_in(end);
+  if (end->phase == IB_LINK) return step_link(end);
+  const int moved = ib_wire_send(&end->wire, &end->again, sizeof end->again);
+  if (moved < 0) return ib_closed(end);
+  if (moved > 0) end->phase = IB_AGAIN_IN;
+  return ncclSuccess;
+}
+
+ncclResult_t ib_again_resume(struct ib_end *end) {
+  const bool again = end->again.generation > 0;
+  end->was_ready = true;
+  if (!again) return ncclSuccess;
+  log_info(LOG_NET, "Network IB: %s: rank %u and rank %u over %s are connected again", end->comm_name,
+           end->rank, end->peer, end->device->name);
+  return end->kind == IB_SEND ? ib_send_again(end) : ib_receive_tell_again(end);
+}

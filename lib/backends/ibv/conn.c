@@ -1,0 +1,406 @@
+/* conn.c: an end of a connection: what it is made of, how it becomes ready, how it fails and how it goes.
+ *
+ *   sender                                              receiver
+ *   connect: dials, greets                          ->  accept: which listener is meant
+ *   card: queue pairs, GIDs, where it wants to be told  ->  makes its queue pairs, connects them
+ *                                                   <-  card
+ *   connects its queue pairs, tries each path (path.c)
+ *   go                                              ->  may tell the sender of receives */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/ibv/ib.h"
+#include "base/param.h"
+
+#define CARD_MAGIC 0x7475747469696232ull
+#define HANDLE_MAGIC 0x7475747469696230ull
+#define GUESTS_MAX 4
+static_assert(sizeof(struct ib_handle) <= NET_HANDLE_BYTES, "a handle fits");
+
+/* ---- sentences ---- */
+
+ncclResult_t ib_fail(struct ib_end *end, ncclResult_t code, const char *format, ...) {
+  char text[768], address[SOCK_TEXT_BYTES];
+  va_list arguments;
+  if (end->failed != ncclSuccess) return end->failed;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  end->failed = code;
+  return log_fail(code, "Network IB: %s: rank %u %s rank %u at %s over %s: %s", end->comm_name, end->rank,
+                  end->kind == IB_SEND ? "sending to" : "receiving from", end->peer,
+                  sock_address_text(&end->address, address), end->device->name, text);
+}
+
+ncclResult_t ib_gone(struct ib_end *end) {
+  const unsigned long long number = end->kind == IB_SEND ? end->begun : end->finished;
+  return ib_fail(end, ncclRemoteError,
+                 "the other end closed the connection, with %llu messages %s; the other process's own "
+                 "messages say why",
+                 number, end->kind == IB_SEND ? "begun" : "received");
+}
+
+/* ---- what it is made of ---- */
+
+static uint32_t qps_wanted(const struct ib_device *device) {
+  const uint32_t each = (uint32_t)param_int(PARAM_IB_QPS_PER_CONNECTION);
+  const uint32_t wanted = each * device->port_count;
+  return wanted < IB_QPS_MAX ? wanted : IB_QPS_MAX;
+}
+
+static void end_names(struct ib_end *end, enum ib_kind kind, const struct net_peer *peer) {
+  end->kind = kind;
+  end->rank = peer->rank;
+  end->peer = peer->peer;
+  end->comm_key = peer->comm_key;
+  end->verbs = end->device->ports[0].of->verbs;
+  snprintf(end->comm_name, sizeof end->comm_name, "%s",
+           peer->comm_name != NULL ? peer->comm_name : "communicator");
+}
+
+/* Completion queues have room for all that can be under way on their queue pairs. */
+static ncclResult_t outlet_open(struct ib_end *end, uint32_t index) {
+  const struct ib_port *port = &end->device->ports[index];
+  struct ib_outlet *outlet = &end->outlets[index];
+  const uint32_t ports = end->device->port_count, qps = (end->qp_count + ports - 1) / ports;
+  const int depth = (int)((qps + 1) * (IB_SEND_DEPTH + IB_RECEIVE_DEPTH)),
+            most = port->of->attributes.max_cqe;
+  outlet->pd = end->verbs->pd_alloc(port->of->context);
+  if (outlet->pd == NULL)
+    return ib_fail(end, ncclSystemError, "%s gives no protection domain", port->of->name);
+  outlet->cq = end->verbs->cq_create(port->of->context, depth < most || most <= 0 ? depth : most);
+  if (outlet->cq == NULL)
+    return ib_fail(end, ncclSystemError, "%s gives no completion queue of %d entries (%s)", port->of->name,
+                   depth, strerror(errno));
+  outlet->memory = end->verbs->memory_register(outlet->pd, end->memory, sizeof *end->memory,
+                                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, false);
+  if (outlet->memory == NULL)
+    return ib_fail(end, ncclSystemError, "memory cannot be registered with %s: see `ulimit -l`",
+                   port->of->name);
+  struct ib_port_card *card = &end->own.ports[index];
+  memcpy(card->gid, port->gid.raw, sizeof card->gid);
+  card->lid = port->attributes.lid;
+  card->mtu = (uint8_t)port->attributes.active_mtu;
+  card->ethernet = port->ethernet;
+  card->key = outlet->memory->rkey;
+  return ncclSuccess;
+}
+
+static ncclResult_t end_open(struct ib_end *end, uint32_t qp_count) {
+  end->qp_count = qp_count;
+  end->memory = (struct ib_memory *)os_pages_map(sizeof *end->memory);
+  if (end->memory == NULL) return ib_fail(end, ncclSystemError, "no memory for a connection");
+  end->own.magic = CARD_MAGIC;
+  end->own.qp_count = qp_count;
+  end->own.port_count = end->device->port_count;
+  end->own.memory = (uint64_t)(uintptr_t)end->memory;
+  snprintf(end->own.name, sizeof end->own.name, "%s", end->device->name);
+  for (uint32_t i = 0; i < end->device->port_count; i++) TRY(outlet_open(end, i));
+  for (uint32_t i = 0; i < qp_count; i++) end->own.outlets[i] = (uint8_t)(i % end->device->port_count);
+  return ib_qps_create(end);
+}
+
+/* A receiver says how far it came: what it has is delivered, whatever became of the acknowledgements. */
+ncclResult_t ib_end_close(struct ib_end *end) {
+  if (end->kind == IB_RECEIVE) ib_wire_note_send(&end->wire, WIRE_BYE, end->finished);
+  ib_qps_destroy(end);
+  ib_regions_free(end);
+  for (uint32_t i = 0; i < end->device->port_count; i++) {
+    const struct ib_outlet *outlet = &end->outlets[i];
+    if (outlet->memory != NULL) end->verbs->memory_unregister(outlet->memory);
+    if (outlet->cq != NULL) end->verbs->cq_destroy(outlet->cq);
+    if (outlet->pd != NULL) end->verbs->pd_free(outlet->pd);
+  }
+  if (end->memory != NULL) os_pages_unmap(end->memory, sizeof *end->memory);
+  sock_close(end->wire.fd);
+  os_free(end);
+  return ncclSuccess;
+}
+
+struct ib_request *ib_request_take(struct ib_end *end, bool flush) {
+  for (uint32_t i = 0; i < NET_REQUESTS_MAX; i++) {
+    struct ib_request *request = &end->requests[flush ? NET_REQUESTS_MAX + i : i];
+    if (request->used) continue;
+    memset(request, 0, sizeof *request);
+    request->end = end;
+    request->used = true;
+    return request;
+  }
+  return NULL;
+}
+
+/* ---- becoming ready ---- */
+
+static bool card_is_good(const struct ib_end *end) {
+  const struct ib_card *card = &end->other;
+  for (uint32_t i = 0; i < end->qp_count; i++)
+    if (card->outlets[i] >= card->port_count) return false;
+  return card->magic == CARD_MAGIC && card->qp_count == end->qp_count && card->port_count > 0 &&
+         card->port_count <= IB_PORTS_MAX && card->memory != 0 &&
+         memchr(card->name, '\0', sizeof card->name) != NULL;
+}
+
+/* Both ends come to the same numbers, from both cards. */
+ncclResult_t ib_card_take(struct ib_end *end) {
+  const uint32_t own = end->device->port_count;
+  if (!card_is_good(end)) return ib_fail(end, ncclRemoteError, "the other end's card makes no sense");
+  if (end->other.ports[0].ethernet != end->own.ports[0].ethernet)
+    return ib_fail(end, ncclRemoteError,
+                   "%s is %s, and the other end's %s is not: NCCL_IB_HCA chooses devices of one kind",
+                   end->device->name, end->own.ports[0].ethernet ? "RoCE" : "InfiniBand", end->other.name);
+  end->stripes = own > end->other.port_count ? own : end->other.port_count;
+  if (param_int(PARAM_IB_SPLIT_DATA_ON_QPS) != 0 || end->stripes > end->qp_count)
+    end->stripes = end->qp_count;
+  const int64_t routing = param_int(PARAM_IB_ADAPTIVE_ROUTING);
+  const bool adaptive = routing < 0 ? !end->own.ports[0].ethernet : routing != 0;
+  end->adaptive_bytes = adaptive ? (size_t)param_int(PARAM_IB_AR_THRESHOLD) : SIZE_MAX;
+  TRY(ib_qps_connect(end));
+  end->phase = end->kind == IB_SEND ? IB_PATH : IB_CARD_OUT;
+  end->phase_ns = os_time_ns();
+  return ncclSuccess;
+}
+
+static ncclResult_t step_dial(struct ib_end *end) {
+  const int64_t pause_ms = param_int(PARAM_SOCKET_RETRY_SLEEP_MSEC);
+  if (end->wire.fd < 0 && os_time_ns() < end->phase_ns) return ncclSuccess;
+  int state = 0;
+  if (end->wire.fd < 0) {
+    state = ib_wire_dial(&end->handle.address);
+    end->wire.fd = state >= 0 ? state : -1;
+  }
+  if (state >= 0) state = ib_wire_dialed(end->wire.fd);
+  if (state == 0) return ncclSuccess;
+  if (state > 0) {
+    greet_dialer_begin(&end->dialer, end->wire.fd, GREET_DATA, ib_handle_key(&end->handle, end->comm_key));
+    end->phase = IB_GREETING;
+    return ncclSuccess;
+  }
+  sock_close(end->wire.fd);
+  end->wire.fd = -1;
+  if (++end->idle > param_int(PARAM_SOCKET_RETRY_CNT))
+    return ib_fail(end, ncclRemoteError, "connecting: %s, after %u tries", strerror(-state), end->idle);
+  end->phase_ns = os_time_ns() + end->idle * (uint64_t)pause_ms * 1000000;
+  return ncclSuccess;
+}
+
+static ncclResult_t step_greet(struct ib_end *end) {
+  char reason[128] = "";
+  switch (greet_dialer_step(&end->dialer, reason, sizeof reason)) {
+    case GREET_DONE: end->phase = IB_CARD_OUT; return ncclSuccess;
+    case GREET_GONE:
+      return ib_fail(end, ncclRemoteError, "connecting: %s",
+                     reason[0] != '\0' ? reason : "the other end hung up");
+    default: return ncclSuccess;
+  }
+}
+
+static ncclResult_t step_cards(struct ib_end *end) {
+  const bool out = end->phase == IB_CARD_OUT;
+  const int moved = out ? ib_wire_send(&end->wire, &end->own, sizeof end->own)
+                        : ib_wire_receive(&end->wire, &end->other, sizeof end->other);
+  if (moved < 0) return ib_gone(end);
+  if (moved == 0) return ncclSuccess;
+  if (!out) return ib_card_take(end);
+  end->phase = end->kind == IB_SEND ? IB_CARD_IN : IB_GO;
+  return ncclSuccess;
+}
+
+static ncclResult_t step_go(struct ib_end *end) {
+  const int got = ib_wire_note_receive(&end->wire);
+  if (got < 0) return ib_gone(end);
+  if (got > 0 && end->wire.note.kind == WIRE_AGAIN) return ib_again_asked(end);
+  if (got == 0 || end->wire.note.kind != WIRE_GO) return ncclSuccess;
+  end->phase = IB_READY;
+  return ib_again_resume(end);
+}
+
+ncclResult_t ib_end_step(struct ib_end *end) {
+  if (end->failed != ncclSuccess) return end->failed;
+  switch (end->phase) {
+    case IB_DIALING: return step_dial(end);
+    case IB_GREETING: return step_greet(end);
+    case IB_CARD_OUT:
+    case IB_CARD_IN: return step_cards(end);
+    case IB_DRAIN:
+    case IB_AGAIN_OUT:
+    case IB_AGAIN_IN:
+    case IB_LINK: return ib_again_step(end);
+    case IB_PATH: return ib_path_step(end);
+    case IB_GO: return step_go(end);
+    default: return ncclSuccess;
+  }
+}
+
+ncclResult_t ib_end_poll(struct ib_end *end) {
+  return end->phase == IB_READY ? ib_poll(end) : ib_end_step(end);
+}
+
+ncclResult_t ib_connect(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
+                        void **connection) {
+  const struct ib_device *of = ib_device_of(device);
+  if (of == NULL) return ncclInvalidArgument;
+  struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
+  if (end == NULL) return log_fail(ncclSystemError, "Network IB: no memory for a connection");
+  end->device = of;
+  end->wire.fd = -1;
+  end_names(end, IB_SEND, peer);
+  memcpy(&end->handle, handle->bytes, sizeof end->handle);
+  const struct ib_handle *to = &end->handle;
+  ncclResult_t result = ncclSuccess;
+  if (to->magic != HANDLE_MAGIC || to->address.port == 0 || to->qp_count < 1 || to->qp_count > IB_QPS_MAX)
+    result = ib_fail(end, ncclInvalidArgument, "these bytes are no handle of this network");
+  end->address = to->address;
+  const uint32_t own = qps_wanted(of);
+  if (result == ncclSuccess) result = end_open(end, own > to->qp_count ? own : to->qp_count);
+  if (result == ncclSuccess) *connection = end;
+  else ib_end_close(end);
+  return result;
+}
+
+/* ---- listening ---- */
+
+struct listener {
+  enum ib_kind kind; /* first, as in struct ib_end */
+  int fd;
+  const struct ib_device *device;
+  uint64_t comm_key;
+  uint32_t rank, peer;
+  char comm_name[64];
+  struct ib_handle handle;
+  bool claimed, guest_used[GUESTS_MAX];
+  struct greeting guests[GUESTS_MAX];
+  struct ib_end *end; /* on its way to be a connection */
+};
+
+static ncclResult_t listener_open(struct listener *listener) {
+  struct sock_interface interfaces[SOCK_INTERFACES_MAX];
+  uint32_t count = 0;
+  TRY(greet_check());
+  TRY(sock_interfaces_find(NULL, interfaces, &count));
+  if (count == 0)
+    return log_fail(ncclSystemError, "Network IB: no interface to meet at: see NCCL_SOCKET_IFNAME");
+  return sock_listen(&interfaces[0].address, &listener->fd, &listener->handle.address);
+}
+
+ncclResult_t ib_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle, void **out) {
+  const struct ib_device *of = ib_device_of(device);
+  if (of == NULL) return ncclInvalidArgument;
+  struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
+  if (listener == NULL) return log_fail(ncclSystemError, "Network IB: no memory for a listener");
+  listener->kind = IB_LISTENER;
+  listener->fd = -1;
+  listener->device = of;
+  listener->comm_key = peer->comm_key;
+  listener->rank = peer->rank;
+  listener->peer = peer->peer;
+  if (peer->comm_name != NULL)
+    snprintf(listener->comm_name, sizeof listener->comm_name, "%s", peer->comm_name);
+  listener->handle.magic = HANDLE_MAGIC;
+  listener->handle.number = os_entropy();
+  listener->handle.qp_count = qps_wanted(of);
+  listener->handle.port_count = of->port_count;
+  const ncclResult_t result = listener_open(listener);
+  if (result != ncclSuccess) {
+    ib_listen_close(listener);
+    return result;
+  }
+  memset(handle, 0, sizeof *handle);
+  memcpy(handle->bytes, &listener->handle, sizeof listener->handle);
+  *out = listener;
+  return ncclSuccess;
+}
+
+/* A free place; when there is none, the eldest guest's. */
+static uint32_t guest_place(struct listener *listener) {
+  uint32_t eldest = 0;
+  for (uint32_t i = 0; i < GUESTS_MAX; i++) {
+    if (!listener->guest_used[i]) return i;
+    if (listener->guests[i].begin_ns < listener->guests[eldest].begin_ns) eldest = i;
+  }
+  sock_close(listener->guests[eldest].fd);
+  listener->guest_used[eldest] = false;
+  return eldest;
+}
+
+static void guests_admit(struct listener *listener) {
+  struct sock_address from;
+  int fd;
+  for (uint32_t i = 0; i < GUESTS_MAX && (fd = sock_accept(listener->fd, &from)) >= 0; i++) {
+    const uint32_t index = guest_place(listener);
+    greet_begin(&listener->guests[index], fd);
+    listener->guest_used[index] = true;
+  }
+}
+
+/* The guest is the sender: from here on it is an end. How many queue pairs it wants, its card will say. */
+static ncclResult_t guest_seat(struct listener *listener, int fd) {
+  const struct net_peer peer = {listener->comm_key, listener->rank, listener->peer, listener->comm_name};
+  struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
+  if (end == NULL) {
+    sock_close(fd);
+    return log_fail(ncclSystemError, "Network IB: no memory for a connection");
+  }
+  end->device = listener->device;
+  end_names(end, IB_RECEIVE, &peer);
+  end->wire.fd = fd;
+  end->address = sock_peer(fd);
+  end->phase = IB_CARD_IN;
+  listener->end = end;
+  return ncclSuccess;
+}
+
+static ncclResult_t guest_step(struct listener *listener, uint32_t index) {
+  struct greeting *guest = &listener->guests[index];
+  const enum greet_state state = greet_step(guest);
+  if (state == GREET_MORE) return ncclSuccess;
+  const char *refusal = NULL;
+  if (guest->kind != GREET_DATA) refusal = "this is a port for data";
+  else if (guest->key != ib_handle_key(&listener->handle, listener->comm_key)) refusal = "no such listener";
+  else if (listener->end != NULL) refusal = "connected already";
+  listener->guest_used[index] = false;
+  if (state == GREET_DONE && greet_answer(guest, refusal) && refusal == NULL)
+    return guest_seat(listener, guest->fd);
+  sock_close(guest->fd);
+  return ncclSuccess;
+}
+
+/* The sender's card has come whole: only now is it known how many queue pairs there are. */
+static ncclResult_t receiver_card(struct ib_end *end) {
+  const int moved = ib_wire_receive(&end->wire, &end->other, sizeof end->other);
+  if (moved < 0) return ib_gone(end);
+  if (moved == 0) return ncclSuccess;
+  if (end->other.qp_count < 1 || end->other.qp_count > IB_QPS_MAX)
+    return ib_fail(end, ncclRemoteError, "the other end's card makes no sense");
+  TRY(end_open(end, end->other.qp_count));
+  return ib_card_take(end);
+}
+
+ncclResult_t ib_accept(void *at, void **connection) {
+  struct listener *listener = (struct listener *)at;
+  *connection = NULL;
+  if (listener->claimed) return ncclSuccess;
+  if (listener->end == NULL) guests_admit(listener);
+  for (uint32_t i = 0; i < GUESTS_MAX; i++)
+    if (listener->guest_used[i]) TRY(guest_step(listener, i));
+  struct ib_end *end = listener->end;
+  if (end == NULL) return ncclSuccess;
+  if (end->phase == IB_CARD_IN) TRY(receiver_card(end));
+  else TRY(ib_end_step(end));
+  if (end->phase < IB_GO) return ncclSuccess;
+  listener->claimed = true;
+  listener->end = NULL;
+  *connection = end;
+  return ncclSuccess;
+}
+
+ncclResult_t ib_listen_close(void *at) {
+  struct listener *listener = (struct listener *)at;
+  for (uint32_t i = 0; i < GUESTS_MAX; i++)
+    if (listener->guest_used[i]) sock_close(listener->guests[i].fd);
+  if (listener->end != NULL) ib_end_close(listener->end);
+  sock_close(listener->fd);
+  os_free(listener);
+  return ncclSuccess;
+}

@@ -1,0 +1,35 @@
+/* gid.h: which GID of a port a connection uses: a pure function of the port's table and of what was wished
+ * for, with the reason in words. A wrong one is the commonest cause of timeouts. */
+#ifndef TUTTI_IBV_GID_H
+#define TUTTI_IBV_GID_H
+
+#include <stddef.h>
+
+#include "backends/ibv/verbs.h"
+#include "base/err.h"
+
+#define GID_ENTRIES_MAX 256
+#define GID_TEXT_BYTES 48 /* of gid_text() */
+#define GID_WHY_BYTES 256
+
+struct gid_entry {
+  union ibv_gid gid;
+  enum gid_kind kind; /* GID_NONE: the entry is empty */
+};
+struct gid_wishes {
+  int index;        /* -1: any */
+  int roce_version; /* 1 or 2 */
+  int family;       /* 4 or 6 */
+  uint8_t range[16];
+  uint32_t range_bits; /* 0: any address; IPv4 addresses are taken as mapped into IPv6 */
+};
+
+/* What the settings wish for; ncclInvalidUsage where they make no sense. */
+ncclResult_t gid_wishes_read(struct gid_wishes *wishes);
+/* The index, or -1 where none can be used; `why` says why in any case. */
+int gid_choose(const struct gid_entry *entries, int count, bool ethernet, const struct gid_wishes *wishes,
+               char why[GID_WHY_BYTES]);
+/* "::ffff:10.0.0.1", or "fe80::1". Returns `out`. */
+const char *gid_text(const union ibv_gid *gid, char out[GID_TEXT_BYTES]);
+
+#endif

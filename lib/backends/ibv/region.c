@@ -1,0 +1,87 @@
+/* region.c: registered memory of a connection, in whole pages, and kept until its last user gives it back: a
+ * piece that lies within one that is there costs nothing. Registered once a port. */
+#include <errno.h>
+#include <string.h>
+
+#include "backends/ibv/ib.h"
+#include "base/param.h"
+
+#define PAGE_BYTES 4096u
+
+static void region_free(struct ib_end *end, struct ib_region *region) {
+  for (uint32_t i = 0; i < end->device->port_count; i++)
+    if (region->memory[i] != NULL) end->verbs->memory_unregister(region->memory[i]);
+  os_free(region);
+}
+
+/* A flush reads device memory. */
+static ncclResult_t region_register(struct ib_end *end, const struct ib_dmabuf *dmabuf,
+                                    struct ib_region *region) {
+  const int access =
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | (region->device ? IBV_ACCESS_REMOTE_READ : 0);
+  const bool relaxed = param_int(PARAM_IB_PCI_RELAXED_ORDERING) != 0;
+  const size_t bytes = region->end - region->begin;
+  for (uint32_t i = 0; i < end->device->port_count; i++) {
+    struct ibv_pd *pd = end->outlets[i].pd;
+    region->memory[i] = dmabuf != NULL
+                            ? end->verbs->dmabuf_register(pd, dmabuf->offset, bytes, region->begin,
+                                                          dmabuf->descriptor, access)
+                            : end->verbs->memory_register(pd, (void *)region->begin, bytes, access, relaxed);
+    if (region->memory[i] == NULL)
+      return ib_fail(end, ncclSystemError, "%zu bytes of %s memory cannot be registered (%s)%s", bytes,
+                     region->device ? "device" : "host", strerror(errno),
+                     region->device ? "" : ": `ulimit -l` limits how much may be locked");
+  }
+  return region->device && end->kind == IB_RECEIVE ? ib_qps_loop(end) : ncclSuccess;
+}
+
+ncclResult_t ib_region_take(struct ib_end *end, const struct ib_dmabuf *dmabuf, void *data, size_t bytes,
+                            enum net_memory kind, void **registration) {
+  const uintptr_t begin = (uintptr_t)data & ~(uintptr_t)(PAGE_BYTES - 1);
+  const uintptr_t rest = (uintptr_t)data + (bytes > 0 ? bytes : 1) + PAGE_BYTES - 1;
+  const uintptr_t past = rest & ~(uintptr_t)(PAGE_BYTES - 1);
+  const bool by_address = dmabuf == NULL && kind == NET_MEMORY_CUDA;
+  if (by_address && !end->verbs->peer_memory())
+    return log_fail(ncclInvalidArgument,
+                    "Network IB: memory of GPUs goes by way of the host's: the kernel has no nvidia_peermem");
+  for (struct ib_region *region = end->regions; region != NULL; region = region->next) {
+    if (begin < region->begin || past > region->end) continue;
+    region->uses++;
+    *registration = region;
+    return ncclSuccess;
+  }
+  struct ib_region *region = (struct ib_region *)os_alloc(sizeof *region);
+  if (region == NULL) return ib_fail(end, ncclSystemError, "no memory for a registration");
+  region->begin = begin;
+  region->end = past;
+  region->uses = 1;
+  region->device = kind == NET_MEMORY_CUDA;
+  const ncclResult_t result = region_register(end, dmabuf, region);
+  if (result != ncclSuccess) {
+    region_free(end, region);
+    end->failed = ncclSuccess;
+    return result;
+  }
+  region->next = end->regions;
+  end->regions = region;
+  *registration = region;
+  return ncclSuccess;
+}
+
+ncclResult_t ib_region_give(struct ib_end *end, void *registration) {
+  struct ib_region *region = (struct ib_region *)registration;
+  if (--region->uses > 0) return ncclSuccess;
+  struct ib_region **link = &end->regions;
+  while (*link != region) link = &(*link)->next;
+  *link = region->next;
+  region_free(end, region);
+  return ncclSuccess;
+}
+
+void ib_regions_free(struct ib_end *end) {
+  while (end->regions != NULL) {
+    struct ib_region *region = end->regions;
+    end->regions = region->next;
+    region_free(end, region);
+  }
+}

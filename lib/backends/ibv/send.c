@@ -1,0 +1,280 @@
+/* send.c: the sending end. The receiver writes into this end's memory which receive is posted next; the
+ * answer is a write of each message into its place, and on each queue pair that has a part of it a last one
+ * that notifies the receiver. Messages of one call to irecv go together. */
+#include <arpa/inet.h>
+#include <string.h>
+
+#include "backends/ibv/ib.h"
+
+enum { CHAIN_MAX = IB_GROUP_MAX + 2, STRIPE_ALIGNMENT = 128 };
+#define LINGER_NS 100000000ull
+
+struct chain {
+  struct ibv_send_wr requests[CHAIN_MAX];
+  struct ibv_sge places[CHAIN_MAX][IB_PLACES];
+  uint32_t count;
+};
+
+/* A write of what is put behind it. */
+static struct ibv_send_wr *chain_add(struct chain *chain, uint64_t to, uint32_t key) {
+  struct ibv_send_wr *request = &chain->requests[chain->count];
+  memset(request, 0, sizeof *request);
+  request->opcode = IBV_WR_RDMA_WRITE;
+  request->sg_list = chain->places[chain->count];
+  request->wr.rdma.remote_addr = to;
+  request->wr.rdma.rkey = key;
+  if (chain->count > 0) chain->requests[chain->count - 1].next = request;
+  chain->count++;
+  return request;
+}
+
+static void write_put(struct ibv_send_wr *request, const void *data, size_t bytes, uint32_t own_key) {
+  if (bytes > 0)
+    request->sg_list[request->num_sge++] =
+        (struct ibv_sge){(uint64_t)(uintptr_t)data, (uint32_t)bytes, own_key};
+}
+
+/* The last one notifies, and is the one whose completion is asked for. */
+static void chain_end(struct chain *chain, uint64_t id, uint32_t immediate) {
+  struct ibv_send_wr *last = &chain->requests[chain->count - 1];
+  last->wr_id = id + chain->count;
+  last->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  last->imm_data = htonl(immediate);
+  last->send_flags = IBV_SEND_SIGNALED;
+}
+
+static uint32_t qp_index(const struct ib_end *end, uint64_t number, uint32_t stripe) {
+  return (uint32_t)((number * end->stripes + stripe) % end->qp_count);
+}
+
+/* The stripe's part of a message. */
+static size_t stripe_part(const struct ib_end *end, size_t bytes, uint32_t stripe, size_t *offset) {
+  const size_t even = (bytes + end->stripes - 1) / end->stripes;
+  const size_t part = (even + STRIPE_ALIGNMENT - 1) / STRIPE_ALIGNMENT * STRIPE_ALIGNMENT;
+  *offset = part * stripe < bytes ? part * stripe : bytes;
+  const size_t rest = bytes - *offset;
+  return rest < part ? rest : part;
+}
+
+/* Bytes [begin, end) of something, or none. */
+struct span {
+  size_t begin, end;
+};
+
+static struct span span_cut(struct span a, size_t begin, size_t bytes) {
+  const struct span cut = {a.begin > begin ? a.begin : begin, a.end < begin + bytes ? a.end : begin + bytes};
+  return cut;
+}
+
+/* The span of a message, from where that lies here to what is `shift` beyond where `clear` says. */
+static void chain_span(const struct ib_end *end, const struct ib_request *request, struct span span,
+                       const struct ib_clear *clear, size_t clear_begin, uint32_t index,
+                       struct chain *chain) {
+  size_t begin = 0;
+  if (span.begin >= span.end) return;
+  struct ibv_send_wr *write =
+      chain_add(chain, clear->address + (span.begin - clear_begin), clear->keys[end->other.outlets[index]]);
+  for (uint32_t i = 0; i < IB_PLACES; begin += request->places[i].bytes, i++) {
+    const struct ib_place *place = &request->places[i];
+    const struct span cut = span_cut(span, begin, place->bytes);
+    if (cut.begin < cut.end)
+      write_put(write, (const uint8_t *)place->data + (cut.begin - begin), cut.end - cut.begin,
+                place->region->memory[end->qps[index].outlet]->lkey);
+  }
+}
+
+/* Where a message of the right size is cut in two; no other one is. */
+static size_t split_bytes(const struct ib_answer *answer, const struct ib_clear *clear, size_t bytes) {
+  return answer->split && bytes == clear[0].bytes + (uint32_t)clear[1].tag ? clear[0].bytes : 0;
+}
+
+static void chain_messages(struct ib_end *end, const struct ib_answer *answer, uint32_t stripe,
+                           struct chain *chain) {
+  const uint32_t index = qp_index(end, answer->number, stripe);
+  const struct ib_clear *clear = end->memory->clear[answer->number % IB_SLOTS];
+  for (uint32_t i = 0; i < answer->count; i++) {
+    const struct ib_request *request = answer->requests[i];
+    const size_t bytes = request->bytes[0], cut = split_bytes(answer, clear, bytes);
+    struct span span;
+    span.end = stripe_part(end, bytes, stripe, &span.begin);
+    span.end += span.begin;
+    chain_span(end, request, span_cut(span, 0, cut), &clear[0], 0, index, chain);
+    chain_span(end, request, span_cut(span, cut, bytes - cut), &clear[answer->split ? 1 : i], cut, index,
+               chain);
+  }
+}
+
+static void chain_sizes(struct ib_end *end, const struct ib_answer *answer, uint32_t stripe,
+                        struct chain *chain) {
+  const uint32_t index = qp_index(end, answer->number, stripe), slot = (uint32_t)(answer->number % IB_SLOTS);
+  const size_t offset = offsetof(struct ib_memory, sizes) + slot * sizeof end->memory->sizes[0];
+  const uint32_t bytes = stripe == 0 && answer->count > 1 ? answer->count * (uint32_t)sizeof(uint32_t) : 0;
+  struct ibv_send_wr *write =
+      chain_add(chain, end->other.memory + offset, end->other.ports[end->other.outlets[index]].key);
+  write_put(write, end->memory->sizes[slot], bytes, end->outlets[end->qps[index].outlet].memory->lkey);
+}
+
+/* Where it is refused none of it goes, and the receiver hears that. */
+static ncclResult_t answer_post(struct ib_end *end, struct ib_answer *answer) {
+  const uint32_t refused = answer->refused;
+  answer->outstanding = end->stripes;
+  for (uint32_t stripe = 0; stripe < end->stripes; stripe++) {
+    struct ib_qp *qp = &end->qps[qp_index(end, answer->number, stripe)];
+    struct chain chain;
+    chain.count = 0;
+    const bool single = answer->count == 1;
+    const size_t bytes = refused == 0 && single ? answer->requests[0]->bytes[0] : 0;
+    if (refused == 0) chain_messages(end, answer, stripe, &chain);
+    if (chain.count == 0 || !single || bytes > end->adaptive_bytes) chain_sizes(end, answer, stripe, &chain);
+    const uint32_t immediate = single ? refused | (uint32_t)bytes : refused & IB_TOO_LONG;
+    chain_end(&chain, ib_work_id(IB_WORK_DATA, answer->number, qp), immediate);
+    TRY(ib_qp_post(end, qp, chain.requests, chain.count));
+  }
+  return ncclSuccess;
+}
+
+void ib_send_completed(struct ib_end *end, uint64_t number) {
+  struct ib_answer *answer = &end->answers[number % IB_SLOTS];
+  if (answer->outstanding == 0 || --answer->outstanding > 0) return;
+  for (uint32_t i = 0; i < answer->count; i++)
+    if (answer->requests[i] != NULL) answer->requests[i]->done = true;
+}
+
+/* The receiver's next call, when all of it is visible; NULL: it is not there yet. */
+static struct ib_answer *answer_next(struct ib_end *end) {
+  const uint64_t number = end->begun;
+  const uint32_t slot = (uint32_t)(number % IB_SLOTS);
+  const struct ib_clear *clear = end->memory->clear[slot];
+  if (__atomic_load_n(&clear[0].number, __ATOMIC_ACQUIRE) != number + 1) return NULL;
+  const bool split = clear[0].count == IB_SPLIT;
+  const uint32_t count = split ? 1 : clear[0].count;
+  if (count < 1 || count > IB_GROUP_MAX) {
+    ib_fail(end, ncclRemoteError, "the receiver posted %u receives in one call: at most %d", count,
+            IB_GROUP_MAX);
+    return NULL;
+  }
+  for (uint32_t i = 1; i < count + split; i++)
+    if (__atomic_load_n(&clear[i].number, __ATOMIC_ACQUIRE) != number + 1) return NULL;
+  struct ib_answer *answer = &end->answers[slot];
+  if (answer->number == number && answer->count == count) return answer;
+  if (answer->outstanding > 0) return NULL;
+  memset(answer, 0, sizeof *answer);
+  answer->number = number;
+  answer->count = count;
+  answer->split = split;
+  return answer;
+}
+
+/* Which of the call's receives this message is for: order alone decides where there is one. */
+static bool answer_place(const struct ib_end *end, const struct ib_answer *answer, int tag, uint32_t *index) {
+  const struct ib_clear *clear = end->memory->clear[answer->number % IB_SLOTS];
+  for (uint32_t i = 0; i < answer->count; i++) {
+    *index = i;
+    if (answer->count == 1 || (answer->requests[i] == NULL && clear[i].tag == tag)) return true;
+  }
+  return false;
+}
+
+static bool answer_has_room(const struct ib_end *end, const struct ib_answer *answer) {
+  for (uint32_t stripe = 0; stripe < end->stripes; stripe++)
+    if (!ib_qp_has_room(&end->qps[qp_index(end, answer->number, stripe)], CHAIN_MAX)) return false;
+  return true;
+}
+
+/* For a message of any size. */
+static uint64_t answer_room(const struct ib_end *end, const struct ib_answer *answer, uint32_t index) {
+  return end->memory->clear[answer->number % IB_SLOTS][answer->split ? 1 : index].bytes;
+}
+
+/* The receiver is told too; what was begun before goes on. */
+static ncclResult_t answer_refuse(struct ib_end *end, struct ib_answer *answer, uint32_t index,
+                                  size_t bytes) {
+  const uint32_t slot = (uint32_t)(answer->number % IB_SLOTS);
+  const unsigned long long number = answer->number, room = answer_room(end, answer, index);
+  answer->refused = IB_TOO_LONG | (uint32_t)bytes;
+  memset(end->memory->sizes[slot], 0, sizeof end->memory->sizes[slot]);
+  end->memory->sizes[slot][index] = answer->refused;
+  end->begun++;
+  TRY(answer_post(end, answer));
+  ib_fail(end, ncclInvalidUsage,
+          "message %llu has %zu bytes, but the receive that was posted for it has room for %llu: the ranks' "
+          "counts or calls differ",
+          number, bytes, room);
+  end->failed = ncclSuccess;
+  end->refused = ncclInvalidUsage;
+  return ncclInvalidUsage;
+}
+
+ncclResult_t ib_send(struct ib_end *end, const struct ib_place places[IB_PLACES], int tag, void **out) {
+  const size_t bytes = places[0].bytes + places[1].bytes;
+  uint32_t index;
+  *out = NULL;
+  if (end->failed != ncclSuccess) return end->failed;
+  if (end->refused != ncclSuccess) return end->refused;
+  if (bytes > IB_MESSAGE_BYTES_MAX)
+    return ib_fail(end, ncclInvalidArgument, "a message of %zu bytes: at most %llu", bytes,
+                   IB_MESSAGE_BYTES_MAX);
+  if (end->phase != IB_READY) return ib_end_step(end);
+  struct ib_answer *answer = answer_next(end);
+  if (answer == NULL && end->gone) return ib_gone(end);
+  if (answer == NULL || !answer_place(end, answer, tag, &index) || !answer_has_room(end, answer))
+    return ib_poll(end);
+  const uint32_t slot = (uint32_t)(answer->number % IB_SLOTS);
+  if (bytes > answer_room(end, answer, index)) return answer_refuse(end, answer, index, bytes);
+  struct ib_request *request = ib_request_take(end, false);
+  if (request == NULL) return ib_poll(end);
+  request->slot = answer->number;
+  request->count = 1;
+  memcpy(request->places, places, sizeof request->places);
+  request->bytes[0] = bytes;
+  answer->requests[index] = request;
+  answer->claimed++;
+  end->memory->sizes[slot][index] = (uint32_t)bytes;
+  if (answer->claimed == answer->count) {
+    end->begun++;
+    TRY(answer_post(end, answer));
+  }
+  *out = request;
+  return ncclSuccess;
+}
+
+/* What the receiver has is done. What it has not goes again, in order: one that was acknowledged it must
+ * have. */
+ncclResult_t ib_send_again(struct ib_end *end) {
+  const struct ib_again *others = &end->others;
+  if (others->finished + IB_SLOTS < end->begun)
+    return ib_fail(end, ncclRemoteError, "the other end's word makes no sense");
+  for (uint64_t number = others->finished; number < end->begun; number++) {
+    struct ib_answer *answer = &end->answers[number % IB_SLOTS];
+    const bool has = (others->done >> number % IB_SLOTS & 1) != 0;
+    if (!has && (answer->number != number || answer->outstanding == 0))
+      return ib_fail(end, ncclRemoteError,
+                     "connected again, but message %llu, which was acknowledged, is not there",
+                     (unsigned long long)number);
+  }
+  for (uint64_t number = end->begun > IB_SLOTS ? end->begun - IB_SLOTS : 0; number < end->begun; number++) {
+    struct ib_answer *answer = &end->answers[number % IB_SLOTS];
+    if (answer->number != number || answer->outstanding == 0) continue;
+    if (number >= others->finished && (others->done >> number % IB_SLOTS & 1) == 0) {
+      TRY(answer_post(end, answer));
+      continue;
+    }
+    answer->outstanding = 1;
+    ib_send_completed(end, number);
+  }
+  return ncclSuccess;
+}
+
+static bool send_is_quiet(const struct ib_end *end) {
+  for (uint32_t i = 0; i < IB_SLOTS; i++)
+    if (end->answers[i].outstanding > 0) return false;
+  return true;
+}
+
+/* What the receiver is told of a message that was too long is under way: a moment for it. */
+void ib_send_linger(struct ib_end *end) {
+  const uint64_t begin_ns = os_time_ns();
+  if (end->refused == ncclSuccess) return;
+  while (!send_is_quiet(end) && os_time_ns() - begin_ns < LINGER_NS)
+    if (ib_poll(end) != ncclSuccess) return;
+}

@@ -1,0 +1,23 @@
+/* ticks.h: a clock for records: as fast as the processor has one, monotonic on every system that runs this
+ * library, in units of its own. Whoever keeps ticks keeps two pairs of (ticks, os_time_ns()) beside them,
+ * from which a reader makes nanoseconds. */
+#ifndef TUTTI_BASE_TICKS_H
+#define TUTTI_BASE_TICKS_H
+
+#include <stdint.h>
+
+#include "base/os.h"
+
+static inline uint64_t ticks_now(void) {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+  uint64_t ticks;
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+  return ticks;
+#else
+  return os_time_ns();
+#endif
+}
+
+#endif

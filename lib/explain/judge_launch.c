@@ -1,0 +1,55 @@
+/* judge_launch.c: calls that have not come to the device, and kernels that have not begun. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "explain/crew.h"
+
+bool judge_not_launched(struct crew *crew) {
+  char place[160], name[64];
+  for (uint32_t i = 0; i < crew->count; i++) {
+    const struct seat *seat = &crew->seats[i];
+    const struct record_comm *comm = seat->view->comm;
+    if (!seat_pends(seat) || seat->launched > seat->done) continue;
+    if (seat->launched >= seat->called) continue;
+    seat_place(seat, place);
+    blame(crew, VERDICT_NOT_LAUNCHED, comm->open_group != 0 ? "group" : "call", seat);
+    say(crew->verdict->sentence, "%s of comm %s has called operation #%" PRIu64 " and not launched it: %s",
+        place, crew_name(crew, name), seat->launched,
+        comm->open_group != 0 ? "it is in a group that it has not ended"
+                              : "it is still inside the call, perhaps making connections");
+    if (comm->open_group != 0)
+      say(crew->verdict->next,
+          "end the group: look for the ncclGroupEnd, or for what "
+          "rank %u waits for before it",
+          seat_rank(seat));
+    else
+      say(crew->verdict->next, "look at the stack of rank %u's process (gdb -p), and at its log",
+          seat_rank(seat));
+    return true;
+  }
+  return false;
+}
+
+bool judge_not_started(struct crew *crew) {
+  char place[160], name[64];
+  for (uint32_t i = 0; i < crew->count; i++) {
+    const struct seat *seat = &crew->seats[i];
+    const struct record_comm *comm = seat->view->comm;
+    if (!seat_pends(seat) || !seat_knows_ends(seat) || comm->started > comm->ended) continue;
+    if (comm->launched <= comm->started) continue;
+    seat_place(seat, place);
+    blame(crew, VERDICT_NOT_STARTED, NULL, seat);
+    char what[64] = "a graph";
+    if (!seat->graph_queued) snprintf(what, sizeof what, "operation #%" PRIu64, seat->done);
+    say(crew->verdict->sentence,
+        "%s of comm %s has launched %s, and its kernel has not started: it waits behind other "
+        "work on its stream or device",
+        place, crew_name(crew, name), what);
+    say(crew->verdict->next,
+        "look at what is in front of it on rank %u's stream: another communicator's kernel, "
+        "an event, a kernel of the program",
+        seat_rank(seat));
+    return true;
+  }
+  return false;
+}

@@ -1,0 +1,19 @@
+/* kernel_exchange_simple.cu: the kernel of launches whose works are all direct exchanges in Simple. */
+#include <cuda_runtime.h>
+
+#include "backends/cuda/link_count.h"
+
+#define PRIM_WORDS 1
+#define PRIM_LINKS LAUNCH_LINKS
+#define PRIM_ALGOS 1
+#define PRIM_PROTO PROTO_SIMPLE
+#define PRIM_VECTORS 2
+#define PRIM_SUM_VECTORS 2
+#define PRIM_COPY_VECTORS 4
+
+#include "kernels/exchange_simple.h"
+
+extern "C" __global__ void __launch_bounds__(LAUNCH_EXCHANGE_SIMPLE_WARPS *PRIM_WARP, 1)
+    tutti_kernel_exchange_simple(const __grid_constant__ struct launch_long launch) {
+  exchange_launch<exchange_run_slots, false>(&launch.arguments, launch.plan);
+}

@@ -1,0 +1,98 @@
+/* record_image.c: rows in use are moved together; of records the last ones that are not about memory. */
+#include "trace/record_image.h"
+
+#include <string.h>
+
+/* Behind the first operation that has not ended: what was called before may have been wrong already. */
+#define PAST_RECORDS 64u
+#define COMM_BYTES 512u /* of the section, before its tables */
+static_assert(sizeof(struct record_comm) <= COMM_BYTES, "tables come behind it");
+
+struct image {
+  struct record_comm *comm;
+  uint8_t *out;
+  uint32_t used, room; /* bytes */
+};
+
+static bool row_is_used(const uint8_t *row) { return row[0] == 1; }
+
+/* The rows of a table that are in use; where it lies now. */
+static uint32_t rows_put(struct image *image, const void *table, uint32_t rows, uint32_t *offset) {
+  uint32_t count = 0;
+  *offset = image->used;
+  for (uint32_t row = 0; row < rows && image->used + RECORD_BYTES <= image->room; row++) {
+    const uint8_t *from = (const uint8_t *)table + (size_t)row * RECORD_BYTES;
+    if (!row_is_used(from)) continue;
+    memcpy(image->out + image->used, from, RECORD_BYTES);
+    image->used += RECORD_BYTES;
+    count += 1;
+  }
+  return count;
+}
+
+/* A plan's row is found by its number: they stay where they are. */
+static uint32_t plans_put(struct image *image, const struct record_plan *plans, uint32_t rows,
+                          uint32_t *offset) {
+  *offset = image->used;
+  if (rows > (image->room - image->used) / RECORD_BYTES) return 0;
+  memcpy(image->out + image->used, plans, (size_t)rows * RECORD_BYTES);
+  image->used += rows * RECORD_BYTES;
+  return rows;
+}
+
+/* What is launched has ended where the kernel's number says so. */
+static bool record_has_ended(const struct record_comm *comm, const union record *record) {
+  return record->kind == RECORD_LAUNCH && comm->counts != 0 && record->launch.number < comm->ended;
+}
+
+/* The number of the first record that goes along, and how many do from there on; `most` at most. */
+static uint64_t records_first(const struct record_view *view, uint32_t most, uint32_t *count) {
+  uint64_t number = view->end;
+  uint32_t past = 0;
+  *count = 0;
+  while (number > view->first && *count < most && past < PAST_RECORDS) {
+    const union record *record = record_at(view, number - 1);
+    if (past > 0 || record_has_ended(view->comm, record)) past += 1;
+    *count += record->kind != RECORD_PLACE;
+    number -= 1;
+  }
+  return number;
+}
+
+static void records_put(struct image *image, const struct record_view *view) {
+  struct record_comm *comm = image->comm;
+  uint32_t most = 1, count;
+  while (most * 2 <= (image->room - image->used) / RECORD_BYTES) most *= 2;
+  uint64_t number = records_first(view, most, &count);
+  comm->ring_records = 1;
+  while (comm->ring_records < count) comm->ring_records *= 2;
+  comm->ring_offset = image->used;
+  /* That records are gone before the first one is told by its number, as in a ring that went round. */
+  comm->tail = count + (number > 0 ? 2 * (uint64_t)comm->ring_records : 0);
+  for (uint32_t put = 0; put < count; number++) {
+    const union record *record = record_at(view, number);
+    if (record->kind == RECORD_PLACE) continue;
+    memcpy(image->out + image->used + put * RECORD_BYTES, record, RECORD_BYTES);
+    put += 1;
+  }
+  image->used += comm->ring_records * RECORD_BYTES;
+}
+
+uint32_t record_image_section(const struct record_view *view, uint8_t *out, uint32_t room) {
+  struct record_comm *comm = (struct record_comm *)(void *)out;
+  struct image image = {comm, out, COMM_BYTES, room & ~(RECORD_PAGE_BYTES - 1)};
+  memcpy(comm, view->comm, sizeof *comm);
+  comm->section.header_bytes = sizeof *comm;
+  memset(comm->streams, 0, sizeof comm->streams);
+  comm->lane_rows = rows_put(&image, view->lanes, view->lane_rows, &comm->lane_offset);
+  comm->link_rows = rows_put(&image, view->links, view->link_rows, &comm->link_offset);
+  comm->proxy_rows = rows_put(&image, view->proxies, view->proxy_rows, &comm->proxy_offset);
+  comm->pace_rows = rows_put(&image, view->paces, view->pace_rows, &comm->pace_offset);
+  comm->links_used = comm->link_rows;
+  comm->proxies_used = comm->proxy_rows;
+  comm->paces_used = comm->pace_rows;
+  comm->plan_rows = plans_put(&image, view->plans, view->plan_rows, &comm->plan_offset);
+  records_put(&image, view);
+  comm->section.bytes = (image.used + RECORD_PAGE_BYTES - 1) & ~(RECORD_PAGE_BYTES - 1);
+  return (uint32_t)comm->section.bytes;
+}

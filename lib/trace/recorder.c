@@ -1,0 +1,483 @@
+/* recorder.c: the process's file of records: where it lies, how it grows by a section for each communicator,
+ * when it goes. Promises that a program does not fail, nor wait, for want of a place to record; and that with
+ * the default nothing is left behind by processes that end in good order, at most TUTTI_TRACE_KEEP_BYTES by
+ * the others. */
+#include "trace/recorder.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/keep.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "tutti.h"
+
+/* Rows of a section. Communicators beyond the first half of the file's room get short ones. */
+#define RING_RECORDS 4096u
+#define LANE_ROWS 512u
+#define LINK_ROWS 256u
+#define PROXY_ROWS 128u
+#define PACE_ROWS 48u
+#define SHORT_RING_RECORDS 256u
+#define SHORT_LANE_ROWS 64u
+#define SHORT_LINK_ROWS 64u
+#define SHORT_PROXY_ROWS 32u
+#define SHORT_PACE_ROWS 16u
+
+#define FILE_BEGIN "tutti."
+#define FILE_END ".trace"
+#define DEFAULT_NAME FILE_BEGIN "%h.%p.%r" FILE_END
+
+/* Sections of communicators that are gone and whose room is not taken again yet. */
+#define GONE_MOST 8u
+
+static struct {
+  os_mutex lock;
+  struct keep keep;    /* memory NULL: there is no file */
+  bool tried;          /* there is a file, or there will be none */
+  bool volatile_name;  /* the file goes when all has ended well */
+  uint32_t live, gone; /* communicators that are recorded; sections of those that are not any more */
+  uint32_t fork_count;
+  bool at_exit, spoilt; /* spoilt: something went wrong that the file is to tell of */
+} process = {.lock = OS_MUTEX_INITIALIZER};
+
+static struct record_header *header(void) { return (struct record_header *)(void *)process.keep.memory; }
+
+/* ---- the file ---- */
+
+/* Puts host, process and rank into a pattern. False when it does not fit. */
+static bool path_make(const char *pattern, uint32_t rank, char *out, size_t out_bytes) {
+  char host[64];
+  size_t used = 0;
+  os_host_name(host, sizeof host);
+  for (char *c = host; *c != '\0'; c++)
+    if (*c == '/') *c = '_';
+  for (const char *c = pattern; *c != '\0' && used < out_bytes; c++) {
+    int added = 1;
+    if (c[0] != '%' || c[1] == '\0') out[used] = *c;
+    else if (*++c == 'h') added = snprintf(out + used, out_bytes - used, "%s", host);
+    else if (*c == 'p') added = snprintf(out + used, out_bytes - used, "%d", os_pid());
+    else if (*c == 'r') added = snprintf(out + used, out_bytes - used, "%u", rank);
+    else out[used] = *c;
+    used += (size_t)added;
+  }
+  if (used >= out_bytes) return false;
+  out[used] = '\0';
+  return true;
+}
+
+/* A file of a process that is no more. */
+static bool file_is_stale(const char *path) {
+  struct record_header old;
+  if (keep_peek(path, &old, sizeof old) != sizeof old) return true;
+  if (memcmp(old.magic, RECORD_MAGIC, sizeof old.magic) != 0) return false;
+  const struct os_process maker = {old.process_realm, old.process_born, (int32_t)old.process};
+  return os_process_gone(&maker);
+}
+
+static void header_fill(uint32_t rank) {
+  struct record_header *h = header();
+  struct os_process self;
+  os_process_self(&self);
+  h->version = RECORD_VERSION;
+  h->byte_order = RECORD_BYTE_ORDER;
+  h->header_bytes = RECORD_PAGE_BYTES;
+  h->record_bytes = RECORD_BYTES;
+  h->process_realm = self.realm;
+  h->process_born = self.born;
+  h->process = (uint32_t)self.number;
+  h->first_ticks = ticks_now();
+  h->first_ns = os_time_ns();
+  h->wall_ns = keep_wall_ns();
+  h->rank = rank;
+  os_host_name(h->host, sizeof h->host);
+  snprintf(h->library, sizeof h->library, "tutti %d.%d.%d", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
+           TUTTI_VERSION_PATCH);
+  __atomic_store_n(&h->used_bytes, RECORD_PAGE_BYTES, __ATOMIC_RELEASE);
+  memcpy(h->magic, RECORD_MAGIC, sizeof h->magic);
+}
+
+/* As far as anybody knows. */
+static bool comm_has_ended(const struct record_comm *comm) {
+  return comm->counts != RECORD_COUNTS_TRUE || __atomic_load_n(&comm->launched, __ATOMIC_RELAXED) ==
+                                                   __atomic_load_n(&comm->ended, __ATOMIC_RELAXED);
+}
+
+static bool comm_has_failed(const struct record_comm *comm) {
+  return __atomic_load_n(&comm->error, __ATOMIC_RELAXED) != 0;
+}
+
+/* All that was recorded has ended, and well. */
+static bool all_is_well(void) {
+  const uint8_t *memory = process.keep.memory;
+  if (process.spoilt) return false;
+  for (uint64_t at = RECORD_PAGE_BYTES; at < header()->used_bytes;) {
+    const struct record_comm *comm = (const struct record_comm *)(const void *)(memory + at);
+    if (comm_has_failed(comm) || (comm->state != RECORD_ENDED && !comm_has_ended(comm))) return false;
+    at += comm->section.bytes;
+  }
+  return true;
+}
+
+/* Exits are as good as destroying what is there, unless something stands still. */
+static void process_exit(void) {
+  if (process.keep.memory == NULL || process.fork_count != os_fork_count()) return;
+  header()->state = RECORD_ENDED;
+  if (process.volatile_name && all_is_well()) keep_remove(&process.keep);
+}
+
+static void file_refuse(const char *path) {
+  log_info(LOG_INIT,
+           "TUTTI_TRACE: nothing is recorded: %s: %s; set it to a folder that can be written, with "
+           "a / at its end, or to off",
+           path, errno != 0 ? strerror(errno) : "the name is too long");
+}
+
+static bool file_open(uint32_t rank) {
+  const char *pattern = param_text(PARAM_TUTTI_TRACE);
+  char all[KEEP_PATH_BYTES], path[KEEP_PATH_BYTES];
+  const size_t length = strlen(pattern);
+  if (length == 0 || strcmp(pattern, "off") == 0 || strcmp(pattern, "0") == 0) return false;
+  process.volatile_name = pattern[length - 1] == '/';
+  errno = 0;
+  if (snprintf(all, sizeof all, "%s%s", pattern, process.volatile_name ? DEFAULT_NAME : "") >=
+          (int)sizeof all ||
+      !path_make(all, rank, path, sizeof path)) {
+    file_refuse(pattern);
+    return false;
+  }
+  if (process.volatile_name)
+    keep_sweep(pattern, FILE_BEGIN, FILE_END, (uint64_t)param_int(PARAM_TUTTI_TRACE_KEEP_BYTES),
+               file_is_stale);
+  if (!keep_open(&process.keep, path, (size_t)param_int(PARAM_TUTTI_TRACE_BYTES))) {
+    file_refuse(path);
+    return false;
+  }
+  if (keep_grow(&process.keep, RECORD_PAGE_BYTES)) return true;
+  file_refuse(path);
+  keep_remove(&process.keep);
+  keep_close(&process.keep);
+  return false;
+}
+
+/* A child of a fork leaves its parent's file alone, and begins one of its own. */
+static void process_renew(void) {
+  if (process.fork_count == os_fork_count()) return;
+  process.fork_count = os_fork_count();
+  process.keep.memory = NULL;
+  process.tried = process.spoilt = false;
+  process.live = process.gone = 0;
+}
+
+/* Locked. */
+static bool process_ready(uint32_t rank) {
+  process_renew();
+  if (process.tried) return process.keep.memory != NULL;
+  process.tried = true;
+  process.spoilt = false;
+  if (!file_open(rank)) return false;
+  header_fill(rank);
+  if (!process.at_exit) os_at_exit(process_exit);
+  process.at_exit = true;
+  log_info(LOG_INIT, "TUTTI_TRACE: records go to %s", process.keep.path);
+  return true;
+}
+
+/* ---- sections ---- */
+
+static uint64_t round_page(uint64_t bytes) {
+  return (bytes + RECORD_PAGE_BYTES - 1) & ~(uint64_t)(RECORD_PAGE_BYTES - 1);
+}
+
+static void section_lay_out(struct record_comm *comm, bool is_short) {
+  memset(comm, 0, sizeof *comm);
+  comm->section.kind = RECORD_SECTION_COMM;
+  comm->section.header_bytes = sizeof *comm;
+  comm->plan_rows = RECORD_PLANS;
+  comm->lane_rows = is_short ? SHORT_LANE_ROWS : LANE_ROWS;
+  comm->link_rows = is_short ? SHORT_LINK_ROWS : LINK_ROWS;
+  comm->proxy_rows = is_short ? SHORT_PROXY_ROWS : PROXY_ROWS;
+  comm->pace_rows = is_short ? SHORT_PACE_ROWS : PACE_ROWS;
+  comm->ring_records = is_short ? SHORT_RING_RECORDS : RING_RECORDS;
+  comm->plan_offset = RECORD_PAGE_BYTES / 8;
+  comm->lane_offset = comm->plan_offset + comm->plan_rows * RECORD_BYTES;
+  comm->link_offset = comm->lane_offset + comm->lane_rows * RECORD_BYTES;
+  comm->proxy_offset = comm->link_offset + comm->link_rows * RECORD_BYTES;
+  comm->pace_offset = comm->proxy_offset + comm->proxy_rows * RECORD_BYTES;
+  comm->ring_offset = (uint32_t)round_page(comm->pace_offset + comm->pace_rows * RECORD_BYTES);
+  comm->section.bytes = round_page(comm->ring_offset + (uint64_t)comm->ring_records * RECORD_BYTES);
+}
+static_assert(sizeof(struct record_comm) <= RECORD_PAGE_BYTES / 8, "plans come behind it");
+
+/* A fresh one at the end of the file. Locked. */
+static struct record_comm *section_append(void) {
+  const uint64_t used = header()->used_bytes;
+  struct record_comm shape;
+  section_lay_out(&shape, used > process.keep.bytes_most / 2);
+  if (!keep_grow(&process.keep, used + shape.section.bytes)) return NULL;
+  struct record_comm *comm = (struct record_comm *)(void *)(process.keep.memory + used);
+  *comm = shape;
+  __atomic_store_n(&header()->used_bytes, used + shape.section.bytes, __ATOMIC_RELEASE);
+  return comm;
+}
+
+/* The section of the communicator that has been gone for longest. Locked. */
+static struct record_comm *section_oldest(void) {
+  struct record_comm *oldest = NULL;
+  for (uint64_t at = RECORD_PAGE_BYTES; at < header()->used_bytes;) {
+    struct record_comm *comm = (struct record_comm *)(void *)(process.keep.memory + at);
+    at += comm->section.bytes;
+    if (comm->state == RECORD_OPEN) continue;
+    if (oldest == NULL || comm->moved_ticks < oldest->moved_ticks) oldest = comm;
+  }
+  return oldest;
+}
+
+static struct record_comm *section_reuse(void) {
+  struct record_comm *comm = section_oldest();
+  if (comm == NULL) return NULL;
+  const bool is_short = comm->ring_records == SHORT_RING_RECORDS;
+  memset((uint8_t *)comm + sizeof *comm, 0, comm->section.bytes - sizeof *comm);
+  section_lay_out(comm, is_short);
+  process.gone -= 1;
+  return comm;
+}
+
+static struct record_comm *section_take(void) {
+  struct record_comm *comm = process.gone > GONE_MOST ? section_reuse() : section_append();
+  if (comm == NULL) comm = section_reuse();
+  if (comm == NULL) header()->refused += 1;
+  return comm;
+}
+
+static void *section_at(struct record_comm *comm, uint32_t offset) { return (uint8_t *)comm + offset; }
+
+static void recorder_bind(struct recorder *recorder, struct record_comm *comm) {
+  recorder->comm = comm;
+  recorder->ring = (union record *)section_at(comm, comm->ring_offset);
+  recorder->plans = (struct record_plan *)section_at(comm, comm->plan_offset);
+  recorder->lanes = (struct record_lane *)section_at(comm, comm->lane_offset);
+  recorder->links = (struct record_link *)section_at(comm, comm->link_offset);
+  recorder->proxies = (struct record_proxy *)section_at(comm, comm->proxy_offset);
+  recorder->paces = (struct record_pace *)section_at(comm, comm->pace_offset);
+  recorder->mask = comm->ring_records - 1;
+}
+
+static void clock_note(void) {
+  header()->last_ticks = ticks_now();
+  header()->last_ns = os_time_ns();
+}
+
+void recorder_open(struct recorder *recorder, const struct recorder_birth *birth) {
+  memset(recorder, 0, sizeof *recorder);
+  os_mutex_lock(&process.lock);
+  struct record_comm *comm = process_ready(birth->rank) ? section_take() : NULL;
+  if (comm != NULL) {
+    process.live += 1;
+    comm->comm_id = birth->comm_id;
+    comm->rank = birth->rank;
+    comm->rank_count = birth->rank_count;
+    comm->device = birth->device;
+    comm->settings_digest = birth->settings_digest;
+    comm->topology_digest = birth->topology_digest;
+    snprintf(comm->name, sizeof comm->name, "%s", birth->name);
+    comm->born = ticks_now();
+    recorder_bind(recorder, comm);
+    clock_note();
+  }
+  os_mutex_unlock(&process.lock);
+}
+
+/* With the last communicator a file goes whose ranks all ended well; the next one begins another. No backend
+ * writes to it any more: a rank's device-side half is closed before its recorder. */
+static void process_settle(void) {
+  if (process.live > 0 || !process.volatile_name || !all_is_well()) return;
+  keep_remove(&process.keep);
+  keep_close(&process.keep);
+  process.tried = false;
+  process.gone = 0;
+}
+
+void recorder_close(struct recorder *recorder, enum record_state state) {
+  struct record_comm *comm = recorder->comm;
+  if (comm == NULL || process.fork_count != os_fork_count()) return;
+  os_mutex_lock(&process.lock);
+  if (comm_has_failed(comm) || !comm_has_ended(comm)) process.spoilt = true;
+  comm->state = state;
+  comm->moved_ticks = ticks_now();
+  process.live -= 1;
+  process.gone += 1;
+  clock_note();
+  process_settle();
+  os_mutex_unlock(&process.lock);
+  recorder->comm = NULL;
+}
+
+struct recorder_live recorder_live(const struct recorder *recorder) {
+  const struct recorder_live live = {recorder->comm, recorder->lanes, recorder->links, recorder->proxies,
+                                     recorder->paces};
+  return live;
+}
+
+/* ---- records ---- */
+
+uint8_t recorder_add_stream(struct recorder *recorder, uint64_t stream) {
+  struct record_comm *comm = recorder->comm;
+  uint32_t i = 0;
+  while (i < RECORD_STREAMS && comm->streams[i] != stream && (i == 0 || comm->streams[i] != 0)) i++;
+  if (i == RECORD_STREAMS) return 255;
+  comm->streams[i] = stream;
+  recorder->last_stream = i;
+  return (uint8_t)i;
+}
+
+/* Rows are filled once, and never emptied. Where there is no room, an address must do. */
+void recorder_add_caller(struct recorder *recorder, const void *caller) {
+  struct record_caller *rows = (struct record_caller *)(void *)(process.keep.memory + RECORD_CALLERS_OFFSET);
+  uint32_t i = 0;
+  recorder->callers[((uintptr_t)caller >> 2) % 8] = caller;
+  if (!os_mutex_try_lock(&process.lock)) { /* nobody waits here: it is noted the next time */
+    recorder->callers[((uintptr_t)caller >> 2) % 8] = NULL;
+    return;
+  }
+  while (i < RECORD_CALLERS && rows[i].address != 0 && rows[i].address != (uintptr_t)caller) i++;
+  if (i < RECORD_CALLERS && rows[i].address == 0 &&
+      os_code_file(caller, rows[i].file, sizeof rows[i].file, &rows[i].offset))
+    rows[i].address = (uintptr_t)caller;
+  os_mutex_unlock(&process.lock);
+}
+
+void recorder_launch(struct recorder *recorder, const struct record_launch *launch) {
+  union record record;
+  if (recorder->comm == NULL) return;
+  record.launch = *launch;
+  record.kind = RECORD_LAUNCH;
+  recorder_push(recorder, &record);
+}
+
+void recorder_error(struct recorder *recorder, uint32_t result, uint64_t sequence) {
+  union record record;
+  if (recorder->comm == NULL) return;
+  memset(&record, 0, sizeof record);
+  record.error = (struct record_error){RECORD_ERROR, {0}, result, ticks_now(), sequence, 0};
+  recorder_push(recorder, &record);
+}
+
+static void life_push(struct recorder *recorder, uint8_t kind, uint8_t life, uint64_t sequence) {
+  union record record;
+  if (recorder->comm == NULL) return;
+  record.life = (struct record_life_event){kind, life, {0}, ticks_now(), sequence, 0};
+  recorder_push(recorder, &record);
+}
+
+void recorder_drop(struct recorder *recorder, uint64_t sequence) {
+  life_push(recorder, RECORD_DROP, 0, sequence);
+}
+
+void recorder_life(struct recorder *recorder, enum record_life life, uint64_t sequence) {
+  life_push(recorder, RECORD_LIFE, (uint8_t)life, sequence);
+}
+
+void recorder_plan(struct recorder *recorder, const struct record_plan *plan) {
+  if (recorder->comm == NULL) return;
+  recorder->plans[plan->number % RECORD_PLANS] = *plan;
+  if (!os_mutex_try_lock(&process.lock)) return; /* who has it notes the time */
+  clock_note();
+  os_mutex_unlock(&process.lock);
+}
+
+/* ---- for who looks on ---- */
+
+typedef uint64_t __attribute__((may_alias)) live_word;
+
+/* Locked. Memory that other threads write to meanwhile: words of before and after may come side by side. */
+__attribute__((no_sanitize_thread)) static void live_copy(void *out, const void *in, size_t bytes) {
+  live_word *to = (live_word *)out;
+  const live_word *from = (const live_word *)in;
+  for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
+
+static uint64_t live_hash(uint64_t hash, const struct record_comm *comm, uint32_t offset, uint64_t rows) {
+  uint64_t words[RECORD_BYTES / 8];
+  for (uint64_t row = 0; row < rows; row++) {
+    live_copy(words, (const uint8_t *)comm + offset + row * RECORD_BYTES, RECORD_BYTES);
+    for (uint32_t i = 0; i < RECORD_BYTES / 8; i++) hash = hash_mix(hash, words[i]);
+  }
+  return hash;
+}
+
+/* Locked. There is a file of this process. */
+static bool process_has_file(void) {
+  return process.keep.memory != NULL && process.fork_count == os_fork_count();
+}
+
+void recorder_note_address(const char *text) {
+  os_mutex_lock(&process.lock);
+  if (process_has_file()) snprintf(header()->control, sizeof header()->control, "%s", text);
+  os_mutex_unlock(&process.lock);
+}
+
+void recorder_note_time(void) {
+  os_mutex_lock(&process.lock);
+  if (process_has_file()) clock_note();
+  os_mutex_unlock(&process.lock);
+}
+
+size_t recorder_copy(uint64_t offset, void *out, size_t bytes) {
+  size_t there = 0;
+  os_mutex_lock(&process.lock);
+  const uint64_t used = process_has_file() ? header()->used_bytes : 0;
+  if (offset < used) there = used - offset < bytes ? (size_t)(used - offset) : bytes;
+  if (there > 0) live_copy(out, process.keep.memory + offset, there);
+  os_mutex_unlock(&process.lock);
+  return there;
+}
+
+static void comm_look(const struct record_comm *comm, struct recorder_look *look) {
+  struct record_comm now;
+  const struct record_comm *c = &now;
+  live_copy(&now, comm, sizeof now);
+  look->comm_id = c->comm_id;
+  look->rank = c->rank;
+  look->pends = c->state == RECORD_OPEN && c->error == 0 && c->counts != 0 &&
+                (c->launched != c->ended || c->graph_operation != 0);
+  look->moves = HASH_SEED;
+  const uint64_t counters[] = {c->born,  c->tail,        c->calls,      c->launched,       c->started,
+                               c->ended, c->moved_ticks, c->links_used, c->graph_operation};
+  for (uint32_t i = 0; i < sizeof counters / sizeof counters[0]; i++)
+    look->moves = hash_mix(look->moves, counters[i]);
+  if (!look->pends) return;
+  look->moves = live_hash(look->moves, comm, c->link_offset, c->links_used);
+  look->moves = live_hash(look->moves, comm, c->proxy_offset, c->proxies_used);
+}
+
+bool recorder_look_next(uint64_t *offset, struct recorder_look *look) {
+  const uint64_t at = *offset > 0 ? *offset : RECORD_PAGE_BYTES;
+  os_mutex_lock(&process.lock);
+  const bool there = process_has_file() && at < header()->used_bytes;
+  if (there) {
+    const struct record_comm *comm = (const struct record_comm *)(const void *)(process.keep.memory + at);
+    comm_look(comm, look);
+    *offset = at + comm->section.bytes;
+  }
+  os_mutex_unlock(&process.lock);
+  return there;
+}
+
+/* ---- for tests ---- */
+
+void recorder_reset(void) {
+  os_mutex_lock(&process.lock);
+  if (process.keep.memory != NULL && process.fork_count == os_fork_count()) {
+    if (process.volatile_name && all_is_well()) keep_remove(&process.keep);
+    keep_close(&process.keep);
+  }
+  process.tried = process.spoilt = false;
+  process.live = process.gone = 0;
+  os_mutex_unlock(&process.lock);
+}
+
+const char *recorder_path(void) { return process.keep.memory != NULL ? process.keep.path : ""; }

@@ -1,0 +1,511 @@
+/* bench.c: the verb `bench`: nccl-tests' programs as one, on the emulator. Reads flags, lays out the rows,
+ * sets the emulator up, starts the host threads, gathers their results and chooses the exit code. What a row
+ * does is bench_rank.c's. */
+#include "bench/bench.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/param.h"
+#include "tutti.h"
+
+/* ---- what threads share */
+
+void bench_fail(struct bench *bench, bool is_environment, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  os_mutex_lock(&bench->mutex);
+  if (!bench->failed) {
+    bench->is_environment = is_environment;
+    vsnprintf(bench->failure, sizeof bench->failure, format, arguments);
+  }
+  bench->failed = true;
+  os_cond_broadcast(&bench->changed);
+  os_mutex_unlock(&bench->mutex);
+  va_end(arguments);
+}
+
+bool bench_has_failed(struct bench *bench) {
+  os_mutex_lock(&bench->mutex);
+  bool failed = bench->failed;
+  os_mutex_unlock(&bench->mutex);
+  return failed;
+}
+
+bool bench_barrier(struct bench *bench) {
+  os_mutex_lock(&bench->mutex);
+  uint64_t round = bench->barrier_round;
+  if (++bench->barrier_arrived == bench->flags.thread_count) {
+    bench->barrier_arrived = 0;
+    bench->barrier_round++;
+    os_cond_broadcast(&bench->changed);
+  }
+  while (round == bench->barrier_round && !bench->failed) os_cond_wait(&bench->changed, &bench->mutex);
+  bool is_good = !bench->failed;
+  os_mutex_unlock(&bench->mutex);
+  return is_good;
+}
+
+static void half_add(struct bench_half *half, const struct bench_half *part, bool is_first_part,
+                     bool is_first_thread) {
+  half->is_run = part->is_run;
+  half->wrong += part->wrong;
+  half->out_of_bounds += part->out_of_bounds;
+  half->time_total += part->time_us;
+  if (is_first_part || part->time_us < half->time_least) half->time_least = part->time_us;
+  if (is_first_part || part->time_us > half->time_most) half->time_most = part->time_us;
+  if (is_first_thread) half->time_first = part->time_us;
+}
+
+static void half_finish(struct bench *bench, struct bench_row *row, struct bench_half *half) {
+  double choices[] = {half->time_first, half->time_total / (double)bench->flags.thread_count,
+                      half->time_least, half->time_most};
+  half->time_us = choices[bench->flags.average];
+  bench->wrong += half->wrong;
+  bench->out_of_bounds += half->out_of_bounds;
+  if (!half->is_run || isnan(half->time_us)) return;
+  bench->busbw_total += bench_busbw(bench, row, half);
+  bench->busbw_count++;
+}
+
+void bench_row_report(struct bench *bench, struct bench_row *row, const struct bench_half *parts,
+                      bool is_first_thread) {
+  os_mutex_lock(&bench->mutex);
+  bool is_first_part = row->reported == 0;
+  for (int index = 0; index < 2; index++)
+    half_add(&row->halves[index], &parts[index], is_first_part, is_first_thread);
+  if (++row->reported == bench->flags.thread_count) {
+    for (int index = 0; index < 2; index++) half_finish(bench, row, &row->halves[index]);
+    if (!bench->flags.tune_path) bench_table_row(bench, row);
+  }
+  os_mutex_unlock(&bench->mutex);
+}
+
+/* ---- several processes */
+
+uint32_t bench_own_count(const struct bench *bench) {
+  return (uint32_t)(bench->flags.thread_count * bench->flags.ranks_per_thread);
+}
+uint32_t bench_own_first(const struct bench *bench) {
+  return (uint32_t)bench->launch.rank * bench_own_count(bench);
+}
+uint32_t bench_own_device(const struct bench *bench) {
+  return (uint32_t)bench->launch.local_rank * bench_own_count(bench);
+}
+bool bench_is_speaker(const struct bench *bench) { return bench->launch.rank == 0; }
+
+bool bench_places_make(struct bench *bench) {
+  if (!bench->places)
+    bench->places = (struct bench_place *)os_alloc((size_t)bench->flags.rank_count * sizeof bench->places[0]);
+  if (!bench->places) return false;
+  for (uint32_t index = 0; index < bench_own_count(bench); index++) {
+    struct bench_place *place = &bench->places[bench_own_first(bench) + index];
+    place->pid = os_pid();
+    place->device = (int32_t)(bench_own_device(bench) + index);
+    os_host_name(place->host, sizeof place->host);
+  }
+  return true;
+}
+
+/* The emulated devices of this host: enough for all its processes. */
+static uint32_t device_count(const struct bench *bench) {
+  const int processes = bench->launch.local_count > 0 ? bench->launch.local_count : bench->launch.rank_count;
+  return (uint32_t)processes * bench_own_count(bench);
+}
+
+/* ---- the rows */
+
+/* A list of values that one flag stands for: [first, first + count). */
+struct range {
+  int first, count;
+};
+
+/* A name of a table, or `all`; false after one sentence. */
+static bool name_parse(const char *flag, const char *text, const char *const *names, size_t name_count,
+                       struct range *range) {
+  range->first = 0;
+  range->count = (int)name_count;
+  if (!strcmp(text, "all")) return true;
+  range->count = 1;
+  for (size_t index = 0; index < name_count; index++) {
+    range->first = (int)index;
+    if (!strcmp(names[index], text)) return true;
+  }
+  const char *nearest = option_nearest(text, names, name_count);
+  fprintf(stderr, "tutti bench: --%s %s: no such %s", flag, text, flag);
+  if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
+  fprintf(stderr, " Known: all");
+  for (size_t index = 0; index < name_count; index++) fprintf(stderr, " %s", names[index]);
+  fputc('\n', stderr);
+  return false;
+}
+
+static bool root_parse(const struct bench *bench, struct range *range) {
+  const char *text = bench->flags.root;
+  int rank_count = (int)bench->flags.rank_count;
+  range->first = bench->collective->has_root ? 0 : -1;
+  range->count = bench->collective->has_root ? rank_count : 1;
+  if (!strcmp(text, "all") || !strcmp(text, "-1")) return true;
+  char *end;
+  long root = strtol(text, &end, 10);
+  if (end == text || *end || root < 0 || root >= rank_count) {
+    fprintf(stderr, "tutti bench: --root %s: must be 0 to %d, or all\n", text, rank_count - 1);
+    return false;
+  }
+  if (!bench->collective->has_root) return true;
+  range->first = (int)root;
+  range->count = 1;
+  return true;
+}
+
+static bool row_lists(const struct bench *bench, struct range *types, struct range *ops,
+                      struct range *roots) {
+  const char *names[ncclNumTypes], *op_names[ORACLE_OP_COUNT];
+  struct bench reducing = *bench;
+  reducing.collective = collective_at(0); /* one that has operators, so that they have names */
+  for (int index = 0; index < ncclNumTypes; index++) names[index] = bench_type_name((ncclDataType_t)index);
+  for (int index = 0; index < ORACLE_OP_COUNT; index++) {
+    op_names[index] = bench_op_name(&reducing, (enum oracle_op)index);
+  }
+  if (!name_parse("datatype", bench->flags.type, names, ncclNumTypes, types)) return false;
+  if (!name_parse("op", bench->flags.op, op_names, ORACLE_OP_COUNT, ops)) return false;
+  if (!bench->collective->has_op) ops->count = 1;
+  return root_parse(bench, roots);
+}
+
+int64_t bench_next_size(const struct bench_flags *flags, int64_t size) {
+  if (flags->step_factor == FLAG_UNSET) return size + flags->step_bytes;
+  return size > 0 ? size * flags->step_factor : 1;
+}
+
+/* Adds the rows of one type, operator and root, one for each size. Only counts them while there is no table.
+ */
+static void rows_add(struct bench *bench, int type, int op, int root) {
+  const struct bench_flags *flags = &bench->flags;
+  size_t type_bytes = oracle_type_bytes((ncclDataType_t)type);
+  for (int64_t size = flags->min_bytes; size <= flags->max_bytes; size = bench_next_size(flags, size)) {
+    size_t index = bench->row_count++;
+    if (!bench->rows) continue;
+    struct bench_row *row = &bench->rows[index];
+    row->type = (ncclDataType_t)type;
+    row->op = (enum oracle_op)op;
+    row->root = root;
+    row->count = collective_count(bench->collective, (size_t)size, type_bytes, (uint32_t)flags->rank_count);
+    row->bytes = collective_bytes(bench->collective, row->count, type_bytes, (uint32_t)flags->rank_count);
+    if (row->bytes > bench->buffer_bytes) bench->buffer_bytes = row->bytes;
+  }
+}
+
+static void rows_enumerate(struct bench *bench, struct range types, struct range ops, struct range roots) {
+  bench->row_count = 0;
+  for (int64_t cycle = 0; cycle < bench->flags.cycle_count; cycle++) {
+    for (int type = types.first; type < types.first + types.count; type++) {
+      for (int pair = 0; pair < ops.count * roots.count; pair++) {
+        rows_add(bench, type, ops.first + pair / roots.count, roots.first + pair % roots.count);
+      }
+    }
+  }
+}
+
+static enum exit_code rows_make(struct bench *bench) {
+  struct range types, ops, roots;
+  if (!row_lists(bench, &types, &ops, &roots)) return EXIT_USAGE;
+  rows_enumerate(bench, types, ops, roots);
+  bench->rows = (struct bench_row *)os_alloc(bench->row_count * sizeof bench->rows[0]);
+  if (!bench->rows) {
+    fprintf(stderr, "tutti bench: no memory for a table of %zu rows; take fewer sizes\n", bench->row_count);
+    return EXIT_ENVIRONMENT;
+  }
+  rows_enumerate(bench, types, ops, roots);
+  return EXIT_GOOD;
+}
+
+/* ---- the emulator */
+
+static enum exit_code emulator_configure(struct bench *bench) {
+  struct bench_flags *flags = &bench->flags;
+  if (flags->proto) setenv("NCCL_PROTO", flags->proto, 1);
+  if (flags->algo) setenv("NCCL_ALGO", flags->algo, 1);
+  setenv("NCCL_DEBUG", "NONE", 0);   /* a failure is told once, by this program */
+  setenv("TUTTI_BACKEND", "emu", 0); /* also where there is a GPU: this program has the emulated runtime */
+  param_reset();
+  if (!flags->seed) flags->seed = strtoull(param_text(PARAM_TUTTI_SEED), NULL, 0);
+  if (strcmp(tutti_backend(), "emu")) {
+    fprintf(
+        stderr,
+        "tutti bench: the backend is %s, and this program drives the emulator alone; set TUTTI_BACKEND=emu, "
+        "or run nccl-tests with this library on GPUs\n",
+        tutti_backend());
+    return EXIT_ENVIRONMENT;
+  }
+  tutti_emu_config_t config;
+  memset(&config, 0, sizeof config);
+  config.size = sizeof config;
+  config.seed = flags->seed;
+  config.threads = flags->threads;
+  config.device_count = device_count(bench);
+  config.slots = (uint32_t)flags->slots;
+  config.chunk_bytes = (uint32_t)flags->chunk_bytes;
+  config.channel_count = (uint32_t)flags->channel_count;
+  config.flag_bits = (uint32_t)flags->flag_bits;
+  config.depth = (uint32_t)flags->depth;
+  config.lag_percent = (uint32_t)flags->lag_percent;
+  config.trace_path = flags->trace_path;
+  ncclResult_t configured = tutti_emu_configure(&config);
+  if (configured != ncclSuccess) {
+    fprintf(stderr, "tutti bench: the emulator refuses its settings: %s\n", ncclGetLastError(NULL));
+    return configured == ncclInvalidArgument ? EXIT_USAGE : EXIT_ENVIRONMENT;
+  }
+  return EXIT_GOOD;
+}
+
+struct thread_start {
+  struct bench *bench;
+  int index;
+  os_thread thread;
+};
+
+static void *thread_body(void *argument) {
+  struct thread_start *start = (struct thread_start *)argument;
+  bench_ranks_run(start->bench, start->index);
+  return NULL;
+}
+
+/* The first thread's ranks are driven by the calling thread. */
+static void threads_run(struct bench *bench) {
+  int count = (int)bench->flags.thread_count, started = 1;
+  struct thread_start *starts = (struct thread_start *)os_alloc((size_t)count * sizeof starts[0]);
+  if (!starts) {
+    bench_fail(bench, true, "no memory for %d threads", count);
+    return;
+  }
+  for (int index = 0; index < count; index++) {
+    starts[index].bench = bench;
+    starts[index].index = index;
+  }
+  while (started < count && os_thread_start(&starts[started].thread, thread_body, &starts[started]))
+    started++;
+  if (started < count)
+    bench_fail(bench, true, "host thread %d of %d cannot be started; take fewer (-t)", started, count);
+  else bench_ranks_run(bench, 0);
+  for (int index = 1; index < started; index++) os_thread_join(starts[index].thread);
+  os_free(starts);
+}
+
+/* ---- the end of a run */
+
+static void time_text(char *out, size_t out_bytes) {
+  time_t now = time(NULL);
+  struct tm parts;
+  if (!localtime_r(&now, &parts) || !strftime(out, out_bytes, "%Y-%m-%d %H:%M:%S", &parts)) *out = 0;
+}
+
+static void rate_print(const struct bench *bench) {
+  FILE *out = bench->flags.json ? stderr : stdout;
+  if (!bench_is_speaker(bench)) return;
+  tutti_emu_stats_t stats;
+  memset(&stats, 0, sizeof stats);
+  stats.size = sizeof stats;
+  if (tutti_emu_stats(&stats) != ncclSuccess) return;
+  double seconds = (double)bench->moving_ns * 1e-9;
+  double scale = seconds > 0 ? 1 / seconds : 0;
+  fprintf(out, "# Emulator moves %llu steps %llu seconds %.6f moves/s %.4g steps/s %.4g\n",
+          (unsigned long long)stats.moves, (unsigned long long)stats.steps, seconds,
+          (double)stats.moves * scale, (double)stats.steps * scale);
+}
+
+static enum exit_code json_write(const struct bench *bench) {
+  const char *path = bench->flags.json_path;
+  char end_time[32];
+  if (!bench_is_speaker(bench)) return EXIT_GOOD;
+  time_text(end_time, sizeof end_time);
+  if (bench->flags.json) bench_json_print(stdout, bench, end_time);
+  if (!path) return EXIT_GOOD;
+  FILE *file = fopen(path, "w");
+  if (file) bench_json_print(file, bench, end_time);
+  bool is_written = file && !ferror(file);
+  if (file && fclose(file)) is_written = false;
+  if (is_written) return EXIT_GOOD;
+  fprintf(stderr, "tutti bench: --output_file %s: cannot be written: %m\n", path);
+  return EXIT_ENVIRONMENT;
+}
+
+/* nccl-tests' floor: the run fails when the average bus bandwidth is below it. */
+static bool is_below_floor(const struct bench *bench) {
+  const char *floor = os_env("NCCL_TESTS_MIN_BW");
+  if (!floor || bench_average_busbw(bench) >= strtod(floor, NULL)) return false;
+  fprintf(stderr, "tutti bench: average bus bandwidth %g is below NCCL_TESTS_MIN_BW=%s\n",
+          bench_average_busbw(bench), floor);
+  return true;
+}
+
+static enum exit_code run_conclude(struct bench *bench) {
+  bench_table_end(bench);
+  if (bench->flags.rate) rate_print(bench);
+  enum exit_code code = json_write(bench);
+  if (bench->flags.trace_path && tutti_emu_trace_close() != ncclSuccess) {
+    fprintf(stderr, "tutti bench: the trace %s is not complete: %s\n", bench->flags.trace_path,
+            ncclGetLastError(NULL));
+    code = EXIT_ENVIRONMENT;
+  }
+  if (bench->failed) {
+    fprintf(stderr, "tutti bench: %s: %s\n", bench->collective->name, bench->failure);
+    return bench->is_environment ? EXIT_ENVIRONMENT : EXIT_WRONG;
+  }
+  if (bench->wrong || bench->out_of_bounds || is_below_floor(bench)) return EXIT_WRONG;
+  return code;
+}
+
+enum exit_code bench_pass(struct bench *bench) {
+  if (tutti_launch_id(&bench->launch, &bench->id) != ncclSuccess) {
+    fprintf(stderr, "tutti bench: no id to meet under: %s\n", ncclGetLastError(NULL));
+    return EXIT_ENVIRONMENT;
+  }
+  threads_run(bench);
+  return EXIT_GOOD;
+}
+
+static enum exit_code bench_execute(struct bench *bench) {
+  enum exit_code code = rows_make(bench);
+  if (code == EXIT_GOOD) code = emulator_configure(bench);
+  if (code != EXIT_GOOD) return code;
+  bench->is_modelled = !bench->flags.threads;
+  time_text(bench->start_time, sizeof bench->start_time);
+  if (bench->flags.verbose) {
+    fprintf(stderr, "tutti bench: %zu rows, %lld ranks, buffers of %zu bytes\n", bench->row_count,
+            (long long)bench->flags.rank_count, bench->buffer_bytes);
+  }
+  if (!bench_places_make(bench)) {
+    fprintf(stderr, "tutti bench: no memory\n");
+    return EXIT_ENVIRONMENT;
+  }
+  if (bench->flags.tune_path) return bench_tune(bench);
+  if (bench->launch.rank_count == 1) bench_table_begin(bench); /* else once the others have been heard of */
+  code = bench_pass(bench);
+  return code == EXIT_GOOD ? run_conclude(bench) : code;
+}
+
+/* The command line as one line, for the JSON file. */
+static char *command_join(int argc, char **argv) {
+  size_t bytes = sizeof "tutti";
+  for (int index = 0; index < argc; index++) bytes += strlen(argv[index]) + 1;
+  char *command = (char *)os_alloc(bytes);
+  if (!command) return NULL;
+  strcpy(command, "tutti");
+  for (int index = 0; index < argc; index++) strcat(strcat(command, " "), argv[index]);
+  return command;
+}
+
+static const struct collective *operand_collective(int operand_count, char **operands) {
+  const char *names[COLLECTIVE_COUNT];
+  size_t count = 0;
+  while (collective_at(count)) {
+    names[count] = collective_at(count)->name;
+    count++;
+  }
+  const struct collective *collective = operand_count == 1 ? collective_find(operands[0]) : NULL;
+  if (collective) return collective;
+  if (operand_count == 1) {
+    const char *nearest = option_nearest(operands[0], names, count);
+    fprintf(stderr, "tutti bench: no collective `%s`", operands[0]);
+    if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
+  } else {
+    fprintf(stderr, "tutti bench: needs one collective, got %d.", operand_count);
+  }
+  fprintf(stderr, " Known:");
+  for (size_t index = 0; index < count; index++) fprintf(stderr, " %s", names[index]);
+  fputc('\n', stderr);
+  return NULL;
+}
+
+static bool launch_find(struct bench *bench, enum exit_code *code) {
+  bench->launch.size = sizeof bench->launch;
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  if (tutti_launch_read(&bench->launch) == ncclSuccess) return true;
+  fprintf(stderr, "tutti bench: %s\n", ncclGetLastError(NULL));
+  *code = EXIT_ENVIRONMENT;
+  return false;
+}
+
+static enum exit_code bench_run(int argc, char **argv) {
+  struct bench bench;
+  int operand;
+  memset(&bench, 0, sizeof bench);
+  bench.command = command_join(argc, argv);
+  if (!bench.command) {
+    fprintf(stderr, "tutti bench: no memory\n");
+    return EXIT_ENVIRONMENT;
+  }
+  bench_flags_initial(&bench.flags);
+  os_mutex_init(&bench.mutex);
+  os_cond_init(&bench.changed);
+  enum exit_code code = EXIT_USAGE;
+  if (option_parse(&bench_options, argc, argv, &bench.flags, &operand)) {
+    char name[] = "help", verb[] = "bench";
+    char *help[] = {name, verb, NULL};
+    if (bench.flags.help) code = verb_help.run(2, help);
+    else bench.collective = operand_collective(argc - operand, argv + operand);
+    if (bench.collective && launch_find(&bench, &code) &&
+        bench_flags_complete(&bench.flags, bench.launch.rank_count))
+      code = bench_execute(&bench);
+  }
+  os_free(bench.rows);
+  os_free(bench.places);
+  os_free(bench.command);
+  os_cond_destroy(&bench.changed);
+  os_mutex_destroy(&bench.mutex);
+  return code;
+}
+
+const struct verb verb_bench = {
+    "bench",
+    "run, check and time a collective, with nccl-tests' flags and table",
+    "COLLECTIVE [FLAGS]",
+    "  tutti bench all_reduce -b 8 -e 1M -f 2 --ranks 8\n"
+    "  tutti bench reduce_scatter --ranks 5 -d all -o all -b 64K -e 64K --seed 0x2a --slots 2 --proto LL\n"
+    "  tutti launch -n 2 tutti bench alltoall -g 4 -b 1M -e 64M -f 4 --threads -J alltoall.json\n",
+    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
+    "scatter,\n"
+    "with or without _perf.\n"
+    "\n"
+    "The ranks run on emulated GPUs. By default the emulator is guarded: it makes one seeded move at a time, "
+    "so that the\n"
+    "same command gives the same run. Such a run says nothing about speed, and the times in the table are\n"
+    "the cost model's prediction, marked as modelled. With --threads the emulator runs freely and times are "
+    "measured.\n"
+    "\n"
+    "Sizes, counts and bus bandwidth follow nccl-tests: where parts of all ranks are gathered or scattered "
+    "the\n"
+    "size is that of all parts, and each part is a multiple of 16 bytes; sizes too small for that give 0.\n"
+    "\n"
+    "Results are compared element by element with a naive computation, and bytes beyond the output are\n"
+    "watched. Integers, moves, maxima and minima must agree exactly. Of floating-point sums and products "
+    "three elements\n"
+    "in four have inputs that are exact in every order and must agree exactly as well; the others may differ "
+    "by\n"
+    "((1+u)^(n-1) - 1) times the sum of the terms' sizes, for n ranks and unit roundoff u of the type. "
+    "sendrecv and\n"
+    "alltoall have no in-place form, and print N/A there.\n"
+    "\n"
+    "With --tune FILE every algorithm and protocol that is possible is timed at every size instead, on free "
+    "threads, and\n"
+    "FILE gets a rule for each size with the fastest. What FILE says of other collectives, and of other "
+    "numbers of ranks,\n"
+    "stays. With --channels N also fewer channels are tried: N, half of that and so on. TUTTI_TUNE_FILE=FILE "
+    "lets\n"
+    "programs choose by it.\n"
+    "\n"
+    "Where a launcher has started several processes of it (mpirun, srun, torchrun, `tutti launch`), each "
+    "drives "
+    "-g times\n"
+    "-t ranks of one communicator. Rank 0's process prints; results are checked by all and counted together, "
+    "and a time\n"
+    "is that of the slowest. There too the times are the model's, unless --threads has them measured.\n"
+    "\n"
+    "NCCL_TESTS_MIN_BW, where set, is the average bus bandwidth below which the exit code is 1.\n",
+    &bench_options,
+    bench_run,
+};

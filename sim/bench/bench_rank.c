@@ -1,0 +1,640 @@
+/* bench_rank.c: the ranks that one host thread drives: communicators, streams, buffers with guard zones,
+ * timed calls and checked calls. Uses what any NCCL program uses; of our own calls only the cost model.
+ *
+ *   a zone:  [ guard | bytes that the row uses ...... | guard, at least as long again ]
+ *
+ * Before a checked call a zone is filled with a pattern, then with the input; after it, every byte that is no
+ * output must still hold what it held. In guarded mode threads never wait for each other here except inside
+ * NCCL and CUDA calls, as the emulator moves only while all threads that own ranks wait in it. */
+#include <math.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "tutti.h"
+
+enum { GUARD_BYTES = 512, PATTERN = 0xa5, AGREE_COUNT = 4 };
+#define NS_PER_SECOND 1000000000ull
+
+struct bench_rank {
+  uint32_t rank;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  unsigned char *send_zone, *receive_zone; /* on the device */
+  unsigned char *image;                    /* on the host, as large as a zone */
+  double *agreed;                          /* on the device; several processes only: AGREE_COUNT values */
+  unsigned char *places;                   /* the same: those of all ranks */
+  void *registrations[2];
+  ncclWindow_t windows[2];
+  ncclRedOp_t op;
+  bool owns_op;
+  cudaGraphExec_t graph;
+};
+
+/* The ranks of one thread. */
+struct crew {
+  struct bench *bench;
+  bool is_first; /* drives rank 0 */
+  struct bench_rank *ranks;
+  uint32_t count;
+  unsigned char *reference; /* host, as large as a zone */
+  uint32_t *rank_numbers;
+  const void **outputs;
+  uint32_t first_device;
+};
+
+/* One half of a row. */
+struct half_job {
+  const struct bench_row *row;
+  bool is_in_place;
+};
+
+static bool nccl_ok(struct crew *crew, ncclResult_t result, const char *what) {
+  if (result == ncclSuccess) return true;
+  bench_fail(crew->bench, result == ncclSystemError, "%s: %s\n%s", what, ncclGetErrorString(result),
+             ncclGetLastError(NULL));
+  return false;
+}
+
+static bool cuda_ok(struct crew *crew, cudaError_t error, const char *what) {
+  if (error == cudaSuccess) return true;
+  const char *report = ncclGetLastError(NULL);
+  bench_fail(crew->bench, error == cudaErrorMemoryAllocation, "%s: %s%s%s", what, cudaGetErrorString(error),
+             report && *report ? "\n" : "", report ? report : "");
+  return false;
+}
+
+static size_t zone_bytes(const struct crew *crew) { return crew->bench->buffer_bytes + 2 * GUARD_BYTES; }
+
+/* ---- making and unmaking */
+
+static bool ranks_allocate(struct crew *crew, int thread_index) {
+  struct bench *bench = crew->bench;
+  crew->count = (uint32_t)bench->flags.ranks_per_thread;
+  crew->first_device = bench_own_device(bench) + (uint32_t)thread_index * crew->count;
+  crew->ranks = (struct bench_rank *)os_alloc(crew->count * sizeof crew->ranks[0]);
+  crew->rank_numbers = (uint32_t *)os_alloc(crew->count * sizeof crew->rank_numbers[0]);
+  crew->outputs = (const void **)os_alloc(crew->count * sizeof crew->outputs[0]);
+  crew->reference = (unsigned char *)os_alloc(zone_bytes(crew));
+  bool has_memory = crew->ranks && crew->rank_numbers && crew->outputs && crew->reference;
+  for (uint32_t index = 0; has_memory && index < crew->count; index++) {
+    crew->ranks[index].rank = crew->rank_numbers[index] =
+        bench_own_first(bench) + (uint32_t)thread_index * crew->count + index;
+    crew->ranks[index].image = (unsigned char *)os_alloc(zone_bytes(crew));
+    has_memory = crew->ranks[index].image != NULL;
+  }
+  if (!has_memory)
+    bench_fail(bench, true, "host buffers: no memory for %u ranks of %zu bytes", crew->count,
+               bench->buffer_bytes);
+  return has_memory;
+}
+
+static bool devices_prepare(struct crew *crew) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    bool is_good = cuda_ok(crew, cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
+                   cuda_ok(crew, cudaMalloc((void **)&rank->send_zone, zone_bytes(crew)), "cudaMalloc") &&
+                   cuda_ok(crew, cudaMalloc((void **)&rank->receive_zone, zone_bytes(crew)), "cudaMalloc") &&
+                   cuda_ok(crew, cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
+                           "cudaStreamCreateWithFlags");
+    if (!is_good) return false;
+    if (crew->bench->launch.rank_count == 1) continue;
+    const size_t places_bytes = (size_t)crew->bench->flags.rank_count * sizeof crew->bench->places[0];
+    is_good = cuda_ok(crew, cudaMalloc((void **)&rank->agreed, AGREE_COUNT * sizeof(double)), "cudaMalloc") &&
+              cuda_ok(crew, cudaMalloc((void **)&rank->places, places_bytes), "cudaMalloc");
+    if (!is_good) return false;
+  }
+  return true;
+}
+
+static bool comms_init(struct crew *crew) {
+  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    is_good = cuda_ok(crew, cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
+              nccl_ok(crew,
+                      ncclCommInitRank(&rank->comm, (int)crew->bench->flags.rank_count, crew->bench->id,
+                                       (int)rank->rank),
+                      "ncclCommInitRank");
+  }
+  return nccl_ok(crew, ncclGroupEnd(), "ncclCommInitRank in a group") && is_good;
+}
+
+static ncclResult_t zone_register(struct crew *crew, struct bench_rank *rank, int zone_index) {
+  unsigned char *zone = zone_index ? rank->receive_zone : rank->send_zone;
+  if (crew->bench->flags.registration == 1) {
+    return ncclCommRegister(rank->comm, zone, zone_bytes(crew), &rank->registrations[zone_index]);
+  }
+  return ncclCommWindowRegister(rank->comm, zone, zone_bytes(crew), &rank->windows[zone_index],
+                                NCCL_WIN_COLL_SYMMETRIC);
+}
+
+static bool zones_register(struct crew *crew) {
+  if (!crew->bench->flags.registration) return true;
+  for (int zone_index = 0; zone_index < 2; zone_index++) {
+    bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+    for (uint32_t index = 0; is_good && index < crew->count; index++) {
+      is_good = nccl_ok(crew, zone_register(crew, &crew->ranks[index], zone_index), "registering a buffer");
+    }
+    if (!nccl_ok(crew, ncclGroupEnd(), "registering buffers in a group") || !is_good) return false;
+  }
+  return true;
+}
+
+static bool rank_unregister(struct crew *crew, struct bench_rank *rank) {
+  for (int zone_index = 0; zone_index < 2; zone_index++) {
+    void *registration = rank->registrations[zone_index];
+    ncclWindow_t window = rank->windows[zone_index];
+    if (registration && !nccl_ok(crew, ncclCommDeregister(rank->comm, registration), "ncclCommDeregister"))
+      return false;
+    if (window && !nccl_ok(crew, ncclCommWindowDeregister(rank->comm, window), "ncclCommWindowDeregister"))
+      return false;
+  }
+  return true;
+}
+
+/* After a failure communicators are aborted, as their peers may be gone. */
+static void comms_drop(struct crew *crew) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    if (!rank->comm) continue;
+    bool is_good = !bench_has_failed(crew->bench) && rank_unregister(crew, rank);
+    if (is_good) nccl_ok(crew, ncclCommDestroy(rank->comm), "ncclCommDestroy");
+    else ncclCommAbort(rank->comm);
+  }
+}
+
+static void crew_drop(struct crew *crew) {
+  if (crew->ranks) comms_drop(crew);
+  for (uint32_t index = 0; crew->ranks && index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    if (rank->stream) cudaStreamDestroy(rank->stream);
+    if (rank->send_zone) cudaFree(rank->send_zone);
+    if (rank->receive_zone) cudaFree(rank->receive_zone);
+    if (rank->agreed) cudaFree(rank->agreed);
+    if (rank->places) cudaFree(rank->places);
+    os_free(rank->image);
+  }
+  os_free(crew->ranks);
+  os_free(crew->rank_numbers);
+  os_free((void *)crew->outputs);
+  os_free(crew->reference);
+}
+
+/* ---- calls */
+
+/* Where send and receive data lie in their zones' buffers, bytes. */
+static size_t send_offset(const struct crew *crew, const struct half_job *job, uint32_t rank) {
+  bool is_at_rank = job->is_in_place && crew->bench->collective->in_place == IN_PLACE_SEND_AT_RANK;
+  return is_at_rank ? rank * job->row->count * oracle_type_bytes(job->row->type) : 0;
+}
+static size_t receive_offset(const struct crew *crew, const struct half_job *job, uint32_t rank) {
+  bool is_at_rank = job->is_in_place && crew->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
+  return is_at_rank ? rank * job->row->count * oracle_type_bytes(job->row->type) : 0;
+}
+
+static ncclResult_t rank_launch(const struct crew *crew, const struct half_job *job,
+                                struct bench_rank *rank) {
+  unsigned char *send_zone = job->is_in_place ? rank->receive_zone : rank->send_zone;
+  struct collective_call call = {
+      send_zone + GUARD_BYTES + send_offset(crew, job, rank->rank),
+      rank->receive_zone + GUARD_BYTES + receive_offset(crew, job, rank->rank),
+      job->row->count,
+      job->row->type,
+      rank->op,
+      job->row->root > 0 ? job->row->root : 0,
+      (int)rank->rank,
+      (int)crew->bench->flags.rank_count,
+      rank->comm,
+      rank->stream,
+  };
+  return crew->bench->collective->launch(&call);
+}
+
+static bool crew_launch(struct crew *crew, const struct half_job *job, int64_t aggregate_count) {
+  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  for (int64_t call = 0; is_good && call < aggregate_count; call++) {
+    for (uint32_t index = 0; is_good && index < crew->count; index++) {
+      is_good = nccl_ok(crew, rank_launch(crew, job, &crew->ranks[index]), crew->bench->collective->name);
+    }
+  }
+  return nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good;
+}
+
+/* Waits for a stream as long as --timeout allows. */
+static bool stream_wait(struct crew *crew, struct bench_rank *rank) {
+  int64_t timeout_seconds = crew->bench->flags.timeout_seconds;
+  if (!timeout_seconds) return cuda_ok(crew, cudaStreamSynchronize(rank->stream), "cudaStreamSynchronize");
+  uint64_t deadline_ns = os_time_ns() + (uint64_t)timeout_seconds * NS_PER_SECOND;
+  for (;;) {
+    cudaError_t state = cudaStreamQuery(rank->stream);
+    if (state != cudaErrorNotReady) return cuda_ok(crew, state, "cudaStreamQuery");
+    ncclResult_t async = ncclSuccess;
+    if (!nccl_ok(crew, ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
+    if (async != ncclInProgress && !nccl_ok(crew, async, "asynchronous error")) return false;
+    if (os_time_ns() < deadline_ns) continue;
+    bench_fail(crew->bench, false, "rank %u did not finish in %lld s (--timeout)", rank->rank,
+               (long long)timeout_seconds);
+    return false;
+  }
+}
+
+static bool crew_wait(struct crew *crew) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    ncclResult_t async = ncclSuccess;
+    if (!stream_wait(crew, rank)) return false;
+    if (!nccl_ok(crew, ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
+    if (!nccl_ok(crew, async, "asynchronous error")) return false;
+  }
+  return true;
+}
+
+/* Iterations of the timed kind: several calls a group and, with --blocking, a wait after each group. */
+static bool crew_iterate(struct crew *crew, const struct half_job *job, int64_t iteration_count) {
+  for (int64_t iteration = 0; iteration < iteration_count; iteration++) {
+    if (!crew_launch(crew, job, crew->bench->flags.aggregate_count)) return false;
+    if (crew->bench->flags.is_blocking && !crew_wait(crew)) return false;
+  }
+  return true;
+}
+
+/* ---- several processes */
+
+/* The values of all ranks' crews become one on all of them: their sum, or the largest. `values` counts once a
+ * crew in a sum. */
+static bool crew_agree(struct crew *crew, ncclRedOp_t op, double *values, size_t count) {
+  static const double nothing[AGREE_COUNT] = {0};
+  for (uint32_t index = 0; index < crew->count; index++) {
+    const double *own = index == 0 || op != ncclSum ? values : nothing;
+    if (!cuda_ok(crew,
+                 cudaMemcpy(crew->ranks[index].agreed, own, count * sizeof *own, cudaMemcpyHostToDevice),
+                 "cudaMemcpy"))
+      return false;
+  }
+  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    is_good = nccl_ok(
+        crew, ncclAllReduce(rank->agreed, rank->agreed, count, ncclDouble, op, rank->comm, rank->stream),
+        "what processes agree on");
+  }
+  is_good = nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
+  return is_good &&
+         cuda_ok(crew,
+                 cudaMemcpy(values, crew->ranks[0].agreed, count * sizeof *values, cudaMemcpyDeviceToHost),
+                 "cudaMemcpy");
+}
+
+static bool is_alone(const struct crew *crew) { return crew->bench->launch.rank_count == 1; }
+
+/* All threads of all processes are here. */
+static bool crew_barrier(struct crew *crew) {
+  double nothing = 0;
+  if (!is_alone(crew) && !crew_agree(crew, ncclMax, &nothing, 1)) return false;
+  return crew->bench->is_modelled || bench_barrier(crew->bench);
+}
+
+/* Both halves of a row, over all processes: the slowest time, all faults. The process's first thread keeps
+ * the faults, so that they count once here too. */
+static bool parts_agree(struct crew *crew, struct bench_half *parts) {
+  double times[2], faults[4];
+  if (is_alone(crew)) return true;
+  for (int half = 0; half < 2; half++) {
+    times[half] = isnan(parts[half].time_us) ? -1 : parts[half].time_us;
+    faults[half] = (double)parts[half].wrong;
+    faults[2 + half] = (double)parts[half].out_of_bounds;
+  }
+  if (!crew_agree(crew, ncclMax, times, 2) || !crew_agree(crew, ncclSum, faults, 4)) return false;
+  for (int half = 0; half < 2; half++) {
+    parts[half].time_us = times[half] < 0 ? NAN : times[half];
+    parts[half].wrong = crew->is_first ? (uint64_t)faults[half] : 0;
+    parts[half].out_of_bounds = crew->is_first ? (uint64_t)faults[2 + half] : 0;
+  }
+  return true;
+}
+
+static bool places_gather(struct crew *crew, unsigned char *all, size_t place_bytes) {
+  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    unsigned char *copy = rank->places;
+    is_good = cuda_ok(crew,
+                      cudaMemcpy(copy + rank->rank * place_bytes, &crew->bench->places[rank->rank],
+                                 place_bytes, cudaMemcpyHostToDevice),
+                      "cudaMemcpy") &&
+              nccl_ok(crew,
+                      ncclAllGather(copy + rank->rank * place_bytes, copy, place_bytes, ncclUint8, rank->comm,
+                                    rank->stream),
+                      "where ranks run");
+  }
+  is_good = nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
+  const size_t bytes = (size_t)crew->bench->flags.rank_count * place_bytes;
+  return is_good &&
+         cuda_ok(crew, cudaMemcpy(all, crew->ranks[0].places, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+/* Where all ranks run; then the table can begin. */
+static bool places_learn(struct crew *crew) {
+  struct bench *bench = crew->bench;
+  const size_t place_bytes = sizeof bench->places[0], bytes = (size_t)bench->flags.rank_count * place_bytes;
+  if (is_alone(crew)) return true;
+  unsigned char *all = (unsigned char *)os_alloc(bytes);
+  bool is_good = all != NULL;
+  if (!is_good) bench_fail(bench, true, "no memory for the places of all ranks");
+  is_good = is_good && places_gather(crew, all, place_bytes);
+  if (is_good && crew->is_first) {
+    os_mutex_lock(&bench->mutex);
+    memcpy(bench->places, all, bytes);
+    os_mutex_unlock(&bench->mutex);
+    if (!bench->flags.tune_path) bench_table_begin(bench);
+  }
+  os_free(all);
+  return is_good;
+}
+
+/* ---- graphs */
+
+static bool graph_finish(struct crew *crew, struct bench_rank *rank) {
+  cudaGraph_t graph = NULL;
+  if (!cuda_ok(crew, cudaStreamEndCapture(rank->stream, &graph), "cudaStreamEndCapture")) return false;
+  bool is_good = cuda_ok(crew, cudaGraphInstantiate(&rank->graph, graph, 0), "cudaGraphInstantiate");
+  cudaGraphDestroy(graph);
+  return is_good;
+}
+
+/* Captures groups of calls of all ranks, each rank's into its own graph. */
+static bool graphs_capture(struct crew *crew, const struct half_job *job, int64_t group_count,
+                           int64_t aggregate_count) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    cudaError_t begun = cudaStreamBeginCapture(crew->ranks[index].stream, cudaStreamCaptureModeThreadLocal);
+    if (!cuda_ok(crew, begun, "cudaStreamBeginCapture")) return false;
+  }
+  bool is_good = true;
+  for (int64_t group = 0; is_good && group < group_count; group++) {
+    is_good = crew_launch(crew, job, aggregate_count);
+  }
+  for (uint32_t index = 0; index < crew->count; index++) {
+    is_good = graph_finish(crew, &crew->ranks[index]) && is_good;
+  }
+  return is_good;
+}
+
+static bool graphs_launch(struct crew *crew, int64_t launch_count) {
+  for (int64_t launch = 0; launch < launch_count; launch++) {
+    for (uint32_t index = 0; index < crew->count; index++) {
+      struct bench_rank *rank = &crew->ranks[index];
+      if (!cuda_ok(crew, cudaGraphLaunch(rank->graph, rank->stream), "cudaGraphLaunch")) return false;
+    }
+  }
+  return true;
+}
+
+static void graphs_drop(struct crew *crew) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    if (crew->ranks[index].graph) cudaGraphExecDestroy(crew->ranks[index].graph);
+    crew->ranks[index].graph = NULL;
+  }
+}
+
+/* ---- data */
+
+static struct oracle_case case_of(const struct crew *crew, const struct half_job *job, int64_t check_index) {
+  const struct bench_flags *flags = &crew->bench->flags;
+  struct oracle_case c = {
+      crew->bench->collective->id,
+      job->row->type,
+      job->row->op,
+      (uint32_t)flags->rank_count,
+      job->row->root > 0 ? (uint32_t)job->row->root : 0,
+      job->row->count,
+      flags->seed + 2 * (uint64_t)check_index + job->is_in_place,
+  };
+  return c;
+}
+
+/* A zone as it must look before the call: pattern, and the rank's input at `offset` where there is one. */
+static size_t image_fill(const struct half_job *job, const struct oracle_case *c, uint32_t rank,
+                         bool has_input, size_t offset, unsigned char *image) {
+  size_t total_bytes = job->row->bytes + 2 * GUARD_BYTES;
+  memset(image, PATTERN, total_bytes);
+  if (has_input) oracle_input(c, rank, 0, oracle_send_count(c, rank), image + GUARD_BYTES + offset);
+  return total_bytes;
+}
+
+static bool zones_load(struct crew *crew, const struct half_job *job, const struct oracle_case *c) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    size_t bytes =
+        image_fill(job, c, rank->rank, job->is_in_place, send_offset(crew, job, rank->rank), rank->image);
+    if (!cuda_ok(crew, cudaMemcpy(rank->receive_zone, rank->image, bytes, cudaMemcpyHostToDevice),
+                 "cudaMemcpy")) {
+      return false;
+    }
+    if (job->is_in_place) continue;
+    bytes = image_fill(job, c, rank->rank, true, 0, rank->image);
+    if (!cuda_ok(crew, cudaMemcpy(rank->send_zone, rank->image, bytes, cudaMemcpyHostToDevice),
+                 "cudaMemcpy")) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static uint64_t bytes_altered(const unsigned char *image, size_t first, size_t end) {
+  uint64_t altered = 0;
+  for (size_t index = first; index < end; index++) altered += image[index] != PATTERN;
+  return altered;
+}
+
+/* Bytes that the call wrote and should not have. In place, the whole buffer may change, the guards may not.
+ */
+static uint64_t receive_altered(const struct half_job *job, const struct oracle_case *c, uint32_t rank,
+                                const unsigned char *image) {
+  size_t end = job->row->bytes + 2 * GUARD_BYTES;
+  size_t output_bytes = oracle_receive_count(c, rank) * oracle_type_bytes(c->type);
+  if (job->is_in_place) output_bytes = job->row->bytes;
+  return bytes_altered(image, 0, GUARD_BYTES) + bytes_altered(image, GUARD_BYTES + output_bytes, end);
+}
+
+/* Out-of-place calls must leave the send buffer as it was. */
+static bool send_compare(struct crew *crew, const struct half_job *job, const struct oracle_case *c,
+                         uint64_t *altered) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    size_t bytes = image_fill(job, c, rank->rank, true, 0, crew->reference);
+    if (!cuda_ok(crew, cudaMemcpy(rank->image, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
+                 "cudaMemcpy")) {
+      return false;
+    }
+    if (!memcmp(rank->image, crew->reference, bytes)) continue;
+    for (size_t byte = 0; byte < bytes; byte++) *altered += rank->image[byte] != crew->reference[byte];
+  }
+  return true;
+}
+
+static void mismatch_report(const struct crew *crew, const struct half_job *job, uint64_t wrong,
+                            const struct oracle_mismatch *first) {
+  fprintf(stderr,
+          "tutti bench: %s of %zu bytes, %s %s, %s: %llu wrong elements, the first at rank %u element %zu: "
+          "got %.17g, expected %.17g within %.3g\n",
+          crew->bench->collective->name, job->row->bytes, bench_type_name(job->row->type),
+          bench_op_name(crew->bench, job->row->op), job->is_in_place ? "in place" : "out of place",
+          (unsigned long long)wrong, first->rank, first->index, first->got, first->expected,
+          first->tolerance);
+}
+
+static bool half_verify(struct crew *crew, const struct half_job *job, const struct oracle_case *c,
+                        struct bench_half *part) {
+  uint64_t altered = 0;
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    size_t bytes = job->row->bytes + 2 * GUARD_BYTES;
+    if (!cuda_ok(crew, cudaMemcpy(rank->image, rank->receive_zone, bytes, cudaMemcpyDeviceToHost),
+                 "cudaMemcpy")) {
+      return false;
+    }
+    altered += receive_altered(job, c, rank->rank, rank->image);
+    crew->outputs[index] = rank->image + GUARD_BYTES + receive_offset(crew, job, rank->rank);
+  }
+  struct oracle_mismatch first;
+  uint64_t found = oracle_check(c, crew->rank_numbers, crew->outputs, crew->count, &first);
+  if (found) mismatch_report(crew, job, found, &first);
+  part->wrong += found;
+  if (!job->is_in_place && !send_compare(crew, job, c, &altered)) return false;
+  part->out_of_bounds += altered;
+  return true;
+}
+
+/* ---- halves and rows */
+
+static void moving_count(struct crew *crew, uint64_t start_ns) {
+  if (!crew->is_first) return;
+  os_mutex_lock(&crew->bench->mutex);
+  crew->bench->moving_ns += os_time_ns() - start_ns;
+  os_mutex_unlock(&crew->bench->mutex);
+}
+
+/* One checked call with new data; alone, as calls of a group may run at once and share a buffer in place. */
+static bool half_check(struct crew *crew, const struct half_job *job, int64_t check_index,
+                       struct bench_half *part) {
+  struct oracle_case c = case_of(crew, job, check_index);
+  bool has_graph = crew->bench->flags.graph_launches > 0;
+  if (!zones_load(crew, job, &c)) return false;
+  uint64_t start_ns = os_time_ns();
+  bool is_good =
+      has_graph ? graphs_capture(crew, job, 1, 1) && graphs_launch(crew, 1) : crew_launch(crew, job, 1);
+  is_good = is_good && crew_wait(crew);
+  moving_count(crew, start_ns);
+  graphs_drop(crew);
+  return is_good && half_verify(crew, job, &c, part);
+}
+
+/* The timed calls; microseconds of one call. Guarded: they run as well, but the time is the model's. */
+static bool half_time(struct crew *crew, const struct half_job *job, double *time_us) {
+  struct bench *bench = crew->bench;
+  const struct bench_flags *flags = &bench->flags;
+  struct oracle_case c = case_of(crew, job, -1);
+  bool has_graph = flags->graph_launches > 0;
+  if (flags->warmup_count + flags->iteration_count == 0) return true;
+  if (!zones_load(crew, job, &c) || !crew_iterate(crew, job, flags->warmup_count) || !crew_wait(crew))
+    return false;
+  if (flags->iteration_count == 0) return true;
+  if (has_graph && !graphs_capture(crew, job, flags->iteration_count, flags->aggregate_count)) return false;
+  if (!crew_barrier(crew)) return false;
+  uint64_t start_ns = os_time_ns();
+  bool is_good = has_graph ? graphs_launch(crew, flags->graph_launches)
+                           : crew_iterate(crew, job, flags->iteration_count);
+  uint64_t enqueued_ns = os_time_ns();
+  is_good = is_good && crew_wait(crew);
+  uint64_t end_ns = flags->is_cpu_time ? enqueued_ns : os_time_ns();
+  moving_count(crew, start_ns);
+  graphs_drop(crew);
+  int64_t calls = flags->iteration_count * flags->aggregate_count * (has_graph ? flags->graph_launches : 1);
+  *time_us = (double)(end_ns - start_ns) * 1e-3 / (double)calls;
+  return is_good;
+}
+
+/* A pre-multiplied sum has a factor for each rank, so the operator is made anew for each row. */
+static bool ops_create(struct crew *crew, const struct bench_row *row) {
+  static const ncclRedOp_t builtin[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    rank->op = row->op == ORACLE_MUL_SUM ? ncclSum : builtin[row->op];
+    if (row->op != ORACLE_MUL_SUM || !crew->bench->collective->has_op) continue;
+    struct half_job job = {row, false};
+    struct oracle_case c = case_of(crew, &job, 0);
+    uint64_t scalar = 0;
+    oracle_scalar(&c, rank->rank, &scalar);
+    ncclResult_t made =
+        ncclRedOpCreatePreMulSum(&rank->op, &scalar, row->type, ncclScalarHostImmediate, rank->comm);
+    if (!nccl_ok(crew, made, "ncclRedOpCreatePreMulSum")) return false;
+    rank->owns_op = true;
+  }
+  return true;
+}
+
+static bool ops_destroy(struct crew *crew) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    struct bench_rank *rank = &crew->ranks[index];
+    if (rank->owns_op && !nccl_ok(crew, ncclRedOpDestroy(rank->op, rank->comm), "ncclRedOpDestroy"))
+      return false;
+    rank->owns_op = false;
+  }
+  return true;
+}
+
+static bool half_run(struct crew *crew, const struct bench_row *row, bool is_in_place,
+                     struct bench_half *part) {
+  const struct bench *bench = crew->bench;
+  struct half_job job = {row, is_in_place};
+  double time_us = NAN;
+  if (!half_time(crew, &job, &time_us)) return false;
+  for (int64_t check = 0; check < bench->flags.check_count; check++) {
+    if (!half_check(crew, &job, check, part)) return false;
+  }
+  if (bench->is_modelled &&
+      tutti_model_time(crew->ranks[0].comm, bench->collective->name, row->bytes, &time_us) != ncclSuccess) {
+    time_us = NAN;
+  }
+  part->is_run = true;
+  part->time_us = time_us;
+  return true;
+}
+
+static bool rows_run(struct crew *crew) {
+  struct bench *bench = crew->bench;
+  for (size_t index = 0; index < bench->row_count; index++) {
+    struct bench_row *row = &bench->rows[index];
+    struct bench_half parts[2];
+    memset(parts, 0, sizeof parts);
+    bool is_good = ops_create(crew, row) && half_run(crew, row, false, &parts[0]);
+    if (is_good && bench->collective->in_place != IN_PLACE_NONE)
+      is_good = half_run(crew, row, true, &parts[1]);
+    if (!is_good || !parts_agree(crew, parts) || !ops_destroy(crew)) {
+      bench_fail(bench, false, "stopped at %zu bytes", row->bytes);
+      return false;
+    }
+    bench_row_report(bench, row, parts, crew->is_first);
+  }
+  return true;
+}
+
+static void memory_tell(const struct crew *crew) {
+  for (uint32_t index = 0; index < crew->count; index++) {
+    uint64_t bytes = 0;
+    if (tutti_comm_memory(crew->ranks[index].comm, &bytes) != ncclSuccess) return;
+    fprintf(stderr, "tutti bench: rank %u: %llu bytes of library memory\n", crew->ranks[index].rank,
+            (unsigned long long)bytes);
+  }
+}
+
+void bench_ranks_run(struct bench *bench, int thread_index) {
+  struct crew crew;
+  memset(&crew, 0, sizeof crew);
+  crew.bench = bench;
+  crew.is_first = thread_index == 0;
+  bool is_ready = ranks_allocate(&crew, thread_index) && devices_prepare(&crew) && comms_init(&crew) &&
+                  zones_register(&crew) && places_learn(&crew);
+  if (is_ready && rows_run(&crew) && bench->flags.verbose) memory_tell(&crew);
+  crew_drop(&crew);
+}

@@ -1,0 +1,293 @@
+/* doctor_system.c: the doctor's look at what surrounds the library: the driver and its GPUs, what the machine
+ * allows, and the settings in the environment, of this process or of the one that is looked at. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "base/share.h"
+#include "doctor/doctor.h"
+#include "option.h"
+
+#ifndef TUTTI_CAPABILITY_LEAST
+#define TUTTI_CAPABILITY_LEAST 80
+#endif
+enum { PAIRS_SHOWN = 16, FILES_LEAST = 4096, CAPABILITY_LEAST = TUTTI_CAPABILITY_LEAST, NAMES_MOST = 512 };
+
+/* ---- GPUs */
+
+static void gpu_add(struct doctor *doctor, const char *line) {
+  int index = 0, major = 0, minor = 0, used = 0;
+  char mode[32] = "";
+  if (sscanf(line, "gpu %d %d %d %31s %n", &index, &major, &minor, mode, &used) < 4) return;
+  const int length = (int)strcspn(line + used, "\n");
+  doctor->gpu_count += 1;
+  if (!strcmp(mode, "prohibited"))
+    doctor_add(doctor, DOCTOR_BAD, "gpu", "nvidia-smi -c DEFAULT, as root",
+               "GPU %d, %.*s, lets no program in", index, length, line + used);
+  else if (10 * major + minor < CAPABILITY_LEAST)
+    doctor_add(doctor, DOCTOR_BAD, "gpu",
+               "build with its number in GPUS= (`scons -h`), 80 or more; or hide it",
+               "GPU %d, %.*s, has compute capability %d.%d; this build has code from %d.%d on", index, length,
+               line + used, major, minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
+  else
+    doctor_add(doctor, DOCTOR_GOOD, "gpu", NULL, "GPU %d: %.*s, compute capability %d.%d", index, length,
+               line + used, major, minor);
+}
+
+struct pairs {
+  int count, near, linked, shown;
+};
+
+static void pair_add(struct doctor *doctor, const char *line, struct pairs *pairs) {
+  int a = 0, b = 0, access = 0, atomics = 0;
+  if (sscanf(line, "pair %d %d %d %d", &a, &b, &access, &atomics) != 4) return;
+  pairs->count += 1;
+  pairs->near += access != 0;
+  pairs->linked += access && atomics;
+  if (!access && pairs->shown++ < PAIRS_SHOWN)
+    doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL,
+               "GPU %d cannot map memory of GPU %d: data goes through memory of the host", a, b);
+}
+
+static void driver_judge(struct doctor *doctor, const char *answer, int status) {
+  char text[512];
+  if (doctor_answer_find(answer, "absent", text, sizeof text))
+    doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL,
+               "no driver here (%s): no GPU can be used, the emulator serves", text);
+  else if (doctor_answer_find(answer, "failed", text, sizeof text))
+    doctor_add(doctor, DOCTOR_BAD, "gpu", "nvidia-smi tells more; in a container, pass the GPUs in",
+               "a driver is installed, but does not start: %s", text);
+  else if (status != 0)
+    doctor_add(doctor, DOCTOR_BAD, "gpu", "run nvidia-smi; if it hangs too, the machine needs a restart",
+               "the driver was asked for its GPUs and did not come back");
+  else if (doctor_answer_find(answer, "driver", text, sizeof text))
+    doctor_add(doctor, atol(text) >= 13000 ? DOCTOR_GOOD : DOCTOR_NOTE, "gpu", NULL,
+               "the driver serves CUDA %ld.%ld", atol(text) / 1000, atol(text) % 1000 / 10);
+}
+
+void doctor_gpus(struct doctor *doctor) {
+  struct pairs pairs = {0, 0, 0, 0};
+  char count[32], *answer = (char *)os_alloc(DOCTOR_ANSWER);
+  if (!answer) {
+    doctor->out_of_memory = true;
+    return;
+  }
+  const int status = doctor_ask_probe("gpus", answer);
+  driver_judge(doctor, answer, status);
+  for (const char *line = answer; *line;) {
+    gpu_add(doctor, line);
+    pair_add(doctor, line, &pairs);
+    line += strcspn(line, "\n");
+    line += *line == '\n';
+  }
+  const char *visible = os_env("CUDA_VISIBLE_DEVICES");
+  if (doctor_answer_find(answer, "count", count, sizeof count) && atol(count) == 0)
+    doctor_add(
+        doctor, DOCTOR_BAD, "gpu", visible ? "unset CUDA_VISIBLE_DEVICES" : "pass GPUs into the container",
+        "a driver is here, and no GPU%s%s", visible ? ": CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "");
+  if (pairs.count > 0)
+    doctor_add(doctor, DOCTOR_GOOD, "gpu", NULL,
+               "of %d ordered pairs of GPUs %d reach each other, %d over NVLink", pairs.count, pairs.near,
+               pairs.linked);
+  os_free(answer);
+}
+
+/* ---- the machine */
+
+/* A limit of the process that is looked at, as /proc shows it; RLIM_INFINITY for none. */
+static rlim_t limit_of(const struct doctor *doctor, const char *name, int which) {
+  char path[64];
+  struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+  if (doctor->pid == 0) {
+    getrlimit((__rlimit_resource_t)which, &limit);
+    return limit.rlim_cur;
+  }
+  snprintf(path, sizeof path, "/proc/%d/limits", doctor->pid);
+  char *text = os_file_read(path, NULL);
+  const char *line = text ? strstr(text, name) : NULL;
+  if (line) {
+    line += strlen(name) + strspn(line + strlen(name), " ");
+    if (strncmp(line, "unlimited", 9)) limit.rlim_cur = strtoull(line, NULL, 10);
+  }
+  os_free(text);
+  return limit.rlim_cur;
+}
+
+static void limits_check(struct doctor *doctor) {
+  const rlim_t files = limit_of(doctor, "Max open files", RLIMIT_NOFILE);
+  const rlim_t space = limit_of(doctor, "Max address space", RLIMIT_AS);
+  const rlim_t size = limit_of(doctor, "Max file size", RLIMIT_FSIZE);
+  const rlim_t locked = limit_of(doctor, "Max locked memory", RLIMIT_MEMLOCK);
+  if (files != RLIM_INFINITY && files < FILES_LEAST)
+    doctor_add(doctor, DOCTOR_NOTE, "system", NULL,
+               "%llu open files at most: enough for one host; with many processes `ulimit -n 65536`",
+               (unsigned long long)files);
+  if (space != RLIM_INFINITY)
+    doctor_add(doctor, DOCTOR_BAD, "system", "ulimit -v unlimited",
+               "address space is limited to %llu MiB; GPUs and shared memory need far more",
+               (unsigned long long)(space >> 20));
+  if (size != RLIM_INFINITY)
+    doctor_add(doctor, DOCTOR_BAD, "system", "ulimit -f unlimited",
+               "the size of files is limited to %llu KiB, and so is memory that processes share",
+               (unsigned long long)(size >> 10));
+  if (locked != RLIM_INFINITY)
+    doctor_add(doctor, DOCTOR_NOTE, "system", NULL,
+               "%llu KiB of locked memory at most: InfiniBand needs more, nothing else locks any",
+               (unsigned long long)(locked >> 10));
+}
+
+/* Shares a block as ranks of two processes do, by a thread and a socket, and maps it. */
+static void sharing_check(struct doctor *doctor) {
+  enum { BYTES = 1 << 20 };
+  struct share_ticket ticket;
+  struct statvfs place;
+  void *block = NULL, *mapped = NULL;
+  const bool works = share_alloc(BYTES, &block, &ticket) == ncclSuccess &&
+                     share_reserve(block, 0, BYTES) == ncclSuccess &&
+                     share_map(&ticket, &mapped) == ncclSuccess;
+  if (works)
+    doctor_add(doctor, DOCTOR_GOOD, "system", NULL,
+               "processes of this user can share memory (memfd, and a socket)");
+  else
+    doctor_add(doctor, DOCTOR_BAD, "system", "allow memfd_create and Unix sockets in the container's profile",
+               "processes cannot share memory here: %s", log_last_error());
+  if (mapped) share_unmap(mapped, BYTES);
+  if (block) share_free(block);
+  if (statvfs("/dev/shm", &place) == 0)
+    doctor_add(doctor, DOCTOR_GOOD, "system", NULL,
+               "/dev/shm has %llu MiB free; nothing here uses it, a small one does no harm",
+               (unsigned long long)place.f_bavail * place.f_frsize >> 20);
+}
+
+/* Ranks meet on one host where they see the same network namespace and are of one user. */
+static void namespaces_check(struct doctor *doctor) {
+  static const char *const kinds[][2] = {
+      {"net", "its ranks and those started here would take each other for other hosts and speak TCP"},
+      {"pid",
+       "its ranks and those started here cannot tell each other's processes apart; fine within either"},
+      {"user", "its ranks and those started here are of different users to the kernel"}};
+  if (doctor->pid == 0) return;
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    char path[64], own[64], theirs[128] = "", ours[128] = "";
+    snprintf(path, sizeof path, "/proc/%d/ns/%s", doctor->pid, kinds[i][0]);
+    snprintf(own, sizeof own, "/proc/self/ns/%s", kinds[i][0]);
+    if (readlink(path, theirs, sizeof theirs - 1) > 0 && readlink(own, ours, sizeof ours - 1) > 0 &&
+        strcmp(theirs, ours))
+      doctor_add(doctor, DOCTOR_NOTE, "system", NULL,
+                 "process %d has a %s namespace of its own (a container): %s", doctor->pid, kinds[i][0],
+                 kinds[i][1]);
+  }
+}
+
+void doctor_system(struct doctor *doctor) {
+  limits_check(doctor);
+  sharing_check(doctor);
+  namespaces_check(doctor);
+}
+
+/* ---- settings */
+
+/* Settings that are meant, but that somebody who wonders about speed should know of. */
+static const struct {
+  const char *name, *value, *text;
+} telling[] = {
+    {"NCCL_P2P_DISABLE", "1", "GPUs do not reach each other's memory: much slower"},
+    {"NCCL_SHM_DISABLE", "1", "processes of a host do not share memory: over a network, much slower"},
+    {"NCCL_P2P_LEVEL", NULL, "keeps GPUs beyond that path from each other's memory"},
+    {"NCCL_ALGO", NULL, "overrules the choice of algorithms"},
+    {"NCCL_PROTO", NULL, "overrules the choice of protocols"},
+    {"NCCL_MAX_CTAS", NULL, "limits the multiprocessors that a collective takes"},
+    {"NCCL_MAX_NCHANNELS", NULL, "limits the multiprocessors that a collective takes"},
+    {"NCCL_HOSTID", NULL, "ranks that set it otherwise are on another host, and reached over a network"},
+    {"NCCL_DEBUG", "TRACE", "a line a call: slow"},
+    {"TUTTI_MOVES", NULL, "the emulator writes every move to a file: slow"},
+};
+
+static void setting_known(struct doctor *doctor, enum param_id id, const char *value) {
+  const struct param_row *row = param_row(id);
+  if (!strcmp(row->help, PARAM_NOT_YET)) {
+    doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s=%s is accepted and does nothing yet", row->name,
+               value);
+    return;
+  }
+  if (*value && !param_is_set(id)) {
+    doctor_add(doctor, DOCTOR_BAD, "setting", "`tutti help params` has each setting's range",
+               "%s=%s cannot be read, or is out of range, and does not count", row->name, value);
+    return;
+  }
+  if (!strcmp(row->name, "TUTTI_BACKEND") && !strcmp(value, "emu"))
+    doctor_add(doctor, doctor->gpu_count > 0 ? DOCTOR_BAD : DOCTOR_NOTE, "setting",
+               doctor->gpu_count > 0 ? "unset TUTTI_BACKEND" : NULL,
+               "TUTTI_BACKEND=emu: GPUs are left alone");
+  for (size_t i = 0; i < sizeof telling / sizeof telling[0]; i++) {
+    if (strcmp(telling[i].name, row->name) || (telling[i].value && strcmp(telling[i].value, value))) continue;
+    doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s=%s: %s", row->name, value, telling[i].text);
+  }
+}
+
+static void setting_judge(struct doctor *doctor, const char *name, const char *value) {
+  const char *names[NAMES_MOST];
+  const size_t prefix = strcspn(name, "_") + 1; /* compared without it, as all are alike there */
+  size_t count = 0;
+  for (int id = 0; id < PARAM_COUNT; id++) {
+    if (!strcmp(param_name((enum param_id)id), name)) {
+      setting_known(doctor, (enum param_id)id, value);
+      return;
+    }
+    const char *each = param_name((enum param_id)id);
+    if (count < NAMES_MOST && !strncmp(each, name, prefix)) names[count++] = each + prefix;
+  }
+  const char *nearest = option_nearest(name + prefix, names, count);
+  doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s is no setting of this library%s%.*s%s%s", name,
+             nearest ? "; did you mean " : "", nearest ? (int)prefix : 0, name, nearest ? nearest : "",
+             nearest ? "?" : "");
+}
+
+/* Takes the settings of the process that is looked at for this one's. */
+static void settings_adopt(int pid) {
+  char path[64];
+  size_t bytes = 0;
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  char *theirs = os_file_read(path, &bytes);
+  clearenv();
+  for (size_t at = 0; theirs && at < bytes; at += strlen(theirs + at) + 1) {
+    char *equals = strchr(theirs + at, '=');
+    if (!equals) continue;
+    *equals = '\0';
+    setenv(theirs + at, equals + 1, 1);
+    *equals = '=';
+  }
+  os_free(theirs);
+  param_reset();
+}
+
+void doctor_settings(struct doctor *doctor) {
+  const char *path = os_env("VLLM_NCCL_SO_PATH");
+  struct doctor_file file;
+  if (doctor->pid > 0) {
+    settings_adopt(doctor->pid);
+    path = os_env("VLLM_NCCL_SO_PATH");
+  }
+  for (const char *const *each = os_environ(); each && *each; each++) {
+    char name[128];
+    const size_t length = strcspn(*each, "=");
+    if ((strncmp(*each, "NCCL_", 5) && strncmp(*each, "TUTTI_", 6)) || length >= sizeof name) continue;
+    snprintf(name, sizeof name, "%.*s", (int)length, *each);
+    if (!strcmp(name, "NCCL_VERSION")) continue; /* NVIDIA's container images say so what they hold */
+    setting_judge(doctor, name, (*each)[length] ? *each + length + 1 : "");
+  }
+  if (!path || !*path) return;
+  doctor_file_look(doctor, path, &file);
+  if (!file.is_ours)
+    doctor_add(doctor, DOCTOR_BAD, "setting", "unset VLLM_NCCL_SO_PATH, or let it name tutti's libnccl.so.2",
+               "VLLM_NCCL_SO_PATH names another library: %s", path);
+}

@@ -1,0 +1,336 @@
+/* export_perfetto.c: Chrome's trace event format ("Trace Event Format", Google, 2016): a process a rank, and
+ * in it threads for each communicator: its calls, its device, and each channel that waits. Slices have begins
+ * and ends that were recorded; what has not ended ends with the trace, and says so. An ended kernel's end was
+ * not recorded: it is a point. Times are microseconds since the job's first. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "files/export.h"
+#include "json.h"
+#include "trace/record_text.h"
+
+/* Threads of a communicator, from its number times THREADS on. */
+enum { THREADS = 2000, THREAD_CALLS = 0, THREAD_DEVICE = 1, THREAD_LANES = 10, THREAD_LINKS = 1000 };
+
+struct perfetto {
+  const struct job *job;
+  struct json json;
+  int64_t arrows;
+};
+
+static int thread_of(const struct member *member, int thread) {
+  return (int)(member->place % 1000) * THREADS + thread;
+}
+
+/* Opens an event; args may follow before event_end. */
+static void event_begin(struct perfetto *perfetto, const char *phase, const char *name,
+                        const struct member *member, int thread, int64_t at_ns) {
+  struct json *json = &perfetto->json;
+  json_open(json, NULL, '{');
+  json_text(json, "ph", phase);
+  json_text(json, "name", name);
+  json_number(json, "pid", member->rank);
+  json_number(json, "tid", thread_of(member, thread));
+  json_thousandths(json, "ts", at_ns - perfetto->job->first_ns);
+}
+
+static void event_end(struct perfetto *perfetto) { json_close(&perfetto->json, '}'); }
+
+static void slice_begin(struct perfetto *perfetto, const char *name, const struct member *member, int thread,
+                        int64_t from_ns, int64_t to_ns) {
+  event_begin(perfetto, "X", name, member, thread, from_ns);
+  json_thousandths(&perfetto->json, "dur", to_ns > from_ns ? to_ns - from_ns : 0);
+  json_open(&perfetto->json, "args", '{');
+}
+
+static void slice_end(struct perfetto *perfetto) {
+  json_close(&perfetto->json, '}');
+  event_end(perfetto);
+}
+
+static void point(struct perfetto *perfetto, const char *name, const struct member *member, int thread,
+                  int64_t at_ns) {
+  event_begin(perfetto, "i", name, member, thread, at_ns);
+  json_text(&perfetto->json, "s", "t");
+  event_end(perfetto);
+}
+
+static void name_put(struct perfetto *perfetto, const char *what, const char *name,
+                     const struct member *member, int thread) {
+  struct json *json = &perfetto->json;
+  json_open(json, NULL, '{');
+  json_text(json, "ph", "M");
+  json_text(json, "name", what);
+  json_number(json, "pid", member->rank);
+  json_number(json, "tid", thread_of(member, thread));
+  json_open(json, "args", '{');
+  json_text(json, "name", name);
+  json_close(json, '}');
+  json_close(json, '}');
+}
+
+static void thread_name(struct perfetto *perfetto, const struct member *member, int thread,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void thread_name(struct perfetto *perfetto, const struct member *member, int thread,
+                        const char *format, ...) {
+  char what[64], name[160];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
+  snprintf(name, sizeof name, "comm '%.48s': %s", member_comm(member)->name, what);
+  name_put(perfetto, "thread_name", name, member, thread);
+}
+
+static void arrow(struct perfetto *perfetto, const char *name, const struct member *from, int from_thread,
+                  int64_t from_ns, const struct member *to, int to_thread, int64_t to_ns) {
+  event_begin(perfetto, "s", name, from, from_thread, from_ns);
+  json_text(&perfetto->json, "cat", name);
+  json_number(&perfetto->json, "id", ++perfetto->arrows);
+  event_end(perfetto);
+  event_begin(perfetto, "f", name, to, to_thread, to_ns > from_ns ? to_ns : from_ns);
+  json_text(&perfetto->json, "cat", name);
+  json_text(&perfetto->json, "bp", "e");
+  json_number(&perfetto->json, "id", perfetto->arrows);
+  event_end(perfetto);
+}
+
+/* ---- calls and launches ---- */
+
+static void call_put(struct perfetto *perfetto, const struct member *member, const struct record_call *call,
+                     const struct record_launch *launch) {
+  struct json *json = &perfetto->json;
+  const int64_t from = member_time_ns(member, call->ticks);
+  const int64_t to = launch != NULL ? member_time_ns(member, launch->ticks) : perfetto->job->end_ns;
+  char name[64];
+  snprintf(name, sizeof name, "%s #%u%s", record_func_name(call->func), call->sequence,
+           launch != NULL ? "" : " (not launched)");
+  slice_begin(perfetto, name, member, THREAD_CALLS, from, to);
+  json_number(json, "count", (int64_t)call->count);
+  json_text(json, "type", record_type_name(call->dtype));
+  json_text(json, "operator", record_op_name(call->op));
+  json_number(json, "root_or_peer", call->peer);
+  slice_end(perfetto);
+}
+
+static const struct record_plan *plan_of(const struct member *member, uint32_t number) {
+  const struct record_view *view = member->seat.view;
+  if (view->plan_rows == 0) return NULL;
+  const struct record_plan *plan = &view->plans[number % view->plan_rows];
+  return plan->used == 1 && plan->number == number ? plan : NULL;
+}
+
+static void launch_put(struct perfetto *perfetto, const struct member *member,
+                       const struct record_launch *launch) {
+  const struct record_comm *comm = member_comm(member);
+  const struct record_plan *plan = plan_of(member, launch->plan);
+  const int64_t at = member_time_ns(member, launch->ticks);
+  const bool stands = comm->counts != 0 && !launch->captured && launch->number >= comm->ended;
+  char name[96];
+  snprintf(name, sizeof name, "launch %" PRIu64 ", from #%u%s%s%s%s", launch->number, launch->sequence,
+           plan != NULL ? ", " : "", plan != NULL ? record_algo_name(plan->algo) : "",
+           plan != NULL ? " " : "", plan != NULL ? record_proto_name(plan->proto) : "");
+  if (!stands) {
+    point(perfetto, name, member, THREAD_DEVICE, at);
+    return;
+  }
+  slice_begin(perfetto, name, member, THREAD_DEVICE, at, perfetto->job->end_ns);
+  json_text(&perfetto->json, "state", launch->number < comm->started ? "started, not ended" : "not started");
+  slice_end(perfetto);
+}
+
+/* From the last record to the first, so that a call meets the launch that it went with. */
+static void records_put(struct perfetto *perfetto, const struct member *member) {
+  const struct record_launch *launch = NULL;
+  struct walk walk = walk_begin(&member->seat);
+  for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
+    if (record->kind == RECORD_LAUNCH) {
+      launch = &record->launch;
+      launch_put(perfetto, member, launch);
+    } else if (record->kind == RECORD_CALL) call_put(perfetto, member, &record->call, launch);
+    else if (record->kind == RECORD_ERROR)
+      point(perfetto, "a call was refused", member, THREAD_CALLS,
+            member_time_ns(member, record->error.ticks));
+  }
+}
+
+/* ---- what channels wait for ---- */
+
+static int64_t launch_time(const struct member *member, uint32_t sequence) {
+  struct walk walk = walk_begin(&member->seat);
+  for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk))
+    if (record->kind == RECORD_LAUNCH && (int32_t)(record->launch.sequence - sequence) <= 0)
+      return member_time_ns(member, record->launch.ticks);
+  return member_time_ns(member, member_comm(member)->born);
+}
+
+static const struct member *peer_find(const struct job *job, const struct member *member, uint32_t rank) {
+  const struct record_comm *comm = member_comm(member);
+  for (uint32_t i = 0; i < job->count; i++) {
+    const struct record_comm *other = member_comm(&job->members[i]);
+    if (other->comm_id == comm->comm_id && other->rank_count == comm->rank_count && other->rank == rank)
+      return &job->members[i];
+  }
+  return NULL;
+}
+
+/* The sender's end of what the lane waits for, as a slice, and the arrow from it. */
+static void post_put(struct perfetto *perfetto, const struct member *waiter, const struct record_lane *lane,
+                     int thread, int64_t waits_ns) {
+  const struct member *peer = peer_find(perfetto->job, waiter, lane->peer);
+  for (uint32_t row = 0; peer != NULL && row < peer->seat.view->link_rows; row++) {
+    const struct record_link *link = &peer->seat.view->links[row];
+    const int own = THREAD_LINKS + (int)row;
+    char name[64];
+    if (link->used != 1 || link->channel != lane->channel || link->peer != member_comm(waiter)->rank)
+      continue;
+    if ((link->conn & RECORD_LINK_SENDS) == 0 || row >= THREADS - THREAD_LINKS) continue;
+    const int64_t from = launch_time(peer, (uint32_t)member_comm(peer)->calls - 1);
+    snprintf(name, sizeof name, "has posted up to slice %" PRIu64, link->tail);
+    thread_name(perfetto, peer, own, "channel %u to rank %u", link->channel, link->peer);
+    slice_begin(perfetto, name, peer, own, from, perfetto->job->end_ns);
+    slice_end(perfetto);
+    arrow(perfetto, "waited for", peer, own, from, waiter, thread, waits_ns);
+    return;
+  }
+}
+
+static void lanes_put(struct perfetto *perfetto, const struct member *member) {
+  static const char *const waits[] = {"nothing", "an offer of", "data of", "a slot at", "lines of", "list"};
+  const struct record_view *view = member->seat.view;
+  for (uint32_t row = 0; row < view->lane_rows && row < THREAD_LINKS - THREAD_LANES; row++) {
+    const struct record_lane *lane = &view->lanes[row];
+    const int thread = THREAD_LANES + (int)row;
+    char name[96];
+    if (lane->used != 1 || lane->wait == WAITS_NOT || lane->wait > WAITS_LIST) continue;
+    const int64_t from = launch_time(member, lane->sequence);
+    snprintf(name, sizeof name, "#%u: waits for %s rank %u", lane->sequence, waits[lane->wait], lane->peer);
+    thread_name(perfetto, member, thread, "channel %u, lane %u", lane->channel, lane->lane);
+    slice_begin(perfetto, name, member, thread, from, perfetto->job->end_ns);
+    json_number(&perfetto->json, "step", lane->step);
+    json_number(&perfetto->json, "have", (int64_t)lane->have);
+    json_number(&perfetto->json, "need", (int64_t)lane->need);
+    slice_end(perfetto);
+    if (lane->wait == WAITS_DATA || lane->wait == WAITS_LINES) post_put(perfetto, member, lane, thread, from);
+  }
+}
+
+static void counter_put(struct perfetto *perfetto, const struct member *member, const char *name,
+                        int64_t at_ns, const char *series, int64_t value) {
+  event_begin(perfetto, "C", name, member, THREAD_DEVICE, at_ns);
+  json_open(&perfetto->json, "args", '{');
+  json_number(&perfetto->json, series, value);
+  json_close(&perfetto->json, '}');
+  event_end(perfetto);
+}
+
+/* A receiver's end knows both counters of its FIFO. */
+static void links_put(struct perfetto *perfetto, const struct member *member) {
+  const struct record_view *view = member->seat.view;
+  for (uint32_t row = 0; row < view->link_rows; row++) {
+    const struct record_link *link = &view->links[row];
+    char name[128];
+    if (link->used != 1 || (link->conn & RECORD_LINK_SENDS) != 0 || link->tail < link->head) continue;
+    snprintf(name, sizeof name, "comm '%.48s' channel %u from rank %u: full slots", member_comm(member)->name,
+             link->channel, link->peer);
+    counter_put(perfetto, member, name, perfetto->job->end_ns, "slots", (int64_t)(link->tail - link->head));
+  }
+}
+
+static void proxies_put(struct perfetto *perfetto, const struct member *member) {
+  const struct record_view *view = member->seat.view;
+  for (uint32_t row = 0; row < view->proxy_rows; row++) {
+    const struct record_proxy *proxy = &view->proxies[row];
+    const bool sends = (proxy->conn & RECORD_LINK_SENDS) != 0;
+    char name[128];
+    if (proxy->used != 1) continue;
+    snprintf(name, sizeof name, "comm '%.48s' proxy, channel %u, %s rank %u: messages under way",
+             member_comm(member)->name, proxy->channel, sends ? "to" : "from", proxy->peer);
+    counter_put(perfetto, member, name, perfetto->job->end_ns, "messages",
+                (int64_t)(proxy->posted - proxy->done));
+  }
+}
+
+/* ---- collectives across ranks ---- */
+
+struct meeting {
+  uint64_t comm_id;
+  int64_t at_ns;
+  uint32_t rank_count, collective, member;
+};
+
+static int meeting_compare(const void *left, const void *right) {
+  const struct meeting *a = (const struct meeting *)left, *b = (const struct meeting *)right;
+  if (a->comm_id != b->comm_id) return a->comm_id < b->comm_id ? -1 : 1;
+  if (a->rank_count != b->rank_count) return a->rank_count < b->rank_count ? -1 : 1;
+  if (a->collective != b->collective) return a->collective < b->collective ? -1 : 1;
+  return a->at_ns < b->at_ns ? -1 : a->at_ns > b->at_ns;
+}
+
+static bool meetings_same(const struct meeting *a, const struct meeting *b) {
+  return a->comm_id == b->comm_id && a->rank_count == b->rank_count && a->collective == b->collective;
+}
+
+/* Fills `meetings`, where that is not NULL; their number. */
+static size_t meetings_gather(const struct job *job, struct meeting *meetings) {
+  size_t count = 0;
+  for (uint32_t i = 0; i < job->count; i++) {
+    const struct record_comm *comm = member_comm(&job->members[i]);
+    struct walk walk = walk_begin(&job->members[i].seat);
+    for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
+      if (record->kind != RECORD_CALL || is_message(record->call.func)) continue;
+      if (meetings != NULL)
+        meetings[count] =
+            (struct meeting){comm->comm_id, member_time_ns(&job->members[i], record->call.ticks),
+                             comm->rank_count, record->call.collective, i};
+      count += 1;
+    }
+  }
+  return count;
+}
+
+/* From the rank that called first to the others. */
+static bool meetings_put(struct perfetto *perfetto) {
+  const struct job *job = perfetto->job;
+  const size_t count = meetings_gather(job, NULL);
+  struct meeting *meetings = (struct meeting *)os_alloc((count + 1) * sizeof *meetings);
+  if (meetings == NULL) return false;
+  meetings_gather(job, meetings);
+  qsort(meetings, count, sizeof *meetings, meeting_compare);
+  for (size_t i = 1, first = 0; i < count; i++) {
+    if (!meetings_same(&meetings[i], &meetings[first])) first = i;
+    else
+      arrow(perfetto, "collective", &job->members[meetings[first].member], THREAD_CALLS,
+            meetings[first].at_ns, &job->members[meetings[i].member], THREAD_CALLS, meetings[i].at_ns);
+  }
+  os_free(meetings);
+  return true;
+}
+
+static void member_put(struct perfetto *perfetto, const struct member *member) {
+  char name[128];
+  snprintf(name, sizeof name, "rank %u (process %u on %.64s)", member->rank,
+           member->seat.file->header.process, member->seat.file->header.host);
+  if (member->place == 0) name_put(perfetto, "process_name", name, member, 0);
+  thread_name(perfetto, member, THREAD_CALLS, "calls");
+  thread_name(perfetto, member, THREAD_DEVICE, "device");
+  records_put(perfetto, member);
+  lanes_put(perfetto, member);
+  links_put(perfetto, member);
+  proxies_put(perfetto, member);
+}
+
+bool export_perfetto(const struct job *job, FILE *out) {
+  struct perfetto perfetto = {.job = job, .json = {.out = out}};
+  json_open(&perfetto.json, NULL, '{');
+  json_text(&perfetto.json, "displayTimeUnit", "ns");
+  json_open(&perfetto.json, "traceEvents", '[');
+  for (uint32_t i = 0; i < job->count; i++) member_put(&perfetto, &job->members[i]);
+  const bool met = meetings_put(&perfetto);
+  json_close(&perfetto.json, ']');
+  json_close(&perfetto.json, '}');
+  return met;
+}

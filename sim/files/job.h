@@ -1,0 +1,36 @@
+/* job.h: all files of a job by rank: what a device of a process is to the whole, and what it was in each of
+ * its communicators. For exports, which show ranks side by side on one clock. */
+#ifndef TUTTI_SIM_JOB_H
+#define TUTTI_SIM_JOB_H
+
+#include "explain/seat.h"
+#include "files/records.h"
+
+/* A rank of a communicator. */
+struct member {
+  struct seat seat;
+  uint32_t rank;  /* in the job: in its largest communicator; those that are not in it come behind */
+  uint32_t place; /* among the communicators of this rank */
+};
+
+struct job {
+  struct member *members; /* by rank, then in the order of files and sections */
+  uint32_t count;
+  uint32_t rank_count;             /* one more than the last rank */
+  const struct record_comm *world; /* the largest communicator; NULL: there is none */
+  int64_t first_ns, end_ns;        /* since 1970: the first and last times of all files */
+};
+
+/* False when memory is out. */
+bool job_open(const struct records *records, struct job *job);
+void job_close(struct job *job);
+
+/* Nanoseconds since 1970. */
+int64_t member_time_ns(const struct member *member, uint64_t ticks);
+/* The rank in the job of a communicator's rank; UINT32_MAX: it left no file. */
+uint32_t job_rank_of(const struct job *job, const struct record_comm *comm, uint32_t rank);
+static inline const struct record_comm *member_comm(const struct member *member) {
+  return member->seat.view->comm;
+}
+
+#endif

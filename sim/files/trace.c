@@ -1,0 +1,213 @@
+/* trace.c: the verb `trace`: looks into traces, those of moves and those of records. The spelling of
+ * both is the library's (trace_record_text, record_text.h), so that it is the same everywhere. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "files/archive.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "files/export.h"
+#include "files/records.h"
+#include "trace/record_text.h"
+#include "trace/trace.h"
+#include "files/trace_diff.h"
+#include "verb.h"
+
+struct trace_flags {
+  const char *to, *output;
+  bool help;
+};
+#define AT(member) offsetof(struct trace_flags, member)
+
+static const struct option_row rows[] = {
+    {0, "to", "FORMAT", OPTION_TEXT, AT(to), 0, 0,
+     "export: perfetto, flight (as PyTorch's analyser reads it), flight-json or prometheus"},
+    {'o', "output", "PLACE", OPTION_TEXT, AT(output), 0, 0,
+     "export, archive: file to write; flight: what its files' names begin with, or a folder; archive: a "
+     "folder "
+     "where there are several FILEs"},
+    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
+};
+static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0], false};
+
+enum { LINE_BYTES = 256 };
+
+static enum exit_code moves_print(const char *path, const void *bytes, size_t byte_count) {
+  struct trace_reader reader;
+  if (trace_reader_open(&reader, bytes, byte_count) != ncclSuccess) {
+    fprintf(stderr, "tutti trace dump: %s: %s\n", path, log_last_error());
+    return EXIT_INPUT;
+  }
+  printf("# trace version %u, seed %llu, slots %u, flag bits %u\n", reader.header.version,
+         (unsigned long long)reader.header.seed, reader.header.slots, reader.header.flag_bits);
+  struct trace_record record;
+  bool torn = false;
+  while (trace_reader_next(&reader, &record, &torn)) {
+    char line[LINE_BYTES];
+    trace_record_text(&record, line, sizeof line);
+    puts(line);
+  }
+  if (!torn) return EXIT_GOOD;
+  fprintf(stderr, "tutti trace dump: %s: record %llu, at byte %zu of %zu, is cut off (writer stopped?)\n",
+          path, (unsigned long long)reader.record_index, reader.offset, byte_count);
+  return EXIT_INPUT;
+}
+
+static void line_print(void *argument, const char *line) {
+  (void)argument;
+  puts(line);
+}
+
+static enum exit_code file_print(char *path) {
+  struct records records;
+  if (!records_read("trace dump", RECORDS_WHOLE, 1, &path, &records)) return EXIT_ENVIRONMENT;
+  const bool read = records.count > 0;
+  for (uint32_t i = 0; i < records.count; i++) record_text_dump(&records.files[i], line_print, NULL);
+  records_free(&records);
+  return read ? EXIT_GOOD : EXIT_INPUT;
+}
+
+static enum exit_code trace_dump(char *path) {
+  struct archive archive;
+  if (archive_read(path, &archive) != ncclSuccess) {
+    fprintf(stderr, "tutti trace dump: %s\n", log_own_error());
+    return EXIT_INPUT;
+  }
+  const bool moves = archive.byte_count >= 8 && memcmp(archive.bytes, TRACE_MAGIC, 8) == 0;
+  const enum exit_code code = moves ? moves_print(path, archive.bytes, archive.byte_count) : EXIT_GOOD;
+  os_free(archive.bytes);
+  return moves ? code : file_print(path);
+}
+
+/* Several files one after another, each behind a line with its name. */
+static enum exit_code trace_dump_all(int count, char **paths) {
+  enum exit_code code = EXIT_GOOD;
+  for (int i = 0; i < count; i++) {
+    if (count > 1) printf("# %s\n", paths[i]);
+    const enum exit_code own = trace_dump(paths[i]);
+    if (own != EXIT_GOOD) code = own;
+  }
+  return code;
+}
+
+static enum exit_code trace_pack(const char *text_path, const char *path) {
+  struct archive text;
+  size_t byte_count = 0;
+  void *bytes = NULL;
+  ncclResult_t result = archive_read(text_path, &text);
+  if (result == ncclSuccess) {
+    result = record_text_pack(text_path, text.bytes, text.byte_count, &bytes, &byte_count);
+    os_free(text.bytes);
+  }
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti trace pack: %s\n", log_own_error());
+    return EXIT_INPUT;
+  }
+  const bool written = os_file_write(path, (const char *)bytes, byte_count);
+  if (!written) fprintf(stderr, "tutti trace pack: %s: cannot be written: %s\n", path, strerror(errno));
+  os_free(bytes);
+  return written ? EXIT_GOOD : EXIT_ENVIRONMENT;
+}
+
+/* ---- archives ---- */
+
+static enum exit_code archive_one(const char *path, const char *archive_path) {
+  struct archive archive;
+  if (archive_read(path, &archive) != ncclSuccess) {
+    fprintf(stderr, "tutti trace archive: %s\n", log_own_error());
+    return EXIT_INPUT;
+  }
+  const ncclResult_t result = archive_write(archive_path, archive.bytes, archive.byte_count);
+  os_free(archive.bytes);
+  if (result == ncclSuccess) return EXIT_GOOD;
+  fprintf(stderr, "tutti trace archive: %s\n", log_own_error());
+  return EXIT_ENVIRONMENT;
+}
+
+/* FILE.zst beside the file, or of that name in a folder. */
+static enum exit_code trace_archive(const char *place, int count, char **paths) {
+  enum { PATH_BYTES = 4096 };
+  struct stat about;
+  enum exit_code code = EXIT_GOOD;
+  const bool folder = place != NULL && stat(place, &about) == 0 && S_ISDIR(about.st_mode);
+  if (place != NULL && !folder && count > 1) {
+    fprintf(stderr, "tutti trace archive: -o %s: a folder was expected for %d files\n", place, count);
+    return EXIT_USAGE;
+  }
+  for (int i = 0; i < count; i++) {
+    const char *slash = strrchr(paths[i], '/'), *name = slash != NULL ? slash + 1 : paths[i];
+    char path[PATH_BYTES];
+    if (folder) snprintf(path, sizeof path, "%s/%s.zst", place, name);
+    else if (place != NULL) snprintf(path, sizeof path, "%s", place);
+    else snprintf(path, sizeof path, "%s.zst", paths[i]);
+    const enum exit_code own = archive_one(paths[i], path);
+    if (own != EXIT_GOOD) code = own;
+  }
+  return code;
+}
+
+/* ---- the verb ---- */
+
+static enum exit_code trace_do(const struct trace_flags *flags, const char *what, int count, char **paths) {
+  if (!strcmp(what, "dump") && count > 0) return trace_dump_all(count, paths);
+  if (!strcmp(what, "pack") && count == 2) return trace_pack(paths[0], paths[1]);
+  if (!strcmp(what, "diff") && count == 2) return trace_diff(paths[0], paths[1]);
+  if (!strcmp(what, "export") && count > 0) return export_files(flags->to, flags->output, count, paths);
+  if (!strcmp(what, "archive") && count > 0) return trace_archive(flags->output, count, paths);
+  fprintf(stderr,
+          "tutti trace: what is asked for? `tutti trace dump FILE...`, `pack TEXT FILE`, `diff A B`, `export "
+          "--to "
+          "FORMAT FILE...` or `archive FILE...` (`tutti help trace` says more)\n");
+  return EXIT_USAGE;
+}
+
+static enum exit_code trace_run(int argc, char **argv) {
+  struct trace_flags flags = {NULL, NULL, false};
+  int operand;
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  if (!option_parse(&trace_options, argc, argv, &flags, &operand)) return EXIT_USAGE;
+  if (flags.help) {
+    char help[] = "help", verb[] = "trace";
+    char *arguments[] = {help, verb, NULL};
+    return verb_help.run(2, arguments);
+  }
+  const char *what = operand < argc ? argv[operand++] : "";
+  return trace_do(&flags, what, argc - operand, argv + operand);
+}
+
+const struct verb verb_trace = {
+    "trace",
+    "print, compare, export and pack traces",
+    "dump FILE... | diff A B | export --to FORMAT [-o PLACE] FILE... | archive [-o PLACE] FILE... | pack "
+    "TEXT "
+    "FILE",
+    "  tutti trace dump /dev/shm/tutti.*.trace | less\n"
+    "  tutti trace dump run.trace > run.txt && tutti trace pack run.txt again.trace && cmp run.trace "
+    "again.trace\n"
+    "  tutti trace export --to perfetto -o job.json /dev/shm/tutti.*.trace\n"
+    "  tutti trace export --to flight -o dumps/nccl_trace_rank_ *.trace && torchfrtrace dumps\n"
+    "  tutti trace archive -o kept /dev/shm/tutti.*.trace && tutti explain kept/*.zst\n"
+    "  tutti bench all_reduce --ranks 4 --seed 1 --trace run.tr && tutti trace dump run.tr\n",
+    "`dump` prints files of records (TUTTI_TRACE), a line each for header, communicator, row and record; and "
+    "the moves that the guarded emulator wrote (TUTTI_MOVES), which are the same, byte for byte, for the "
+    "same "
+    "seed. `pack` makes a file of records of such text. traces/README.md has both formats.\n"
+    "\n"
+    "`diff` compares two files of moves, or two of records, and prints the first thing that differs, of "
+    "both. "
+    "Of records it leaves out what differs from run to run: times, addresses, processes. The exit code is 0 "
+    "where both are the same, 1 where they are not.\n"
+    "\n"
+    "`export` writes all FILEs as one: `perfetto`, JSON for ui.perfetto.dev and chrome://tracing; `flight`, "
+    "a "
+    "dump for each rank as PyTorch's Flight Recorder makes them, for torchfrtrace, and `flight-json`, the "
+    "same "
+    "as JSON; `prometheus`, metrics for node_exporter's textfile collector.\n"
+    "\n"
+    "`archive` packs each FILE by zstd. Every command that reads traces takes packed ones.\n",
+    &trace_options,
+    trace_run,
+};

@@ -1,0 +1,322 @@
+/* goal_verb.c: the verb `goal`: schedules of messages in the formats of other simulators: run under the
+ * LogGOPS model, checked, converted. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "core/topology.h"
+#include "goal/loggops.h"
+#include "goal/way.h"
+#include "json.h"
+#include "verb.h"
+
+enum { RANKS_SHOWN = 16 };
+
+struct goal_flags {
+  const char *output, *to, *loggops;
+  int64_t bytes, reduce_ns, copy_ns;
+  struct goal_way way;
+  bool ranks, json, help;
+};
+#define AT(member) offsetof(struct goal_flags, member)
+
+static const struct option_row rows[] = {
+    {0, "loggops", "COSTS", OPTION_TEXT, AT(loggops), 0, 0,
+     "sim: costs in ns and bytes, as `L=2500,o=1500,g=1000,O=0,G=6,S=65535`, which is the default; any of "
+     "them"},
+    {'o', "output", "FILE", OPTION_TEXT, AT(output), 0, 0,
+     "export, convert: file to write; of Chakra traces what their names begin with"},
+    {0, "to", "FORMAT", OPTION_TEXT, AT(to), 0, 0,
+     "export, convert: text, binary or chakra (default: binary where -o ends in .bin, else text)"},
+    {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 1, (int64_t)1 << 40,
+     "export: size in nccl-tests' sense (default 1M)"},
+    {'g', "gpus", "N", OPTION_INT, AT(way.gpus), 1, 65536,
+     "export, traces: GPUs, and so ranks, of a node (default 8; of traces, as many as there are)"},
+    {0, "nodes", "N", OPTION_INT, AT(way.nodes), 1, TOPOLOGY_NODES_MAX, "export, traces: nodes (default 1)"},
+    {'m', "machine", "NAME", OPTION_TEXT, AT(way.machine), 0, 0,
+     "export, traces: kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all "
+     "GPUs "
+     "alike)"},
+    {0, "algo", "LIST", OPTION_TEXT, AT(way.algo), 0, 0,
+     "export, traces: stands for NCCL_ALGO: ring, tree, direct, ..."},
+    {0, "proto", "LIST", OPTION_TEXT, AT(way.proto), 0, 0,
+     "export, traces: stands for NCCL_PROTO: LL, LL128, Simple"},
+    {0, "channels", "N", OPTION_INT, AT(way.channels), 1, PLAN_CHANNELS_MAX,
+     "export, traces: channels at most (default 1)"},
+    {'d', "type", "TYPE", OPTION_TEXT, AT(way.type), 0, 0,
+     "export, traces: data type, as `tutti bench` names it (default float)"},
+    {'r', "root", "RANK", OPTION_INT, AT(way.root), 0, (1 << 20) - 1,
+     "export, traces: root of rooted collectives (default 0)"},
+    {0, "reduce-ns", "NS", OPTION_INT, AT(reduce_ns), 0, 1 << 20,
+     "export, traces: a computation for each slice that is added up, so long a KiB (default 0: none)"},
+    {0, "copy-ns", "NS", OPTION_INT, AT(copy_ns), 0, 1 << 20,
+     "export: the same for each slice that is written to the output"},
+    {0, "ranks", NULL, OPTION_FLAG, AT(ranks), 0, 0, "sim: each rank's end, however many there are"},
+    {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "sim: print JSON"},
+    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
+};
+static const struct option_set goal_options = {"goal", rows, sizeof rows / sizeof rows[0], false};
+
+static enum exit_code complain(enum exit_code code) {
+  fprintf(stderr, "tutti goal: %s\n", log_own_error());
+  return code;
+}
+
+static enum exit_code complain_of_file(const char *path) {
+  fprintf(stderr, "tutti goal: %s: %s\n", path, strerror(errno));
+  return EXIT_INPUT;
+}
+
+static bool ends_in(const char *text, const char *end) {
+  const size_t length = strlen(text), end_length = strlen(end);
+  return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* The traces of all ranks, whose collectives go the flags' way. */
+static ncclResult_t traces_read(int count, char **paths, const struct goal_flags *flags, struct goal *goal) {
+  struct way_planner planner;
+  struct goal_way way = flags->way;
+  if (way.gpus == 0 && count % way.nodes == 0) way.gpus = count / way.nodes;
+  if (way.gpus * way.nodes != count)
+    return log_fail(ncclInvalidUsage, "%d traces are not those of %" PRId64 " nodes of %" PRId64 " GPUs",
+                    count, way.nodes, way.gpus);
+  ncclResult_t result = way_open(&planner, &way);
+  const struct chakra_planner chakra = {
+      {(uint64_t)flags->reduce_ns, (uint64_t)flags->copy_ns}, &planner, way_plan_chakra};
+  if (result == ncclSuccess) result = goal_read_chakra((uint32_t)count, paths, &chakra, goal);
+  way_close(&planner);
+  return result;
+}
+
+/* One GOAL file, or the Chakra traces of all ranks. */
+static enum exit_code files_read(int count, char **paths, const struct goal_flags *flags, struct goal *goal) {
+  ncclResult_t result;
+  if (ends_in(paths[0], ".et")) {
+    result = traces_read(count, paths, flags, goal);
+  } else {
+    if (count > 1) {
+      fprintf(stderr, "tutti goal: %d files; only Chakra traces, whose names end in .et, are a file a rank\n",
+              count);
+      return EXIT_USAGE;
+    }
+    FILE *file = fopen(paths[0], "rb");
+    if (file == NULL) return complain_of_file(paths[0]);
+    result = goal_read(paths[0], file, goal);
+    fclose(file);
+  }
+  if (result == ncclSuccess) return EXIT_GOOD;
+  if (result == ncclInvalidUsage) return complain(EXIT_USAGE);
+  return complain(result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_INPUT);
+}
+
+/* ---- sim ---- */
+
+static void ends_print(const struct goal *goal, const struct loggops_costs *costs,
+                       const struct loggops_result *result, bool all) {
+  printf("# LogGOPS: L %" PRIu64 ", o %" PRIu64 ", g %" PRIu64 ", O %" PRIu64 ", G %" PRIu64 ", S %" PRIu64
+         "\n",
+         costs->latency_ns, costs->overhead_ns, costs->gap_ns, costs->overhead_byte_ns, costs->gap_byte_ns,
+         costs->eager_bytes);
+  printf("# %" PRIu32 " ranks, %" PRIu64 " operations, %" PRIu64 " messages, %" PRIu64 " bytes (simulated)\n",
+         goal->rank_count, goal->op_count, goal->message_count, goal->byte_count);
+  for (uint32_t rank = 0; rank < goal->rank_count && (all || rank < RANKS_SHOWN); rank++)
+    printf("rank %" PRIu32 ": %" PRIu64 " ns\n", rank, result->rank_ns[rank]);
+  if (!all && goal->rank_count > RANKS_SHOWN)
+    printf("and %" PRIu32 " more ranks (--ranks shows them)\n", goal->rank_count - RANKS_SHOWN);
+  printf("finished after %" PRIu64 " ns, last rank %" PRIu32 "\n", result->finish_ns, result->last_rank);
+}
+
+static void ends_print_json(const struct goal *goal, const struct loggops_result *result) {
+  struct json json;
+  memset(&json, 0, sizeof json);
+  json.out = stdout;
+  json_open(&json, NULL, '{');
+  json_number(&json, "ranks", goal->rank_count);
+  json_number(&json, "operations", (int64_t)goal->op_count);
+  json_number(&json, "messages", (int64_t)goal->message_count);
+  json_number(&json, "bytes", (int64_t)goal->byte_count);
+  json_number(&json, "events", (int64_t)result->event_count);
+  json_number(&json, "finish_ns", (int64_t)result->finish_ns);
+  json_open(&json, "rank_ns", '[');
+  for (uint32_t rank = 0; rank < goal->rank_count; rank++)
+    json_number(&json, NULL, (int64_t)result->rank_ns[rank]);
+  json_close(&json, ']');
+  json_close(&json, '}');
+}
+
+static enum exit_code goal_sim(int count, char **paths, const struct goal_flags *flags) {
+  struct loggops_costs costs = LOGGOPS_DEFAULT;
+  struct loggops_result result;
+  struct goal goal;
+  struct text why;
+  memset(&why, 0, sizeof why);
+  if (flags->loggops != NULL && loggops_costs_parse(flags->loggops, &costs) != ncclSuccess)
+    return complain(EXIT_USAGE);
+  enum exit_code code = files_read(count, paths, flags, &goal);
+  if (code != EXIT_GOOD) return code;
+  const ncclResult_t ran = loggops_run(&goal, &costs, &result, &why);
+  if (ran == ncclSuccess) {
+    if (flags->json) ends_print_json(&goal, &result);
+    else ends_print(&goal, &costs, &result, flags->ranks);
+    loggops_result_free(&result);
+  } else {
+    fprintf(stderr, "tutti goal: %s: %s\n", paths[0], log_own_error());
+    if (why.begin != NULL) fputs(why.begin, stderr);
+    code = ran == ncclInvalidUsage ? EXIT_WRONG : ran == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
+  }
+  text_free(&why);
+  goal_free(&goal);
+  return code;
+}
+
+/* ---- convert ---- */
+
+enum format { FORMAT_TEXT, FORMAT_BINARY, FORMAT_CHAKRA };
+
+static enum exit_code goal_save(const struct goal *goal, const char *path, enum format format) {
+  if (format == FORMAT_CHAKRA)
+    return goal_write_chakra(goal, path) == ncclSuccess ? EXIT_GOOD : complain(EXIT_ENVIRONMENT);
+  FILE *file = fopen(path, "wb");
+  if (file == NULL) {
+    complain_of_file(path);
+    return EXIT_ENVIRONMENT;
+  }
+  const ncclResult_t result =
+      format == FORMAT_BINARY ? goal_write_binary(goal, path, file) : goal_write_text(goal, path, file);
+  if (fclose(file) != 0 && result == ncclSuccess) {
+    complain_of_file(path);
+    return EXIT_ENVIRONMENT;
+  }
+  return result == ncclSuccess ? EXIT_GOOD : complain(EXIT_ENVIRONMENT);
+}
+
+/* False after one sentence, where -o or --to make no sense. */
+static bool output_is_sound(const struct goal_flags *flags, enum format *format) {
+  static const char *const names[] = {"text", "binary", "chakra"};
+  if (flags->output == NULL) {
+    fprintf(stderr, "tutti goal: -o FILE says what to write\n");
+    return false;
+  }
+  if (flags->to == NULL) *format = ends_in(flags->output, ".bin") ? FORMAT_BINARY : FORMAT_TEXT;
+  for (int i = 0; flags->to != NULL && i <= FORMAT_CHAKRA; i++) {
+    *format = (enum format)i;
+    if (strcmp(flags->to, names[i]) == 0) return true;
+  }
+  if (flags->to == NULL) return true;
+  fprintf(stderr, "tutti goal: --to %s: must be text, binary or chakra\n", flags->to);
+  return false;
+}
+
+static enum exit_code goal_convert(int count, char **paths, const struct goal_flags *flags) {
+  struct goal goal;
+  enum format format;
+  if (!output_is_sound(flags, &format)) return EXIT_USAGE;
+  enum exit_code code = files_read(count, paths, flags, &goal);
+  if (code != EXIT_GOOD) return code;
+  code = goal_save(&goal, flags->output, format);
+  goal_free(&goal);
+  return code;
+}
+
+/* ---- export ---- */
+
+static enum exit_code goal_export(const char *name, const struct goal_flags *flags) {
+  const struct goal_export_costs costs = {(uint64_t)flags->reduce_ns, (uint64_t)flags->copy_ns};
+  const struct collective *collective = collective_find(name);
+  struct way_planner planner;
+  struct way_call *call;
+  struct goal goal;
+  enum format format;
+  if (collective == NULL) {
+    fprintf(stderr, "tutti goal: no collective `%s`; there are", name);
+    for (size_t i = 0; collective_at(i) != NULL; i++) fprintf(stderr, " %s", collective_at(i)->name);
+    fputc('\n', stderr);
+    return EXIT_USAGE;
+  }
+  if (!output_is_sound(flags, &format)) return EXIT_USAGE;
+  struct goal_way way = flags->way;
+  if (way.gpus == 0) way.gpus = 8;
+  ncclResult_t result = way_open(&planner, &way);
+  if (result == ncclSuccess) result = way_plan(&planner, collective, (uint64_t)flags->bytes, &call);
+  if (result == ncclSuccess)
+    result = goal_export_plans(call->setup.plans, planner.graph.rank_count, &costs, &goal);
+  way_close(&planner);
+  if (result != ncclSuccess) return complain(result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE);
+  const enum exit_code code = goal_save(&goal, flags->output, format);
+  if (code == EXIT_GOOD)
+    printf("%s: %" PRIu32 " ranks, %" PRIu64 " operations, %" PRIu64 " messages, %" PRIu64 " bytes\n",
+           flags->output, goal.rank_count, goal.op_count, goal.message_count, goal.byte_count);
+  goal_free(&goal);
+  return code;
+}
+
+/* ---- the verb ---- */
+
+static enum exit_code goal_do(const struct goal_flags *flags, const char *what, int count, char **words) {
+  if (!strcmp(what, "sim") && count > 0) return goal_sim(count, words, flags);
+  if (!strcmp(what, "convert") && count > 0) return goal_convert(count, words, flags);
+  if (!strcmp(what, "export") && count == 1) return goal_export(words[0], flags);
+  fprintf(
+      stderr,
+      "tutti goal: what is asked for? `tutti goal sim FILE`, `convert FILE -o FILE` or `export COLLECTIVE -o "
+      "FILE` (`tutti help goal` says more)\n");
+  return EXIT_USAGE;
+}
+
+static enum exit_code goal_run(int argc, char **argv) {
+  struct goal_flags flags;
+  int operand;
+  memset(&flags, 0, sizeof flags);
+  flags.way.algo = flags.way.proto = "";
+  flags.way.type = "float";
+  flags.bytes = 1 << 20;
+  flags.way.nodes = flags.way.channels = 1;
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  if (!option_parse(&goal_options, argc, argv, &flags, &operand)) return EXIT_USAGE;
+  if (flags.help) {
+    char help[] = "help", verb[] = "goal";
+    char *arguments[] = {help, verb, NULL};
+    return verb_help.run(2, arguments);
+  }
+  const char *what = operand < argc ? argv[operand++] : "";
+  return goal_do(&flags, what, argc - operand, argv + operand);
+}
+
+const struct verb verb_goal = {
+    "goal",
+    "run, convert and export schedules of messages: GOAL files, Chakra traces",
+    "sim [--loggops COSTS] FILE... | convert -o FILE FILE... | export COLLECTIVE -o FILE",
+    "  tutti goal sim ring.goal\n"
+    "  tutti goal sim --loggops L=1000,G=1 --json ring.bin\n"
+    "  tutti goal convert ring.goal -o ring.bin\n"
+    "  tutti goal export all_gather --algo pat -g 64 --to chakra -o pat\n"
+    "  tutti goal export all_reduce --algo ring --proto Simple -b 1M -g 64 -o ring.goal\n",
+    "A GOAL file says what each rank sends, receives and computes, and which of these wait for which, as "
+    "text or as "
+    "LogGOPSim's binary. Chakra execution traces, one file a rank, whose names end in .RANK.et, say the same "
+    "for "
+    "ASTRA-sim; a collective there becomes the messages of the library's own plan, by the flags of "
+    "`export`; other nodes are computations of their duration. All are read everywhere.\n"
+    "\n"
+    "`sim` says when each rank ends under the LogGOPS model. The exit code is 1 where a schedule does not "
+    "end, with a "
+    "line for each receive that nobody sends to, each message that nobody receives and each operation of a "
+    "circle of "
+    "waits; and where a message is received with another size than it is sent.\n"
+    "\n"
+    "`convert` writes what it reads as text, as binary, or as Chakra traces PREFIX.RANK.et, -o being the "
+    "PREFIX; these "
+    "leave out waits for a begin (irequires), and computations take whole microseconds there.\n"
+    "\n"
+    "`export` writes what the library itself would do for a collective, from its own plans and steps: each "
+    "slice's data "
+    "as a message with a tag of its own, in the order and with the waits of the library's lanes. A channel "
+    "is a CPU, "
+    "all channels share card 0. Empty slices and FIFO slots are left out.\n",
+    &goal_options,
+    goal_run,
+};

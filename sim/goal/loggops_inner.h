@@ -1,0 +1,84 @@
+/* loggops_inner.h: what the engine (loggops.c) and who explains why it stands (loggops_stuck.c) share. */
+#ifndef TUTTI_SIM_GOAL_LOGGOPS_INNER_H
+#define TUTTI_SIM_GOAL_LOGGOPS_INNER_H
+
+#include "goal/loggops.h"
+#include "goal/queue.h"
+
+/* What an operation's state may be besides a number of others that it waits for. */
+#define STATE_POSTED 0x80000000u /* a receive that waits for its message: and the next one of its class */
+#define STATE_BEGUN 0xfffffffeu  /* a send above S: its message is on its way, or waits for its receive */
+#define STATE_ENDED 0xffffffffu
+
+/* What at most one operation or message can use at a time: a CPU, or a card's one direction. Who comes too
+ * early waits in the order in which it came about. */
+struct gate {
+  uint64_t open_ns;           /* from then on it is free */
+  uint64_t call_ns, call_key; /* the event that looks after the first one who waits */
+  uint32_t waiting;           /* root of a heap in the queue's nodes, or 0 */
+};
+
+/* A message that came before its receive. */
+struct stray {
+  uint32_t source, op; /* the send */
+  uint32_t next;       /* of the rank, in the order of their coming; 0: none */
+  uint64_t done_ns;
+};
+
+/* Receives of a program that take the same messages: those of one class are served in the order of their
+ * begin. */
+struct program_classes {
+  const struct goal_program *program;
+  uint32_t *of_op;              /* by operation, receives alone */
+  uint32_t count;               /* of classes */
+  uint32_t room;                /* of the table: a power of two, or 0 */
+  struct match_class *by_match; /* open addressing */
+  bool takes_any;               /* some take any peer or tag */
+};
+struct match_class {
+  uint32_t peer, tag, number; /* number + 1; 0: free */
+};
+
+struct freed {
+  uint32_t rank, op;
+};
+
+struct loggops {
+  const struct goal *goal;
+  struct loggops_costs costs;
+  struct queue queue;
+  struct gate *gates;     /* by rank: CPUs, cards that send, cards that receive */
+  uint32_t *states;       /* of operations: from op_base[rank] on */
+  uint64_t *op_base;      /* by rank */
+  uint64_t *class_base;   /* by rank: its classes' places in `posted` */
+  uint32_t *posted;       /* last receive of a class that waits, + 1; its state names the first */
+  uint64_t *posted_order; /* by operation: which receive began first; NULL where no receive takes any */
+  uint64_t *ready_ns;     /* by operation; NULL where there is one CPU, which says it */
+  uint64_t posted_count;
+  struct program_classes *classes; /* by program */
+  struct stray *strays;            /* from 1 on */
+  uint32_t stray_count, stray_room, stray_free;
+  uint32_t *stray_first, *stray_last; /* by rank */
+  uint32_t gate_count;                /* of a rank */
+  uint64_t next_number;               /* of the next event */
+  struct freed *freed;                /* by the event that happens now */
+  uint32_t freed_count, freed_room;
+  uint64_t *rank_ns, ended_count, event_count;
+  struct text *why;
+};
+
+static inline uint32_t *loggops_state(const struct loggops *run, uint32_t rank, uint32_t op) {
+  return &run->states[run->op_base[rank] + op];
+}
+
+static inline bool loggops_has_strays(const struct loggops *run) {
+  for (uint32_t rank = 0; rank < run->goal->rank_count; rank++) {
+    if (run->stray_first[rank] != 0) return true;
+  }
+  return false;
+}
+
+/* Why operations are left over, or messages: fails always. */
+ncclResult_t loggops_explain(struct loggops *run, struct text *why);
+
+#endif

@@ -1,0 +1,98 @@
+/* queue.c: see queue.h. */
+#include "goal/queue.h"
+
+#include <string.h>
+
+#include "base/os.h"
+
+bool queue_add(struct queue *queue, const struct event *event) {
+  if (queue->count == queue->room) {
+    const uint32_t room = queue->room * 2 + 1024;
+    struct event *larger = (struct event *)os_realloc(queue->events, room * sizeof *larger);
+    if (larger == NULL) return false;
+    queue->events = larger;
+    queue->room = room;
+  }
+  struct event *events = queue->events;
+  uint32_t at = queue->count++;
+  while (at > 0 && event_before(event, &events[(at - 1) / 4])) {
+    events[at] = events[(at - 1) / 4];
+    at = (at - 1) / 4;
+  }
+  events[at] = *event;
+  return true;
+}
+
+void queue_take(struct queue *queue, struct event *event) {
+  struct event *events = queue->events;
+  *event = events[0];
+  const uint32_t count = --queue->count;
+  const struct event last = events[count];
+  uint32_t at = 0;
+  for (;;) {
+    const uint32_t child = 4 * at + 1, end = child + 4 < count ? child + 4 : count;
+    uint32_t least = child;
+    if (child >= count) break;
+    for (uint32_t other = child + 1; other < end; other++) {
+      if (event_before(&events[other], &events[least])) least = other;
+    }
+    if (!event_before(&events[least], &last)) break;
+    events[at] = events[least];
+    at = least;
+  }
+  events[at] = last;
+}
+
+/* Without recursion: the right ways of both, woven together, each node's children swapped on the way. */
+static uint32_t waiters_join(struct waiter *waiters, uint32_t one, uint32_t two) {
+  uint32_t root = 0, *hole = &root;
+  while (one != 0 && two != 0) {
+    if (waiters[two].event.number < waiters[one].event.number) {
+      const uint32_t other = one;
+      one = two;
+      two = other;
+    }
+    *hole = one;
+    const uint32_t right = waiters[one].right;
+    waiters[one].right = waiters[one].left;
+    hole = &waiters[one].left;
+    one = right;
+  }
+  *hole = one != 0 ? one : two;
+  return root;
+}
+
+bool waiters_add(struct queue *queue, uint32_t *root, const struct event *event) {
+  uint32_t fresh = queue->waiter_free;
+  if (fresh != 0) {
+    queue->waiter_free = queue->waiters[fresh].right;
+  } else {
+    if (queue->waiter_count + 1 >= queue->waiter_room) {
+      const uint32_t room = queue->waiter_room * 2 + 64;
+      struct waiter *larger = (struct waiter *)os_realloc(queue->waiters, room * sizeof *larger);
+      if (larger == NULL) return false;
+      queue->waiters = larger;
+      queue->waiter_room = room;
+    }
+    fresh = ++queue->waiter_count;
+  }
+  const struct waiter waiter = {*event, 0, 0};
+  queue->waiters[fresh] = waiter;
+  *root = waiters_join(queue->waiters, *root, fresh);
+  return true;
+}
+
+void waiters_take(struct queue *queue, uint32_t *root, struct event *event) {
+  struct waiter *first = &queue->waiters[*root];
+  const uint32_t place = *root;
+  *event = first->event;
+  *root = waiters_join(queue->waiters, first->left, first->right);
+  first->right = queue->waiter_free;
+  queue->waiter_free = place;
+}
+
+void queue_free(struct queue *queue) {
+  os_free(queue->events);
+  os_free(queue->waiters);
+  memset(queue, 0, sizeof *queue);
+}

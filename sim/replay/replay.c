@@ -1,0 +1,432 @@
+/* replay.c: the verb `replay`: runs what files of records tell in the guarded emulator, up to where it stood,
+ * and says whether the schedule can stand there, which single event is missing, and what its arrival would
+ * do. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "json.h"
+#include "replay/replay.h"
+#include "verb.h"
+
+#define TRIES_MOST 16 /* events whose arrival is tried */
+#define LANES_MOST 8  /* that are printed where nobody asked for more */
+#define TRIES_NS UINT64_C(60000000000)
+
+struct replay_flags {
+  const char *inject, *until, *plan;
+  int64_t steps, rank;
+  uint64_t seed;
+  bool json, help;
+};
+#define AT(member) offsetof(struct replay_flags, member)
+
+static const struct option_row rows[] = {
+    {'i', "inject", "EVENT", OPTION_TEXT, AT(inject), 0, 0,
+     "let one missing event happen: `rank 7 channel 2 send 41`, `... recv 8`, `rank 2 call`, `launch` or "
+     "`start`"},
+    {'u', "until", "PLACE", OPTION_TEXT, AT(until), 0, 0,
+     "stop where a lane comes to a step: `rank 7 channel 2 step 40`"},
+    {'s', "step", "N", OPTION_INT, AT(steps), 1, 1000000000,
+     "go N moves on from where it stood, and stop there"},
+    {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20,
+     "print all lanes of this rank, with their connections"},
+    {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "draw another order of moves (default 1)"},
+    {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
+     "the schedule from a file that the job ran (TUTTI_CUSTOM_FILE)"},
+    {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
+    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
+};
+static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0], false};
+
+/* What was asked for, and what came of it. */
+struct answer {
+  struct replay_flags flags;
+  struct replay replay;
+  struct replay_mark mark;
+  struct replay_outcome base, with; /* up to where it stood; with the event */
+  const struct replay_event *event; /* of base: the one that explains the most, or was injected */
+  bool assumes, holds_seen;
+  enum replay_way way;
+};
+
+/* ---- runs ---- */
+
+struct looking {
+  const struct answer *answer;
+  const struct replay_outcome *shown;
+};
+
+static const char *heading(const struct looking *looking) {
+  const struct replay_flags *flags = &looking->answer->flags;
+  if (flags->until != NULL)
+    return looking->shown->until_reached ? "where it comes to that step:"
+                                         : "it does not come to that step; where it stands in the end:";
+  if (flags->steps > 0) return "after so many moves more:";
+  return flags->inject != NULL ? "in the end:" : "where it stands:";
+}
+
+static void lanes_print(void *argument) {
+  const struct looking *looking = (const struct looking *)argument;
+  const int64_t rank = looking->answer->flags.rank;
+  puts(heading(looking));
+  replay_print_lanes(rank >= 0 ? (uint32_t)rank : REPLAY_NONE, rank >= 0 ? UINT32_MAX : LANES_MOST);
+}
+
+static ncclResult_t answer_run(struct answer *answer, const struct replay_event *injected, bool goes_on,
+                               void (*look)(void *argument), void *argument, struct replay_outcome *outcome) {
+  const struct replay_scenario scenario = {
+      .seed = answer->flags.seed,
+      .way = answer->way,
+      .injected = injected,
+      .missing = answer->base.events,
+      .missing_count = goes_on ? answer->base.event_count : 0,
+      .goes_on = goes_on,
+      .until = answer->flags.until != NULL && look != NULL ? &answer->mark : NULL,
+      .move_count = look != NULL ? (uint64_t)answer->flags.steps : 0,
+      .assumes = answer->assumes,
+      .holds_seen = answer->holds_seen,
+      .look = look,
+      .argument = argument};
+  return replay_run(&answer->replay, &scenario, outcome);
+}
+
+static bool event_makes_work(const struct replay_event *event) { return event->kind <= EVENT_LAUNCH; }
+
+/* What has not ended, or would have to be called or launched yet. */
+static uint32_t outcome_lacks(const struct answer *answer, const struct replay_event *injected,
+                              const struct replay_outcome *outcome) {
+  uint32_t lacks = outcome->unended + outcome->failed;
+  for (uint32_t i = 0; i < answer->base.event_count; i++)
+    lacks += &answer->base.events[i] != injected && event_makes_work(&answer->base.events[i]);
+  return lacks;
+}
+
+/* What was sent and has not come is also why slots behind it are not free. */
+static bool event_leads(const struct replay_event *event, const struct replay_event *other) {
+  return event->kind == EVENT_SEND && other->kind == EVENT_RECV && event->rank == other->waiter;
+}
+
+/* Each missing event is let happen alone: the one that leaves the least undone explains the rest. */
+static ncclResult_t answer_choose(struct answer *answer) {
+  struct replay_outcome *tried = (struct replay_outcome *)os_alloc(sizeof *tried);
+  const uint64_t deadline = os_time_ns() + TRIES_NS;
+  uint32_t least = UINT32_MAX;
+  ncclResult_t result = ncclSuccess;
+  if (tried == NULL) return log_fail(ncclSystemError, "no memory for a replay");
+  for (uint32_t i = 0; i < answer->base.event_count && i < TRIES_MOST; i++) {
+    const struct replay_event *event = &answer->base.events[i];
+    if (os_time_ns() > deadline || (least == 0 && answer->event->kind != EVENT_RECV)) break;
+    result = answer_run(answer, event, true, NULL, NULL, tried);
+    if (result != ncclSuccess) break;
+    const uint32_t lacks = outcome_lacks(answer, event, tried);
+    const bool better =
+        answer->event == NULL || lacks < least ||
+        (lacks == least && (tried->ended > answer->with.ended || event_leads(event, answer->event)));
+    if (!better) continue;
+    least = lacks;
+    answer->event = event;
+    answer->with = *tried;
+  }
+  os_free(tried);
+  return result;
+}
+
+static bool anybody_absent(const struct replay *replay) {
+  for (uint32_t c = 0; c < replay->comm_count; c++)
+    for (uint32_t r = 0; r < replay->comms[c].rank_count; r++)
+      if (replay->comms[c].ranks[r].seat == NULL) return true;
+  return false;
+}
+
+/* What an attempt that came to nothing has noted is of no use; but of messages, how later ones were planned
+ * may be what earlier ones need. */
+static void attempt_begin(struct replay *replay, uint32_t remark_count, bool again) {
+  replay->remark_count = remark_count;
+  for (uint32_t c = 0; c < replay->comm_count; c++) {
+    replay->comms[c].unlike = replay->comms[c].refitted = false;
+    replay->comms[c].fit[0] = 0;
+    if (!again) replay->comms[c].fit[1] = 0;
+  }
+}
+
+static bool anybody_refitted(const struct replay *replay) {
+  for (uint32_t c = 0; c < replay->comm_count; c++)
+    if (replay->comms[c].refitted) return true;
+  return false;
+}
+
+static bool anybody_seen(const struct replay *replay) {
+  for (uint32_t c = 0; c < replay->comm_count; c++)
+    for (uint32_t r = 0; r < replay->comms[c].rank_count; r++) {
+      const struct seat *seat = replay->comms[c].ranks[r].seat;
+      if (seat != NULL && seat->view->comm->counts == RECORD_COUNTS_SEEN) return true;
+    }
+  return false;
+}
+
+/* What the files leave open is tried: whether outputs were stored to straight, of ranks without files,
+ * whether they called what has not ended elsewhere, and where only counters were seen, whether lanes waited
+ * for what had come. What fails all is told of the first. */
+static ncclResult_t answer_reach(struct answer *answer) {
+  const uint32_t assumptions = anybody_absent(&answer->replay) ? 2 : 1;
+  const uint32_t ways = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * WAY_COUNT;
+  const uint32_t remark_count = answer->replay.remark_count;
+  struct replay_outcome *first = (struct replay_outcome *)os_alloc(sizeof *first);
+  ncclResult_t result = ncclSuccess;
+  if (first == NULL) return log_fail(ncclSystemError, "no memory for a replay");
+  for (uint32_t i = 0; i < ways && result == ncclSuccess && !answer->base.reached; i++) {
+    answer->way = (enum replay_way)(i % WAY_COUNT);
+    answer->assumes = i / WAY_COUNT % assumptions != 0;
+    answer->holds_seen = i >= assumptions * WAY_COUNT;
+    attempt_begin(&answer->replay, remark_count, false);
+    result = answer_run(answer, NULL, false, NULL, NULL, &answer->base);
+    if (result == ncclSuccess && !answer->base.reached && anybody_refitted(&answer->replay)) {
+      attempt_begin(&answer->replay, remark_count, true);
+      result = answer_run(answer, NULL, false, NULL, NULL, &answer->base);
+    }
+    if (i == 0) *first = answer->base;
+  }
+  if (!answer->base.reached) {
+    attempt_begin(&answer->replay, remark_count, false);
+    answer->base = *first;
+    answer->way = WAY_SLOTS;
+    answer->assumes = answer->holds_seen = false;
+  }
+  os_free(first);
+  return result;
+}
+
+/* ---- sentences ---- */
+
+static void say_reached(const struct answer *answer, char out[REPLAY_TEXT_BYTES]) {
+  uint32_t ranks = 0;
+  for (uint32_t c = 0; c < answer->replay.comm_count; c++) ranks += answer->replay.comms[c].rank_count;
+  if (!answer->base.reached) replay_say(out, "not reached: %.480s", answer->base.reason);
+  else if (answer->replay.comm_count == 1)
+    replay_say(out, "reached: the %u ranks of comm '%.40s' come to where they stood, in %" PRIu64 " moves%s",
+               ranks, answer->replay.comms[0].name, answer->base.moves,
+               answer->assumes ? ", if those without files did what the others did" : "");
+  else
+    replay_say(out,
+               "reached: the %u ranks of %u communicators come to where they stood, in %" PRIu64 " moves",
+               ranks, answer->replay.comm_count, answer->base.moves);
+}
+
+static void say_missing(const struct answer *answer, char out[REPLAY_TEXT_BYTES]) {
+  char text[REPLAY_TEXT_BYTES];
+  if (answer->event != NULL) {
+    replay_event_text(&answer->replay, answer->event, text);
+    replay_say(out, "\"%.100s\": %.380s", text, answer->event->why);
+  } else if (answer->base.failed) replay_say(out, "nothing: %.480s", answer->base.stop);
+  else if (answer->base.unended > 0)
+    replay_say(out, "nothing that could arrive: the ranks wait for one another: %.400s", answer->base.stop);
+  else if (answer->replay.graph)
+    replay_say(out, "not known: a graph has a kernel under way, and what graphs launch is not replayed");
+  else replay_say(out, "nothing: all %" PRIu64 " kernels have ended", answer->base.ended);
+}
+
+static void say_with(const struct answer *answer, char out[REPLAY_TEXT_BYTES]) {
+  const struct replay_outcome *with = &answer->with;
+  uint32_t more = 0;
+  for (uint32_t i = 0; i < answer->base.event_count; i++) more += &answer->base.events[i] != answer->event;
+  if (with->moving) replay_say(out, "it still moves after %" PRIu64 " moves", with->moves);
+  else if (with->failed) replay_say(out, "it fails: %.480s", with->stop);
+  else if (with->unended > 0)
+    replay_say(out, "%" PRIu64 " more kernels end, and then it stops: %.400s",
+               with->ended - answer->base.ended, with->stop[0] != '\0' ? with->stop : "kernels do not start");
+  else if (outcome_lacks(answer, answer->event, with) > 0)
+    replay_say(out, "%" PRIu64 " more kernels end; %u other events are missing",
+               with->ended - answer->base.ended, more);
+  else replay_say(out, "all ranks end all that was called, %" PRIu64 " kernels", with->ended);
+}
+
+static void remarks_print(const struct answer *answer) {
+  char text[REPLAY_TEXT_BYTES];
+  for (uint32_t i = 0, told = 0; i < answer->base.event_count && told < LANES_MOST; i++) {
+    if (&answer->base.events[i] == answer->event) continue;
+    replay_event_text(&answer->replay, &answer->base.events[i], text);
+    printf("also missing: \"%s\": %s\n", text, answer->base.events[i].why);
+    told += 1;
+  }
+  for (uint32_t i = 0; i < answer->replay.remark_count; i++) printf("note: %s\n", answer->replay.remarks[i]);
+}
+
+static void answer_json(const struct answer *answer) {
+  char text[REPLAY_TEXT_BYTES];
+  struct json json = {.out = stdout};
+  json_open(&json, NULL, '{');
+  json_bool(&json, "reached", answer->base.reached);
+  if (!answer->base.reached) json_text(&json, "reason", answer->base.reason);
+  json_number(&json, "moves", (int64_t)answer->base.moves);
+  if (answer->event != NULL) {
+    replay_event_text(&answer->replay, answer->event, text);
+    json_text(&json, "missing", text);
+    json_text(&json, "why", answer->event->why);
+    say_with(answer, text);
+    json_text(&json, "then", text);
+    json_bool(&json, "explains_all", outcome_lacks(answer, answer->event, &answer->with) == 0);
+  }
+  json_open(&json, "events", '[');
+  for (uint32_t i = 0; i < answer->base.event_count; i++) {
+    replay_event_text(&answer->replay, &answer->base.events[i], text);
+    json_text(&json, NULL, text);
+  }
+  json_close(&json, ']');
+  json_open(&json, "notes", '[');
+  for (uint32_t i = 0; i < answer->replay.remark_count; i++)
+    json_text(&json, NULL, answer->replay.remarks[i]);
+  json_close(&json, ']');
+  json_close(&json, '}');
+  putchar('\n');
+}
+
+/* ---- the verb ---- */
+
+static ncclResult_t answer_print(struct answer *answer) {
+  char text[REPLAY_TEXT_BYTES];
+  struct replay_outcome *shown = (struct replay_outcome *)os_alloc(sizeof *shown);
+  struct looking looking = {answer, shown};
+  const bool goes_on = answer->flags.inject != NULL || answer->flags.steps > 0;
+  if (shown == NULL) return log_fail(ncclSystemError, "no memory for a replay");
+  say_reached(answer, text);
+  printf("%s\n", text);
+  if (answer->base.reached) {
+    say_missing(answer, text);
+    printf("missing: %s\n", text);
+    if (answer->event != NULL) {
+      say_with(answer, text);
+      printf("with it: %s\n", text);
+    }
+  }
+  const ncclResult_t result = answer_run(answer, answer->flags.inject != NULL ? answer->event : NULL, goes_on,
+                                         lanes_print, &looking, shown);
+  if (result == ncclSuccess && shown->unended == 0) puts("  no kernel is under way");
+  os_free(shown);
+  remarks_print(answer);
+  return result;
+}
+
+static enum exit_code event_unknown(const struct answer *answer) {
+  char text[REPLAY_TEXT_BYTES];
+  fprintf(stderr,
+          "tutti replay: --inject: \"%s\" is nothing that is missing here; these are:", answer->flags.inject);
+  for (uint32_t i = 0; i < answer->base.event_count && i < TRIES_MOST; i++) {
+    replay_event_text(&answer->replay, &answer->base.events[i], text);
+    fprintf(stderr, "%s \"%s\"", i > 0 ? "," : "", text);
+  }
+  fputs(answer->base.event_count > 0 ? "\n" : " none\n", stderr);
+  return EXIT_USAGE;
+}
+
+static enum exit_code answer_fail(ncclResult_t result) {
+  fprintf(stderr, "tutti replay: %s\n", log_own_error());
+  return result == ncclInvalidArgument ? EXIT_INPUT : EXIT_ENVIRONMENT;
+}
+
+/* Ranks that somebody asks for are some communicator's. */
+static bool rank_is_there(const struct replay *replay, const char *flag, uint64_t rank) {
+  uint32_t most = 0;
+  for (uint32_t c = 0; c < replay->comm_count; c++)
+    if (replay->comms[c].rank_count > most) most = replay->comms[c].rank_count;
+  if (rank >= most)
+    fprintf(stderr, "tutti replay: %s: there is no rank %" PRIu64 ": these files are of ranks 0 to %u\n",
+            flag, rank, most - 1);
+  return rank < most;
+}
+
+static enum exit_code answer_give(struct answer *answer) {
+  const struct replay_flags *flags = &answer->flags;
+  if (flags->rank >= 0 && !rank_is_there(&answer->replay, "--rank", (uint64_t)flags->rank)) return EXIT_USAGE;
+  if (flags->until != NULL && !rank_is_there(&answer->replay, "--until", answer->mark.rank))
+    return EXIT_USAGE;
+  ncclResult_t result = answer_reach(answer);
+  if (result != ncclSuccess) return answer_fail(result);
+  if (answer->flags.inject != NULL) {
+    answer->event = replay_event_find(&answer->replay, &answer->base, answer->flags.inject);
+    if (answer->event == NULL) return event_unknown(answer);
+    result = answer_run(answer, answer->event, true, NULL, NULL, &answer->with);
+  } else if (answer->base.reached) result = answer_choose(answer);
+  if (result == ncclSuccess && !answer->flags.json) result = answer_print(answer);
+  if (result != ncclSuccess) return answer_fail(result);
+  if (answer->flags.json) answer_json(answer);
+  return answer->base.reached ? EXIT_GOOD : EXIT_WRONG;
+}
+
+static enum exit_code replay_files(struct answer *answer, int path_count, char **paths) {
+  struct records records;
+  enum exit_code code = EXIT_INPUT;
+  if (!records_read("replay", RECORDS_WHOLE, path_count, paths, &records)) return EXIT_ENVIRONMENT;
+  if (answer->flags.plan != NULL && custom_read(answer->flags.plan, &answer->replay.custom) != ncclSuccess) {
+    records_free(&records);
+    return answer_fail(ncclInvalidArgument);
+  }
+  if (records.count > 0 && records.sources != SOURCE_RECORDS)
+    fputs(
+        "tutti replay: dumps and logs of others tell no plans and no steps: there is nothing to run again\n",
+        stderr);
+  else if (records.count > 0) {
+    const ncclResult_t result = replay_read(&records, &answer->replay);
+    if (result != ncclSuccess) code = answer_fail(result);
+    else if (answer->replay.comm_count == 0) {
+      puts("nothing to replay: every communicator in these files has ended in good order");
+      code = EXIT_GOOD;
+    } else code = answer_give(answer);
+  }
+  replay_free(&answer->replay);
+  records_free(&records);
+  return code;
+}
+
+static enum exit_code replay_verb(int argc, char **argv) {
+  int first = argc;
+  struct answer *answer = (struct answer *)os_alloc(sizeof *answer);
+  if (answer == NULL) return EXIT_ENVIRONMENT;
+  answer->flags = (struct replay_flags){.rank = -1, .seed = 1};
+  enum exit_code code = EXIT_USAGE;
+  if (!option_parse(&replay_options, argc, argv, &answer->flags, &first)) code = EXIT_USAGE;
+  else if (answer->flags.help) {
+    char help[] = "help", verb[] = "replay";
+    char *arguments[] = {help, verb, NULL};
+    code = verb_help.run(2, arguments);
+  } else if (first == argc)
+    fputs("tutti replay: which files? `tutti replay /dev/shm/tutti.*.trace`\n", stderr);
+  else if (answer->flags.json &&
+           (answer->flags.until != NULL || answer->flags.steps > 0 || answer->flags.rank >= 0))
+    fputs("tutti replay: --json tells no lanes: leave out --until, --step and --rank\n", stderr);
+  else if (answer->flags.until != NULL && answer->flags.steps > 0)
+    fputs("tutti replay: --until and --step: give one of them\n", stderr);
+  else if (answer->flags.until != NULL && !replay_mark_parse(answer->flags.until, &answer->mark))
+    fprintf(stderr, "tutti replay: --until: \"%s\" is no place; one is `rank 7 channel 2 step 40`\n",
+            answer->flags.until);
+  else code = replay_files(answer, argc - first, argv + first);
+  os_free(answer);
+  return code;
+}
+
+const struct verb verb_replay = {
+    "replay",
+    "run a hung job's records again, up to where it stood, and on",
+    "[--inject EVENT] [--until PLACE] [--step N] [--rank RANK] [--seed SEED] [--plan FILE] FILE...",
+    "  tutti replay /dev/shm/tutti.*.trace\n"
+    "  tutti replay --inject \"rank 7 channel 2 send 41\" traces/*.trace\n"
+    "  tutti replay --until \"rank 7 channel 2 step 40\" --rank 7 traces/*.trace\n",
+    "Reads the files that each rank left behind (TUTTI_TRACE; binary, or their text), makes the same\n"
+    "communicators, plans and calls in the guarded emulator, wherever the job ran, and moves every rank to\n"
+    "where it stood. It says whether the schedule can stand there (a counter that is wrong makes it\n"
+    "impossible), which single event is missing, and what would happen if it came: all that is missing is\n"
+    "tried alone, and the event that leaves the least undone explains the rest.\n"
+    "\n"
+    "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 start`), "
+    "or\n"
+    "a step that it has sent or freed and that has not come to where it is waited for (`rank 7 channel 2\n"
+    "send 41`, `recv`; `channel 0-21` where several stand alike); `comm NAME` tells communicators apart.\n"
+    "Steps are counted as the connection counts them.\n"
+    "\n"
+    "The exit status is 0 when the recorded state is reached, 1 when the schedule cannot stand there.\n",
+    &replay_options,
+    replay_verb,
+};

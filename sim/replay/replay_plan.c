@@ -1,0 +1,306 @@
+/* replay_plan.c: recorded operations as a plan again. What the record says of a plan (algorithm, protocol,
+ * channels, chunks, a digest) is forced or tried, until the same comes out; where nothing does, a remark says
+ * so, and the likest is taken. */
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "core/tune_file.h"
+#include "kernels/kernels.h"
+#include "replay/replay.h"
+#include "trace/record_text.h"
+
+#define ROOM_BYTES 256u /* that connections over networks keep in each slot */
+
+/* ---- operations ---- */
+
+struct op_list {
+  struct plan_op *ops;
+  uint32_t count, capacity;
+};
+
+static struct plan_op *ops_next(struct op_list *list) {
+  if (list->count == list->capacity) {
+    const uint32_t capacity = list->capacity > 0 ? 2 * list->capacity : 16;
+    void *grown = os_realloc(list->ops, capacity * sizeof *list->ops);
+    if (grown == NULL) return NULL;
+    list->ops = (struct plan_op *)grown;
+    list->capacity = capacity;
+  }
+  struct plan_op *op = &list->ops[list->count++];
+  memset(op, 0, sizeof *op);
+  return op;
+}
+
+struct op_memory {
+  uint8_t *in, *out;
+};
+
+/* In place is in place again, also where one lies within the other. */
+static struct op_memory op_memory(const struct replay *replay, const struct replay_op *op, uint8_t *memory) {
+  const uint64_t in = op->place.in, out = op->place.out;
+  const uint64_t ahead = in - out, behind = out - in;
+  struct op_memory found = {memory, memory + replay->buffer_bytes};
+  if (in != 0 && out != 0 && ahead < replay->buffer_bytes) found.in = found.out + ahead;
+  else if (in != 0 && out != 0 && behind < replay->buffer_bytes) found.out = found.in + behind;
+  return found;
+}
+
+static bool list_add_message(struct op_list *list, uint8_t func, uint32_t peer, uint8_t *data, size_t bytes) {
+  struct plan_op *op = ops_next(list);
+  if (op == NULL) return false;
+  op->func = func;
+  op->dtype = ncclInt8;
+  op->peer = peer;
+  op->count = bytes;
+  if (func == FUNC_SEND) op->in = data;
+  else op->out = data;
+  return true;
+}
+
+/* Gather and scatter: messages to and from the root. */
+static bool list_add_exchange(struct op_list *list, const struct replay_comm *comm, uint32_t rank,
+                              const struct record_call *call, struct op_memory at, size_t bytes) {
+  const bool gathers = call->func == FUNC_GATHER;
+  const bool done =
+      rank == call->peer && (gathers ? at.in == at.out + rank * bytes : at.in + rank * bytes == at.out);
+  bool good = done || list_add_message(list, gathers ? FUNC_SEND : FUNC_RECV, call->peer,
+                                       gathers ? at.in : at.out, bytes);
+  for (uint32_t peer = 0; rank == call->peer && peer < comm->rank_count && good; peer++) {
+    if (peer == rank && done) continue;
+    good = list_add_message(list, gathers ? FUNC_RECV : FUNC_SEND, peer,
+                            (gathers ? at.out : at.in) + peer * bytes, bytes);
+  }
+  return good;
+}
+
+static uint8_t kernel_op(const struct record_call *call) {
+  if (call->op == ncclAvg) return call->dtype >= ncclFloat16 ? OP_PRE_MUL_SUM : OP_SUM_POST_DIV;
+  return call->op < ncclAvg ? call->op : (uint8_t)OP_PRE_MUL_SUM;
+}
+
+static bool list_add(struct op_list *list, const struct replay *replay, const struct replay_comm *comm,
+                     uint32_t rank, const struct replay_op *said, uint8_t *memory) {
+  const struct record_call *call = &said->call;
+  const struct op_memory at = op_memory(replay, said, memory);
+  const size_t bytes = (size_t)call->count * kernel_type_bytes(call->dtype);
+  const bool reduces =
+      call->func == FUNC_REDUCE || call->func == FUNC_ALL_REDUCE || call->func == FUNC_REDUCE_SCATTER;
+  if (call->func == FUNC_GATHER || call->func == FUNC_SCATTER)
+    return list_add_exchange(list, comm, rank, call, at, bytes);
+  if (is_message(call->func))
+    return list_add_message(list, call->func, call->peer, call->func == FUNC_SEND ? at.in : at.out, bytes);
+  struct plan_op *op = ops_next(list);
+  if (op == NULL) return false;
+  op->func = call->func;
+  op->dtype = reduces ? call->dtype : (uint8_t)ncclInt8;
+  op->op = reduces ? kernel_op(call) : (uint8_t)OP_SUM;
+  op->op_arg = op->op == OP_SUM_POST_DIV ? (uint64_t)comm->rank_count << 1 : 0;
+  op->peer = call->peer;
+  op->count = reduces ? call->count : bytes;
+  op->in = at.in;
+  op->out = call->func == FUNC_REDUCE && call->peer != rank ? NULL : at.out;
+  return true;
+}
+
+static bool list_fill(struct op_list *list, const struct replay *replay, const struct replay_comm *comm,
+                      uint32_t rank, const struct replay_op *ops, uint32_t count, uint8_t *memory) {
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t from = list->count;
+    if (!list_add(list, replay, comm, rank, &ops[i], memory)) return false;
+    for (uint32_t k = from; k < list->count; k++) list->ops[k].sequence = i; /* from the launch's first on */
+  }
+  return true;
+}
+
+/* ---- limits that may have been ---- */
+
+static const uint8_t channel_tries[] = {0, 1, 2, 4, 8, 16, 24, 32, 64, 3, 6, 12};
+#define FITS (sizeof channel_tries * 8)
+
+/* The n-th guess: channels, those of a message, whether chunks were cut shorter, and who chose the way. */
+static void fit_limits(struct plan_request *request, const struct record_plan *row, uint32_t channels,
+                       uint32_t fit, struct tune_file *file) {
+  struct plan_limits *limits = &request->limits;
+  const uint32_t element_bytes = row != NULL && row->element_bytes > 0 ? row->element_bytes : 1;
+  const uint32_t guess = channel_tries[fit % sizeof channel_tries];
+  const uint32_t family = fit / (uint32_t)sizeof channel_tries;
+  limits->channel_count = guess > 0 ? guess : row != NULL && row->channels > 0 ? row->channels : 2;
+  if (guess == 0 && row != NULL && is_message(row->func)) limits->channel_count = channels;
+  if (limits->channel_count > PLAN_CHANNELS_MAX) limits->channel_count = PLAN_CHANNELS_MAX;
+  if (limits->channel_count > request->graph->channel_count)
+    limits->channel_count = request->graph->channel_count;
+  limits->p2p_channel_count = 1;
+  while (limits->p2p_channel_count < limits->channel_count) limits->p2p_channel_count *= 2;
+  limits->p2p_channels_per_peer = limits->p2p_channel_count < 2 ? 1 : 2;
+  if ((family & 1) != 0) limits->p2p_channels_per_peer = limits->p2p_channel_count;
+  if (row == NULL) return;
+  const uint64_t chunk_bytes = (uint64_t)row->chunk_elements * element_bytes;
+  if ((family & 2) != 0 && chunk_bytes > 0 && chunk_bytes <= 1u << 30)
+    limits->chunk_bytes = (uint32_t)chunk_bytes;
+  if (is_message(row->func) && chunk_bytes > 0 && chunk_bytes <= limits->step_bytes[PROTO_SIMPLE])
+    limits->p2p_chunk_bytes = (uint32_t)chunk_bytes;
+  for (uint32_t func = 0; func < FUNC_COUNT && (family & 4) == 0; func++) {
+    request->algo_mask[func] = 1u << row->algo;
+    request->proto_mask[func] = 1u << row->proto;
+    if (is_message(row->func) || is_message((uint8_t)func)) request->algo_mask[func] = 1u << ALGO_RING;
+  }
+  if (is_message(row->func) || (family & 4) != 0) return;
+  file->count = 1;
+  file->rules[0] =
+      (struct tune_rule){0,
+                         UINT64_MAX,
+                         0,
+                         0,
+                         guess == 0 && row->channels <= limits->channel_count ? row->channels : 0,
+                         1,
+                         row->func,
+                         row->algo,
+                         row->proto};
+  request->tune_file = file;
+}
+
+void replay_limits(const struct replay_comm *comm, struct plan_limits *limits) {
+  plan_limits_default(limits);
+  limits->algos_last = 0;
+  limits->direct = comm->way != WAY_SLOTS;
+  limits->cores = comm->way == WAY_CORES;
+  if (comm->slots != 0) limits->slots = comm->slots;
+  for (uint32_t proto = 0; proto < PROTO_COUNT; proto++)
+    if (comm->step_bytes[proto] != 0) limits->step_bytes[proto] = comm->step_bytes[proto];
+  if (comm->net) limits->room_bytes = ROOM_BYTES;
+  if (comm->net && comm->step_bytes[PROTO_SIMPLE] == 0) limits->step_bytes[PROTO_SIMPLE] += ROOM_BYTES;
+  const uint32_t most = limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes;
+  if (limits->p2p_chunk_bytes > most) limits->p2p_chunk_bytes = most;
+}
+
+static void request_begin(struct plan_request *request, const struct replay_comm *comm, uint32_t rank,
+                          const struct op_list *list) {
+  memset(request, 0, sizeof *request);
+  request->rank = rank;
+  request->rank_count = comm->rank_count;
+  request->graph = &comm->graph;
+  request->islands = comm->net ? comm->graph.node : NULL;
+  request->ops = list->ops;
+  request->op_count = list->count;
+  replay_limits(comm, &request->limits);
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
+    request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
+    request->proto_mask[func] = comm->net ? 1u << PROTO_SIMPLE : (1u << PROTO_COUNT) - 1;
+  }
+}
+
+/* Of what a rank noted of messages with a peer in this direction: is the channel among it, where there is
+ * any? */
+static bool message_fits(const struct seat *seat, uint32_t peer, bool sends, uint16_t channel) {
+  const uint8_t conn = (uint8_t)(CONN_MESSAGE | (sends ? RECORD_LINK_SENDS : 0));
+  const struct record_view *view = seat != NULL ? seat->view : NULL;
+  bool noted = false;
+  for (uint32_t k = 0; view != NULL && k < view->link_rows; k++) {
+    const struct record_link *row = &view->links[k];
+    if (row->used != 1 || row->peer != peer || row->conn != conn) continue;
+    if (row->channel == channel) return true;
+    noted = true;
+  }
+  for (uint32_t k = 0; view != NULL && k < view->proxy_rows; k++) {
+    const struct record_proxy *row = &view->proxies[k];
+    if (row->used != 1 || row->peer != peer || row->conn != conn) continue;
+    if (row->channel == channel) return true;
+    noted = true;
+  }
+  return !noted;
+}
+
+/* Messages lie on the channels on which one of their ends has noted them; where none did, on any. */
+static bool messages_fit(const struct plan *plan, const struct replay_comm *comm) {
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    const bool sends = work->send_count > 0;
+    const uint32_t peer = sends ? work->send_peer[0] : work->recv_count > 0 ? work->recv_peer[0] : work->rank;
+    if (work->conn_index != CONN_MESSAGE || peer == work->rank) continue;
+    if (!message_fits(comm->ranks[work->rank].seat, peer, sends, work->channel_index) ||
+        !message_fits(comm->ranks[peer].seat, work->rank, !sends, work->channel_index))
+      return false;
+  }
+  return true;
+}
+
+static bool plan_fits(const struct plan *plan, const struct record_plan *row, bool borrowed) {
+  const struct work *work = &plan->works[0];
+  const bool messages = borrowed && is_message(row->func) && is_message(work->func);
+  return plan->work_count > 0 && (work->func == row->func || messages) && work->algo == row->algo &&
+         work->proto == row->proto && work->chunk_steps == row->chunk_steps &&
+         work->slice_steps == row->slice_steps && work->chunk_count == row->chunk_elements &&
+         (uint32_t)__builtin_popcountll(plan->channel_mask) == row->channels &&
+         (borrowed || (plan->work_count == row->works && plan_digest(plan) == row->digest));
+}
+
+static void remark_unlike(struct replay *replay, const struct replay_comm *comm, uint32_t rank,
+                          const struct record_plan *row, const struct plan *plan) {
+  const struct work *work = &plan->works[0];
+  if (plan->work_count == 0) return;
+  replay_remark(
+      replay,
+      "a plan of rank %u of comm '%s' comes out another than it was: %s %s %s, %u channels, %u works, "
+      "chunks of %u; here %s %s, %d channels, %u works, chunks of %zu",
+      rank, comm->name, record_func_name(row->func), record_algo_name(row->algo),
+      record_proto_name(row->proto), row->channels, row->works, row->chunk_elements,
+      record_algo_name(work->algo), record_proto_name(work->proto), __builtin_popcountll(plan->channel_mask),
+      plan->work_count, work->chunk_count);
+}
+
+/* The first guess that fits, beginning with the one that did before; else the first that gives a plan. */
+static ncclResult_t plan_try(struct replay *replay, struct replay_comm *comm, const struct replay_rank *of,
+                             const struct replay_launch *launch, const struct op_list *list,
+                             struct plan *plan) {
+  union {
+    struct tune_file file;
+    uint8_t bytes[sizeof(struct tune_file) + sizeof(struct tune_rule)];
+  } rules;
+  const struct record_plan *row = launch->plan;
+  const uint32_t rank = of->rank;
+  const bool messages = list->count > 0 && is_message(list->ops[0].func);
+  uint32_t *const before = &comm->fit[messages];
+  struct plan_request request;
+  ncclResult_t result = ncclSuccess;
+  uint32_t good = UINT32_MAX;
+  for (uint32_t i = 0; i < FITS + 1; i++) {
+    const uint32_t fit = i < FITS ? (i == 0 ? *before : i == *before ? 0 : i) : good;
+    if (fit == UINT32_MAX) return result;
+    memset(&rules, 0, sizeof rules);
+    request_begin(&request, comm, rank, list);
+    fit_limits(&request, row, comm->channels, fit, &rules.file);
+    if (row != NULL && row->algo == ALGO_CUSTOM) request.custom = replay->custom;
+    result = plan_build(&request, plan);
+    if (result != ncclSuccess) continue;
+    if (good == UINT32_MAX) good = fit;
+    if ((row == NULL || plan_fits(plan, row, launch->borrowed)) && messages_fit(plan, comm)) {
+      comm->refitted |= messages && *before != fit;
+      *before = fit;
+      return result;
+    }
+    if (i == FITS || comm->unlike) break;
+    plan_free(plan);
+  }
+  if (!comm->unlike) *before = good;
+  comm->unlike = true;
+  if (!launch->borrowed && row != NULL) remark_unlike(replay, comm, rank, row, plan);
+  return result;
+}
+
+ncclResult_t replay_plan(struct replay *replay, struct replay_comm *comm, const struct replay_rank *rank,
+                         const struct replay_op *ops, const struct replay_launch *launch, uint8_t *memory,
+                         struct plan *plan) {
+  struct op_list list = {NULL, 0, 0};
+  const struct record_plan *row = launch->plan;
+  ncclResult_t result = ncclSuccess;
+  if (row != NULL && row->algo == ALGO_CUSTOM && replay->custom == NULL)
+    result = log_fail(ncclInvalidArgument,
+                      "comm '%s' ran a schedule from a file, which is not in these traces: name it by --plan",
+                      comm->name);
+  if (result == ncclSuccess && !list_fill(&list, replay, comm, rank->rank, ops, launch->op_count, memory))
+    result = log_fail(ncclSystemError, "no memory for %u operations", launch->op_count);
+  if (result == ncclSuccess) result = plan_try(replay, comm, rank, launch, &list, plan);
+  os_free(list.ops);
+  return result;
+}

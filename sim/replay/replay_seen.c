@@ -1,0 +1,89 @@
+/* replay_seen.c: ranks whose counters were looked at from outside, on GPUs: a kernel tells nothing while it
+ * goes on, so what is known of a lane is that it waited, and what the counters of its connections were. First
+ * such lanes go as far as they can, and have to wait in the end; where that does not come to the recorded
+ * state, something that was sent has not come: then they are held where the counters say. */
+#include "replay/replay_world.h"
+
+bool rank_is_seen(const struct live_rank *rank) {
+  return rank->script->seat != NULL && rank->script->seat->view->comm->counts == RECORD_COUNTS_SEEN;
+}
+
+/* GPUs carry exchanges by phases, of two loops at a time: steps are told a few at a time, and inputs that are
+ * read where they lie need no step. */
+static bool work_is_exchange(const struct work *work) {
+  return work->algo == ALGO_DIRECT || work->algo == ALGO_TWO_SHOT;
+}
+
+#define STEPS_MOST (UINT64_C(1) << 16) /* of one operation on one link: no GPU has taken more */
+
+/* That the work takes on one of its links. */
+static uint64_t work_link_steps(const struct work *work, uint32_t link_index, bool sends) {
+  struct algo_iter it;
+  struct step step;
+  uint64_t steps = 0;
+  for (algo_begin(&it, work); steps < STEPS_MOST && algo_next(&it, work, &step);)
+    steps += (((sends ? step.send_links : step.recv_links) >> link_index) & 1) * work->chunk_steps;
+  return steps;
+}
+
+/* Where nothing says where the operation began: what it does first is to tell its senders that all slots
+ * before it are free. */
+static bool counters_are_ahead(const struct emu_lane *emu, const struct record_link *row) {
+  const struct work *work = emu->lane.work;
+  const struct live_rank *rank = live_of(emu->block->run->launch->comm);
+  const struct record_link *from =
+      work->recv_count > 0 ? link_row(rank, work, emu->lane.recv[0].peer, false) : NULL;
+  return from != NULL ? from->head < from->step : row->tail < row->step;
+}
+
+/* Exchanges save where the next operation begins before they wait. */
+uint64_t seen_begin(const struct emu_lane *emu, const struct link *link, bool sends,
+                    const struct record_link *row) {
+  const struct work *work = emu->lane.work;
+  const struct replay_comm *script = &world.replay->comms[emu->block->run->launch->comm->config.comm_id - 1];
+  if (!work_is_exchange(work)) return row->step;
+  const uint32_t index = (uint32_t)(link - (sends ? emu->lane.send : emu->lane.recv));
+  const uint64_t steps = work_link_steps(work, index, sends), begin = link_begin(work, link, sends);
+  const bool ahead = script->whole ? row->step == begin + steps : counters_are_ahead(emu, row);
+  return ahead && row->step >= steps ? row->step - steps : row->step;
+}
+
+/* Of an exchange's counters no more is known than that they do not pass its end. */
+uint64_t seen_most(const struct emu_lane *emu, const struct link *link, bool sends) {
+  const struct work *work = emu->lane.work;
+  const uint32_t index = (uint32_t)(link - (sends ? emu->lane.send : emu->lane.recv));
+  if (!work_is_exchange(work)) return 0;
+  return link_begin(work, link, sends) + work_link_steps(work, index, sends);
+}
+
+/* The next slice would pass a counter beyond where it was seen; of lines only those are told that were freed.
+ */
+static bool link_is_there(const struct emu_lane *emu, const struct link *link, bool sends) {
+  const struct work *work = emu->lane.work;
+  const struct record_link *row = link_row(live_of(emu->block->run->launch->comm), work, link->peer, sends);
+  const bool late = work_is_exchange(work);
+  if (row == NULL || (sends && (late || work->proto != PROTO_SIMPLE))) return false;
+  const uint64_t begin = seen_begin(emu, link, sends, row);
+  const uint64_t told = sends || (late && work->proto == PROTO_SIMPLE) ? row->tail : row->head;
+  return link->step - link_begin(work, link, sends) >= (told > begin ? told - begin : 0);
+}
+
+static bool lane_is_there(const struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  for (uint32_t i = 0; i < lane->work->recv_count && lane->has_step; i++)
+    if (((lane->step.recv_links >> i) & 1) != 0 && link_is_there(emu, &lane->recv[i], false)) return true;
+  for (uint32_t i = 0; i < lane->work->send_count && lane->has_step; i++)
+    if (((lane->step.send_links >> i) & 1) != 0 && link_is_there(emu, &lane->send[i], true)) return true;
+  return false;
+}
+
+uint32_t seen_allows(struct target *target, uint32_t actions, uint32_t late) {
+  struct emu_lane *emu = target->live;
+  const bool runs = emu->lane.phase == LANE_RUN;
+  if (world.scenario->holds_seen && runs && lane_is_there(emu)) {
+    target->held = true;
+    return actions & late;
+  }
+  target->held = lane_wait_first(&emu->lane, &emu->prim).kind != WAIT_NOTHING;
+  return actions;
+}

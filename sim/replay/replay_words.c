@@ -1,0 +1,119 @@
+/* replay_words.c: events and places as a user says them: `rank 7 channel 2 send 41`. Whatever is not of such
+ * words is refused. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/replay.h"
+
+#define WORDS_MOST 12
+#define DIGITS_MOST 19 /* of a number */
+
+static const char *const kinds[] = {"call", "launch", "start", "send", "recv", "move"};
+
+void replay_event_text(const struct replay *replay, const struct replay_event *event,
+                       char out[REPLAY_TEXT_BYTES]) {
+  char comm[80] = "", channels[32] = "", number[32] = "";
+  if (replay->comm_count > 1) snprintf(comm, sizeof comm, " comm %.40s", replay->comms[event->comm].name);
+  if (event->kind >= EVENT_SEND && event->last_channel > event->channel)
+    snprintf(channels, sizeof channels, " channel %u-%u", event->channel, event->last_channel);
+  else if (event->kind >= EVENT_SEND) snprintf(channels, sizeof channels, " channel %u", event->channel);
+  if (event->kind >= EVENT_SEND && event->number != REPLAY_SEVERAL)
+    snprintf(number, sizeof number, " %" PRIu64, event->number);
+  replay_say(out, "rank %u%s%s %s%s", event->rank, comm, channels, kinds[event->kind], number);
+}
+
+/* ---- words ---- */
+
+struct words {
+  char text[REPLAY_TEXT_BYTES];
+  const char *word[WORDS_MOST];
+  bool used[WORDS_MOST]; /* somebody knew it */
+  uint32_t count;
+};
+
+static bool words_split(struct words *words, const char *from) {
+  char *rest = NULL;
+  memset(words, 0, sizeof *words);
+  if (strlen(from) >= sizeof words->text) return false;
+  memcpy(words->text, from, strlen(from));
+  for (char *word = strtok_r(words->text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+    if (words->count == WORDS_MOST) return false;
+    words->word[words->count++] = word;
+  }
+  return true;
+}
+
+static bool words_all_used(const struct words *words) {
+  for (uint32_t i = 0; i < words->count; i++)
+    if (!words->used[i]) return false;
+  return true;
+}
+
+static bool word_is_number(const char *word, uint64_t *number) {
+  const size_t digits = strspn(word, "0123456789");
+  if (digits == 0 || digits > DIGITS_MOST || word[digits] != '\0') return false;
+  *number = strtoull(word, NULL, 10);
+  return true;
+}
+
+/* Whether the word is there; *value becomes the one behind it, "" where there is none. */
+static bool words_have(struct words *words, const char *name, const char **value) {
+  for (uint32_t i = 0; i < words->count; i++) {
+    if (words->used[i] || strcmp(words->word[i], name) != 0) continue;
+    words->used[i] = true;
+    const bool more = i + 1 < words->count && !words->used[i + 1];
+    *value = more ? words->word[i + 1] : "";
+    if (more) words->used[i + 1] = true;
+    return true;
+  }
+  return false;
+}
+
+static bool words_number(struct words *words, const char *name, uint64_t *number) {
+  const char *value;
+  return words_have(words, name, &value) && word_is_number(value, number);
+}
+
+bool replay_mark_parse(const char *from, struct replay_mark *mark) {
+  struct words words;
+  uint64_t rank = 0, channel = 0;
+  if (!words_split(&words, from) || !words_number(&words, "rank", &rank) ||
+      !words_number(&words, "channel", &channel) || !words_number(&words, "step", &mark->step) ||
+      !words_all_used(&words) || rank > UINT32_MAX || channel > UINT32_MAX)
+    return false;
+  mark->rank = (uint32_t)rank;
+  mark->channel = (uint32_t)channel;
+  return true;
+}
+
+/* `channel 3` is one of the event's, `channel 2-5` just those. */
+static bool words_mean_channel(const char *said, const struct replay_event *event) {
+  char channels[32];
+  uint64_t channel = 0;
+  snprintf(channels, sizeof channels, "%u-%u", event->channel, event->last_channel);
+  if (strcmp(said, channels) == 0) return true;
+  return word_is_number(said, &channel) && channel >= event->channel && channel <= event->last_channel;
+}
+
+static bool event_is_meant(const struct replay *replay, const struct replay_event *event,
+                           struct words words) {
+  const char *comm, *channel, *number;
+  uint64_t rank = 0, step = 0;
+  const bool moves = event->kind >= EVENT_SEND;
+  if (!words_number(&words, "rank", &rank) || rank != event->rank) return false;
+  if (words_have(&words, "comm", &comm) && strcmp(comm, replay->comms[event->comm].name) != 0) return false;
+  if (moves && words_have(&words, "channel", &channel) && !words_mean_channel(channel, event)) return false;
+  if (!words_have(&words, kinds[event->kind], &number) || !words_all_used(&words)) return false;
+  if (!moves || *number == '\0') return *number == '\0';
+  return word_is_number(number, &step) && (event->number == REPLAY_SEVERAL || event->number == step);
+}
+
+const struct replay_event *replay_event_find(const struct replay *replay,
+                                             const struct replay_outcome *outcome, const char *from) {
+  struct words words;
+  for (uint32_t i = 0; words_split(&words, from) && i < outcome->event_count; i++)
+    if (event_is_meant(replay, &outcome->events[i], words)) return &outcome->events[i];
+  return NULL;
+}

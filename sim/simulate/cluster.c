@@ -1,0 +1,329 @@
+/* cluster.c: see cluster.h. */
+#include "simulate/cluster.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "core/tune_table.h"
+
+/* Fitted to all_reduce of NCCL on four H200 over NVLink (README.md, "How good it is"); what a network costs
+ * is that of the tuner's table. */
+static const struct cluster_costs costs_default = {
+    {4.7, 7.4, 4.55},                                      /* launch */
+    {0.26, 0.88, 0.92},                                    /* slice */
+    {0.13, 0.62, 0.82},                                    /* move */
+    {{0.45, 1.5, 1.3}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
+    {5.1, 10.5, 35.0},                                     /* lane */
+    0.993,
+    1.0,
+    0.7,
+};
+
+/* ---- making ---- */
+
+static ncclResult_t spec_check(const struct cluster_spec *spec) {
+  const uint64_t ranks = (uint64_t)spec->nodes * spec->gpus;
+  if (spec->nodes < 1 || spec->nodes > TOPOLOGY_NODES_MAX)
+    return log_fail(ncclInvalidUsage, "%u nodes: must be 1 to %u", spec->nodes, TOPOLOGY_NODES_MAX);
+  if (spec->gpus < 1 || spec->gpus > TOPOLOGY_GPUS_MAX)
+    return log_fail(ncclInvalidUsage, "%u GPUs of a node: must be 1 to %u; take more nodes", spec->gpus,
+                    TOPOLOGY_GPUS_MAX);
+  if (ranks > CLUSTER_RANKS_MAX)
+    return log_fail(ncclInvalidUsage, "%" PRIu64 " ranks: must be 1 to %u; take fewer nodes or GPUs", ranks,
+                    CLUSTER_RANKS_MAX);
+  if (spec->fabric.leaf_nodes < 1 || !(spec->fabric.hop_us >= 0 && spec->fabric.hop_us <= 1e6) ||
+      !(spec->fabric.oversubscription >= 0.01 && spec->fabric.oversubscription <= 1000))
+    return log_fail(ncclInvalidUsage,
+                    "a network of %u nodes a leaf, %g us a hop and oversubscription %g: must be at least 1, "
+                    "0 to 1e6 and 0.01 to 1000",
+                    spec->fabric.leaf_nodes, spec->fabric.hop_us, spec->fabric.oversubscription);
+  return ncclSuccess;
+}
+
+static ncclResult_t topology_get(const struct cluster_spec *spec, struct topology *topology) {
+  struct topology_spec made;
+  if (spec->topology) return topology_read(spec->topology, spec->nodes, topology);
+  memset(&made, 0, sizeof made);
+  made.machine = spec->machine;
+  made.nodes = spec->nodes;
+  if (!spec->machine) made.gpus = spec->gpus;
+  return topology_make(&made, topology);
+}
+
+static ncclResult_t graph_get(struct cluster *cluster) {
+  const struct paths_rules rules = PATHS_RULES_DEFAULT;
+  struct graph_request request;
+  struct graph_place *places = (struct graph_place *)os_alloc(cluster->ranks * sizeof *places);
+  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", cluster->ranks);
+  for (uint32_t rank = 0; rank < cluster->ranks; rank++) {
+    places[rank].node = rank / cluster->gpus;
+    places[rank].gpu = rank % cluster->gpus;
+  }
+  memset(&request, 0, sizeof request);
+  request.topology = &cluster->topology;
+  request.places = places;
+  request.rank_count = cluster->ranks;
+  request.channels_min = request.channels_max = cluster->ranks > 16384 ? 16 : PLAN_CHANNELS_MAX;
+  request.cross_nic = 2;
+  request.rules = rules;
+  const ncclResult_t result = graph_build(&request, &cluster->graph);
+  os_free(places);
+  return result;
+}
+
+static uint32_t fabric_first(const struct cluster *cluster) {
+  return cluster->nodes * cluster->paths.link_count;
+}
+
+static uint32_t fabric_link(const struct cluster *cluster, uint32_t leaf, uint32_t net, bool down) {
+  return fabric_first(cluster) + 2 * (leaf * cluster->paths.net_count + net) + down;
+}
+
+static ncclResult_t links_make(struct cluster *cluster) {
+  const struct paths *paths = &cluster->paths;
+  const struct cluster_fabric *fabric = &cluster->fabric;
+  const uint64_t links =
+      (uint64_t)cluster->nodes * paths->link_count + 2 * (uint64_t)cluster->leaf_count * paths->net_count;
+  if (links > UINT32_MAX / 2)
+    return log_fail(ncclInvalidUsage, "%" PRIu64 " links: at most %u; take fewer nodes", links,
+                    UINT32_MAX / 2);
+  cluster->link_count = (uint32_t)links;
+  cluster->link_gbps = (double *)os_alloc((size_t)links * sizeof *cluster->link_gbps);
+  cluster->rank_slow = (double *)os_alloc(cluster->ranks * sizeof *cluster->rank_slow);
+  if (!cluster->link_gbps || !cluster->rank_slow)
+    return log_fail(ncclSystemError, "no memory for %" PRIu64 " links; take fewer nodes", links);
+  for (uint32_t rank = 0; rank < cluster->ranks; rank++) cluster->rank_slow[rank] = 1;
+  for (uint32_t node = 0; node < cluster->nodes; node++)
+    for (uint32_t i = 0; i < paths->link_count; i++)
+      cluster->link_gbps[(size_t)node * paths->link_count + i] =
+          paths->link_gbps[i] * cluster->costs.link_share;
+  for (uint32_t leaf = 0; leaf < cluster->leaf_count; leaf++)
+    for (uint32_t net = 0; net < paths->net_count; net++) {
+      const double port = topology_net_gbps(&cluster->topology.devices[cluster->topology.nets[net]]);
+      const double gbps = port * cluster->costs.link_share * fabric->leaf_nodes / fabric->oversubscription;
+      cluster->link_gbps[fabric_link(cluster, leaf, net, false)] = gbps;
+      cluster->link_gbps[fabric_link(cluster, leaf, net, true)] = gbps;
+    }
+  return ncclSuccess;
+}
+
+static ncclResult_t cluster_fill(const struct cluster_spec *spec, struct cluster *cluster) {
+  const struct paths_rules rules = PATHS_RULES_DEFAULT;
+  TRY(topology_get(spec, &cluster->topology));
+  if (cluster->gpus > cluster->topology.gpu_count)
+    return log_fail(ncclInvalidUsage, "%u GPUs of a node: %s has %u", cluster->gpus, cluster->topology.name,
+                    cluster->topology.gpu_count);
+  if (cluster->nodes > 1 && cluster->topology.net_count == 0)
+    return log_fail(ncclInvalidUsage, "%u nodes of %s, which has no network card; take 1 node",
+                    cluster->nodes, cluster->topology.name);
+  TRY(paths_find(&cluster->topology, &rules, &cluster->paths));
+  TRY(graph_get(cluster));
+  return links_make(cluster);
+}
+
+ncclResult_t cluster_make(const struct cluster_spec *spec, struct cluster *result) {
+  TRY(spec_check(spec));
+  struct cluster *cluster = (struct cluster *)os_alloc(sizeof *cluster);
+  if (!cluster) return log_fail(ncclSystemError, "no memory for a cluster");
+  cluster->nodes = spec->nodes;
+  cluster->gpus = spec->gpus;
+  cluster->ranks = spec->nodes * spec->gpus;
+  cluster->fabric = spec->fabric;
+  cluster->leaf_count = (spec->nodes + spec->fabric.leaf_nodes - 1) / spec->fabric.leaf_nodes;
+  cluster->costs = costs_default;
+  const ncclResult_t made = cluster_fill(spec, cluster);
+  if (made == ncclSuccess) {
+    *result = *cluster;
+    result->paths.topology = &result->topology;
+  } else {
+    cluster_free(cluster);
+  }
+  os_free(cluster);
+  return made;
+}
+
+void cluster_free(struct cluster *cluster) {
+  graph_free(&cluster->graph);
+  paths_free(&cluster->paths);
+  topology_free(&cluster->topology);
+  os_free(cluster->link_gbps);
+  os_free(cluster->rank_slow);
+  memset(cluster, 0, sizeof *cluster);
+}
+
+/* ---- routes ---- */
+
+static void route_add(const struct cluster *cluster, struct cluster_route *route, uint32_t link) {
+  if (route->link_count < CLUSTER_ROUTE_LINKS_MAX) route->links[route->link_count++] = link;
+  if (cluster->link_gbps[link] < route->gbps) route->gbps = cluster->link_gbps[link];
+}
+
+static void route_hops(const struct cluster *cluster, struct cluster_route *route, uint32_t node,
+                       const struct paths_route *hops) {
+  for (uint32_t i = 0; i < hops->hop_count; i++)
+    route_add(cluster, route, node * cluster->paths.link_count + hops->hops[i]);
+}
+
+static void route_network(const struct cluster *cluster, const struct walk_conn *conn,
+                          struct cluster_route *route) {
+  const struct paths *paths = &cluster->paths;
+  bool here[TOPOLOGY_GPUS_MAX];
+  struct rails_ask ask;
+  const uint32_t from = conn->sender / cluster->gpus, to = conn->receiver / cluster->gpus;
+  memset(here, true, sizeof here);
+  memset(&ask, 0, sizeof ask);
+  ask.paths = paths;
+  ask.gpu = conn->sender % cluster->gpus;
+  ask.peer_gpu = conn->receiver % cluster->gpus;
+  ask.here = here;
+  ask.channel_index = conn->channel;
+  ask.sends = true;
+  ask.message = conn->index == CONN_MESSAGE;
+  ask.level = 2;
+  const uint32_t out = rails_choose(&ask).net;
+  ask.gpu = conn->receiver % cluster->gpus;
+  ask.peer_gpu = conn->sender % cluster->gpus;
+  ask.sends = false;
+  const uint32_t in = rails_choose(&ask).net;
+  const uint32_t leaf_from = from / cluster->fabric.leaf_nodes, leaf_to = to / cluster->fabric.leaf_nodes;
+  const bool spine = leaf_from != leaf_to || in != out;
+  route->network = true;
+  route->kind = TUNE_NET;
+  route->flight_us = (spine ? 3 : 1) * cluster->fabric.hop_us;
+  route_hops(cluster, route, from,
+             &paths->gpu_net[(size_t)(conn->sender % cluster->gpus) * paths->net_count + out]);
+  if (spine && cluster->fabric.oversubscription > 1) { /* else cards are full before leaves are */
+    route_add(cluster, route, fabric_link(cluster, leaf_from, out, false));
+    route_add(cluster, route, fabric_link(cluster, leaf_to, in, true));
+  }
+  route_hops(cluster, route, to,
+             &paths->net_gpu[(size_t)(conn->receiver % cluster->gpus) * paths->net_count + in]);
+}
+
+void cluster_route_find(const struct cluster *cluster, const struct walk_conn *conn,
+                        struct cluster_route *route) {
+  const struct paths *paths = &cluster->paths;
+  memset(route, 0, sizeof *route);
+  route->gbps = PATHS_LOCAL_GBPS;
+  if (conn->sender / cluster->gpus != conn->receiver / cluster->gpus) {
+    route_network(cluster, conn, route);
+    return;
+  }
+  const struct paths_route *hops = &paths->gpu_gpu[(size_t)(conn->sender % cluster->gpus) * paths->gpu_count +
+                                                   conn->receiver % cluster->gpus];
+  route->kind = hops->type <= GRAPH_NVB ? TUNE_NVLINK : TUNE_PCI;
+  route_hops(cluster, route, conn->sender / cluster->gpus, hops);
+}
+
+void cluster_route_fold(const struct cluster *cluster, const uint32_t *node_rep,
+                        struct cluster_route *route) {
+  const uint32_t inside = cluster->paths.link_count;
+  for (uint32_t i = 0; i < route->link_count; i++)
+    if (route->links[i] < fabric_first(cluster))
+      route->links[i] = node_rep[route->links[i] / inside] * inside + route->links[i] % inside;
+}
+
+/* A card's port to the network or, with `down`, from it: where routes over the card end or begin. */
+static uint32_t card_port(const struct cluster *cluster, uint32_t card, bool down) {
+  const struct paths_route *out = &cluster->paths.gpu_net[card], *in = &cluster->paths.net_gpu[card];
+  if (down) return in->hop_count > 0 ? in->hops[0] : TOPOLOGY_NONE;
+  return out->hop_count > 0 ? out->hops[out->hop_count - 1] : TOPOLOGY_NONE;
+}
+
+static uint32_t card_of_port(const struct cluster *cluster, uint32_t port) {
+  for (uint32_t card = 0; card < cluster->paths.net_count; card++)
+    if (card_port(cluster, card, false) == port || card_port(cluster, card, true) == port) return card;
+  return TOPOLOGY_NONE;
+}
+
+void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes) {
+  const uint32_t inside = cluster->paths.link_count, first = fabric_first(cluster);
+  if (link < first) {
+    const uint32_t card = card_of_port(cluster, link % inside);
+    if (card == TOPOLOGY_NONE) snprintf(out, out_bytes, "node %u link %u", link / inside, link % inside);
+    else snprintf(out, out_bytes, "node %u card %u", link / inside, card);
+    return;
+  }
+  const uint32_t place = (link - first) / 2, nets = cluster->paths.net_count;
+  snprintf(out, out_bytes, "leaf %u rail %u %s", place / nets, place % nets,
+           (link - first) % 2 ? "down" : "up");
+}
+
+/* ---- faults ---- */
+
+static bool number_read(const char **text, uint32_t most, uint32_t *number) {
+  char *end;
+  errno = 0;
+  const unsigned long value = strtoul(*text, &end, 10);
+  if (end == *text || errno || value > most || **text == '-') return false;
+  *number = (uint32_t)value;
+  *text = end;
+  return true;
+}
+
+/* ":FACTOR" to the end, from 1 on. */
+static bool factor_read(const char *text, double *factor) {
+  char *end;
+  if (*text++ != ':') return false;
+  *factor = strtod(text, &end);
+  return end != text && *end == 0 && *factor >= 1 && *factor <= 1e6;
+}
+
+static bool fault_rank(struct cluster *cluster, const char *text, double *factor, uint32_t *rank) {
+  (void)cluster;
+  return number_read(&text, cluster->ranks - 1, rank) && factor_read(text, factor);
+}
+
+static bool fault_card(struct cluster *cluster, const char *text) {
+  uint32_t node, card;
+  double factor = 0;
+  if (!number_read(&text, cluster->nodes - 1, &node) || *text++ != ':') return false;
+  if (cluster->paths.net_count == 0 || !number_read(&text, cluster->paths.net_count - 1, &card)) return false;
+  if (strcmp(text, ":off") != 0 && !factor_read(text, &factor)) return false;
+  double *gbps = &cluster->link_gbps[(size_t)node * cluster->paths.link_count];
+  for (int down = 0; down < 2; down++) {
+    const uint32_t port = card_port(cluster, card, down != 0);
+    if (port != TOPOLOGY_NONE) gbps[port] = factor > 0 ? gbps[port] / factor : 0;
+  }
+  return true;
+}
+
+/* All that leaves a GPU. */
+static void rank_links_slow(struct cluster *cluster, uint32_t rank, double factor) {
+  const struct paths *paths = &cluster->paths;
+  const uint32_t gpu = rank % cluster->gpus;
+  double *gbps = &cluster->link_gbps[(size_t)(rank / cluster->gpus) * paths->link_count];
+  bool done[2] = {false, false};
+  for (uint32_t peer = 0; peer < cluster->gpus; peer++) {
+    const struct paths_route *route = &paths->gpu_gpu[(size_t)gpu * paths->gpu_count + peer];
+    const bool nvlink = route->type == GRAPH_NVL;
+    if (peer == gpu || route->hop_count == 0 || done[nvlink]) continue;
+    gbps[route->hops[0]] /= factor;
+    done[nvlink] = true;
+  }
+}
+
+bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t why_bytes) {
+  uint32_t rank;
+  double factor;
+  if (!strncmp(text, "slow-rank:", 10) && fault_rank(cluster, text + 10, &factor, &rank)) {
+    cluster->rank_slow[rank] *= factor;
+    return true;
+  }
+  if (!strncmp(text, "slow-link:", 10) && fault_rank(cluster, text + 10, &factor, &rank)) {
+    rank_links_slow(cluster, rank, factor);
+    return true;
+  }
+  if (!strncmp(text, "nic:", 4) && fault_card(cluster, text + 4)) return true;
+  snprintf(
+      why, why_bytes,
+      "expected slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR or nic:NODE:CARD:FACTOR (or :off), with ranks "
+      "0-%u, nodes 0-%u, cards 0-%u and factors 1-1e6",
+      cluster->ranks - 1, cluster->nodes - 1, cluster->paths.net_count ? cluster->paths.net_count - 1 : 0);
+  return false;
+}

@@ -1,0 +1,83 @@
+/* cluster.h: the machine that a simulation runs on: nodes of one kind with their links, network cards, a
+ * network of leaves and spines between them, and what the protocols cost there. Says for each connection over
+ * which links it goes and how late the other end sees what was posted. Pure data: knows no plan and no time.
+ */
+#ifndef TUTTI_SIM_SIMULATE_CLUSTER_H
+#define TUTTI_SIM_SIMULATE_CLUSTER_H
+
+#include "core/graph_build.h"
+#include "core/rails.h"
+#include "core/tune_table.h"
+#include "simulate/walk.h"
+
+#define CLUSTER_RANKS_MAX 131072u
+#define CLUSTER_ROUTE_LINKS_MAX 24
+
+/* What moving costs, beside what links carry. Columns are LL, LL128, Simple. */
+struct cluster_costs {
+  double launch_us[PROTO_COUNT]; /* a call, before its first slice */
+  double slice_us[PROTO_COUNT];  /* a lane, for each slice: its waits, fences and posts */
+  double move_us[PROTO_COUNT];   /* and for each that has data: filling and draining the pipeline */
+  double post_us[TUNE_LINK_COUNT][PROTO_COUNT]; /* until the other end sees what was posted, by link */
+  double lane_gbps[PROTO_COUNT];                /* what a lane moves at most, data */
+  double link_share;                            /* of a link's raw figure that data may take */
+  double proxy_us;                              /* a proxy, until it has seen what a lane posted */
+  double message_us;                            /* a network card, for each message */
+};
+
+/* The network between the nodes. */
+struct cluster_fabric {
+  uint32_t leaf_nodes;     /* nodes below one leaf, of each rail */
+  double hop_us;           /* of one switch and its cable */
+  double oversubscription; /* what enters a leaf from below by what its spine links carry; 1: none */
+};
+
+struct cluster_spec {
+  const char *machine;  /* a preset's name; NULL: dgx-h100 */
+  const char *topology; /* or a file of NCCL's XML; NULL: none */
+  uint32_t nodes, gpus; /* of a node; ranks are numbered node by node */
+  struct cluster_fabric fabric;
+};
+
+struct cluster {
+  struct topology topology;
+  struct paths paths;
+  struct graph graph;
+  struct cluster_fabric fabric;
+  struct cluster_costs costs;
+  uint32_t nodes, gpus, ranks;
+  uint32_t leaf_count, link_count;
+  double *link_gbps; /* node after node as paths has them, then leaf by leaf and rail: up, down */
+  double *rank_slow; /* by rank: by what its lanes' costs are multiplied */
+};
+
+/* On success fills *cluster (free with cluster_free). Sentences name the number, and its limit. */
+ncclResult_t cluster_make(const struct cluster_spec *spec, struct cluster *cluster);
+void cluster_free(struct cluster *cluster);
+/* Reads "NAME VALUE" lines over what *spec holds; by file and line what was expected. Texts of *spec then
+ * point into *text, an os_alloc block of the caller's. */
+ncclResult_t cluster_read(const char *path, struct cluster_spec *spec, char **text);
+/* The same from memory, which is changed. */
+ncclResult_t cluster_parse(const char *path, char *text, struct cluster_spec *spec);
+
+/* The way of a connection. */
+struct cluster_route {
+  uint32_t link_count;
+  uint32_t links[CLUSTER_ROUTE_LINKS_MAX];
+  double gbps;      /* the narrowest of them */
+  bool network;     /* a proxy at each end carries it */
+  uint8_t kind;     /* enum tune_link */
+  double flight_us; /* through the network's switches */
+};
+void cluster_route_find(const struct cluster *cluster, const struct walk_conn *conn,
+                        struct cluster_route *route);
+/* Puts the links of the node that stands for it in the place of each node's own. */
+void cluster_route_fold(const struct cluster *cluster, const uint32_t *node_rep, struct cluster_route *route);
+/* For messages: the link's ends, as "node 3 link 12" or "leaf 2 rail 1 up". */
+void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes);
+
+/* One row of --fault, "slow-rank:RANK:FACTOR", "slow-link:RANK:FACTOR" (what the rank's GPU sends over NVLink
+ * or PCIe), "nic:NODE:CARD:FACTOR" or "nic:NODE:CARD:off". False with what was expected in `why`. */
+bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t why_bytes);
+
+#endif

@@ -1,0 +1,712 @@
+/* engine.c: see engine.h. Times are whole picoseconds. A lane's slice takes what the lane itself costs and
+ * what the narrowest of lane and links lets through; behind a network a proxy takes it from there. */
+#include "simulate/engine.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "simulate/flow.h"
+#include "simulate/queue.h"
+
+/* plan_limits.slots is no more; a step of a line protocol passes on in so many pieces, as its lines do, where
+ * it has so many bytes. */
+enum { FIFO_STEPS_MAX = 8, PIECES = 4, PIECES_LEAST_BYTES = 8192, SLOTS_MAX = FIFO_STEPS_MAX * PIECES };
+enum want { WANT_NOTHING, WANT_DATA, WANT_SLOT, WANT_LIST, WANT_TRANSFER };
+enum phase { PHASE_WAITS, PHASE_RUNS, PHASE_ENDED };
+
+struct lane {
+  struct walk walk;
+  struct walk_slice slice;
+  const uint32_t *links; /* connections: recv_count, then send_count */
+  uint64_t now_ps;       /* end of its last slice */
+  uint64_t begin_ps;     /* of the slice that is moving */
+  double ps_a_byte;      /* that it moves */
+  uint64_t slice_ps, move_ps;
+  uint64_t piece_bytes, last_bytes;
+  uint64_t steps;                     /* that have ended */
+  uint32_t want_of;                   /* connection, or lane of WANT_LIST */
+  uint32_t transfers;                 /* of the slice, under way */
+  uint32_t first_waiter, next_waiter; /* lane + 1: lists that wait for a step of this one */
+  uint8_t phase, want;
+  uint8_t pieces_left;            /* of the slice, behind the one at hand */
+  bool is_first;                  /* piece of its slice */
+  bool has_slice, queued, shares; /* shares: its slices are begun in the order of time */
+};
+
+/* Between two proxies. `filled`, `sent` and `taken` count steps: written by the sender's lane, through the
+ * network, given back by the receiver's lane. */
+struct network {
+  uint64_t filled_at[SLOTS_MAX], slot_at[SLOTS_MAX];
+  uint64_t bytes[SLOTS_MAX];
+  uint8_t steps[SLOTS_MAX];
+  uint64_t filled, sent, taken;
+  uint64_t end_ps; /* of the last message */
+  uint64_t proxy_ps, message_ps, flight_ps;
+  bool under_way;
+};
+
+struct conn {
+  uint64_t data_at[SLOTS_MAX], free_at[SLOTS_MAX]; /* by step: when the other end sees it */
+  uint64_t announced, freed;                       /* steps, as the waiting end may come to see them */
+  uint64_t send_step, recv_step;                   /* of the ends */
+  uint64_t post_ps;
+  double ps_a_byte, gbps;                    /* of its links; bytes are data */
+  double wire;                               /* bytes on links for a byte of data */
+  uint32_t waiting_sender, waiting_receiver; /* lanes, WALK_NONE */
+  uint32_t sends_lane;                       /* the sender's lane, while it moves */
+  uint32_t network;                          /* place in engine.networks, WALK_NONE */
+};
+
+struct block {
+  uint32_t batch, running;
+};
+
+struct engine {
+  const struct engine_request *request;
+  const struct walk_net *net;
+  const struct cluster *cluster;
+  struct engine_report *report;
+  struct lane *lanes;
+  struct conn *conns;
+  struct network *networks;
+  struct block *blocks;
+  uint32_t *ready;
+  uint32_t ready_head, ready_count, slots, pieces, network_count; /* slots: of pieces */
+  uint32_t mask; /* a power of two, not below slots, minus one: places of a ring of times */
+  struct flow_set flows;
+  struct queue queue; /* connections, then lanes */
+  uint64_t now_ps;
+  uint32_t ended;
+};
+
+static uint64_t us_to_ps(double us) { return (uint64_t)(us * 1e6 + 0.5); }
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void lane_push(struct engine *engine, uint32_t index) {
+  struct lane *lane = &engine->lanes[index];
+  if (lane->queued) return;
+  lane->queued = true;
+  uint32_t at = engine->ready_head + engine->ready_count++;
+  if (at >= engine->net->lane_count) at -= engine->net->lane_count;
+  engine->ready[at] = index;
+}
+
+static void wake(struct engine *engine, uint32_t *waiting) {
+  if (*waiting == WALK_NONE) return;
+  lane_push(engine, *waiting);
+  *waiting = WALK_NONE;
+}
+
+/* ---- connections ---- */
+
+static void conn_announce(struct engine *engine, struct conn *conn, uint32_t steps, uint64_t at_ps) {
+  for (uint32_t i = 0; i < steps; i++) conn->data_at[(conn->announced + i) & engine->mask] = at_ps;
+  conn->announced += steps;
+  wake(engine, &conn->waiting_receiver);
+}
+
+static void conn_free(struct engine *engine, struct conn *conn, uint32_t steps, uint64_t at_ps) {
+  for (uint32_t i = 0; i < steps; i++) conn->free_at[(conn->freed + i) & engine->mask] = at_ps;
+  conn->freed += steps;
+  wake(engine, &conn->waiting_sender);
+}
+
+/* The message at `sent` is through. */
+static void network_arrive(struct engine *engine, struct conn *conn, struct network *network,
+                           uint64_t end_ps) {
+  const uint32_t steps = network->steps[network->sent & engine->mask];
+  network->sent += steps;
+  network->end_ps = end_ps;
+  network->under_way = false;
+  engine->report->message_count += network->sent % engine->pieces == 0;
+  conn_announce(engine, conn, steps, end_ps + network->flight_ps + network->proxy_ps + conn->post_ps);
+  conn_free(engine, conn, steps, end_ps + network->flight_ps + conn->post_ps);
+}
+
+/* Sends what is filled and has a slot at the receiver: at once where nobody shares the links, else in time.
+ */
+static void network_go(struct engine *engine, uint32_t index) {
+  struct conn *conn = &engine->conns[index];
+  struct network *network = &engine->networks[conn->network];
+  while (!network->under_way && network->sent < network->filled) {
+    const uint32_t at = network->sent & engine->mask, steps = network->steps[at];
+    const uint64_t last = network->sent + steps;
+    if (conn->gbps <= 0 || last > network->taken + engine->slots) return;
+    uint64_t begin_ps = later(network->filled_at[at], network->end_ps);
+    if (last > engine->slots)
+      begin_ps = later(begin_ps, network->slot_at[(last - 1 - engine->slots) & engine->mask]);
+    if (network->sent % engine->pieces == 0) begin_ps += network->message_ps;
+    network->under_way = true;
+    if (!flow_is_private(&engine->flows, index)) {
+      queue_set(&engine->queue, index, begin_ps);
+      return;
+    }
+    network_arrive(engine, conn, network,
+                   begin_ps + (uint64_t)((double)network->bytes[at] * conn->ps_a_byte + 0.5));
+  }
+}
+
+static void network_fill(struct engine *engine, uint32_t index, uint32_t steps, uint64_t bytes,
+                         uint64_t end_ps) {
+  struct network *network = &engine->networks[engine->conns[index].network];
+  const uint32_t at = network->filled & engine->mask;
+  network->filled_at[at] = end_ps + network->proxy_ps;
+  network->bytes[at] = bytes;
+  network->steps[at] = (uint8_t)steps;
+  network->filled += steps;
+  network_go(engine, index);
+}
+
+static void network_take(struct engine *engine, uint32_t index, uint32_t steps, uint64_t end_ps) {
+  struct network *network = &engine->networks[engine->conns[index].network];
+  for (uint32_t i = 0; i < steps; i++)
+    network->slot_at[(network->taken + i) & engine->mask] = end_ps + network->proxy_ps + network->flight_ps;
+  network->taken += steps;
+  network_go(engine, index);
+}
+
+/* ---- a lane's slices ---- */
+
+/* Both ends round their counters up to a whole chunk; the skipped steps pass from one to the other. */
+static void lane_bind(struct engine *engine, struct lane *lane) {
+  const struct work *work = lane->walk.work;
+  const uint32_t unit = walk_round_steps(work) * engine->pieces;
+  for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
+    struct conn *conn = &engine->conns[lane->links[i]];
+    const bool sends = i >= work->recv_count;
+    uint64_t *step = sends ? &conn->send_step : &conn->recv_step;
+    const uint32_t skipped = (uint32_t)((unit - *step % unit) % unit);
+    *step += skipped;
+    if (skipped == 0) continue;
+    if (conn->network == WALK_NONE && sends) conn_announce(engine, conn, skipped, lane->now_ps);
+    else if (conn->network == WALK_NONE) conn_free(engine, conn, skipped, lane->now_ps);
+    else if (sends) network_fill(engine, lane->links[i], skipped, 0, lane->now_ps);
+    else network_take(engine, lane->links[i], skipped, lane->now_ps);
+  }
+}
+
+static bool lane_wait(struct lane *lane, uint32_t conn, enum want want) {
+  lane->want = (uint8_t)want;
+  lane->want_of = conn;
+  return false;
+}
+
+/* A list's wait for another one's step; lists go in the order of time, so what has ended has ended by now. */
+static bool list_ready(struct engine *engine, struct lane *lane) {
+  if (lane->slice.wait_lane == WALK_NONE) return true;
+  const uint32_t self = (uint32_t)(lane - engine->lanes);
+  const uint32_t other = walk_net_list(engine->net, engine->net->lanes[self].rank, lane->slice.wait_lane);
+  if (other == WALK_NONE) return true;
+  struct lane *list = &engine->lanes[other];
+  if (list->phase == PHASE_ENDED || list->steps >= lane->slice.wait_steps) {
+    lane->now_ps = later(lane->now_ps, engine->now_ps);
+    return true;
+  }
+  lane->next_waiter = list->first_waiter;
+  list->first_waiter = self + 1;
+  return lane_wait(lane, other, WANT_LIST);
+}
+
+static void list_tell(struct engine *engine, struct lane *lane) {
+  for (uint32_t waiter = lane->first_waiter; waiter != 0;) {
+    struct lane *waits = &engine->lanes[waiter - 1];
+    lane_push(engine, waiter - 1);
+    waiter = waits->next_waiter;
+  }
+  lane->first_waiter = 0;
+}
+
+/* When all that the slice waits for is there; false while the time of something is not known. */
+static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begin_ps) {
+  const struct walk_slice *slice = &lane->slice;
+  const uint32_t recv_count = lane->walk.work->recv_count;
+  uint64_t at_ps = lane->now_ps;
+  for (uint32_t links = slice->recv_links; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[__builtin_ctz(links)];
+    struct conn *conn = &engine->conns[index];
+    const uint64_t last = conn->recv_step + slice->fifo_steps;
+    if (conn->announced < last) {
+      conn->waiting_receiver = (uint32_t)(lane - engine->lanes);
+      return lane_wait(lane, index, WANT_DATA);
+    }
+    at_ps = later(at_ps, conn->data_at[(last - 1) & engine->mask]);
+  }
+  for (uint32_t links = slice->send_links; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctz(links)];
+    struct conn *conn = &engine->conns[index];
+    const uint64_t last = conn->send_step + slice->fifo_steps;
+    if (last > conn->freed + engine->slots) {
+      conn->waiting_sender = (uint32_t)(lane - engine->lanes);
+      return lane_wait(lane, index, WANT_SLOT);
+    }
+    if (last > engine->slots) at_ps = later(at_ps, conn->free_at[(last - 1 - engine->slots) & engine->mask]);
+  }
+  *begin_ps = at_ps;
+  return true;
+}
+
+static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps) {
+  const struct walk_slice *slice = &lane->slice;
+  const uint32_t recv_count = lane->walk.work->recv_count, steps = slice->fifo_steps;
+  for (uint32_t links = slice->frees; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[__builtin_ctz(links)];
+    struct conn *conn = &engine->conns[index];
+    conn->recv_step += steps;
+    if (conn->network == WALK_NONE) conn_free(engine, conn, steps, end_ps + conn->post_ps);
+    else network_take(engine, index, steps, end_ps);
+  }
+  for (uint32_t links = slice->announces; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctz(links)];
+    struct conn *conn = &engine->conns[index];
+    conn->send_step += steps;
+    engine->report->message_count += conn->network == WALK_NONE && lane->pieces_left == 0;
+    if (conn->network == WALK_NONE) conn_announce(engine, conn, steps, end_ps + conn->post_ps);
+    else network_fill(engine, index, steps, slice->bytes, end_ps);
+  }
+  if (engine->request->hear) {
+    const struct engine_span span = {(uint32_t)(lane - engine->lanes), lane->now_ps, lane->begin_ps, end_ps,
+                                     slice};
+    engine->request->hear(engine->request->context, &span);
+  }
+  engine->report->slice_count += lane->pieces_left == 0;
+  lane->now_ps = end_ps;
+  lane->has_slice = false;
+  lane->steps += slice->ends_step;
+  if (slice->ends_step && lane->first_waiter != 0) list_tell(engine, lane);
+}
+
+/* What the lane takes for a slice whatever its size. */
+static uint64_t slice_fixed_ps(const struct lane *lane) {
+  if (!lane->is_first) return 0;
+  return lane->slice_ps + (lane->slice.bytes > 0 ? lane->move_ps : 0);
+}
+
+/* What the lane itself takes for a slice. */
+static uint64_t slice_ps(const struct lane *lane) {
+  const struct walk_slice *slice = &lane->slice;
+  if (slice->bytes == 0) return slice_fixed_ps(lane);
+  const int out = __builtin_popcount(slice->send_links), in = __builtin_popcount(slice->recv_links);
+  const int sides = out > in ? out : in > 0 ? in : 1;
+  return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * sides * lane->ps_a_byte + 0.5);
+}
+
+/* Ends the slice at once where links have room for whatever comes. */
+static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_ps) {
+  const struct walk_slice *slice = &lane->slice;
+  uint64_t links_ps = 0;
+  for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
+    const struct conn *conn =
+        &engine->conns[lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)]];
+    if (conn->network == WALK_NONE)
+      links_ps =
+          later(links_ps, (uint64_t)((double)slice->bytes * conn->ps_a_byte + 0.5) + slice_fixed_ps(lane));
+  }
+  lane->begin_ps = begin_ps;
+  slice_post(engine, lane, begin_ps + later(slice_ps(lane), links_ps));
+}
+
+/* Links of the slice that are shared: their transfers are events. */
+static bool slice_is_shared(const struct engine *engine, const struct lane *lane) {
+  if (!lane->shares) return false;
+  if (lane->walk.work->algo == ALGO_CUSTOM) return true;
+  if (lane->slice.bytes == 0) return false;
+  for (uint32_t links = lane->slice.send_links; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)];
+    if (engine->conns[index].network == WALK_NONE && !flow_is_private(&engine->flows, index)) return true;
+  }
+  return false;
+}
+
+static void lane_end(struct engine *engine, struct lane *lane) {
+  const uint32_t index = (uint32_t)(lane - engine->lanes), number = engine->net->lanes[index].block;
+  const struct walk_block *place = &engine->net->blocks[number];
+  struct block *block = &engine->blocks[number];
+  lane->phase = PHASE_ENDED;
+  engine->ended += 1;
+  engine->report->end_ps = later(engine->report->end_ps, lane->now_ps);
+  list_tell(engine, lane);
+  if (--block->running > 0) return;
+  uint64_t end_ps = 0;
+  for (uint32_t i = place->first_lane; i < place->first_lane + place->lane_count; i++)
+    if (engine->net->lanes[i].batch == block->batch) end_ps = later(end_ps, engine->lanes[i].now_ps);
+  block->batch += 1;
+  for (uint32_t i = place->first_lane; i < place->first_lane + place->lane_count; i++) {
+    if (engine->net->lanes[i].batch != block->batch) continue;
+    engine->lanes[i].now_ps = later(engine->lanes[i].now_ps, end_ps);
+    block->running += 1;
+    lane_push(engine, i);
+  }
+}
+
+/* The next slice, or the next piece of one: both ends of a connection cut alike, as they know its bytes. */
+static bool slice_next(const struct engine *engine, struct lane *lane) {
+  struct walk_slice *slice = &lane->slice;
+  lane->is_first = lane->pieces_left == 0;
+  if (!lane->is_first) {
+    lane->pieces_left -= 1;
+    slice->ends_step = lane->pieces_left == 0;
+    slice->bytes = slice->ends_step ? lane->last_bytes : lane->piece_bytes;
+    return true;
+  }
+  if (!walk_next(&lane->walk, slice)) return false;
+  slice->fifo_steps *= engine->pieces;
+  if (engine->pieces == 1 || lane->walk.work->proto == PROTO_SIMPLE || slice->bytes < PIECES_LEAST_BYTES)
+    return true;
+  lane->pieces_left = PIECES - 1;
+  lane->piece_bytes = slice->bytes / PIECES;
+  lane->last_bytes = slice->bytes - (PIECES - 1) * lane->piece_bytes;
+  slice->bytes = lane->piece_bytes;
+  slice->fifo_steps = 1;
+  slice->ends_step = false;
+  return true;
+}
+
+/* As far as it can go now. */
+static void lane_run(struct engine *engine, struct lane *lane) {
+  uint64_t begin_ps;
+  if (lane->phase == PHASE_ENDED || lane->want == WANT_TRANSFER) return;
+  lane->want = WANT_NOTHING;
+  if (lane->phase == PHASE_WAITS) {
+    lane->phase = PHASE_RUNS;
+    lane_bind(engine, lane);
+  }
+  for (;;) {
+    if (!lane->has_slice && !slice_next(engine, lane)) {
+      lane_end(engine, lane);
+      return;
+    }
+    lane->has_slice = true;
+    if (!list_ready(engine, lane) || !slice_ready(engine, lane, &begin_ps)) return;
+    if (slice_is_shared(engine, lane)) break;
+    slice_move(engine, lane, begin_ps);
+  }
+  lane->want = WANT_TRANSFER;
+  lane->begin_ps = begin_ps;
+  queue_set(&engine->queue, engine->net->conn_count + (uint32_t)(lane - engine->lanes),
+            begin_ps + slice_fixed_ps(lane));
+}
+
+/* ---- events ---- */
+
+static void transfer_begin(struct engine *engine, uint32_t index, uint64_t bytes) {
+  const struct conn *conn = &engine->conns[index];
+  const uint64_t end_ps =
+      flow_begin(&engine->flows, index, (double)bytes * conn->wire, conn->gbps, engine->now_ps);
+  if (end_ps != UINT64_MAX) queue_set(&engine->queue, index, end_ps);
+}
+
+/* The lane's own part of the slice is over, or its transfers are to begin. */
+static void lane_event(struct engine *engine, struct lane *lane) {
+  const struct walk_slice *slice = &lane->slice;
+  if (lane->transfers == WALK_NONE) { /* all is moved */
+    lane->transfers = 0;
+    lane->want = WANT_NOTHING;
+    slice_post(engine, lane, engine->now_ps);
+    lane_push(engine, (uint32_t)(lane - engine->lanes));
+    return;
+  }
+  for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)];
+    struct conn *conn = &engine->conns[index];
+    if (conn->network != WALK_NONE || flow_is_private(&engine->flows, index)) continue;
+    conn->sends_lane = (uint32_t)(lane - engine->lanes);
+    lane->transfers += 1;
+    transfer_begin(engine, index, slice->bytes);
+  }
+  if (lane->transfers > 0) return;
+  lane->transfers = WALK_NONE;
+  queue_set(&engine->queue, engine->net->conn_count + (uint32_t)(lane - engine->lanes),
+            later(engine->now_ps, lane->begin_ps + slice_ps(lane)));
+}
+
+static void conn_event(struct engine *engine, uint32_t index) {
+  struct conn *conn = &engine->conns[index];
+  struct network *network = conn->network == WALK_NONE ? NULL : &engine->networks[conn->network];
+  if (network && !engine->flows.flows[index].active) {
+    transfer_begin(engine, index, network->bytes[network->sent & engine->mask]);
+    return;
+  }
+  flow_end(&engine->flows, index);
+  if (network) {
+    network_arrive(engine, conn, network, engine->now_ps);
+    network_go(engine, index);
+    return;
+  }
+  struct lane *lane = &engine->lanes[conn->sends_lane];
+  if (--lane->transfers > 0) return;
+  lane->transfers = WALK_NONE;
+  queue_set(&engine->queue, engine->net->conn_count + conn->sends_lane,
+            later(engine->now_ps, lane->begin_ps + slice_ps(lane)));
+}
+
+static void flow_told(void *context, uint32_t conn, uint64_t end_ps) {
+  struct engine *engine = (struct engine *)context;
+  if (end_ps == UINT64_MAX) queue_remove(&engine->queue, conn);
+  else queue_set(&engine->queue, conn, end_ps);
+}
+
+static void lanes_run(struct engine *engine) {
+  while (engine->ready_count > 0) {
+    const uint32_t index = engine->ready[engine->ready_head];
+    engine->ready_head = engine->ready_head + 1 == engine->net->lane_count ? 0 : engine->ready_head + 1;
+    engine->ready_count -= 1;
+    engine->lanes[index].queued = false;
+    lane_run(engine, &engine->lanes[index]);
+  }
+}
+
+static void engine_go(struct engine *engine) {
+  struct queue *queue = &engine->queue;
+  for (;;) {
+    lanes_run(engine);
+    if (queue->count == 0 || queue->items[0].time_ps > engine->now_ps)
+      flow_settle(&engine->flows, engine->now_ps, flow_told, engine);
+    if (queue->count == 0) return;
+    const struct queue_item item = queue->items[0];
+    queue_remove(queue, item.number);
+    engine->now_ps = later(engine->now_ps, item.time_ps);
+    engine->report->event_count += 1;
+    if (item.number < engine->net->conn_count) conn_event(engine, item.number);
+    else lane_event(engine, &engine->lanes[item.number - engine->net->conn_count]);
+  }
+}
+
+/* ---- what stands still ---- */
+
+static const char *const want_words[] = {"", "data", "a free slot", "a step", "a transfer"};
+
+/* The lane that could let a stuck one go on; WALK_NONE when its rank has no more to do there. */
+static uint32_t stuck_behind(const struct engine *engine, uint32_t index, uint32_t *peer) {
+  const struct lane *lane = &engine->lanes[index];
+  const struct walk_net *net = engine->net;
+  *peer = net->lanes[index].rank;
+  if (lane->want == WANT_LIST) return lane->want_of;
+  if (lane->want == WANT_TRANSFER || lane->want == WANT_NOTHING) return WALK_NONE;
+  const struct walk_conn *conn = &net->conns[lane->want_of];
+  const bool data = lane->want == WANT_DATA;
+  *peer = data ? conn->sender : conn->receiver;
+  for (uint32_t i = 0; i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    const uint32_t first = data ? work->recv_count : 0,
+                   last = data ? first + work->send_count : work->recv_count;
+    if (engine->lanes[i].phase == PHASE_ENDED) continue;
+    for (uint32_t k = first; k < last; k++)
+      if (engine->lanes[i].links[k] == lane->want_of) return i;
+  }
+  return WALK_NONE;
+}
+
+/* The connection's links carry nothing: which one, into `link`. */
+static bool conn_is_dead(const struct engine *engine, uint32_t index, char *link, size_t link_bytes) {
+  struct cluster_route route;
+  if (engine->conns[index].gbps > 0) return false;
+  cluster_route_find(engine->cluster, &engine->net->conns[index], &route);
+  for (uint32_t i = 0; i < route.link_count; i++)
+    if (engine->cluster->link_gbps[route.links[i]] <= 0)
+      cluster_link_name(engine->cluster, route.links[i], link, link_bytes);
+  return true;
+}
+
+__attribute__((format(printf, 2, 3))) static void stuck_say(struct engine *engine, const char *format, ...) {
+  char *text = engine->report->text;
+  const size_t used = strlen(text);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + used, sizeof engine->report->text - used, format, arguments);
+  va_end(arguments);
+}
+
+static void stuck_say_lane(struct engine *engine, uint32_t index) {
+  const struct lane *lane = &engine->lanes[index];
+  uint32_t peer;
+  stuck_behind(engine, index, &peer);
+  stuck_say(engine, "rank %u channel %u step %" PRIu64 " waits for %s %s rank %u",
+            engine->net->lanes[index].rank, lane->walk.work->channel_index, lane->steps,
+            want_words[lane->want], lane->want == WANT_DATA ? "from" : "of", peer);
+}
+
+/* A lane on the circle, or at the end of the chain: where as many hops as there are lanes lead. */
+static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
+  char link[64];
+  uint32_t peer;
+  for (uint32_t hops = 0; hops < engine->net->lane_count; hops++) {
+    const struct lane *lane = &engine->lanes[index];
+    const uint32_t next = stuck_behind(engine, index, &peer);
+    if (next == WALK_NONE || engine->lanes[next].want == WANT_NOTHING) return index;
+    if (lane->want <= WANT_SLOT && conn_is_dead(engine, lane->want_of, link, sizeof link)) return index;
+    index = next;
+  }
+  return index;
+}
+
+static void stuck_report(struct engine *engine) {
+  enum { SHOWN = 6 };
+  char link[64] = "";
+  uint32_t index = 0, peer, length = 0;
+  engine->report->stalled = true;
+  while (index < engine->net->lane_count && engine->lanes[index].want == WANT_NOTHING) index += 1;
+  stuck_say(engine, "%u of %u lanes never end: ", engine->net->lane_count - engine->ended,
+            engine->net->lane_count);
+  if (index == engine->net->lane_count) return;
+  const uint32_t root = stuck_root(engine, index);
+  const struct lane *lane = &engine->lanes[root];
+  uint32_t next = stuck_behind(engine, root, &peer);
+  stuck_say_lane(engine, root);
+  if (lane->want <= WANT_SLOT && conn_is_dead(engine, lane->want_of, link, sizeof link)) {
+    stuck_say(engine, ", over %s, which carries nothing", link);
+    return;
+  }
+  if (next == WALK_NONE) {
+    stuck_say(engine, ", which has no more steps on this connection");
+    return;
+  }
+  for (length = 1; next != WALK_NONE && next != root && length <= engine->net->lane_count; length++) {
+    if (length < SHOWN) stuck_say(engine, "; ");
+    if (length < SHOWN) stuck_say_lane(engine, next);
+    next = stuck_behind(engine, next, &peer);
+  }
+  if (next == root)
+    stuck_say(engine, "%s: a circle of %u lanes that wait for each other with %u slots",
+              length > SHOWN ? "; ..." : "", length, engine->slots / engine->pieces);
+}
+
+/* ---- making ---- */
+
+static double wire_bytes(uint8_t proto) {
+  return proto == PROTO_LL ? 2 : proto == PROTO_LL128 ? 128.0 / 120 : 1;
+}
+
+static void lane_make(struct engine *engine, uint32_t index) {
+  const struct cluster_costs *costs = &engine->cluster->costs;
+  const struct walk_lane *place = &engine->net->lanes[index];
+  const double slow = engine->cluster->rank_slow[place->rank];
+  const uint8_t proto = place->work->proto;
+  struct lane *lane = &engine->lanes[index];
+  walk_start(&lane->walk, &engine->net->plans[place->rank].limits, place->work);
+  lane->links = &engine->net->links[place->first_link];
+  lane->now_ps = us_to_ps(costs->launch_us[proto]);
+  lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
+  lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
+  lane->ps_a_byte = 1e3 * slow / costs->lane_gbps[proto];
+  engine->blocks[place->block].running += place->batch == 0;
+  if (place->batch == 0) lane_push(engine, index);
+}
+
+/* Costs of the connection, whose sender is this lane. */
+static void conn_make(struct engine *engine, uint32_t index, const struct lane *lane,
+                      struct cluster_route *route) {
+  const struct cluster_costs *costs = &engine->cluster->costs;
+  const uint8_t proto = lane->walk.work->proto;
+  struct conn *conn = &engine->conns[index];
+  cluster_route_find(engine->cluster, &engine->net->conns[index], route);
+  if (engine->request->node_rep) cluster_route_fold(engine->cluster, engine->request->node_rep, route);
+  conn->wire = wire_bytes(proto);
+  conn->gbps = route->gbps;
+  if (!route->network && conn->gbps > 1e3 * conn->wire / lane->ps_a_byte)
+    conn->gbps = 1e3 * conn->wire / lane->ps_a_byte;
+  conn->ps_a_byte = conn->gbps > 0 ? 1e3 * conn->wire / conn->gbps : 0;
+  conn->post_ps = us_to_ps(costs->post_us[route->kind][proto]);
+  if (!route->network) return;
+  conn->network = engine->network_count++;
+  struct network *network = &engine->networks[conn->network];
+  network->proxy_ps = us_to_ps(costs->proxy_us);
+  network->message_ps = us_to_ps(costs->message_us);
+  network->flight_ps = us_to_ps(route->flight_us);
+}
+
+/* Who takes which links, and from that who shares any. */
+static ncclResult_t flows_make(struct engine *engine) {
+  const struct walk_net *net = engine->net;
+  struct flow_user *users = (struct flow_user *)os_alloc((net->conn_count + (size_t)1) * sizeof *users);
+  struct cluster_route *routes =
+      (struct cluster_route *)os_alloc((net->conn_count + (size_t)1) * sizeof *routes);
+  ncclResult_t result = ncclSuccess;
+  if (!users || !routes) result = log_fail(ncclSystemError, "no memory for %u routes", net->conn_count);
+  for (uint32_t i = 0; result == ncclSuccess && i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    for (uint32_t k = 0; k < work->send_count; k++) {
+      const uint32_t index = engine->lanes[i].links[work->recv_count + k];
+      if (engine->conns[index].wire == 0) conn_make(engine, index, &engine->lanes[i], &routes[index]);
+    }
+  }
+  for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++) {
+    users[i].links = routes[i].links;
+    users[i].link_count = routes[i].link_count;
+    users[i].most_gbps = engine->conns[i].gbps;
+  }
+  if (result == ncclSuccess)
+    result = flow_set_make(engine->cluster->link_gbps, engine->cluster->link_count, users, net->conn_count,
+                           &engine->flows);
+  os_free(users);
+  os_free(routes);
+  return result;
+}
+
+/* Some step of a line protocol has bytes enough to pass on in pieces. */
+static bool work_is_cut(const struct work *work) {
+  const bool short_ring = work->algo == ALGO_RING && work->func <= FUNC_ALL_REDUCE &&
+                          (work->flags & WORK_FUSED) == 0 &&
+                          work->part_count < work->chunk_count * algo_loop_chunks(work);
+  const size_t count = short_ring ? work->last_chunk_count : work->chunk_count;
+  return work->proto != PROTO_SIMPLE && count * work->element_bytes >= PIECES_LEAST_BYTES;
+}
+
+static ncclResult_t engine_make(struct engine *engine) {
+  const struct walk_net *net = engine->net;
+  engine->lanes = (struct lane *)os_alloc((net->lane_count + (size_t)1) * sizeof *engine->lanes);
+  engine->conns = (struct conn *)os_alloc((net->conn_count + (size_t)1) * sizeof *engine->conns);
+  engine->blocks = (struct block *)os_alloc((net->block_count + (size_t)1) * sizeof *engine->blocks);
+  engine->ready = (uint32_t *)os_alloc((net->lane_count + (size_t)1) * sizeof *engine->ready);
+  uint32_t far = 0;
+  for (uint32_t i = 0; engine->conns && i < net->conn_count; i++)
+    engine->conns[i].waiting_sender = engine->conns[i].waiting_receiver = engine->conns[i].network =
+        WALK_NONE;
+  for (uint32_t i = 0; i < net->conn_count; i++)
+    far += net->conns[i].sender / engine->cluster->gpus != net->conns[i].receiver / engine->cluster->gpus;
+  engine->networks = (struct network *)os_alloc((far + (size_t)1) * sizeof *engine->networks);
+  if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||
+      !queue_make(&engine->queue, net->conn_count + net->lane_count))
+    return log_fail(ncclSystemError, "no memory for %u lanes and %u connections; take fewer ranks",
+                    net->lane_count, net->conn_count);
+  engine->pieces = 1;
+  for (uint32_t i = 0; i < net->lane_count; i++)
+    if (work_is_cut(net->lanes[i].work)) engine->pieces = PIECES;
+  engine->slots = engine->pieces * (net->rank_count > 0 ? net->plans[0].limits.slots : 1);
+  for (engine->mask = 1; engine->mask < engine->slots;) engine->mask *= 2;
+  engine->mask -= 1;
+  for (uint32_t i = 0; i < net->lane_count; i++) lane_make(engine, i);
+  TRY(flows_make(engine));
+  for (uint32_t i = 0; i < net->lane_count; i++) {
+    struct lane *lane = &engine->lanes[i];
+    lane->shares = lane->walk.work->algo == ALGO_CUSTOM;
+    for (uint32_t k = 0; k < lane->walk.work->send_count; k++)
+      lane->shares =
+          lane->shares || !flow_is_private(&engine->flows, lane->links[lane->walk.work->recv_count + k]);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t engine_run(const struct engine_request *request, struct engine_report *report) {
+  struct engine engine;
+  memset(&engine, 0, sizeof engine);
+  memset(report, 0, sizeof *report);
+  engine.request = request;
+  engine.net = request->net;
+  engine.cluster = request->cluster;
+  engine.report = report;
+  const ncclResult_t made = engine_make(&engine);
+  if (made == ncclSuccess) engine_go(&engine);
+  if (made == ncclSuccess && engine.ended < engine.net->lane_count) stuck_report(&engine);
+  os_free(engine.lanes);
+  os_free(engine.conns);
+  os_free(engine.networks);
+  os_free(engine.blocks);
+  os_free(engine.ready);
+  queue_free(&engine.queue);
+  flow_set_free(&engine.flows);
+  return made;
+}

@@ -1,0 +1,66 @@
+/* flow.h: transfers that share links. Each connection has at most one at a time; the rates of all that are on
+ * their way are max-min fair at every moment: no transfer could have more without one that has no more than
+ * it having less. Links that can never be full, whoever sends, are left out at the beginning; a connection
+ * whose links are all of that kind is private, and its transfers need no event. */
+#ifndef TUTTI_SIM_SIMULATE_FLOW_H
+#define TUTTI_SIM_SIMULATE_FLOW_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a connection is to the links that it takes. */
+struct flow_user {
+  const uint32_t *links;
+  uint32_t link_count;
+  double most_gbps; /* it never takes more */
+};
+
+struct flow_link {
+  double bytes_a_ps;    /* what it carries */
+  double load;          /* what its transfers have of it */
+  double left;          /* ... while rates are found: not given out yet */
+  uint32_t first;       /* entry of a transfer on it, FLOW_NONE */
+  uint32_t count;       /* transfers on it; while rates are found: without a rate yet */
+  uint32_t link, stamp; /* its number in the cluster */
+  bool dirty;
+};
+
+struct flow {
+  double left_bytes, bytes_a_ps, was_bytes_a_ps, most_bytes_a_ps;
+  uint64_t since_ps; /* left_bytes is of this time */
+  uint32_t first_entry, entry_count;
+  uint32_t stamp;
+  bool active, found;
+};
+
+#define FLOW_NONE UINT32_MAX
+
+struct flow_set {
+  uint32_t flow_count, link_count, entry_count, dirty_count, stamp;
+  struct flow *flows; /* by connection */
+  struct flow_link *links;
+  uint32_t *entry_link, *entry_flow, *entry_next, *entry_previous; /* a connection on a link */
+  uint32_t *dirty, *some_flows, *some_links;
+};
+
+/* ncclSystemError when memory is out. Free with flow_set_free(). */
+ncclResult_t flow_set_make(const double *link_gbps, uint32_t link_count, const struct flow_user *users,
+                           uint32_t user_count, struct flow_set *set);
+void flow_set_free(struct flow_set *set);
+static inline bool flow_is_private(const struct flow_set *set, uint32_t conn) {
+  return set->flows[conn].entry_count == 0;
+}
+
+/* When the transfer will end if no other one begins or ends; UINT64_MAX: flow_settle() will tell. Where links
+ * that it takes or leaves are full, rates change, but only at the next flow_settle(). */
+uint64_t flow_begin(struct flow_set *set, uint32_t conn, double bytes, double most_gbps, uint64_t now_ps);
+void flow_end(struct flow_set *set, uint32_t conn);
+
+/* Finds all rates that what began and ended has changed, and tells when each such transfer will end now;
+ * UINT64_MAX: never. */
+typedef void flow_tell(void *context, uint32_t conn, uint64_t end_ps);
+void flow_settle(struct flow_set *set, uint64_t now_ps, flow_tell *tell, void *context);
+
+#endif

@@ -1,0 +1,54 @@
+/* picture.c: see picture.h. */
+#include "simulate/picture.h"
+
+#include <string.h>
+
+#include "core/names.h"
+
+void picture_begin(struct picture *picture, FILE *out, const struct walk_net *net) {
+  memset(picture, 0, sizeof *picture);
+  picture->json.out = out;
+  picture->net = net;
+  json_open(&picture->json, NULL, '{');
+  json_text(&picture->json, "displayTimeUnit", "ns");
+  json_open(&picture->json, "traceEvents", '[');
+}
+
+static void span_write(struct picture *picture, const struct engine_span *span, const char *name,
+                       uint64_t begin_ps, uint64_t end_ps) {
+  struct json *json = &picture->json;
+  const struct walk_lane *lane = &picture->net->lanes[span->lane];
+  json_open(json, NULL, '{');
+  json_text(json, "name", name);
+  json_text(json, "ph", "X");
+  json_number(json, "pid", lane->rank);
+  json_number(json, "tid", lane->work->channel_index * 4 + lane->work->role % 4);
+  json_decimal(json, "ts", (double)begin_ps / 1e6);
+  json_decimal(json, "dur", (double)(end_ps - begin_ps) / 1e6);
+  json_open(json, "args", '{');
+  json_number(json, "bytes", (int64_t)span->slice->bytes);
+  json_text(json, "protocol", names_proto[lane->work->proto]);
+  json_close(json, '}');
+  json_close(json, '}');
+}
+
+static const char *slice_name(uint32_t flags) {
+  static const char *const names[] = {"copy", "receive", "send", "receive, send"};
+  static const char *const reducing[] = {"reduce", "receive, reduce", "send", "receive, reduce, send"};
+  const uint32_t way = ((flags & STEP_RECV) ? 1u : 0) | ((flags & STEP_SEND) ? 2u : 0);
+  return (flags & STEP_REDUCE) ? reducing[way] : names[way];
+}
+
+void picture_hear(void *context, const struct engine_span *span) {
+  struct picture *picture = (struct picture *)context;
+  if (picture->spans++ >= PICTURE_SPANS_MAX) return;
+  if (span->begin_ps > span->ready_ps) span_write(picture, span, "wait", span->ready_ps, span->begin_ps);
+  span_write(picture, span, slice_name(span->slice->flags), span->begin_ps, span->end_ps);
+}
+
+bool picture_end(struct picture *picture) {
+  json_close(&picture->json, ']');
+  json_close(&picture->json, '}');
+  fputc('\n', picture->json.out);
+  return picture->spans <= PICTURE_SPANS_MAX;
+}

@@ -1,0 +1,434 @@
+/* sim.c: the verb `sim`: nccl-tests' table of a machine that is not there. Plans come from the library's own
+ * planning, steps from its iterators; the engine gives them a time. Every time is marked as simulated. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "bench/bench.h"
+#include "check/request.h"
+#include "collective.h"
+#include "core/names.h"
+#include "core/settings.h"
+#include "json.h"
+#include "simulate/engine.h"
+#include "simulate/fold.h"
+#include "simulate/picture.h"
+#include "verb.h"
+
+enum { COMPARED_MOST = ALGO_COUNT, FAULTS_MOST = 64 };
+
+struct sim_flags {
+  int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
+  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto;
+  struct option_list faults;
+  bool exact, json, rate, help;
+};
+#define AT(member) offsetof(struct sim_flags, member)
+
+static const struct option_row rows[] = {
+    {'b', "minbytes", "BYTES", OPTION_BYTES, AT(min_bytes), 1, (int64_t)1 << 40,
+     "smallest size (default 8); K, M and G are of 1024"},
+    {'e', "maxbytes", "BYTES", OPTION_BYTES, AT(max_bytes), 1, (int64_t)1 << 40,
+     "largest size (default 128M, or the smallest one)"},
+    {'i', "stepbytes", "BYTES", OPTION_BYTES, AT(step_bytes), 1, (int64_t)1 << 40, "step between sizes"},
+    {'f', "stepfactor", "N", OPTION_INT, AT(step_factor), 2, 1 << 20,
+     "factor between sizes (default 2, unless -i)"},
+    {0, "nodes", "N", OPTION_INT, AT(nodes), 1, TOPOLOGY_NODES_MAX, "nodes (default 1)"},
+    {'g', "gpus", "N", OPTION_INT, AT(gpus), 1, TOPOLOGY_GPUS_MAX,
+     "GPUs, and so ranks, of a node (default 8)"},
+    {'m', "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
+     "kind of node, as `tutti topo --machine` (default dgx-h100)"},
+    {0, "file", "FILE", OPTION_TEXT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
+    {0, "cluster", "FILE", OPTION_TEXT, AT(cluster), 0, 0, "lines of text that describe the cluster (below)"},
+    {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
+    {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
+    {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
+    {0, "compare", "LIST", OPTION_TEXT, AT(compare), 0, 0,
+     "one column of times for each of these algorithms instead"},
+    {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0,
+     "data type, as `tutti bench` names it (default float)"},
+    {'r', "root", "RANK", OPTION_INT, AT(root), 0, CLUSTER_RANKS_MAX,
+     "root of broadcast, reduce, gather and scatter (default 0)"},
+    {0, "fault", "WHAT", OPTION_LIST, AT(faults), 0, 0,
+     "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:CARD:FACTOR or nic:NODE:CARD:off; again and "
+     "again"},
+    {0, "perfetto", "FILE", OPTION_TEXT, AT(perfetto), 0, 0,
+     "also write every slice of the last size to FILE, for ui.perfetto.dev"},
+    {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where nodes are alike"},
+    {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
+     "say on standard error how many slices were simulated a second"},
+    {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
+    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
+};
+static const struct option_set sim_options = {"sim", rows, sizeof rows / sizeof rows[0], false};
+
+struct sim {
+  struct sim_flags flags;
+  const struct collective *collective;
+  uint8_t func, type;
+  size_t type_bytes;
+  struct cluster_spec spec;
+  char *cluster_text;
+  struct cluster cluster;
+  struct check_call call;
+  struct check_setup setup;
+  uint32_t algo_mask, proto_mask;
+  uint32_t compared[COMPARED_MOST], compared_count; /* sets of one algorithm each */
+  uint64_t slices, events, spent_ns;
+};
+
+/* What came of one size by one way. */
+struct sim_row {
+  size_t count, bytes;
+  bool possible, is_messages;
+  uint8_t algo, proto;
+  uint32_t channel_count;
+  uint32_t node_count; /* that were simulated */
+  struct engine_report report;
+};
+
+/* ---- what is asked ---- */
+
+static bool type_find(struct sim *sim) {
+  for (int index = 0; index < ncclNumTypes; index++) {
+    sim->type = (uint8_t)index;
+    if (!strcmp(bench_type_name((ncclDataType_t)index), sim->flags.type)) return true;
+  }
+  fprintf(stderr, "tutti sim: --type %s: no such type; known:", sim->flags.type);
+  for (int index = 0; index < ncclNumTypes; index++)
+    fprintf(stderr, " %s", bench_type_name((ncclDataType_t)index));
+  fputc('\n', stderr);
+  return false;
+}
+
+static bool masks_read(struct sim *sim) {
+  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
+    algos[func] = (1u << ALGO_COUNT) - 1;
+    protos[func] = (1u << PROTO_COUNT) - 1;
+  }
+  const char *algo = sim->flags.algo ? sim->flags.algo : "",
+             *proto = sim->flags.proto ? sim->flags.proto : "";
+  if (settings_parse_list("--algo", algo, names_algo, ALGO_COUNT, algos) != ncclSuccess ||
+      settings_parse_list("--proto", proto, names_proto, PROTO_COUNT, protos) != ncclSuccess) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    return false;
+  }
+  const uint8_t func =
+      sim->func < FUNC_SEND_RECV || sim->func == FUNC_ALL_TO_ALL ? sim->func : FUNC_ALL_REDUCE;
+  sim->algo_mask = algos[func];
+  sim->proto_mask = protos[func];
+  return true;
+}
+
+/* "ring,tree": a set of one algorithm for each word. */
+static bool compared_read(struct sim *sim) {
+  for (const char *word = sim->flags.compare; word && *word;) {
+    const size_t length = strcspn(word, ",");
+    const int algo = names_find(names_algo, ALGO_COUNT, word, length);
+    if (algo < 0 || sim->compared_count == COMPARED_MOST) {
+      char known[128];
+      names_list(names_algo, ALGO_COUNT, ~0u, known, sizeof known);
+      fprintf(stderr, "tutti sim: --compare: no algorithm `%.*s`, or too many; known: %s\n", (int)length,
+              word, known);
+      return false;
+    }
+    sim->compared[sim->compared_count++] = 1u << algo;
+    word += length + (word[length] == ',');
+  }
+  return true;
+}
+
+static enum exit_code cluster_get(struct sim *sim) {
+  struct sim_flags *flags = &sim->flags;
+  ncclResult_t result = ncclSuccess;
+  sim->spec.nodes = 1;
+  sim->spec.gpus = 8;
+  sim->spec.fabric = (struct cluster_fabric){32, 0.6, 1};
+  if (flags->cluster) result = cluster_read(flags->cluster, &sim->spec, &sim->cluster_text);
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    return EXIT_INPUT;
+  }
+  if (flags->nodes) sim->spec.nodes = (uint32_t)flags->nodes;
+  if (flags->gpus) sim->spec.gpus = (uint32_t)flags->gpus;
+  if (flags->machine) sim->spec.machine = flags->machine;
+  if (flags->file) sim->spec.topology = flags->file;
+  result = cluster_make(&sim->spec, &sim->cluster);
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
+  }
+  for (size_t i = 0; i < flags->faults.count; i++) {
+    char why[256];
+    if (cluster_fault(&sim->cluster, flags->faults.texts[i], why, sizeof why)) continue;
+    fprintf(stderr, "tutti sim: --fault %s: %s\n", flags->faults.texts[i], why);
+    return EXIT_USAGE;
+  }
+  return EXIT_GOOD;
+}
+
+static void sizes_complete(struct sim_flags *flags) {
+  if (!flags->min_bytes) flags->min_bytes = flags->max_bytes && flags->max_bytes < 8 ? flags->max_bytes : 8;
+  if (!flags->max_bytes) flags->max_bytes = flags->min_bytes > 128 << 20 ? flags->min_bytes : 128 << 20;
+  if (!flags->step_bytes && !flags->step_factor) flags->step_factor = 2;
+}
+
+static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
+  int operand;
+  if (!option_parse(&sim_options, argc, argv, &sim->flags, &operand)) return EXIT_USAGE;
+  if (sim->flags.help) return EXIT_GOOD;
+  sim->collective = operand < argc ? collective_find(argv[operand]) : NULL;
+  if (!sim->collective || operand + 1 < argc) {
+    fprintf(stderr, "tutti sim: one collective is expected: ");
+    for (size_t i = 0; collective_at(i); i++) fprintf(stderr, "%s%s", i ? ", " : "", collective_at(i)->name);
+    fputc('\n', stderr);
+    return EXIT_USAGE;
+  }
+  sizes_complete(&sim->flags);
+  sim->func = collective_func(sim->collective);
+  if (!type_find(sim) || !masks_read(sim) || !compared_read(sim)) return EXIT_USAGE;
+  if (sim->flags.max_bytes < sim->flags.min_bytes) {
+    fprintf(stderr, "tutti sim: --maxbytes is less than --minbytes\n");
+    return EXIT_USAGE;
+  }
+  sim->type_bytes = oracle_type_bytes((ncclDataType_t)sim->type);
+  const enum exit_code code = cluster_get(sim);
+  if (code != EXIT_GOOD || sim->flags.root < sim->cluster.ranks) return code;
+  fprintf(stderr, "tutti sim: --root: must be 0 to %u, as there are %u ranks\n", sim->cluster.ranks - 1,
+          sim->cluster.ranks);
+  return EXIT_USAGE;
+}
+
+/* ---- one size ---- */
+
+static void call_fill(struct sim *sim, size_t count, uint32_t algo_mask) {
+  struct check_call *call = &sim->call;
+  memset(call, 0, sizeof *call);
+  call->func = sim->func;
+  call->dtype = sim->type;
+  call->op = OP_SUM;
+  call->rank_count = sim->cluster.ranks;
+  call->root = (uint32_t)sim->flags.root;
+  call->algo_mask = algo_mask;
+  call->proto_mask = sim->proto_mask;
+  call->count = count;
+  call->p2p_ll_threshold = 16384;
+  call->graph = &sim->cluster.graph;
+  plan_limits_default(&call->limits);
+  if (sim->flags.channels) call->limits.channel_count = (uint32_t)sim->flags.channels;
+  if (call->limits.channel_count > sim->cluster.graph.channel_count)
+    call->limits.channel_count = sim->cluster.graph.channel_count;
+}
+
+/* The way that planning chose: of the first rank that does anything. */
+static void row_way(const struct sim *sim, struct sim_row *row) {
+  uint64_t channels = 0;
+  for (uint32_t rank = 0; rank < sim->cluster.ranks; rank++) {
+    const struct plan *plan = &sim->setup.plans[rank];
+    channels |= plan->channel_mask;
+    if (plan->work_count == 0) continue;
+    row->algo = plan->works[0].algo;
+    row->proto = plan->works[0].proto;
+    row->is_messages = plan->works[0].func == FUNC_SEND || plan->works[0].func == FUNC_RECV ||
+                       plan->works[0].func == FUNC_COPY;
+  }
+  row->channel_count = (uint32_t)__builtin_popcountll(channels);
+}
+
+/* The same run, and its picture; each size writes the file anew. */
+static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, struct sim_row *row) {
+  const char *path = sim->flags.perfetto;
+  struct picture picture;
+  FILE *out = fopen(path, "w");
+  if (!out) return log_fail(ncclSystemError, "%s cannot be written: %s", path, strerror(errno));
+  picture_begin(&picture, out, request->net);
+  request->hear = picture_hear;
+  request->context = &picture;
+  const ncclResult_t result = engine_run(request, &row->report);
+  if (!picture_end(&picture))
+    fprintf(stderr, "tutti sim: %s has the first %u of %" PRIu64 " slices\n", path, PICTURE_SPANS_MAX,
+            picture.spans);
+  if (ferror(out) | fclose(out)) return log_fail(ncclSystemError, "%s cannot be written", path);
+  return result;
+}
+
+/* Planning that finds no way leaves row->possible false. */
+static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
+  struct walk_net net;
+  struct fold fold;
+  call_fill(sim, row->count, algo_mask);
+  ncclResult_t result = check_setup_make(&sim->setup, &sim->call);
+  if (result == ncclInvalidUsage && sim->compared_count) return ncclSuccess;
+  TRY(result);
+  row_way(sim, row);
+  row->possible = true;
+  TRY(walk_net_make(sim->setup.plans, sim->cluster.ranks, &net));
+  const bool folded = !sim->flags.exact && fold_make(&sim->cluster, &net, &fold);
+  struct engine_request request = {&sim->cluster, folded ? &fold.net : &net, folded ? fold.node_rep : NULL,
+                                   NULL, NULL};
+  const uint64_t begin_ns = os_time_ns();
+  result = sim->flags.perfetto ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
+  sim->spent_ns += os_time_ns() - begin_ns;
+  sim->slices += row->report.slice_count;
+  sim->events += row->report.event_count;
+  row->node_count = folded ? fold.kinds : sim->cluster.nodes;
+  if (folded) fold_free(&fold);
+  walk_net_free(&net);
+  return result;
+}
+
+static double row_us(const struct sim_row *row) { return (double)row->report.end_ps / 1e6; }
+
+/* ---- printing ---- */
+
+/* Messages have no algorithm. */
+static const char *row_algo(const struct sim_row *row) {
+  return row->is_messages ? "messages" : names_algo[row->algo];
+}
+
+static void head_print(const struct sim *sim) {
+  const struct cluster *cluster = &sim->cluster;
+  printf("# tutti sim %s: %u ranks, %u nodes of %u, %s (simulated)\n", sim->collective->name, cluster->ranks,
+         cluster->nodes, cluster->gpus, cluster->topology.name);
+  if (sim->compared_count) {
+    printf("#\n# %11s  %12s", "size", "count");
+    for (uint32_t i = 0; i < sim->compared_count; i++)
+      printf("  %14s", names_algo[__builtin_ctz(sim->compared[i])]);
+    printf("\n# %11s  %12s", "(B)", "(elements)");
+    for (uint32_t i = 0; i < sim->compared_count; i++) printf("  %14s", "(us, sim.)");
+    putchar('\n');
+    return;
+  }
+  printf("#\n# %11s  %12s  %7s  %5s  %5s  %10s  %7s  %7s  %-8s  %-6s  %s\n", "size", "count", "type", "redop",
+         "root", "time", "algbw", "busbw", "algo", "proto", "ch");
+  printf("# %11s  %12s  %7s  %5s  %5s  %10s  %7s  %7s\n", "(B)", "(elements)", "", "", "", "(us, sim.)",
+         "(GB/s)", "(GB/s)");
+}
+
+static void row_print(const struct sim *sim, const struct sim_row *row) {
+  const struct collective *collective = sim->collective;
+  const double us = row_us(row), gbps = us > 0 ? (double)row->bytes / us / 1e3 : 0;
+  char root[16] = "-1";
+  if (collective->has_root) snprintf(root, sizeof root, "%" PRId64, sim->flags.root);
+  printf("  %11zu  %12zu  %7s  %5s  %5s  %10.2f  %7.2f  %7.2f  %-8s  %-6s  %u\n", row->bytes, row->count,
+         bench_type_name((ncclDataType_t)sim->type), collective->has_op ? "sum" : "none", root, us, gbps,
+         gbps * collective->factor(sim->cluster.ranks), row_algo(row), names_proto[row->proto],
+         row->channel_count);
+}
+
+static void row_json(const struct sim *sim, struct json *json, const struct sim_row *row) {
+  const double us = row_us(row), gbps = us > 0 ? (double)row->bytes / us / 1e3 : 0;
+  json_open(json, NULL, '{');
+  json_number(json, "size", (int64_t)row->bytes);
+  json_number(json, "count", (int64_t)row->count);
+  json_text(json, "algo", row_algo(row));
+  json_text(json, "proto", names_proto[row->proto]);
+  json_number(json, "channels", row->channel_count);
+  json_decimal(json, "time_us", us);
+  json_decimal(json, "algbw", gbps);
+  json_decimal(json, "busbw", gbps * sim->collective->factor(sim->cluster.ranks));
+  json_number(json, "simulated_nodes", row->node_count);
+  json_number(json, "slices", (int64_t)row->report.slice_count);
+  json_number(json, "messages", (int64_t)row->report.message_count);
+  json_bool(json, "simulated", true);
+  json_close(json, '}');
+}
+
+/* ---- all sizes ---- */
+
+static enum exit_code row_do(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
+  const ncclResult_t result = row_run(sim, algo_mask, row);
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
+  }
+  if (!row->report.stalled) return EXIT_GOOD;
+  fflush(stdout);
+  fprintf(stderr, "tutti sim: %zu bytes: stalled: %s\n", row->bytes, row->report.text);
+  return EXIT_WRONG;
+}
+
+static enum exit_code size_do(struct sim *sim, int64_t size, struct json *json) {
+  const uint32_t ways = sim->compared_count ? sim->compared_count : 1;
+  for (uint32_t i = 0; i < ways; i++) {
+    struct sim_row row;
+    memset(&row, 0, sizeof row);
+    row.count = collective_count(sim->collective, (size_t)size, sim->type_bytes, sim->cluster.ranks);
+    row.bytes = collective_bytes(sim->collective, row.count, sim->type_bytes, sim->cluster.ranks);
+    const enum exit_code code = row_do(sim, sim->compared_count ? sim->compared[i] : sim->algo_mask, &row);
+    if (code != EXIT_GOOD) return code;
+    if (sim->flags.json && row.possible) row_json(sim, json, &row);
+    if (sim->flags.json) continue;
+    if (!sim->compared_count) row_print(sim, &row);
+    else if (i == 0) printf("  %11zu  %12zu", row.bytes, row.count);
+    if (sim->compared_count && row.possible) printf("  %14.2f", row_us(&row));
+    else if (sim->compared_count) printf("  %14s", "-");
+  }
+  if (sim->compared_count && !sim->flags.json) putchar('\n');
+  fflush(stdout);
+  return EXIT_GOOD;
+}
+
+static enum exit_code sizes_do(struct sim *sim) {
+  enum exit_code code = EXIT_GOOD;
+  struct json json;
+  memset(&json, 0, sizeof json);
+  json.out = stdout;
+  if (sim->flags.json) json_open(&json, NULL, '[');
+  else head_print(sim);
+  for (int64_t size = sim->flags.min_bytes; size <= sim->flags.max_bytes && code == EXIT_GOOD;) {
+    code = size_do(sim, size, &json);
+    size = sim->flags.step_bytes ? size + sim->flags.step_bytes : size * sim->flags.step_factor;
+  }
+  if (sim->flags.json) json_close(&json, ']');
+  if (sim->flags.json) putchar('\n');
+  if (sim->flags.rate)
+    fprintf(stderr, "tutti sim: %" PRIu64 " slices, %" PRIu64 " events in %.3f s: %.2f million slices/s\n",
+            sim->slices, sim->events, (double)sim->spent_ns / 1e9,
+            sim->spent_ns ? (double)sim->slices * 1e3 / (double)sim->spent_ns : 0);
+  return code;
+}
+
+static enum exit_code sim_run(int argc, char **argv) {
+  struct sim sim;
+  memset(&sim, 0, sizeof sim);
+  sim.flags.type = "float";
+  enum exit_code code = sim_ask(&sim, argc, argv);
+  if (sim.flags.help) {
+    char help[] = "help", verb[] = "sim";
+    char *arguments[] = {help, verb, NULL};
+    return verb_help.run(2, arguments);
+  }
+  if (code == EXIT_GOOD) code = sizes_do(&sim);
+  check_setup_free(&sim.setup);
+  cluster_free(&sim.cluster);
+  os_free(sim.cluster_text);
+  return code;
+}
+
+const struct verb verb_sim = {
+    "sim",
+    "what a collective would cost on a cluster that is not here",
+    "COLLECTIVE [-b BYTES] [-e BYTES] [-f N] [--nodes N] [--gpus N] [--machine NAME] [...]",
+    "tutti sim all_reduce -b 8 -e 8G -f 2 --nodes 128 --gpus 8 --machine dgx-h100\n"
+    "tutti sim all_gather -b 1M -e 64M --nodes 16 --compare ring,pat\n"
+    "tutti sim all_reduce -b 1G -e 1G --nodes 4 --fault slow-rank:3:2.0\n",
+    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
+    "scatter. Every rank's plan and steps are the library's own; what each slice of each step costs is added "
+    "up "
+    "by a simulation of slots, links and proxies. Nothing runs, and no time is a measurement.\n"
+    "\n"
+    "A cluster's description has lines of a name and a value: machine, topology (a file of NCCL's XML), "
+    "nodes, "
+    "gpus, leaf_nodes (nodes below one leaf switch), hop_us (of one switch and its cable), oversubscription "
+    "(1: none); # begins a comment. Flags go before it.\n"
+    "\n"
+    "The exit code is 1 where the simulation stalls; standard error then says who waits for whom.\n",
+    &sim_options,
+    sim_run,
+};

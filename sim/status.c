@@ -1,0 +1,585 @@
+/* status.c: the verb `status`: what the communicators of running jobs do now, which ranks are behind, on
+ * what. Takes two samples a moment apart: what moved between them does not stand still, whatever one of them
+ * looks like. Changes nothing in the jobs. */
+#include "status.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/text.h"
+#include "explain/judge.h"
+#include "explain/seat.h"
+#include "json.h"
+#include "trace/record_text.h"
+
+enum { MEMBERS_SHOWN = 16, SILENTS_SHOWN = 16, TEXT_BYTES = 256 };
+
+struct status_flags {
+  int64_t apart_ms;
+  bool json, help;
+};
+
+#define AT(member) offsetof(struct status_flags, member)
+static const struct option_row rows[] = {
+    {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
+    {'a', "apart", "MS", OPTION_INT, AT(apart_ms), 0, 60000,
+     "look again after so many milliseconds, to see what moves (default 300; of GPUs, whose records are "
+     "brought up to date once a second, 1500)"},
+    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
+};
+static const struct option_set options = {"status", rows, sizeof rows / sizeof rows[0], false};
+
+/* ---- a job ---- */
+
+/* A rank of a communicator. */
+struct member {
+  struct seat seat;
+  bool moved; /* between both samples */
+};
+
+/* Members of one communicator lie side by side, by rank. */
+struct job {
+  struct record_file *files; /* the sample's own, borrowed */
+  uint32_t file_count;
+  struct member *members;
+  uint32_t member_count;
+  const struct survey_silent *silents;
+  uint32_t silent_count;
+  struct verdict verdict;
+  bool stands; /* something pends, and nothing of it has moved */
+};
+
+struct crew {
+  const struct member *members;
+  uint32_t count, rank_count;
+  uint64_t called_least, called_most, done_least, done_most;
+  bool pends, moved, waits, broken;
+};
+
+static int member_compare(const void *left, const void *right) {
+  const struct record_comm *a = ((const struct member *)left)->seat.view->comm;
+  const struct record_comm *b = ((const struct member *)right)->seat.view->comm;
+  if (a->comm_id != b->comm_id) return a->comm_id < b->comm_id ? -1 : 1;
+  if (a->rank_count != b->rank_count) return a->rank_count < b->rank_count ? -1 : 1;
+  return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* Of a rank's communicator in another sample. NULL: it is not there. */
+static const struct record_view *view_find(const struct sample *sample, const struct record_file *file,
+                                           const struct record_comm *comm) {
+  for (uint32_t i = 0; i < sample->count; i++) {
+    const struct record_file *other = &sample->files[i];
+    if (other->header.process != file->header.process) continue;
+    if (other->header.process_born != file->header.process_born) continue;
+    if (strcmp(other->header.host, file->header.host) != 0) continue;
+    for (uint32_t k = 0; k < other->view_count; k++) {
+      const struct record_comm *candidate = other->views[k].comm;
+      if (candidate->comm_id == comm->comm_id && candidate->rank == comm->rank &&
+          candidate->born == comm->born)
+        return &other->views[k];
+    }
+  }
+  return NULL;
+}
+
+static bool members_find(struct job *job, const struct sample *before) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < job->file_count; i++) count += job->files[i].view_count;
+  job->members = (struct member *)os_alloc((count + 1) * sizeof *job->members);
+  if (job->members == NULL) return false;
+  for (uint32_t i = 0; i < job->file_count; i++)
+    for (uint32_t k = 0; k < job->files[i].view_count; k++) {
+      const struct record_view *view = &job->files[i].views[k];
+      if (view->comm->state != RECORD_OPEN) continue;
+      const struct record_view *old = view_find(before, &job->files[i], view->comm);
+      struct member *member = &job->members[job->member_count++];
+      member->seat = (struct seat){.file = &job->files[i], .view = view};
+      member->moved = old == NULL || sample_moves(old) != sample_moves(view);
+      seat_read(&member->seat);
+    }
+  qsort(job->members, job->member_count, sizeof *job->members, member_compare);
+  return true;
+}
+
+/* Where the device does not tell what has ended, all that was launched is taken for ended. */
+static uint64_t member_done(const struct member *member) {
+  return seat_knows_ends(&member->seat) ? member->seat.done : member->seat.launched;
+}
+
+static bool member_pends(const struct member *member) {
+  const struct seat *seat = &member->seat;
+  const bool graph = seat->graph || seat->graph_queued;
+  return (seat->called > member_done(member) || graph) && seat->view->comm->error == 0;
+}
+
+/* The communicator whose members begin at *at; false behind the last one. */
+static bool crew_next(const struct job *job, uint32_t *at, struct crew *crew) {
+  if (*at >= job->member_count) return false;
+  const struct record_comm *comm = job->members[*at].seat.view->comm;
+  *crew = (struct crew){.members = &job->members[*at],
+                        .rank_count = comm->rank_count,
+                        .called_least = UINT64_MAX,
+                        .done_least = UINT64_MAX};
+  for (; *at < job->member_count; *at += 1, crew->count += 1) {
+    const struct member *member = &job->members[*at];
+    const struct record_comm *other = member->seat.view->comm;
+    const uint64_t called = member->seat.called, done = member_done(member);
+    if (other->comm_id != comm->comm_id || other->rank_count != comm->rank_count) break;
+    if (called < crew->called_least) crew->called_least = called;
+    if (called > crew->called_most) crew->called_most = called;
+    if (done < crew->done_least) crew->done_least = done;
+    if (done > crew->done_most) crew->done_most = done;
+    crew->pends = crew->pends || member_pends(member);
+    crew->moved = crew->moved || member->moved;
+    crew->waits = crew->waits || seat_first_wait(&member->seat) != NULL;
+    crew->broken = crew->broken || other->error != 0;
+  }
+  return true;
+}
+
+static bool crew_stands(const struct crew *crew) { return crew->pends && !crew->moved; }
+
+static const char *crew_state(const struct crew *crew) {
+  if (crew->broken) return "broken";
+  if (!crew->pends) return "idle";
+  if (crew->moved) return "moving";
+  return "stands still";
+}
+
+/* What other processes say goes to a terminal. */
+static bool verdict_make(struct job *job, bool moves) {
+  const bool judged = moves ? judge_moving(job->files, job->file_count, &job->verdict)
+                            : judge_files(job->files, job->file_count, &job->verdict);
+  if (!judged) return false;
+  text_clean(job->verdict.sentence, JUDGE_TEXT_BYTES);
+  text_clean(job->verdict.next, JUDGE_TEXT_BYTES);
+  for (uint32_t i = 0; i < job->verdict.evidence_count; i++)
+    text_clean(job->verdict.evidence[i], JUDGE_TEXT_BYTES);
+  return true;
+}
+
+/* Verdicts are of states that last; of a job that moves which link is slow. */
+static bool job_judge(struct job *job) {
+  struct crew crew;
+  bool broken = false, moves = false;
+  for (uint32_t at = 0; crew_next(job, &at, &crew);) {
+    moves = moves || (crew.pends && crew.moved);
+    job->stands = job->stands || crew_stands(&crew);
+    broken = broken || crew.broken;
+  }
+  return job->stands || broken || moves ? verdict_make(job, !job->stands && !broken) : true;
+}
+
+static bool job_is_good(const struct job *job) {
+  return job->verdict.kind <= VERDICT_RUNNING && job->silent_count == 0;
+}
+
+/* ---- text ---- */
+
+static const char *const wait_texts[] = {"nothing", "an output of", "data of", "a free slot at", "lines of"};
+
+/* What a member does that is behind, or waits. False: nothing that is worth a line. */
+static bool member_text(const struct crew *crew, const struct member *member, char *out, size_t out_bytes) {
+  const struct seat *seat = &member->seat;
+  const struct record_lane *lane = seat_first_wait(seat);
+  if (seat->view->comm->error != 0)
+    snprintf(out, out_bytes, "has failed after %" PRIu64 " operations: %.*s", seat->called,
+             (int)strnlen(seat->view->comm->reason, sizeof seat->view->comm->reason),
+             seat->view->comm->reason);
+  else if (seat->called < crew->called_most)
+    snprintf(out, out_bytes, "is behind: has called %" PRIu64 " of %" PRIu64 " operations%s", seat->called,
+             crew->called_most,
+             seat->view->comm->open_group != 0 ? ", and is in a group that it has not ended" : "");
+  else if (lane != NULL)
+    snprintf(out, out_bytes, "waits in operation #%u, at step %u of channel %u, for %s rank %u",
+             lane->sequence, lane->step, lane->channel, wait_texts[lane->wait], lane->peer);
+  else if (seat->graph || seat->graph_queued)
+    snprintf(out, out_bytes, "is in a graph%s", seat->graph ? "" : ", whose kernel has not started");
+  else if (member_pends(member))
+    snprintf(out, out_bytes, "is in operation #%" PRIu64 "%s", member_done(member),
+             seat->view->comm->started == seat->view->comm->ended && seat_knows_ends(seat)
+                 ? ", whose kernel has not started"
+                 : "");
+  else return false;
+  text_clean(out, out_bytes);
+  return true;
+}
+
+static const char *comm_name(const struct record_comm *comm, char out[64]) {
+  snprintf(out, 64, "'%.*s'", (int)strnlen(comm->name, sizeof comm->name), comm->name);
+  text_clean(out, 64);
+  return out;
+}
+
+static void range_print(const char *what, uint64_t least, uint64_t most) {
+  if (least == most) printf(", %s %" PRIu64, what, most);
+  else printf(", %s %" PRIu64 "-%" PRIu64, what, least, most);
+}
+
+/* A member before this one has failed with the same sentence. */
+static bool reason_is_told(const struct crew *crew, uint32_t index) {
+  const struct record_comm *comm = crew->members[index].seat.view->comm;
+  for (uint32_t i = 0; i < index && comm->error != 0; i++) {
+    const struct record_comm *before = crew->members[i].seat.view->comm;
+    if (before->error != 0 && memcmp(before->reason, comm->reason, sizeof comm->reason) == 0) return true;
+  }
+  return false;
+}
+
+static void crew_print(const struct crew *crew) {
+  char name[64], text[TEXT_BYTES];
+  uint32_t shown = 0;
+  printf("  comm %s: ", comm_name(crew->members[0].seat.view->comm, name));
+  if (crew->count < crew->rank_count) printf("%u of ", crew->count);
+  printf("%u rank%s", crew->rank_count, crew->rank_count == 1 ? "" : "s");
+  range_print("called", crew->called_least, crew->called_most);
+  range_print("ended", crew->done_least, crew->done_most);
+  printf(": %s\n", crew_state(crew));
+  if (!crew_stands(crew) && !crew->broken) return;
+  /* who is behind comes first: those who wait may be many */
+  for (int pass = 0; pass < 2; pass++)
+    for (uint32_t i = 0; i < crew->count && shown <= MEMBERS_SHOWN; i++) {
+      const struct member *member = &crew->members[i];
+      const bool behind = member->seat.called < crew->called_most;
+      if (reason_is_told(crew, i)) continue;
+      if (behind != (pass == 0) || !member_text(crew, member, text, sizeof text)) continue;
+      if (++shown > MEMBERS_SHOWN) puts("    ...");
+      else
+        printf("    rank %u (process %u on %s) %s\n", seat_rank(&member->seat),
+               member->seat.file->header.process, member->seat.file->header.host, text);
+    }
+}
+
+static uint32_t hosts_count(const struct job *job) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < job->file_count; i++) {
+    bool again = false;
+    for (uint32_t k = 0; k < i && !again; k++)
+      again = strcmp(job->files[k].header.host, job->files[i].header.host) == 0;
+    count += !again;
+  }
+  return count;
+}
+
+static const char *job_state(const struct job *job) {
+  if (job->stands) return job->verdict.kind > VERDICT_RUNNING ? "stands still" : "nothing has moved";
+  if (job->verdict.kind == VERDICT_SLOW) return "is slow";
+  return job->verdict.kind > VERDICT_RUNNING ? "is broken" : "is well";
+}
+
+/* A process is told once, though ranks of several communicators are its own. */
+static void silents_print(const struct job *job) {
+  uint32_t shown = 0;
+  for (uint32_t i = 0; i < job->silent_count && shown <= SILENTS_SHOWN; i++) {
+    const struct survey_silent *silent = &job->silents[i];
+    bool again = false;
+    char at[SOCK_TEXT_BYTES];
+    for (uint32_t k = 0; k < i && !again; k++)
+      again = job->silents[k].process == silent->process && strcmp(job->silents[k].host, silent->host) == 0;
+    if (again) continue;
+    if (++shown > SILENTS_SHOWN) puts("  ...");
+    else
+      printf("  rank %u (process %u on %s, %s) %s\n", silent->rank, silent->process, silent->host,
+             sock_address_text(&silent->address, at), survey_why_text(silent->why));
+  }
+}
+
+static void job_print(const struct job *job) {
+  struct crew crew;
+  const struct verdict *verdict = &job->verdict;
+  const uint32_t hosts = hosts_count(job);
+  uint32_t comms = 0, still = 0;
+  for (uint32_t at = 0; crew_next(job, &at, &crew); comms++) still += crew_stands(&crew);
+  printf("job %s: %u process%s on %u host%s, %u communicator%s", job_state(job), job->file_count,
+         job->file_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s", comms, comms == 1 ? "" : "s");
+  if (still > 0) printf(", %u of them still", still);
+  printf("\n");
+  for (uint32_t at = 0; crew_next(job, &at, &crew);) crew_print(&crew);
+  silents_print(job);
+  if (verdict->sentence[0] == '\0') return;
+  printf("%s\n", verdict->sentence);
+  if (verdict->next[0] != '\0') printf("next: %s\n", verdict->next);
+}
+
+/* ---- JSON ---- */
+
+static void member_json(struct json *json, const struct crew *crew, const struct member *member) {
+  const struct seat *seat = &member->seat;
+  const struct record_lane *lane = seat_first_wait(seat);
+  json_open(json, NULL, '{');
+  json_number(json, "rank", seat_rank(seat));
+  json_number(json, "process", seat->file->header.process);
+  json_text(json, "host", seat->file->header.host);
+  json_number(json, "called", (int64_t)seat->called);
+  json_number(json, "launched", (int64_t)seat->launched);
+  json_number(json, "ended", (int64_t)member_done(member));
+  json_bool(json, "ends_known", seat_knows_ends(seat));
+  json_bool(json, "behind", seat->called < crew->called_most);
+  json_bool(json, "moved", member->moved);
+  json_number(json, "error", seat->view->comm->error);
+  if (lane != NULL) {
+    json_open(json, "waits", '{');
+    json_text(json, "for", wait_texts[lane->wait]);
+    json_number(json, "rank", lane->peer);
+    json_number(json, "operation", lane->sequence);
+    json_number(json, "channel", lane->channel);
+    json_number(json, "step", lane->step);
+    json_number(json, "have", (int64_t)lane->have);
+    json_number(json, "need", (int64_t)lane->need);
+    json_close(json, '}');
+  }
+  json_close(json, '}');
+}
+
+static void crew_json(struct json *json, const struct crew *crew) {
+  const struct record_comm *comm = crew->members[0].seat.view->comm;
+  char text[64];
+  json_open(json, NULL, '{');
+  snprintf(text, sizeof text, "%.*s", (int)strnlen(comm->name, sizeof comm->name), comm->name);
+  json_text(json, "name", text);
+  snprintf(text, sizeof text, "%016" PRIx64, comm->comm_id);
+  json_text(json, "id", text);
+  json_number(json, "ranks", crew->rank_count);
+  json_number(json, "ranks_seen", crew->count);
+  json_number(json, "called_least", (int64_t)crew->called_least);
+  json_number(json, "called_most", (int64_t)crew->called_most);
+  json_number(json, "ended_least", (int64_t)crew->done_least);
+  json_number(json, "ended_most", (int64_t)crew->done_most);
+  json_text(json, "state", crew_state(crew));
+  json_open(json, "members", '[');
+  for (uint32_t i = 0; i < crew->count; i++) member_json(json, crew, &crew->members[i]);
+  json_close(json, ']');
+  json_close(json, '}');
+}
+
+static void silents_json(struct json *json, const struct job *job) {
+  json_open(json, "silent", '[');
+  for (uint32_t i = 0; i < job->silent_count; i++) {
+    const struct survey_silent *silent = &job->silents[i];
+    char text[SOCK_TEXT_BYTES];
+    json_open(json, NULL, '{');
+    json_number(json, "rank", silent->rank);
+    snprintf(text, sizeof text, "%016" PRIx64, silent->comm_id);
+    json_text(json, "comm", text);
+    json_number(json, "process", silent->process);
+    json_text(json, "host", silent->host);
+    json_text(json, "address", sock_address_text(&silent->address, text));
+    json_text(json, "why", survey_why_text(silent->why));
+    json_close(json, '}');
+  }
+  json_close(json, ']');
+}
+
+static void job_json(struct json *json, const struct job *job) {
+  struct crew crew;
+  json_open(json, NULL, '{');
+  json_text(json, "state", job_state(job));
+  json_bool(json, "good", job_is_good(job));
+  json_number(json, "processes", job->file_count);
+  json_open(json, "communicators", '[');
+  for (uint32_t at = 0; crew_next(job, &at, &crew);) crew_json(json, &crew);
+  json_close(json, ']');
+  silents_json(json, job);
+  json_open(json, "verdict", '{');
+  json_text(json, "kind", verdict_name(job->verdict.kind));
+  json_text(json, "sentence", job->verdict.sentence);
+  json_text(json, "next", job->verdict.next);
+  json_open(json, "evidence", '[');
+  for (uint32_t i = 0; i < job->verdict.evidence_count; i++) json_text(json, NULL, job->verdict.evidence[i]);
+  json_close(json, ']');
+  json_close(json, '}');
+  json_close(json, '}');
+}
+
+/* ---- all jobs ---- */
+
+static bool silent_is_of(const struct survey_silent *silent, const struct job *job) {
+  for (uint32_t i = 0; i < job->member_count; i++)
+    if (job->members[i].seat.view->comm->comm_id == silent->comm_id) return true;
+  return job->member_count == 0;
+}
+
+/* Moves those of the job to the front of `silents`; `left` are there. */
+static void job_take_silents(struct job *job, struct survey_silent *silents, uint32_t left) {
+  job->silents = silents;
+  for (uint32_t i = 0; i < left; i++) {
+    if (!silent_is_of(&silents[i], job)) continue;
+    const struct survey_silent own = silents[i];
+    silents[i] = silents[job->silent_count];
+    silents[job->silent_count++] = own;
+  }
+}
+
+/* The job with this number: its files are moved to `files`, which has room for all. False: memory is out. */
+static bool job_make(struct sample *sample, uint32_t number, const struct sample *before,
+                     struct record_file *files, struct job *job) {
+  memset(job, 0, sizeof *job);
+  job->files = files;
+  for (uint32_t i = 0; i < sample->count; i++) {
+    if (sample->jobs[i] != number) continue;
+    text_clean(sample->files[i].header.host, sizeof sample->files[i].header.host);
+    files[job->file_count++] = sample->files[i];
+  }
+  return members_find(job, before) && job_judge(job);
+}
+
+struct report {
+  struct json json;
+  bool as_json, good;
+  uint32_t job_count, silent_count; /* told */
+};
+
+static bool report_job(struct report *report, struct sample *sample, uint32_t number,
+                       const struct sample *before, struct record_file *files) {
+  struct job job;
+  const bool made = job_make(sample, number, before, files, &job);
+  if (made) {
+    job_take_silents(&job, sample->silents + report->silent_count,
+                     sample->silent_count - report->silent_count);
+    if (!report->as_json && report->job_count > 0) puts("");
+    if (report->as_json) job_json(&report->json, &job);
+    else job_print(&job);
+    report->job_count += 1;
+    report->silent_count += job.silent_count;
+    report->good = report->good && job_is_good(&job);
+  }
+  os_free(job.members);
+  return made;
+}
+
+/* False when memory is out. */
+static bool report_all(struct report *report, struct sample *sample, const struct sample *before) {
+  struct record_file *files = (struct record_file *)os_alloc((sample->count + 1) * sizeof *files);
+  bool good = files != NULL;
+  for (uint32_t i = 0; i < sample->count && good; i++) {
+    bool first = true;
+    for (uint32_t k = 0; k < i && first; k++) first = sample->jobs[k] != sample->jobs[i];
+    if (first) good = report_job(report, sample, sample->jobs[i], before, files);
+  }
+  os_free(files);
+  return good;
+}
+
+static enum exit_code status_print(const struct status_flags *flags, struct sample *sample,
+                                   const struct sample *before) {
+  struct report report = {.as_json = flags->json, .good = true};
+  report.json.out = stdout;
+  if (flags->json) {
+    json_open(&report.json, NULL, '{');
+    json_number(&report.json, "version", 1);
+    json_open(&report.json, "jobs", '[');
+  }
+  const bool made = report_all(&report, sample, before);
+  if (flags->json) {
+    json_close(&report.json, ']');
+    json_close(&report.json, '}');
+    puts("");
+  }
+  if (!made) fprintf(stderr, "tutti status: no memory to compare %u processes\n", sample->count);
+  return !made ? EXIT_ENVIRONMENT : report.good ? EXIT_GOOD : EXIT_WRONG;
+}
+
+/* How long it takes until what has moved is in the records. */
+static unsigned apart_ms(const struct sample *sample) {
+  for (uint32_t i = 0; i < sample->count; i++)
+    for (uint32_t k = 0; k < sample->files[i].view_count; k++)
+      if (sample->files[i].views[k].comm->counts == RECORD_COUNTS_SEEN) return 1500;
+  return 300;
+}
+
+static enum exit_code status_show(const struct status_flags *flags, const struct status_target *target) {
+  struct sample before, now;
+  enum exit_code code = sample_take(target, &before);
+  if (code == EXIT_GOOD) {
+    os_sleep_ms(flags->apart_ms >= 0 ? (unsigned)flags->apart_ms : apart_ms(&before));
+    code = sample_take(target, &now);
+    if (code == EXIT_GOOD) code = status_print(flags, &now, &before);
+    sample_free(&now);
+  }
+  sample_free(&before);
+  return code;
+}
+
+/* What is named: nothing, a process, or an address. */
+static bool target_read(const char *text, struct status_target *target) {
+  memset(target, 0, sizeof *target);
+  if (text == NULL) return true;
+  if (text[strspn(text, "0123456789")] == '\0' && strlen(text) < 10) target->pid = strtol(text, NULL, 10);
+  if (target->pid > 0) return true;
+  target->address = text;
+  if (strchr(text, ':') != NULL && sock_address_parse(text, "tutti status", &target->at) == ncclSuccess)
+    return true;
+  fprintf(
+      stderr,
+      "tutti status: `%s` is neither a process's number nor HOST:PORT of a process's control server, which "
+      "its log names (NCCL_DEBUG=INFO)\n",
+      text);
+  return false;
+}
+
+static enum exit_code status_run(int argc, char **argv) {
+  struct status_flags flags = {.apart_ms = -1};
+  struct status_target target;
+  int operand;
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  if (!option_parse(&options, argc, argv, &flags, &operand)) return EXIT_USAGE;
+  if (flags.help) {
+    char help[] = "help", verb[] = "status";
+    char *arguments[] = {help, verb, NULL};
+    return verb_help.run(2, arguments);
+  }
+  if (argc - operand > 1) {
+    fprintf(stderr, "tutti status: one process, or HOST:PORT, at a time; `%s` is one too many\n",
+            argv[operand + 1]);
+    return EXIT_USAGE;
+  }
+  if (!target_read(operand < argc ? argv[operand] : NULL, &target)) return EXIT_USAGE;
+  return status_show(&flags, &target);
+}
+
+const struct verb verb_status = {
+    "status",
+    "say what the communicators of a running job do, and who is behind",
+    "[PID | HOST:PORT] [FLAGS]",
+    "  tutti status\n"
+    "  tutti status 4711\n"
+    "  tutti status 10.0.0.1:40123 --json\n",
+    "Without operand: all jobs of this user on this host. With the number of a process: its job. With "
+    "HOST:PORT, where its\n"
+    "control server listens, as its log says (NCCL_DEBUG=INFO) and the header of its records "
+    "(`tutti trace dump`): the same from\n"
+    "another host. Where TUTTI_SECRET is set in the job it must be set here. Processes of this host are "
+    "looked at through their\n"
+    "records (TUTTI_TRACE), so also those that are stopped; one of them is asked for those of other hosts, "
+    "and gathers over the\n"
+    "job's control connections.\n"
+    "\n"
+    "Prints a line a job; then each communicator, with operations called and ended, from the rank with the "
+    "fewest to that with\n"
+    "the most; where it stands still, who is behind and who waits for whom; ranks that do not answer; and "
+    "what `tutti explain`\n"
+    "would say. A communicator that has moved between two looks does not stand still; of such a job it says "
+    "which link over a\n"
+    "network is slow.\n"
+    "\n"
+    "--json prints {version, jobs: [{state, good, processes, communicators: [{name, id, ranks, ranks_seen, "
+    "called_least,\n"
+    "called_most, ended_least, ended_most, state, members: [{rank, process, host, called, launched, ended, "
+    "ends_known, behind,\n"
+    "moved, error, waits: {for, rank, operation, channel, step, have, need}}]}], silent: [{rank, comm, "
+    "process, host, address,\n"
+    "why}], verdict: {kind, sentence, next, evidence}}]}. Keys stay; others may be added. `waits` is there "
+    "where a rank waits.\n"
+    "\n"
+    "The exit code is 0 where all is well, 1 where a job stands still, is broken, slow or has ranks that do "
+    "not "
+    "answer, 3 where\n"
+    "nobody answers, 4 where there is nothing to look at.\n",
+    &options,
+    status_run,
+};

@@ -1,0 +1,402 @@
+/* status_find.c: finds jobs: files of records of this host's processes that live, those that belong together,
+ * and what their processes can gather from other hosts. Trusts no byte of either. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/keep.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "status.h"
+
+#define DEFAULT_FOLDER "/dev/shm/"
+#define FILE_BYTES_MOST (1ull << 32)
+#define FILES_MOST 65536u
+#define FETCH_NS UINT64_C(20000000000)
+#define ASKED_MOST 3 /* processes of one job, one after another */
+#define TEXT_BYTES 640
+
+/* ---- a sample ---- */
+
+static void *grown(void *rows, uint32_t count, uint32_t *room, size_t row_bytes) {
+  if (count < *room) return rows;
+  const uint32_t more = *room > 0 ? 2 * *room : 16;
+  void *larger = os_realloc(rows, more * row_bytes);
+  if (larger != NULL) *room = more;
+  return larger;
+}
+
+/* A block that goes with the sample; freed at once where there is no memory for that. */
+static bool sample_keep(struct sample *sample, void *block) {
+  void **blocks =
+      (void **)grown(sample->blocks, sample->block_count, &sample->block_room, sizeof *sample->blocks);
+  if (blocks == NULL) {
+    os_free(block);
+    return false;
+  }
+  sample->blocks = blocks;
+  blocks[sample->block_count++] = block;
+  return true;
+}
+
+static bool file_is(const struct record_file *a, const struct record_file *b) {
+  return a->header.process == b->header.process && a->header.process_born == b->header.process_born &&
+         a->header.process_realm == b->header.process_realm && strcmp(a->header.host, b->header.host) == 0;
+}
+
+static bool sample_reserve(struct sample *sample) {
+  const uint32_t room = sample->room;
+  struct record_file *files =
+      (struct record_file *)grown(sample->files, sample->count, &sample->room, sizeof *files);
+  if (files == NULL) return false;
+  sample->files = files;
+  if (sample->room == room) return true;
+  uint32_t *jobs = (uint32_t *)os_realloc(sample->jobs, sample->room * sizeof *jobs);
+  if (jobs == NULL) sample->room = room;
+  else sample->jobs = jobs;
+  return jobs != NULL;
+}
+
+/* Takes the file over, and drops it where its process has one already, or memory is out: false. */
+static bool sample_add(struct sample *sample, struct record_file *file, uint32_t job) {
+  bool again = false;
+  for (uint32_t i = 0; i < sample->count && !again; i++) again = file_is(&sample->files[i], file);
+  const bool fits = again || sample_reserve(sample);
+  if (again || !fits) {
+    record_file_free(file);
+    return fits;
+  }
+  sample->jobs[sample->count] = job;
+  sample->files[sample->count++] = *file;
+  return true;
+}
+
+void sample_free(struct sample *sample) {
+  for (uint32_t i = 0; i < sample->count; i++) record_file_free(&sample->files[i]);
+  for (uint32_t i = 0; i < sample->block_count; i++) os_free(sample->blocks[i]);
+  os_free(sample->files);
+  os_free(sample->jobs);
+  os_free(sample->blocks);
+  os_free(sample->silents);
+  memset(sample, 0, sizeof *sample);
+}
+
+static enum exit_code no_memory(void) {
+  fprintf(stderr, "tutti status: no memory for what these processes have recorded\n");
+  return EXIT_ENVIRONMENT;
+}
+
+static uint64_t rows_hash(uint64_t hash, const void *rows, uint32_t count) {
+  for (uint32_t i = 0; i < count * (RECORD_BYTES / 8); i++) {
+    uint64_t word;
+    memcpy(&word, (const uint8_t *)rows + (size_t)i * 8, sizeof word);
+    hash = hash_mix(hash, word);
+  }
+  return hash;
+}
+
+uint64_t sample_moves(const struct record_view *view) {
+  const struct record_comm *comm = view->comm;
+  const uint64_t counters[] = {comm->born,    comm->tail,  comm->calls,      comm->launched,
+                               comm->started, comm->ended, comm->moved_ticks};
+  uint64_t hash = HASH_SEED;
+  for (uint32_t i = 0; i < sizeof counters / sizeof counters[0]; i++) hash = hash_mix(hash, counters[i]);
+  hash = rows_hash(hash, view->links, view->link_rows);
+  return rows_hash(hash, view->proxies, view->proxy_rows);
+}
+
+/* ---- files ---- */
+
+/* A file of records of a process that lives. */
+static bool file_lives(const char *path) {
+  struct record_header header;
+  if (keep_peek(path, &header, sizeof header) != sizeof header) return false;
+  if (memcmp(header.magic, RECORD_MAGIC, sizeof header.magic) != 0) return false;
+  const struct os_process maker = {header.process_realm, header.process_born, (int32_t)header.process};
+  return header.state == RECORD_OPEN && !os_process_gone(&maker);
+}
+
+/* False when memory is out; a file that cannot be read is none of a job. */
+static bool file_load(const char *path, uint32_t job, struct sample *sample) {
+  struct record_file file;
+  size_t byte_count = 0;
+  void *bytes = os_file_read_most(path, FILE_BYTES_MOST, &byte_count);
+  if (bytes == NULL) return errno != ENOMEM;
+  if (!record_is_file(bytes, byte_count) ||
+      record_file_read("a process's file", bytes, byte_count, NULL, &file) != ncclSuccess) {
+    os_free(bytes);
+    return true;
+  }
+  if (!sample_keep(sample, bytes)) {
+    record_file_free(&file);
+    return false;
+  }
+  return sample_add(sample, &file, job);
+}
+
+/* All files of this user's processes in a folder, each a job of its own. */
+static enum exit_code folder_load(const char *folder, struct sample *sample) {
+  DIR *all = opendir(folder);
+  bool good = true;
+  if (all == NULL) {
+    fprintf(stderr, "tutti status: %s: %s\n", folder, strerror(errno));
+    return EXIT_INPUT;
+  }
+  for (const struct dirent *entry = readdir(all); good && entry != NULL && sample->count < FILES_MOST;
+       entry = readdir(all)) {
+    char path[TEXT_BYTES];
+    struct stat now;
+    if (snprintf(path, sizeof path, "%s%s", folder, entry->d_name) >= (int)sizeof path) continue;
+    if (lstat(path, &now) != 0 || !S_ISREG(now.st_mode) || now.st_uid != geteuid()) continue;
+    if (file_lives(path)) good = file_load(path, sample->count, sample);
+  }
+  closedir(all);
+  return good ? EXIT_GOOD : no_memory();
+}
+
+/* ---- jobs ---- */
+
+/* Files have a part each of one communicator. A number is a name within one job alone: where both have the
+ * same rank of it, there are two. */
+static bool files_meet(const struct record_file *a, const struct record_file *b) {
+  bool meet = false;
+  for (uint32_t i = 0; i < a->view_count; i++)
+    for (uint32_t k = 0; k < b->view_count; k++) {
+      const struct record_comm *own = a->views[i].comm, *other = b->views[k].comm;
+      if (own->comm_id != other->comm_id || own->rank_count != other->rank_count) continue;
+      if (own->state != RECORD_OPEN || other->state != RECORD_OPEN) continue;
+      if (own->rank == other->rank) return false;
+      meet = true;
+    }
+  return meet;
+}
+
+static void jobs_find(struct sample *sample) {
+  for (uint32_t i = 0; i < sample->count; i++)
+    for (uint32_t k = 0; k < i; k++) {
+      if (sample->jobs[k] == sample->jobs[i]) continue;
+      if (!files_meet(&sample->files[k], &sample->files[i])) continue;
+      const uint32_t from = sample->jobs[i], to = sample->jobs[k];
+      for (uint32_t j = 0; j <= i; j++)
+        if (sample->jobs[j] == from) sample->jobs[j] = to;
+    }
+}
+
+static uint32_t seats_seen(const struct sample *sample, uint32_t job, const struct record_comm *comm) {
+  uint32_t seen = 0;
+  for (uint32_t i = 0; i < sample->count; i++)
+    for (uint32_t k = 0; sample->jobs[i] == job && k < sample->files[i].view_count; k++) {
+      const struct record_comm *other = sample->files[i].views[k].comm;
+      seen += other->comm_id == comm->comm_id && other->rank_count == comm->rank_count &&
+              other->state == RECORD_OPEN;
+    }
+  return seen;
+}
+
+/* Every rank of every communicator of the job is there. */
+static bool job_is_whole(const struct sample *sample, uint32_t job) {
+  for (uint32_t i = 0; i < sample->count; i++)
+    for (uint32_t k = 0; sample->jobs[i] == job && k < sample->files[i].view_count; k++) {
+      const struct record_comm *comm = sample->files[i].views[k].comm;
+      if (comm->state == RECORD_OPEN && seats_seen(sample, job, comm) < comm->rank_count) return false;
+    }
+  return true;
+}
+
+/* ---- other processes ---- */
+
+/* False when memory is out. */
+static bool silents_add(struct sample *sample, const struct survey_silent *silents, uint32_t count) {
+  if (count == 0) return true;
+  struct survey_silent *grown_silents = (struct survey_silent *)os_realloc(
+      sample->silents, (sample->silent_count + count) * sizeof *grown_silents);
+  if (grown_silents == NULL) return false;
+  memcpy(grown_silents + sample->silent_count, silents, count * sizeof *silents);
+  sample->silents = grown_silents;
+  sample->silent_count += count;
+  return true;
+}
+
+static bool process_is_stopped(uint32_t number) {
+  char path[64];
+  size_t bytes = 0;
+  snprintf(path, sizeof path, "/proc/%" PRIu32 "/stat", number);
+  char *text = os_file_read_most(path, 65536, &bytes);
+  const char *behind = text != NULL ? strrchr(text, ')') : NULL; /* of the name, which may hold anything */
+  const bool stopped = behind != NULL && (strncmp(behind, ") T", 3) == 0 || strncmp(behind, ") t", 3) == 0);
+  os_free(text);
+  return stopped;
+}
+
+/* Processes of this host that a signal has stopped; their records are here all the same. */
+static bool stopped_find(struct sample *sample) {
+  bool good = true;
+  for (uint32_t i = 0; i < sample->count && good; i++) {
+    const struct record_file *file = &sample->files[i];
+    if (file->view_count == 0 || !process_is_stopped(file->header.process)) continue;
+    const struct record_comm *comm = file->views[0].comm;
+    struct survey_silent silent = {
+        .comm_id = comm->comm_id, .rank = comm->rank, .why = SURVEY_STOPPED, .process = file->header.process};
+    if (sock_text_is_literal(file->header.control))
+      sock_address_parse(file->header.control, "a process's file", &silent.address);
+    memcpy(silent.host, file->header.host, sizeof silent.host);
+    good = silents_add(sample, &silent, 1);
+  }
+  return good;
+}
+
+/* What the process at `to` gathers becomes part of the job. False, with a last error, where it does not
+ * answer, or memory is out. */
+static bool job_fetch(const struct sock_address *to, uint32_t job, struct sample *sample) {
+  struct survey_bytes bytes;
+  struct survey survey;
+  uint32_t refused;
+  if (survey_fetch(to, os_time_ns() + FETCH_NS, &bytes) != ncclSuccess) return false;
+  if (bytes.bytes == NULL) return true;
+  if (!sample_keep(sample, bytes.bytes)) return false;
+  if (!survey_read(bytes.bytes, bytes.used, &survey, &refused)) return false;
+  bool good = silents_add(sample, survey.silents, survey.silent_count);
+  for (uint32_t i = 0; i < survey.file_count; i++) {
+    if (good) good = sample_add(sample, &survey.files[i], job);
+    else record_file_free(&survey.files[i]);
+  }
+  survey.file_count = 0; /* the sample has them */
+  survey_free(&survey);
+  if (refused > 0) fprintf(stderr, "tutti status: %u answers made no sense\n", refused);
+  return good;
+}
+
+/* Asks processes of the job, until one answers, for those that left no file here. */
+static void job_complete(struct sample *sample, uint32_t job) {
+  const uint32_t count = sample->count;
+  uint32_t asked = 0;
+  for (uint32_t i = 0; i < count && asked < ASKED_MOST && !job_is_whole(sample, job); i++) {
+    struct sock_address at;
+    const char *text = sample->files[i].header.control;
+    if (sample->jobs[i] != job || !sock_text_is_literal(text)) continue;
+    if (sock_address_parse(text, "a process's file", &at) != ncclSuccess || at.port == 0) continue;
+    asked += 1;
+    if (job_fetch(&at, job, sample)) return;
+    fprintf(stderr, "tutti status: process %" PRIu32 " at %s does not answer for the others: %s\n",
+            sample->files[i].header.process, text, log_last_error());
+  }
+}
+
+static enum exit_code jobs_complete(struct sample *sample) {
+  if (!stopped_find(sample)) return no_memory();
+  jobs_find(sample);
+  for (uint32_t i = 0; i < sample->count; i++) {
+    bool first = true;
+    for (uint32_t k = 0; k < i && first; k++) first = sample->jobs[k] != sample->jobs[i];
+    if (first && !job_is_whole(sample, sample->jobs[i])) job_complete(sample, sample->jobs[i]);
+  }
+  return EXIT_GOOD;
+}
+
+/* ---- one process ---- */
+
+/* The path in a line of /proc/PID/maps, cut out of it; NULL: there is none. */
+static char *maps_path(char *line) {
+  char *path = strchr(line, '/');
+  if (path == NULL) return NULL;
+  path[strcspn(path, "\n")] = '\0';
+  return path;
+}
+
+/* The file that a process writes, by what it has mapped. */
+static enum exit_code process_file(int64_t pid, char *out, size_t out_bytes) {
+  char path[64], line[4096];
+  snprintf(path, sizeof path, "/proc/%" PRId64 "/maps", pid);
+  FILE *maps = fopen(path, "re");
+  errno = maps == NULL ? errno : 0;
+  bool found = false, any = false;
+  while (maps != NULL && !found && fgets(line, sizeof line, maps) != NULL) {
+    const char *mapped = maps_path(line);
+    any = true;
+    struct record_header header;
+    if (mapped == NULL || strlen(mapped) >= out_bytes) continue;
+    if (keep_peek(mapped, &header, sizeof header) != sizeof header) continue;
+    found = record_is_file(&header, sizeof header) && header.process == (uint32_t)pid;
+    if (found) snprintf(out, out_bytes, "%s", mapped);
+  }
+  if (found || maps != NULL) errno = 0;
+  if (maps != NULL) fclose(maps);
+  if (found) return EXIT_GOOD;
+  if (errno == ENOENT) fprintf(stderr, "tutti status: there is no process %" PRId64 " on this host\n", pid);
+  else if (errno != 0 || !any)
+    fprintf(stderr, "tutti status: process %" PRId64 " cannot be looked at: %s; be its user, or root\n", pid,
+            strerror(errno != 0 ? errno : EACCES));
+  else
+    fprintf(stderr,
+            "tutti status: process %" PRId64
+            " records nothing: it has no communicator of this library, its TUTTI_TRACE is off, or it is in "
+            "another container\n",
+            pid);
+  return EXIT_INPUT;
+}
+
+static void sample_keep_job(struct sample *sample, int64_t pid) {
+  uint32_t job = UINT32_MAX, kept = 0;
+  for (uint32_t i = 0; i < sample->count; i++)
+    if (sample->files[i].header.process == (uint32_t)pid) job = sample->jobs[i];
+  for (uint32_t i = 0; i < sample->count; i++) {
+    if (sample->jobs[i] != job) {
+      record_file_free(&sample->files[i]);
+      continue;
+    }
+    sample->files[kept] = sample->files[i];
+    sample->jobs[kept++] = job;
+  }
+  sample->count = kept;
+}
+
+static enum exit_code process_take(int64_t pid, struct sample *sample) {
+  char path[TEXT_BYTES], folder[TEXT_BYTES];
+  enum exit_code code = process_file(pid, path, sizeof path);
+  if (code != EXIT_GOOD) return code;
+  snprintf(folder, sizeof folder, "%s", path);
+  strrchr(folder, '/')[1] = '\0';
+  if (!file_load(path, 0, sample)) return no_memory();
+  if (sample->count == 0) {
+    fprintf(stderr, "tutti status: %s, of process %" PRId64 ", cannot be read\n", path, pid);
+    return EXIT_INPUT;
+  }
+  code = folder_load(folder, sample);
+  if (code != EXIT_GOOD) return code;
+  jobs_find(sample);
+  sample_keep_job(sample, pid);
+  return jobs_complete(sample);
+}
+
+static enum exit_code address_take(const struct status_target *target, struct sample *sample) {
+  if (job_fetch(&target->at, 0, sample) && (sample->count > 0 || sample->silent_count > 0)) return EXIT_GOOD;
+  fprintf(stderr, "tutti status: %s: %s\n", target->address,
+          sample->count > 0 ? "no memory for what it answers" : log_last_error());
+  return EXIT_ENVIRONMENT;
+}
+
+static enum exit_code user_take(struct sample *sample) {
+  const char *folder = param_text(PARAM_TUTTI_TRACE);
+  const size_t length = strlen(folder);
+  if (length == 0 || folder[length - 1] != '/') folder = DEFAULT_FOLDER;
+  const enum exit_code code = folder_load(folder, sample);
+  if (code != EXIT_GOOD) return code;
+  if (sample->count > 0) return jobs_complete(sample);
+  fprintf(stderr,
+          "tutti status: no process of this user records in %s (TUTTI_TRACE); name one: tutti status "
+          "PID\n",
+          folder);
+  return EXIT_INPUT;
+}
+
+enum exit_code sample_take(const struct status_target *target, struct sample *sample) {
+  memset(sample, 0, sizeof *sample);
+  if (target->address != NULL) return address_take(target, sample);
+  return target->pid != 0 ? process_take(target->pid, sample) : user_take(sample);
+}

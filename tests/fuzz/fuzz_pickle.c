@@ -1,0 +1,26 @@
+/* fuzz_pickle.c: any bytes as a pickle; what is read is written, read again, and taken for a dump of a Flight
+ * Recorder. */
+/* sources: sim/files/pickle.c sim/files/flight.c sim/files/image.c trace/record_read trace/record_text
+ * explain/ base/ */
+#include <stdint.h>
+
+#include "import_check.h"
+#include "files/pickle.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  json_t *dump = NULL, *again = NULL;
+  char *bytes = NULL;
+  size_t byte_count = 0;
+  if (pickle_read("input", data, size, &dump) != ncclSuccess) return 0;
+  /* what is held twice is written twice: only of small inputs that stays small */
+  if (size < 256 && pickle_write(dump, &bytes, &byte_count) == ncclSuccess &&
+      pickle_read("again", bytes, byte_count, &again) == ncclSuccess && !json_equal(dump, again))
+    abort();
+  flight_check(dump);
+  json_decref(dump);
+  json_decref(again);
+  os_free(bytes);
+  return 0;
+}

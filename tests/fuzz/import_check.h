@@ -1,0 +1,33 @@
+/* import_check.h: what is done with whatever a stranger's file becomes: it is made a file of records, read
+ * again without a complaint, and judged. */
+#ifndef TUTTI_TESTS_FUZZ_IMPORT_CHECK_H
+#define TUTTI_TESTS_FUZZ_IMPORT_CHECK_H
+
+#include <stdlib.h>
+
+#include "base/os.h"
+#include "explain/judge.h"
+#include "files/import.h"
+
+static inline void image_check(const struct image *image) {
+  struct record_listener listener = {NULL, NULL, 0};
+  struct record_file file;
+  struct verdict verdict;
+  size_t byte_count = 0;
+  void *bytes = image_make(image, &byte_count);
+  if (bytes == NULL) abort();
+  if (record_file_read("image", bytes, byte_count, &listener, &file) != ncclSuccess) abort();
+  if (!judge_files(&file, 1, &verdict)) abort();
+  record_file_free(&file);
+  os_free(bytes);
+}
+
+static inline void flight_check(json_t *dump) {
+  struct import import = {NULL, "nccl_trace_rank_1", 0};
+  struct image image;
+  if (flight_import(&import, dump, &image) != ncclSuccess) return;
+  image_check(&image);
+  image_free(&image);
+}
+
+#endif

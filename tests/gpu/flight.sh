@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# flight.sh: PyTorch's own analyser of Flight Recorder dumps (torchfrtrace) reads what `tutti trace export`
+# makes of traces/, and names what is wrong. Prints one line a check. Exit status 1: something failed.
+#
+#     tests/gpu/flight.sh
+#
+#     BUILD=build               has bin/tutti
+#     PYTHON=python3            one that has PyTorch; 2.11 was tried
+#
+# Needs no GPU. Where no PyTorch is, it says so and ends with 0.
+set -u
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+tutti=$(cd "${BUILD:-$root/build}" && pwd)/bin/tutti
+python=${PYTHON:-python3}
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+analyser=torch.distributed.flight_recorder.fr_trace
+if ! timeout 120 "$python" -m $analyser --help >"$work/why" 2>&1; then
+  echo "skip: no PyTorch with $analyser: $(tail -n 1 "$work/why")"
+  exit 0
+fi
+
+# analyse NAME TEXT: what the analyser says of the trace holds each line of the text; without one, no fault.
+analyse() {
+  local name=$1 wanted status=0
+  mkdir "$work/$name"
+  "$tutti" trace export --to flight -o "$work/$name" "$root/traces/$name"/*.txt >"$work/log" 2>&1 || status=1
+  timeout 120 "$python" -m $analyser "$work/$name" -p nccl_trace_rank_ >>"$work/log" 2>&1 || status=1
+  while read -r wanted; do
+    [ -z "$wanted" ] || grep -qF -e "$wanted" "$work/log" || status=1
+  done <<<"$2"
+  [ -n "$2" ] || ! grep -qE 'has errors|Not all ranks|MISMATCH' "$work/log" || status=1
+  if [ $status -eq 0 ]; then
+    echo "ok - $name"
+    return
+  fi
+  failures=$((failures + 1))
+  echo "not ok - $name"
+  tail -n 15 "$work/log" | sed 's/^/    /'
+}
+
+analyse count 'Collective sequence number: 3 has errors
+Culprit rank 3; Error type: SIZE_OR_SYNTAX_MISMATCH'
+analyse absent 'Not all ranks joining collective, sequence number: 3
+missing ranks: {2}'
+analyse type 'Error type: COLLECTIVE_DTYPE_MISMATCH'
+analyse collective "Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH"
+analyse order "Culprit rank 2; Error type: COLLECTIVE_TYPE_MISMATCH"
+analyse send_alone 'group info: 1:1'
+analyse fine ''
+[ "$failures" -eq 0 ]

@@ -1,0 +1,129 @@
+/* hang.c: jobs that stand, for `tutti explain` (hang.sh). All GPUs are ranks of one process; the last one
+ * does not do what the others do. Then the process kills itself, as whoever loses patience with a job does.
+ *
+ *   hang SCENARIO SECONDS      kills itself after so long; TUTTI_TRACE says where its file goes
+ *   hang                       starts itself with each scenario, and expects that it was killed */
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "need.h"
+
+enum { COUNT = 1 << 18 };
+
+static struct {
+  int count;
+  ncclComm_t comms[RANKS_MAX];
+  cudaStream_t streams[RANKS_MAX];
+  float *data[RANKS_MAX];
+} ranks;
+
+static void ranks_open(void) {
+  ranks.count = need_ranks();
+  NEED(ncclCommInitAll(ranks.comms, ranks.count, NULL));
+  for (int rank = 0; rank < ranks.count; rank++) {
+    NEED(cudaSetDevice(rank));
+    NEED(cudaStreamCreateWithFlags(&ranks.streams[rank], cudaStreamNonBlocking));
+    NEED(cudaMalloc((void **)&ranks.data[rank], COUNT * sizeof(float)));
+  }
+}
+
+/* An all-reduce of the first `callers` ranks; the last of all has its own count. */
+static void sum(int callers, size_t count, size_t last_count) {
+  NEED(ncclGroupStart());
+  for (int rank = 0; rank < callers; rank++)
+    NEED(ncclAllReduce(ranks.data[rank], ranks.data[rank], rank == ranks.count - 1 ? last_count : count,
+                       ncclFloat, ncclSum, ranks.comms[rank], ranks.streams[rank]));
+  NEED(ncclGroupEnd());
+}
+
+static void sums(int calls) {
+  for (int i = 0; i < calls; i++) sum(ranks.count, i == 0 ? 1000 : COUNT, i == 0 ? 1000 : COUNT);
+}
+
+static void fine(void) {
+  sums(3);
+  for (int rank = 0; rank < ranks.count; rank++) NEED(cudaStreamSynchronize(ranks.streams[rank]));
+}
+
+static void absent(void) {
+  sums(2);
+  sum(ranks.count - 1, COUNT, COUNT);
+}
+
+static void count(void) {
+  sums(2);
+  sum(ranks.count, COUNT, COUNT / 2);
+}
+
+static void alone(void) {
+  sums(2);
+  NEED(ncclSend(ranks.data[0], COUNT, ncclFloat, 1, ranks.comms[0], ranks.streams[0]));
+}
+
+static void CUDART_CB stand(void *argument) {
+  (void)argument;
+  pause();
+}
+
+/* The last rank's kernel waits behind something else on its stream. */
+static void blocked(void) {
+  sums(2);
+  NEED(cudaSetDevice(ranks.count - 1));
+  NEED(cudaLaunchHostFunc(ranks.streams[ranks.count - 1], stand, NULL));
+  sum(ranks.count, COUNT, COUNT);
+}
+
+static const struct scenario {
+  const char *name;
+  void (*run)(void);
+} scenarios[] = {
+    {"fine", fine}, {"absent", absent}, {"count", count}, {"alone", alone}, {"blocked", blocked}};
+enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
+
+/* An emulated GPU moves while somebody asks for it, and what kernels have found out is told to who asks. */
+static void wait_seconds(int seconds) {
+  for (int i = 0; i < seconds * 100; i++) {
+    for (int rank = 0; rank < ranks.count; rank++) {
+      ncclResult_t state;
+      cudaStreamQuery(ranks.streams[rank]);
+      NEED(ncclCommGetAsyncError(ranks.comms[rank], &state));
+    }
+    usleep(10000);
+  }
+}
+
+static int stand_still(const char *name, int seconds) {
+  for (int i = 0; i < SCENARIOS; i++) {
+    if (strcmp(scenarios[i].name, name) != 0) continue;
+    ranks_open();
+    if (ranks.count < 2) return 0;
+    scenarios[i].run();
+    wait_seconds(seconds);
+    raise(SIGKILL);
+  }
+  fprintf(stderr, "hang: there is no scenario %s\n", name);
+  return 2;
+}
+
+static int was_killed(const char *program, const char *name) {
+  int status = 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("TUTTI_TRACE", "off", 1);
+    execl(program, program, name, "0", (char *)NULL);
+    _exit(127);
+  }
+  return child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status) &&
+         WTERMSIG(status) == SIGKILL;
+}
+
+int main(int argument_count, char **arguments) {
+  int killed = 0;
+  if (argument_count == 3) return stand_still(arguments[1], atoi(arguments[2]));
+  for (int i = 0; i < SCENARIOS; i++) killed += was_killed(arguments[0], scenarios[i].name);
+  printf("hang: %d of %d scenarios stood until they were killed: %s\n", killed, SCENARIOS,
+         killed == SCENARIOS ? "ok" : "not ok");
+  return killed != SCENARIOS;
+}

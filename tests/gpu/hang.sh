@@ -1,0 +1,47 @@
+#!/bin/sh
+# hang.sh: jobs that stand on GPUs (hang.c), and what is said of them: by the watchdog while they stand, by
+# `tutti explain` once they were killed; and `tutti replay` brings them to where they stood. Prints one
+# `ok - ` or `not ok - ` line a check, and a sentence that was not expected; exit status 1: something failed.
+#
+#     tests/gpu/hang.sh                 where two GPUs or more are; BUILD=build has gpu/hang and bin/tutti
+build=${BUILD:-build}
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+check() {
+  if [ "$1" -eq 0 ]; then
+    echo "ok - $2"
+  else
+    echo "not ok - $2"
+    sed 's/^/    /' "$work/log"
+    failures=$((failures + 1))
+  fi
+}
+
+# stands SCENARIO SENTENCE: explain's first line is like that, and the watchdog has said the same.
+stands() {
+  TUTTI_TRACE=$work/$1.trace TUTTI_WATCHDOG_SECONDS=2 NCCL_DEBUG=WARN \
+    timeout 60 "$build/gpu/hang" "$1" 6 >"$work/said" 2>&1
+  "$build/bin/tutti" explain "$work/$1.trace" >"$work/log" 2>&1
+  head -n 1 "$work/log" | grep -Eq "$2"
+  check $? "$1: explain: $(head -n 1 "$work/log" | cut -c 1-150)"
+  [ "$1" != fine ] || return 0
+  # What kernels find out ends the communicator before the watchdog would say so.
+  if [ "$1" = count ]; then grep -q 'do not agree on operation' "$work/said"; else
+    grep -Fq "$(head -n 1 "$work/log" | cut -c 1-60)" "$work/said"
+  fi
+  status=$?
+  cat "$work/said" >>"$work/log"
+  check $status "$1: the program's own log says so too"
+  timeout 60 "$build/bin/tutti" replay "$work/$1.trace" >"$work/log" 2>&1
+  check $? "$1: replay: $(sed -n 2p "$work/log" | cut -c 1-100)"
+  if [ -n "${OUT:-}" ]; then cp "$work/$1.trace" "$OUT/"; fi
+}
+
+stands fine '^nothing is wrong'
+stands absent '^rank [0-9]+ .* has not called operation #2'
+stands count '^rank [0-9]+ .* called AllReduce of (131072|262144) float32, .*(another count|and they differ)'
+stands alone '^rank 1 .* has no ncclRecv for operation #2 of rank 0'
+stands blocked '^rank [0-9]+ .* has launched operation #2, and its kernel has not started'
+[ "$failures" -eq 0 ]

@@ -1,0 +1,141 @@
+#!/bin/bash
+# job.sh BUILD one|two|far1|far2: in the guest: processes of rank_program with one rank each. Those of one
+# guest take one another for hosts of their own, so that all goes over verbs; of two guests, each is a host.
+# Prints one `ok - ` or `not ok - ` line a check, and what was said where one fails.
+set -u
+build=$1 wires=$2
+export TUTTI_TRACE=off NCCL_SOCKET_IFNAME=lo TUTTI_EMU=mode=threads TUTTI_IB_PATH_MS=20000
+export NCCL_MAX_NCHANNELS=1 # processes take turns on one emulated core
+export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_DEBUG_FILE=/tmp/log.%p
+
+# processes FIRST LAST SIZE [OPTION...]: of a communicator of SIZE, those ranks; $statuses are theirs in turn,
+# $status is the worst; $killed has options of the last one besides.
+killed=
+processes() {
+  local first=$1 last=$2 size=$3 rank list=
+  shift 3
+  rm -f /tmp/out.* /tmp/log.*
+  for rank in $(seq "$first" "$last"); do
+    local own=("$@")
+    # shellcheck disable=SC2206
+    [ "$rank" != "$last" ] || own+=($killed)
+    [ "$wires" != two ] || export NCCL_IB_HCA="=rxe$((rank % 2))"
+    [ "${wires#far}" != "$wires" ] || export NCCL_HOSTID=host$rank
+    timeout 200 "$build/tests/rank_program" --rank "$rank" --size "$size" --deadline 190 "${own[@]}" \
+      >"/tmp/out.$rank" 2>&1 &
+    list="$list $!"
+  done
+  status=0 statuses=
+  for rank in $list; do
+    { wait "$rank"; } 2>/dev/null # without a word of its own on who was killed
+    statuses="$statuses $?"
+    [ "${statuses##* }" -le "$status" ] || status=${statuses##* }
+  done
+}
+
+ranks() {
+  local size=$1
+  shift
+  rm -f /tmp/id*
+  processes 0 $((size - 1)) "$size" --id /tmp/id "$@"
+}
+
+logged() { cat /tmp/log.* | grep -q "$@"; }
+said() { cat /tmp/out.* | grep -q "$@"; }
+
+# after TEXT RANKS COMMAND...: once each of so many ranks has said it.
+after() {
+  local text=$1 count=$2
+  shift 2
+  until [ "$(cat /tmp/out.* 2>/dev/null | grep -c "$text")" = "$count" ]; do sleep 0.1; done
+  "$@"
+}
+
+# What there is of queue pairs, completion queues and registrations, on all devices.
+resources() { rdma resource show | grep -o '\(pd\|cq\|qp\|mr\) [0-9]*' | tr '\n' ' '; }
+resources_go() {
+  resources >/tmp/resources.late
+  touch /tmp/go
+}
+
+check() {
+  if [ "$1" = 0 ]; then
+    echo "ok - $2"
+  else
+    echo "not ok - $2"
+    echo "statuses:$statuses"
+    tail -n 15 /tmp/out.* /tmp/log.* | cut -c 1-600
+  fi
+}
+
+one() {
+  ranks 2 --iterations 1
+  [ "$status" = 0 ] && logged 'Network IB, 1 device (rxe0:1): the default' &&
+    logged 'rank 0 to rank 1 over rxe0:1' &&
+    logged 'RoCE, .* GID 1 (::ffff:10.77.0.1, RoCE v2), the first that fits'
+  check $? 'two processes: all operations, over the device that the log names with its GID'
+  NCCL_IB_QPS_PER_CONNECTION=4 NCCL_IB_SPLIT_DATA_ON_QPS=1 NCCL_IB_USE_INLINE=1 \
+    ranks 4 --iterations 1 --bytes 20000
+  [ "$status" = 0 ] && logged 'over rxe0:1, 4 queue pairs'
+  check $? 'four processes: all operations, over four queue pairs a connection'
+  rm -f /tmp/go /tmp/out.*
+  {
+    after 'iteration 0 ok' 2 resources >/tmp/resources.early
+    after 'iteration 5 ok' 2 resources_go
+  } &
+  ranks 2 --iterations 7 --ops all_reduce,sendrecv --hold 6,/tmp/go
+  [ "$status" = 0 ] && grep -q 'qp [1-9]' /tmp/resources.early && cmp /tmp/resources.early /tmp/resources.late
+  check $? "operations leave nothing behind: $(cat /tmp/resources.early)at the second, and at the sixth"
+  NCCL_IB_ADAPTIVE_ROUTING=1 NCCL_IB_AR_THRESHOLD=1000 ranks 2 --iterations 2 --ops all_reduce --bytes 300000
+  check "$status" 'data that is notified apart'
+  NCCL_IB_GID_INDEX=9 ranks 2 --iterations 1 --ops all_reduce
+  [ "$status" = 0 ] && logged 'rxe0:1 is left out: NCCL_IB_GID_INDEX=9 is empty' && logged 'Network Socket'
+  check $? 'a GID that is not there: the log says so, and sockets carry it'
+  NCCL_NET=IB NCCL_IB_DISABLE=1 ranks 2 --iterations 1 --ops all_reduce
+  [ "$status" = 3 ] && said 'NCCL_NET=IB: no network of this name'
+  check $? 'a network that is named and disabled is an error'
+}
+
+two() {
+  ranks 2 --iterations 1 --bytes 300000
+  [ "$status" = 0 ] && logged 'over rxe0:1' && logged 'over rxe1:1'
+  check $? 'two devices and a wire: all operations'
+  ranks 4 --iterations 1
+  check "$status" 'four processes on two devices: all operations'
+  tc qdisc add dev nic0 root netem loss 1%
+  ranks 2 --iterations 3 --ops all_reduce,all_gather --bytes 200000
+  check "$status" 'one packet of a hundred is lost: none is missing'
+  tc qdisc del dev nic0 root
+  export NCCL_IB_TIMEOUT=10 NCCL_IB_RETRY_CNT=3
+  killed='--kill-at 1'
+  ranks 2 --iterations 2 --ops all_reduce
+  [ "$status" != 0 ] && said '^rank 0 .* error .*rank 1'
+  check $? 'a process that dies is named'
+  killed=
+  rm -f /tmp/out.*
+  after 'iteration 0 ok' 4 ip link set nic1 down &
+  ranks 4 --iterations 100 --ops all_reduce --bytes 100000
+  [ "$statuses" = ' 3 3 3 3' ] &&
+    [ "$(cat /tmp/out.* | grep -c '^rank . .* error .*\(rank [0-3]\|went down\)')" -ge 4 ] &&
+    said 'error .*rxe[01]:1.* status [0-9]* [A-Z_]*ERR, .*this port is down'
+  check $? 'a link that goes down in mid-operation: all four end with an error, and one says where and why'
+}
+
+# Both guests run this: the first has ranks 0 and 1, the second the others. The devices are used as one.
+far() {
+  local place=${wires#far}
+  export NCCL_SOCKET_IFNAME=nic0 NCCL_NET_FORCE_MERGE=rxe0,rxe1
+  ours() { processes $((place * 2 - 2)) $((place * 2 - 1)) 4 --comm-id "10.77.0.1:$1" "${@:2}"; }
+  ours 7701 --iterations 1 --bytes 20000
+  [ "$status" = 0 ] && logged 'over rxe[01]:1+rxe[01]:1, 2 queue pairs'
+  check $? "two guests, four processes, two devices used as one: all operations, in guest $place"
+  export NCCL_IB_TIMEOUT=16 NCCL_IB_RETRY_CNT=4
+  rm -f /tmp/out.*
+  [ "$place" = 1 ] || after 'iteration 0 ok' 2 ip link set nic1 down &
+  ours 7702 --iterations 1000 --ops all_reduce --bytes 100000
+  [ "$statuses" = ' 3 3' ] && said 'iteration 0 ok' &&
+    [ "$(cat /tmp/out.* | grep -c '^rank . .* error ')" -ge 2 ]
+  check $? "one of their two wires goes in mid-operation: all end with an error, in guest $place"
+}
+
+"${wires%[12]}"

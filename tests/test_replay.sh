@@ -1,0 +1,203 @@
+#!/bin/sh
+# test_replay.sh: `tutti replay`: each trace of traces/ comes to where it stood, and to the answer that is
+# kept beside it; runs that are made to hang anew with every algorithm and protocol, too; counters that were
+# spoilt are found; and what files of strangers get. Prints one `ok - ` or `not ok - ` line a check and fails
+# when one did.
+# runner: 40 s, waits
+. "$(dirname "$0")/script.inc"
+use_build
+tutti=$build/bin/tutti
+export NCCL_DEBUG=NONE TUTTI_STALL_SECONDS=1
+said() { grep -q "$1" "$work/log"; }
+hang() { TUTTI_TRACE=$work/run timeout 60 "$build/tests/hang_program" "$1" >/dev/null 2>&1; }
+spoil() { sed "0,/$1/s//$2/" "$absent" >"$work/spoilt" && ! cmp -s "$absent" "$work/spoilt"; }
+reached() { timeout 60 "$tutti" replay "$work/spoilt" >"$work/log" 2>&1; }
+refused() {
+  reached
+  [ $? -eq 4 ]
+}
+
+for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
+  [ -e "$trace/expected" ] || continue
+  name=${trace#"$root"/traces/} name=${name%/}
+  timeout 60 "$tutti" replay "$trace"*.txt >"$work/log" 2>&1 && cmp -s "$work/log" "$trace/replayed"
+  check $? "$name: $(sed -n 2p "$trace/replayed" | cut -c 1-100)"
+done
+
+# Runs of today: rings, trees and exchanges in each protocol.
+for way in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direct,Simple; do
+  missing=
+  for scenario in absent blocked circle; do
+    NCCL_ALGO=${way%,*} NCCL_PROTO=${way#*,} hang $scenario
+    timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 || missing="$missing $scenario"
+    case $scenario in
+    absent)
+      said '^missing: "rank 2 call"' && said '^with it: all ranks end' || missing="$missing absent:"
+      ;;
+    blocked)
+      said '^missing: "rank 2 start"' && said '^with it: all ranks end' || missing="$missing blocked:"
+      ;;
+    circle) said '^missing: nothing that could arrive' || missing="$missing circle:" ;;
+    esac
+    rm -f "$work/run"
+  done
+  [ -z "$missing" ]
+  check $? "$way: a rank that does not call, one that does not start, a circle$missing"
+done
+
+# Schedules from files, which the traces do not hold.
+schedules=$root/examples/schedules missing=
+for way in ring4.txt,LL ring4.txt,Simple all_pairs4.txt,LL msccl_all_reduce4.xml,LL; do
+  TUTTI_CUSTOM_FILE=$schedules/${way%,*} NCCL_PROTO=${way#*,} hang absent
+  timeout 60 "$tutti" replay --plan "$schedules/${way%,*}" "$work/run" >"$work/log" 2>&1 &&
+    said '^missing: "rank 2 call"' && said '^with it: all ranks end all' || missing="$missing $way"
+  case $way in
+  ring4.txt,LL)
+    timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1
+    [ $? -eq 4 ] && said 'ran a schedule from a file, .* name it by --plan' || missing="$missing unnamed"
+    ;;
+  esac
+  rm -f "$work/run"
+done
+[ -z "$missing" ]
+check $? "--plan: a schedule from a file$missing"
+"$tutti" replay --plan "$work/nothing" "$root/traces/absent/0.txt" >"$work/log" 2>&1
+[ $? -eq 4 ] && said 'nothing: the schedule cannot be read'
+check $? '--plan: no schedule'
+
+# Slots, slices and a network.
+NCCL_ALGO=Ring NCCL_PROTO=Simple hang root
+timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 && said 'waits for a free slot at rank'
+check $? 'lanes that wait for slots'
+TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=9 TUTTI_TRACE=$work/net timeout 60 \
+  "$build/tests/rank_program" --threads --size 4 --ops all_reduce --bytes 9000000 --deadline 20 \
+  >/dev/null 2>&1
+timeout 60 "$tutti" replay "$work/net" >"$work/log" 2>&1 &&
+  said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it'
+check $? 'a rank whose messages come no more, over a network'
+
+# Runs that go wrong at random places: a lane that stops with all lines sent, messages whose channels one end
+# noted, stores within nodes of a job with a network.
+cat >"$work/each" <<END
+#!/bin/sh
+shift
+"$tutti" replay "\$@" >"$work/log" 2>&1 || basename "\$1" >>"$work/random"
+END
+chmod +x "$work/each"
+for seed in 66 125 180 286; do
+  timeout 60 "$build/tests/verdict_program" $seed 1 --replay "$work/each" 2>&1 | grep -q ' 1 made' ||
+    echo "$seed" >>"$work/random"
+done
+[ ! -e "$work/random" ]
+check $? 'runs that went wrong at random places'
+
+# What may be asked for.
+absent=$root/traces/absent/0.txt lost=$root/traces/lost/0.txt
+"$tutti" replay --inject 'rank 2 channel 0 send 1' --rank 0 "$lost" >"$work/log" 2>&1 &&
+  said '^with it: all ranks end all that was called, 4 kernels' && said '^in the end:' &&
+  said 'no kernel is under way'
+check $? '--inject: a step that arrives'
+"$tutti" replay --inject 'rank 2 call' --step 3 "$absent" >"$work/log" 2>&1 &&
+  said '^after so many moves more:' &&
+  said 'rank 2 of comm .1., channel 0: operation #2'
+check $? '--step: a few moves further'
+"$tutti" replay --inject 'rank 3 call' "$absent" >"$work/log" 2>&1
+[ $? -eq 2 ] && said 'is nothing that is missing here; these are: "rank 2 call"'
+check $? '--inject: what is not missing is refused, with what is'
+"$tutti" replay --until 'rank 1 channel 0 step 1' --rank 1 "$lost" >"$work/log" 2>&1 &&
+  said '^where it comes to that step:' && said 'channel 0: operation #0, step 1' &&
+  said '  to rank 0: step 1, head 0, tail 1: 1 of 8 slots filled'
+check $? '--until: a lane at a step, with its connections'
+"$tutti" replay --until 'rank 1 channel 1 step 99' "$lost" >"$work/log" 2>&1 &&
+  said '^it does not come to that step; where it stands in the end:'
+check $? '--until: a step that it does not come to'
+usage() {
+  timeout 60 "$tutti" replay "$@" >"$work/log" 2>&1
+  [ $? -eq 2 ]
+}
+usage --until 'rank 9 channel 0 step 1' "$absent" && said 'no rank 9: these files are of ranks 0 to 3' &&
+  usage --rank 4 "$absent" && said 'there is no rank 4' &&
+  usage --until 'rank 0 channel 0 step 99999999999999999999' "$absent" && said 'is no place; one is' &&
+  usage --until 'rank 0 channel 0 step 1 lane 3' "$absent" && said 'is no place' &&
+  usage --until 'rank 0 channel 0 step 1' --step 2 "$absent" && said 'give one of them' &&
+  usage --json --rank 0 "$absent" && said 'json tells no lanes' &&
+  usage --inject 'rank 2 call please' "$absent" && said 'is nothing that is missing here' &&
+  usage --inject '' "$absent" && usage --inject 'rank' "$absent" && usage --step 0 "$absent"
+check $? 'ranks, places, events and flags that make no sense'
+timeout 60 "$tutti" replay "$absent" "$root/traces/count/0.txt" >"$work/log" 2>&1
+[ $? -eq 4 ] && said 'both have rank 0 of comm .1.: they are of two jobs'
+check $? 'files of two jobs'
+for seed in 2 3 4; do
+  "$tutti" replay --seed $seed "$lost" | grep '^missing\|^with it' >"$work/seed.$seed"
+done
+cmp -s "$work/seed.2" "$work/seed.3" && cmp -s "$work/seed.3" "$work/seed.4" && [ -s "$work/seed.2" ] &&
+  "$tutti" replay --seed 5 "$lost" >"$work/first" && "$tutti" replay --seed 5 "$lost" | cmp -s - "$work/first"
+check $? '--seed: another order, the same answer; the same seed, the same text'
+"$tutti" replay --json "$absent" >"$work/log" && said '"missing": "rank 2 call"' &&
+  said '"explains_all": true' && said '"reached": true'
+check $? '--json'
+died=$root/traces/died
+"$tutti" replay "$died"/0.txt "$died"/1.txt "$died"/3.txt >"$work/log" 2>&1 &&
+  said '^missing: "rank 2 call": rank 2 left no file; perhaps'
+check $? 'a file that is missing'
+"$tutti" trace pack "$absent" "$work/binary" && "$tutti" replay "$work/binary" >"$work/log" 2>&1 &&
+  cmp -s "$work/log" "$root/traces/absent/replayed"
+check $? 'a binary file'
+
+# Counters that are wrong: of rank 0's lane, and of its end of the connection from rank 1.
+link='link @0 used=1 proto=Simple peer=1'
+spoil 'peer=2 sequence=2 step=1' 'peer=2 sequence=2 step=9' && ! reached &&
+  said '^not reached: rank 0 .* stood at step 9 of operation #2 on channel 0, to which it cannot come'
+check $? 'a step that cannot have been'
+spoil "$link step=2 head=2 tail=3" "$link step=5 head=5 tail=6" && ! reached &&
+  said '^not reached: rank 0 .* a counter is stale or corrupted'
+check $? 'a connection that counts wrong'
+spoil "$link step=2 head=2 tail=3" "$link step=2 head=2 tail=9" && ! reached &&
+  said '^not reached: .* step 2, head 2, tail 9 from rank 1'
+check $? 'a counter that has seen what was never sent'
+spoil ' ended=2' ' ended=3' && ! reached &&
+  said '^not reached: rank 0 .* had ended 3 of the kernels that are replayed, and here it can end 2'
+check $? 'a kernel that cannot have ended'
+
+sed 's/^\(link @1 .* peer=2\) step=2 head=2/\1 step=3 head=3/' "$absent" >"$work/spoilt"
+! cmp -s "$absent" "$work/spoilt" && reached && said '^missing: "rank 2 call"'
+check $? 'a row that is older than its connection'
+
+# Rows of a device that is looked at from outside: steps of links are where the operation began.
+sed 's/ counts=1/ counts=2/; s/^\(lane.*\) step=1 /\1 /; s/^\(link.*conn=128.*\)step=3/\1step=2/' "$absent" \
+  >"$work/spoilt" && reached && said '^missing: "rank 2 call"' && said '^with it: all ranks end'
+check $? 'counters that were only seen'
+
+gpu=$root/traces/gpu
+sed 's/step=4294967294 //; s/^\(link.*\)step=5/\1step=3/; s/^\(link.*\)step=4/\1step=2/' "$gpu/absent/0.txt" \
+  >"$work/spoilt" && reached && tail -n +2 "$work/log" >"$work/begun" &&
+  tail -n +2 "$gpu/absent/replayed" | cmp -s - "$work/begun"
+check $? 'counters that are not ahead of their operation, as those that are'
+sed 's/^\(link @1 .*\) head=3 /\1 head=9 /' "$gpu/absent/0.txt" >"$work/spoilt" && ! reached &&
+  said '^not reached: rank 0 .* counts step 5, head 9, tail 3 from rank 1 .* stale or corrupted'
+check $? 'a counter of a GPU that passes its operation'
+sed 's/launched=3 started=2/launched=3 started=3/' "$gpu/blocked/0.txt" >"$work/spoilt" && reached &&
+  said '^missing: "rank 1 channel 0-21 send": rank 1 has sent it' && said '^with it: all ranks end all' &&
+  said 'rank 0 of comm .1., channels 0-21: operation #2, step 1, waits for data of rank 1, which is there'
+check $? 'data that was sent and not seen, on all channels alike'
+timeout 60 "$tutti" replay --inject 'rank 1 channel 7 send' "$work/spoilt" >"$work/log" 2>&1 &&
+  said '^in the end:' && said 'no kernel is under way'
+check $? '--inject: one of several channels means all of them'
+
+# What files of strangers get.
+spoil 'rank_count=4' 'rank_count=4000000000' && refused &&
+  said 'has 4000000000 ranks; a replay takes 1024 at most'
+check $? 'too many ranks'
+spoil 'op=sum count=1024' 'op=sum count=99999999999999' && refused && said 'a replay takes 2 GiB at most'
+check $? 'too large an operation'
+spoil 'slots=8 element_bytes=4' 'slots=200 element_bytes=4' && refused && said 'is none that can be made'
+check $? 'a plan that cannot be'
+spoil 'lane @0 used=1 wait=data' 'lane @0 used=1 wait=200' && timeout 60 "$tutti" replay "$work/spoilt" \
+  >"$work/log" 2>&1
+check $? 'a wait that is none is passed over'
+echo 'no trace' >"$work/spoilt" && refused && said 'the first 8 bytes are not'
+check $? 'no trace at all'
+"$tutti" replay >"$work/log" 2>&1
+[ $? -eq 2 ] && said 'which files?'
+check $? 'no file'
+[ "$failures" -eq 0 ]

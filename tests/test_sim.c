@@ -1,0 +1,326 @@
+/* test_sim.c: the simulator from inside: walks that agree at both ends of every connection, shares of links
+ * that can be worked out by hand, times that have a closed form, nodes that are folded and nodes that are
+ * not, and what stands still. */
+/* sanitizers: address */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "check/request.h"
+#include "simulate/engine.h"
+#include "simulate/flow.h"
+#include "simulate/fold.h"
+
+static struct check_setup setup;
+static struct cluster cluster;
+static struct walk_net net;
+
+static int teardown(void **state) {
+  (void)state;
+  walk_net_free(&net);
+  cluster_free(&cluster);
+  check_setup_free(&setup);
+  return os_alloc_live() != 0;
+}
+
+static void cluster_begin(const char *machine, uint32_t nodes, uint32_t gpus) {
+  struct cluster_spec spec = {machine, NULL, nodes, gpus, {4, 0.6, 1}};
+  cluster_free(&cluster);
+  if (cluster_make(&spec, &cluster) != ncclSuccess) fail_msg("%s", log_last_error());
+}
+
+/* The net of a call on the cluster; false where no way carries it. */
+static bool net_begin(uint8_t func, uint32_t algos, uint32_t protos, size_t count, uint32_t channels) {
+  struct check_call call;
+  memset(&call, 0, sizeof call);
+  call.func = func;
+  call.dtype = ncclFloat32;
+  call.rank_count = cluster.ranks;
+  call.algo_mask = algos;
+  call.proto_mask = protos;
+  call.count = count;
+  call.p2p_ll_threshold = 16384;
+  call.graph = &cluster.graph;
+  plan_limits_default(&call.limits);
+  call.limits.channel_count = channels;
+  walk_net_free(&net);
+  if (check_setup_make(&setup, &call) != ncclSuccess) return false;
+  assert_int_equal(walk_net_make(setup.plans, cluster.ranks, &net), ncclSuccess);
+  return true;
+}
+
+static struct engine_report run(const struct walk_net *of, const uint32_t *node_rep) {
+  const struct engine_request request = {&cluster, of, node_rep, NULL, NULL};
+  struct engine_report report;
+  assert_int_equal(engine_run(&request, &report), ncclSuccess);
+  return report;
+}
+
+/* ---- walks ---- */
+
+/* Steps and bytes that both ends of each connection come to. */
+static void ends_add(uint64_t (*sums)[4]) {
+  for (uint32_t i = 0; i < net.lane_count; i++) {
+    const struct walk_lane *lane = &net.lanes[i];
+    struct walk_slice slice;
+    struct walk walk;
+    walk_start(&walk, &setup.plans[lane->rank].limits, lane->work);
+    while (walk_next(&walk, &slice)) {
+      for (uint32_t k = 0; k < lane->work->recv_count; k++) {
+        uint64_t *sum = sums[net.links[lane->first_link + k]];
+        if (slice.frees >> k & 1) sum[0] += slice.fifo_steps;
+        if (slice.recv_links >> k & 1) sum[1] += slice.bytes;
+      }
+      for (uint32_t k = 0; k < lane->work->send_count; k++) {
+        uint64_t *sum = sums[net.links[lane->first_link + lane->work->recv_count + k]];
+        if (slice.announces >> k & 1) sum[2] += slice.fifo_steps;
+        if ((slice.send_links >> k & 1) && !(slice.flags & STEP_SEND_ADD)) sum[3] += slice.bytes;
+      }
+    }
+  }
+}
+
+static void assert_ends_agree(void) {
+  uint64_t(*sums)[4] = (uint64_t(*)[4])os_alloc((net.conn_count + 1) * sizeof *sums);
+  assert_non_null(sums);
+  ends_add(sums);
+  for (uint32_t conn = 0; conn < net.conn_count; conn++) {
+    assert_int_equal(sums[conn][0], sums[conn][2]);
+    assert_int_equal(sums[conn][1], sums[conn][3]);
+    assert_true(sums[conn][0] > 0);
+  }
+  os_free(sums);
+}
+
+static void walks_agree_at_both_ends(void **state) {
+  static const uint8_t funcs[] = {FUNC_ALL_REDUCE, FUNC_ALL_GATHER, FUNC_REDUCE_SCATTER,
+                                  FUNC_BROADCAST,  FUNC_REDUCE,     FUNC_ALL_TO_ALL,
+                                  FUNC_GATHER,     FUNC_SCATTER,    FUNC_SEND_RECV};
+  static const size_t counts[] = {1, 1000, 300007};
+  uint32_t ways = 0;
+  (void)state;
+  cluster_begin(NULL, 3, 4);
+  for (size_t f = 0; f < sizeof funcs; f++)
+    for (uint32_t algo = 0; algo < ALGO_COUNT; algo++)
+      for (uint32_t proto = 0; proto < PROTO_COUNT; proto++) {
+        if (!net_begin(funcs[f], 1u << algo, 1u << proto, counts[(algo + proto) % 3], 3)) continue;
+        assert_ends_agree();
+        const struct engine_report report = run(&net, NULL);
+        if (report.stalled) fail_msg("func %u algo %u proto %u: %s", funcs[f], algo, proto, report.text);
+        assert_true(report.end_ps > 0);
+        ways += 1;
+      }
+  assert_true(ways > 20);
+}
+
+/* ---- shares of links ---- */
+
+static uint64_t ends[4];
+static void tell(void *context, uint32_t conn, uint64_t end_ps) {
+  (void)context;
+  ends[conn] = end_ps;
+}
+
+/* Links of 10, 10 and 100 GB/s. Transfer 0 takes the first two, 1 the first, 2 the second and is bound to 2,
+ * 3 the second: fair is 4 for 0 and 3, 6 for 1. */
+static void shares_are_fair(void **state) {
+  static const double gbps[] = {10, 10, 100};
+  static const uint32_t both[] = {0, 1}, first[] = {0, 2}, second[] = {1};
+  const struct flow_user users[] = {{both, 2, 50}, {first, 2, 50}, {second, 1, 2}, {second, 1, 50}};
+  struct flow_set set;
+  (void)state;
+  assert_int_equal(flow_set_make(gbps, 3, users, 4, &set), ncclSuccess);
+  assert_int_equal(set.link_count, 2); /* the third can never be full */
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint64_t end_ps = flow_begin(&set, i, 1200, users[i].most_gbps, 1000);
+    assert_true(end_ps == UINT64_MAX);
+  }
+  flow_settle(&set, 1000, tell, NULL);
+  assert_int_equal(ends[0], 1000 + 300000);
+  assert_int_equal(ends[1], 1000 + 200000);
+  assert_int_equal(ends[2], 1000 + 600000);
+  assert_int_equal(ends[3], 1000 + 300000);
+  flow_end(&set, 0); /* 10 to 1, 8 to 3, from the middle on */
+  flow_settle(&set, 101000, tell, NULL);
+  assert_int_equal(ends[1], 101000 + 60000);
+  assert_int_equal(ends[3], 101000 + 100000);
+  flow_set_free(&set);
+}
+
+static void room_needs_no_event(void **state) {
+  static const double gbps[] = {10};
+  static const uint32_t link[] = {0};
+  const struct flow_user users[] = {{link, 1, 6}, {link, 1, 6}};
+  struct flow_set set;
+  (void)state;
+  assert_int_equal(flow_set_make(gbps, 1, users, 2, &set), ncclSuccess);
+  assert_int_equal(flow_begin(&set, 0, 600, 6, 0), 100000);
+  assert_true(flow_begin(&set, 1, 600, 6, 50000) == UINT64_MAX);
+  flow_settle(&set, 50000, tell, NULL);
+  assert_int_equal(ends[0], 50000 + 60000);
+  assert_int_equal(ends[1], 50000 + 120000);
+  flow_set_free(&set);
+}
+
+/* ---- times ---- */
+
+/* A ring of whole chunks: every hop is a slice and what its post takes, and no rank waits for a slot. */
+static void ring_has_a_closed_form(void **state) {
+  const uint32_t ranks = 8;
+  (void)state;
+  cluster_begin(NULL, 1, ranks);
+  cluster.costs.lane_gbps[PROTO_LL] = 8; /* 125 ps a byte */
+  assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 64 * ranks, 1));
+  const struct engine_report report = run(&net, NULL);
+  const struct cluster_costs *costs = &cluster.costs;
+  const double slice_us = costs->slice_us[PROTO_LL] + costs->move_us[PROTO_LL] + 256 * 125e-6;
+  const double hop_us = slice_us + costs->post_us[TUNE_NVLINK][PROTO_LL];
+  const double end_us = costs->launch_us[PROTO_LL] + (2 * ranks - 2) * hop_us + slice_us;
+  assert_float_equal((double)report.end_ps / 1e6, end_us, 1e-4);
+  assert_int_equal(report.message_count, ranks * (2 * ranks - 2));
+  assert_int_equal(report.event_count, 0);
+}
+
+static void slow_ranks_and_links_cost(void **state) {
+  char why[256];
+  (void)state;
+  cluster_begin(NULL, 2, 4);
+  assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_SIMPLE, 1 << 22, 4));
+  const uint64_t whole_ps = run(&net, NULL).end_ps;
+  assert_int_equal(run(&net, NULL).end_ps, whole_ps);
+  assert_true(cluster_fault(&cluster, "slow-rank:3:4", why, sizeof why));
+  const uint64_t rank_ps = run(&net, NULL).end_ps;
+  assert_true(rank_ps > whole_ps);
+  cluster_begin(NULL, 2, 4);
+  assert_true(cluster_fault(&cluster, "slow-link:3:20", why, sizeof why));
+  assert_true(run(&net, NULL).end_ps > whole_ps);
+  assert_false(cluster_fault(&cluster, "slow-rank:8:2", why, sizeof why));
+  assert_false(cluster_fault(&cluster, "slow-rank:3:0.5", why, sizeof why));
+  assert_false(cluster_fault(&cluster, "nic:0:9:off", why, sizeof why));
+  assert_non_null(strstr(why, "ranks 0-7"));
+}
+
+static void dead_cards_are_named(void **state) {
+  char why[256];
+  (void)state;
+  cluster_begin(NULL, 2, 4);
+  assert_true(cluster_fault(&cluster, "nic:1:0:off", why, sizeof why));
+  assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_SIMPLE, 1 << 22, 4));
+  const struct engine_report report = run(&net, NULL);
+  assert_true(report.stalled);
+  assert_non_null(strstr(report.text, "node 1 card 0"));
+}
+
+/* Every rank first receives, then sends. */
+static void circles_are_told(void **state) {
+  (void)state;
+  cluster_begin(NULL, 1, 4);
+  assert_true(net_begin(FUNC_SEND_RECV, ~0u, ~0u, 4, 1));
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    struct plan *plan = &setup.plans[rank];
+    assert_int_equal(plan->batch_count, 1);
+    assert_int_equal(plan->batches[0].work_count, 2);
+    if (plan->works[0].recv_count == 0) {
+      const struct work sends = plan->works[0];
+      plan->works[0] = plan->works[1];
+      plan->works[1] = sends;
+    }
+    plan->batches[0].work_count = 1;
+    plan->batches[1] = plan->batches[0];
+    plan->batches[1].first_work = 1;
+    plan->batch_count = 2;
+  }
+  walk_net_free(&net);
+  assert_int_equal(walk_net_make(setup.plans, 4, &net), ncclSuccess);
+  const struct engine_report report = run(&net, NULL);
+  assert_true(report.stalled);
+  assert_non_null(strstr(report.text, "waits for data from rank"));
+}
+
+/* ---- folds ---- */
+
+static void folds_agree(void **state) {
+  static const struct {
+    uint8_t func, algo, proto;
+    uint32_t nodes, gpus, channels;
+    size_t count;
+  } rows[] = {{FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL, 40, 4, 2, 160 * 64},
+              {FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, 36, 2, 2, 72 << 16},
+              {FUNC_ALL_GATHER, ALGO_RING, PROTO_LL128, 48, 2, 2, 5000},
+              {FUNC_REDUCE_SCATTER, ALGO_RING, PROTO_SIMPLE, 256, 1, 1, 1 << 12},
+              {FUNC_REDUCE_SCATTER, ALGO_PAT, PROTO_SIMPLE, 64, 1, 2, 1000}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    struct fold fold;
+    cluster_begin(NULL, rows[i].nodes, rows[i].gpus);
+    assert_true(
+        net_begin(rows[i].func, 1u << rows[i].algo, 1u << rows[i].proto, rows[i].count, rows[i].channels));
+    if (!fold_make(&cluster, &net, &fold)) fail_msg("row %zu is not folded", i);
+    const struct engine_report some = run(&fold.net, fold.node_rep), all = run(&net, NULL);
+    assert_false(some.stalled);
+    assert_int_equal(some.end_ps / 100, all.end_ps / 100);
+    assert_true(some.slice_count < all.slice_count);
+    fold_free(&fold);
+  }
+}
+
+/* Where a rank is slow, or chunks are not whole, nobody stands for anybody. */
+static void folds_look_closely(void **state) {
+  struct fold fold;
+  char why[256];
+  (void)state;
+  cluster_begin(NULL, 4, 2);
+  assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 8 * 64, 1));
+  assert_true(fold_make(&cluster, &net, &fold));
+  assert_int_equal(fold.kinds, 1);
+  fold_free(&fold);
+  assert_true(cluster_fault(&cluster, "slow-rank:3:2", why, sizeof why));
+  assert_false(fold_make(&cluster, &net, &fold));
+  cluster_begin(NULL, 4, 2);
+  assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 8 * 64 + 1, 1));
+  assert_false(fold_make(&cluster, &net, &fold));
+}
+
+/* ---- memory ---- */
+
+static void memory_runs_out_cleanly(void **state) {
+  (void)state;
+  cluster_begin(NULL, 2, 2);
+  assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 4096, 1));
+  const uint64_t live = os_alloc_live();
+  for (uint64_t k = 1;; k++) {
+    const struct engine_request request = {&cluster, &net, NULL, NULL, NULL};
+    struct engine_report report;
+    os_alloc_fail_at(k);
+    const uint64_t before = os_alloc_count();
+    const ncclResult_t result = engine_run(&request, &report);
+    os_alloc_fail_at(0);
+    assert_int_equal(os_alloc_live(), live);
+    if (os_alloc_count() - before < k) break;
+    assert_int_equal(result, ncclSystemError);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(walks_agree_at_both_ends, teardown),
+      cmocka_unit_test_teardown(shares_are_fair, teardown),
+      cmocka_unit_test_teardown(room_needs_no_event, teardown),
+      cmocka_unit_test_teardown(ring_has_a_closed_form, teardown),
+      cmocka_unit_test_teardown(slow_ranks_and_links_cost, teardown),
+      cmocka_unit_test_teardown(dead_cards_are_named, teardown),
+      cmocka_unit_test_teardown(circles_are_told, teardown),
+      cmocka_unit_test_teardown(folds_agree, teardown),
+      cmocka_unit_test_teardown(folds_look_closely, teardown),
+      cmocka_unit_test_teardown(memory_runs_out_cleanly, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

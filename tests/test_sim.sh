@@ -1,0 +1,104 @@
+#!/bin/sh
+# test_sim.sh: `tutti sim` from outside: the table, JSON, the same output twice, folded and exact,
+# comparisons, descriptions of clusters, faults, what stands still, and what misuse is answered. Prints one
+# `ok - ` or `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti.
+. "$(dirname "$0")/script.inc"
+verb=sim
+. "$here/verb.inc"
+
+try 0 all_reduce -b 8 -e 4M -f 8 --nodes 4 --gpus 8 --machine dgx-h100 &&
+  says "32 ranks, 4 nodes of 8, dgx-h100 (simulated)" "busbw" &&
+  [ "$(grep -c '^ .* float .* sum ' "$work/out")" -eq 7 ] && [ ! -s "$work/err" ]
+check $? "a table, a line a size"
+cp "$work/out" "$work/first"
+try 0 all_reduce -b 8 -e 4M -f 8 --nodes 4 --gpus 8 --machine dgx-h100 && cmp -s "$work/out" "$work/first"
+check $? "the same output again"
+try 0 all_reduce -b 8 -e 4M -f 8 --nodes 4 --gpus 8 --machine dgx-h100 --exact &&
+  cmp -s "$work/out" "$work/first"
+check $? "the same output when every rank is simulated"
+
+for collective in all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
+  try 0 $collective -b 1M -e 1M --nodes 2 && says "(simulated)" "1048576"
+  check $? "$collective"
+done
+for machine in dgx-h100 dgx-h200 hgx-b200 pcie-box; do
+  try 0 all_reduce -b 1M -e 1M --machine $machine && says "$machine (simulated)"
+  check $? "--machine $machine"
+done
+
+try 0 all_reduce -b 1K -e 64K -f 4 --nodes 2 --json && python3 - "$work/out" <<'PYTHON'
+import json
+import sys
+rows = json.load(open(sys.argv[1]))
+assert [row['size'] for row in rows] == [1024, 4096, 16384, 65536]
+for row in rows:
+    assert row['simulated'] is True and row['time_us'] > 0 and row['messages'] > 0 and row['channels'] > 0
+    assert abs(row['busbw'] - row['algbw'] * 2 * 15 / 16) < 1e-6 * row['busbw'] + 1e-6
+PYTHON
+check $? "--json"
+try 0 all_reduce -b 1M -e 4M --nodes 2 --compare ring,tree,pat && says "Ring" "Tree" "PAT" &&
+  grep -q '1048576 .* -$' "$work/out"
+check $? "--compare, with a dash where an algorithm cannot"
+
+cat >"$work/cluster" <<'TEXT'
+# two racks
+machine dgx-h200
+nodes 3
+gpus 4   # of 8
+leaf_nodes 2
+hop_us 1.5
+oversubscription 2
+TEXT
+try 0 all_reduce -b 1M -e 1M --cluster "$work/cluster" && says "12 ranks, 3 nodes of 4, dgx-h200"
+check $? "--cluster"
+try 0 all_reduce -b 1M -e 1M --cluster "$work/cluster" --nodes 2 && says "8 ranks, 2 nodes of 4, dgx-h200"
+check $? "flags go before --cluster"
+"$tutti" topo --machine pcie-box --dump "$work/node.xml" >/dev/null
+try 0 all_reduce -b 1M -e 1M --file "$work/node.xml" --nodes 2 && says "16 ranks, 2 nodes of 8"
+check $? "--file"
+
+try 1 all_reduce -b 16M -e 16M --nodes 2 --fault nic:1:2:off &&
+  says "stalled" "node 1 card 2" "waits for data from rank"
+check $? "a dead card ends with who waits for whom, and why"
+try 0 all_reduce -b 16M -e 16M --nodes 2 && time=$(awk '/^ /{print $6}' "$work/out") &&
+  try 0 all_reduce -b 16M -e 16M --nodes 2 --fault slow-rank:3:3 --fault slow-link:2:2.5 &&
+  awk -v least="$time" '/^ /{exit !($6 > least)}' "$work/out"
+check $? "slow ranks and links cost time"
+
+try 0 all_reduce -b 64K -e 64K --gpus 4 --perfetto "$work/picture.json" &&
+  python3 - "$work/picture.json" <<'PYTHON'
+import json
+import sys
+events = json.load(open(sys.argv[1]))['traceEvents']
+assert {event['pid'] for event in events} == {0, 1, 2, 3} and all(event['dur'] >= 0 for event in events)
+assert {'wait', 'send', 'receive, reduce, send'} <= {event['name'] for event in events}
+PYTHON
+check $? "--perfetto"
+misuse 3 "cannot be written" all_reduce -b 64K -e 64K --perfetto "$work/none/picture.json"
+
+misuse 2 "one collective is expected"
+misuse 2 "one collective is expected" all_reduced
+misuse 2 "must be 1 to 65536" all_reduce --nodes 1000000000000
+misuse 2 "must be 1 to 131072; take fewer" all_reduce --nodes 65536 --gpus 8
+misuse 2 "there is no machine" all_reduce --machine abacus
+misuse 2 "'bush' is none of" all_reduce --algo bush
+misuse 2 "leave no way for Broadcast" broadcast --algo tree
+misuse 2 "no algorithm \`bush\`" all_reduce --compare ring,bush
+misuse 2 "no such type" all_reduce -d floaty
+misuse 2 "less than --minbytes" all_reduce -b 8M -e 1M
+misuse 2 "--root: must be 0 to 7" broadcast -r 8
+misuse 2 "ranks 0-7" all_reduce --fault slow-rank:8:2
+misuse 2 "factors 1-1e6" all_reduce --fault slow-rank:1:0
+misuse 4 "cannot be read" all_reduce --cluster "$work/none"
+echo 'nodes 0' >"$work/bad"
+misuse 4 "bad line 1: expected nodes 1 to 65536" all_reduce --cluster "$work/bad"
+printf 'nodes 2\nracks 7\n' >"$work/bad"
+misuse 4 "bad line 2: expected one of machine" all_reduce --cluster "$work/bad"
+echo 'oversubscription nan' >"$work/bad"
+misuse 4 "expected oversubscription 0.01 to 1000" all_reduce --cluster "$work/bad"
+
+try 0 --help && cp "$work/out" "$work/help" && "$tutti" help sim >"$work/out" &&
+  cmp -s "$work/help" "$work/out"
+check $? "sim --help is help sim"
+
+[ "$failures" -eq 0 ]

@@ -1,0 +1,49 @@
+#!/bin/sh
+# test_softroce.sh: real verbs with no hardware: Debian's kernel in qemu with Soft-RoCE (softroce/), where
+# several processes run over one device, over two with a wire between them, and in two guests: lost packets,
+# a process that dies, links that go down, what operations leave behind. Prints one `ok - `, `not ok - ` or
+# `skip: ` line a check and fails when one did. One guest's clock counts its instructions, so that a busy
+# machine misses no deadline there; two have the machine's clock, as they must have the same.
+# runner: 300 s, waits
+. "$(dirname "$0")/script.inc"
+use_build
+
+export PATH="$PATH:/usr/sbin:/sbin"
+
+leave() {
+  echo "skip: Soft-RoCE: $*"
+  exit 0
+}
+
+for tool in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils \
+  readelf:binutils rdma:iproute2; do
+  command -v "${tool%%:*}" >/dev/null || leave "${tool##*:} is not installed"
+done
+ls /usr/lib/*/libibverbs/librxe-*.so >/dev/null 2>&1 || leave 'ibverbs-providers is not installed'
+"$root/tests/softroce/guest.sh" "$build/softroce" >"$work/log" 2>&1 ||
+  leave "no guest can be made: $(tail -n 1 "$work/log")"
+
+# guest WIRES: its checks' lines are in $work/WIRES.
+guest() {
+  (cd "$root" && tests/softroce/run.sh "$build/softroce" "$1" 900 tests/softroce/job.sh "$build" "$1") \
+    >"$work/$1" 2>&1
+}
+
+tell() {
+  grep -q '^ok - ' "$work/$1" || check 1 "$1: the guest runs"
+  cat "$work/$1"
+  failures=$((failures + $(grep -c '^not ok' "$work/$1")))
+}
+
+for wires in one two; do
+  CLOCK=instructions guest $wires
+  tell $wires
+done
+mkdir "$work/wires"
+export WIRES=$work/wires
+guest far1 &
+guest far2
+wait $!
+tell far1
+tell far2
+[ "$failures" -eq 0 ]

@@ -1,0 +1,353 @@
+#!/bin/sh
+# test_status.sh: what `tutti status` says of running jobs, and what the watchdog has every process log: jobs
+# that are well, and that stand still because a rank is late, calls something else, was killed or stopped; in
+# one process and in several, over shared memory and a network; by process, by address, and of all jobs; and
+# what is no job. Cases run side by side. Prints one `ok - ` or `not ok - ` line a check and fails when one
+# did. Finds the build at ${BUILD:-build}. SLOW=5 where a sanitizer
+# slows things down.
+# runner: 30 s, waits
+. "$(dirname "$0")/script.inc"
+use_build
+tutti=$build/bin/tutti
+unset NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID NCCL_SHM_DISABLE NCCL_P2P_DISABLE TUTTI_NET_FAULTS
+unset TUTTI_RANK TUTTI_SIZE TUTTI_RENDEZVOUS TUTTI_JOB TUTTI_SECRET
+slow=${SLOW:-3}
+export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_STALL_SECONDS=$((20 * slow))
+export TUTTI_EMU=mode=threads TUTTI_WATCHDOG_SECONDS=$(((slow + 1) / 2)) NCCL_DEBUG=WARN
+list=
+
+# begin RANK ARGS...: one process; $begun is its number. HOSTS=1: each on a host of its own, as it is told.
+begin() {
+  begin_rank=$1
+  shift
+  NCCL_HOSTID=${HOSTS:+host$begin_rank} "$build/tests/rank_program" --rank "$begin_rank" --id "$work/id" \
+    --deadline $((30 * slow)) "$@" >"$work/rank.$begin_rank" 2>&1 &
+  begun=$!
+  list="$list $begun"
+}
+
+# begin_late SIZE: an all-reduce of as many processes, in the third of which rank 1 is late.
+begin_late() {
+  late_size=$1
+  for rank in $(seq 0 $((late_size - 1))); do
+    late_hold=
+    [ "$rank" != 1 ] || late_hold="--hold 2,$work/go"
+    # shellcheck disable=SC2086
+    begin "$rank" --size "$late_size" --ops all_reduce --iterations 3 $late_hold
+    [ "$rank" != 1 ] || late=$begun
+  done
+}
+
+# finish: $statuses has how all that were begun have ended, in order.
+finish() {
+  : >"$work/go"
+  # shellcheck disable=SC2086
+  wait_all $list
+}
+
+# until_true COMMAND...: tries for some seconds.
+until_true() {
+  turns=$((20 * slow * 5))
+  until "$@"; do
+    turns=$((turns - 1))
+    [ $turns -gt 0 ] || return 1
+    sleep 0.2
+  done
+}
+
+has() { grep -Eq -e "$1" "$work/log"; }
+sentences() { sed -n 's/.*operations stand still: //p' "$work/$1"; }
+# A rank's process has logged a sentence.
+said() { grep -qs 'operations stand still' "$work/rank.$1"; }
+# ask STATUS OPERAND...: $work/log has what is said.
+ask() {
+  ask_want=$1
+  shift
+  timeout $((10 * slow)) "$tutti" status "$@" >"$work/log" 2>&1
+  [ $? -eq "$ask_want" ]
+}
+file_of() { ls "$work"/tutti.*."$1".*.trace 2>/dev/null; }
+address_of() { "$tutti" trace dump "$(file_of "$1")" | sed -n 's/.* control="\([^"]*\)".*/\1/p'; }
+explained() { "$tutti" explain "$work"/tutti.*.trace | head -n 1; }
+json_is_good() { # PYTHON: an expression over the document d
+  python3 -c "import json, sys; d = json.load(open(sys.argv[1])); sys.exit(not ($1))" "$work/log"
+}
+
+# well: a job of four processes, whichever way it is asked for.
+well() {
+  for rank in 0 1 2 3; do
+    begin $rank --size 4 --ops all_reduce --iterations 1000 --pace 20 --hold 999,"$work/go"
+  done
+  until_true grep -qs 'iteration 3 ok' "$work/rank.0"
+  ask 0 && has '^job is well: 4 processes on 1 host, 1 communicator$' &&
+    has "^  comm '1': 4 ranks, called [0-9-]+, ended [0-9-]+: (moving|idle)$" &&
+    ask 0 "$begun" && has '^job is well: 4 processes' &&
+    ask 0 "$(address_of "$begun")" && has '^job is well: 4 processes' &&
+    ask 0 --json && json_is_good 'd["version"] == 1 and d["jobs"][0]["good"] and
+      not d["jobs"][0]["silent"] and [m["rank"] for m in
+      d["jobs"][0]["communicators"][0]["members"]] == [0, 1, 2, 3]'
+  well_all=$?
+  # shellcheck disable=SC2086
+  kill -9 $list
+  finish
+  return $well_all
+}
+
+# late_seen SIZE: what is said of it.
+late_seen() {
+  ask 1 "$late" && has "^job stands still: $1 processes on 1 host, 1 communicator, 1 of them still$" &&
+    has "^  comm '1': $1 ranks, called 2-3, ended 2: stands still$" &&
+    has "^    rank 1 \(process $late on .*\) is behind: has called 2 of 3 operations$" &&
+    has '^    rank 0 .* waits in operation #2, at step [0-9]+ of channel 0, for .*' &&
+    has "^rank 1 \(process $late on .*\) has not called operation #2 of comm '1'"
+}
+
+# late SIZE [network]: one rank has not called what the others have. Every process logs that once, as
+# explain says it.
+late() {
+  [ $# -eq 1 ] || export HOSTS=1
+  begin_late "$1"
+  for rank in $(seq 0 $(($1 - 1))); do until_true said "$rank" || return 1; done
+  until_true late_seen "$1" || return 1
+  ask 1 "$(address_of "$begun")" --json && json_is_good 'd["jobs"][0]["verdict"]["kind"] == "not arrived" and
+    d["jobs"][0]["state"] == "stands still" and d["jobs"][0]["communicators"][0]["members"][1]["behind"] and
+    d["jobs"][0]["communicators"][0]["members"][0]["waits"]["operation"] == 2' || return 1
+  explained >"$work/explained"
+  sleep $((TUTTI_WATCHDOG_SECONDS + 1)) # in which nothing is said again
+  for rank in $(seq 0 $(($1 - 1))); do
+    sentences "rank.$rank" | cmp -s - "$work/explained" || return 1
+  done
+  finish
+  case $statuses in *[1-9]*) return 1 ;; esac
+}
+
+# late_guarded: the guarded emulator has no time to watch; whoever asks is told.
+late_guarded() {
+  export TUTTI_EMU=mode=guarded
+  begin_late 2
+  until_true ask 1 "$late"
+  has '^rank 1 .* has not called operation #2' && until_true ask 1 "$(address_of "$late")" &&
+    has '^job stands still'
+  late_all=$?
+  sleep 2
+  ! said 0 || return 1
+  finish
+  [ "$statuses" = '0 0 ' ] && return $late_all
+}
+
+# off: without a watchdog nothing is said.
+off() {
+  export TUTTI_WATCHDOG_SECONDS=0
+  begin_late 2
+  until_true ask 1 "$late"
+  sleep 2
+  ! said 0 && ! said 1 || return 1
+  finish
+  [ "$statuses" = '0 0 ' ]
+}
+
+differs_said() {
+  for rank in 0 1; do sentences rank.$rank | grep -q 'they differ in the count$' || return 1; done
+}
+
+# differs: two ranks send messages of other sizes than each other.
+differs() {
+  begin 0 --size 2 --ops all_reduce --iterations 3 --bytes 4096
+  begin 1 --size 2 --ops all_reduce --iterations 3 --bytes 4194304
+  until_true differs_said && until_true ask 1 "$begun" &&
+    has '^rank .* called AllReduce of .* where 1 other called .*they differ in the count$' &&
+    [ "$(sentences rank.0 | tail -n 1)" = "$(explained)" ]
+  differs_all=$?
+  # shellcheck disable=SC2086
+  kill -9 $list
+  finish
+  return $differs_all
+}
+
+# killed: what is left of a job one of whose processes is gone.
+killed() {
+  begin 0 --size 3 --ops all_reduce --iterations 3
+  begin 1 --size 3 --ops all_reduce --iterations 3 --hold 2,"$work/go"
+  gone=$begun
+  begin 2 --size 3 --ops all_reduce --iterations 3 --hold 2,"$work/go"
+  until_true grep -qs 'iteration 1 ok' "$work/rank.1" && until_true grep -qs 'iteration 1 ok' "$work/rank.2"
+  kill -9 "$gone"
+  until_true grep -q 'after 2 operations' "$work/rank.2"
+  ask 1 "$begun" && has '^job is broken: ' && has '^    rank 2 .* has failed after 2 operations: .*rank 1' &&
+    ask 4 "$gone" && has "there is no process $gone on this host"
+  killed_all=$?
+  finish
+  return $killed_all
+}
+
+# stopped: a process that a signal has stopped. Its file speaks for it; from elsewhere it does not answer.
+stopped() {
+  begin_late 3
+  until_true grep -qs 'iteration 1 ok' "$work/rank.1"
+  kill -STOP "$late"
+  until_true said 0 && until_true said 2 &&
+    sentences rank.0 | grep -q "; rank 1 (process $late on .*) does not answer: it is stopped, or out of r" &&
+    ask 1 "$begun" && has "^  rank 1 \(process $late on .*\) is stopped, by a signal or a debugger$" &&
+    has '^    rank 1 .* is behind' && ask 1 "$(address_of "$begun")" --json &&
+    json_is_good 'd["jobs"][0]["silent"][0]["rank"] == 1 and
+      d["jobs"][0]["communicators"][0]["ranks_seen"] == 2'
+  stopped_all=$?
+  ask 3 "$(address_of "$late")" && has 'no answer within the deadline' || stopped_all=1
+  kill -CONT "$late"
+  finish
+  [ "$statuses" = '0 0 0 ' ] && [ "$(sentences rank.0 | wc -l)" -eq 1 ] && return $stopped_all
+}
+
+# judge_stopped: the process that was to judge is stopped; another one does, and nobody hears it twice.
+judge_stopped() {
+  begin_late 3
+  judge=${list# }
+  judge=${judge%% *}
+  until_true grep -qs 'iteration 1 ok' "$work/rank.0"
+  kill -STOP "$judge"
+  until_true said 1 && until_true said 2
+  judge_all=$?
+  kill -CONT "$judge"
+  until_true said 0 || judge_all=1
+  sleep 2
+  finish
+  for rank in 0 1 2; do [ "$(sentences rank.$rank | wc -l)" -eq 1 ] || judge_all=1; done
+  return $judge_all
+}
+
+# elsewhere: records of the others are on other hosts; one process asks for them.
+elsewhere() {
+  for rank in 0 1 2; do
+    hold=
+    [ $rank != 1 ] || hold="--hold 2,$work/go"
+    mkdir "$work/$rank"
+    # shellcheck disable=SC2086
+    TUTTI_TRACE=$work/$rank/ begin $rank --size 3 --ops all_reduce --iterations 3 $hold
+  done
+  until_true ask 1 "$begun" && has '^job stands still: 3 processes' && has '^    rank 1 .* is behind' &&
+    has '^rank 1 .* has not called operation #2' && TUTTI_TRACE=$work/0/ ask 1 &&
+    has '^job stands still: 3 processes'
+  elsewhere_all=$?
+  finish
+  [ "$statuses" = '0 0 0 ' ] && return $elsewhere_all
+}
+
+# secret: who does not know it hears nothing.
+secret() {
+  export TUTTI_SECRET=one
+  begin_late 2
+  until_true ask 1 "$late"
+  at=$(address_of "$late")
+  ask 1 "$at" && has '^job stands still: 2 processes' && (unset TUTTI_SECRET && ask 3 "$at") &&
+    ! has '^job' && has "tutti status: $at: .*SECRET" && (export TUTTI_SECRET=other && ask 3 "$at") &&
+    has 'SECRET'
+  secret_all=$?
+  finish
+  [ "$statuses" = '0 0 ' ] && return $secret_all
+}
+
+threads_agree() {
+  ask 1 "$begun" && [ "$(sentences rank.0)" = "$(explained)" ] && grep -Fxq "$(explained)" "$work/log"
+}
+
+# threads SCENARIO: four ranks of one process.
+threads() {
+  "$build/tests/hang_program" "$1" 60 >"$work/rank.0" 2>&1 &
+  begun=$!
+  until_true said 0 && until_true threads_agree && has '^job stands still: 1 process on 1 host'
+  threads_all=$?
+  kill -9 $begun
+  wait $begun 2>/dev/null
+  return $threads_all
+}
+
+# slow_link: a connection of an emulated network that takes long for each message; the job goes on.
+slow_link() {
+  TUTTI_EMU=nodes=2,devices=4,net=1,fault=slow,fault_at=9 NCCL_ALGO=Ring \
+    "$build/tests/hang_program" slow_forever >"$work/rank.0" 2>&1 &
+  begun=$!
+  until_true ask 1 "$begun" && has '^job is slow: 1 process on 1 host' && has ': moving$' &&
+    has '^the link from rank [0-3] to rank [0-3] of comm .* is slow, not hung: on channel 0, network' &&
+    ! said 0
+  slow_all=$?
+  kill -9 $begun
+  wait $begun 2>/dev/null
+  return $slow_all
+}
+
+# broken: four ranks of one process, which do not agree and have noticed.
+broken() {
+  "$build/tests/hang_program" count 60 >"$work/rank.0" 2>&1 &
+  begun=$!
+  until_true ask 1 "$begun" && has '^job is broken: 1 process' &&
+    has '^    rank 0 .* has failed after 3 oper' &&
+    has '^rank 3 of comm .* another count$' && [ "$(grep -c 'has failed' "$work/log")" -eq 1 ] && ! said 0
+  broken_all=$?
+  kill -9 $begun
+  wait $begun 2>/dev/null
+  return $broken_all
+}
+
+# nothing: what is no job, and what is no answer.
+nothing() {
+  ask 4 && has 'no process of this user records in' && ask 4 999999999 &&
+    has 'there is no process 999999999' &&
+    ask 4 $$ && has "process $$ records nothing" && ask 2 word && has '`word` is neither' &&
+    ask 2 1 2 && has 'is one too many' && ask 2 --no-such && ask 3 127.0.0.1:1 &&
+    has '127.0.0.1:1: ' || return 1
+  python3 - "$work/port" <<'EOF' &
+import os, socket, sys
+server = socket.create_server(('127.0.0.1', 0))
+open(sys.argv[1] + '.new', 'w').write('%d' % server.getsockname()[1])
+os.rename(sys.argv[1] + '.new', sys.argv[1])
+for words in b'HTTP/1.1 400 Bad Request\r\n\r\n' * 10, b'':
+    other = server.accept()[0]
+    other.sendall(words)
+    other.close()
+other = server.accept()[0]
+other.recv(1 << 20)
+server.accept()
+EOF
+  stranger=$!
+  until_true test -s "$work/port"
+  strange=127.0.0.1:$(cat "$work/port")
+  ask 3 "$strange" && has "tutti status: $strange: " && ask 3 "$strange" && ask 3 "$strange" &&
+    has 'deadline'
+  nothing_all=$?
+  kill -9 $stranger
+  wait $stranger 2>/dev/null
+  return $nothing_all
+}
+
+# permission: another user's process.
+permission() {
+  [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null || return 0
+  begin_late 2
+  until_true ask 1 "$late"
+  setpriv --reuid=65534 --clear-groups "$tutti" status "$late" >"$work/log" 2>&1
+  [ $? -eq 4 ] && has "process $late cannot be looked at: Permission denied"
+  permission_all=$?
+  finish
+  return $permission_all
+}
+
+beside 'a job that is well, of all jobs, by process, by address, as JSON' well
+beside 'a rank that is late, over shared memory: every process logs once what explain says' late 4
+beside 'the same over a network' late 3 network
+beside 'the same of sixteen processes' late 16
+beside 'guarded: nothing watches; who asks is told' late_guarded
+beside 'a watchdog that is off says nothing' off
+beside 'ranks that call different things' differs
+beside 'a rank that was killed' killed
+beside 'a process that is stopped is named, and not waited for' stopped
+beside 'another process judges where the first is stopped; nothing is said twice' judge_stopped
+beside 'records of other hosts are asked for' elsewhere
+beside 'without the secret nothing is told' secret
+beside 'a process of another user' permission
+for scenario in absent recv_alone refused open_group blocked circle behind graph; do
+  beside "four ranks of one process: $scenario" threads $scenario
+done
+beside 'ranks that have failed' broken
+beside 'a job that moves over a link that is slow' slow_link
+beside 'what is no job, and no answer' nothing
+beside_wait
