@@ -588,11 +588,17 @@ static bool block_advance(struct emu_block *block) {
   return true;
 }
 
+/* How often a kernel that waits is looked at before its thread leaves the core to others for a while. */
+#define EXECUTE_PATIENCE 4096
+
 /* A block with a thread of its own. */
 static void block_thread(void *argument) {
   struct emu_block *block = (struct emu_block *)argument;
-  while (!block->done)
-    if (!block_advance(block)) prim_pause(&block->lanes[0].prim);
+  for (uint32_t looks = 0; !block->done; looks++) {
+    if (block_advance(block)) looks = 0;
+    else if (looks < EXECUTE_PATIENCE) prim_pause(&block->lanes[0].prim);
+    else os_sleep_ms(1);
+  }
   __atomic_fetch_sub(&block->run->blocks_live, 1, __ATOMIC_RELEASE);
 }
 
@@ -655,8 +661,6 @@ static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patienc
   return EMU_RUN_OVER;
 }
 
-#define EXECUTE_PATIENCE 4096
-
 static bool run_turn_came(void *argument) { return run_ready((struct emu_kernel_run *)argument); }
 
 /* For nodes of graphs, which have threads that wait. */
@@ -664,7 +668,11 @@ static int run_execute(struct emu_kernel_run *run) {
   emu_lock();
   emu_wait(run_turn_came, run, 0);
   emu_unlock();
-  while (run_advance(run, EXECUTE_PATIENCE) != EMU_RUN_OVER) os_sleep_ms(0);
+  uint32_t patience = EXECUTE_PATIENCE;
+  for (enum emu_advance result; (result = run_advance(run, patience)) != EMU_RUN_OVER;) {
+    patience = result == EMU_RUN_MOVED ? EXECUTE_PATIENCE : patience / 2;
+    os_sleep_ms(patience < EXECUTE_PATIENCE / 16);
+  }
   emu_lock();
   const int error = run_close(run);
   emu_unlock();

@@ -80,10 +80,12 @@ bool emu_streams_help(void) {
 
 /* ---- a stream's own thread ---- */
 
-/* It looks around for so many milliseconds after the last work before it sleeps until it is woken. */
+/* It looks around for so many milliseconds after the last work before it sleeps until it is woken, and each
+ * millisecond for so many at a kernel that waits, then each tenth. */
 enum { AWAKE_TICKS = 100 };
-/* How long it looks at a kernel that waits, before it looks around again. */
-enum { OWN_PATIENCE = 4096 };
+/* How often it looks at a kernel that waits, before it looks around again: half as often each time that
+ * nothing has moved, since a job that stands still is to leave its cores to others. */
+enum { OWN_PATIENCE = 4096, OWN_PATIENCE_LEAST = 8 };
 
 void stream_thread_wake(struct emu_stream *stream) {
   if (stream->thread_started) os_cond_broadcast(&stream->wake);
@@ -98,21 +100,23 @@ static bool thread_wanted(const struct emu_stream *stream, uint64_t seen_looks) 
 static void *thread_body(void *argument) {
   struct emu_stream *stream = (struct emu_stream *)argument;
   uint64_t seen_looks = 0;
-  uint32_t idle_ticks = 0;
+  uint32_t idle_ticks = 0, still_ticks = 0, patience = OWN_PATIENCE;
   emu_lock();
   while (!stopping && !stream->thread_ended) {
     bool moved = false;
     if (thread_wanted(stream, seen_looks)) {
       stream->thread_outside = true;
-      moved = stream_drive(stream, OWN_PATIENCE, true);
+      moved = stream_drive(stream, patience, true);
       stream->thread_outside = false;
+      patience = moved ? OWN_PATIENCE : patience > OWN_PATIENCE_LEAST ? patience / 2 : patience;
       emu_changed();
     }
     seen_looks = stream->looks;
     idle_ticks = stream->head != NULL ? 0 : idle_ticks + 1;
+    still_ticks = moved ? 0 : still_ticks + 1;
     if (moved || stopping || stream->thread_ended) continue;
     stream->thread_asleep = idle_ticks > AWAKE_TICKS;
-    emu_sleep(&stream->wake, stream->thread_asleep ? 1000 : 1);
+    emu_sleep(&stream->wake, stream->thread_asleep ? 1000 : still_ticks > AWAKE_TICKS ? 10 : 1);
     stream->thread_asleep = false;
   }
   stream->thread_outside = false;
