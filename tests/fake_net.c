@@ -14,7 +14,7 @@ struct message {
   const uint8_t *from;
   uint8_t *to, *copy; /* copy: of a message that outlives its sender's request */
   size_t bytes, room, moved, sent_bytes;
-  bool sent, received, send_done, recv_done, lost;
+  bool sent, received, send_done, recv_done;
 };
 
 /* One connection: the k-th send and the k-th receive share message k. */
@@ -256,6 +256,11 @@ static void message_end(struct message *message) {
   memset(message, 0, sizeof *message);
 }
 
+/* Memory of an end that has closed is its own again. */
+static bool message_is_cut(const struct fake_link *link, const struct message *message) {
+  return message->moved < message->bytes && (link->recv_closed || link->send_closed);
+}
+
 static bool message_move(struct message *message) {
   if (!message->sent || !message->received) return false;
   size_t piece = message->bytes - message->moved;
@@ -274,6 +279,8 @@ static ncclResult_t fake_test(void *handle, bool *done, size_t *bytes) {
     if (message != NULL && message->sent && message->received && message->bytes > message->room) {
       call_result_ = log_fail(ncclInvalidUsage, "the fake network: a message of %zu bytes for room of %zu",
                               message->bytes, message->room);
+    } else if (message != NULL && message_is_cut(request->link, message)) {
+      call_result_ = log_fail(ncclRemoteError, "the fake network: the other end has closed the connection");
     } else if (!refuses() && (message == NULL || message_move(message))) {
       *done = true;
       if (bytes != NULL) *bytes = message->bytes;

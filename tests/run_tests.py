@@ -443,7 +443,7 @@ def main():
     build = os.path.abspath(os.path.join(ROOT, options.build))
     unknown = [name for name in options.names if not glob.glob(ROOT + '/tests/' + glob.escape(name) + '.*')]
     if unknown:
-        parser.error('no test is called %s; names are those of tests/test_*, without their endings' % unknown[0])
+        parser.error('no test is called %s: names are those of tests/test_*, without endings' % unknown[0])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     begin = time.monotonic()
     try:

@@ -258,11 +258,15 @@ bool os_cond_wait_until(os_cond *cond, os_mutex *mutex, uint64_t deadline_ns) {
 
 void os_cond_broadcast(os_cond *cond) { pthread_cond_broadcast(cond); }
 
-/* The library's threads take no signals: a program's handlers run on the program's own threads. */
+/* The library's threads take no signals: a program's handlers run on the program's own threads. But those
+ * that an instruction raises, since a thread that has them blocked ends the process before any handler can
+ * tell why. */
 bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+  sigset_t others, before;
+  sigfillset(&others);
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(&others, own[i]);
+  pthread_sigmask(SIG_SETMASK, &others, &before);
   int failed = pthread_create(thread, NULL, body, argument);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return failed == 0;
