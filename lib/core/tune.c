@@ -56,12 +56,15 @@ static bool graph_is_measured(const struct graph *graph) {
          graph->ring_speed.intra_path <= GRAPH_NVL;
 }
 
-static double measured_ring_gbps(uint8_t proto, uint32_t channel_count) {
+static double measured_ring_gbps(const struct query *q) {
   const struct tune_measured_ring *ring = &tune_measured_ring;
-  const double all = least(ring->channel_gbps * channel_count, ring->all_gbps);
-  if (proto == PROTO_LL) return least(all / 2, ring->ll_all_gbps);
-  if (proto == PROTO_LL128) return least(ring->ll128_share * all, ring->ll128_channel_gbps * channel_count);
-  return all;
+  const double all = least(ring->channel_gbps * q->channel_count, ring->all_gbps);
+  double gbps = all;
+  if (q->proto == PROTO_LL) gbps = least(all / 2, ring->ll_all_gbps);
+  if (q->proto == PROTO_LL128)
+    gbps = least(ring->ll128_share * all, ring->ll128_channel_gbps * q->channel_count);
+  if (q->ranks != 2 || q->func != FUNC_REDUCE_SCATTER) return gbps;
+  return least(gbps, tune_measured_pair.ring_gbps[q->proto]);
 }
 
 static double measured_ring_us(const struct query *q) {
@@ -69,7 +72,7 @@ static double measured_ring_us(const struct query *q) {
   const uint32_t hops = q->ranks > 1 ? ring_hops(q->func, q->ranks) : 1;
   const bool chain = q->func != FUNC_ALL_REDUCE && !func_is_halves(q->func);
   const double to_algorithm = chain || q->ranks == 1 ? 1.0 : (double)q->ranks / hops;
-  const double gbps = measured_ring_gbps(q->proto, q->channel_count) * to_algorithm;
+  const double gbps = measured_ring_gbps(q) * to_algorithm;
   return ring->base_us[q->proto] + hops * ring->hop_us[q->proto] + q->bytes / (1000.0 * gbps);
 }
 
@@ -105,7 +108,10 @@ static double exchange_us(const struct query *q) {
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
   double gbps = least(exchange->all_gbps[q->proto], exchange->channel_gbps[q->proto] * q->channel_count);
+  const bool adds = q->func == FUNC_ALL_REDUCE || q->func == FUNC_REDUCE_SCATTER;
   if (q->func == FUNC_ALL_TO_ALL) gbps = least(gbps, tune_measured_messages.exchange_gbps[q->proto]);
+  if (adds && q->algo == ALGO_DIRECT && q->ranks == 2 && !exchange_goes_once(q))
+    gbps = least(gbps, tune_measured_pair.one_shot_gbps[q->proto]);
   double time_us =
       exchange->base_us[q->proto] + exchange->rounds * (q->ranks - 1) * exchange->peer_us[q->proto];
   if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);

@@ -57,6 +57,12 @@ struct tune_measured_exchange {
 extern const struct tune_measured_exchange tune_measured_one_shot, tune_measured_two_shot;
 extern const struct tune_measured_exchange tune_measured_one_shot_once, tune_measured_two_shot_once;
 
+/* Sums of two ranks, which have one link alone: what bounds one shot, and a reduce-scatter's ring. */
+struct tune_measured_pair {
+  double one_shot_gbps[PROTO_COUNT], ring_gbps[PROTO_COUNT];
+};
+extern const struct tune_measured_pair tune_measured_pair;
+
 /* Messages to all others at once: time = base + bytes that leave a rank / rate. And most of an exchange that
  * does the same. */
 struct tune_measured_messages {
