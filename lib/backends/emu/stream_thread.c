@@ -80,8 +80,7 @@ bool emu_streams_help(void) {
 
 /* ---- a stream's own thread ---- */
 
-/* It looks around for so many milliseconds after the last work before it sleeps until it is woken, and each
- * millisecond for so many at a kernel that waits, then each tenth. */
+/* It looks around for so many milliseconds after the last work before it sleeps until it is woken. */
 enum { AWAKE_TICKS = 100 };
 /* How often it looks at a kernel that waits, before it looks around again: half as often each time that
  * nothing has moved, since a job that stands still is to leave its cores to others. */
@@ -100,7 +99,7 @@ static bool thread_wanted(const struct emu_stream *stream, uint64_t seen_looks) 
 static void *thread_body(void *argument) {
   struct emu_stream *stream = (struct emu_stream *)argument;
   uint64_t seen_looks = 0;
-  uint32_t idle_ticks = 0, still_ticks = 0, patience = OWN_PATIENCE;
+  uint32_t idle_ticks = 0, patience = OWN_PATIENCE;
   emu_lock();
   while (!stopping && !stream->thread_ended) {
     bool moved = false;
@@ -113,10 +112,9 @@ static void *thread_body(void *argument) {
     }
     seen_looks = stream->looks;
     idle_ticks = stream->head != NULL ? 0 : idle_ticks + 1;
-    still_ticks = moved ? 0 : still_ticks + 1;
     if (moved || stopping || stream->thread_ended) continue;
     stream->thread_asleep = idle_ticks > AWAKE_TICKS;
-    emu_sleep(&stream->wake, stream->thread_asleep ? 1000 : still_ticks > AWAKE_TICKS ? 10 : 1);
+    emu_sleep(&stream->wake, stream->thread_asleep ? 1000 : 1);
     stream->thread_asleep = false;
   }
   stream->thread_outside = false;

@@ -429,12 +429,9 @@ static void outside_complain(uint64_t moved) {
 }
 
 /* A wait for another process only gives the core away for so many turns; then it sleeps, each time longer, up
- * to a limit: the largest of these, where many turns are those after which a job stands still, and the
- * crowd's is for each rank that a core serves, since who looks takes time from the others. */
+ * to a limit, which is the crowd's for each rank that a core serves: who looks takes time from the others. */
 #define NAP_SPINS 100
 #define NAP_US_MOST 1000
-#define NAP_US_STILL 10000
-#define NAPS_STILL 1000
 #define NAP_US_CROWD 30
 
 static uint64_t nap_count, nap_moves; /* locked */
@@ -462,8 +459,7 @@ static void outside_nap(void) {
     return;
   }
   const uint64_t nap_us = (nap_count - spins) * 10 * crowd;
-  const uint64_t least_us = nap_count > NAPS_STILL ? NAP_US_STILL : NAP_US_MOST;
-  const uint64_t limit_us = most > least_us ? most : least_us;
+  const uint64_t limit_us = most > NAP_US_MOST ? most : NAP_US_MOST;
   wait_for_change_us(nap_us < limit_us ? nap_us : limit_us);
 }
 
