@@ -220,12 +220,12 @@ void cluster_route_find(const struct cluster *cluster, const struct walk_conn *c
   route_hops(cluster, route, conn->sender / cluster->gpus, hops);
 }
 
-void cluster_route_fold(const struct cluster *cluster, const uint32_t *node_rep,
-                        struct cluster_route *route) {
-  const uint32_t inside = cluster->paths.link_count;
-  for (uint32_t i = 0; i < route->link_count; i++)
-    if (route->links[i] < fabric_first(cluster))
-      route->links[i] = node_rep[route->links[i] / inside] * inside + route->links[i] % inside;
+double cluster_wire(uint8_t proto) { return proto == PROTO_LL ? 2 : proto == PROTO_LL128 ? 128.0 / 120 : 1; }
+
+double cluster_most_gbps(const struct cluster *cluster, const struct cluster_route *route, uint8_t proto,
+                         uint32_t rank) {
+  const double lane_gbps = cluster_wire(proto) * cluster->costs.lane_gbps[proto] / cluster->rank_slow[rank];
+  return !route->network && lane_gbps < route->gbps ? lane_gbps : route->gbps;
 }
 
 /* A card's port to the network or, with `down`, from it: where routes over the card end or begin. */

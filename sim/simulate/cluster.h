@@ -71,8 +71,12 @@ struct cluster_route {
 };
 void cluster_route_find(const struct cluster *cluster, const struct walk_conn *conn,
                         struct cluster_route *route);
-/* Puts the links of the node that stands for it in the place of each node's own. */
-void cluster_route_fold(const struct cluster *cluster, const uint32_t *node_rep, struct cluster_route *route);
+/* Bytes on links for a byte of data. */
+double cluster_wire(uint8_t proto);
+/* What a connection on this route takes of links at most: a lane of the rank feeds it, or over a network a
+ * card. */
+double cluster_most_gbps(const struct cluster *cluster, const struct cluster_route *route, uint8_t proto,
+                         uint32_t rank);
 /* For messages: the link's ends, as "node 3 link 12" or "leaf 2 rail 1 up". */
 void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes);
 

@@ -21,10 +21,12 @@ enum phase { PHASE_WAITS, PHASE_RUNS, PHASE_ENDED };
 struct lane {
   struct walk walk;
   struct walk_slice slice;
-  const uint32_t *links; /* connections: recv_count, then send_count */
-  uint64_t now_ps;       /* end of its last slice */
-  uint64_t begin_ps;     /* of the slice that is moving */
-  double ps_a_byte;      /* that it moves */
+  const uint32_t *links; /* connections: recv_count, then send_count; WALK_NONE: as another one (fold.h) */
+  uint32_t recv_own, send_own; /* sets of links that are not so */
+  uint32_t sides;              /* of the slice: links of the side that has more */
+  uint64_t now_ps;             /* end of its last slice */
+  uint64_t begin_ps;           /* of the slice that is moving */
+  double ps_a_byte;            /* that it moves */
   uint64_t slice_ps, move_ps;
   uint64_t piece_bytes, last_bytes;
   uint64_t steps;                     /* that have ended */
@@ -176,6 +178,7 @@ static void lane_bind(struct engine *engine, struct lane *lane) {
   const struct work *work = lane->walk.work;
   const uint32_t unit = walk_round_steps(work) * engine->pieces;
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
+    if (lane->links[i] == WALK_NONE) continue;
     struct conn *conn = &engine->conns[lane->links[i]];
     const bool sends = i >= work->recv_count;
     uint64_t *step = sends ? &conn->send_step : &conn->recv_step;
@@ -289,9 +292,7 @@ static uint64_t slice_fixed_ps(const struct lane *lane) {
 static uint64_t slice_ps(const struct lane *lane) {
   const struct walk_slice *slice = &lane->slice;
   if (slice->bytes == 0) return slice_fixed_ps(lane);
-  const int out = __builtin_popcount(slice->send_links), in = __builtin_popcount(slice->recv_links);
-  const int sides = out > in ? out : in > 0 ? in : 1;
-  return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * sides * lane->ps_a_byte + 0.5);
+  return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * lane->sides * lane->ps_a_byte + 0.5);
 }
 
 /* Ends the slice at once where links have room for whatever comes. */
@@ -342,6 +343,18 @@ static void lane_end(struct engine *engine, struct lane *lane) {
   }
 }
 
+/* Leaves out the links that are as another one. */
+static void slice_fold(struct lane *lane) {
+  struct walk_slice *slice = &lane->slice;
+  const uint32_t out = (uint32_t)__builtin_popcount(slice->send_links),
+                 in = (uint32_t)__builtin_popcount(slice->recv_links);
+  lane->sides = out > in ? out : in > 0 ? in : 1;
+  slice->recv_links &= lane->recv_own;
+  slice->frees &= lane->recv_own;
+  slice->send_links &= lane->send_own;
+  slice->announces &= lane->send_own;
+}
+
 /* The next slice, or the next piece of one: both ends of a connection cut alike, as they know its bytes. */
 static bool slice_next(const struct engine *engine, struct lane *lane) {
   struct walk_slice *slice = &lane->slice;
@@ -353,6 +366,7 @@ static bool slice_next(const struct engine *engine, struct lane *lane) {
     return true;
   }
   if (!walk_next(&lane->walk, slice)) return false;
+  slice_fold(lane);
   slice->fifo_steps *= engine->pieces;
   if (engine->pieces == 1 || lane->walk.work->proto == PROTO_SIMPLE || slice->bytes < PIECES_LEAST_BYTES)
     return true;
@@ -576,10 +590,6 @@ static void stuck_report(struct engine *engine) {
 
 /* ---- making ---- */
 
-static double wire_bytes(uint8_t proto) {
-  return proto == PROTO_LL ? 2 : proto == PROTO_LL128 ? 128.0 / 120 : 1;
-}
-
 static void lane_make(struct engine *engine, uint32_t index) {
   const struct cluster_costs *costs = &engine->cluster->costs;
   const struct walk_lane *place = &engine->net->lanes[index];
@@ -588,6 +598,10 @@ static void lane_make(struct engine *engine, uint32_t index) {
   struct lane *lane = &engine->lanes[index];
   walk_start(&lane->walk, &engine->net->plans[place->rank].limits, place->work);
   lane->links = &engine->net->links[place->first_link];
+  for (uint32_t k = 0; k < place->work->recv_count; k++)
+    lane->recv_own |= (uint32_t)(lane->links[k] != WALK_NONE) << k;
+  for (uint32_t k = 0; k < place->work->send_count; k++)
+    lane->send_own |= (uint32_t)(lane->links[place->work->recv_count + k] != WALK_NONE) << k;
   lane->now_ps = us_to_ps(costs->launch_us[proto]);
   lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
   lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
@@ -603,11 +617,8 @@ static void conn_make(struct engine *engine, uint32_t index, const struct lane *
   const uint8_t proto = lane->walk.work->proto;
   struct conn *conn = &engine->conns[index];
   cluster_route_find(engine->cluster, &engine->net->conns[index], route);
-  if (engine->request->node_rep) cluster_route_fold(engine->cluster, engine->request->node_rep, route);
-  conn->wire = wire_bytes(proto);
-  conn->gbps = route->gbps;
-  if (!route->network && conn->gbps > 1e3 * conn->wire / lane->ps_a_byte)
-    conn->gbps = 1e3 * conn->wire / lane->ps_a_byte;
+  conn->wire = cluster_wire(proto);
+  conn->gbps = cluster_most_gbps(engine->cluster, route, proto, engine->net->conns[index].sender);
   conn->ps_a_byte = conn->gbps > 0 ? 1e3 * conn->wire / conn->gbps : 0;
   conn->post_ps = us_to_ps(costs->post_us[route->kind][proto]);
   if (!route->network) return;
@@ -621,6 +632,7 @@ static void conn_make(struct engine *engine, uint32_t index, const struct lane *
 /* Who takes which links, and from that who shares any. */
 static ncclResult_t flows_make(struct engine *engine) {
   const struct walk_net *net = engine->net;
+  const struct fold *fold = engine->request->fold;
   struct flow_user *users = (struct flow_user *)os_alloc((net->conn_count + (size_t)1) * sizeof *users);
   struct cluster_route *routes =
       (struct cluster_route *)os_alloc((net->conn_count + (size_t)1) * sizeof *routes);
@@ -630,12 +642,14 @@ static ncclResult_t flows_make(struct engine *engine) {
     const struct work *work = net->lanes[i].work;
     for (uint32_t k = 0; k < work->send_count; k++) {
       const uint32_t index = engine->lanes[i].links[work->recv_count + k];
-      if (engine->conns[index].wire == 0) conn_make(engine, index, &engine->lanes[i], &routes[index]);
+      if (index != WALK_NONE && engine->conns[index].wire == 0)
+        conn_make(engine, index, &engine->lanes[i], &routes[index]);
     }
   }
   for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++) {
-    users[i].links = routes[i].links;
-    users[i].link_count = routes[i].link_count;
+    users[i].links = fold ? &fold->links[fold->first_share[i]] : routes[i].links;
+    users[i].times = fold ? &fold->users[fold->first_share[i]] : NULL;
+    users[i].link_count = fold ? fold->first_share[i + 1] - fold->first_share[i] : routes[i].link_count;
     users[i].most_gbps = engine->conns[i].gbps;
   }
   if (result == ncclSuccess)
@@ -683,9 +697,10 @@ static ncclResult_t engine_make(struct engine *engine) {
   for (uint32_t i = 0; i < net->lane_count; i++) {
     struct lane *lane = &engine->lanes[i];
     lane->shares = lane->walk.work->algo == ALGO_CUSTOM;
-    for (uint32_t k = 0; k < lane->walk.work->send_count; k++)
-      lane->shares =
-          lane->shares || !flow_is_private(&engine->flows, lane->links[lane->walk.work->recv_count + k]);
+    for (uint32_t links = lane->send_own; links != 0; links &= links - 1) {
+      const uint32_t index = lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)];
+      lane->shares = lane->shares || !flow_is_private(&engine->flows, index);
+    }
   }
   return ncclSuccess;
 }

@@ -5,7 +5,7 @@
 #ifndef TUTTI_SIM_SIMULATE_ENGINE_H
 #define TUTTI_SIM_SIMULATE_ENGINE_H
 
-#include "simulate/cluster.h"
+#include "simulate/fold.h"
 
 /* What a run came to. */
 struct engine_report {
@@ -25,8 +25,8 @@ typedef void engine_hear(void *context, const struct engine_span *span);
 
 struct engine_request {
   const struct cluster *cluster;
-  const struct walk_net *net;
-  const uint32_t *node_rep; /* by node: whose links stand for its own (fold.h); NULL: each has its own */
+  const struct walk_net *net; /* of the fold, where there is one */
+  const struct fold *fold;    /* who else takes which links; NULL: `net` is whole */
   engine_hear *hear;
   void *context;
 };

@@ -21,10 +21,14 @@ struct demand {
   uint32_t *users, *number;
 };
 
+static uint32_t user_times(const struct flow_user *user, uint32_t link) {
+  return user->times ? user->times[link] : 1;
+}
+
 static void demand_add(struct demand *demand, const struct flow_user *users, uint32_t user_count) {
   for (uint32_t i = 0; i < user_count; i++)
     for (uint32_t k = 0; k < users[i].link_count; k++) {
-      demand->gbps[users[i].links[k]] += users[i].most_gbps;
+      demand->gbps[users[i].links[k]] += user_times(&users[i], k) * users[i].most_gbps;
       demand->users[users[i].links[k]] += 1;
     }
 }
@@ -33,7 +37,7 @@ static void links_number(struct flow_set *set, const struct demand *demand, cons
                          uint32_t link_count) {
   for (uint32_t link = 0; link < link_count; link++) {
     demand->number[link] = FLOW_NONE;
-    if (demand->users[link] < 2 || demand->gbps[link] <= link_gbps[link] * (1 + 1e-9)) continue;
+    if (demand->gbps[link] <= link_gbps[link] * (1 + 1e-9)) continue;
     demand->number[link] = set->link_count++;
     set->entry_count += demand->users[link];
   }
@@ -47,13 +51,14 @@ static bool set_reserve(struct flow_set *set, uint32_t user_count) {
   set->links = (struct flow_link *)os_alloc(links * sizeof *set->links);
   set->entry_link = (uint32_t *)os_alloc(entries * sizeof(uint32_t));
   set->entry_flow = (uint32_t *)os_alloc(entries * sizeof(uint32_t));
+  set->entry_times = (uint32_t *)os_alloc(entries * sizeof(uint32_t));
   set->entry_next = (uint32_t *)os_alloc(entries * sizeof(uint32_t));
   set->entry_previous = (uint32_t *)os_alloc(entries * sizeof(uint32_t));
   set->dirty = (uint32_t *)os_alloc(links * sizeof(uint32_t));
   set->some_links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
   set->some_flows = (uint32_t *)os_alloc(flows * sizeof(uint32_t));
-  return set->flows && set->links && set->entry_link && set->entry_flow && set->entry_next &&
-         set->entry_previous && set->dirty && set->some_links && set->some_flows;
+  return set->flows && set->links && set->entry_link && set->entry_flow && set->entry_times &&
+         set->entry_next && set->entry_previous && set->dirty && set->some_links && set->some_flows;
 }
 
 static void entries_fill(struct flow_set *set, const struct demand *demand, const struct flow_user *users,
@@ -72,6 +77,7 @@ static void entries_fill(struct flow_set *set, const struct demand *demand, cons
       const uint32_t number = demand->number[users[i].links[k]];
       if (number == FLOW_NONE) continue;
       set->entry_link[entry] = number;
+      set->entry_times[entry] = user_times(&users[i], k);
       set->entry_flow[entry++] = i;
     }
     set->flows[i].entry_count = entry - set->flows[i].first_entry;
@@ -105,6 +111,7 @@ void flow_set_free(struct flow_set *set) {
   os_free(set->links);
   os_free(set->entry_link);
   os_free(set->entry_flow);
+  os_free(set->entry_times);
   os_free(set->entry_next);
   os_free(set->entry_previous);
   os_free(set->dirty);
@@ -131,7 +138,8 @@ static void link_touch(struct flow_set *set, uint32_t link) {
 static bool flow_has_room(const struct flow_set *set, const struct flow *flow) {
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     const struct flow_link *link = &set->links[set->entry_link[e]];
-    if (link->dirty || link->load + flow->most_bytes_a_ps > link->bytes_a_ps * (1 + SLACK)) return false;
+    const double more = set->entry_times[e] * flow->most_bytes_a_ps;
+    if (link->dirty || link->load + more > link->bytes_a_ps * (1 + SLACK)) return false;
   }
   return flow->most_bytes_a_ps > 0;
 }
@@ -151,7 +159,7 @@ uint64_t flow_begin(struct flow_set *set, uint32_t conn, double bytes, double mo
     set->entry_previous[e] = FLOW_NONE;
     if (link->first != FLOW_NONE) set->entry_previous[link->first] = e;
     link->first = e;
-    link->load += flow->bytes_a_ps;
+    link->load += set->entry_times[e] * flow->bytes_a_ps;
     if (!room) link_touch(set, set->entry_link[e]);
   }
   return room ? flow_end_ps(flow) : UINT64_MAX;
@@ -167,7 +175,7 @@ void flow_end(struct flow_set *set, uint32_t conn) {
     if (previous == FLOW_NONE) link->first = next;
     else set->entry_next[previous] = next;
     if (next != FLOW_NONE) set->entry_previous[next] = previous;
-    link->load = link->first == FLOW_NONE ? 0 : link->load - flow->bytes_a_ps;
+    link->load = link->first == FLOW_NONE ? 0 : link->load - set->entry_times[e] * flow->bytes_a_ps;
     if (full && link->first != FLOW_NONE) link_touch(set, set->entry_link[e]);
   }
 }
@@ -197,7 +205,7 @@ static void part_grow(struct flow_set *set, struct part *part, uint32_t number, 
     struct flow_link *link = &set->links[set->some_links[seen]];
     for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
       struct flow *flow = &set->flows[set->entry_flow[e]];
-      link->count += 1;
+      link->count += set->entry_times[e];
       if (flow->stamp == set->stamp) continue;
       flow->stamp = set->stamp;
       flow->found = false;
@@ -217,9 +225,10 @@ static void rate_fix(struct flow_set *set, struct flow *flow, double rate) {
   flow->bytes_a_ps = rate;
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     struct flow_link *link = &set->links[set->entry_link[e]];
-    link->left = link->left > rate ? link->left - rate : 0;
-    link->load += rate;
-    link->count -= 1;
+    const double taken = set->entry_times[e] * rate;
+    link->left = link->left > taken ? link->left - taken : 0;
+    link->load += taken;
+    link->count -= set->entry_times[e];
   }
 }
 

@@ -13,6 +13,7 @@
 /* What a connection is to the links that it takes. */
 struct flow_user {
   const uint32_t *links;
+  const uint32_t *times; /* by link: so many connections take it for which this one stands; NULL: each once */
   uint32_t link_count;
   double most_gbps; /* it never takes more */
 };
@@ -22,7 +23,7 @@ struct flow_link {
   double load;          /* what its transfers have of it */
   double left;          /* ... while rates are found: not given out yet */
   uint32_t first;       /* entry of a transfer on it, FLOW_NONE */
-  uint32_t count;       /* transfers on it; while rates are found: without a rate yet */
+  uint32_t count;       /* while rates are found: transfers on it without a rate yet */
   uint32_t link, stamp; /* its number in the cluster */
   bool dirty;
 };
@@ -41,7 +42,8 @@ struct flow_set {
   uint32_t flow_count, link_count, entry_count, dirty_count, stamp;
   struct flow *flows; /* by connection */
   struct flow_link *links;
-  uint32_t *entry_link, *entry_flow, *entry_next, *entry_previous; /* a connection on a link */
+  uint32_t *entry_link, *entry_flow, *entry_next, *entry_previous; /* a connection on a link ... */
+  uint32_t *entry_times;                                           /* ... so often */
   uint32_t *dirty, *some_flows, *some_links;
 };
 

@@ -1,28 +1,26 @@
-/* fold.c: see fold.h. Candidates are found by refinement: nodes get numbers from what they are, then again
- * and again from that and from the numbers of those that they are connected to, until no more kinds appear.
- * What was found so is then compared member by member, so that nothing rests on a hash. */
+/* fold.c: see fold.h. Lanes, connections, shared links and blocks of several batches are the nodes of a
+ * graph; refine.h finds the parts of it by hashes, and what was found is then compared member by member, so
+ * that nothing rests on a hash. */
 #include "simulate/fold.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
+#include "simulate/refine.h"
 
-struct kind {
-  uint64_t hash;
-  uint32_t node;
-};
+/* Labels of edges; from LABEL_LINK on: a link of a lane by its place and direction. */
+enum { LABEL_SHARES, LABEL_BLOCK, LABEL_LINK };
 
 struct folder {
   const struct cluster *cluster;
   const struct walk_net *net;
-  uint32_t *rank_lane;           /* by rank: its first lane; one more behind the last */
-  uint32_t *link_lane;           /* by link */
-  uint32_t *conn_from, *conn_to; /* by connection: the link at either end */
-  uint64_t *way;                 /* by connection: what its route is like */
-  uint64_t *fixed, *hash, *next; /* by node: what it is; its number of this round, and of the next */
-  struct kind *kinds;
-  uint32_t *rep;
+  struct cluster_route *routes;            /* by connection */
+  uint32_t *shared, *shared_links;         /* by link of the cluster: its number here plus one; and back */
+  uint32_t first_link, first_block, nodes; /* of the graph; lanes come first, then connections */
+  uint32_t shared_count;
+  struct refine_graph graph;
+  uint64_t *colour;
+  uint32_t *part, *rep;
 };
 
 /* ---- works whose slices do not depend on the rank ---- */
@@ -37,7 +35,8 @@ static bool chunks_are_even(const struct work *work) {
 static bool work_is_placeless(const struct work *work) {
   if ((work->flags & (WORK_FUSED | WORK_PART)) != 0 || work->conn_index != CONN_COLLECTIVE) return false;
   switch (work->algo) {
-    case ALGO_PAT: return true; /* of a tree no two places are alike: each is another way from the root */
+    case ALGO_PAT: return true;
+    case ALGO_TREE: return true;
     case ALGO_RING:
       if (work->func == FUNC_ALL_REDUCE) return chunks_are_even(work);
       return work->func == FUNC_ALL_GATHER || work->func == FUNC_REDUCE_SCATTER;
@@ -45,18 +44,20 @@ static bool work_is_placeless(const struct work *work) {
   }
 }
 
+/* Every slice takes all links of a side, so that it does not matter which is which. */
+static bool work_takes_all_links(const struct work *work) { return work->algo == ALGO_TREE; }
+
 static bool works_are_alike(const struct work *a, const struct work *b) {
   return a->func == b->func && a->algo == b->algo && a->proto == b->proto &&
          a->element_bytes == b->element_bytes && a->chunk_steps == b->chunk_steps &&
          a->slice_steps == b->slice_steps && a->recv_count == b->recv_count &&
-         a->send_count == b->send_count && a->channel_index == b->channel_index && a->flags == b->flags &&
-         a->role == b->role && a->conn_index == b->conn_index && a->count == b->count &&
-         a->part_count == b->part_count && a->chunk_count == b->chunk_count &&
-         a->last_chunk_count == b->last_chunk_count && a->rank_count == b->rank_count &&
-         (a->algo != ALGO_PAT || a->pack == b->pack);
+         a->send_count == b->send_count && a->flags == b->flags && a->role == b->role &&
+         a->conn_index == b->conn_index && a->count == b->count && a->part_count == b->part_count &&
+         a->chunk_count == b->chunk_count && a->last_chunk_count == b->last_chunk_count &&
+         a->rank_count == b->rank_count && (a->algo != ALGO_PAT || a->pack == b->pack);
 }
 
-/* ---- numbers ---- */
+/* ---- colours ---- */
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
@@ -69,261 +70,325 @@ static uint64_t mix_double(uint64_t hash, double value) {
   return mix(hash, bits);
 }
 
-static uint64_t work_hash(const struct work *work) {
-  uint64_t hash = mix(work->func, work->algo * 256u + work->proto);
+static uint64_t lane_colour(const struct folder *folder, uint32_t index) {
+  const struct walk_lane *lane = &folder->net->lanes[index];
+  const struct work *work = lane->work;
+  if (!work_is_placeless(work)) return mix(1, index);
+  uint64_t hash = mix(mix(2, work->func * 65536ull + work->algo * 256u + work->proto), lane->batch);
   hash = mix(hash, work->flags * 65536ull + work->role);
-  hash = mix(hash, work->recv_count * 65536ull + work->send_count * 256ull + work->channel_index);
+  hash = mix(hash, work->recv_count * 256ull + work->send_count);
   hash = mix(mix(hash, work->part_count), work->chunk_count);
-  hash = mix(hash, work->last_chunk_count);
-  return work_is_placeless(work) ? hash : mix(hash, UINT64_C(1) << 40 | work->rank);
+  return mix_double(mix(hash, work->last_chunk_count), folder->cluster->rank_slow[lane->rank]);
 }
 
-/* Links by their place on the sender's or the receiver's node. */
-static uint64_t way_hash(const struct cluster *cluster, const struct walk_conn *conn) {
-  const uint32_t inside = cluster->paths.link_count;
-  struct cluster_route route;
-  cluster_route_find(cluster, conn, &route);
-  uint64_t hash = mix(route.kind, route.network);
-  hash = mix_double(mix_double(hash, route.gbps), route.flight_us);
-  for (uint32_t i = 0; i < route.link_count; i++)
-    hash =
-        mix(hash, route.links[i] % inside * 2ull + (route.links[i] / inside == conn->sender / cluster->gpus));
-  return hash;
+static bool lanes_are_alike(const struct folder *folder, uint32_t one, uint32_t two) {
+  const struct walk_lane *a = &folder->net->lanes[one], *b = &folder->net->lanes[two];
+  return one == two ||
+         (work_is_placeless(a->work) && works_are_alike(a->work, b->work) && a->batch == b->batch &&
+          folder->cluster->rank_slow[a->rank] == folder->cluster->rank_slow[b->rank]);
 }
 
-static uint64_t node_fixed(const struct folder *folder, uint32_t node) {
+static uint64_t conn_colour(const struct cluster_route *route) {
+  return mix_double(mix_double(mix(3, route->kind * 2ull + route->network), route->gbps), route->flight_us);
+}
+
+static bool routes_are_alike(const struct cluster_route *a, const struct cluster_route *b) {
+  return a->kind == b->kind && a->network == b->network && a->gbps == b->gbps && a->flight_us == b->flight_us;
+}
+
+static void colours_set(struct folder *folder) {
+  const struct walk_net *net = folder->net;
+  for (uint32_t i = 0; i < net->lane_count; i++) folder->colour[i] = lane_colour(folder, i);
+  for (uint32_t i = 0; i < net->conn_count; i++)
+    folder->colour[net->lane_count + i] = conn_colour(&folder->routes[i]);
+  for (uint32_t i = 0; i < folder->shared_count; i++)
+    folder->colour[folder->first_link + i] =
+        mix_double(4, folder->cluster->link_gbps[folder->shared_links[i]]);
+  for (uint32_t i = folder->first_block; i < folder->nodes; i++) folder->colour[i] = 5;
+}
+
+/* ---- the graph ---- */
+
+/* A block whose lanes all begin at once couples none of them. */
+static bool block_has_turns(const struct walk_net *net, uint32_t block) {
+  const struct walk_block *place = &net->blocks[block];
+  return place->lane_count > 0 && net->lanes[place->first_lane + place->lane_count - 1].batch > 0;
+}
+
+/* False where a connection lacks an end, or has several lanes in turn. */
+static bool conns_are_single(const struct walk_net *net, uint8_t *ends) {
+  for (uint32_t i = 0; i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
+      uint8_t *end = &ends[net->links[net->lanes[i].first_link + k]];
+      const uint8_t side = k < work->recv_count ? 1 : 2;
+      if ((*end & side) != 0) return false;
+      *end = (uint8_t)(*end | side);
+    }
+  }
+  for (uint32_t i = 0; i < net->conn_count; i++)
+    if (ends[i] != 3) return false;
+  return true;
+}
+
+/* Routes, and which links can be full. */
+static bool routes_find(struct folder *folder) {
   const struct cluster *cluster = folder->cluster;
-  const uint32_t inside = cluster->paths.link_count;
-  uint64_t hash = 1;
-  for (uint32_t i = 0; i < inside; i++)
-    hash = mix_double(hash, cluster->link_gbps[(size_t)node * inside + i]);
-  for (uint32_t rank = node * cluster->gpus; rank < (node + 1) * cluster->gpus; rank++) {
-    hash = mix_double(hash, cluster->rank_slow[rank]);
-    for (uint32_t lane = folder->rank_lane[rank]; lane < folder->rank_lane[rank + 1]; lane++)
-      hash = mix(mix(hash, folder->net->lanes[lane].batch), work_hash(folder->net->lanes[lane].work));
+  const struct walk_net *net = folder->net;
+  double *demand = (double *)os_alloc(((size_t)cluster->link_count + 1) * sizeof *demand);
+  if (!demand) return false;
+  for (uint32_t i = 0; i < net->conn_count; i++)
+    cluster_route_find(cluster, &net->conns[i], &folder->routes[i]);
+  for (uint32_t i = 0; i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    for (uint32_t k = 0; k < work->send_count; k++) {
+      const struct cluster_route *route =
+          &folder->routes[net->links[net->lanes[i].first_link + work->recv_count + k]];
+      const double gbps = cluster_most_gbps(cluster, route, work->proto, net->lanes[i].rank);
+      for (uint32_t hop = 0; hop < route->link_count; hop++) demand[route->links[hop]] += gbps;
+    }
   }
-  return hash;
-}
-
-/* The link at the other end of a link's connection. */
-static uint32_t link_other(const struct folder *folder, uint32_t link) {
-  const uint32_t conn = folder->net->links[link];
-  return folder->conn_from[conn] == link ? folder->conn_to[conn] : folder->conn_from[conn];
-}
-
-/* A link's place on its node: rank there, lane of that, link of that. */
-struct place {
-  uint32_t node, local, lane, link;
-};
-
-static struct place place_of(const struct folder *folder, uint32_t link) {
-  const struct walk_lane *lane = &folder->net->lanes[folder->link_lane[link]];
-  const uint32_t gpus = folder->cluster->gpus;
-  const struct place place = {lane->rank / gpus, lane->rank % gpus,
-                              folder->link_lane[link] - folder->rank_lane[lane->rank],
-                              link - lane->first_link};
-  return place;
-}
-
-static uint32_t link_first(const struct folder *folder, uint32_t node) {
-  const uint32_t lane = folder->rank_lane[node * folder->cluster->gpus];
-  return lane < folder->net->lane_count ? folder->net->lanes[lane].first_link : folder->net->link_count;
-}
-
-static uint64_t node_next(const struct folder *folder, uint32_t node) {
-  uint64_t hash = mix(folder->fixed[node], folder->hash[node]);
-  for (uint32_t link = link_first(folder, node); link < link_first(folder, node + 1); link++) {
-    const struct place other = place_of(folder, link_other(folder, link));
-    hash = mix(mix(hash, folder->hash[other.node]),
-               other.local * 65536ull * 64 + other.lane * 64ull + other.link);
-    hash = mix(hash, folder->way[folder->net->links[link]]);
+  for (uint32_t link = 0; link < cluster->link_count; link++) {
+    if (demand[link] <= cluster->link_gbps[link] * (1 + 1e-10)) continue;
+    folder->shared_links[folder->shared_count++] = link;
+    folder->shared[link] = folder->shared_count;
   }
-  return hash;
+  os_free(demand);
+  return true;
 }
 
-static int kind_order(const void *a, const void *b) {
-  const struct kind *one = (const struct kind *)a, *two = (const struct kind *)b;
-  if (one->hash != two->hash) return one->hash < two->hash ? -1 : 1;
-  return one->node < two->node ? -1 : one->node > two->node;
+static uint32_t edge_add(struct refine_edge *edges, uint32_t count, uint32_t one, uint32_t other,
+                         uint32_t label) {
+  if (edges) edges[count] = (struct refine_edge){one, other, (uint16_t)label};
+  return count + 1;
 }
 
-/* Sorts nodes by number; how many kinds there are. The first of each kind stands for it. */
-static uint32_t kinds_count(struct folder *folder) {
-  const uint32_t nodes = folder->cluster->nodes;
-  uint32_t count = 0, rep = 0;
-  for (uint32_t node = 0; node < nodes; node++) folder->kinds[node] = (struct kind){folder->hash[node], node};
-  qsort(folder->kinds, nodes, sizeof *folder->kinds, kind_order);
-  for (uint32_t i = 0; i < nodes; i++) {
-    const bool begins = i == 0 || folder->kinds[i].hash != folder->kinds[i - 1].hash;
-    if (begins) rep = folder->kinds[i].node;
-    folder->rep[folder->kinds[i].node] = rep;
-    count += begins;
+static uint32_t lane_edges(const struct folder *folder, uint32_t index, struct refine_edge *edges,
+                           uint32_t count) {
+  const struct walk_net *net = folder->net;
+  const struct walk_lane *lane = &net->lanes[index];
+  const uint32_t recv_count = lane->work->recv_count, links = recv_count + lane->work->send_count;
+  const bool alike = work_takes_all_links(lane->work);
+  for (uint32_t k = 0; k < links; k++) {
+    const uint32_t conn = net->links[lane->first_link + k], place = k < recv_count ? k : k - recv_count;
+    const uint32_t label = LABEL_LINK + 2 * (alike ? 0 : place) + (k >= recv_count);
+    count = edge_add(edges, count, index, net->lane_count + conn, label);
   }
+  if (block_has_turns(net, lane->block))
+    count = edge_add(edges, count, index, folder->first_block + lane->block, LABEL_BLOCK);
   return count;
 }
 
-static uint32_t refine(struct folder *folder) {
-  const uint32_t nodes = folder->cluster->nodes;
-  for (uint32_t node = 0; node < nodes; node++)
-    folder->hash[node] = folder->fixed[node] = node_fixed(folder, node);
-  for (uint32_t count = kinds_count(folder), before = 0; count < nodes; count = kinds_count(folder)) {
-    if (count == before) return count;
-    before = count;
-    for (uint32_t node = 0; node < nodes; node++) folder->next[node] = node_next(folder, node);
-    memcpy(folder->hash, folder->next, nodes * sizeof *folder->hash);
+/* Into `edges`, unless that is NULL; how many. */
+static uint32_t edges_list(const struct folder *folder, struct refine_edge *edges) {
+  const struct walk_net *net = folder->net;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < net->lane_count; i++) count = lane_edges(folder, i, edges, count);
+  for (uint32_t i = 0; i < net->conn_count; i++)
+    for (uint32_t hop = 0; hop < folder->routes[i].link_count; hop++) {
+      const uint32_t shared = folder->shared[folder->routes[i].links[hop]];
+      if (shared > 0)
+        count = edge_add(edges, count, net->lane_count + i, folder->first_link + shared - 1, LABEL_SHARES);
+    }
+  return count;
+}
+
+static bool graph_make(struct folder *folder) {
+  const struct walk_net *net = folder->net;
+  folder->first_link = net->lane_count + net->conn_count;
+  folder->first_block = folder->first_link + folder->shared_count;
+  folder->nodes = folder->first_block + net->block_count;
+  const uint32_t count = edges_list(folder, NULL);
+  struct refine_edge *edges = (struct refine_edge *)os_alloc(((size_t)count + 1) * sizeof *edges);
+  folder->colour = (uint64_t *)os_alloc(((size_t)folder->nodes + 1) * sizeof(uint64_t));
+  folder->part = (uint32_t *)os_alloc(((size_t)folder->nodes + 1) * sizeof(uint32_t));
+  folder->rep = (uint32_t *)os_alloc(((size_t)folder->nodes + 1) * sizeof(uint32_t));
+  bool whole = edges && folder->colour && folder->part && folder->rep;
+  if (whole) {
+    edges_list(folder, edges);
+    whole = refine_graph_make(folder->nodes, edges, count, &folder->graph);
   }
-  return nodes;
+  os_free(edges);
+  if (whole) colours_set(folder);
+  return whole && refine_parts(&folder->graph, folder->colour, folder->part, folder->rep);
 }
 
 /* ---- the proof ---- */
 
-static bool links_agree(const struct folder *folder, uint32_t link, uint32_t rep_link) {
-  const struct place one = place_of(folder, link_other(folder, link));
-  const struct place two = place_of(folder, link_other(folder, rep_link));
-  const uint64_t *way = folder->way;
-  return folder->rep[one.node] == folder->rep[two.node] && one.local == two.local && one.lane == two.lane &&
-         one.link == two.link && way[folder->net->links[link]] == way[folder->net->links[rep_link]];
-}
-
-static bool lanes_agree(const struct folder *folder, uint32_t lane, uint32_t rep_lane) {
-  const struct walk_lane *one = &folder->net->lanes[lane], *two = &folder->net->lanes[rep_lane];
-  if (!works_are_alike(one->work, two->work) || !work_is_placeless(one->work) || one->batch != two->batch)
-    return false;
-  for (uint32_t i = 0; i < (uint32_t)one->work->recv_count + one->work->send_count; i++)
-    if (!links_agree(folder, one->first_link + i, two->first_link + i)) return false;
-  return true;
-}
-
-static bool nodes_agree(const struct folder *folder, uint32_t node, uint32_t rep) {
-  const struct cluster *cluster = folder->cluster;
-  const size_t inside = cluster->paths.link_count;
-  if (memcmp(&cluster->link_gbps[node * inside], &cluster->link_gbps[rep * inside], inside * sizeof(double)))
-    return false;
-  for (uint32_t local = 0; local < cluster->gpus; local++) {
-    const uint32_t rank = node * cluster->gpus + local, rep_rank = rep * cluster->gpus + local;
-    const uint32_t lanes = folder->rank_lane[rank + 1] - folder->rank_lane[rank];
-    if (cluster->rank_slow[rank] != cluster->rank_slow[rep_rank] ||
-        lanes != folder->rank_lane[rep_rank + 1] - folder->rank_lane[rep_rank])
+/* Of what colours stand for; refine_holds() has the rest. */
+static bool members_are_alike(const struct folder *folder) {
+  const struct walk_net *net = folder->net;
+  const uint32_t *rep = folder->rep;
+  for (uint32_t i = 0; i < net->lane_count; i++)
+    if (rep[i] >= net->lane_count || !lanes_are_alike(folder, i, rep[i])) return false;
+  for (uint32_t i = net->lane_count; i < folder->first_link; i++)
+    if (rep[i] < net->lane_count || rep[i] >= folder->first_link ||
+        !routes_are_alike(&folder->routes[i - net->lane_count], &folder->routes[rep[i] - net->lane_count]))
       return false;
-    for (uint32_t i = 0; i < lanes; i++)
-      if (!lanes_agree(folder, folder->rank_lane[rank] + i, folder->rank_lane[rep_rank] + i)) return false;
-  }
-  return true;
-}
-
-static bool all_agree(const struct folder *folder) {
-  for (uint32_t node = 0; node < folder->cluster->nodes; node++)
-    if (folder->rep[node] != node && !nodes_agree(folder, node, folder->rep[node])) return false;
+  for (uint32_t i = folder->first_link; i < folder->first_block; i++)
+    if (rep[i] < folder->first_link || rep[i] >= folder->first_block ||
+        folder->cluster->link_gbps[folder->shared_links[i - folder->first_link]] !=
+            folder->cluster->link_gbps[folder->shared_links[rep[i] - folder->first_link]])
+      return false;
+  for (uint32_t i = folder->first_block; i < folder->nodes; i++)
+    if (rep[i] < folder->first_block) return false;
   return true;
 }
 
 /* ---- making ---- */
 
-/* False where a connection lacks an end, or has several lanes in turn. */
-static bool ends_find(struct folder *folder) {
-  const struct walk_net *net = folder->net;
-  for (uint32_t conn = 0; conn < net->conn_count; conn++) {
-    folder->conn_from[conn] = folder->conn_to[conn] = WALK_NONE;
-    folder->way[conn] = way_hash(folder->cluster, &net->conns[conn]);
+static void *numbers(size_t count, size_t bytes) { return os_alloc((count + 1) * bytes); }
+
+/* The lane's links are connections of the whole net, for now. */
+static void lane_add(const struct folder *folder, struct walk_net *net, uint32_t lane, bool begins_block) {
+  const struct walk_lane *from = &folder->net->lanes[lane];
+  const uint32_t links = (uint32_t)from->work->recv_count + from->work->send_count;
+  struct walk_lane *made = &net->lanes[net->lane_count];
+  if (begins_block) {
+    struct walk_block *block = &net->blocks[net->block_count++];
+    *block = folder->net->blocks[from->block];
+    block->first_lane = net->lane_count;
+    block->lane_count = 0;
   }
-  for (uint32_t i = 0, rank = 0; i <= net->lane_count; i++)
-    while (rank <= net->rank_count && (i == net->lane_count || rank <= net->lanes[i].rank))
-      folder->rank_lane[rank++] = i;
-  for (uint32_t i = 0; i < net->lane_count; i++) {
-    const struct walk_lane *lane = &net->lanes[i];
-    for (uint32_t k = 0; k < (uint32_t)lane->work->recv_count + lane->work->send_count; k++) {
-      const uint32_t link = lane->first_link + k;
-      uint32_t *end = k < lane->work->recv_count ? folder->conn_to : folder->conn_from;
-      if (end[net->links[link]] != WALK_NONE) return false;
-      end[net->links[link]] = link;
-      folder->link_lane[link] = i;
-    }
-  }
-  for (uint32_t conn = 0; conn < net->conn_count; conn++)
-    if (folder->conn_from[conn] == WALK_NONE || folder->conn_to[conn] == WALK_NONE) return false;
-  return true;
+  *made = *from;
+  made->block = net->block_count - 1;
+  made->first_link = net->link_count;
+  net->blocks[made->block].lane_count += 1;
+  net->lane_count += 1;
+  memcpy(&net->links[net->link_count], &folder->net->links[from->first_link], links * sizeof *net->links);
+  net->link_count += links;
 }
 
-static void *numbers(size_t count, size_t bytes) { return os_alloc((count + 1) * bytes); }
+/* One lane of each kind; blocks of several batches stay together. Of a kind in such a block the first member
+ * of the block that stands for its kind runs, so `taken` is by representative. */
+static void lanes_add(const struct folder *folder, struct walk_net *net, bool *taken) {
+  const struct walk_net *whole = folder->net;
+  for (uint32_t b = 0; b < whole->block_count; b++) {
+    const struct walk_block *block = &whole->blocks[b];
+    const bool turns = block_has_turns(whole, b);
+    bool begins = true;
+    if (turns && folder->rep[folder->first_block + b] != folder->first_block + b) continue;
+    for (uint32_t lane = block->first_lane; lane < block->first_lane + block->lane_count; lane++) {
+      if (taken[folder->rep[lane]]) continue;
+      taken[folder->rep[lane]] = true;
+      lane_add(folder, net, lane, begins || !turns);
+      begins = false;
+    }
+  }
+}
+
+/* Connections get numbers in the order in which lanes name them; of a lane's links to one kind the first of
+ * each side stays. */
+static void links_bind(const struct folder *folder, struct walk_net *net, uint32_t *number) {
+  const uint32_t lanes = folder->net->lane_count;
+  for (uint32_t i = 0; i < net->lane_count; i++) {
+    uint32_t *links = &net->links[net->lanes[i].first_link];
+    const struct work *work = net->lanes[i].work;
+    for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
+      const uint32_t kind = folder->rep[lanes + links[k]] - lanes;
+      if (number[kind] == 0) {
+        net->conns[net->conn_count] = folder->net->conns[kind];
+        number[kind] = ++net->conn_count;
+      }
+      links[k] = number[kind] - 1;
+      for (uint32_t before = k < work->recv_count ? 0 : work->recv_count; before < k; before++)
+        if (links[before] == number[kind] - 1) links[k] = WALK_NONE;
+    }
+  }
+}
+
+static bool net_fold(const struct folder *folder, struct walk_net *net, uint32_t *number) {
+  const struct walk_net *whole = folder->net;
+  bool *taken = (bool *)numbers(whole->lane_count, sizeof(bool));
+  net->plans = whole->plans;
+  net->rank_count = whole->rank_count;
+  net->blocks = (struct walk_block *)numbers(whole->lane_count, sizeof *net->blocks);
+  net->lanes = (struct walk_lane *)numbers(whole->lane_count, sizeof *net->lanes);
+  net->conns = (struct walk_conn *)numbers(whole->conn_count, sizeof *net->conns);
+  net->links = (uint32_t *)numbers(whole->link_count, sizeof *net->links);
+  const bool made = taken && net->blocks && net->lanes && net->conns && net->links;
+  if (made) {
+    lanes_add(folder, net, taken);
+    links_bind(folder, net, number);
+  }
+  os_free(taken);
+  return made;
+}
+
+/* What the connections that run have of shared links: each link's representative, and how many of their kind
+ * take it. A connection of a kind names the links' kinds; a link of a kind counts the connections'. */
+static bool shares_fold(const struct folder *folder, struct fold *fold, const uint32_t *number) {
+  const uint32_t lanes = folder->net->lane_count;
+  const struct refine_graph *graph = &folder->graph;
+  uint32_t *count = (uint32_t *)numbers(fold->net.conn_count, sizeof *count);
+  size_t shares = 0;
+  for (uint32_t link = folder->first_link; link < folder->first_block; link++)
+    if (folder->rep[link] == link) shares += graph->first[link + 1] - graph->first[link];
+  fold->first_share = (uint32_t *)numbers((size_t)fold->net.conn_count + 1, sizeof(uint32_t));
+  fold->links = (uint32_t *)numbers(shares, sizeof(uint32_t));
+  fold->users = (uint32_t *)numbers(shares, sizeof(uint32_t));
+  const bool made = count && fold->first_share && fold->links && fold->users;
+  for (int fill = 0; made && fill < 2; fill++) { /* counts, then fills */
+    for (uint32_t link = folder->first_link; link < folder->first_block; link++) {
+      if (folder->rep[link] != link) continue;
+      for (uint32_t e = graph->first[link]; e < graph->first[link + 1];) {
+        const uint32_t kind = folder->rep[graph->to[e]], conn = number[kind - lanes] - 1;
+        uint32_t same = 0;
+        for (; e < graph->first[link + 1] && folder->rep[graph->to[e]] == kind; e++) same += 1;
+        if (fill == 0) {
+          fold->first_share[conn + 1] += 1;
+          continue;
+        }
+        const uint32_t at = fold->first_share[conn] + count[conn]++;
+        fold->links[at] = folder->shared_links[link - folder->first_link];
+        fold->users[at] = same;
+      }
+    }
+    for (uint32_t conn = 0; fill == 0 && conn < fold->net.conn_count; conn++)
+      fold->first_share[conn + 1] += fold->first_share[conn];
+  }
+  os_free(count);
+  return made;
+}
 
 static bool folder_make(struct folder *folder, const struct cluster *cluster, const struct walk_net *net) {
   folder->cluster = cluster;
   folder->net = net;
-  folder->rank_lane = (uint32_t *)numbers(net->rank_count, sizeof(uint32_t));
-  folder->link_lane = (uint32_t *)numbers(net->link_count, sizeof(uint32_t));
-  folder->conn_from = (uint32_t *)numbers(net->conn_count, sizeof(uint32_t));
-  folder->conn_to = (uint32_t *)numbers(net->conn_count, sizeof(uint32_t));
-  folder->way = (uint64_t *)numbers(net->conn_count, sizeof(uint64_t));
-  folder->fixed = (uint64_t *)numbers(cluster->nodes, sizeof(uint64_t));
-  folder->hash = (uint64_t *)numbers(cluster->nodes, sizeof(uint64_t));
-  folder->next = (uint64_t *)numbers(cluster->nodes, sizeof(uint64_t));
-  folder->kinds = (struct kind *)numbers(cluster->nodes, sizeof(struct kind));
-  folder->rep = (uint32_t *)numbers(cluster->nodes, sizeof(uint32_t));
-  return folder->rank_lane && folder->link_lane && folder->conn_from && folder->conn_to && folder->way &&
-         folder->fixed && folder->hash && folder->next && folder->kinds && folder->rep;
+  folder->routes = (struct cluster_route *)numbers(net->conn_count, sizeof *folder->routes);
+  folder->shared = (uint32_t *)numbers(cluster->link_count, sizeof(uint32_t));
+  folder->shared_links = (uint32_t *)numbers(cluster->link_count, sizeof(uint32_t));
+  return folder->routes && folder->shared && folder->shared_links;
 }
 
 static void folder_free(struct folder *folder) {
-  os_free(folder->rank_lane);
-  os_free(folder->link_lane);
-  os_free(folder->conn_from);
-  os_free(folder->conn_to);
-  os_free(folder->way);
-  os_free(folder->fixed);
-  os_free(folder->hash);
-  os_free(folder->next);
-  os_free(folder->kinds);
+  os_free(folder->routes);
+  os_free(folder->shared);
+  os_free(folder->shared_links);
+  os_free(folder->colour);
+  os_free(folder->part);
   os_free(folder->rep);
+  refine_graph_free(&folder->graph);
 }
 
-static void lane_add(struct folder *folder, struct walk_net *net, uint32_t whole_lane, uint32_t *made) {
-  const struct walk_lane *from = &folder->net->lanes[whole_lane];
-  struct walk_lane *lane = &net->lanes[net->lane_count++];
-  *lane = *from;
-  lane->first_link = net->link_count;
-  lane->block = net->block_count - 1;
-  net->blocks[lane->block].lane_count += 1;
-  for (uint32_t k = 0; k < (uint32_t)from->work->recv_count + from->work->send_count; k++) {
-    net->links[net->link_count++] = from->first_link + k; /* for now; links_bind() makes it a connection */
-    if (k < from->work->recv_count) continue;
-    made[from->first_link + k] = net->conn_count;
-    net->conns[net->conn_count++] = folder->net->conns[folder->net->links[from->first_link + k]];
-  }
+static bool may_fold(const struct walk_net *net) {
+  bool placeless = false, single = false;
+  for (uint32_t i = 0; i < net->lane_count && !placeless; i++)
+    placeless = work_is_placeless(net->lanes[i].work);
+  if (!placeless) return false;
+  uint8_t *ends = (uint8_t *)numbers(net->conn_count, 1);
+  if (ends) single = conns_are_single(net, ends);
+  os_free(ends);
+  return single;
 }
 
-/* A link that receives is the connection of its sender's representative. */
-static void links_bind(const struct folder *folder, struct walk_net *net, const uint32_t *made) {
-  for (uint32_t i = 0; i < net->link_count; i++) {
-    const uint32_t link = net->links[i], from = folder->conn_from[folder->net->links[link]];
-    const struct place place = place_of(folder, from);
-    const uint32_t rank = folder->rep[place.node] * folder->cluster->gpus + place.local;
-    net->links[i] = made[folder->net->lanes[folder->rank_lane[rank] + place.lane].first_link + place.link];
-  }
-}
-
-static bool net_fold(struct folder *folder, struct walk_net *net) {
-  const struct walk_net *whole = folder->net;
-  uint32_t *made = (uint32_t *)numbers(whole->link_count, sizeof(uint32_t));
-  net->plans = whole->plans;
-  net->rank_count = whole->rank_count;
-  net->blocks = (struct walk_block *)numbers(whole->block_count, sizeof *net->blocks);
-  net->lanes = (struct walk_lane *)numbers(whole->lane_count, sizeof *net->lanes);
-  net->conns = (struct walk_conn *)numbers(whole->conn_count, sizeof *net->conns);
-  net->links = (uint32_t *)numbers(whole->link_count, sizeof *net->links);
-  const bool whole_made = made && net->blocks && net->lanes && net->conns && net->links;
-  for (uint32_t i = 0; whole_made && i < whole->block_count; i++) {
-    const struct walk_block *block = &whole->blocks[i];
-    const uint32_t node = block->rank / folder->cluster->gpus;
-    if (folder->rep[node] != node) continue;
-    struct walk_block *added = &net->blocks[net->block_count++];
-    *added = *block;
-    added->first_lane = net->lane_count;
-    added->lane_count = 0;
-    for (uint32_t k = 0; k < block->lane_count; k++) lane_add(folder, net, block->first_lane + k, made);
-  }
-  if (whole_made) links_bind(folder, net, made);
-  os_free(made);
-  return whole_made;
+static bool lanes_fold(struct folder *folder, struct fold *fold) {
+  uint32_t *number = (uint32_t *)numbers(folder->net->conn_count, sizeof(uint32_t));
+  const bool folded = number && members_are_alike(folder) &&
+                      refine_holds(&folder->graph, folder->part, folder->rep) &&
+                      net_fold(folder, &fold->net, number) && shares_fold(folder, fold, number) &&
+                      fold->net.lane_count < folder->net->lane_count;
+  os_free(number);
+  return folded;
 }
 
 bool fold_make(const struct cluster *cluster, const struct walk_net *whole, struct fold *fold) {
@@ -331,20 +396,18 @@ bool fold_make(const struct cluster *cluster, const struct walk_net *whole, stru
   bool folded = false;
   memset(fold, 0, sizeof *fold);
   memset(&folder, 0, sizeof folder);
-  if (cluster->nodes < 2 || cluster->fabric.oversubscription > 1) return false;
-  if (folder_make(&folder, cluster, whole) && ends_find(&folder)) {
-    fold->kinds = refine(&folder);
-    folded = fold->kinds < cluster->nodes && all_agree(&folder) && net_fold(&folder, &fold->net);
-    fold->node_rep = folder.rep;
-    folder.rep = NULL;
-  }
+  if (!may_fold(whole)) return false;
+  if (folder_make(&folder, cluster, whole) && routes_find(&folder) && graph_make(&folder))
+    folded = lanes_fold(&folder, fold);
   folder_free(&folder);
   if (!folded) fold_free(fold);
   return folded;
 }
 
 void fold_free(struct fold *fold) {
-  os_free(fold->node_rep);
+  os_free(fold->first_share);
+  os_free(fold->links);
+  os_free(fold->users);
   walk_net_free(&fold->net);
   memset(fold, 0, sizeof *fold);
 }

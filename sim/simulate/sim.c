@@ -57,8 +57,8 @@ static const struct option_row rows[] = {
      "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:CARD:FACTOR or nic:NODE:CARD:off; again and "
      "again"},
     {0, "perfetto", "FILE", OPTION_TEXT, AT(perfetto), 0, 0,
-     "also write every slice of the last size to FILE, for ui.perfetto.dev"},
-    {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where nodes are alike"},
+     "also write every slice of the last size to FILE, for ui.perfetto.dev; simulates every rank"},
+    {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where lanes are alike"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
      "say on standard error how many slices were simulated a second"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
@@ -87,7 +87,7 @@ struct sim_row {
   bool possible, is_messages;
   uint8_t algo, proto;
   uint32_t channel_count;
-  uint32_t node_count; /* that were simulated */
+  uint32_t lane_count, run_count; /* lanes of all ranks; those that were simulated */
   struct engine_report report;
 };
 
@@ -268,15 +268,16 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   row_way(sim, row);
   row->possible = true;
   TRY(walk_net_make(sim->setup.plans, sim->cluster.ranks, &net));
-  const bool folded = !sim->flags.exact && fold_make(&sim->cluster, &net, &fold);
-  struct engine_request request = {&sim->cluster, folded ? &fold.net : &net, folded ? fold.node_rep : NULL,
-                                   NULL, NULL};
+  const bool folded = !sim->flags.exact && !sim->flags.perfetto && fold_make(&sim->cluster, &net, &fold);
+  struct engine_request request = {&sim->cluster, folded ? &fold.net : &net, folded ? &fold : NULL, NULL,
+                                   NULL};
   const uint64_t begin_ns = os_time_ns();
   result = sim->flags.perfetto ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;
   sim->events += row->report.event_count;
-  row->node_count = folded ? fold.kinds : sim->cluster.nodes;
+  row->lane_count = net.lane_count;
+  row->run_count = request.net->lane_count;
   if (folded) fold_free(&fold);
   walk_net_free(&net);
   return result;
@@ -332,7 +333,8 @@ static void row_json(const struct sim *sim, struct json *json, const struct sim_
   json_decimal(json, "time_us", us);
   json_decimal(json, "algbw", gbps);
   json_decimal(json, "busbw", gbps * sim->collective->factor(sim->cluster.ranks));
-  json_number(json, "simulated_nodes", row->node_count);
+  json_number(json, "lanes", row->lane_count);
+  json_number(json, "simulated_lanes", row->run_count);
   json_number(json, "slices", (int64_t)row->report.slice_count);
   json_number(json, "messages", (int64_t)row->report.message_count);
   json_bool(json, "simulated", true);
