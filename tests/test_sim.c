@@ -19,6 +19,7 @@
 #include "simulate/engine.h"
 #include "simulate/flow.h"
 #include "simulate/fold.h"
+#include "simulate/progress.h"
 
 static struct check_setup setup;
 static struct cluster cluster;
@@ -61,7 +62,7 @@ static bool net_begin(uint8_t func, uint32_t algos, uint32_t protos, size_t coun
 }
 
 static struct engine_report run(const struct walk_net *of, const struct fold *fold) {
-  const struct engine_request request = {&cluster, of, fold, NULL, NULL};
+  const struct engine_request request = {&cluster, of, fold, NULL, NULL, NULL, NULL};
   struct engine_report report;
   assert_int_equal(engine_run(&request, &report), ncclSuccess);
   return report;
@@ -119,6 +120,8 @@ static void walks_agree_at_both_ends(void **state) {
         const struct engine_report report = run(&net, NULL);
         if (report.stalled) fail_msg("func %u algo %u proto %u: %s", funcs[f], algo, proto, report.text);
         assert_true(report.end_ps > 0);
+        if (walk_net_slices(&net) != report.slice_count)
+          fail_msg("func %u algo %u proto %u: %" PRIu64 " slices", funcs[f], algo, proto, report.slice_count);
         ways += 1;
       }
   assert_true(ways > 20);
@@ -301,6 +304,34 @@ static void folds_look_closely(void **state) {
   assert_false(fold_make(&cluster, &net, &fold));
 }
 
+/* ---- who waits is told ---- */
+
+/* Of 8 slices 2 are done after 1.5 s, and 6 after 3 s. */
+static void progress_converges(void **state) {
+  char text[512] = "";
+  FILE *out = tmpfile();
+  struct progress progress;
+  (void)state;
+  assert_non_null(out);
+  progress_open(&progress, out, false, 0);
+  assert_null(progress.out);
+  progress_open(&progress, out, true, 0);
+  progress_begin(&progress, "8 bytes", NULL, 999999999); /* not a second yet */
+  progress_begin(&progress, "16 bytes", NULL, 1000000000);
+  progress.slice_count = 8;
+  progress_say(&progress, 1, 1500000000);
+  progress_say(&progress, 2, 2500000000u);
+  progress_say(&progress, 6, 4000000000u);
+  progress_clear(&progress);
+  rewind(out);
+  text[fread(text, 1, sizeof text - 1, out)] = 0;
+  fclose(out);
+  assert_string_equal(text,
+                      "tutti sim: 16 bytes\n"
+                      "tutti sim: 16 bytes: 25.0 % of 8 slices, 4 s to go\n"
+                      "tutti sim: 16 bytes: 75.0 % of 8 slices, 1 s to go\n");
+}
+
 /* ---- memory ---- */
 
 static void memory_runs_out_cleanly(void **state) {
@@ -309,7 +340,7 @@ static void memory_runs_out_cleanly(void **state) {
   assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 4096, 1));
   const uint64_t live = os_alloc_live();
   for (uint64_t k = 1;; k++) {
-    const struct engine_request request = {&cluster, &net, NULL, NULL, NULL};
+    const struct engine_request request = {&cluster, &net, NULL, NULL, NULL, NULL, NULL};
     struct engine_report report;
     os_alloc_fail_at(k);
     const uint64_t before = os_alloc_count();
@@ -348,6 +379,7 @@ int main(void) {
       cmocka_unit_test_teardown(circles_are_told, teardown),
       cmocka_unit_test_teardown(folds_agree, teardown),
       cmocka_unit_test_teardown(folds_look_closely, teardown),
+      cmocka_unit_test_teardown(progress_converges, teardown),
       cmocka_unit_test_teardown(memory_runs_out_cleanly, teardown),
       cmocka_unit_test_teardown(folds_without_memory_are_none, teardown),
   };

@@ -17,6 +17,10 @@ try 0 all_reduce -b 8 -e 4M -f 8 --nodes 4 --gpus 8 --machine dgx-h100 --exact &
   cmp -s "$work/out" "$work/first"
 check $? "the same output when every rank is simulated"
 
+try 0 all_reduce -b 8 -e 4M -f 8 --nodes 4 --gpus 8 --machine dgx-h100 --progress &&
+  cmp -s "$work/out" "$work/first" && ! grep -v '^tutti sim: [0-9]* bytes' "$work/err"
+check $? "the same output with --progress"
+
 for collective in all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
   try 0 $collective -b 1M -e 1M --nodes 2 && says "(simulated)" "1048576"
   check $? "$collective"

@@ -15,6 +15,7 @@
 /* plan_limits.slots is no more; a step of a line protocol passes on in so many pieces, as its lines do, where
  * it has so many bytes. */
 enum { FIFO_STEPS_MAX = 8, PIECES = 4, PIECES_LEAST_BYTES = 8192, SLOTS_MAX = FIFO_STEPS_MAX * PIECES };
+enum { TURNS_TOLD = 1 << 14 }; /* of lanes and events */
 enum want { WANT_NOTHING, WANT_DATA, WANT_SLOT, WANT_LIST, WANT_TRANSFER };
 enum phase { PHASE_WAITS, PHASE_RUNS, PHASE_ENDED };
 
@@ -82,7 +83,7 @@ struct engine {
   struct flow_set flows;
   struct queue queue; /* connections, then lanes */
   uint64_t now_ps;
-  uint32_t ended;
+  uint32_t ended, turns;
 };
 
 static uint64_t us_to_ps(double us) { return (uint64_t)(us * 1e6 + 0.5); }
@@ -463,6 +464,11 @@ static void flow_told(void *context, uint32_t conn, uint64_t end_ps) {
   else queue_set(&engine->queue, conn, end_ps);
 }
 
+static void turn_count(struct engine *engine) {
+  if (++engine->turns % TURNS_TOLD == 0 && engine->request->tell)
+    engine->request->tell(engine->request->tell_context, engine->report->slice_count);
+}
+
 static void lanes_run(struct engine *engine) {
   while (engine->ready_count > 0) {
     const uint32_t index = engine->ready[engine->ready_head];
@@ -470,6 +476,7 @@ static void lanes_run(struct engine *engine) {
     engine->ready_count -= 1;
     engine->lanes[index].queued = false;
     lane_run(engine, &engine->lanes[index]);
+    turn_count(engine);
   }
 }
 
@@ -484,6 +491,7 @@ static void engine_go(struct engine *engine) {
     queue_remove(queue, item.number);
     engine->now_ps = later(engine->now_ps, item.time_ps);
     engine->report->event_count += 1;
+    turn_count(engine);
     if (item.number < engine->net->conn_count) conn_event(engine, item.number);
     else lane_event(engine, &engine->lanes[item.number - engine->net->conn_count]);
   }

@@ -23,12 +23,17 @@ struct engine_span {
 };
 typedef void engine_hear(void *context, const struct engine_span *span);
 
+/* Called now and then with the slices so far. */
+typedef void engine_tell(void *context, uint64_t slices);
+
 struct engine_request {
   const struct cluster *cluster;
   const struct walk_net *net; /* of the fold, where there is one */
   const struct fold *fold;    /* who else takes which links; NULL: `net` is whole */
   engine_hear *hear;
   void *context;
+  engine_tell *tell; /* NULL: nobody asks */
+  void *tell_context;
 };
 
 /* ncclSuccess also when it stalled; ncclSystemError when memory is out. */

@@ -17,6 +17,7 @@
 #include "simulate/engine.h"
 #include "simulate/fold.h"
 #include "simulate/picture.h"
+#include "simulate/progress.h"
 #include "verb.h"
 
 enum { COMPARED_MOST = ALGO_COUNT, FAULTS_MOST = 64 };
@@ -25,7 +26,7 @@ struct sim_flags {
   int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
   const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto;
   struct option_list faults;
-  bool exact, json, rate, help;
+  bool exact, json, rate, progress, help;
 };
 #define AT(member) offsetof(struct sim_flags, member)
 
@@ -61,6 +62,8 @@ static const struct option_row rows[] = {
     {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where lanes are alike"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
      "say on standard error how many slices were simulated a second"},
+    {0, "progress", NULL, OPTION_FLAG, AT(progress), 0, 0,
+     "say on standard error once a second how far it has come, also where that is no terminal"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
@@ -79,6 +82,7 @@ struct sim {
   uint32_t algo_mask, proto_mask;
   uint32_t compared[COMPARED_MOST], compared_count; /* sets of one algorithm each */
   uint64_t slices, events, spent_ns;
+  struct progress progress;
 };
 
 /* What came of one size by one way. */
@@ -257,10 +261,17 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
   return result;
 }
 
+static void run_tell(void *context, uint64_t slices) {
+  progress_say((struct progress *)context, slices, os_time_ns());
+}
+
 /* Planning that finds no way leaves row->possible false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   struct walk_net net;
   struct fold fold;
+  char what[64];
+  snprintf(what, sizeof what, "%zu bytes", row->bytes);
+  progress_begin(&sim->progress, what, NULL, os_time_ns());
   call_fill(sim, row->count, algo_mask);
   ncclResult_t result = check_setup_make(&sim->setup, &sim->call);
   if (result == ncclInvalidUsage && sim->compared_count) return ncclSuccess;
@@ -269,9 +280,10 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   row->possible = true;
   TRY(walk_net_make(sim->setup.plans, sim->cluster.ranks, &net));
   const bool folded = !sim->flags.exact && !sim->flags.perfetto && fold_make(&sim->cluster, &net, &fold);
-  struct engine_request request = {&sim->cluster, folded ? &fold.net : &net, folded ? &fold : NULL, NULL,
-                                   NULL};
+  struct engine_request request = {
+      &sim->cluster, folded ? &fold.net : &net, folded ? &fold : NULL, NULL, NULL, run_tell, &sim->progress};
   const uint64_t begin_ns = os_time_ns();
+  progress_begin(&sim->progress, what, request.net, begin_ns);
   result = sim->flags.perfetto ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;
@@ -345,6 +357,7 @@ static void row_json(const struct sim *sim, struct json *json, const struct sim_
 
 static enum exit_code row_do(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   const ncclResult_t result = row_run(sim, algo_mask, row);
+  progress_clear(&sim->progress);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
     return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
@@ -381,6 +394,7 @@ static enum exit_code sizes_do(struct sim *sim) {
   struct json json;
   memset(&json, 0, sizeof json);
   json.out = stdout;
+  progress_open(&sim->progress, stderr, sim->flags.progress, os_time_ns());
   if (sim->flags.json) json_open(&json, NULL, '[');
   else head_print(sim);
   for (int64_t size = sim->flags.min_bytes; size <= sim->flags.max_bytes && code == EXIT_GOOD;) {

@@ -205,3 +205,35 @@ uint32_t walk_net_list(const struct walk_net *net, uint32_t rank, uint32_t numbe
   }
   return WALK_NONE;
 }
+
+/* How many steps a work has does not depend on its rank, but for lists and over switches. */
+static bool works_have_as_many(const struct work *a, const struct work *b) {
+  return a->func == b->func && a->algo == b->algo && a->proto == b->proto && a->flags == b->flags &&
+         a->chunk_steps == b->chunk_steps && a->slice_steps == b->slice_steps && a->role == b->role &&
+         a->count == b->count && a->part_count == b->part_count && a->chunk_count == b->chunk_count &&
+         a->last_chunk_count == b->last_chunk_count && a->rank_count == b->rank_count &&
+         a->recv_count == b->recv_count && a->send_count == b->send_count && a->algo != ALGO_CUSTOM &&
+         !switch_is_algo(a->algo);
+}
+
+uint64_t walk_net_slices(const struct walk_net *net) {
+  enum { KINDS = 16 };
+  const struct work *kinds[KINDS] = {NULL};
+  uint64_t slices[KINDS] = {0}, sum = 0;
+  for (uint32_t i = 0, next = 0; i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    uint32_t kind = 0;
+    while (kind < KINDS && !(kinds[kind] && works_have_as_many(kinds[kind], work))) kind += 1;
+    if (kind == KINDS) {
+      struct walk_slice slice;
+      struct walk walk;
+      kind = next++ % KINDS;
+      kinds[kind] = work;
+      slices[kind] = 0;
+      walk_start(&walk, &net->plans[net->lanes[i].rank].limits, work);
+      while (walk_next(&walk, &slice)) slices[kind] += 1;
+    }
+    sum += slices[kind];
+  }
+  return sum;
+}

@@ -79,6 +79,9 @@ struct walk_net {
 ncclResult_t walk_net_make(const struct plan *plans, uint32_t rank_count, struct walk_net *net);
 void walk_net_free(struct walk_net *net);
 
+/* Slices of all lanes. Walks one lane of each kind of work. */
+uint64_t walk_net_slices(const struct walk_net *net);
+
 /* The lane of the rank that walks its list `number`, or WALK_NONE. */
 uint32_t walk_net_list(const struct walk_net *net, uint32_t rank, uint32_t number);
 
