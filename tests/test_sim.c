@@ -34,7 +34,11 @@ static int teardown(void **state) {
 }
 
 static void cluster_begin_over(uint32_t nodes, uint32_t gpus, double oversubscription) {
-  struct cluster_spec spec = {NULL, NULL, nodes, gpus, {4, 0.6, oversubscription}};
+  struct cluster_spec spec;
+  cluster_spec_begin(&spec);
+  spec.nodes = nodes;
+  spec.gpus = gpus;
+  spec.fabric = (struct cluster_fabric){4, 0.6, oversubscription};
   cluster_free(&cluster);
   if (cluster_make(&spec, &cluster) != ncclSuccess) fail_msg("%s", log_last_error());
 }
@@ -194,6 +198,44 @@ static void ring_has_a_closed_form(void **state) {
   assert_float_equal((double)report.end_ps / 1e6, end_us, 1e-4);
   assert_int_equal(report.message_count, ranks * (2 * ranks - 2));
   assert_int_equal(report.event_count, 0);
+}
+
+/* Under LogGP every hop over a network is what both ends spend on it, its bytes (LL sends each twice) and L.
+ */
+static void loggp_has_a_closed_form(void **state) {
+  const uint32_t ranks = 5;
+  struct cluster_spec spec;
+  (void)state;
+  cluster_spec_begin(&spec);
+  spec.nodes = ranks;
+  spec.gpus = 1;
+  assert_null(cluster_loggp_set(&spec, "5,1,0.5,0.25"));
+  cluster_free(&cluster);
+  assert_int_equal(cluster_make(&spec, &cluster), ncclSuccess);
+  assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 64 * ranks, 1));
+  const double end_us = (2 * ranks - 2) * (5 + 2 * 1 + 512 * 0.25e-3);
+  assert_float_equal((double)run(&net, NULL).end_ps / 1e6, end_us, 1e-3);
+}
+
+static void costs_have_names(void **state) {
+  struct cluster_spec spec;
+  (void)state;
+  cluster_spec_begin(&spec);
+  assert_null(cluster_cost_set(&spec.costs, "launch_us.LL128=3.5"));
+  assert_null(cluster_cost_set(&spec.costs, "pci_post_us=9"));
+  assert_null(cluster_cost_set(&spec.costs, "link_share=0.5"));
+  assert_float_equal(spec.costs.launch_us[PROTO_LL128], 3.5, 0);
+  assert_float_equal(spec.costs.post_us[TUNE_PCI][PROTO_LL], 9, 0);
+  assert_float_equal(spec.costs.post_us[TUNE_PCI][PROTO_SIMPLE], 9, 0);
+  assert_float_equal(spec.costs.link_share, 0.5, 0);
+  static const char *const bad[] = {"launch_us",    "launch_us=", "launch_us.LL64=1", "link_share.LL=1",
+                                    "lane_gbps=0",  "side_us=-1", "side_us=nan",      "=1",
+                                    "launch_us=1x", "launch=1",   "gap_us =1",        ""};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+    if (!cluster_cost_set(&spec.costs, bad[i])) fail_msg("%s is taken", bad[i]);
+  assert_non_null(cluster_loggp_set(&spec, "5,1,2"));
+  assert_non_null(cluster_loggp_set(&spec, "5,1,2,0"));
+  assert_non_null(cluster_loggp_set(&spec, "5,1,2,0.1,7"));
 }
 
 static void slow_ranks_and_links_cost(void **state) {
@@ -374,6 +416,8 @@ int main(void) {
       cmocka_unit_test_teardown(shares_are_fair, teardown),
       cmocka_unit_test_teardown(room_needs_no_event, teardown),
       cmocka_unit_test_teardown(ring_has_a_closed_form, teardown),
+      cmocka_unit_test_teardown(loggp_has_a_closed_form, teardown),
+      cmocka_unit_test_teardown(costs_have_names, teardown),
       cmocka_unit_test_teardown(slow_ranks_and_links_cost, teardown),
       cmocka_unit_test_teardown(dead_cards_are_named, teardown),
       cmocka_unit_test_teardown(circles_are_told, teardown),

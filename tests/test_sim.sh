@@ -57,6 +57,14 @@ try 0 all_reduce -b 1M -e 1M --cluster "$work/cluster" && says "12 ranks, 3 node
 check $? "--cluster"
 try 0 all_reduce -b 1M -e 1M --cluster "$work/cluster" --nodes 2 && says "8 ranks, 2 nodes of 4, dgx-h200"
 check $? "flags go before --cluster"
+way="-b 1280 -e 1280 --algo ring --proto LL --channels 1"
+printf 'nodes 5\ngpus 1\nloggp 5,1,0.5,0.25\n' >"$work/loggp" &&
+  try 0 all_reduce $way --cluster "$work/loggp" && says " 57.02 " && cp "$work/out" "$work/by_file" &&
+  try 0 all_reduce $way --nodes 5 -g 1 --loggp 5,1,0.5,0.25 &&
+  cmp -s "$work/out" "$work/by_file"
+check $? "--loggp, and the same from --cluster"
+try 0 all_reduce -b 1K -e 1K --cost launch_us=1000 && awk '/^ /{exit !($6 > 1000 && $6 < 1020)}' "$work/out"
+check $? "--cost"
 "$tutti" topo --machine pcie-box --dump "$work/node.xml" >/dev/null
 try 0 all_reduce -b 1M -e 1M --file "$work/node.xml" --nodes 2 && says "16 ranks, 2 nodes of 8"
 check $? "--file"
@@ -93,11 +101,15 @@ misuse 2 "less than --minbytes" all_reduce -b 8M -e 1M
 misuse 2 "--root: must be 0 to 7" broadcast -r 8
 misuse 2 "ranks 0-7" all_reduce --fault slow-rank:8:2
 misuse 2 "factors 1-1e6" all_reduce --fault slow-rank:1:0
+misuse 2 "expected L,o,g,G" all_reduce --loggp 1,2,3
+misuse 2 "expected NAME=VALUE" all_reduce --cost launch_us.LL64=2
 misuse 4 "cannot be read" all_reduce --cluster "$work/none"
 echo 'nodes 0' >"$work/bad"
 misuse 4 "bad line 1: expected nodes 1 to 65536" all_reduce --cluster "$work/bad"
 printf 'nodes 2\nracks 7\n' >"$work/bad"
 misuse 4 "bad line 2: expected one of machine" all_reduce --cluster "$work/bad"
+echo 'cost lane_gbps=0' >"$work/bad"
+misuse 4 "bad line 1: expected NAME=VALUE" all_reduce --cluster "$work/bad"
 echo 'oversubscription nan' >"$work/bad"
 misuse 4 "expected oversubscription 0.01 to 1000" all_reduce --cluster "$work/bad"
 

@@ -11,19 +11,6 @@
 #include "base/os.h"
 #include "core/tune_table.h"
 
-/* Fitted to all_reduce of NCCL on four H200 over NVLink (README.md, "How good it is"); what a network costs
- * is that of the tuner's table. */
-static const struct cluster_costs costs_default = {
-    {4.7, 7.4, 4.55},                                      /* launch */
-    {0.26, 0.88, 0.92},                                    /* slice */
-    {0.13, 0.62, 0.82},                                    /* move */
-    {{0.45, 1.5, 1.3}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
-    {5.1, 10.5, 35.0},                                     /* lane */
-    0.993,
-    1.0,
-    0.7,
-};
-
 /* ---- making ---- */
 
 static ncclResult_t spec_check(const struct cluster_spec *spec) {
@@ -101,11 +88,14 @@ static ncclResult_t links_make(struct cluster *cluster) {
   for (uint32_t node = 0; node < cluster->nodes; node++)
     for (uint32_t i = 0; i < paths->link_count; i++)
       cluster->link_gbps[(size_t)node * paths->link_count + i] =
-          paths->link_gbps[i] * cluster->costs.link_share;
+          cluster->costs.links_gbps > 0 ? cluster->costs.links_gbps
+                                        : paths->link_gbps[i] * cluster->costs.link_share;
   for (uint32_t leaf = 0; leaf < cluster->leaf_count; leaf++)
     for (uint32_t net = 0; net < paths->net_count; net++) {
-      const double port = topology_net_gbps(&cluster->topology.devices[cluster->topology.nets[net]]);
-      const double gbps = port * cluster->costs.link_share * fabric->leaf_nodes / fabric->oversubscription;
+      const struct topology_device *card = &cluster->topology.devices[cluster->topology.nets[net]];
+      const double port = cluster->costs.links_gbps > 0 ? cluster->costs.links_gbps
+                                                        : topology_net_gbps(card) * cluster->costs.link_share;
+      const double gbps = port * fabric->leaf_nodes / fabric->oversubscription;
       cluster->link_gbps[fabric_link(cluster, leaf, net, false)] = gbps;
       cluster->link_gbps[fabric_link(cluster, leaf, net, true)] = gbps;
     }
@@ -135,7 +125,7 @@ ncclResult_t cluster_make(const struct cluster_spec *spec, struct cluster *resul
   cluster->ranks = spec->nodes * spec->gpus;
   cluster->fabric = spec->fabric;
   cluster->leaf_count = (spec->nodes + spec->fabric.leaf_nodes - 1) / spec->fabric.leaf_nodes;
-  cluster->costs = costs_default;
+  cluster->costs = spec->costs;
   const ncclResult_t made = cluster_fill(spec, cluster);
   if (made == ncclSuccess) {
     *result = *cluster;

@@ -23,6 +23,9 @@ struct cluster_costs {
   double link_share;                            /* of a link's raw figure that data may take */
   double proxy_us;                              /* a proxy, until it has seen what a lane posted */
   double message_us;                            /* a network card, for each message */
+  double side_us;    /* a lane, for each side of a slice that it has: to receive, and to send */
+  double gap_us;     /* a network card, from the end of a message to the next one at least */
+  double links_gbps; /* what every link carries; 0: as the machine says */
 };
 
 /* The network between the nodes. */
@@ -37,7 +40,16 @@ struct cluster_spec {
   const char *topology; /* or a file of NCCL's XML; NULL: none */
   uint32_t nodes, gpus; /* of a node; ranks are numbered node by node */
   struct cluster_fabric fabric;
+  struct cluster_costs costs;
 };
+
+/* One node of 8 GPUs; 32 nodes below a leaf, 0.6 us a hop; costs as measured (cluster_costs.c). */
+void cluster_spec_begin(struct cluster_spec *spec);
+/* "NAME=VALUE", NAME a member of struct cluster_costs with ".LL", ".LL128" or ".Simple" behind it, without
+ * that for all three; posts are nvlink_post_us, pci_post_us, network_post_us. NULL, or what was expected. */
+const char *cluster_cost_set(struct cluster_costs *costs, const char *text);
+/* "L,o,g,G", microseconds and nanoseconds a byte: the LogGP model in the place of all costs and links. */
+const char *cluster_loggp_set(struct cluster_spec *spec, const char *text);
 
 struct cluster {
   struct topology topology;

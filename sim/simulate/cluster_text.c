@@ -51,10 +51,14 @@ static ncclResult_t line_read(const char *path, uint32_t line, const char *name,
     return decimal_read(value, 0.01, 1000, &fabric->oversubscription)
                ? ncclSuccess
                : line_fail(path, line, "oversubscription 0.01 to 1000");
-  else
+  else if (!strcmp(name, "loggp") || !strcmp(name, "cost")) {
+    const char *expected =
+        *name == 'l' ? cluster_loggp_set(spec, value) : cluster_cost_set(&spec->costs, value);
+    return expected ? line_fail(path, line, expected) : ncclSuccess;
+  } else
     return line_fail(path, line,
-                     "one of machine, topology, nodes, gpus, leaf_nodes, hop_us and oversubscription, then a "
-                     "value");
+                     "one of machine, topology, nodes, gpus, leaf_nodes, hop_us, oversubscription, loggp and "
+                     "cost, then a value");
   return ncclSuccess;
 }
 

@@ -28,7 +28,7 @@ struct lane {
   uint64_t now_ps;             /* end of its last slice */
   uint64_t begin_ps;           /* of the slice that is moving */
   double ps_a_byte;            /* that it moves */
-  uint64_t slice_ps, move_ps;
+  uint64_t slice_ps, move_ps, side_ps;
   uint64_t piece_bytes, last_bytes;
   uint64_t steps;                     /* that have ended */
   uint32_t want_of;                   /* connection, or lane of WANT_LIST */
@@ -48,7 +48,7 @@ struct network {
   uint8_t steps[SLOTS_MAX];
   uint64_t filled, sent, taken;
   uint64_t end_ps; /* of the last message */
-  uint64_t proxy_ps, message_ps, flight_ps;
+  uint64_t proxy_ps, message_ps, flight_ps, gap_ps;
   bool under_way;
 };
 
@@ -139,7 +139,8 @@ static void network_go(struct engine *engine, uint32_t index) {
     const uint32_t at = network->sent & engine->mask, steps = network->steps[at];
     const uint64_t last = network->sent + steps;
     if (conn->gbps <= 0 || last > network->taken + engine->slots) return;
-    uint64_t begin_ps = later(network->filled_at[at], network->end_ps);
+    const uint64_t gap_ps = network->sent > 0 && network->sent % engine->pieces == 0 ? network->gap_ps : 0;
+    uint64_t begin_ps = later(network->filled_at[at], network->end_ps + gap_ps);
     if (last > engine->slots)
       begin_ps = later(begin_ps, network->slot_at[(last - 1 - engine->slots) & engine->mask]);
     if (network->sent % engine->pieces == 0) begin_ps += network->message_ps;
@@ -286,7 +287,8 @@ static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps
 /* What the lane takes for a slice whatever its size. */
 static uint64_t slice_fixed_ps(const struct lane *lane) {
   if (!lane->is_first) return 0;
-  return lane->slice_ps + (lane->slice.bytes > 0 ? lane->move_ps : 0);
+  const uint32_t sides = (lane->slice.recv_links != 0) + (lane->slice.send_links != 0);
+  return lane->slice_ps + sides * lane->side_ps + (lane->slice.bytes > 0 ? lane->move_ps : 0);
 }
 
 /* What the lane itself takes for a slice. */
@@ -613,6 +615,7 @@ static void lane_make(struct engine *engine, uint32_t index) {
   lane->now_ps = us_to_ps(costs->launch_us[proto]);
   lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
   lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
+  lane->side_ps = us_to_ps(costs->side_us * slow);
   lane->ps_a_byte = 1e3 * slow / costs->lane_gbps[proto];
   engine->blocks[place->block].running += place->batch == 0;
   if (place->batch == 0) lane_push(engine, index);
@@ -633,6 +636,7 @@ static void conn_make(struct engine *engine, uint32_t index, const struct lane *
   conn->network = engine->network_count++;
   struct network *network = &engine->networks[conn->network];
   network->proxy_ps = us_to_ps(costs->proxy_us);
+  network->gap_ps = us_to_ps(costs->gap_us);
   network->message_ps = us_to_ps(costs->message_us);
   network->flight_ps = us_to_ps(route->flight_us);
 }

@@ -24,8 +24,8 @@ enum { COMPARED_MOST = ALGO_COUNT, FAULTS_MOST = 64 };
 
 struct sim_flags {
   int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
-  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto;
-  struct option_list faults;
+  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *loggp;
+  struct option_list faults, costs;
   bool exact, json, rate, progress, help;
 };
 #define AT(member) offsetof(struct sim_flags, member)
@@ -45,6 +45,10 @@ static const struct option_row rows[] = {
      "kind of node, as `tutti topo --machine` (default dgx-h100)"},
     {0, "file", "FILE", OPTION_TEXT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
     {0, "cluster", "FILE", OPTION_TEXT, AT(cluster), 0, 0, "lines of text that describe the cluster (below)"},
+    {0, "loggp", "L,o,g,G", OPTION_TEXT, AT(loggp), 0, 0,
+     "latency, overhead and gap in microseconds and nanoseconds a byte, in the place of all costs and links"},
+    {0, "cost", "NAME=VALUE", OPTION_LIST, AT(costs), 0, 0,
+     "another cost (below), as launch_us.Simple=5; again and again"},
     {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
     {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
@@ -147,12 +151,20 @@ static bool compared_read(struct sim *sim) {
   return true;
 }
 
+static bool costs_read(struct sim *sim) {
+  const char *loggp = sim->flags.loggp, *expected = loggp ? cluster_loggp_set(&sim->spec, loggp) : NULL;
+  if (expected) fprintf(stderr, "tutti sim: --loggp %s: expected %s\n", loggp, expected);
+  for (size_t i = 0; !expected && i < sim->flags.costs.count; i++) {
+    expected = cluster_cost_set(&sim->spec.costs, sim->flags.costs.texts[i]);
+    if (expected) fprintf(stderr, "tutti sim: --cost %s: expected %s\n", sim->flags.costs.texts[i], expected);
+  }
+  return !expected;
+}
+
 static enum exit_code cluster_get(struct sim *sim) {
   struct sim_flags *flags = &sim->flags;
   ncclResult_t result = ncclSuccess;
-  sim->spec.nodes = 1;
-  sim->spec.gpus = 8;
-  sim->spec.fabric = (struct cluster_fabric){32, 0.6, 1};
+  cluster_spec_begin(&sim->spec);
   if (flags->cluster) result = cluster_read(flags->cluster, &sim->spec, &sim->cluster_text);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -162,6 +174,7 @@ static enum exit_code cluster_get(struct sim *sim) {
   if (flags->gpus) sim->spec.gpus = (uint32_t)flags->gpus;
   if (flags->machine) sim->spec.machine = flags->machine;
   if (flags->file) sim->spec.topology = flags->file;
+  if (!costs_read(sim)) return EXIT_USAGE;
   result = cluster_make(&sim->spec, &sim->cluster);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -442,7 +455,17 @@ const struct verb verb_sim = {
     "A cluster's description has lines of a name and a value: machine, topology (a file of NCCL's XML), "
     "nodes, "
     "gpus, leaf_nodes (nodes below one leaf switch), hop_us (of one switch and its cable), oversubscription "
-    "(1: none); # begins a comment. Flags go before it.\n"
+    "(1: none), loggp and cost (as the flags); # begins a comment. Flags go before it.\n"
+    "\n"
+    "Costs, with .LL, .LL128 or .Simple behind the name, or for all three: launch_us (of the call), slice_us "
+    "(of each "
+    "slice, for a lane), move_us (and of each that has data), nvlink_post_us, pci_post_us, network_post_us "
+    "(until the other end sees it), lane_gbps (what a lane moves at most). Without: link_share (of a link's "
+    "figure that data may take), proxy_us (until a proxy has seen what a lane posted), message_us (of a "
+    "network card, for each), side_us (of a lane for receiving, and for sending), gap_us (of a card between "
+    "messages, at least), links_gbps (of every link; 0: the machine's). LogGP's L is what posts take on "
+    "every "
+    "link, o is side_us, g gap_us, 1/G links_gbps; all others are 0.\n"
     "\n"
     "The exit code is 1 where the simulation stalls; standard error then says who waits for whom.\n",
     &sim_options,

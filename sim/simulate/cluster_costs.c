@@ -1,0 +1,121 @@
+/* cluster_costs.c: what protocols cost unless told otherwise, and how to be told: by name, or by the numbers
+ * of LogGP (cluster.h). Knows no machine. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "simulate/cluster.h"
+
+/* Fitted to all_reduce of NCCL on four H200 over NVLink (README.md, "How good it is"); what a network costs
+ * is that of the tuner's table. */
+static const struct cluster_costs costs_default = {
+    {4.7, 7.4, 4.55},                                      /* launch */
+    {0.26, 0.88, 0.92},                                    /* slice */
+    {0.13, 0.62, 0.82},                                    /* move */
+    {{0.45, 1.5, 1.3}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
+    {5.1, 10.5, 35.0},                                     /* lane */
+    0.993,
+    1.0,
+    0.7,
+    0,
+    0,
+    0,
+};
+
+void cluster_spec_begin(struct cluster_spec *spec) {
+  memset(spec, 0, sizeof *spec);
+  spec->nodes = 1;
+  spec->gpus = 8;
+  spec->fabric = (struct cluster_fabric){32, 0.6, 1};
+  spec->costs = costs_default;
+}
+
+/* ---- by name ---- */
+
+#define AT(member) offsetof(struct cluster_costs, member) / sizeof(double)
+
+static const struct cost_row {
+  const char *name;
+  size_t at; /* doubles from the start */
+  uint32_t count;
+  double lowest;
+} cost_rows[] = {
+    {"launch_us", AT(launch_us), PROTO_COUNT, 0},
+    {"slice_us", AT(slice_us), PROTO_COUNT, 0},
+    {"move_us", AT(move_us), PROTO_COUNT, 0},
+    {"nvlink_post_us", AT(post_us[TUNE_NVLINK]), PROTO_COUNT, 0},
+    {"pci_post_us", AT(post_us[TUNE_PCI]), PROTO_COUNT, 0},
+    {"network_post_us", AT(post_us[TUNE_NET]), PROTO_COUNT, 0},
+    {"lane_gbps", AT(lane_gbps), PROTO_COUNT, 1e-3},
+    {"link_share", AT(link_share), 1, 1e-3},
+    {"proxy_us", AT(proxy_us), 1, 0},
+    {"message_us", AT(message_us), 1, 0},
+    {"side_us", AT(side_us), 1, 0},
+    {"gap_us", AT(gap_us), 1, 0},
+    {"links_gbps", AT(links_gbps), 1, 0},
+};
+enum { COST_ROWS = sizeof cost_rows / sizeof cost_rows[0] };
+
+static const char cost_expected[] =
+    "NAME=VALUE with a value of 0 to 1e6 (gbps of lanes and shares from 0.001), NAME one of launch_us, "
+    "slice_us, move_us, nvlink_post_us, pci_post_us, network_post_us, lane_gbps (with .LL, .LL128 or .Simple "
+    "behind it, or for all three), link_share, proxy_us, message_us, side_us, gap_us and links_gbps";
+
+/* Which of a row's figures the rest of the name means: all, one, or none (PROTO_COUNT + 1). */
+static uint32_t cost_proto(const char *rest, size_t length) {
+  static const char *const names[PROTO_COUNT] = {".LL", ".LL128", ".Simple"};
+  if (length == 0) return PROTO_COUNT;
+  for (uint32_t proto = 0; proto < PROTO_COUNT; proto++)
+    if (strlen(names[proto]) == length && memcmp(rest, names[proto], length) == 0) return proto;
+  return PROTO_COUNT + 1;
+}
+
+const char *cluster_cost_set(struct cluster_costs *costs, const char *text) {
+  double *figures = (double *)costs;
+  const size_t length = strcspn(text, "=");
+  char *end;
+  for (size_t i = 0; i < COST_ROWS; i++) {
+    const struct cost_row *row = &cost_rows[i];
+    const size_t name = strlen(row->name);
+    if (length < name || memcmp(text, row->name, name) != 0) continue;
+    const uint32_t proto = cost_proto(text + name, length - name);
+    if (proto > PROTO_COUNT || (row->count == 1 && proto != PROTO_COUNT) || text[length] == 0) continue;
+    const double value = strtod(text + length + 1, &end);
+    if (end == text + length + 1 || *end != 0 || !(value >= row->lowest && value <= 1e6)) break;
+    for (uint32_t k = 0; k < row->count; k++)
+      if (proto == PROTO_COUNT || proto == k) figures[row->at + k] = value;
+    return NULL;
+  }
+  return cost_expected;
+}
+
+/* ---- by LogGP ---- */
+
+static bool loggp_read(const char *text, double figures[4]) {
+  for (int i = 0; i < 4; i++) {
+    char *end;
+    figures[i] = strtod(text, &end);
+    if (end == text || *end != (i < 3 ? ',' : 0) || !(figures[i] >= 0 && figures[i] <= 1e6)) return false;
+    text = end + 1;
+  }
+  return figures[3] >= 1e-6;
+}
+
+const char *cluster_loggp_set(struct cluster_spec *spec, const char *text) {
+  struct cluster_costs *costs = &spec->costs;
+  double figures[4];
+  if (!loggp_read(text, figures))
+    return "L,o,g,G: latency, overhead and gap in microseconds (0 to 1e6), and nanoseconds a byte (1e-6 to "
+           "1e6)";
+  memset(costs, 0, sizeof *costs);
+  costs->side_us = figures[1];
+  costs->gap_us = figures[2];
+  costs->links_gbps = 1 / figures[3];
+  costs->link_share = 1;
+  for (int proto = 0; proto < PROTO_COUNT; proto++) {
+    costs->lane_gbps[proto] = 1e6;
+    for (int link = 0; link < TUNE_LINK_COUNT; link++) costs->post_us[link][proto] = figures[0];
+  }
+  spec->fabric.hop_us = 0;
+  return NULL;
+}
