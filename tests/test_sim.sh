@@ -57,6 +57,7 @@ try 0 all_reduce -b 1M -e 1M --cluster "$work/cluster" && says "12 ranks, 3 node
 check $? "--cluster"
 try 0 all_reduce -b 1M -e 1M --cluster "$work/cluster" --nodes 2 && says "8 ranks, 2 nodes of 4, dgx-h200"
 check $? "flags go before --cluster"
+# shellcheck disable=SC2086 # words on purpose
 way="-b 1280 -e 1280 --algo ring --proto LL --channels 1"
 printf 'nodes 5\ngpus 1\nloggp 5,1,0.5,0.25\n' >"$work/loggp" &&
   try 0 all_reduce $way --cluster "$work/loggp" && says " 57.02 " && cp "$work/out" "$work/by_file" &&
@@ -65,6 +66,24 @@ printf 'nodes 5\ngpus 1\nloggp 5,1,0.5,0.25\n' >"$work/loggp" &&
 check $? "--loggp, and the same from --cluster"
 try 0 all_reduce -b 1K -e 1K --cost launch_us=1000 && awk '/^ /{exit !($6 > 1000 && $6 < 1020)}' "$work/out"
 check $? "--cost"
+
+# Times of other costs, as bench --tune would write them: the fit finds costs that give these times.
+for row in "8 LL" "1K LL" "32K LL" "128K LL" "1M LL128" "4M LL128" "16M LL128" "64M Simple" "256M Simple"; do
+  size=${row% *} proto=${row#* }
+  "$tutti" sim all_reduce -b "$size" -e "$size" -g 4 --algo ring --proto "$proto" --channels 8 \
+    --cost launch_us=11 --cost nvlink_post_us.LL=2.5 --cost lane_gbps.Simple=9 --cost lane_gbps.LL=3 |
+    awk -v proto="$proto" '/^ /{printf "all_reduce %s %d ranks=4 nodes=1 algo=Ring proto=%s channels=8 # %s us\n",
+      $1, 2 * $1, proto, $6}'
+done >"$work/my.tune"
+try 0 all_reduce -b 8 -e 256M -f 32 -g 4 --tune "$work/my.tune" && says "costs fitted to 9 times" &&
+  awk '/fitted/{exit !($7 < 3)}' "$work/out" && cp "$work/out" "$work/fitted" &&
+  try 0 all_reduce -b 8 -e 256M -f 32 -g 4 --tune "$work/my.tune" && cmp -s "$work/out" "$work/fitted"
+check $? "--tune finds costs that give a file's times, and the same again"
+try 0 all_reduce -b 1M -e 1M -g 4 --tune "$work/my.tune" && says "Ring      LL128   8"
+check $? "... whose rules choose"
+echo 'all_reduce 8 7 algo=Ring proto=LL' >"$work/bad"
+misuse 4 "bad:1: expected" all_reduce --tune "$work/bad"
+misuse 4 "cannot be read" all_reduce --tune "$work/none"
 "$tutti" topo --machine pcie-box --dump "$work/node.xml" >/dev/null
 try 0 all_reduce -b 1M -e 1M --file "$work/node.xml" --nodes 2 && says "16 ranks, 2 nodes of 8"
 check $? "--file"

@@ -253,6 +253,7 @@ static void request_fill(struct plan_request *request, const struct check_call *
   request->rank_count = call->rank_count;
   request->graph = call->graph;
   request->custom = call->custom;
+  request->tune_file = call->tune_file;
   request->limits = call->limits;
   request->p2p_ll_threshold = call->p2p_ll_threshold;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {

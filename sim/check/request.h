@@ -20,6 +20,7 @@ struct check_call {
   const struct graph *graph;
   uint32_t place, unit_bytes;           /* of a group's calls; check_setup_frame() sets them */
   const struct custom_schedule *custom; /* steps of a file, or NULL; outlives the plans */
+  const struct tune_file *tune_file;    /* rules that choose, or NULL */
 };
 
 /* Everything that check_run() needs, and its memory; all zero at first, used again and again. */

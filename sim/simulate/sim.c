@@ -9,12 +9,13 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "bench/bench.h"
-#include "check/request.h"
 #include "collective.h"
 #include "core/names.h"
 #include "core/settings.h"
 #include "json.h"
+#include "simulate/call.h"
 #include "simulate/engine.h"
+#include "simulate/fit.h"
 #include "simulate/fold.h"
 #include "simulate/picture.h"
 #include "simulate/progress.h"
@@ -24,7 +25,7 @@ enum { COMPARED_MOST = ALGO_COUNT, FAULTS_MOST = 64 };
 
 struct sim_flags {
   int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
-  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *loggp;
+  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *loggp, *tune;
   struct option_list faults, costs;
   bool exact, json, rate, progress, help;
 };
@@ -47,6 +48,8 @@ static const struct option_row rows[] = {
     {0, "cluster", "FILE", OPTION_TEXT, AT(cluster), 0, 0, "lines of text that describe the cluster (below)"},
     {0, "loggp", "L,o,g,G", OPTION_TEXT, AT(loggp), 0, 0,
      "latency, overhead and gap in microseconds and nanoseconds a byte, in the place of all costs and links"},
+    {0, "tune", "FILE", OPTION_TEXT, AT(tune), 0, 0,
+     "a file of `tutti bench --tune`: its rules choose, and costs are fitted to its times"},
     {0, "cost", "NAME=VALUE", OPTION_LIST, AT(costs), 0, 0,
      "another cost (below), as launch_us.Simple=5; again and again"},
     {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
@@ -80,6 +83,7 @@ struct sim {
   size_t type_bytes;
   struct cluster_spec spec;
   char *cluster_text;
+  struct fit fit;
   struct cluster cluster;
   struct check_call call;
   struct check_setup setup;
@@ -175,6 +179,11 @@ static enum exit_code cluster_get(struct sim *sim) {
   if (flags->machine) sim->spec.machine = flags->machine;
   if (flags->file) sim->spec.topology = flags->file;
   if (!costs_read(sim)) return EXIT_USAGE;
+  if (flags->tune) result = fit_read(flags->tune, &sim->spec, &sim->fit);
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti sim: --tune: %s\n", log_last_error());
+    return EXIT_INPUT;
+  }
   result = cluster_make(&sim->spec, &sim->cluster);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -223,23 +232,12 @@ static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
 
 /* ---- one size ---- */
 
-static void call_fill(struct sim *sim, size_t count, uint32_t algo_mask) {
-  struct check_call *call = &sim->call;
-  memset(call, 0, sizeof *call);
-  call->func = sim->func;
-  call->dtype = sim->type;
-  call->op = OP_SUM;
-  call->rank_count = sim->cluster.ranks;
-  call->root = (uint32_t)sim->flags.root;
-  call->algo_mask = algo_mask;
-  call->proto_mask = sim->proto_mask;
-  call->count = count;
-  call->p2p_ll_threshold = 16384;
-  call->graph = &sim->cluster.graph;
-  plan_limits_default(&call->limits);
-  if (sim->flags.channels) call->limits.channel_count = (uint32_t)sim->flags.channels;
-  if (call->limits.channel_count > sim->cluster.graph.channel_count)
-    call->limits.channel_count = sim->cluster.graph.channel_count;
+static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
+  call_fill(&sim->cluster, sim->func, sim->type, count, (uint32_t)sim->flags.channels, &sim->call);
+  sim->call.root = (uint32_t)sim->flags.root;
+  sim->call.algo_mask = algo_mask;
+  sim->call.proto_mask = sim->proto_mask;
+  sim->call.tune_file = sim->fit.rules;
 }
 
 /* The way that planning chose: of the first rank that does anything. */
@@ -285,7 +283,7 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   char what[64];
   snprintf(what, sizeof what, "%zu bytes", row->bytes);
   progress_begin(&sim->progress, what, NULL, os_time_ns());
-  call_fill(sim, row->count, algo_mask);
+  row_call(sim, row->count, algo_mask);
   ncclResult_t result = check_setup_make(&sim->setup, &sim->call);
   if (result == ncclInvalidUsage && sim->compared_count) return ncclSuccess;
   TRY(result);
@@ -321,6 +319,9 @@ static void head_print(const struct sim *sim) {
   const struct cluster *cluster = &sim->cluster;
   printf("# tutti sim %s: %u ranks, %u nodes of %u, %s (simulated)\n", sim->collective->name, cluster->ranks,
          cluster->nodes, cluster->gpus, cluster->topology.name);
+  if (sim->flags.tune)
+    printf("# costs fitted to %u times, %.1f %% off in the geometric mean\n", sim->fit.time_count,
+           100 * (sim->fit.off - 1));
   if (sim->compared_count) {
     printf("#\n# %11s  %12s", "size", "count");
     for (uint32_t i = 0; i < sim->compared_count; i++)
@@ -437,6 +438,7 @@ static enum exit_code sim_run(int argc, char **argv) {
   check_setup_free(&sim.setup);
   cluster_free(&sim.cluster);
   os_free(sim.cluster_text);
+  os_free(sim.fit.rules);
   return code;
 }
 
