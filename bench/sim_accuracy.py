@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
-"""What `tutti sim` says beside what NCCL took on four H200 over NVLink: microseconds by collective and size, and
-the geometric mean of the ratios, each at least 1. Costs were fitted to all_reduce alone. BUILD names another
-build."""
+"""What `tutti sim` says beside what four H200 over NVLink took: microseconds by collective and size, and the
+geometric mean of the ratios, each at least 1. Three comparisons: NCCL by the protocol that its published tuning
+model picks (a plan is the library's own all the same); NCCL by what this library would pick; this library, a
+process a GPU, as it was measured on GPUs. Costs were fitted to NCCL's all_reduce alone. BUILD names another build."""
+import collections
 import json
 import math
 import os
+import re
 import subprocess
 
-TUTTI = os.environ.get('BUILD', os.path.join(os.path.dirname(__file__), '..', 'build')) + '/bin/tutti'
+HERE = os.path.dirname(os.path.abspath(__file__))
+TUTTI = os.environ.get('BUILD', os.path.join(HERE, '..', 'build')) + '/bin/tutti'
+MEASURED = os.path.join(HERE, 'results', 'gpu-2026-11-22.txt')
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
-# NCCL 2.28, nccl-tests, out of place, plain buffers, float.
+UNITS = {'': 1, 'K': KI, 'M': MI, 'G': GI}
+RANKS = 4
+# NCCL 2.28, nccl-tests, one process, out of place, plain buffers, float.
 TIMES_US = {
     'all_reduce': {8: 8.6, 512: 10.3, 32 * KI: 11.7, 128 * KI: 12.0, 256 * KI: 12.9, 512 * KI: 15.5, 2 * MI: 30.5,
                    8 * MI: 61.7, 16 * MI: 101, 32 * MI: 173, 128 * MI: 612, 512 * MI: 2306, GI: 4528,
@@ -20,12 +27,33 @@ TIMES_US = {
 BUS_GBPS = {
     'all_gather': (0.75, 84.5, 268, 328), 'reduce_scatter': (0.75, 88.5, 259, 326), 'broadcast': (1, 149, 322, 360),
     'reduce': (1, 163, 332, 365), 'alltoall': (0.75, 126, 269, 336), 'sendrecv': (1, 100, 158, 360)}
+# NCCL's model of a ring on one node: microseconds to begin and of a hop over NVLink, GB/s of 18 links.
+BASE_US = {'LL': 6.6, 'LL128': 14, 'Simple': 8.4}
+HOP_US = {'LL': 0.6, 'LL128': 1.9, 'Simple': 3.4}
+CHAIN_HOP_US = {'LL': 0.6, 'LL128': 1.9, 'Simple': 4.0}
+BUS = {'LL': 141, 'LL128': 0.92 * 360, 'Simple': 360}
 
 
-def simulated(collective, size):
+def nccl_proto(collective, size):
+    """The protocol whose time by that model is least; None for messages."""
+    steps = {'all_reduce': 2 * RANKS - 2, 'all_gather': RANKS - 1, 'reduce_scatter': RANKS - 1,
+             'broadcast': RANKS, 'reduce': RANKS}.get(collective)
+    if steps is None:
+        return None
+    hops = CHAIN_HOP_US if collective in ('broadcast', 'reduce') else HOP_US
+    return min(BUS, key=lambda proto: BASE_US[proto] + steps * hops[proto] +
+               size * steps / (RANKS * BUS[proto] * 1e3))
+
+
+def own_proto(_collective, _size):
+    """Planning chooses."""
+    return None
+
+
+def simulated(collective, size, proto):
     """Its row of JSON."""
-    command = [TUTTI, 'sim', collective, '-b', str(size), '-e', str(size), '--gpus', '4', '--machine', 'dgx-h200',
-               '--json']
+    command = [TUTTI, 'sim', collective, '-b', str(size), '-e', str(size), '--gpus', str(RANKS), '--machine',
+               'dgx-h200', '--json'] + (['--algo', 'ring', '--proto', proto] if proto else [])
     return json.loads(subprocess.check_output(command))[0]
 
 
@@ -34,11 +62,11 @@ def mean(ratios):
     return 100 * (math.exp(sum(map(math.log, ratios)) / len(ratios)) - 1)
 
 
-def compare(collective, times):
+def compare(collective, times, pick):
     """Prints a line a size; the ratios."""
     ratios = []
     for size, measured_us in times.items():
-        row = simulated(collective, size)
+        row = simulated(collective, size, pick(collective, size))
         ratio = row['time_us'] / measured_us
         ratios.append(max(ratio, 1 / ratio))
         print('%-14s %10d  measured %8.1f us  simulated %8.1f us  %+6.1f %%  %s %s' % (
@@ -46,17 +74,34 @@ def compare(collective, times):
     return ratios
 
 
-def main():
-    """All collectives, then their means."""
-    found = {}
-    for collective, times in TIMES_US.items():
-        if collective in BUS_GBPS:
-            factor, *speeds = BUS_GBPS[collective]
-            times.update({size: size * factor / gbps / 1e3 for size, gbps in zip((4 * MI, 64 * MI, GI), speeds)})
-        found[collective] = compare(collective, times)
+def table(title, measured, pick):
+    """One comparison, then its means."""
+    print('\n' + title)
+    found = {collective: compare(collective, times, pick) for collective, times in measured.items()}
     for collective, ratios in found.items():
         print('%-14s %5.1f %%' % (collective, mean(ratios)))
     print('%-14s %5.1f %%' % ('all', mean([ratio for ratios in found.values() for ratio in ratios])))
+
+
+def ours():
+    """What this library took, by collective and size."""
+    times = collections.defaultdict(dict)
+    with open(MEASURED) as lines:
+        for line in lines:
+            row = re.match(r'processes (\w+) +(\d+)([KMG]?) +[\d.]+ +([\d.]+) us', line)
+            if row:
+                times[row[1]][int(row[2]) * UNITS[row[3]]] = float(row[4])
+    return times
+
+
+def main():
+    """All comparisons."""
+    for collective, (factor, *speeds) in BUS_GBPS.items():
+        TIMES_US[collective].update(
+            {size: size * factor / gbps / 1e3 for size, gbps in zip((4 * MI, 64 * MI, GI), speeds)})
+    table('NCCL, with the protocols of its published model', TIMES_US, nccl_proto)
+    table('NCCL, with the protocols that planning chooses here', TIMES_US, own_proto)
+    table('tutti on GPUs', ours(), own_proto)
 
 
 main()

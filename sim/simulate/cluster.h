@@ -15,7 +15,8 @@
 
 /* What moving costs, beside what links carry. Columns are LL, LL128, Simple. */
 struct cluster_costs {
-  double launch_us[PROTO_COUNT]; /* a call, before its first slice */
+  double launch_us[PROTO_COUNT]; /* a collective, before its first slice */
+  double message_launch_us;      /* ... and of messages */
   double slice_us[PROTO_COUNT];  /* a lane, for each slice: its waits, fences and posts */
   double move_us[PROTO_COUNT];   /* and for each that has data: filling and draining the pipeline */
   double post_us[TUNE_LINK_COUNT][PROTO_COUNT]; /* until the other end sees what was posted, by link */

@@ -9,12 +9,13 @@
 /* Fitted to all_reduce of NCCL on four H200 over NVLink (README.md, "How good it is"); what a network costs
  * is that of the tuner's table. */
 static const struct cluster_costs costs_default = {
-    {4.7, 7.4, 4.55},                                      /* launch */
-    {0.26, 0.88, 0.92},                                    /* slice */
-    {0.13, 0.62, 0.82},                                    /* move */
-    {{0.45, 1.5, 1.3}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
-    {5.1, 10.5, 35.0},                                     /* lane */
-    0.993,
+    {5.7, 6.0, 16.6},                                      /* launch */
+    6.0,                                                   /* ... of messages */
+    {0.05, 1.1, 0.61},                                     /* slice */
+    {0.05, 1.1, 0.54},                                     /* move */
+    {{0.52, 0.6, 1.25}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
+    {4.8, 13.0, 29.1},                                     /* lane */
+    1.027,
     1.0,
     0.7,
     0,
@@ -41,6 +42,7 @@ static const struct cost_row {
   double lowest;
 } cost_rows[] = {
     {"launch_us", AT(launch_us), PROTO_COUNT, 0},
+    {"message_launch_us", AT(message_launch_us), 1, 0},
     {"slice_us", AT(slice_us), PROTO_COUNT, 0},
     {"move_us", AT(move_us), PROTO_COUNT, 0},
     {"nvlink_post_us", AT(post_us[TUNE_NVLINK]), PROTO_COUNT, 0},
@@ -59,7 +61,8 @@ enum { COST_ROWS = sizeof cost_rows / sizeof cost_rows[0] };
 static const char cost_expected[] =
     "NAME=VALUE with a value of 0 to 1e6 (gbps of lanes and shares from 0.001), NAME one of launch_us, "
     "slice_us, move_us, nvlink_post_us, pci_post_us, network_post_us, lane_gbps (with .LL, .LL128 or .Simple "
-    "behind it, or for all three), link_share, proxy_us, message_us, side_us, gap_us and links_gbps";
+    "behind it, or for all three), message_launch_us, link_share, proxy_us, message_us, side_us, gap_us and "
+    "links_gbps";
 
 /* Which of a row's figures the rest of the name means: all, one, or none (PROTO_COUNT + 1). */
 static uint32_t cost_proto(const char *rest, size_t length) {

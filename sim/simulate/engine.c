@@ -12,9 +12,9 @@
 #include "simulate/flow.h"
 #include "simulate/queue.h"
 
-/* plan_limits.slots is no more; a step of a line protocol passes on in so many pieces, as its lines do, where
- * it has so many bytes. */
-enum { FIFO_STEPS_MAX = 8, PIECES = 4, PIECES_LEAST_BYTES = 8192, SLOTS_MAX = FIFO_STEPS_MAX * PIECES };
+/* A step of a line protocol passes on in pieces, as its lines do: as many, in powers of two, as have so many
+ * bytes. */
+enum { PIECES_MAX = 16, PIECE_BYTES = 4096 };
 enum { TURNS_TOLD = 1 << 14 }; /* of lanes and events */
 enum want { WANT_NOTHING, WANT_DATA, WANT_SLOT, WANT_LIST, WANT_TRANSFER };
 enum phase { PHASE_WAITS, PHASE_RUNS, PHASE_ENDED };
@@ -43,9 +43,8 @@ struct lane {
 /* Between two proxies. `filled`, `sent` and `taken` count steps: written by the sender's lane, through the
  * network, given back by the receiver's lane. */
 struct network {
-  uint64_t filled_at[SLOTS_MAX], slot_at[SLOTS_MAX];
-  uint64_t bytes[SLOTS_MAX];
-  uint8_t steps[SLOTS_MAX];
+  uint64_t *filled_at, *slot_at, *bytes; /* by step, in engine.times */
+  uint8_t *steps;                        /* ... in engine.steps */
   uint64_t filled, sent, taken;
   uint64_t end_ps; /* of the last message */
   uint64_t proxy_ps, message_ps, flight_ps, gap_ps;
@@ -53,9 +52,9 @@ struct network {
 };
 
 struct conn {
-  uint64_t data_at[SLOTS_MAX], free_at[SLOTS_MAX]; /* by step: when the other end sees it */
-  uint64_t announced, freed;                       /* steps, as the waiting end may come to see them */
-  uint64_t send_step, recv_step;                   /* of the ends */
+  uint64_t *data_at, *free_at;   /* by step, in engine.times: when the other end sees it */
+  uint64_t announced, freed;     /* steps, as the waiting end may come to see them */
+  uint64_t send_step, recv_step; /* of the ends */
   uint64_t post_ps;
   double ps_a_byte, gbps;                    /* of its links; bytes are data */
   double wire;                               /* bytes on links for a byte of data */
@@ -77,6 +76,8 @@ struct engine {
   struct conn *conns;
   struct network *networks;
   struct block *blocks;
+  uint64_t *times; /* a ring of mask + 1 for each of two of a connection, and of three of a network */
+  uint8_t *steps;
   uint32_t *ready;
   uint32_t ready_head, ready_count, slots, pieces, network_count; /* slots: of pieces */
   uint32_t mask; /* a power of two, not below slots, minus one: places of a ring of times */
@@ -358,6 +359,12 @@ static void slice_fold(struct lane *lane) {
   slice->announces &= lane->send_own;
 }
 
+static uint32_t pieces_of(uint64_t bytes) {
+  uint32_t pieces = 1;
+  while (pieces < PIECES_MAX && bytes >= 2ull * pieces * PIECE_BYTES) pieces *= 2;
+  return pieces;
+}
+
 /* The next slice, or the next piece of one: both ends of a connection cut alike, as they know its bytes. */
 static bool slice_next(const struct engine *engine, struct lane *lane) {
   struct walk_slice *slice = &lane->slice;
@@ -371,13 +378,13 @@ static bool slice_next(const struct engine *engine, struct lane *lane) {
   if (!walk_next(&lane->walk, slice)) return false;
   slice_fold(lane);
   slice->fifo_steps *= engine->pieces;
-  if (engine->pieces == 1 || lane->walk.work->proto == PROTO_SIMPLE || slice->bytes < PIECES_LEAST_BYTES)
-    return true;
-  lane->pieces_left = PIECES - 1;
-  lane->piece_bytes = slice->bytes / PIECES;
-  lane->last_bytes = slice->bytes - (PIECES - 1) * lane->piece_bytes;
+  const uint32_t pieces = lane->walk.work->proto == PROTO_SIMPLE ? 1 : pieces_of(slice->bytes);
+  if (pieces == 1) return true;
+  lane->pieces_left = (uint8_t)(pieces - 1);
+  lane->piece_bytes = slice->bytes / pieces;
+  lane->last_bytes = slice->bytes - (pieces - 1) * lane->piece_bytes;
   slice->bytes = lane->piece_bytes;
-  slice->fifo_steps = 1;
+  slice->fifo_steps = engine->pieces / pieces;
   slice->ends_step = false;
   return true;
 }
@@ -612,7 +619,8 @@ static void lane_make(struct engine *engine, uint32_t index) {
     lane->recv_own |= (uint32_t)(lane->links[k] != WALK_NONE) << k;
   for (uint32_t k = 0; k < place->work->send_count; k++)
     lane->send_own |= (uint32_t)(lane->links[place->work->recv_count + k] != WALK_NONE) << k;
-  lane->now_ps = us_to_ps(costs->launch_us[proto]);
+  lane->now_ps =
+      us_to_ps(place->work->func >= FUNC_SEND_RECV ? costs->message_launch_us : costs->launch_us[proto]);
   lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
   lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
   lane->side_ps = us_to_ps(costs->side_us * slow);
@@ -672,13 +680,33 @@ static ncclResult_t flows_make(struct engine *engine) {
   return result;
 }
 
-/* Some step of a line protocol has bytes enough to pass on in pieces. */
-static bool work_is_cut(const struct work *work) {
+/* Most pieces that a step of the work passes on in. */
+static uint32_t work_pieces(const struct work *work) {
   const bool short_ring = work->algo == ALGO_RING && work->func <= FUNC_ALL_REDUCE &&
                           (work->flags & WORK_FUSED) == 0 &&
                           work->part_count < work->chunk_count * algo_loop_chunks(work);
   const size_t count = short_ring ? work->last_chunk_count : work->chunk_count;
-  return work->proto != PROTO_SIMPLE && count * work->element_bytes >= PIECES_LEAST_BYTES;
+  return work->proto == PROTO_SIMPLE ? 1 : pieces_of(count * work->element_bytes);
+}
+
+/* Rings of times for `far` networks beside all connections. */
+static bool times_make(struct engine *engine, uint32_t far) {
+  const uint32_t conns = engine->net->conn_count;
+  const size_t ring = (size_t)engine->mask + 1;
+  engine->times = (uint64_t *)os_alloc((2 * (size_t)conns + 3 * (size_t)far + 1) * ring * sizeof(uint64_t));
+  engine->steps = (uint8_t *)os_alloc(((size_t)far + 1) * ring);
+  if (!engine->times || !engine->steps) return false;
+  for (uint32_t i = 0; i < conns; i++) {
+    engine->conns[i].data_at = &engine->times[2 * i * ring];
+    engine->conns[i].free_at = engine->conns[i].data_at + ring;
+  }
+  for (uint32_t i = 0; i < far; i++) {
+    engine->networks[i].filled_at = &engine->times[(2 * (size_t)conns + 3 * (size_t)i) * ring];
+    engine->networks[i].slot_at = engine->networks[i].filled_at + ring;
+    engine->networks[i].bytes = engine->networks[i].slot_at + ring;
+    engine->networks[i].steps = &engine->steps[i * ring];
+  }
+  return true;
 }
 
 static ncclResult_t engine_make(struct engine *engine) {
@@ -694,16 +722,16 @@ static ncclResult_t engine_make(struct engine *engine) {
   for (uint32_t i = 0; i < net->conn_count; i++)
     far += net->conns[i].sender / engine->cluster->gpus != net->conns[i].receiver / engine->cluster->gpus;
   engine->networks = (struct network *)os_alloc((far + (size_t)1) * sizeof *engine->networks);
-  if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||
-      !queue_make(&engine->queue, net->conn_count + net->lane_count))
-    return log_fail(ncclSystemError, "no memory for %u lanes and %u connections; take fewer ranks",
-                    net->lane_count, net->conn_count);
   engine->pieces = 1;
   for (uint32_t i = 0; i < net->lane_count; i++)
-    if (work_is_cut(net->lanes[i].work)) engine->pieces = PIECES;
+    if (work_pieces(net->lanes[i].work) > engine->pieces) engine->pieces = work_pieces(net->lanes[i].work);
   engine->slots = engine->pieces * (net->rank_count > 0 ? net->plans[0].limits.slots : 1);
   for (engine->mask = 1; engine->mask < engine->slots;) engine->mask *= 2;
   engine->mask -= 1;
+  if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||
+      !times_make(engine, far) || !queue_make(&engine->queue, net->conn_count + net->lane_count))
+    return log_fail(ncclSystemError, "no memory for %u lanes and %u connections; take fewer ranks",
+                    net->lane_count, net->conn_count);
   for (uint32_t i = 0; i < net->lane_count; i++) lane_make(engine, i);
   TRY(flows_make(engine));
   for (uint32_t i = 0; i < net->lane_count; i++) {
@@ -731,6 +759,8 @@ ncclResult_t engine_run(const struct engine_request *request, struct engine_repo
   os_free(engine.lanes);
   os_free(engine.conns);
   os_free(engine.networks);
+  os_free(engine.times);
+  os_free(engine.steps);
   os_free(engine.blocks);
   os_free(engine.ready);
   queue_free(&engine.queue);
