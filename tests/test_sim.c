@@ -133,7 +133,7 @@ static void walks_agree_at_both_ends(void **state) {
 
 /* ---- shares of links ---- */
 
-static uint64_t ends[4];
+static uint64_t ends[64];
 static void tell(void *context, uint32_t conn, uint64_t end_ps) {
   (void)context;
   ends[conn] = end_ps;
@@ -178,6 +178,61 @@ static void room_needs_no_event(void **state) {
   flow_settle(&set, 50000, tell, NULL);
   assert_int_equal(ends[0], 50000 + 60000);
   assert_int_equal(ends[1], 50000 + 120000);
+  flow_set_free(&set);
+}
+
+enum { RANDOM_LINKS = 12, RANDOM_FLOWS = 40, RANDOM_WAY = 3 };
+
+static uint32_t draw(uint64_t *state, uint32_t below) {
+  *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (uint32_t)(*state >> 33) % below;
+}
+
+/* A transfer has what it may take at most, or is on a full link of which nobody has more. */
+static bool is_fair(const struct flow_set *set, const struct flow *flow) {
+  if (flow->bytes_a_ps >= flow->most_bytes_a_ps * (1 - 1e-6)) return true;
+  for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
+    double load = 0, most = 0;
+    for (uint32_t i = 0; i < set->entry_count; i++) {
+      const struct flow *other = &set->flows[set->entry_flow[i]];
+      if (set->entry_link[i] != set->entry_link[e] || !other->active) continue;
+      load += set->entry_times[i] * other->bytes_a_ps;
+      if (other->bytes_a_ps > most) most = other->bytes_a_ps;
+    }
+    const double gbps = set->links[set->entry_link[e]].bytes_a_ps;
+    assert_true(load <= gbps * (1 + 1e-6));
+    if (load >= gbps * (1 - 1e-6) && flow->bytes_a_ps >= most * (1 - 1e-6)) return true;
+  }
+  return false;
+}
+
+/* Transfers come and go at random; rates are max-min fair after each time. */
+static void shares_stay_fair(void **state) {
+  uint32_t ways[RANDOM_FLOWS][RANDOM_WAY], times[RANDOM_FLOWS][RANDOM_WAY];
+  struct flow_user users[RANDOM_FLOWS];
+  double gbps[RANDOM_LINKS];
+  struct flow_set set;
+  uint64_t seed = 1;
+  (void)state;
+  for (uint32_t i = 0; i < RANDOM_LINKS; i++) gbps[i] = 10 + draw(&seed, 4) * 10;
+  for (uint32_t i = 0; i < RANDOM_FLOWS; i++) {
+    for (uint32_t k = 0; k < RANDOM_WAY; k++) {
+      ways[i][k] = (draw(&seed, RANDOM_LINKS / RANDOM_WAY)) * RANDOM_WAY + k;
+      times[i][k] = 1 + draw(&seed, 3);
+    }
+    users[i] = (struct flow_user){ways[i], times[i], RANDOM_WAY, 1 + draw(&seed, 20)};
+  }
+  assert_int_equal(flow_set_make(gbps, RANDOM_LINKS, users, RANDOM_FLOWS, &set), ncclSuccess);
+  for (uint32_t now = 0; now < 20000; now++) {
+    for (uint32_t change = 0; change < 1 + now % 3; change++) {
+      const uint32_t flow = draw(&seed, RANDOM_FLOWS);
+      if (set.flows[flow].active) flow_end(&set, flow);
+      else flow_begin(&set, flow, 1e12, users[flow].most_gbps, now);
+    }
+    flow_settle(&set, now, tell, NULL);
+    for (uint32_t i = 0; i < RANDOM_FLOWS; i++)
+      if (set.flows[i].active && !is_fair(&set, &set.flows[i])) fail_msg("transfer %u at %u", i, now);
+  }
   flow_set_free(&set);
 }
 
@@ -414,6 +469,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(walks_agree_at_both_ends, teardown),
       cmocka_unit_test_teardown(shares_are_fair, teardown),
+      cmocka_unit_test_teardown(shares_stay_fair, teardown),
       cmocka_unit_test_teardown(room_needs_no_event, teardown),
       cmocka_unit_test_teardown(ring_has_a_closed_form, teardown),
       cmocka_unit_test_teardown(loggp_has_a_closed_form, teardown),

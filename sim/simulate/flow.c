@@ -1,7 +1,7 @@
 /* flow.c: see flow.h. Rates are found by filling: the link with the least left for each of its transfers, or
  * the transfer with the least bound, goes first, and what it takes is taken off the links that it crosses.
- * Only transfers that share links, directly or by way of others, with one that began or ended are looked at.
- */
+ * Only transfers that share full links, directly or by way of others, with one that began or ended are looked
+ * at. */
 #include "simulate/flow.h"
 
 #include <math.h>
@@ -128,6 +128,10 @@ static uint64_t flow_end_ps(const struct flow *flow) {
   return more < 9e18 ? flow->since_ps + (uint64_t)more : UINT64_MAX;
 }
 
+static bool link_is_full(const struct flow_link *link) {
+  return link->load >= link->bytes_a_ps * (1 - SLACK);
+}
+
 static void link_touch(struct flow_set *set, uint32_t link) {
   if (set->links[link].dirty) return;
   set->links[link].dirty = true;
@@ -171,7 +175,7 @@ void flow_end(struct flow_set *set, uint32_t conn) {
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     struct flow_link *link = &set->links[set->entry_link[e]];
     const uint32_t next = set->entry_next[e], previous = set->entry_previous[e];
-    const bool full = link->load >= link->bytes_a_ps * (1 - SLACK);
+    const bool full = link_is_full(link);
     if (previous == FLOW_NONE) link->first = next;
     else set->entry_next[previous] = next;
     if (next != FLOW_NONE) set->entry_previous[next] = previous;
@@ -182,42 +186,96 @@ void flow_end(struct flow_set *set, uint32_t conn) {
 
 /* ---- rates ---- */
 
-/* What is to be found anew. */
+/* What is to be found anew. A link is open when all its transfers are in the part, and else on its border:
+ * some pass through, those of others keep what they have. */
 struct part {
   uint32_t flow_count, link_count;
 };
 
-static void part_add_link(struct flow_set *set, struct part *part, uint32_t number) {
+static void part_add_link(struct flow_set *set, struct part *part, uint32_t number, bool open) {
   struct flow_link *link = &set->links[number];
-  if (link->stamp == set->stamp) return;
-  link->stamp = set->stamp;
-  link->left = link->bytes_a_ps;
-  link->load = 0;
-  link->count = 0;
-  set->some_links[part->link_count++] = number;
+  if (link->stamp != set->stamp) {
+    link->stamp = set->stamp;
+    link->open = false;
+    link->was_full = link_is_full(link);
+    set->some_links[part->link_count++] = number;
+  }
+  if (!open || link->open) return;
+  link->open = true;
+  link->grown = false;
 }
 
-/* All that hangs together with this link. */
-static void part_grow(struct flow_set *set, struct part *part, uint32_t number, uint64_t now_ps) {
-  uint32_t seen = part->link_count;
-  part_add_link(set, part, number);
-  for (; seen < part->link_count; seen++) {
-    struct flow_link *link = &set->links[set->some_links[seen]];
-    for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
-      struct flow *flow = &set->flows[set->entry_flow[e]];
-      link->count += set->entry_times[e];
-      if (flow->stamp == set->stamp) continue;
-      flow->stamp = set->stamp;
-      flow->found = false;
-      flow->was_bytes_a_ps = flow->bytes_a_ps;
-      flow->left_bytes -= flow->bytes_a_ps * (double)(now_ps - flow->since_ps);
-      if (flow->left_bytes < 0) flow->left_bytes = 0;
-      flow->since_ps = now_ps;
-      set->some_flows[part->flow_count++] = set->entry_flow[e];
-      for (uint32_t i = flow->first_entry; i < flow->first_entry + flow->entry_count; i++)
-        part_add_link(set, part, set->entry_link[i]);
-    }
+static void part_add_flow(struct flow_set *set, struct part *part, uint32_t number, uint64_t now_ps) {
+  struct flow *flow = &set->flows[number];
+  if (flow->stamp == set->stamp) return;
+  flow->stamp = set->stamp;
+  flow->was_bytes_a_ps = flow->bytes_a_ps;
+  flow->left_bytes -= flow->bytes_a_ps * (double)(now_ps - flow->since_ps);
+  if (flow->left_bytes < 0) flow->left_bytes = 0;
+  flow->since_ps = now_ps;
+  set->some_flows[part->flow_count++] = number;
+  for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++)
+    part_add_link(set, part, set->entry_link[e], false);
+}
+
+/* All transfers of links that were opened. */
+static void part_grow(struct flow_set *set, struct part *part, uint64_t now_ps) {
+  const uint32_t link_count = part->link_count; /* those that join now are not open */
+  for (uint32_t i = 0; i < link_count; i++) {
+    struct flow_link *link = &set->links[set->some_links[i]];
+    if (!link->open || link->grown) continue;
+    link->grown = true;
+    for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e])
+      part_add_flow(set, part, set->entry_flow[e], now_ps);
   }
+}
+
+/* What the part's transfers may have of its links. */
+static void part_weigh(struct flow_set *set, const struct part *part) {
+  for (uint32_t i = 0; i < part->flow_count; i++)
+    set->flows[set->some_flows[i]].found = set->flows[set->some_flows[i]].by_border = false;
+  for (uint32_t i = 0; i < part->link_count; i++) {
+    struct flow_link *link = &set->links[set->some_links[i]];
+    link->load = 0;
+    link->count = 0;
+    for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
+      const struct flow *flow = &set->flows[set->entry_flow[e]];
+      if (flow->stamp == set->stamp) link->count += set->entry_times[e];
+      else link->load += set->entry_times[e] * flow->bytes_a_ps;
+    }
+    link->left = link->bytes_a_ps > link->load ? link->bytes_a_ps - link->load : 0;
+    link->passed = link->load > 0;
+  }
+}
+
+/* Whether the part does something on a full link of the border that those outside must hear of: one has
+ * another rate than before, or is bound by the link alone to less than somebody outside has of it. */
+static bool link_speaks(const struct flow_set *set, const struct flow_link *link) {
+  double outside = 0;
+  for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
+    const struct flow *flow = &set->flows[set->entry_flow[e]];
+    if (flow->stamp != set->stamp && flow->bytes_a_ps > outside) outside = flow->bytes_a_ps;
+  }
+  for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
+    const struct flow *flow = &set->flows[set->entry_flow[e]];
+    const double rate = flow->bytes_a_ps, slack = rate * 1e-12;
+    if (flow->stamp != set->stamp) continue;
+    if (fabs(rate - flow->was_bytes_a_ps) > slack || (flow->by_border && rate + slack < outside)) return true;
+  }
+  return false;
+}
+
+/* Opens such links. On all others nothing has changed for those outside. */
+static bool part_widen(struct flow_set *set, struct part *part) {
+  bool wider = false;
+  for (uint32_t i = 0; i < part->link_count; i++) {
+    const struct flow_link *link = &set->links[set->some_links[i]];
+    if (link->open || !link->passed || !(link->was_full || link_is_full(link))) continue;
+    if (!link_speaks(set, link)) continue;
+    part_add_link(set, part, set->some_links[i], true);
+    wider = true;
+  }
+  return wider;
 }
 
 static void rate_fix(struct flow_set *set, struct flow *flow, double rate) {
@@ -241,12 +299,17 @@ static double share_least(const struct flow_set *set, const struct part *part) {
   return least;
 }
 
-static bool flow_is_on_narrowest(const struct flow_set *set, const struct flow *flow, double share) {
+/* Says so in the transfer: whether the narrowest links bound it, and whether only those of the border do. */
+static void flow_look(const struct flow_set *set, struct flow *flow, double share) {
+  flow->narrow = false;
+  if (flow->found) return;
+  flow->by_border = false;
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     const struct flow_link *link = &set->links[set->entry_link[e]];
-    if (link->left / link->count <= share * (1 + 1e-12)) return true;
+    if (link->left / link->count > share * (1 + 1e-12)) continue;
+    flow->by_border = !link->open && (flow->by_border || !flow->narrow);
+    flow->narrow = true;
   }
-  return false;
 }
 
 /* One round: those that are bound below the least share, else those on the narrowest links. */
@@ -260,14 +323,12 @@ static uint32_t rates_round(struct flow_set *set, const struct part *part) {
     fixed += 1;
   }
   for (uint32_t i = 0; fixed == 0 && i < part->flow_count; i++) {
-    struct flow *flow = &set->flows[set->some_flows[i]];
-    flow->stamp = !flow->found && flow_is_on_narrowest(set, flow, share) ? 0 : set->stamp;
+    flow_look(set, &set->flows[set->some_flows[i]], share);
   }
   if (fixed > 0) return fixed;
   for (uint32_t i = 0; i < part->flow_count; i++) {
     struct flow *flow = &set->flows[set->some_flows[i]];
-    if (flow->stamp != 0) continue;
-    flow->stamp = set->stamp;
+    if (!flow->narrow) continue;
     rate_fix(set, flow, share);
     fixed += 1;
   }
@@ -278,12 +339,14 @@ void flow_settle(struct flow_set *set, uint64_t now_ps, flow_tell *tell, void *c
   struct part part = {0, 0};
   if (set->dirty_count == 0) return;
   set->stamp += 1;
-  for (uint32_t i = 0; i < set->dirty_count; i++) {
-    set->links[set->dirty[i]].dirty = false;
-    part_grow(set, &part, set->dirty[i], now_ps);
-  }
+  for (uint32_t i = 0; i < set->dirty_count; i++) part_add_link(set, &part, set->dirty[i], true);
+  do {
+    part_grow(set, &part, now_ps);
+    part_weigh(set, &part);
+    for (uint32_t left = part.flow_count; left > 0;) left -= rates_round(set, &part);
+  } while (part_widen(set, &part));
+  for (uint32_t i = 0; i < set->dirty_count; i++) set->links[set->dirty[i]].dirty = false;
   set->dirty_count = 0;
-  for (uint32_t left = part.flow_count; left > 0;) left -= rates_round(set, &part);
   for (uint32_t i = 0; i < part.flow_count; i++) {
     const struct flow *flow = &set->flows[set->some_flows[i]];
     if (flow->bytes_a_ps != flow->was_bytes_a_ps || flow->bytes_a_ps <= 0)

@@ -26,6 +26,7 @@ struct flow_link {
   uint32_t count;       /* while rates are found: transfers on it without a rate yet */
   uint32_t link, stamp; /* its number in the cluster */
   bool dirty;
+  bool open, grown, passed, was_full; /* while rates are found: flow.c */
 };
 
 struct flow {
@@ -33,7 +34,7 @@ struct flow {
   uint64_t since_ps; /* left_bytes is of this time */
   uint32_t first_entry, entry_count;
   uint32_t stamp;
-  bool active, found;
+  bool active, found, narrow, by_border;
 };
 
 #define FLOW_NONE UINT32_MAX
