@@ -28,6 +28,7 @@ timed() {
   timed all_reduce -b 1M -e 1M --algo tree --proto Simple --channels 1 --exact --nodes 16384 --gpus 1
   timed all_gather -b 1M -e 1M --algo pat --channels 1 --nodes 16384 --gpus 1
   timed all_reduce -b 64M -e 64M --algo ring --proto LL --channels 1 --nodes 65536 --gpus 1
+  timed all_reduce -b 64M -e 64M --algo ring --proto LL --channels 1 --nodes 8192 --gpus 8
   timed all_reduce -b 1M -e 1M --algo tree --proto Simple --channels 1 --nodes 8192 --gpus 8
   timed all_reduce -b 8 -e 8G -f 2 --nodes 128 --gpus 8 --machine dgx-h100
   printf '\n$ bench/sim_accuracy.py\n'

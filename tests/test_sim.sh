@@ -72,8 +72,8 @@ for row in "8 LL" "1K LL" "32K LL" "128K LL" "1M LL128" "4M LL128" "16M LL128" "
   size=${row% *} proto=${row#* }
   "$tutti" sim all_reduce -b "$size" -e "$size" -g 4 --algo ring --proto "$proto" --channels 8 \
     --cost launch_us=11 --cost nvlink_post_us.LL=2.5 --cost lane_gbps.Simple=9 --cost lane_gbps.LL=3 |
-    awk -v proto="$proto" '/^ /{printf "all_reduce %s %d ranks=4 nodes=1 algo=Ring proto=%s channels=8 # %s us\n",
-      $1, 2 * $1, proto, $6}'
+    awk -v way="ranks=4 nodes=1 algo=Ring proto=$proto channels=8" \
+      '/^ /{printf "all_reduce %s %d %s # %s us\n", $1, 2 * $1, way, $6}'
 done >"$work/my.tune"
 try 0 all_reduce -b 8 -e 256M -f 32 -g 4 --tune "$work/my.tune" && says "costs fitted to 9 times" &&
   awk '/fitted/{exit !($7 < 3)}' "$work/out" && cp "$work/out" "$work/fitted" &&

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Fits the costs of sim/simulate/cluster_costs.c to NCCL's all_reduce on four H200 over NVLink, protocol by protocol:
+goes along one figure at a time, by steps that halve, as long as the sum of the squared logarithms of simulated by
+measured gets less. What a post takes was measured apart (one-way flags: 0.6 us relaxed, 1.25 us released) and may
+leave that by a third at most. Prints each figure, and each time beside what was measured. BUILD names another build."""
+import json
+import math
+import os
+import subprocess
+
+TUTTI = os.environ.get('BUILD', os.path.join(os.path.dirname(__file__), '..', 'build')) + '/bin/tutti'
+KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
+NAMES = ('launch_us', 'slice_us', 'move_us', 'nvlink_post_us', 'lane_gbps')
+ALL = 32
+# Microseconds by size and channels. LL up to 2 MiB and LL128 of 4 and 8 MiB: as NCCL's published model picks them.
+TIMES_US = {
+    'LL': [(8, ALL, 8.65), (32, ALL, 8.9), (128, ALL, 9.74), (512, ALL, 10.1), (2 * KI, ALL, 9.97),
+           (8 * KI, ALL, 10.47), (32 * KI, ALL, 11.5), (128 * KI, ALL, 11.9), (256 * KI, ALL, 12.9),
+           (512 * KI, ALL, 15.4), (2 * MI, ALL, 30.5)],
+    'LL128': [(4 * MI, ALL, 41), (8 * MI, ALL, 61.7)],
+    'Simple': [(16 * MI, ALL, 101), (32 * MI, ALL, 173), (128 * MI, ALL, 612), (512 * MI, ALL, 2306),
+               (GI, ALL, 4528), (2 * GI, ALL, 8969)]}
+# Bus bandwidth in GB/s of 16 and 128 MiB and 1 GiB with at most so many channels.
+for channels, speeds in ((4, (89, 98, 98)), (8, (152, 188, 189)), (16, (226, 297, 320))):
+    TIMES_US['Simple'] += [(size, channels, 1.5 * size / gbps / 1e3)
+                           for size, gbps in zip((16 * MI, 128 * MI, GI), speeds)]
+POST_US = {'LL': 0.6, 'LL128': 0.6, 'Simple': 1.25}
+BEGIN = {'LL': (6, 0.05, 0.05, 0.6, 5), 'LL128': (6, 1, 1, 0.6, 13), 'Simple': (12, 0.8, 0.5, 1.25, 30)}
+
+
+def simulated(proto, size, channels_most, costs):
+    """Microseconds."""
+    command = [TUTTI, 'sim', 'all_reduce', '-b', str(size), '-e', str(size), '-g', '4', '--machine', 'dgx-h200',
+               '--json', '--algo', 'ring', '--proto', proto, '--channels', str(channels_most)]
+    for name, value in costs.items():
+        command += ['--cost', '%s=%.6g' % (name, value)]
+    return json.loads(subprocess.check_output(command))[0]['time_us']
+
+
+def off(proto, costs):
+    """What the search makes small."""
+    apart = [math.log(simulated(proto, size, most, costs) / us) for size, most, us in TIMES_US[proto]]
+    post = math.log(costs['nvlink_post_us.' + proto] / POST_US[proto]) / 0.3
+    return sum(value * value for value in apart) + post * post
+
+
+def fit(proto, costs):
+    """The search."""
+    best, step = off(proto, costs), 0.25
+    while step > 0.01:
+        moved = False
+        for name in costs:
+            for way in (step, -step):
+                tried = dict(costs, **{name: costs[name] * math.exp(way)})
+                value = off(proto, tried)
+                if value < best * (1 - 1e-6):
+                    best, costs, moved = value, tried, True
+                    break
+        step = step if moved else step / 2
+    return costs
+
+
+def main():
+    """Simple first: the others take its share of links."""
+    share = {'link_share': 1.03}
+    for proto in ('Simple', 'LL128', 'LL'):
+        costs = dict(zip([name + '.' + proto for name in NAMES], BEGIN[proto]))
+        costs = fit(proto, dict(costs, **share) if proto == 'Simple' else costs)
+        share = {'link_share': costs.get('link_share', share['link_share'])}
+        print(' '.join('%s=%.3g' % row for row in costs.items()))
+        for size, most, us in TIMES_US[proto]:
+            time_us = simulated(proto, size, most, dict(costs, **share))
+            print('  %-6s %10d  %2d channels  measured %8.1f us  simulated %8.1f us  %+5.1f %%' % (
+                proto, size, most, us, time_us, 100 * (time_us / us - 1)))
+
+
+main()
