@@ -367,7 +367,9 @@ static void folds_agree(void **state) {
               {FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL, 32, 1, 1, 3000, 1},
               {FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL128, 19, 8, 16, 1 << 20, 1},
               {FUNC_ALL_REDUCE, ALGO_TREE, PROTO_SIMPLE, 8, 8, 16, 5 << 20, 1},
-              {FUNC_ALL_REDUCE, ALGO_TREE, PROTO_SIMPLE, 16, 8, 16, 5 << 20, 8}};
+              {FUNC_ALL_REDUCE, ALGO_TREE, PROTO_SIMPLE, 16, 8, 16, 5 << 20, 8},
+              {FUNC_SEND_RECV, ALGO_RING, PROTO_SIMPLE, 8, 4, 8, 1 << 18, 1},
+              {FUNC_ALL_TO_ALL, ALGO_RING, PROTO_SIMPLE, 4, 8, 16, 1 << 14, 1}};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct fold fold;

@@ -6,16 +6,16 @@
 
 #include "simulate/cluster.h"
 
-/* Fitted to all_reduce of NCCL on four H200 over NVLink (README.md, "How good it is"); what a network costs
- * is that of the tuner's table. */
+/* Fitted to all_reduce of NCCL on four H200 over NVLink (bench/sim_fit.py; README.md, "How good it is"); what
+ * a network costs is that of the tuner's table. */
 static const struct cluster_costs costs_default = {
-    {5.7, 6.0, 16.6},                                      /* launch */
-    6.0,                                                   /* ... of messages */
-    {0.05, 1.1, 0.61},                                     /* slice */
-    {0.05, 1.1, 0.54},                                     /* move */
-    {{0.52, 0.6, 1.25}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
-    {4.8, 13.0, 29.1},                                     /* lane */
-    1.027,
+    {6.0, 7.24, 16.7},                                     /* launch */
+    6.0,                                                   /* ... of messages: as of lines */
+    {0.027, 0.911, 0.838},                                 /* slice */
+    {0.031, 1.0, 0.428},                                   /* move */
+    {{0.5, 0.5, 1.25}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
+    {4.62, 11.3, 29.1},                                    /* lane */
+    1.03,
     1.0,
     0.7,
     0,

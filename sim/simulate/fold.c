@@ -33,6 +33,7 @@ static bool chunks_are_even(const struct work *work) {
 }
 
 static bool work_is_placeless(const struct work *work) {
+  if (work->func == FUNC_SEND || work->func == FUNC_RECV || work->func == FUNC_COPY) return true;
   if ((work->flags & (WORK_FUSED | WORK_PART)) != 0 || work->conn_index != CONN_COLLECTIVE) return false;
   switch (work->algo) {
     case ALGO_PAT: return true;
