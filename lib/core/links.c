@@ -7,8 +7,10 @@
 
 uint32_t links_ring_index(const struct graph *graph, uint32_t channel_index, uint32_t rank) {
   const uint32_t *ring = graph->ring[channel_index];
-  uint32_t index = 0;
-  while (ring[index] != rank) index += 1;
+  const uint32_t block = graph->node_ranks_max;
+  /* Most rings pass nodes in order: begins where the rank's node would lie. */
+  uint32_t index = block > 0 ? rank - rank % block : 0;
+  while (ring[index] != rank) index = index + 1 == graph->rank_count ? 0 : index + 1;
   return index;
 }
 
