@@ -66,7 +66,7 @@ static bool net_begin(uint8_t func, uint32_t algos, uint32_t protos, size_t coun
 }
 
 static struct engine_report run(const struct walk_net *of, const struct fold *fold) {
-  const struct engine_request request = {&cluster, of, fold, NULL, NULL, NULL, NULL};
+  const struct engine_request request = {.cluster = &cluster, .net = of, .fold = fold};
   struct engine_report report;
   assert_int_equal(engine_run(&request, &report), ncclSuccess);
   return report;
@@ -439,7 +439,7 @@ static void memory_runs_out_cleanly(void **state) {
   assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 4096, 1));
   const uint64_t live = os_alloc_live();
   for (uint64_t k = 1;; k++) {
-    const struct engine_request request = {&cluster, &net, NULL, NULL, NULL, NULL, NULL};
+    const struct engine_request request = {.cluster = &cluster, .net = &net};
     struct engine_report report;
     os_alloc_fail_at(k);
     const uint64_t before = os_alloc_count();

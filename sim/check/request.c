@@ -244,11 +244,17 @@ static void list_fill(struct op_list *list, const struct check_call *call, uint3
   list_add(list, call, call->func, call->root, in, out, terms.count);
 }
 
+uint32_t check_call_ops(const struct check_call *call, uint32_t rank, struct plan_op *ops) {
+  struct op_list list = {ops, 0};
+  list_fill(&list, call, rank);
+  return list.count;
+}
+
 /* Switches are for whoever names them, as for the library. */
 #define SWITCHES \
   (1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE | 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN)
 
-static void request_fill(struct plan_request *request, const struct check_call *call) {
+void check_call_request(const struct check_call *call, struct plan_request *request) {
   memset(request, 0, sizeof *request);
   request->rank_count = call->rank_count;
   request->graph = call->graph;
@@ -269,7 +275,7 @@ const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8
   if (is_exchange(call->func)) {
     struct check_call direct = *call;
     direct.algo_mask &= ~(1u << ALGO_RING);
-    request_fill(&request, &direct);
+    check_call_request(&direct, &request);
     if (call->func == FUNC_ALL_TO_ALL && algo == ALGO_DIRECT && (call->algo_mask & 1u << ALGO_RING) != 0)
       return "messages carry it where they are allowed; name Direct alone";
     if (call->func == FUNC_ALL_TO_ALL && algo == ALGO_DIRECT)
@@ -277,7 +283,7 @@ const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8
     if (algo != ALGO_RING) return "messages know no algorithm; leave it out";
     return proto == PROTO_LL128 ? "messages go by LL or Simple" : NULL;
   }
-  request_fill(&request, call);
+  check_call_request(call, &request);
   request.algos_off = 0;
   return rules_forbid(&request, call->func, algo, proto);
 }
@@ -388,7 +394,7 @@ static ncclResult_t plans_make(struct check_setup *setup, struct plan_request *r
 ncclResult_t check_setup_make(struct check_setup *setup, const struct check_call *call) {
   struct plan_request request;
   TRY(check_setup_frame(setup, call));
-  request_fill(&request, call);
+  check_call_request(call, &request);
   return plans_make(setup, &request);
 }
 

@@ -46,6 +46,11 @@ ncclResult_t check_setup_bind(struct check_setup *setup, const struct check_call
 void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out);
 void check_setup_free(struct check_setup *setup);
 
+/* What one rank calls for it, as planning takes it, into `ops`: at most 2 * rank_count rows, at least 2; and
+ * a request that lacks rank and operations. */
+uint32_t check_call_ops(const struct check_call *call, uint32_t rank, struct plan_op *ops);
+void check_call_request(const struct check_call *call, struct plan_request *request);
+
 /* NULL, or the rule by which none of the masks' algorithms and protocols can carry the call. */
 const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8_t proto);
 

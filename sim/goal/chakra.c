@@ -394,8 +394,7 @@ static ncclResult_t rank_read(struct chakra_job *job, uint32_t rank, const char 
   return result;
 }
 
-/* The number in front of `.et`, or UINT32_MAX. */
-static uint32_t rank_of(const char *path) {
+uint32_t chakra_rank_of(const char *path) {
   const char *end = strrchr(path, '.'), *begin = end;
   uint32_t rank = 0;
   if (end == NULL || strcmp(end, ".et") != 0) return UINT32_MAX;
@@ -414,7 +413,7 @@ ncclResult_t goal_read_chakra(uint32_t count, char **paths, const struct chakra_
   if (result == ncclSuccess)
     result = goal_export_open(&job.build, &planner->costs, GOAL_EXPORT_TAGS, &job.out);
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++) {
-    const uint32_t rank = rank_of(paths[i]);
+    const uint32_t rank = chakra_rank_of(paths[i]);
     if (rank >= count || goal->programs[rank] != NULL)
       result = log_fail(ncclInvalidArgument,
                         "%s: %" PRIu32 " files are expected to end in .0.et to .%" PRIu32 ".et, each once",

@@ -32,6 +32,9 @@ struct chakra_node {
 ncclResult_t chakra_read(const char *name, FILE *file,
                          ncclResult_t (*take)(void *context, const struct chakra_node *node), void *context);
 
+/* The rank whose file it is: the number in front of `.et`; UINT32_MAX: it has none. */
+uint32_t chakra_rank_of(const char *path);
+
 /* Numbers of comm_type. */
 enum chakra_coll {
   CHAKRA_ALL_REDUCE,

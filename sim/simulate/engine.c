@@ -46,7 +46,7 @@ struct network {
   uint64_t *filled_at, *slot_at, *bytes; /* by step, in engine.times */
   uint8_t *steps;                        /* ... in engine.steps */
   uint64_t filled, sent, taken;
-  uint64_t end_ps; /* of the last message */
+  uint64_t begin_ps, end_ps; /* of the last message */
   uint64_t proxy_ps, message_ps, flight_ps, gap_ps;
   bool under_way;
 };
@@ -67,6 +67,12 @@ struct block {
   uint32_t batch, running;
 };
 
+/* Of a supply: the kernel that runs. */
+struct track {
+  uint32_t running; /* lanes */
+  uint64_t end_ps;
+};
+
 struct engine {
   const struct engine_request *request;
   const struct walk_net *net;
@@ -78,6 +84,7 @@ struct engine {
   struct block *blocks;
   uint64_t *times; /* a ring of mask + 1 for each of two of a connection, and of three of a network */
   uint8_t *steps;
+  struct track *tracks;
   uint32_t *ready;
   uint32_t ready_head, ready_count, slots, pieces, network_count; /* slots: of pieces */
   uint32_t mask; /* a power of two, not below slots, minus one: places of a ring of times */
@@ -126,6 +133,11 @@ static void network_arrive(struct engine *engine, struct conn *conn, struct netw
   network->sent += steps;
   network->end_ps = end_ps;
   network->under_way = false;
+  if (engine->request->hear_message && network->bytes[(network->sent - steps) & engine->mask] > 0) {
+    const struct engine_message message = {(uint32_t)(conn - engine->conns), network->begin_ps, end_ps,
+                                           network->bytes[(network->sent - steps) & engine->mask]};
+    engine->request->hear_message(engine->request->context, &message);
+  }
   engine->report->message_count += network->sent % engine->pieces == 0;
   conn_announce(engine, conn, steps, end_ps + network->flight_ps + network->proxy_ps + conn->post_ps);
   conn_free(engine, conn, steps, end_ps + network->flight_ps + conn->post_ps);
@@ -146,6 +158,7 @@ static void network_go(struct engine *engine, uint32_t index) {
       begin_ps = later(begin_ps, network->slot_at[(last - 1 - engine->slots) & engine->mask]);
     if (network->sent % engine->pieces == 0) begin_ps += network->message_ps;
     network->under_way = true;
+    network->begin_ps = begin_ps;
     if (!flow_is_private(&engine->flows, index)) {
       queue_set(&engine->queue, index, begin_ps);
       return;
@@ -326,15 +339,12 @@ static bool slice_is_shared(const struct engine *engine, const struct lane *lane
   return false;
 }
 
-static void lane_end(struct engine *engine, struct lane *lane) {
-  const uint32_t index = (uint32_t)(lane - engine->lanes), number = engine->net->lanes[index].block;
+static void kernels_begin(struct engine *engine);
+
+/* Its lanes that are left begin when those of the batch before them have ended. */
+static void block_go_on(struct engine *engine, uint32_t number) {
   const struct walk_block *place = &engine->net->blocks[number];
   struct block *block = &engine->blocks[number];
-  lane->phase = PHASE_ENDED;
-  engine->ended += 1;
-  engine->report->end_ps = later(engine->report->end_ps, lane->now_ps);
-  list_tell(engine, lane);
-  if (--block->running > 0) return;
   uint64_t end_ps = 0;
   for (uint32_t i = place->first_lane; i < place->first_lane + place->lane_count; i++)
     if (engine->net->lanes[i].batch == block->batch) end_ps = later(end_ps, engine->lanes[i].now_ps);
@@ -345,6 +355,22 @@ static void lane_end(struct engine *engine, struct lane *lane) {
     block->running += 1;
     lane_push(engine, i);
   }
+}
+
+static void lane_end(struct engine *engine, struct lane *lane) {
+  const uint32_t index = (uint32_t)(lane - engine->lanes), number = engine->net->lanes[index].block;
+  lane->phase = PHASE_ENDED;
+  engine->ended += 1;
+  engine->report->end_ps = later(engine->report->end_ps, lane->now_ps);
+  list_tell(engine, lane);
+  if (--engine->blocks[number].running == 0) block_go_on(engine, number);
+  if (!engine->tracks) return;
+  const uint32_t index_of_track = engine->net->blocks[number].track;
+  struct track *track = &engine->tracks[index_of_track];
+  track->end_ps = later(track->end_ps, lane->now_ps);
+  if (--track->running > 0) return;
+  engine->request->supply->ended(engine->request->supply->context, index_of_track, track->end_ps);
+  kernels_begin(engine);
 }
 
 /* Leaves out the links that are as another one. */
@@ -521,10 +547,10 @@ static uint32_t stuck_behind(const struct engine *engine, uint32_t index, uint32
   const bool data = lane->want == WANT_DATA;
   *peer = data ? conn->sender : conn->receiver;
   for (uint32_t i = 0; i < net->lane_count; i++) {
+    if (engine->lanes[i].phase == PHASE_ENDED) continue;
     const struct work *work = net->lanes[i].work;
     const uint32_t first = data ? work->recv_count : 0,
                    last = data ? first + work->send_count : work->recv_count;
-    if (engine->lanes[i].phase == PHASE_ENDED) continue;
     for (uint32_t k = first; k < last; k++)
       if (engine->lanes[i].links[k] == lane->want_of) return i;
   }
@@ -574,11 +600,29 @@ static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
   return index;
 }
 
+/* To the supply, which knows what they run. */
+static void stuck_tell(struct engine *engine) {
+  for (uint32_t i = 0; i < engine->net->lane_count; i++) {
+    const struct lane *lane = &engine->lanes[i];
+    struct engine_stand stand = {i, 0, want_words[lane->want], ""};
+    char link[64] = "";
+    if (lane->phase == PHASE_ENDED || lane->want == WANT_NOTHING) continue;
+    stuck_behind(engine, i, &stand.peer);
+    if (lane->want <= WANT_SLOT) conn_is_dead(engine, lane->want_of, link, sizeof link);
+    stand.link = link;
+    engine->request->supply->stands(engine->request->supply->context, &stand);
+  }
+}
+
 static void stuck_report(struct engine *engine) {
   enum { SHOWN = 6 };
   char link[64] = "";
   uint32_t index = 0, peer, length = 0;
   engine->report->stalled = true;
+  if (engine->tracks) {
+    stuck_tell(engine);
+    return;
+  }
   while (index < engine->net->lane_count && engine->lanes[index].want == WANT_NOTHING) index += 1;
   stuck_say(engine, "%u of %u lanes never end: ", engine->net->lane_count - engine->ended,
             engine->net->lane_count);
@@ -607,7 +651,7 @@ static void stuck_report(struct engine *engine) {
 
 /* ---- making ---- */
 
-static void lane_make(struct engine *engine, uint32_t index) {
+static void lane_make(struct engine *engine, uint32_t index, uint64_t begin_ps) {
   const struct cluster_costs *costs = &engine->cluster->costs;
   const struct walk_lane *place = &engine->net->lanes[index];
   const double slow = engine->cluster->rank_slow[place->rank];
@@ -619,8 +663,8 @@ static void lane_make(struct engine *engine, uint32_t index) {
     lane->recv_own |= (uint32_t)(lane->links[k] != WALK_NONE) << k;
   for (uint32_t k = 0; k < place->work->send_count; k++)
     lane->send_own |= (uint32_t)(lane->links[place->work->recv_count + k] != WALK_NONE) << k;
-  lane->now_ps =
-      us_to_ps(place->work->func >= FUNC_SEND_RECV ? costs->message_launch_us : costs->launch_us[proto]);
+  lane->now_ps = begin_ps + us_to_ps(place->work->func >= FUNC_SEND_RECV ? costs->message_launch_us
+                                                                         : costs->launch_us[proto]);
   lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
   lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
   lane->side_ps = us_to_ps(costs->side_us * slow);
@@ -629,15 +673,47 @@ static void lane_make(struct engine *engine, uint32_t index) {
   if (place->batch == 0) lane_push(engine, index);
 }
 
-/* Costs of the connection, whose sender is this lane. */
-static void conn_make(struct engine *engine, uint32_t index, const struct lane *lane,
-                      struct cluster_route *route) {
+/* Whether its slices can meet others on a link. */
+static void lane_share(struct engine *engine, struct lane *lane) {
+  const struct work *work = lane->walk.work;
+  lane->shares = work->algo == ALGO_CUSTOM;
+  for (uint32_t links = lane->send_own; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[work->recv_count + (uint32_t)__builtin_ctz(links)];
+    lane->shares = lane->shares || !flow_is_private(&engine->flows, index);
+  }
+}
+
+/* All that the supply can begin now, in the rows of kernels that have ended. */
+static void kernels_begin(struct engine *engine) {
+  const struct engine_supply *supply = engine->request->supply;
+  struct engine_kernel kernel;
+  while (supply->next(supply->context, &kernel)) {
+    struct track *track = &engine->tracks[kernel.track];
+    track->running = kernel.lane_count;
+    track->end_ps = kernel.begin_ps;
+    memset(&engine->blocks[kernel.first_block], 0, kernel.block_count * sizeof *engine->blocks);
+    for (uint32_t i = kernel.first_lane; i < kernel.first_lane + kernel.lane_count; i++) {
+      struct lane *lane = &engine->lanes[i];
+      const bool queued = lane->queued;
+      memset(lane, 0, sizeof *lane);
+      lane->queued = queued;
+      lane_make(engine, i, kernel.begin_ps);
+      lane_share(engine, lane);
+    }
+    engine->ended -= kernel.lane_count;
+    if (kernel.lane_count == 0) supply->ended(supply->context, kernel.track, kernel.begin_ps);
+  }
+}
+
+/* Costs of the connection. */
+static void conn_make(struct engine *engine, uint32_t index, struct cluster_route *route) {
   const struct cluster_costs *costs = &engine->cluster->costs;
-  const uint8_t proto = lane->walk.work->proto;
+  const struct walk_conn *place = &engine->net->conns[index];
+  const uint8_t proto = place->proto;
   struct conn *conn = &engine->conns[index];
-  cluster_route_find(engine->cluster, &engine->net->conns[index], route);
+  cluster_route_find(engine->cluster, place, route);
   conn->wire = cluster_wire(proto);
-  conn->gbps = cluster_most_gbps(engine->cluster, route, proto, engine->net->conns[index].sender);
+  conn->gbps = cluster_most_gbps(engine->cluster, route, proto, place->sender);
   conn->ps_a_byte = conn->gbps > 0 ? 1e3 * conn->wire / conn->gbps : 0;
   conn->post_ps = us_to_ps(costs->post_us[route->kind][proto]);
   if (!route->network) return;
@@ -658,14 +734,8 @@ static ncclResult_t flows_make(struct engine *engine) {
       (struct cluster_route *)os_alloc((net->conn_count + (size_t)1) * sizeof *routes);
   ncclResult_t result = ncclSuccess;
   if (!users || !routes) result = log_fail(ncclSystemError, "no memory for %u routes", net->conn_count);
-  for (uint32_t i = 0; result == ncclSuccess && i < net->lane_count; i++) {
-    const struct work *work = net->lanes[i].work;
-    for (uint32_t k = 0; k < work->send_count; k++) {
-      const uint32_t index = engine->lanes[i].links[work->recv_count + k];
-      if (index != WALK_NONE && engine->conns[index].wire == 0)
-        conn_make(engine, index, &engine->lanes[i], &routes[index]);
-    }
-  }
+  for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++)
+    if (net->conns[i].sends) conn_make(engine, i, &routes[i]);
   for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++) {
     users[i].links = fold ? &fold->links[fold->first_share[i]] : routes[i].links;
     users[i].times = fold ? &fold->users[fold->first_share[i]] : NULL;
@@ -681,7 +751,7 @@ static ncclResult_t flows_make(struct engine *engine) {
 }
 
 /* Most pieces that a step of the work passes on in. */
-static uint32_t work_pieces(const struct work *work) {
+uint32_t engine_pieces(const struct work *work) {
   const bool short_ring = work->algo == ALGO_RING && work->func <= FUNC_ALL_REDUCE &&
                           (work->flags & WORK_FUSED) == 0 &&
                           work->part_count < work->chunk_count * algo_loop_chunks(work);
@@ -722,9 +792,10 @@ static ncclResult_t engine_make(struct engine *engine) {
   for (uint32_t i = 0; i < net->conn_count; i++)
     far += net->conns[i].sender / engine->cluster->gpus != net->conns[i].receiver / engine->cluster->gpus;
   engine->networks = (struct network *)os_alloc((far + (size_t)1) * sizeof *engine->networks);
-  engine->pieces = 1;
-  for (uint32_t i = 0; i < net->lane_count; i++)
-    if (work_pieces(net->lanes[i].work) > engine->pieces) engine->pieces = work_pieces(net->lanes[i].work);
+  engine->pieces = engine->request->supply ? engine->request->supply->pieces : 1;
+  for (uint32_t i = 0; !engine->request->supply && i < net->lane_count; i++)
+    if (engine_pieces(net->lanes[i].work) > engine->pieces)
+      engine->pieces = engine_pieces(net->lanes[i].work);
   engine->slots = engine->pieces * (net->rank_count > 0 ? net->plans[0].limits.slots : 1);
   for (engine->mask = 1; engine->mask < engine->slots;) engine->mask *= 2;
   engine->mask -= 1;
@@ -732,15 +803,21 @@ static ncclResult_t engine_make(struct engine *engine) {
       !times_make(engine, far) || !queue_make(&engine->queue, net->conn_count + net->lane_count))
     return log_fail(ncclSystemError, "no memory for %u lanes and %u connections; take fewer ranks",
                     net->lane_count, net->conn_count);
-  for (uint32_t i = 0; i < net->lane_count; i++) lane_make(engine, i);
   TRY(flows_make(engine));
+  if (engine->request->supply) {
+    engine->tracks =
+        (struct track *)os_alloc((engine->request->supply->track_count + (size_t)1) * sizeof *engine->tracks);
+    if (!engine->tracks)
+      return log_fail(ncclSystemError, "no memory for the kernels of %u tracks",
+                      engine->request->supply->track_count);
+    engine->ended = net->lane_count;
+    for (uint32_t i = 0; i < net->lane_count; i++) engine->lanes[i].phase = PHASE_ENDED;
+    kernels_begin(engine);
+    return ncclSuccess;
+  }
   for (uint32_t i = 0; i < net->lane_count; i++) {
-    struct lane *lane = &engine->lanes[i];
-    lane->shares = lane->walk.work->algo == ALGO_CUSTOM;
-    for (uint32_t links = lane->send_own; links != 0; links &= links - 1) {
-      const uint32_t index = lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)];
-      lane->shares = lane->shares || !flow_is_private(&engine->flows, index);
-    }
+    lane_make(engine, i, 0);
+    lane_share(engine, &engine->lanes[i]);
   }
   return ncclSuccess;
 }
@@ -762,6 +839,7 @@ ncclResult_t engine_run(const struct engine_request *request, struct engine_repo
   os_free(engine.times);
   os_free(engine.steps);
   os_free(engine.blocks);
+  os_free(engine.tracks);
   os_free(engine.ready);
   queue_free(&engine.queue);
   flow_set_free(&engine.flows);

@@ -25,6 +25,35 @@ typedef void engine_hear(void *context, const struct engine_span *span);
 
 /* Called now and then with the slices so far. */
 typedef void engine_tell(void *context, uint64_t slices);
+/* What a track runs at one go: lanes and blocks of the net that belong to the track. */
+struct engine_kernel {
+  uint32_t track, first_lane, lane_count, first_block, block_count;
+  uint64_t begin_ps;
+};
+/* A lane that never ends, and for what it waits. */
+struct engine_stand {
+  uint32_t lane, peer; /* peer: the rank that could let it go on */
+  const char *wants;   /* "data", "a free slot", ... */
+  const char *link;    /* that carries nothing; "" */
+};
+/* Kernels that follow one another on tracks (a rank's streams), each on connections as the last one left
+ * them. The supply owns the net's rows of lanes and blocks and fills those of a kernel before it begins;
+ * connections are all there from the begin. */
+struct engine_supply {
+  void *context;
+  uint32_t track_count;
+  uint32_t pieces;                                           /* the most of engine_pieces() of all works */
+  bool (*next)(void *context, struct engine_kernel *kernel); /* one that may begin; false: none, for now */
+  void (*ended)(void *context, uint32_t track, uint64_t end_ps);
+  void (*stands)(void *context, const struct engine_stand *stand); /* each lane, when nothing moves */
+};
+
+/* A message between proxies, for whoever draws. */
+struct engine_message {
+  uint32_t conn;
+  uint64_t begin_ps, end_ps, bytes;
+};
+typedef void engine_hear_message(void *context, const struct engine_message *message);
 
 struct engine_request {
   const struct cluster *cluster;
@@ -34,7 +63,12 @@ struct engine_request {
   void *context;
   engine_tell *tell; /* NULL: nobody asks */
   void *tell_context;
+  engine_hear_message *hear_message;  /* the same context */
+  const struct engine_supply *supply; /* NULL: all lanes of the net begin at once, and nothing follows */
 };
+
+/* Most pieces that a step of the work passes on in. */
+uint32_t engine_pieces(const struct work *work);
 
 /* ncclSuccess also when it stalled; ncclSystemError when memory is out. */
 ncclResult_t engine_run(const struct engine_request *request, struct engine_report *report);

@@ -127,7 +127,7 @@ static double points_run(struct fitter *fitter, int number) {
       cluster_cost(cluster, &costs);
       const bool folded = fold_make(cluster, &point->net, &fold);
       const struct engine_request request = {
-          cluster, folded ? &fold.net : &point->net, folded ? &fold : NULL, NULL, NULL, NULL, NULL};
+          .cluster = cluster, .net = folded ? &fold.net : &point->net, .fold = folded ? &fold : NULL};
       const ncclResult_t result = engine_run(&request, &report);
       if (folded) fold_free(&fold);
       if (result != ncclSuccess) return INFINITY;

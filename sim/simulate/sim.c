@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "bench/bench.h"
 #include "collective.h"
+#include "core/custom.h"
 #include "core/names.h"
 #include "core/settings.h"
 #include "json.h"
@@ -17,17 +18,19 @@
 #include "simulate/engine.h"
 #include "simulate/fit.h"
 #include "simulate/fold.h"
-#include "simulate/picture.h"
+#include "simulate/plot.h"
 #include "simulate/progress.h"
+#include "simulate/workload_verb.h"
 #include "verb.h"
 
 enum { COMPARED_MOST = ALGO_COUNT, FAULTS_MOST = 64 };
 
 struct sim_flags {
   int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
-  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *loggp, *tune;
+  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *svg, *plot, *workload,
+      *plan, *loggp, *tune;
   struct option_list faults, costs;
-  bool exact, json, rate, progress, help;
+  bool exact, json, rate, progress, help, records, chakra, gaps, print;
 };
 #define AT(member) offsetof(struct sim_flags, member)
 
@@ -64,8 +67,27 @@ static const struct option_row rows[] = {
     {0, "fault", "WHAT", OPTION_LIST, AT(faults), 0, 0,
      "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:CARD:FACTOR or nic:NODE:CARD:off; again and "
      "again"},
+    {'w', "workload", "FILE", OPTION_TEXT, AT(workload), 0, 0,
+     "run the calls of this text (below) instead of one collective of many sizes"},
+    {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
+     "take the steps of this schedule, tutti's text or MSCCL's XML, instead of a collective's own; with "
+     "--compare as its first column"},
+    {0, "records", NULL, OPTION_FLAG, AT(records), 0, 0,
+     "run what FILE... have recorded instead: this library's records (TUTTI_TRACE), dumps of PyTorch's "
+     "Flight "
+     "Recorder, or logs of all ranks"},
+    {0, "chakra", NULL, OPTION_FLAG, AT(chakra), 0, 0,
+     "run the Chakra traces FILE... of all ranks, whose names end in .RANK.et, instead"},
+    {0, "gaps", NULL, OPTION_FLAG, AT(gaps), 0, 0,
+     "with --records: between two calls a rank computes for as long as lies between their times, from the "
+     "end of the first one on; without: calls come when they came"},
+    {0, "print", NULL, OPTION_FLAG, AT(print), 0, 0, "print the workload as text, and run nothing"},
     {0, "perfetto", "FILE", OPTION_TEXT, AT(perfetto), 0, 0,
      "also write every slice of the last size to FILE, for ui.perfetto.dev; simulates every rank"},
+    {0, "svg", "FILE", OPTION_TEXT, AT(svg), 0, 0,
+     "also draw what ranks do and how full links are into FILE, of the last size; simulates every rank"},
+    {0, "plot", "FILE", OPTION_TEXT, AT(plot), 0, 0,
+     "also draw bus bandwidth against size into FILE, of each algorithm of --compare"},
     {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where lanes are alike"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
      "say on standard error how many slices were simulated a second"},
@@ -87,10 +109,15 @@ struct sim {
   struct cluster cluster;
   struct check_call call;
   struct check_setup setup;
-  uint32_t algo_mask, proto_mask;
+  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];   /* what planning may choose from */
+  uint32_t algo_mask, proto_mask;                   /* the same for the collective */
   uint32_t compared[COMPARED_MOST], compared_count; /* sets of one algorithm each */
   uint64_t slices, events, spent_ns;
   struct progress progress;
+  struct workload workload; /* no ranks: one collective */
+  struct plot plot;
+  struct custom_schedule *schedule; /* of --plan, NULL: none */
+  uint64_t possible;                /* sizes that some way could carry */
 };
 
 /* What came of one size by one way. */
@@ -118,7 +145,7 @@ static bool type_find(struct sim *sim) {
 }
 
 static bool masks_read(struct sim *sim) {
-  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];
+  uint32_t *algos = sim->algos, *protos = sim->protos;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     algos[func] = (1u << ALGO_COUNT) - 1;
     protos[func] = (1u << PROTO_COUNT) - 1;
@@ -132,13 +159,14 @@ static bool masks_read(struct sim *sim) {
   }
   const uint8_t func =
       sim->func < FUNC_SEND_RECV || sim->func == FUNC_ALL_TO_ALL ? sim->func : FUNC_ALL_REDUCE;
-  sim->algo_mask = algos[func];
+  sim->algo_mask = sim->schedule ? 1u << ALGO_CUSTOM : algos[func];
   sim->proto_mask = protos[func];
   return true;
 }
 
 /* "ring,tree": a set of one algorithm for each word. */
 static bool compared_read(struct sim *sim) {
+  if (sim->schedule && sim->flags.compare) sim->compared[sim->compared_count++] = 1u << ALGO_CUSTOM;
   for (const char *word = sim->flags.compare; word && *word;) {
     const size_t length = strcspn(word, ",");
     const int algo = names_find(names_algo, ALGO_COUNT, word, length);
@@ -165,7 +193,8 @@ static bool costs_read(struct sim *sim) {
   return !expected;
 }
 
-static enum exit_code cluster_get(struct sim *sim) {
+/* `ranks`: that must have a place, where no flag and no description say how many nodes there are. */
+static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   struct sim_flags *flags = &sim->flags;
   ncclResult_t result = ncclSuccess;
   cluster_spec_begin(&sim->spec);
@@ -176,6 +205,9 @@ static enum exit_code cluster_get(struct sim *sim) {
   }
   if (flags->nodes) sim->spec.nodes = (uint32_t)flags->nodes;
   if (flags->gpus) sim->spec.gpus = (uint32_t)flags->gpus;
+  if (!flags->gpus && sim->schedule && ranks < sim->spec.gpus * sim->spec.nodes)
+    sim->spec.gpus = (ranks + sim->spec.nodes - 1) / sim->spec.nodes;
+  if (!flags->nodes && !flags->cluster) sim->spec.nodes = (ranks + sim->spec.gpus - 1) / sim->spec.gpus;
   if (flags->machine) sim->spec.machine = flags->machine;
   if (flags->file) sim->spec.topology = flags->file;
   if (!costs_read(sim)) return EXIT_USAGE;
@@ -189,10 +221,15 @@ static enum exit_code cluster_get(struct sim *sim) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
     return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
   }
-  for (size_t i = 0; i < flags->faults.count; i++) {
+  return EXIT_GOOD;
+}
+
+static enum exit_code faults_set(struct sim *sim) {
+  const struct option_list *faults = &sim->flags.faults;
+  for (size_t i = 0; i < faults->count; i++) {
     char why[256];
-    if (cluster_fault(&sim->cluster, flags->faults.texts[i], why, sizeof why)) continue;
-    fprintf(stderr, "tutti sim: --fault %s: %s\n", flags->faults.texts[i], why);
+    if (cluster_fault(&sim->cluster, faults->texts[i], why, sizeof why)) continue;
+    fprintf(stderr, "tutti sim: --fault %s: %s\n", faults->texts[i], why);
     return EXIT_USAGE;
   }
   return EXIT_GOOD;
@@ -204,17 +241,93 @@ static void sizes_complete(struct sim_flags *flags) {
   if (!flags->step_bytes && !flags->step_factor) flags->step_factor = 2;
 }
 
+/* Reads a workload: of the job's calls, and the cluster that has room for them. */
+static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operands) {
+  const struct sim_flags *flags = &sim->flags;
+  const int asked = (flags->workload != NULL) + flags->records + flags->chakra + (flags->plan != NULL);
+  if (asked > 1 || (flags->workload != NULL) != (operand_count == 0)) {
+    fprintf(stderr,
+            "tutti sim: one of --workload FILE, --records FILE..., --chakra FILE..., --plan FILE and "
+            "a collective is expected\n");
+    return EXIT_USAGE;
+  }
+  if (flags->plot || flags->compare) {
+    fprintf(stderr, "tutti sim: --compare and --plot are of a collective\n");
+    return EXIT_USAGE;
+  }
+  sim->func = FUNC_ALL_REDUCE;
+  if (!masks_read(sim)) return EXIT_USAGE;
+  enum exit_code code = cluster_get(sim, 1);
+  if (code != EXIT_GOOD) return code;
+  const ncclResult_t result =
+      flags->workload ? workload_read(flags->workload, sim->cluster.ranks, &sim->workload)
+      : flags->chakra ? workload_chakra(operand_count, operands, &sim->workload)
+                      : workload_records(operand_count, operands, flags->gaps, &sim->workload);
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    return EXIT_INPUT;
+  }
+  if (sim->workload.rank_count > sim->cluster.ranks) {
+    cluster_free(&sim->cluster);
+    os_free(sim->cluster_text);
+    os_free(sim->fit.rules);
+    sim->cluster_text = NULL;
+    sim->fit.rules = NULL;
+    code = cluster_get(sim, sim->workload.rank_count);
+  }
+  return code == EXIT_GOOD ? faults_set(sim) : code;
+}
+
+/* The file says which collective, of how many ranks. */
+static enum exit_code schedule_get(struct sim *sim, int operand_count) {
+  if (custom_read(sim->flags.plan, &sim->schedule) != ncclSuccess) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    return EXIT_INPUT;
+  }
+  sim->collective = collective_find(
+      sim->schedule->func == FUNC_ALL_TO_ALL ? "alltoall" : names_collective[sim->schedule->func]);
+  sim->flags.root = sim->schedule->root;
+  if (operand_count == 0) return EXIT_GOOD;
+  fprintf(stderr, "tutti sim: --plan %s: its header says which collective; leave it out here\n",
+          sim->flags.plan);
+  return EXIT_USAGE;
+}
+
+static enum exit_code collective_get(struct sim *sim, int operand_count, char **operands) {
+  if (sim->flags.print || sim->flags.gaps) {
+    fprintf(stderr, "tutti sim: --print is of a workload, --gaps of --records\n");
+    return EXIT_USAGE;
+  }
+  if (sim->flags.plan) return schedule_get(sim, operand_count);
+  sim->collective = operand_count == 1 ? collective_find(operands[0]) : NULL;
+  if (sim->collective) return EXIT_GOOD;
+  fprintf(stderr, "tutti sim: one collective is expected: ");
+  for (size_t i = 0; collective_at(i); i++) fprintf(stderr, "%s%s", i ? ", " : "", collective_at(i)->name);
+  fputc('\n', stderr);
+  return EXIT_USAGE;
+}
+
+/* The schedule's ranks and the root have their places. */
+static enum exit_code ranks_check(const struct sim *sim) {
+  const uint32_t ranks = sim->cluster.ranks;
+  if (sim->schedule && sim->schedule->rank_count != ranks) {
+    fprintf(stderr, "tutti sim: --plan %s is for %u ranks, the cluster has %u; give --nodes and --gpus\n",
+            sim->flags.plan, sim->schedule->rank_count, ranks);
+    return EXIT_USAGE;
+  }
+  if (sim->flags.root < ranks) return EXIT_GOOD;
+  fprintf(stderr, "tutti sim: --root: must be 0 to %u, as there are %u ranks\n", ranks - 1, ranks);
+  return EXIT_USAGE;
+}
+
 static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
   int operand;
   if (!option_parse(&sim_options, argc, argv, &sim->flags, &operand)) return EXIT_USAGE;
   if (sim->flags.help) return EXIT_GOOD;
-  sim->collective = operand < argc ? collective_find(argv[operand]) : NULL;
-  if (!sim->collective || operand + 1 < argc) {
-    fprintf(stderr, "tutti sim: one collective is expected: ");
-    for (size_t i = 0; collective_at(i); i++) fprintf(stderr, "%s%s", i ? ", " : "", collective_at(i)->name);
-    fputc('\n', stderr);
-    return EXIT_USAGE;
-  }
+  if (sim->flags.workload || sim->flags.records || sim->flags.chakra)
+    return jobs_ask(sim, argc - operand, argv + operand);
+  enum exit_code code = collective_get(sim, argc - operand, argv + operand);
+  if (code != EXIT_GOOD) return code;
   sizes_complete(&sim->flags);
   sim->func = collective_func(sim->collective);
   if (!type_find(sim) || !masks_read(sim) || !compared_read(sim)) return EXIT_USAGE;
@@ -223,11 +336,9 @@ static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
     return EXIT_USAGE;
   }
   sim->type_bytes = oracle_type_bytes((ncclDataType_t)sim->type);
-  const enum exit_code code = cluster_get(sim);
-  if (code != EXIT_GOOD || sim->flags.root < sim->cluster.ranks) return code;
-  fprintf(stderr, "tutti sim: --root: must be 0 to %u, as there are %u ranks\n", sim->cluster.ranks - 1,
-          sim->cluster.ranks);
-  return EXIT_USAGE;
+  code = cluster_get(sim, sim->schedule ? sim->schedule->rank_count : 1);
+  if (code == EXIT_GOOD) code = faults_set(sim);
+  return code == EXIT_GOOD ? ranks_check(sim) : code;
 }
 
 /* ---- one size ---- */
@@ -238,6 +349,8 @@ static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
   sim->call.algo_mask = algo_mask;
   sim->call.proto_mask = sim->proto_mask;
   sim->call.tune_file = sim->fit.rules;
+  if (algo_mask == 1u << ALGO_CUSTOM) sim->call.custom = sim->schedule;
+  sim->call.in_place = sim->call.custom && (sim->schedule->places & CUSTOM_OUT_OF_PLACE) == 0;
 }
 
 /* The way that planning chose: of the first rank that does anything. */
@@ -255,21 +368,28 @@ static void row_way(const struct sim *sim, struct sim_row *row) {
   row->channel_count = (uint32_t)__builtin_popcountll(channels);
 }
 
-/* The same run, and its picture; each size writes the file anew. */
+/* Messages have no algorithm. */
+static const char *row_algo(const struct sim_row *row) {
+  return row->is_messages ? "messages" : names_algo[row->algo];
+}
+
+/* The same run, and its pictures; each size writes the files anew. */
 static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, struct sim_row *row) {
-  const char *path = sim->flags.perfetto;
-  struct picture picture;
-  FILE *out = fopen(path, "w");
-  if (!out) return log_fail(ncclSystemError, "%s cannot be written: %s", path, strerror(errno));
-  picture_begin(&picture, out, request->net);
-  request->hear = picture_hear;
-  request->context = &picture;
-  const ncclResult_t result = engine_run(request, &row->report);
-  if (!picture_end(&picture))
-    fprintf(stderr, "tutti sim: %s has the first %u of %" PRIu64 " slices\n", path, PICTURE_SPANS_MAX,
-            picture.spans);
-  if (ferror(out) | fclose(out)) return log_fail(ncclSystemError, "%s cannot be written", path);
-  return result;
+  const struct drawing_ask ask = {sim->flags.perfetto, sim->flags.svg};
+  struct drawing drawing;
+  char title[256];
+  snprintf(title, sizeof title, "tutti sim %s of %zu bytes: %u nodes of %u, %.60s, %s %s (simulated)",
+           sim->collective->name, row->bytes, sim->cluster.nodes, sim->cluster.gpus,
+           sim->cluster.topology.name, row_algo(row), names_proto[row->proto]);
+  ncclResult_t result = drawing_open(&drawing, &ask, &sim->cluster, NULL);
+  if (result == ncclSuccess) {
+    drawing_net(&drawing, request->net);
+    request->hear = drawing_span;
+    request->hear_message = drawing_message;
+    request->context = &drawing;
+    result = engine_run(request, &row->report);
+  }
+  return drawing_close(&drawing, result, title);
 }
 
 static void run_tell(void *context, uint64_t slices) {
@@ -285,17 +405,22 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   progress_begin(&sim->progress, what, NULL, os_time_ns());
   row_call(sim, row->count, algo_mask);
   ncclResult_t result = check_setup_make(&sim->setup, &sim->call);
-  if (result == ncclInvalidUsage && sim->compared_count) return ncclSuccess;
+  if (result == ncclInvalidUsage && (sim->compared_count || sim->schedule)) return ncclSuccess;
   TRY(result);
+  sim->possible += 1;
   row_way(sim, row);
   row->possible = true;
   TRY(walk_net_make(sim->setup.plans, sim->cluster.ranks, &net));
-  const bool folded = !sim->flags.exact && !sim->flags.perfetto && fold_make(&sim->cluster, &net, &fold);
-  struct engine_request request = {
-      &sim->cluster, folded ? &fold.net : &net, folded ? &fold : NULL, NULL, NULL, run_tell, &sim->progress};
+  const bool drawn = sim->flags.perfetto || sim->flags.svg;
+  const bool folded = !sim->flags.exact && !drawn && fold_make(&sim->cluster, &net, &fold);
+  struct engine_request request = {.cluster = &sim->cluster,
+                                   .net = folded ? &fold.net : &net,
+                                   .fold = folded ? &fold : NULL,
+                                   .tell = run_tell,
+                                   .tell_context = &sim->progress};
   const uint64_t begin_ns = os_time_ns();
   progress_begin(&sim->progress, what, request.net, begin_ns);
-  result = sim->flags.perfetto ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
+  result = drawn ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;
   sim->events += row->report.event_count;
@@ -309,11 +434,6 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
 static double row_us(const struct sim_row *row) { return (double)row->report.end_ps / 1e6; }
 
 /* ---- printing ---- */
-
-/* Messages have no algorithm. */
-static const char *row_algo(const struct sim_row *row) {
-  return row->is_messages ? "messages" : names_algo[row->algo];
-}
 
 static void head_print(const struct sim *sim) {
   const struct cluster *cluster = &sim->cluster;
@@ -341,6 +461,10 @@ static void row_print(const struct sim *sim, const struct sim_row *row) {
   const struct collective *collective = sim->collective;
   const double us = row_us(row), gbps = us > 0 ? (double)row->bytes / us / 1e3 : 0;
   char root[16] = "-1";
+  if (!row->possible) {
+    printf("  %11zu  %12zu  %7s  %5s  %5s  %10s\n", row->bytes, row->count, "", "", "", "-");
+    return;
+  }
   if (collective->has_root) snprintf(root, sizeof root, "%" PRId64, sim->flags.root);
   printf("  %11zu  %12zu  %7s  %5s  %5s  %10.2f  %7.2f  %7.2f  %-8s  %-6s  %u\n", row->bytes, row->count,
          bench_type_name((ncclDataType_t)sim->type), collective->has_op ? "sum" : "none", root, us, gbps,
@@ -382,6 +506,23 @@ static enum exit_code row_do(struct sim *sim, uint32_t algo_mask, struct sim_row
   return EXIT_WRONG;
 }
 
+/* A point of the way's line; without --compare there is one line, of what planning chose. */
+static bool row_plot(struct sim *sim, uint32_t series, const struct sim_row *row) {
+  const double us = row_us(row), factor = sim->collective->factor(sim->cluster.ranks);
+  const char *name = sim->compared_count ? names_algo[__builtin_ctz(sim->compared[series])] : "chosen";
+  return plot_add(&sim->plot, series, name, (double)row->bytes,
+                  us > 0 ? (double)row->bytes / us / 1e3 * factor : 0) == ncclSuccess;
+}
+
+static enum exit_code plot_do(struct sim *sim) {
+  char title[256];
+  snprintf(title, sizeof title, "tutti sim %s: %u nodes of %u, %.60s (simulated)", sim->collective->name,
+           sim->cluster.nodes, sim->cluster.gpus, sim->cluster.topology.name);
+  if (plot_write(&sim->plot, title, "bus GB/s", sim->flags.plot) == ncclSuccess) return EXIT_GOOD;
+  fprintf(stderr, "tutti sim: %s\n", log_last_error());
+  return EXIT_ENVIRONMENT;
+}
+
 static enum exit_code size_do(struct sim *sim, int64_t size, struct json *json) {
   const uint32_t ways = sim->compared_count ? sim->compared_count : 1;
   for (uint32_t i = 0; i < ways; i++) {
@@ -391,6 +532,7 @@ static enum exit_code size_do(struct sim *sim, int64_t size, struct json *json) 
     row.bytes = collective_bytes(sim->collective, row.count, sim->type_bytes, sim->cluster.ranks);
     const enum exit_code code = row_do(sim, sim->compared_count ? sim->compared[i] : sim->algo_mask, &row);
     if (code != EXIT_GOOD) return code;
+    if (sim->flags.plot && row.possible && !row_plot(sim, i, &row)) return EXIT_ENVIRONMENT;
     if (sim->flags.json && row.possible) row_json(sim, json, &row);
     if (sim->flags.json) continue;
     if (!sim->compared_count) row_print(sim, &row);
@@ -417,11 +559,33 @@ static enum exit_code sizes_do(struct sim *sim) {
   }
   if (sim->flags.json) json_close(&json, ']');
   if (sim->flags.json) putchar('\n');
+  if (code == EXIT_GOOD && sim->schedule && sim->possible == 0) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    code = EXIT_USAGE;
+  }
+  if (code == EXIT_GOOD && sim->flags.plot) code = plot_do(sim);
+  plot_free(&sim->plot);
   if (sim->flags.rate)
     fprintf(stderr, "tutti sim: %" PRIu64 " slices, %" PRIu64 " events in %.3f s: %.2f million slices/s\n",
             sim->slices, sim->events, (double)sim->spent_ns / 1e9,
             sim->spent_ns ? (double)sim->slices * 1e3 / (double)sim->spent_ns : 0);
   return code;
+}
+
+static enum exit_code jobs_do(const struct sim *sim) {
+  const struct sim_flags *flags = &sim->flags;
+  const struct workload_ask ask = {.cluster = &sim->cluster,
+                                   .workload = &sim->workload,
+                                   .algo_mask = sim->algos,
+                                   .proto_mask = sim->protos,
+                                   .tune_file = sim->fit.rules,
+                                   .channels = (uint32_t)flags->channels,
+                                   .drawing = {flags->perfetto, flags->svg},
+                                   .json = flags->json,
+                                   .rate = flags->rate};
+  if (!sim->flags.print) return workload_do(&ask);
+  workload_print(&sim->workload, stdout);
+  return EXIT_GOOD;
 }
 
 static enum exit_code sim_run(int argc, char **argv) {
@@ -434,8 +598,10 @@ static enum exit_code sim_run(int argc, char **argv) {
     char *arguments[] = {help, verb, NULL};
     return verb_help.run(2, arguments);
   }
-  if (code == EXIT_GOOD) code = sizes_do(&sim);
+  if (code == EXIT_GOOD) code = sim.workload.rank_count > 0 ? jobs_do(&sim) : sizes_do(&sim);
+  workload_free(&sim.workload);
   check_setup_free(&sim.setup);
+  custom_free(sim.schedule);
   cluster_free(&sim.cluster);
   os_free(sim.cluster_text);
   os_free(sim.fit.rules);
@@ -445,10 +611,15 @@ static enum exit_code sim_run(int argc, char **argv) {
 const struct verb verb_sim = {
     "sim",
     "what a collective would cost on a cluster that is not here",
-    "COLLECTIVE [-b BYTES] [-e BYTES] [-f N] [--nodes N] [--gpus N] [--machine NAME] [...]",
+    "COLLECTIVE [-b BYTES] [-e BYTES] [-f N] | --plan FILE | --workload FILE | --records FILE... | --chakra "
+    "FILE... [--nodes N] "
+    "[--gpus N] "
+    "[--machine NAME] [...]",
     "tutti sim all_reduce -b 8 -e 8G -f 2 --nodes 128 --gpus 8 --machine dgx-h100\n"
     "tutti sim all_gather -b 1M -e 64M --nodes 16 --compare ring,pat\n"
-    "tutti sim all_reduce -b 1G -e 1G --nodes 4 --fault slow-rank:3:2.0\n",
+    "tutti sim all_reduce -b 1G -e 1G --nodes 4 --fault slow-rank:3:2.0\n"
+    "tutti sim --workload examples/workloads/step.txt --nodes 4\n"
+    "tutti sim --records /dev/shm/tutti.*.trace --machine hgx-b200\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter. Every rank's plan and steps are the library's own; what each slice of each step costs is added "
     "up "
@@ -469,7 +640,30 @@ const struct verb verb_sim = {
     "every "
     "link, o is side_us, g gap_us, 1/G links_gbps; all others are 0.\n"
     "\n"
-    "The exit code is 1 where the simulation stalls; standard error then says who waits for whom.\n",
+    "A workload is text, a call a line; # begins a comment, LIST is as 0-7,16-31/4:\n"
+    "\n"
+    "  ranks N                 how many; else as many as the cluster has\n"
+    "  comm NAME LIST          a communicator of these; `world` is of all\n"
+    "  COLLECTIVE SIZE [TYPE] [OPERATOR] [root R] [ranks LIST] [WHERE]\n"
+    "  message SIZE [TYPE] from R to R [WHERE]    or `send`, `recv`: one half\n"
+    "  compute TIME [ranks LIST] [WHERE]\n"
+    "  group [WHERE] ... end   one launch for each communicator in it\n"
+    "  repeat N ... end\n"
+    "\n"
+    "SIZE is as of -b, or `count N`; TYPE float and OPERATOR sum where they are left out. Ranks of a call "
+    "are its communicator's; without `ranks` all make it. WHERE is any of: comm NAME, stream NAME (`main`; a "
+    "rank's streams run side by side), wait NAME [but N] (for all that is on that stream so far, or all but "
+    "the last N), after TIME (of "
+    "computing, behind the call before it on its stream), at TIME (not earlier). TIME is as 20us, 1.5ms, 3s "
+    "or 100ns.\n"
+    "\n"
+    "Before it runs a workload is compared: collectives that differ from rank to rank, or are missing, and "
+    "messages without their other half or of two sizes are named. Records give the calls of which all ranks "
+    "have told, on the streams and in the groups in which they were made; hosts' clocks are taken as they "
+    "are.\n"
+    "\n"
+    "The exit code is 1 where a workload does not fit together, and where the simulation stalls; standard "
+    "error then says who waits for whom.\n",
     &sim_options,
     sim_run,
 };

@@ -100,8 +100,8 @@ static uint32_t conn_find(struct walk_net *net, struct conn_table *table, const 
 
 /* Lanes, blocks and links that the plans have; each work of a batch is one lane. */
 static ncclResult_t net_count(struct walk_net *net) {
-  for (uint32_t rank = 0; rank < net->rank_count; rank++) {
-    const struct plan *plan = &net->plans[rank];
+  for (uint32_t rank = net->first_rank; rank < net->first_rank + net->plan_count; rank++) {
+    const struct plan *plan = &net->plans[rank - net->first_rank];
     for (uint32_t b = 0; b < plan->batch_count; b++) {
       const struct plan_batch *batch = &plan->batches[b];
       net->block_count += b == 0 || batch->channel_index != plan->batches[b - 1].channel_index;
@@ -126,15 +126,23 @@ static void lane_set(struct walk_net *net, struct conn_table *table, struct walk
   for (uint32_t i = 0; i < links; i++) {
     const bool sends = i >= work->recv_count;
     const uint32_t peer = sends ? work->send_peer[i - work->recv_count] : work->recv_peer[i];
-    const struct walk_conn key = {sends ? lane->rank : peer, sends ? peer : lane->rank, work->channel_index,
-                                  (uint16_t)work_link_conn(work, peer, sends)};
-    net->links[lane->first_link + i] = conn_find(net, table, &key);
+    const struct walk_conn key = {sends ? lane->rank : peer,
+                                  sends ? peer : lane->rank,
+                                  work->channel_index,
+                                  (uint16_t)work_link_conn(work, peer, sends),
+                                  work->proto,
+                                  false};
+    const uint32_t number = conn_find(net, table, &key);
+    struct walk_conn *conn = &net->conns[number];
+    if (sends && !conn->sends) conn->proto = work->proto;
+    conn->sends = conn->sends || sends;
+    net->links[lane->first_link + i] = number;
   }
 }
 
 static void rank_set(struct walk_net *net, struct conn_table *table, uint32_t rank, uint32_t *lane_index,
                      uint32_t *link_index) {
-  const struct plan *plan = &net->plans[rank];
+  const struct plan *plan = &net->plans[rank - net->first_rank];
   uint32_t turn = 0;
   for (uint32_t b = 0; b < plan->batch_count; b++, turn++) {
     const struct plan_batch *batch = &plan->batches[b];
@@ -170,7 +178,7 @@ static ncclResult_t net_fill(struct walk_net *net) {
   net->conns = (struct walk_conn *)os_alloc(((size_t)net->link_count + 1) * sizeof *net->conns);
   const bool whole = table.slots && net->blocks && net->lanes && net->links && net->conns;
   net->block_count = 0;
-  for (uint32_t rank = 0; whole && rank < net->rank_count; rank++)
+  for (uint32_t rank = net->first_rank; whole && rank < net->first_rank + net->plan_count; rank++)
     rank_set(net, &table, rank, &lane_index, &link_index);
   os_free(table.slots);
   if (whole) return ncclSuccess;
@@ -178,16 +186,28 @@ static ncclResult_t net_fill(struct walk_net *net) {
                   net->lane_count, net->link_count, net->rank_count);
 }
 
-ncclResult_t walk_net_make(const struct plan *plans, uint32_t rank_count, struct walk_net *net) {
+static ncclResult_t net_make(const struct plan *plans, uint32_t first_rank, uint32_t plan_count,
+                             uint32_t rank_count, struct walk_net *net) {
   struct walk_net made;
   memset(&made, 0, sizeof made);
   made.plans = plans;
+  made.first_rank = first_rank;
+  made.plan_count = plan_count;
   made.rank_count = rank_count;
   TRY(net_count(&made));
   const ncclResult_t result = net_fill(&made);
   if (result == ncclSuccess) *net = made;
   else walk_net_free(&made);
   return result;
+}
+
+ncclResult_t walk_net_make(const struct plan *plans, uint32_t rank_count, struct walk_net *net) {
+  return net_make(plans, 0, rank_count, rank_count, net);
+}
+
+ncclResult_t walk_net_make_rank(const struct plan *plan, uint32_t rank, uint32_t rank_count,
+                                struct walk_net *net) {
+  return net_make(plan, rank, 1, rank_count, net);
 }
 
 void walk_net_free(struct walk_net *net) {

@@ -49,7 +49,7 @@ uint32_t walk_round_steps(const struct work *work);
 
 /* One rank on one channel: its batches follow one another, the lanes of a batch run side by side. */
 struct walk_block {
-  uint32_t rank, channel;
+  uint32_t rank, channel, track;   /* track: of what feeds the engine (engine.h); 0 else */
   uint32_t first_lane, lane_count; /* batch after batch */
 };
 
@@ -63,11 +63,14 @@ struct walk_lane {
 struct walk_conn {
   uint32_t sender, receiver; /* ranks */
   uint16_t channel, index;   /* index: enum work_conn */
+  uint8_t proto;             /* of the first work that sends over it */
+  bool sends;                /* some work does */
 };
 
 struct walk_net {
   uint32_t rank_count, lane_count, block_count, conn_count, link_count;
-  const struct plan *plans; /* by rank; outlive the net */
+  uint32_t first_rank, plan_count; /* the ranks that have plans; all of them but in walk_net_make_rank() */
+  const struct plan *plans;        /* of these ranks; outlive the net */
   struct walk_block *blocks;
   struct walk_lane *lanes;
   struct walk_conn *conns; /* in the order in which lanes name them */
@@ -77,6 +80,9 @@ struct walk_net {
 /* On success fills *net (free with walk_net_free). ncclInvalidUsage for works that no executor takes, with
  * rank and channel; ncclSystemError when memory is out. */
 ncclResult_t walk_net_make(const struct plan *plans, uint32_t rank_count, struct walk_net *net);
+/* The same of one rank of `rank_count`: its lanes, and the connections that these name. */
+ncclResult_t walk_net_make_rank(const struct plan *plan, uint32_t rank, uint32_t rank_count,
+                                struct walk_net *net);
 void walk_net_free(struct walk_net *net);
 
 /* Slices of all lanes. Walks one lane of each kind of work. */

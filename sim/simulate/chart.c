@@ -1,0 +1,497 @@
+/* chart.c: see chart.h. */
+#include "simulate/chart.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "simulate/svg.h"
+
+enum {
+  COLUMNS = 160,  /* at most; at least half of it is used */
+  ROWS_MOST = 48, /* of ranks, or of streams */
+  KERNELS_MOST = 2000,
+  LINKS_KEPT = 65536, /* that carry anything */
+  LINKS_SHOWN = 24,
+  LEGEND_MOST = SVG_COLOURS
+};
+/* Of the picture. */
+#define LEFT 150.0
+#define WIDTH 1000.0
+#define RIGHT 20.0
+#define ROW_HEIGHT 14.0
+#define TOP 46.0
+#define WAITING "#f2c9a0"
+
+/* Time in a column, ps. */
+struct row {
+  double moves[COLUMNS], waits[COLUMNS];
+  uint32_t lanes; /* of its ranks */
+};
+
+/* A link's bytes by column. */
+struct carried {
+  uint32_t link;
+  double sum;
+  float bytes[COLUMNS];
+};
+
+struct chart {
+  const struct cluster *cluster;
+  const struct workload *workload;
+  const struct walk_net *net;
+  uint64_t column_ps, end_ps;
+  uint32_t row_ranks; /* ranks of a row */
+  struct row rows[ROWS_MOST];
+  struct run_kernel kernels[KERNELS_MOST];
+  uint32_t kernel_count; /* that came; those beyond KERNELS_MOST are not kept */
+  uint32_t *first_link;  /* by connection: in links; one entry more */
+  uint32_t *links;
+  uint32_t *place; /* by link: in carried + 1 */
+  struct carried *carried;
+  uint32_t carried_count, carried_room;
+  bool failed, some_left_out;
+};
+
+struct chart *chart_open(const struct cluster *cluster, const struct workload *workload) {
+  struct chart *chart = (struct chart *)os_alloc(sizeof *chart);
+  if (!chart) return NULL;
+  chart->cluster = cluster;
+  chart->workload = workload;
+  chart->column_ps = 1000;
+  for (chart->row_ranks = 1; chart->row_ranks * ROWS_MOST < cluster->ranks;) chart->row_ranks *= 2;
+  chart->place = (uint32_t *)os_alloc(cluster->link_count * sizeof *chart->place);
+  if (chart->place) return chart;
+  chart_close(chart);
+  return NULL;
+}
+
+void chart_close(struct chart *chart) {
+  if (!chart) return;
+  os_free(chart->first_link);
+  os_free(chart->links);
+  os_free(chart->place);
+  os_free(chart->carried);
+  os_free(chart);
+}
+
+/* ---- hearing ---- */
+
+/* Each connection's links, looked up once. */
+void chart_net(void *context, const struct walk_net *net) {
+  struct chart *chart = (struct chart *)context;
+  struct cluster_route route;
+  size_t count = 0;
+  chart->net = net;
+  for (uint32_t i = 0; i < net->lane_count && !chart->workload; i++)
+    chart->rows[net->lanes[i].rank / chart->row_ranks].lanes += 1;
+  for (uint32_t i = 0; i < net->conn_count; i++) {
+    cluster_route_find(chart->cluster, &net->conns[i], &route);
+    count += route.link_count;
+  }
+  chart->first_link = (uint32_t *)os_alloc((net->conn_count + (size_t)1) * sizeof *chart->first_link);
+  chart->links = (uint32_t *)os_alloc((count + 1) * sizeof *chart->links);
+  chart->failed = !chart->first_link || !chart->links || count > UINT32_MAX;
+  for (uint32_t i = 0, at = 0; !chart->failed && i < net->conn_count; i++) {
+    cluster_route_find(chart->cluster, &net->conns[i], &route);
+    chart->first_link[i] = at;
+    memcpy(&chart->links[at], route.links, route.link_count * sizeof *route.links);
+    at += route.link_count;
+    chart->first_link[i + 1] = at;
+  }
+}
+
+static void columns_join(struct chart *chart) {
+  for (uint32_t c = 0; c < COLUMNS; c++) {
+    const bool half = 2 * c < COLUMNS;
+    for (uint32_t i = 0; i < ROWS_MOST; i++) {
+      struct row *row = &chart->rows[i];
+      row->moves[c] = half ? row->moves[2 * c] + row->moves[2 * c + 1] : 0;
+      row->waits[c] = half ? row->waits[2 * c] + row->waits[2 * c + 1] : 0;
+    }
+    for (uint32_t i = 0; i < chart->carried_count; i++) {
+      float *bytes = chart->carried[i].bytes;
+      bytes[c] = half ? bytes[2 * c] + bytes[2 * c + 1] : 0;
+    }
+  }
+  chart->column_ps *= 2;
+}
+
+static void time_reach(struct chart *chart, uint64_t end_ps) {
+  if (end_ps > chart->end_ps) chart->end_ps = end_ps;
+  while (chart->end_ps > COLUMNS * chart->column_ps) columns_join(chart);
+}
+
+/* The part of [begin, end) that lies in the column, ps. */
+static double column_part(const struct chart *chart, uint32_t column, uint64_t begin_ps, uint64_t end_ps) {
+  const uint64_t first = column * chart->column_ps, last = first + chart->column_ps;
+  return (double)(end_ps < last ? end_ps : last) - (double)(begin_ps > first ? begin_ps : first);
+}
+
+static uint32_t column_of(const struct chart *chart, uint64_t ps) {
+  const uint64_t column = ps / chart->column_ps;
+  return column < COLUMNS ? (uint32_t)column : COLUMNS - 1;
+}
+
+static void time_add(const struct chart *chart, double *columns, uint64_t begin_ps, uint64_t end_ps) {
+  if (end_ps <= begin_ps) return;
+  const uint32_t last = column_of(chart, end_ps);
+  for (uint32_t c = column_of(chart, begin_ps); c <= last; c++)
+    columns[c] += column_part(chart, c, begin_ps, end_ps);
+}
+
+static struct carried *carried_of(struct chart *chart, uint32_t link) {
+  if (chart->place[link] > 0) return &chart->carried[chart->place[link] - 1];
+  if (chart->carried_count == LINKS_KEPT) {
+    chart->some_left_out = true;
+    return NULL;
+  }
+  if (chart->carried_count == chart->carried_room) {
+    const uint32_t room = chart->carried_room ? 2 * chart->carried_room : 64;
+    struct carried *carried = (struct carried *)os_realloc(chart->carried, room * sizeof *carried);
+    chart->failed = chart->failed || !carried;
+    if (!carried) return NULL;
+    chart->carried = carried;
+    chart->carried_room = room;
+  }
+  struct carried *row = &chart->carried[chart->carried_count++];
+  memset(row, 0, sizeof *row);
+  row->link = link;
+  chart->place[link] = chart->carried_count;
+  return row;
+}
+
+/* Evenly from begin to end, on all links of the connection. */
+static void bytes_add(struct chart *chart, uint32_t conn, double bytes, uint64_t begin_ps, uint64_t end_ps) {
+  if (end_ps <= begin_ps) end_ps = begin_ps + 1;
+  const uint32_t first = column_of(chart, begin_ps), last = column_of(chart, end_ps);
+  for (uint32_t i = chart->first_link[conn]; i < chart->first_link[conn + 1]; i++) {
+    struct carried *row = carried_of(chart, chart->links[i]);
+    if (!row) continue;
+    row->sum += bytes;
+    for (uint32_t c = first; c <= last; c++)
+      row->bytes[c] += (float)(bytes * column_part(chart, c, begin_ps, end_ps) / (double)(end_ps - begin_ps));
+  }
+}
+
+void chart_span(void *context, const struct engine_span *span) {
+  struct chart *chart = (struct chart *)context;
+  const struct walk_lane *lane = &chart->net->lanes[span->lane];
+  const uint32_t gpus = chart->cluster->gpus;
+  if (chart->failed) return;
+  time_reach(chart, span->end_ps);
+  struct row *row = &chart->rows[lane->rank / chart->row_ranks];
+  time_add(chart, row->moves, span->begin_ps, span->end_ps);
+  time_add(chart, row->waits, span->ready_ps, span->begin_ps);
+  for (uint32_t links = span->slice->bytes > 0 ? span->slice->send_links : 0; links != 0;
+       links &= links - 1) {
+    const uint32_t number = lane->first_link + lane->work->recv_count + (uint32_t)__builtin_ctz(links);
+    const struct walk_conn *conn = &chart->net->conns[chart->net->links[number]];
+    if (conn->sender / gpus != conn->receiver / gpus) continue; /* a proxy sends it: chart_message */
+    bytes_add(chart, chart->net->links[number], (double)span->slice->bytes * cluster_wire(conn->proto),
+              span->begin_ps, span->end_ps);
+  }
+}
+
+void chart_message(void *context, const struct engine_message *message) {
+  struct chart *chart = (struct chart *)context;
+  if (chart->failed) return;
+  time_reach(chart, message->end_ps);
+  bytes_add(chart, message->conn,
+            (double)message->bytes * cluster_wire(chart->net->conns[message->conn].proto), message->begin_ps,
+            message->end_ps);
+}
+
+void chart_kernel(void *context, const struct run_kernel *kernel) {
+  struct chart *chart = (struct chart *)context;
+  time_reach(chart, kernel->end_ps);
+  if (chart->kernel_count < KERNELS_MOST) chart->kernels[chart->kernel_count] = *kernel;
+  chart->kernel_count += 1;
+}
+
+/* ---- drawing ---- */
+
+static double x_of(const struct chart *chart, double ps) {
+  return LEFT + (chart->end_ps > 0 ? ps / (double)chart->end_ps : 0) * (WIDTH - LEFT - RIGHT);
+}
+
+/* Where a column begins; the last one ends with the run. */
+static double column_x(const struct chart *chart, uint32_t column) {
+  const uint64_t ps = column * chart->column_ps;
+  return x_of(chart, (double)(ps < chart->end_ps ? ps : chart->end_ps));
+}
+
+static uint32_t row_count(const struct chart *chart) {
+  return (chart->cluster->ranks + chart->row_ranks - 1) / chart->row_ranks;
+}
+
+static bool row_is_used(const struct row *row) {
+  for (uint32_t c = 0; c < COLUMNS; c++)
+    if (row->moves[c] + row->waits[c] > 0) return true;
+  return false;
+}
+
+static uint32_t rows_used(const struct chart *chart) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < row_count(chart); i++) count += row_is_used(&chart->rows[i]);
+  return count;
+}
+
+/* Lines of time, at 1, 2 or 5 times a power of ten, over the rows. */
+static void axis_draw(const struct chart *chart, struct svg *svg, double top, double bottom) {
+  const double end_us = (double)chart->end_ps / 1e6;
+  double step = 1e-3;
+  for (uint32_t i = 0; end_us / step > 10; i++) step *= i % 3 == 1 ? 2.5 : 2;
+  for (double us = 0; us <= end_us * 1.0001; us += step) {
+    char words[32];
+    const double x = x_of(chart, us * 1e6);
+    svg_line(svg, x, top, x, bottom, "#dddddd");
+    snprintf(words, sizeof words, "%.10g us", us);
+    svg_words(svg, x, top - 4, "middle", words);
+  }
+}
+
+/* What a row is as high as: the time of all its lanes. Kernels take turns on a stream's lanes: then it is the
+ * most that there is in a column. */
+static double row_whole(const struct chart *chart, const struct row *row) {
+  double most = 0;
+  if (row->lanes > 0) return row->lanes * (double)chart->column_ps;
+  for (uint32_t c = 0; c < COLUMNS; c++)
+    if (row->moves[c] + row->waits[c] > most) most = row->moves[c] + row->waits[c];
+  return most;
+}
+
+static void row_draw(const struct chart *chart, struct svg *svg, const struct row *row, double y,
+                     bool waits) {
+  const double unit = (ROW_HEIGHT - 2) / row_whole(chart, row);
+  for (uint32_t c = 0; c < COLUMNS; c++) {
+    const double below = waits ? row->moves[c] * unit : 0,
+                 height = (waits ? row->waits[c] : row->moves[c]) * unit;
+    const double x = column_x(chart, c);
+    if (height >= 0.05)
+      svg_boxes_add(svg, x, y + ROW_HEIGHT - 2 - below - height, column_x(chart, c + 1) - x, height);
+  }
+}
+
+static void row_name(const struct chart *chart, struct svg *svg, uint32_t number, double y) {
+  char words[48];
+  const uint32_t first = number * chart->row_ranks, ranks = chart->cluster->ranks;
+  const uint32_t last = first + chart->row_ranks < ranks ? first + chart->row_ranks - 1 : ranks - 1;
+  if (first == last) snprintf(words, sizeof words, "rank %u", first);
+  else snprintf(words, sizeof words, "ranks %u-%u", first, last);
+  svg_words(svg, LEFT - 6, y + ROW_HEIGHT - 4, "end", words);
+}
+
+/* Rows of ranks: of their lanes' time what moves (below) and what waits (above it). */
+static void rows_draw(const struct chart *chart, struct svg *svg, double *y) {
+  double at = *y;
+  for (uint32_t pass = 0; pass < 3; pass++) {
+    at = *y;
+    if (pass < 2) svg_boxes_begin(svg);
+    for (uint32_t i = 0; i < row_count(chart); i++) {
+      if (!row_is_used(&chart->rows[i])) continue;
+      if (pass < 2) row_draw(chart, svg, &chart->rows[i], at, pass == 1);
+      else row_name(chart, svg, i, at);
+      at += ROW_HEIGHT;
+    }
+    if (pass < 2) svg_boxes_end(svg, pass == 0 ? svg_colour(0) : WAITING);
+  }
+  *y = at;
+  svg_box(svg, LEFT, *y + 2, 10, 10, svg_colour(0), NULL);
+  svg_words(svg, LEFT + 14, *y + 11, "start", "lanes move data");
+  svg_box(svg, LEFT + 120, *y + 2, 10, 10, WAITING, NULL);
+  svg_words(svg, LEFT + 134, *y + 11, "start", "lanes wait");
+  *y += ROW_HEIGHT;
+}
+
+/* ---- kernels, each a box ---- */
+
+struct lineup {
+  uint32_t rank, stream;
+};
+
+static int lineup_compare(const void *left, const void *right) {
+  const struct lineup *a = (const struct lineup *)left, *b = (const struct lineup *)right;
+  if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+  return a->stream < b->stream ? -1 : a->stream > b->stream;
+}
+
+/* The streams that have kernels; more than ROWS_MOST are not drawn so. */
+static uint32_t lineups_find(const struct chart *chart, struct lineup *lineups) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < chart->kernel_count && count <= ROWS_MOST; i++) {
+    uint32_t k = 0;
+    while (k < count &&
+           (lineups[k].rank != chart->kernels[i].rank || lineups[k].stream != chart->kernels[i].stream))
+      k++;
+    if (k == count) lineups[count++] = (struct lineup){chart->kernels[i].rank, chart->kernels[i].stream};
+  }
+  qsort(lineups, count, sizeof *lineups, lineup_compare);
+  return count;
+}
+
+static void kernel_say(const struct chart *chart, const struct run_kernel *kernel, bool times, char *out,
+                       size_t out_bytes) {
+  const struct workload_call *call = &chart->workload->calls[kernel->call];
+  struct workload_op op = chart->workload->ops[call->first_op];
+  char words[160], more[64] = "";
+  if (!times && (op.func == FUNC_SEND || op.func == FUNC_RECV)) op.peer = WORKLOAD_NONE;
+  workload_say_op(chart->workload, call, &op, words, sizeof words);
+  if (times)
+    snprintf(more, sizeof more, ", %.2f to %.2f us", (double)kernel->begin_ps / 1e6,
+             (double)kernel->end_ps / 1e6);
+  if (call->op_count > 1) snprintf(out, out_bytes, "group of %u, %s%s", call->op_count, words, more);
+  else snprintf(out, out_bytes, "%s%s", words, more);
+}
+
+/* What each colour stands for. Kernels beyond have the last one. */
+struct legend {
+  char words[LEGEND_MOST][256];
+  uint8_t of[KERNELS_MOST]; /* by kernel */
+  uint32_t count;
+};
+
+static void legend_make(const struct chart *chart, struct legend *legend) {
+  char words[256];
+  for (uint32_t i = 0; i < chart->kernel_count; i++) {
+    uint32_t at = 0;
+    kernel_say(chart, &chart->kernels[i], false, words, sizeof words);
+    while (at < legend->count && strcmp(legend->words[at], words) != 0) at++;
+    if (at == LEGEND_MOST) at = LEGEND_MOST - 1;
+    else if (at == legend->count)
+      snprintf(legend->words[legend->count++], sizeof legend->words[0], "%s", words);
+    legend->of[i] = (uint8_t)at;
+  }
+}
+
+static void kernels_draw(const struct chart *chart, struct svg *svg, const struct lineup *lineups,
+                         uint32_t count, const struct legend *legend, double *y) {
+  char words[256];
+  for (uint32_t i = 0; i < chart->kernel_count; i++) {
+    const struct run_kernel *kernel = &chart->kernels[i];
+    uint32_t row = 0;
+    while (lineups[row].rank != kernel->rank || lineups[row].stream != kernel->stream) row++;
+    kernel_say(chart, kernel, true, words, sizeof words);
+    const double x = x_of(chart, (double)kernel->begin_ps), end = x_of(chart, (double)kernel->end_ps);
+    svg_box(svg, x, *y + row * ROW_HEIGHT, end - x > 0.5 ? end - x : 0.5, ROW_HEIGHT - 2,
+            svg_colour(legend->of[i]), words);
+  }
+  for (uint32_t row = 0; row < count; row++) {
+    if (lineups[row].stream == 0) snprintf(words, sizeof words, "rank %u", lineups[row].rank);
+    else
+      snprintf(words, sizeof words, "rank %u %.16s", lineups[row].rank,
+               chart->workload->streams[lineups[row].stream]);
+    svg_words(svg, LEFT - 6, *y + row * ROW_HEIGHT + ROW_HEIGHT - 4, "end", words);
+  }
+  *y += count * ROW_HEIGHT + 8;
+  for (uint32_t i = 0; i < legend->count; i++) {
+    svg_box(svg, LEFT, *y, 10, 10, svg_colour(i), NULL);
+    svg_words(svg, LEFT + 16, *y + 9, "start", i == LEGEND_MOST - 1 ? "others" : legend->words[i]);
+    *y += ROW_HEIGHT;
+  }
+}
+
+/* ---- links ---- */
+
+/* How full it was: by what it could have carried in all the time. */
+static double fill_of(const struct chart *chart, const struct carried *row) {
+  const double gbps = chart->cluster->link_gbps[row->link];
+  return gbps > 0 && chart->end_ps > 0 ? row->sum * 1e3 / (gbps * (double)chart->end_ps) : 0;
+}
+
+/* The fullest first, ties by number. */
+static bool fuller(const struct chart *chart, const struct carried *a, const struct carried *b) {
+  const double one = fill_of(chart, a), two = fill_of(chart, b);
+  return one != two ? one > two : a->link < b->link;
+}
+
+static uint32_t links_choose(const struct chart *chart, const struct carried **shown) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < chart->carried_count; i++) {
+    const struct carried *own = &chart->carried[i];
+    uint32_t at = count;
+    while (at > 0 && fuller(chart, own, shown[at - 1])) at--;
+    if (at == LINKS_SHOWN) continue;
+    if (count < LINKS_SHOWN) count++;
+    for (uint32_t k = count - 1; k > at; k--) shown[k] = shown[k - 1];
+    shown[at] = own;
+  }
+  return count;
+}
+
+/* Shades of how full a link is in a column. */
+static const struct {
+  double most;
+  const char *colour, *name;
+} shades[] = {{0.3, "#deebf7", "to 30 %"},
+              {0.6, "#9ecae1", "to 60 %"},
+              {0.9, "#4292c6", "to 90 %"},
+              {0.97, "#08519c", "to 97 %"},
+              {1e9, "#d7301f", "full"}};
+enum { SHADES = sizeof shades / sizeof shades[0] };
+
+static void links_legend(const struct chart *chart, struct svg *svg, uint32_t count, double y) {
+  char words[96];
+  snprintf(words, sizeof words, "links: the %u fullest of %u that carry data%s", count, chart->carried_count,
+           chart->some_left_out ? " and more" : "");
+  svg_words(svg, LEFT, y + 10, "start", words);
+  for (uint32_t shade = 0; shade < SHADES; shade++) {
+    const double x = WIDTH - RIGHT - (SHADES - shade) * 64;
+    svg_box(svg, x, y + 1, 10, 10, shades[shade].colour, NULL);
+    svg_words(svg, x + 13, y + 10, "start", shades[shade].name);
+  }
+}
+
+/* The columns of a link that are of this shade. */
+static void link_draw(const struct chart *chart, struct svg *svg, const struct carried *row, uint32_t shade,
+                      double y) {
+  const double gbps = chart->cluster->link_gbps[row->link];
+  for (uint32_t c = 0; c < COLUMNS && c * chart->column_ps < chart->end_ps; c++) {
+    const double fill = row->bytes[c] * 1e3 / (gbps * column_part(chart, c, 0, chart->end_ps));
+    const double x = column_x(chart, c);
+    if (fill >= 0.005 && fill <= shades[shade].most && (shade == 0 || fill > shades[shade - 1].most))
+      svg_boxes_add(svg, x, y, column_x(chart, c + 1) - x, ROW_HEIGHT - 2);
+  }
+}
+
+static void links_draw(const struct chart *chart, struct svg *svg, double y) {
+  const struct carried *shown[LINKS_SHOWN];
+  const uint32_t count = links_choose(chart, shown);
+  links_legend(chart, svg, count, y);
+  y += ROW_HEIGHT + 4;
+  for (uint32_t shade = 0; shade < SHADES; shade++) {
+    svg_boxes_begin(svg);
+    for (uint32_t i = 0; i < count; i++) link_draw(chart, svg, shown[i], shade, y + i * ROW_HEIGHT);
+    svg_boxes_end(svg, shades[shade].colour);
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    char name[64], words[96];
+    cluster_link_name(chart->cluster, shown[i]->link, name, sizeof name);
+    snprintf(words, sizeof words, "%s  %.0f %%", name, 100 * fill_of(chart, shown[i]));
+    svg_words(svg, LEFT - 6, y + i * ROW_HEIGHT + ROW_HEIGHT - 4, "end", words);
+  }
+}
+
+ncclResult_t chart_write(struct chart *chart, const char *title, const char *path) {
+  struct lineup lineups[ROWS_MOST + 1];
+  struct svg svg;
+  if (chart->failed) return log_fail(ncclSystemError, "%s: no memory for the picture", path);
+  const uint32_t streams = chart->kernel_count <= KERNELS_MOST ? lineups_find(chart, lineups) : 0;
+  const bool boxes = streams > 0 && streams <= ROWS_MOST;
+  const uint32_t rows = boxes ? streams : rows_used(chart);
+  const uint32_t links = chart->carried_count < LINKS_SHOWN ? chart->carried_count : LINKS_SHOWN;
+  struct legend *legend = (struct legend *)os_alloc(sizeof *legend);
+  double y = TOP;
+  if (!legend) return log_fail(ncclSystemError, "%s: no memory for the picture", path);
+  if (boxes) legend_make(chart, legend);
+  svg_begin(&svg, WIDTH, TOP + (rows + (boxes ? legend->count : 1) + links + 4) * ROW_HEIGHT, title);
+  svg_words(&svg, 10, 16, "start", title);
+  axis_draw(chart, &svg, TOP - 2, TOP + rows * ROW_HEIGHT);
+  if (boxes) kernels_draw(chart, &svg, lineups, streams, legend, &y);
+  else rows_draw(chart, &svg, &y);
+  links_draw(chart, &svg, y + ROW_HEIGHT);
+  os_free(legend);
+  return svg_write(&svg, path);
+}

@@ -1,0 +1,32 @@
+/* drawing.h: the pictures of one run that are asked for: Perfetto's file (picture.h), an SVG (chart.h), both.
+ */
+#ifndef TUTTI_SIM_SIMULATE_DRAWING_H
+#define TUTTI_SIM_SIMULATE_DRAWING_H
+
+#include "simulate/chart.h"
+#include "simulate/picture.h"
+
+struct drawing_ask {
+  const char *perfetto, *svg; /* files; NULL: none */
+};
+static inline bool drawing_is_asked(const struct drawing_ask *ask) { return ask->perfetto || ask->svg; }
+
+struct drawing {
+  const struct drawing_ask *ask;
+  FILE *out; /* Perfetto's */
+  struct picture picture;
+  struct chart *chart;
+};
+
+/* Opens what is asked for. `workload` as chart_open() has it. Close it whatever comes of it. */
+ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask,
+                          const struct cluster *cluster, const struct workload *workload);
+/* What a run hears, with the drawing as its context; the net first. */
+void drawing_net(void *context, const struct walk_net *net);
+void drawing_kernel(void *context, const struct run_kernel *kernel);
+void drawing_span(void *context, const struct engine_span *span);
+void drawing_message(void *context, const struct engine_message *message);
+/* Writes what is not written yet, unless `result` is a failure, and answers that or its own. */
+ncclResult_t drawing_close(struct drawing *drawing, ncclResult_t result, const char *title);
+
+#endif

@@ -1,0 +1,344 @@
+/* workload_chakra.c: Chakra traces (goal/chakra.h) as a workload: computations on one stream, the collectives
+ * of a process group on a stream of its own, what is sent and received on two more. What a node waits for on
+ * its own stream is in front of it there; on another, it waits for that. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "collective.h"
+#include "goal/chakra.h"
+#include "simulate/workload.h"
+
+enum { PS_A_US = 1000000, BARRIER_BYTES = 4 };
+#define NODES_MAX (1u << 24) /* of all ranks */
+
+struct event {
+  uint64_t id;
+  uint64_t us, bytes;
+  uint32_t type, peer, group;    /* group: of its name in the job */
+  uint32_t first_dep, dep_count; /* in the rank's deps */
+  uint32_t kind;                 /* enum chakra_kind */
+  uint32_t stream, position;     /* position: steps on the stream when it is there; 0: it is not yet */
+  bool entered;                  /* on the way to its turn: if it comes again, nodes wait in a circle */
+};
+
+struct chakra_seat {
+  const char *path;
+  struct event *events;
+  uint64_t *deps;   /* ids, then places in events */
+  uint32_t *sorted; /* places by id */
+  uint32_t event_count, event_room, dep_count, dep_room;
+};
+
+/* A process group: the ranks that name it. */
+struct group {
+  char name[CHAKRA_NAME_BYTES];
+  uint32_t comm, stream, rank_count;
+  uint32_t *ranks;
+};
+
+struct chakra_jobs {
+  struct workload *workload;
+  struct chakra_seat *seats;
+  uint32_t rank_count, rank; /* rank: the one that is read */
+  struct group *groups;
+  uint32_t group_count, group_room;
+  uint64_t event_count;
+  uint32_t compute, sends, receives; /* streams */
+  const struct group *world;         /* the first group of all ranks; NULL: there is none */
+  uint32_t *stack;
+};
+
+static ncclResult_t no_memory(const char *path) {
+  return log_fail(ncclSystemError, "%s: no memory for its nodes", path);
+}
+
+static bool grow(void **rows, uint32_t count, uint32_t *room, size_t row_bytes) {
+  if (count < *room) return true;
+  const uint32_t more = *room > 0 ? 2 * *room : 64;
+  void *grown = os_realloc(*rows, more * row_bytes);
+  if (!grown) return false;
+  *rows = grown;
+  *room = more;
+  return true;
+}
+
+/* ---- reading ---- */
+
+/* The group's number; the rank that is read is in it from now on. */
+static ncclResult_t group_join(struct chakra_jobs *jobs, const char *name, uint32_t *number) {
+  const char *path = jobs->seats[jobs->rank].path;
+  for (*number = 0; *number < jobs->group_count; *number += 1)
+    if (!strcmp(jobs->groups[*number].name, name)) break;
+  if (*number == jobs->group_count) {
+    if (!grow((void **)&jobs->groups, jobs->group_count, &jobs->group_room, sizeof *jobs->groups))
+      return no_memory(path);
+    struct group *fresh = &jobs->groups[jobs->group_count++];
+    memset(fresh, 0, sizeof *fresh);
+    memcpy(fresh->name, name, sizeof fresh->name);
+    fresh->ranks = (uint32_t *)os_alloc(jobs->rank_count * sizeof *fresh->ranks);
+    if (!fresh->ranks) return no_memory(path);
+  }
+  struct group *group = &jobs->groups[*number];
+  if (group->rank_count == 0 || group->ranks[group->rank_count - 1] != jobs->rank)
+    group->ranks[group->rank_count++] = jobs->rank;
+  return ncclSuccess;
+}
+
+static ncclResult_t node_fail(const struct chakra_jobs *jobs, const struct chakra_node *node,
+                              const char *what) {
+  return log_fail(ncclInvalidArgument, "%s: node %" PRIu64 ": %s", jobs->seats[jobs->rank].path, node->id,
+                  what);
+}
+
+static ncclResult_t event_take(void *context, const struct chakra_node *node) {
+  struct chakra_jobs *jobs = (struct chakra_jobs *)context;
+  struct chakra_seat *seat = &jobs->seats[jobs->rank];
+  struct event event;
+  memset(&event, 0, sizeof event);
+  event.id = node->id;
+  event.kind = (uint32_t)node->kind;
+  event.us = node->duration_us;
+  event.bytes = node->comm_size;
+  event.type = (uint32_t)node->comm_type;
+  event.first_dep = seat->dep_count;
+  event.dep_count = node->dep_count;
+  if (++jobs->event_count > NODES_MAX) return node_fail(jobs, node, "more than 16777216 nodes of all ranks");
+  if (node->kind == CHAKRA_COLL && node->comm_type > CHAKRA_BARRIER)
+    return node_fail(jobs, node, "a collective's comm_type must be 0 to 9");
+  if (node->kind == CHAKRA_COLL) TRY(group_join(jobs, node->group, &event.group));
+  if (node->kind == CHAKRA_SEND) event.peer = node->comm_dst;
+  if (node->kind == CHAKRA_RECV) event.peer = node->comm_src;
+  if (event.peer >= jobs->rank_count)
+    return node_fail(jobs, node, "its message is to or from no rank of these");
+  if (event.bytes > WORKLOAD_COUNT_MAX) return node_fail(jobs, node, "comm_size must be at most 2^40");
+  if (event.us > WORKLOAD_PS_MAX / PS_A_US) return node_fail(jobs, node, "it takes more than 100000 seconds");
+  if (!grow((void **)&seat->events, seat->event_count, &seat->event_room, sizeof event))
+    return no_memory(seat->path);
+  seat->events[seat->event_count++] = event;
+  for (uint32_t i = 0; i < node->dep_count; i++) {
+    if (!grow((void **)&seat->deps, seat->dep_count, &seat->dep_room, sizeof *seat->deps))
+      return no_memory(seat->path);
+    seat->deps[seat->dep_count++] = node->deps[i];
+  }
+  return ncclSuccess;
+}
+
+static const struct event *sorting; /* whose places qsort compares */
+static int place_compare(const void *left, const void *right) {
+  const uint64_t a = sorting[*(const uint32_t *)left].id, b = sorting[*(const uint32_t *)right].id;
+  return a < b ? -1 : a > b;
+}
+
+static uint32_t event_find(const struct chakra_seat *seat, uint64_t id) {
+  uint32_t low = 0, high = seat->event_count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (seat->events[seat->sorted[middle]].id < id) low = middle + 1;
+    else high = middle;
+  }
+  return low < seat->event_count && seat->events[seat->sorted[low]].id == id ? seat->sorted[low] : UINT32_MAX;
+}
+
+/* Ids become places. */
+static ncclResult_t deps_resolve(struct chakra_seat *seat) {
+  seat->sorted = (uint32_t *)os_alloc((seat->event_count + (size_t)1) * sizeof *seat->sorted);
+  if (!seat->sorted) return no_memory(seat->path);
+  for (uint32_t i = 0; i < seat->event_count; i++) seat->sorted[i] = i;
+  sorting = seat->events;
+  qsort(seat->sorted, seat->event_count, sizeof *seat->sorted, place_compare);
+  for (uint32_t i = 1; i < seat->event_count; i++)
+    if (seat->events[seat->sorted[i]].id == seat->events[seat->sorted[i - 1]].id)
+      return log_fail(ncclInvalidArgument, "%s: two nodes have the id %" PRIu64, seat->path,
+                      seat->events[seat->sorted[i]].id);
+  for (uint32_t i = 0; i < seat->dep_count; i++) {
+    const uint32_t place = event_find(seat, seat->deps[i]);
+    if (place == UINT32_MAX)
+      return log_fail(ncclInvalidArgument, "%s: a node waits for node %" PRIu64 ", which is not there",
+                      seat->path, seat->deps[i]);
+    seat->deps[i] = place;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t seat_read(struct chakra_jobs *jobs, uint32_t rank) {
+  FILE *file = fopen(jobs->seats[rank].path, "rbe");
+  if (!file)
+    return log_fail(ncclSystemError, "%s cannot be read: %s", jobs->seats[rank].path, strerror(errno));
+  jobs->rank = rank;
+  ncclResult_t result = chakra_read(jobs->seats[rank].path, file, event_take, jobs);
+  fclose(file);
+  return result == ncclSuccess ? deps_resolve(&jobs->seats[rank]) : result;
+}
+
+/* ---- calls ---- */
+
+/* The communicator of a group, named as it is, and its stream. */
+static ncclResult_t group_settle(struct chakra_jobs *jobs, struct group *group) {
+  struct workload *workload = jobs->workload;
+  char name[48], stream[48];
+  const bool all = group == jobs->world;
+  snprintf(name, sizeof name, "pg-%.40s", group->name);
+  snprintf(stream, sizeof stream, "of-%.40s", group->name[0] ? name : "world");
+  for (char *at = name; *at; at++)
+    if ((unsigned char)*at <= ' ' || *at == '#') *at = '_';
+  for (char *at = stream; *at; at++)
+    if ((unsigned char)*at <= ' ' || *at == '#') *at = '_';
+  group->comm = 0;
+  if (!all && workload_find_comm(workload, name) != WORKLOAD_NONE)
+    return log_fail(ncclInvalidArgument, "process groups that are called %s alike", name);
+  if (!all) TRY(workload_add_comm(workload, name, group->ranks, group->rank_count, &group->comm));
+  group->stream = workload_find_stream(workload, stream);
+  if (group->stream == WORKLOAD_NONE && workload->stream_count == WORKLOAD_STREAMS_MAX)
+    group->stream = WORKLOAD_STREAMS_MAX - 1; /* more groups than streams: they take turns */
+  if (group->stream == WORKLOAD_NONE) TRY(workload_add_stream(workload, stream, &group->stream));
+  return ncclSuccess;
+}
+
+/* What the node calls; false where it only computes. */
+static bool op_of(const struct chakra_jobs *jobs, const struct event *event, struct workload_op *op) {
+  static const uint8_t funcs[] = {FUNC_ALL_REDUCE,     FUNC_REDUCE,    FUNC_ALL_GATHER, FUNC_GATHER,
+                                  FUNC_SCATTER,        FUNC_BROADCAST, FUNC_ALL_TO_ALL, FUNC_REDUCE_SCATTER,
+                                  FUNC_REDUCE_SCATTER, FUNC_ALL_REDUCE};
+  memset(op, 0, sizeof *op);
+  op->dtype = ncclUint8;
+  op->count = event->bytes;
+  op->peer = event->peer;
+  if (event->kind == CHAKRA_SEND) op->func = FUNC_SEND;
+  else if (event->kind == CHAKRA_RECV) op->func = FUNC_RECV;
+  else if (event->kind == CHAKRA_COLL) {
+    const uint32_t comm = jobs->groups[event->group].comm;
+    const uint64_t bytes =
+        event->type == CHAKRA_BARRIER && event->bytes < BARRIER_BYTES ? BARRIER_BYTES : event->bytes;
+    const size_t each = bytes % 4 == 0 ? 4 : 1;
+    op->func = funcs[event->type];
+    op->dtype = each == 4 ? ncclFloat32 : ncclUint8;
+    op->count = collective_count(collective_find(workload_func_name(op->func)), (size_t)bytes, each,
+                                 jobs->workload->comms[comm].rank_count);
+  } else return false;
+  return true;
+}
+
+/* Steps on other streams that the event's dependences are: the last of each. */
+static void waits_of(const struct chakra_seat *seat, const struct event *event,
+                     uint32_t waits[WORKLOAD_STREAMS_MAX]) {
+  memset(waits, 0, WORKLOAD_STREAMS_MAX * sizeof *waits);
+  for (uint32_t i = 0; i < event->dep_count; i++) {
+    const struct event *other = &seat->events[seat->deps[event->first_dep + i]];
+    if (other->stream != event->stream && other->position > waits[other->stream])
+      waits[other->stream] = other->position;
+  }
+}
+
+/* A call waits for one stream; for each further one a step that does nothing stands in front of it. */
+static ncclResult_t event_add(struct chakra_jobs *jobs, uint32_t rank, struct event *event) {
+  struct workload *workload = jobs->workload;
+  uint32_t waits[WORKLOAD_STREAMS_MAX], number;
+  struct workload_op op;
+  struct workload_call call = {.wait_stream = WORKLOAD_NONE};
+  const bool calls = op_of(jobs, event, &op);
+  event->stream = event->kind == CHAKRA_COLL   ? jobs->groups[event->group].stream
+                  : event->kind == CHAKRA_SEND ? jobs->sends
+                  : event->kind == CHAKRA_RECV ? jobs->receives
+                                               : jobs->compute;
+  call.stream = event->stream;
+  waits_of(&jobs->seats[rank], event, waits);
+  for (uint32_t stream = 0; stream < workload->stream_count; stream++) {
+    if (waits[stream] == 0) continue;
+    if (call.wait_stream != WORKLOAD_NONE) {
+      TRY(workload_add_call(workload, &call, &number));
+      TRY(workload_add_waiting(workload, rank, number, waits[call.wait_stream]));
+    }
+    call.wait_stream = stream;
+  }
+  call.first_op = workload->op_count;
+  call.op_count = calls;
+  call.comm = event->kind == CHAKRA_COLL ? jobs->groups[event->group].comm : 0;
+  if (!calls) call.after_ps = event->us * PS_A_US;
+  if (calls) TRY(workload_add_op(workload, &op));
+  TRY(workload_add_call(workload, &call, &number));
+  TRY(workload_add_waiting(workload, rank, number,
+                           call.wait_stream == WORKLOAD_NONE ? 0 : waits[call.wait_stream]));
+  event->position = workload->ranks[rank].stream_steps[event->stream];
+  return ncclSuccess;
+}
+
+/* The event, behind all that it waits for: in the order of the file but for that. */
+static ncclResult_t event_enter(struct chakra_jobs *jobs, uint32_t rank, uint32_t first) {
+  struct chakra_seat *seat = &jobs->seats[rank];
+  uint32_t depth = 0;
+  jobs->stack[depth++] = first;
+  while (depth > 0) {
+    struct event *event = &seat->events[jobs->stack[depth - 1]];
+    uint32_t i = 0;
+    while (i < event->dep_count && seat->events[seat->deps[event->first_dep + i]].position > 0) i++;
+    if (event->position > 0 || i == event->dep_count) {
+      if (event->position == 0) TRY(event_add(jobs, rank, event));
+      depth -= 1;
+      continue;
+    }
+    const uint32_t next = (uint32_t)seat->deps[event->first_dep + i];
+    event->entered = true;
+    if (seat->events[next].entered)
+      return log_fail(ncclInvalidArgument,
+                      "%s: node %" PRIu64 " waits for node %" PRIu64
+                      ", and that one, by way of others, for it",
+                      seat->path, event->id, seat->events[next].id);
+    jobs->stack[depth++] = next;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t jobs_fill(struct chakra_jobs *jobs) {
+  struct workload *workload = jobs->workload;
+  uint32_t most = 0;
+  jobs->compute = 0;
+  TRY(workload_add_stream(workload, "send", &jobs->sends));
+  TRY(workload_add_stream(workload, "recv", &jobs->receives));
+  for (uint32_t i = 0; i < jobs->group_count && !jobs->world; i++)
+    if (jobs->groups[i].rank_count == jobs->rank_count) jobs->world = &jobs->groups[i];
+  for (uint32_t i = 0; i < jobs->group_count; i++) TRY(group_settle(jobs, &jobs->groups[i]));
+  for (uint32_t i = 0; i < jobs->rank_count; i++)
+    if (jobs->seats[i].event_count > most) most = jobs->seats[i].event_count;
+  jobs->stack = (uint32_t *)os_alloc((most + (size_t)2) * sizeof *jobs->stack);
+  if (!jobs->stack) return no_memory(workload->name);
+  for (uint32_t rank = 0; rank < jobs->rank_count; rank++)
+    for (uint32_t i = 0; i < jobs->seats[rank].event_count; i++) TRY(event_enter(jobs, rank, i));
+  return ncclSuccess;
+}
+
+static ncclResult_t jobs_read(struct chakra_jobs *jobs, char **paths) {
+  jobs->seats = (struct chakra_seat *)os_alloc(jobs->rank_count * sizeof *jobs->seats);
+  if (!jobs->seats) return no_memory(paths[0]);
+  for (uint32_t i = 0; i < jobs->rank_count; i++) {
+    const uint32_t rank = chakra_rank_of(paths[i]);
+    if (rank >= jobs->rank_count || jobs->seats[rank].path)
+      return log_fail(ncclInvalidArgument, "%s: %u files are expected to end in .0.et to .%u.et, each once",
+                      paths[i], jobs->rank_count, jobs->rank_count - 1);
+    jobs->seats[rank].path = paths[i];
+  }
+  for (uint32_t rank = 0; rank < jobs->rank_count; rank++) TRY(seat_read(jobs, rank));
+  return jobs_fill(jobs);
+}
+
+ncclResult_t workload_chakra(int path_count, char **paths, struct workload *workload) {
+  struct chakra_jobs jobs;
+  memset(&jobs, 0, sizeof jobs);
+  jobs.workload = workload;
+  jobs.rank_count = (uint32_t)path_count;
+  ncclResult_t result = workload_make(paths[0], jobs.rank_count, workload);
+  if (result == ncclSuccess) result = jobs_read(&jobs, paths);
+  for (uint32_t i = 0; jobs.seats && i < jobs.rank_count; i++) {
+    os_free(jobs.seats[i].events);
+    os_free(jobs.seats[i].deps);
+    os_free(jobs.seats[i].sorted);
+  }
+  for (uint32_t i = 0; i < jobs.group_count; i++) os_free(jobs.groups[i].ranks);
+  os_free(jobs.seats);
+  os_free(jobs.groups);
+  os_free(jobs.stack);
+  return result;
+}

@@ -1,0 +1,22 @@
+/* workload_verb.h: `tutti sim` of a workload: what does not fit together, what it took, as a table or as
+ * JSON.
+ */
+#ifndef TUTTI_SIM_SIMULATE_WORKLOAD_VERB_H
+#define TUTTI_SIM_SIMULATE_WORKLOAD_VERB_H
+
+#include "simulate/drawing.h"
+#include "verb.h"
+
+struct workload_ask {
+  const struct cluster *cluster;
+  const struct workload *workload;
+  const uint32_t *algo_mask, *proto_mask; /* by enum work_func */
+  const struct tune_file *tune_file;      /* or NULL */
+  uint32_t channels;                      /* 0: any */
+  struct drawing_ask drawing;
+  bool json, rate;
+};
+
+enum exit_code workload_do(const struct workload_ask *ask);
+
+#endif

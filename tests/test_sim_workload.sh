@@ -1,0 +1,177 @@
+#!/bin/sh
+# test_sim_workload.sh: `tutti sim` of workloads: text, what does not fit together, what stands still,
+# records of this library, Flight Recorder dumps. Prints one `ok - ` or `not ok - ` line a check and fails
+# when one did. Finds the command at ${BUILD:-build}/bin/tutti.
+. "$(dirname "$0")/script.inc"
+verb=sim
+. "$here/verb.inc"
+
+# text LINES: $work/job has them.
+text() {
+  printf "$1" >"$work/job"
+}
+# end: the last run's end, us.
+end() {
+  awk '/^# end /{print $3}' "$work/out"
+}
+
+# ---- one call is what the table says of it ----
+for call in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
+  for size in 1K 1M; do
+    text "$call $size\n"
+    try 0 $call -b $size -e $size --nodes 2 --exact && time=$(awk '/^ /{print $6}' "$work/out") &&
+      try 0 --workload "$work/job" --nodes 2 && [ "$(end)" = "$time" ]
+    check $? "$call of $size as a workload takes as long as in the table"
+  done
+done
+text 'repeat 10\n all_reduce 1M after 50us\nend\n'
+try 0 -w "$work/job" && ten=$(end) && text 'all_reduce 1M after 50us\n' && try 0 -w "$work/job" &&
+  awk -v ten="$ten" -v one="$(end)" 'BEGIN {exit !(ten > 9 * one && ten < 11 * one)}'
+check $? "ten calls behind each other take ten times as long"
+
+# ---- streams ----
+text 'comm a 0-3\ncomm b 4-7\nall_reduce 64M comm a\nall_reduce 64M comm b\n'
+try 0 -w "$work/job" && apart=$(end) && text 'comm a 0-3\nall_reduce 64M comm a\n' && try 0 -w "$work/job" &&
+  [ "$(end)" = "$apart" ]
+check $? "communicators of other ranks go side by side"
+ring="--algo ring --proto simple"
+text 'ranks 16\nall_reduce 64M\n'
+try 0 -w "$work/job" $ring && alone=$(end) &&
+  text 'ranks 16\ncomm b 0-15\nall_reduce 64M\nall_reduce 64M stream side comm b\n' &&
+  try 0 -w "$work/job" $ring && both=$(end) &&
+  text 'ranks 16\ncomm b 0-15\nall_reduce 64M\nall_reduce 64M stream side comm b wait main\n' &&
+  try 0 -w "$work/job" $ring && awk -v alone="$alone" -v both="$both" -v turns="$(end)" 'BEGIN {
+    exit !(both > 1.5 * alone && both < turns && turns > 1.9 * alone && turns < 2.1 * alone)}'
+check $? "two streams share the links, and one that waits for the other does not"
+text 'compute 300us ranks 0\nall_reduce 1M\nall_reduce 1M at 5ms\n'
+try 0 -w "$work/job" && says "8 ranks on 1 nodes" &&
+  awk -v end="$(end)" 'BEGIN {exit !(end > 5000 && end < 5100)}' && grep -q 'for others  *[1-9]' "$work/out"
+check $? "at, and the time that others wait for a rank that comes late"
+
+# ---- the same again, other words for the same ----
+try 0 -w "$root/examples/workloads/step.txt" --json && cp "$work/out" "$work/first" &&
+  try 0 -w "$root/examples/workloads/step.txt" --json && cmp -s "$work/out" "$work/first"
+check $? "the same output again"
+python3 - "$work/first" <<'PYTHON'
+import json
+import sys
+run = json.load(open(sys.argv[1]))
+assert run['ranks'] == 16 and run['nodes'] == 2 and run['simulated'] is True
+assert run['kernels'] == sum(call['kernels'] for call in run['calls']) == 16 * 5 + 2 + 4
+assert len(run['ranks_us']) == 16 and run['plans'] < run['kernels']
+assert all(0 < call['least_us'] <= call['mean_us'] <= call['longest_us'] for call in run['calls'])
+PYTHON
+check $? "--json"
+try 0 -w "$root/examples/workloads/step.txt" --print && cp "$work/out" "$work/printed" &&
+  try 0 -w "$work/printed" --json && sed 1,2d "$work/out" >"$work/second" &&
+  sed 1,2d "$work/first" | cmp -s - "$work/second" && try 0 -w "$work/printed" --print &&
+  cmp -s "$work/out" "$work/printed"
+check $? "--print is the same workload"
+try 0 -w "$root/examples/workloads/step.txt" && awk 'NR > 1 && length > 80 {exit 1}' "$work/out"
+check $? "no line is longer than 80 columns"
+try 0 -w "$root/examples/workloads/step.txt" && time=$(end) &&
+  try 0 -w "$root/examples/workloads/step.txt" --fault slow-rank:3:4 &&
+  awk -v slow="$(end)" -v time="$time" 'BEGIN {exit !(slow > 1.2 * time)}'
+check $? "--fault makes it slower"
+try 0 -w "$root/examples/workloads/step.txt" --perfetto "$work/picture.json" &&
+  python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["traceEvents"]) > 1000' \
+    "$work/picture.json"
+check $? "--perfetto"
+
+# ---- what does not fit together, and what stands ----
+# wrong LINES TEXT: exits with 1 and says it.
+wrong() {
+  text "$1"
+  misuse 1 "$2" -w "$work/job"
+}
+wrong 'send 1M from 0 to 1\n' \
+  "line 1: rank 0 calls send 262144 x float to 1, and rank 1 has no receive for it"
+wrong 'recv 1M from 0 to 1\n' "line 1: rank 1 calls recv 262144 x float from 0, and rank 0 has no send for it"
+wrong 'send 1M from 0 to 1\nrecv 2M from 0 to 1\n' "1048576 bytes, but $work/job line 2: rank 1 calls recv"
+wrong 'all_reduce 1M ranks 0-6\n' \
+  "all_reduce 262144 x float sum, and rank 7 does not (7 of 8 ranks do)"
+wrong 'all_reduce 1M ranks 0-6\nall_reduce 2M ranks 7\n' \
+  "line 2: rank 7 calls all_reduce 524288 x float sum as number 1 of its communicator, where"
+wrong 'all_reduce 1M ranks 0-6\nall_reduce 1M max ranks 7\n' "all_reduce 262144 x float max as number 1"
+wrong 'broadcast 1M ranks 0-6\nbroadcast 1M root 1 ranks 7\n' "x float root 1 as number 1"
+cross='all_reduce 1M comm a ranks 0-1\nall_reduce 1M comm b\nall_reduce 1M comm a ranks 2-3\n'
+wrong "comm a 0-3\ncomm b 0-3\n$cross" \
+  "waits for data from rank 3: a circle of 4 that wait for each other"
+says "rank 2 ($work/job line 4: all_reduce 262144 x float sum comm b) waits for data from rank 1" \
+  "rank 0 ($work/job line 3: all_reduce 262144 x float sum comm a) waits"
+check $? "with each one's line"
+wrong 'ranks 2\nsend 1G from 0 to 1\nsend 1G from 1 to 0\nrecv 1G from 0 to 1\nrecv 1G from 1 to 0\n' \
+  "send 268435456 x float to 1) waits for a free slot of rank 1: a circle of 2"
+text 'ranks 2\nsend 1K from 0 to 1\nsend 1K from 1 to 0\nrecv 1K from 0 to 1\nrecv 1K from 1 to 0\n'
+try 0 -w "$work/job"
+check $? "what fits the slots does not stand"
+text 'ranks 16\nall_reduce 16M\n'
+try 1 -w "$work/job" --fault nic:1:2:off && says "over node 1 card 2, which carries nothing"
+check $? "a dead card is named"
+
+# ---- misuse ----
+# refused LINES TEXT: exits with 4 and says it.
+refused() {
+  text "$1"
+  misuse 4 "$2" -w "$work/job"
+}
+refused 'all_reduced 1M\n' "job line 1: expected a collective, message, send"
+refused '\nall_reduce 1Q\n' \
+  "job line 2: expected a size up to 1T in bytes, as 1000, 64K, 1M or 2G, or"
+refused 'all_reduce 2048G\n' "expected a size up to 1T"
+refused 'all_reduce count 1099511627777\n' "a count of elements up to 1099511627776"
+refused 'all_reduce 1M flaot\n' "expected a type, an operator or root R"
+refused 'all_reduce 1M root 1\n' "where the operation has one"
+refused 'broadcast 1M root 8\n' "a rank of the communicator, 0 to 7, not \`8\`"
+refused 'all_reduce 1M ranks 0-8\n' "ranks 0 to 7, each once, as 0-7,16-31/4"
+refused 'comm a 0-3,2\n' "each rank once"
+refused 'comm a 0\ncomm a 1\n' "line 2: expected a name of at most 47 letters that no communicator has"
+refused 'all_reduce 1M comm dp\n' "a communicator that a line \`comm NAME RANKS\` above names, not \`dp\`"
+refused 'all_reduce 1M wait side\n' "a stream that a line above has used, not \`side\`"
+refused 'all_reduce 1M after 3m\n' "a time of at most 100000s"
+refused 'all_reduce 1M after 100001s\n' "a time of at most 100000s"
+refused 'message 1M from 0\n' "expected from R and to R"
+refused 'group\n all_reduce 1M after 3us\nend\n' \
+  "line 2: expected stream, wait, after and at on the line of the group"
+refused 'group\ngroup\n' "no group within a group"
+refused '\nrepeat 3\n' "line 2: expected an \`end\` for what begins here"
+refused 'end\n' "no \`end\` without a group or repeat"
+refused 'all_reduce 1M\nranks 4\n' "\`ranks\` in front of all communicators and calls"
+refused 'ranks 131073\n' "how many ranks, 1 to 131072"
+refused 'repeat 1000000\nrepeat 1000000\nbroadcast 1\nend\nend\n' \
+  "more than 16777216 calls of all ranks together"
+text 'ranks 16\nall_reduce 1M\n'
+misuse 2 "16 ranks, the cluster 8; give --nodes" -w "$work/job" --nodes 1
+misuse 3 "cannot be written" -w "$work/job" --perfetto "$work/none/picture.json"
+misuse 2 "one of --workload FILE, --records FILE..., --chakra FILE..." -w "$work/job" all_reduce
+misuse 2 "one of --workload FILE, --records FILE..., --chakra FILE..." --records
+misuse 4 "cannot be read" -w "$work/none"
+
+# ---- records ----
+TUTTI_TRACE="$work/%h.%p.%r.trace" "$tutti" launch -n 4 "$tutti" bench all_reduce -b 64K -e 1M -f 4 -n 3 \
+  >"$work/log" 2>&1 && try 0 --records "$work"/*.trace && says "4 ranks on 1 nodes of 8" \
+  "all_reduce 262144 x float sum" "all_reduce 16384 x float sum" "for others"
+check $? "--records of a job of four processes"
+try 0 --records "$work"/*.trace --gaps --print && cp "$work/out" "$work/job" &&
+  grep -q ' after ' "$work/job" && try 0 -w "$work/job" && slow=$(end) &&
+  try 0 --records "$work"/*.trace --gaps && [ "$(end)" = "$slow" ]
+check $? "--print of records is the same workload"
+mkdir "$work/dumps"
+"$tutti" trace export --to flight -o "$work/dumps" "$work"/*.trace >"$work/log" 2>&1 &&
+  try 0 --records "$work"/dumps/* && says "all_reduce 262144 x float sum" "Flight Recorder dumps do not tell"
+check $? "--records of Flight Recorder dumps"
+misuse 4 "which name communicators each in their own way" --records "$work"/dumps/*0 "$work"/*.trace
+misuse 4 "left no file: what it calls is not known" --records "$root"/traces/no_file/*.txt
+TUTTI_TRACE="$work/%p.many" "$tutti" launch -n 3 "$tutti" bench sendrecv -b 1K -e 1K -n 2000 \
+  >"$work/log" 2>&1 && try 0 --records "$work"/*.many && says "send 256 x float" "calls are left out"
+check $? "a ring of records that has turned"
+for case in collective count type root operator order; do
+  misuse 1 " of its communicator, where rank 0 calls" --records "$root/traces/$case/0.txt"
+done
+misuse 1 "and rank 2 has no send for it" --records "$root/traces/recv_alone/0.txt"
+misuse 1 "a circle of 4 that wait for each other" --records "$root/traces/circle/0.txt"
+try 0 --records "$root/traces/slow/0.txt" &&
+  awk '/for others/{exit !($4 > 90)}' "$work/out"
+check $? "--records: a slow rank is what the others wait for"
+
+[ "$failures" -eq 0 ]
