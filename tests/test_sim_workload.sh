@@ -73,6 +73,17 @@ try 0 -w "$root/examples/workloads/step.txt" && time=$(end) &&
   try 0 -w "$root/examples/workloads/step.txt" --fault slow-rank:3:4 &&
   awk -v slow="$(end)" -v time="$time" 'BEGIN {exit !(slow > 1.2 * time)}'
 check $? "--fault makes it slower"
+text 'ranks 4\nall_reduce 256M after 900us\n'
+ring="--algo ring --proto simple --nodes 2 --gpus 2"
+try 0 -w "$work/job" $ring && time=$(end) && try 0 -w "$work/job" $ring --scale nics:0.5 && nics=$(end) &&
+  try 0 -w "$work/job" $ring --scale nics:2 --scale links:2 && both=$(end) &&
+  try 0 -w "$work/job" $ring --scale compute:3 && awk -v time="$time" -v nics="$nics" -v both="$both" \
+  -v compute="$(end)" 'BEGIN {time -= 900; nics -= 900; both -= 900; compute -= 300
+    exit !(nics > 1.8 * time && nics < 2.1 * time && both < 0.7 * time && compute > 0.999 * time &&
+           compute < 1.001 * time)}'
+check $? "--scale: cards half as fast, all links twice, computing three times as fast"
+misuse 2 "expected nics:FACTOR, links:FACTOR or compute:FACTOR, 0.001 to 1000" -w "$work/job" --scale nics:0
+misuse 2 "--scale nic:2: expected" -w "$work/job" --scale nic:2
 try 0 -w "$root/examples/workloads/step.txt" --perfetto "$work/picture.json" &&
   python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["traceEvents"]) > 1000' \
     "$work/picture.json"

@@ -317,3 +317,24 @@ bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t 
       cluster->ranks - 1, cluster->nodes - 1, cluster->paths.net_count ? cluster->paths.net_count - 1 : 0);
   return false;
 }
+
+/* ---- another machine ---- */
+
+static bool is_port(const struct cluster *cluster, uint32_t link) {
+  return link >= fabric_first(cluster) ||
+         card_of_port(cluster, link % cluster->paths.link_count) != TOPOLOGY_NONE;
+}
+
+bool cluster_scale(struct cluster *cluster, const char *text, double *compute) {
+  const size_t length = strcspn(text, ":");
+  const bool nics = !strncmp(text, "nics", length) && length == 4;
+  const bool links = !strncmp(text, "links", length) && length == 5;
+  const bool computes = !strncmp(text, "compute", length) && length == 7;
+  char *end = NULL;
+  const double factor = text[length] == ':' ? strtod(&text[length + 1], &end) : 0;
+  if (!(factor >= 0.001 && factor <= 1000) || *end != 0 || !(nics || links || computes)) return false;
+  if (computes) *compute *= factor;
+  for (uint32_t link = 0; !computes && link < cluster->link_count; link++)
+    if (is_port(cluster, link) == nics) cluster->link_gbps[link] *= factor;
+  return true;
+}

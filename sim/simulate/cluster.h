@@ -97,4 +97,8 @@ void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, 
  * or PCIe), "nic:NODE:CARD:FACTOR" or "nic:NODE:CARD:off". False with what was expected in `why`. */
 bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t why_bytes);
 
+/* One row of --scale, "nics:FACTOR" (all cards' ports, leaves and spines), "links:FACTOR" (all other links)
+ * or "compute:FACTOR", by which *compute is multiplied; factors 0.001 to 1000. Plans stay what they were. */
+bool cluster_scale(struct cluster *cluster, const char *text, double *compute);
+
 #endif

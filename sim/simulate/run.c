@@ -579,6 +579,11 @@ static bool is_collective(const struct run *run, const struct workload_call *cal
   return func != FUNC_SEND && func != FUNC_RECV;
 }
 
+static uint64_t compute_ps(const struct run *run, const struct workload_call *call) {
+  const double compute = run->request->compute;
+  return compute > 0 ? (uint64_t)((double)call->after_ps / compute + 0.5) : call->after_ps;
+}
+
 static bool supply_next(void *context, struct engine_kernel *kernel) {
   struct run *run = (struct run *)context;
   while (run->first_ready != WALK_NONE) {
@@ -595,11 +600,12 @@ static bool supply_next(void *context, struct engine_kernel *kernel) {
     kernel->track = index;
     kernel->first_lane = track->first_lane;
     kernel->first_block = track->first_block;
-    kernel->begin_ps = track->begin_ps = later(begin_ps + call->after_ps, call->at_ps);
+    const uint64_t after_ps = compute_ps(run, call);
+    kernel->begin_ps = track->begin_ps = later(begin_ps + after_ps, call->at_ps);
     if (number != WALK_NONE) track_load(run, track, &run->shapes[number], kernel);
     if (number != WALK_NONE && is_collective(run, call))
       arrival_add(run, &run->shapes[number], kernel->begin_ps);
-    run->report->compute_ps[track->rank] += call->after_ps;
+    run->report->compute_ps[track->rank] += after_ps;
     track->running = true;
     return true;
   }

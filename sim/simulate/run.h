@@ -28,6 +28,7 @@ struct run_request {
   const uint32_t *algo_mask, *proto_mask; /* by enum work_func: what planning may choose from */
   const struct tune_file *tune_file;      /* rules that choose, or NULL */
   uint32_t channels;                      /* at most; 0: as many as there are */
+  double compute;                         /* how many times as fast as the workload says; 0: as fast */
   const struct run_watch *watch;          /* NULL: nobody */
 };
 

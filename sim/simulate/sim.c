@@ -29,7 +29,7 @@ struct sim_flags {
   int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
   const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *svg, *plot, *workload,
       *plan, *loggp, *tune;
-  struct option_list faults, costs;
+  struct option_list faults, costs, scales;
   bool exact, json, rate, progress, help, records, chakra, gaps, print;
 };
 #define AT(member) offsetof(struct sim_flags, member)
@@ -67,6 +67,10 @@ static const struct option_row rows[] = {
     {0, "fault", "WHAT", OPTION_LIST, AT(faults), 0, 0,
      "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:CARD:FACTOR or nic:NODE:CARD:off; again and "
      "again"},
+    {0, "scale", "WHAT", OPTION_LIST, AT(scales), 0, 0,
+     "nics:FACTOR, links:FACTOR (within nodes) or, of workloads, compute:FACTOR: so many times as fast, "
+     "0.001 "
+     "to 1000; plans stay what they were; again and again"},
     {'w', "workload", "FILE", OPTION_TEXT, AT(workload), 0, 0,
      "run the calls of this text (below) instead of one collective of many sizes"},
     {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
@@ -115,6 +119,7 @@ struct sim {
   uint64_t slices, events, spent_ns;
   struct progress progress;
   struct workload workload; /* no ranks: one collective */
+  double compute;           /* of what --scale says it is as fast as */
   struct plot plot;
   struct custom_schedule *schedule; /* of --plan, NULL: none */
   uint64_t possible;                /* sizes that some way could carry */
@@ -224,8 +229,17 @@ static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   return EXIT_GOOD;
 }
 
+/* What --scale and --fault make of the cluster. */
 static enum exit_code faults_set(struct sim *sim) {
-  const struct option_list *faults = &sim->flags.faults;
+  const struct option_list *faults = &sim->flags.faults, *scales = &sim->flags.scales;
+  sim->compute = 1;
+  for (size_t i = 0; i < scales->count; i++) {
+    if (cluster_scale(&sim->cluster, scales->texts[i], &sim->compute)) continue;
+    fprintf(stderr,
+            "tutti sim: --scale %s: expected nics:FACTOR, links:FACTOR or compute:FACTOR, 0.001 to 1000\n",
+            scales->texts[i]);
+    return EXIT_USAGE;
+  }
   for (size_t i = 0; i < faults->count; i++) {
     char why[256];
     if (cluster_fault(&sim->cluster, faults->texts[i], why, sizeof why)) continue;
@@ -580,6 +594,7 @@ static enum exit_code jobs_do(const struct sim *sim) {
                                    .proto_mask = sim->protos,
                                    .tune_file = sim->fit.rules,
                                    .channels = (uint32_t)flags->channels,
+                                   .compute = sim->compute,
                                    .drawing = {flags->perfetto, flags->svg},
                                    .json = flags->json,
                                    .rate = flags->rate};

@@ -175,7 +175,8 @@ enum exit_code workload_do(const struct workload_ask *ask) {
                                 .algo_mask = ask->algo_mask,
                                 .proto_mask = ask->proto_mask,
                                 .tune_file = ask->tune_file,
-                                .channels = ask->channels};
+                                .channels = ask->channels,
+                                .compute = ask->compute};
   struct run_report report;
   memset(&report, 0, sizeof report);
   enum exit_code code = matched(ask->workload);

@@ -13,6 +13,7 @@ struct workload_ask {
   const uint32_t *algo_mask, *proto_mask; /* by enum work_func */
   const struct tune_file *tune_file;      /* or NULL */
   uint32_t channels;                      /* 0: any */
+  double compute;                         /* how many times as fast as the workload says; 1 */
   struct drawing_ask drawing;
   bool json, rate;
 };

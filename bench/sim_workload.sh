@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# sim_workload.sh: how long `tutti sim` takes for workloads and what memory: a step of training, the same
+# collective again and again, many ranks, and what jobs of this machine have recorded; and what the same calls
+# would cost on other clusters. Needs a finished build and /usr/bin/time. Prints each command with user seconds
+# and peak memory, and appends that to bench/results/sim-workload-<date>.txt; OUT names another folder.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+tutti=$(cd "${BUILD:-$here/../build}" && pwd)/bin/tutti
+out=${OUT:-$here/results}/sim-workload-$(date +%Y-%m-%d).txt
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$(dirname "$out")"
+out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
+cp "$here/../examples/workloads/step.txt" "$work"
+cd "$work"
+export TUTTI_TRACE=off
+
+printf 'ranks 64\nrepeat 100\n  all_reduce 1M\nend\n' >again.txt
+printf 'ranks 64\nrepeat 10\n  all_reduce 64M after 1ms\nend\n' >large.txt
+printf 'ranks 1024\nrepeat 4\n  all_reduce 1M\nend\n' >ranks.txt
+printf 'ranks 64\nrepeat 1000\n  group\n    sendrecv 64K\n  end\n  compute 10us\nend\n' >messages.txt
+# Whole rings of records: eight processes, whose first calls are no longer there.
+TUTTI_TRACE="$work/all_reduce.%r" "$tutti" launch -n 8 "$tutti" bench all_reduce -b 256K -e 256K -n 2500 >/dev/null
+TUTTI_TRACE="$work/sendrecv.%r" "$tutti" launch -n 8 "$tutti" bench sendrecv -b 64K -e 64K -n 2500 >/dev/null
+
+timed() {
+  printf '\n$ tutti sim %s\n' "$*"
+  { /usr/bin/time -f '%U s user, %e s, %M KiB' "$tutti" sim "$@" --rate; } 2>&1 | grep -v '^#$'
+}
+
+{
+  printf '======== bench/sim_workload.sh\n%s\n' \
+    "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort | uniq -c | sed 's/^ *//')"
+  git -C "$here" log -1 --format='commit %h' 2>/dev/null || true
+  printf 'load %s\n' "$(cut -d' ' -f1-3 /proc/loadavg)"
+  timed --workload step.txt
+  timed --workload step.txt --svg step.svg
+  timed --workload again.txt
+  timed --workload large.txt
+  timed --workload ranks.txt
+  timed --workload messages.txt
+  printf '\n%s bytes of records\n' "$(cat all_reduce.* | wc -c)"
+  timed --records all_reduce.*
+  timed --records sendrecv.*
+  for cluster in "" "--scale nics:2 --scale links:2" "--fault slow-rank:3:4"; do
+    # shellcheck disable=SC2086
+    timed --records all_reduce.* --gaps --nodes 8 --gpus 1 $cluster
+  done
+} | tee -a "$out"
