@@ -21,6 +21,8 @@ width, height = float(root.get('width')), float(root.get('height'))
 words = [''.join(node.itertext()) for node in root.iter() if node.tag in (space + 'text', space + 'title')]
 for text in sys.argv[2:]:
     assert any(text in each for each in words), text
+for full in re.findall(r'(?:link|card) [0-9]+  ([0-9]+) %', '\n'.join(words)):
+    assert int(full) <= 101, full
 boxes = 0
 for node in root.iter(space + 'rect'):
     x, y, w, h = (float(node.get(name)) for name in ('x', 'y', 'width', 'height'))

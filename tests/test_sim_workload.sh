@@ -29,6 +29,14 @@ try 0 -w "$work/job" && ten=$(end) && text 'all_reduce 1M after 50us\n' && try 0
   awk -v ten="$ten" -v one="$(end)" 'BEGIN {exit !(ten > 9 * one && ten < 11 * one)}'
 check $? "ten calls behind each other take ten times as long"
 
+one="--algo ring --channels 1"
+text 'all_reduce 1K\n'
+try 0 -w "$work/job" $one && small=$(end) && text 'all_reduce 256M\n' && try 0 -w "$work/job" $one &&
+  large=$(end) && text 'all_reduce 1K\nall_reduce 256M\n' && try 0 -w "$work/job" $one &&
+  awk -v small="$small" -v large="$large" -v both="$(end)" 'BEGIN {
+    exit !(both > 0.98 * (small + large) && both < 1.02 * (small + large))}'
+check $? "two protocols between the same ranks, each with its own slots"
+
 # ---- streams ----
 text 'comm a 0-3\ncomm b 4-7\nall_reduce 64M comm a\nall_reduce 64M comm b\n'
 try 0 -w "$work/job" && apart=$(end) && text 'comm a 0-3\nall_reduce 64M comm a\n' && try 0 -w "$work/job" &&
