@@ -125,7 +125,7 @@ text 'ranks 2\nsend 1K from 0 to 1\nsend 1K from 1 to 0\nrecv 1K from 0 to 1\nre
 try 0 -w "$work/job"
 check $? "what fits the slots does not stand"
 text 'ranks 16\nall_reduce 16M\n'
-try 1 -w "$work/job" --fault nic:1:2:off && says "over node 1 card 2, which carries nothing"
+try 1 -w "$work/job" --fault nic:1:2:off && says "over node 1 card 2 out, which carries nothing"
 check $? "a dead card is named"
 
 # ---- misuse ----

@@ -231,12 +231,39 @@ static uint32_t card_of_port(const struct cluster *cluster, uint32_t port) {
   return TOPOLOGY_NONE;
 }
 
+/* "GPU 3 out" of a link that leaves a GPU for others, "GPU 3 PCI in" of one that comes from cards; false
+ * where it is between others. */
+static bool gpu_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes) {
+  const struct paths *paths = &cluster->paths;
+  for (uint32_t gpu = 0; gpu < cluster->gpus; gpu++) {
+    for (uint32_t to = 0; to < cluster->gpus + paths->net_count; to++) {
+      const bool net = to >= cluster->gpus;
+      const struct paths_route *there =
+          net ? &paths->gpu_net[(size_t)gpu * paths->net_count + to - cluster->gpus]
+              : &paths->gpu_gpu[(size_t)gpu * paths->gpu_count + to];
+      const struct paths_route *back =
+          net ? &paths->net_gpu[(size_t)gpu * paths->net_count + to - cluster->gpus]
+              : &paths->gpu_gpu[(size_t)to * paths->gpu_count + gpu];
+      const bool leaves = there->hop_count > 0 && there->hops[0] == link;
+      if (!leaves && (back->hop_count == 0 || back->hops[back->hop_count - 1] != link)) continue;
+      snprintf(out, out_bytes, "GPU %u%s %s", gpu, net ? " PCI" : "", leaves ? "out" : "in");
+      return true;
+    }
+  }
+  return false;
+}
+
 void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes) {
   const uint32_t inside = cluster->paths.link_count, first = fabric_first(cluster);
   if (link < first) {
     const uint32_t card = card_of_port(cluster, link % inside);
-    if (card == TOPOLOGY_NONE) snprintf(out, out_bytes, "node %u link %u", link / inside, link % inside);
-    else snprintf(out, out_bytes, "node %u card %u", link / inside, card);
+    char name[32];
+    if (card != TOPOLOGY_NONE)
+      snprintf(name, sizeof name, "card %u %s", card,
+               card_port(cluster, card, false) == link % inside ? "out" : "in");
+    else if (!gpu_link_name(cluster, link % inside, name, sizeof name))
+      snprintf(name, sizeof name, "link %u", link % inside);
+    snprintf(out, out_bytes, "node %u %s", link / inside, name);
     return;
   }
   const uint32_t place = (link - first) / 2, nets = cluster->paths.net_count;

@@ -90,7 +90,7 @@ double cluster_wire(uint8_t proto);
  * card. */
 double cluster_most_gbps(const struct cluster *cluster, const struct cluster_route *route, uint8_t proto,
                          uint32_t rank);
-/* For messages: the link's ends, as "node 3 link 12" or "leaf 2 rail 1 up". */
+/* For messages: the link's ends, as "node 3 GPU 2 out" or "leaf 2 rail 1 up". */
 void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes);
 
 /* One row of --fault, "slow-rank:RANK:FACTOR", "slow-link:RANK:FACTOR" (what the rank's GPU sends over NVLink
