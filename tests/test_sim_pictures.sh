@@ -47,7 +47,8 @@ columns() {
 
 try 0 -w "$step" --svg "$work/step.svg" && shows "$work/step.svg" "16 ranks on 2 nodes of 8" "rank 0" \
   "rank 15" "rank 0 side" "all_reduce 4194304 x bfloat16 sum comm tp0" "send 1048576 x bfloat16 to 8" \
-  "node 0 card 0 out" "node 0 GPU 0 PCI out" "500 us" && [ "$(awk '/^boxes/{print $2}' "$work/facts")" -ge 86 ]
+  "node 0 card 0 out" "node 0 GPU 0 PCI out" "500 us" &&
+  [ "$(awk '/^boxes/{print $2}' "$work/facts")" -ge 86 ]
 check $? "--svg of a workload: a box for each of its kernels"
 try 0 -w "$step" --svg "$work/again.svg" && cmp -s "$work/step.svg" "$work/again.svg"
 check $? "the same bytes again"
