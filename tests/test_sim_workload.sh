@@ -93,8 +93,16 @@ check $? "--scale: cards half as fast, all links twice, computing three times as
 misuse 2 "expected nics:FACTOR, links:FACTOR or compute:FACTOR, 0.001 to 1000" -w "$work/job" --scale nics:0
 misuse 2 "--scale nic:2: expected" -w "$work/job" --scale nic:2
 try 0 -w "$root/examples/workloads/step.txt" --perfetto "$work/picture.json" &&
-  python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["traceEvents"]) > 1000' \
-    "$work/picture.json"
+  python3 - "$work/picture.json" <<'PYTHON'
+import json
+import sys
+events = json.load(open(sys.argv[1]))['traceEvents']
+kernels = [event for event in events if event['tid'] >= 1000]
+assert len(events) > 1000 and len(kernels) == 86
+assert {event['tid'] for event in kernels} == {1000, 1001}
+assert {event['pid'] for event in kernels} == set(range(16))
+assert any(event['name'] == 'send 1048576 x bfloat16 to 8' and event['pid'] == 7 for event in kernels)
+PYTHON
 check $? "--perfetto"
 
 # ---- what does not fit together, and what stands ----

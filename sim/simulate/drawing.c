@@ -11,6 +11,7 @@ ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask
                           const struct cluster *cluster, const struct workload *workload) {
   memset(drawing, 0, sizeof *drawing);
   drawing->ask = ask;
+  drawing->workload = workload;
   if (ask->perfetto) drawing->out = fopen(ask->perfetto, "we");
   if (ask->perfetto && !drawing->out)
     return log_fail(ncclSystemError, "%s cannot be written: %s", ask->perfetto, strerror(errno));
@@ -28,6 +29,11 @@ void drawing_net(void *context, const struct walk_net *net) {
 void drawing_kernel(void *context, const struct run_kernel *kernel) {
   struct drawing *drawing = (struct drawing *)context;
   if (drawing->chart) chart_kernel(drawing->chart, kernel);
+  if (!drawing->out) return;
+  const struct workload_call *call = &drawing->workload->calls[kernel->call];
+  char name[160];
+  workload_say_op(drawing->workload, call, &drawing->workload->ops[call->first_op], name, sizeof name);
+  picture_kernel(&drawing->picture, name, kernel);
 }
 
 void drawing_span(void *context, const struct engine_span *span) {

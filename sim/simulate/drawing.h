@@ -15,6 +15,7 @@ struct drawing {
   const struct drawing_ask *ask;
   FILE *out; /* Perfetto's */
   struct picture picture;
+  const struct workload *workload; /* or NULL */
   struct chart *chart;
 };
 

@@ -5,6 +5,9 @@
 
 #include "core/names.h"
 
+/* Threads of lanes are numbered below it. */
+enum { KERNEL_THREADS = 1000 };
+
 void picture_begin(struct picture *picture, FILE *out, const struct walk_net *net) {
   memset(picture, 0, sizeof *picture);
   picture->json.out = out;
@@ -46,9 +49,22 @@ void picture_hear(void *context, const struct engine_span *span) {
   span_write(picture, span, slice_name(span->slice->flags), span->begin_ps, span->end_ps);
 }
 
+void picture_kernel(struct picture *picture, const char *name, const struct run_kernel *kernel) {
+  struct json *json = &picture->json;
+  if (picture->kernels++ >= PICTURE_SPANS_MAX) return;
+  json_open(json, NULL, '{');
+  json_text(json, "name", name);
+  json_text(json, "ph", "X");
+  json_number(json, "pid", kernel->rank);
+  json_number(json, "tid", KERNEL_THREADS + kernel->stream);
+  json_decimal(json, "ts", (double)kernel->begin_ps / 1e6);
+  json_decimal(json, "dur", (double)(kernel->end_ps - kernel->begin_ps) / 1e6);
+  json_close(json, '}');
+}
+
 bool picture_end(struct picture *picture) {
   json_close(&picture->json, ']');
   json_close(&picture->json, '}');
   fputc('\n', picture->json.out);
-  return picture->spans <= PICTURE_SPANS_MAX;
+  return picture->spans <= PICTURE_SPANS_MAX && picture->kernels <= PICTURE_SPANS_MAX;
 }
