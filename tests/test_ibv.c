@@ -310,6 +310,13 @@ static void stream_take(struct stream *stream) {
   }
 }
 
+/* An end that has nothing to do, as between operations, hears of the other all the same. */
+static ncclResult_t stream_idle(void *connection) {
+  enum net_look wish;
+  if (param_int(PARAM_TUTTI_IB_RECONNECT) == 0) return ib_end_poll((struct ib_end *)connection);
+  return ops->look(connection, &wish);
+}
+
 /* Until all has come, or both ends have failed; an end that fails is closed, as its process would. */
 static void stream_run(struct stream *stream) {
   struct pair *pair = stream->pair;
@@ -318,12 +325,11 @@ static void stream_run(struct stream *stream) {
     if (stream->results[0] == ncclSuccess) stream_send(stream);
     if (stream->results[1] == ncclSuccess) stream_post(stream);
     if (stream->results[1] == ncclSuccess) stream_take(stream);
-    /* An end that has nothing to do, as between operations, is looked at all the same. */
-    if (stream->results[0] == ncclSuccess) stream_note(stream, 0, ib_end_poll((struct ib_end *)pair->send));
-    if (stream->results[1] == ncclSuccess)
-      stream_note(stream, 1, ib_end_poll((struct ib_end *)pair->receive));
+    if (stream->results[0] == ncclSuccess) stream_note(stream, 0, stream_idle(pair->send));
+    if (stream->results[1] == ncclSuccess) stream_note(stream, 1, stream_idle(pair->receive));
     const bool received = stream->arrived == MESSAGES || stream->results[1] != ncclSuccess;
-    if (received && stream->send_done == MESSAGES) return; /* a sender that has nothing left hears nothing */
+    const bool sent = stream->send_done == MESSAGES || stream->results[0] != ncclSuccess;
+    if (received && sent) return; /* an end that has nothing left hears nothing */
     for (int side = 0; side < 2; side++) {
       struct ib_end *failed = (struct ib_end *)(side == 0 ? pair->send : pair->receive);
       if (stream->results[side] == ncclSuccess) continue;
@@ -660,9 +666,9 @@ static bool is_fatal(enum fake_verbs_fault fault) {
 /* The sentence of the end that found it says what the device said; the other's at least who has gone. */
 static void errors_check(const struct stream *stream, enum fake_verbs_fault fault) {
   static const char *const words[VERBS_FAULTS] = {
-      [VERBS_CUT] = "RETRY_EXC",     [VERBS_PORT_DOWN] = "RETRY_EXC",
-      [VERBS_QP_FATAL] = "QP_FATAL", [VERBS_QP_STOPS] = "GENERAL_ERR",
-      [VERBS_ACCESS] = "REM_ACCESS", [VERBS_DEVICE_FATAL] = "fatal error"};
+      [VERBS_CUT] = "RETRY_EXC",           [VERBS_PORT_DOWN] = "RETRY_EXC", [VERBS_QP_FATAL] = "QP_FATAL",
+      [VERBS_QP_STOPS] = "GENERAL_ERR",    [VERBS_UNHEARD] = "RETRY_EXC",   [VERBS_ACCESS] = "REM_ACCESS",
+      [VERBS_DEVICE_FATAL] = "fatal error"};
   bool told = false;
   for (int side = 0; side < 2; side++) {
     if (stream->results[side] == ncclSuccess) continue;

@@ -41,6 +41,7 @@ struct fake_qp {
   uint64_t receives[DEPTH], receives_posted, receives_taken;
   uint64_t begin_at; /* of the request that is next to be carried out */
   uint32_t tries, piece;
+  uint64_t unheard_until; /* when it gives up */
 };
 struct fake_cq {
   struct ibv_cq cq;
@@ -302,6 +303,10 @@ static void qp_carry(struct fake_qp *qp) {
 }
 
 static void qp_complete(struct fake_qp *qp) {
+  if (qp->unheard_until != 0) {
+    if (qp->unheard_until < world.now) qp_stop(qp, IBV_WC_RETRY_EXC_ERR);
+    return;
+  }
   while (qp->completed < qp->carried && qp->works[qp->completed % DEPTH].done_at <= world.now) {
     const struct work *work = &qp->works[qp->completed++ % DEPTH];
     if ((work->request.send_flags & IBV_SEND_SIGNALED) != 0)
@@ -328,6 +333,7 @@ static void strike(struct fake_qp *qp) {
     case VERBS_PORT_FLAPS: port_fails(device, port, true, world.options.fault == VERBS_PORT_DOWN); break;
     case VERBS_QP_FATAL: event_add(device, IBV_EVENT_QP_FATAL, &qp->qp, 0); /* fall through */
     case VERBS_QP_STOPS: qp_stop(qp, IBV_WC_GENERAL_ERR); break;
+    case VERBS_UNHEARD: qp->unheard_until = world.now + PATIENCE * qp->attributes.retry_cnt; break;
     case VERBS_ACCESS:
       qp_stop(qp, IBV_WC_REM_ACCESS_ERR);
       if (qp->other != NULL && qp->other->used) qp_stop(qp->other, IBV_WC_WR_FLUSH_ERR);

@@ -18,6 +18,7 @@ enum fake_verbs_fault {
   VERBS_PORT_FLAPS, /* comes back before retries are used up */
   VERBS_QP_FATAL,   /* a queue pair stops, with an event */
   VERBS_QP_STOPS,   /* without one */
+  VERBS_UNHEARD,    /* a queue pair's requests are carried out, and never acknowledged: it gives up */
   VERBS_ACCESS,     /* the other end refuses access */
   VERBS_DEVICE_FATAL,
   VERBS_FAULTS

@@ -51,6 +51,10 @@ struct net_part {
 /* Of a connection: whether messages of two parts go over it, and where their first part may lie. */
 enum net_parts { NET_PARTS_NONE, NET_PARTS_ANYWHERE, NET_PARTS_REGISTERED };
 
+/* When a connection wants to be looked at again: within a tenth of a second or so, or as soon as one that has
+ * something under way. */
+enum net_look { NET_LOOK_NEVER, NET_LOOK_LATER, NET_LOOK_SOON };
+
 struct net_ops {
   size_t size;
   const char *name; /* as in NCCL_NET: "Socket", "IB", a plugin's own; compared without case */
@@ -110,6 +114,10 @@ struct net_ops {
   ncclResult_t (*irecv_parts)(void *connection, const struct net_part *first, size_t whole_bytes, void *data,
                               size_t bytes, void *registration, void **request);
   void (*part_move)(void *request, void *first);
+
+  /* Optional: looks at a connection that may have nothing under way, so that it hears of the other end and of
+   * its device. From when it is made until *wish is NET_LOOK_NEVER; fails as test does. */
+  ncclResult_t (*look)(void *connection, enum net_look *wish);
 
   /* Its messages move as a service of the backend's deterministic world (backend.h): who waits for them waits
    * within that world, and nobody there need look again by himself. */

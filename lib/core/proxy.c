@@ -179,6 +179,7 @@ static void service_turn(void *argument) {
   engine.moved = advance_one();
   uint32_t attention = 0;
   for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
+    (void)proxy_comm_tend(comm);
     engine.moved |= comm_tell(comm);
     engine.moved |= comm_tell_idle(comm);
     attention += comm_busy(comm);
@@ -223,13 +224,23 @@ static void service_report(void *argument, char *out, size_t out_bytes) {
 
 /* ---- on a thread ---- */
 
-enum { ENGINE_MOVED, ENGINE_WAITS, ENGINE_CONNECTS, ENGINE_IDLE };
+enum { ENGINE_MOVED, ENGINE_WAITS, ENGINE_CONNECTS, ENGINE_TENDS, ENGINE_IDLE };
+
+static int comm_tend(struct proxy_comm *comm) {
+  switch (proxy_comm_tend(comm)) {
+    case NET_LOOK_SOON: return ENGINE_WAITS;
+    case NET_LOOK_LATER: return ENGINE_TENDS;
+    default: return ENGINE_IDLE;
+  }
+}
 
 /* One look at everything. */
 static int thread_turn(bool *idle_news) {
   int state = ENGINE_IDLE;
   proxy_lock();
   for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
+    const int tends = comm_tend(comm);
+    if (tends < state) state = tends;
     if (!comm_busy(comm)) continue;
     const bool moved = comm_turn(comm, 32);
     if (comm_tell(comm)) {
@@ -263,7 +274,9 @@ static uint32_t descriptors_of(int *descriptors, uint32_t room) {
 }
 
 static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
-  if (state == ENGINE_IDLE) return driven ? DRIVEN_NAP_US : UINT64_MAX;
+  if (state >= ENGINE_TENDS && driven) return DRIVEN_NAP_US;
+  if (state == ENGINE_IDLE) return UINT64_MAX;
+  if (state == ENGINE_TENDS) return PROXY_TEND_US;
   if (state == ENGINE_CONNECTS) return CONNECT_US;
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
@@ -275,7 +288,7 @@ static void thread_sleep(uint64_t since_ns, bool driven) {
   __atomic_store_n(&engine.asleep, driven ? ENGINE_NAPS : ENGINE_SLEEPS, __ATOMIC_SEQ_CST);
   const int state = thread_turn(&idle_news);
   if (state != ENGINE_MOVED && !idle_news && __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) {
-    const uint32_t count = state == ENGINE_IDLE ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
+    const uint32_t count = state >= ENGINE_TENDS ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
     wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
   }
   __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
@@ -289,6 +302,12 @@ static void thread_nap(void) {
       __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0)
     wake_wait(engine.wake, NULL, 0, DRIVEN_NAP_US);
   __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
+  proxy_lock();
+  for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
+    (void)proxy_comm_tend(comm);
+    if (comm->failed && !comm->told) engine_call();
+  }
+  proxy_unlock();
 }
 
 /* True while others have turned the engine since the last look; *at_ns is when they last had. */
@@ -327,7 +346,7 @@ static void *thread_body(void *argument) {
     const uint64_t now_ns = os_time_ns();
     const bool driven = driven_ns != 0 && now_ns - driven_ns < DRIVEN_NS;
     if (state == ENGINE_MOVED) since_ns = now_ns;
-    else if ((driven && state == ENGINE_IDLE) ||
+    else if ((driven && state >= ENGINE_TENDS) ||
              now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS))
       thread_sleep(since_ns, driven);
     else if (now_ns - since_ns > SPIN_NS) os_yield();

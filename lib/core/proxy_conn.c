@@ -71,7 +71,14 @@ static bool conn_connect(struct proxy_conn *conn) {
   if (proxy_in_world() && conn->parts == NET_PARTS_ANYWHERE) conn->parts = NET_PARTS_NONE;
   conn->direct = conn->end.direct != NULL && conn->parts != NET_PARTS_NONE;
   proxy_conn_lends(conn);
+  if (net->look != NULL) conn->tend = NET_LOOK_LATER;
+  if (conn->comm->tend < conn->tend) conn->comm->tend = conn->tend;
   return true;
+}
+
+void proxy_conn_tend(struct proxy_conn *conn) {
+  if (!net_good(conn, conn->comm->net->look(conn->connection, &conn->tend), "keeping the connection with"))
+    conn->tend = NET_LOOK_NEVER;
 }
 
 void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {

@@ -115,6 +115,7 @@ struct proxy_conn {
   struct relay_block *pass;    /* passes on what another process sends, by way of ... */
   uint32_t over;               /* ... this rank */
   uint64_t looked_ns;          /* at that process */
+  enum net_look tend;          /* when the network wants to look at it (proxy_tend.c) */
   struct proxy_conn *next_pass;
   struct proxy_conn *next; /* of the communicator */
 };
@@ -133,6 +134,8 @@ struct proxy_comm {
   uint64_t live;       /* tasks that are not done */
   uint32_t connecting; /* connections that are not made */
   uint64_t requests;   /* under way on the network */
+  enum net_look tend;  /* the soonest of its connections' */
+  uint64_t tended_ns;
   bool failed, told, telling, idle_told;
   ncclResult_t code;
   char text[PROXY_TEXT_BYTES];
@@ -163,6 +166,13 @@ void proxy_conn_report(const struct proxy_conn *conn, char *out, size_t out_byte
 void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn);
 /* Notes the first failure of a communicator; nothing of it moves from then on. */
 void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *format, ...) LOG_FORMAT(3, 4);
+
+/* Lets the network look at it. */
+void proxy_conn_tend(struct proxy_conn *conn);
+
+/* proxy_tend.c. Looks at those connections whose networks want it now; when the next look is due. */
+#define PROXY_TEND_US 100000u
+enum net_look proxy_comm_tend(struct proxy_comm *comm);
 
 /* proxy_memory.c. NULL where this memory was not announced, or cannot be registered. */
 void *proxy_conn_registration(struct proxy_conn *conn, const void *data, size_t bytes);

@@ -86,7 +86,7 @@ bool proxy_relay_take(struct proxy_conn *conn) {
 
 /* ---- turning ---- */
 
-enum relay_state { RELAY_MOVED, RELAY_WAITS, RELAY_CONNECTS, RELAY_IDLE };
+enum relay_state { RELAY_MOVED, RELAY_WAITS, RELAY_CONNECTS, RELAY_TENDS, RELAY_IDLE };
 
 static bool relay_is_over(struct relay *relay, uint64_t now_ns) {
   const struct relay_block *block = relay->block;
@@ -113,11 +113,13 @@ static enum relay_state relay_turn(struct relay *relay) {
   bool moved = false;
   if (relay->comm.failed && relay->comm.told) return RELAY_IDLE;
   for (uint32_t i = 0; i < ACTIONS_MOST && proxy_conn_advance(conn); i++) moved = true;
+  const enum net_look tend = proxy_comm_tend(&relay->comm);
   relay_tell(relay);
   if (moved) return RELAY_MOVED;
   if (relay->comm.failed) return RELAY_IDLE;
   if (conn->connection == NULL) return RELAY_CONNECTS;
-  return conn->n_done != relay->taken ? RELAY_WAITS : RELAY_IDLE;
+  if (conn->n_done != relay->taken || tend == NET_LOOK_SOON) return RELAY_WAITS;
+  return tend == NET_LOOK_LATER ? RELAY_TENDS : RELAY_IDLE;
 }
 
 /* Turns all, and takes those that are over out of the list, into *over. Locked. */
@@ -197,6 +199,7 @@ static uint32_t house_descriptors(int *descriptors) {
 
 static uint64_t nap_us(enum relay_state state, uint64_t still_ns) {
   if (state == RELAY_IDLE) return IDLE_US;
+  if (state == RELAY_TENDS) return PROXY_TEND_US;
   if (state == RELAY_CONNECTS) return still_ns < LONG_NS ? NAP_LONG_US : CONNECT_US;
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
@@ -346,6 +349,7 @@ static void relay_fill(const struct proxy_relay_call *call, const struct device_
   snprintf(comm->name, sizeof comm->name, "%s", call->comm_name);
   comm->connecting = 1;
   conn->comm = comm;
+  comm->first = conn;
   conn->name = call->name;
   conn->end = made->end;
   conn->net_device = call->net_device;

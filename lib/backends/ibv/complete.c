@@ -143,7 +143,8 @@ static ncclResult_t sender_settle(struct ib_end *end) {
 ncclResult_t ib_closed(struct ib_end *end) {
   end->gone = true;
   end->phase = IB_READY;
-  return end->kind == IB_SEND ? sender_settle(end) : ib_gone(end);
+  if (end->kind == IB_SEND) return sender_settle(end);
+  return end->finished == end->begun ? ncclSuccess : ib_gone(end);
 }
 
 static void wire_look(struct ib_end *end) {
@@ -167,11 +168,11 @@ static ncclResult_t gone_judge(struct ib_end *end) {
   return ib_gone(end);
 }
 
-static ncclResult_t idle_look(struct ib_end *end) {
+static ncclResult_t idle_look(struct ib_end *end, bool closely) {
   end->idle++;
-  if (end->idle % WIRE_PERIOD == 0) wire_look(end);
+  if (closely || end->idle % WIRE_PERIOD == 0) wire_look(end);
   if (end->told) return ib_again_asked(end);
-  if (end->idle % EVENTS_PERIOD == 0)
+  if (closely || end->idle % EVENTS_PERIOD == 0)
     for (uint32_t i = 0; i < end->device->port_count; i++) ib_events_look(end->device->ports[i].of);
   const char *event = ib_end_event(end);
   if (event != NULL && end->event == IBV_EVENT_QP_FATAL && ib_again_begin(end, 0, false)) return ncclSuccess;
@@ -191,11 +192,24 @@ static ncclResult_t flushed_judge(struct ib_end *end) {
   return completion_fail(end, end->flushed, &wc);
 }
 
-ncclResult_t ib_poll(struct ib_end *end) {
+static ncclResult_t poll_end(struct ib_end *end, bool closely) {
   uint32_t count = 0;
   if (end->failed != ncclSuccess) return end->failed;
   TRY(queues_poll(end, &count));
   if (end->flushed != NULL) return flushed_judge(end);
-  if (count == 0 && end->phase == IB_READY) return idle_look(end);
+  if (count == 0 && end->phase == IB_READY) return idle_look(end, closely);
+  return ncclSuccess;
+}
+
+ncclResult_t ib_poll(struct ib_end *end) { return poll_end(end, false); }
+
+/* An end that failed has said so. */
+ncclResult_t ib_look(struct ib_end *end, enum net_look *wish) {
+  *wish = NET_LOOK_NEVER;
+  if (end->gone || end->failed != ncclSuccess || param_int(PARAM_TUTTI_IB_RECONNECT) == 0) return ncclSuccess;
+  *wish = NET_LOOK_LATER;
+  if (!end->was_ready) return ncclSuccess; /* isend and irecv make it so */
+  TRY(end->phase == IB_READY ? poll_end(end, true) : ib_end_step(end));
+  if (end->phase != IB_READY) *wish = NET_LOOK_SOON;
   return ncclSuccess;
 }

@@ -309,6 +309,8 @@ ncclResult_t ib_path_fail(struct ib_end *end, const struct ib_qp *qp);
 
 /* ---- complete.c: what has come of the work requests */
 ncclResult_t ib_poll(struct ib_end *end);
+/* What of an end that may have nothing under way? */
+ncclResult_t ib_look(struct ib_end *end, enum net_look *wish);
 
 /* ---- events.c: what devices say of themselves */
 void ib_events_look(struct ib_context *context);

@@ -86,6 +86,10 @@ static ncclResult_t net_close_send(void *connection) {
 
 static ncclResult_t net_close_receive(void *connection) { return ib_end_close((struct ib_end *)connection); }
 
+static ncclResult_t net_look(void *connection, enum net_look *wish) {
+  return ib_look((struct ib_end *)connection, wish);
+}
+
 const struct net_ops *ibv_net_ops(void) {
   static const struct net_ops ops = {
       .size = sizeof ops,
@@ -110,6 +114,7 @@ const struct net_ops *ibv_net_ops(void) {
       .isend_parts = net_send_parts,
       .irecv_parts = net_receive_parts,
       .part_move = net_part_move,
+      .look = net_look,
   };
   return &ops;
 }

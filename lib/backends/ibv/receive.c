@@ -64,6 +64,7 @@ static ncclResult_t receive_take(struct ib_end *end, uint32_t count, struct ib_r
   *request = NULL;
   if (end->failed != ncclSuccess) return end->failed;
   if (end->phase != IB_READY) return ib_end_step(end);
+  if (end->gone && end->finished == end->begun) return ib_gone(end);
   if (ib_qp_has_room(clear_qp(end), 1)) *request = ib_request_take(end, false);
   if (*request == NULL) return ib_poll(end);
   struct ib_answer *answer = &end->answers[end->begun % IB_SLOTS];
