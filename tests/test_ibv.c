@@ -47,8 +47,10 @@ static void settings(const char *qps, const char *split, const char *threshold) 
   set("NCCL_IB_ECE_ENABLE", NULL);
   set("NCCL_IB_RETURN_ASYNC_EVENTS", NULL);
   set("NCCL_NET_FORCE_MERGE", NULL);
+  set("NCCL_IB_MERGE_NICS", NULL);
   set("TUTTI_IB_PATH_MS", NULL);
   set("TUTTI_IB_RECONNECT", NULL);
+  set("TUTTI_IB_RETURN_MS", NULL);
   param_reset();
 }
 
@@ -666,9 +668,9 @@ static bool is_fatal(enum fake_verbs_fault fault) {
 /* The sentence of the end that found it says what the device said; the other's at least who has gone. */
 static void errors_check(const struct stream *stream, enum fake_verbs_fault fault) {
   static const char *const words[VERBS_FAULTS] = {
-      [VERBS_CUT] = "RETRY_EXC",           [VERBS_PORT_DOWN] = "RETRY_EXC", [VERBS_QP_FATAL] = "QP_FATAL",
-      [VERBS_QP_STOPS] = "GENERAL_ERR",    [VERBS_UNHEARD] = "RETRY_EXC",   [VERBS_ACCESS] = "REM_ACCESS",
-      [VERBS_DEVICE_FATAL] = "fatal error"};
+      [VERBS_CUT] = "RETRY_EXC",     [VERBS_PORT_DOWN] = "RETRY_EXC",     [VERBS_PORT_RETURNS] = "RETRY_EXC",
+      [VERBS_QP_FATAL] = "QP_FATAL", [VERBS_QP_STOPS] = "GENERAL_ERR",    [VERBS_UNHEARD] = "RETRY_EXC",
+      [VERBS_ACCESS] = "REM_ACCESS", [VERBS_DEVICE_FATAL] = "fatal error"};
   bool told = false;
   for (int side = 0; side < 2; side++) {
     if (stream->results[side] == ncclSuccess) continue;
@@ -676,6 +678,7 @@ static void errors_check(const struct stream *stream, enum fake_verbs_fault faul
         NULL)
       fail_msg("fault %d: nobody is named: %s", fault, stream->why[side]);
     told |= strstr(stream->why[side], words[fault]) != NULL;
+    told |= fault == VERBS_DEVICE_FATAL && strstr(stream->why[side], "RETRY_EXC") != NULL; /* the other's */
     told |= strstr(stream->why[side], "a flush of device memory failed") != NULL;
   }
   if (!told && stream->arrived + stream->send_done < 2 * MESSAGES)
@@ -687,10 +690,37 @@ static void errors_check(const struct stream *stream, enum fake_verbs_fault faul
 static bool may_break(const struct fake_verbs_options *options, bool again) {
   const enum fake_verbs_fault fault = options->fault;
   if (!again || fault == VERBS_ACCESS || fault == VERBS_DEVICE_FATAL) return is_fatal(fault);
-  return options->devices == 1 && (fault == VERBS_CUT || fault == VERBS_PORT_DOWN);
+  return options->devices == 1 &&
+         (fault == VERBS_CUT || fault == VERBS_PORT_DOWN || fault == VERBS_PORT_RETURNS);
 }
 
-static void seeded(uint64_t seed, bool again, uint32_t *broken) {
+static bool is_at_first_ports(const struct ib_end *end) {
+  for (uint32_t i = 0; i < end->qp_count; i++)
+    if (end->qps[i].outlet != i % end->device->port_count) return false;
+  return end->phase == IB_READY;
+}
+
+/* A port that came back is in use again, at both ends, and carries. *returned: the connection had left it. */
+static void come_back(uint64_t seed, uint32_t *returned) {
+  const uint64_t end = os_time_ns() + SECONDS_MOST * 1000000000ull;
+  const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
+  *returned += !is_at_first_ports(ends[0]);
+  while (!is_at_first_ports(ends[0]) || !is_at_first_ports(ends[1])) {
+    assert_int_equal(stream_idle(pair.send), ncclSuccess);
+    assert_int_equal(stream_idle(pair.receive), ncclSuccess);
+    if (os_time_ns() > end) fail_msg("seed %llu: the connection does not go back", (unsigned long long)seed);
+  }
+  stream_begin(&stream, &pair, seed, 1);
+  stream_run(&stream);
+  if (stream.arrived < MESSAGES || stream.send_done < MESSAGES)
+    fail_msg("seed %llu, back again: '%s' and '%s'", (unsigned long long)seed, stream.why[0], stream.why[1]);
+}
+
+struct tally {
+  uint32_t broken, returned;
+};
+
+static void seeded(uint64_t seed, bool again, struct tally *tally) {
   char qps[8], threshold[8];
   ncclResult_t results[2];
   const uint64_t drawn = hash_scramble(seed * HASH_STEP);
@@ -708,6 +738,13 @@ static void seeded(uint64_t seed, bool again, uint32_t *broken) {
   set("NCCL_IB_USE_INLINE", (drawn >> 48) % 2 != 0 ? "1" : NULL);
   set("TUTTI_IB_RECONNECT", again ? "4" : NULL);
   set("TUTTI_IB_PATH_MS", again ? "300" : NULL);
+  set("TUTTI_IB_RETURN_MS", "0");
+  if (options.devices == 2 && (drawn >> 56) % 2 != 0) { /* each end has two ports of its own */
+    options.devices = 4;
+    set("NCCL_NET_FORCE_MERGE", "fake_0,fake_1;fake_2,fake_3");
+    set("NCCL_IB_MERGE_NICS", "0");
+    receiver_device = 1;
+  }
   param_reset();
   pair.device = (drawn >> 52) % 3 == 0;
   options.device_begin = pair.received;
@@ -722,27 +759,67 @@ static void seeded(uint64_t seed, bool again, uint32_t *broken) {
     fail_msg("seed %llu, fault %d: '%s' and '%s'", (unsigned long long)seed, options.fault, stream.why[0],
              stream.why[1]);
   if (!whole && !again) errors_check(&stream, options.fault);
-  *broken += !whole;
+  tally->broken += !whole;
+  if (again && options.fault == VERBS_PORT_RETURNS && options.devices > 1) come_back(seed, &tally->returned);
   pair_close(&pair);
   pair.device = false;
+  receiver_device = 0;
   world_close();
 }
 
 static void test_seeds(void **state) {
-  uint32_t broken = 0;
+  struct tally tally = {0, 0};
   (void)state;
-  for (uint64_t seed = 0; seed < SEEDS; seed++) seeded(seed, false, &broken);
-  print_message("%d runs, %u of them ended by a fault\n", SEEDS, broken);
-  assert_true(broken > SEEDS / 4 && broken < SEEDS);
+  for (uint64_t seed = 0; seed < SEEDS; seed++) seeded(seed, false, &tally);
+  print_message("%d runs, %u of them ended by a fault\n", SEEDS, tally.broken);
+  assert_true(tally.broken > SEEDS / 4 && tally.broken < SEEDS);
 }
 
-/* Queue pairs that fail, links that are cut, ports that go down: nothing is lost, and nothing comes twice. */
+/* Queue pairs that fail, links that are cut, ports that go down: nothing is lost, and nothing comes twice. A
+ * port that comes back is used again. */
 static void test_again(void **state) {
-  uint32_t broken = 0;
+  struct tally tally = {0, 0};
   (void)state;
-  for (uint64_t seed = 0; seed < SEEDS; seed++) seeded(seed, true, &broken);
-  print_message("%d runs, %u of them ended by a fault\n", SEEDS, broken);
-  assert_true(broken > 0 && broken < SEEDS / 2);
+  for (uint64_t seed = 0; seed < SEEDS; seed++) seeded(seed, true, &tally);
+  print_message("%d runs, %u of them ended by a fault, %u left a port and went back\n", SEEDS, tally.broken,
+                tally.returned);
+  assert_true(tally.broken > 0 && tally.broken < SEEDS / 2);
+  assert_true(tally.returned > SEEDS / 100);
+}
+
+/* A connection that is made while a port is down lies beside it, and one that is made later does not. */
+static void test_beside(void **state) {
+  struct fake_verbs_options options = calm;
+  ncclResult_t results[2];
+  uint32_t down = 0;
+  (void)state;
+  options.devices = 2;
+  options.one_card = true;
+  options.fault = VERBS_PORT_RETURNS;
+  options.fault_at = 20;
+  settings("2", NULL, NULL);
+  set("TUTTI_IB_RECONNECT", "4");
+  set("TUTTI_IB_RETURN_MS", "-1");
+  param_reset();
+  world_open(&options);
+  for (int round = 0; round < 3; round++) {
+    pair_open(&pair, results);
+    assert_int_equal(results[0], ncclSuccess);
+    const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
+    for (int side = 0; side < 2; side++)
+      for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(ends[side]->qps[i].outlet, round == 1 ? 1 - down : i % 2);
+    stream_begin(&stream, &pair, 3, 1);
+    stream_run(&stream);
+    assert_int_equal(stream.arrived + stream.send_done, 2 * MESSAGES);
+    down = ends[0]->device->ports[1].of->port_down[1];
+    while (round == 1 && ends[0]->device->ports[down].of->port_down[1] != 0)
+      assert_int_equal(stream_idle(pair.send), ncclSuccess);
+    for (uint32_t i = 0; i < 4 && round < 2; i++) /* -1: they stay */
+      assert_int_equal(ends[0]->qps[i].outlet, 1 - down);
+    pair_close(&pair);
+  }
+  world_close();
 }
 
 /* A receiver that has all may go before the sender knows: what it had is done. */
@@ -899,6 +976,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_no_route, setup, teardown),
       cmocka_unit_test_setup_teardown(test_regions, setup, teardown),
       cmocka_unit_test_setup_teardown(test_device_memory, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_beside, setup, teardown),
       cmocka_unit_test_setup_teardown(test_bye, setup, teardown),
       cmocka_unit_test_setup_teardown(test_seeds, setup, teardown),
       cmocka_unit_test_setup_teardown(test_again, setup, teardown),

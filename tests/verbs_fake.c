@@ -20,7 +20,13 @@ enum {
   DEPTH = 256,
   CQ_DEPTH = 65536
 };
-enum { PATIENCE = 40 /* looks until a packet is sent again */, SHORT = 120, PIECE_WORDS = 3, PLACES = 2 };
+enum {
+  PATIENCE = 40 /* looks until a packet is sent again */,
+  SHORT = 120,
+  LONG = 1500,
+  PIECE_WORDS = 3,
+  PLACES = 2
+};
 
 struct work {
   struct ibv_send_wr request;
@@ -316,10 +322,10 @@ static void qp_complete(struct fake_qp *qp) {
 
 /* ---- faults ---- */
 
-static void port_fails(struct fake_device *device, uint8_t port, bool told, bool for_ever) {
-  device->cut_until[port] = for_ever ? UINT64_MAX : world.now + SHORT;
+static void port_fails(struct fake_device *device, uint8_t port, bool told, uint64_t until) {
+  device->cut_until[port] = until;
   if (told) event_add(device, IBV_EVENT_PORT_ERR, NULL, port);
-  if (told && !for_ever) device->up_at[port] = world.now + SHORT;
+  if (told && until != UINT64_MAX) device->up_at[port] = until;
 }
 
 static void strike(struct fake_qp *qp) {
@@ -327,10 +333,11 @@ static void strike(struct fake_qp *qp) {
   const uint8_t port = qp->attributes.port_num;
   world.stats.struck = true;
   switch (world.options.fault) {
-    case VERBS_CUT:
-    case VERBS_CUT_SHORTLY: port_fails(device, port, false, world.options.fault == VERBS_CUT); break;
-    case VERBS_PORT_DOWN:
-    case VERBS_PORT_FLAPS: port_fails(device, port, true, world.options.fault == VERBS_PORT_DOWN); break;
+    case VERBS_CUT: port_fails(device, port, false, UINT64_MAX); break;
+    case VERBS_CUT_SHORTLY: port_fails(device, port, false, world.now + SHORT); break;
+    case VERBS_PORT_DOWN: port_fails(device, port, true, UINT64_MAX); break;
+    case VERBS_PORT_FLAPS: port_fails(device, port, true, world.now + SHORT); break;
+    case VERBS_PORT_RETURNS: port_fails(device, port, true, world.now + LONG); break;
     case VERBS_QP_FATAL: event_add(device, IBV_EVENT_QP_FATAL, &qp->qp, 0); /* fall through */
     case VERBS_QP_STOPS: qp_stop(qp, IBV_WC_GENERAL_ERR); break;
     case VERBS_UNHEARD: qp->unheard_until = world.now + PATIENCE * qp->attributes.retry_cnt; break;
@@ -406,9 +413,9 @@ static int device_query(struct ibv_context *context, struct ibv_device_attr *att
 }
 
 static int port_query(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attributes) {
-  (void)context;
+  const bool down = device_of(context)->up_at[port] != 0;
   memset(attributes, 0, sizeof *attributes);
-  attributes->state = IBV_PORT_ACTIVE;
+  attributes->state = down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
   attributes->active_mtu = IBV_MTU_4096;
   attributes->gid_tbl_len = 4;
   attributes->active_speed = 128;

@@ -14,12 +14,13 @@ enum fake_verbs_fault {
   VERBS_LOSES, /* every tenth packet, and acknowledgements too */
   VERBS_CUT,   /* the link carries nothing any more */
   VERBS_CUT_SHORTLY,
-  VERBS_PORT_DOWN,  /* the same, and the port says so */
-  VERBS_PORT_FLAPS, /* comes back before retries are used up */
-  VERBS_QP_FATAL,   /* a queue pair stops, with an event */
-  VERBS_QP_STOPS,   /* without one */
-  VERBS_UNHEARD,    /* a queue pair's requests are carried out, and never acknowledged: it gives up */
-  VERBS_ACCESS,     /* the other end refuses access */
+  VERBS_PORT_DOWN,    /* the same, and the port says so */
+  VERBS_PORT_FLAPS,   /* comes back before retries are used up */
+  VERBS_PORT_RETURNS, /* comes back after that */
+  VERBS_QP_FATAL,     /* a queue pair stops, with an event */
+  VERBS_QP_STOPS,     /* without one */
+  VERBS_UNHEARD,      /* a queue pair's requests are carried out, and never acknowledged: it gives up */
+  VERBS_ACCESS,       /* the other end refuses access */
   VERBS_DEVICE_FATAL,
   VERBS_FAULTS
 };

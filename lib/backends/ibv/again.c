@@ -17,59 +17,44 @@
 #include "base/param.h"
 
 #define DRAIN_NS 1000000000ull
-
-/* Bits of the queue pairs whose first ports, here or there, were those of a bad one. */
-static uint64_t bad_spread(const struct ib_end *end, uint64_t bad) {
-  const uint32_t own = end->device->port_count, others = end->other.port_count;
-  const uint32_t period = own > others ? own : others;
-  uint64_t spread = 0;
-  for (uint32_t i = 0; i < end->qp_count && i < 64; i++)
-    for (uint32_t k = i % period; k < end->qp_count && k < 64; k += period) spread |= (bad >> k & 1) << i;
-  return spread;
-}
-
-static uint64_t bad_here(const struct ib_end *end) {
-  uint64_t bad = 0;
-  for (uint32_t i = 0; i < end->qp_count && i < 64; i++) {
-    const struct ib_port *port = &end->device->ports[i % end->device->port_count];
-    const bool down = __atomic_load_n(&port->of->port_down[port->number], __ATOMIC_RELAXED) != 0;
-    bad |= (uint64_t)down << i;
-  }
-  return bad;
-}
-
-/* A queue pair between ports that are bad goes between those of the next one that is not. */
-static void outlets_choose(struct ib_end *end) {
-  const uint32_t count = end->qp_count;
-  const uint64_t bad = bad_spread(end, end->again.bad | end->others.bad | bad_here(end));
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t k = i;
-    while (k < i + count && (bad >> k % count % 64 & 1) != 0) k++;
-    end->own.outlets[i] = (uint8_t)(k % count % end->device->port_count);
-  }
-  end->again.bad = bad;
-}
+#define DIFFERENCES_MAX 4 /* about ports; then what each end has chosen is tried */
 
 bool ib_again_may(struct ib_end *end, bool asked) {
   if (!end->was_ready || end->gone || end->failed != ncclSuccess) return false;
   if (!asked && end->tries >= (uint64_t)param_int(PARAM_TUTTI_IB_RECONNECT)) return false;
-  end->tries++;
+  end->tries += !asked;
   return true;
+}
+
+static void again_start(struct ib_end *end, uint64_t back) {
+  end->again.generation++;
+  end->again.back = back;
+  end->own.bad &= ~back;
+  end->flushed = NULL;
+  ib_qps_stop(end);
+  end->phase = IB_DRAIN;
+  end->phase_ns = os_time_ns();
 }
 
 bool ib_again_begin(struct ib_end *end, uint64_t bad, bool asked) {
   if (!ib_again_may(end, asked)) return false;
   for (uint32_t i = 0; i < end->device->port_count; i++) ib_events_look(end->device->ports[i].of);
-  end->again.generation++;
-  end->again.bad |= bad;
+  end->own.bad |= bad;
+  again_start(end, ib_ports_back(end) & ~bad);
   log_warn("Network IB: %s: rank %u and rank %u over %s connect again, for the %lluth time%s", end->comm_name,
            end->rank, end->peer, end->device->name, (unsigned long long)end->again.generation,
            asked ? ", as the other end asks for it" : "");
-  end->flushed = NULL;
-  ib_qps_stop(end);
-  end->phase = IB_DRAIN;
-  end->phase_ns = os_time_ns();
   return true;
+}
+
+/* Only while another failure would be survived. */
+void ib_again_back(struct ib_end *end) {
+  const bool may = end->tries < (uint64_t)param_int(PARAM_TUTTI_IB_RECONNECT) && ib_ports_left(end);
+  const uint64_t back = may ? ib_ports_back(end) : 0;
+  if (back == 0) return;
+  again_start(end, back);
+  log_info(LOG_NET, "Network IB: %s: rank %u and rank %u over %s connect again, over ports that are up again",
+           end->comm_name, end->rank, end->peer, end->device->name);
 }
 
 ncclResult_t ib_again_asked(struct ib_end *end) {
@@ -108,7 +93,9 @@ static ncclResult_t step_drain(struct ib_end *end) {
   if (heard < 0) return ib_closed(end);
   if (heard == 0) return ncclSuccess;
   ib_qps_drop(end, 0, end->qp_count);
-  outlets_choose(end);
+  end->again.knew = end->heard && end->others.generation == end->again.generation;
+  if (end->heard) ib_ports_hear(end);
+  ib_ports_choose(end);
   TRY(ib_qps_create(end));
   __atomic_store_n(&end->event, 0, __ATOMIC_RELAXED);
   end->again.finished = end->finished;
@@ -129,6 +116,12 @@ static ncclResult_t again_take(struct ib_end *end) {
   if (end->others.generation > end->again.generation)
     return ib_fail(end, ncclRemoteError, "the other end's word makes no sense");
   end->other = end->others.card;
+  const bool agree = ib_ports_agree(end);
+  if (!end->again.knew) ib_ports_hear(end);
+  if (!agree && end->differences++ < DIFFERENCES_MAX) {
+    again_start(end, 0);
+    return ncclSuccess;
+  }
   TRY(ib_card_take(end));
   end->phase = IB_LINK;
   if (end->kind == IB_SEND) return ncclSuccess;
@@ -177,6 +170,8 @@ ncclResult_t ib_again_step(struct ib_end *end) {
 ncclResult_t ib_again_resume(struct ib_end *end) {
   const bool again = end->again.generation > 0;
   end->was_ready = true;
+  end->linked_ns = os_time_ns();
+  end->differences = 0;
   if (!again) return ncclSuccess;
   log_info(LOG_NET, "Network IB: %s: rank %u and rank %u over %s are connected again", end->comm_name,
            end->rank, end->peer, end->device->name);

@@ -89,7 +89,8 @@ static struct ib_qp *qp_of(struct ib_end *end, uint32_t outlet, uint32_t number)
 static ncclResult_t completion_take(struct ib_end *end, uint32_t outlet, const struct ibv_wc *wc) {
   const uint64_t number = wc->wr_id >> 32 & 0xfffffff;
   struct ib_qp *qp = qp_of(end, outlet, wc->qp_num);
-  if (qp == NULL && end->tries > 0) return ncclSuccess; /* of one that it had before */
+  if (qp == NULL && end->again.generation + end->tries > 0)
+    return ncclSuccess; /* of one that it had before */
   if (qp == NULL)
     return ib_fail(end, ncclInternalError, "a completion of queue pair %u, which is not there", wc->qp_num);
   qp->receives -= wc->wr_id >> 60 == IB_WORK_RECEIVE;
@@ -210,6 +211,7 @@ ncclResult_t ib_look(struct ib_end *end, enum net_look *wish) {
   *wish = NET_LOOK_LATER;
   if (!end->was_ready) return ncclSuccess; /* isend and irecv make it so */
   TRY(end->phase == IB_READY ? poll_end(end, true) : ib_end_step(end));
+  if (end->phase == IB_READY && !end->gone) ib_again_back(end);
   if (end->phase != IB_READY) *wish = NET_LOOK_SOON;
   return ncclSuccess;
 }

@@ -14,7 +14,7 @@
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-#define CARD_MAGIC 0x7475747469696232ull
+#define CARD_MAGIC 0x7475747469696233ull
 #define HANDLE_MAGIC 0x7475747469696230ull
 #define GUESTS_MAX 4
 static_assert(sizeof(struct ib_handle) <= NET_HANDLE_BYTES, "a handle fits");
@@ -98,7 +98,8 @@ static ncclResult_t end_open(struct ib_end *end, uint32_t qp_count) {
   end->own.memory = (uint64_t)(uintptr_t)end->memory;
   snprintf(end->own.name, sizeof end->own.name, "%s", end->device->name);
   for (uint32_t i = 0; i < end->device->port_count; i++) TRY(outlet_open(end, i));
-  for (uint32_t i = 0; i < qp_count; i++) end->own.outlets[i] = (uint8_t)(i % end->device->port_count);
+  end->own.bad = end->other.bad; /* a receiver has the sender's card */
+  ib_ports_choose(end);
   return ib_qps_create(end);
 }
 

@@ -4,6 +4,7 @@
 #include "base/param.h"
 
 static void port_note(struct ib_context *context, int port, bool down) {
+  if (!down) __atomic_store_n(&context->port_up_ns[port & UINT8_MAX], os_time_ns(), __ATOMIC_RELAXED);
   __atomic_store_n(&context->port_down[port & UINT8_MAX], down ? 1 : 0, __ATOMIC_RELAXED);
   if (down)
     log_warn(

@@ -33,8 +33,9 @@ struct ib_context {
   struct ibv_device_attr attributes;
   char name[64];
   os_mutex events_mutex;
-  bool dead;                        /* said to be, by itself; atomic */
-  uint8_t port_down[UINT8_MAX + 1]; /* by number; atomic */
+  bool dead;                          /* said to be, by itself; atomic */
+  uint8_t port_down[UINT8_MAX + 1];   /* by number; atomic */
+  uint64_t port_up_ns[UINT8_MAX + 1]; /* when it came up again; 0: it was never down; atomic */
 };
 
 struct ib_port {
@@ -82,6 +83,7 @@ struct ib_card {
   struct ib_port_card ports[IB_PORTS_MAX];
   uint32_t qps[IB_QPS_MAX];    /* the k-th is connected to the other end's k-th */
   uint8_t outlets[IB_QPS_MAX]; /* at which port each lies */
+  uint64_t bad;                /* bit k: nothing passes between the ports that queue pair k first had */
 };
 
 /* A receive, as its sender sees it: written by the receiver into the sender's memory. Valid once `number`,
@@ -210,7 +212,8 @@ struct ib_answer {
 struct ib_again {
   uint64_t generation;
   uint64_t finished, begun, done; /* a receiver's: as in its end; bit k modulo IB_SLOTS: call k is done */
-  uint64_t bad;                   /* bit k: nothing passes between the ports that queue pair k first had */
+  uint64_t back;                  /* bits of the card's `bad` that are good again */
+  bool knew;                      /* it was made with the other end's word of this generation at hand */
   struct ib_card card;
 };
 
@@ -247,6 +250,9 @@ struct ib_end {
   int event;                     /* an asynchronous event that ends it; atomic */
   struct ib_again again, others; /* being made again: generation, and what is said */
   uint64_t tries;
+  uint64_t linked_ns;          /* when it became ready, last */
+  uint32_t left;               /* bit i: its i-th port was down, and its queue pairs lie elsewhere */
+  uint32_t differences;        /* about ports, one after the other */
   bool was_ready, told, heard; /* told: the other end's word comes next on the wire; heard: it has come */
   struct ib_request requests[2 * NET_REQUESTS_MAX]; /* the second half is flushes' */
   struct ib_answer answers[IB_SLOTS];
@@ -291,11 +297,24 @@ ncclResult_t ib_card_take(struct ib_end *end);
 /* Takes a connection that is ready, or was, as far as it goes now. */
 ncclResult_t ib_end_poll(struct ib_end *end);
 
+/* ---- ports.c: between which ports queue pairs lie, by what both ends know of them (struct ib_card) */
+void ib_ports_choose(struct ib_end *end);
+/* Whether the other end has chosen the same. */
+bool ib_ports_agree(const struct ib_end *end);
+/* Its word has come. */
+void ib_ports_hear(struct ib_end *end);
+/* Whether queue pairs lie elsewhere than first, for a port of this end. */
+bool ib_ports_left(const struct ib_end *end);
+/* Queue pairs that may go back to their first ports: bits of what the card calls bad. */
+uint64_t ib_ports_back(struct ib_end *end);
+
 /* ---- again.c: a connection whose queue pairs failed gets new ones, and goes on where it was */
 /* True where another time is allowed; it counts. */
 bool ib_again_may(struct ib_end *end, bool asked);
 /* True where it does, and nothing has failed. `bad`: bits of queue pairs that reach nothing. */
 bool ib_again_begin(struct ib_end *end, uint64_t bad, bool asked);
+/* The same to go back to ports that are up again, where there are any. */
+void ib_again_back(struct ib_end *end);
 ncclResult_t ib_again_step(struct ib_end *end);
 /* The other end has asked: its word follows on the wire. */
 ncclResult_t ib_again_asked(struct ib_end *end);

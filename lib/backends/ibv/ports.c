@@ -1,0 +1,103 @@
+/* ports.c: between which ports the queue pairs of a connection lie. The k-th lies at port k modulo their
+ * number, at both ends, unless one of the two is known to be bad: then where the next one lies whose ports
+ * are not. Both ends tell what they know, so both choose the same. Of a port that was down and is up again,
+ * its own end says so, after a while, and then the connection goes back. */
+#include <string.h>
+
+#include "backends/ibv/ib.h"
+#include "base/param.h"
+
+/* Bits of the queue pairs whose first ports, here or there, were those of a bad one. */
+static uint64_t bad_spread(const struct ib_end *end, uint64_t bad) {
+  const uint32_t own = end->device->port_count, others = end->other.port_count;
+  const uint32_t period = own > others ? own : others;
+  uint64_t spread = 0;
+  for (uint32_t i = 0; i < end->qp_count && i < 64; i++)
+    for (uint32_t k = i % period; k < end->qp_count && k < 64; k += period) spread |= (bad >> k & 1) << i;
+  return spread;
+}
+
+/* Of the queue pairs whose first port this is. */
+static uint64_t port_bits(const struct ib_end *end, uint32_t outlet) {
+  uint64_t bits = 0;
+  for (uint32_t i = outlet; i < end->qp_count && i < 64; i += end->device->port_count)
+    bits |= UINT64_C(1) << i;
+  return bits;
+}
+
+static bool port_is_down(const struct ib_port *port) {
+  return __atomic_load_n(&port->of->port_down[port->number], __ATOMIC_RELAXED) != 0;
+}
+
+/* When it came up again; 0: it was never down. */
+static uint64_t port_up_ns(const struct ib_port *port) {
+  return __atomic_load_n(&port->of->port_up_ns[port->number], __ATOMIC_RELAXED);
+}
+
+/* Which queue pair lay first where this one lies now. */
+static uint32_t place_of(const struct ib_end *end, uint32_t index) {
+  const uint32_t count = end->qp_count;
+  uint32_t k = index;
+  while (k < index + count && (end->own.bad >> k % count % 64 & 1) != 0) k++;
+  return k % count;
+}
+
+void ib_ports_choose(struct ib_end *end) {
+  const struct ib_device *device = end->device;
+  for (uint32_t i = 0; i < device->port_count; i++) {
+    ib_events_look(device->ports[i].of);
+    if (port_is_down(&device->ports[i])) end->own.bad |= port_bits(end, i);
+  }
+  end->own.bad = bad_spread(end, end->own.bad);
+  for (uint32_t i = 0; i < device->port_count; i++) {
+    const struct ib_port *port = &device->ports[i];
+    if ((end->own.bad & port_bits(end, i)) == 0) continue;
+    if (port_is_down(port) || port_up_ns(port) > end->linked_ns) end->left |= 1u << i;
+  }
+  for (uint32_t i = 0; i < end->qp_count; i++)
+    end->own.outlets[i] = (uint8_t)(place_of(end, i) % device->port_count);
+}
+
+bool ib_ports_agree(const struct ib_end *end) {
+  if (end->other.port_count == 0) return true; /* a card that makes no sense: ib_card_take says so */
+  for (uint32_t i = 0; i < end->qp_count; i++)
+    if (end->other.outlets[i] != place_of(end, i) % end->other.port_count) return false;
+  return true;
+}
+
+void ib_ports_hear(struct ib_end *end) {
+  const struct ib_again *others = &end->others;
+  if (others->knew && others->generation == end->again.generation) end->own.bad = others->card.bad;
+  else end->own.bad = (end->own.bad | others->card.bad) & ~(end->again.back | others->back);
+}
+
+bool ib_ports_left(const struct ib_end *end) {
+  bool left = false;
+  for (uint32_t i = 0; i < end->qp_count && end->left != 0; i++) left |= place_of(end, i) != i;
+  return left;
+}
+
+/* What the cards say of it still holds. */
+static bool port_is_itself(const struct ib_port *port) {
+  const struct verbs *verbs = port->of->verbs;
+  struct ibv_port_attr now;
+  union ibv_gid gid;
+  if (verbs->port_query(port->of->context, port->number, &now) != 0) return false;
+  if (verbs->gid_query(port->of->context, port->number, port->gid_index, &gid) != 0) return false;
+  return now.state == IBV_PORT_ACTIVE && now.lid == port->attributes.lid &&
+         memcmp(&gid, &port->gid, sizeof gid) == 0;
+}
+
+uint64_t ib_ports_back(struct ib_end *end) {
+  const int64_t wait_ms = param_int(PARAM_TUTTI_IB_RETURN_MS);
+  uint64_t back = 0;
+  if (wait_ms < 0) return 0;
+  for (uint32_t i = 0; i < end->device->port_count && end->left != 0; i++) {
+    const struct ib_port *port = &end->device->ports[i];
+    if ((end->left >> i & 1) == 0 || port_is_down(port)) continue;
+    if (os_time_ns() - port_up_ns(port) < (uint64_t)wait_ms * 1000000 || !port_is_itself(port)) continue;
+    end->left &= ~(1u << i);
+    back |= port_bits(end, i) & end->own.bad;
+  }
+  return back;
+}
