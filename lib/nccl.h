@@ -214,11 +214,12 @@ void ncclResetDebugInit(void);
 __attribute__((deprecated("call nothing: the log is configured by the environment before the first use")))
 void pncclResetDebugInit(void);
 
-/* Memory of the calling thread's current device, `size` bytes, fit for every way of communication. 0 bytes
- * give NULL. */
+/* Memory of the calling thread's current device, `size` bytes, fit for every way of communication:
+ * networks that can send from it and receive into it do so, as if every communicator had registered it. 0
+ * bytes give NULL. */
 ncclResult_t ncclMemAlloc(void **ptr, size_t size);
 ncclResult_t pncclMemAlloc(void **ptr, size_t size);
-/* Frees what ncclMemAlloc() gave; NULL is allowed. */
+/* Frees what ncclMemAlloc() gave, which nothing else may free; NULL is allowed. */
 ncclResult_t ncclMemFree(void *ptr);
 ncclResult_t pncclMemFree(void *ptr);
 

@@ -33,6 +33,7 @@ struct group {
   void *registered[2 * RANKS];
   cudaStream_t streams[RANKS];
   int *data[RANKS], *out[RANKS];
+  bool offered; /* both are of ncclMemAlloc */
 };
 
 static int host[COUNT * RANKS];
@@ -62,16 +63,29 @@ static void group_fill(struct group *group, int rank) {
   assert_int_equal(cudaMemcpy(group->data[rank], host, sizeof host, cudaMemcpyHostToDevice), cudaSuccess);
 }
 
-static void group_open(struct group *group) {
+static void memory_alloc(const struct group *group, int **memory) {
+  if (group->offered) assert_int_equal(ncclMemAlloc((void **)memory, sizeof host), ncclSuccess);
+  else assert_int_equal(cudaMalloc((void **)memory, sizeof host), cudaSuccess);
+}
+
+static void memory_free(const struct group *group, int *memory) {
+  if (group->offered) assert_int_equal(ncclMemFree(memory), ncclSuccess);
+  else cudaFree(memory);
+}
+
+static void group_open_with(struct group *group, bool offered) {
+  group->offered = offered;
   assert_int_equal(ncclCommInitAll(group->comms, RANKS, NULL), ncclSuccess);
   for (int rank = 0; rank < RANKS; rank++) {
     assert_int_equal(cudaSetDevice(rank), cudaSuccess);
     assert_int_equal(cudaStreamCreate(&group->streams[rank]), cudaSuccess);
-    assert_int_equal(cudaMalloc((void **)&group->data[rank], sizeof host), cudaSuccess);
-    assert_int_equal(cudaMalloc((void **)&group->out[rank], sizeof host), cudaSuccess);
+    memory_alloc(group, &group->data[rank]);
+    memory_alloc(group, &group->out[rank]);
     group_fill(group, rank);
   }
 }
+
+static void group_open(struct group *group) { group_open_with(group, false); }
 
 static void group_close(struct group *group, bool failed) {
   for (int rank = 0; rank < RANKS; rank++) {
@@ -81,8 +95,8 @@ static void group_close(struct group *group, bool failed) {
   for (int rank = 0; rank < RANKS; rank++) {
     cudaSetDevice(rank);
     cudaStreamDestroy(group->streams[rank]);
-    cudaFree(group->data[rank]);
-    cudaFree(group->out[rank]);
+    memory_free(group, group->data[rank]);
+    memory_free(group, group->out[rank]);
   }
 }
 
@@ -183,8 +197,25 @@ static struct proxy_bytes bytes_moved(const struct group *group) {
   return sum;
 }
 
-/* Each kind of operation with registered memory, then without; what must not pass through a slot does not. */
-static void registered(const char *emu, uint64_t seed) {
+/* The program lets go of memory of ncclMemAlloc while its communicators go on, and has other. */
+static void memory_change(struct group *group) {
+  const uint32_t before = fake_verbs_stats().memories;
+  for (int rank = 0; rank < RANKS; rank++) {
+    memory_free(group, group->data[rank]);
+    memory_free(group, group->out[rank]);
+  }
+  assert_true(fake_verbs_stats().memories < before);
+  group->offered = false;
+  for (int rank = 0; rank < RANKS; rank++) {
+    assert_int_equal(cudaSetDevice(rank), cudaSuccess);
+    memory_alloc(group, &group->data[rank]);
+    memory_alloc(group, &group->out[rank]);
+  }
+}
+
+/* Each kind of operation with registered memory, or with memory of ncclMemAlloc, then without; what must not
+ * pass through a slot does not. */
+static void registered(const char *emu, uint64_t seed, bool offered) {
   struct fake_verbs_options options = {.seed = seed, .devices = 1 + seed % 2, .ports = 1};
   struct group group;
   options.one_card = true;
@@ -192,22 +223,24 @@ static void registered(const char *emu, uint64_t seed) {
   options.not_ready = seed % 20;
   options.fault = seed % 3 == 0 ? VERBS_LOSES : VERBS_SOUND;
   world_open(&options, emu);
-  group_open(&group);
-  for (int round = 0; round < 2; round++)
+  group_open_with(&group, offered);
+  for (int round = 0; round < 2; round++) {
     for (int what = SUM; what <= BROADCAST; what++) {
-      if (round == 0) memory_register(&group, true);
+      if (round == 0 && !offered) memory_register(&group, true);
       const struct proxy_bytes before = bytes_moved(&group);
       round_begin(&group, what);
       assert_true(round_end(&group));
       round_check(&group, what);
       const struct proxy_bytes after = bytes_moved(&group);
-      if (round == 0) memory_register(&group, false);
+      if (round == 0 && !offered) memory_register(&group, false);
       assert_int_equal(after.sent_direct - before.sent_direct > 0, round == 0);
       assert_int_equal(after.received_direct - before.received_direct > 0, round == 0);
       if (round > 0 || what == SUM) continue;
       assert_int_equal(after.sent_staged, before.sent_staged);
       assert_int_equal(after.received_staged, before.received_staged);
     }
+    if (round == 0 && offered) memory_change(&group);
+  }
   group_close(&group, false);
   assert_int_equal(fake_verbs_stats().qps + fake_verbs_stats().memories, 0);
 }
@@ -254,8 +287,9 @@ static void test_registered(void **state) {
   for (uint64_t seed = 0; seed < SEEDS / 2; seed++) {
     registered(seed % 2 == 0 ? "devices=4,nodes=2,net=1,slots=4,chunk=32K,channels=1"
                              : "devices=4,nodes=2,net=1,slots=2,chunk=32K,channels=1,lag=50",
-               seed);
-    if (seed % 3 == 0) registered("devices=4,nodes=2,net=1,mode=threads,slots=4,chunk=32K,channels=1", seed);
+               seed, seed % 4 > 1);
+    if (seed % 3 == 0)
+      registered("devices=4,nodes=2,net=1,mode=threads,slots=4,chunk=32K,channels=1", seed, seed % 6 == 0);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "base/param.h"
 #include "core/api.h"
 #include "core/comm.h"
+#include "core/proxy.h"
 #include "tutti.h"
 
 #define TEXT_OF(value) #value
@@ -80,14 +81,21 @@ ncclResult_t pncclMemAlloc(void **ptr, size_t size) {
     return ncclSuccess;
   }
   TRY(ops->device_current(&device_index));
-  return ops->memory_alloc(device_index, size, ptr);
+  void *memory = NULL;
+  TRY(ops->memory_alloc(device_index, size, &memory));
+  const ncclResult_t noted = proxy_memory_offer((uintptr_t)memory, size);
+  if (noted == ncclSuccess) *ptr = memory;
+  else ops->memory_free(memory);
+  return noted;
 }
 API_EXPORT(MemAlloc);
 
 ncclResult_t pncclMemFree(void *ptr) {
   if (!ptr) return ncclSuccess;
   const struct device_ops *ops = backend_device_ops();
-  return ops ? ops->memory_free(ptr) : ncclInvalidUsage;
+  if (!ops) return ncclInvalidUsage;
+  proxy_memory_withdraw((uintptr_t)ptr);
+  return ops->memory_free(ptr);
 }
 API_EXPORT(MemFree);
 

@@ -63,6 +63,12 @@ bool proxy_comm_idle(struct proxy_comm *comm);
 ncclResult_t proxy_comm_announce(struct proxy_comm *comm, uintptr_t begin, size_t bytes);
 void proxy_comm_withdraw(struct proxy_comm *comm, uintptr_t begin, size_t bytes);
 
+/* The same for all communicators, those to come too: memory that was made to be sent and received
+ * (ncclMemAlloc). It is withdrawn, by its address, before it is freed; what was not offered is passed over.
+ */
+ncclResult_t proxy_memory_offer(uintptr_t begin, size_t bytes);
+void proxy_memory_withdraw(uintptr_t begin);
+
 /* Of data, since the communicator was made: how much went from and to users' memory, and by way of slots. */
 struct proxy_bytes {
   uint64_t sent_direct, sent_staged, received_direct, received_staged;

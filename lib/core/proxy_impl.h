@@ -149,7 +149,8 @@ void proxy_unlock(void);
 void proxy_attend(void);
 bool proxy_turn(struct proxy_comm *const *comm, bool last);
 void proxy_wake(void);
-bool proxy_in_world(void); /* the engine is an actor of a deterministic world */
+struct proxy_comm *proxy_comms(void); /* the first of the process; under the lock */
+bool proxy_in_world(void);            /* the engine is an actor of a deterministic world */
 struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name);
 
 /* proxy_conn.c. Where the connection's steps begin. */

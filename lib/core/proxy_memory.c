@@ -1,6 +1,6 @@
-/* proxy_memory.c: users' memory that networks read and write themselves: what the program has announced, and
- * what of it is registered with which connection, from the first slice in it on. What cannot be registered
- * goes by way of slots. All of it under the engine's lock. */
+/* proxy_memory.c: users' memory that networks read and write themselves: what the program has announced to a
+ * communicator, or got from ncclMemAlloc, and what of it is registered with which connection, from the first
+ * slice in it on. What cannot be registered goes by way of slots. All of it under the engine's lock. */
 #include <inttypes.h>
 
 #include "base/log.h"
@@ -32,11 +32,14 @@ static struct proxy_memory *memory_take(struct proxy_memory **list, uintptr_t be
   return memory;
 }
 
+static struct proxy_memory *offered; /* to all communicators */
+
 void *proxy_conn_registration(struct proxy_conn *conn, const void *data, size_t bytes) {
   const struct net_ops *net = conn->comm->net;
   const struct proxy_memory *known = memory_find(conn->memory, data, bytes);
   if (known != NULL) return known->registration;
   const struct proxy_memory *announced = memory_find(conn->comm->announced, data, bytes);
+  if (announced == NULL) announced = memory_find(offered, data, bytes);
   if (announced == NULL) return NULL;
   struct proxy_memory *memory = memory_add(&conn->memory, announced->begin, announced->bytes);
   if (memory == NULL) return NULL;
@@ -54,8 +57,8 @@ void proxy_conn_lends(const struct proxy_conn *conn) {
   struct device_net_direct *direct = conn->end.direct;
   if (!conn->direct) return;
   __atomic_store_n(&direct->holds, conn->parts == NET_PARTS_REGISTERED, __ATOMIC_RELAXED);
-  __atomic_store_n(&direct->lends, conn->parts != NET_PARTS_REGISTERED || conn->comm->announced != NULL,
-                   __ATOMIC_RELEASE);
+  const bool known = conn->comm->announced != NULL || offered != NULL;
+  __atomic_store_n(&direct->lends, conn->parts != NET_PARTS_REGISTERED || known, __ATOMIC_RELEASE);
 }
 
 static void comm_lends(struct proxy_comm *comm) {
@@ -91,6 +94,34 @@ void proxy_comm_withdraw(struct proxy_comm *comm, uintptr_t begin, size_t bytes)
   for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next)
     conn_withdraw(conn, begin, bytes);
   comm_lends(comm);
+  proxy_unlock();
+}
+
+static void all_lend(void) {
+  for (struct proxy_comm *comm = proxy_comms(); comm != NULL; comm = comm->next) comm_lends(comm);
+}
+
+ncclResult_t proxy_memory_offer(uintptr_t begin, size_t bytes) {
+  proxy_lock();
+  const bool added = memory_add(&offered, begin, bytes) != NULL;
+  all_lend();
+  proxy_unlock();
+  return added ? ncclSuccess
+               : log_fail(ncclSystemError, "no memory to note an allocation of %zu bytes", bytes);
+}
+
+void proxy_memory_withdraw(uintptr_t begin) {
+  proxy_lock();
+  const struct proxy_memory *memory = offered;
+  while (memory != NULL && memory->begin != begin) memory = memory->next;
+  if (memory != NULL) {
+    const size_t bytes = memory->bytes;
+    os_free(memory_take(&offered, begin, bytes));
+    for (struct proxy_comm *comm = proxy_comms(); comm != NULL; comm = comm->next)
+      for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next)
+        conn_withdraw(conn, begin, bytes);
+    all_lend();
+  }
   proxy_unlock();
 }
 

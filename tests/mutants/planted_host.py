@@ -340,6 +340,9 @@ plant(IBV + 'again.c', 'calls_that_are_done_come_again',
       'test_again')
 plant(IBV + 'again.c', 'entries_are_not_told_again', ': ib_receive_tell_again(end)', ': ncclSuccess',
       'test_ibv', 'test_again')
+plant('lib/core/proxy_memory.c', 'memory_of_nccl_is_not_offered',
+      'if (announced == NULL) announced = memory_find(offered, data, bytes);', '', 'test_ibv_run',
+      'test_registered')
 plant(IBV + 'ports.c', 'ports_that_came_back_stay_left', 'back |= port_bits(end, i) & end->own.bad;', '',
       'test_ibv', 'test_again')
 plant('lib/core/proxy_tend.c', 'idle_connections_are_not_looked_at', 'due && conn->tend == NET_LOOK_LATER',
