@@ -109,7 +109,7 @@ static void pair_register_device(struct pair *pair) {
         ncclSuccess);
   else
     assert_int_equal(
-        ops->register_dmabuf(pair->receive, (void *)begin, bytes, 7, 4096, &pair->receive_memory),
+        ops->register_dmabuf(pair->receive, (void *)begin, bytes, 0, 4096, &pair->receive_memory),
         ncclSuccess);
 }
 
@@ -249,13 +249,14 @@ static void stream_post(struct stream *stream) {
     bytes[i] = BYTES_MOST;
     tags[i] = (int)(message % stream->group);
   }
-  const size_t cut = cut_of(stream, stream->posted, false);
-  const struct net_part first = {data[0], cut, pair->receive_memory};
+  const size_t cut = cut_of(stream, stream->posted, false), whole = size_of(stream->seed, stream->posted);
+  const bool tail = cut > 0 && cut % 2 != 0; /* of any size: all but its end lies at the first place */
+  const struct net_part first = {data[0], tail ? BYTES_MOST : cut, pair->receive_memory};
   uint8_t *rest = pair->received_rest + stream->posted % DEPTH * BYTES_MOST;
   if (cut > 0)
     stream_note(stream, 1,
-                ops->irecv_parts(pair->receive, &first, size_of(stream->seed, stream->posted), rest,
-                                 BYTES_MOST, pair->receive_rest_memory, &request));
+                ops->irecv_parts(pair->receive, &first, tail ? NET_PARTS_TAIL : whole, rest,
+                                 tail ? whole - cut : BYTES_MOST, pair->receive_rest_memory, &request));
   else
     stream_note(stream, 1,
                 ops->irecv(pair->receive, stream->group, data, bytes, tags, registrations, &request));
@@ -636,8 +637,7 @@ static void test_device_memory(void **state) {
   struct fake_verbs_options options = calm;
   struct net_properties properties;
   (void)state;
-  options.device_begin = pair.received;
-  options.device_bytes = sizeof pair.received;
+  options.gpus = true;
   options.one_card = true;
   settings("2", NULL, NULL);
   for (options.devices = 1; options.devices <= 2; options.devices++)
@@ -747,8 +747,7 @@ static void seeded(uint64_t seed, bool again, struct tally *tally) {
   }
   param_reset();
   pair.device = (drawn >> 52) % 3 == 0;
-  options.device_begin = pair.received;
-  options.device_bytes = pair.device ? sizeof pair.received : 0;
+  options.gpus = pair.device;
   world_open(&options);
   pair_open(&pair, results);
   stream_begin(&stream, &pair, seed, 1u << (drawn >> 40) % 4);

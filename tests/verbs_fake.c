@@ -3,6 +3,7 @@
 #include "verbs_fake.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,12 +212,8 @@ static const uint8_t *work_byte(const struct work *work, size_t at) {
   return (const uint8_t *)(uintptr_t)work->places[i].addr + at;
 }
 
-static bool is_device(const uint8_t *at) {
-  return at >= world.options.device_begin && at < world.options.device_begin + world.options.device_bytes;
-}
-
-static void byte_store(uint8_t *to, uint8_t byte) {
-  if (!is_device(to)) {
+static void byte_store(uint8_t *to, uint8_t byte, bool of_gpu) {
+  if (!of_gpu) {
     *to = byte;
     return;
   }
@@ -241,7 +238,10 @@ static bool data_move(struct fake_qp *qp, const struct work *work) {
   const size_t bytes = work_bytes(work);
   /* Large ones take their time in a few large pieces, small ones in words. */
   const size_t share = bytes / 4 + PIECE_WORDS * 8, piece = share - share % 8, begin = qp->piece * piece;
-  for (size_t i = begin; i < bytes && i < begin + piece; i++) byte_store(&to[i], *work_byte(work, i));
+  const bool of_gpu = world.options.gpus && bytes > 0 &&
+                      memory_of(work->request.wr.rdma.rkey, qp->other->qp.pd,
+                                work->request.wr.rdma.remote_addr, bytes, IBV_ACCESS_REMOTE_READ) != NULL;
+  for (size_t i = begin; i < bytes && i < begin + piece; i++) byte_store(&to[i], *work_byte(work, i), of_gpu);
   qp->piece++;
   return begin + piece >= bytes;
 }
@@ -302,7 +302,7 @@ static void qp_carry(struct fake_qp *qp) {
     qp->begin_at = world.now + PATIENCE / 4;
     return;
   }
-  if (work->request.opcode == IBV_WR_RDMA_READ) late_drop(true);
+  if (work->request.opcode == IBV_WR_RDMA_READ) world.stats.flushes++, late_drop(true);
   else if (!data_move(qp, work)) return;
   if (notifies) notify(qp->other, work);
   work_carried(qp, work);
@@ -492,13 +492,13 @@ static int memory_unregister(struct ibv_mr *memory) {
 
 static struct ibv_mr *dmabuf_register(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t address,
                                       int descriptor, int access) {
-  if (descriptor == 7 && offset == 4096)
+  if (fcntl(descriptor, F_GETFD) >= 0 && offset % 4096 == 0)
     return memory_register(pd, (void *)(uintptr_t)address, bytes, access, false);
   errno = EBADF;
   return NULL;
 }
 
-static bool peer_memory(void) { return world.options.device_bytes > 0; }
+static bool peer_memory(void) { return world.options.gpus; }
 
 static struct ibv_cq *cq_create(struct ibv_context *context, int depth) {
   LOCKED;

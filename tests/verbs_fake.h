@@ -36,9 +36,9 @@ struct fake_verbs_options {
   uint32_t not_ready;  /* percent of notifications that find the receiver not ready, at first */
   enum fake_verbs_fault fault;
   uint64_t fault_at; /* the work request that it happens to, from 1, all queue pairs together */
-  /* Memory of a GPU: what is written there is seen when a read of it has come behind, and no sooner. */
-  uint8_t *device_begin;
-  size_t device_bytes;
+  /* What is registered to be read from afar is memory of a GPU: what is written there is seen when a read of
+   * it has come behind, and no sooner. */
+  bool gpus;
 };
 /* Nothing may be open. */
 void fake_verbs_reset(const struct fake_verbs_options *options);
@@ -47,7 +47,7 @@ const struct verbs *fake_verbs(void);
 const struct ibv_qp_attr *fake_verbs_attributes(const struct ibv_qp *qp, uint32_t *makers);
 
 struct fake_verbs_stats {
-  uint64_t requests, notifications, retries, most_qps, memories_made;
+  uint64_t requests, notifications, flushes, retries, most_qps, memories_made;
   uint32_t contexts, pds, cqs, qps, memories; /* that are there now */
   bool struck;                                /* the fault has happened */
 };

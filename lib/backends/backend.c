@@ -216,6 +216,14 @@ static ncclResult_t stub_service_add(const struct device_service *service, void 
 static void stub_service(void *handle) { (void)handle; }
 static void stub_nothing(void) {}
 static void stub_outside_wait(int more) { (void)more; }
+static bool stub_net_memory(struct device_comm *comm, enum pointer_kind kind) {
+  (void)comm, (void)kind;
+  return false;
+}
+static ncclResult_t stub_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset) {
+  (void)memory, (void)bytes, (void)descriptor, (void)offset;
+  return absent("memory_dmabuf");
+}
 static void stub_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall) {
   (void)comm, (void)asks;
   memset(stall, 0, sizeof *stall);
@@ -268,6 +276,8 @@ static const struct device_ops stubs = {
     .net_store = stub_net_store,
     .net_announce = stub_net_announce,
     .net_slots = stub_net_slots,
+    .net_memory = stub_net_memory,
+    .memory_dmabuf = stub_memory_dmabuf,
     .conn_both_ends = stub_conn_both_ends,
     .device_far_path = stub_device_far_path,
     .region_ask = stub_region_ask,

@@ -107,7 +107,10 @@ struct net_ops {
    * `first` with `data` behind it; one that does not have `whole_bytes` lies in its receive's `data`. As for
    * isend and irecv else; `bytes` is the room at `data`, for a whole message. part_move: the request's first
    * part lies at `first` from now on, and where it was nobody looks any more. Where parts are registered, the
-   * card itself reads and writes them, and `first` is NULL: the connection ends. */
+   * card itself reads and writes them, and `first` is NULL: the connection ends. Networks that take device
+   * memory know NET_PARTS_TAIL in place of whole_bytes: a message of any size, of which the last `bytes` lie
+   * at `data`, and what is before them at `first`, where there is room for so much. */
+#define NET_PARTS_TAIL SIZE_MAX
   enum net_parts (*takes_parts)(void *connection);
   ncclResult_t (*isend_parts)(void *connection, const struct net_part *first, const void *data, size_t bytes,
                               void *registration, void **request);

@@ -464,6 +464,7 @@ ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_co
   snprintf(comm->name, sizeof comm->name, "%s", call->name != NULL ? call->name : "communicator");
   comm->idle_told = true;
   ncclResult_t outcome = comm_choose_net(comm);
+  if (outcome == ncclSuccess) proxy_device_choose(comm);
   if (outcome == ncclSuccess) outcome = comm_enlist(comm);
   if (outcome != ncclSuccess) {
     os_free(comm);
@@ -571,6 +572,7 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
                     comm->name, conn->end.slots, PROXY_SLICES_MAX);
   if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
+  TRY(proxy_device_open(conn));
   return name->sends ? ncclSuccess : conn_listen(conn);
 }
 

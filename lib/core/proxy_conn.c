@@ -69,7 +69,8 @@ static bool conn_connect(struct proxy_conn *conn) {
   if (net->takes_parts != NULL) conn->parts = net->takes_parts(conn->connection);
   /* In a deterministic world lanes wait for what they have lent: only what cards hold. */
   if (proxy_in_world() && conn->parts == NET_PARTS_ANYWHERE) conn->parts = NET_PARTS_NONE;
-  conn->direct = conn->end.direct != NULL && conn->parts != NET_PARTS_NONE;
+  conn->direct =
+      conn->end.direct != NULL && conn->parts != NET_PARTS_NONE && conn->end.memory != POINTER_DEVICE;
   proxy_conn_lends(conn);
   if (net->look != NULL) conn->tend = NET_LOOK_LATER;
   if (conn->comm->tend < conn->tend) conn->comm->tend = conn->tend;
@@ -85,6 +86,7 @@ void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
   for (uint32_t i = 0; i < PLAN_BATCH_WORKS_MAX && conn->connection != NULL; i++)
     if (conn->registrations[i] != NULL) net->unregister_memory(conn->connection, conn->registrations[i]);
   proxy_conn_forget_memory(net, conn);
+  proxy_device_close(net, conn);
   if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
   if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
   if (conn->listener != NULL) net->close_listen(conn->listener);
@@ -109,12 +111,14 @@ static bool slots_register(struct proxy_conn *conn, const struct proxy_task *tas
   const uint32_t index = place_of(task);
   if ((conn->registered >> index & 1) != 0) return true;
   conn->registered |= 1u << index;
-  return net_good(
-      conn,
-      net->register_memory(conn->connection, slots_of(conn, task), (size_t)end->slots * end->step_bytes,
-                           end->memory == POINTER_DEVICE ? NET_MEMORY_CUDA : NET_MEMORY_HOST,
-                           &conn->registrations[index]),
-      "registering the slots towards");
+  uint8_t *slots = slots_of(conn, task);
+  const size_t bytes = (size_t)end->slots * end->step_bytes;
+  void **registration = &conn->registrations[index];
+  const ncclResult_t result =
+      end->memory == POINTER_DEVICE
+          ? proxy_device_register(conn, slots, bytes, registration)
+          : net->register_memory(conn->connection, slots, bytes, NET_MEMORY_HOST, registration);
+  return net_good(conn, result, "registering the slots towards");
 }
 
 /* ---- slices ---- */
@@ -134,6 +138,12 @@ static uint8_t *flight_slot(const struct proxy_conn *conn, const struct proxy_fl
 
 static size_t slots_bytes(const struct proxy_conn *conn, const struct proxy_slice *slice) {
   return (size_t)(slice->end - slice->begin) * conn->end.step_bytes;
+}
+
+/* Behind the slice in its slots, where the host reaches those. */
+static uint8_t *flight_trailer(struct proxy_conn *conn, const struct proxy_flight *flight) {
+  if (conn->trailers != NULL) return (uint8_t *)&conn->trailers[flight - conn->flights];
+  return flight_slot(conn, flight) + flight->slice.bytes;
 }
 
 static void task_settle(struct proxy_task *task) {
@@ -256,6 +266,12 @@ static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *f
   const struct proxy_slice *slice = &flight->slice;
   uint8_t *data = flight_slot(conn, flight);
   void *registration = conn->registrations[place_of(flight->task)];
+  if (conn->trailers != NULL) {
+    const struct net_part all = {data, slice->bytes, registration};
+    return comm->net->isend_parts(conn->connection, &all, flight_trailer(conn, flight),
+                                  sizeof(struct proxy_trailer), conn->trailers_registration,
+                                  &flight->request);
+  }
   const struct net_part first = send_lent(conn, flight);
   if (first.data == NULL)
     return comm->net->isend(conn->connection, data, slice->bytes + sizeof(struct proxy_trailer),
@@ -284,7 +300,7 @@ static bool send_transmit(struct proxy_conn *conn) {
   }
   const struct proxy_trailer trailer = {PROXY_MAGIC, (uint32_t)slice->bytes, conn->n_transmitted,
                                         slice->begin, slice->agreed_bytes};
-  memcpy(flight_slot(conn, flight) + slice->bytes, &trailer, sizeof trailer);
+  memcpy(flight_trailer(conn, flight), &trailer, sizeof trailer);
   if (!net_good(conn, send_request(conn, flight), "sending to")) return false;
   if (flight->request == NULL) {
     recorder_pace_note(conn->pace, true, 0);
@@ -386,6 +402,12 @@ static ncclResult_t recv_request(struct proxy_conn *conn, const struct net_part 
   void *data = slot_of(conn, conn->first, &conn->next_slice);
   void *registration = conn->registrations[place_of(conn->first)];
   const size_t bytes = slots_bytes(conn, &conn->next_slice);
+  if (conn->trailers != NULL) {
+    const struct net_part all = {data, bytes - sizeof(struct proxy_trailer), registration};
+    return net->irecv_parts(conn->connection, &all, NET_PARTS_TAIL,
+                            flight_trailer(conn, flight_at(conn, conn->n_posted)),
+                            sizeof(struct proxy_trailer), conn->trailers_registration, request);
+  }
   const int tag = (int)conn->name.peer;
   if (landing->data == NULL)
     return net->irecv(conn->connection, 1, &data, &bytes, &tag, &registration, request);
@@ -433,7 +455,8 @@ static bool recv_agree(struct proxy_conn *conn, const struct proxy_flight *fligh
   struct proxy_trailer trailer;
   char operation[64];
   memset(&trailer, 0, sizeof trailer);
-  if (landed && bytes == slice->bytes + sizeof trailer) memcpy(&trailer, slot, sizeof trailer);
+  if (conn->trailers != NULL) memcpy(&trailer, flight_trailer(conn, flight), sizeof trailer);
+  else if (landed && bytes == slice->bytes + sizeof trailer) memcpy(&trailer, slot, sizeof trailer);
   else if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
     memcpy(&trailer, slot + bytes - sizeof trailer, sizeof trailer);
   if (trailer.magic != PROXY_MAGIC || trailer.bytes + sizeof trailer != bytes) {

@@ -98,7 +98,9 @@ struct proxy_conn {
   void *listener, *connection;
   void *registrations[PLAN_BATCH_WORKS_MAX]; /* of sets, by place; of its own slots, the first */
   uint32_t registered;                       /* which there are */
-  struct proxy_memory *memory;               /* registrations of users' memory */
+  struct proxy_trailer *trailers; /* by flight, where slots are device memory; NULL: they lie in the slots */
+  void *trailers_registration;
+  struct proxy_memory *memory; /* registrations of users' memory */
   enum net_parts parts;
   bool direct;                     /* network and backend can spare it the slots */
   struct proxy_task *first, *last; /* not walked to their ends yet */
@@ -170,6 +172,13 @@ void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *for
 
 /* Lets the network look at it. */
 void proxy_conn_tend(struct proxy_conn *conn);
+
+/* proxy_device.c. Whether slots are to be device memory. */
+void proxy_device_choose(struct proxy_comm *comm);
+/* A page for the trailers of a connection whose slots are. */
+ncclResult_t proxy_device_open(struct proxy_conn *conn);
+void proxy_device_close(const struct net_ops *net, struct proxy_conn *conn);
+ncclResult_t proxy_device_register(struct proxy_conn *conn, void *slots, size_t bytes, void **registration);
 
 /* proxy_tend.c. Looks at those connections whose networks want it now; when the next look is due. */
 #define PROXY_TEND_US 100000u

@@ -340,6 +340,9 @@ plant(IBV + 'again.c', 'calls_that_are_done_come_again',
       'test_again')
 plant(IBV + 'again.c', 'entries_are_not_told_again', ': ib_receive_tell_again(end)', ': ncclSuccess',
       'test_ibv', 'test_again')
+plant('lib/core/proxy_conn.c', 'slots_in_device_memory_are_not_flushed',
+      'if (conn->end.memory != POINTER_DEVICE || skipped) return true;', 'return true;', 'test_ibv_run',
+      'test_device_slots', quick=True)
 plant('lib/core/proxy_memory.c', 'memory_of_nccl_is_not_offered',
       'if (announced == NULL) announced = memory_find(offered, data, bytes);', '', 'test_ibv_run',
       'test_registered')

@@ -85,13 +85,14 @@ struct device_comm {
   struct recorder_live live; /* where kernels, and lanes that wait, are noted */
   char name[64];
   struct emu_owner *owner;
-  int abort_flag;          /* atomic; read by lanes */
-  bool closed;             /* the user's handle is gone; kernels held by graphs remain */
-  uint32_t cores;          /* that the process may use */
-  ncclResult_t error;      /* atomic */
-  uint64_t launches, turn; /* kernels enqueued and ended: they run in this order; turn: atomic */
-  uint64_t ended;          /* of those that ended, gone from their streams too */
-  uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
+  int abort_flag;               /* atomic; read by lanes */
+  bool closed;                  /* the user's handle is gone; kernels held by graphs remain */
+  uint32_t cores;               /* that the process may use */
+  ncclResult_t error;           /* atomic */
+  uint64_t launches, turn;      /* kernels enqueued and ended: they run in this order; turn: atomic */
+  uint64_t ended;               /* of those that ended, gone from their streams too */
+  uint32_t kernel_count;        /* kernels that exist: queued, running, or held by a graph */
+  enum pointer_kind net_memory; /* of slots of connections over networks */
   uint64_t memory_bytes;
   bool reaches_out; /* has connections that may lead out of the process */
   bool has_remote;  /* has connections that it shares with other processes */
@@ -227,6 +228,8 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
 uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);
 void emu_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
 void emu_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
+bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind);
+ncclResult_t emu_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
 ncclResult_t emu_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                            uint8_t **buffer);
 void emu_net_slots_free(struct device_comm *comm);

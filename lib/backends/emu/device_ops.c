@@ -444,6 +444,8 @@ const struct device_ops *emu_device_ops(void) {
       .relay_drop = emu_relay_drop,
       .relay_end = emu_relay_end,
       .net_slots = emu_net_slots,
+      .net_memory = emu_net_memory,
+      .memory_dmabuf = emu_memory_dmabuf,
       .service_add = emu_service_add,
       .service_wake = emu_service_wake,
       .outside_wait = emu_world_outside_wait,

@@ -5,6 +5,7 @@
 #include "backends/emu/block.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/wake.h"
 
 static struct emu_conn *conn_of(struct device_net_conn *conn) { return (struct emu_conn *)(void *)conn; }
 
@@ -26,10 +27,25 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
   end->buffer = conn->buffer[name->proto];
   end->slots = conn->slots;
   end->step_bytes = conn->step_bytes[name->proto];
-  end->memory = POINTER_HOST;
+  end->memory = comm->net_memory == POINTER_DEVICE ? POINTER_DEVICE : POINTER_HOST;
   end->direct = conn->direct;
   end->pooled = conn->pooled;
   return ncclSuccess;
+}
+
+/* ---- slots as device memory ---- */
+
+/* That is the host's all the same, but nobody of the host is to touch it. */
+bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind) {
+  comm->net_memory = kind;
+  return true;
+}
+
+/* A descriptor that is one, for emulated verbs, which go by addresses. */
+ncclResult_t emu_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset) {
+  (void)memory, (void)bytes;
+  *offset = 0;
+  return wake_open(descriptor);
 }
 
 /* ---- slots of the rank's messages ---- */

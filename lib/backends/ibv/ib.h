@@ -98,8 +98,11 @@ struct ib_clear {
 static_assert(sizeof(struct ib_clear) == 64, "a line, which no write splits");
 
 /* A receive in two places has two entries: what a message of the right size begins with goes where the first
- * says, and its last `tag` bytes to the second, which has room for all of any other message. */
+ * says, and its last `tag` bytes to the second, which has room for all of any other message. Where that tag
+ * is IB_TAIL every size is right: the second is filled with the message's end, the first has what is before.
+ */
 #define IB_SPLIT 0x100u
+#define IB_TAIL -1
 #define IB_PLACES 2
 
 /* What the other end writes into, and what writes to it begin in. */

@@ -109,9 +109,11 @@ ncclResult_t ib_receive_split(struct ib_end *end, const struct ib_place places[I
   TRY(receive_take(end, 1, &request));
   if (request == NULL) return ncclSuccess;
   struct ib_clear *clear = end->memory->clear[request->slot % IB_SLOTS];
-  request->bytes[0] = places[1].bytes;
+  const bool tail = whole_bytes == NET_PARTS_TAIL;
+  request->bytes[0] = places[1].bytes + (tail ? places[0].bytes : 0);
   clear_fill(end, &clear[0], request->slot, IB_SPLIT, &places[0], 0);
-  clear_fill(end, &clear[1], request->slot, IB_SPLIT, &places[1], (int)(whole_bytes - places[0].bytes));
+  clear_fill(end, &clear[1], request->slot, IB_SPLIT, &places[1],
+             tail ? IB_TAIL : (int)(whole_bytes - places[0].bytes));
   TRY(receive_tell(end, IB_PLACES));
   *out = request;
   return ncclSuccess;

@@ -85,6 +85,8 @@ static void chain_span(const struct ib_end *end, const struct ib_request *reques
 
 /* Where a message of the right size is cut in two; no other one is. */
 static size_t split_bytes(const struct ib_answer *answer, const struct ib_clear *clear, size_t bytes) {
+  if (answer->split && clear[1].tag == IB_TAIL)
+    return bytes > clear[1].bytes ? bytes - (size_t)clear[1].bytes : 0;
   return answer->split && bytes == clear[0].bytes + (uint32_t)clear[1].tag ? clear[0].bytes : 0;
 }
 
@@ -183,7 +185,9 @@ static bool answer_has_room(const struct ib_end *end, const struct ib_answer *an
 
 /* For a message of any size. */
 static uint64_t answer_room(const struct ib_end *end, const struct ib_answer *answer, uint32_t index) {
-  return end->memory->clear[answer->number % IB_SLOTS][answer->split ? 1 : index].bytes;
+  const struct ib_clear *clear = end->memory->clear[answer->number % IB_SLOTS];
+  if (!answer->split) return clear[index].bytes;
+  return clear[1].bytes + (clear[1].tag == IB_TAIL ? clear[0].bytes : 0);
 }
 
 /* The receiver is told too; what was begun before goes on. */
