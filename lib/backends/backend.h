@@ -329,7 +329,8 @@ struct device_ops {
   /* Asks for slots of the rank's connections over networks in this kind of memory, before the first of them;
    * counters stay the host's. False where they stay the host's too, as without this member. */
   bool (*net_memory)(struct device_comm *comm, enum pointer_kind kind);
-  /* A DMA-BUF of device memory, and where in it that begins. The caller closes the descriptor. */
+  /* A DMA-BUF of the pages that device memory lies in, and where in it that begins. The caller closes the
+   * descriptor. */
   ncclResult_t (*memory_dmabuf)(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
 
   /* Each end of a connection between processes is memory of its own rank, the sender's too: conn_export and

@@ -76,7 +76,7 @@ struct net_ops {
                                   void **registration);
   ncclResult_t (*unregister_memory)(void *connection, void *registration);
   /* Optional, for devices that say so: device memory of which a DMA-BUF's descriptor is known, in which it
-   * begins at `offset`. The descriptor stays the caller's. */
+   * begins at `offset`, and whose pages it holds whole. The descriptor stays the caller's. */
   ncclResult_t (*register_dmabuf)(void *connection, void *data, size_t bytes, int descriptor, uint64_t offset,
                                   void **registration);
 

@@ -78,6 +78,8 @@ void *os_pages_map(size_t bytes) {
   return pointer;
 }
 
+void os_descriptor_close(int descriptor) { close(descriptor); }
+
 void os_pages_unmap(void *pointer, size_t bytes) {
   if (!pointer) return;
   munmap(pointer, pages_bytes(bytes));

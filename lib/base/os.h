@@ -19,6 +19,7 @@ char *os_strdup(const char *text);
  * there are none. */
 void *os_pages_map(size_t bytes);
 void os_pages_unmap(void *pointer, size_t bytes);
+void os_descriptor_close(int descriptor);
 
 /* Fault injection and accounting for tests. fail_at(k): the k-th coming allocation (counted from 1) and no
  * other fails; 0 turns it off. Both os_alloc and os_pages_map count. */

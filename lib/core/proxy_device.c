@@ -2,7 +2,6 @@
  * anybody else of the host touches them: a message's data goes from slot to slot, its trailer between pages
  * of the host, as the message's end. The backend says where slots lie, the network what it takes. */
 #include <inttypes.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "base/os.h"
@@ -51,12 +50,15 @@ static ncclResult_t slots_register(struct proxy_conn *conn, void *slots, size_t 
   int descriptor;
   uint64_t offset;
   TRY(net->properties(conn->net_device, &properties));
-  if (!properties.memory_dmabuf)
+  ncclResult_t made = ncclInvalidUsage;
+  if (properties.memory_dmabuf)
+    made = conn->comm->call.ops->memory_dmabuf(slots, bytes, &descriptor, &offset);
+  if (made != ncclSuccess && properties.memory_cuda)
     return net->register_memory(conn->connection, slots, bytes, NET_MEMORY_CUDA, registration);
-  TRY(conn->comm->call.ops->memory_dmabuf(slots, bytes, &descriptor, &offset));
+  TRY(made);
   const ncclResult_t result =
       net->register_dmabuf(conn->connection, slots, bytes, descriptor, offset, registration);
-  close(descriptor);
+  os_descriptor_close(descriptor);
   return result;
 }
 

@@ -88,6 +88,15 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
   return made;
 }
 
+/* Of connections over networks. */
+static ncclResult_t net_buffer(const struct device_comm *comm, size_t bytes, struct arena_block *block) {
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const ncclResult_t result =
+      cuda_arena_take(comm->net_on_device ? comm->config.device_index : ARENA_HOST, bytes, block);
+  cuda_scope_leave(&scope);
+  return result;
+}
+
 /* Its steps begin where a sender has no leave yet. */
 static void conn_pool(struct cuda_conn *conn, uint32_t slots) {
   conn->pooled = true;
@@ -109,9 +118,8 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
     comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
   }
   if (conn->buffer[name->proto] == NULL && !conn->pooled) {
-    void *buffer = NULL;
-    TRY(conn_memory(conn, comm, bytes, &conn->buffer_block[name->proto], &buffer));
-    conn->buffer[name->proto] = (uint8_t *)buffer;
+    TRY(net_buffer(comm, bytes, &conn->buffer_block[name->proto]));
+    conn->buffer[name->proto] = (uint8_t *)conn->buffer_block[name->proto].address;
     comm->memory_bytes += bytes;
   }
   end->conn = (struct device_net_conn *)(void *)conn;
@@ -120,7 +128,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   end->buffer = conn->buffer[name->proto];
   end->slots = limits->slots;
   end->step_bytes = conn->pooled ? plan_pool_step_bytes(limits) : limits->step_bytes[name->proto];
-  end->memory = POINTER_HOST;
+  end->memory = comm->net_on_device ? POINTER_DEVICE : POINTER_HOST;
   end->pooled = conn->pooled;
   return ncclSuccess;
 }
@@ -133,9 +141,7 @@ static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, struct ar
   if (block == NULL)
     return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
                     comm->name);
-  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  const ncclResult_t result = cuda_arena_take(ARENA_HOST, bytes, block);
-  cuda_scope_leave(&scope);
+  const ncclResult_t result = net_buffer(comm, bytes, block);
   if (result != ncclSuccess) {
     os_free(block);
     return result;

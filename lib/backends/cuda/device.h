@@ -76,6 +76,7 @@ struct device_comm {
   struct cuda_order order;
   struct cuda_side side;
   bool hosted;        /* a connection of it lies behind a network, in memory of the host */
+  bool net_on_device; /* ... but for its slots */
   bool overlaps;      /* a kernel may come onto the device while the one before it ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
@@ -149,13 +150,17 @@ struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32
                                  uint32_t conn_index, bool sends);
 ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                             uint32_t conn_index, uint8_t proto);
-/* One end, all of it memory of the host, whose other end a proxy plays. */
+/* One end, whose other end a proxy plays: memory of the host, but perhaps for its slots (dmabuf.c). */
 ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                            struct device_net_end *end);
 ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer);
 void cuda_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
 void cuda_conn_close_all(struct device_comm *comm);
+
+/* dmabuf.c */
+bool cuda_net_memory(struct device_comm *comm, enum pointer_kind kind);
+ncclResult_t cuda_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
 
 /* order.c: the order of a rank's kernels, whatever their streams. Within the rank's device. All but open and
  * close return a cudaError. */

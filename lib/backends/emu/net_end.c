@@ -7,6 +7,8 @@
 #include "base/os.h"
 #include "base/wake.h"
 
+#define PAGE_BYTES 4096u
+
 static struct emu_conn *conn_of(struct device_net_conn *conn) { return (struct emu_conn *)(void *)conn; }
 
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
@@ -43,8 +45,8 @@ bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind) {
 
 /* A descriptor that is one, for emulated verbs, which go by addresses. */
 ncclResult_t emu_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset) {
-  (void)memory, (void)bytes;
-  *offset = 0;
+  (void)bytes;
+  *offset = (uintptr_t)memory % PAGE_BYTES;
   return wake_open(descriptor);
 }
 

@@ -40,6 +40,7 @@ ncclResult_t ib_region_take(struct ib_end *end, const struct ib_dmabuf *dmabuf, 
   const uintptr_t begin = (uintptr_t)data & ~(uintptr_t)(PAGE_BYTES - 1);
   const uintptr_t rest = (uintptr_t)data + (bytes > 0 ? bytes : 1) + PAGE_BYTES - 1;
   const uintptr_t past = rest & ~(uintptr_t)(PAGE_BYTES - 1);
+  const size_t before = (uintptr_t)data - begin;
   const bool by_address = dmabuf == NULL && kind == NET_MEMORY_CUDA;
   if (by_address && !end->verbs->peer_memory())
     return log_fail(ncclInvalidArgument,
@@ -56,7 +57,9 @@ ncclResult_t ib_region_take(struct ib_end *end, const struct ib_dmabuf *dmabuf, 
   region->end = past;
   region->uses = 1;
   region->device = kind == NET_MEMORY_CUDA;
-  const ncclResult_t result = region_register(end, dmabuf, region);
+  struct ib_dmabuf whole = {-1, 0};
+  if (dmabuf != NULL) whole = (struct ib_dmabuf){dmabuf->descriptor, dmabuf->offset - before};
+  const ncclResult_t result = region_register(end, dmabuf != NULL ? &whole : NULL, region);
   if (result != ncclSuccess) {
     region_free(end, region);
     end->failed = ncclSuccess;

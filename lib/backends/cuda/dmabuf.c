@@ -1,0 +1,43 @@
+/* dmabuf.c: slots of connections over networks in the device's own memory, and what a network needs to reach
+ * them: a DMA-BUF of it. Asked for by TUTTI_NET_DEVICE_SLOTS alone: it has not run on hardware yet. */
+#include <cuda.h>
+
+#include "backends/cuda/device.h"
+#include "base/log.h"
+
+#define PAGE_BYTES UINT64_C(4096)
+
+typedef CUresult (*range_handle)(void *handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
+                                 unsigned long long flags);
+
+bool cuda_net_memory(struct device_comm *comm, enum pointer_kind kind) {
+  int able = 0;
+  if (kind == POINTER_DEVICE && cudaDeviceGetAttribute(&able, cudaDevAttrGPUDirectRDMASupported,
+                                                       (int)comm->config.device_index) != cudaSuccess)
+    cudaGetLastError();
+  comm->net_on_device = able != 0;
+  return comm->net_on_device;
+}
+
+ncclResult_t cuda_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset) {
+  const uint64_t address = (uint64_t)(uintptr_t)memory, begin = address & ~(PAGE_BYTES - 1);
+  const uint64_t end = (address + bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+  range_handle ask = NULL;
+  *(void **)&ask = cuda_driver_function("cuMemGetHandleForAddressRange");
+  if (ask == NULL)
+    return log_fail(
+        ncclSystemError,
+        "this driver gives no DMA-BUF of a device's memory (cuMemGetHandleForAddressRange): unset "
+        "TUTTI_NET_DEVICE_SLOTS");
+  const CUresult result =
+      ask(descriptor, (CUdeviceptr)begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  if (result != CUDA_SUCCESS)
+    return log_fail(
+        ncclSystemError,
+        "no DMA-BUF of %zu bytes of device memory can be had (cuMemGetHandleForAddressRange: %d): "
+        "the kernel's driver must be the open one, and Linux 5.12 or later; unset "
+        "TUTTI_NET_DEVICE_SLOTS",
+        bytes, (int)result);
+  *offset = address - begin;
+  return ncclSuccess;
+}
