@@ -97,6 +97,9 @@ struct ib_clear {
 };
 static_assert(sizeof(struct ib_clear) == 64, "a line, which no write splits");
 
+/* What a queue pair takes with a request, so that the device need not fetch it (NCCL_IB_USE_INLINE). */
+#define IB_INLINE_BYTES sizeof(struct ib_clear)
+
 /* A receive in two places has two entries: what a message of the right size begins with goes where the first
  * says, and its last `tag` bytes to the second, which has room for all of any other message. Where that tag
  * is IB_TAIL every size is right: the second is filled with the message's end, the first has what is before.

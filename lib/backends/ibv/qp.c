@@ -8,12 +8,7 @@
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-enum {
-  MIN_RNR_TIMER = 12 /* 0.64 ms */,
-  RNR_FOR_EVER = 7,
-  HOP_LIMIT = 255,
-  INLINE_BYTES = sizeof(struct ib_clear)
-};
+enum { MIN_RNR_TIMER = 12 /* 0.64 ms */, RNR_FOR_EVER = 7, HOP_LIMIT = 255 };
 
 uint64_t ib_work_id(enum ib_work work, uint64_t number, const struct ib_qp *qp) {
   return (uint64_t)work << 60 | (number & 0xfffffff) << 32 | qp->posted;
@@ -72,7 +67,7 @@ static ncclResult_t qp_create(struct ib_end *end, struct ib_qp *qp) {
   attributes.cap.max_recv_wr = IB_RECEIVE_DEPTH;
   attributes.cap.max_send_sge = IB_PLACES;
   attributes.cap.max_recv_sge = 1;
-  attributes.cap.max_inline_data = param_int(PARAM_IB_USE_INLINE) != 0 ? INLINE_BYTES : 0;
+  attributes.cap.max_inline_data = param_int(PARAM_IB_USE_INLINE) != 0 ? IB_INLINE_BYTES : 0;
   qp->qp = end->verbs->qp_create(outlet->pd, &attributes);
   if (qp->qp == NULL) return qp_failed(end, qp, "made: the device may have no more of them");
   memset(&init, 0, sizeof init);

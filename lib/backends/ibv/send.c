@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/ibv/ib.h"
+#include "base/param.h"
 
 enum { CHAIN_MAX = IB_GROUP_MAX + 2, STRIPE_ALIGNMENT = 128 };
 #define LINGER_NS 100000000ull
@@ -41,6 +42,14 @@ static void chain_end(struct chain *chain, uint64_t id, uint32_t immediate) {
   last->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   last->imm_data = htonl(immediate);
   last->send_flags = IBV_SEND_SIGNALED;
+}
+
+/* The processor reads it then, which it cannot where it is a GPU's. */
+static void chain_inline(const struct ib_answer *answer, struct chain *chain) {
+  struct ibv_send_wr *last = &chain->requests[chain->count - 1];
+  const struct ib_region *region = answer->count == 1 ? answer->requests[0]->places[0].region : NULL;
+  const bool small = last->num_sge == 1 && last->sg_list[0].length <= IB_INLINE_BYTES;
+  if (small && chain->count == 1 && region != NULL && !region->device) last->send_flags |= IBV_SEND_INLINE;
 }
 
 static uint32_t qp_index(const struct ib_end *end, uint64_t number, uint32_t stripe) {
@@ -119,6 +128,7 @@ static void chain_sizes(struct ib_end *end, const struct ib_answer *answer, uint
 /* Where it is refused none of it goes, and the receiver hears that. */
 static ncclResult_t answer_post(struct ib_end *end, struct ib_answer *answer) {
   const uint32_t refused = answer->refused;
+  const bool inlines = param_int(PARAM_IB_USE_INLINE) != 0;
   answer->outstanding = end->stripes;
   for (uint32_t stripe = 0; stripe < end->stripes; stripe++) {
     struct ib_qp *qp = &end->qps[qp_index(end, answer->number, stripe)];
@@ -130,6 +140,7 @@ static ncclResult_t answer_post(struct ib_end *end, struct ib_answer *answer) {
     if (chain.count == 0 || !single || bytes > end->adaptive_bytes) chain_sizes(end, answer, stripe, &chain);
     const uint32_t immediate = single ? refused | (uint32_t)bytes : refused & IB_TOO_LONG;
     chain_end(&chain, ib_work_id(IB_WORK_DATA, answer->number, qp), immediate);
+    if (inlines && refused == 0) chain_inline(answer, &chain);
     TRY(ib_qp_post(end, qp, chain.requests, chain.count));
   }
   return ncclSuccess;
