@@ -192,8 +192,15 @@ static bool is_reached(struct fake_qp *qp) {
   return true;
 }
 
+/* It says so itself. What that does to its queue pairs differs between devices. */
+static bool port_is_down(struct fake_qp *qp) {
+  const bool told = world.options.fault == VERBS_PORT_DOWN || world.options.fault == VERBS_PORT_RETURNS;
+  return told && port_is_cut(qp);
+}
+
 static void again(struct fake_qp *qp) {
   world.stats.retries++;
+  if (port_is_down(qp) && world.options.seed / VERBS_FAULTS % 2 != 0) qp_stop(qp, IBV_WC_LOC_QP_OP_ERR);
   if (++qp->tries > qp->attributes.retry_cnt) qp_stop(qp, IBV_WC_RETRY_EXC_ERR);
   qp->begin_at = world.now + PATIENCE;
 }
@@ -579,6 +586,8 @@ static int qp_modify(struct ibv_qp *at, struct ibv_qp_attr *attributes, int mask
     errno = EINVAL;
     return EINVAL;
   }
+  if (to == IBV_QPS_RTR && port_is_down(qp) && world.options.seed / VERBS_FAULTS % 4 == 1)
+    return errno = ETIMEDOUT;
   const uint8_t port = to == IBV_QPS_INIT ? attributes->port_num : qp->attributes.port_num;
   qp->attributes = *attributes;
   qp->attributes.port_num = port;

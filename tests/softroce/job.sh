@@ -121,10 +121,11 @@ two() {
   check $? 'a link that goes down in mid-operation: all four end with an error, and one says where and why'
 }
 
-# The second guest's wire: down in mid-operation, and up when all idle; its ends go on when one is back on it.
+# The second guest's wire: down in mid-operation, up when it has been left, and its ends hold until they are back.
 flap() {
   after 'iteration 0 ok' 2 ip link set nic1 down
-  after 'iteration 5 ok' 2 ip link set nic1 up
+  until logged 'connect again'; do sleep 0.1; done
+  ip link set nic1 up
   until logged 'over ports that are up again'; do sleep 0.1; done
   touch /tmp/go
 }
@@ -140,7 +141,7 @@ far() {
   export NCCL_IB_TIMEOUT=16 NCCL_IB_RETRY_CNT=4
   rm -f /tmp/go /tmp/out.* /tmp/log.*
   if [ "$place" = 1 ]; then touch /tmp/go; else flap & fi
-  TUTTI_IB_RECONNECT=8 ours 7703 --iterations 9 --ops all_reduce --bytes 100000 --hold 6,/tmp/go
+  TUTTI_IB_RECONNECT=8 ours 7703 --iterations 63 --ops all_reduce --bytes 100000 --hold 60,/tmp/go
   [ "$status" = 0 ] && logged 'connect again' && logged 'are connected again'
   check $? "one of their two wires goes, and comes back: all goes on, over both, in guest $place"
   rm -f /tmp/out.*

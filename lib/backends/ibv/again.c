@@ -110,6 +110,17 @@ static ncclResult_t step_drain(struct ib_end *end) {
   return ncclSuccess;
 }
 
+/* A queue pair cannot be connected, as of a port whose route has gone: that one is bad, too. */
+static bool link_again(struct ib_end *end) {
+  const ncclResult_t failed = end->failed;
+  const uint64_t bad = end->unlinked < 64 ? UINT64_C(1) << end->unlinked : 0;
+  if (end->unlinked >= end->qp_count) return false;
+  end->failed = ncclSuccess;
+  if (ib_again_begin(end, bad, false)) return true;
+  end->failed = failed;
+  return false;
+}
+
 static ncclResult_t again_take(struct ib_end *end) {
   end->told = end->heard = false;
   if (end->others.generation < end->again.generation) return ncclSuccess; /* what it has said before */
@@ -122,7 +133,9 @@ static ncclResult_t again_take(struct ib_end *end) {
     again_start(end, 0);
     return ncclSuccess;
   }
-  TRY(ib_card_take(end));
+  end->unlinked = end->qp_count;
+  const ncclResult_t taken = ib_card_take(end);
+  if (taken != ncclSuccess) return link_again(end) ? ncclSuccess : taken;
   end->phase = IB_LINK;
   if (end->kind == IB_SEND) return ncclSuccess;
   TRY(ib_receive_again(end));

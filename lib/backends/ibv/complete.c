@@ -47,9 +47,9 @@ static uint64_t qp_bit(const struct ib_end *end, const struct ib_qp *qp, enum ib
   return status == IBV_WC_RETRY_EXC_ERR && index < 64 ? (uint64_t)1 << index : 0;
 }
 
-/* True where queue pairs are made again. */
-static bool goes_on(struct ib_end *end, const struct ib_qp *qp, const struct ibv_wc *wc) {
-  if (!status_may_pass(wc->status)) return false;
+/* True where queue pairs are made again. Over a port that is down, devices fail in many ways. */
+static bool goes_on(struct ib_end *end, const struct ib_qp *qp, const struct ibv_wc *wc, bool down) {
+  if (!status_may_pass(wc->status) && !down) return false;
   if (wc->wr_id >> 60 == IB_WORK_FLUSH) return ib_flush_again(end);
   return ib_again_begin(end, qp_bit(end, qp, wc->status), false);
 }
@@ -70,7 +70,7 @@ static ncclResult_t completion_fail(struct ib_end *end, const struct ib_qp *qp, 
   if (down) cause = "this port is down: see its cable and its switch";
   const char *what = works[(work - 1) % (sizeof works / sizeof works[0])];
   ib_qp_text(end, qp, text);
-  if (goes_on(end, qp, wc)) {
+  if (goes_on(end, qp, wc, down)) {
     log_info(LOG_NET, "Network IB: %s: %s failed on %s: status %d %s, vendor code 0x%x: %s", end->comm_name,
              what, text, (int)wc->status, name, wc->vendor_err, cause);
     return ncclSuccess;

@@ -258,6 +258,7 @@ struct ib_end {
   uint64_t tries;
   uint64_t linked_ns;          /* when it became ready, last */
   uint32_t left;               /* bit i: its i-th port was down, and its queue pairs lie elsewhere */
+  uint32_t unlinked;           /* the first queue pair that is not connected */
   uint32_t differences;        /* about ports, one after the other */
   bool was_ready, told, heard; /* told: the other end's word comes next on the wire; heard: it has come */
   struct ib_request requests[2 * NET_REQUESTS_MAX]; /* the second half is flushes' */

@@ -160,9 +160,11 @@ static void qp_agree(struct ib_end *end, struct ib_qp *qp, uint32_t index) {
 
 ncclResult_t ib_qps_connect(struct ib_end *end) {
   for (uint32_t i = 0; i < end->qp_count; i++) {
+    end->unlinked = i;
     qp_agree(end, &end->qps[i], i);
     TRY(qp_connect(end, &end->qps[i], &end->other.ports[end->other.outlets[i]], end->other.qps[i]));
   }
+  end->unlinked = end->qp_count;
   return ncclSuccess;
 }
 
