@@ -679,6 +679,7 @@ static void errors_check(const struct stream *stream, enum fake_verbs_fault faul
       fail_msg("fault %d: nobody is named: %s", fault, stream->why[side]);
     told |= strstr(stream->why[side], words[fault]) != NULL;
     told |= strstr(stream->why[side], "this port is down") != NULL;
+    told |= strstr(stream->why[side], "its port is about to be down") != NULL;
     told |= fault == VERBS_DEVICE_FATAL && strstr(stream->why[side], "RETRY_EXC") != NULL; /* the other's */
     told |= strstr(stream->why[side], "a flush of device memory failed") != NULL;
   }

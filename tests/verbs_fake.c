@@ -72,7 +72,7 @@ struct fake_device {
   struct ibv_device device;
   struct ibv_context context;
   bool open, dead;
-  uint64_t cut_until[PORTS + 1], up_at[PORTS + 1];
+  uint64_t cut_until[PORTS + 1], down_at[PORTS + 1], up_at[PORTS + 1];
   struct ibv_async_event events[EVENTS];
   uint32_t event_in, event_out;
   uint32_t qps_made; /* queue pairs are numbered by their devices */
@@ -329,9 +329,12 @@ static void qp_complete(struct fake_qp *qp) {
 
 /* ---- faults ---- */
 
+/* Some devices say so when their queue pairs have failed. */
+static uint64_t draw_late(void) { return world.options.seed / VERBS_FAULTS % 2 != 0 ? 60 : 1; }
+
 static void port_fails(struct fake_device *device, uint8_t port, bool told, uint64_t until) {
   device->cut_until[port] = until;
-  if (told) event_add(device, IBV_EVENT_PORT_ERR, NULL, port);
+  if (told) device->down_at[port] = world.now + draw_late();
   if (told && until != UINT64_MAX) device->up_at[port] = until;
 }
 
@@ -370,6 +373,8 @@ static void world_step(void) {
   }
   for (int i = 0; i < DEVICES; i++)
     for (int port = 1; port <= PORTS; port++) {
+      if (world.devices[i].down_at[port] == world.now)
+        event_add(&world.devices[i], IBV_EVENT_PORT_ERR, NULL, port);
       if (world.devices[i].up_at[port] == 0 || world.devices[i].up_at[port] > world.now) continue;
       world.devices[i].up_at[port] = 0;
       event_add(&world.devices[i], IBV_EVENT_PORT_ACTIVE, NULL, port);

@@ -19,7 +19,8 @@ static const struct {
   const char *name, *cause;
 } statuses[] = {
     {IBV_WC_LOC_LEN_ERR, "LOC_LEN_ERR", "a message was longer than what was posted for it"},
-    {IBV_WC_LOC_QP_OP_ERR, "LOC_QP_OP_ERR", "the device found the work request wrong"},
+    {IBV_WC_LOC_QP_OP_ERR, "LOC_QP_OP_ERR",
+     "the device could not carry it out: the work request is wrong, or its port is about to be down"},
     {IBV_WC_LOC_PROT_ERR, "LOC_PROT_ERR", "memory of this process is not registered (any more)"},
     {IBV_WC_WR_FLUSH_ERR, "WR_FLUSH_ERR",
      "the queue pair had stopped before, and nothing here says why: the other process may know"},
@@ -36,15 +37,17 @@ static const struct {
     {IBV_WC_GENERAL_ERR, "GENERAL_ERR", "the device has failed: see the kernel's log (dmesg)"},
 };
 
-/* That of a queue pair or a link, not of memory or of a request. */
+/* That of a queue pair or a link, not of memory or of a request. What Soft-RoCE cannot send, as its port is
+ * about to be down, is LOC_QP_OP_ERR there. */
 static bool status_may_pass(enum ibv_wc_status status) {
   return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_WR_FLUSH_ERR || status == IBV_WC_GENERAL_ERR ||
-         status == IBV_WC_REM_OP_ERR;
+         status == IBV_WC_REM_OP_ERR || status == IBV_WC_LOC_QP_OP_ERR;
 }
 
 static uint64_t qp_bit(const struct ib_end *end, const struct ib_qp *qp, enum ibv_wc_status status) {
   const uint32_t index = (uint32_t)(qp - end->qps);
-  return status == IBV_WC_RETRY_EXC_ERR && index < 64 ? (uint64_t)1 << index : 0;
+  const bool bad = status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_LOC_QP_OP_ERR;
+  return bad && index < 64 ? (uint64_t)1 << index : 0;
 }
 
 /* True where queue pairs are made again. Over a port that is down, devices fail in many ways. */

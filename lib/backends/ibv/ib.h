@@ -311,7 +311,7 @@ bool ib_ports_agree(const struct ib_end *end);
 /* Its word has come. */
 void ib_ports_hear(struct ib_end *end);
 /* Whether queue pairs lie elsewhere than first, for a port of this end. */
-bool ib_ports_left(const struct ib_end *end);
+bool ib_ports_left(struct ib_end *end);
 /* Queue pairs that may go back to their first ports: bits of what the card calls bad. */
 uint64_t ib_ports_back(struct ib_end *end);
 

@@ -42,6 +42,16 @@ static uint32_t place_of(const struct ib_end *end, uint32_t index) {
   return k % count;
 }
 
+/* Bad for a port of this end: it is down, or was since the connection became ready. A device may say so after
+ * its queue pairs have failed. */
+static void left_note(struct ib_end *end) {
+  for (uint32_t i = 0; i < end->device->port_count; i++) {
+    const struct ib_port *port = &end->device->ports[i];
+    if ((end->own.bad & port_bits(end, i)) == 0) continue;
+    if (port_is_down(port) || port_up_ns(port) > end->linked_ns) end->left |= 1u << i;
+  }
+}
+
 void ib_ports_choose(struct ib_end *end) {
   const struct ib_device *device = end->device;
   for (uint32_t i = 0; i < device->port_count; i++) {
@@ -49,11 +59,7 @@ void ib_ports_choose(struct ib_end *end) {
     if (port_is_down(&device->ports[i])) end->own.bad |= port_bits(end, i);
   }
   end->own.bad = bad_spread(end, end->own.bad);
-  for (uint32_t i = 0; i < device->port_count; i++) {
-    const struct ib_port *port = &device->ports[i];
-    if ((end->own.bad & port_bits(end, i)) == 0) continue;
-    if (port_is_down(port) || port_up_ns(port) > end->linked_ns) end->left |= 1u << i;
-  }
+  left_note(end);
   for (uint32_t i = 0; i < end->qp_count; i++)
     end->own.outlets[i] = (uint8_t)(place_of(end, i) % device->port_count);
 }
@@ -71,8 +77,10 @@ void ib_ports_hear(struct ib_end *end) {
   else end->own.bad = (end->own.bad | others->card.bad) & ~(end->again.back | others->back);
 }
 
-bool ib_ports_left(const struct ib_end *end) {
+bool ib_ports_left(struct ib_end *end) {
   bool left = false;
+  if (end->own.bad == 0) return false;
+  left_note(end);
   for (uint32_t i = 0; i < end->qp_count && end->left != 0; i++) left |= place_of(end, i) != i;
   return left;
 }
