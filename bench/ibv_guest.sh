@@ -20,6 +20,8 @@ bandwidth() {
   perftest ib_write_bw -s 1048576 -n 16
   "$build/bench/ibv" "$rounds" 64 4194304
   perftest ib_write_bw -s 4194304 -n 8
+  echo '$ NCCL_IB_USE_INLINE=1'
+  NCCL_IB_USE_INLINE=1 "$build/bench/ibv" "$rounds" 16 64
   echo '$ tutti bench sendrecv, two processes with a rank each'
   # shellcheck disable=SC2016
   NCCL_MAX_NCHANNELS=1 "$build/bin/tutti" launch -n 2 bash -c 'export NCCL_HOSTID=host$TUTTI_RANK
@@ -31,6 +33,8 @@ round() {
   for _ in $(seq "$rounds"); do
     perftest ib_write_lat -s 8 -n 1000
     "$build/bench/ibv_round" 1000 8
+    echo '$ NCCL_IB_USE_INLINE=1, as perftest has it'
+    NCCL_IB_USE_INLINE=1 "$build/bench/ibv_round" 1000 8
   done
 }
 

@@ -121,7 +121,8 @@ two() {
   check $? 'a link that goes down in mid-operation: all four end with an error, and one says where and why'
 }
 
-# The second guest's wire: down in mid-operation, up when it has been left, and its ends hold until they are back.
+# The second guest's wire: down in mid-operation, and up when it has been left; its ends then hold until they
+# are back on it.
 flap() {
   after 'iteration 0 ok' 2 ip link set nic1 down
   until logged 'connect again'; do sleep 0.1; done
