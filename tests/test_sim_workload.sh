@@ -28,6 +28,12 @@ text 'repeat 10\n all_reduce 1M after 50us\nend\n'
 try 0 -w "$work/job" && ten=$(end) && text 'all_reduce 1M after 50us\n' && try 0 -w "$work/job" &&
   awk -v ten="$ten" -v one="$(end)" 'BEGIN {exit !(ten > 9 * one && ten < 11 * one)}'
 check $? "ten calls behind each other take ten times as long"
+calls='reduce 100K root 3\nbroadcast 3M root 0\n'
+flags="--nodes 2 --gpus 4 --proto Simple --channels 1"
+text "$calls" && try 0 -w "$work/job" $flags && time=$(awk '/ broadcast /{print $2, $3}' "$work/out") &&
+  text "${calls}all_gather 1M\nall_reduce 1M\n" && try 0 -w "$work/job" $flags &&
+  [ -n "$time" ] && [ "$(awk '/ broadcast /{print $2, $3}' "$work/out")" = "$time" ]
+check $? "what rounds slots up by other chunks behind a call changes nothing of it"
 
 one="--algo ring --channels 1"
 text 'all_reduce 1K\n'

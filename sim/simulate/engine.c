@@ -87,7 +87,7 @@ struct engine {
   struct track *tracks;
   uint32_t *ready;
   uint32_t ready_head, ready_count, slots, pieces, network_count; /* slots: of pieces */
-  uint32_t mask; /* a power of two, not below slots, minus one: places of a ring of times */
+  uint32_t mask; /* a power of two minus one: places of a ring of times */
   struct flow_set flows;
   struct queue queue; /* connections, then lanes */
   uint64_t now_ps;
@@ -797,7 +797,10 @@ static ncclResult_t engine_make(struct engine *engine) {
     if (engine_pieces(net->lanes[i].work) > engine->pieces)
       engine->pieces = engine_pieces(net->lanes[i].work);
   engine->slots = engine->pieces * (net->rank_count > 0 ? net->plans[0].limits.slots : 1);
-  for (engine->mask = 1; engine->mask < engine->slots;) engine->mask *= 2;
+  /* Kernels that follow one another may round up by different chunks: less than all slots beyond what is
+   * free. */
+  const uint32_t places = (engine->request->supply ? 2 : 1) * engine->slots;
+  for (engine->mask = 1; engine->mask < places;) engine->mask *= 2;
   engine->mask -= 1;
   if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||
       !times_make(engine, far) || !queue_make(&engine->queue, net->conn_count + net->lane_count))
