@@ -81,6 +81,10 @@ try 0 all_reduce -b 8 -e 256M -f 32 -g 4 --tune "$work/my.tune" && says "costs f
 check $? "--tune finds costs that give a file's times, and the same again"
 try 0 all_reduce -b 1M -e 1M -g 4 --tune "$work/my.tune" && says "Ring      LL128   8"
 check $? "... whose rules choose"
+echo 'all_reduce 1M' >"$work/job"
+time=$(awk '/^ /{print $6}' "$work/out") && try 0 -w "$work/job" -g 4 --tune "$work/my.tune" &&
+  says " $time us"
+check $? "... of a workload, too"
 echo 'all_reduce 8 7 algo=Ring proto=LL' >"$work/bad"
 misuse 4 "bad:1: expected" all_reduce --tune "$work/bad"
 misuse 4 "cannot be read" all_reduce --tune "$work/none"

@@ -24,6 +24,15 @@ for call in all_reduce all_gather reduce_scatter broadcast reduce sendrecv allto
     check $? "$call of $size as a workload takes as long as in the table"
   done
 done
+costs="--cost message_launch_us=31 --cost side_us=0.7 --cost gap_us=3 --cost launch_us.LL=9"
+for call in all_reduce sendrecv; do
+  for flags in "$costs" "--loggp 5,1,2,0.04"; do
+    text "$call 64K\n"
+    try 0 $call -b 64K -e 64K --nodes 2 --exact $flags && time=$(awk '/^ /{print $6}' "$work/out") &&
+      try 0 -w "$work/job" --nodes 2 $flags && [ "$(end)" = "$time" ]
+    check $? "$call as a workload with other costs, ${flags%% *}"
+  done
+done
 text 'repeat 10\n all_reduce 1M after 50us\nend\n'
 try 0 -w "$work/job" && ten=$(end) && text 'all_reduce 1M after 50us\n' && try 0 -w "$work/job" &&
   awk -v ten="$ten" -v one="$(end)" 'BEGIN {exit !(ten > 9 * one && ten < 11 * one)}'

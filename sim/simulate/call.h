@@ -1,12 +1,11 @@
-/* call.h: a collective on a cluster as planning takes it: production's limits, the cluster's channels. */
+/* call.h: a collective of a communicator as planning takes it: production's limits, its graph's channels. */
 #ifndef TUTTI_SIM_SIMULATE_CALL_H
 #define TUTTI_SIM_SIMULATE_CALL_H
 
 #include "check/request.h"
-#include "simulate/cluster.h"
 
-/* `channels`: at most so many, 0: as many as the cluster's graph has. */
-void call_fill(const struct cluster *cluster, uint8_t func, uint8_t dtype, size_t count, uint32_t channels,
+/* `channels`: at most so many, 0: as many as the graph has. */
+void call_fill(const struct graph *graph, uint8_t func, uint8_t dtype, size_t count, uint32_t channels,
                struct check_call *call);
 
 #endif

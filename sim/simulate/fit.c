@@ -74,7 +74,7 @@ static bool point_add(struct fitter *fitter, const struct tune_rule *rule, doubl
   if (!cluster || !collective) return true;
   const size_t count = collective_count(collective, rule->from_bytes, sizeof(float), ranks);
   if (count == 0) return true;
-  call_fill(cluster, rule->func, ncclFloat32, count, rule->channel_count, &call);
+  call_fill(&cluster->graph, rule->func, ncclFloat32, count, rule->channel_count, &call);
   call.algo_mask = 1u << rule->algo;
   call.proto_mask = 1u << rule->proto;
   ncclResult_t result = check_setup_make(&point->setup, &call);

@@ -129,18 +129,16 @@ static ncclResult_t graph_get(struct run *run, uint32_t comm_index, const struct
 }
 
 /* What one operation of a group is to planning. */
-static void op_call(const struct run *run, const struct workload_comm *comm, const struct graph *graph,
-                    const struct workload_op *op, uint32_t place, struct check_call *call) {
+static void op_call(const struct run *run, const struct graph *graph, const struct workload_op *op,
+                    uint32_t place, struct check_call *call) {
   const struct run_request *request = run->request;
   const uint8_t way = op->func < FUNC_SEND_RECV || op->func == FUNC_ALL_TO_ALL ? op->func : FUNC_ALL_REDUCE;
-  call_fill(request->cluster, op->func, op->dtype, (size_t)op->count, request->channels, call);
+  call_fill(graph, op->func, op->dtype, (size_t)op->count, request->channels, call);
   call->op = op->op;
-  call->rank_count = comm->rank_count;
   call->root = op->peer;
   call->algo_mask = request->algo_mask[way];
   call->proto_mask = request->proto_mask[way];
   call->tune_file = request->tune_file;
-  call->graph = graph;
   call->place = place;
 }
 
@@ -177,11 +175,11 @@ static ncclResult_t plan_make(struct run *run, struct shape *shape) {
   }
   uint32_t count = 0;
   for (uint32_t i = call->op_count; i-- > 0;) { /* the first one last: the request is of it */
-    op_call(run, comm, graph, &run->workload->ops[call->first_op + i], i, &row);
+    op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
   }
   check_call_request(&row, &request);
   for (uint32_t i = 0; i < call->op_count; i++) {
-    op_call(run, comm, graph, &run->workload->ops[call->first_op + i], i, &row);
+    op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
     count += row.func == FUNC_SEND || row.func == FUNC_RECV
                  ? message_fill(&row, &run->ops[count])
                  : check_call_ops(&row, shape->place, &run->ops[count]);

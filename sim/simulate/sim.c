@@ -198,8 +198,8 @@ static bool costs_read(struct sim *sim) {
   return !expected;
 }
 
-/* `ranks`: that must have a place, where no flag and no description say how many nodes there are. */
-static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
+/* What flags and description say. */
+static enum exit_code spec_get(struct sim *sim) {
   struct sim_flags *flags = &sim->flags;
   ncclResult_t result = ncclSuccess;
   cluster_spec_begin(&sim->spec);
@@ -210,9 +210,6 @@ static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   }
   if (flags->nodes) sim->spec.nodes = (uint32_t)flags->nodes;
   if (flags->gpus) sim->spec.gpus = (uint32_t)flags->gpus;
-  if (!flags->gpus && sim->schedule && ranks < sim->spec.gpus * sim->spec.nodes)
-    sim->spec.gpus = (ranks + sim->spec.nodes - 1) / sim->spec.nodes;
-  if (!flags->nodes && !flags->cluster) sim->spec.nodes = (ranks + sim->spec.gpus - 1) / sim->spec.gpus;
   if (flags->machine) sim->spec.machine = flags->machine;
   if (flags->file) sim->spec.topology = flags->file;
   if (!costs_read(sim)) return EXIT_USAGE;
@@ -221,7 +218,16 @@ static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
     fprintf(stderr, "tutti sim: --tune: %s\n", log_last_error());
     return EXIT_INPUT;
   }
-  result = cluster_make(&sim->spec, &sim->cluster);
+  return EXIT_GOOD;
+}
+
+/* `ranks`: that must have a place, where no flag and no description say how many nodes there are. */
+static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
+  const struct sim_flags *flags = &sim->flags;
+  if (!flags->gpus && sim->schedule && ranks < sim->spec.gpus * sim->spec.nodes)
+    sim->spec.gpus = (ranks + sim->spec.nodes - 1) / sim->spec.nodes;
+  if (!flags->nodes && !flags->cluster) sim->spec.nodes = (ranks + sim->spec.gpus - 1) / sim->spec.gpus;
+  const ncclResult_t result = cluster_make(&sim->spec, &sim->cluster);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
     return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
@@ -271,7 +277,8 @@ static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operan
   }
   sim->func = FUNC_ALL_REDUCE;
   if (!masks_read(sim)) return EXIT_USAGE;
-  enum exit_code code = cluster_get(sim, 1);
+  enum exit_code code = spec_get(sim);
+  if (code == EXIT_GOOD) code = cluster_get(sim, 1);
   if (code != EXIT_GOOD) return code;
   const ncclResult_t result =
       flags->workload ? workload_read(flags->workload, sim->cluster.ranks, &sim->workload)
@@ -283,10 +290,6 @@ static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operan
   }
   if (sim->workload.rank_count > sim->cluster.ranks) {
     cluster_free(&sim->cluster);
-    os_free(sim->cluster_text);
-    os_free(sim->fit.rules);
-    sim->cluster_text = NULL;
-    sim->fit.rules = NULL;
     code = cluster_get(sim, sim->workload.rank_count);
   }
   return code == EXIT_GOOD ? faults_set(sim) : code;
@@ -350,7 +353,8 @@ static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
     return EXIT_USAGE;
   }
   sim->type_bytes = oracle_type_bytes((ncclDataType_t)sim->type);
-  code = cluster_get(sim, sim->schedule ? sim->schedule->rank_count : 1);
+  code = spec_get(sim);
+  if (code == EXIT_GOOD) code = cluster_get(sim, sim->schedule ? sim->schedule->rank_count : 1);
   if (code == EXIT_GOOD) code = faults_set(sim);
   return code == EXIT_GOOD ? ranks_check(sim) : code;
 }
@@ -358,7 +362,7 @@ static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
 /* ---- one size ---- */
 
 static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
-  call_fill(&sim->cluster, sim->func, sim->type, count, (uint32_t)sim->flags.channels, &sim->call);
+  call_fill(&sim->cluster.graph, sim->func, sim->type, count, (uint32_t)sim->flags.channels, &sim->call);
   sim->call.root = (uint32_t)sim->flags.root;
   sim->call.algo_mask = algo_mask;
   sim->call.proto_mask = sim->proto_mask;
