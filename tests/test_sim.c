@@ -415,9 +415,8 @@ static void progress_converges(void **state) {
   progress_open(&progress, out, false, 0);
   assert_null(progress.out);
   progress_open(&progress, out, true, 0);
-  progress_begin(&progress, "8 bytes", NULL, 999999999); /* not a second yet */
-  progress_begin(&progress, "16 bytes", NULL, 1000000000);
-  progress.slice_count = 8;
+  progress_begin(&progress, "8 bytes", 0, 999999999); /* not a second yet */
+  progress_begin(&progress, "16 bytes", 8, 1000000000);
   progress_say(&progress, 1, 1500000000);
   progress_say(&progress, 2, 2500000000u);
   progress_say(&progress, 6, 4000000000u);

@@ -133,10 +133,34 @@ static void streams_keep_their_order(void **state) {
   workload_free(&workload);
 }
 
+/* Who waits is told of as many slices as are then simulated. */
+static void progress_knows_all_slices(void **state) {
+  (void)state;
+  struct workload workload;
+  struct run_report report;
+  struct progress progress;
+  char copy[sizeof text];
+  memcpy(copy, text, sizeof text);
+  assert_int_equal(workload_parse("job", copy, 4, &workload), ncclSuccess);
+  progress_open(&progress, stderr, true, os_time_ns());
+  const struct run_request request = {.cluster = &cluster,
+                                      .workload = &workload,
+                                      .algo_mask = algos,
+                                      .proto_mask = protos,
+                                      .channels = 4,
+                                      .progress = &progress};
+  assert_int_equal(run_workload(&request, &report), ncclSuccess);
+  assert_true(report.slice_count > 0);
+  assert_int_equal(progress.slice_count, report.slice_count);
+  run_report_free(&report);
+  workload_free(&workload);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(memory_runs_out_cleanly, setup, teardown),
       cmocka_unit_test_setup_teardown(streams_keep_their_order, setup, teardown),
+      cmocka_unit_test_setup_teardown(progress_knows_all_slices, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -302,6 +302,8 @@ static bool net_fold(const struct folder *folder, struct walk_net *net, uint32_t
   const struct walk_net *whole = folder->net;
   bool *taken = (bool *)numbers(whole->lane_count, sizeof(bool));
   net->plans = whole->plans;
+  net->first_rank = whole->first_rank;
+  net->plan_count = whole->plan_count;
   net->rank_count = whole->rank_count;
   net->blocks = (struct walk_block *)numbers(whole->lane_count, sizeof *net->blocks);
   net->lanes = (struct walk_lane *)numbers(whole->lane_count, sizeof *net->lanes);

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <unistd.h>
 
+#include "base/os.h"
+
 enum { SECOND_NS = 1000000000 };
 
 void progress_open(struct progress *progress, FILE *out, bool always, uint64_t now_ns) {
@@ -14,11 +16,10 @@ void progress_open(struct progress *progress, FILE *out, bool always, uint64_t n
   progress->begin_ns = progress->said_ns = now_ns;
 }
 
-void progress_begin(struct progress *progress, const char *what, const struct walk_net *net,
-                    uint64_t now_ns) {
+void progress_begin(struct progress *progress, const char *what, uint64_t slice_count, uint64_t now_ns) {
   if (!progress->out) return;
   snprintf(progress->what, sizeof progress->what, "%s", what);
-  progress->slice_count = net ? walk_net_slices(net) : 0;
+  progress->slice_count = slice_count;
   progress->begin_ns = now_ns;
   progress_say(progress, 0, now_ns);
 }
@@ -35,6 +36,10 @@ void progress_say(struct progress *progress, uint64_t slices, uint64_t now_ns) {
   fflush(progress->out);
   progress->shown = progress->rewrites;
   progress->said_ns = now_ns;
+}
+
+void progress_tell(void *context, uint64_t slices) {
+  progress_say((struct progress *)context, slices, os_time_ns());
 }
 
 void progress_clear(struct progress *progress) {

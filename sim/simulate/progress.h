@@ -4,9 +4,9 @@
 #ifndef TUTTI_SIM_SIMULATE_PROGRESS_H
 #define TUTTI_SIM_SIMULATE_PROGRESS_H
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
-
-#include "simulate/walk.h"
 
 struct progress {
   FILE *out;     /* NULL: nobody waits */
@@ -19,10 +19,13 @@ struct progress {
 
 /* To standard error where that is a terminal, or where `always`; on to whatever file of them `out` is. */
 void progress_open(struct progress *progress, FILE *out, bool always, uint64_t now_ns);
-/* What follows; net NULL: it is not known yet how much. */
-void progress_begin(struct progress *progress, const char *what, const struct walk_net *net, uint64_t now_ns);
+/* What follows, of so many slices; 0: it is not known yet how much. Counting is for where `out` is not NULL.
+ */
+void progress_begin(struct progress *progress, const char *what, uint64_t slice_count, uint64_t now_ns);
 /* So many slices are done; says so at most once a second. */
 void progress_say(struct progress *progress, uint64_t slices, uint64_t now_ns);
+/* The same now, for the engine (engine_tell): the context is a progress. */
+void progress_tell(void *context, uint64_t slices);
 /* Clears the line of a terminal, before something else is written. */
 void progress_clear(struct progress *progress);
 

@@ -19,6 +19,7 @@
 struct shape {
   uint32_t comm, place, call; /* call: one of those that are alike */
   uint32_t next;              /* of one hash, WALK_NONE */
+  uint64_t uses;              /* kernels */
   struct plan plan;
   struct walk_net net; /* of it alone, ranks of the communicator; its links name connections of all */
   uint32_t first_link; /* of its links among all */
@@ -349,8 +350,11 @@ static ncclResult_t shapes_make(struct run *run) {
     const struct workload_rank *own = &workload->ranks[rank];
     run->shape_of[rank] = (uint32_t *)os_alloc((own->step_count + (size_t)1) * sizeof **run->shape_of);
     if (!run->shape_of[rank]) return no_memory(run);
-    for (uint32_t i = 0; i < own->step_count; i++)
-      TRY(shape_find(run, rank, own->steps[i].call, &run->shape_of[rank][i]));
+    for (uint32_t i = 0; i < own->step_count; i++) {
+      uint32_t *number = &run->shape_of[rank][i];
+      TRY(shape_find(run, rank, own->steps[i].call, number));
+      if (*number != WALK_NONE) run->shapes[*number].uses += 1;
+    }
   }
   for (uint32_t i = 0; i < run->shape_count; i++) { /* rows of plans no longer move */
     struct shape *shape = &run->shapes[i];
@@ -842,6 +846,14 @@ static uint32_t run_pieces(const struct run *run) {
   return pieces;
 }
 
+/* Of all kernels of all ranks. */
+static uint64_t run_slices(const struct run *run) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < run->shape_count; i++)
+    sum += run->shapes[i].uses * walk_net_slices(&run->shapes[i].net);
+  return sum;
+}
+
 ncclResult_t run_workload(const struct run_request *request, struct run_report *report) {
   struct run run;
   memset(&run, 0, sizeof run);
@@ -850,6 +862,7 @@ ncclResult_t run_workload(const struct run_request *request, struct run_report *
   run.workload = request->workload;
   run.report = report;
   const struct run_watch *watch = request->watch;
+  struct progress *progress = request->progress;
   ncclResult_t result = ncclSuccess;
   if (request->workload->rank_count > request->cluster->ranks)
     return log_fail(ncclInvalidUsage, "%s has %u ranks, the cluster %u; give --nodes", run.workload->name,
@@ -863,9 +876,13 @@ ncclResult_t run_workload(const struct run_request *request, struct run_report *
                                           .hear = watch ? watch->hear : NULL,
                                           .context = watch ? watch->context : NULL,
                                           .hear_message = watch ? watch->hear_message : NULL,
+                                          .tell = progress ? progress_tell : NULL,
+                                          .tell_context = progress,
                                           .supply = &supply};
     struct engine_report engine_report;
     if (watch && watch->net) watch->net(watch->context, &run.net);
+    if (progress && progress->out)
+      progress_begin(progress, run.workload->name, run_slices(&run), os_time_ns());
     result = engine_run(&engine, &engine_report);
     report->slice_count = engine_report.slice_count;
     report->message_count = engine_report.message_count;

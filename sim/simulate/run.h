@@ -5,6 +5,7 @@
 #define TUTTI_SIM_SIMULATE_RUN_H
 
 #include "simulate/engine.h"
+#include "simulate/progress.h"
 #include "simulate/workload.h"
 
 /* A kernel that has ended, for whoever draws. */
@@ -30,6 +31,7 @@ struct run_request {
   uint32_t channels;                      /* at most; 0: as many as there are */
   double compute;                         /* how many times as fast as the workload says; 0: as fast */
   const struct run_watch *watch;          /* NULL: nobody */
+  struct progress *progress;              /* open; NULL: nobody waits */
 };
 
 /* Calls that are alike, of all ranks. */

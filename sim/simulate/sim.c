@@ -410,17 +410,13 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
   return drawing_close(&drawing, result, title);
 }
 
-static void run_tell(void *context, uint64_t slices) {
-  progress_say((struct progress *)context, slices, os_time_ns());
-}
-
 /* Planning that finds no way leaves row->possible false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   struct walk_net net;
   struct fold fold;
   char what[64];
   snprintf(what, sizeof what, "%zu bytes", row->bytes);
-  progress_begin(&sim->progress, what, NULL, os_time_ns());
+  progress_begin(&sim->progress, what, 0, os_time_ns());
   row_call(sim, row->count, algo_mask);
   ncclResult_t result = check_setup_make(&sim->setup, &sim->call);
   if (result == ncclInvalidUsage && (sim->compared_count || sim->schedule)) return ncclSuccess;
@@ -434,10 +430,10 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   struct engine_request request = {.cluster = &sim->cluster,
                                    .net = folded ? &fold.net : &net,
                                    .fold = folded ? &fold : NULL,
-                                   .tell = run_tell,
+                                   .tell = progress_tell,
                                    .tell_context = &sim->progress};
   const uint64_t begin_ns = os_time_ns();
-  progress_begin(&sim->progress, what, request.net, begin_ns);
+  progress_begin(&sim->progress, what, sim->progress.out ? walk_net_slices(request.net) : 0, begin_ns);
   result = drawn ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;
@@ -601,7 +597,8 @@ static enum exit_code jobs_do(const struct sim *sim) {
                                    .compute = sim->compute,
                                    .drawing = {flags->perfetto, flags->svg},
                                    .json = flags->json,
-                                   .rate = flags->rate};
+                                   .rate = flags->rate,
+                                   .progress = flags->progress};
   if (!sim->flags.print) return workload_do(&ask);
   workload_print(&sim->workload, stdout);
   return EXIT_GOOD;

@@ -250,7 +250,7 @@ uint64_t walk_net_slices(const struct walk_net *net) {
       kind = next++ % KINDS;
       kinds[kind] = work;
       slices[kind] = 0;
-      walk_start(&walk, &net->plans[net->lanes[i].rank].limits, work);
+      walk_start(&walk, &net->plans[net->lanes[i].rank - net->first_rank].limits, work);
       while (walk_next(&walk, &slice)) slices[kind] += 1;
     }
     sum += slices[kind];

@@ -170,21 +170,25 @@ static enum exit_code matched(const struct workload *workload) {
 }
 
 enum exit_code workload_do(const struct workload_ask *ask) {
+  struct progress progress;
   struct run_request request = {.cluster = ask->cluster,
                                 .workload = ask->workload,
                                 .algo_mask = ask->algo_mask,
                                 .proto_mask = ask->proto_mask,
                                 .tune_file = ask->tune_file,
                                 .channels = ask->channels,
-                                .compute = ask->compute};
+                                .compute = ask->compute,
+                                .progress = &progress};
   struct run_report report;
   memset(&report, 0, sizeof report);
   enum exit_code code = matched(ask->workload);
   if (code != EXIT_GOOD) return code;
   const uint64_t begin_ns = os_time_ns();
+  progress_open(&progress, stderr, ask->progress, begin_ns);
   const ncclResult_t result =
       drawing_is_asked(&ask->drawing) ? run_drawn(ask, &request, &report) : run_workload(&request, &report);
   const double spent = (double)(os_time_ns() - begin_ns) / 1e9;
+  progress_clear(&progress);
   if (result != ncclSuccess) code = failed(result);
   else if (report.stalled) {
     fprintf(stderr, "tutti sim: stalled: %s\n", report.text);
