@@ -349,29 +349,33 @@ static void test_one_shot_or_two(void **state) {
 }
 
 /* Behind lines that go once round come exchanges in Simple, and rings for what is long; with few channels,
- * too.
- */
+ * too. Two ranks have one link alone, and sums over it borders of their own. */
 static void test_exchanges_in_simple(void **state) {
   static const struct {
+    uint32_t rank_count;
     uint8_t func;
     uint32_t channel_count;
     size_t bytes;
     uint8_t algo, proto;
-  } rows[] = {{FUNC_ALL_REDUCE, 32, 256 * KIB, ALGO_TWO_SHOT, PROTO_LL},
-              {FUNC_ALL_REDUCE, 32, 512 * KIB, ALGO_TWO_SHOT, PROTO_SIMPLE},
-              {FUNC_ALL_REDUCE, 32, 16 * MIB, ALGO_TWO_SHOT, PROTO_SIMPLE},
-              {FUNC_ALL_REDUCE, 32, 96 * MIB, ALGO_RING, PROTO_SIMPLE},
-              {FUNC_ALL_REDUCE, 8, 128 * MIB, ALGO_RING, PROTO_SIMPLE},
-              {FUNC_ALL_GATHER, 32, 4 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
-              {FUNC_ALL_GATHER, 32, 128 * MIB, ALGO_RING, PROTO_SIMPLE},
-              {FUNC_REDUCE_SCATTER, 32, 8 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
-              {FUNC_REDUCE_SCATTER, 32, 128 * MIB, ALGO_RING, PROTO_SIMPLE}};
-  struct graph graph;
+  } rows[] = {{4, FUNC_ALL_REDUCE, 32, 256 * KIB, ALGO_TWO_SHOT, PROTO_LL},
+              {4, FUNC_ALL_REDUCE, 32, 512 * KIB, ALGO_TWO_SHOT, PROTO_SIMPLE},
+              {4, FUNC_ALL_REDUCE, 32, 16 * MIB, ALGO_TWO_SHOT, PROTO_SIMPLE},
+              {4, FUNC_ALL_REDUCE, 32, 96 * MIB, ALGO_RING, PROTO_SIMPLE},
+              {4, FUNC_ALL_REDUCE, 8, 128 * MIB, ALGO_RING, PROTO_SIMPLE},
+              {4, FUNC_ALL_GATHER, 32, 4 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
+              {4, FUNC_ALL_GATHER, 32, 128 * MIB, ALGO_RING, PROTO_SIMPLE},
+              {4, FUNC_REDUCE_SCATTER, 32, 8 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
+              {4, FUNC_REDUCE_SCATTER, 32, 128 * MIB, ALGO_RING, PROTO_SIMPLE},
+              {2, FUNC_ALL_REDUCE, 32, 256 * KIB, ALGO_DIRECT, PROTO_LL},
+              {2, FUNC_ALL_REDUCE, 32, 512 * KIB, ALGO_TWO_SHOT, PROTO_SIMPLE},
+              {2, FUNC_REDUCE_SCATTER, 32, 2 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
+              {2, FUNC_REDUCE_SCATTER, 32, 8 * MIB, ALGO_RING, PROTO_SIMPLE}};
   (void)state;
-  assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct graph graph;
     struct plan_request request;
     struct tune_choice choice;
+    assert_int_equal(graph_flat(rows[i].rank_count, &graph), ncclSuccess);
     request_begin(&request, &graph, rows[i].func, rows[i].bytes);
     request.limits.algos_last = PLAN_ALGOS_LAST;
     request.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
@@ -380,35 +384,8 @@ static void test_exchanges_in_simple(void **state) {
     assert_int_equal(choice.algo, rows[i].algo);
     assert_int_equal(choice.proto, rows[i].proto);
     if (choice.proto == PROTO_SIMPLE && choice.algo != ALGO_RING) assert_true(choice.channel_count <= 24);
+    graph_free(&graph);
   }
-  graph_free(&graph);
-}
-
-/* Two ranks have one link alone, and sums over it borders of their own. */
-static void test_sums_of_two(void **state) {
-  static const struct {
-    uint8_t func;
-    size_t bytes;
-    uint8_t algo, proto;
-  } rows[] = {{FUNC_ALL_REDUCE, 256 * KIB, ALGO_DIRECT, PROTO_LL},
-              {FUNC_ALL_REDUCE, 512 * KIB, ALGO_TWO_SHOT, PROTO_SIMPLE},
-              {FUNC_REDUCE_SCATTER, 2 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
-              {FUNC_REDUCE_SCATTER, 8 * MIB, ALGO_RING, PROTO_SIMPLE},
-              {FUNC_REDUCE_SCATTER, 16 * MIB, ALGO_RING, PROTO_SIMPLE}};
-  struct graph graph;
-  (void)state;
-  assert_int_equal(graph_flat(2, &graph), ncclSuccess);
-  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    struct plan_request request;
-    struct tune_choice choice;
-    request_begin(&request, &graph, rows[i].func, rows[i].bytes);
-    request.limits.algos_last = PLAN_ALGOS_LAST;
-    request.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-    assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
-    assert_int_equal(choice.algo, rows[i].algo);
-    assert_int_equal(choice.proto, rows[i].proto);
-  }
-  graph_free(&graph);
 }
 
 /* Ranks of one host that share memory, or, over a network, each on its own. */
@@ -863,7 +840,6 @@ int main(void) {
       cmocka_unit_test(test_quick_exchanges),
       cmocka_unit_test(test_one_shot_or_two),
       cmocka_unit_test(test_exchanges_in_simple),
-      cmocka_unit_test(test_sums_of_two),
       cmocka_unit_test(test_choices),
       cmocka_unit_test(test_choices_of_cores),
       cmocka_unit_test(test_last),
