@@ -4,7 +4,9 @@
 # to. Prints what it prints and ends with its status; 125: the guest had none, and its console is shown.
 # far1 and far2 are two guests with wires between them, whose ends are sockets in the folder $WIRES.
 # $CORES: emulated cores, 1 unless it is set. $CLOCK=instructions: the guest's clock counts what it executes,
-# so that what else this machine does shows in no time that is measured there.
+# so that what else this machine does shows in no time that is measured there; while it waits, it goes with
+# the machine's, or is put on to what the guest waits for next where $IDLE=skipped: then a file of the root
+# that comes late makes hours of nothing.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 guest=$1 wires=$2 seconds=$3
@@ -14,8 +16,9 @@ trap 'rm -rf "$job"' EXIT
 pwd >"$job/folder"
 cp "$here/setup.sh" "$job/setup.sh"
 printf '%q ' bash "$@" >"$job/job.sh"
-threads=multi clock=()
-[ "${CLOCK:-}" != instructions ] || threads=single clock=(-icount shift=1,sleep=off)
+threads=multi clock=() sleep=on
+[ "${IDLE:-}" != skipped ] || sleep=off
+[ "${CLOCK:-}" != instructions ] || threads=single clock=(-icount shift=1,sleep=$sleep)
 cards=(-nic none)
 if [ "${wires#far}" != "$wires" ]; then
   own=${wires#far} other=$((3 - ${wires#far})) cards=()
