@@ -66,9 +66,7 @@ static void engine_call(void) {
     wake_signal(engine.wake);
 }
 
-struct proxy_comm *proxy_comms(void) {
-  return engine.comms;
-}
+struct proxy_comm *proxy_comms(void) { return engine.comms; }
 
 bool proxy_in_world(void) { return engine.service != NULL; }
 

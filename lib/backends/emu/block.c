@@ -588,15 +588,12 @@ static bool block_advance(struct emu_block *block) {
   return true;
 }
 
-/* How often a kernel that waits is looked at before its thread leaves the core to others for a while. */
-#define EXECUTE_PATIENCE 4096
-
 /* A block with a thread of its own. */
 static void block_thread(void *argument) {
   struct emu_block *block = (struct emu_block *)argument;
   for (uint32_t looks = 0; !block->done; looks++) {
     if (block_advance(block)) looks = 0;
-    else if (looks < EXECUTE_PATIENCE) prim_pause(&block->lanes[0].prim);
+    else if (looks < EMU_PATIENCE) prim_pause(&block->lanes[0].prim);
     else os_sleep_ms(1);
   }
   __atomic_fetch_sub(&block->run->blocks_live, 1, __ATOMIC_RELEASE);
@@ -668,10 +665,10 @@ static int run_execute(struct emu_kernel_run *run) {
   emu_lock();
   emu_wait(run_turn_came, run, 0);
   emu_unlock();
-  uint32_t patience = EXECUTE_PATIENCE;
+  uint32_t patience = EMU_PATIENCE;
   for (enum emu_advance result; (result = run_advance(run, patience)) != EMU_RUN_OVER;) {
-    patience = result == EMU_RUN_MOVED ? EXECUTE_PATIENCE : patience / 2;
-    os_sleep_ms(patience < EXECUTE_PATIENCE / 16);
+    patience = emu_patience_next(patience, result == EMU_RUN_MOVED);
+    os_sleep_ms(patience < EMU_PATIENCE / 16 ? 1 : 0);
   }
   emu_lock();
   const int error = run_close(run);

@@ -82,10 +82,6 @@ bool emu_streams_help(void) {
 
 /* It looks around for so many milliseconds after the last work before it sleeps until it is woken. */
 enum { AWAKE_TICKS = 100 };
-/* How often it looks at a kernel that waits, before it looks around again: half as often each time that
- * nothing has moved, since a job that stands still is to leave its cores to others. */
-enum { OWN_PATIENCE = 4096, OWN_PATIENCE_LEAST = 8 };
-
 void stream_thread_wake(struct emu_stream *stream) {
   if (stream->thread_started) os_cond_broadcast(&stream->wake);
 }
@@ -99,7 +95,7 @@ static bool thread_wanted(const struct emu_stream *stream, uint64_t seen_looks) 
 static void *thread_body(void *argument) {
   struct emu_stream *stream = (struct emu_stream *)argument;
   uint64_t seen_looks = 0;
-  uint32_t idle_ticks = 0, patience = OWN_PATIENCE;
+  uint32_t idle_ticks = 0, patience = EMU_PATIENCE;
   emu_lock();
   while (!stopping && !stream->thread_ended) {
     bool moved = false;
@@ -107,7 +103,7 @@ static void *thread_body(void *argument) {
       stream->thread_outside = true;
       moved = stream_drive(stream, patience, true);
       stream->thread_outside = false;
-      patience = moved ? OWN_PATIENCE : patience > OWN_PATIENCE_LEAST ? patience / 2 : patience;
+      patience = emu_patience_next(patience, moved);
       emu_changed();
     }
     seen_looks = stream->looks;

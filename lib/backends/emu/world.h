@@ -93,4 +93,13 @@ extern uint64_t emu_moves; /* moves made since start; changed by the world alone
 static inline uint64_t emu_move_count(void) { return emu_moves; }
 uint64_t emu_clock_ns(void); /* guarded: modelled, a function of moves; threads: real */
 
+/* How many looks find that a kernel waits before its thread leaves the core to others for a while: half as
+ * many each time that nothing has moved, since a job that stands still is to leave its cores to others. */
+#define EMU_PATIENCE 4096u
+#define EMU_PATIENCE_LEAST 8u
+static inline uint32_t emu_patience_next(uint32_t patience, bool moved) {
+  if (moved) return EMU_PATIENCE;
+  return patience > EMU_PATIENCE_LEAST ? patience / 2 : patience;
+}
+
 #endif
