@@ -41,6 +41,7 @@ static struct {
   struct launch launches[LAUNCHES_MAX];
   uint32_t launch_count, connect_count, open_count, abort_count, fail_launch_at;
   bool busy;          /* kernels run on and on */
+  uint32_t waits;     /* looks that found them so */
   ncclResult_t error; /* of all ranks' kernels */
 } fake = {.mutex = OS_MUTEX_INITIALIZER};
 
@@ -125,6 +126,7 @@ static ncclResult_t fake_comm_error(struct device_comm *comm) {
 static bool fake_comm_idle(struct device_comm *comm) {
   os_mutex_lock(&fake.mutex);
   const bool idle = comm->aborted || !fake.busy;
+  fake.waits += !idle;
   os_mutex_unlock(&fake.mutex);
   return idle;
 }
@@ -197,6 +199,7 @@ static int setup(void **state) {
   os_cond_init(&fake.changed);
   fake.launch_count = fake.connect_count = fake.abort_count = fake.fail_launch_at = 0;
   fake.busy = false;
+  fake.waits = 0;
   fake.error = ncclSuccess;
   current_device = 0;
   log_reset();
@@ -985,6 +988,13 @@ static void test_async_error(void **state) {
   expect_ok(ncclCommAbort(comms[0]));
 }
 
+static bool fake_is_awaited(void) {
+  os_mutex_lock(&fake.mutex);
+  const bool awaited = fake.waits > 0;
+  os_mutex_unlock(&fake.mutex);
+  return awaited;
+}
+
 static void *destroy_body(void *argument) {
   *(ncclResult_t *)argument = ncclCommDestroy(comms[0]);
   return NULL;
@@ -998,6 +1008,7 @@ static void test_abort_during_destroy(void **state) {
   open_all(1);
   fake.busy = true;
   assert_true(os_thread_start(&thread, destroy_body, &result));
+  for (int i = 0; i < 10000 && !fake_is_awaited(); i++) os_sleep_ms(1);
   os_sleep_ms(50);
   expect_ok(ncclCommAbort(comms[0]));
   os_thread_join(thread);
