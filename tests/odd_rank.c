@@ -13,6 +13,7 @@
 #include <nccl.h>
 
 #include "base/greet.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/bootstrap.h"
@@ -20,7 +21,8 @@
 
 #define BODY_MOST (1u << 20)
 
-static bool id_read(const char *path, struct bootstrap_id *content) {
+/* signature: as ncclCommInitRank makes it of this one id. */
+static bool id_read(const char *path, struct bootstrap_id *content, uint64_t *signature) {
   ncclUniqueId id;
   size_t bytes = 0;
   for (int i = 0; i < 1000; i++) {
@@ -28,6 +30,7 @@ static bool id_read(const char *path, struct bootstrap_id *content) {
     const bool whole = text != NULL && bytes == sizeof id;
     if (whole) memcpy(&id, text, sizeof id);
     os_free(text);
+    if (whole) *signature = hash_bytes(HASH_SEED, &id, sizeof id);
     if (whole) return bootstrap_id_read(&id, "odd_rank", 0, content) == ncclSuccess;
     os_sleep_ms(10);
   }
@@ -41,13 +44,13 @@ static ncclResult_t frame_send(int fd, enum frame_kind kind, const void *body, u
   return sock_send(fd, body, bytes, wait);
 }
 
-static ncclResult_t check_in(int fd, const struct bootstrap_id *id, uint32_t rank, uint32_t size,
-                             const char *oddity, const struct sock_wait *wait) {
+static ncclResult_t check_in(int fd, const struct bootstrap_id *id, uint64_t signature, uint32_t rank,
+                             uint32_t size, const char *oddity, const struct sock_wait *wait) {
   struct wire_check_in said;
   memset(&said, 0, sizeof said);
   said.uid = said.process = os_entropy();
   said.version = NCCL_VERSION_CODE + (strcmp(oddity, "version") == 0);
-  said.signature = strcmp(oddity, "ids") == 0 ? os_entropy() : 0;
+  said.signature = strcmp(oddity, "ids") == 0 ? ~signature : signature;
   said.seat_count = size;
   said.pid = (uint32_t)os_pid();
   said.first = 1;
@@ -93,15 +96,16 @@ static ncclResult_t hear(int fd, uint32_t rank, const struct sock_wait *wait) {
 
 int main(int argc, char **argv) {
   struct bootstrap_id id;
+  uint64_t signature;
   const struct sock_wait wait = {os_time_ns() + UINT64_C(20000000000), NULL, "the odd rank at"};
   int fd = -1;
   if (argc == 3 && strcmp(argv[1], "dial") == 0) return dial(argv[2]);
   if (argc != 5) return 2;
   const uint32_t rank = (uint32_t)atoi(argv[2]), size = (uint32_t)atoi(argv[3]);
-  if (!id_read(argv[1], &id)) return 1;
+  if (!id_read(argv[1], &id, &signature)) return 1;
   ncclResult_t result = sock_connect(&id.root, &wait, &fd);
   if (result == ncclSuccess) result = greet_dial(fd, GREET_CHECK_IN, id.nonce, &wait);
-  if (result == ncclSuccess) result = check_in(fd, &id, rank, size, argv[4], &wait);
+  if (result == ncclSuccess) result = check_in(fd, &id, signature, rank, size, argv[4], &wait);
   if (result == ncclSuccess) puts("checked in");
   fflush(stdout);
   if (result == ncclSuccess) result = hear(fd, rank, &wait);

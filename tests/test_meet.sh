@@ -21,6 +21,7 @@ next_port() {
 rank() {
   rank_number=$1
   shift
+  : >"$work/rank.$rank_number" # before any awaits, which would find what an earlier rank of this number said
   timeout 60 "$program" --rank "$rank_number" --ops all_reduce --iterations 1 "$@" \
     >"$work/rank.$rank_number" 2>&1 &
   eval "rank_process_$rank_number=$!"
