@@ -43,6 +43,19 @@ static void sums(const struct rank *self, int calls) {
   for (int i = 0; i < calls; i++) sum(self, 1024);
 }
 
+static _Atomic int called; /* ranks that have made all their calls */
+
+static void until_all_have_called(void *argument) {
+  (void)argument;
+  while (called < RANKS) os_sleep_ms(1);
+}
+
+/* What this rank calls from now on begins when nobody has a call left to make: one that came after ranks had
+ * found that they disagree would be refused. */
+static void hold(const struct rank *self) {
+  MUST(cudaLaunchHostFunc(self->stream, until_all_have_called, NULL));
+}
+
 /* ---- scenarios ---- */
 
 static void fine(struct rank *self) { sums(self, 3); }
@@ -57,50 +70,59 @@ static void destroyed(struct rank *self) {
 }
 
 static void collective(struct rank *self) {
+  hold(self);
   sums(self, 2);
   if (self->rank != 1) sum(self, 1024);
   else MUST(ncclBroadcast(self->in, self->out, 1024, ncclFloat, 0, self->comm, self->stream));
 }
 
 static void count(struct rank *self) {
+  hold(self);
   sums(self, 2);
   sum(self, self->rank == 3 ? 1000 : 1024);
 }
 
 static void type(struct rank *self) {
+  hold(self);
   sums(self, 2);
   MUST(ncclAllReduce(self->in, self->out, 1024, self->rank == 0 ? ncclDouble : ncclFloat, ncclSum, self->comm,
                      self->stream));
 }
 
 static void operator_differs(struct rank *self) {
+  hold(self);
   MUST(ncclAllReduce(self->in, self->out, 64, ncclFloat, self->rank == 2 ? ncclMax : ncclSum, self->comm,
                      self->stream));
 }
 
 static void root(struct rank *self) {
+  hold(self);
   MUST(ncclBroadcast(self->in, self->out, ELEMENTS, ncclFloat, self->rank == 3 ? 1 : 0, self->comm,
                      self->stream));
   sum(self, 64);
 }
 
 static void order(struct rank *self) {
+  hold(self);
   if (self->rank == 2) sum(self, 1024);
   MUST(ncclAllGather(self->in, self->out, 512, ncclFloat, self->comm, self->stream));
   if (self->rank != 2) sum(self, 1024);
 }
 
 static void send_alone(struct rank *self) {
+  hold(self);
   sums(self, 1);
   if (self->rank == 0) MUST(ncclSend(self->in, ELEMENTS, ncclFloat, 3, self->comm, self->stream));
 }
 
 static void recv_alone(struct rank *self) {
+  hold(self);
   sums(self, 1);
   if (self->rank == 1) MUST(ncclRecv(self->out, 256, ncclFloat, 2, self->comm, self->stream));
 }
 
 static void message_count(struct rank *self) {
+  hold(self);
   sums(self, 1);
   if (self->rank == 0) MUST(ncclSend(self->in, ELEMENTS, ncclFloat, 3, self->comm, self->stream));
   if (self->rank == 3) MUST(ncclRecv(self->out, 1024, ncclFloat, 0, self->comm, self->stream));
@@ -108,6 +130,7 @@ static void message_count(struct rank *self) {
 
 /* Rank 1 takes the other communicator for one call. */
 static void communicator(struct rank *self) {
+  hold(self);
   sums(self, 1);
   MUST(ncclAllReduce(self->in, self->out, 2048, ncclFloat, ncclSum,
                      self->rank == 1 ? self->other : self->comm, self->stream));
@@ -262,6 +285,7 @@ static void *rank_thread(void *argument) {
   struct rank *self = (struct rank *)argument;
   MUST(cudaSetDevice(self->rank));
   scenario->body(self);
+  called++;
   pthread_barrier_wait(&bodies_done);
   for (;;) os_sleep_ms(1000);
   return NULL;
