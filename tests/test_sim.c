@@ -148,7 +148,7 @@ static void shares_are_fair(void **state) {
       {both, NULL, 2, 50}, {first, NULL, 2, 50}, {second, NULL, 1, 2}, {second, NULL, 1, 50}};
   struct flow_set set;
   (void)state;
-  assert_int_equal(flow_set_make(gbps, 3, users, 4, &set), ncclSuccess);
+  assert_int_equal(flow_set_make(gbps, NULL, 3, users, 4, &set), ncclSuccess);
   assert_int_equal(set.link_count, 2); /* the third can never be full */
   for (uint32_t i = 0; i < 4; i++) {
     const uint64_t end_ps = flow_begin(&set, i, 1200, users[i].most_gbps, 1000);
@@ -172,7 +172,7 @@ static void room_needs_no_event(void **state) {
   const struct flow_user users[] = {{link, NULL, 1, 6}, {link, NULL, 1, 6}};
   struct flow_set set;
   (void)state;
-  assert_int_equal(flow_set_make(gbps, 1, users, 2, &set), ncclSuccess);
+  assert_int_equal(flow_set_make(gbps, NULL, 1, users, 2, &set), ncclSuccess);
   assert_int_equal(flow_begin(&set, 0, 600, 6, 0), 100000);
   assert_true(flow_begin(&set, 1, 600, 6, 50000) == UINT64_MAX);
   flow_settle(&set, 50000, tell, NULL);
@@ -222,7 +222,7 @@ static void shares_stay_fair(void **state) {
     }
     users[i] = (struct flow_user){ways[i], times[i], RANDOM_WAY, 1 + draw(&seed, 20)};
   }
-  assert_int_equal(flow_set_make(gbps, RANDOM_LINKS, users, RANDOM_FLOWS, &set), ncclSuccess);
+  assert_int_equal(flow_set_make(gbps, NULL, RANDOM_LINKS, users, RANDOM_FLOWS, &set), ncclSuccess);
   for (uint32_t now = 0; now < 20000; now++) {
     for (uint32_t change = 0; change < 1 + now % 3; change++) {
       const uint32_t flow = draw(&seed, RANDOM_FLOWS);
@@ -376,7 +376,7 @@ static void folds_agree(void **state) {
     cluster_begin_over(rows[i].nodes, rows[i].gpus, rows[i].oversubscription);
     assert_true(
         net_begin(rows[i].func, 1u << rows[i].algo, 1u << rows[i].proto, rows[i].count, rows[i].channels));
-    if (!fold_make(&cluster, &net, &fold)) fail_msg("row %zu is not folded", i);
+    if (!fold_make(&cluster, &net, NULL, &fold)) fail_msg("row %zu is not folded", i);
     const struct engine_report some = run(&fold.net, &fold), all = run(&net, NULL);
     assert_false(some.stalled);
     const uint64_t apart_ps = some.end_ps > all.end_ps ? some.end_ps - all.end_ps : all.end_ps - some.end_ps;
@@ -393,14 +393,14 @@ static void folds_look_closely(void **state) {
   (void)state;
   cluster_begin(4, 2);
   assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 8 * 64, 1));
-  assert_true(fold_make(&cluster, &net, &fold));
+  assert_true(fold_make(&cluster, &net, NULL, &fold));
   assert_int_equal(fold.net.lane_count, 2);
   fold_free(&fold);
   assert_true(cluster_fault(&cluster, "slow-rank:3:2", why, sizeof why));
-  assert_false(fold_make(&cluster, &net, &fold));
+  assert_false(fold_make(&cluster, &net, NULL, &fold));
   cluster_begin(4, 2);
   assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 8 * 64 + 1, 1));
-  assert_false(fold_make(&cluster, &net, &fold));
+  assert_false(fold_make(&cluster, &net, NULL, &fold));
 }
 
 /* ---- who waits is told ---- */
@@ -459,7 +459,7 @@ static void folds_without_memory_are_none(void **state) {
   for (uint64_t k = 1; !folded; k++) {
     struct fold fold;
     os_alloc_fail_at(k);
-    folded = fold_make(&cluster, &net, &fold);
+    folded = fold_make(&cluster, &net, NULL, &fold);
     os_alloc_fail_at(0);
     if (folded) fold_free(&fold);
     assert_int_equal(os_alloc_live(), live);

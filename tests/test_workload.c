@@ -51,15 +51,19 @@ static void tell(void *context, const char *wrong) {
   *(bool *)context = true;
 }
 
-static ncclResult_t all(struct run_report *report) {
+static ncclResult_t all(struct run_report *report, bool exact) {
   struct workload workload;
   char copy[sizeof text];
   bool told = false;
   uint64_t wrong = 0;
   memset(report, 0, sizeof *report);
   memcpy(copy, text, sizeof text);
-  const struct run_request request = {
-      .cluster = &cluster, .workload = &workload, .algo_mask = algos, .proto_mask = protos, .channels = 4};
+  const struct run_request request = {.cluster = &cluster,
+                                      .workload = &workload,
+                                      .algo_mask = algos,
+                                      .proto_mask = protos,
+                                      .channels = 4,
+                                      .exact = exact};
   ncclResult_t result = workload_parse("job", copy, 4, &workload);
   if (result == ncclSuccess) result = workload_match(&workload, tell, &told, &wrong);
   assert_false(told || wrong > 0);
@@ -75,12 +79,154 @@ static void memory_runs_out_cleanly(void **state) {
     struct run_report report;
     os_alloc_fail_at(k);
     const uint64_t before = os_alloc_count();
-    const ncclResult_t result = all(&report);
+    const ncclResult_t result = all(&report, true);
     os_alloc_fail_at(0);
     run_report_free(&report);
     assert_int_equal(os_alloc_live(), live);
     if (os_alloc_count() - before < k) break;
     assert_int_equal(result, ncclSystemError);
+  }
+}
+
+/* ---- ranks that are alike ---- */
+
+static const char step_text[] = /* of training: groups in a node, groups across nodes beside them */
+    "comm tp0 0-3\ncomm tp1 4-7\ncomm tp2 8-11\ncomm tp3 12-15\n"
+    "comm dp0 0-15/4\ncomm dp1 1-15/4\ncomm dp2 2-15/4\ncomm dp3 3-15/4\n"
+    "repeat 3\n"
+    "all_gather 1M comm tp0 after 20us\nall_gather 1M comm tp1 after 20us\n"
+    "all_gather 1M comm tp2 after 20us\nall_gather 1M comm tp3 after 20us\n"
+    "group stream side wait main\nreduce_scatter 8M comm dp0\nreduce_scatter 8M comm dp1\n"
+    "reduce_scatter 8M comm dp2\nreduce_scatter 8M comm dp3\nend\n"
+    "end\n"
+    "all_gather 8M comm dp0 wait side\nall_gather 8M comm dp1 wait side\n"
+    "all_gather 8M comm dp2 wait side\nall_gather 8M comm dp3 wait side\n"
+    "compute 30us wait side\n";
+
+/* `fault`: or NULL. Into `report`, on so many nodes of four. */
+static void job_run(const char *job, uint32_t nodes, const char *fault, bool exact,
+                    struct run_report *report) {
+  struct cluster_spec spec;
+  struct cluster own;
+  struct workload workload;
+  char copy[2048], why[128];
+  cluster_spec_begin(&spec);
+  spec.nodes = nodes;
+  spec.gpus = 4;
+  assert_int_equal(cluster_make(&spec, &own), ncclSuccess);
+  if (fault && !cluster_fault(&own, fault, why, sizeof why)) fail_msg("%s", why);
+  snprintf(copy, sizeof copy, "%s", job);
+  assert_int_equal(workload_parse("job", copy, own.ranks, &workload), ncclSuccess);
+  const struct run_request request = {
+      .cluster = &own, .workload = &workload, .algo_mask = algos, .proto_mask = protos, .exact = exact};
+  assert_int_equal(run_workload(&request, report), ncclSuccess);
+  workload_free(&workload);
+  cluster_free(&own);
+}
+
+/* Sums of doubles in another order: up to so many ps of each kernel. */
+static void assert_near(uint64_t one, uint64_t other, uint64_t kernels) {
+  const uint64_t apart = one > other ? one - other : other - one;
+  if (apart > 100 * kernels) fail_msg("%llu and %llu ps", (unsigned long long)one, (unsigned long long)other);
+}
+
+static void assert_alike(const struct run_report *one, const struct run_report *other, uint32_t ranks) {
+  assert_false(one->stalled || other->stalled);
+  assert_near(one->end_ps, other->end_ps, 10);
+  assert_int_equal(one->kernel_count, other->kernel_count);
+  assert_int_equal(one->plan_count, other->plan_count);
+  assert_near(one->kernel_ps, other->kernel_ps, 10 * one->kernel_count);
+  assert_near(one->late_ps, other->late_ps, 10 * one->kernel_count);
+  assert_int_equal(one->kind_count, other->kind_count);
+  for (uint32_t i = 0; i < one->kind_count; i++) {
+    const struct run_kind *kind = &one->kinds[i], *same = NULL; /* near ones may change places */
+    for (uint32_t k = 0; k < other->kind_count; k++)
+      if (other->kinds[k].call == kind->call) same = &other->kinds[k];
+    assert_non_null(same);
+    assert_int_equal(kind->count, same->count);
+    assert_near(kind->sum_ps, same->sum_ps, 10 * kind->count);
+    assert_near(kind->least_ps, same->least_ps, 10);
+    assert_near(kind->most_ps, same->most_ps, 10);
+  }
+  for (uint32_t rank = 0; rank < ranks; rank++) {
+    assert_near(one->busy_ps[rank], other->busy_ps[rank], 100);
+    assert_int_equal(one->compute_ps[rank], other->compute_ps[rank]);
+  }
+}
+
+/* One rank of each kind comes to what all of them come to. */
+static void ranks_fold(void **state) {
+  static const struct {
+    const char *job, *fault;
+    uint32_t nodes, most; /* ranks that run */
+  } rows[] = {{"repeat 4\nall_reduce 1M after 5us\nend\nreduce_scatter 4M\n", NULL, 16, 16},
+              {"all_gather 8M\nall_reduce 64M\nalltoall 256K\n", NULL, 4, 8},
+              {step_text, NULL, 4, 4},
+              {"comm even 0-15/2\ncomm odd 1-15/2\nall_gather 1M comm even\nall_gather 1M comm odd\n"
+               "group stream side\nall_reduce 2M\nend\ncompute 1ms wait side\n",
+               NULL, 4, 8},
+              {"comm a 0-7\ncomm b 8-15\nall_gather 4M comm a\nall_gather 4M comm b after 90us\n"
+               "all_gather 4M\n",
+               NULL, 4, 8},
+              {"all_reduce 4M\ncompute 9us ranks 5\nall_reduce 4M\n", NULL, 4, 16},
+              {"repeat 3\nall_reduce 4M\nend\n", "slow-rank:3:2", 4, 16}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    struct run_report some, all_of_them;
+    const uint32_t ranks = 4 * rows[i].nodes;
+    job_run(rows[i].job, rows[i].nodes, rows[i].fault, false, &some);
+    job_run(rows[i].job, rows[i].nodes, rows[i].fault, true, &all_of_them);
+    if (some.run_count > rows[i].most) fail_msg("row %zu: %u ranks ran", i, some.run_count);
+    assert_int_equal(all_of_them.run_count, ranks);
+    assert_true(some.slice_count < all_of_them.slice_count);
+    assert_alike(&some, &all_of_them, ranks);
+    run_report_free(&some);
+    run_report_free(&all_of_them);
+  }
+}
+
+/* Two streams with one communicator, one not behind the other: nothing is known of their order. */
+static void streams_without_order_do_not_fold(void **state) {
+  struct run_report report;
+  (void)state;
+  job_run("all_reduce 1M\nall_reduce 1M stream side\n", 2, NULL, false, &report);
+  assert_int_equal(report.run_count, 8);
+  run_report_free(&report);
+  job_run("all_reduce 1M\nall_reduce 1M stream side wait main\n", 2, NULL, false, &report);
+  assert_true(report.run_count < 8);
+  run_report_free(&report);
+}
+
+/* Who stands is told of all ranks: the run without folding follows. */
+static void stalls_are_told_of_all(void **state) {
+  static const char job[] =
+      "comm a 0-7\ncomm b 0-7\nall_reduce 1M comm a\nall_reduce 1M\nall_reduce 1M comm b\n";
+  struct run_report some, all_of_them;
+  (void)state;
+  job_run(job, 2, "nic:0:0:off", false, &some);
+  job_run(job, 2, "nic:0:0:off", true, &all_of_them);
+  assert_int_equal(some.stalled, all_of_them.stalled);
+  assert_true(some.stalled);
+  assert_string_equal(some.text, all_of_them.text);
+  run_report_free(&some);
+  run_report_free(&all_of_them);
+}
+
+/* Without memory for a fold every rank runs; without memory for the rest nothing does. */
+static void folds_without_memory_are_none(void **state) {
+  (void)state;
+  const uint64_t live = os_alloc_live();
+  for (uint64_t k = 1;; k++) {
+    struct run_report report;
+    os_alloc_fail_at(k);
+    const uint64_t before = os_alloc_count();
+    const ncclResult_t result = all(&report, false);
+    os_alloc_fail_at(0);
+    if (result == ncclSuccess) assert_int_equal(report.kernel_count, 16);
+    else assert_int_equal(result, ncclSystemError);
+    run_report_free(&report);
+    assert_int_equal(os_alloc_live(), live);
+    if (os_alloc_count() - before < k) break;
   }
 }
 
@@ -159,6 +305,10 @@ static void progress_knows_all_slices(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(memory_runs_out_cleanly, setup, teardown),
+      cmocka_unit_test_setup_teardown(ranks_fold, setup, teardown),
+      cmocka_unit_test_setup_teardown(streams_without_order_do_not_fold, setup, teardown),
+      cmocka_unit_test_setup_teardown(stalls_are_told_of_all, setup, teardown),
+      cmocka_unit_test_setup_teardown(folds_without_memory_are_none, setup, teardown),
       cmocka_unit_test_setup_teardown(streams_keep_their_order, setup, teardown),
       cmocka_unit_test_setup_teardown(progress_knows_all_slices, setup, teardown),
   };

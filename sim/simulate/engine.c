@@ -729,6 +729,7 @@ static void conn_make(struct engine *engine, uint32_t index, struct cluster_rout
 static ncclResult_t flows_make(struct engine *engine) {
   const struct walk_net *net = engine->net;
   const struct fold *fold = engine->request->fold;
+  const struct engine_supply *supply = engine->request->supply;
   struct flow_user *users = (struct flow_user *)os_alloc((net->conn_count + (size_t)1) * sizeof *users);
   struct cluster_route *routes =
       (struct cluster_route *)os_alloc((net->conn_count + (size_t)1) * sizeof *routes);
@@ -743,8 +744,8 @@ static ncclResult_t flows_make(struct engine *engine) {
     users[i].most_gbps = engine->conns[i].gbps;
   }
   if (result == ncclSuccess)
-    result = flow_set_make(engine->cluster->link_gbps, engine->cluster->link_count, users, net->conn_count,
-                           &engine->flows);
+    result = flow_set_make(engine->cluster->link_gbps, supply ? supply->demand_gbps : NULL,
+                           engine->cluster->link_count, users, net->conn_count, &engine->flows);
   os_free(users);
   os_free(routes);
   return result;

@@ -42,7 +42,8 @@ struct engine_stand {
 struct engine_supply {
   void *context;
   uint32_t track_count;
-  uint32_t pieces;                                           /* the most of engine_pieces() of all works */
+  uint32_t pieces;           /* the most of engine_pieces() of all works */
+  const double *demand_gbps; /* by link: the most that is asked for at a time */
   bool (*next)(void *context, struct engine_kernel *kernel); /* one that may begin; false: none, for now */
   void (*ended)(void *context, uint32_t track, uint64_t end_ps);
   void (*stands)(void *context, const struct engine_stand *stand); /* each lane, when nothing moves */

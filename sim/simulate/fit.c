@@ -125,7 +125,7 @@ static double points_run(struct fitter *fitter, int number) {
       struct fold fold;
       struct engine_report report;
       cluster_cost(cluster, &costs);
-      const bool folded = fold_make(cluster, &point->net, &fold);
+      const bool folded = fold_make(cluster, &point->net, NULL, &fold);
       const struct engine_request request = {
           .cluster = cluster, .net = folded ? &fold.net : &point->net, .fold = folded ? &fold : NULL};
       const ncclResult_t result = engine_run(&request, &report);

@@ -84,8 +84,8 @@ static void entries_fill(struct flow_set *set, const struct demand *demand, cons
   }
 }
 
-ncclResult_t flow_set_make(const double *link_gbps, uint32_t link_count, const struct flow_user *users,
-                           uint32_t user_count, struct flow_set *set) {
+ncclResult_t flow_set_make(const double *link_gbps, const double *demand_gbps, uint32_t link_count,
+                           const struct flow_user *users, uint32_t user_count, struct flow_set *set) {
   struct demand demand;
   demand.gbps = (double *)os_alloc(((size_t)link_count + 1) * sizeof(double));
   demand.users = (uint32_t *)os_alloc(((size_t)link_count + 1) * sizeof(uint32_t));
@@ -94,6 +94,7 @@ ncclResult_t flow_set_make(const double *link_gbps, uint32_t link_count, const s
   memset(set, 0, sizeof *set);
   if (whole) {
     demand_add(&demand, users, user_count);
+    if (demand_gbps) memcpy(demand.gbps, demand_gbps, link_count * sizeof(double));
     links_number(set, &demand, link_gbps, link_count);
     whole = set_reserve(set, user_count);
   }

@@ -48,9 +48,10 @@ struct flow_set {
   uint32_t *dirty, *some_flows, *some_links;
 };
 
-/* ncclSystemError when memory is out. Free with flow_set_free(). */
-ncclResult_t flow_set_make(const double *link_gbps, uint32_t link_count, const struct flow_user *users,
-                           uint32_t user_count, struct flow_set *set);
+/* `demand_gbps`: by link, the most that users ask for at a time; NULL: all of them together. ncclSystemError
+ * when memory is out. Free with flow_set_free(). */
+ncclResult_t flow_set_make(const double *link_gbps, const double *demand_gbps, uint32_t link_count,
+                           const struct flow_user *users, uint32_t user_count, struct flow_set *set);
 void flow_set_free(struct flow_set *set);
 static inline bool flow_is_private(const struct flow_set *set, uint32_t conn) {
   return set->flows[conn].entry_count == 0;

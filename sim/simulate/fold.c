@@ -1,6 +1,6 @@
-/* fold.c: see fold.h. Lanes, connections, shared links and blocks of several batches are the nodes of a
- * graph; refine.h finds the parts of it by hashes, and what was found is then compared member by member, so
- * that nothing rests on a hash. */
+/* fold.c: see fold.h. Lanes, connections, shared links, blocks of several batches and, of plans that run in
+ * turn, ranks are the nodes of a graph; refine.h finds the parts of it by hashes, and what was found is then
+ * compared member by member, so that nothing rests on a hash. */
 #include "simulate/fold.h"
 
 #include <string.h>
@@ -9,14 +9,15 @@
 #include "simulate/refine.h"
 
 /* Labels of edges; from LABEL_LINK on: a link of a lane by its place and direction. */
-enum { LABEL_SHARES, LABEL_BLOCK, LABEL_LINK };
+enum { LABEL_SHARES, LABEL_BLOCK, LABEL_RANK, LABEL_LINK };
 
 struct folder {
   const struct cluster *cluster;
   const struct walk_net *net;
-  struct cluster_route *routes;            /* by connection */
-  uint32_t *shared, *shared_links;         /* by link of the cluster: its number here plus one; and back */
-  uint32_t first_link, first_block, nodes; /* of the graph; lanes come first, then connections */
+  const struct fold_turns *turns;  /* or NULL */
+  struct cluster_route *routes;    /* by connection */
+  uint32_t *shared, *shared_links; /* by link of the cluster: its number here plus one; and back */
+  uint32_t first_link, first_block, first_rank, nodes; /* of the graph; lanes come first, then connections */
   uint32_t shared_count;
   struct refine_graph graph;
   uint64_t *colour;
@@ -79,6 +80,7 @@ static uint64_t lane_colour(const struct folder *folder, uint32_t index) {
   hash = mix(hash, work->flags * 65536ull + work->role);
   hash = mix(hash, work->recv_count * 256ull + work->send_count);
   hash = mix(mix(hash, work->part_count), work->chunk_count);
+  if (folder->turns) hash = mix(hash, folder->turns->plan[index]);
   return mix_double(mix(hash, work->last_chunk_count), folder->cluster->rank_slow[lane->rank]);
 }
 
@@ -86,6 +88,7 @@ static bool lanes_are_alike(const struct folder *folder, uint32_t one, uint32_t 
   const struct walk_lane *a = &folder->net->lanes[one], *b = &folder->net->lanes[two];
   return one == two ||
          (work_is_placeless(a->work) && works_are_alike(a->work, b->work) && a->batch == b->batch &&
+          (!folder->turns || folder->turns->plan[one] == folder->turns->plan[two]) &&
           folder->cluster->rank_slow[a->rank] == folder->cluster->rank_slow[b->rank]);
 }
 
@@ -105,7 +108,9 @@ static void colours_set(struct folder *folder) {
   for (uint32_t i = 0; i < folder->shared_count; i++)
     folder->colour[folder->first_link + i] =
         mix_double(4, folder->cluster->link_gbps[folder->shared_links[i]]);
-  for (uint32_t i = folder->first_block; i < folder->nodes; i++) folder->colour[i] = 5;
+  for (uint32_t i = folder->first_block; i < folder->first_rank; i++) folder->colour[i] = 5;
+  for (uint32_t i = folder->first_rank; i < folder->nodes; i++)
+    folder->colour[i] = mix(6, folder->turns->colour[i - folder->first_rank]);
 }
 
 /* ---- the graph ---- */
@@ -116,19 +121,20 @@ static bool block_has_turns(const struct walk_net *net, uint32_t block) {
   return place->lane_count > 0 && net->lanes[place->first_lane + place->lane_count - 1].batch > 0;
 }
 
-/* False where a connection lacks an end, or has several lanes in turn. */
-static bool conns_are_single(const struct walk_net *net, uint8_t *ends) {
+/* False where a connection lacks an end, or has several lanes of one plan. `ends`: of each connection the
+ * numbers of the plans, plus one, by which it was received from and sent over last. */
+static bool conns_are_single(const struct walk_net *net, const struct fold_turns *turns, uint32_t *ends) {
   for (uint32_t i = 0; i < net->lane_count; i++) {
     const struct work *work = net->lanes[i].work;
+    const uint32_t plan = turns ? turns->plan[i] + 1 : 1;
     for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
-      uint8_t *end = &ends[net->links[net->lanes[i].first_link + k]];
-      const uint8_t side = k < work->recv_count ? 1 : 2;
-      if ((*end & side) != 0) return false;
-      *end = (uint8_t)(*end | side);
+      uint32_t *end = &ends[2 * (size_t)net->links[net->lanes[i].first_link + k] + (k >= work->recv_count)];
+      if (*end == plan) return false;
+      *end = plan;
     }
   }
-  for (uint32_t i = 0; i < net->conn_count; i++)
-    if (ends[i] != 3) return false;
+  for (size_t i = 0; i < 2 * (size_t)net->conn_count; i++)
+    if (ends[i] == 0) return false;
   return true;
 }
 
@@ -140,15 +146,13 @@ static bool routes_find(struct folder *folder) {
   if (!demand) return false;
   for (uint32_t i = 0; i < net->conn_count; i++)
     cluster_route_find(cluster, &net->conns[i], &folder->routes[i]);
-  for (uint32_t i = 0; i < net->lane_count; i++) {
-    const struct work *work = net->lanes[i].work;
-    for (uint32_t k = 0; k < work->send_count; k++) {
-      const struct cluster_route *route =
-          &folder->routes[net->links[net->lanes[i].first_link + work->recv_count + k]];
-      const double gbps = cluster_most_gbps(cluster, route, work->proto, net->lanes[i].rank);
-      for (uint32_t hop = 0; hop < route->link_count; hop++) demand[route->links[hop]] += gbps;
-    }
+  for (uint32_t i = 0; i < net->conn_count; i++) {
+    const struct walk_conn *conn = &net->conns[i];
+    const struct cluster_route *route = &folder->routes[i];
+    const double gbps = cluster_most_gbps(cluster, route, conn->proto, conn->sender);
+    for (uint32_t hop = 0; hop < route->link_count; hop++) demand[route->links[hop]] += gbps;
   }
+  if (folder->turns) memcpy(demand, folder->turns->demand_gbps, cluster->link_count * sizeof *demand);
   for (uint32_t link = 0; link < cluster->link_count; link++) {
     if (demand[link] <= cluster->link_gbps[link] * (1 + 1e-10)) continue;
     folder->shared_links[folder->shared_count++] = link;
@@ -177,6 +181,7 @@ static uint32_t lane_edges(const struct folder *folder, uint32_t index, struct r
   }
   if (block_has_turns(net, lane->block))
     count = edge_add(edges, count, index, folder->first_block + lane->block, LABEL_BLOCK);
+  if (folder->turns) count = edge_add(edges, count, index, folder->first_rank + lane->rank, LABEL_RANK);
   return count;
 }
 
@@ -198,7 +203,8 @@ static bool graph_make(struct folder *folder) {
   const struct walk_net *net = folder->net;
   folder->first_link = net->lane_count + net->conn_count;
   folder->first_block = folder->first_link + folder->shared_count;
-  folder->nodes = folder->first_block + net->block_count;
+  folder->first_rank = folder->first_block + net->block_count;
+  folder->nodes = folder->first_rank + (folder->turns ? net->rank_count : 0);
   const uint32_t count = edges_list(folder, NULL);
   struct refine_edge *edges = (struct refine_edge *)os_alloc(((size_t)count + 1) * sizeof *edges);
   folder->colour = (uint64_t *)os_alloc(((size_t)folder->nodes + 1) * sizeof(uint64_t));
@@ -231,8 +237,13 @@ static bool members_are_alike(const struct folder *folder) {
         folder->cluster->link_gbps[folder->shared_links[i - folder->first_link]] !=
             folder->cluster->link_gbps[folder->shared_links[rep[i] - folder->first_link]])
       return false;
-  for (uint32_t i = folder->first_block; i < folder->nodes; i++)
-    if (rep[i] < folder->first_block) return false;
+  for (uint32_t i = folder->first_block; i < folder->first_rank; i++)
+    if (rep[i] < folder->first_block || rep[i] >= folder->first_rank) return false;
+  for (uint32_t i = folder->first_rank; i < folder->nodes; i++)
+    if (rep[i] < folder->first_rank ||
+        !folder->turns->order_alike(folder->turns->context, i - folder->first_rank,
+                                    rep[i] - folder->first_rank))
+      return false;
   return true;
 }
 
@@ -241,8 +252,9 @@ static bool members_are_alike(const struct folder *folder) {
 static void *numbers(size_t count, size_t bytes) { return os_alloc((count + 1) * bytes); }
 
 /* The lane's links are connections of the whole net, for now. */
-static void lane_add(const struct folder *folder, struct walk_net *net, uint32_t lane, bool begins_block) {
+static void lane_add(const struct folder *folder, struct fold *fold, uint32_t lane, bool begins_block) {
   const struct walk_lane *from = &folder->net->lanes[lane];
+  struct walk_net *net = &fold->net;
   const uint32_t links = (uint32_t)from->work->recv_count + from->work->send_count;
   struct walk_lane *made = &net->lanes[net->lane_count];
   if (begins_block) {
@@ -255,24 +267,34 @@ static void lane_add(const struct folder *folder, struct walk_net *net, uint32_t
   made->block = net->block_count - 1;
   made->first_link = net->link_count;
   net->blocks[made->block].lane_count += 1;
-  net->lane_count += 1;
+  fold->lane_of[net->lane_count++] = lane;
   memcpy(&net->links[net->link_count], &folder->net->links[from->first_link], links * sizeof *net->links);
   net->link_count += links;
 }
 
+/* Whether the block's lanes run in the place of others. Of blocks of several batches the first of its kind
+ * does; it is of a rank that does: kinds of lanes tell kinds of blocks and of ranks apart, and lowest numbers
+ * stand for the others. */
+static bool block_stands(const struct folder *folder, uint32_t block) {
+  const uint32_t node = folder->first_block + block;
+  const uint32_t rank = folder->first_rank + folder->net->blocks[block].rank;
+  if (folder->turns && folder->rep[rank] != rank) return false;
+  return !block_has_turns(folder->net, block) || folder->rep[node] == node;
+}
+
 /* One lane of each kind; blocks of several batches stay together. Of a kind in such a block the first member
  * of the block that stands for its kind runs, so `taken` is by representative. */
-static void lanes_add(const struct folder *folder, struct walk_net *net, bool *taken) {
+static void lanes_add(const struct folder *folder, struct fold *fold, bool *taken) {
   const struct walk_net *whole = folder->net;
   for (uint32_t b = 0; b < whole->block_count; b++) {
     const struct walk_block *block = &whole->blocks[b];
     const bool turns = block_has_turns(whole, b);
     bool begins = true;
-    if (turns && folder->rep[folder->first_block + b] != folder->first_block + b) continue;
+    if (!block_stands(folder, b)) continue;
     for (uint32_t lane = block->first_lane; lane < block->first_lane + block->lane_count; lane++) {
       if (taken[folder->rep[lane]]) continue;
       taken[folder->rep[lane]] = true;
-      lane_add(folder, net, lane, begins || !turns);
+      lane_add(folder, fold, lane, begins || !turns);
       begins = false;
     }
   }
@@ -298,8 +320,9 @@ static void links_bind(const struct folder *folder, struct walk_net *net, uint32
   }
 }
 
-static bool net_fold(const struct folder *folder, struct walk_net *net, uint32_t *number) {
+static bool net_fold(const struct folder *folder, struct fold *fold, uint32_t *number) {
   const struct walk_net *whole = folder->net;
+  struct walk_net *net = &fold->net;
   bool *taken = (bool *)numbers(whole->lane_count, sizeof(bool));
   net->plans = whole->plans;
   net->first_rank = whole->first_rank;
@@ -309,9 +332,10 @@ static bool net_fold(const struct folder *folder, struct walk_net *net, uint32_t
   net->lanes = (struct walk_lane *)numbers(whole->lane_count, sizeof *net->lanes);
   net->conns = (struct walk_conn *)numbers(whole->conn_count, sizeof *net->conns);
   net->links = (uint32_t *)numbers(whole->link_count, sizeof *net->links);
-  const bool made = taken && net->blocks && net->lanes && net->conns && net->links;
+  fold->lane_of = (uint32_t *)numbers(whole->lane_count, sizeof(uint32_t));
+  const bool made = taken && net->blocks && net->lanes && net->conns && net->links && fold->lane_of;
   if (made) {
-    lanes_add(folder, net, taken);
+    lanes_add(folder, fold, taken);
     links_bind(folder, net, number);
   }
   os_free(taken);
@@ -354,9 +378,20 @@ static bool shares_fold(const struct folder *folder, struct fold *fold, const ui
   return made;
 }
 
-static bool folder_make(struct folder *folder, const struct cluster *cluster, const struct walk_net *net) {
+static bool ranks_fold(const struct folder *folder, struct fold *fold) {
+  const uint32_t ranks = folder->nodes - folder->first_rank;
+  if (ranks == 0) return true;
+  fold->rank_of = (uint32_t *)numbers(ranks, sizeof(uint32_t));
+  for (uint32_t i = 0; fold->rank_of && i < ranks; i++)
+    fold->rank_of[i] = folder->rep[folder->first_rank + i] - folder->first_rank;
+  return fold->rank_of != NULL;
+}
+
+static bool folder_make(struct folder *folder, const struct cluster *cluster, const struct walk_net *net,
+                        const struct fold_turns *turns) {
   folder->cluster = cluster;
   folder->net = net;
+  folder->turns = turns;
   folder->routes = (struct cluster_route *)numbers(net->conn_count, sizeof *folder->routes);
   folder->shared = (uint32_t *)numbers(cluster->link_count, sizeof(uint32_t));
   folder->shared_links = (uint32_t *)numbers(cluster->link_count, sizeof(uint32_t));
@@ -373,13 +408,13 @@ static void folder_free(struct folder *folder) {
   refine_graph_free(&folder->graph);
 }
 
-static bool may_fold(const struct walk_net *net) {
+static bool may_fold(const struct walk_net *net, const struct fold_turns *turns) {
   bool placeless = false, single = false;
   for (uint32_t i = 0; i < net->lane_count && !placeless; i++)
     placeless = work_is_placeless(net->lanes[i].work);
   if (!placeless) return false;
-  uint8_t *ends = (uint8_t *)numbers(net->conn_count, 1);
-  if (ends) single = conns_are_single(net, ends);
+  uint32_t *ends = (uint32_t *)numbers(net->conn_count, 2 * sizeof *ends);
+  if (ends) single = conns_are_single(net, turns, ends);
   os_free(ends);
   return single;
 }
@@ -388,19 +423,20 @@ static bool lanes_fold(struct folder *folder, struct fold *fold) {
   uint32_t *number = (uint32_t *)numbers(folder->net->conn_count, sizeof(uint32_t));
   const bool folded = number && members_are_alike(folder) &&
                       refine_holds(&folder->graph, folder->part, folder->rep) &&
-                      net_fold(folder, &fold->net, number) && shares_fold(folder, fold, number) &&
-                      fold->net.lane_count < folder->net->lane_count;
+                      net_fold(folder, fold, number) && shares_fold(folder, fold, number) &&
+                      ranks_fold(folder, fold) && fold->net.lane_count < folder->net->lane_count;
   os_free(number);
   return folded;
 }
 
-bool fold_make(const struct cluster *cluster, const struct walk_net *whole, struct fold *fold) {
+bool fold_make(const struct cluster *cluster, const struct walk_net *whole, const struct fold_turns *turns,
+               struct fold *fold) {
   struct folder folder;
   bool folded = false;
   memset(fold, 0, sizeof *fold);
   memset(&folder, 0, sizeof folder);
-  if (!may_fold(whole)) return false;
-  if (folder_make(&folder, cluster, whole) && routes_find(&folder) && graph_make(&folder))
+  if (!may_fold(whole, turns)) return false;
+  if (folder_make(&folder, cluster, whole, turns) && routes_find(&folder) && graph_make(&folder))
     folded = lanes_fold(&folder, fold);
   folder_free(&folder);
   if (!folded) fold_free(fold);
@@ -408,6 +444,8 @@ bool fold_make(const struct cluster *cluster, const struct walk_net *whole, stru
 }
 
 void fold_free(struct fold *fold) {
+  os_free(fold->lane_of);
+  os_free(fold->rank_of);
   os_free(fold->first_share);
   os_free(fold->links);
   os_free(fold->users);

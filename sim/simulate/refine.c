@@ -239,22 +239,27 @@ bool refine_parts(const struct refine_graph *graph, const uint64_t *colour, uint
 
 /* ---- the proof ---- */
 
-/* Entries of a node by label and then by part; few nodes have many. */
+/* Entries of a node by label and then by part: Shell's sort, as nodes have few entries or thousands. */
 static void entries_sort(struct refine_graph *graph, const uint32_t *part_of, uint32_t node) {
-  for (uint32_t i = graph->first[node] + 1; i < graph->first[node + 1]; i++) {
-    const uint32_t to = graph->to[i];
-    const uint16_t label = graph->label[i];
-    uint32_t at = i;
-    for (; at > graph->first[node]; at--) {
-      const bool before = label != graph->label[at - 1] ? label < graph->label[at - 1]
-                                                        : part_of[to] < part_of[graph->to[at - 1]];
-      if (!before) break;
-      graph->to[at] = graph->to[at - 1];
-      graph->label[at] = graph->label[at - 1];
+  const uint32_t first = graph->first[node], end = graph->first[node + 1];
+  uint32_t gap = 1;
+  while (gap < (end - first) / 3) gap = 3 * gap + 1;
+  for (; gap > 0; gap /= 3)
+    for (uint32_t i = first + gap; i < end; i++) {
+      const uint32_t to = graph->to[i];
+      const uint16_t label = graph->label[i];
+      uint32_t at = i;
+      for (; at >= first + gap; at -= gap) {
+        const uint32_t other = at - gap;
+        const bool before = label != graph->label[other] ? label < graph->label[other]
+                                                         : part_of[to] < part_of[graph->to[other]];
+        if (!before) break;
+        graph->to[at] = graph->to[other];
+        graph->label[at] = graph->label[other];
+      }
+      graph->to[at] = to;
+      graph->label[at] = label;
     }
-    graph->to[at] = to;
-    graph->label[at] = label;
-  }
 }
 
 bool refine_holds(struct refine_graph *graph, const uint32_t *part_of, const uint32_t *representative) {

@@ -20,9 +20,9 @@ struct shape {
   uint32_t comm, place, call; /* call: one of those that are alike */
   uint32_t next;              /* of one hash, WALK_NONE */
   uint64_t uses;              /* kernels */
+  uint64_t streams;           /* a bit a stream on which they are */
   struct plan plan;
-  struct walk_net net; /* of it alone, ranks of the communicator; its links name connections of all */
-  uint32_t first_link; /* of its links among all */
+  uint32_t first_lane, lane_count, first_block, block_count; /* in run.rows */
 };
 
 struct track {
@@ -48,10 +48,11 @@ struct arrivals {
   uint32_t row_room;
 };
 
-/* When a rank with several streams had kernels. */
+/* When a kernel ran. */
 struct interval {
   uint64_t begin_ps, end_ps;
 };
+/* Of a rank with several streams. */
 struct intervals {
   struct interval *rows;
   uint32_t count, room;
@@ -72,7 +73,14 @@ struct run {
   uint32_t shape_count, shape_room;
   uint32_t *buckets; /* of shapes */
   uint32_t bucket_mask;
-  uint32_t **shape_of; /* by rank and step */
+  uint32_t **shape_of;   /* by rank and step */
+  uint32_t *first_shape; /* by rank; one entry more */
+  struct walk_net rows;  /* of all plans, one after another: ranks, links and connections of the job */
+  uint32_t lane_room, block_room, link_room;
+  double *demand_gbps; /* by link: the most that kernels ask for at a time */
+  struct fold fold;    /* whose net's rows take the place of these, where ranks are alike */
+  bool folded;
+  struct interval **times; /* by rank that runs and step, where it is folded */
   struct track *tracks;
   uint32_t track_count, first_ready, last_ready;
   uint32_t *first_track; /* by rank; one entry more */
@@ -203,8 +211,8 @@ static uint64_t conn_hash(const struct walk_conn *conn, uint32_t comm) {
 
 static bool conns_grow(struct run *run) {
   const uint32_t room = run->conn_room ? 2 * run->conn_room : 1024, mask = 2 * room - 1;
-  struct walk_conn *conns = (struct walk_conn *)os_realloc(run->net.conns, room * sizeof *conns);
-  if (conns) run->net.conns = conns;
+  struct walk_conn *conns = (struct walk_conn *)os_realloc(run->rows.conns, room * sizeof *conns);
+  if (conns) run->rows.conns = conns;
   uint32_t *comms = (uint32_t *)os_realloc(run->conn_comms, room * sizeof *comms);
   if (comms) run->conn_comms = comms;
   uint32_t *nexts = (uint32_t *)os_realloc(run->conn_next, room * sizeof *nexts);
@@ -215,7 +223,7 @@ static bool conns_grow(struct run *run) {
   memset(buckets, 0xff, (size_t)(mask + 1) * sizeof *buckets);
   run->conn_room = room;
   run->conn_mask = mask;
-  for (uint32_t i = 0; i < run->net.conn_count; i++) {
+  for (uint32_t i = 0; i < run->rows.conn_count; i++) {
     uint32_t *bucket = &buckets[conn_hash(&conns[i], comms[i]) & mask];
     nexts[i] = *bucket;
     *bucket = i;
@@ -225,48 +233,84 @@ static bool conns_grow(struct run *run) {
 
 /* The connection's number among all: communicators have their own, and each protocol its own slots. */
 static bool conn_find(struct run *run, const struct walk_conn *key, uint32_t comm, uint32_t *number) {
-  if (run->net.conn_count == run->conn_room && !conns_grow(run)) return false;
+  if (run->rows.conn_count == run->conn_room && !conns_grow(run)) return false;
   uint32_t *bucket = &run->conn_buckets[conn_hash(key, comm) & run->conn_mask];
   for (*number = *bucket; *number != WALK_NONE; *number = run->conn_next[*number]) {
-    struct walk_conn *conn = &run->net.conns[*number];
+    struct walk_conn *conn = &run->rows.conns[*number];
     if (conn->sender != key->sender || conn->receiver != key->receiver || conn->channel != key->channel ||
         conn->index != key->index || conn->proto != key->proto || run->conn_comms[*number] != comm)
       continue;
     conn->sends = conn->sends || key->sends;
     return true;
   }
-  *number = run->net.conn_count++;
-  run->net.conns[*number] = *key;
+  *number = run->rows.conn_count++;
+  run->rows.conns[*number] = *key;
   run->conn_comms[*number] = comm;
   run->conn_next[*number] = *bucket;
   *bucket = *number;
   return true;
 }
 
-/* Its links name connections of all, with ranks of the job. */
-static ncclResult_t shape_connect(struct run *run, struct shape *shape) {
+/* ---- rows of all plans ---- */
+
+static bool room_make(void **rows, uint32_t count, uint32_t *room, size_t row_bytes) {
+  if (count <= *room) return true;
+  uint32_t more = *room > 0 ? *room : 1024;
+  while (more < count) more *= 2;
+  void *made = os_realloc(*rows, more * row_bytes);
+  if (!made) return false;
+  *rows = made;
+  *room = more;
+  return true;
+}
+
+static ncclResult_t rows_reserve(struct run *run, const struct walk_net *more) {
+  struct walk_net *rows = &run->rows;
+  const uint64_t links = (uint64_t)rows->link_count + more->link_count;
+  if (links >= RUN_LINKS_MAX || (uint64_t)rows->lane_count + more->lane_count >= RUN_LINKS_MAX)
+    return log_fail(ncclInvalidUsage, "%s: more than %u links of plans that differ; take a part of it",
+                    run->workload->name, RUN_LINKS_MAX);
+  return room_make((void **)&rows->lanes, rows->lane_count + more->lane_count, &run->lane_room,
+                   sizeof *rows->lanes) &&
+                 room_make((void **)&rows->blocks, rows->block_count + more->block_count, &run->block_room,
+                           sizeof *rows->blocks) &&
+                 room_make((void **)&rows->links, (uint32_t)links, &run->link_room, sizeof *rows->links)
+             ? ncclSuccess
+             : no_memory(run);
+}
+
+/* Copies what a plan alone has behind the rows of the others; ranks are the job's from here on. */
+static ncclResult_t rows_add(struct run *run, struct shape *shape, const struct walk_net *net) {
   const struct workload_comm *comm = &run->workload->comms[shape->comm];
-  struct walk_net *net = &shape->net;
+  struct walk_net *rows = &run->rows;
+  TRY(rows_reserve(run, net));
+  shape->first_lane = rows->lane_count;
+  shape->lane_count = net->lane_count;
+  shape->first_block = rows->block_count;
+  shape->block_count = net->block_count;
+  for (uint32_t i = 0; i < net->block_count; i++) {
+    struct walk_block *block = &rows->blocks[rows->block_count++];
+    *block = net->blocks[i];
+    block->rank = workload_rank_of(comm, shape->place);
+    block->first_lane += shape->first_lane;
+  }
   for (uint32_t i = 0; i < net->lane_count; i++) {
     const struct work *work = net->lanes[i].work;
+    struct walk_lane *lane = &rows->lanes[rows->lane_count++];
+    *lane = net->lanes[i];
+    lane->rank = workload_rank_of(comm, shape->place);
+    lane->block += shape->first_block;
+    lane->first_link = rows->link_count;
     for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
-      uint32_t *link = &net->links[net->lanes[i].first_link + k];
-      struct walk_conn key = net->conns[*link];
+      struct walk_conn key = net->conns[net->links[net->lanes[i].first_link + k]];
       key.sender = workload_rank_of(comm, key.sender);
       key.receiver = workload_rank_of(comm, key.receiver);
       key.proto = work->proto;
       key.sends = k >= work->recv_count;
-      if (!conn_find(run, &key, shape->comm, link)) return no_memory(run);
+      if (!conn_find(run, &key, shape->comm, &rows->links[rows->link_count++])) return no_memory(run);
     }
   }
-  os_free(net->conns);
-  net->conns = NULL;
-  shape->first_link = run->net.link_count;
-  run->net.link_count += net->link_count;
-  return run->net.link_count < RUN_LINKS_MAX
-             ? ncclSuccess
-             : log_fail(ncclInvalidUsage, "%s: more than %u links of plans that differ; take a part of it",
-                        run->workload->name, RUN_LINKS_MAX);
+  return ncclSuccess;
 }
 
 /* ---- calls that are alike ---- */
@@ -346,33 +390,229 @@ static ncclResult_t shape_find(struct run *run, uint32_t rank, uint32_t call_ind
 
 static ncclResult_t shapes_make(struct run *run) {
   const struct workload *workload = run->workload;
+  run->first_shape = (uint32_t *)os_alloc((workload->rank_count + (size_t)1) * sizeof *run->first_shape);
+  if (!run->first_shape) return no_memory(run);
   for (uint32_t rank = 0; rank < workload->rank_count; rank++) {
     const struct workload_rank *own = &workload->ranks[rank];
+    run->first_shape[rank] = run->shape_count;
     run->shape_of[rank] = (uint32_t *)os_alloc((own->step_count + (size_t)1) * sizeof **run->shape_of);
     if (!run->shape_of[rank]) return no_memory(run);
     for (uint32_t i = 0; i < own->step_count; i++) {
       uint32_t *number = &run->shape_of[rank][i];
       TRY(shape_find(run, rank, own->steps[i].call, number));
-      if (*number != WALK_NONE) run->shapes[*number].uses += 1;
+      if (*number == WALK_NONE) continue;
+      run->shapes[*number].uses += 1;
+      run->shapes[*number].streams |= UINT64_C(1) << workload->calls[own->steps[i].call].stream;
     }
   }
+  run->first_shape[workload->rank_count] = run->shape_count;
   for (uint32_t i = 0; i < run->shape_count; i++) { /* rows of plans no longer move */
     struct shape *shape = &run->shapes[i];
-    TRY(walk_net_make_rank(&shape->plan, shape->place, run->workload->comms[shape->comm].rank_count,
-                           &shape->net));
-    TRY(shape_connect(run, shape));
-  }
-  run->net.links = (uint32_t *)os_alloc((run->net.link_count + (size_t)1) * sizeof *run->net.links);
-  if (!run->net.links) return no_memory(run);
-  for (uint32_t i = 0; i < run->shape_count; i++) {
-    struct walk_net *net = &run->shapes[i].net;
-    if (net->link_count > 0)
-      memcpy(&run->net.links[run->shapes[i].first_link], net->links, net->link_count * sizeof *net->links);
-    os_free(net->links);
-    net->links = NULL;
+    struct walk_net net;
+    TRY(walk_net_make_rank(&shape->plan, shape->place, run->workload->comms[shape->comm].rank_count, &net));
+    const ncclResult_t result = rows_add(run, shape, &net);
+    walk_net_free(&net);
+    TRY(result);
   }
   run->report->plan_count = run->shape_count;
   return ncclSuccess;
+}
+
+static ncclResult_t plans_make(struct run *run) {
+  const uint32_t ranks = run->request->cluster->ranks;
+  run->plans = (struct plan *)os_alloc(ranks * sizeof *run->plans);
+  if (!run->plans) return no_memory(run);
+  for (uint32_t rank = 0; rank < ranks; rank++) plan_limits_default(&run->plans[rank].limits);
+  run->rows.rank_count = run->rows.plan_count = ranks;
+  run->rows.plans = run->plans;
+  return ncclSuccess;
+}
+
+/* ---- what links are asked for at a time ---- */
+
+/* By link: of one plan, of the plan of a stream that asks for most; and links that these are of. */
+struct demand {
+  double *gbps, *own, *most;
+  uint32_t *links, *stream_links;
+  uint32_t link_count, stream_link_count;
+};
+
+static void demand_free(struct demand *demand) {
+  os_free(demand->own);
+  os_free(demand->most);
+  os_free(demand->links);
+  os_free(demand->stream_links);
+}
+
+static void demand_add_plan(const struct run *run, const struct shape *shape, struct demand *demand) {
+  const struct cluster *cluster = run->request->cluster;
+  for (uint32_t i = shape->first_lane; i < shape->first_lane + shape->lane_count; i++) {
+    const struct walk_lane *lane = &run->rows.lanes[i];
+    for (uint32_t k = 0; k < lane->work->send_count; k++) {
+      const struct walk_conn *conn =
+          &run->rows.conns[run->rows.links[lane->first_link + lane->work->recv_count + k]];
+      struct cluster_route route;
+      cluster_route_find(cluster, conn, &route);
+      if (route.network) continue;
+      const double gbps = cluster_most_gbps(cluster, &route, conn->proto, conn->sender);
+      for (uint32_t hop = 0; gbps > 0 && hop < route.link_count; hop++) {
+        if (demand->own[route.links[hop]] == 0) demand->links[demand->link_count++] = route.links[hop];
+        demand->own[route.links[hop]] += gbps;
+      }
+    }
+  }
+  for (; demand->link_count > 0; demand->link_count--) {
+    const uint32_t link = demand->links[demand->link_count - 1];
+    if (demand->most[link] == 0) demand->stream_links[demand->stream_link_count++] = link;
+    if (demand->own[link] > demand->most[link]) demand->most[link] = demand->own[link];
+    demand->own[link] = 0;
+  }
+}
+
+/* Kernels of a stream follow one another, and what a lane moves itself it moves while its kernel runs; what
+ * proxies send may go on behind it. */
+static void demand_fill(const struct run *run, struct demand *demand) {
+  const struct cluster *cluster = run->request->cluster;
+  for (uint32_t i = 0; i < run->rows.conn_count; i++) {
+    const struct walk_conn *conn = &run->rows.conns[i];
+    struct cluster_route route;
+    if (conn->sender / cluster->gpus == conn->receiver / cluster->gpus) continue;
+    cluster_route_find(cluster, conn, &route);
+    for (uint32_t hop = 0; route.network && hop < route.link_count; hop++)
+      demand->gbps[route.links[hop]] += cluster_most_gbps(cluster, &route, conn->proto, conn->sender);
+  }
+  for (uint32_t rank = 0; rank < run->workload->rank_count; rank++)
+    for (uint32_t stream = 0; stream < run->workload->stream_count; stream++) {
+      for (uint32_t i = run->first_shape[rank]; i < run->first_shape[rank + 1]; i++)
+        if (run->shapes[i].streams >> stream & 1) demand_add_plan(run, &run->shapes[i], demand);
+      for (; demand->stream_link_count > 0; demand->stream_link_count--) {
+        const uint32_t link = demand->stream_links[demand->stream_link_count - 1];
+        demand->gbps[link] += demand->most[link];
+        demand->most[link] = 0;
+      }
+    }
+}
+
+static ncclResult_t demand_find(struct run *run) {
+  const size_t links = (size_t)run->request->cluster->link_count + 1;
+  struct demand demand;
+  memset(&demand, 0, sizeof demand);
+  run->demand_gbps = demand.gbps = (double *)os_alloc(links * sizeof(double));
+  demand.own = (double *)os_alloc(links * sizeof(double));
+  demand.most = (double *)os_alloc(links * sizeof(double));
+  demand.links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
+  demand.stream_links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
+  const bool whole = demand.gbps && demand.own && demand.most && demand.links && demand.stream_links;
+  if (whole) demand_fill(run, &demand);
+  demand_free(&demand);
+  return whole ? ncclSuccess : no_memory(run);
+}
+
+/* ---- ranks that are alike ---- */
+
+static bool rank_runs(const struct run *run, uint32_t rank) {
+  return !run->folded || run->fold.rank_of[rank] == rank;
+}
+
+/* What a rank does in a step, but for the plan itself. */
+static uint32_t step_plan(const struct run *run, uint32_t rank, uint32_t step) {
+  const uint32_t shape = run->shape_of[rank][step];
+  return shape == WALK_NONE ? WALK_NONE : shape - run->first_shape[rank];
+}
+
+static bool order_alike(const void *context, uint32_t one, uint32_t other) {
+  const struct run *run = (const struct run *)context;
+  const struct workload *workload = run->workload;
+  if (one == other) return true;
+  if (one >= workload->rank_count || other >= workload->rank_count)
+    return one >= workload->rank_count && other >= workload->rank_count;
+  const struct workload_rank *a = &workload->ranks[one], *b = &workload->ranks[other];
+  bool alike = a->step_count == b->step_count;
+  for (uint32_t i = 0; alike && i < a->step_count; i++) {
+    const struct workload_call *x = &workload->calls[a->steps[i].call],
+                               *y = &workload->calls[b->steps[i].call];
+    alike = step_plan(run, one, i) == step_plan(run, other, i) && x->stream == y->stream &&
+            x->wait_stream == y->wait_stream && a->steps[i].wait == b->steps[i].wait &&
+            x->after_ps == y->after_ps && x->at_ps == y->at_ps;
+  }
+  return alike;
+}
+
+static uint64_t order_colour(const struct run *run, uint32_t rank) {
+  uint64_t hash = HASH_SEED;
+  if (rank >= run->workload->rank_count) return hash;
+  const struct workload_rank *own = &run->workload->ranks[rank];
+  for (uint32_t i = 0; i < own->step_count; i++) {
+    const struct workload_call *call = &run->workload->calls[own->steps[i].call];
+    hash = hash_mix(hash, (uint64_t)step_plan(run, rank, i) << 32 | own->steps[i].wait);
+    hash = hash_mix(hash, (uint64_t)call->stream << 32 | call->wait_stream);
+    hash = hash_mix(hash_mix(hash, call->after_ps), call->at_ps);
+  }
+  return hash_mix(hash, own->step_count);
+}
+
+/* The last call of a communicator by a rank: its stream, and its number there from 1. */
+struct last_call {
+  uint32_t rank_after, stream, number; /* rank_after: the rank plus one */
+};
+
+/* Whether each call of a communicator waits for the one before it: the stream's order has it so, or what it
+ * waits for. Else which of two kernels comes first to a connection is a matter of their times. `last`: by
+ * communicator. */
+static bool calls_wait_in_turn(const struct run *run, struct last_call *last) {
+  for (uint32_t rank = 0; rank < run->workload->rank_count; rank++) {
+    const struct workload_rank *own = &run->workload->ranks[rank];
+    uint32_t so_far[WORKLOAD_STREAMS_MAX] = {0};
+    for (uint32_t i = 0; i < own->step_count; i++) {
+      const struct workload_call *call = &run->workload->calls[own->steps[i].call];
+      struct last_call *before = &last[call->comm];
+      so_far[call->stream] += 1;
+      if (call->op_count == 0) continue;
+      const bool waits = call->wait_stream == before->stream && own->steps[i].wait >= before->number;
+      if (before->rank_after == rank + 1 && before->stream != call->stream && !waits) return false;
+      *before = (struct last_call){rank + 1, call->stream, so_far[call->stream]};
+    }
+  }
+  return true;
+}
+
+/* Rows of the fold take the place of those of all plans. */
+static bool shapes_fold(struct run *run) {
+  const struct walk_net *net = &run->fold.net;
+  run->times = (struct interval **)os_alloc(run->workload->rank_count * sizeof *run->times);
+  if (!run->times) return false;
+  for (uint32_t i = 0, lane = 0; i < run->shape_count; i++) {
+    struct shape *shape = &run->shapes[i];
+    const uint32_t end = shape->first_lane + shape->lane_count;
+    shape->first_lane = lane;
+    while (lane < net->lane_count && run->fold.lane_of[lane] < end) lane += 1;
+    shape->lane_count = lane - shape->first_lane;
+    shape->first_block = shape->lane_count > 0 ? net->lanes[shape->first_lane].block : 0;
+    shape->block_count = shape->lane_count > 0 ? net->lanes[lane - 1].block + 1 - shape->first_block : 0;
+  }
+  return true;
+}
+
+/* Where nobody looks on, and ranks are alike. */
+static ncclResult_t run_fold(struct run *run) {
+  const uint32_t ranks = run->request->cluster->ranks;
+  uint32_t *plan = (uint32_t *)os_alloc((run->rows.lane_count + (size_t)1) * sizeof *plan);
+  uint64_t *colour = (uint64_t *)os_alloc(ranks * sizeof *colour);
+  struct last_call *last = (struct last_call *)os_alloc(run->workload->comm_count * sizeof *last);
+  const struct fold_turns turns = {plan, run->demand_gbps, colour, order_alike, run};
+  const bool whole = plan && colour && last;
+  if (whole && calls_wait_in_turn(run, last)) {
+    for (uint32_t rank = 0; rank < ranks; rank++) colour[rank] = order_colour(run, rank);
+    for (uint32_t rank = 0; rank < run->workload->rank_count; rank++)
+      for (uint32_t i = run->first_shape[rank]; i < run->first_shape[rank + 1]; i++)
+        for (uint32_t k = 0; k < run->shapes[i].lane_count; k++)
+          plan[run->shapes[i].first_lane + k] = i - run->first_shape[rank];
+    run->folded = fold_make(run->request->cluster, &run->rows, &turns, &run->fold);
+  }
+  os_free(plan);
+  os_free(colour);
+  os_free(last);
+  return whole && (!run->folded || shapes_fold(run)) ? ncclSuccess : no_memory(run);
 }
 
 /* ---- tracks ---- */
@@ -408,6 +648,12 @@ static void track_push(struct run *run, uint32_t index) {
 
 static ncclResult_t rank_tracks_make(struct run *run, uint32_t rank) {
   const struct workload_rank *own = &run->workload->ranks[rank];
+  if (!rank_runs(run, rank)) return ncclSuccess;
+  run->report->run_count += 1;
+  if (run->folded) {
+    run->times[rank] = (struct interval *)os_alloc((own->step_count + (size_t)1) * sizeof **run->times);
+    if (!run->times[rank]) return no_memory(run);
+  }
   for (uint32_t stream = 0; own->step_count > 0 && stream < run->workload->stream_count; stream++) {
     if (own->stream_steps[stream] == 0) continue;
     struct track *track = &run->tracks[run->track_count++];
@@ -422,9 +668,9 @@ static ncclResult_t rank_tracks_make(struct run *run, uint32_t rank) {
     for (uint32_t i = 0; i < own->step_count; i++) {
       const uint32_t number = run->shape_of[rank][i];
       if (number == WALK_NONE || run->workload->calls[own->steps[i].call].stream != stream) continue;
-      const struct walk_net *net = &run->shapes[number].net;
-      if (net->lane_count > track->lane_room) track->lane_room = net->lane_count;
-      if (net->block_count > track->block_room) track->block_room = net->block_count;
+      const struct shape *shape = &run->shapes[number];
+      if (shape->lane_count > track->lane_room) track->lane_room = shape->lane_count;
+      if (shape->block_count > track->block_room) track->block_room = shape->block_count;
     }
     run->net.lane_count += track->lane_room;
     run->net.block_count += track->block_room;
@@ -453,42 +699,47 @@ static ncclResult_t tracks_make(struct run *run) {
   return ncclSuccess;
 }
 
-/* What the engine takes a net for. */
+/* The rows that kernels are made of. */
+static const struct walk_net *run_rows(const struct run *run) {
+  return run->folded ? &run->fold.net : &run->rows;
+}
+
+/* What the engine takes a net for: connections and links are those of the rows. */
 static ncclResult_t net_make(struct run *run) {
-  const uint32_t ranks = run->request->cluster->ranks;
+  const struct walk_net *rows = run_rows(run);
   struct walk_net *net = &run->net;
-  net->rank_count = net->plan_count = ranks;
+  net->rank_count = rows->rank_count;
+  net->plan_count = rows->plan_count;
+  net->plans = rows->plans;
+  net->links = rows->links;
+  net->link_count = rows->link_count;
+  net->conns = rows->conns;
+  net->conn_count = rows->conn_count;
   net->lanes = (struct walk_lane *)os_alloc((net->lane_count + (size_t)1) * sizeof *net->lanes);
   net->blocks = (struct walk_block *)os_alloc((net->block_count + (size_t)1) * sizeof *net->blocks);
-  run->plans = (struct plan *)os_alloc(ranks * sizeof *run->plans);
-  if (!net->lanes || !net->blocks || !run->plans) return no_memory(run);
-  for (uint32_t rank = 0; rank < ranks; rank++) plan_limits_default(&run->plans[rank].limits);
-  net->plans = run->plans;
-  return ncclSuccess;
+  return net->lanes && net->blocks ? ncclSuccess : no_memory(run);
 }
 
 /* ---- what the engine asks ---- */
 
 /* Its rows become those of the plan. */
-static void track_load(struct run *run, struct track *track, const struct shape *shape,
+static void track_load(struct run *run, const struct track *track, const struct shape *shape,
                        struct engine_kernel *kernel) {
+  const struct walk_net *rows = run_rows(run);
   struct walk_net *net = &run->net;
-  for (uint32_t i = 0; i < shape->net.block_count; i++) {
+  for (uint32_t i = 0; i < shape->block_count; i++) {
     struct walk_block *block = &net->blocks[track->first_block + i];
-    *block = shape->net.blocks[i];
-    block->rank = track->rank;
+    *block = rows->blocks[shape->first_block + i];
     block->track = (uint32_t)(track - run->tracks);
-    block->first_lane += track->first_lane;
+    block->first_lane = block->first_lane - shape->first_lane + track->first_lane;
   }
-  for (uint32_t i = 0; i < shape->net.lane_count; i++) {
+  for (uint32_t i = 0; i < shape->lane_count; i++) {
     struct walk_lane *lane = &net->lanes[track->first_lane + i];
-    *lane = shape->net.lanes[i];
-    lane->rank = track->rank;
-    lane->block += track->first_block;
-    lane->first_link += shape->first_link;
+    *lane = rows->lanes[shape->first_lane + i];
+    lane->block = lane->block - shape->first_block + track->first_block;
   }
-  kernel->lane_count = shape->net.lane_count;
-  kernel->block_count = shape->net.block_count;
+  kernel->lane_count = shape->lane_count;
+  kernel->block_count = shape->block_count;
 }
 
 /* When what it waits for on another stream has ended; false while that is not known. */
@@ -605,8 +856,6 @@ static bool supply_next(void *context, struct engine_kernel *kernel) {
     const uint64_t after_ps = compute_ps(run, call);
     kernel->begin_ps = track->begin_ps = later(begin_ps + after_ps, call->at_ps);
     if (number != WALK_NONE) track_load(run, track, &run->shapes[number], kernel);
-    if (number != WALK_NONE && is_collective(run, call))
-      arrival_add(run, &run->shapes[number], kernel->begin_ps);
     run->report->compute_ps[track->rank] += after_ps;
     track->running = true;
     return true;
@@ -622,6 +871,29 @@ static void kind_add(struct run *run, uint32_t call, uint64_t spent_ps) {
   kind->sum_ps += spent_ps;
 }
 
+/* A step of a rank that has ended, into what is told of all of them. */
+static void step_add(struct run *run, uint32_t rank, uint32_t step, const struct interval *time) {
+  const uint32_t index = run->workload->ranks[rank].steps[step].call;
+  const struct workload_call *call = &run->workload->calls[index];
+  const uint32_t number = run->shape_of[rank][step];
+  if (call->op_count == 0) return;
+  if (is_collective(run, call)) arrival_add(run, &run->shapes[number], time->begin_ps);
+  run->report->kernel_ps += time->end_ps - time->begin_ps;
+  run->report->kernel_count += 1;
+  kind_add(run, index, time->end_ps - time->begin_ps);
+}
+
+/* What ranks that ran came to is that of those that they ran for. */
+static void steps_spread(struct run *run) {
+  for (uint32_t rank = 0; rank < run->workload->rank_count; rank++) {
+    const uint32_t ran = run->fold.rank_of[rank];
+    for (uint32_t step = 0; step < run->workload->ranks[rank].step_count; step++)
+      step_add(run, rank, step, &run->times[ran][step]);
+    run->report->busy_ps[rank] = run->report->busy_ps[ran];
+    run->report->compute_ps[rank] = run->report->compute_ps[ran];
+  }
+}
+
 static void supply_ended(void *context, uint32_t index, uint64_t end_ps) {
   struct run *run = (struct run *)context;
   struct track *track = &run->tracks[index];
@@ -632,12 +904,12 @@ static void supply_ended(void *context, uint32_t index, uint64_t end_ps) {
   if (track->ends) track->ends[track->done] = end_ps;
   track->done += 1;
   run->report->end_ps = later(run->report->end_ps, end_ps);
+  const struct interval time = {track->begin_ps, end_ps};
+  if (run->folded) run->times[track->rank][track->step] = time;
+  else step_add(run, track->rank, track->step, &time);
   if (run->workload->calls[call].op_count > 0) {
     const struct run_kernel kernel = {track->rank, track->stream, call, track->begin_ps, end_ps};
     busy_add(run, track, end_ps);
-    run->report->kernel_ps += end_ps - track->begin_ps;
-    run->report->kernel_count += 1;
-    kind_add(run, call, end_ps - track->begin_ps);
     if (watch && watch->kernel) watch->kernel(watch->context, &kernel);
   }
   track->step += 1;
@@ -799,6 +1071,9 @@ static ncclResult_t run_make(struct run *run) {
     return no_memory(run);
   TRY(kinds_make(run));
   TRY(shapes_make(run));
+  TRY(plans_make(run));
+  TRY(demand_find(run));
+  if (!run->request->exact && !run->request->watch) TRY(run_fold(run));
   TRY(tracks_make(run));
   TRY(net_make(run));
   run->stands = (struct stand *)os_alloc((run->track_count + (size_t)1) * sizeof *run->stands);
@@ -806,25 +1081,30 @@ static ncclResult_t run_make(struct run *run) {
 }
 
 static void run_free(struct run *run) {
-  for (uint32_t i = 0; i < run->shape_count; i++) {
-    plan_free(&run->shapes[i].plan);
-    walk_net_free(&run->shapes[i].net);
-  }
+  for (uint32_t i = 0; i < run->shape_count; i++) plan_free(&run->shapes[i].plan);
   for (uint32_t i = 0; run->graphs && i < run->workload->comm_count; i++) graph_free(&run->graphs[i]);
-  for (uint32_t i = 0; run->shape_of && i < run->workload->rank_count; i++) os_free(run->shape_of[i]);
+  for (uint32_t i = 0; i < run->workload->rank_count; i++) {
+    if (run->shape_of) os_free(run->shape_of[i]);
+    if (run->intervals) os_free(run->intervals[i].rows);
+    if (run->times) os_free(run->times[i]);
+  }
   for (uint32_t i = 0; i < run->track_count; i++) os_free(run->tracks[i].ends);
   for (uint32_t i = 0; run->arrivals && i < run->workload->comm_count; i++) {
     os_free(run->arrivals[i].next);
     os_free(run->arrivals[i].rows);
   }
-  for (uint32_t i = 0; run->intervals && i < run->workload->rank_count; i++) os_free(run->intervals[i].rows);
   os_free(run->arrivals);
   os_free(run->intervals);
-  walk_net_free(&run->net);
+  os_free(run->times);
+  os_free(run->net.lanes);
+  os_free(run->net.blocks);
+  fold_free(&run->fold);
+  walk_net_free(&run->rows);
   os_free(run->graphs);
   os_free(run->shapes);
   os_free(run->buckets);
   os_free(run->shape_of);
+  os_free(run->first_shape);
   os_free(run->tracks);
   os_free(run->first_track);
   os_free(run->conn_buckets);
@@ -834,69 +1114,97 @@ static void run_free(struct run *run) {
   os_free(run->ops);
   os_free(run->stands);
   os_free(run->kind_of);
+  os_free(run->demand_gbps);
 }
 
 static uint32_t run_pieces(const struct run *run) {
+  const struct walk_net *rows = run_rows(run);
   uint32_t pieces = 1;
-  for (uint32_t i = 0; i < run->shape_count; i++)
-    for (uint32_t k = 0; k < run->shapes[i].net.lane_count; k++) {
-      const uint32_t own = engine_pieces(run->shapes[i].net.lanes[k].work);
-      if (own > pieces) pieces = own;
-    }
+  for (uint32_t i = 0; i < rows->lane_count; i++) {
+    const uint32_t own = engine_pieces(rows->lanes[i].work);
+    if (own > pieces) pieces = own;
+  }
   return pieces;
 }
 
-/* Of all kernels of all ranks. */
+/* Of all kernels of the ranks that run. */
 static uint64_t run_slices(const struct run *run) {
+  struct walk_net net = *run_rows(run);
+  struct walk_lane *lanes = net.lanes;
   uint64_t sum = 0;
-  for (uint32_t i = 0; i < run->shape_count; i++)
-    sum += run->shapes[i].uses * walk_net_slices(&run->shapes[i].net);
+  for (uint32_t i = 0; i < run->shape_count; i++) {
+    net.lanes = &lanes[run->shapes[i].first_lane];
+    net.lane_count = run->shapes[i].lane_count;
+    sum += run->shapes[i].uses * walk_net_slices(&net);
+  }
   return sum;
 }
 
-ncclResult_t run_workload(const struct run_request *request, struct run_report *report) {
+static ncclResult_t run_engine(struct run *run) {
+  const struct run_watch *watch = run->request->watch;
+  struct progress *progress = run->request->progress;
+  struct run_report *report = run->report;
+  const struct engine_supply supply = {.context = run,
+                                       .track_count = run->track_count,
+                                       .pieces = run_pieces(run),
+                                       .demand_gbps = run->demand_gbps,
+                                       .next = supply_next,
+                                       .ended = supply_ended,
+                                       .stands = supply_stands};
+  const struct engine_request engine = {.cluster = run->request->cluster,
+                                        .net = &run->net,
+                                        .fold = run->folded ? &run->fold : NULL,
+                                        .hear = watch ? watch->hear : NULL,
+                                        .context = watch ? watch->context : NULL,
+                                        .hear_message = watch ? watch->hear_message : NULL,
+                                        .tell = progress ? progress_tell : NULL,
+                                        .tell_context = progress,
+                                        .supply = &supply};
+  struct engine_report engine_report;
+  if (watch && watch->net) watch->net(watch->context, &run->net);
+  if (progress && progress->out) progress_begin(progress, run->workload->name, run_slices(run), os_time_ns());
+  ncclResult_t result = engine_run(&engine, &engine_report);
+  report->slice_count = engine_report.slice_count;
+  report->message_count = engine_report.message_count;
+  report->event_count = engine_report.event_count;
+  for (uint32_t i = 0; i < run->track_count; i++)
+    report->stalled = report->stalled || !track_ended(run, &run->tracks[i]);
+  busy_join(run);
+  if (run->folded && !report->stalled) steps_spread(run);
+  report->late_ps = arrivals_late_ps(run);
+  if (result == ncclSuccess && run->failed) result = no_memory(run);
+  if (result == ncclSuccess && report->stalled) stuck_report(run);
+  qsort(report->kinds, report->kind_count, sizeof *report->kinds, kind_compare);
+  return result;
+}
+
+/* `folded`: whether one rank ran for several. */
+static ncclResult_t run_once(const struct run_request *request, struct run_report *report, bool *folded) {
   struct run run;
   memset(&run, 0, sizeof run);
   memset(report, 0, sizeof *report);
   run.request = request;
   run.workload = request->workload;
   run.report = report;
-  const struct run_watch *watch = request->watch;
-  struct progress *progress = request->progress;
-  ncclResult_t result = ncclSuccess;
-  if (request->workload->rank_count > request->cluster->ranks)
-    return log_fail(ncclInvalidUsage, "%s has %u ranks, the cluster %u; give --nodes", run.workload->name,
-                    run.workload->rank_count, request->cluster->ranks);
-  result = run_make(&run);
-  if (result == ncclSuccess) {
-    const struct engine_supply supply = {&run,        run.track_count, run_pieces(&run),
-                                         supply_next, supply_ended,    supply_stands};
-    const struct engine_request engine = {.cluster = request->cluster,
-                                          .net = &run.net,
-                                          .hear = watch ? watch->hear : NULL,
-                                          .context = watch ? watch->context : NULL,
-                                          .hear_message = watch ? watch->hear_message : NULL,
-                                          .tell = progress ? progress_tell : NULL,
-                                          .tell_context = progress,
-                                          .supply = &supply};
-    struct engine_report engine_report;
-    if (watch && watch->net) watch->net(watch->context, &run.net);
-    if (progress && progress->out)
-      progress_begin(progress, run.workload->name, run_slices(&run), os_time_ns());
-    result = engine_run(&engine, &engine_report);
-    report->slice_count = engine_report.slice_count;
-    report->message_count = engine_report.message_count;
-    report->event_count = engine_report.event_count;
-    for (uint32_t i = 0; i < run.track_count; i++)
-      report->stalled = report->stalled || !track_ended(&run, &run.tracks[i]);
-    report->late_ps = arrivals_late_ps(&run);
-    busy_join(&run);
-    if (result == ncclSuccess && run.failed) result = no_memory(&run);
-    if (result == ncclSuccess && report->stalled) stuck_report(&run);
-    qsort(report->kinds, report->kind_count, sizeof *report->kinds, kind_compare);
-  }
+  ncclResult_t result = run_make(&run);
+  if (result == ncclSuccess) result = run_engine(&run);
+  *folded = run.folded;
   run_free(&run);
   return result;
+}
+
+ncclResult_t run_workload(const struct run_request *request, struct run_report *report) {
+  struct run_request whole = *request;
+  bool folded;
+  memset(report, 0, sizeof *report);
+  if (request->workload->rank_count > request->cluster->ranks)
+    return log_fail(ncclInvalidUsage, "%s has %u ranks, the cluster %u; give --nodes",
+                    request->workload->name, request->workload->rank_count, request->cluster->ranks);
+  const ncclResult_t result = run_once(request, report, &folded);
+  if (result != ncclSuccess || !folded || !report->stalled) return result;
+  run_report_free(report); /* who waits for whom is told of all ranks */
+  whole.exact = true;
+  return run_once(&whole, report, &folded);
 }
 
 void run_report_free(struct run_report *report) {

@@ -1,6 +1,7 @@
 /* run.h: runs a workload over a cluster: plans what each rank calls as the library would, gives the engine
  * kernel after kernel on each rank's streams, and adds up what they took. Plans of calls that are alike are
- * made once; memory grows with what differs, not with how often it comes. */
+ * made once; memory grows with what differs, not with how often it comes. Of ranks that are alike in all that
+ * they call (fold.h) one runs. */
 #ifndef TUTTI_SIM_SIMULATE_RUN_H
 #define TUTTI_SIM_SIMULATE_RUN_H
 
@@ -30,6 +31,7 @@ struct run_request {
   const struct tune_file *tune_file;      /* rules that choose, or NULL */
   uint32_t channels;                      /* at most; 0: as many as there are */
   double compute;                         /* how many times as fast as the workload says; 0: as fast */
+  bool exact;                             /* every rank runs; also where somebody looks on */
   const struct run_watch *watch;          /* NULL: nobody */
   struct progress *progress;              /* open; NULL: nobody waits */
 };
@@ -43,10 +45,12 @@ struct run_kind {
 
 struct run_report {
   bool stalled;
-  char text[2048]; /* who waits for whom, sentences */
-  uint64_t end_ps; /* of the last kernel */
-  uint64_t slice_count, message_count, event_count, kernel_count;
-  struct run_kind *kinds; /* the one that took longest first */
+  char text[2048];                                  /* who waits for whom, sentences */
+  uint64_t end_ps;                                  /* of the last kernel */
+  uint64_t slice_count, message_count, event_count; /* of the ranks that ran */
+  uint64_t kernel_count;                            /* of all ranks */
+  uint32_t run_count;                               /* ranks that ran, in the place of all */
+  struct run_kind *kinds;                           /* the one that took longest first */
   uint32_t kind_count, plan_count;
   uint64_t kernel_ps;   /* of all kernels together */
   uint64_t late_ps;     /* of that: until the last rank had come to the collective */

@@ -426,7 +426,7 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   row->possible = true;
   TRY(walk_net_make(sim->setup.plans, sim->cluster.ranks, &net));
   const bool drawn = sim->flags.perfetto || sim->flags.svg;
-  const bool folded = !sim->flags.exact && !drawn && fold_make(&sim->cluster, &net, &fold);
+  const bool folded = !sim->flags.exact && !drawn && fold_make(&sim->cluster, &net, NULL, &fold);
   struct engine_request request = {.cluster = &sim->cluster,
                                    .net = folded ? &fold.net : &net,
                                    .fold = folded ? &fold : NULL,
@@ -595,6 +595,7 @@ static enum exit_code jobs_do(const struct sim *sim) {
                                    .tune_file = sim->fit.rules,
                                    .channels = (uint32_t)flags->channels,
                                    .compute = sim->compute,
+                                   .exact = flags->exact,
                                    .drawing = {flags->perfetto, flags->svg},
                                    .json = flags->json,
                                    .rate = flags->rate,

@@ -312,8 +312,12 @@ static int row_compare(const void *left, const void *right) {
 static bool ops_same(const struct workload *workload, const struct workload_call *call,
                      const struct group_row *rows, uint32_t count) {
   if (call->op_count != count || call->comm != rows[0].comm) return false;
-  for (uint32_t i = 0; i < count; i++)
-    if (memcmp(&workload->ops[call->first_op + i], &rows[i].op, sizeof rows[i].op) != 0) return false;
+  for (uint32_t i = 0; i < count; i++) {
+    const struct workload_op *a = &workload->ops[call->first_op + i], *b = &rows[i].op;
+    if (a->func != b->func || a->dtype != b->dtype || a->op != b->op || a->peer != b->peer ||
+        a->count != b->count)
+      return false;
+  }
   return true;
 }
 

@@ -106,6 +106,7 @@ static void report_json(const struct workload_ask *ask, const struct run_report 
   json_decimal(&json, "compute_percent", shares.compute);
   json_number(&json, "kernels", (int64_t)report->kernel_count);
   json_number(&json, "plans", report->plan_count);
+  json_number(&json, "ranks_simulated", report->run_count);
   json_number(&json, "slices", (int64_t)report->slice_count);
   json_number(&json, "messages", (int64_t)report->message_count);
   json_open(&json, "calls", '[');
@@ -178,6 +179,7 @@ enum exit_code workload_do(const struct workload_ask *ask) {
                                 .tune_file = ask->tune_file,
                                 .channels = ask->channels,
                                 .compute = ask->compute,
+                                .exact = ask->exact,
                                 .progress = &progress};
   struct run_report report;
   memset(&report, 0, sizeof report);
@@ -196,8 +198,11 @@ enum exit_code workload_do(const struct workload_ask *ask) {
   } else if (ask->json) report_json(ask, &report);
   else report_print(ask, &report);
   if (result == ncclSuccess && ask->rate)
-    fprintf(stderr, "tutti sim: %" PRIu64 " kernels, %" PRIu64 " slices, %u plans in %.3f s\n",
-            report.kernel_count, report.slice_count, report.plan_count, spent);
+    fprintf(stderr,
+            "tutti sim: %" PRIu64 " kernels, %u plans; of %u ranks that ran %" PRIu64 " slices, %" PRIu64
+            " events in %.3f s\n",
+            report.kernel_count, report.plan_count, report.run_count, report.slice_count, report.event_count,
+            spent);
   run_report_free(&report);
   return code;
 }
