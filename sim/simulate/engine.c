@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "simulate/demand.h"
 #include "simulate/flow.h"
 #include "simulate/queue.h"
 
@@ -725,16 +726,29 @@ static void conn_make(struct engine *engine, uint32_t index, struct cluster_rout
   network->flight_ps = us_to_ps(route->flight_us);
 }
 
-/* Who takes which links, and from that who shares any. */
+/* What connections ask of links at a time; false when memory is out. */
+static bool demand_find(const struct engine *engine, const struct cluster_route *routes, double *gbps) {
+  struct demand demand;
+  bool whole = demand_make(engine->cluster, &demand);
+  for (uint32_t i = 0; whole && i < engine->net->conn_count; i++)
+    whole = demand_add(&demand, &routes[i], engine->conns[i].gbps);
+  whole = whole && demand_sum(&demand, gbps);
+  demand_free(&demand);
+  return whole;
+}
+
+/* Who takes which links, and from that who shares any. A fold has left out what is never full. */
 static ncclResult_t flows_make(struct engine *engine) {
   const struct walk_net *net = engine->net;
   const struct fold *fold = engine->request->fold;
   const struct engine_supply *supply = engine->request->supply;
+  double *demand = (double *)os_alloc((engine->cluster->link_count + (size_t)1) * sizeof *demand);
   struct flow_user *users = (struct flow_user *)os_alloc((net->conn_count + (size_t)1) * sizeof *users);
   struct cluster_route *routes =
       (struct cluster_route *)os_alloc((net->conn_count + (size_t)1) * sizeof *routes);
   ncclResult_t result = ncclSuccess;
-  if (!users || !routes) result = log_fail(ncclSystemError, "no memory for %u routes", net->conn_count);
+  if (!users || !routes || !demand)
+    result = log_fail(ncclSystemError, "no memory for %u routes", net->conn_count);
   for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++)
     if (net->conns[i].sends) conn_make(engine, i, &routes[i]);
   for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++) {
@@ -743,9 +757,15 @@ static ncclResult_t flows_make(struct engine *engine) {
     users[i].link_count = fold ? fold->first_share[i + 1] - fold->first_share[i] : routes[i].link_count;
     users[i].most_gbps = engine->conns[i].gbps;
   }
+  if (result == ncclSuccess && !supply && !fold && !demand_find(engine, routes, demand))
+    result = log_fail(ncclSystemError, "no memory for %u routes", net->conn_count);
   if (result == ncclSuccess)
-    result = flow_set_make(engine->cluster->link_gbps, supply ? supply->demand_gbps : NULL,
+    result = flow_set_make(engine->cluster->link_gbps,
+                           supply ? supply->demand_gbps
+                           : fold ? NULL
+                                  : demand,
                            engine->cluster->link_count, users, net->conn_count, &engine->flows);
+  os_free(demand);
   os_free(users);
   os_free(routes);
   return result;

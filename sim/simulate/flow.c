@@ -1,7 +1,8 @@
 /* flow.c: see flow.h. Rates are found by filling: the link with the least left for each of its transfers, or
- * the transfer with the least bound, goes first, and what it takes is taken off the links that it crosses.
- * Only transfers that share full links, directly or by way of others, with one that began or ended are looked
- * at. */
+ * the transfer with the least bound, goes first, and what it takes is taken off the links that it crosses. As
+ * these then have more left for each of the others, or as much, a heap whose rows are only put right when
+ * they come up tells which link is next. Only transfers that share full links, directly or by way of others,
+ * with one that began or ended are looked at. */
 #include "simulate/flow.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 #include "base/os.h"
 
 #define BYTES_A_PS 1e-3 /* of 1 GB/s */
-#define SLACK 1e-9      /* of sums of rates */
+#define SLACK 1e-9      /* of sums of rates, and of what is left of them */
 
 /* ---- making ---- */
 
@@ -57,8 +58,10 @@ static bool set_reserve(struct flow_set *set, uint32_t user_count) {
   set->dirty = (uint32_t *)os_alloc(links * sizeof(uint32_t));
   set->some_links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
   set->some_flows = (uint32_t *)os_alloc(flows * sizeof(uint32_t));
+  set->shares = (struct flow_share *)os_alloc(links * sizeof *set->shares);
   return set->flows && set->links && set->entry_link && set->entry_flow && set->entry_times &&
-         set->entry_next && set->entry_previous && set->dirty && set->some_links && set->some_flows;
+         set->entry_next && set->entry_previous && set->dirty && set->some_links && set->some_flows &&
+         set->shares;
 }
 
 static void entries_fill(struct flow_set *set, const struct demand *demand, const struct flow_user *users,
@@ -118,6 +121,7 @@ void flow_set_free(struct flow_set *set) {
   os_free(set->dirty);
   os_free(set->some_links);
   os_free(set->some_flows);
+  os_free(set->shares);
   memset(set, 0, sizeof *set);
 }
 
@@ -231,53 +235,74 @@ static void part_grow(struct flow_set *set, struct part *part, uint64_t now_ps) 
   }
 }
 
-/* What the part's transfers may have of its links. */
+/* What the part's transfers may have of its links: all of those that are open, else what others leave. */
 static void part_weigh(struct flow_set *set, const struct part *part) {
-  for (uint32_t i = 0; i < part->flow_count; i++)
-    set->flows[set->some_flows[i]].found = set->flows[set->some_flows[i]].by_border = false;
+  for (uint32_t i = 0; i < part->link_count; i++) set->links[set->some_links[i]].count = 0;
+  for (uint32_t i = 0; i < part->flow_count; i++) {
+    struct flow *flow = &set->flows[set->some_flows[i]];
+    for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
+      struct flow_link *link = &set->links[set->entry_link[e]];
+      link->count += set->entry_times[e];
+      link->load -= set->entry_times[e] * flow->bytes_a_ps;
+    }
+    flow->found = flow->by_border = false;
+  }
   for (uint32_t i = 0; i < part->link_count; i++) {
     struct flow_link *link = &set->links[set->some_links[i]];
-    link->load = 0;
-    link->count = 0;
-    for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
-      const struct flow *flow = &set->flows[set->entry_flow[e]];
-      if (flow->stamp == set->stamp) link->count += set->entry_times[e];
-      else link->load += set->entry_times[e] * flow->bytes_a_ps;
-    }
+    if (link->open || link->load < link->bytes_a_ps * (SLACK / 1000)) link->load = 0;
     link->left = link->bytes_a_ps > link->load ? link->bytes_a_ps - link->load : 0;
     link->passed = link->load > 0;
+    link->bound = INFINITY;
   }
 }
 
-/* Whether the part does something on a full link of the border that those outside must hear of: one has
- * another rate than before, or is bound by the link alone to less than somebody outside has of it. */
-static bool link_speaks(const struct flow_set *set, const struct flow_link *link) {
-  double outside = 0;
-  for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
-    const struct flow *flow = &set->flows[set->entry_flow[e]];
-    if (flow->stamp != set->stamp && flow->bytes_a_ps > outside) outside = flow->bytes_a_ps;
+/* ---- the narrowest link ---- */
+
+static bool share_before(struct flow_share a, struct flow_share b) {
+  return a.rate != b.rate ? a.rate < b.rate : a.number < b.number;
+}
+
+/* Puts the row where `at` is free, or below. */
+static void share_sink(struct flow_set *set, uint32_t at, struct flow_share row) {
+  for (;;) {
+    uint32_t child = 2 * at + 1;
+    if (child >= set->share_count) break;
+    if (child + 1 < set->share_count && share_before(set->shares[child + 1], set->shares[child])) child += 1;
+    if (!share_before(set->shares[child], row)) break;
+    set->shares[at] = set->shares[child];
+    at = child;
   }
-  for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
-    const struct flow *flow = &set->flows[set->entry_flow[e]];
-    const double rate = flow->bytes_a_ps, slack = rate * 1e-12;
-    if (flow->stamp != set->stamp) continue;
-    if (fabs(rate - flow->was_bytes_a_ps) > slack || (flow->by_border && rate + slack < outside)) return true;
+  set->shares[at] = row;
+}
+
+static void shares_fill(struct flow_set *set, const struct part *part) {
+  set->share_count = 0;
+  for (uint32_t i = 0; i < part->link_count; i++) {
+    const struct flow_link *link = &set->links[set->some_links[i]];
+    if (link->count > 0)
+      set->shares[set->share_count++] = (struct flow_share){link->left / link->count, set->some_links[i]};
+  }
+  for (uint32_t at = set->share_count / 2; at-- > 0;) share_sink(set, at, set->shares[at]);
+}
+
+/* False when no link has transfers without a rate. */
+static bool share_least(struct flow_set *set, struct flow_share *least) {
+  while (set->share_count > 0) {
+    const struct flow_link *link = &set->links[set->shares[0].number];
+    struct flow_share row = {0, set->shares[0].number};
+    if (link->count > 0) {
+      row.rate = link->left / link->count;
+      if (row.rate <= set->shares[0].rate) {
+        *least = set->shares[0];
+        return true;
+      }
+    } else row = set->shares[--set->share_count];
+    if (set->share_count > 0) share_sink(set, 0, row);
   }
   return false;
 }
 
-/* Opens such links. On all others nothing has changed for those outside. */
-static bool part_widen(struct flow_set *set, struct part *part) {
-  bool wider = false;
-  for (uint32_t i = 0; i < part->link_count; i++) {
-    const struct flow_link *link = &set->links[set->some_links[i]];
-    if (link->open || !link->passed || !(link->was_full || link_is_full(link))) continue;
-    if (!link_speaks(set, link)) continue;
-    part_add_link(set, part, set->some_links[i], true);
-    wider = true;
-  }
-  return wider;
-}
+/* ---- filling ---- */
 
 static void rate_fix(struct flow_set *set, struct flow *flow, double rate) {
   flow->found = true;
@@ -291,49 +316,94 @@ static void rate_fix(struct flow_set *set, struct flow *flow, double rate) {
   }
 }
 
-static double share_least(const struct flow_set *set, const struct part *part) {
+/* Whether only links of the border bound the transfer to `share`. */
+static bool flow_is_by_border(const struct flow_set *set, const struct flow *flow, double share) {
+  for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
+    const struct flow_link *link = &set->links[set->entry_link[e]];
+    if (link->open && link->left <= link->count * share * (1 + SLACK)) return false;
+  }
+  return true;
+}
+
+/* Those that may take no more than `share`, and of the others the least that one may. */
+static double bounded_fix(struct flow_set *set, const struct part *part, double share, uint32_t *left) {
   double least = INFINITY;
-  for (uint32_t i = 0; i < part->link_count; i++) {
-    const struct flow_link *link = &set->links[set->some_links[i]];
-    if (link->count > 0 && link->left / link->count < least) least = link->left / link->count;
+  for (uint32_t i = 0; i < part->flow_count; i++) {
+    struct flow *flow = &set->flows[set->some_flows[i]];
+    if (flow->found) continue;
+    if (flow->most_bytes_a_ps <= share) {
+      rate_fix(set, flow, flow->most_bytes_a_ps);
+      *left -= 1;
+    } else if (flow->most_bytes_a_ps < least) least = flow->most_bytes_a_ps;
   }
   return least;
 }
 
-/* Says so in the transfer: whether the narrowest links bound it, and whether only those of the border do. */
-static void flow_look(const struct flow_set *set, struct flow *flow, double share) {
-  flow->narrow = false;
-  if (flow->found) return;
-  flow->by_border = false;
-  for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
-    const struct flow_link *link = &set->links[set->entry_link[e]];
-    if (link->left / link->count > share * (1 + 1e-12)) continue;
-    flow->by_border = !link->open && (flow->by_border || !flow->narrow);
-    flow->narrow = true;
+static void link_fix(struct flow_set *set, struct flow_share share, uint32_t *left) {
+  for (uint32_t e = set->links[share.number].first; e != FLOW_NONE; e = set->entry_next[e]) {
+    struct flow *flow = &set->flows[set->entry_flow[e]];
+    if (flow->stamp != set->stamp || flow->found) continue;
+    flow->by_border = flow_is_by_border(set, flow, share.rate);
+    rate_fix(set, flow, share.rate);
+    *left -= 1;
   }
 }
 
-/* One round: those that are bound below the least share, else those on the narrowest links. */
-static uint32_t rates_round(struct flow_set *set, const struct part *part) {
-  const double share = share_least(set, part);
-  uint32_t fixed = 0;
+static void rates_find(struct flow_set *set, const struct part *part) {
+  uint32_t left = part->flow_count;
+  double least_most = 0; /* nobody without a rate may take less at most */
+  struct flow_share share;
+  part_weigh(set, part);
+  shares_fill(set, part);
+  while (left > 0 && share_least(set, &share)) {
+    if (least_most <= share.rate) least_most = bounded_fix(set, part, share.rate, &left);
+    else link_fix(set, share, &left);
+  }
+}
+
+/* ---- the border ---- */
+
+static bool flow_has_changed(const struct flow *flow) {
+  return fabs(flow->bytes_a_ps - flow->was_bytes_a_ps) > flow->bytes_a_ps * 1e-12;
+}
+
+static bool link_is_asked(const struct flow_link *link) {
+  return !link->open && link->passed && (link->was_full || link_is_full(link));
+}
+
+/* Whether the link bounds somebody of the part to less than somebody outside has of it. */
+static bool link_is_unfair(const struct flow_set *set, const struct flow_link *link) {
+  if (!link_is_asked(link) || link->bound == INFINITY) return false;
+  for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
+    const struct flow *flow = &set->flows[set->entry_flow[e]];
+    if (flow->stamp != set->stamp && flow->bytes_a_ps > link->bound * (1 + 1e-12)) return true;
+  }
+  return false;
+}
+
+/* Opens full links of the border on which the part does something that those outside must hear of: one has
+ * another rate than before, or is bound by the link alone to less than somebody outside has of it. On all
+ * others nothing has changed for those outside. */
+static bool part_widen(struct flow_set *set, struct part *part) {
+  bool wider = false;
   for (uint32_t i = 0; i < part->flow_count; i++) {
-    struct flow *flow = &set->flows[set->some_flows[i]];
-    if (flow->found || flow->most_bytes_a_ps > share) continue;
-    rate_fix(set, flow, flow->most_bytes_a_ps);
-    fixed += 1;
+    const struct flow *flow = &set->flows[set->some_flows[i]];
+    const bool changed = flow_has_changed(flow);
+    if (!changed && !flow->by_border) continue;
+    for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
+      struct flow_link *link = &set->links[set->entry_link[e]];
+      if (!link_is_asked(link)) continue;
+      if (flow->by_border && flow->bytes_a_ps < link->bound) link->bound = flow->bytes_a_ps;
+      if (changed) part_add_link(set, part, set->entry_link[e], true);
+      wider = wider || changed;
+    }
   }
-  for (uint32_t i = 0; fixed == 0 && i < part->flow_count; i++) {
-    flow_look(set, &set->flows[set->some_flows[i]], share);
+  for (uint32_t i = 0; i < part->link_count; i++) {
+    if (!link_is_unfair(set, &set->links[set->some_links[i]])) continue;
+    part_add_link(set, part, set->some_links[i], true);
+    wider = true;
   }
-  if (fixed > 0) return fixed;
-  for (uint32_t i = 0; i < part->flow_count; i++) {
-    struct flow *flow = &set->flows[set->some_flows[i]];
-    if (!flow->narrow) continue;
-    rate_fix(set, flow, share);
-    fixed += 1;
-  }
-  return fixed;
+  return wider;
 }
 
 void flow_settle(struct flow_set *set, uint64_t now_ps, flow_tell *tell, void *context) {
@@ -343,8 +413,7 @@ void flow_settle(struct flow_set *set, uint64_t now_ps, flow_tell *tell, void *c
   for (uint32_t i = 0; i < set->dirty_count; i++) part_add_link(set, &part, set->dirty[i], true);
   do {
     part_grow(set, &part, now_ps);
-    part_weigh(set, &part);
-    for (uint32_t left = part.flow_count; left > 0;) left -= rates_round(set, &part);
+    rates_find(set, &part);
   } while (part_widen(set, &part));
   for (uint32_t i = 0; i < set->dirty_count; i++) set->links[set->dirty[i]].dirty = false;
   set->dirty_count = 0;

@@ -27,6 +27,7 @@ struct flow_link {
   uint32_t link, stamp; /* its number in the cluster */
   bool dirty;
   bool open, grown, passed, was_full; /* while rates are found: flow.c */
+  double bound;                       /* the least rate that it alone bounds, of a link of the border */
 };
 
 struct flow {
@@ -34,7 +35,13 @@ struct flow {
   uint64_t since_ps; /* left_bytes is of this time */
   uint32_t first_entry, entry_count;
   uint32_t stamp;
-  bool active, found, narrow, by_border;
+  bool active, found, by_border;
+};
+
+/* A link that bounds its transfers to this, or by now to more. */
+struct flow_share {
+  double rate;
+  uint32_t number;
 };
 
 #define FLOW_NONE UINT32_MAX
@@ -46,6 +53,8 @@ struct flow_set {
   uint32_t *entry_link, *entry_flow, *entry_next, *entry_previous; /* a connection on a link ... */
   uint32_t *entry_times;                                           /* ... so often */
   uint32_t *dirty, *some_flows, *some_links;
+  struct flow_share *shares; /* while rates are found: a heap, the narrowest link first */
+  uint32_t share_count;
 };
 
 /* `demand_gbps`: by link, the most that users ask for at a time; NULL: all of them together. ncclSystemError

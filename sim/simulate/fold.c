@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "simulate/demand.h"
 #include "simulate/refine.h"
 
 /* Labels of edges; from LABEL_LINK on: a link of a lane by its place and direction. */
@@ -138,28 +139,41 @@ static bool conns_are_single(const struct walk_net *net, const struct fold_turns
   return true;
 }
 
+/* What connections ask of links at a time, into `gbps`. */
+static bool demand_find(const struct folder *folder, double *gbps) {
+  const struct cluster *cluster = folder->cluster;
+  const struct walk_net *net = folder->net;
+  struct demand demand;
+  if (folder->turns) {
+    memcpy(gbps, folder->turns->demand_gbps, cluster->link_count * sizeof *gbps);
+    return true;
+  }
+  bool whole = demand_make(cluster, &demand);
+  for (uint32_t i = 0; whole && i < net->conn_count; i++) {
+    const struct walk_conn *conn = &net->conns[i];
+    const struct cluster_route *route = &folder->routes[i];
+    whole = demand_add(&demand, route, cluster_most_gbps(cluster, route, conn->proto, conn->sender));
+  }
+  whole = whole && demand_sum(&demand, gbps);
+  demand_free(&demand);
+  return whole;
+}
+
 /* Routes, and which links can be full. */
 static bool routes_find(struct folder *folder) {
   const struct cluster *cluster = folder->cluster;
   const struct walk_net *net = folder->net;
   double *demand = (double *)os_alloc(((size_t)cluster->link_count + 1) * sizeof *demand);
-  if (!demand) return false;
-  for (uint32_t i = 0; i < net->conn_count; i++)
+  for (uint32_t i = 0; demand && i < net->conn_count; i++)
     cluster_route_find(cluster, &net->conns[i], &folder->routes[i]);
-  for (uint32_t i = 0; i < net->conn_count; i++) {
-    const struct walk_conn *conn = &net->conns[i];
-    const struct cluster_route *route = &folder->routes[i];
-    const double gbps = cluster_most_gbps(cluster, route, conn->proto, conn->sender);
-    for (uint32_t hop = 0; hop < route->link_count; hop++) demand[route->links[hop]] += gbps;
-  }
-  if (folder->turns) memcpy(demand, folder->turns->demand_gbps, cluster->link_count * sizeof *demand);
-  for (uint32_t link = 0; link < cluster->link_count; link++) {
+  const bool whole = demand && demand_find(folder, demand);
+  for (uint32_t link = 0; whole && link < cluster->link_count; link++) {
     if (demand[link] <= cluster->link_gbps[link] * (1 + 1e-10)) continue;
     folder->shared_links[folder->shared_count++] = link;
     folder->shared[link] = folder->shared_count;
   }
   os_free(demand);
-  return true;
+  return whole;
 }
 
 static uint32_t edge_add(struct refine_edge *edges, uint32_t count, uint32_t one, uint32_t other,

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "simulate/call.h"
+#include "simulate/demand.h"
 
 #define RUN_LINKS_MAX (1u << 28)
 
@@ -430,21 +431,15 @@ static ncclResult_t plans_make(struct run *run) {
 
 /* ---- what links are asked for at a time ---- */
 
-/* By link: of one plan, of the plan of a stream that asks for most; and links that these are of. */
-struct demand {
-  double *gbps, *own, *most;
+/* By link: what one plan asks for, what the plan of a stream that asks for most does; and links that these
+ * are of. */
+struct turns {
+  double *own, *most;
   uint32_t *links, *stream_links;
   uint32_t link_count, stream_link_count;
 };
 
-static void demand_free(struct demand *demand) {
-  os_free(demand->own);
-  os_free(demand->most);
-  os_free(demand->links);
-  os_free(demand->stream_links);
-}
-
-static void demand_add_plan(const struct run *run, const struct shape *shape, struct demand *demand) {
+static void turns_add(const struct run *run, const struct shape *shape, struct turns *turns) {
   const struct cluster *cluster = run->request->cluster;
   for (uint32_t i = shape->first_lane; i < shape->first_lane + shape->lane_count; i++) {
     const struct walk_lane *lane = &run->rows.lanes[i];
@@ -453,59 +448,74 @@ static void demand_add_plan(const struct run *run, const struct shape *shape, st
           &run->rows.conns[run->rows.links[lane->first_link + lane->work->recv_count + k]];
       struct cluster_route route;
       cluster_route_find(cluster, conn, &route);
-      if (route.network) continue;
+      if (route.network) continue; /* what proxies send may go on behind its kernel */
       const double gbps = cluster_most_gbps(cluster, &route, conn->proto, conn->sender);
       for (uint32_t hop = 0; gbps > 0 && hop < route.link_count; hop++) {
-        if (demand->own[route.links[hop]] == 0) demand->links[demand->link_count++] = route.links[hop];
-        demand->own[route.links[hop]] += gbps;
+        if (turns->own[route.links[hop]] == 0) turns->links[turns->link_count++] = route.links[hop];
+        turns->own[route.links[hop]] += gbps;
       }
     }
   }
-  for (; demand->link_count > 0; demand->link_count--) {
-    const uint32_t link = demand->links[demand->link_count - 1];
-    if (demand->most[link] == 0) demand->stream_links[demand->stream_link_count++] = link;
-    if (demand->own[link] > demand->most[link]) demand->most[link] = demand->own[link];
-    demand->own[link] = 0;
+  for (; turns->link_count > 0; turns->link_count--) {
+    const uint32_t link = turns->links[turns->link_count - 1];
+    if (turns->most[link] == 0) turns->stream_links[turns->stream_link_count++] = link;
+    if (turns->own[link] > turns->most[link]) turns->most[link] = turns->own[link];
+    turns->own[link] = 0;
   }
 }
 
-/* Kernels of a stream follow one another, and what a lane moves itself it moves while its kernel runs; what
- * proxies send may go on behind it. */
-static void demand_fill(const struct run *run, struct demand *demand) {
-  const struct cluster *cluster = run->request->cluster;
-  for (uint32_t i = 0; i < run->rows.conn_count; i++) {
-    const struct walk_conn *conn = &run->rows.conns[i];
-    struct cluster_route route;
-    if (conn->sender / cluster->gpus == conn->receiver / cluster->gpus) continue;
-    cluster_route_find(cluster, conn, &route);
-    for (uint32_t hop = 0; route.network && hop < route.link_count; hop++)
-      demand->gbps[route.links[hop]] += cluster_most_gbps(cluster, &route, conn->proto, conn->sender);
-  }
+/* Kernels of a stream follow one another, and what a lane moves itself it moves while its kernel runs. */
+static void turns_fill(const struct run *run, struct turns *turns) {
   for (uint32_t rank = 0; rank < run->workload->rank_count; rank++)
     for (uint32_t stream = 0; stream < run->workload->stream_count; stream++) {
       for (uint32_t i = run->first_shape[rank]; i < run->first_shape[rank + 1]; i++)
-        if (run->shapes[i].streams >> stream & 1) demand_add_plan(run, &run->shapes[i], demand);
-      for (; demand->stream_link_count > 0; demand->stream_link_count--) {
-        const uint32_t link = demand->stream_links[demand->stream_link_count - 1];
-        demand->gbps[link] += demand->most[link];
-        demand->most[link] = 0;
+        if (run->shapes[i].streams >> stream & 1) turns_add(run, &run->shapes[i], turns);
+      for (; turns->stream_link_count > 0; turns->stream_link_count--) {
+        const uint32_t link = turns->stream_links[turns->stream_link_count - 1];
+        run->demand_gbps[link] += turns->most[link];
+        turns->most[link] = 0;
       }
     }
 }
 
-static ncclResult_t demand_find(struct run *run) {
+static bool turns_find(const struct run *run) {
   const size_t links = (size_t)run->request->cluster->link_count + 1;
+  struct turns turns;
+  memset(&turns, 0, sizeof turns);
+  turns.own = (double *)os_alloc(links * sizeof(double));
+  turns.most = (double *)os_alloc(links * sizeof(double));
+  turns.links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
+  turns.stream_links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
+  const bool whole = turns.own && turns.most && turns.links && turns.stream_links;
+  if (whole) turns_fill(run, &turns);
+  os_free(turns.own);
+  os_free(turns.most);
+  os_free(turns.links);
+  os_free(turns.stream_links);
+  return whole;
+}
+
+/* All that goes over the network together. */
+static bool network_find(const struct run *run) {
+  const struct cluster *cluster = run->request->cluster;
   struct demand demand;
-  memset(&demand, 0, sizeof demand);
-  run->demand_gbps = demand.gbps = (double *)os_alloc(links * sizeof(double));
-  demand.own = (double *)os_alloc(links * sizeof(double));
-  demand.most = (double *)os_alloc(links * sizeof(double));
-  demand.links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
-  demand.stream_links = (uint32_t *)os_alloc(links * sizeof(uint32_t));
-  const bool whole = demand.gbps && demand.own && demand.most && demand.links && demand.stream_links;
-  if (whole) demand_fill(run, &demand);
+  bool whole = demand_make(cluster, &demand);
+  for (uint32_t i = 0; whole && i < run->rows.conn_count; i++) {
+    const struct walk_conn *conn = &run->rows.conns[i];
+    struct cluster_route route;
+    if (!conn->sends || conn->sender / cluster->gpus == conn->receiver / cluster->gpus) continue;
+    cluster_route_find(cluster, conn, &route);
+    whole = demand_add(&demand, &route, cluster_most_gbps(cluster, &route, conn->proto, conn->sender));
+  }
+  whole = whole && demand_sum(&demand, run->demand_gbps);
   demand_free(&demand);
-  return whole ? ncclSuccess : no_memory(run);
+  return whole;
+}
+
+static ncclResult_t demand_find(struct run *run) {
+  run->demand_gbps =
+      (double *)os_alloc(((size_t)run->request->cluster->link_count + 1) * sizeof *run->demand_gbps);
+  return run->demand_gbps && turns_find(run) && network_find(run) ? ncclSuccess : no_memory(run);
 }
 
 /* ---- ranks that are alike ---- */
