@@ -60,7 +60,7 @@ static const struct option_row rows[] = {
     {0, "mutants", NULL, OPTION_FLAG, AT(mutants), 0, 0,
      "make every known fault in every algorithm and say which rule catches it"},
     {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
-     "prove the schedule in FILE, tutti's text or MSCCL's XML, for the collective that it names"},
+     "prove the schedule in FILE, tutti's text, MSCCL's XML or MSCCL++'s JSON, for its collective"},
     {0, "min-slots", NULL, OPTION_FLAG, AT(min_slots), 0, 0,
      "with --plan: print the fewest slots of a connection with which it is proved"},
     {0, "print", NULL, OPTION_FLAG, AT(print), 0, 0,

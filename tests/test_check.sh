@@ -247,7 +247,7 @@ malformed() {
   check $? "cannot read, and says \`$1\`"
 }
 malformed "the schedule cannot be read: No such file" "$work/nowhere.txt"
-malformed "README.md:1: expected 'tutti-schedule 1', or MSCCL's XML" "$samples/README.md"
+malformed "README.md:1: expected 'tutti-schedule 1', MSCCL's XML or MSCCL++'s JSON" "$samples/README.md"
 : >"$work/broken"
 malformed "broken:1: expected 'tutti-schedule 1'" "$work/broken"
 sed '12s/in\[2\]/in[9]/' "$samples/ring4.txt" >"$work/broken"

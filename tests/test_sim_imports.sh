@@ -31,7 +31,7 @@ misuse 2 "a count that is a multiple of its chunks" --plan "$samples/wrong3.txt"
 misuse 2 "is for 4 ranks, the cluster has 16; give --nodes and --gpus" --plan "$samples/ring4.txt" --nodes 2 \
   --gpus 8
 misuse 2 "its header says which collective" --plan "$samples/ring4.txt" all_reduce
-misuse 4 "expected 'tutti-schedule 1', or MSCCL's XML" --plan "$root/README.md"
+misuse 4 "expected 'tutti-schedule 1', MSCCL's XML or MSCCL++'s JSON" --plan "$root/README.md"
 misuse 4 "broken.txt:" --plan "$work/none/broken.txt"
 sed 's/add in\[2\]/add in[9]/' "$samples/ring4.txt" >"$work/broken.txt"
 misuse 4 "chunks 9 to 9 are read of a buffer that has 4" --plan "$work/broken.txt"

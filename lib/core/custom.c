@@ -1,5 +1,5 @@
 /* custom.c: schedules that a user wrote, from file to plan: which reader a file is for, which calls a
- * schedule can carry, and the works of a rank. Knows nothing of either format. */
+ * schedule can carry, and the works of a rank. Knows nothing of the formats. */
 #include "core/custom.h"
 
 #include <errno.h>
@@ -40,11 +40,11 @@ ncclResult_t custom_start(const char *name, struct custom_build *build) {
   return ncclSuccess;
 }
 
-/* XML begins with an angle bracket, behind blanks at most. */
-static bool text_is_xml(const char *text) {
+/* The first letter behind blanks: XML begins with an angle bracket, JSON with a brace. */
+static char text_begin(const char *text) {
   if (strncmp(text, "\xef\xbb\xbf", 3) == 0) text += 3;
   while (*text == ' ' || *text == '\t' || *text == '\r' || *text == '\n') text++;
-  return *text == '<';
+  return *text;
 }
 
 ncclResult_t custom_parse(const char *name, const char *text, size_t bytes,
@@ -58,8 +58,10 @@ ncclResult_t custom_parse(const char *name, const char *text, size_t bytes,
   memcpy(copy, text, bytes);
   ncclResult_t result = custom_start(name, &build);
   if (result == ncclSuccess) {
-    const bool xml = text_is_xml(copy);
-    result = xml ? custom_msccl_parse(&build, copy, bytes) : custom_text_parse(&build, copy, bytes);
+    const char begin = text_begin(copy);
+    if (begin == '<') result = custom_msccl_parse(&build, copy, bytes);
+    else if (begin == '{') result = custom_mscclpp_parse(&build, copy, bytes);
+    else result = custom_text_parse(&build, copy, bytes);
     result = custom_finish(&build, result, schedule);
   }
   os_free(copy);

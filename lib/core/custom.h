@@ -1,6 +1,7 @@
 /* custom.h: schedules that a user wrote: read from a file, kept as flat lists of steps (schedule/list.h), and
- * turned into plans like those of any other algorithm. Two formats are read: tutti's text (custom_text.c,
- * drawn in examples/schedules/README.md) and MSCCL's XML (custom_msccl.c). Reading proves that a file is well
+ * turned into plans like those of any other algorithm. Three formats are read: tutti's text (custom_text.c,
+ * drawn in examples/schedules/README.md), MSCCL's XML (custom_msccl.c) and MSCCL++'s JSON (custom_mscclpp.c),
+ * whose one-sided operations become lists on the way (custom_onesided.h). Reading proves that a file is well
  * formed: numbers in bounds, places within their buffers, peers among the ranks. Whether the steps fit
  * together, end, and compute what they should is the checker's question; a plan of any schedule that was read
  * can be run and does not leave its buffers. */
@@ -47,9 +48,9 @@ struct custom_schedule {
   struct list_step *steps;
 };
 
-/* Reads a file of either format. ncclInvalidUsage with file, line and what was expected when it is malformed
- * or beyond a bound, ncclSystemError when it cannot be opened or memory is out; *schedule is set on success
- * alone (free with custom_free). */
+/* Reads a file of any of the formats. ncclInvalidUsage with file, line and what was expected when it is
+ * malformed or beyond a bound, ncclSystemError when it cannot be opened or memory is out; *schedule is set on
+ * success alone (free with custom_free). */
 ncclResult_t custom_read(const char *path, struct custom_schedule **schedule);
 /* The same for text that is in memory; `name` stands for the path in sentences. */
 ncclResult_t custom_parse(const char *name, const char *text, size_t bytes,

@@ -69,6 +69,12 @@ int custom_proto_of(const char *name) {
   return -1;
 }
 
+void custom_name_take(struct custom_schedule *schedule, const char *text) {
+  snprintf(schedule->name, sizeof schedule->name, "%s", text);
+  for (char *letter = schedule->name; *letter != '\0'; letter++)
+    if ((unsigned char)*letter < ' ' || *letter == '#') *letter = '_';
+}
+
 uint32_t custom_in_chunks(const struct custom_schedule *schedule) {
   const bool all = schedule->func == FUNC_REDUCE_SCATTER || schedule->func == FUNC_ALL_TO_ALL;
   return schedule->chunk_count * (all ? schedule->rank_count : 1);

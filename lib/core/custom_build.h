@@ -1,4 +1,4 @@
-/* custom_build.h: what the readers of both formats put a schedule together with: blocks and steps in the
+/* custom_build.h: what the readers of all formats put a schedule together with: blocks and steps in the
  * order of the file, each with its line; at the end what can only be known then is checked and filled in. */
 #ifndef TUTTI_CORE_CUSTOM_BUILD_H
 #define TUTTI_CORE_CUSTOM_BUILD_H
@@ -63,8 +63,12 @@ const char *custom_func_name(uint8_t func);
 /* A protocol by its name in any case, -1 for none. */
 int custom_proto_of(const char *name);
 
+/* The schedule's name as a file gives it, cut to its room, without what tutti's text cannot hold. */
+void custom_name_take(struct custom_schedule *schedule, const char *text);
+
 /* Fill an empty schedule. `text` ends with a zero behind `bytes`. */
 ncclResult_t custom_text_parse(struct custom_build *build, char *text, size_t bytes);
 ncclResult_t custom_msccl_parse(struct custom_build *build, const char *text, size_t bytes);
+ncclResult_t custom_mscclpp_parse(struct custom_build *build, char *text, size_t bytes);
 
 #endif

@@ -77,12 +77,6 @@ static const char *take_text(const XML_Char **attributes, const char *name) {
 
 /* ---- <algo> ---- */
 
-static void name_take(struct custom_schedule *schedule, const char *text) {
-  snprintf(schedule->name, sizeof schedule->name, "%s", text);
-  for (char *letter = schedule->name; *letter != '\0'; letter++)
-    if ((unsigned char)*letter < ' ' || *letter == '#') *letter = '_';
-}
-
 static ncclResult_t algo_places(const struct xml_reader *reader, const XML_Char **attributes) {
   int64_t in_place = 0;
   TRY(take_optional(reader, attributes, "inplace", 1, &in_place));
@@ -127,7 +121,7 @@ static ncclResult_t algo_begin(struct xml_reader *reader, const XML_Char **attri
   TRY(take_optional(reader, attributes, "root", ranks - 1, &root));
   TRY(take_optional(reader, attributes, "minBytes", INT64_MAX, &min_bytes));
   TRY(take_optional(reader, attributes, "maxBytes", INT64_MAX, &max_bytes));
-  name_take(schedule, take_text(attributes, "name"));
+  custom_name_take(schedule, take_text(attributes, "name"));
   schedule->func = (uint8_t)func;
   schedule->protos = (uint8_t)(1u << proto);
   schedule->rank_count = (uint32_t)ranks;

@@ -379,7 +379,7 @@ ncclResult_t custom_text_parse(struct custom_build *build, char *text, size_t by
   if (memchr(text, '\0', bytes) != NULL) return custom_fail(build, 0, "expected text, found a zero byte");
   if (!line_next(&reader, text + bytes) || strcmp(reader.at, FIRST_LINE) != 0) {
     reader.line = 1;
-    return text_fail(&reader, "expected '%s', or MSCCL's XML", FIRST_LINE);
+    return text_fail(&reader, "expected '%s', MSCCL's XML or MSCCL++'s JSON", FIRST_LINE);
   }
   while (line_next(&reader, text + bytes)) {
     if (*reader.at == '\0') continue;

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "core/custom.h"
 #include "core/plan_cache.h"
 #include "core/plan_draft.h"
 #include "core/rules.h"
@@ -77,11 +78,15 @@ bool plan_op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND
 /* ---- all-to-all ---- */
 
 /* Messages are its ring: where Direct is possible, they carry it unless the user leaves them out, or cores
- * do, or exchanges are quick and so small a one takes less time. */
+ * do, or exchanges are quick and so small a one takes less time. A user's schedule carries it where messages
+ * are left out. */
 static bool all_to_all_is_direct(const struct plan_request *request, const struct plan_op *op) {
   const bool messages = ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0;
   const bool cores = request->limits.cores && request->limits.room_bytes == 0;
   if (request->rank_count == 1) return false;
+  if (!messages && request->custom != NULL && custom_func(request->custom) == FUNC_ALL_TO_ALL &&
+      ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_CUSTOM) & 1) != 0)
+    return true;
   if (messages && !cores) return tune_exchange_is_best(request, op->count * plan_type_bytes(op->dtype));
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
     if (rules_forbid(request, FUNC_ALL_TO_ALL, ALGO_DIRECT, proto) == NULL) return true;

@@ -74,8 +74,8 @@ static const struct option_row rows[] = {
     {'w', "workload", "FILE", OPTION_TEXT, AT(workload), 0, 0,
      "run the calls of this text (below) instead of one collective of many sizes"},
     {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
-     "take the steps of this schedule, tutti's text or MSCCL's XML, instead of a collective's own; with "
-     "--compare as its first column"},
+     "take the steps of this schedule, tutti's text, MSCCL's XML or MSCCL++'s JSON, instead of a "
+     "collective's own; with --compare as its first column"},
     {0, "records", NULL, OPTION_FLAG, AT(records), 0, 0,
      "run what FILE... have recorded instead: this library's records (TUTTI_TRACE), dumps of PyTorch's "
      "Flight "

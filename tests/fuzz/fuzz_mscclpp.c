@@ -1,0 +1,11 @@
+/* fuzz_mscclpp.c: schedules in MSCCL++'s JSON, from any bytes to plans. What must hold is in
+ * custom_check.h. */
+/* sources: core/custom core/plan core/links core/rules core/tune core/names core/graph.c base/ */
+#include "custom_check.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  check_input(data, size);
+  return 0;
+}
