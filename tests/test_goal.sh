@@ -195,6 +195,12 @@ if command -v python3 >/dev/null; then
     end=$(sed -n 's/^finished after \([0-9]*\) ns.*/\1/p' "$work/log") &&
     says 0 "finished after $((end + 7000)) ns" sim --algo ring --proto LL "$work"/coll.?.et
   check $? "a collective becomes the library's own messages; what waits for it comes behind"
+  for rank in 0 1 2 3; do collective "$work/each.$rank.et" 2 16384; done
+  "$tutti" goal export all_gather --algo ring --proto LL -b 64K -g 4 -o "$work/each.goal" >"$work/log" &&
+    says 0 "finished after" sim "$work/each.goal" &&
+    end=$(sed -n 's/^finished after \([0-9]*\) ns.*/\1/p' "$work/log") &&
+    says 0 "finished after $((end + 7000)) ns" sim --algo ring --proto LL "$work"/each.?.et
+  check $? "the size of an all-gather is that of each rank"
   collective "$work/coll.2.et" 2 65536
   says 4 "coll.2.et: node 5 \`coll\` is collective 0 of its rank, of type 2 and 65536 bytes" \
     sim "$work"/coll.?.et

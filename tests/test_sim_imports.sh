@@ -111,8 +111,8 @@ run = json.load(open(sys.argv[1]))
 calls = {call['call']: call for call in run['calls']}
 assert run['ranks'] == 4 and run['nodes'] == 1 and run['kernels'] == 4 + 4 + 4 + 2, run
 assert calls['all_reduce 262144 x float sum']['kernels'] == 4
-assert calls['all_gather 8192 x float comm pg-low']['kernels'] == 2
-assert calls['all_gather 8192 x float comm pg-high']['kernels'] == 2
+assert calls['all_gather 16384 x float comm pg-low']['kernels'] == 2
+assert calls['all_gather 16384 x float comm pg-high']['kernels'] == 2
 assert calls['all_reduce 1 x float sum']['kernels'] == 4
 assert 450 < run['time_us'] < 700, run['time_us']
 PYTHON

@@ -171,8 +171,8 @@ static ncclResult_t rank_counters(struct pp_reader *reader, uint32_t rank) {
 /* A rank's nth channel to a peer is one with that peer's nth to the rank. */
 static void channels_pair(struct pp_reader *reader, uint32_t rank, uint32_t type) {
   const struct pp_rank *own = &reader->ranks[rank];
-  struct pp_end *ends = &reader->ends[own->first_counter[type]];
   for (uint32_t i = 0; i < own->channel_count[type]; i++) {
+    struct pp_end *ends = &reader->ends[own->first_counter[type]];
     const struct pp_rank *peer = &reader->ranks[ends[i].peer];
     const uint32_t first = peer->first_counter[type];
     uint32_t before = 0, other = 0;

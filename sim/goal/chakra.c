@@ -286,6 +286,10 @@ static bool room_for(void **array, uint32_t *room, uint32_t count, size_t bytes)
   return true;
 }
 
+uint64_t chakra_coll_bytes(uint64_t comm_type, uint64_t comm_size, uint32_t rank_count) {
+  return comm_type == CHAKRA_ALL_GATHER || comm_type == CHAKRA_GATHER ? comm_size * rank_count : comm_size;
+}
+
 /* The rank's next collective is the one that all ranks make there. */
 static ncclResult_t coll_check(struct chakra_rank *own, const struct chakra_node *node) {
   struct chakra_job *job = own->job;

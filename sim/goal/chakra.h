@@ -49,6 +49,10 @@ enum chakra_coll {
   CHAKRA_BARRIER
 };
 
+/* comm_size is what one rank puts in: of these two collectives a part of what comes out. Elsewhere it is the
+ * size in nccl-tests' sense, which this makes of it. */
+uint64_t chakra_coll_bytes(uint64_t comm_type, uint64_t comm_size, uint32_t rank_count);
+
 /* Who knows how collectives are carried: gives the call's number in the export, where it is made at its first
  * time.
  */

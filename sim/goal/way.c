@@ -97,7 +97,12 @@ ncclResult_t way_plan_chakra(void *context, struct goal_export *out, uint32_t co
                     comm_type, CHAKRA_BARRIER);
   const struct collective *collective = collective_find(names[comm_type]);
   const uint64_t least = check_type_bytes(planner->dtype); /* what a barrier takes */
-  TRY(way_plan(planner, collective, comm_type == CHAKRA_BARRIER || bytes < least ? least : bytes, &call));
+  const uint64_t whole = chakra_coll_bytes(comm_type, bytes, planner->graph.rank_count);
+  if (whole > GOAL_BYTES_MOST)
+    return log_fail(ncclInvalidArgument,
+                    "a Chakra trace's %s of %" PRIu64 " bytes of each of %" PRIu32 " ranks: more than 2^40",
+                    names[comm_type], bytes, planner->graph.rank_count);
+  TRY(way_plan(planner, collective, comm_type == CHAKRA_BARRIER || whole < least ? least : whole, &call));
   if (call->number == UINT32_MAX)
     TRY(goal_export_call(out, call->setup.plans, planner->graph.rank_count, &call->number));
   *number = call->number;

@@ -211,13 +211,13 @@ static bool op_of(const struct chakra_jobs *jobs, const struct event *event, str
   else if (event->kind == CHAKRA_RECV) op->func = FUNC_RECV;
   else if (event->kind == CHAKRA_COLL) {
     const uint32_t comm = jobs->groups[event->group].comm;
-    const uint64_t bytes =
-        event->type == CHAKRA_BARRIER && event->bytes < BARRIER_BYTES ? BARRIER_BYTES : event->bytes;
-    const size_t each = bytes % 4 == 0 ? 4 : 1;
+    const uint32_t ranks = jobs->workload->comms[comm].rank_count;
+    const size_t each = event->bytes % 4 == 0 ? 4 : 1;
+    uint64_t bytes = chakra_coll_bytes(event->type, event->bytes, ranks);
+    if (event->type == CHAKRA_BARRIER && bytes < BARRIER_BYTES) bytes = BARRIER_BYTES;
     op->func = funcs[event->type];
     op->dtype = each == 4 ? ncclFloat32 : ncclUint8;
-    op->count = collective_count(collective_find(workload_func_name(op->func)), (size_t)bytes, each,
-                                 jobs->workload->comms[comm].rank_count);
+    op->count = collective_count(collective_find(workload_func_name(op->func)), (size_t)bytes, each, ranks);
   } else return false;
   return true;
 }
