@@ -337,9 +337,11 @@ static void test_bounds(void **state) {
 
 /* The k-th allocation fails, for every k: one clear error, nothing left. */
 static void test_memory(void **state) {
-  static const char *const files[] = {SCHEDULES "all_pairs4.txt", SCHEDULES "msccl_all_reduce4.xml"};
+  static const char *const files[] = {SCHEDULES "all_pairs4.txt", SCHEDULES "msccl_all_reduce4.xml",
+                                      SCHEDULES "mscclpp_all_reduce4.json",
+                                      SCHEDULES "mscclpp_packets3.json"};
   (void)state;
-  for (size_t i = 0; i < 2; i++) {
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
     const uint64_t live = os_alloc_live();
     for (uint64_t k = 1;; k++) {
       struct custom_schedule *schedule = NULL;
@@ -350,7 +352,7 @@ static void test_memory(void **state) {
       assert_int_equal(os_alloc_live(), live);
       if (result == ncclSuccess) break;
       assert_int_equal(result, ncclSystemError);
-      assert_true(k < 100);
+      assert_true(k < 10000);
     }
   }
 }
