@@ -33,7 +33,8 @@ ARROWS = (
     ('lib/backends/fault.', 'lib/backends/fault.h lib/base/hash.h', PURE),
     ('lib/backends/net_abi.h', 'public', PURE),
     ('lib/backends/',
-     'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/fault.h lib/base/ '
+     'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_lines.h '
+     'lib/backends/fault.h lib/base/ '
      'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
     ('lib/core/',
      'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/explain/ lib/schedule/ '

@@ -251,6 +251,12 @@ static const struct {
     {ALGO_TWO_SHOT, FUNC_ALL_REDUCE}, {ALGO_NVLS, FUNC_ALL_REDUCE},   {ALGO_NVLS, FUNC_ALL_GATHER},
     {ALGO_NVLS, FUNC_REDUCE_SCATTER}};
 
+/* Messages go by slots that they share, which lines do not. */
+static bool way_has_lines(uint8_t algo, uint8_t func) {
+  const bool carried = algo == ALGO_RING || algo == ALGO_TREE || algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
+  return carried && func != FUNC_SEND_RECV && !relayed;
+}
+
 static const uint8_t types[] = {ncclUint8, ncclFloat16, ncclFloat32, ncclInt64, ncclFloat64};
 
 static void call_draw(struct call *call, uint32_t rank_count, uint32_t count_below) {
@@ -258,7 +264,7 @@ static void call_draw(struct call *call, uint32_t rank_count, uint32_t count_bel
   const uint32_t way = draw_below(LENGTH(ways));
   call->func = ways[way].func;
   world.ranks.algo_mask = 1u << ways[way].algo;
-  call->proto = PROTO_SIMPLE;
+  call->proto = draw_below(2) == 0 && way_has_lines(ways[way].algo, call->func) ? PROTO_LL : PROTO_SIMPLE;
   call->dtype = DRAW(types);
   call->in_place = call->func != FUNC_SEND_RECV && draw_below(3) == 0;
   call->root = draw_below(rank_count);
@@ -269,9 +275,10 @@ static void call_draw(struct call *call, uint32_t rank_count, uint32_t count_bel
 static void draw_emu(char emu[EMU_BYTES], bool threads) {
   static const char *const rules[] = {"random", "priority", "round_robin"};
   static const uint32_t chunks[] = {16, 40, 480, 4096};
-  snprintf(emu, EMU_BYTES, "slots=%u,chunk=%u,channels=%u,depth=%u,lag=%u,rule=%s,direct=0,weak=%u",
+  snprintf(emu, EMU_BYTES,
+           "slots=%u,chunk=%u,channels=%u,depth=%u,lag=%u,rule=%s,direct=0,weak=%u,flag_bits=%u",
            2 + draw_below(7), DRAW(chunks), 1 + draw_below(3), 1 + draw_below(4), draw_below(3) * 40,
-           DRAW(rules), threads ? 0 : draw_below(2));
+           DRAW(rules), threads ? 0 : draw_below(2), 5 + draw_below(3));
 }
 
 struct outcome {

@@ -208,6 +208,17 @@ static ncclResult_t stub_net_slots(struct device_comm *comm, uint32_t channel_in
 static void stub_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes) {
   (void)conn, (void)slot, (void)tag, (void)bytes;
 }
+static bool stub_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data) {
+  (void)conn, (void)step, (void)data;
+  return false;
+}
+static void stub_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data) {
+  (void)conn, (void)step, (void)data;
+}
+static bool stub_net_lines(bool relays) {
+  (void)relays;
+  return false;
+}
 static ncclResult_t stub_service_add(const struct device_service *service, void **handle) {
   (void)service;
   *handle = NULL;
@@ -297,6 +308,9 @@ static const struct device_ops stubs = {
     .relay_make = stub_relay_make,
     .relay_drop = stub_relay_drop,
     .relay_end = stub_relay_end,
+    .net_take = stub_net_take,
+    .net_put = stub_net_put,
+    .net_lines = stub_net_lines,
 };
 
 /* All members behind the size are pointers of one width, so the table is walked cell by cell. */

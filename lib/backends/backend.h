@@ -127,6 +127,18 @@ struct device_net_end {
   bool pooled;
 };
 
+/* A step of LL on a connection over a network: between a kernel and its proxy go lines, whose flags say what
+ * tail would; the network carries data. So nothing of the other end shows in a line, and none can be torn by
+ * the way. */
+struct device_net_step {
+  uint64_t step;         /* of the connection: the first of an operation tags its size */
+  uint64_t line;         /* the same among its steps of LL: says slot and flag (protocol/lines.h) */
+  size_t bytes;          /* of data; half of the lines' */
+  uint64_t agreed_bytes; /* where it announces */
+  bool announces;        /* the operation's size goes with it */
+  uint8_t flag_bits;
+};
+
 /* A connection whose slots lie in another process than its sender's kernels, and whose other end is a proxy
  * of that process: what either process sees of it. `block` is memory of both, zeroed, for what their proxies
  * tell each other. */
@@ -274,7 +286,8 @@ struct device_ops {
   ncclResult_t (*conn_import)(struct device_comm *sender, const struct device_conn_name *name,
                               const struct device_conn_card *card);
 
-  /* One end, whose other end lies behind a network. Idempotent: the same end again. Any thread. */
+  /* One end, whose other end lies behind a network, with slots for the protocol of the name: the buffer is
+   * its. Idempotent: the same end again. Any thread. */
   ncclResult_t (*conn_net)(struct device_comm *comm, const struct device_conn_name *name,
                            struct device_net_end *end);
   /* How a proxy reads a counter that kernels write (an acquire), and writes one that kernels read (a release,
@@ -368,6 +381,16 @@ struct device_ops {
   /* Kernels move as time passes, so that one which stands for long is stuck; false in a world that moves only
    * while host threads wait. */
   bool (*keeps_time)(void);
+
+  /* Lines of connections over networks, once conn_net has made the end for LL; their slots are the host's.
+   * net_take: true when the sender's kernel has stored all lines of the step, whose data is then copied to
+   * `data`; with `data` NULL it only looks. The slot stays the step's until head has passed it. net_put:
+   * stores what has come as lines of the step, in a free slot, and wakes who waits for them. */
+  bool (*net_take)(struct device_net_conn *conn, const struct device_net_step *step, void *data);
+  void (*net_put)(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
+  /* Whether there are net_take and net_put, also where a process sends for another (`relays`), if any does.
+   * Without this member there are not. */
+  bool (*net_lines)(bool relays);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */

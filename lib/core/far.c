@@ -241,6 +241,11 @@ ncclResult_t far_create_here(struct team *team, struct ncclComm *const *comms, s
   return result;
 }
 
+/* Where cards are known, a rank of another process may send (PXN). The same answer on all ranks. */
+static bool far_has_lines(const struct far *far) {
+  return far->team->ops->net_lines(far->rails != NULL && far->party_count > 1);
+}
+
 void far_settle(const struct far *far, struct settings *settings) {
   struct settings_paths paths = {true, true};
   struct settings other;
@@ -255,8 +260,9 @@ void far_settle(const struct far *far, struct settings *settings) {
   }
   settings_take_paths(settings, &paths);
   if (far->networked) proxy_limits(&settings->limits);
-  if (far->networked && settings_take_network(settings))
-    log_info(LOG_NET, "NCCL_PROTO names LL or LL128: ranks on several hosts use Simple alone");
+  if (far->networked && settings_take_network(settings, far_has_lines(far)))
+    log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
+             far_has_lines(far) ? "LL and Simple" : "Simple alone");
 }
 
 /* Hosts are nodes, in the order of their first ranks. */

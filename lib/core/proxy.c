@@ -66,7 +66,9 @@ static void engine_call(void) {
     wake_signal(engine.wake);
 }
 
-struct proxy_comm *proxy_comms(void) { return engine.comms; }
+struct proxy_comm *proxy_comms(void) {
+  return engine.comms;
+}
 
 bool proxy_in_world(void) { return engine.service != NULL; }
 
@@ -554,6 +556,30 @@ struct conn_way {
   const struct proxy_over *over; /* a rank of another process sends; NULL: this process */
 };
 
+/* The end was made for LL: slots of Simple are a later plan's to ask for. */
+static ncclResult_t conn_take_lines(struct proxy_conn *conn) {
+  const struct device_net_end end = conn->end;
+  conn->end.buffer = NULL;
+  conn->end.step_bytes = 0;
+  return proxy_lines_open(conn, &end);
+}
+
+/* A plan speaks another protocol there than those before. */
+static ncclResult_t conn_add_proto(struct proxy_conn *conn, const struct device_conn_name *name) {
+  const struct proxy_comm_call *call = &conn->comm->call;
+  struct device_net_end end;
+  const bool lines = name->proto == PROTO_LL;
+  if (conn->pass != NULL || conn->end.pooled || (lines ? conn->lines != NULL : conn->end.buffer != NULL))
+    return ncclSuccess;
+  TRY(call->ops->conn_net(call->device_comm, name, &end));
+  if (lines) return proxy_lines_open(conn, &end);
+  proxy_lock();
+  conn->end.buffer = end.buffer;
+  conn->end.step_bytes = end.step_bytes;
+  proxy_unlock();
+  return ncclSuccess;
+}
+
 static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_name *name,
                               const struct conn_way *way, struct proxy_conn *conn) {
   conn->comm = comm;
@@ -570,6 +596,7 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
                     comm->name, conn->end.slots, PROXY_SLICES_MAX);
   if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
+  if (name->proto == PROTO_LL) TRY(conn_take_lines(conn));
   TRY(proxy_device_open(conn));
   return name->sends ? ncclSuccess : conn_listen(conn);
 }
@@ -622,7 +649,7 @@ static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_n
   *conn = proxy_conn_find(comm, name);
   proxy_unlock();
   const bool fresh = *conn == NULL;
-  const ncclResult_t result = fresh ? conn_open(comm, name, way, conn) : ncclSuccess;
+  const ncclResult_t result = fresh ? conn_open(comm, name, way, conn) : conn_add_proto(*conn, name);
   os_mutex_unlock(&open_mutex);
   if (fresh && result == ncclSuccess) proxy_wake();
   return result;

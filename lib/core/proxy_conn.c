@@ -1,8 +1,9 @@
 /* proxy_conn.c: one connection's state machine, one action at a time. A sender's slices are posted as there
  * is room for them, transmitted when the kernel's tail has passed them, and done when the network has taken
  * them: then head frees their slots. A receiver's are posted into free slots, received, flushed where the
- * slots are device memory, transmitted to the kernel by tail, and done when its head has passed them. Knows
- * nothing of who turns it, or when. */
+ * slots are device memory, transmitted to the kernel by tail, and done when its head has passed them. Of
+ * slices of lines the lines themselves say what tail would (proxy_lines.c). Knows nothing of who turns it, or
+ * when. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -87,6 +88,7 @@ void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
     if (conn->registrations[i] != NULL) net->unregister_memory(conn->connection, conn->registrations[i]);
   proxy_conn_forget_memory(net, conn);
   proxy_device_close(net, conn);
+  proxy_lines_close(net, conn);
   if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
   if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
   if (conn->listener != NULL) net->close_listen(conn->listener);
@@ -109,6 +111,7 @@ static bool slots_register(struct proxy_conn *conn, const struct proxy_task *tas
   const struct net_ops *net = conn->comm->net;
   const struct device_net_end *end = &conn->end;
   const uint32_t index = place_of(task);
+  if (conn->next_slice.lines) return net_good(conn, proxy_lines_register(conn), "registering memory towards");
   if ((conn->registered >> index & 1) != 0) return true;
   conn->registered |= 1u << index;
   uint8_t *slots = slots_of(conn, task);
@@ -132,18 +135,27 @@ static uint8_t *slot_of(const struct proxy_conn *conn, const struct proxy_task *
   return slots_of(conn, task) + (size_t)(slice->begin % conn->end.slots) * conn->end.step_bytes;
 }
 
+/* Where its message lies. */
 static uint8_t *flight_slot(const struct proxy_conn *conn, const struct proxy_flight *flight) {
+  if (flight->slice.lines) return proxy_lines_place(conn, flight);
   return slot_of(conn, flight->task, &flight->slice);
 }
 
+/* What a message of the slice may have. */
 static size_t slots_bytes(const struct proxy_conn *conn, const struct proxy_slice *slice) {
+  if (slice->lines) return conn->lines->place_bytes;
   return (size_t)(slice->end - slice->begin) * conn->end.step_bytes;
 }
 
 /* Behind the slice in its slots, where the host reaches those. */
 static uint8_t *flight_trailer(struct proxy_conn *conn, const struct proxy_flight *flight) {
-  if (conn->trailers != NULL) return (uint8_t *)&conn->trailers[flight - conn->flights];
+  if (conn->trailers != NULL && !flight->slice.lines)
+    return (uint8_t *)&conn->trailers[flight - conn->flights];
   return flight_slot(conn, flight) + flight->slice.bytes;
+}
+
+static void *flight_registration(const struct proxy_conn *conn, const struct proxy_flight *flight) {
+  return flight->slice.lines ? conn->lines->registration : conn->registrations[place_of(flight->task)];
 }
 
 static void task_settle(struct proxy_task *task) {
@@ -201,6 +213,8 @@ static void conn_posted(struct proxy_conn *conn, void *request, void *direct) {
   if (flight->task != NULL) flight->task->outstanding += 1;
   flight->request = request;
   flight->direct = direct;
+  flight->staged = false;
+  if (flight->slice.lines) flight->line = conn->lines->next++;
   conn->has_next = false;
   conn->n_posted += 1;
   conn->steps.posted = flight->slice.end;
@@ -265,14 +279,14 @@ static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *f
   const struct proxy_comm *comm = conn->comm;
   const struct proxy_slice *slice = &flight->slice;
   uint8_t *data = flight_slot(conn, flight);
-  void *registration = conn->registrations[place_of(flight->task)];
-  if (conn->trailers != NULL) {
+  void *registration = flight_registration(conn, flight);
+  if (conn->trailers != NULL && !slice->lines) {
     const struct net_part all = {data, slice->bytes, registration};
     return comm->net->isend_parts(conn->connection, &all, flight_trailer(conn, flight),
                                   sizeof(struct proxy_trailer), conn->trailers_registration,
                                   &flight->request);
   }
-  const struct net_part first = send_lent(conn, flight);
+  const struct net_part first = slice->lines ? (struct net_part){NULL, 0, NULL} : send_lent(conn, flight);
   if (first.data == NULL)
     return comm->net->isend(conn->connection, data, slice->bytes + sizeof(struct proxy_trailer),
                             (int)comm->call.rank, registration, &flight->request);
@@ -287,12 +301,21 @@ static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *f
   return ncclSuccess;
 }
 
+bool proxy_conn_is_filled(const struct proxy_conn *conn, const struct proxy_flight *flight) {
+  if (flight->slice.lines) return flight->slice.skipped || flight->staged || proxy_lines_look(conn, flight);
+  return conn->comm->call.ops->net_load(conn->end.conn, conn->end.tail) >= flight->slice.end;
+}
+
+/* The same; lines that are there are taken. */
+static bool send_is_filled(struct proxy_conn *conn, struct proxy_flight *flight) {
+  const bool takes = flight->slice.lines && !flight->slice.skipped;
+  return takes ? proxy_lines_take(conn, flight) : proxy_conn_is_filled(conn, flight);
+}
+
 static bool send_transmit(struct proxy_conn *conn) {
-  const struct proxy_comm *comm = conn->comm;
   struct proxy_flight *flight = flight_at(conn, conn->n_transmitted);
   const struct proxy_slice *slice = &flight->slice;
-  if (conn->n_transmitted == conn->n_posted) return false;
-  if (comm->call.ops->net_load(conn->end.conn, conn->end.tail) < slice->end) return false;
+  if (conn->n_transmitted == conn->n_posted || !send_is_filled(conn, flight)) return false;
   if (slice->skipped) {
     conn->n_transmitted += 1;
     conn->steps.transmitted = slice->end;
@@ -386,7 +409,8 @@ static struct net_part landing_of(struct proxy_conn *conn) {
   const struct proxy_slice *slice = &conn->next_slice;
   const struct proxy_ops *ops = conn->first->posting->ops;
   struct net_part landing = {NULL, slice->bytes, NULL};
-  if (!conn->direct || !slice->lands || ops->buffers == NULL || slice->bytes < DEVICE_NET_DIRECT_BYTES_MIN)
+  if (!conn->direct || slice->lines || !slice->lands || ops->buffers == NULL ||
+      slice->bytes < DEVICE_NET_DIRECT_BYTES_MIN)
     return landing;
   uint8_t *out = (uint8_t *)ops->buffers[slice->part - ops->works].out;
   if (out == NULL) return landing;
@@ -399,13 +423,15 @@ static struct net_part landing_of(struct proxy_conn *conn) {
 
 static ncclResult_t recv_request(struct proxy_conn *conn, const struct net_part *landing, void **request) {
   const struct net_ops *net = conn->comm->net;
-  void *data = slot_of(conn, conn->first, &conn->next_slice);
-  void *registration = conn->registrations[place_of(conn->first)];
+  struct proxy_flight *flight = flight_at(conn, conn->n_posted); /* that it becomes */
+  flight->slice = conn->next_slice;
+  flight->task = conn->first;
+  void *data = flight_slot(conn, flight);
+  void *registration = flight_registration(conn, flight);
   const size_t bytes = slots_bytes(conn, &conn->next_slice);
-  if (conn->trailers != NULL) {
+  if (conn->trailers != NULL && !conn->next_slice.lines) {
     const struct net_part all = {data, bytes - sizeof(struct proxy_trailer), registration};
-    return net->irecv_parts(conn->connection, &all, NET_PARTS_TAIL,
-                            flight_trailer(conn, flight_at(conn, conn->n_posted)),
+    return net->irecv_parts(conn->connection, &all, NET_PARTS_TAIL, flight_trailer(conn, flight),
                             sizeof(struct proxy_trailer), conn->trailers_registration, request);
   }
   const int tag = (int)conn->name.peer;
@@ -455,7 +481,7 @@ static bool recv_agree(struct proxy_conn *conn, const struct proxy_flight *fligh
   struct proxy_trailer trailer;
   char operation[64];
   memset(&trailer, 0, sizeof trailer);
-  if (conn->trailers != NULL) memcpy(&trailer, flight_trailer(conn, flight), sizeof trailer);
+  if (conn->trailers != NULL && !slice->lines) memcpy(&trailer, flight_trailer(conn, flight), sizeof trailer);
   else if (landed && bytes == slice->bytes + sizeof trailer) memcpy(&trailer, slot, sizeof trailer);
   else if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
     memcpy(&trailer, slot + bytes - sizeof trailer, sizeof trailer);
@@ -496,7 +522,7 @@ static bool recv_received(struct proxy_conn *conn) {
   else conn->comm->bytes.received_staged += flight->slice.bytes;
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
-  if (conn->end.memory != POINTER_DEVICE || skipped) return true;
+  if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.lines) return true;
   void *data = flight_slot(conn, flight), *registration = conn->registrations[place_of(flight->task)];
   const struct net_ops *net = conn->comm->net;
   net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &registration, &flight->request),
@@ -505,18 +531,28 @@ static bool recv_received(struct proxy_conn *conn) {
   return true;
 }
 
-static bool recv_transmit(struct proxy_conn *conn) {
+/* The kernel's lines, or its tail. */
+static void recv_tell(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   const struct device_ops *ops = conn->comm->call.ops;
+  const struct proxy_slice *slice = &flight->slice;
+  if (slice->lines) {
+    if (!slice->skipped) proxy_lines_put(conn, flight);
+    return;
+  }
+  if (slice->announces)
+    ops->net_announce(conn->end.conn, (uint32_t)(slice->begin % conn->end.slots), (uint32_t)slice->begin + 1,
+                      slice->agreed_bytes);
+  ops->net_store(conn->end.conn, conn->end.tail, slice->end);
+}
+
+static bool recv_transmit(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_transmitted);
   const struct proxy_slice *slice = &flight->slice;
   if (conn->n_transmitted == conn->n_received) return false;
   if (flight->request != NULL && !flight_landed(conn, flight, NULL, "flushing what came from")) return false;
   conn->n_flushed += 1;
   conn->steps.flushed = slice->end;
-  if (slice->announces)
-    ops->net_announce(conn->end.conn, (uint32_t)(slice->begin % conn->end.slots), (uint32_t)slice->begin + 1,
-                      slice->agreed_bytes);
-  ops->net_store(conn->end.conn, conn->end.tail, slice->end);
+  recv_tell(conn, flight);
   conn->n_transmitted += 1;
   conn->steps.transmitted = slice->end;
   return true;

@@ -69,12 +69,24 @@ struct proxy_flight {
   struct proxy_slice slice;
   struct proxy_task *task;
   void *request;
-  void *direct; /* the user's memory that the request reads or writes; NULL: the slot */
+  void *direct;  /* the user's memory that the request reads or writes; NULL: the slot */
+  uint64_t line; /* of a slice of lines: its number among the connection's */
+  bool staged;   /* a sender's slice of lines: its data lies on the stage */
 };
 
 /* How far a connection is, in steps since it was made. A sender skips received and flushed. */
 struct proxy_counters {
   uint64_t posted, received, flushed, transmitted, done;
+};
+
+/* What a connection keeps once a plan speaks LL on it: a place a slice for the message that the lines come
+ * to, or go from. */
+struct proxy_lines {
+  uint8_t *stage; /* PROXY_SLICES_MAX places, place_bytes apart */
+  size_t place_bytes;
+  void *registration;
+  bool registered;
+  uint64_t next; /* number of the next slice of lines */
 };
 
 struct relay;
@@ -100,6 +112,7 @@ struct proxy_conn {
   uint32_t registered;                       /* which there are */
   struct proxy_trailer *trailers; /* by flight, where slots are device memory; NULL: they lie in the slots */
   void *trailers_registration;
+  struct proxy_lines *lines;   /* NULL: no plan has spoken LL yet */
   struct proxy_memory *memory; /* registrations of users' memory */
   enum net_parts parts;
   bool direct;                     /* network and backend can spare it the slots */
@@ -169,6 +182,20 @@ void proxy_conn_report(const struct proxy_conn *conn, char *out, size_t out_byte
 void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn);
 /* Notes the first failure of a communicator; nothing of it moves from then on. */
 void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *format, ...) LOG_FORMAT(3, 4);
+
+/* A sender's kernel has filled the slice. */
+bool proxy_conn_is_filled(const struct proxy_conn *conn, const struct proxy_flight *flight);
+
+/* proxy_lines.c. Lines from now on: `end` is the connection's for LL. Idempotent. */
+ncclResult_t proxy_lines_open(struct proxy_conn *conn, const struct device_net_end *end);
+void proxy_lines_close(const struct net_ops *net, struct proxy_conn *conn);
+ncclResult_t proxy_lines_register(struct proxy_conn *conn);
+/* Where the message of a slice lies. */
+uint8_t *proxy_lines_place(const struct proxy_conn *conn, const struct proxy_flight *flight);
+/* False while lines of it are missing; else its data is in its place. */
+bool proxy_lines_take(struct proxy_conn *conn, struct proxy_flight *flight);
+bool proxy_lines_look(const struct proxy_conn *conn, const struct proxy_flight *flight);
+void proxy_lines_put(const struct proxy_conn *conn, const struct proxy_flight *flight);
 
 /* Lets the network look at it. */
 void proxy_conn_tend(struct proxy_conn *conn);

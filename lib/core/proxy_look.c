@@ -8,10 +8,9 @@
 static uint64_t conn_ready(const struct proxy_conn *conn) {
   if (!conn->name.sends)
     return conn->n_posted + (conn->has_next && conn->next_slice.end <= conn->steps.done + conn->end.slots);
-  const struct device_ops *ops = conn->comm->call.ops;
-  const uint64_t tail = ops->net_load(conn->end.conn, conn->end.tail);
   uint64_t ready = conn->n_transmitted;
-  while (ready < conn->n_posted && conn->flights[ready % PROXY_SLICES_MAX].slice.end <= tail) ready++;
+  while (ready < conn->n_posted && proxy_conn_is_filled(conn, &conn->flights[ready % PROXY_SLICES_MAX]))
+    ready++;
   return ready;
 }
 

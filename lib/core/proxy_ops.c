@@ -24,10 +24,12 @@ static uint32_t work_task_count(const struct work *work, const uint8_t *remote) 
 static ncclResult_t work_check(const struct proxy_comm *comm, const struct plan *plan,
                                const struct work *work) {
   const struct plan_limits *limits = &plan->limits;
-  if (work->proto != PROTO_SIMPLE)
+  const bool lines =
+      work->proto == PROTO_LL && work->conn_index != CONN_MESSAGE && comm->call.ops->net_lines(false);
+  if (work->proto != PROTO_SIMPLE && !lines)
     return log_fail(ncclInternalError,
                     "comm %s: rank %" PRIu32
-                    ": an operation between hosts was planned with another protocol than Simple",
+                    ": an operation between hosts was planned with a protocol that networks do not carry",
                     comm->name, comm->call.rank);
   if (limits->room_bytes >= PROXY_ROOM_BYTES) return ncclSuccess;
   return log_fail(ncclInternalError, "comm %s: rank %" PRIu32 ": its slots have no room for the proxies",

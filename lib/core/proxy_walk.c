@@ -1,4 +1,4 @@
-/* proxy_walk.c: see proxy_walk.h. The arithmetic is that of lanes (protocol/lane.h, simple.h). */
+/* proxy_walk.c: see proxy_walk.h. The arithmetic is that of lanes (protocol/lane.h, simple.h, lines.h). */
 #include "core/proxy_walk.h"
 
 #include <string.h>
@@ -50,7 +50,9 @@ bool proxy_walk_next(struct proxy_walk *walk, struct proxy_slice *slice) {
     if (!walk_chunk(walk)) return false;
     walk->slice_index = 0;
     walk->slice_count = work->chunk_steps / work->slice_steps;
-    walk->slice_elements = chunk_slice_count(walk->held, walk->slice_count, walk->slice_capacity);
+    walk->slice_elements = work->proto == PROTO_LL
+                               ? walk->held /* a chunk is one step */
+                               : chunk_slice_count(walk->held, walk->slice_count, walk->slice_capacity);
   }
   const size_t offset = size_min(walk->held, walk->slice_index * walk->slice_elements);
   slice->begin = walk->next_step;
@@ -62,8 +64,9 @@ bool proxy_walk_next(struct proxy_walk *walk, struct proxy_slice *slice) {
   slice->shared = walk->shared;
   slice->lands = walk->lands;
   slice->out_offset = walk->out_offset + offset;
-  slice->skipped =
-      slice->bytes == 0 && walk->agreed && work->algo == ALGO_RING; /* whose slots nobody shares */
+  slice->lines = work->proto == PROTO_LL;
+  slice->skipped = slice->bytes == 0 && walk->agreed &&
+                   (work->algo == ALGO_RING || slice->lines); /* whose slots nobody shares */
   walk->agreed = true;
   walk->slice_index += 1;
   return true;

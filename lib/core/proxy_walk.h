@@ -29,6 +29,7 @@ struct proxy_slice {
   uint64_t agreed_bytes; /* of the operation on its channel */
   bool announces;        /* the first of its operation */
   bool skipped;          /* both ends know that it has nothing: no message */
+  bool lines;            /* LL: between kernels and proxies; the message is data as any other */
   bool shared;           /* several schedule steps use it: a receiver may leave out what lies at its end */
   bool lands;        /* a receiver's: it goes to its part's output as it comes, and nobody minds when, ... */
   size_t out_offset; /* ... so many elements behind its begin */

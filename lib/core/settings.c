@@ -307,13 +307,23 @@ uint64_t settings_digest(const struct settings *settings) {
   return hash_bytes(digest, &settings->p2p_ll_threshold, sizeof settings->p2p_ll_threshold);
 }
 
-bool settings_take_network(struct settings *settings) {
-  const uint32_t simple = 1u << PROTO_SIMPLE;
+static bool func_is_message(uint32_t func) {
+  return func == FUNC_SEND_RECV || func == FUNC_SEND || func == FUNC_RECV || func == FUNC_SCATTER ||
+         func == FUNC_GATHER;
+}
+
+bool settings_take_network(struct settings *settings, bool lines) {
+  const uint32_t simple = 1u << PROTO_SIMPLE, carried = simple | (lines ? 1u << PROTO_LL : 0);
   bool named = false;
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
-    named = named || (settings->proto_named[i] & ~simple) != 0;
-    settings->protos_torn |= settings->proto_mask[i] & ~simple;
-    settings->proto_mask[i] = simple;
+    uint32_t *mask = &settings->proto_mask[i];
+    if (func_is_message(i)) {
+      *mask = simple;
+      continue;
+    }
+    named = named || (settings->proto_named[i] & ~carried) != 0;
+    settings->protos_torn |= *mask & ~carried;
+    *mask = (*mask & carried) != 0 ? *mask & carried : simple;
   }
   settings->p2p_ll_threshold = 0;
   if (settings->limits.p2p_chunk_bytes > settings->p2p_net_chunk_bytes)

@@ -36,10 +36,10 @@ void settings_agree(struct settings *settings, const struct settings *other);
  * and settings_take_paths bring into line. */
 uint64_t settings_digest(const struct settings *settings);
 
-/* The communicator has connections over networks, which carry Simple alone, and messages in smaller chunks,
- * since the slots of messages are as large (plan_pool_step_bytes). True when NCCL_PROTO had asked
- * for others by name. */
-bool settings_take_network(struct settings *settings);
+/* The communicator has connections over networks, which carry Simple, and with `lines` also LL where it is
+ * not of messages; and messages in smaller chunks, since the slots of messages are as large
+ * (plan_pool_step_bytes). True when NCCL_PROTO had asked for what a collective loses by name. */
+bool settings_take_network(struct settings *settings, bool lines);
 
 /* What the paths between all devices of a communicator have in common. */
 struct settings_paths {

@@ -3,6 +3,7 @@
  * not reach each other, or where the other end lies behind a network. Buffers are made protocol by protocol
  * when first asked for. */
 #include "backends/cuda/ipc.h"
+#include "backends/net_lines.h"
 #include "base/log.h"
 
 struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
@@ -88,11 +89,13 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
   return made;
 }
 
-/* Of connections over networks. */
-static ncclResult_t net_buffer(const struct device_comm *comm, size_t bytes, struct arena_block *block) {
+/* Of connections over networks; lines are the proxy's to read and write, wherever other slots lie. */
+static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, size_t bytes,
+                               struct arena_block *block) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const bool on_device = comm->net_on_device && proto != PROTO_LL;
   const ncclResult_t result =
-      cuda_arena_take(comm->net_on_device ? comm->config.device_index : ARENA_HOST, bytes, block);
+      cuda_arena_take(on_device ? comm->config.device_index : ARENA_HOST, bytes, block);
   cuda_scope_leave(&scope);
   return result;
 }
@@ -113,12 +116,14 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   if (conn == NULL) {
     TRY(conn_create_net(comm, &conn));
     if (name->conn_index == CONN_MESSAGE) conn_pool(conn, limits->slots);
+    conn->slots = limits->slots;
+    conn->ll_bytes = limits->step_bytes[PROTO_LL];
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
                conn);
     comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
   }
   if (conn->buffer[name->proto] == NULL && !conn->pooled) {
-    TRY(net_buffer(comm, bytes, &conn->buffer_block[name->proto]));
+    TRY(net_buffer(comm, name->proto, bytes, &conn->buffer_block[name->proto]));
     conn->buffer[name->proto] = (uint8_t *)conn->buffer_block[name->proto].address;
     comm->memory_bytes += bytes;
   }
@@ -141,7 +146,7 @@ static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, struct ar
   if (block == NULL)
     return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
                     comm->name);
-  const ncclResult_t result = net_buffer(comm, bytes, block);
+  const ncclResult_t result = net_buffer(comm, PROTO_SIMPLE, bytes, block);
   if (result != ncclSuccess) {
     os_free(block);
     return result;
@@ -161,11 +166,54 @@ ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, ui
   return ncclSuccess;
 }
 
+static const struct cuda_conn *conn_of(struct device_net_conn *net) {
+  return (const struct cuda_conn *)(void *)net;
+}
+
+static uint64_t *announced_at(const struct cuda_conn *conn, uint64_t slot) {
+  return (uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_ANNOUNCED_OFFSET) + 2 * slot;
+}
+
 void cuda_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, uint64_t bytes) {
-  const struct cuda_conn *conn = (const struct cuda_conn *)(void *)net;
-  uint64_t *halves = (uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_ANNOUNCED_OFFSET) + 2 * slot;
+  uint64_t *halves = announced_at(conn_of(net), slot);
   __atomic_store_n(&halves[0], (bytes & 0xffffffffu) | (uint64_t)tag << 32, __ATOMIC_RELEASE);
   __atomic_store_n(&halves[1], bytes >> 32 | (uint64_t)tag << 32, __ATOMIC_RELEASE);
+}
+
+/* No process sends for another. */
+bool cuda_net_lines(bool relays) {
+  (void)relays;
+  return true;
+}
+
+static uint8_t *lines_at(const struct cuda_conn *conn, const struct device_net_step *step) {
+  return conn->buffer[PROTO_LL] + step->line % conn->slots * conn->ll_bytes;
+}
+
+/* An empty step has no line that could tell of it, but the operation's first one has the size to tell. */
+bool cuda_net_take(struct device_net_conn *net, const struct device_net_step *step, void *data) {
+  const struct cuda_conn *conn = conn_of(net);
+  const uint8_t *lines = lines_at(conn, step);
+  if (step->bytes == 0 && !step->announces) return true;
+  if (step->bytes == 0) {
+    const uint64_t *halves = announced_at(conn, step->step % conn->slots);
+    const uint32_t tag = (uint32_t)step->step + 1;
+    return (uint32_t)(net_line_word(halves, 0) >> 32) == tag &&
+           (uint32_t)(net_line_word(halves, 1) >> 32) == tag;
+  }
+  if (!net_lines_ready(lines, step)) return false;
+  if (data != NULL) net_lines_read(lines, step->bytes, (uint8_t *)data);
+  return true;
+}
+
+void cuda_net_put(struct device_net_conn *net, const struct device_net_step *step, const void *data) {
+  const struct cuda_conn *conn = conn_of(net);
+  uint8_t *lines = lines_at(conn, step);
+  if (step->announces)
+    cuda_net_announce(net, (uint32_t)(step->step % conn->slots), (uint32_t)step->step + 1,
+                      step->agreed_bytes);
+  net_lines_write(lines, step, (const uint8_t *)data);
+  if (net_line_cleans(step, conn->slots)) net_lines_clean(lines, conn->ll_bytes, step);
 }
 
 /* Other processes hear that this rank's kernels have ended before anything is let go. */

@@ -23,6 +23,7 @@ struct cuda_conn {
   struct cuda_conn_far *far; /* conn_far.c: the other end is another process's; NULL: it is not */
   bool on_host;              /* the devices do not reach each other: all of it is memory of the host */
   bool pooled;               /* a message's, over a network: its slots are sets of the rank's */
+  uint32_t slots, ll_bytes;  /* over a network: of LL, whose slots lie so far apart */
   uint32_t reference_count;
 };
 
@@ -155,6 +156,9 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
                            struct device_net_end *end);
 ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer);
+bool cuda_net_lines(bool relays);
+bool cuda_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data);
+void cuda_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
 void cuda_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
 void cuda_conn_close_all(struct device_comm *comm);
 

@@ -228,6 +228,9 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
 uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);
 void emu_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
 void emu_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
+bool emu_net_lines(bool relays);
+bool emu_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data);
+void emu_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
 bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind);
 ncclResult_t emu_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
 ncclResult_t emu_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,

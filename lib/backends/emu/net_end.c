@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "backends/emu/block.h"
+#include "backends/net_lines.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/wake.h"
@@ -99,7 +100,8 @@ static void account_move(struct emu_conn *conn, bool head, uint64_t value) {
   struct emu_shadow *shadow = &conn->shadow;
   if (head) {
     if (value < shadow->freed) account_broken(conn, value, "head falls");
-    if (value > shadow->announced + conn->slots)
+    const bool silent = conn->buffer[PROTO_LL] != NULL; /* an empty step of lines announces nothing */
+    if (value > shadow->announced + conn->slots && !silent)
       account_broken(conn, value, "head is beyond what was announced");
     shadow->freed = shadow->read = shadow->reading = value;
   } else {
@@ -125,10 +127,53 @@ void emu_net_store(struct device_net_conn *net, uint64_t *counter, uint64_t valu
   emu_unlock();
 }
 
+static struct prim plain; /* whose memory is not weak */
+
 /* The tail that follows wakes who waits for it. */
 void emu_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, uint64_t bytes) {
-  static struct prim plain; /* whose memory is not weak */
   prim_cell_store(&plain, &conn_of(net)->fifo->receiver.announced[slot], tag, bytes);
+}
+
+/* ---- lines ---- */
+
+/* A relay has slots of Simple alone. */
+bool emu_net_lines(bool relays) { return !relays; }
+
+static uint8_t *line_slot_of(const struct emu_conn *conn, const struct device_net_step *step) {
+  return conn->buffer[PROTO_LL] +
+         step->line % conn->slots * fifo_slot_bytes(PROTO_LL, conn->step_bytes[PROTO_LL]);
+}
+
+/* Stores of weak memory that are still on their way are not seen here either. */
+bool emu_net_take(struct device_net_conn *net, const struct device_net_step *step, void *data) {
+  const uint8_t *slot = line_slot_of(conn_of(net), step), *lines = slot + FIFO_LL_CELL_BYTES;
+  uint64_t bytes;
+  if (step->bytes == 0)
+    return !step->announces ||
+           prim_cell_load((const struct fifo_cell *)(const void *)slot, (uint32_t)step->step + 1, &bytes);
+  if (!prim_line_ready(&plain, LINE_LL, lines, net_line_count(step), net_line_flag(step))) return false;
+  if (data != NULL) net_lines_read(lines, step->bytes, (uint8_t *)data);
+  return true;
+}
+
+static void lines_put(const struct emu_conn *conn, const struct device_net_step *step, const void *data) {
+  uint8_t *slot = line_slot_of(conn, step), *lines = slot + FIFO_LL_CELL_BYTES;
+  if (step->announces)
+    prim_cell_store(&plain, (struct fifo_cell *)(void *)slot, (uint32_t)step->step + 1, step->agreed_bytes);
+  net_lines_write(lines, step, (const uint8_t *)data);
+  if (net_line_cleans(step, conn->slots)) net_lines_clean(lines, conn->step_bytes[PROTO_LL], step);
+}
+
+void emu_net_put(struct device_net_conn *net, const struct device_net_step *step, const void *data) {
+  const struct emu_conn *conn = conn_of(net);
+  if (emu_options()->mode == EMU_THREADS) {
+    lines_put(conn, step, data);
+    return;
+  }
+  emu_lock();
+  lines_put(conn, step, data);
+  if (conn->recv_lane != NULL) emu_actor_wake(&conn->recv_lane->actor);
+  emu_unlock();
 }
 
 /* ---- data that does not pass through slots ---- */
