@@ -143,7 +143,8 @@ const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8
   if (((request->algos_off >> algo) & 1) != 0) return forbid_variable(algo);
   if (((request->algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
   if (((request->protos_torn >> proto) & 1) != 0 && ((request->proto_mask[func] >> proto) & 1) == 0)
-    return "a path between two of the ranks does not carry its lines whole, or not at all";
+    return proto == PROTO_LL128 ? "a path between two of the ranks may break lines of 128 bytes apart"
+                                : "what joins the hosts carries no lines";
   if (((request->proto_mask[func] >> proto) & 1) == 0) return "NCCL_PROTO leaves it out";
   return NULL;
 }

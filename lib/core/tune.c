@@ -25,7 +25,8 @@ struct query {
   uint8_t func, algo, proto;
   uint32_t ranks, nodes, node_ranks, nodes_class, channel_count;
   double bytes;
-  bool quick; /* plan_limits.quick_protos has the protocol */
+  bool quick;   /* plan_limits.quick_protos has the protocol */
+  bool proxied; /* some of its links lie behind a network, and proxies carry them */
 };
 
 static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
@@ -168,7 +169,10 @@ static double sockets_us(const struct query *q) {
   const bool exchanges = algo_exchanges(q->algo);
   const double messages = exchanges ? hops * (q->ranks - 1) : hops;
   if (q->algo == ALGO_DIRECT) share = exchange_share(q->func, q->algo, q->ranks);
-  return sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
+  const double lines_us = q->proto == PROTO_SIMPLE ? 0
+                                                   : messages * sockets->lines_us +
+                                                         q->bytes * share / (1000.0 * sockets->lines_gbps);
+  return lines_us + sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
          q->bytes * share / (1000.0 * (exchanges ? sockets->exchange_gbps : sockets->gbps));
 }
 
@@ -199,8 +203,9 @@ static const struct tune_limit *limit_of(const struct graph *graph) {
 }
 
 /* Most of LL over all channels. Over several nodes the host's processor decides, not the GPU; the first row
- * is that of Intel's and of unknown ones. */
+ * is that of Intel's and of unknown ones. Where our proxies carry them, they do. */
 static double ll_most_gbps(const struct query *q) {
+  if (q->proxied && q->nodes > 1) return tune_proxied_ll_gbps;
   const struct tune_limit *limit = q->nodes == 1 ? q->limit : &tune_limit[TUNE_VOLTA];
   return limit->ll_all_gbps[q->nodes_class];
 }
@@ -349,7 +354,8 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               nodes > TUNE_NODES_COUNT ? TUNE_NODES_COUNT - 1 : nodes - 1,
                               channel_count,
                               (double)bytes,
-                              ((request->limits.quick_protos >> proto) & 1) != 0};
+                              ((request->limits.quick_protos >> proto) & 1) != 0,
+                              request->limits.room_bytes != 0};
   if (algo == ALGO_CUSTOM) return INFINITY;
   if (request->limits.cores) return request->limits.room_bytes != 0 ? sockets_us(&query) : cores_us(&query);
   if (algo_exchanges(algo)) return exchange_us(&query);
@@ -391,6 +397,8 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
   if (request->limits.cores && request->limits.room_bytes != 0) return 1; /* one core feeds all connections */
   if (algo == ALGO_RING && request->graph->node_count <= 1) return all;
   if (algo == ALGO_RING && proto == PROTO_LL) thread_bytes *= request->rank_count;
+  if (proto == PROTO_LL && request->limits.room_bytes != 0) /* a channel is a message more, as in Simple */
+    thread_bytes = size_max(thread_bytes, tune_thread_bytes[PROTO_SIMPLE]);
   if (algo_is_collnet(algo)) thread_bytes = 512;
   if (algo == ALGO_RING && request->thread_bytes[1][proto] != 0)
     thread_bytes = request->thread_bytes[1][proto];

@@ -71,4 +71,6 @@ const struct tune_measured_cores tune_measured_cores = {
 
 /* Two processes with a core each, over loopback: a hop is the kernel's way from send to receive, a message
  * what both calls cost their callers. */
-const struct tune_measured_sockets tune_measured_sockets = {2, 3, 3, 1.4, 1.31};
+const struct tune_measured_sockets tune_measured_sockets = {2, 3, 3, 1.4, 1.31, 0.1, 2};
+
+const double tune_proxied_ll_gbps = 2;

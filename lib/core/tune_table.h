@@ -82,7 +82,12 @@ extern const struct tune_measured_cores tune_measured_cores;
  * a rank sends / rate; exchanges send a slot and receive one in turn, and are slower. */
 struct tune_measured_sockets {
   double base_us, hop_us, message_us, gbps, exchange_gbps;
+  double lines_us, lines_gbps; /* what LL adds: a message, and its bytes, pass through lines at both ends */
 };
 extern const struct tune_measured_sockets tune_measured_sockets;
+
+/* Most of LL between hosts, a rank: its proxy makes data of lines, or lines of data, and gives it to the
+ * network, one slot after the other. Estimated, not measured. */
+extern const double tune_proxied_ll_gbps;
 
 #endif
