@@ -50,6 +50,7 @@ static struct {
 } world;
 static const struct net_ops *fake_inside; /* in place of the fake network, when it is set */
 static uint32_t net_devices = 2;
+static uint8_t pair_proto = PROTO_SIMPLE; /* of collectives of two ranks */
 static bool relayed; /* the rank behind the sender sends, as if it were another process's */
 
 static uint64_t draw_state;
@@ -230,6 +231,7 @@ static int world_drop(void **state) {
   fake_inside = NULL;
   net_devices = 2;
   relayed = false;
+  pair_proto = PROTO_SIMPLE;
   return 0;
 }
 
@@ -394,7 +396,10 @@ static void pair_open(struct call *call, uint8_t func, const struct fake_options
   memset(world.remote, 1, sizeof world.remote);
   fake_net_reset(options);
   world_open(emu, options->seed, false, 2);
-  *call = (struct call){.func = func, .proto = PROTO_SIMPLE, .dtype = ncclUint8, .count = 1000};
+  *call = (struct call){.func = func,
+                        .proto = func == FUNC_SEND_RECV ? PROTO_SIMPLE : pair_proto,
+                        .dtype = ncclUint8,
+                        .count = 1000};
   assert_true(call_prepare(&world.ranks, call));
 }
 
@@ -416,8 +421,7 @@ static void pair_end(struct call *call) {
   world_close();
 }
 
-static void a_fault_is_named(void **state) {
-  (void)state;
+static void faults_are_named(void) {
   static const struct {
     enum fake_fault fault;
     const char *says;
@@ -436,16 +440,24 @@ static void a_fault_is_named(void **state) {
     }
 }
 
-static void sizes_that_differ_are_named(void **state) {
+/* Lines carry no less of a proof: a message is compared before the kernel sees any of it. */
+static void a_fault_is_named(void **state) {
   (void)state;
+  faults_are_named();
+  pair_proto = PROTO_LL;
+  faults_are_named();
+}
+
+static void sizes_that_differ(uint8_t func) {
   static const size_t counts[][2] = {
       {1000, 900}, {900, 1000}, {1000, 20},   {20, 1000},
       {0, 40},     {40, 39},    {1024, 1088}, {1088, 1024}}; /* all slices of one are full */
   for (uint32_t i = 0; i < LENGTH(counts); i++) {
     struct call call;
     const struct fake_options options = {.seed = i};
+    if (func != FUNC_SEND_RECV && counts[i][0] == 0) continue; /* nothing to do: no call to differ from */
     char sent[32], expected[40];
-    pair_open(&call, FUNC_SEND_RECV, &options, tiny);
+    pair_open(&call, func, &options, tiny);
     good(call_launch(&world.ranks, 0, &call, counts[i][0]), "launch");
     good(call_launch(&world.ranks, 1, &call, counts[i][1]), "launch");
     world_wait();
@@ -457,9 +469,74 @@ static void sizes_that_differ_are_named(void **state) {
   }
 }
 
-/* The k-th call of the network fails, for every k until none does; whatever it is, the text says whose. */
-static void every_call_may_fail(void **state) {
+static void sizes_that_differ_are_named(void **state) {
   (void)state;
+  sizes_that_differ(FUNC_SEND_RECV);
+  pair_proto = PROTO_LL;
+  sizes_that_differ(FUNC_BROADCAST);
+}
+
+/* Flags come around after 32 steps of lines. What an earlier step has left in a slot, and shorter or empty
+ * ones since then have not touched, is never taken for data. */
+static void no_old_line_counts(void **state) {
+  enum { CALLS = 60 };
+  static struct call calls[CALLS];
+  char text[RANKS_TEXT_BYTES];
+  (void)state;
+  for (uint64_t seed = 1; seed <= WORLDS / 4; seed++) {
+    draw_state = seed;
+    memset(world.remote, 1, sizeof world.remote);
+    net_reset(seed);
+    world_open("slots=4,chunk=64,channels=1,direct=0,flag_bits=5,span=1", seed, seed % 4 == 0, 4);
+    for (uint32_t i = 0; i < CALLS; i++) {
+      calls[i] = (struct call){.func = FUNC_ALL_REDUCE,
+                               .proto = PROTO_LL,
+                               .dtype = ncclUint8,
+                               .count = draw_below(4) == 0 ? 50 + draw_below(200) : 1 + draw_below(2)};
+      assert_true(call_prepare(&world.ranks, &calls[i]));
+      good(call_launch_all(&world.ranks, &calls[i]), "launch");
+    }
+    good(world_wait(), "wait");
+    if (world.failures > 0) fail_msg("%s", world.failure_text);
+    for (uint32_t i = 0; i < CALLS; i++) {
+      if (!call_check(&world.ranks, &calls[i], text))
+        fail_msg("seed %u, call %u: %s", (unsigned)seed, i, text);
+      call_free(&calls[i]);
+    }
+    world_close();
+  }
+}
+
+/* A connection has slots of the protocols that plans have spoken there, and no others. */
+static void slots_come_with_their_protocol(void **state) {
+  (void)state;
+  static const uint8_t turns[] = {PROTO_LL, PROTO_LL, PROTO_SIMPLE, PROTO_LL};
+  static struct call calls[LENGTH(turns)];
+  uint64_t bytes[LENGTH(turns)];
+  memset(world.remote, 1, sizeof world.remote);
+  net_reset(1);
+  world_open("slots=4,chunk=4K,channels=1,direct=0", 1, false, 2);
+  for (uint32_t i = 0; i < LENGTH(turns); i++) {
+    calls[i] = (struct call){
+        .func = FUNC_ALL_REDUCE, .proto = turns[i], .dtype = ncclFloat32, .count = 10000, .in_place = i > 2};
+    assert_true(call_prepare(&world.ranks, &calls[i]));
+    good(call_launch_all(&world.ranks, &calls[i]), "launch");
+    good(world_wait(), "wait");
+    bytes[i] = memory_of(0);
+  }
+  for (uint32_t i = 0; i < LENGTH(turns); i++) {
+    char text[RANKS_TEXT_BYTES];
+    if (!call_check(&world.ranks, &calls[i], text)) fail_msg("turn %u: %s", i, text);
+    call_free(&calls[i]);
+  }
+  assert_int_equal(bytes[1], bytes[0]);
+  assert_true(bytes[2] > bytes[1]);
+  assert_int_equal(bytes[3], bytes[2]);
+  world_close();
+}
+
+/* The k-th call of the network fails, for every k until none does; whatever it is, the text says whose. */
+static void calls_fail(void) {
   uint64_t k = 1, told = 0;
   for (bool more = true; more; k += k < 40 ? 1 : 13) {
     struct call call;
@@ -476,6 +553,13 @@ static void every_call_may_fail(void **state) {
     pair_end(&call);
   }
   assert_true(told > 30);
+}
+
+static void every_call_may_fail(void **state) {
+  (void)state;
+  calls_fail();
+  pair_proto = PROTO_LL;
+  calls_fail();
 }
 
 /* One communicator fails, and another of the same engine goes on. */
@@ -508,6 +592,7 @@ static void an_abort_leaves_nothing(void **state) {
   for (uint64_t seed = 1; seed <= 40; seed++) {
     struct call call;
     const struct fake_options options = {.seed = seed, .refuse_percent = 30};
+    pair_proto = seed % 2 == 0 ? PROTO_LL : PROTO_SIMPLE;
     pair_open(&call, FUNC_ALL_REDUCE, &options, tiny);
     good(call_launch_all(&world.ranks, &call), "launch");
     for (uint64_t i = 0; i < seed % 5; i++) world.ranks.ops->progress();
@@ -549,6 +634,7 @@ static void within_the_world_all_comes_by_wakes(void **state) {
     struct call call;
     char text[RANKS_TEXT_BYTES];
     const struct fake_options options = {.seed = seed};
+    pair_proto = seed % 4 == 1 ? PROTO_LL : PROTO_SIMPLE;
     pair_open(&call, seed % 2 ? FUNC_ALL_REDUCE : FUNC_SEND_RECV, &options,
               "slots=4,chunk=64,channels=1,direct=0,rule=priority"); /* so that the proxies have to wait */
     good(call_launch_all(&world.ranks, &call), "launch");
@@ -1039,6 +1125,8 @@ int main(void) {
       cmocka_unit_test_teardown(messages_share_slots, world_drop),
       cmocka_unit_test_teardown(a_fault_is_named, world_drop),
       cmocka_unit_test_teardown(sizes_that_differ_are_named, world_drop),
+      cmocka_unit_test_teardown(no_old_line_counts, world_drop),
+      cmocka_unit_test_teardown(slots_come_with_their_protocol, world_drop),
       cmocka_unit_test_teardown(every_call_may_fail, world_drop),
       cmocka_unit_test_teardown(others_go_on, world_drop),
       cmocka_unit_test_teardown(an_abort_leaves_nothing, world_drop),
