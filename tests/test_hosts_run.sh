@@ -59,6 +59,11 @@ for collective in $collectives; do
   bench 4 "$collective" --threads && has '^# Out of bounds values : 0 OK'
   check $? "free threads: $collective of eight processes on four hosts"
 done
+for collective in all_reduce all_gather broadcast; do
+  NCCL_PROTO=LL bench 2 "$collective" --threads && has '^# Out of bounds values : 0 OK' &&
+    NCCL_PROTO=LL bench 2 "$collective" -e 64K && has '^# Out of bounds values : 0 OK'
+  check $? "lines: $collective of four processes on two hosts, free and guarded"
+done
 for collective in all_reduce alltoall; do
   bench 4 "$collective" -e 64K && has '^# Out of bounds values : 0 OK'
   check $? "guarded: $collective of eight processes on four hosts"

@@ -71,7 +71,7 @@ make() {
   died) make_died died ;;
   no_file) make_died no_file && rm "$work/no_file.2" ;;
   not_met) make_not_met not_met ;;
-  lost) make_fault "$1" nodes=2,net=1,fault=drop,fault_at=1 fault_small ;;
+  lost) NCCL_PROTO=Simple make_fault "$1" nodes=2,net=1,fault=drop,fault_at=1 fault_small ;;
   refuse) make_fault "$1" nodes=2,net=1,fault=refuse,fault_at=2 ;;
   linger) make_fault "$1" nodes=2,net=1,fault=linger,fault_at=2 ;;
   slow_link) NCCL_ALGO=Ring make_fault "$1" nodes=2,net=1,fault=slow,fault_at=9 slow_link ;;
