@@ -51,6 +51,7 @@ static void world_open(const struct fake_verbs_options *options, const char *emu
   setenv("TUTTI_EMU", emu, 1);
   setenv("NCCL_NET", "IB", 1);
   setenv("NCCL_ALGO", emu == tiny ? "" : "Ring", 1);
+  setenv("NCCL_PROTO", emu == tiny ? "" : "Simple", 1); /* lines go by way of proxies' own memory */
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   param_reset();
   assert_int_equal(tutti_emu_configure(&config), ncclSuccess);

@@ -421,6 +421,38 @@ static void test_choices_of_cores(void **state) {
                      ALGO_RING); /* PAT is for ranks on nodes of their own */
 }
 
+/* Between hosts GPUs speak LL while a message is short: proxies copy its lines. Cores never do: a tail costs
+ * them nothing. */
+static void test_lines_between_hosts(void **state) {
+  static const struct {
+    uint8_t func;
+    size_t bytes;
+    uint8_t proto;
+  } rows[] = {
+      {FUNC_ALL_REDUCE, 8, PROTO_LL},           {FUNC_ALL_REDUCE, 16 * KIB, PROTO_LL},
+      {FUNC_ALL_REDUCE, MIB, PROTO_SIMPLE},     {FUNC_ALL_GATHER, 8 * KIB, PROTO_LL},
+      {FUNC_ALL_GATHER, MIB, PROTO_SIMPLE},     {FUNC_BROADCAST, KIB, PROTO_LL},
+      {FUNC_REDUCE_SCATTER, 8 * KIB, PROTO_LL}, {FUNC_REDUCE_SCATTER, MIB, PROTO_SIMPLE},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    struct graph graph;
+    struct plan_request request;
+    struct tune_choice choice;
+    graph_of_nodes(&graph, 2, 2);
+    request_begin(&request, &graph, rows[i].func, rows[i].bytes);
+    request.limits.room_bytes = 256;
+    request.proto_mask[rows[i].func] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
+    assert_int_equal(choice.proto, rows[i].proto);
+    if (rows[i].bytes <= 16 * KIB) assert_int_equal(choice.channel_count, 1);
+    request.limits.cores = true;
+    assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
+    assert_int_equal(choice.proto, PROTO_SIMPLE);
+    graph_free(&graph);
+  }
+}
+
 /* What GPUs carry but slowly is taken on one node where nothing else is left, and over several by time. */
 static void test_last(void **state) {
   struct graph graph;
@@ -842,6 +874,7 @@ int main(void) {
       cmocka_unit_test(test_exchanges_in_simple),
       cmocka_unit_test(test_choices),
       cmocka_unit_test(test_choices_of_cores),
+      cmocka_unit_test(test_lines_between_hosts),
       cmocka_unit_test(test_last),
       cmocka_unit_test(test_channels_by_size),
       cmocka_unit_test(test_plan_channels),

@@ -57,11 +57,14 @@ static bool graph_is_measured(const struct graph *graph) {
          graph->ring_speed.intra_path <= GRAPH_NVL;
 }
 
+static bool lines_are_proxied(const struct query *q) { return q->proxied && q->nodes > 1; }
+
 static double measured_ring_gbps(const struct query *q) {
   const struct tune_measured_ring *ring = &tune_measured_ring;
   const double all = least(ring->channel_gbps * q->channel_count, ring->all_gbps);
   double gbps = all;
   if (q->proto == PROTO_LL) gbps = least(all / 2, ring->ll_all_gbps);
+  if (q->proto == PROTO_LL && lines_are_proxied(q)) gbps = least(gbps, tune_proxied_ll_gbps);
   if (q->proto == PROTO_LL128)
     gbps = least(ring->ll128_share * all, ring->ll128_channel_gbps * q->channel_count);
   if (q->ranks != 2 || q->func != FUNC_REDUCE_SCATTER) return gbps;
@@ -205,7 +208,7 @@ static const struct tune_limit *limit_of(const struct graph *graph) {
 /* Most of LL over all channels. Over several nodes the host's processor decides, not the GPU; the first row
  * is that of Intel's and of unknown ones. Where our proxies carry them, they do. */
 static double ll_most_gbps(const struct query *q) {
-  if (q->proxied && q->nodes > 1) return tune_proxied_ll_gbps;
+  if (lines_are_proxied(q)) return tune_proxied_ll_gbps;
   const struct tune_limit *limit = q->nodes == 1 ? q->limit : &tune_limit[TUNE_VOLTA];
   return limit->ll_all_gbps[q->nodes_class];
 }

@@ -183,8 +183,17 @@ plant(PROXY_CONN, 'lent_data_not_kept', 'if (lent->data != NULL) memcpy(', 'if (
       'test_proxy', 'a_kernel_that_ended_lends_nothing')
 plant(PROXY_CONN, 'unsettled_behind_a_kernel', 'if (!conn->direct) return;', 'return;', 'test_proxy',
       'a_kernel_that_*', quick=True)
-plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) < slice->end) return false;',
-      'conn->end.tail) < slice->begin) return false;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
+plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) >= flight->slice.end;',
+      'conn->end.tail) >= flight->slice.begin;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
+plant(PROXY_CONN, 'empty_steps_of_lines_rewrite_nothing', 'proxy_lines_put(conn, flight); /* an empty',
+      'if (!slice->skipped) proxy_lines_put(conn, flight); /* an empty', 'test_proxy', 'no_old_line_counts')
+plant('lib/backends/emu/net_end.c', 'slots_of_lines_are_not_rewritten',
+      'if (net_line_cleans(step, conn->slots)) ', 'if (false) ', 'test_proxy', 'no_old_line_counts', quick=True)
+plant('lib/backends/emu/net_end.c', 'lines_taken_when_one_is_there', 'lines, net_line_count(step),',
+      'lines, 1,', 'test_proxy', 'every_way_comes_out_exact', quick=True)
+plant('lib/core/proxy_walk.c', 'empty_steps_of_lines_are_messages_at_one_end',
+      '|| slice->lines); /* whose', '|| (slice->lines && walk->sends)); /* whose', 'test_proxy',
+      'every_way_comes_out_exact')
 plant(PROXY_CONN, 'registration_kept',
       'net->unregister_memory(conn->connection, conn->registrations[i]);', ';',
       'test_proxy', 'an_abort_leaves_nothing')
@@ -341,7 +350,8 @@ plant(IBV + 'again.c', 'calls_that_are_done_come_again',
 plant(IBV + 'again.c', 'entries_are_not_told_again', ': ib_receive_tell_again(end)', ': ncclSuccess',
       'test_ibv', 'test_again')
 plant('lib/core/proxy_conn.c', 'slots_in_device_memory_are_not_flushed',
-      'if (conn->end.memory != POINTER_DEVICE || skipped) return true;', 'return true;', 'test_ibv_run',
+      'if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.lines) return true;',
+      'return true;', 'test_ibv_run',
       'test_device_slots', quick=True)
 plant('lib/core/proxy_memory.c', 'memory_of_nccl_is_not_offered',
       'if (announced == NULL) announced = memory_find(offered, data, bytes);', '', 'test_ibv_run',
