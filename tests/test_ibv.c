@@ -13,345 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/ibv/ib.h"
 #include "base/hash.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "verbs_fake.h"
+#include "ibv_pair.h"
 
-enum { SECONDS_MOST = 30, SEEDS = 500, MESSAGES = 40, BYTES_MOST = 20000, DEPTH = 8 };
-static const struct net_ops *ops;
-static uint64_t blocks_before;
-
-static const struct net_peer to_one = {0x1234567890abcdefull, 0, 1, "pair"};
-static const struct net_peer to_zero = {0x1234567890abcdefull, 1, 0, "pair"};
-
-static void set(const char *name, const char *value) {
-  if (value != NULL) setenv(name, value, 1);
-  else unsetenv(name);
-}
-
-/* From 0 on, all of them, so that no test has another's. */
-static void settings(const char *qps, const char *split, const char *threshold) {
-  set("NCCL_SOCKET_IFNAME", "lo");
-  set("NCCL_IB_QPS_PER_CONNECTION", qps);
-  set("NCCL_IB_SPLIT_DATA_ON_QPS", split);
-  set("NCCL_IB_ADAPTIVE_ROUTING", threshold != NULL ? "1" : NULL);
-  set("NCCL_IB_AR_THRESHOLD", threshold);
-  set("NCCL_IB_USE_INLINE", NULL);
-  set("NCCL_IB_HCA", NULL);
-  set("NCCL_IB_DISABLE", NULL);
-  set("NCCL_IB_GID_INDEX", NULL);
-  set("NCCL_IB_TC", NULL);
-  set("NCCL_IB_FIFO_TC", NULL);
-  set("NCCL_IB_ECE_ENABLE", NULL);
-  set("NCCL_IB_RETURN_ASYNC_EVENTS", NULL);
-  set("NCCL_NET_FORCE_MERGE", NULL);
-  set("NCCL_IB_MERGE_NICS", NULL);
-  set("TUTTI_IB_PATH_MS", NULL);
-  set("TUTTI_IB_RECONNECT", NULL);
-  set("TUTTI_IB_RETURN_MS", NULL);
-  param_reset();
-}
-
-static uint32_t world_open(const struct fake_verbs_options *options) {
-  uint32_t count = 0;
-  fake_verbs_reset(options);
-  assert_int_equal(ops->devices(&count), ncclSuccess);
-  return count;
-}
-
-static void world_close(void) {
-  assert_int_equal(ops->finish(), ncclSuccess);
-  const struct fake_verbs_stats stats = fake_verbs_stats();
-  assert_int_equal(stats.contexts + stats.pds + stats.cqs + stats.qps + stats.memories, 0);
-}
-
-static int setup(void **state) {
-  (void)state;
-  ops = ibv_net_ops();
-  verbs_replace(fake_verbs());
-  settings(NULL, NULL, NULL);
-  log_last_error(); /* its text is kept a thread, from the first question on */
-  log_own_error();
-  greet_check();
-  blocks_before = os_alloc_live();
-  return 0;
-}
-
-static int teardown(void **state) {
-  (void)state;
-  if (os_alloc_live() == blocks_before) return 0;
-  fprintf(stderr, "blocks: %llu before, %llu after\n", (unsigned long long)blocks_before,
-          (unsigned long long)os_alloc_live());
-  return -1;
-}
-
-/* ---- a pair of ends ---- */
-
-struct pair {
-  struct net_handle handle;
-  void *listener, *send, *receive;
-  void *send_memory, *receive_memory; /* registrations */
-  void *send_rest_memory, *receive_rest_memory;
-  bool device; /* what is received lies in device memory */
-  uint8_t sent[DEPTH * BYTES_MOST], received[DEPTH * BYTES_MOST];
-  uint8_t sent_rest[DEPTH * BYTES_MOST], received_rest[DEPTH * BYTES_MOST]; /* second parts */
-};
-
-/* Half of the pairs say where device memory is by a descriptor. */
-static void pair_register_device(struct pair *pair) {
-  const uintptr_t begin = (uintptr_t)pair->received & ~(uintptr_t)4095;
-  const size_t bytes = (uintptr_t)pair->received + sizeof pair->received - begin;
-  if (begin % 8192 == 0)
-    assert_int_equal(
-        ops->register_memory(pair->receive, (void *)begin, bytes, NET_MEMORY_CUDA, &pair->receive_memory),
-        ncclSuccess);
-  else
-    assert_int_equal(
-        ops->register_dmabuf(pair->receive, (void *)begin, bytes, 0, 4096, &pair->receive_memory),
-        ncclSuccess);
-}
-
-static void pair_register(struct pair *pair) {
-  assert_int_equal(
-      ops->register_memory(pair->send, pair->sent, sizeof pair->sent, NET_MEMORY_HOST, &pair->send_memory),
-      ncclSuccess);
-  if (pair->device) pair_register_device(pair);
-  else
-    assert_int_equal(ops->register_memory(pair->receive, pair->received, sizeof pair->received,
-                                          NET_MEMORY_HOST, &pair->receive_memory),
-                     ncclSuccess);
-  assert_int_equal(ops->register_memory(pair->send, pair->sent_rest, sizeof pair->sent_rest, NET_MEMORY_HOST,
-                                        &pair->send_rest_memory),
-                   ncclSuccess);
-  assert_int_equal(ops->register_memory(pair->receive, pair->received_rest, sizeof pair->received_rest,
-                                        NET_MEMORY_HOST, &pair->receive_rest_memory),
-                   ncclSuccess);
-}
-
-static uint32_t receiver_device;
-
-/* Results of both ends; the receiver is NULL where it was not made. */
-static void pair_open(struct pair *pair, ncclResult_t results[2]) {
-  const uint64_t end = os_time_ns() + SECONDS_MOST * 1000000000ull;
-  uint8_t word = 0;
-  const bool device = pair->device;
-  memset(pair, 0, sizeof *pair);
-  pair->device = device;
-  results[0] = results[1] = ncclSuccess;
-  assert_int_equal(ops->listen(receiver_device, &to_zero, &pair->handle, &pair->listener), ncclSuccess);
-  assert_int_equal(ops->connect(0, &to_one, &pair->handle, &pair->send), ncclSuccess);
-  while (((struct ib_end *)pair->send)->phase != IB_READY && results[0] == ncclSuccess) {
-    void *request = NULL;
-    if (pair->receive == NULL && results[1] == ncclSuccess)
-      results[1] = ops->accept(pair->listener, &pair->receive);
-    results[0] = ops->isend(pair->send, &word, 0, 0, NULL, &request);
-    assert_null(request);
-    if (os_time_ns() > end) fail_msg("the pair is not made");
-  }
-  if (pair->receive != NULL) pair_register(pair);
-}
-
-static void pair_close(struct pair *pair) {
-  if (pair->receive != NULL) {
-    assert_int_equal(ops->unregister_memory(pair->send, pair->send_memory), ncclSuccess);
-    assert_int_equal(ops->unregister_memory(pair->receive, pair->receive_memory), ncclSuccess);
-    assert_int_equal(ops->unregister_memory(pair->send, pair->send_rest_memory), ncclSuccess);
-    assert_int_equal(ops->unregister_memory(pair->receive, pair->receive_rest_memory), ncclSuccess);
-  }
-  if (pair->send != NULL) assert_int_equal(ops->close_send(pair->send), ncclSuccess);
-  if (pair->receive != NULL) assert_int_equal(ops->close_recv(pair->receive), ncclSuccess);
-  assert_int_equal(ops->close_listen(pair->listener), ncclSuccess);
-}
-
-static uint8_t pattern(uint32_t message, size_t i) { return (uint8_t)(message * 31 + i * 7 + (i >> 8)); }
-
-static size_t size_of(uint64_t seed, uint32_t message) {
-  static const size_t sizes[] = {0, 1, 17, 127, 128, 129, 511, 4096, 8192, 8193, BYTES_MOST};
-  return sizes[hash_scramble(seed * 77 + message) % (sizeof sizes / sizeof sizes[0])];
-}
-
-/* ---- a stream of messages, in groups of as many as a seed says ---- */
-
-struct stream {
-  struct pair *pair;
-  uint64_t seed;
-  uint32_t group;
-  bool splits; /* messages in two parts at either end, or both, where the group is one */
-  uint32_t sent, send_done, posted, arrived; /* messages; posted and arrived count whole groups */
-  void *sends[MESSAGES];
-  void *receives[MESSAGES];   /* by the first message of a group */
-  size_t sizes[IB_GROUP_MAX]; /* of the group that has come */
-  void *flush;                /* of it, where it is under way */
-  ncclResult_t results[2];
-  char why[2][1024];
-};
-
-static uint8_t *place(uint8_t *buffer, uint32_t message) {
-  return buffer + message % DEPTH * (size_t)BYTES_MOST;
-}
-
-static void stream_note(struct stream *stream, int side, ncclResult_t result) {
-  if (result == ncclSuccess || stream->results[side] != ncclSuccess) return;
-  stream->results[side] = result;
-  snprintf(stream->why[side], sizeof stream->why[side], "%s", log_own_error());
-}
-
-/* Where the message is cut: the same at neither end. */
-static size_t cut_of(const struct stream *stream, uint32_t message, bool sends) {
-  const uint64_t drawn = hash_scramble(stream->seed ^ (message * 2 + sends));
-  const size_t bytes = size_of(stream->seed, message);
-  return stream->splits && stream->group == 1 && bytes > 8 && drawn % 3 != 0 ? 1 + (drawn >> 8) % (bytes - 1)
-                                                                             : 0;
-}
-
-static ncclResult_t stream_isend(struct stream *stream, uint8_t *data, size_t bytes, void **request) {
-  struct pair *pair = stream->pair;
-  const size_t cut = cut_of(stream, stream->sent, true);
-  const struct net_part first = {data, cut, pair->send_memory};
-  if (cut == 0)
-    return ops->isend(pair->send, data, bytes, (int)(stream->sent % stream->group), pair->send_memory,
-                      request);
-  memcpy(pair->sent_rest + stream->sent % DEPTH * BYTES_MOST, data + cut, bytes - cut);
-  memset(data + cut, 0xdd, bytes - cut); /* not to be sent from there */
-  return ops->isend_parts(pair->send, &first, pair->sent_rest + stream->sent % DEPTH * BYTES_MOST,
-                          bytes - cut, pair->send_rest_memory, request);
-}
-
-static void stream_send(struct stream *stream) {
-  struct pair *pair = stream->pair;
-  if (stream->sent < MESSAGES && stream->sent < stream->send_done + DEPTH) {
-    const size_t bytes = size_of(stream->seed, stream->sent);
-    uint8_t *data = place(pair->sent, stream->sent);
-    for (size_t i = 0; i < bytes; i++) data[i] = pattern(stream->sent, i);
-    void *request = NULL;
-    stream_note(stream, 0, stream_isend(stream, data, bytes, &request));
-    if (request != NULL) stream->sends[stream->sent++] = request;
-  }
-  bool done = true;
-  while (done && stream->send_done < stream->sent) {
-    stream_note(stream, 0, ops->test(stream->sends[stream->send_done], &done, NULL));
-    stream->send_done += done;
-  }
-}
-
-static void stream_post(struct stream *stream) {
-  struct pair *pair = stream->pair;
-  void *data[IB_GROUP_MAX], *registrations[IB_GROUP_MAX], *request = NULL;
-  size_t bytes[IB_GROUP_MAX];
-  int tags[IB_GROUP_MAX];
-  if (stream->posted == MESSAGES || stream->posted + stream->group > stream->arrived + DEPTH) return;
-  for (uint32_t i = 0; i < stream->group; i++) {
-    const uint32_t message = stream->posted + stream->group - 1 - i; /* tags put them right */
-    data[i] = place(pair->received, message);
-    registrations[i] = pair->receive_memory;
-    bytes[i] = BYTES_MOST;
-    tags[i] = (int)(message % stream->group);
-  }
-  const size_t cut = cut_of(stream, stream->posted, false), whole = size_of(stream->seed, stream->posted);
-  const bool tail = cut > 0 && cut % 2 != 0; /* of any size: all but its end lies at the first place */
-  const struct net_part first = {data[0], tail ? BYTES_MOST : cut, pair->receive_memory};
-  uint8_t *rest = pair->received_rest + stream->posted % DEPTH * BYTES_MOST;
-  if (cut > 0)
-    stream_note(stream, 1,
-                ops->irecv_parts(pair->receive, &first, tail ? NET_PARTS_TAIL : whole, rest,
-                                 tail ? whole - cut : BYTES_MOST, pair->receive_rest_memory, &request));
-  else
-    stream_note(stream, 1,
-                ops->irecv(pair->receive, stream->group, data, bytes, tags, registrations, &request));
-  if (request == NULL) return;
-  stream->receives[stream->posted] = request;
-  stream->posted += stream->group;
-}
-
-/* What was received is to be made visible. */
-static void stream_flush(struct stream *stream) {
-  void *data[IB_GROUP_MAX], *registrations[IB_GROUP_MAX];
-  for (uint32_t i = 0; i < stream->group; i++) {
-    data[i] = place(stream->pair->received, stream->arrived + stream->group - 1 - i);
-    registrations[i] = stream->pair->receive_memory;
-  }
-  stream_note(
-      stream, 1,
-      ops->iflush(stream->pair->receive, stream->group, data, stream->sizes, registrations, &stream->flush));
-}
-
-/* The next group has come, and is visible. */
-static bool stream_has_come(struct stream *stream) {
-  bool done = false;
-  if (stream->flush == NULL) {
-    stream_note(stream, 1, ops->test(stream->receives[stream->arrived], &done, stream->sizes));
-    if (done && stream->pair->device) stream_flush(stream);
-    if (!done || stream->results[1] != ncclSuccess) return false;
-  }
-  if (stream->flush == NULL) return true;
-  stream_note(stream, 1, ops->test(stream->flush, &done, NULL));
-  if (done) stream->flush = NULL;
-  return done;
-}
-
-static void message_check(const struct stream *stream, uint32_t message, size_t bytes) {
-  const uint8_t *data = place(stream->pair->received, message);
-  const uint8_t *rest = stream->pair->received_rest + message % DEPTH * BYTES_MOST;
-  const size_t cut = cut_of(stream, message, false);
-  if (bytes != size_of(stream->seed, message))
-    fail_msg("seed %llu: message %u has %zu bytes", (unsigned long long)stream->seed, message, bytes);
-  for (size_t k = 0; k < bytes; k++)
-    if ((cut > 0 && k >= cut ? rest[k - cut] : data[k]) != pattern(message, k))
-      fail_msg("seed %llu: message %u differs at %zu", (unsigned long long)stream->seed, message, k);
-}
-
-static void stream_take(struct stream *stream) {
-  while (stream->arrived < stream->posted && stream_has_come(stream)) {
-    for (uint32_t i = 0; i < stream->group; i++) {
-      const uint32_t message = stream->arrived + stream->group - 1 - i;
-      message_check(stream, message, stream->sizes[i]);
-      memset(place(stream->pair->received, message), 0xee, BYTES_MOST);
-    }
-    stream->arrived += stream->group;
-  }
-}
-
-/* An end that has nothing to do, as between operations, hears of the other all the same. */
-static ncclResult_t stream_idle(void *connection) {
-  enum net_look wish;
-  if (param_int(PARAM_TUTTI_IB_RECONNECT) == 0) return ib_end_poll((struct ib_end *)connection);
-  return ops->look(connection, &wish);
-}
-
-/* Until all has come, or both ends have failed; an end that fails is closed, as its process would. */
-static void stream_run(struct stream *stream) {
-  struct pair *pair = stream->pair;
-  const uint64_t end = os_time_ns() + SECONDS_MOST * 1000000000ull;
-  while (stream->results[0] == ncclSuccess || stream->results[1] == ncclSuccess) {
-    if (stream->results[0] == ncclSuccess) stream_send(stream);
-    if (stream->results[1] == ncclSuccess) stream_post(stream);
-    if (stream->results[1] == ncclSuccess) stream_take(stream);
-    if (stream->results[0] == ncclSuccess) stream_note(stream, 0, stream_idle(pair->send));
-    if (stream->results[1] == ncclSuccess) stream_note(stream, 1, stream_idle(pair->receive));
-    const bool received = stream->arrived == MESSAGES || stream->results[1] != ncclSuccess;
-    const bool sent = stream->send_done == MESSAGES || stream->results[0] != ncclSuccess;
-    if (received && sent) return; /* an end that has nothing left hears nothing */
-    for (int side = 0; side < 2; side++) {
-      struct ib_end *failed = (struct ib_end *)(side == 0 ? pair->send : pair->receive);
-      if (stream->results[side] == ncclSuccess) continue;
-      sock_close(failed->wire.fd);
-      failed->wire.fd = -1;
-    }
-    if (os_time_ns() > end)
-      fail_msg("seed %llu: no end: %u sent, %u done, %u posted, %u arrived", (unsigned long long)stream->seed,
-               stream->sent, stream->send_done, stream->posted, stream->arrived);
-  }
-}
-
-static void stream_begin(struct stream *stream, struct pair *pair, uint64_t seed, uint32_t group) {
-  memset(stream, 0, sizeof *stream);
-  stream->pair = pair;
-  stream->seed = seed;
-  stream->group = group;
-}
-
+enum { SEEDS = 500 };
 static const struct fake_verbs_options calm = {.seed = 1, .devices = 1, .ports = 1, .delay_most = 3};
 static struct pair pair;
 static struct stream stream;
@@ -363,18 +30,18 @@ static void test_streams(void **state) {
   for (size_t way = 0; way < sizeof ways / sizeof ways[0]; way++)
     for (uint32_t group = 1; group <= IB_GROUP_MAX; group *= 2) {
       ncclResult_t results[2];
-      settings(ways[way][0], ways[way][1], ways[way][2]);
-      assert_int_equal(world_open(&calm), 1);
+      pair_settings(ways[way][0], ways[way][1], ways[way][2]);
+      assert_int_equal(pair_world_open(&calm), 1);
       pair_open(&pair, results);
       const struct fake_verbs_stats before = fake_verbs_stats();
       stream_begin(&stream, &pair, way * 10 + group, group);
       stream_run(&stream);
-      assert_int_equal(stream.arrived, MESSAGES);
+      assert_int_equal(stream.arrived, PAIR_MESSAGES);
       const struct fake_verbs_stats after = fake_verbs_stats();
       assert_int_equal(after.qps, before.qps);
       assert_int_equal(after.memories_made, before.memories_made);
       pair_close(&pair);
-      world_close();
+      pair_world_close();
     }
 }
 
@@ -383,16 +50,16 @@ static void test_parts(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 40; seed++) {
     ncclResult_t results[2];
-    settings(seed % 2 != 0 ? "3" : NULL, seed % 4 != 0 ? "1" : NULL, seed % 3 != 0 ? "100" : NULL);
-    world_open(&calm);
+    pair_settings(seed % 2 != 0 ? "3" : NULL, seed % 4 != 0 ? "1" : NULL, seed % 3 != 0 ? "100" : NULL);
+    pair_world_open(&calm);
     pair_open(&pair, results);
-    assert_int_equal(ops->takes_parts(pair.send), NET_PARTS_REGISTERED);
+    assert_int_equal(pair_ops->takes_parts(pair.send), NET_PARTS_REGISTERED);
     stream_begin(&stream, &pair, seed, 1);
     stream.splits = true;
     stream_run(&stream);
-    assert_int_equal(stream.arrived, MESSAGES);
+    assert_int_equal(stream.arrived, PAIR_MESSAGES);
     pair_close(&pair);
-    world_close();
+    pair_world_close();
   }
 }
 
@@ -404,37 +71,37 @@ static void test_parts_odd(void **state) {
   bool done = false;
   size_t got = 0;
   (void)state;
-  settings(NULL, NULL, NULL);
-  world_open(&calm);
+  pair_settings(NULL, NULL, NULL);
+  pair_world_open(&calm);
   pair_open(&pair, results);
   const struct net_part to = {pair.received, 500, pair.receive_memory};
   memset(pair.received, 0xee, 500);
   memset(pair.sent, 7, 300);
   while (receive == NULL)
-    assert_int_equal(
-        ops->irecv_parts(pair.receive, &to, 532, pair.received_rest, 600, pair.receive_rest_memory, &receive),
-        ncclSuccess);
+    assert_int_equal(pair_ops->irecv_parts(pair.receive, &to, 532, pair.received_rest, 600,
+                                           pair.receive_rest_memory, &receive),
+                     ncclSuccess);
   while (send == NULL)
-    assert_int_equal(ops->isend(pair.send, pair.sent, 300, 0, pair.send_memory, &send), ncclSuccess);
-  while (!done) assert_int_equal(ops->test(receive, &done, &got), ncclSuccess);
+    assert_int_equal(pair_ops->isend(pair.send, pair.sent, 300, 0, pair.send_memory, &send), ncclSuccess);
+  while (!done) assert_int_equal(pair_ops->test(receive, &done, &got), ncclSuccess);
   assert_int_equal(got, 300);
   assert_memory_equal(pair.received_rest, pair.sent, 300);
   for (size_t i = 0; i < 500; i++) assert_int_equal(pair.received[i], 0xee);
   for (receive = NULL; receive == NULL;)
-    assert_int_equal(
-        ops->irecv_parts(pair.receive, &to, 532, pair.received_rest, 600, pair.receive_rest_memory, &receive),
-        ncclSuccess);
-  ops->part_move(receive, NULL);
-  assert_int_equal(ops->test(receive, &done, NULL), ncclRemoteError);
+    assert_int_equal(pair_ops->irecv_parts(pair.receive, &to, 532, pair.received_rest, 600,
+                                           pair.receive_rest_memory, &receive),
+                     ncclSuccess);
+  pair_ops->part_move(receive, NULL);
+  assert_int_equal(pair_ops->test(receive, &done, NULL), ncclRemoteError);
   struct ib_end *end = (struct ib_end *)pair.receive;
   sock_close(end->wire.fd); /* as by its close */
   end->wire.fd = -1;
   for (send = NULL; send == NULL && results[0] == ncclSuccess;)
-    results[0] = ops->isend(pair.send, pair.sent, 532, 0, pair.send_memory, &send);
-  for (done = false; !done && results[0] == ncclSuccess;) results[0] = ops->test(send, &done, NULL);
+    results[0] = pair_ops->isend(pair.send, pair.sent, 532, 0, pair.send_memory, &send);
+  for (done = false; !done && results[0] == ncclSuccess;) results[0] = pair_ops->test(send, &done, NULL);
   for (size_t i = 0; i < 500; i++) assert_int_equal(pair.received[i], 0xee);
   pair_close(&pair);
-  world_close();
+  pair_world_close();
 }
 
 /* Ports of one card are used as one: every message over both. */
@@ -445,19 +112,19 @@ static void test_ports(void **state) {
   (void)state;
   options.devices = 2;
   options.one_card = true;
-  settings("2", NULL, NULL);
-  assert_int_equal(world_open(&options), 1);
-  assert_int_equal(ops->properties(0, &properties), ncclSuccess);
+  pair_settings("2", NULL, NULL);
+  assert_int_equal(pair_world_open(&options), 1);
+  assert_int_equal(pair_ops->properties(0, &properties), ncclSuccess);
   assert_string_equal(properties.name, "fake_0:1+fake_1:1");
   pair_open(&pair, results);
   assert_int_equal(((struct ib_end *)pair.send)->qp_count, 4);
   assert_int_equal(((struct ib_end *)pair.send)->stripes, 2);
   stream_begin(&stream, &pair, 5, 1);
   stream_run(&stream);
-  assert_int_equal(stream.arrived, MESSAGES);
-  assert_int_equal(fake_verbs_stats().notifications, 2 * MESSAGES);
+  assert_int_equal(stream.arrived, PAIR_MESSAGES);
+  assert_int_equal(fake_verbs_stats().notifications, 2 * PAIR_MESSAGES);
   pair_close(&pair);
-  world_close();
+  pair_world_close();
 }
 
 /* What a queue pair of each end was made ready with. */
@@ -477,16 +144,16 @@ static void test_classes(void **state) {
   uint32_t makers[2];
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    settings(NULL, NULL, NULL);
-    set("NCCL_IB_TC", rows[i].data);
-    set("NCCL_IB_FIFO_TC", rows[i].clear);
+    pair_settings(NULL, NULL, NULL);
+    pair_set("NCCL_IB_TC", rows[i].data);
+    pair_set("NCCL_IB_FIFO_TC", rows[i].clear);
     param_reset();
-    world_open(&calm);
+    pair_world_open(&calm);
     pair_open(&pair, results);
     made_ready(classes, makers);
     assert_memory_equal(classes, rows[i].classes, sizeof classes);
     pair_close(&pair);
-    world_close();
+    pair_world_close();
   }
 }
 
@@ -500,21 +167,21 @@ static void test_makers_options(void **state) {
   options.devices = 2;
   options.makers = 0xff;
   for (int asked = 0; asked < 2; asked++) {
-    settings(NULL, NULL, NULL);
-    set("NCCL_IB_ECE_ENABLE", asked ? NULL : "0");
+    pair_settings(NULL, NULL, NULL);
+    pair_set("NCCL_IB_ECE_ENABLE", asked ? NULL : "0");
     param_reset();
-    assert_int_equal(world_open(&options), 2);
-    receiver_device = 1;
+    assert_int_equal(pair_world_open(&options), 2);
+    pair_receiver_device = 1;
     pair_open(&pair, results);
-    receiver_device = 0;
+    pair_receiver_device = 0;
     made_ready(classes, makers);
     assert_int_equal(makers[0], asked ? 0xfc : 0xfe);
     assert_int_equal(makers[1], asked ? 0xfc : 0xfd);
     stream_begin(&stream, &pair, 3, 1);
     stream_run(&stream);
-    assert_int_equal(stream.arrived, MESSAGES);
+    assert_int_equal(stream.arrived, PAIR_MESSAGES);
     pair_close(&pair);
-    world_close();
+    pair_world_close();
   }
 }
 
@@ -524,20 +191,20 @@ static void test_events_returned(void **state) {
   (void)state;
   for (int returned = 0; returned < 2; returned++) {
     ncclResult_t result = ncclSuccess;
-    settings(NULL, NULL, NULL);
-    set("NCCL_IB_RETURN_ASYNC_EVENTS", returned ? "1" : "0");
+    pair_settings(NULL, NULL, NULL);
+    pair_set("NCCL_IB_RETURN_ASYNC_EVENTS", returned ? "1" : "0");
     param_reset();
-    world_open(&calm);
+    pair_world_open(&calm);
     pair_open(&pair, results);
     ((struct ib_end *)pair.send)->event = IBV_EVENT_QP_REQ_ERR;
     for (int i = 0; i < 2000 && result == ncclSuccess; i++) {
       void *request = NULL;
-      result = ops->isend(pair.send, pair.sent, 1, 0, pair.send_memory, &request);
+      result = pair_ops->isend(pair.send, pair.sent, 1, 0, pair.send_memory, &request);
     }
     assert_int_equal(result, returned ? ncclSystemError : ncclSuccess);
     if (returned) assert_non_null(strstr(log_own_error(), "QP_REQ_ERR"));
     pair_close(&pair);
-    world_close();
+    pair_world_close();
   }
 }
 
@@ -545,16 +212,16 @@ static void test_events_returned(void **state) {
 static void test_wraps(void **state) {
   ncclResult_t results[2];
   (void)state;
-  settings("2", NULL, NULL);
-  world_open(&calm);
+  pair_settings("2", NULL, NULL);
+  pair_world_open(&calm);
   pair_open(&pair, results);
   for (uint32_t round = 0; round < 10; round++) {
     stream_begin(&stream, &pair, round, 1);
     stream_run(&stream);
-    assert_int_equal(stream.arrived, MESSAGES);
+    assert_int_equal(stream.arrived, PAIR_MESSAGES);
   }
   pair_close(&pair);
-  world_close();
+  pair_world_close();
 }
 
 /* Both ends name both sizes; what was begun before arrives. */
@@ -564,31 +231,32 @@ static void too_long(uint32_t group) {
   const size_t room[2] = {100, 100};
   const int tags[2] = {0, 1};
   bool done = false;
-  world_open(&calm);
+  pair_world_open(&calm);
   pair_open(&pair, results);
   for (int i = 0; i < 2; i++)
-    data[i] = place(pair.received, (uint32_t)i), registrations[i] = pair.receive_memory;
+    data[i] = stream_place(pair.received, (uint32_t)i), registrations[i] = pair.receive_memory;
   while (receive == NULL)
-    assert_int_equal(ops->irecv(pair.receive, group, data, room, tags, registrations, &receive), ncclSuccess);
+    assert_int_equal(pair_ops->irecv(pair.receive, group, data, room, tags, registrations, &receive),
+                     ncclSuccess);
   while (result == ncclSuccess)
-    result = ops->isend(pair.send, pair.sent, 101, (int)group - 1, pair.send_memory, &send);
+    result = pair_ops->isend(pair.send, pair.sent, 101, (int)group - 1, pair.send_memory, &send);
   assert_int_equal(result, ncclInvalidUsage);
   assert_non_null(strstr(log_own_error(), "101 bytes"));
   assert_non_null(strstr(log_own_error(), "room for 100"));
   result = ncclSuccess;
-  while (result == ncclSuccess) result = ops->test(receive, &done, NULL);
+  while (result == ncclSuccess) result = pair_ops->test(receive, &done, NULL);
   assert_false(done);
   assert_int_equal(result, ncclInvalidUsage);
   assert_non_null(strstr(log_own_error(), "rank 1 receiving from rank 0"));
   assert_non_null(strstr(log_own_error(), "101 bytes"));
   assert_non_null(strstr(log_own_error(), "room for 100"));
   pair_close(&pair);
-  world_close();
+  pair_world_close();
 }
 
 static void test_too_long(void **state) {
   (void)state;
-  settings(NULL, NULL, NULL);
+  pair_settings(NULL, NULL, NULL);
   too_long(1);
   too_long(2);
 }
@@ -599,18 +267,18 @@ static void test_no_route(void **state) {
   ncclResult_t results[2];
   (void)state;
   options.no_route = true;
-  settings("2", NULL, NULL);
-  set("TUTTI_IB_PATH_MS", "50");
-  set("NCCL_IB_RETRY_CNT", "7");
+  pair_settings("2", NULL, NULL);
+  pair_set("TUTTI_IB_PATH_MS", "50");
+  pair_set("NCCL_IB_RETRY_CNT", "7");
   param_reset();
-  world_open(&options);
+  pair_world_open(&options);
   pair_open(&pair, results);
   assert_int_equal(results[0], ncclRemoteError);
   assert_non_null(strstr(log_own_error(), "2 of 2 queue pairs"));
   assert_non_null(strstr(log_own_error(), "fake_0:1"));
   assert_non_null(strstr(log_own_error(), "::ffff:10.0.0.1"));
   pair_close(&pair);
-  world_close();
+  pair_world_close();
 }
 
 /* A registration within another is that one. */
@@ -618,18 +286,19 @@ static void test_regions(void **state) {
   ncclResult_t results[2];
   void *inner = NULL;
   (void)state;
-  settings(NULL, NULL, NULL);
-  world_open(&calm);
+  pair_settings(NULL, NULL, NULL);
+  pair_world_open(&calm);
   pair_open(&pair, results);
   const uint64_t made = fake_verbs_stats().memories_made;
-  assert_int_equal(ops->register_memory(pair.send, pair.sent + 5000, 100, NET_MEMORY_HOST, &inner),
+  assert_int_equal(pair_ops->register_memory(pair.send, pair.sent + 5000, 100, NET_MEMORY_HOST, &inner),
                    ncclSuccess);
   assert_int_equal(fake_verbs_stats().memories_made, made);
   assert_ptr_equal(inner, pair.send_memory);
-  assert_int_equal(ops->unregister_memory(pair.send, inner), ncclSuccess);
-  assert_int_not_equal(ops->register_memory(pair.send, pair.sent, 8, NET_MEMORY_CUDA, &inner), ncclSuccess);
+  assert_int_equal(pair_ops->unregister_memory(pair.send, inner), ncclSuccess);
+  assert_int_not_equal(pair_ops->register_memory(pair.send, pair.sent, 8, NET_MEMORY_CUDA, &inner),
+                       ncclSuccess);
   pair_close(&pair);
-  world_close();
+  pair_world_close();
 }
 
 /* Device memory by its address or by a descriptor, over one port and two: right behind a flush. */
@@ -639,21 +308,21 @@ static void test_device_memory(void **state) {
   (void)state;
   options.gpus = true;
   options.one_card = true;
-  settings("2", NULL, NULL);
+  pair_settings("2", NULL, NULL);
   for (options.devices = 1; options.devices <= 2; options.devices++)
     for (uint32_t group = 1; group <= 2; group++) {
       ncclResult_t results[2];
       pair.device = true;
-      world_open(&options);
-      assert_int_equal(ops->properties(0, &properties), ncclSuccess);
+      pair_world_open(&options);
+      assert_int_equal(pair_ops->properties(0, &properties), ncclSuccess);
       assert_true(properties.memory_cuda && properties.memory_dmabuf);
       pair_open(&pair, results);
       stream_begin(&stream, &pair, 3, group);
       stream_run(&stream);
-      assert_int_equal(stream.arrived, MESSAGES);
+      assert_int_equal(stream.arrived, PAIR_MESSAGES);
       assert_int_equal(fake_verbs_stats().qps, 2 * 2 * options.devices + options.devices);
       pair_close(&pair);
-      world_close();
+      pair_world_close();
     }
   pair.device = false;
 }
@@ -683,7 +352,7 @@ static void errors_check(const struct stream *stream, enum fake_verbs_fault faul
     told |= fault == VERBS_DEVICE_FATAL && strstr(stream->why[side], "RETRY_EXC") != NULL; /* the other's */
     told |= strstr(stream->why[side], "a flush of device memory failed") != NULL;
   }
-  if (!told && stream->arrived + stream->send_done < 2 * MESSAGES)
+  if (!told && stream->arrived + stream->send_done < 2 * PAIR_MESSAGES)
     fail_msg("seed %llu, fault %d: nobody says why: '%s' and '%s'", (unsigned long long)stream->seed, fault,
              stream->why[0], stream->why[1]);
 }
@@ -704,7 +373,7 @@ static bool is_at_first_ports(const struct ib_end *end) {
 
 /* A port that came back is in use again, at both ends, and carries. *returned: the connection had left it. */
 static void come_back(uint64_t seed, uint32_t *returned) {
-  const uint64_t end = os_time_ns() + SECONDS_MOST * 1000000000ull;
+  const uint64_t end = os_time_ns() + PAIR_SECONDS_MOST * 1000000000ull;
   const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
   *returned += !is_at_first_ports(ends[0]);
   while (!is_at_first_ports(ends[0]) || !is_at_first_ports(ends[1])) {
@@ -714,7 +383,7 @@ static void come_back(uint64_t seed, uint32_t *returned) {
   }
   stream_begin(&stream, &pair, seed, 1);
   stream_run(&stream);
-  if (stream.arrived < MESSAGES || stream.send_done < MESSAGES)
+  if (stream.arrived < PAIR_MESSAGES || stream.send_done < PAIR_MESSAGES)
     fail_msg("seed %llu, back again: '%s' and '%s'", (unsigned long long)seed, stream.why[0], stream.why[1]);
 }
 
@@ -736,26 +405,26 @@ static void seeded(uint64_t seed, bool again, struct tally *tally) {
   options.infiniband = (drawn >> 25) % 2 != 0;
   snprintf(qps, sizeof qps, "%u", 1 + (unsigned)(drawn >> 28) % 3);
   snprintf(threshold, sizeof threshold, "%u", (unsigned)(drawn >> 32) % 9000);
-  settings(qps, (drawn >> 27) % 2 != 0 ? "1" : NULL, (drawn >> 26) % 2 != 0 ? threshold : NULL);
-  set("NCCL_IB_USE_INLINE", (drawn >> 48) % 2 != 0 ? "1" : NULL);
-  set("TUTTI_IB_RECONNECT", again ? "4" : NULL);
-  set("TUTTI_IB_PATH_MS", again ? "300" : NULL);
-  set("TUTTI_IB_RETURN_MS", "0");
+  pair_settings(qps, (drawn >> 27) % 2 != 0 ? "1" : NULL, (drawn >> 26) % 2 != 0 ? threshold : NULL);
+  pair_set("NCCL_IB_USE_INLINE", (drawn >> 48) % 2 != 0 ? "1" : NULL);
+  pair_set("TUTTI_IB_RECONNECT", again ? "4" : NULL);
+  pair_set("TUTTI_IB_PATH_MS", again ? "300" : NULL);
+  pair_set("TUTTI_IB_RETURN_MS", "0");
   if (options.devices == 2 && (drawn >> 56) % 2 != 0) { /* each end has two ports of its own */
     options.devices = 4;
-    set("NCCL_NET_FORCE_MERGE", "fake_0,fake_1;fake_2,fake_3");
-    set("NCCL_IB_MERGE_NICS", "0");
-    receiver_device = 1;
+    pair_set("NCCL_NET_FORCE_MERGE", "fake_0,fake_1;fake_2,fake_3");
+    pair_set("NCCL_IB_MERGE_NICS", "0");
+    pair_receiver_device = 1;
   }
   param_reset();
   pair.device = (drawn >> 52) % 3 == 0;
   options.gpus = pair.device;
-  world_open(&options);
+  pair_world_open(&options);
   pair_open(&pair, results);
   stream_begin(&stream, &pair, seed, 1u << (drawn >> 40) % 4);
   stream.splits = (drawn >> 44) % 2 != 0;
   stream_run(&stream);
-  const bool whole = stream.arrived == MESSAGES && stream.send_done == MESSAGES;
+  const bool whole = stream.arrived == PAIR_MESSAGES && stream.send_done == PAIR_MESSAGES;
   if (!whole && !may_break(&options, again))
     fail_msg("seed %llu, fault %d: '%s' and '%s'", (unsigned long long)seed, options.fault, stream.why[0],
              stream.why[1]);
@@ -764,8 +433,8 @@ static void seeded(uint64_t seed, bool again, struct tally *tally) {
   if (again && options.fault == VERBS_PORT_RETURNS && options.devices > 1) come_back(seed, &tally->returned);
   pair_close(&pair);
   pair.device = false;
-  receiver_device = 0;
-  world_close();
+  pair_receiver_device = 0;
+  pair_world_close();
 }
 
 static void test_seeds(void **state) {
@@ -798,11 +467,11 @@ static void test_beside(void **state) {
   options.one_card = true;
   options.fault = VERBS_PORT_RETURNS;
   options.fault_at = 20;
-  settings("2", NULL, NULL);
-  set("TUTTI_IB_RECONNECT", "4");
-  set("TUTTI_IB_RETURN_MS", "-1");
+  pair_settings("2", NULL, NULL);
+  pair_set("TUTTI_IB_RECONNECT", "4");
+  pair_set("TUTTI_IB_RETURN_MS", "-1");
   param_reset();
-  world_open(&options);
+  pair_world_open(&options);
   for (int round = 0; round < 3; round++) {
     pair_open(&pair, results);
     assert_int_equal(results[0], ncclSuccess);
@@ -812,7 +481,7 @@ static void test_beside(void **state) {
         assert_int_equal(ends[side]->qps[i].outlet, round == 1 ? 1 - down : i % 2);
     stream_begin(&stream, &pair, 3, 1);
     stream_run(&stream);
-    assert_int_equal(stream.arrived + stream.send_done, 2 * MESSAGES);
+    assert_int_equal(stream.arrived + stream.send_done, 2 * PAIR_MESSAGES);
     down = ends[0]->device->ports[1].of->port_down[1];
     while (round == 1 && ends[0]->device->ports[down].of->port_down[1] != 0)
       assert_int_equal(stream_idle(pair.send), ncclSuccess);
@@ -820,7 +489,7 @@ static void test_beside(void **state) {
       assert_int_equal(ends[0]->qps[i].outlet, 1 - down);
     pair_close(&pair);
   }
-  world_close();
+  pair_world_close();
 }
 
 /* A receiver that has all may go before the sender knows: what it had is done. */
@@ -833,30 +502,31 @@ static void test_bye(void **state) {
   bool done = false;
   (void)state;
   options.delay_most = 2000; /* acknowledgements come late, or after the receiver's end */
-  settings(NULL, NULL, NULL);
-  set("TUTTI_IB_PATH_MS", "20000");
+  pair_settings(NULL, NULL, NULL);
+  pair_set("TUTTI_IB_PATH_MS", "20000");
   param_reset();
-  world_open(&options);
+  pair_world_open(&options);
   pair_open(&pair, results);
   registration = pair.receive_memory;
   while (receive == NULL)
-    assert_int_equal(ops->irecv(pair.receive, 1, &data, &room, &tag, &registration, &receive), ncclSuccess);
+    assert_int_equal(pair_ops->irecv(pair.receive, 1, &data, &room, &tag, &registration, &receive),
+                     ncclSuccess);
   while (send == NULL)
-    assert_int_equal(ops->isend(pair.send, pair.sent, 77, 0, pair.send_memory, &send), ncclSuccess);
-  while (!done) assert_int_equal(ops->test(receive, &done, NULL), ncclSuccess);
-  assert_int_equal(ops->unregister_memory(pair.receive, pair.receive_memory), ncclSuccess);
-  assert_int_equal(ops->unregister_memory(pair.receive, pair.receive_rest_memory), ncclSuccess);
-  assert_int_equal(ops->unregister_memory(pair.send, pair.send_memory), ncclSuccess);
-  assert_int_equal(ops->unregister_memory(pair.send, pair.send_rest_memory), ncclSuccess);
-  assert_int_equal(ops->close_recv(pair.receive), ncclSuccess);
+    assert_int_equal(pair_ops->isend(pair.send, pair.sent, 77, 0, pair.send_memory, &send), ncclSuccess);
+  while (!done) assert_int_equal(pair_ops->test(receive, &done, NULL), ncclSuccess);
+  assert_int_equal(pair_ops->unregister_memory(pair.receive, pair.receive_memory), ncclSuccess);
+  assert_int_equal(pair_ops->unregister_memory(pair.receive, pair.receive_rest_memory), ncclSuccess);
+  assert_int_equal(pair_ops->unregister_memory(pair.send, pair.send_memory), ncclSuccess);
+  assert_int_equal(pair_ops->unregister_memory(pair.send, pair.send_rest_memory), ncclSuccess);
+  assert_int_equal(pair_ops->close_recv(pair.receive), ncclSuccess);
   pair.receive = NULL;
-  for (done = false; !done;) assert_int_equal(ops->test(send, &done, NULL), ncclSuccess);
+  for (done = false; !done;) assert_int_equal(pair_ops->test(send, &done, NULL), ncclSuccess);
   ncclResult_t result = ncclSuccess;
-  while (result == ncclSuccess) result = ops->isend(pair.send, pair.sent, 77, 0, NULL, &send);
+  while (result == ncclSuccess) result = pair_ops->isend(pair.send, pair.sent, 77, 0, NULL, &send);
   assert_int_equal(result, ncclRemoteError);
   assert_non_null(strstr(log_own_error(), "closed the connection"));
   pair_close(&pair);
-  world_close();
+  pair_world_close();
 }
 
 /* ---- choices ---- */
@@ -910,15 +580,15 @@ static void test_gids(void **state) {
   wishes.index = 6;
   assert_int_equal(gid_choose(entries, 7, true, &wishes, why), -1);
   assert_non_null(strstr(why, "NCCL_IB_GID_INDEX=6 is empty"));
-  set("NCCL_IB_ADDR_RANGE", "10.2.0.0/16");
-  set("NCCL_IB_ROCE_VERSION_NUM", NULL);
+  pair_set("NCCL_IB_ADDR_RANGE", "10.2.0.0/16");
+  pair_set("NCCL_IB_ROCE_VERSION_NUM", NULL);
   param_reset();
   assert_int_equal(gid_wishes_read(&wishes), ncclSuccess);
   assert_int_equal(gid_choose(entries, 7, true, &wishes, why), 4);
-  set("NCCL_IB_ADDR_RANGE", "10.2.0.0/40");
+  pair_set("NCCL_IB_ADDR_RANGE", "10.2.0.0/40");
   param_reset();
   assert_int_equal(gid_wishes_read(&wishes), ncclInvalidUsage);
-  set("NCCL_IB_ADDR_RANGE", NULL);
+  pair_set("NCCL_IB_ADDR_RANGE", NULL);
   param_reset();
   assert_int_equal(gid_choose(entries, 0, true, &wishes, why), -1);
 }
@@ -930,57 +600,57 @@ static void test_devices(void **state) {
   (void)state;
   options.devices = 2;
   options.ports = 2;
-  settings(NULL, NULL, NULL);
-  assert_int_equal(world_open(&options), 2); /* two cards, whose ports go together */
-  world_close();
-  set("NCCL_IB_HCA", "=fake_1:2");
+  pair_settings(NULL, NULL, NULL);
+  assert_int_equal(pair_world_open(&options), 2); /* two cards, whose ports go together */
+  pair_world_close();
+  pair_set("NCCL_IB_HCA", "=fake_1:2");
   param_reset();
-  assert_int_equal(world_open(&options), 1);
-  assert_int_equal(ops->properties(0, &properties), ncclSuccess);
+  assert_int_equal(pair_world_open(&options), 1);
+  assert_int_equal(pair_ops->properties(0, &properties), ncclSuccess);
   assert_string_equal(properties.name, "fake_1:2");
   assert_int_equal(properties.speed_mbps, 400000);
   assert_int_equal(properties.max_recvs, 8);
-  assert_int_equal(ops->properties(1, &properties), ncclInvalidArgument);
-  world_close();
-  set("NCCL_IB_HCA", NULL);
-  set("NCCL_NET_FORCE_MERGE", "nobody;fake_1:2,fake_0:1;fake_2,fake_3");
-  set("NCCL_IB_MERGE_NICS", "0");
+  assert_int_equal(pair_ops->properties(1, &properties), ncclInvalidArgument);
+  pair_world_close();
+  pair_set("NCCL_IB_HCA", NULL);
+  pair_set("NCCL_NET_FORCE_MERGE", "nobody;fake_1:2,fake_0:1;fake_2,fake_3");
+  pair_set("NCCL_IB_MERGE_NICS", "0");
   param_reset();
   options.devices = 4;
-  assert_int_equal(world_open(&options), 4); /* 0:1 with 1:2, 0:2, 1:1, the rest */
-  assert_int_equal(ops->properties(0, &properties), ncclSuccess);
+  assert_int_equal(pair_world_open(&options), 4); /* 0:1 with 1:2, 0:2, 1:1, the rest */
+  assert_int_equal(pair_ops->properties(0, &properties), ncclSuccess);
   assert_string_equal(properties.name, "fake_0:1+fake_1:2");
-  assert_int_equal(ops->properties(3, &properties), ncclSuccess);
+  assert_int_equal(pair_ops->properties(3, &properties), ncclSuccess);
   assert_string_equal(properties.name, "fake_2:1+fake_2:2+fake_3:1+fake_3:2");
-  world_close();
-  set("NCCL_IB_MERGE_NICS", NULL);
-  set("NCCL_IB_DISABLE", "1");
+  pair_world_close();
+  pair_set("NCCL_IB_MERGE_NICS", NULL);
+  pair_set("NCCL_IB_DISABLE", "1");
   param_reset();
-  assert_int_equal(ops->devices(&count), ncclSuccess);
+  assert_int_equal(pair_ops->devices(&count), ncclSuccess);
   assert_int_equal(count, 0);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_lists, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_gids, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_devices, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_streams, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_parts, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_parts_odd, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_ports, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_classes, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_makers_options, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_events_returned, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_wraps, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_too_long, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_no_route, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_regions, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_device_memory, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_beside, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_bye, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_seeds, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_again, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_lists, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_gids, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_devices, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_streams, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_parts, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_parts_odd, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_ports, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_classes, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_makers_options, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_events_returned, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_wraps, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_too_long, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_no_route, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_regions, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_device_memory, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_beside, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_bye, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_seeds, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_again, pair_setup, pair_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

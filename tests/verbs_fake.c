@@ -49,6 +49,7 @@ struct fake_qp {
   uint64_t begin_at; /* of the request that is next to be carried out */
   uint32_t tries, piece;
   uint64_t unheard_until; /* when it gives up */
+  bool forgotten;         /* its clock has stopped: it never gives up */
 };
 struct fake_cq {
   struct ibv_cq cq;
@@ -88,6 +89,8 @@ static struct {
   struct fake_memory memories[MEMORIES];
   uint32_t serial;
   struct late *late, **late_end;
+  uint64_t flap_at; /* the next of them */
+  uint32_t flaps;   /* that have been */
 } world;
 
 static os_mutex mutex = OS_MUTEX_INITIALIZER;
@@ -195,11 +198,16 @@ static bool is_reached(struct fake_qp *qp) {
 /* It says so itself. What that does to its queue pairs differs between devices. */
 static bool port_is_down(struct fake_qp *qp) {
   const bool told = world.options.fault == VERBS_PORT_DOWN || world.options.fault == VERBS_PORT_RETURNS;
-  return told && port_is_cut(qp);
+  return (told || world.options.flaps > 0) && port_is_cut(qp);
 }
 
 static void again(struct fake_qp *qp) {
   world.stats.retries++;
+  if (draw(qp, qp->works[qp->carried % DEPTH].number, 64 + qp->tries) % 100 < world.options.forgets) {
+    qp->forgotten = true;
+    world.stats.forgotten++;
+    return;
+  }
   if (port_is_down(qp) && world.options.seed / VERBS_FAULTS % 2 != 0) qp_stop(qp, IBV_WC_LOC_QP_OP_ERR);
   if (++qp->tries > qp->attributes.retry_cnt) qp_stop(qp, IBV_WC_RETRY_EXC_ERR);
   qp->begin_at = world.now + PATIENCE;
@@ -289,7 +297,7 @@ static void work_carried(struct fake_qp *qp, struct work *work) {
 static void qp_carry(struct fake_qp *qp) {
   struct work *work = &qp->works[qp->carried % DEPTH];
   const bool notifies = work->request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  if (qp->carried == qp->posted || world.now < qp->begin_at) return;
+  if (qp->carried == qp->posted || world.now < qp->begin_at || qp->forgotten) return;
   const bool lost = qp->other != qp && world.options.fault == VERBS_LOSES &&
                     draw(qp, work->number, 16 + qp->tries) % 10 == 0;
   if (lost || !is_reached(qp)) {
@@ -363,8 +371,21 @@ static void strike(struct fake_qp *qp) {
   }
 }
 
+/* A port that is up goes down, for about as long as retries last, and its device says so, perhaps late. */
+static void world_flap(void) {
+  const uint64_t drawn = hash_scramble(world.options.seed ^ ((world.flaps + 1) * HASH_STEP));
+  struct fake_device *device = &world.devices[drawn % world.options.devices];
+  const uint8_t port = (uint8_t)(1 + (drawn >> 8) % world.options.ports);
+  if (device->cut_until[port] + 2 * SHORT < world.now) {
+    port_fails(device, port, true, world.now + SHORT + (drawn >> 16) % SHORT * ((drawn >> 32) % 8));
+    world.flaps++;
+  }
+  world.flap_at = world.now + 1 + (drawn >> 40) % (4 * SHORT) * ((drawn >> 48) % 4);
+}
+
 static void world_step(void) {
   world.now++;
+  if (world.flaps < world.options.flaps && world.flap_at <= world.now && world.stats.struck) world_flap();
   for (int i = 0; i < QPS; i++) {
     struct fake_qp *qp = &world.qps[i];
     if (!qp->used || device_of(qp->qp.context)->dead) continue;
@@ -654,6 +675,8 @@ static void work_add(struct fake_qp *qp, const struct ibv_send_wr *request) {
     memcpy(work->inlined, (void *)(uintptr_t)work->places[0].addr, work->places[0].length);
   }
   work->number = qp->posted;
+  /* Its receiver may ask for what is missing before it. */
+  if (qp->forgotten && draw(qp, work->number, 5) % 2 != 0) qp->forgotten = false, qp->begin_at = world.now;
   if (qp->posted == qp->carried)
     qp->begin_at = world.now + draw(qp, work->number, 1) % (world.options.delay_most + 1);
   qp->posted++;

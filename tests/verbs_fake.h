@@ -36,6 +36,9 @@ struct fake_verbs_options {
   uint32_t not_ready;  /* percent of notifications that find the receiver not ready, at first */
   enum fake_verbs_fault fault;
   uint64_t fault_at; /* the work request that it happens to, from 1, all queue pairs together */
+  uint32_t flaps;   /* so often some device's port goes down and comes back, now and then, beside the fault */
+  uint32_t forgets; /* percent of packets lost whose queue pairs forget that they wait: nothing ever comes of
+                       them, as of Soft-RoCE's at times */
   /* What is registered to be read from afar is memory of a GPU: what is written there is seen when a read of
    * it has come behind, and no sooner. */
   bool gpus;
@@ -47,7 +50,7 @@ const struct verbs *fake_verbs(void);
 const struct ibv_qp_attr *fake_verbs_attributes(const struct ibv_qp *qp, uint32_t *makers);
 
 struct fake_verbs_stats {
-  uint64_t requests, notifications, flushes, retries, most_qps, memories_made;
+  uint64_t requests, notifications, flushes, retries, forgotten, most_qps, memories_made;
   uint32_t contexts, pds, cqs, qps, memories; /* that are there now */
   bool struck;                                /* the fault has happened */
 };

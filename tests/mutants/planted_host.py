@@ -358,6 +358,10 @@ plant('lib/core/proxy_memory.c', 'memory_of_nccl_is_not_offered',
       'test_registered')
 plant(IBV + 'ports.c', 'ports_that_came_back_stay_left', 'back |= port_bits(end, i) & end->own.bad;', '',
       'test_ibv', 'test_again')
+plant(IBV + 'silence.c', 'silent_queue_pairs_are_left_alone', 'limit_ns > 0 && ', 'limit_ns == 0 && ',
+      'test_ibv_wires', 'test_forgotten')
+plant(IBV + 'again.c', 'parts_of_words_are_taken_for_words', 'end->told = true, end->wire.received = 0;',
+      'end->told = true;', 'test_ibv_wires', 'test_wires')
 plant('lib/core/proxy_tend.c', 'idle_connections_are_not_looked_at', 'due && conn->tend == NET_LOOK_LATER',
       'false', 'test_ibv_run', 'test_again')
 plant('lib/backends/emu/net_end.c', 'lent_memory_is_not_waited_for',

@@ -121,6 +121,16 @@ two() {
   check $? 'a link that goes down in mid-operation: all four end with an error, and one says where and why'
 }
 
+# The second guest's wire: down in mid-operation, and up when it has been left; its ends then hold until they
+# are back on it.
+flap() {
+  after 'iteration 0 ok' 2 ip link set nic1 down
+  until logged 'connect again'; do sleep 0.1; done
+  ip link set nic1 up
+  until logged 'over ports that are up again'; do sleep 0.1; done
+  touch /tmp/go
+}
+
 # Both guests run this: the first has ranks 0 and 1, the second the others. The devices are used as one.
 far() {
   local place=${wires#far}
@@ -130,6 +140,16 @@ far() {
   [ "$status" = 0 ] && logged 'over rxe[01]:1+rxe[01]:1, 2 queue pairs'
   check $? "two guests, four processes, two devices used as one: all operations, in guest $place"
   export NCCL_IB_TIMEOUT=16 NCCL_IB_RETRY_CNT=4
+  rm -f /tmp/go /tmp/out.* /tmp/log.*
+  flapper=
+  if [ "$place" = 1 ]; then touch /tmp/go; else
+    flap &
+    flapper=$!
+  fi
+  TUTTI_IB_RECONNECT=8 ours 7703 --iterations 63 --ops all_reduce --bytes 100000 --hold 60,/tmp/go
+  [ "$status" = 0 ] && logged 'connect again' && logged 'are connected again'
+  check $? "one of their two wires goes, and comes back: all goes on, over both, in guest $place"
+  [ -z "$flapper" ] || kill "$flapper" 2>/dev/null
   rm -f /tmp/out.*
   [ "$place" = 1 ] || after 'iteration 0 ok' 2 ip link set nic1 down &
   ours 7702 --iterations 1000 --ops all_reduce --bytes 100000

@@ -182,7 +182,8 @@ static ncclResult_t idle_look(struct ib_end *end, bool closely) {
   if (event != NULL && end->event == IBV_EVENT_QP_FATAL && ib_again_begin(end, 0, false)) return ncclSuccess;
   if (event != NULL && param_int(PARAM_IB_RETURN_ASYNC_EVENTS) != 0)
     return ib_fail(end, ncclSystemError, "%s", event);
-  return end->gone ? gone_judge(end) : ncclSuccess;
+  if (end->gone) return gone_judge(end);
+  return closely || end->idle % EVENTS_PERIOD == 0 ? ib_silence_look(end) : ncclSuccess;
 }
 
 static ncclResult_t flushed_judge(struct ib_end *end) {

@@ -176,6 +176,8 @@ struct ib_qp {
   uint32_t posted, retired; /* work requests of its send queue */
   uint32_t receives;        /* that are posted */
   bool path_good;
+  uint32_t heard; /* `retired` when it was last seen to change, and since when: silence.c */
+  uint64_t heard_ns, asked_ns;
 };
 
 /* One of the device's ports, as this connection uses it. */
@@ -330,6 +332,7 @@ ncclResult_t ib_again_resume(struct ib_end *end);
 
 /* ---- path.c: a write without data on every queue pair, before anything rests on it */
 ncclResult_t ib_path_step(struct ib_end *end);
+ncclResult_t ib_path_write(struct ib_end *end, struct ib_qp *qp, uint32_t index);
 /* `qp` is one that gets no answer. */
 ncclResult_t ib_path_fail(struct ib_end *end, const struct ib_qp *qp);
 
@@ -337,6 +340,9 @@ ncclResult_t ib_path_fail(struct ib_end *end, const struct ib_qp *qp);
 ncclResult_t ib_poll(struct ib_end *end);
 /* What of an end that may have nothing under way? */
 ncclResult_t ib_look(struct ib_end *end, enum net_look *wish);
+
+/* ---- silence.c: queue pairs of which nothing comes, not even an error */
+ncclResult_t ib_silence_look(struct ib_end *end);
 
 /* ---- events.c: what devices say of themselves */
 void ib_events_look(struct ib_context *context);

@@ -8,7 +8,7 @@
 
 #define AGAIN_NS 100000000ull
 
-static ncclResult_t path_write(struct ib_end *end, struct ib_qp *qp, uint32_t index) {
+ncclResult_t ib_path_write(struct ib_end *end, struct ib_qp *qp, uint32_t index) {
   struct ibv_send_wr request;
   memset(&request, 0, sizeof request);
   request.wr_id = ib_work_id(IB_WORK_PATH, index, qp) + 1;
@@ -63,6 +63,6 @@ ncclResult_t ib_path_step(struct ib_end *end) {
   if (end->path_ns != 0 && now - end->path_ns < AGAIN_NS) return ncclSuccess;
   end->path_ns = now;
   for (uint32_t i = 0; i < end->qp_count; i++)
-    if (!end->qps[i].path_good && ib_qp_has_room(&end->qps[i], 1)) TRY(path_write(end, &end->qps[i], i));
+    if (!end->qps[i].path_good && ib_qp_has_room(&end->qps[i], 1)) TRY(ib_path_write(end, &end->qps[i], i));
   return ncclSuccess;
 }

@@ -1,0 +1,215 @@
+/* test_ibv_wires.c: wires under the ibv net that go and come back time and again, by seeds, in emulated
+ * verbs: ports of either end go down for as long as retries last, or longer; what the ends tell each other
+ * comes late and in parts, as where the socket passes the same wires; and each end is away for a while, so
+ * that it notices long before or after the other. Everything arrives, once, and no end waits for good. */
+/* sanitizers: address */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "ibv_pair.h"
+
+enum { SEEDS = 400, HELD_BYTES = 1 << 16 };
+static struct pair pair;
+static struct stream stream;
+
+/* ---- what lies between the sockets of both ends ---- */
+
+static struct relay {
+  int outer[2], inner[2]; /* the ends' own descriptors, and this side of them */
+  uint8_t bytes[2][HELD_BYTES];
+  size_t count[2]; /* that are held, by whose they are */
+  uint64_t turn, held_until[2], seed, lag;
+} relay;
+
+static int spare_descriptor(int fd) {
+  const int copy = dup(fd);
+  assert_true(copy >= 0);
+  return copy;
+}
+
+/* The ends keep the numbers of their descriptors. */
+static void relay_open(uint64_t seed, uint64_t lag) {
+  while (((struct ib_end *)pair.receive)->phase != IB_READY) /* nothing is on its way */
+    assert_int_equal(ib_end_poll((struct ib_end *)pair.receive), ncclSuccess);
+  const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
+  memset(&relay, 0, sizeof relay);
+  relay.seed = seed;
+  relay.lag = lag;
+  for (int side = 0; side < 2; side++) {
+    int both[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, both), 0);
+    relay.outer[side] = spare_descriptor(ends[side]->wire.fd);
+    assert_true(dup2(both[0], ends[side]->wire.fd) >= 0);
+    close(both[0]);
+    relay.inner[side] = both[1];
+  }
+}
+
+static void relay_close(void) {
+  for (int side = 0; side < 2; side++) close(relay.inner[side]), close(relay.outer[side]);
+}
+
+static uint64_t relay_draw(uint64_t what) {
+  return hash_scramble(hash_scramble(relay.seed + what) ^ (relay.turn * HASH_STEP));
+}
+
+/* What an end has said waits, then goes on in parts; what was said first comes first. */
+static void relay_side(int side) {
+  uint8_t *held = relay.bytes[side];
+  const ssize_t got =
+      recv(relay.inner[side], held + relay.count[side], HELD_BYTES - relay.count[side], MSG_DONTWAIT);
+  const uint64_t drawn = relay_draw((uint64_t)side);
+  if (got > 0) {
+    if (relay.count[side] == 0) relay.held_until[side] = relay.turn + drawn % (relay.lag + 1);
+    relay.count[side] += (size_t)got;
+  }
+  if (relay.count[side] == 0 || relay.turn < relay.held_until[side]) return;
+  const size_t part = (drawn >> 20) % 3 == 0 ? 1 + (drawn >> 24) % 40 : relay.count[side];
+  const size_t most = part < relay.count[side] ? part : relay.count[side];
+  const ssize_t sent = send(relay.inner[1 - side], held, most, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent <= 0) return;
+  relay.count[side] -= (size_t)sent;
+  memmove(held, held + sent, relay.count[side]);
+  relay.held_until[side] = relay.turn + (drawn >> 32) % (relay.lag / 4 + 1);
+}
+
+static void relay_turn(void) {
+  relay.turn++;
+  for (int side = 0; side < 2; side++) relay_side(side);
+}
+
+/* ---- runs ---- */
+
+static const char *const phases[] = {"dialing",  "greeting", "card out", "card in", "drain", "again out",
+                                     "again in", "link",     "path",     "go",      "ready"};
+
+static void stands_still(uint64_t seed) {
+  const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
+  fail_msg(
+      "seed %llu: no end: %u sent, %u done, %u posted, %u arrived; sender %s, %llu times, receiver %s, %llu",
+      (unsigned long long)seed, stream.sent, stream.send_done, stream.posted, stream.arrived,
+      phases[ends[0]->phase], (unsigned long long)ends[0]->again.generation, phases[ends[1]->phase],
+      (unsigned long long)ends[1]->again.generation);
+}
+
+/* Each end is away now and then. */
+static void run(uint64_t seed, uint64_t away) {
+  const uint64_t end = os_time_ns() + PAIR_SECONDS_MOST * 1000000000ull;
+  uint64_t back[2] = {0, 0};
+  while (!stream_is_through(&stream)) {
+    relay_turn();
+    for (int side = 0; side < 2; side++) {
+      const uint64_t drawn = relay_draw(16 + (uint64_t)side);
+      if (relay.turn < back[side]) continue;
+      if (drawn % 50 == 0) back[side] = relay.turn + (drawn >> 8) % (away + 1);
+      if (side == 0) stream_turn_sender(&stream);
+      else stream_turn_receiver(&stream);
+    }
+    if (os_time_ns() > end) stands_still(seed);
+  }
+}
+
+/* Two ports at each end. */
+static void world_begin(uint64_t seed, bool again, uint32_t forgets) {
+  char qps[8];
+  const uint64_t drawn = hash_scramble(seed * HASH_STEP + 1);
+  struct fake_verbs_options options = {
+      .seed = seed, .devices = 4, .ports = 1, .fault = again ? VERBS_PORT_RETURNS : VERBS_CUT};
+  options.delay_most = (uint32_t)(drawn >> 4) % 12;
+  options.not_ready = (uint32_t)(drawn >> 8) % 30;
+  options.fault_at = 10 + (drawn >> 16) % 60;
+  options.flaps = again ? 1 + (drawn >> 24) % 6 : 0;
+  options.forgets = forgets;
+  snprintf(qps, sizeof qps, "%u", 1 + (unsigned)(drawn >> 28) % 3);
+  pair_settings(qps, (drawn >> 32) % 2 != 0 ? "1" : NULL, NULL);
+  pair_set("TUTTI_IB_RECONNECT", again ? "1000" : NULL);
+  pair_set("TUTTI_IB_PATH_MS", "300");
+  pair_set("TUTTI_IB_RETURN_MS", "0");
+  pair_set("TUTTI_IB_SILENCE_MS", forgets > 0 ? "20" : NULL);
+  pair_set("NCCL_NET_FORCE_MERGE", "fake_0,fake_1;fake_2,fake_3");
+  pair_set("NCCL_IB_MERGE_NICS", "0");
+  pair_receiver_device = 1;
+  param_reset();
+  assert_int_equal(pair_world_open(&options), 2);
+}
+
+struct tally {
+  uint64_t again, forgotten;
+};
+
+static void seeded(uint64_t seed, uint32_t forgets, struct tally *tally) {
+  ncclResult_t results[2];
+  const uint64_t drawn = hash_scramble(seed * HASH_STEP + 2);
+  world_begin(seed, true, forgets);
+  pair_open(&pair, results);
+  relay_open(seed, drawn % 3 * 40);
+  stream_begin(&stream, &pair, seed, 1u << (drawn >> 8) % 4);
+  stream.splits = (drawn >> 16) % 2 != 0;
+  run(seed, (drawn >> 24) % 3 * 200);
+  if (stream.arrived < PAIR_MESSAGES || stream.send_done < PAIR_MESSAGES)
+    fail_msg("seed %llu: '%s' and '%s'", (unsigned long long)seed, stream.why[0], stream.why[1]);
+  tally->again += ((struct ib_end *)pair.send)->again.generation;
+  tally->forgotten += fake_verbs_stats().forgotten;
+  pair_close(&pair);
+  relay_close();
+  pair_receiver_device = 0;
+  pair_world_close();
+}
+
+static void test_wires(void **state) {
+  struct tally tally = {0, 0};
+  (void)state;
+  for (uint64_t seed = 0; seed < SEEDS; seed++) seeded(seed, 0, &tally);
+  print_message("%d runs, connected again %llu times\n", SEEDS, (unsigned long long)tally.again);
+  assert_true(tally.again > 2 * SEEDS);
+}
+
+/* Devices that forget that they wait for an answer: a queue pair that is silent for too long is made again,
+ * unless a question woke it. */
+static void test_forgotten(void **state) {
+  struct tally tally = {0, 0};
+  (void)state;
+  for (uint64_t seed = 0; seed < SEEDS / 4; seed++) seeded(seed, 10, &tally);
+  print_message("%d runs, connected again %llu times; devices forgot %llu times\n", SEEDS / 4,
+                (unsigned long long)tally.again, (unsigned long long)tally.forgotten);
+  assert_true(tally.forgotten > SEEDS / 4);
+}
+
+/* Where connections are not made again, that is said. */
+static void test_silence(void **state) {
+  ncclResult_t results[2];
+  (void)state;
+  world_begin(1, false, 100);
+  pair_open(&pair, results);
+  stream_begin(&stream, &pair, 1, 1);
+  stream_run(&stream);
+  const char *why = strstr(stream.why[0], "not even an error") != NULL ? stream.why[0] : stream.why[1];
+  assert_non_null(strstr(why, "nothing has come of what is under way for 20 ms on queue pair "));
+  assert_non_null(strstr(why, "TUTTI_IB_SILENCE_MS"));
+  pair_close(&pair);
+  pair_receiver_device = 0;
+  pair_world_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_wires, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_forgotten, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_silence, pair_setup, pair_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
