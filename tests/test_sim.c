@@ -18,6 +18,7 @@
 #include "check/request.h"
 #include "simulate/engine.h"
 #include "simulate/flow.h"
+#include "simulate/demand.h"
 #include "simulate/fold.h"
 #include "simulate/progress.h"
 
@@ -349,6 +350,62 @@ static void circles_are_told(void **state) {
   assert_non_null(strstr(report.text, "waits for data from rank"));
 }
 
+/* ---- links that can be full ---- */
+
+/* Of links that follow one another at least one stays, also where all carry as much, and few do. */
+static void narrowest_links_stay(void **state) {
+  const struct walk_conn conn = {.sender = 0, .receiver = 5, .proto = PROTO_SIMPLE, .sends = true};
+  (void)state;
+  for (uint32_t alike = 0; alike < 2; alike++) {
+    struct cluster_spec spec;
+    struct cluster_route route;
+    struct demand demand;
+    uint32_t full = 0;
+    cluster_spec_begin(&spec);
+    spec.nodes = 2;
+    spec.gpus = 4;
+    if (alike) spec.costs.links_gbps = 10;
+    cluster_free(&cluster);
+    assert_int_equal(cluster_make(&spec, &cluster), ncclSuccess);
+    double *gbps = (double *)os_alloc((cluster.link_count + (size_t)1) * sizeof *gbps);
+    assert_non_null(gbps);
+    cluster_route_find(&cluster, &conn, &route);
+    assert_true(route.link_count > 2);
+    assert_true(demand_make(&cluster, &demand));
+    for (uint32_t i = 0; i < 3; i++) assert_true(demand_add(&demand, &route, route.gbps));
+    assert_true(demand_sum(&demand, gbps));
+    for (uint32_t hop = 0; hop < route.link_count; hop++) {
+      const double carries = cluster.link_gbps[route.links[hop]];
+      if (gbps[route.links[hop]] <= carries * (1 + 1e-9)) continue;
+      assert_true(carries <= route.gbps);
+      assert_true(gbps[route.links[hop]] > 2.9 * route.gbps);
+      full += 1;
+    }
+    assert_true(full >= 1 && full <= 2); /* a card of the sender, one of the receiver */
+    demand_free(&demand);
+    os_free(gbps);
+  }
+}
+
+/* Where all nodes count as equally far a node stands for all, and time is that of the longest way. */
+static void leaves_as_one_fold(void **state) {
+  struct fold fold;
+  (void)state;
+  cluster_begin(8, 2); /* two leaves */
+  assert_true(net_begin(FUNC_ALL_TO_ALL, 1u << ALGO_RING, 1u << PROTO_SIMPLE, 1 << 12, 8));
+  const struct engine_report apart = run(&net, NULL);
+  assert_true(fold_make(&cluster, &net, NULL, &fold));
+  const uint32_t lanes = fold.net.lane_count;
+  fold_free(&fold);
+  cluster.flat = true;
+  assert_true(fold_make(&cluster, &net, NULL, &fold));
+  assert_true(fold.net.lane_count < lanes);
+  const struct engine_report some = run(&fold.net, &fold), all = run(&net, NULL);
+  assert_true(some.end_ps <= all.end_ps + 100 && all.end_ps <= some.end_ps + 100);
+  assert_true(all.end_ps >= apart.end_ps && all.end_ps < apart.end_ps + 3000000);
+  fold_free(&fold);
+}
+
 /* ---- folds ---- */
 
 static void folds_agree(void **state) {
@@ -478,6 +535,8 @@ int main(void) {
       cmocka_unit_test_teardown(slow_ranks_and_links_cost, teardown),
       cmocka_unit_test_teardown(dead_cards_are_named, teardown),
       cmocka_unit_test_teardown(circles_are_told, teardown),
+      cmocka_unit_test_teardown(narrowest_links_stay, teardown),
+      cmocka_unit_test_teardown(leaves_as_one_fold, teardown),
       cmocka_unit_test_teardown(folds_agree, teardown),
       cmocka_unit_test_teardown(folds_look_closely, teardown),
       cmocka_unit_test_teardown(progress_converges, teardown),

@@ -181,7 +181,7 @@ static void route_network(const struct cluster *cluster, const struct walk_conn 
   ask.sends = false;
   const uint32_t in = rails_choose(&ask).net;
   const uint32_t leaf_from = from / cluster->fabric.leaf_nodes, leaf_to = to / cluster->fabric.leaf_nodes;
-  const bool spine = leaf_from != leaf_to || in != out;
+  const bool spine = cluster->flat || leaf_from != leaf_to || in != out;
   route->network = true;
   route->kind = TUNE_NET;
   route->flight_us = (spine ? 3 : 1) * cluster->fabric.hop_us;

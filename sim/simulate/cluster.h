@@ -58,6 +58,7 @@ struct cluster {
   struct graph graph;
   struct cluster_fabric fabric;
   struct cluster_costs costs;
+  bool flat; /* every message goes as far as one through a spine: what it costs tells no leaves apart */
   uint32_t nodes, gpus, ranks;
   uint32_t leaf_count, link_count;
   double *link_gbps; /* node after node as paths has them, then leaf by leaf and rail: up, down */

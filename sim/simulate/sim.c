@@ -129,6 +129,7 @@ struct sim {
 struct sim_row {
   size_t count, bytes;
   bool possible, is_messages;
+  bool flat; /* simulated as if all nodes were as far from one another */
   uint8_t algo, proto;
   uint32_t channel_count;
   uint32_t lane_count, run_count; /* lanes of all ranks; those that were simulated */
@@ -410,9 +411,26 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
   return drawing_close(&drawing, result, title);
 }
 
+/* Lanes from which on messages are simulated as if leaves were one (below). */
+enum { LANES_EXACT = 50000 };
+
+/* Folds the row's net; `flat` is the cluster to run it on then, or a copy of it that tells no leaves apart:
+ * among leaves hardly two nodes are alike where all send to all, and so many transfers share links that
+ * every one of them would be minutes of work. What that adds is at most two switches and cables a message. */
+static bool row_fold(const struct sim *sim, const struct sim_row *row, const struct walk_net *net,
+                     struct cluster *flat, struct fold *fold) {
+  *flat = sim->cluster;
+  flat->flat = row->is_messages && sim->cluster.leaf_count > 1 && sim->cluster.fabric.oversubscription <= 1 &&
+               net->lane_count / sim->cluster.leaf_count > LANES_EXACT;
+  if (fold_make(flat, net, NULL, fold)) return true;
+  flat->flat = false;
+  return false;
+}
+
 /* Planning that finds no way leaves row->possible false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   struct walk_net net;
+  struct cluster cluster;
   struct fold fold;
   char what[64];
   snprintf(what, sizeof what, "%zu bytes", row->bytes);
@@ -426,8 +444,9 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   row->possible = true;
   TRY(walk_net_make(sim->setup.plans, sim->cluster.ranks, &net));
   const bool drawn = sim->flags.perfetto || sim->flags.svg;
-  const bool folded = !sim->flags.exact && !drawn && fold_make(&sim->cluster, &net, NULL, &fold);
-  struct engine_request request = {.cluster = &sim->cluster,
+  const bool folded = !sim->flags.exact && !drawn && row_fold(sim, row, &net, &cluster, &fold);
+  row->flat = folded && cluster.flat;
+  struct engine_request request = {.cluster = folded ? &cluster : &sim->cluster,
                                    .net = folded ? &fold.net : &net,
                                    .fold = folded ? &fold : NULL,
                                    .tell = progress_tell,
@@ -501,6 +520,7 @@ static void row_json(const struct sim *sim, struct json *json, const struct sim_
   json_number(json, "simulated_lanes", row->run_count);
   json_number(json, "slices", (int64_t)row->report.slice_count);
   json_number(json, "messages", (int64_t)row->report.message_count);
+  json_bool(json, "leaves_as_one", row->flat);
   json_bool(json, "simulated", true);
   json_close(json, '}');
 }
