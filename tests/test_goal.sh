@@ -122,6 +122,34 @@ says 0 "8 ranks" export all_reduce --algo ring --proto LL -b 8K -g 8 --reduce-ns
   says 0 "finished after" sim "$work/eight.goal" &&
   end=$(tail -n 1 "$work/log") && says 0 "$end" sim "$work"/eight.*.et
 check $? "a schedule as traces ends as itself"
+# A rank's messages to itself: two of one tag meet in their order, the third waits for a message of rank 1.
+cat >"$work/self.goal" <<'END'
+num_ranks 2
+rank 0 {
+l1: calc 5000
+l2: send 64b to 0 tag 7
+l3: recv 64b from 0 tag 7
+l4: send 64b to 0 tag 7
+l5: recv 64b from 0 tag 7
+l6: recv 8b from 1 tag 1
+l7: send 64b to 0 tag 9
+l8: recv 64b from 0 tag 9
+l9: calc 3000
+l2 requires l1
+l7 requires l6
+l9 requires l8
+l9 requires l3
+}
+rank 1 {
+l1: calc 9000
+l2: send 8b to 0 tag 1
+l2 requires l1
+}
+END
+"$tutti" goal convert "$work/self.goal" --to chakra -o "$work/self" >"$work/log" 2>&1 &&
+  says 0 "finished after 12507 ns" sim --loggops L=500,o=0,g=0,O=0,G=1,S=0 "$work"/self.?.et &&
+  grep -q "11 operations, 1 messages, 8 bytes" "$work/log"
+check $? "messages of a rank to itself become waits"
 if command -v python3 >/dev/null; then
   python3 - "$work/eight.3.et" >"$work/log" 2>&1 <<'END'
 import sys

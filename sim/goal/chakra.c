@@ -1,5 +1,5 @@
-/* chakra.c: see chakra.h. As much of protobuf's encoding as these files need: variable-length numbers, and
- * fields that are such numbers, eight or four bytes, or bytes with a length in front. Unknown fields are
+/* chakra.c: reads Chakra traces. As much of protobuf's encoding as these files need: variable-length numbers,
+ * and fields that are such numbers, eight or four bytes, or bytes with a length in front. Unknown fields are
  * passed over. */
 #include "goal/chakra.h"
 
@@ -10,26 +10,10 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "goal/chakra_fields.h"
 
-/* Fields' numbers, and the longest message that is read. */
-enum {
-  NODE_ID = 1,
-  NODE_NAME = 2,
-  NODE_TYPE = 3,
-  NODE_CTRL_DEPS = 4,
-  NODE_DATA_DEPS = 5,
-  NODE_DURATION = 7,
-  NODE_ATTR = 10,
-  ATTR_NAME = 1,
-  ATTR_INT32 = 7,
-  ATTR_INT64 = 9,
-  ATTR_BOOL = 27,
-  ATTR_STRING = 29,
-  MESSAGE_BYTES_MOST = 1 << 26
-};
-enum wire { WIRE_NUMBER = 0, WIRE_EIGHT = 1, WIRE_BYTES = 2, WIRE_FOUR = 5 };
-
-/* ---- reading ---- */
+/* The longest message that is read. */
+enum { MESSAGE_BYTES_MOST = 1 << 26 };
 
 struct span {
   const uint8_t *at, *end;
@@ -429,151 +413,4 @@ ncclResult_t goal_read_chakra(uint32_t count, char **paths, const struct chakra_
   goal_build_close(&job.build);
   if (result != ncclSuccess) goal_free(goal);
   return result;
-}
-
-/* ---- writing ---- */
-
-/* Bytes that grow; `failed` sticks. */
-struct bytes {
-  uint8_t *begin;
-  size_t count, room;
-  bool failed;
-};
-
-static void put_byte(struct bytes *bytes, uint8_t byte) {
-  if (bytes->count == bytes->room && !bytes->failed) {
-    uint8_t *larger = (uint8_t *)os_realloc(bytes->begin, bytes->room * 2 + 256);
-    bytes->failed = larger == NULL;
-    if (bytes->failed) return;
-    bytes->begin = larger;
-    bytes->room = bytes->room * 2 + 256;
-  }
-  if (!bytes->failed) bytes->begin[bytes->count++] = byte;
-}
-
-static void put_number(struct bytes *bytes, uint64_t number) {
-  for (; number > 0x7f; number >>= 7) put_byte(bytes, (uint8_t)(number | 0x80));
-  put_byte(bytes, (uint8_t)number);
-}
-
-static void put_field(struct bytes *bytes, uint32_t field, uint64_t number) {
-  put_number(bytes, (uint64_t)field << 3 | WIRE_NUMBER);
-  put_number(bytes, number);
-}
-
-static void put_bytes(struct bytes *bytes, uint32_t field, const void *content, size_t count) {
-  put_number(bytes, (uint64_t)field << 3 | WIRE_BYTES);
-  put_number(bytes, count);
-  for (size_t i = 0; i < count; i++) put_byte(bytes, ((const uint8_t *)content)[i]);
-}
-
-static void put_attribute(struct bytes *bytes, const char *name, uint32_t field, uint64_t value) {
-  uint8_t room[64];
-  struct bytes inner = {room, 0, sizeof room, false}; /* names are short: it never grows */
-  put_bytes(&inner, ATTR_NAME, name, strlen(name));
-  put_field(&inner, field, value);
-  put_bytes(bytes, NODE_ATTR, inner.begin, inner.count);
-}
-
-static void put_node(const struct goal *goal, uint32_t rank, uint32_t index, const struct bytes *deps,
-                     struct bytes *bytes) {
-  static const uint8_t kinds[] = {0, CHAKRA_SEND, CHAKRA_RECV, CHAKRA_COMP};
-  const struct goal_op *op = &goal->programs[rank]->ops[index];
-  const uint32_t peer = goal_peer(goal, rank, op);
-  char name[64];
-  bytes->count = 0;
-  snprintf(name, sizeof name, "%s%" PRIu32,
-           op->kind == GOAL_SEND   ? "send"
-           : op->kind == GOAL_RECV ? "recv"
-                                   : "comp",
-           index);
-  put_field(bytes, NODE_ID, index);
-  put_bytes(bytes, NODE_NAME, name, strlen(name));
-  put_field(bytes, NODE_TYPE, kinds[op->kind]);
-  if (deps->count > 0) put_bytes(bytes, NODE_DATA_DEPS, deps->begin, deps->count);
-  if (op->kind == GOAL_CALC) put_field(bytes, NODE_DURATION, (op->size + 999) / 1000);
-  put_attribute(bytes, "is_cpu_op", ATTR_BOOL, 0);
-  if (op->kind == GOAL_CALC) return;
-  put_attribute(bytes, "comm_size", ATTR_INT64, op->size);
-  put_attribute(bytes, "comm_src", ATTR_INT32, op->kind == GOAL_SEND ? rank : peer);
-  put_attribute(bytes, "comm_dst", ATTR_INT32, op->kind == GOAL_SEND ? peer : rank);
-  put_attribute(bytes, "comm_tag", ATTR_INT32, op->tag);
-}
-
-/* Who waits for whom, turned round: of each operation those whose end it waits for. */
-static ncclResult_t befores_make(const struct goal_program *program, uint32_t **firsts, uint32_t **befores) {
-  *firsts = (uint32_t *)os_alloc((program->op_count + (size_t)2) * sizeof **firsts);
-  *befores = (uint32_t *)os_alloc(program->next_count * sizeof **befores);
-  if (*firsts == NULL || *befores == NULL) return log_fail(ncclSystemError, "memory is out");
-  for (int pass = 0; pass < 2; pass++) { /* counts, two places ahead; then fills, one place ahead */
-    for (uint32_t i = 0; i < program->op_count; i++) {
-      const struct goal_op *op = &program->ops[i];
-      for (uint32_t next = op->first + op->begun; next < op[1].first; next++) {
-        const uint32_t after = program->nexts[next];
-        if (pass == 0) (*firsts)[after + 2] += 1;
-        else (*befores)[(*firsts)[after + 1]++] = i;
-      }
-    }
-    for (uint32_t i = 2; pass == 0 && i < program->op_count + 2; i++) (*firsts)[i] += (*firsts)[i - 1];
-  }
-  return ncclSuccess;
-}
-
-static bool write_message(FILE *file, const struct bytes *message) {
-  uint8_t room[16];
-  struct bytes head = {room, 0, sizeof room, false};
-  put_number(&head, message->count);
-  return !message->failed && fwrite(head.begin, 1, head.count, file) == head.count &&
-         fwrite(message->begin, 1, message->count, file) == message->count;
-}
-
-static bool write_nodes(const struct goal *goal, uint32_t rank, const uint32_t *firsts,
-                        const uint32_t *befores, FILE *file) {
-  struct bytes message, deps;
-  memset(&message, 0, sizeof message);
-  memset(&deps, 0, sizeof deps);
-  put_bytes(&message, 1, "0.0.4", 5);
-  bool written = write_message(file, &message);
-  for (uint32_t i = 0; i < goal->programs[rank]->op_count && written; i++) {
-    deps.count = 0;
-    for (uint32_t place = firsts[i]; place < firsts[i + 1]; place++) put_number(&deps, befores[place]);
-    put_node(goal, rank, i, &deps, &message);
-    written = !deps.failed && write_message(file, &message);
-  }
-  os_free(message.begin);
-  os_free(deps.begin);
-  return written;
-}
-
-static ncclResult_t rank_write(const struct goal *goal, uint32_t rank, const char *path) {
-  uint32_t *firsts = NULL, *befores = NULL;
-  FILE *file = fopen(path, "wb");
-  if (file == NULL) return log_fail(ncclSystemError, "%s: cannot be written: %s", path, strerror(errno));
-  ncclResult_t result = befores_make(goal->programs[rank], &firsts, &befores);
-  const bool written = result == ncclSuccess && write_nodes(goal, rank, firsts, befores, file);
-  const bool closed = fclose(file) == 0;
-  if (result == ncclSuccess && !(written && closed))
-    result = log_fail(ncclSystemError, "%s: cannot be written: %s", path, strerror(errno));
-  os_free(firsts);
-  os_free(befores);
-  return result;
-}
-
-ncclResult_t goal_write_chakra(const struct goal *goal, const char *prefix) {
-  char path[4096];
-  for (uint32_t rank = 0; rank < goal->rank_count; rank++) {
-    for (uint32_t i = 0; i < goal->programs[rank]->op_count; i++) {
-      const struct goal_op *op = &goal->programs[rank]->ops[i];
-      if (op->kind == GOAL_RECV && (op->peer == GOAL_ANY || op->tag == GOAL_ANY))
-        return log_fail(ncclInvalidUsage,
-                        "rank %" PRIu32
-                        " receives from any rank or with any tag, which Chakra "
-                        "traces have no word for; name the rank and the tag",
-                        rank);
-    }
-    if (snprintf(path, sizeof path, "%s.%" PRIu32 ".et", prefix, rank) >= (int)sizeof path)
-      return log_fail(ncclInvalidArgument, "%s: a name too long", prefix);
-    TRY(rank_write(goal, rank, path));
-  }
-  return ncclSuccess;
 }
