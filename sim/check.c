@@ -64,7 +64,7 @@ static const struct option_row rows[] = {
     {0, "min-slots", NULL, OPTION_FLAG, AT(min_slots), 0, 0,
      "with --plan: print the fewest slots of a connection with which it is proved"},
     {0, "print", NULL, OPTION_FLAG, AT(print), 0, 0,
-     "print the plans of the call in the text that --plan reads, and prove nothing"},
+     "print the plans of the call, or the schedule of --plan, in the text that --plan reads; prove nothing"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
     {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
@@ -338,10 +338,10 @@ static enum exit_code check_plan_flags_run(const struct check_command *command, 
   memset(&words, 0, sizeof words);
   words.proto_mask = (1u << PROTO_COUNT) - 1;
   if (argc > 0 || flags->algo || flags->ranks || flags->machine || flags->group > 1 ||
-      flags->nodes != UNSET || flags->gpus != UNSET || flags->print || strcmp(flags->op, "sum") != 0) {
+      flags->nodes != UNSET || flags->gpus != UNSET || strcmp(flags->op, "sum") != 0) {
     fprintf(stderr,
             "tutti check: --plan %s: its header says which collective, of how many ranks; leave "
-            "COLLECTIVE, --algo, --ranks, --nodes, --gpus, --op and --print out\n",
+            "COLLECTIVE, --algo, --ranks, --nodes, --gpus and --op out\n",
             flags->plan);
     return EXIT_USAGE;
   }
@@ -362,6 +362,7 @@ static enum exit_code check_plan_flags_run(const struct check_command *command, 
   plan.in_place = flags->in_place;
   plan.json = flags->json;
   plan.min_slots = flags->min_slots;
+  plan.print = flags->print;
   return check_plan_file(&plan);
 }
 

@@ -16,6 +16,9 @@ for file in all_gather4 all_reduce4 packets3 switch4 reduce_scatter3 all_to_all3
   "$tutti" sim --plan "$samples/mscclpp_$file.json" -b 12K -e 12K >"$work/out" 2>&1 &&
     grep -q 'Custom' "$work/out"
   check $? "$file is timed"
+  try 0 --plan "$samples/mscclpp_$file.json" --print && grep -q '^rank 1 channel ' "$work/out" &&
+    cp "$work/out" "$work/printed.txt" && try 0 --plan "$work/printed.txt" && grep -q '^proved: ' "$work/out"
+  check $? "$file as tutti's text is proved too"
 done
 
 # runs FILE COLLECTIVE RANKS: right results of the library, on cores and as modelled.

@@ -308,6 +308,8 @@ static void call_begin(struct plan_command *command) {
   call->limits.algos |= 1u << ALGO_CUSTOM;
 }
 
+static void emit_line(void *argument, const char *line) { fprintf((FILE *)argument, "%s\n", line); }
+
 enum exit_code check_plan_file(const struct check_plan_flags *flags) {
   struct plan_command command;
   memset(&command, 0, sizeof command);
@@ -315,6 +317,11 @@ enum exit_code check_plan_file(const struct check_plan_flags *flags) {
   if (custom_read(flags->path, &command.schedule) != ncclSuccess) {
     fprintf(stderr, "tutti check: %s\n", log_last_error());
     return EXIT_INPUT;
+  }
+  if (flags->print) {
+    custom_print(command.schedule, emit_line, stdout);
+    custom_free(command.schedule);
+    return EXIT_GOOD;
   }
   enum exit_code code = EXIT_ENVIRONMENT;
   command.engine = check_engine_new();
@@ -332,8 +339,6 @@ enum exit_code check_plan_file(const struct check_plan_flags *flags) {
 
 /* Counts that are tried where none was asked for: channels * 2^k, and that times the ranks. */
 enum { SHIFT_LEAST = 6, SHIFT_MOST = 16 };
-
-static void emit_line(void *argument, const char *line) { fprintf((FILE *)argument, "%s\n", line); }
 
 /* Steps of one chunk each, as far as their number tells: a step that is cut into several sends them one by
  * one, which may take more slots than it had. */

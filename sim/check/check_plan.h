@@ -15,6 +15,7 @@ struct check_plan_flags {
   uint32_t slots, chunk_bytes, first_step;
   bool in_place; /* in place alone; else every place that the file is for */
   bool json, min_slots;
+  bool print; /* print what was read in tutti's text, and prove nothing */
 };
 
 /* Reads a schedule, proves it for the collective that its header names, and says what was found. */
