@@ -20,6 +20,7 @@
 #     NCCL_LIB=            NVIDIA's libnccl.so.2; default: what ldconfig or Python's nvidia.nccl has
 #     DIGESTS=             folder with tests/digest.c as `digest-cuda` and `digest-emu`; default: cc builds
 #     OUT=bench/results    where raw output goes, appended to gpu-<date>.txt
+#     PROTO=               between hosts, NCCL_PROTO of this library alone: what each protocol takes
 #     GPUS="1 2 4"         numbers of GPUs to check, as far as they are there; bench takes the largest, and
 #                          some checks do
 #     ROUNDS=3             times that the two libraries take turns; the table has medians
@@ -417,7 +418,7 @@ turns_hosts() {
     for collective in all_reduce all_gather sendrecv; do
       settings="$common NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1"
       measure nccl "hosts$processes" "$collective" -g 1 -b 1K -e $last -f 4 -n 10 -w 2 -c 0
-      settings=$common
+      settings="$common${PROTO:+ NCCL_PROTO=$PROTO}"
       measure tutti "hosts$processes" "$collective" -g 1 -b 1K -e $last -f 4 -n 10 -w 2 -c 0
     done
   done

@@ -38,6 +38,7 @@ struct group {
 
 static int host[COUNT * RANKS];
 
+static bool lines; /* of collectives, which go by way of the proxies' own memory */
 static const char *const tiny = "devices=4,nodes=2,net=1,slots=4,chunk=256";
 
 static void world_open(const struct fake_verbs_options *options, const char *emu) {
@@ -51,7 +52,7 @@ static void world_open(const struct fake_verbs_options *options, const char *emu
   setenv("TUTTI_EMU", emu, 1);
   setenv("NCCL_NET", "IB", 1);
   setenv("NCCL_ALGO", emu == tiny ? "" : "Ring", 1);
-  setenv("NCCL_PROTO", emu == tiny ? "" : "Simple", 1); /* lines go by way of proxies' own memory */
+  setenv("NCCL_PROTO", emu == tiny || lines ? "" : "Simple", 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   param_reset();
   assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
@@ -383,6 +384,7 @@ static void test_device_slots(void **state) {
     options.one_card = true;
     options.fault = seed % 4 == 0 ? VERBS_LOSES : seed % 4 == 1 ? VERBS_QP_STOPS : VERBS_SOUND;
     options.fault_at = 100 + hash_scramble(seed) % 100;
+    lines = seed % 2 != 0;
     world_open(&options, ways[seed % 3]);
     group_open(&group);
     if (seed % 5 == 0) memory_register(&group, true);
@@ -399,6 +401,7 @@ static void test_device_slots(void **state) {
     group_close(&group, !good);
     assert_int_equal(fake_verbs_stats().qps + fake_verbs_stats().memories, 0);
   }
+  lines = false;
   unsetenv("TUTTI_NET_DEVICE_SLOTS");
   unsetenv("TUTTI_IB_RECONNECT");
   assert_true(ended < SEEDS / 8);

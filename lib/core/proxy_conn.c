@@ -88,10 +88,11 @@ void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
     if (conn->registrations[i] != NULL) net->unregister_memory(conn->connection, conn->registrations[i]);
   proxy_conn_forget_memory(net, conn);
   proxy_device_close(net, conn);
-  proxy_lines_close(net, conn);
+  proxy_lines_withdraw(net, conn);
   if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
   if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
   if (conn->listener != NULL) net->close_listen(conn->listener);
+  proxy_lines_close(conn);
   if (conn->pass != NULL) proxy_pass_close(conn);
 }
 

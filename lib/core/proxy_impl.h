@@ -188,7 +188,9 @@ bool proxy_conn_is_filled(const struct proxy_conn *conn, const struct proxy_flig
 
 /* proxy_lines.c. Lines from now on: `end` is the connection's for LL. Idempotent. */
 ncclResult_t proxy_lines_open(struct proxy_conn *conn, const struct device_net_end *end);
-void proxy_lines_close(const struct net_ops *net, struct proxy_conn *conn);
+/* Gives the registration back; and, when the network touches it no more, the memory. */
+void proxy_lines_withdraw(const struct net_ops *net, struct proxy_conn *conn);
+void proxy_lines_close(struct proxy_conn *conn);
 ncclResult_t proxy_lines_register(struct proxy_conn *conn);
 /* Where the message of a slice lies. */
 uint8_t *proxy_lines_place(const struct proxy_conn *conn, const struct proxy_flight *flight);

@@ -28,10 +28,16 @@ ncclResult_t proxy_lines_open(struct proxy_conn *conn, const struct device_net_e
   return ncclSuccess;
 }
 
-void proxy_lines_close(const struct net_ops *net, struct proxy_conn *conn) {
+void proxy_lines_withdraw(const struct net_ops *net, struct proxy_conn *conn) {
+  struct proxy_lines *lines = conn->lines;
+  if (lines == NULL || lines->registration == NULL) return;
+  net->unregister_memory(conn->connection, lines->registration);
+  lines->registration = NULL;
+}
+
+void proxy_lines_close(struct proxy_conn *conn) {
   struct proxy_lines *lines = conn->lines;
   if (lines == NULL) return;
-  if (lines->registration != NULL) net->unregister_memory(conn->connection, lines->registration);
   os_pages_unmap(lines->stage, PROXY_SLICES_MAX * lines->place_bytes);
   os_free(lines);
   conn->lines = NULL;

@@ -188,7 +188,8 @@ plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) >= flight->slice.e
 plant(PROXY_CONN, 'empty_steps_of_lines_rewrite_nothing', 'proxy_lines_put(conn, flight); /* an empty',
       'if (!slice->skipped) proxy_lines_put(conn, flight); /* an empty', 'test_proxy', 'no_old_line_counts')
 plant('lib/backends/emu/net_end.c', 'slots_of_lines_are_not_rewritten',
-      'if (net_line_cleans(step, conn->slots)) ', 'if (false) ', 'test_proxy', 'no_old_line_counts', quick=True)
+      'if (net_line_cleans(step, conn->slots)) ', 'if (false) ', 'test_proxy', 'no_old_line_counts',
+      quick=True)
 plant('lib/backends/emu/net_end.c', 'lines_taken_when_one_is_there', 'lines, net_line_count(step),',
       'lines, 1,', 'test_proxy', 'every_way_comes_out_exact', quick=True)
 plant('lib/core/proxy_walk.c', 'empty_steps_of_lines_are_messages_at_one_end',
