@@ -13,12 +13,14 @@
 
 #include "backends/ibv/ib.h"
 #include "base/os.h"
+#include "base/param.h"
 
 enum { DEPTH = 8, ROUNDS_MAX = 101, MESSAGES = 32 };
 static const struct net_ops *ops;
 static struct ib_end *sender, *receiver;
 static struct ib_region *from, *to;
 static uint8_t *source, *target;
+static bool inlines; /* NCCL_IB_USE_INLINE */
 
 static void must(bool good, const char *what) {
   if (good) return;
@@ -80,6 +82,7 @@ static void bare_write(size_t bytes, bool notifies) {
   memset(&request, 0, sizeof request);
   request.opcode = notifies ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   request.send_flags = IBV_SEND_SIGNALED;
+  if (inlines && bytes <= IB_INLINE_BYTES) request.send_flags |= IBV_SEND_INLINE;
   request.sg_list = &place;
   request.num_sge = 1;
   request.wr.rdma.remote_addr = (uint64_t)(uintptr_t)target;
@@ -145,6 +148,7 @@ int main(int word_count, char **words) {
   const size_t least = strtoul(words[2], NULL, 10), most = strtoul(words[3], NULL, 10);
   if (rounds < 1 || rounds > ROUNDS_MAX || least < 1 || most < least) return 2;
   ops = ibv_net_ops();
+  inlines = param_int(PARAM_IB_USE_INLINE) != 0;
   source = (uint8_t *)os_pages_map(most);
   target = (uint8_t *)os_pages_map(most);
   must(source != NULL && target != NULL && ops->devices(&devices) == ncclSuccess && devices > 0, "devices");

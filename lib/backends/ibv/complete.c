@@ -174,16 +174,17 @@ static ncclResult_t gone_judge(struct ib_end *end) {
 
 static ncclResult_t idle_look(struct ib_end *end, bool closely) {
   end->idle++;
-  if (closely || end->idle % WIRE_PERIOD == 0) wire_look(end);
+  if (!closely && end->idle % WIRE_PERIOD != 0) return end->gone ? gone_judge(end) : ncclSuccess;
+  wire_look(end);
   if (end->told) return ib_again_asked(end);
-  if (closely || end->idle % EVENTS_PERIOD == 0)
-    for (uint32_t i = 0; i < end->device->port_count; i++) ib_events_look(end->device->ports[i].of);
+  const bool all = closely || end->idle % EVENTS_PERIOD == 0;
+  for (uint32_t i = 0; i < end->device->port_count && all; i++) ib_events_look(end->device->ports[i].of);
   const char *event = ib_end_event(end);
   if (event != NULL && end->event == IBV_EVENT_QP_FATAL && ib_again_begin(end, 0, false)) return ncclSuccess;
   if (event != NULL && param_int(PARAM_IB_RETURN_ASYNC_EVENTS) != 0)
     return ib_fail(end, ncclSystemError, "%s", event);
   if (end->gone) return gone_judge(end);
-  return closely || end->idle % EVENTS_PERIOD == 0 ? ib_silence_look(end) : ncclSuccess;
+  return all ? ib_silence_look(end) : ncclSuccess;
 }
 
 static ncclResult_t flushed_judge(struct ib_end *end) {

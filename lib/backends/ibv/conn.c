@@ -14,7 +14,7 @@
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-#define CARD_MAGIC 0x7475747469696233ull
+#define CARD_MAGIC 0x7475747469696234ull
 #define HANDLE_MAGIC 0x7475747469696230ull
 #define GUESTS_MAX 4
 static_assert(sizeof(struct ib_handle) <= NET_HANDLE_BYTES, "a handle fits");
@@ -124,9 +124,10 @@ struct ib_request *ib_request_take(struct ib_end *end, bool flush) {
   for (uint32_t i = 0; i < NET_REQUESTS_MAX; i++) {
     struct ib_request *request = &end->requests[flush ? NET_REQUESTS_MAX + i : i];
     if (request->used) continue;
-    memset(request, 0, sizeof *request);
     request->end = end;
     request->used = true;
+    request->done = false;
+    request->count = request->immediate = request->reads = 0;
     return request;
   }
   return NULL;

@@ -86,25 +86,31 @@ struct ib_card {
   uint64_t bad;                /* bit k: nothing passes between the ports that queue pair k first had */
 };
 
-/* A receive, as its sender sees it: written by the receiver into the sender's memory. Valid once `number`,
- * its last word, is the number of the call to irecv plus one: words become visible in order. */
+/* A receive, as its sender sees it: written by the receiver into the sender's memory. Valid once `number`, in
+ * its last word, is that of the call to irecv: words become visible in order. What comes last is what every
+ * entry needs, so that no more is written than has been filled: 24 bytes where the receiver has one port. */
 struct ib_clear {
-  uint64_t address, bytes;
-  uint32_t keys[IB_PORTS_MAX]; /* of the receiver's memory, by its port */
-  uint32_t count;              /* receives of this call; IB_SPLIT: one, in two places */
+  uint32_t unused[3];
+  uint32_t keys[IB_PORTS_MAX]; /* of the receiver's memory, the last is that by its port 0: IB_CLEAR_KEY */
+  uint32_t bytes;
+  uint64_t address;
   int32_t tag;
-  uint64_t number;
+  uint32_t number; /* of the call, and above it how many receives it has: IB_CLEAR_NUMBER */
 };
 static_assert(sizeof(struct ib_clear) == 64, "a line, which no write splits");
+#define IB_CLEAR_KEY(port) (IB_PORTS_MAX - 1 - (port))
+/* A call has 1 to IB_GROUP_MAX receives, or IB_SPLIT: one, in two places. Memory that is zero is no entry. */
+#define IB_SPLIT (IB_GROUP_MAX + 1u)
+#define IB_CLEAR_NUMBER(call, receives) ((uint32_t)((call)&0xfffffff) | (uint32_t)(receives) << 28)
 
 /* What a queue pair takes with a request, so that the device need not fetch it (NCCL_IB_USE_INLINE). */
 #define IB_INLINE_BYTES sizeof(struct ib_clear)
 
-/* A receive in two places has two entries: what a message of the right size begins with goes where the first
- * says, and its last `tag` bytes to the second, which has room for all of any other message. Where that tag
- * is IB_TAIL every size is right: the second is filled with the message's end, the first has what is before.
+/* A receive in two places (IB_SPLIT) has two entries: what a message of the right size begins with goes where
+ * the first says, and its last `tag` bytes to the second, which has room for all of any other message. Where
+ * that tag is IB_TAIL every size is right: the second is filled with the message's end, the first has what is
+ * before.
  */
-#define IB_SPLIT 0x100u
 #define IB_TAIL -1
 #define IB_PLACES 2
 
@@ -275,7 +281,18 @@ ncclResult_t ib_connect(uint32_t device, const struct net_peer *peer, struct net
 /* Takes a connection as far as it goes now. */
 ncclResult_t ib_end_step(struct ib_end *end);
 ncclResult_t ib_end_close(struct ib_end *end);
-/* Of the first half, or of the second; NULL: all are in use. */
+/* Which queue pair has this turn. */
+static inline uint32_t ib_qp_of_turn(const struct ib_end *end, uint64_t turn) {
+  return end->qp_count > 1 ? (uint32_t)(turn % end->qp_count) : 0; /* a division takes its time */
+}
+static inline void ib_answer_begin(struct ib_answer *answer, uint64_t number, uint32_t count) {
+  answer->number = number;
+  answer->count = count;
+  answer->claimed = answer->refused = answer->outstanding = 0;
+  answer->split = false;
+  for (uint32_t i = 0; i < count; i++) answer->requests[i] = NULL;
+}
+/* Of the first half, or of the second; what it is for is the caller's to fill in. NULL: all are in use. */
 struct ib_request *ib_request_take(struct ib_end *end, bool flush);
 /* Logs "<comm>: rank 0 sending to rank 1 at ADDRESS over DEVICE: <text>", and notes the code. */
 ncclResult_t ib_fail(struct ib_end *end, ncclResult_t code, const char *format, ...) LOG_FORMAT(3, 4);

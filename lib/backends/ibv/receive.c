@@ -8,22 +8,27 @@
 
 #define SIGNAL_PERIOD 16 /* of so many writes on a queue pair one is asked for, to know what it has done */
 
-static void clear_fill(struct ib_end *end, struct ib_clear *clear, uint64_t number, uint32_t count,
+/* `receives`: how many the call has, or IB_SPLIT. */
+static void clear_fill(struct ib_end *end, struct ib_clear *clear, uint64_t number, uint32_t receives,
                        const struct ib_place *place, int tag) {
-  memset(clear, 0, sizeof *clear);
   clear->address = (uint64_t)(uintptr_t)place->data;
-  clear->bytes = place->bytes;
-  for (uint32_t port = 0; place->region != NULL && port < end->device->port_count; port++)
-    clear->keys[port] = place->region->memory[port]->rkey;
-  clear->count = count;
+  clear->bytes = place->bytes < UINT32_MAX ? (uint32_t)place->bytes : UINT32_MAX;
+  for (uint32_t port = 0; port < end->device->port_count; port++)
+    clear->keys[IB_CLEAR_KEY(port)] = place->region != NULL ? place->region->memory[port]->rkey : 0;
   clear->tag = tag;
-  clear->number = number + 1;
+  clear->number = IB_CLEAR_NUMBER(number, receives);
+}
+
+/* Where what has been filled of an entry begins: at a word. */
+static size_t clear_begin(const struct ib_end *end) {
+  const size_t keys = IB_PORTS_MAX - end->device->port_count;
+  return (offsetof(struct ib_clear, keys) + keys * sizeof(uint32_t)) & ~(size_t)7;
 }
 
 /* Its queue pairs will notify it: they need a receive each, in the order of the calls. */
 static ncclResult_t receives_post(struct ib_end *end, uint64_t number) {
   for (uint32_t stripe = 0; stripe < end->stripes; stripe++) {
-    struct ib_qp *qp = &end->qps[(number * end->stripes + stripe) % end->qp_count];
+    struct ib_qp *qp = &end->qps[ib_qp_of_turn(end, number * end->stripes + stripe)];
     struct ibv_recv_wr request, *bad = NULL;
     char text[IB_QP_TEXT_BYTES];
     memset(&request, 0, sizeof request);
@@ -39,8 +44,8 @@ static ncclResult_t receives_post(struct ib_end *end, uint64_t number) {
 /* `count` entries. */
 static ncclResult_t clear_write(struct ib_end *end, struct ib_qp *qp, uint64_t number, uint32_t count) {
   const uint32_t slot = (uint32_t)(number % IB_SLOTS), index = (uint32_t)(qp - end->qps);
-  const size_t bytes = count * sizeof(struct ib_clear);
-  struct ibv_sge place = {(uint64_t)(uintptr_t)end->memory->clear[slot], (uint32_t)bytes,
+  const size_t begin = clear_begin(end), bytes = count * sizeof(struct ib_clear) - begin;
+  struct ibv_sge place = {(uint64_t)(uintptr_t)end->memory->clear[slot] + begin, (uint32_t)bytes,
                           end->outlets[qp->outlet].memory->lkey};
   struct ibv_send_wr request;
   memset(&request, 0, sizeof request);
@@ -51,13 +56,13 @@ static ncclResult_t clear_write(struct ib_end *end, struct ib_qp *qp, uint64_t n
   if (qp->posted % SIGNAL_PERIOD == 0) request.send_flags |= IBV_SEND_SIGNALED;
   if (count == 1 && param_int(PARAM_IB_USE_INLINE) != 0) request.send_flags |= IBV_SEND_INLINE;
   request.wr.rdma.remote_addr =
-      end->other.memory + offsetof(struct ib_memory, clear) + slot * sizeof end->memory->clear[0];
+      end->other.memory + offsetof(struct ib_memory, clear) + slot * sizeof end->memory->clear[0] + begin;
   request.wr.rdma.rkey = end->other.ports[end->other.outlets[index]].key;
   return ib_qp_post(end, qp, &request, 1);
 }
 
 /* The queue pair that the next call tells its sender over. */
-static struct ib_qp *clear_qp(struct ib_end *end) { return &end->qps[end->begun % end->qp_count]; }
+static struct ib_qp *clear_qp(struct ib_end *end) { return &end->qps[ib_qp_of_turn(end, end->begun)]; }
 
 /* NULL: not now. */
 static ncclResult_t receive_take(struct ib_end *end, uint32_t count, struct ib_request **request) {
@@ -68,9 +73,9 @@ static ncclResult_t receive_take(struct ib_end *end, uint32_t count, struct ib_r
   if (ib_qp_has_room(clear_qp(end), 1)) *request = ib_request_take(end, false);
   if (*request == NULL) return ib_poll(end);
   struct ib_answer *answer = &end->answers[end->begun % IB_SLOTS];
-  memset(answer, 0, sizeof *answer);
-  answer->number = (*request)->slot = end->begun;
-  answer->count = (*request)->count = count;
+  ib_answer_begin(answer, end->begun, count);
+  (*request)->slot = end->begun;
+  (*request)->count = count;
   answer->outstanding = end->stripes;
   answer->requests[0] = *request;
   return ncclSuccess;
@@ -134,9 +139,10 @@ ncclResult_t ib_receive_again(struct ib_end *end) {
 ncclResult_t ib_receive_tell_again(struct ib_end *end) {
   for (uint64_t number = end->finished; number < end->begun; number++) {
     const uint32_t slot = (uint32_t)(number % IB_SLOTS);
-    const uint32_t count = end->memory->clear[slot][0].count;
+    const uint32_t receives = end->memory->clear[slot][0].number >> 28;
     if (end->answers[slot].outstanding > 0)
-      TRY(clear_write(end, &end->qps[number % end->qp_count], number, count == IB_SPLIT ? IB_PLACES : count));
+      TRY(clear_write(end, &end->qps[ib_qp_of_turn(end, number)], number,
+                      receives == IB_SPLIT ? IB_PLACES : receives));
   }
   return ncclSuccess;
 }

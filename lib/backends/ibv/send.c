@@ -53,11 +53,13 @@ static void chain_inline(const struct ib_answer *answer, struct chain *chain) {
 }
 
 static uint32_t qp_index(const struct ib_end *end, uint64_t number, uint32_t stripe) {
-  return (uint32_t)((number * end->stripes + stripe) % end->qp_count);
+  return ib_qp_of_turn(end, number * end->stripes + stripe);
 }
 
 /* The stripe's part of a message. */
 static size_t stripe_part(const struct ib_end *end, size_t bytes, uint32_t stripe, size_t *offset) {
+  *offset = 0;
+  if (end->stripes == 1) return bytes;
   const size_t even = (bytes + end->stripes - 1) / end->stripes;
   const size_t part = (even + STRIPE_ALIGNMENT - 1) / STRIPE_ALIGNMENT * STRIPE_ALIGNMENT;
   *offset = part * stripe < bytes ? part * stripe : bytes;
@@ -81,8 +83,8 @@ static void chain_span(const struct ib_end *end, const struct ib_request *reques
                        struct chain *chain) {
   size_t begin = 0;
   if (span.begin >= span.end) return;
-  struct ibv_send_wr *write =
-      chain_add(chain, clear->address + (span.begin - clear_begin), clear->keys[end->other.outlets[index]]);
+  struct ibv_send_wr *write = chain_add(chain, clear->address + (span.begin - clear_begin),
+                                        clear->keys[IB_CLEAR_KEY(end->other.outlets[index])]);
   for (uint32_t i = 0; i < IB_PLACES; begin += request->places[i].bytes, i++) {
     const struct ib_place *place = &request->places[i];
     const struct span cut = span_cut(span, begin, place->bytes);
@@ -94,9 +96,8 @@ static void chain_span(const struct ib_end *end, const struct ib_request *reques
 
 /* Where a message of the right size is cut in two; no other one is. */
 static size_t split_bytes(const struct ib_answer *answer, const struct ib_clear *clear, size_t bytes) {
-  if (answer->split && clear[1].tag == IB_TAIL)
-    return bytes > clear[1].bytes ? bytes - (size_t)clear[1].bytes : 0;
-  return answer->split && bytes == clear[0].bytes + (uint32_t)clear[1].tag ? clear[0].bytes : 0;
+  if (answer->split && clear[1].tag == IB_TAIL) return bytes > clear[1].bytes ? bytes - clear[1].bytes : 0;
+  return answer->split && bytes == clear[0].bytes + (size_t)clear[1].tag ? clear[0].bytes : 0;
 }
 
 static void chain_messages(struct ib_end *end, const struct ib_answer *answer, uint32_t stripe,
@@ -158,22 +159,21 @@ static struct ib_answer *answer_next(struct ib_end *end) {
   const uint64_t number = end->begun;
   const uint32_t slot = (uint32_t)(number % IB_SLOTS);
   const struct ib_clear *clear = end->memory->clear[slot];
-  if (__atomic_load_n(&clear[0].number, __ATOMIC_ACQUIRE) != number + 1) return NULL;
-  const bool split = clear[0].count == IB_SPLIT;
-  const uint32_t count = split ? 1 : clear[0].count;
-  if (count < 1 || count > IB_GROUP_MAX) {
+  const uint32_t said = __atomic_load_n(&clear[0].number, __ATOMIC_ACQUIRE), receives = said >> 28;
+  if (receives == 0 || said != IB_CLEAR_NUMBER(number, receives)) return NULL;
+  const bool split = receives == IB_SPLIT;
+  const uint32_t count = split ? 1 : receives;
+  if (count > IB_GROUP_MAX) {
     ib_fail(end, ncclRemoteError, "the receiver posted %u receives in one call: at most %d", count,
             IB_GROUP_MAX);
     return NULL;
   }
   for (uint32_t i = 1; i < count + split; i++)
-    if (__atomic_load_n(&clear[i].number, __ATOMIC_ACQUIRE) != number + 1) return NULL;
+    if (__atomic_load_n(&clear[i].number, __ATOMIC_ACQUIRE) != said) return NULL;
   struct ib_answer *answer = &end->answers[slot];
   if (answer->number == number && answer->count == count) return answer;
   if (answer->outstanding > 0) return NULL;
-  memset(answer, 0, sizeof *answer);
-  answer->number = number;
-  answer->count = count;
+  ib_answer_begin(answer, number, count);
   answer->split = split;
   return answer;
 }
@@ -198,7 +198,7 @@ static bool answer_has_room(const struct ib_end *end, const struct ib_answer *an
 static uint64_t answer_room(const struct ib_end *end, const struct ib_answer *answer, uint32_t index) {
   const struct ib_clear *clear = end->memory->clear[answer->number % IB_SLOTS];
   if (!answer->split) return clear[index].bytes;
-  return clear[1].bytes + (clear[1].tag == IB_TAIL ? clear[0].bytes : 0);
+  return (uint64_t)clear[1].bytes + (clear[1].tag == IB_TAIL ? clear[0].bytes : 0);
 }
 
 /* The receiver is told too; what was begun before goes on. */
