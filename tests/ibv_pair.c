@@ -47,6 +47,7 @@ void pair_settings(const char *qps, const char *split, const char *threshold) {
   pair_set("NCCL_IB_MERGE_NICS", NULL);
   pair_set("TUTTI_IB_PATH_MS", NULL);
   pair_set("TUTTI_IB_RECONNECT", NULL);
+  pair_set("NCCL_IB_RESILIENCY_PORT_FAILOVER", NULL);
   pair_set("TUTTI_IB_RETURN_MS", NULL);
   pair_set("TUTTI_IB_SILENCE_MS", NULL);
   param_reset();
@@ -292,7 +293,7 @@ static void stream_take(struct stream *stream) {
 /* An end that has nothing to do, as between operations, hears of the other all the same. */
 ncclResult_t stream_idle(void *connection) {
   enum net_look wish;
-  if (param_int(PARAM_TUTTI_IB_RECONNECT) == 0) return ib_end_poll((struct ib_end *)connection);
+  if (ib_again_most() == 0) return ib_end_poll((struct ib_end *)connection);
   return pair_ops->look(connection, &wish);
 }
 

@@ -407,7 +407,9 @@ static void seeded(uint64_t seed, bool again, struct tally *tally) {
   snprintf(threshold, sizeof threshold, "%u", (unsigned)(drawn >> 32) % 9000);
   pair_settings(qps, (drawn >> 27) % 2 != 0 ? "1" : NULL, (drawn >> 26) % 2 != 0 ? threshold : NULL);
   pair_set("NCCL_IB_USE_INLINE", (drawn >> 48) % 2 != 0 ? "1" : NULL);
-  pair_set("TUTTI_IB_RECONNECT", again ? "4" : NULL);
+  const bool failover = (drawn >> 58) % 2 != 0; /* another setting for the same */
+  pair_set("TUTTI_IB_RECONNECT", again && !failover ? "4" : NULL);
+  pair_set("NCCL_IB_RESILIENCY_PORT_FAILOVER", again && failover ? "1" : NULL);
   pair_set("TUTTI_IB_PATH_MS", again ? "300" : NULL);
   pair_set("TUTTI_IB_RETURN_MS", "0");
   if (options.devices == 2 && (drawn >> 56) % 2 != 0) { /* each end has two ports of its own */

@@ -17,11 +17,18 @@
 #include "base/param.h"
 
 #define DRAIN_NS 1000000000ull
+#define FAILOVERS 8       /* with NCCL_IB_RESILIENCY_PORT_FAILOVER, which says that, and not how often */
 #define DIFFERENCES_MAX 4 /* about ports; then what each end has chosen is tried */
+
+uint64_t ib_again_most(void) {
+  const int64_t set = param_int(PARAM_TUTTI_IB_RECONNECT);
+  if (set >= 0) return (uint64_t)set;
+  return param_int(PARAM_IB_RESILIENCY_PORT_FAILOVER) != 0 ? FAILOVERS : 0;
+}
 
 bool ib_again_may(struct ib_end *end, bool asked) {
   if (!end->was_ready || end->gone || end->failed != ncclSuccess) return false;
-  if (!asked && end->tries >= (uint64_t)param_int(PARAM_TUTTI_IB_RECONNECT)) return false;
+  if (!asked && end->tries >= ib_again_most()) return false;
   end->tries += !asked;
   return true;
 }
@@ -49,7 +56,7 @@ bool ib_again_begin(struct ib_end *end, uint64_t bad, bool asked) {
 
 /* Only while another failure would be survived. */
 void ib_again_back(struct ib_end *end) {
-  const bool may = end->tries < (uint64_t)param_int(PARAM_TUTTI_IB_RECONNECT) && ib_ports_left(end);
+  const bool may = end->tries < ib_again_most() && ib_ports_left(end);
   const uint64_t back = may ? ib_ports_back(end) : 0;
   if (back == 0) return;
   again_start(end, back);

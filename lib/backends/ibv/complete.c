@@ -212,7 +212,7 @@ ncclResult_t ib_poll(struct ib_end *end) { return poll_end(end, false); }
 /* An end that failed has said so. */
 ncclResult_t ib_look(struct ib_end *end, enum net_look *wish) {
   *wish = NET_LOOK_NEVER;
-  if (end->gone || end->failed != ncclSuccess || param_int(PARAM_TUTTI_IB_RECONNECT) == 0) return ncclSuccess;
+  if (end->gone || end->failed != ncclSuccess || ib_again_most() == 0) return ncclSuccess;
   *wish = NET_LOOK_LATER;
   if (!end->was_ready) return ncclSuccess; /* isend and irecv make it so */
   TRY(end->phase == IB_READY ? poll_end(end, true) : ib_end_step(end));

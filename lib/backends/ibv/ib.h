@@ -335,6 +335,8 @@ bool ib_ports_left(struct ib_end *end);
 uint64_t ib_ports_back(struct ib_end *end);
 
 /* ---- again.c: a connection whose queue pairs failed gets new ones, and goes on where it was */
+/* How many times, by the settings. */
+uint64_t ib_again_most(void);
 /* True where another time is allowed; it counts. */
 bool ib_again_may(struct ib_end *end, bool asked);
 /* True where it does, and nothing has failed. `bad`: bits of queue pairs that reach nothing. */

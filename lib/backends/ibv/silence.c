@@ -8,18 +8,20 @@
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-#define ACK_UNIT_NS 4096ull /* times two to the power of NCCL_IB_TIMEOUT */
-#define ACK_FACTOR 4        /* a device may take so much longer than it was asked to */
-#define ASKS 8              /* until it has failed */
+#define ACK_UNIT_NS 4096ull    /* times two to the power of NCCL_IB_TIMEOUT */
+#define ACK_FACTOR 4           /* a device may take so much longer than it was asked to */
+#define LEAST_NS 2000000000ull /* a busy machine is not a silent one */
+#define ASKS 8                 /* until it has failed */
 
 /* How long nothing may come; 0: for ever. */
 static uint64_t silence_ns(void) {
   const int64_t set_ms = param_int(PARAM_TUTTI_IB_SILENCE_MS), exponent = param_int(PARAM_IB_TIMEOUT);
   if (set_ms > 0) return (uint64_t)set_ms * 1000000;
   if (set_ms < 0 || exponent == 0) return 0;
-  const uint64_t due = (ACK_UNIT_NS << exponent) * ACK_FACTOR * (uint64_t)(param_int(PARAM_IB_RETRY_CNT) + 1);
+  const uint64_t times = ACK_FACTOR * (uint64_t)(param_int(PARAM_IB_RETRY_CNT) + 1);
+  const uint64_t owed = (ACK_UNIT_NS << exponent) * times, due = owed > LEAST_NS ? owed : LEAST_NS;
   const uint64_t patience = (uint64_t)param_int(PARAM_TUTTI_NET_PATIENCE_SECONDS) * 750000000;
-  const bool may = param_int(PARAM_TUTTI_IB_RECONNECT) > 0 && patience > 0;
+  const bool may = ib_again_most() > 0 && patience > 0;
   return may && patience < due ? patience : due; /* before the communicator is given up */
 }
 
