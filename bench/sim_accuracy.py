@@ -2,7 +2,8 @@
 """What `tutti sim` says beside what four H200 over NVLink took: microseconds by collective and size, and the
 geometric mean of the ratios, each at least 1. Three comparisons: NCCL by the protocol that its published tuning
 model picks (a plan is the library's own all the same); NCCL by what this library would pick; this library, a
-process a GPU, as it was measured on GPUs. Costs were fitted to NCCL's all_reduce alone. BUILD names another build."""
+process a GPU, as it was measured on GPUs, with --kernels. Costs were fitted to NCCL's all_reduce alone, and those of
+the library's kernels to its own. BUILD names another build."""
 import collections
 import json
 import math
@@ -50,10 +51,19 @@ def own_proto(_collective, _size):
     return None
 
 
+def kernels(_collective, _size):
+    """Planning chooses, as of this library's kernels."""
+    return '--kernels'
+
+
 def simulated(collective, size, proto):
     """Its row of JSON."""
     command = [TUTTI, 'sim', collective, '-b', str(size), '-e', str(size), '--gpus', str(RANKS), '--machine',
-               'dgx-h200', '--json'] + (['--algo', 'ring', '--proto', proto] if proto else [])
+               'dgx-h200', '--json']
+    if proto == '--kernels':
+        command += [proto]
+    elif proto:
+        command += ['--algo', 'ring', '--proto', proto]
     return json.loads(subprocess.check_output(command))[0]
 
 
@@ -101,7 +111,7 @@ def main():
             {size: size * factor / gbps / 1e3 for size, gbps in zip((4 * MI, 64 * MI, GI), speeds)})
     table('NCCL, with the protocols of its published model', TIMES_US, nccl_proto)
     table('NCCL, with the protocols that planning chooses here', TIMES_US, own_proto)
-    table('tutti on GPUs', ours(), own_proto)
+    table('tutti on GPUs, with the plans and costs of its kernels', ours(), kernels)
 
 
 main()

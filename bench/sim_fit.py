@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Fits the costs of sim/simulate/cluster_costs.c to NCCL's all_reduce on four H200 over NVLink, protocol by protocol:
 goes along one figure at a time, by steps that halve, as long as the sum of the squared logarithms of simulated by
-measured gets less. What a post takes was measured apart (one-way flags: 0.6 us relaxed, of which 0.1 us are the
+measured gets less; with --kernels those of this library's kernels to its own all_reduce there (a process a GPU), both protocols
+and exchanges at once, as planning chooses. What a post takes was measured apart (one-way flags: 0.6 us relaxed, of which 0.1 us are the
 slice's own here, 1.25 us released) and does not leave that by far. Prints each figure, and each time beside what was measured. BUILD names another build."""
 import json
 import math
 import os
+import re
 import subprocess
+import sys
 
 TUTTI = os.environ.get('BUILD', os.path.join(os.path.dirname(__file__), '..', 'build')) + '/bin/tutti'
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
@@ -28,10 +31,18 @@ POST_US = {'LL': 0.5, 'LL128': 0.5, 'Simple': 1.25}
 BEGIN = {'LL': (6, 0.05, 0.05, 0.5, 5), 'LL128': (6, 1, 1, 0.5, 13), 'Simple': (12, 0.8, 0.5, 1.25, 30)}
 
 
+OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'results', 'gpu-2026-11-22.txt')
+# A lane's speed in LL hardly shows in exchanges, which cut a call into a few KiB a lane: taken for that of Simple.
+OWN_BEGIN = {'launch_us.LL': 6, 'launch_us.Simple': 6, 'slice_us.LL': 0.05, 'slice_us.Simple': 0.5, 'move_us.LL': 0.05,
+             'move_us.Simple': 0.4, 'nvlink_post_us.LL': 0.5, 'nvlink_post_us.Simple': 1, 'lane_gbps.LL': 29,
+             'lane_gbps.Simple': 29}
+
+
 def simulated(proto, size, channels_most, costs):
-    """Microseconds."""
+    """Microseconds; without a protocol of this library's kernels, as planning chooses."""
+    way = (['--algo', 'ring', '--proto', proto] if proto else ['--kernels'])
     command = [TUTTI, 'sim', 'all_reduce', '-b', str(size), '-e', str(size), '-g', '4', '--machine', 'dgx-h200',
-               '--json', '--algo', 'ring', '--proto', proto, '--channels', str(channels_most)]
+               '--json', '--channels', str(channels_most)] + way
     for name, value in costs.items():
         command += ['--cost', '%s=%.6g' % (name, value)]
     return json.loads(subprocess.check_output(command))[0]['time_us']
@@ -40,8 +51,9 @@ def simulated(proto, size, channels_most, costs):
 def off(proto, costs):
     """What the search makes small."""
     apart = [math.log(simulated(proto, size, most, costs) / us) for size, most, us in TIMES_US[proto]]
-    post = math.log(costs['nvlink_post_us.' + proto] / POST_US[proto]) / 0.3
-    return sum(value * value for value in apart) + post * post
+    posts = [math.log(costs['nvlink_post_us.' + each] / POST_US[each]) / 0.3
+             for each in POST_US if 'nvlink_post_us.' + each in costs]
+    return sum(value * value for value in apart + posts)
 
 
 def fit(proto, costs):
@@ -50,6 +62,8 @@ def fit(proto, costs):
     while step > 0.01:
         moved = False
         for name in costs:
+            if not proto and name == 'lane_gbps.LL':
+                continue
             for way in (step, -step):
                 tried = dict(costs, **{name: costs[name] * math.exp(way)})
                 value = off(proto, tried)
@@ -60,18 +74,37 @@ def fit(proto, costs):
     return costs
 
 
+def told(proto, costs):
+    """Each time."""
+    for size, most, us in TIMES_US[proto]:
+        time_us = simulated(proto, size, most, costs)
+        print('  %-6s %10d  %2d channels  measured %8.1f us  simulated %8.1f us  %+5.1f %%' % (
+            proto or '', size, most, us, time_us, 100 * (time_us / us - 1)))
+
+
+def own():
+    """This library's kernels."""
+    units = {'': 1, 'K': KI, 'M': MI, 'G': GI}
+    with open(OWN) as lines:
+        rows = re.findall(r'^processes all_reduce +(\d+)([KMG]?) +[\d.]+ +([\d.]+) us', lines.read(), re.M)
+    TIMES_US[None] = [(int(size) * units[unit], ALL, float(us)) for size, unit, us in rows]
+    costs = fit(None, OWN_BEGIN)
+    print(' '.join('%s=%.3g' % row for row in costs.items()))
+    told(None, costs)
+
+
 def main():
     """Simple first: the others take its share of links."""
+    if sys.argv[1:] == ['--kernels']:
+        own()
+        return
     share = {'link_share': 1.03}
     for proto in ('Simple', 'LL128', 'LL'):
         costs = dict(zip([name + '.' + proto for name in NAMES], BEGIN[proto]))
         costs = fit(proto, dict(costs, **share) if proto == 'Simple' else costs)
         share = {'link_share': costs.get('link_share', share['link_share'])}
         print(' '.join('%s=%.3g' % row for row in costs.items()))
-        for size, most, us in TIMES_US[proto]:
-            time_us = simulated(proto, size, most, dict(costs, **share))
-            print('  %-6s %10d  %2d channels  measured %8.1f us  simulated %8.1f us  %+5.1f %%' % (
-                proto, size, most, us, time_us, 100 * (time_us / us - 1)))
+        told(proto, dict(costs, **share))
 
 
 main()

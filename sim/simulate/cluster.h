@@ -46,6 +46,8 @@ struct cluster_spec {
 
 /* One node of 8 GPUs; 32 nodes below a leaf, 0.6 us a hop; costs as measured (cluster_costs.c). */
 void cluster_spec_begin(struct cluster_spec *spec);
+/* Costs of this library's own kernels on GPUs of one node, in LL and Simple; the rest as it is. */
+void cluster_costs_kernels(struct cluster_costs *costs);
 /* "NAME=VALUE", NAME a member of struct cluster_costs with ".LL", ".LL128" or ".Simple" behind it, without
  * that for all three; posts are nvlink_post_us, pci_post_us, network_post_us. NULL, or what was expected. */
 const char *cluster_cost_set(struct cluster_costs *costs, const char *text);

@@ -144,6 +144,7 @@ static void op_call(const struct run *run, const struct graph *graph, const stru
   const struct run_request *request = run->request;
   const uint8_t way = op->func < FUNC_SEND_RECV || op->func == FUNC_ALL_TO_ALL ? op->func : FUNC_ALL_REDUCE;
   call_fill(graph, op->func, op->dtype, (size_t)op->count, request->channels, call);
+  if (request->kernels) call_limits_kernels(&call->limits);
   call->op = op->op;
   call->root = op->peer;
   call->algo_mask = request->algo_mask[way];

@@ -31,6 +31,7 @@ struct run_request {
   const struct tune_file *tune_file;      /* rules that choose, or NULL */
   uint32_t channels;                      /* at most; 0: as many as there are */
   double compute;                         /* how many times as fast as the workload says; 0: as fast */
+  bool kernels;                           /* plans are those of call_limits_kernels() */
   bool exact;                             /* every rank runs; also where somebody looks on */
   const struct run_watch *watch;          /* NULL: nobody */
   struct progress *progress;              /* open; NULL: nobody waits */

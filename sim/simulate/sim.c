@@ -30,7 +30,7 @@ struct sim_flags {
   const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *svg, *plot, *workload,
       *plan, *loggp, *tune;
   struct option_list faults, costs, scales;
-  bool exact, json, rate, progress, help, records, chakra, gaps, print;
+  bool kernels, exact, json, rate, progress, help, records, chakra, gaps, print;
 };
 #define AT(member) offsetof(struct sim_flags, member)
 
@@ -92,6 +92,9 @@ static const struct option_row rows[] = {
      "also draw what ranks do and how full links are into FILE, of the last size; simulates every rank"},
     {0, "plot", "FILE", OPTION_TEXT, AT(plot), 0, 0,
      "also draw bus bandwidth against size into FILE, of each algorithm of --compare"},
+    {0, "kernels", NULL, OPTION_FLAG, AT(kernels), 0, 0,
+     "as this library's own kernels on GPUs of one node: their plans, where small calls are exchanges, and "
+     "their costs, instead of NCCL's"},
     {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where lanes are alike"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
      "say on standard error how many slices were simulated a second"},
@@ -204,6 +207,7 @@ static enum exit_code spec_get(struct sim *sim) {
   struct sim_flags *flags = &sim->flags;
   ncclResult_t result = ncclSuccess;
   cluster_spec_begin(&sim->spec);
+  if (flags->kernels) cluster_costs_kernels(&sim->spec.costs);
   if (flags->cluster) result = cluster_read(flags->cluster, &sim->spec, &sim->cluster_text);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -214,6 +218,11 @@ static enum exit_code spec_get(struct sim *sim) {
   if (flags->machine) sim->spec.machine = flags->machine;
   if (flags->file) sim->spec.topology = flags->file;
   if (!costs_read(sim)) return EXIT_USAGE;
+  if (flags->kernels && (sim->spec.nodes > 1 || flags->tune)) {
+    fprintf(stderr, "tutti sim: --kernels: costs of one node, as they were measured; leave out %s\n",
+            flags->tune ? "--tune" : "--nodes");
+    return EXIT_USAGE;
+  }
   if (flags->tune) result = fit_read(flags->tune, &sim->spec, &sim->fit);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: --tune: %s\n", log_last_error());
@@ -364,6 +373,7 @@ static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
 
 static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
   call_fill(&sim->cluster.graph, sim->func, sim->type, count, (uint32_t)sim->flags.channels, &sim->call);
+  if (sim->flags.kernels) call_limits_kernels(&sim->call.limits);
   sim->call.root = (uint32_t)sim->flags.root;
   sim->call.algo_mask = algo_mask;
   sim->call.proto_mask = sim->proto_mask;
@@ -615,6 +625,7 @@ static enum exit_code jobs_do(const struct sim *sim) {
                                    .tune_file = sim->fit.rules,
                                    .channels = (uint32_t)flags->channels,
                                    .compute = sim->compute,
+                                   .kernels = flags->kernels,
                                    .exact = flags->exact,
                                    .drawing = {flags->perfetto, flags->svg},
                                    .json = flags->json,

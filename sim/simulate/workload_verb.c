@@ -179,6 +179,7 @@ enum exit_code workload_do(const struct workload_ask *ask) {
                                 .tune_file = ask->tune_file,
                                 .channels = ask->channels,
                                 .compute = ask->compute,
+                                .kernels = ask->kernels,
                                 .exact = ask->exact,
                                 .progress = &progress};
   struct run_report report;

@@ -15,7 +15,7 @@ struct workload_ask {
   uint32_t channels;                      /* 0: any */
   double compute;                         /* how many times as fast as the workload says; 1 */
   struct drawing_ask drawing;
-  bool exact, json, rate, progress;
+  bool kernels, exact, json, rate, progress;
 };
 
 enum exit_code workload_do(const struct workload_ask *ask);
