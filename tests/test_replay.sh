@@ -76,7 +76,6 @@ timeout 60 "$tutti" replay "$work/net" >"$work/log" 2>&1 &&
   said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it'
 check $? 'a rank whose messages come no more, over a network'
 
-# A sender that is as far ahead as both ends have slots: its lines are written again before they are read.
 NCCL_PROTO=LL TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=30 TUTTI_TRACE=$work/lines timeout 60 \
   "$build/tests/rank_program" --threads --size 4 --ops broadcast --bytes 3000000 --deadline 20 \
   >/dev/null 2>&1

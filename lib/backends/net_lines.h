@@ -43,10 +43,11 @@ static inline bool net_lines_ready(const uint8_t *lines, const struct device_net
 /* The data of lines that are ready. */
 static inline void net_lines_read(const uint8_t *lines, size_t bytes, uint8_t *data) {
   const uint64_t *words = (const uint64_t *)(const void *)lines;
-  size_t at = 0;
-  for (size_t i = 0; at < bytes; i++, at += 4) {
-    const uint32_t value = (uint32_t)net_line_word(words, i);
-    memcpy(data + at, &value, bytes - at < 4 ? bytes - at : 4);
+  const size_t whole = bytes / NET_LINE_DATA_BYTES, rest = bytes % NET_LINE_DATA_BYTES;
+  for (size_t line = 0; line < whole + (rest != 0); line++) {
+    const uint64_t low = net_line_word(words, 2 * line), high = net_line_word(words, 2 * line + 1);
+    const uint64_t value = (low & 0xffffffffu) | high << 32;
+    memcpy(data + line * NET_LINE_DATA_BYTES, &value, line < whole ? NET_LINE_DATA_BYTES : rest);
   }
 }
 
@@ -54,12 +55,12 @@ static inline void net_lines_read(const uint8_t *lines, size_t bytes, uint8_t *d
 static inline void net_lines_write(uint8_t *lines, const struct device_net_step *step, const uint8_t *data) {
   uint64_t *words = (uint64_t *)(void *)lines;
   const uint64_t mark = (uint64_t)net_line_flag(step) << 32;
-  const size_t count = 2 * (size_t)net_line_count(step);
-  for (size_t i = 0; i < count; i++) {
-    const size_t at = 4 * i, left = at < step->bytes ? step->bytes - at : 0;
-    uint32_t value = 0;
-    memcpy(&value, data + at, left < 4 ? left : 4);
-    __atomic_store_n(&words[i], value | mark, __ATOMIC_RELEASE);
+  const size_t whole = step->bytes / NET_LINE_DATA_BYTES, rest = step->bytes % NET_LINE_DATA_BYTES;
+  for (size_t line = 0; line < whole + (rest != 0); line++) {
+    uint64_t value = 0;
+    memcpy(&value, data + line * NET_LINE_DATA_BYTES, line < whole ? NET_LINE_DATA_BYTES : rest);
+    __atomic_store_n(&words[2 * line], (value & 0xffffffffu) | mark, __ATOMIC_RELEASE);
+    __atomic_store_n(&words[2 * line + 1], value >> 32 | mark, __ATOMIC_RELEASE);
   }
 }
 

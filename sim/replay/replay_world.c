@@ -223,26 +223,9 @@ static bool link_was_net(const struct device_comm *comm, const struct work *work
   return false;
 }
 
-/* The flags of lines that were written again before they were read (lane_give_credit). */
-static bool link_give_lines(struct emu_lane *emu, uint32_t i) {
-  struct lane *lane = &emu->lane;
-  struct link *link = &lane->recv[i];
-  const struct device_comm *comm = emu->block->run->launch->comm;
-  struct prim_fragment nothing;
-  if (((lane->step.recv_links >> i) & 1) == 0 || lines_arrived(lane, link, &emu->prim)) return false;
-  if (emu->recv_conn[i]->shadow.announced <= link->step + link->slots) return false;
-  if (!link_was_net(comm, lane->work, link->peer, false)) return false;
-  prim_fragment_zero(&nothing);
-  for (uint32_t line = lane->line_index; line < lane->line_count; line++)
-    prim_line_store(&emu->prim, LINE_LL, line_address(link, LINE_LL, line), 1, line_flag(lane, link),
-                    &nothing);
-  link->agreed = true;
-  return true;
-}
-
 /* A network keeps as many slots at each end: a sender may be ahead by both. Here there are those of one end,
  * and as nobody looks at the data, a slot that was not read is written again; so its announcement may be
- * gone, and the flags of its lines. */
+ * gone. */
 static bool lane_give_credit(struct emu_lane *emu) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   const struct work *work = emu->lane.work;
@@ -258,10 +241,6 @@ static bool lane_give_credit(struct emu_lane *emu) {
     given = true;
   }
   for (uint32_t i = 0; i < work->recv_count; i++) {
-    if (work->proto == PROTO_LL) {
-      given |= link_give_lines(emu, i);
-      continue;
-    }
     struct link *link = &emu->lane.recv[i];
     const uint64_t tail = emu->recv_conn[i]->fifo->receiver.tail;
     if (link->agreed || tail < link->step + link->slots || !link_was_net(comm, work, link->peer, false))
