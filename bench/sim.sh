@@ -31,6 +31,10 @@ timed() {
   timed all_reduce -b 64M -e 64M --algo ring --proto LL --channels 1 --nodes 8192 --gpus 8
   timed all_reduce -b 1M -e 1M --algo tree --proto Simple --channels 1 --nodes 8192 --gpus 8
   timed all_reduce -b 8 -e 8G -f 2 --nodes 128 --gpus 8 --machine dgx-h100
+  timed all_reduce -b 64M -e 64M --algo tree --proto LL128 --channels 16 --nodes 2048 --gpus 8
+  timed alltoall -b 64M -e 64M --nodes 32 --gpus 8
+  timed alltoall -b 64M -e 64M --nodes 64 --gpus 8
+  timed alltoall -b 64M -e 64M --nodes 128 --gpus 8
   printf '\n$ bench/sim_accuracy.py\n'
   python3 "$here/sim_accuracy.py"
 } | tee -a "$out"

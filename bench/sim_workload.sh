@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sim_workload.sh: how long `tutti sim` takes for workloads and what memory: a step of training, the same
-# collective again and again, many ranks, and what jobs of this machine have recorded; and what the same calls
+# sim_workload.sh: how long `tutti sim` takes for workloads and what memory: steps of training, the same
+# collective again and again, many ranks that are alike and that are not, and what jobs of this machine have recorded; and what the same calls
 # would cost on other clusters. Needs a finished build and /usr/bin/time. Prints each command with user seconds
 # and peak memory, and appends that to bench/results/sim-workload-<date>.txt; OUT names another folder.
 set -eu
@@ -19,6 +19,29 @@ printf 'ranks 64\nrepeat 100\n  all_reduce 1M\nend\n' >again.txt
 printf 'ranks 64\nrepeat 10\n  all_reduce 64M after 1ms\nend\n' >large.txt
 printf 'ranks 1024\nrepeat 4\n  all_reduce 1M\nend\n' >ranks.txt
 printf 'ranks 64\nrepeat 1000\n  group\n    sendrecv 64K\n  end\n  compute 10us\nend\n' >messages.txt
+printf 'ranks 1024\nall_reduce 1M\nall_gather 16M\nall_reduce 64M\nreduce_scatter 16M\nall_reduce 1M\n' >five.txt
+# train RANKS LAYERS: forth and back through layers over groups of a node, with gradients over groups across nodes
+# beside the way back; then the parameters.
+train() {
+  awk -v ranks="$1" -v layers="$2" 'BEGIN {
+    print "ranks " ranks
+    for (node = 0; node < ranks / 8; node++) print "comm tp" node " " 8 * node "-" 8 * node + 7
+    for (gpu = 0; gpu < 8; gpu++) print "comm dp" gpu " " gpu "-" ranks - 1 "/8"
+    for (back = 0; back < 2; back++) {
+      print "repeat " layers
+      for (node = 0; node < ranks / 8; node++) {
+        print "all_gather 4M bfloat16 comm tp" node " after 20us"
+        print "reduce_scatter 4M bfloat16 comm tp" node " after " 200 + 100 * back "us"
+      }
+      for (gpu = 0; back && gpu < 8; gpu++) print "reduce_scatter 64M bfloat16 comm dp" gpu " stream side wait main"
+      print "end"
+    }
+    for (gpu = 0; gpu < 8; gpu++) print "all_gather 64M bfloat16 comm dp" gpu " wait side"
+  }'
+}
+train 1024 20 >train.txt
+{ train 1024 20 && printf 'all_reduce 8\nall_reduce 4 max\n'; } >norm.txt
+train 256 5 >small.txt
 # Whole rings of records: eight processes, whose first calls are no longer there.
 TUTTI_TRACE="$work/all_reduce.%r" "$tutti" launch -n 8 "$tutti" bench all_reduce -b 256K -e 256K -n 2500 >/dev/null
 TUTTI_TRACE="$work/sendrecv.%r" "$tutti" launch -n 8 "$tutti" bench sendrecv -b 64K -e 64K -n 2500 >/dev/null
@@ -38,6 +61,12 @@ timed() {
   timed --workload again.txt
   timed --workload large.txt
   timed --workload ranks.txt
+  timed --workload ranks.txt --exact
+  timed --workload five.txt
+  timed --workload train.txt | grep -v ' comm '
+  timed --workload norm.txt | grep -v ' comm '
+  timed --workload small.txt | grep -v ' comm '
+  timed --workload small.txt --exact | grep -v ' comm '
   timed --workload messages.txt
   printf '\n%s bytes of records\n' "$(cat all_reduce.* | wc -c)"
   timed --records all_reduce.*
