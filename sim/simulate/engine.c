@@ -37,6 +37,7 @@ struct lane {
   uint32_t first_waiter, next_waiter; /* lane + 1: lists that wait for a step of this one */
   uint8_t phase, want;
   uint8_t pieces_left;            /* of the slice, behind the one at hand */
+  uint8_t cut;                    /* into so many pieces the slice is */
   bool is_first;                  /* piece of its slice */
   bool has_slice, queued, shares; /* shares: its slices are begun in the order of time */
 };
@@ -53,8 +54,10 @@ struct network {
 };
 
 struct conn {
-  uint64_t *data_at, *free_at;   /* by step, in engine.times: when the other end sees it */
-  uint64_t announced, freed;     /* steps, as the waiting end may come to see them */
+  uint64_t *data_at, *free_at; /* by step, in engine.times: when the other end sees it */
+  uint32_t pieces, slots,
+      mask;                  /* of a step; slots in pieces; a power of two minus one: places of its rings */
+  uint64_t announced, freed; /* steps, as the waiting end may come to see them; all steps are in pieces */
   uint64_t send_step, recv_step; /* of the ends */
   uint64_t post_ps;
   double ps_a_byte, gbps;                    /* of its links; bytes are data */
@@ -83,12 +86,11 @@ struct engine {
   struct conn *conns;
   struct network *networks;
   struct block *blocks;
-  uint64_t *times; /* a ring of mask + 1 for each of two of a connection, and of three of a network */
+  uint64_t *times; /* rings, two of a connection, and three of a network */
   uint8_t *steps;
   struct track *tracks;
   uint32_t *ready;
-  uint32_t ready_head, ready_count, slots, pieces, network_count; /* slots: of pieces */
-  uint32_t mask; /* a power of two minus one: places of a ring of times */
+  uint32_t ready_head, ready_count, slots, network_count;
   struct flow_set flows;
   struct queue queue; /* connections, then lanes */
   uint64_t now_ps;
@@ -116,13 +118,13 @@ static void wake(struct engine *engine, uint32_t *waiting) {
 /* ---- connections ---- */
 
 static void conn_announce(struct engine *engine, struct conn *conn, uint32_t steps, uint64_t at_ps) {
-  for (uint32_t i = 0; i < steps; i++) conn->data_at[(conn->announced + i) & engine->mask] = at_ps;
+  for (uint32_t i = 0; i < steps; i++) conn->data_at[(conn->announced + i) & conn->mask] = at_ps;
   conn->announced += steps;
   wake(engine, &conn->waiting_receiver);
 }
 
 static void conn_free(struct engine *engine, struct conn *conn, uint32_t steps, uint64_t at_ps) {
-  for (uint32_t i = 0; i < steps; i++) conn->free_at[(conn->freed + i) & engine->mask] = at_ps;
+  for (uint32_t i = 0; i < steps; i++) conn->free_at[(conn->freed + i) & conn->mask] = at_ps;
   conn->freed += steps;
   wake(engine, &conn->waiting_sender);
 }
@@ -130,16 +132,16 @@ static void conn_free(struct engine *engine, struct conn *conn, uint32_t steps, 
 /* The message at `sent` is through. */
 static void network_arrive(struct engine *engine, struct conn *conn, struct network *network,
                            uint64_t end_ps) {
-  const uint32_t steps = network->steps[network->sent & engine->mask];
+  const uint32_t steps = network->steps[network->sent & conn->mask];
   network->sent += steps;
   network->end_ps = end_ps;
   network->under_way = false;
-  if (engine->request->hear_message && network->bytes[(network->sent - steps) & engine->mask] > 0) {
+  if (engine->request->hear_message && network->bytes[(network->sent - steps) & conn->mask] > 0) {
     const struct engine_message message = {(uint32_t)(conn - engine->conns), network->begin_ps, end_ps,
-                                           network->bytes[(network->sent - steps) & engine->mask]};
+                                           network->bytes[(network->sent - steps) & conn->mask]};
     engine->request->hear_message(engine->request->context, &message);
   }
-  engine->report->message_count += network->sent % engine->pieces == 0;
+  engine->report->message_count += network->sent % conn->pieces == 0;
   conn_announce(engine, conn, steps, end_ps + network->flight_ps + network->proxy_ps + conn->post_ps);
   conn_free(engine, conn, steps, end_ps + network->flight_ps + conn->post_ps);
 }
@@ -150,14 +152,14 @@ static void network_go(struct engine *engine, uint32_t index) {
   struct conn *conn = &engine->conns[index];
   struct network *network = &engine->networks[conn->network];
   while (!network->under_way && network->sent < network->filled) {
-    const uint32_t at = network->sent & engine->mask, steps = network->steps[at];
+    const uint32_t at = network->sent & conn->mask, steps = network->steps[at];
     const uint64_t last = network->sent + steps;
-    if (conn->gbps <= 0 || last > network->taken + engine->slots) return;
-    const uint64_t gap_ps = network->sent > 0 && network->sent % engine->pieces == 0 ? network->gap_ps : 0;
+    if (conn->gbps <= 0 || last > network->taken + conn->slots) return;
+    const uint64_t gap_ps = network->sent > 0 && network->sent % conn->pieces == 0 ? network->gap_ps : 0;
     uint64_t begin_ps = later(network->filled_at[at], network->end_ps + gap_ps);
-    if (last > engine->slots)
-      begin_ps = later(begin_ps, network->slot_at[(last - 1 - engine->slots) & engine->mask]);
-    if (network->sent % engine->pieces == 0) begin_ps += network->message_ps;
+    if (last > conn->slots)
+      begin_ps = later(begin_ps, network->slot_at[(last - 1 - conn->slots) & conn->mask]);
+    if (network->sent % conn->pieces == 0) begin_ps += network->message_ps;
     network->under_way = true;
     network->begin_ps = begin_ps;
     if (!flow_is_private(&engine->flows, index)) {
@@ -171,8 +173,9 @@ static void network_go(struct engine *engine, uint32_t index) {
 
 static void network_fill(struct engine *engine, uint32_t index, uint32_t steps, uint64_t bytes,
                          uint64_t end_ps) {
-  struct network *network = &engine->networks[engine->conns[index].network];
-  const uint32_t at = network->filled & engine->mask;
+  const struct conn *conn = &engine->conns[index];
+  struct network *network = &engine->networks[conn->network];
+  const uint32_t at = network->filled & conn->mask;
   network->filled_at[at] = end_ps + network->proxy_ps;
   network->bytes[at] = bytes;
   network->steps[at] = (uint8_t)steps;
@@ -181,9 +184,10 @@ static void network_fill(struct engine *engine, uint32_t index, uint32_t steps, 
 }
 
 static void network_take(struct engine *engine, uint32_t index, uint32_t steps, uint64_t end_ps) {
-  struct network *network = &engine->networks[engine->conns[index].network];
+  const struct conn *conn = &engine->conns[index];
+  struct network *network = &engine->networks[conn->network];
   for (uint32_t i = 0; i < steps; i++)
-    network->slot_at[(network->taken + i) & engine->mask] = end_ps + network->proxy_ps + network->flight_ps;
+    network->slot_at[(network->taken + i) & conn->mask] = end_ps + network->proxy_ps + network->flight_ps;
   network->taken += steps;
   network_go(engine, index);
 }
@@ -193,12 +197,12 @@ static void network_take(struct engine *engine, uint32_t index, uint32_t steps, 
 /* Both ends round their counters up to a whole chunk; the skipped steps pass from one to the other. */
 static void lane_bind(struct engine *engine, struct lane *lane) {
   const struct work *work = lane->walk.work;
-  const uint32_t unit = walk_round_steps(work) * engine->pieces;
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
     if (lane->links[i] == WALK_NONE) continue;
     struct conn *conn = &engine->conns[lane->links[i]];
     const bool sends = i >= work->recv_count;
     uint64_t *step = sends ? &conn->send_step : &conn->recv_step;
+    const uint32_t unit = walk_round_steps(work) * conn->pieces;
     const uint32_t skipped = (uint32_t)((unit - *step % unit) % unit);
     *step += skipped;
     if (skipped == 0) continue;
@@ -240,6 +244,11 @@ static void list_tell(struct engine *engine, struct lane *lane) {
   lane->first_waiter = 0;
 }
 
+/* That the slice, or the piece of one, moves a connection on. */
+static uint32_t slice_steps(const struct lane *lane, const struct conn *conn) {
+  return lane->slice.fifo_steps * conn->pieces / lane->cut;
+}
+
 /* When all that the slice waits for is there; false while the time of something is not known. */
 static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begin_ps) {
   const struct walk_slice *slice = &lane->slice;
@@ -248,22 +257,22 @@ static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begi
   for (uint32_t links = slice->recv_links; links != 0; links &= links - 1) {
     const uint32_t index = lane->links[__builtin_ctz(links)];
     struct conn *conn = &engine->conns[index];
-    const uint64_t last = conn->recv_step + slice->fifo_steps;
+    const uint64_t last = conn->recv_step + slice_steps(lane, conn);
     if (conn->announced < last) {
       conn->waiting_receiver = (uint32_t)(lane - engine->lanes);
       return lane_wait(lane, index, WANT_DATA);
     }
-    at_ps = later(at_ps, conn->data_at[(last - 1) & engine->mask]);
+    at_ps = later(at_ps, conn->data_at[(last - 1) & conn->mask]);
   }
   for (uint32_t links = slice->send_links; links != 0; links &= links - 1) {
     const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctz(links)];
     struct conn *conn = &engine->conns[index];
-    const uint64_t last = conn->send_step + slice->fifo_steps;
-    if (last > conn->freed + engine->slots) {
+    const uint64_t last = conn->send_step + slice_steps(lane, conn);
+    if (last > conn->freed + conn->slots) {
       conn->waiting_sender = (uint32_t)(lane - engine->lanes);
       return lane_wait(lane, index, WANT_SLOT);
     }
-    if (last > engine->slots) at_ps = later(at_ps, conn->free_at[(last - 1 - engine->slots) & engine->mask]);
+    if (last > conn->slots) at_ps = later(at_ps, conn->free_at[(last - 1 - conn->slots) & conn->mask]);
   }
   *begin_ps = at_ps;
   return true;
@@ -271,10 +280,11 @@ static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begi
 
 static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps) {
   const struct walk_slice *slice = &lane->slice;
-  const uint32_t recv_count = lane->walk.work->recv_count, steps = slice->fifo_steps;
+  const uint32_t recv_count = lane->walk.work->recv_count;
   for (uint32_t links = slice->frees; links != 0; links &= links - 1) {
     const uint32_t index = lane->links[__builtin_ctz(links)];
     struct conn *conn = &engine->conns[index];
+    const uint32_t steps = slice_steps(lane, conn);
     conn->recv_step += steps;
     if (conn->network == WALK_NONE) conn_free(engine, conn, steps, end_ps + conn->post_ps);
     else network_take(engine, index, steps, end_ps);
@@ -282,6 +292,7 @@ static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps
   for (uint32_t links = slice->announces; links != 0; links &= links - 1) {
     const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctz(links)];
     struct conn *conn = &engine->conns[index];
+    const uint32_t steps = slice_steps(lane, conn);
     conn->send_step += steps;
     engine->report->message_count += conn->network == WALK_NONE && lane->pieces_left == 0;
     if (conn->network == WALK_NONE) conn_announce(engine, conn, steps, end_ps + conn->post_ps);
@@ -393,7 +404,7 @@ static uint32_t pieces_of(uint64_t bytes) {
 }
 
 /* The next slice, or the next piece of one: both ends of a connection cut alike, as they know its bytes. */
-static bool slice_next(const struct engine *engine, struct lane *lane) {
+static bool slice_next(struct lane *lane) {
   struct walk_slice *slice = &lane->slice;
   lane->is_first = lane->pieces_left == 0;
   if (!lane->is_first) {
@@ -404,14 +415,14 @@ static bool slice_next(const struct engine *engine, struct lane *lane) {
   }
   if (!walk_next(&lane->walk, slice)) return false;
   slice_fold(lane);
-  slice->fifo_steps *= engine->pieces;
+  lane->cut = 1;
   const uint32_t pieces = lane->walk.work->proto == PROTO_SIMPLE ? 1 : pieces_of(slice->bytes);
   if (pieces == 1) return true;
   lane->pieces_left = (uint8_t)(pieces - 1);
   lane->piece_bytes = slice->bytes / pieces;
   lane->last_bytes = slice->bytes - (pieces - 1) * lane->piece_bytes;
   slice->bytes = lane->piece_bytes;
-  slice->fifo_steps = engine->pieces / pieces;
+  lane->cut = (uint8_t)pieces;
   slice->ends_step = false;
   return true;
 }
@@ -426,7 +437,7 @@ static void lane_run(struct engine *engine, struct lane *lane) {
     lane_bind(engine, lane);
   }
   for (;;) {
-    if (!lane->has_slice && !slice_next(engine, lane)) {
+    if (!lane->has_slice && !slice_next(lane)) {
       lane_end(engine, lane);
       return;
     }
@@ -478,7 +489,7 @@ static void conn_event(struct engine *engine, uint32_t index) {
   struct conn *conn = &engine->conns[index];
   struct network *network = conn->network == WALK_NONE ? NULL : &engine->networks[conn->network];
   if (network && !engine->flows.flows[index].active) {
-    transfer_begin(engine, index, network->bytes[network->sent & engine->mask]);
+    transfer_begin(engine, index, network->bytes[network->sent & conn->mask]);
     return;
   }
   flow_end(&engine->flows, index);
@@ -647,7 +658,7 @@ static void stuck_report(struct engine *engine) {
   }
   if (next == root)
     stuck_say(engine, "%s: a circle of %u lanes that wait for each other with %u slots",
-              length > SHOWN ? "; ..." : "", length, engine->slots / engine->pieces);
+              length > SHOWN ? "; ..." : "", length, engine->slots);
 }
 
 /* ---- making ---- */
@@ -780,22 +791,59 @@ uint32_t engine_pieces(const struct work *work) {
   return work->proto == PROTO_SIMPLE ? 1 : pieces_of(count * work->element_bytes);
 }
 
-/* Rings of times for `far` networks beside all connections. */
-static bool times_make(struct engine *engine, uint32_t far) {
-  const uint32_t conns = engine->net->conn_count;
-  const size_t ring = (size_t)engine->mask + 1;
-  engine->times = (uint64_t *)os_alloc((2 * (size_t)conns + 3 * (size_t)far + 1) * ring * sizeof(uint64_t));
-  engine->steps = (uint8_t *)os_alloc(((size_t)far + 1) * ring);
-  if (!engine->times || !engine->steps) return false;
-  for (uint32_t i = 0; i < conns; i++) {
-    engine->conns[i].data_at = &engine->times[2 * i * ring];
-    engine->conns[i].free_at = engine->conns[i].data_at + ring;
+/* In how many pieces steps pass on over each connection, and so how long its rings are. Kernels that follow
+ * one another may round up by different chunks: less than all slots beyond what is free. */
+static void pieces_find(struct engine *engine) {
+  const struct walk_net *net = engine->net;
+  const struct engine_supply *supply = engine->request->supply;
+  for (uint32_t i = 0; i < net->conn_count; i++) engine->conns[i].pieces = supply ? supply->pieces[i] : 1;
+  for (uint32_t i = 0; !supply && i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    const uint32_t pieces = engine_pieces(work);
+    for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
+      const uint32_t index = net->links[net->lanes[i].first_link + k];
+      if (index != WALK_NONE && engine->conns[index].pieces < pieces) engine->conns[index].pieces = pieces;
+    }
   }
-  for (uint32_t i = 0; i < far; i++) {
-    engine->networks[i].filled_at = &engine->times[(2 * (size_t)conns + 3 * (size_t)i) * ring];
-    engine->networks[i].slot_at = engine->networks[i].filled_at + ring;
-    engine->networks[i].bytes = engine->networks[i].slot_at + ring;
-    engine->networks[i].steps = &engine->steps[i * ring];
+  for (uint32_t i = 0; i < net->conn_count; i++) {
+    struct conn *conn = &engine->conns[i];
+    uint32_t places = 1;
+    conn->slots = engine->slots * conn->pieces;
+    while (places < (supply ? 2 : 1) * conn->slots) places *= 2;
+    conn->mask = places - 1;
+  }
+}
+
+static bool conn_is_far(const struct engine *engine, uint32_t index) {
+  const struct walk_conn *conn = &engine->net->conns[index];
+  return conn->sender / engine->cluster->gpus != conn->receiver / engine->cluster->gpus;
+}
+
+/* Rings of times of connections, and of their networks. These are numbered as conn_make() does. */
+static bool times_make(struct engine *engine) {
+  const uint32_t conns = engine->net->conn_count;
+  size_t places = 1, far_places = 1;
+  for (uint32_t i = 0; i < conns; i++) {
+    const size_t ring = engine->conns[i].mask + (size_t)1;
+    places += (conn_is_far(engine, i) ? 5 : 2) * ring;
+    far_places += conn_is_far(engine, i) ? ring : 0;
+  }
+  engine->times = (uint64_t *)os_alloc(places * sizeof(uint64_t));
+  engine->steps = (uint8_t *)os_alloc(far_places);
+  if (!engine->times || !engine->steps) return false;
+  uint64_t *times = engine->times;
+  uint8_t *steps = engine->steps;
+  for (uint32_t i = 0, far = 0; i < conns; i++) {
+    struct conn *conn = &engine->conns[i];
+    const size_t ring = conn->mask + (size_t)1;
+    conn->data_at = times;
+    conn->free_at = times + ring;
+    times += 2 * ring;
+    if (!engine->net->conns[i].sends || !conn_is_far(engine, i)) continue;
+    engine->networks[far++] = (struct network){
+        .filled_at = times, .slot_at = times + ring, .bytes = times + 2 * ring, .steps = steps};
+    times += 3 * ring;
+    steps += ring;
   }
   return true;
 }
@@ -810,21 +858,12 @@ static ncclResult_t engine_make(struct engine *engine) {
   for (uint32_t i = 0; engine->conns && i < net->conn_count; i++)
     engine->conns[i].waiting_sender = engine->conns[i].waiting_receiver = engine->conns[i].network =
         WALK_NONE;
-  for (uint32_t i = 0; i < net->conn_count; i++)
-    far += net->conns[i].sender / engine->cluster->gpus != net->conns[i].receiver / engine->cluster->gpus;
+  for (uint32_t i = 0; i < net->conn_count; i++) far += conn_is_far(engine, i);
   engine->networks = (struct network *)os_alloc((far + (size_t)1) * sizeof *engine->networks);
-  engine->pieces = engine->request->supply ? engine->request->supply->pieces : 1;
-  for (uint32_t i = 0; !engine->request->supply && i < net->lane_count; i++)
-    if (engine_pieces(net->lanes[i].work) > engine->pieces)
-      engine->pieces = engine_pieces(net->lanes[i].work);
-  engine->slots = engine->pieces * (net->rank_count > 0 ? net->plans[0].limits.slots : 1);
-  /* Kernels that follow one another may round up by different chunks: less than all slots beyond what is
-   * free. */
-  const uint32_t places = (engine->request->supply ? 2 : 1) * engine->slots;
-  for (engine->mask = 1; engine->mask < places;) engine->mask *= 2;
-  engine->mask -= 1;
+  engine->slots = net->rank_count > 0 ? net->plans[0].limits.slots : 1;
+  if (engine->conns) pieces_find(engine);
   if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||
-      !times_make(engine, far) || !queue_make(&engine->queue, net->conn_count + net->lane_count))
+      !times_make(engine) || !queue_make(&engine->queue, net->conn_count + net->lane_count))
     return log_fail(ncclSystemError, "no memory for %u lanes and %u connections; take fewer ranks",
                     net->lane_count, net->conn_count);
   TRY(flows_make(engine));

@@ -42,7 +42,7 @@ struct engine_stand {
 struct engine_supply {
   void *context;
   uint32_t track_count;
-  uint32_t pieces;           /* the most of engine_pieces() of all works */
+  const uint8_t *pieces;     /* by connection: the most of engine_pieces() of the works that take it */
   const double *demand_gbps; /* by link: the most that is asked for at a time */
   bool (*next)(void *context, struct engine_kernel *kernel); /* one that may begin; false: none, for now */
   void (*ended)(void *context, uint32_t track, uint64_t end_ps);

@@ -78,6 +78,7 @@ struct run {
   uint32_t *first_shape; /* by rank; one entry more */
   struct walk_net rows;  /* of all plans, one after another: ranks, links and connections of the job */
   uint32_t lane_room, block_room, link_room;
+  uint8_t *pieces;     /* by connection of the rows that run: into which steps are cut */
   double *demand_gbps; /* by link: the most that kernels ask for at a time */
   struct fold fold;    /* whose net's rows take the place of these, where ranks are alike */
   bool folded;
@@ -1126,16 +1127,24 @@ static void run_free(struct run *run) {
   os_free(run->stands);
   os_free(run->kind_of);
   os_free(run->demand_gbps);
+  os_free(run->pieces);
 }
 
-static uint32_t run_pieces(const struct run *run) {
+/* Fills run->pieces. */
+static ncclResult_t pieces_find(struct run *run) {
   const struct walk_net *rows = run_rows(run);
-  uint32_t pieces = 1;
+  run->pieces = (uint8_t *)os_alloc(rows->conn_count + (size_t)1);
+  if (!run->pieces) return no_memory(run);
+  memset(run->pieces, 1, rows->conn_count);
   for (uint32_t i = 0; i < rows->lane_count; i++) {
-    const uint32_t own = engine_pieces(rows->lanes[i].work);
-    if (own > pieces) pieces = own;
+    const struct work *work = rows->lanes[i].work;
+    const uint8_t own = (uint8_t)engine_pieces(work);
+    for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
+      const uint32_t conn = rows->links[rows->lanes[i].first_link + k];
+      if (conn != WALK_NONE && own > run->pieces[conn]) run->pieces[conn] = own;
+    }
   }
-  return pieces;
+  return ncclSuccess;
 }
 
 /* Of all kernels of the ranks that run. */
@@ -1155,9 +1164,10 @@ static ncclResult_t run_engine(struct run *run) {
   const struct run_watch *watch = run->request->watch;
   struct progress *progress = run->request->progress;
   struct run_report *report = run->report;
+  TRY(pieces_find(run));
   const struct engine_supply supply = {.context = run,
                                        .track_count = run->track_count,
-                                       .pieces = run_pieces(run),
+                                       .pieces = run->pieces,
                                        .demand_gbps = run->demand_gbps,
                                        .next = supply_next,
                                        .ended = supply_ended,
