@@ -10,7 +10,7 @@
 
 #define BATCH 16
 #define ROUNDS_MAX 8      /* of one call, so that other connections have their turn */
-#define WIRE_PERIOD 64    /* calls without news between two looks at the socket */
+#define WIRE_PERIOD 256   /* calls without news between two looks at the socket: a system call */
 #define EVENTS_PERIOD 512 /* at the devices' events */
 #define GONE_NS 50000000ull
 
