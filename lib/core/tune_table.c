@@ -73,4 +73,4 @@ const struct tune_measured_cores tune_measured_cores = {
  * what both calls cost their callers. */
 const struct tune_measured_sockets tune_measured_sockets = {2, 3, 3, 1.4, 1.31, 0.1, 2};
 
-const double tune_proxied_ll_gbps = 2;
+const double tune_proxied_ll_gbps = 0.7;

