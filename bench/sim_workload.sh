@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # sim_workload.sh: how long `tutti sim` takes for workloads and what memory: steps of training, the same
-# collective again and again, many ranks that are alike and that are not, and what jobs of this machine have recorded; and what the same calls
-# would cost on other clusters. Needs a finished build and /usr/bin/time. Prints each command with user seconds
-# and peak memory, and appends that to bench/results/sim-workload-<date>.txt; OUT names another folder.
+# collective again and again, many ranks that are alike and that are not, and what jobs of this machine have
+# recorded; and what the same calls would cost on other clusters. Needs a finished build and /usr/bin/time.
+# Prints each command with user seconds and peak memory, and appends that to
+# bench/results/sim-workload-<date>.txt; OUT names another folder.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=$(cd "${BUILD:-$here/../build}" && pwd)/bin/tutti
