@@ -30,8 +30,7 @@ static ncclResult_t qp_give_up(struct ib_end *end, const struct ib_qp *qp, uint6
   const unsigned long long ms = limit_ns / 1000000;
   static const char why[] =
       "nothing has come of what is under way for %llu ms on %s: not even an error, which its device owes "
-      "when "
-      "NCCL_IB_RETRY_CNT is used up (TUTTI_IB_SILENCE_MS)";
+      "when NCCL_IB_RETRY_CNT is used up (TUTTI_IB_SILENCE_MS)";
   ib_qp_text(end, qp, text);
   if (!ib_again_begin(end, 0, false)) return ib_fail(end, ncclRemoteError, why, ms, text);
   char sentence[sizeof why + IB_QP_TEXT_BYTES + 20];
