@@ -1,0 +1,133 @@
+/* run_impl.h: what the files of a run (run.c, run_plans.c, run_fold.c, run_stuck.c) share. */
+#ifndef TUTTI_SIM_SIMULATE_RUN_IMPL_H
+#define TUTTI_SIM_SIMULATE_RUN_IMPL_H
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "simulate/call.h"
+#include "simulate/run.h"
+
+#define RUN_LINKS_MAX (1u << 28)
+
+/* A plan: of one rank, for calls that are alike. */
+struct shape {
+  uint32_t comm, place, call; /* call: one of those that are alike */
+  uint32_t next;              /* of one hash, WALK_NONE */
+  uint64_t uses;              /* kernels */
+  uint64_t streams;           /* a bit a stream on which they are */
+  struct plan plan;
+  uint32_t first_lane, lane_count, first_block, block_count; /* in run.rows */
+};
+
+struct track {
+  uint32_t rank, stream;
+  uint32_t step; /* of the rank: the one that runs, or is next */
+  uint32_t done; /* steps of this track that have ended */
+  uint32_t first_lane, lane_room, first_block, block_room;
+  uint64_t begin_ps, end_ps; /* of the kernel that runs; of the last that has ended */
+  uint64_t *ends;            /* of all steps, where others wait for them */
+  uint32_t next_ready;       /* WALK_NONE */
+  bool ready, running;
+  uint32_t stand; /* a lane's, when nothing moves: place in stands + 1 */
+};
+
+/* The n-th kernel of a communicator's collectives: when its ranks came. */
+struct arrival {
+  uint64_t sum_ps, last_ps;
+  uint32_t count;
+};
+struct arrivals {
+  uint32_t *next; /* by place: the number of its next one */
+  struct arrival *rows;
+  uint32_t row_room;
+};
+
+/* When a kernel ran. */
+struct interval {
+  uint64_t begin_ps, end_ps;
+};
+/* Of a rank with several streams. */
+struct intervals {
+  struct interval *rows;
+  uint32_t count, room;
+};
+
+struct stand {
+  uint32_t peer; /* of the job */
+  const char *wants;
+  char link[64];
+};
+
+struct run {
+  const struct run_request *request;
+  const struct workload *workload;
+  struct run_report *report;
+  struct graph *graphs; /* by communicator; empty where the cluster's serves, or none is needed */
+  struct shape *shapes;
+  uint32_t shape_count, shape_room;
+  uint32_t *buckets; /* of shapes */
+  uint32_t bucket_mask;
+  uint32_t **shape_of;   /* by rank and step */
+  uint32_t *first_shape; /* by rank; one entry more */
+  struct walk_net rows;  /* of all plans, one after another: ranks, links and connections of the job */
+  uint32_t lane_room, block_room, link_room;
+  uint8_t *pieces;     /* by connection of the rows that run: into which steps are cut */
+  double *demand_gbps; /* by link: the most that kernels ask for at a time */
+  struct fold fold;    /* whose net's rows take the place of these, where ranks are alike */
+  bool folded;
+  struct interval **times; /* by rank that runs and step, where it is folded */
+  struct track *tracks;
+  uint32_t track_count, first_ready, last_ready;
+  uint32_t *first_track; /* by rank; one entry more */
+  bool awaited[WORKLOAD_STREAMS_MAX];
+  struct walk_net net;
+  uint32_t *conn_buckets, conn_mask, conn_room;
+  uint32_t *conn_comms, *conn_next; /* by connection: whose it is; of one hash */
+  struct plan *plans;               /* by rank of the job: limits alone, for the engine */
+  struct plan_op *ops;
+  uint32_t op_room;
+  struct stand *stands;
+  uint32_t stand_count;
+  uint32_t *kind_of;           /* by call */
+  struct arrivals *arrivals;   /* by communicator */
+  struct intervals *intervals; /* by rank */
+  bool failed;                 /* memory was out while it ran */
+};
+
+static inline ncclResult_t run_no_memory(const struct run *run) {
+  return log_fail(ncclSystemError, "%s: no memory for the plans of %u ranks; take fewer", run->workload->name,
+                  run->workload->rank_count);
+}
+
+/* ---- run_plans.c */
+/* `peers`: also whom messages go to and come from. */
+uint64_t run_ops_hash(const struct workload *workload, const struct workload_call *call, bool peers,
+                      uint64_t hash);
+bool run_calls_same(const struct workload *workload, const struct workload_call *a,
+                    const struct workload_call *b, bool peers);
+/* Which there are; then the plans themselves, and the rows. */
+ncclResult_t run_shapes_make(struct run *run);
+ncclResult_t run_plans_make(struct run *run);
+
+/* ---- run_fold.c */
+/* False where another rank runs in its place. */
+bool run_has_rank(const struct run *run, uint32_t rank);
+ncclResult_t run_demand_find(struct run *run);
+ncclResult_t run_fold(struct run *run);
+
+/* ---- run_stuck.c */
+/* For the engine: a lane that stands. */
+void run_stands(void *context, const struct engine_stand *stand);
+/* Into the report's text. */
+void run_stuck_report(struct run *run);
+
+/* ---- run.c */
+/* Where the track is among its rank's calls. */
+const struct workload_call *run_step_call(const struct run *run, const struct track *track);
+bool run_track_ended(const struct run *run, const struct track *track);
+/* NULL: the rank has no such stream. */
+struct track *run_track_find(const struct run *run, uint32_t rank, uint32_t stream);
+
+#endif

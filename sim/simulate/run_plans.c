@@ -1,0 +1,330 @@
+/* run_plans.c: the plans of a workload's calls: one for those of a rank that are alike, whose rows of lanes,
+ * links and connections lie one after another for all of them. */
+#include "simulate/run_impl.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+
+/* ---- plans ---- */
+
+/* The graph of a communicator that is a part of the job. */
+static ncclResult_t graph_get(struct run *run, uint32_t comm_index, const struct graph **graph) {
+  const struct cluster *cluster = run->request->cluster;
+  const struct workload_comm *comm = &run->workload->comms[comm_index];
+  const struct paths_rules rules = PATHS_RULES_DEFAULT;
+  struct graph_request request;
+  bool whole = comm->rank_count == cluster->ranks;
+  for (uint32_t i = 0; whole && i < comm->rank_count; i++) whole = workload_rank_of(comm, i) == i;
+  *graph = whole ? &cluster->graph : &run->graphs[comm_index];
+  if ((*graph)->rank_count > 0) return ncclSuccess;
+  struct graph_place *places = (struct graph_place *)os_alloc(comm->rank_count * sizeof *places);
+  if (!places) return run_no_memory(run);
+  for (uint32_t i = 0; i < comm->rank_count; i++) {
+    const uint32_t rank = workload_rank_of(comm, i);
+    places[i].node = rank / cluster->gpus;
+    places[i].gpu = rank % cluster->gpus;
+  }
+  memset(&request, 0, sizeof request);
+  request.topology = &cluster->topology;
+  request.places = places;
+  request.rank_count = comm->rank_count;
+  request.channels_min = request.channels_max = cluster->graph.channel_count;
+  request.cross_nic = 2;
+  request.rules = rules;
+  const ncclResult_t result = graph_build(&request, &run->graphs[comm_index]);
+  os_free(places);
+  return result;
+}
+
+/* What one operation of a group is to planning. */
+static void op_call(const struct run *run, const struct graph *graph, const struct workload_op *op,
+                    uint32_t place, struct check_call *call) {
+  const struct run_request *request = run->request;
+  const uint8_t way = op->func < FUNC_SEND_RECV || op->func == FUNC_ALL_TO_ALL ? op->func : FUNC_ALL_REDUCE;
+  call_fill(graph, op->func, op->dtype, (size_t)op->count, request->channels, call);
+  if (request->kernels) call_limits_kernels(&call->limits);
+  call->op = op->op;
+  call->root = op->peer;
+  call->algo_mask = request->algo_mask[way];
+  call->proto_mask = request->proto_mask[way];
+  call->tune_file = request->tune_file;
+  call->place = place;
+}
+
+/* A send or receive alone, in bytes, as the library plans it. */
+static uint32_t message_fill(const struct check_call *call, struct plan_op *ops) {
+  memset(ops, 0, sizeof *ops);
+  ops->func = call->func;
+  ops->dtype = ncclInt8;
+  ops->op = OP_SUM;
+  ops->peer = call->root;
+  ops->count = call->count * check_type_bytes(call->dtype);
+  ops->sequence = call->place;
+  uint64_t in, out;
+  check_call_addresses(call, 0, &in, &out);
+  if (call->func == FUNC_SEND) ops->in = (const void *)(uintptr_t)in;
+  else ops->out = (void *)(uintptr_t)out;
+  return 1;
+}
+
+static ncclResult_t plan_make(struct run *run, struct shape *shape) {
+  const struct workload_call *call = &run->workload->calls[shape->call];
+  const struct workload_comm *comm = &run->workload->comms[shape->comm];
+  const struct graph *graph;
+  struct plan_request request;
+  struct check_call row;
+  TRY(graph_get(run, shape->comm, &graph));
+  const uint64_t most = (2 * (uint64_t)comm->rank_count + 2) * call->op_count;
+  if (most > run->op_room) {
+    struct plan_op *ops =
+        most > UINT32_MAX / 2 ? NULL : (struct plan_op *)os_realloc(run->ops, (size_t)most * sizeof *ops);
+    if (!ops) return run_no_memory(run);
+    run->ops = ops;
+    run->op_room = (uint32_t)most;
+  }
+  uint32_t count = 0;
+  for (uint32_t i = call->op_count; i-- > 0;) { /* the first one last: the request is of it */
+    op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
+  }
+  check_call_request(&row, &request);
+  for (uint32_t i = 0; i < call->op_count; i++) {
+    op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
+    count += row.func == FUNC_SEND || row.func == FUNC_RECV
+                 ? message_fill(&row, &run->ops[count])
+                 : check_call_ops(&row, shape->place, &run->ops[count]);
+    request.algo_mask[row.func] = row.algo_mask;
+    request.proto_mask[row.func] = row.proto_mask;
+  }
+  request.rank = shape->place;
+  request.ops = run->ops;
+  request.op_count = count;
+  return plan_build(&request, &shape->plan);
+}
+
+/* ---- connections of all plans ---- */
+
+static uint64_t conn_hash(const struct walk_conn *conn, uint32_t comm) {
+  const uint64_t ends = (uint64_t)conn->sender << 32 | conn->receiver;
+  const uint64_t rest = (uint64_t)comm << 32 | (uint64_t)conn->channel << 16 | (uint64_t)conn->index << 4;
+  return hash_mix(hash_mix(HASH_SEED, ends), rest | conn->proto);
+}
+
+static bool conns_grow(struct run *run) {
+  const uint32_t room = run->conn_room ? 2 * run->conn_room : 1024, mask = 2 * room - 1;
+  struct walk_conn *conns = (struct walk_conn *)os_realloc(run->rows.conns, room * sizeof *conns);
+  if (conns) run->rows.conns = conns;
+  uint32_t *comms = (uint32_t *)os_realloc(run->conn_comms, room * sizeof *comms);
+  if (comms) run->conn_comms = comms;
+  uint32_t *nexts = (uint32_t *)os_realloc(run->conn_next, room * sizeof *nexts);
+  if (nexts) run->conn_next = nexts;
+  uint32_t *buckets = (uint32_t *)os_realloc(run->conn_buckets, (size_t)(mask + 1) * sizeof *buckets);
+  if (buckets) run->conn_buckets = buckets;
+  if (!conns || !comms || !nexts || !buckets || room > RUN_LINKS_MAX) return false;
+  memset(buckets, 0xff, (size_t)(mask + 1) * sizeof *buckets);
+  run->conn_room = room;
+  run->conn_mask = mask;
+  for (uint32_t i = 0; i < run->rows.conn_count; i++) {
+    uint32_t *bucket = &buckets[conn_hash(&conns[i], comms[i]) & mask];
+    nexts[i] = *bucket;
+    *bucket = i;
+  }
+  return true;
+}
+
+/* The connection's number among all: communicators have their own, and each protocol its own slots. */
+static bool conn_find(struct run *run, const struct walk_conn *key, uint32_t comm, uint32_t *number) {
+  if (run->rows.conn_count == run->conn_room && !conns_grow(run)) return false;
+  uint32_t *bucket = &run->conn_buckets[conn_hash(key, comm) & run->conn_mask];
+  for (*number = *bucket; *number != WALK_NONE; *number = run->conn_next[*number]) {
+    struct walk_conn *conn = &run->rows.conns[*number];
+    if (conn->sender != key->sender || conn->receiver != key->receiver || conn->channel != key->channel ||
+        conn->index != key->index || conn->proto != key->proto || run->conn_comms[*number] != comm)
+      continue;
+    conn->sends = conn->sends || key->sends;
+    return true;
+  }
+  *number = run->rows.conn_count++;
+  run->rows.conns[*number] = *key;
+  run->conn_comms[*number] = comm;
+  run->conn_next[*number] = *bucket;
+  *bucket = *number;
+  return true;
+}
+
+/* ---- rows of all plans ---- */
+
+static bool room_make(void **rows, uint32_t count, uint32_t *room, size_t row_bytes) {
+  if (count <= *room) return true;
+  uint32_t more = *room > 0 ? *room : 1024;
+  while (more < count) more *= 2;
+  void *made = os_realloc(*rows, more * row_bytes);
+  if (!made) return false;
+  *rows = made;
+  *room = more;
+  return true;
+}
+
+static ncclResult_t rows_reserve(struct run *run, const struct walk_net *more) {
+  struct walk_net *rows = &run->rows;
+  const uint64_t links = (uint64_t)rows->link_count + more->link_count;
+  if (links >= RUN_LINKS_MAX || (uint64_t)rows->lane_count + more->lane_count >= RUN_LINKS_MAX)
+    return log_fail(ncclInvalidUsage, "%s: more than %u links of plans that differ; take a part of it",
+                    run->workload->name, RUN_LINKS_MAX);
+  return room_make((void **)&rows->lanes, rows->lane_count + more->lane_count, &run->lane_room,
+                   sizeof *rows->lanes) &&
+                 room_make((void **)&rows->blocks, rows->block_count + more->block_count, &run->block_room,
+                           sizeof *rows->blocks) &&
+                 room_make((void **)&rows->links, (uint32_t)links, &run->link_room, sizeof *rows->links)
+             ? ncclSuccess
+             : run_no_memory(run);
+}
+
+/* Copies what a plan alone has behind the rows of the others; ranks are the job's from here on. */
+static ncclResult_t rows_add(struct run *run, struct shape *shape, const struct walk_net *net) {
+  const struct workload_comm *comm = &run->workload->comms[shape->comm];
+  struct walk_net *rows = &run->rows;
+  TRY(rows_reserve(run, net));
+  shape->first_lane = rows->lane_count;
+  shape->lane_count = net->lane_count;
+  shape->first_block = rows->block_count;
+  shape->block_count = net->block_count;
+  for (uint32_t i = 0; i < net->block_count; i++) {
+    struct walk_block *block = &rows->blocks[rows->block_count++];
+    *block = net->blocks[i];
+    block->rank = workload_rank_of(comm, shape->place);
+    block->first_lane += shape->first_lane;
+  }
+  for (uint32_t i = 0; i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    struct walk_lane *lane = &rows->lanes[rows->lane_count++];
+    *lane = net->lanes[i];
+    lane->rank = workload_rank_of(comm, shape->place);
+    lane->block += shape->first_block;
+    lane->first_link = rows->link_count;
+    for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
+      struct walk_conn key = net->conns[net->links[net->lanes[i].first_link + k]];
+      key.sender = workload_rank_of(comm, key.sender);
+      key.receiver = workload_rank_of(comm, key.receiver);
+      key.proto = work->proto;
+      key.sends = k >= work->recv_count;
+      if (!conn_find(run, &key, shape->comm, &rows->links[rows->link_count++])) return run_no_memory(run);
+    }
+  }
+  return ncclSuccess;
+}
+
+/* ---- calls that are alike ---- */
+
+/* `peers`: with whom messages are is a part of it. */
+static uint32_t op_peer(const struct workload_op *op, bool peers) {
+  return peers || (op->func != FUNC_SEND && op->func != FUNC_RECV) ? op->peer : 0;
+}
+
+uint64_t run_ops_hash(const struct workload *workload, const struct workload_call *call, bool peers,
+                      uint64_t hash) {
+  for (uint32_t i = 0; i < call->op_count; i++) {
+    const struct workload_op *op = &workload->ops[call->first_op + i];
+    hash = hash_mix(hash_mix(hash, op->count), (uint64_t)op->func << 48 | (uint64_t)op->dtype << 40 |
+                                                   (uint64_t)op->op << 32 | op_peer(op, peers));
+  }
+  return hash;
+}
+
+bool run_calls_same(const struct workload *workload, const struct workload_call *a,
+                    const struct workload_call *b, bool peers) {
+  if (a->op_count != b->op_count || a->comm != b->comm) return false;
+  for (uint32_t i = 0; i < a->op_count; i++) {
+    const struct workload_op *x = &workload->ops[a->first_op + i], *y = &workload->ops[b->first_op + i];
+    if (x->func != y->func || x->dtype != y->dtype || x->op != y->op || x->count != y->count ||
+        op_peer(x, peers) != op_peer(y, peers))
+      return false;
+  }
+  return true;
+}
+
+static bool shapes_grow(struct run *run) {
+  const uint32_t room = run->shape_room ? 2 * run->shape_room : 256, mask = 2 * room - 1;
+  struct shape *shapes = (struct shape *)os_realloc(run->shapes, room * sizeof *shapes);
+  if (shapes) run->shapes = shapes;
+  uint32_t *buckets = (uint32_t *)os_realloc(run->buckets, (size_t)(mask + 1) * sizeof *buckets);
+  if (buckets) run->buckets = buckets;
+  if (!shapes || !buckets) return false;
+  memset(buckets, 0xff, (size_t)(mask + 1) * sizeof *buckets);
+  run->shape_room = room;
+  run->bucket_mask = mask;
+  for (uint32_t i = 0; i < run->shape_count; i++) {
+    const uint64_t hash = run_ops_hash(run->workload, &run->workload->calls[shapes[i].call], true,
+                                       (uint64_t)shapes[i].comm << 32 | shapes[i].place);
+    shapes[i].next = buckets[hash & mask];
+    buckets[hash & mask] = i;
+  }
+  return true;
+}
+
+/* The plan for the rank's call; WALK_NONE where it only computes. */
+static ncclResult_t shape_find(struct run *run, uint32_t rank, uint32_t call_index, uint32_t *number) {
+  const struct workload_call *call = &run->workload->calls[call_index];
+  *number = WALK_NONE;
+  if (call->op_count == 0) return ncclSuccess;
+  const uint32_t place = workload_place_of(&run->workload->comms[call->comm], rank);
+  if (run->shape_count == run->shape_room && !shapes_grow(run)) return run_no_memory(run);
+  const uint64_t hash = run_ops_hash(run->workload, call, true, (uint64_t)call->comm << 32 | place);
+  uint32_t *bucket = &run->buckets[hash & run->bucket_mask];
+  for (*number = *bucket; *number != WALK_NONE; *number = run->shapes[*number].next) {
+    const struct shape *shape = &run->shapes[*number];
+    if (shape->place == place && shape->comm == call->comm &&
+        run_calls_same(run->workload, call, &run->workload->calls[shape->call], true))
+      return ncclSuccess;
+  }
+  struct shape *shape = &run->shapes[run->shape_count];
+  memset(shape, 0, sizeof *shape);
+  shape->comm = call->comm;
+  shape->place = place;
+  shape->call = call_index;
+  TRY(plan_make(run, shape));
+  *number = run->shape_count++;
+  shape->next = *bucket;
+  *bucket = *number;
+  return ncclSuccess;
+}
+
+ncclResult_t run_shapes_make(struct run *run) {
+  const struct workload *workload = run->workload;
+  run->first_shape = (uint32_t *)os_alloc((workload->rank_count + (size_t)1) * sizeof *run->first_shape);
+  if (!run->first_shape) return run_no_memory(run);
+  for (uint32_t rank = 0; rank < workload->rank_count; rank++) {
+    const struct workload_rank *own = &workload->ranks[rank];
+    run->first_shape[rank] = run->shape_count;
+    run->shape_of[rank] = (uint32_t *)os_alloc((own->step_count + (size_t)1) * sizeof **run->shape_of);
+    if (!run->shape_of[rank]) return run_no_memory(run);
+    for (uint32_t i = 0; i < own->step_count; i++) {
+      uint32_t *number = &run->shape_of[rank][i];
+      TRY(shape_find(run, rank, own->steps[i].call, number));
+      if (*number == WALK_NONE) continue;
+      run->shapes[*number].uses += 1;
+      run->shapes[*number].streams |= UINT64_C(1) << workload->calls[own->steps[i].call].stream;
+    }
+  }
+  run->first_shape[workload->rank_count] = run->shape_count;
+  for (uint32_t i = 0; i < run->shape_count; i++) { /* rows of plans no longer move */
+    struct shape *shape = &run->shapes[i];
+    struct walk_net net;
+    TRY(walk_net_make_rank(&shape->plan, shape->place, run->workload->comms[shape->comm].rank_count, &net));
+    const ncclResult_t result = rows_add(run, shape, &net);
+    walk_net_free(&net);
+    TRY(result);
+  }
+  run->report->plan_count = run->shape_count;
+  return ncclSuccess;
+}
+
+ncclResult_t run_plans_make(struct run *run) {
+  const uint32_t ranks = run->request->cluster->ranks;
+  run->plans = (struct plan *)os_alloc(ranks * sizeof *run->plans);
+  if (!run->plans) return run_no_memory(run);
+  for (uint32_t rank = 0; rank < ranks; rank++) plan_limits_default(&run->plans[rank].limits);
+  run->rows.rank_count = run->rows.plan_count = ranks;
+  run->rows.plans = run->plans;
+  return ncclSuccess;
+}

@@ -1,0 +1,106 @@
+/* run_stuck.c: who waits for whom, when nothing moves any more. */
+#include "simulate/run_impl.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- when nothing moves ---- */
+
+void run_stands(void *context, const struct engine_stand *stand) {
+  struct run *run = (struct run *)context;
+  struct track *track = &run->tracks[run->net.blocks[run->net.lanes[stand->lane].block].track];
+  if (track->stand != 0 || !run->stands) return;
+  struct stand *kept = &run->stands[run->stand_count++];
+  kept->peer = stand->peer;
+  kept->wants = stand->wants;
+  snprintf(kept->link, sizeof kept->link, "%s", stand->link);
+  track->stand = run->stand_count;
+}
+
+__attribute__((format(printf, 2, 3))) static void say(struct run *run, const char *format, ...) {
+  char *text = run->report->text;
+  const size_t used = strlen(text);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + used, sizeof run->report->text - used, format, arguments);
+  va_end(arguments);
+}
+
+/* The track of a rank on whose step for this communicator others wait: its first one that has not ended. */
+static struct track *track_behind(const struct run *run, uint32_t rank, uint32_t comm) {
+  struct track *found = NULL;
+  uint32_t first = UINT32_MAX;
+  for (uint32_t i = run->first_track[rank]; i < run->first_track[rank + 1]; i++) {
+    struct track *track = &run->tracks[i];
+    for (uint32_t k = track->step; k < run->workload->ranks[rank].step_count && k < first; k++) {
+      const struct workload_call *call = &run->workload->calls[run->workload->ranks[rank].steps[k].call];
+      if (call->stream != track->stream || call->op_count == 0 || call->comm != comm) continue;
+      first = k;
+      found = track;
+    }
+  }
+  return found;
+}
+
+/* For which track this one waits; NULL: for none that will come. */
+static struct track *track_waits_for(const struct run *run, const struct track *track) {
+  const struct workload_call *call = run_step_call(run, track);
+  if (track->stand != 0) return track_behind(run, run->stands[track->stand - 1].peer, call->comm);
+  return track->running ? NULL : run_track_find(run, track->rank, call->wait_stream);
+}
+
+static void track_say(struct run *run, const struct track *track) {
+  const struct workload_call *call = run_step_call(run, track);
+  char op[160] = "compute", where[256], more[32] = "";
+  if (call->op_count > 0)
+    workload_say_op(run->workload, call, &run->workload->ops[call->first_op], op, sizeof op);
+  if (call->op_count > 1) snprintf(more, sizeof more, " and %u more", call->op_count - 1);
+  workload_say_place(run->workload, call, where, sizeof where);
+  say(run, "rank %u (%s%s%s) waits for ", track->rank, where, op, more);
+  if (track->stand == 0)
+    say(run, "its stream %s",
+        call->wait_stream < run->workload->stream_count ? run->workload->streams[call->wait_stream] : "");
+  else {
+    const struct stand *stand = &run->stands[track->stand - 1];
+    say(run, "%s %s rank %u", stand->wants, !strcmp(stand->wants, "data") ? "from" : "of", stand->peer);
+    if (stand->link[0]) say(run, " over %s, which carries nothing", stand->link);
+  }
+}
+
+/* Follows waits from `track` until one comes again; NULL where the chain ends: *last is its end. */
+static struct track *circle_find(const struct run *run, struct track *track, struct track **last) {
+  for (uint32_t hops = 0; hops <= 2 * run->track_count; hops++) {
+    *last = track;
+    if (track->stand != 0 && run->stands[track->stand - 1].link[0]) return NULL;
+    struct track *next = track_waits_for(run, track);
+    if (!next || run_track_ended(run, next)) return NULL;
+    track = next;
+  }
+  return track;
+}
+
+void run_stuck_report(struct run *run) {
+  enum { SHOWN = 8 };
+  struct track *first = NULL, *last;
+  uint32_t open = 0, length = 0;
+  for (uint32_t i = 0; i < run->track_count; i++) {
+    if (run_track_ended(run, &run->tracks[i])) continue;
+    open += 1;
+    if (!first && (run->tracks[i].stand != 0 || !run->tracks[i].running)) first = &run->tracks[i];
+  }
+  say(run, "%u of %u streams of ranks never end: ", open, run->track_count);
+  if (!first) return;
+  struct track *const circle = circle_find(run, first, &last);
+  if (!circle) {
+    track_say(run, last);
+    return;
+  }
+  struct track *at = circle;
+  do {
+    if (length < SHOWN) say(run, "%s", length > 0 ? "; " : "");
+    if (length++ < SHOWN) track_say(run, at);
+    at = track_waits_for(run, at);
+  } while (at != circle);
+  say(run, "%s: a circle of %u that wait for each other", length > SHOWN ? "; ..." : "", length);
+}
