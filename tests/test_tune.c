@@ -429,10 +429,14 @@ static void test_lines_between_hosts(void **state) {
     size_t bytes;
     uint8_t proto;
   } rows[] = {
-      {FUNC_ALL_REDUCE, 8, PROTO_LL},           {FUNC_ALL_REDUCE, 16 * KIB, PROTO_LL},
-      {FUNC_ALL_REDUCE, MIB, PROTO_SIMPLE},     {FUNC_ALL_GATHER, 8 * KIB, PROTO_LL},
-      {FUNC_ALL_GATHER, MIB, PROTO_SIMPLE},     {FUNC_BROADCAST, KIB, PROTO_LL},
-      {FUNC_REDUCE_SCATTER, 8 * KIB, PROTO_LL}, {FUNC_REDUCE_SCATTER, MIB, PROTO_SIMPLE},
+      {FUNC_ALL_REDUCE, 8, PROTO_LL},
+      {FUNC_ALL_REDUCE, 4 * KIB, PROTO_LL},
+      {FUNC_ALL_REDUCE, 128 * KIB, PROTO_SIMPLE},
+      {FUNC_ALL_GATHER, 4 * KIB, PROTO_LL},
+      {FUNC_ALL_GATHER, 128 * KIB, PROTO_SIMPLE},
+      {FUNC_BROADCAST, KIB, PROTO_LL},
+      {FUNC_REDUCE_SCATTER, 4 * KIB, PROTO_LL},
+      {FUNC_REDUCE_SCATTER, 128 * KIB, PROTO_SIMPLE},
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
