@@ -40,10 +40,10 @@ WRAP = scenario('slots=4,chunk=64,channels=1,span=1,flag_bits=5', functions='all
                 counts=','.join(['16'] + ['1'] * 31), ranks=2, calls=128)
 WRAP128 = scenario('slots=4,chunk=960,channels=1,span=1,flag_bits=5', functions='all_gather',
                    protocols='ll128', counts=','.join(['240'] + ['1'] * 31), ranks=2, calls=128)
-THREADS = scenario('mode=threads,slots=2,chunk=64,channels=1,direct=0', counts='480', ranks=2, seeds=3)
-# Long slices, so that the reader is seen at it while the writer still writes.
-THREADS_LONG = scenario('mode=threads,slots=2,chunk=4096,channels=1,direct=0', counts='20000', ranks=2,
-                        calls=20, seeds=30)
+# Long slices, so that the reader is seen at it while the writer still writes, and many: a machine with
+# other work runs threads one after the other.
+THREADS = scenario('mode=threads,slots=2,chunk=4096,channels=1,direct=0', counts='20000', ranks=2,
+                   calls=20, seeds=30)
 THREADS_LL128 = THREADS._replace(protocols='ll128')
 
 MUTANTS = [
@@ -242,7 +242,7 @@ MUTANTS = [
            'lane_announce(lane, link, prim);',
            'lane_announce(lane, link, prim);'
            ' prim_store_tail(prim, &link->receiver->tail, link->step + lane->work->slice_steps);',
-           'tsan', 'data race', THREADS_LONG),
+           'tsan', 'data race', THREADS),
     Mutant('ll128_flag_stored_before_the_data', PRIM,
            'memcpy(words, fragment->data + (size_t)i * 120, 120); prim_store_release(&words[15], flag);',
            'prim_store_release(&words[15], flag); memcpy(words, fragment->data + (size_t)i * 120, 120);',
