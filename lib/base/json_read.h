@@ -1,6 +1,6 @@
 /* json_read.h: a JSON text as a tree of values, each with the line that it began on. Numbers stay text until
- * somebody asks for one, so that no digit is lost. Readers of schedules name lines, which jansson, that reads
- * what has none to name, does not keep. */
+ * somebody asks for one, so that no digit is lost. (Readers of schedules name the line of what they refuse;
+ * jansson does not keep lines.) */
 #ifndef TUTTI_BASE_JSON_READ_H
 #define TUTTI_BASE_JSON_READ_H
 
