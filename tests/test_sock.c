@@ -523,11 +523,14 @@ static void interfaces_expect(void) {
 static void link_local_expect(void) {
   struct sock_interface found[SOCK_INTERFACES_MAX];
   struct sock_address bound;
-  struct sock_wait wait = within_ms(3000);
   char text[SOCK_TEXT_BYTES];
   uint32_t count = 0;
   int listener = -1, fd = -1;
-  shell("ip addr flush dev eth1 >/dev/null 2>&1; ip addr add fe80::77/64 dev eth1 nodad");
+  /* The kernel adds the address's own route a moment later; until then it would ask the wire for it. */
+  shell(
+      "ip addr flush dev eth1 >/dev/null 2>&1; ip addr add fe80::77/64 dev eth1 nodad; for i in $(seq 100); "
+      "do ip -6 route show table local | grep -q fe80::77 && break; sleep 0.1; done");
+  struct sock_wait wait = within_ms(10000);
   setting("NCCL_SOCKET_IFNAME", "=eth1");
   setting("NCCL_SOCKET_FAMILY", "AF_INET6");
   if (sock_interfaces_find(NULL, found, &count) != ncclSuccess || found[0].address.scope == 0 ||

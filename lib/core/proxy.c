@@ -148,8 +148,8 @@ bool proxy_turn(struct proxy_comm *const *place, bool last) {
   }
   if (comm != NULL && last) comm_settle(comm);
   if (comm != NULL) left = comm->failed ? !comm->told : last && comm->live > 0;
+  if (left) engine_call(); /* under the lock: behind it the engine may be stopped */
   proxy_unlock();
-  if (left) engine_call();
   return moved;
 }
 
