@@ -60,3 +60,11 @@ void text_clean(char *text, size_t bytes) {
     if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
   }
 }
+
+void text_append(char *text, size_t bytes, const char *format, ...) {
+  const size_t used = strlen(text);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + used, bytes - used, format, arguments);
+  va_end(arguments);
+}

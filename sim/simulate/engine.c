@@ -3,12 +3,12 @@
 #include "simulate/engine.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/text.h"
 #include "simulate/demand.h"
 #include "simulate/flow.h"
 #include "simulate/queue.h"
@@ -580,14 +580,7 @@ static bool conn_is_dead(const struct engine *engine, uint32_t index, char *link
   return true;
 }
 
-__attribute__((format(printf, 2, 3))) static void stuck_say(struct engine *engine, const char *format, ...) {
-  char *text = engine->report->text;
-  const size_t used = strlen(text);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text + used, sizeof engine->report->text - used, format, arguments);
-  va_end(arguments);
-}
+#define stuck_say(engine, ...) text_append((engine)->report->text, sizeof(engine)->report->text, __VA_ARGS__)
 
 static void stuck_say_lane(struct engine *engine, uint32_t index) {
   const struct lane *lane = &engine->lanes[index];

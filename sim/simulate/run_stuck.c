@@ -1,9 +1,10 @@
 /* run_stuck.c: who waits for whom, when nothing moves any more. */
 #include "simulate/run_impl.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/text.h"
 
 /* ---- when nothing moves ---- */
 
@@ -18,14 +19,7 @@ void run_stands(void *context, const struct engine_stand *stand) {
   track->stand = run->stand_count;
 }
 
-__attribute__((format(printf, 2, 3))) static void say(struct run *run, const char *format, ...) {
-  char *text = run->report->text;
-  const size_t used = strlen(text);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text + used, sizeof run->report->text - used, format, arguments);
-  va_end(arguments);
-}
+#define say(run, ...) text_append((run)->report->text, sizeof(run)->report->text, __VA_ARGS__)
 
 /* The track of a rank on whose step for this communicator others wait: its first one that has not ended. */
 static struct track *track_behind(const struct run *run, uint32_t rank, uint32_t comm) {
