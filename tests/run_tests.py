@@ -327,10 +327,11 @@ def tell_script(report, name, done):
     if done.status == 0 and not passed and not failed and not skips:
         failed.append('%s: ran no test' % name)
     report.add(passed, failed, skips)
-    report.lines.append('%-8s %s: %d passed (%s)' % ('FAILED' if failed else 'ok', name, passed, done.times))
+    count = '%d passed' % passed + (', %d failed' % len(failed) if failed else '')
+    report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name, count, done.times))
     report.lines += ['         skipped ' + skip for skip in skips]
     if failed:
-        report.indented(done.output)
+        report.indented(re.sub(r'^ok\b.*\n', '', done.output, flags=re.M))
 
 
 def check_tidy(report):

@@ -406,6 +406,29 @@ static void test_log_last_error(void **state) {
   assert_true(strlen(log_last_error()) > 500 && strlen(log_last_error()) < sizeof longer - 1);
 }
 
+/* What comes of a failure is told, and takes no place from the word on why it failed. */
+static void test_log_evidence(void **state) {
+  (void)state;
+  log_to_file("WARN");
+  log_evidence(true);
+  log_warn("the connection closed");
+  assert_string_equal(log_last_error(), "the connection closed");
+  log_urgent("rank 2 is lost");
+  log_warn("another connection closed");
+  assert_string_equal(log_last_error(), "rank 2 is lost");
+  assert_string_equal(log_own_error(), "another connection closed");
+  log_urgent("rank 3 is lost");
+  assert_string_equal(log_last_error(), "rank 3 is lost");
+  log_evidence(false);
+  log_warn("count is odd"); /* what a caller did */
+  assert_string_equal(log_last_error(), "count is odd");
+  log_evidence(true);
+  log_warn("a third connection closed");
+  log_evidence(false);
+  assert_string_equal(log_last_error(), "a third connection closed");
+  assert_logged("NCCL WARN another connection closed"); /* written all the same */
+}
+
 static void test_err_text(void **state) {
   (void)state;
   assert_string_equal(err_text(ncclSuccess), "no error");
@@ -576,6 +599,7 @@ int main(void) {
                                      TEST(test_log_time_stamps),
                                      TEST(test_log_file_name),
                                      TEST(test_log_last_error),
+                                     TEST(test_log_evidence),
                                      TEST(test_log_threads),
                                      TEST(test_err_text),
                                      TEST(test_os_memory),

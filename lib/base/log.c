@@ -74,8 +74,10 @@ static FILE *log_file; /* NULL: standard output */
 static bool log_file_lost;
 static bool version_printed;
 static char last_warning[LOG_TEXT_BYTES];
+static bool last_is_verdict; /* it was urgent */
 
 static _Thread_local int thread_device = -1;
+static _Thread_local bool thread_gathers_evidence;
 
 static const struct log_name *name_find(const struct log_name *names, const char *text, size_t length) {
   for (; names->text; names++) {
@@ -314,7 +316,10 @@ static void warn_write(const char *file, int line, bool urgent, const char *form
   struct thread_texts *texts = texts_of_thread();
   if (texts != NULL) memcpy(texts->own, text, strlen(text) + 1);
   os_mutex_lock(&log_mutex);
-  memcpy(last_warning, text, strlen(text) + 1);
+  if (urgent || !thread_gathers_evidence || !last_is_verdict) {
+    memcpy(last_warning, text, strlen(text) + 1);
+    last_is_verdict = urgent;
+  }
   os_mutex_unlock(&log_mutex);
   const bool enabled = log_enabled(LOG_WARN, LOG_ALL);
   if (!enabled && (!urgent || param_is_set(PARAM_DEBUG))) return;
@@ -361,6 +366,8 @@ const char *log_own_error(void) {
   return texts != NULL ? texts->own : no_texts;
 }
 
+void log_evidence(bool gathered) { thread_gathers_evidence = gathered; }
+
 void log_set_device(int device_index) { thread_device = device_index; }
 
 void log_version(void) {
@@ -383,6 +390,7 @@ void log_reset(void) {
   log_file_lost = false;
   version_printed = false;
   last_warning[0] = '\0';
+  last_is_verdict = false;
   atomic_store(&ready, false);
   os_mutex_unlock(&log_mutex);
 }

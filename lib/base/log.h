@@ -63,6 +63,12 @@ const char *log_last_error(void);
  * threads say meanwhile. "" when there was none. Valid until its next warning. */
 const char *log_own_error(void);
 
+/* True: what this thread warns of from now on is evidence. It is written as ever, and becomes the process's
+ * last error but for one case: it takes no verdict's place (log_urgent's). For a part of the library whose
+ * failures are judged by another: a connection that closes after its communicator's verdict was told must not
+ * hide that. False, which is how threads begin, ends it. */
+void log_evidence(bool gathered);
+
 /* The device number shown in brackets by this thread's lines; -1, the start value, shows as such. */
 void log_set_device(int device_index);
 

@@ -33,7 +33,7 @@ static const char *operation_text(const struct work *work, char out[64]) {
  * networks name themselves. */
 static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *what) {
   if (result == ncclSuccess) return true;
-  const char *net = conn->comm->net->name, *why = log_last_error();
+  const char *net = conn->comm->net->name, *why = log_own_error();
   const bool named = strstr(why, net) != NULL;
   char operation[64] = "no operation";
   if (conn->n_done < conn->n_posted)
@@ -79,8 +79,10 @@ static bool conn_connect(struct proxy_conn *conn) {
 }
 
 void proxy_conn_tend(struct proxy_conn *conn) {
+  log_evidence(true);
   if (!net_good(conn, conn->comm->net->look(conn->connection, &conn->tend), "keeping the connection with"))
     conn->tend = NET_LOOK_NEVER;
+  log_evidence(false);
 }
 
 void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
@@ -580,7 +582,9 @@ static bool conn_advance(struct proxy_conn *conn) {
 }
 
 bool proxy_conn_advance(struct proxy_conn *conn) {
+  log_evidence(true); /* the communicator may have its verdict, and this be an echo of it */
   const bool moved = !conn->comm->failed && conn_advance(conn);
+  log_evidence(false);
   if (moved) conn_record(conn);
   return moved;
 }

@@ -48,7 +48,7 @@ void *proxy_conn_registration(struct proxy_conn *conn, const void *data, size_t 
     memory->registration = NULL;
     log_warn("comm %s: rank %" PRIu32 ": %zu bytes of registered memory go to and from rank %" PRIu32
              " by way of slots: %s",
-             conn->comm->name, conn->comm->call.rank, memory->bytes, conn->name.peer, log_last_error());
+             conn->comm->name, conn->comm->call.rank, memory->bytes, conn->name.peer, log_own_error());
   }
   return memory->registration;
 }
