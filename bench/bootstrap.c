@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "base/os.h"
-#include "core/bootstrap.h"
-#include "core/control.h"
-#include "core/gather.h"
-#include "core/root.h"
+#include "core/bootstrap/bootstrap.h"
+#include "core/bootstrap/control.h"
+#include "core/bootstrap/gather.h"
+#include "core/bootstrap/root.h"
 
 #define CARD_MOST 4096
 

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/proxy.h"
+#include "core/proxy/proxy.h"
 #include "fake_net.h"
 
 enum { ROUNDS = 2000 };

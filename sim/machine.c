@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/graph_build.h"
+#include "core/topology/graph_build.h"
 
 static ncclResult_t ranks_place(const struct topology *topology, uint32_t gpus, struct graph *graph) {
   const uint32_t ranks = topology->node_count * gpus;

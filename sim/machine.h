@@ -4,12 +4,12 @@
 #ifndef TUTTI_SIM_MACHINE_H
 #define TUTTI_SIM_MACHINE_H
 
-#include "core/graph.h"
+#include "core/topology/graph.h"
 
 /* `nodes` nodes of `gpus` ranks each, ranks numbered node by node, on PLAN_CHANNELS_MAX channels. `name` is a
- * preset of core/topology.h; NULL: dgx-h100 for several nodes, and graph_flat() for one. The topology's own
- * settings (NCCL_CROSS_NIC, ...) are not asked. ncclInvalidUsage for a name or a number that does not fit,
- * ncclSystemError when memory is out. Free with graph_free(). */
+ * preset of core/topology/topology.h; NULL: dgx-h100 for several nodes, and graph_flat() for one. The
+ * topology's own settings (NCCL_CROSS_NIC, ...) are not asked. ncclInvalidUsage for a name or a number that
+ * does not fit, ncclSystemError when memory is out. Free with graph_free(). */
 ncclResult_t machine_graph(const char *name, uint32_t nodes, uint32_t gpus, struct graph *graph);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef TUTTI_SIM_STATUS_H
 #define TUTTI_SIM_STATUS_H
 
-#include "core/survey.h"
+#include "core/stall/survey.h"
 #include "verb.h"
 
 /* Files of records, each with the job that it belongs to: a number, the same for files that share a

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/layout.h"
+#include "core/topology/layout.h"
 #include "json.h"
 #include "verb.h"
 

@@ -20,6 +20,8 @@ COLUMNS, FUNCTION_LINES = 110, 70
 PURE = 'assert.h stdbool.h stddef.h stdint.h'  # assert.h for static_assert; assert() is among CALLS
 LIBC = ' ctype.h errno.h inttypes.h limits.h math.h stdarg.h stdatomic.h stdio.h stdlib.h string.h strings.h'
 CUDA = ' cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_runtime.h'
+BELOW_CORE = (' lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/explain/ lib/schedule/ '
+              'lib/kernels/kernels.h public')
 ARROWS = (
     ('lib/schedule/', '', PURE),
     ('lib/protocol/', 'lib/schedule/ prim_impl.h', PURE),
@@ -36,27 +38,27 @@ ARROWS = (
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_lines.h '
      'lib/backends/fault.h lib/base/ '
      'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
-    ('lib/core/',
-     'lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/explain/ lib/schedule/ '
-     'lib/kernels/kernels.h public',
-     PURE + LIBC + ' expat.h'),
+    # folders of lib/core, from what plans rest on up to what knows communicators
+    ('lib/core/topology/', BELOW_CORE, PURE + LIBC + ' expat.h'),
+    ('lib/core/plan/', 'lib/core/topology/ lib/core/custom/custom.h' + BELOW_CORE, PURE + LIBC),
+    ('lib/core/custom/', 'lib/core/topology/ lib/core/plan/' + BELOW_CORE, PURE + LIBC + ' expat.h'),
+    ('lib/core/proxy/', 'lib/core/topology/ lib/core/plan/' + BELOW_CORE, PURE + LIBC),
+    ('lib/core/bootstrap/meeting', 'lib/core/' + BELOW_CORE, PURE + LIBC),
+    ('lib/core/bootstrap/', BELOW_CORE, PURE + LIBC),
+    ('lib/core/', 'lib/core/' + BELOW_CORE, PURE + LIBC),
     ('lib/audit/', '', '*'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
-     'lib/core/plan.h lib/core/topology lib/core/graph lib/core/layout.h lib/core/custom.h lib/core/names.h '
-     'lib/core/rails.h lib/core/rules.h lib/core/settings.h lib/core/survey.h lib/core/tune.h '
-     'lib/core/tune_file.h lib/core/tune_table.h sim/ '
-     'lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
+     'lib/core/plan/ lib/core/topology/ lib/core/custom/custom.h lib/core/settings.h lib/core/stall/survey.h '
+     'sim/ lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ lib/kernels/kernels.h public',
      '*'),
     ('examples/', 'public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),
 )
 
-# Inside lib/core includes go down, from the calls to what they rest on: no lower one includes an upper one.
-CORE_LOWER = ('plan', 'plan_collective', 'plan_draft', 'plan_fused', 'plan_p2p', 'tune', 'tune_file',
-              'tune_table', 'rules', 'names', 'topology', 'settings', 'config', 'bootstrap', 'control',
-              'gather', 'proxy', 'net')
-CORE_UPPER = ('api', 'group', 'comm')
+# lib/core itself has the calls and a communicator; these two files know of neither.
+CORE_LOWER = ('settings.', 'config.')
+CORE_UPPER = ('api.', 'group.', 'comm.')
 
 # folders; folders left out of them; calls that have no place there; where they belong
 MEMORY = 'malloc calloc realloc free strdup strndup aligned_alloc posix_memalign'
@@ -119,9 +121,8 @@ def resolve(root, path, name):
     return name
 
 
-def core_module(path):
-    """plan for lib/core/plan.h, None outside lib/core."""
-    return os.path.basename(path).split('.')[0] if path.startswith('lib/core/') else None
+def in_core(path, places):
+    return path.startswith(tuple('lib/core/' + place for place in places))
 
 
 def check_arrow(root, path, angled, name):
@@ -133,8 +134,8 @@ def check_arrow(root, path, angled, name):
     if not os.path.isfile(os.path.join(root, target)) and name != 'prim_impl.h':
         good = system == '*' or name in system.split()
         return None if good else '%s may include of the system: %s' % (folder, system)
-    if core_module(path) in CORE_LOWER and core_module(target) in CORE_UPPER:
-        return 'in lib/core %s rests on nothing of %s' % (core_module(path), ', '.join(CORE_UPPER))
+    if in_core(path, CORE_LOWER) and in_core(target, CORE_UPPER):
+        return 'in lib/core %s rest on nothing of %s' % (' '.join(CORE_LOWER), ' '.join(CORE_UPPER))
     own = os.path.dirname(path) + '/'
     if target.startswith(own) and folder != 'lib/':
         return None
@@ -208,7 +209,8 @@ PLANTED = (
     ('lib/schedule/x.h', '#include "base/os.h"\n', 'nothing else of the tree'),
     ('lib/protocol/x.h', '#include <cuda_runtime.h>\n', 'may include of the system'),
     ('lib/core/x.c', '#include "backends/emu/world.h"\n', 'lib/core/ may include'),
-    ('lib/core/plan.c', '#include "core/comm.h"\n', 'rests on nothing'),
+    ('lib/core/plan/plan.c', '#include "core/comm.h"\n', 'lib/core/plan/ may include'),
+    ('lib/core/settings.c', '#include "core/comm.h"\n', 'rest on nothing'),
     ('lib/core/x.c', '#include <pthread.h>\n', 'may include of the system'),
     ('lib/core/x.c', 'void f(void) { free(p); }\n', 'calls free'),
     ('lib/core/x.c', 'void f(void) { t = time(0); }\n', 'calls time'),

@@ -7,9 +7,9 @@
 #include <sys/types.h>
 
 #include "base/os.h"
-#include "core/bootstrap.h"
-#include "core/control.h"
-#include "core/gather.h"
+#include "core/bootstrap/bootstrap.h"
+#include "core/bootstrap/control.h"
+#include "core/bootstrap/gather.h"
 
 #define PARTIES_MOST 64
 

@@ -16,8 +16,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "core/bootstrap.h"
-#include "core/wire.h"
+#include "core/bootstrap/bootstrap.h"
+#include "core/bootstrap/wire.h"
 
 #define BODY_MOST (1u << 20)
 

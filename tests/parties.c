@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "kernels/kernels.h"
 #include "values.h"
 

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "backends/backend.h"
-#include "core/graph.h"
+#include "core/topology/graph.h"
 #include "tutti.h"
 
 #define PARTIES_MAX 9

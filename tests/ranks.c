@@ -7,7 +7,7 @@
 
 #include "backends/emu/block.h"
 #include "base/os.h"
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "kernels/kernels.h"
 #include "values.h"
 

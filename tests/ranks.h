@@ -7,7 +7,7 @@
 #define TUTTI_TESTS_RANKS_H
 
 #include "backends/backend.h"
-#include "core/graph.h"
+#include "core/topology/graph.h"
 #include "tutti.h"
 
 #define RANKS_MAX 8

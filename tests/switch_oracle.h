@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "schedule/algo.h"
 
 #define ORACLE_RANKS_MAX 32

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/bootstrap.h"
+#include "core/bootstrap/bootstrap.h"
 #include "tutti.h"
 
 /* ---- The fake backend ---- */

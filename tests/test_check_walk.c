@@ -14,7 +14,7 @@
 
 #include "base/os.h"
 #include "check/request.h"
-#include "core/tune_file.h"
+#include "core/plan/tune_file.h"
 #include "kernels/kernels.h"
 #include "machine.h"
 #include "tune_walk.h"

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "core/wire.h"
+#include "core/bootstrap/wire.h"
 #include "joiner.h"
 #include "skip.h"
 

@@ -17,9 +17,9 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/custom.h"
-#include "core/custom_build.h"
-#include "core/plan.h"
+#include "core/custom/custom.h"
+#include "core/custom/custom_build.h"
+#include "core/plan/plan.h"
 #include "schedule/algo.h"
 #include "tutti.h"
 

@@ -16,7 +16,7 @@
 #include <cuda_runtime.h>
 
 #include "base/param.h"
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "nccl.h"
 #include "schedule/algo.h"
 #include "tutti.h"

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 
 #include "base/greet.h"
-#include "core/wire.h"
+#include "core/bootstrap/wire.h"
 #include "joiner.h"
 #include "skip.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/graph_build.h"
+#include "core/topology/graph_build.h"
 
 #define RANKS_MAX 8192
 #define NONE GRAPH_NONE

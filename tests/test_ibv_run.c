@@ -20,7 +20,7 @@
 #include "base/hash.h"
 #include "base/param.h"
 #include "core/comm.h"
-#include "core/far.h"
+#include "core/far/far.h"
 #include "tutti.h"
 #include "verbs_fake.h"
 

@@ -23,8 +23,8 @@
 
 #include "backends/backend.h"
 #include "base/os.h"
-#include "core/bootstrap.h"
 #include "base/param.h"
+#include "core/bootstrap/bootstrap.h"
 #include "tutti.h"
 
 enum { RANKS = 3, COUNT = 50, COMPLAINTS_MAX = 5, TEXT_BYTES = 400 };

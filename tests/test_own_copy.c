@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "backends/cuda/own_copy.h"
-#include "core/graph.h"
-#include "core/plan.h"
+#include "core/plan/plan.h"
+#include "core/topology/graph.h"
 #include "schedule/algo.h"
 
 #define RANKS 4

@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "schedule/algo.h"
 
 #define RANKS_MAX 9

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "core/plan_cache.h"
+#include "core/plan/plan_cache.h"
 
 #define RANKS 4
 #define OPS_MOST 20 /* more than the cache takes */

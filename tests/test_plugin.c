@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/net.h"
+#include "core/proxy/net.h"
 #include "net_pair.h"
 #include "plugins/loopback.h"
 

@@ -16,7 +16,7 @@
 #include "backends/net.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "core/rails.h"
+#include "core/topology/rails.h"
 #include "tutti.h"
 
 enum { GPUS = 8 };

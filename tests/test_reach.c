@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "core/far.h"
-#include "core/reach.h"
+#include "core/far/far.h"
+#include "core/far/reach.h"
 #include "joiner.h"
 
 #define MANY 21

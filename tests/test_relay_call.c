@@ -11,8 +11,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "core/bootstrap/control.h"
 #include "core/comm.h"
-#include "core/control.h"
 
 /* Rank 0 is here, rank 1 in another process of this host, rank 2 behind a network. */
 enum { RANKS = 3, NAME_BYTES = sizeof(struct device_conn_name), WORDS = 4 };

@@ -9,9 +9,9 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "core/bootstrap/control.h"
 #include "core/comm.h"
-#include "core/control.h"
-#include "core/stall.h"
+#include "core/stall/stall.h"
 
 #define RANKS 3
 #define WORDS 6 /* of a question: kind, rank, peer, channel, connection, bytes of flags */

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/os.h"
-#include "core/survey.h"
+#include "core/stall/survey.h"
 #include "explain/judge.h"
 #include "files/digest.h"
 #include "schedule/work.h"

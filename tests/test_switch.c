@@ -10,9 +10,9 @@
 #include "backends/emu/block.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "core/links.h"
-#include "core/rules.h"
+#include "core/plan/rules.h"
 #include "core/settings.h"
+#include "core/topology/links.h"
 #include "ranks.h"
 #include "tutti.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/topology_paths.h"
+#include "core/topology/topology_paths.h"
 
 static struct paths_rules default_rules(void) {
   const struct paths_rules rules = PATHS_RULES_DEFAULT;

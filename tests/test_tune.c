@@ -18,11 +18,11 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/config.h"
-#include "core/plan.h"
-#include "core/rules.h"
+#include "core/plan/plan.h"
+#include "core/plan/rules.h"
+#include "core/plan/tune.h"
+#include "core/plan/tune_file.h"
 #include "core/settings.h"
-#include "core/tune.h"
-#include "core/tune_file.h"
 #include "tune_walk.h"
 
 #define KIB ((size_t)1 << 10)

@@ -3,8 +3,8 @@
 #ifndef TUTTI_TESTS_TUNE_WALK_H
 #define TUTTI_TESTS_TUNE_WALK_H
 
-#include "core/plan.h"
-#include "core/tune.h"
+#include "core/plan/plan.h"
+#include "core/plan/tune.h"
 
 /* One choice: the request is for rank 0 and holds one operation of bytes (ncclInt8), whose masks leave
  * nothing but the choice; whoever plans for other ranks sets request->rank. `root` of rooted collectives

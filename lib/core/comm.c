@@ -10,14 +10,14 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/bootstrap.h"
-#include "core/custom.h"
+#include "core/bootstrap/bootstrap.h"
+#include "core/bootstrap/meeting.h"
+#include "core/custom/custom.h"
 #include "core/group.h"
-#include "core/layout.h"
-#include "core/meeting.h"
-#include "core/plan_cache.h"
+#include "core/plan/plan_cache.h"
 #include "core/record.h"
-#include "core/watchdog.h"
+#include "core/stall/watchdog.h"
+#include "core/topology/layout.h"
 
 #define CANARY_LIVE 0x7475747469636f6dull
 #define CANARY_FREED 0x6672656564636f6dull

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/comm.h"
-#include "core/net.h"
+#include "core/proxy/net.h"
 
 #define CONNECT_CAPACITY_FIRST 16
 

@@ -11,7 +11,7 @@
 #include "base/os.h"
 #include "core/api.h"
 #include "core/collective.h"
-#include "core/plan_cache.h"
+#include "core/plan/plan_cache.h"
 #include "core/record.h"
 
 #define SIM_INFO_MAGIC 0x74685283u

@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/api.h"
-#include "core/bootstrap.h"
+#include "core/bootstrap/bootstrap.h"
 #include "core/config.h"
 #include "core/group.h"
 

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/pmix.h"
-#include "core/bootstrap.h"
+#include "core/bootstrap/bootstrap.h"
 #include "tutti.h"
 
 ncclResult_t tutti_launch_read(tutti_launch_t *launch) {

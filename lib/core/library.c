@@ -4,7 +4,7 @@
 #include "base/param.h"
 #include "core/api.h"
 #include "core/comm.h"
-#include "core/proxy.h"
+#include "core/proxy/proxy.h"
 #include "tutti.h"
 
 #define TEXT_OF(value) #value

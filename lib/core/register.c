@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "core/api.h"
 #include "core/comm.h"
-#include "core/far.h"
+#include "core/far/far.h"
 
 void register_list_free(struct registration *list) {
   for (struct registration *next; list; list = next) {

@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/names.h"
-#include "core/tune_file.h"
+#include "core/plan/names.h"
+#include "core/plan/tune_file.h"
 
 /* A piece of the text: not terminated. */
 struct piece {

@@ -4,7 +4,7 @@
 #define TUTTI_CORE_SETTINGS_H
 
 #include "backends/backend.h"
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 struct settings {
   struct plan_limits limits;

@@ -1,6 +1,6 @@
 /* plan.h: what one rank launches at once, as flat data: works, and the order in which each channel takes
- * them. core/plan.c computes it as a pure function of (operations, ranks, parameters), so every rank derives
- * plans that fit together and the checker can derive all of them with no communicator. Backends bind
+ * them. core/plan/plan.c computes it as a pure function of (operations, ranks, parameters), so every rank
+ * derives plans that fit together and the checker can derive all of them with no communicator. Backends bind
  * addresses to it and run it. */
 #ifndef TUTTI_SCHEDULE_PLAN_H
 #define TUTTI_SCHEDULE_PLAN_H

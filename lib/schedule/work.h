@@ -1,5 +1,5 @@
 /* work.h: one piece of a plan: what one rank does on one channel for one operation. Pure data, computed by
- * every rank from the same inputs (core/plan.c), read by the iterators here and by the executors in
+ * every rank from the same inputs (core/plan/plan.c), read by the iterators here and by the executors in
  * lib/protocol. It names peers by rank and memory by offset; addresses are bound at launch. */
 #ifndef TUTTI_SCHEDULE_WORK_H
 #define TUTTI_SCHEDULE_WORK_H

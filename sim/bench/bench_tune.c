@@ -1,7 +1,7 @@
 /* bench_tune.c: `tutti bench --tune FILE`: runs the table once for each way to carry the collective, forced
  * through the environment, keeps the fastest of each size, and writes rules that the library reads
- * (core/tune_file.h). Promises that lines of other collectives and other numbers of ranks stay as they were,
- * and that a file that cannot be understood is not touched. */
+ * (core/plan/tune_file.h). Promises that lines of other collectives and other numbers of ranks stay as they
+ * were, and that a file that cannot be understood is not touched. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -11,10 +11,10 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "bench/bench.h"
-#include "core/names.h"
-#include "core/plan.h"
-#include "core/tune.h"
-#include "core/tune_file.h"
+#include "core/plan/names.h"
+#include "core/plan/plan.h"
+#include "core/plan/tune.h"
+#include "core/plan/tune_file.h"
 
 enum { LINE_BYTES = 256 };
 

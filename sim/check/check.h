@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 /* What a plan can break, in the order of the proof. */
 enum check_rule {

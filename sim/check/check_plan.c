@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "collective.h"
-#include "core/custom.h"
-#include "core/names.h"
-#include "core/plan.h"
+#include "core/custom/custom.h"
+#include "core/plan/names.h"
+#include "core/plan/plan.h"
 #include "json.h"
 
 enum { COUNTS_MAX = 5, SLOTS_MOST = 8, SMALL_CHUNK_BYTES = 64 };

@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/custom.h"
-#include "core/rules.h"
+#include "core/custom/custom.h"
+#include "core/plan/rules.h"
 #include "schedule/chunk.h"
 
 #define IN_ADDRESS UINT64_C(0x100000000000)

@@ -4,7 +4,7 @@
 #ifndef TUTTI_SIM_GOAL_EXPORT_H
 #define TUTTI_SIM_GOAL_EXPORT_H
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "goal/goal.h"
 
 struct goal_export_costs {

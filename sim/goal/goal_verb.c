@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/topology.h"
+#include "core/topology/topology.h"
 #include "goal/loggops.h"
 #include "goal/way.h"
 #include "json.h"

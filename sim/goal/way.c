@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "bench/bench.h"
-#include "core/names.h"
+#include "core/plan/names.h"
 #include "core/settings.h"
 #include "machine.h"
 

@@ -5,8 +5,8 @@
 #ifndef TUTTI_SIM_REPLAY_H
 #define TUTTI_SIM_REPLAY_H
 
-#include "core/custom.h"
-#include "core/plan.h"
+#include "core/custom/custom.h"
+#include "core/plan/plan.h"
 #include "explain/seat.h"
 #include "files/records.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/tune_file.h"
+#include "core/plan/tune_file.h"
 #include "kernels/kernels.h"
 #include "replay/replay.h"
 #include "trace/record_text.h"

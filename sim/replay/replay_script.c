@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/layout.h"
+#include "core/topology/layout.h"
 #include "kernels/kernels.h"
 #include "replay/replay.h"
 #include "trace/record_text.h"

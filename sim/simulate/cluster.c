@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/tune_table.h"
+#include "core/plan/tune_table.h"
 
 /* ---- making ---- */
 

@@ -5,9 +5,9 @@
 #ifndef TUTTI_SIM_SIMULATE_CLUSTER_H
 #define TUTTI_SIM_SIMULATE_CLUSTER_H
 
-#include "core/graph_build.h"
-#include "core/rails.h"
-#include "core/tune_table.h"
+#include "core/plan/tune_table.h"
+#include "core/topology/graph_build.h"
+#include "core/topology/rails.h"
 #include "simulate/walk.h"
 
 #define CLUSTER_RANKS_MAX 131072u

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "collective.h"
-#include "core/names.h"
+#include "core/plan/names.h"
 #include "simulate/call.h"
 #include "simulate/engine.h"
 

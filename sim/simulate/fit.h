@@ -6,7 +6,7 @@
 #ifndef TUTTI_SIM_SIMULATE_FIT_H
 #define TUTTI_SIM_SIMULATE_FIT_H
 
-#include "core/tune_file.h"
+#include "core/plan/tune_file.h"
 #include "simulate/cluster.h"
 
 struct fit {

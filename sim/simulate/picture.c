@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/names.h"
+#include "core/plan/names.h"
 
 /* Threads of lanes are numbered below it. */
 enum { KERNEL_THREADS = 1000 };

@@ -7,7 +7,7 @@
 #ifndef TUTTI_SIM_SIMULATE_WALK_H
 #define TUTTI_SIM_SIMULATE_WALK_H
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "schedule/algo.h"
 
 #define WALK_NONE UINT32_MAX

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "core/custom.h"
-#include "core/custom_build.h"
-#include "core/plan.h"
+#include "core/custom/custom.h"
+#include "core/custom/custom_build.h"
+#include "core/plan/plan.h"
 #include "schedule/algo.h"
 
 enum { CHECK_RANKS = 4, CHECK_STEPS = 20000 };

@@ -1,7 +1,8 @@
 /* fuzz_frames.c: what greeted connections say, from any bytes: to a root, by way of another root, from a
  * root, between parties, and as calls. Input: pieces of {connection, length, bytes}. Nothing may crash, hang
  * or stay behind. */
-/* sources: core/control core/boot core/root core/relay core/gather core/exch core/watch.c core/wire base/ */
+/* sources: core/bootstrap/control core/bootstrap/boot core/bootstrap/root core/bootstrap/relay.c
+ * core/bootstrap/gather core/bootstrap/exchange.c core/bootstrap/watch.c core/bootstrap/wire base/ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +10,9 @@
 #include <unistd.h>
 
 #include "base/os.h"
-#include "core/control.h"
-#include "core/gather_inner.h"
-#include "core/root.h"
+#include "core/bootstrap/control.h"
+#include "core/bootstrap/gather_inner.h"
+#include "core/bootstrap/root.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,13 +1,13 @@
 /* fuzz_survey.c: any bytes as what processes have answered about their records: read, judged, and made small
  * enough again to be sent, which must give files that can be read. */
-/* sources: core/survey_read trace/record_read trace/record_image trace/record_text explain/ base/ */
+/* sources: core/stall/survey_read.c trace/record_read trace/record_image trace/record_text explain/ base/ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
-#include "core/survey.h"
+#include "core/stall/survey.h"
 #include "explain/judge.h"
 #include "trace/record_image.h"
 

@@ -1,13 +1,13 @@
 /* fuzz_topology.c: any text is read as a topology or refused; what is read is written, read again and written
  * the same, and a graph is built of a small one. */
-/* sources: core/topology core/graph base/ */
+/* sources: core/topology/topology core/topology/graph base/ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
-#include "core/graph_build.h"
+#include "core/topology/graph_build.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

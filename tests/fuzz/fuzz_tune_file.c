@@ -1,6 +1,6 @@
 /* fuzz_tune_file.c: any bytes as a tuning file. What is accepted must come back the same when its rules are
  * written as lines and read again. */
-/* sources: core/tune_file core/names base/ */
+/* sources: core/plan/tune_file.c core/plan/names.c base/ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "core/tune_file.h"
+#include "core/plan/tune_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

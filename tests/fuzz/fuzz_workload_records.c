@@ -3,7 +3,7 @@
 /* sources: sim/simulate/workload.c sim/simulate/workload_text.c sim/simulate/workload_match.c
  * sim/simulate/workload_records.c sim/files/records.c sim/files/job.c sim/files/archive.c
  * sim/files/digest.c sim/files/image.c sim/files/flight.c sim/files/nccl_log.c sim/files/pickle.c
- * trace/record_ explain/ core/names sim/collective.c base/ */
+ * trace/record_ explain/ core/plan/names.c sim/collective.c base/ */
 #include <unistd.h>
 
 #include "workload_check.h"

@@ -93,9 +93,11 @@ plant(NET_END, 'lane_not_woken', 'if (lane != NULL) emu_actor_wake(&lane->actor)
 
 # ---- who finds whom: launchers, unique ids, the control server, the gather
 
-LAUNCH, CONTROL, BOOTSTRAP = 'lib/base/launch.c', 'lib/core/control.c', 'lib/core/bootstrap.c'
-ROOT, RELAY, GATHER = 'lib/core/root.c', 'lib/core/relay.c', 'lib/core/gather.c'
-EXCHANGE, WATCH, WIRE = 'lib/core/exchange.c', 'lib/core/watch.c', 'lib/core/wire.c'
+LAUNCH, RELAY = 'lib/base/launch.c', 'lib/core/bootstrap/relay.c'
+CONTROL, BOOTSTRAP = 'lib/core/bootstrap/control.c', 'lib/core/bootstrap/bootstrap.c'
+ROOT, GATHER = 'lib/core/bootstrap/root.c', 'lib/core/bootstrap/gather.c'
+EXCHANGE, WATCH = 'lib/core/bootstrap/exchange.c', 'lib/core/bootstrap/watch.c'
+WIRE = 'lib/core/bootstrap/wire.c'
 TEXT = 'lib/base/text.c'
 plant(LAUNCH, 'restart_is_the_same_job', '"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",',
       '"TORCHELASTIC_RUN_ID",', 'test_launch', 'test_jobs')
@@ -170,8 +172,9 @@ plant(WIRE, 'range_one_too_short', 'while (i + 1 < seat_count &&', 'while (i + 2
 
 # ---- proxies, rails and networks
 
-PROXY, PROXY_CONN, PROXY_OPS = 'lib/core/proxy.c', 'lib/core/proxy_conn.c', 'lib/core/proxy_ops.c'
-WALK, RAILS, FAR = 'lib/core/proxy_walk.c', 'lib/core/rails.c', 'lib/core/far.c'
+PROXY, PROXY_CONN = 'lib/core/proxy/proxy.c', 'lib/core/proxy/proxy_conn.c'
+PROXY_OPS = 'lib/core/proxy/proxy_ops.c'
+WALK, RAILS, FAR = 'lib/core/proxy/proxy_walk.c', 'lib/core/topology/rails.c', 'lib/core/far/far.c'
 plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != conn->n_received) {',
       'if (false) {', 'test_proxy', 'a_fault_is_named', quick=True)
 plant(PROXY_CONN, 'bytes_of_the_operation_not_compared', 'trailer.agreed_bytes == slice->agreed_bytes &&', '',
@@ -192,7 +195,7 @@ plant('lib/backends/emu/net_end.c', 'slots_of_lines_are_not_rewritten',
       quick=True)
 plant('lib/backends/emu/net_end.c', 'lines_taken_when_one_is_there', 'lines, net_line_count(step),',
       'lines, 1,', 'test_proxy', 'every_way_comes_out_exact', quick=True)
-plant('lib/core/proxy_walk.c', 'empty_steps_of_lines_are_messages_at_one_end',
+plant('lib/core/proxy/proxy_walk.c', 'empty_steps_of_lines_are_messages_at_one_end',
       '|| slice->lines); /* whose', '|| (slice->lines && walk->sends)); /* whose', 'test_proxy',
       'every_way_comes_out_exact')
 plant(PROXY_CONN, 'registration_kept',
@@ -210,7 +213,7 @@ plant(PROXY_CONN, 'leave_beyond_what_is_posted', 'conn->end.pooled ? conn->steps
 plant(PROXY_OPS, 'every_message_has_the_first_set',
       'backend_slots_key(name->channel_index, place, name->sends));',
       'backend_slots_key(name->channel_index, place & 1, name->sends));', 'test_faults', 'test_guarded')
-PXN_RELAY, PXN_PASS = 'lib/core/proxy_relay.c', 'lib/core/proxy_pass.c'
+PXN_RELAY, PXN_PASS = 'lib/core/proxy/proxy_relay.c', 'lib/core/proxy/proxy_pass.c'
 plant(PXN_RELAY, 'notes_not_checked', 'if (!note_is_sane(conn, &note)) {', 'if (false) {', 'test_proxy',
       'relays_take_no_nonsense', quick=True)
 plant(PXN_RELAY, 'note_of_another_slice', 'relay->block->notes[relay->taken % PROXY_SLICES_MAX];',
@@ -228,10 +231,10 @@ plant(PXN_RELAY, 'relay_never_ends',
       'relays_carry_every_way')
 plant(PXN_PASS, 'way_not_named', '"by way of rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,',
       '"rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,', 'test_proxy', 'relays_name_what_fails')
-plant('lib/core/far_relay.c', 'sends_for_whoever_asks',
+plant('lib/core/far/far_relay.c', 'sends_for_whoever_asks',
       'far_way_to(far, question->over, question->rank) == FAR_SHARED &&', '', 'test_relay_call',
       'test_nonsense')
-plant('lib/core/far_relay.c', 'relay_of_a_receive', '&& question->name.sends;', ';', 'test_relay_call',
+plant('lib/core/far/far_relay.c', 'relay_of_a_receive', '&& question->name.sends;', ';', 'test_relay_call',
       'test_nonsense')
 plant(PROXY, 'failure_told_twice', 'comm->told = comm->telling = true;', 'comm->telling = true;',
       'test_proxy', 'a_fault_is_named')
@@ -255,7 +258,7 @@ plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu
 plant(FAR, 'failure_kept_from_its_ranks',
       'if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);', ';',
       'test_faults', '*guarded')
-REACH = 'lib/core/reach.c'
+REACH = 'lib/core/far/reach.c'
 plant(REACH, 'other_hosts_are_tried',
       'card_of(view, a)->host == card_of(view, b)->host;', 'view->party_count > 0;', 'test_reach',
       'test_hosts')
@@ -350,11 +353,11 @@ plant(IBV + 'again.c', 'calls_that_are_done_come_again',
       'test_again')
 plant(IBV + 'again.c', 'entries_are_not_told_again', ': ib_receive_tell_again(end)', ': ncclSuccess',
       'test_ibv', 'test_again')
-plant('lib/core/proxy_conn.c', 'slots_in_device_memory_are_not_flushed',
+plant('lib/core/proxy/proxy_conn.c', 'slots_in_device_memory_are_not_flushed',
       'if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.lines) return true;',
       'return true;', 'test_ibv_run',
       'test_device_slots', quick=True)
-plant('lib/core/proxy_memory.c', 'memory_of_nccl_is_not_offered',
+plant('lib/core/proxy/proxy_memory.c', 'memory_of_nccl_is_not_offered',
       'if (announced == NULL) announced = memory_find(offered, data, bytes);', '', 'test_ibv_run',
       'test_registered')
 plant(IBV + 'ports.c', 'ports_that_came_back_stay_left', 'back |= port_bits(end, i) & end->own.bad;', '',
@@ -363,7 +366,8 @@ plant(IBV + 'silence.c', 'silent_queue_pairs_are_left_alone', 'limit_ns > 0 && '
       'test_ibv_wires', 'test_forgotten')
 plant(IBV + 'again.c', 'parts_of_words_are_taken_for_words', 'end->told = true, end->wire.received = 0;',
       'end->told = true;', 'test_ibv_wires', 'test_wires')
-plant('lib/core/proxy_tend.c', 'idle_connections_are_not_looked_at', 'due && conn->tend == NET_LOOK_LATER',
+plant('lib/core/proxy/proxy_tend.c', 'idle_connections_are_not_looked_at',
+      'due && conn->tend == NET_LOOK_LATER',
       'false', 'test_ibv_run', 'test_again')
 plant('lib/backends/emu/net_end.c', 'lent_memory_is_not_waited_for',
       '__atomic_load_n(&direct->holds, __ATOMIC_RELAXED) == 0', 'true', 'test_ibv_run', 'test_registered')

@@ -30,9 +30,8 @@ RUN_SECONDS = 300   # a mutant that does not end by then is not caught; the mach
 RACE_TURNS = 4
 
 # The emulator, plans and what they rest on: no API, no runtime.
-SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan*.c', 'lib/core/tune*.c',
-           'lib/core/custom*.c', 'lib/core/names.c', 'lib/core/graph.c', 'lib/core/links.c',
-           'lib/core/rules.c',
+SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan/*.c', 'lib/core/custom/*.c',
+           'lib/core/topology/graph.c', 'lib/core/topology/links.c',
            'lib/backends/*.c', 'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
 
 

@@ -143,7 +143,7 @@ struct launch {
 static_assert(24 * (sizeof(struct bound_work) + 6 * sizeof(struct bound_further) +
                     sizeof(struct plan_batch)) <=
                   LAUNCH_LONG_PLAN_BYTES,
-              "nor do exchanges among four (core/tune.c, EXCHANGE_SIMPLE_CHANNELS)");
+              "nor do exchanges among four (core/plan/tune.c, EXCHANGE_SIMPLE_CHANNELS)");
 
 struct launch_long {
   struct launch_arguments arguments;

@@ -1,0 +1,175 @@
+/* bootstrap.c: what is inside a unique id, and the root behind it. Promises numbers that depend on the order
+ * of the calls alone. Does not know who meets under an id. */
+#include "core/bootstrap/bootstrap.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/bootstrap/control.h"
+#include "core/bootstrap/control_conn.h"
+#include "core/bootstrap/root.h"
+
+#define ID_MAGIC 0x74757474692d6964ull
+#define ID_PLACE_BYTES 64
+
+/* The contents of an ncclUniqueId. */
+struct id_content {
+  uint64_t magic, nonce, number;
+  uint64_t process; /* who made it; 0: whoever gave the same text */
+  int32_t version, lasting;
+  struct sock_address root;   /* of a process */
+  char place[ID_PLACE_BYTES]; /* host:port of a text, which may mean other bytes on other hosts */
+};
+static_assert(sizeof(struct id_content) <= sizeof(ncclUniqueId), "an id holds it");
+
+static uint64_t last_number; /* read and written atomically */
+
+static uint64_t own_process(void) {
+  control_lock();
+  const uint64_t process = control_process();
+  control_unlock();
+  return process;
+}
+
+static ncclResult_t id_write(const struct id_content *content, ncclUniqueId *id) {
+  memset(id, 0, sizeof *id);
+  memcpy(id->internal, content, sizeof *content);
+  return ncclSuccess;
+}
+
+static void id_begin(struct id_content *content) {
+  memset(content, 0, sizeof *content);
+  content->magic = ID_MAGIC;
+  content->version = NCCL_VERSION_CODE;
+}
+
+void bootstrap_id_local(ncclUniqueId *id) {
+  struct id_content content;
+  id_begin(&content);
+  while (content.nonce == 0) content.nonce = os_entropy();
+  content.process = own_process();
+  content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+  id_write(&content, id);
+}
+
+/* On failure the caller's use of the server has ended too. */
+static ncclResult_t id_register(uint64_t nonce, bool lasting) {
+  bool dropped = false;
+  const ncclResult_t result = root_register(nonce, lasting, &dropped);
+  if (dropped) {
+    log_info(LOG_BOOTSTRAP,
+             "the oldest of too many unused unique ids is from now on good inside this process alone");
+    control_leave();
+  }
+  if (result != ncclSuccess) control_leave();
+  return result;
+}
+
+ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
+  struct id_content content;
+  const char *text = param_text(PARAM_COMM_ID);
+  if (*text) return bootstrap_id_at(text, "NCCL_COMM_ID", 0, id);
+  id_begin(&content);
+  while (content.nonce == 0) content.nonce = os_entropy();
+  content.process = own_process();
+  if (control_use(&content.root) != ncclSuccess) {
+    memset(&content.root, 0, sizeof content.root);
+    log_info(LOG_BOOTSTRAP, "this unique id is good inside this process alone: it has no address");
+  } else {
+    TRY(id_register(content.nonce, false));
+  }
+  content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+  return id_write(&content, id);
+}
+
+ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id) {
+  struct id_content content;
+  struct sock_address parsed;
+  id_begin(&content);
+  if (sock_address_parse(where, what, &parsed) != ncclSuccess) return ncclInvalidUsage;
+  if (strlen(where) >= sizeof content.place)
+    return log_fail(ncclInvalidUsage, "%s=%s: at most %zu letters fit into a unique id; use a shorter name",
+                    what, where, sizeof content.place - 1);
+  snprintf(content.place, sizeof content.place, "%s", where);
+  content.nonce = hash_text(HASH_SEED ^ salt, where) | 1; /* never 0 */
+  content.number = content.nonce;
+  content.lasting = salt == 0;
+  return id_write(&content, id);
+}
+
+ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
+                               struct bootstrap_id *out) {
+  struct id_content content;
+  memcpy(&content, id->internal, sizeof content);
+  if (content.magic != ID_MAGIC) {
+    return log_fail(ncclInvalidArgument,
+                    "%s: rank %u: the unique id was not made by ncclGetUniqueId of this library; "
+                    "pass all 128 bytes of it unchanged to every rank",
+                    call, rank);
+  }
+  if (content.version != NCCL_VERSION_CODE) {
+    return log_fail(ncclInvalidUsage,
+                    "%s: rank %u: the unique id is of version %d, this library is %d; load the same "
+                    "library everywhere",
+                    call, rank, content.version, NCCL_VERSION_CODE);
+  }
+  const bool own = content.process != 0 && content.process == own_process();
+  content.place[sizeof content.place - 1] = '\0';
+  const bool fixed = content.process == 0;
+  if (fixed && sock_address_parse(content.place, call, &content.root) != ncclSuccess) return ncclInvalidUsage;
+  if (!own && content.root.family == 0) {
+    return log_fail(
+        ncclInvalidUsage,
+        "%s: rank %u: the unique id was made by a process without a network address, so it is good "
+        "inside that process alone; see its log for the reason",
+        call, rank);
+  }
+  memset(out, 0, sizeof *out);
+  out->number = content.number;
+  out->nonce = content.nonce;
+  out->root = content.root;
+  out->own = own;
+  out->fixed = fixed;
+  out->lasting = fixed && content.lasting;
+  out->named = fixed && !sock_text_is_literal(content.place);
+  return ncclSuccess;
+}
+
+ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
+  struct sock_address at = id->root;
+  if (!id->fixed) return ncclSuccess;
+  if (id->named) memset(at.bytes, 0, sizeof at.bytes); /* any */
+  TRY(control_use(NULL));
+  control_lock();
+  const bool held = root_waits(id->nonce);
+  const ncclResult_t result = held ? ncclSuccess : control_listen(&at);
+  control_unlock();
+  if (result == ncclSuccess && !held) return id_register(id->nonce, id->lasting);
+  control_leave();
+  return result;
+}
+
+void bootstrap_set_called(void (*called)(uint64_t nonce)) { root_set_called(called); }
+
+bool bootstrap_id_called(uint64_t nonce) {
+  control_lock();
+  const struct root *root = root_find(nonce);
+  const bool called = root && root->called;
+  control_unlock();
+  return called;
+}
+
+void bootstrap_id_over(uint64_t nonce) {
+  if (root_over(nonce)) control_leave();
+}
+
+void bootstrap_forget_ids(void) {
+  for (uint64_t key; (key = root_waiting()) != 0;) bootstrap_id_over(key);
+}
+
+void bootstrap_restart_numbers(void) { __atomic_store_n(&last_number, 0, __ATOMIC_RELAXED); }

@@ -1,0 +1,70 @@
+/* wire.c: see wire.h. */
+#include "core/bootstrap/wire.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "base/text.h"
+
+#define RANGES_SHOWN 8
+
+void wire_put(struct wire_writer *writer, const void *data, size_t bytes) {
+  if (writer->failed || bytes == 0) return;
+  if (writer->room - writer->used < bytes) {
+    size_t room = writer->room < 512 ? 512 : writer->room * 2;
+    while (room < writer->used + bytes) room *= 2;
+    uint8_t *grown = (uint8_t *)os_realloc(writer->bytes, room);
+    if (!grown) {
+      wire_free(writer);
+      writer->failed = true;
+      return;
+    }
+    writer->bytes = grown;
+    writer->room = room;
+  }
+  memcpy(writer->bytes + writer->used, data, bytes);
+  writer->used += bytes;
+}
+
+void wire_free(struct wire_writer *writer) {
+  os_free(writer->bytes);
+  memset(writer, 0, sizeof *writer);
+}
+
+bool wire_take(struct wire_reader *reader, void *data, size_t bytes) {
+  if (reader->left < bytes) return false;
+  if (data && bytes > 0) memcpy(data, reader->at, bytes);
+  reader->at += bytes;
+  reader->left -= bytes;
+  return true;
+}
+
+void wire_take_text(struct wire_reader *reader, char *out, size_t out_bytes) {
+  const size_t bytes = reader->left < out_bytes - 1 ? reader->left : out_bytes - 1;
+  if (bytes > 0) memcpy(out, reader->at, bytes);
+  out[bytes] = '\0';
+  text_clean(out, out_bytes);
+  reader->at += reader->left;
+  reader->left = 0;
+}
+
+const char *wire_seats_text(const uint8_t *taken, bool which, uint32_t seat_count, char *text, size_t bytes) {
+  uint32_t shown = 0, left = 0;
+  size_t used = 0;
+  text[0] = '\0';
+  for (uint32_t begin = 0, i; begin < seat_count; begin = i + 1) {
+    i = begin;
+    if ((taken[begin] != 0) != which) continue;
+    while (i + 1 < seat_count && (taken[i + 1] != 0) == which) i++;
+    if (shown == RANGES_SHOWN || used + 32 > bytes) {
+      left += i - begin + 1;
+      continue;
+    }
+    used += (size_t)snprintf(text + used, bytes - used, "%s%u", shown > 0 ? ", " : "", begin);
+    if (i > begin) used += (size_t)snprintf(text + used, bytes - used, "-%u", i);
+    shown++;
+  }
+  if (left > 0) snprintf(text + used, bytes - used, " and %u more", left);
+  return text;
+}

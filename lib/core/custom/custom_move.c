@@ -1,0 +1,252 @@
+/* custom_move.c: the steps of one chunk of a one-sided move. What the block reads of its own rank and of
+ * others is summed where its first target on the own rank is, or in a spare chunk, and goes from there to all
+ * other targets. A chunk is done before the next begins, on all lists: both ends of a connection then take
+ * its chunks in one order, and one slot is enough. */
+#include "core/custom/custom_lists.h"
+
+/* ---- places ---- */
+
+static void place_from(const struct onesided_place *place, struct list_step *step) {
+  step->flags |= STEP_COPY_IN;
+  if (place->buffer == ONESIDED_OUTPUT) step->flags |= STEP_FROM_OUTPUT;
+  if (place->buffer == ONESIDED_SCRATCH) step->flags |= STEP_FROM_SCRATCH;
+  step->in_chunk = place->chunk;
+}
+
+/* In place the input is part of the output, but for a reduce-scatter, where it is the other way round. */
+static void place_to(const struct custom_schedule *schedule, const struct onesided_place *place,
+                     struct list_step *step) {
+  step->flags |= STEP_KEEP;
+  step->out_chunk = place->chunk;
+  if (place->buffer == ONESIDED_SCRATCH) step->flags |= STEP_TO_SCRATCH;
+  if (place->buffer != ONESIDED_INPUT) return;
+  if (schedule->places != CUSTOM_IN_PLACE || schedule->func == FUNC_REDUCE_SCATTER)
+    step->flags |= STEP_TO_INPUT;
+  else if (schedule->func == FUNC_ALL_GATHER) step->out_chunk += place->rank * schedule->chunk_count;
+}
+
+static bool place_same(const struct onesided_place *a, const struct onesided_place *b) {
+  return a->rank == b->rank && a->buffer == b->buffer && a->chunk == b->chunk;
+}
+
+/* ---- the way of one chunk ---- */
+
+/* What is summed where, and who has got it. */
+struct way {
+  struct lists *lists;
+  const struct onesided_op *op;
+  uint32_t block, rank, chunk;
+  const struct onesided_place *places; /* sources, then targets */
+  struct onesided_place own;           /* where the sum is so far, with has_own */
+  struct onesided_place kept;          /* the first target on the own rank, with has_kept */
+  bool has_own, has_kept;
+  bool whole;              /* the sum has all its sources */
+  uint32_t source, target; /* the next of other ranks */
+};
+
+static struct onesided_place place_at(const struct way *way, uint32_t index) {
+  struct onesided_place place = way->places[index];
+  place.chunk += way->chunk;
+  return place;
+}
+
+static const struct custom_schedule *schedule_of(const struct way *way) {
+  return way->lists->plan->build->schedule;
+}
+
+static ncclResult_t own_push(struct way *way, const struct list_step *step) {
+  return lists_push(way->lists, &way->lists->lists[way->block], step, way->op->line);
+}
+
+/* The link of the block's list to a rank, made if it is not there; the hand at the other end has that one. */
+static ncclResult_t link_to(struct way *way, bool sends, uint32_t rank, uint16_t *links) {
+  struct one_list *list = &way->lists->lists[way->block];
+  uint32_t *peers = sends ? list->send_peer : list->recv_peer;
+  uint32_t *count = sends ? &list->send_count : &list->recv_count, link = 0;
+  while (link < *count && peers[link] != rank) link++;
+  if (link == STEP_LINKS_MAX)
+    return custom_fail(way->lists->plan->build, way->op->line,
+                       "a block %s the memory of at most %d other ranks", sends ? "writes" : "reads",
+                       STEP_LINKS_MAX);
+  if (link == *count) peers[(*count)++] = rank;
+  *links = (uint16_t)(1u << link);
+  return ncclSuccess;
+}
+
+/* What the hand at a place's rank does for it: keeps what is written there, sends what is read there. */
+static ncclResult_t hand_push(struct way *way, const struct onesided_place *place, bool written) {
+  struct one_list *hand = &way->lists->lists[lists_hand(way->lists, way->block, place->rank)];
+  struct list_step step = {.flags = written ? STEP_RECV : STEP_SEND};
+  if (written) {
+    hand->recv_peer[0] = way->rank;
+    hand->recv_count = 1;
+    step.recv_links = 1;
+    place_to(schedule_of(way), place, &step);
+  } else {
+    hand->send_peer[0] = way->rank;
+    hand->send_count = 1;
+    step.send_links = 1;
+    place_from(place, &step);
+  }
+  return lists_push(way->lists, hand, &step, way->op->line);
+}
+
+/* ---- targets ---- */
+
+/* Sends to as many of the targets at other ranks as one step can: one a rank, in their order. */
+static ncclResult_t tell_some(struct way *way, struct list_step *step) {
+  const struct onesided_op *op = way->op;
+  for (; way->target < op->target_count; way->target++) {
+    const struct onesided_place place = place_at(way, op->source_count + way->target);
+    uint16_t link = 0;
+    if (place.rank == way->rank) continue;
+    TRY(link_to(way, true, place.rank, &link));
+    if (step->send_links & link) break;
+    step->send_links |= link;
+    step->flags |= STEP_SEND;
+    TRY(hand_push(way, &place, true));
+  }
+  return ncclSuccess;
+}
+
+/* Where the sum is kept: the first target of the own rank, if it has one. */
+static void kept_choose(struct way *way) {
+  const struct onesided_op *op = way->op;
+  for (uint32_t i = 0; i < op->target_count && !way->has_kept; i++) {
+    way->kept = place_at(way, op->source_count + i);
+    way->has_kept = way->kept.rank == way->rank;
+  }
+}
+
+/* Where a sum is kept that has no target on the own rank. */
+static ncclResult_t spare_take(struct way *way, struct onesided_place *place) {
+  struct custom_schedule *schedule = way->lists->plan->build->schedule;
+  uint32_t *spare = &way->lists->spare[way->block];
+  if (*spare == 0 && schedule->scratch_count == CUSTOM_CHUNKS_MAX)
+    return custom_fail(way->lists->plan->build, way->op->line, "its sums take more than %d chunks of scratch",
+                       CUSTOM_CHUNKS_MAX);
+  if (*spare == 0) *spare = ++schedule->scratch_count;
+  *place = (struct onesided_place){way->rank, *spare - 1, ONESIDED_SCRATCH};
+  return ncclSuccess;
+}
+
+/* A step that makes the sum, or a part of it: kept if somebody asks for it after this step, and sent when it
+ * is whole. */
+static ncclResult_t sum_push(struct way *way, struct list_step *step, bool whole) {
+  if (whole) TRY(tell_some(way, step));
+  way->whole = whole;
+  if (way->has_kept || !whole || (step->flags & STEP_FOLD) || way->target < way->op->target_count) {
+    if (way->has_kept) way->own = way->kept;
+    else TRY(spare_take(way, &way->own));
+    way->has_own = true;
+    place_to(schedule_of(way), &way->own, step);
+  }
+  return own_push(way, step);
+}
+
+/* What no step before could do: a plain copy, targets of the own rank behind the first, and ranks that have
+ * several. */
+static ncclResult_t tell_rest(struct way *way) {
+  const struct onesided_op *op = way->op;
+  uint32_t own_targets = 0;
+  for (bool first = !way->whole;; first = false) {
+    struct list_step step = {.flags = 0};
+    TRY(tell_some(way, &step));
+    if (!first && step.send_links == 0) break;
+    place_from(&way->own, &step);
+    if (first && way->has_kept) place_to(schedule_of(way), &way->kept, &step);
+    TRY(own_push(way, &step));
+  }
+  for (uint32_t i = 0; i < op->target_count; i++) {
+    const struct onesided_place place = place_at(way, op->source_count + i);
+    struct list_step step = {.flags = 0};
+    if (place.rank != way->rank || own_targets++ == 0) continue;
+    place_from(&way->own, &step);
+    place_to(schedule_of(way), &place, &step);
+    TRY(own_push(way, &step));
+  }
+  return ncclSuccess;
+}
+
+/* ---- sources ---- */
+
+static uint32_t own_sources(const struct way *way) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < way->op->source_count; i++) count += way->places[i].rank == way->rank;
+  return count;
+}
+
+/* The own source that the others are added to: the one that lies where the sum is kept, or the first. */
+static uint32_t first_own(const struct way *way) {
+  uint32_t first = way->op->source_count;
+  for (uint32_t i = 0; i < way->op->source_count; i++) {
+    const struct onesided_place place = place_at(way, i);
+    if (place.rank != way->rank) continue;
+    if (way->has_kept && place_same(&place, &way->kept)) return i;
+    if (first == way->op->source_count) first = i;
+  }
+  return first;
+}
+
+/* Sources of the own rank: the sum of several is kept before others are asked. */
+static ncclResult_t sum_own(struct way *way) {
+  const struct onesided_op *op = way->op;
+  const uint32_t own_count = own_sources(way), first = first_own(way);
+  uint32_t added = 1;
+  if (own_count == 0) return ncclSuccess;
+  way->own = place_at(way, first);
+  way->has_own = true;
+  if (own_count == 1) return ncclSuccess;
+  if (!way->has_kept || !place_same(&way->own, &way->kept)) {
+    struct list_step step = {.flags = 0};
+    place_from(&way->own, &step);
+    TRY(sum_push(way, &step, false));
+  }
+  for (uint32_t i = 0; i < op->source_count; i++) {
+    const struct onesided_place place = place_at(way, i);
+    struct list_step step = {.flags = STEP_REDUCE | STEP_FOLD};
+    if (place.rank != way->rank || i == first) continue;
+    place_from(&place, &step);
+    added += 1;
+    TRY(sum_push(way, &step, added == op->source_count));
+  }
+  return ncclSuccess;
+}
+
+/* Sources of other ranks: as many at once as have a connection each. */
+static ncclResult_t sum_others(struct way *way) {
+  const struct onesided_op *op = way->op;
+  for (;;) {
+    struct list_step step = {.flags = 0};
+    bool more = false;
+    for (; way->source < op->source_count && !more; way->source += !more) {
+      const struct onesided_place place = place_at(way, way->source);
+      uint16_t link = 0;
+      if (place.rank == way->rank) continue;
+      TRY(link_to(way, false, place.rank, &link));
+      more = (step.recv_links & link) != 0;
+      if (more) continue;
+      step.recv_links |= link;
+      TRY(hand_push(way, &place, false));
+    }
+    if (step.recv_links == 0) return ncclSuccess;
+    step.flags |= STEP_RECV;
+    if (way->has_own) place_from(&way->own, &step);
+    if (way->has_own || (step.recv_links & (step.recv_links - 1)) != 0) step.flags |= STEP_REDUCE;
+    TRY(sum_push(way, &step, !more));
+  }
+}
+
+ncclResult_t lists_move_chunk(struct lists *lists, uint32_t block, const struct onesided_op *op,
+                              uint32_t chunk) {
+  struct way way = {.lists = lists,
+                    .op = op,
+                    .block = block,
+                    .rank = lists->plan->blocks[block].rank,
+                    .chunk = chunk,
+                    .places = &lists->plan->places[op->first_place]};
+  kept_choose(&way);
+  TRY(sum_own(&way));
+  TRY(sum_others(&way));
+  return tell_rest(&way);
+}

@@ -1,0 +1,434 @@
+/* plan_collective.c: collectives -> works: by falling traffic, laid over the channels with one cursor;
+ * neighbours of one kind choose their algorithm together. The user's own schedule goes before all algorithms.
+ */
+#include <string.h>
+
+#include "base/log.h"
+#include "core/custom/custom.h"
+#include "core/plan/plan_draft.h"
+#include "core/plan/tune.h"
+#include "core/topology/links.h"
+#include "schedule/algo.h"
+
+static size_t func_weight(uint8_t func, uint32_t rank_count) {
+  switch (func) {
+    case FUNC_ALL_REDUCE: return 2;
+    case FUNC_ALL_GATHER:
+    case FUNC_REDUCE_SCATTER:
+    case FUNC_ALL_TO_ALL: return rank_count;
+    default: return 1;
+  }
+}
+
+/* LL moves its data as lines that are half flags and is meant for latency: it counts four times towards the
+ * budget. */
+#define LL_WEIGHT 4
+/* A quick all-reduce in one shot once more: half as many lines a block are there sooner. */
+#define ONE_SHOT_WEIGHT 2
+
+/* Cut to the protocol's grain where it is longer than that. */
+static size_t chunk_grains(uint8_t proto, size_t bytes) {
+  static const size_t grain_bytes[PROTO_COUNT] = {16, 1920, 512};
+  return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
+}
+
+/* Most data bytes of a chunk. */
+size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
+  size_t bytes = (size_t)(limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes) * chunk_steps;
+  if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
+  if (proto == PROTO_LL128) bytes = (size_t)limits->step_bytes[PROTO_LL128] / 128 * 120;
+  if (limits->chunk_bytes != 0) bytes = size_min(bytes, limits->chunk_bytes);
+  return chunk_grains(proto, bytes);
+}
+
+/* Rings in which every rank's data passes every rank: two chunks are under way at once, in slices. */
+static bool work_is_pipelined(const struct work *work) {
+  return work->algo == ALGO_RING && (work->func == FUNC_ALL_REDUCE || work->func == FUNC_ALL_GATHER ||
+                                     work->func == FUNC_REDUCE_SCATTER);
+}
+
+static void work_set_steps(struct work *work, const struct plan_limits *limits) {
+  const bool pipelined = work->proto == PROTO_SIMPLE && work_is_pipelined(work);
+  work->chunk_steps = (uint8_t)(pipelined ? chunk_steps_of_slots(limits->slots) : 1);
+  work->slice_steps = (uint8_t)(work->chunk_steps > 1 ? work->chunk_steps / 2 : 1);
+  const size_t bytes = chunk_data_bytes(limits, work->proto, work->chunk_steps);
+  work->chunk_count = size_max(1, bytes / work->element_bytes);
+}
+
+static bool op_in_place(const struct plan_op *op, const struct plan_request *request,
+                        uint32_t element_bytes) {
+  const uint8_t *in = (const uint8_t *)op->in, *out = (const uint8_t *)op->out;
+  const size_t own = (size_t)request->rank * op->count * element_bytes;
+  if (op->func == FUNC_ALL_GATHER) return in == out + own;
+  if (op->func == FUNC_REDUCE_SCATTER) return out == in + own;
+  return in == out;
+}
+
+/* Which links carry final values: those of an algorithm's last half. */
+static uint32_t work_final_flags(const struct work *work) {
+  const uint32_t both = WORK_DIRECT_SEND | WORK_DIRECT_RECV;
+  if (work->func == FUNC_REDUCE || work->func == FUNC_REDUCE_SCATTER) return 0;
+  if (switch_is_algo(work->algo)) return 0; /* a switch has no address of an output */
+  if (work->algo == ALGO_TREE)
+    return work->role == ROLE_UP ? 0 : work->role == ROLE_DOWN ? both : (uint32_t)WORK_DIRECT_SEND;
+  return work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE ? 0 : both;
+}
+
+static bool island_shared(const struct plan_request *request, const uint32_t *peers, uint32_t peer_count) {
+  const uint32_t *islands = request->islands;
+  for (uint32_t i = 0; islands != NULL && i < peer_count; i++)
+    if (islands[peers[i]] != islands[request->rank]) return false;
+  return peer_count > 0;
+}
+
+static bool islands_one(const struct plan_request *request) {
+  const uint32_t *islands = request->islands;
+  for (uint32_t rank = 1; islands != NULL && rank < request->rank_count; rank++)
+    if (islands[rank] != islands[0]) return false;
+  return true;
+}
+
+/* Where cores share memory, to offer and to take an address costs more misses than so many bytes copied
+ * twice. */
+#define CORES_DIRECT_BYTES 16384u
+
+/* Exchanges that add what they read as it is, where kernels carry them by phases. In one shot and in place
+ * the sum goes where others would still read. */
+static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
+  const bool adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
+  const bool in_order =
+      work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) != 0;
+  const bool reads = adds && !in_order && work->op != OP_PRE_MUL_SUM;
+  return reads && tune_is_quick(request, work->algo, PROTO_SIMPLE) ? (uint32_t)WORK_SHOWS_INPUT : 0;
+}
+
+/* They may be stored straight into a neighbour's output where it is in reach. Both ends of a link must come
+ * to the same answer, and the flags are for all links of a side: where a side may have several, only
+ * communicators of one island store directly. */
+uint32_t work_direct_flags(const struct work *work, const struct plan_request *request) {
+  const bool one_link = work->algo == ALGO_RING;
+  if (!request->limits.direct || work->proto != PROTO_SIMPLE) return 0;
+  if (request->limits.cores && work->count * work->element_bytes < CORES_DIRECT_BYTES) return 0;
+  if (!one_link && !islands_one(request)) return 0;
+  return work_input_flags(work, request) |
+         (work_final_flags(work) &
+          ((island_shared(request, work->send_peer, work->send_count) ? (uint32_t)WORK_DIRECT_SEND : 0) |
+           (island_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0)));
+}
+
+struct work work_of_task(const struct plan_request *request, const struct task *task) {
+  const struct plan_op *op = task->op;
+  struct work work;
+  memset(&work, 0, sizeof work);
+  work.func = op->func;
+  work.algo = task->algo;
+  work.proto = task->proto;
+  work.dtype = op->dtype;
+  work.op = op->op;
+  work.op_arg = op->op_arg;
+  work.element_bytes = (uint8_t)task->element_bytes;
+  work.rank = request->rank;
+  work.rank_count = request->rank_count;
+  work.root = op->peer;
+  work.count = op->count;
+  work.op_sequence = op->sequence;
+  if (op_in_place(op, request, task->element_bytes)) work.flags |= WORK_IN_PLACE;
+  work_set_steps(&work, &request->limits);
+  return work;
+}
+
+/* A communicator of one rank: the collective is a copy that still applies the operator's stages. */
+static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
+  const struct plan_op *op = task->op;
+  if (op->in == op->out && op->op != OP_PRE_MUL_SUM) return ncclSuccess;
+  struct work work = work_of_task(draft->request, task);
+  work.func = FUNC_COPY;
+  work.algo = ALGO_RING;
+  work.proto = PROTO_SIMPLE;
+  work.flags = 0;
+  work.chunk_steps = work.slice_steps = 1;
+  work.part_count = op->count;
+  work.chunk_count = op->count;
+  return draft_add(draft, &work, op->in, op->out, draft->next_batch_id++);
+}
+
+/* A chain's first byte passes every rank before the last rank begins, so chunks are a small part of what a
+ * channel carries: of a size between that at which a step costs as much as its data, and that at which it
+ * costs nothing. What is added costs a GPU more a step; what is only passed on wants no shorter steps than
+ * 128 KiB. */
+#define CHAIN_CHUNKS 64
+#define CHAIN_CHUNKS_GPU_SUM 32
+#define CHAIN_CHUNK_BYTES_MIN 65536u
+#define CHAIN_CHUNK_BYTES_MIN_GPU_COPY 131072u
+#define CHAIN_CHUNK_BYTES_MAX 262144u
+
+void work_shorten_chain(const struct plan_limits *limits, struct work *work) {
+  const bool gpu = !limits->cores, adds = work->func == FUNC_REDUCE;
+  const size_t chunks = gpu && adds ? CHAIN_CHUNKS_GPU_SUM : CHAIN_CHUNKS;
+  const size_t least = gpu && !adds ? CHAIN_CHUNK_BYTES_MIN_GPU_COPY : CHAIN_CHUNK_BYTES_MIN;
+  const size_t part_bytes = work->part_count * work->element_bytes;
+  size_t bytes = work->chunk_count * work->element_bytes;
+  if (work->proto != PROTO_SIMPLE || work->algo != ALGO_RING || work_is_pipelined(work)) return;
+  while (bytes >= 2 * least && (bytes > CHAIN_CHUNK_BYTES_MAX || bytes * chunks > part_bytes)) bytes /= 2;
+  work->chunk_count = bytes / work->element_bytes;
+}
+
+/* Stages that overlap want short chunks, whole multiples of the protocol's grain. */
+static void work_shorten_stage(const struct draft *draft, const struct task *task, struct work *work) {
+  const struct plan_request *request = draft->request;
+  const size_t bytes = tune_bytes(work->func, work->count, work->element_bytes, request->rank_count);
+  const size_t most = work->chunk_count * work->element_bytes;
+  const size_t least =
+      tune_chunk_bytes(request, work->func, work->algo, work->proto, bytes, task->channel_count, most);
+  if (least < most) work->chunk_count = size_max(1, chunk_grains(work->proto, least) / work->element_bytes);
+}
+
+/* Blocks of aggregated trees that are small share a slot. */
+static void work_pack(struct work *work, const struct plan_limits *limits) {
+  const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
+  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
+}
+
+/* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts
+ * touches nothing of the user's. */
+static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
+  const struct graph *graph = draft->request->graph;
+  uint32_t roles[LINKS_ROLES_MAX];
+  const uint32_t count = links_roles(graph, work->algo, work->channel_index, work->rank, roles);
+  const uint64_t batch_id = draft->next_batch_id++;
+  const uint32_t flags = work->flags;
+  for (uint32_t i = 0; i < count; i++) {
+    work->role = (uint16_t)roles[i];
+    links_set(graph, work);
+    algo_cut(work);
+    work->flags = flags | work_direct_flags(work, draft->request);
+    const bool user = work->role != ROLE_SWITCH;
+    TRY(draft_add(draft, work, user ? task->op->in : NULL, user ? task->op->out : NULL, batch_id));
+  }
+  work->flags = flags;
+  return ncclSuccess;
+}
+
+/* Lays a task over the channels from the cursor on: over no more of them than it is worth. */
+static struct chunk_split task_split(const struct task *task, struct chunk_cursor *cursor) {
+  const size_t budget_bytes = cursor->budget_bytes;
+  cursor->budget_bytes = size_max(budget_bytes, task->budget_bytes);
+  const struct chunk_split split =
+      chunk_split_next(cursor, task->op->count, task->element_bytes, task->weight);
+  cursor->budget_bytes = budget_bytes;
+  return split;
+}
+
+/* The user's own steps: their blocks say on which channels, so that the cursor stays where it is. */
+static ncclResult_t draft_custom(struct draft *draft, const struct task *task) {
+  const struct custom_schedule *custom = draft->request->custom;
+  const uint64_t batch_id = draft->next_batch_id++;
+  struct work work = work_of_task(draft->request, task);
+  if (custom_needs_scratch(custom) && draft->scratch_bytes == 0) draft->scratch_bytes = LIST_CELLS_BYTES;
+  work.scratch_page = (uint32_t)(draft->scratch_bytes / LIST_PAGE_BYTES);
+  for (uint32_t index = 0; custom_work(custom, index, &work); index++)
+    TRY(draft_add(draft, &work, task->op->in, task->op->out, batch_id));
+  draft->scratch_bytes += custom_scratch_bytes(custom, task->op->count, task->element_bytes);
+  return ncclSuccess;
+}
+
+static ncclResult_t draft_collective(struct draft *draft, const struct task *task,
+                                     struct chunk_cursor *cursor) {
+  const struct graph *graph = draft->request->graph;
+  if (draft->request->rank_count == 1) return draft_local(draft, task);
+  if (task->algo == ALGO_CUSTOM) return draft_custom(draft, task);
+  struct work work = work_of_task(draft->request, task);
+  work_shorten_stage(draft, task, &work);
+  const size_t chunk_count = work.chunk_count;
+  const uint32_t *ring = NULL;
+  const struct chunk_split split = task_split(task, cursor);
+  for (uint32_t channel = split.channel_low; channel <= split.channel_high; channel++) {
+    work.channel_index = (uint16_t)channel;
+    if (work.algo == ALGO_RING && graph->ring[channel] != ring) {
+      ring = graph->ring[channel];
+      work.ring_index = links_ring_index(graph, channel, work.rank);
+    }
+    chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
+    work.chunk_count = chunk_count;
+    work_shorten_chain(&draft->request->limits, &work);
+    if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->limits);
+    TRY(draft_channel(draft, task, &work));
+  }
+  return ncclSuccess;
+}
+
+/* Those that stand alone by falling traffic, then set after set; equal ones keep the order of the calls,
+ * which is the same on every rank. */
+static bool task_precedes(const struct task *a, const struct task *b) {
+  if (a->fused != b->fused) return a->fused < b->fused;
+  return a->fused == 0 && a->traffic_bytes > b->traffic_bytes;
+}
+
+static void tasks_sort(struct task *tasks, uint32_t count) {
+  for (uint32_t i = 1; i < count; i++) {
+    const struct task task = tasks[i];
+    uint32_t at = i;
+    for (; at > 0 && task_precedes(&task, &tasks[at - 1]); at--) tasks[at] = tasks[at - 1];
+    tasks[at] = task;
+  }
+}
+
+static bool tasks_alike(const struct task *a, const struct task *b) {
+  return a->algo == b->algo && a->op->func == b->op->func && a->op->op == b->op->op &&
+         a->op->dtype == b->op->dtype;
+}
+
+static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
+  size_t traffic = 0;
+  for (uint32_t i = 0; i < count; i++)
+    traffic += chunk_traffic_bytes(tasks[i].op->count * tasks[i].element_bytes, tasks[i].weight);
+  return traffic;
+}
+
+/* Tasks that chose together share the channels that their sum is worth, or take one each while there are any:
+ * nothing orders them. */
+static void tasks_settle(const struct plan_request *request, struct task *tasks, uint32_t count,
+                         const struct tune_choice *choice) {
+  const uint32_t channel_count =
+      (uint32_t)size_min(request->limits.channel_count, size_max(choice->channel_count, count));
+  const bool quick = choice->algo == ALGO_DIRECT && tasks->op->func == FUNC_ALL_REDUCE &&
+                     tune_is_quick(request, choice->algo, choice->proto);
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].algo = choice->algo;
+    tasks[i].proto = choice->proto;
+    if (choice->proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT * (quick ? ONE_SHOT_WEIGHT : 1);
+  }
+  const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), channel_count);
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].channel_count = channel_count;
+    tasks[i].budget_bytes = budget_bytes;
+  }
+}
+
+/* PAT reduces no sum that has a stage before or behind it: the model that it shares with NCCL has it so, not
+ * the steps. */
+static ncclResult_t task_choose(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                                struct tune_choice *choice) {
+  struct plan_request without = *request;
+  if (op->func != FUNC_REDUCE_SCATTER || op->op < OP_PRE_MUL_SUM)
+    return tune_choose(request, op->func, bytes, choice);
+  without.algo_mask[op->func] &= ~(1u << ALGO_PAT);
+  return tune_choose(&without, op->func, bytes, choice);
+}
+
+/* Neighbours of one kind choose their algorithm and protocol by their sum, while none is four times the
+ * smallest of the run. */
+static ncclResult_t tasks_choose(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  for (uint32_t first = 0, end; first < count; first = end) {
+    size_t bytes = 0, traffic = tasks[first].traffic_bytes;
+    for (end = first; end < count && tasks_alike(&tasks[first], &tasks[end]); end++) {
+      if (traffic >= 4 * size_max(1, tasks[end].traffic_bytes)) break;
+      const struct plan_op *op = tasks[end].op;
+      bytes += tune_bytes(op->func, op->count, tasks[end].element_bytes, request->rank_count);
+    }
+    if (end == first) end = first + 1;
+    if (tasks[first].algo == ALGO_CUSTOM) continue;
+    struct tune_choice choice;
+    TRY(task_choose(request, tasks[first].op, bytes, &choice));
+    tasks_settle(request, tasks + first, end - first, &choice);
+  }
+  return ncclSuccess;
+}
+
+/* The protocol with which a ring would take the least time; without a graph, the first. */
+static uint8_t ring_proto(const struct plan_request *request, const struct task *task, uint32_t protos) {
+  const size_t bytes = tune_bytes(task->op->func, task->op->count, task->element_bytes, request->rank_count);
+  uint8_t best = PROTO_SIMPLE;
+  double best_us = -1;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((protos >> proto) & 1) == 0) continue;
+    if (request->graph == NULL) return proto;
+    const double time_us =
+        tune_time_us(request, task->op->func, ALGO_RING, proto, bytes, request->limits.channel_count);
+    if (best_us >= 0 && time_us >= best_us) continue;
+    best = proto;
+    best_us = time_us;
+  }
+  return best;
+}
+
+/* The rule by which the user's schedule does not carry an operation; NULL where it does, and then the task
+ * says so. It goes before all other algorithms: whoever names a file wants it. */
+static const char *task_try_custom(const struct plan_request *request, struct task *task) {
+  const uint8_t func = task->op->func;
+  uint32_t protos = 0;
+  if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
+  if (request->rank_count == 1) return "one rank alone needs no schedule";
+  if (((request->algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (((request->limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
+      request->limits.links < custom_links_most(request->custom))
+    return "this backend's executors do not carry its steps";
+  const char *why = "NCCL_PROTO, or a link, leaves the schedule's protocol out";
+  const uint32_t allowed = request->proto_mask[func] & request->custom->protos;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+    if (((allowed >> proto) & 1) == 0) continue;
+    struct task tried = *task;
+    tried.algo = ALGO_CUSTOM;
+    tried.proto = proto;
+    const struct work work = work_of_task(request, &tried);
+    const char *forbidden = custom_forbid(request->custom, &work);
+    if (forbidden == NULL) protos |= 1u << proto;
+    else why = forbidden;
+  }
+  if (protos == 0) return why;
+  task->algo = ALGO_CUSTOM;
+  task->proto = ring_proto(request, task, protos);
+  return NULL;
+}
+
+/* Where nothing but the user's schedule is allowed, its rule is the answer. */
+static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
+  for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
+    const char *why = task_try_custom(request, &tasks[i]);
+    if (why != NULL && request->algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
+      return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO allows Custom alone, and %s", request->rank, why);
+    if (why != NULL && request->custom != NULL)
+      log_info(LOG_TUNING, "rank %u: TUTTI_CUSTOM_FILE is not used for operation %llu: %s", request->rank,
+               (unsigned long long)tasks[i].op->sequence, why);
+  }
+  return ncclSuccess;
+}
+
+static void tasks_collect(const struct plan_request *request, struct task *tasks, uint32_t *count) {
+  *count = 0;
+  for (uint32_t i = 0; i < request->op_count; i++) {
+    const struct plan_op *op = &request->ops[i];
+    if (plan_op_is_message(op) || op->count == 0) continue;
+    struct task *task = &tasks[(*count)++];
+    task->op = op;
+    task->element_bytes = plan_type_bytes(op->dtype);
+    task->algo = ALGO_RING;
+    task->proto = PROTO_SIMPLE;
+    task->fused = 0;
+    task->weight = func_weight(op->func, request->rank_count);
+    task->traffic_bytes = op->count * task->element_bytes * task->weight;
+  }
+}
+
+ncclResult_t draft_collectives(struct draft *draft) {
+  const struct plan_request *request = draft->request;
+  struct plan_memory *memory = draft->memory;
+  uint32_t count;
+  if (!plan_block_reserve(&memory->tasks, &memory->task_bytes, request->op_count * sizeof(struct task)))
+    return plan_out_of_memory(request);
+  struct task *tasks = (struct task *)memory->tasks;
+  tasks_collect(request, tasks, &count);
+  const uint32_t all = count;
+  if (request->rank_count > 1) tasks_fuse(request, tasks, all);
+  tasks_sort(tasks, all);
+  while (count > 0 && tasks[count - 1].fused != 0) count -= 1;
+  TRY(tasks_try_custom(request, tasks, count));
+  ncclResult_t result = tasks_choose(request, tasks, count);
+  struct chunk_cursor cursor = {
+      0, request->limits.channel_count, 0,
+      chunk_budget_bytes(tasks_traffic_bytes(tasks, count), request->limits.channel_count)};
+  for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
+    result = draft_collective(draft, &tasks[i], &cursor);
+  if (result == ncclSuccess) result = draft_fused_sets(draft, tasks + count, all - count);
+  return result;
+}

@@ -1,0 +1,184 @@
+/* plan_p2p.c: sends and receives -> works, in the order of the rounds in which their ends meet: every rank
+ * walks the same rounds. A message to oneself is a copy. */
+#include <string.h>
+
+#include "base/os.h"
+#include "core/plan/plan_draft.h"
+#include "schedule/p2p.h"
+
+#define NO_OP UINT32_MAX
+
+/* The sends to each peer and the receives from each peer, in the order of the calls. */
+struct p2p_queues {
+  uint32_t *send_head, *recv_head; /* by peer: index of an op, or NO_OP */
+  uint32_t *next;                  /* by op */
+  uint32_t left;
+};
+
+static ncclResult_t queues_fill(const struct plan_request *request, struct p2p_queues *queues) {
+  const uint32_t n = request->rank_count;
+  uint32_t *memory = (uint32_t *)os_alloc((2 * (size_t)n + request->op_count) * sizeof *memory);
+  if (memory == NULL) return plan_out_of_memory(request);
+  queues->send_head = memory;
+  queues->recv_head = memory + n;
+  queues->next = memory + 2 * n;
+  queues->left = 0;
+  for (uint32_t peer = 0; peer < 2 * n; peer++) memory[peer] = NO_OP;
+  for (uint32_t i = request->op_count; i-- > 0;) {
+    const struct plan_op *op = &request->ops[i];
+    if (!plan_op_is_message(op)) continue;
+    uint32_t *head = op->func == FUNC_SEND ? &queues->send_head[op->peer] : &queues->recv_head[op->peer];
+    queues->next[i] = *head;
+    *head = i;
+    queues->left += 1;
+  }
+  return ncclSuccess;
+}
+
+static const struct plan_op *queues_take(const struct plan_request *request, struct p2p_queues *queues,
+                                         uint32_t *head) {
+  if (*head == NO_OP) return NULL;
+  const struct plan_op *op = &request->ops[*head];
+  *head = queues->next[*head];
+  queues->left -= 1;
+  return op;
+}
+
+/* Between cores a slice is announced almost as fast as a line, and costs half the stores. */
+#define CORES_LL_BYTES 512u
+
+/* How a message travels: both ends find the same. */
+struct message_way {
+  uint8_t proto;
+  struct p2p_split split;
+};
+
+/* What goes by a network has a proxy's and the network's work a channel, so GPUs take few there. */
+static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
+  const struct graph *graph = request->graph;
+  const uint32_t all = request->limits.p2p_channels_per_peer;
+  const bool far = graph != NULL && graph->node_count > 1 && graph->node[peer] != graph->node[request->rank];
+  if (!far || request->limits.cores || request->net_peer_channels == 0) return all;
+  return all < request->net_peer_channels ? all : request->net_peer_channels;
+}
+
+static struct message_way message_way_of(const struct plan_request *request, const struct plan_op *op,
+                                         size_t bytes) {
+  const struct plan_limits *limits = &request->limits;
+  const uint32_t channels = channels_to(request, op->peer);
+  const uint32_t protos = request->proto_mask[op->func];
+  const size_t ll_bytes =
+      limits->cores ? size_min(request->p2p_ll_threshold, CORES_LL_BYTES) : request->p2p_ll_threshold;
+  struct message_way way = {PROTO_LL,
+                            p2p_lines_split(bytes, request->rank_count, limits->p2p_channel_count, channels)};
+  const bool ll = bytes <= way.split.part_count * ll_bytes || ((protos >> PROTO_SIMPLE) & 1) == 0;
+  if (ll && ((protos >> PROTO_LL) & 1) != 0) return way;
+  way.proto = PROTO_SIMPLE;
+  way.split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
+                                limits->p2p_channel_count, channels);
+  return way;
+}
+
+static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                                   uint8_t proto) {
+  const struct plan_limits *limits = &request->limits;
+  struct work work;
+  memset(&work, 0, sizeof work);
+  work.func = op->func;
+  work.algo = ALGO_RING;
+  work.proto = proto;
+  work.dtype = ncclInt8;
+  work.op = OP_SUM;
+  work.element_bytes = 1;
+  work.chunk_steps = work.slice_steps = 1;
+  work.rank = request->rank;
+  work.rank_count = request->rank_count;
+  work.conn_index = CONN_MESSAGE;
+  work.count = bytes;
+  work.op_sequence = op->sequence;
+  work.chunk_count = work.proto == PROTO_LL ? chunk_data_bytes(limits, PROTO_LL, 1)
+                                            : size_min(limits->p2p_chunk_bytes,
+                                                       limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
+  work.send_count = op->func == FUNC_SEND;
+  work.recv_count = op->func == FUNC_RECV;
+  work.send_peer[0] = work.recv_peer[0] = op->peer;
+  work.flags = work_direct_flags(&work, request);
+  return work;
+}
+
+/* One half of a message: a work on each channel that carries a part. */
+static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, uint32_t round,
+                               uint64_t batch_id) {
+  const struct plan_request *request = draft->request;
+  const struct plan_limits *limits = &request->limits;
+  const size_t bytes = op->count * plan_type_bytes(op->dtype);
+  const struct message_way way = message_way_of(request, op, bytes);
+  struct work work = work_of_message(request, op, bytes, way.proto);
+  for (uint32_t part = 0; part < way.split.part_count; part++) {
+    p2p_part(&way.split, bytes, part, &work.part_offset, &work.part_count);
+    if (work.part_count == 0 && part > 0) break;
+    work.channel_index = (uint16_t)p2p_channel(round, part, limits->p2p_channel_count);
+    TRY(draft_add(draft, &work, op->in, op->out, batch_id));
+  }
+  return ncclSuccess;
+}
+
+/* Least bytes that are worth a channel of their own in a copy within the device. */
+#define SELF_PART_BYTES_MIN 262144u
+
+/* A message to oneself: copies, spread over all channels; none when both ends are the same memory. */
+static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv,
+                               uint64_t batch_id) {
+  const uint32_t channel_count = draft->request->limits.p2p_channel_count;
+  const size_t bytes = send->count * plan_type_bytes(send->dtype);
+  if (recv == NULL || send->in == recv->out || bytes == 0) return ncclSuccess;
+  struct work work = work_of_message(draft->request, send, bytes, PROTO_SIMPLE);
+  work.func = FUNC_COPY;
+  work.flags = 0;
+  work.send_count = 0;
+  const size_t parts = size_min(channel_count, size_div_up(bytes, SELF_PART_BYTES_MIN));
+  const struct p2p_split split = {(uint32_t)parts,
+                                  size_round_up(size_div_up(bytes, parts), P2P_PART_ALIGN_BYTES)};
+  for (uint32_t part = 0; part < split.part_count; part++) {
+    p2p_part(&split, bytes, part, &work.part_offset, &work.part_count);
+    if (work.part_count == 0) break;
+    work.channel_index = (uint16_t)p2p_channel(0, part, channel_count);
+    TRY(draft_add(draft, &work, send->in, recv->out, batch_id));
+  }
+  return ncclSuccess;
+}
+
+/* One sweep over the rounds takes at most one message a peer and direction; messages left over go to the next
+ * sweep. */
+static ncclResult_t draft_sweep(struct draft *draft, struct p2p_queues *queues) {
+  const struct plan_request *request = draft->request;
+  struct p2p_schedule schedule;
+  uint32_t round, to, from;
+  p2p_schedule_begin(&schedule, request->rank, request->rank_count, request->rank_count);
+  while (queues->left > 0 && p2p_schedule_next(&schedule, &round, &to, &from)) {
+    const uint64_t batch_id = draft->next_batch_id + round / P2P_BATCH_ROUNDS;
+    const struct plan_op *send = queues_take(request, queues, &queues->send_head[to]);
+    const struct plan_op *recv = queues_take(request, queues, &queues->recv_head[from]);
+    if (round == 0) {
+      if (send != NULL) TRY(draft_self(draft, send, recv, batch_id));
+      continue;
+    }
+    if (send != NULL) TRY(draft_half(draft, send, round, batch_id));
+    if (recv != NULL) TRY(draft_half(draft, recv, round, batch_id));
+  }
+  draft->next_batch_id += request->rank_count / P2P_BATCH_ROUNDS + 1;
+  return ncclSuccess;
+}
+
+ncclResult_t draft_p2p(struct draft *draft) {
+  struct p2p_queues queues = {NULL, NULL, NULL, 0};
+  bool any = false;
+  for (uint32_t i = 0; i < draft->request->op_count && !any; i++)
+    any = plan_op_is_message(&draft->request->ops[i]);
+  if (!any) return ncclSuccess;
+  TRY(queues_fill(draft->request, &queues));
+  ncclResult_t result = ncclSuccess;
+  while (queues.left > 0 && result == ncclSuccess) result = draft_sweep(draft, &queues);
+  os_free(queues.send_head);
+  return result;
+}

@@ -1,0 +1,150 @@
+/* rules.c: the rules by which an algorithm fits an operation, one row an algorithm: what it computes, what it
+ * needs of machine and executor. Then what the user allows. */
+#include "core/plan/rules.h"
+
+#include "core/topology/links.h"
+
+/* What an algorithm needs beside the operation. */
+enum rule_need {
+  NEED_EXECUTOR = 1, /* the backend's executors must carry it (limits.algos) */
+  NEED_LINKS = 2,    /* a link to every other rank */
+  NEED_ONE_NODE = 4, /* all ranks reach each other's memory */
+  NEED_SWITCH = 8    /* a switch that adds and multicasts, in the node or in the network */
+};
+
+#define FUNC(name) (1u << FUNC_##name)
+#define PROTO(name) (1u << PROTO_##name)
+#define ALL_PROTOS ((1u << PROTO_COUNT) - 1)
+#define MOVES_AND_SUMS (FUNC(ALL_GATHER) | FUNC(REDUCE_SCATTER))
+
+struct rule_row {
+  uint32_t funcs, protos, needs; /* sets of enum work_func, work_proto, rule_need */
+  const char *purpose;           /* said of another function */
+};
+
+/* By enum work_algo. A row without functions is an algorithm that is not there. */
+static const struct rule_row rows[ALGO_COUNT] = {
+    {FUNC(ALL_REDUCE), ALL_PROTOS, NEED_EXECUTOR, "Tree is for all-reduce alone"},
+    {~0u, ALL_PROTOS, 0, ""},
+    {FUNC(ALL_REDUCE) | MOVES_AND_SUMS, PROTO(SIMPLE), NEED_SWITCH,
+     "CollNetDirect is for all-reduce, all-gather and reduce-scatter"},
+    {FUNC(ALL_REDUCE), PROTO(SIMPLE), NEED_SWITCH, "CollNetChain is for all-reduce alone"},
+    {FUNC(ALL_REDUCE) | MOVES_AND_SUMS, PROTO(SIMPLE), NEED_SWITCH,
+     "NVLS is for all-reduce, all-gather and reduce-scatter"},
+    {FUNC(ALL_REDUCE), PROTO(SIMPLE), NEED_SWITCH, "NVLSTree is for all-reduce alone"},
+    {MOVES_AND_SUMS, PROTO(SIMPLE), NEED_EXECUTOR, "PAT is for all-gather and reduce-scatter"},
+    {~FUNC(REDUCE), ALL_PROTOS, NEED_EXECUTOR | NEED_LINKS | NEED_ONE_NODE,
+     "Direct is not for reduce, which goes by Ring"},
+    {FUNC(ALL_REDUCE), ALL_PROTOS, NEED_EXECUTOR | NEED_LINKS | NEED_ONE_NODE,
+     "TwoShot is for all-reduce alone"},
+    {0, ALL_PROTOS, NEED_EXECUTOR, "Custom is never chosen by time: its steps come with the call"},
+};
+
+/* A block of all-gather and reduce-scatter is found by its rank. */
+static bool ranks_lie_by_node(const struct graph *graph) {
+  for (uint32_t rank = 0; rank < graph->rank_count; rank++)
+    if (graph->node[rank] * graph->node_ranks_max + graph->local[rank] != rank) return false;
+  return true;
+}
+
+/* What the algorithms over a switch need of nodes and ranks. */
+static const char *forbid_places(const struct graph *graph, uint8_t func, uint8_t algo) {
+  const bool in_node = algo == ALGO_NVLS || algo == ALGO_NVLS_TREE;
+  if (algo == ALGO_NVLS && graph->node_count > 1)
+    return "NVLS is for ranks of one node; NVLSTree goes over several";
+  if (algo != ALGO_NVLS && graph->node_count == 1)
+    return "it joins several nodes, and these ranks are on one; NVLS is for one node";
+  if (in_node && graph->node_ranks_max < 2)
+    return "a switch inside the node needs at least two ranks on each node";
+  if (algo != ALGO_COLLNET_CHAIN && !graph->nodes_even) return "it needs as many ranks on each node";
+  if (func != FUNC_ALL_REDUCE && !ranks_lie_by_node(graph))
+    return "it needs the ranks of a node to be numbered one after the other";
+  return NULL;
+}
+
+static const char *forbid_switch(const struct plan_request *request, uint8_t func, uint8_t algo) {
+  const struct graph *graph = request->graph;
+  if (((request->limits.algos >> algo) & 1) == 0)
+    return "it needs a switch that adds and multicasts, which no hardware backend offers yet; the emulator "
+           "has one (TUTTI_BACKEND=emu)";
+  const char *why = forbid_places(graph, func, algo);
+  if (why != NULL) return why;
+  if (links_most(graph, algo) > request->limits.links)
+    return "its switch would have more members than an executor has links (16)";
+  return NULL;
+}
+
+/* Executors on cores reach other nodes as they reach each other: by slots, that proxies carry. */
+static bool nodes_exchange(const struct plan_limits *limits) {
+  return limits->cores && limits->room_bytes != 0;
+}
+
+/* What the machine lacks for a row's needs. */
+static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo) {
+  const struct graph *graph = request->graph;
+  const struct plan_limits *limits = &request->limits;
+  const uint32_t needs = rows[algo].needs;
+  if ((needs & NEED_SWITCH) != 0) return forbid_switch(request, func, algo);
+  if ((needs & NEED_EXECUTOR) != 0 && ((limits->algos >> algo) & 1) == 0)
+    return "this backend's executors do not carry it";
+  if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_exchange(limits))
+    return "it is for the ranks of one node, which reach each other's memory";
+  if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > limits->links)
+    return (needs & NEED_LINKS) != 0 ? "it needs a link to every other rank, more than an executor has"
+                                     : "it needs more links than an executor has";
+  return NULL;
+}
+
+/* LL128 needs stores of 128 bytes to arrive whole: of themselves they do over NVLink, and over the network
+ * from a GPU near its card. Naming it overrules that, as for the links of one node (settings.h). */
+static const char *forbid_lines128(const struct plan_request *request, uint8_t func) {
+  const struct graph *graph = request->graph;
+  const struct graph_speed *speed = &graph->ring_speed;
+  const uint32_t bit = PROTO(LL128);
+  if ((request->proto_named[func] & bit) != 0 || request->proto_mask[func] == bit) return NULL;
+  if (speed->intra_path > GRAPH_NVB)
+    return "LL128 needs NVLink between the GPUs of a node; elsewhere 128 bytes may arrive in pieces";
+  if (graph->node_count > 1 && speed->inter_path > (graph->capability_min >= 90 ? GRAPH_PXN : GRAPH_PXB))
+    return "LL128 needs network cards near the GPUs; elsewhere 128 bytes may arrive in pieces";
+  if (graph->capability_min != 0 && graph->capability_min < 70) return "LL128 needs compute capability 7.0";
+  if (graph->capability_min != graph->capability_max && graph->capability_min < 90)
+    return "LL128 needs GPUs of one kind, or all of compute capability 9.0 and above";
+  return NULL;
+}
+
+const char *rules_forbid_always(const struct plan_request *request, uint8_t func, uint8_t algo,
+                                uint8_t proto) {
+  const struct rule_row *row = &rows[algo];
+  if (((row->funcs >> func) & 1) == 0) return row->purpose;
+  if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
+  const char *why = forbid_machine(request, func, algo);
+  if (why != NULL) return why;
+  const uint32_t protos = request->limits.protos;
+  if (algo != ALGO_RING && protos != 0 && ((protos >> proto) & 1) == 0)
+    return "this backend's executors carry it with other protocols alone";
+  return proto == PROTO_LL128 ? forbid_lines128(request, func) : NULL;
+}
+
+/* The variable of its own by which an algorithm is off. */
+static const char *forbid_variable(uint8_t algo) {
+  switch (algo) {
+    case ALGO_PAT: return "NCCL_PAT_ENABLE=0 leaves it out";
+    case ALGO_NVLS:
+    case ALGO_NVLS_TREE: return "NCCL_NVLS_ENABLE has to be 1 for it, or NCCL_ALGO has to name it";
+    default:
+      return "NCCL_COLLNET_ENABLE, or collnetEnable of the configuration, has to be 1 for it, or "
+             "NCCL_ALGO has to name it";
+  }
+}
+
+const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
+  const char *why = rules_forbid_always(request, func, algo, proto);
+  if (why != NULL) return why;
+  if (((request->algos_off >> algo) & 1) != 0) return forbid_variable(algo);
+  if (((request->algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (((request->protos_torn >> proto) & 1) != 0 && ((request->proto_mask[func] >> proto) & 1) == 0)
+    return proto == PROTO_LL128 ? "a path between two of the ranks may break lines of 128 bytes apart"
+                                : "what joins the hosts carries no lines";
+  if (((request->proto_mask[func] >> proto) & 1) == 0) return "NCCL_PROTO leaves it out";
+  return NULL;
+}

@@ -1,0 +1,593 @@
+/* tune.c: the arithmetic of the cost model, and the choices. Bandwidths are in GB/s (1e9 bytes), latencies in
+ * microseconds. First what was measured, then NCCL's formulas, then what both are for. */
+#include "core/plan/tune.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "core/plan/names.h"
+#include "core/plan/rules.h"
+#include "core/plan/tune_file.h"
+#include "core/plan/tune_table.h"
+#include "schedule/chunk.h"
+
+size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t rank_count) {
+  const bool all = func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
+  return count * element_bytes * (all ? rank_count : 1);
+}
+
+/* What is asked for, and what of the graph it is asked of. */
+struct query {
+  const struct graph *graph;
+  const struct graph_speed *speed;
+  const struct tune_limit *limit;
+  uint8_t func, algo, proto;
+  uint32_t ranks, nodes, node_ranks, nodes_class, channel_count;
+  double bytes;
+  bool quick;   /* plan_limits.quick_protos has the protocol */
+  bool proxied; /* some of its links lie behind a network, and proxies carry them */
+};
+
+static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
+
+static bool algo_exchanges(uint8_t algo) { return algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT; }
+
+static double least(double a, double b) { return a < b ? a : b; }
+static double most(double a, double b) { return a > b ? a : b; }
+
+/* Hops that follow one another in a ring. */
+static uint32_t ring_hops(uint8_t func, uint32_t rank_count) {
+  switch (func) {
+    case FUNC_ALL_REDUCE: return 2 * (rank_count - 1);
+    case FUNC_ALL_GATHER:
+    case FUNC_REDUCE_SCATTER: return rank_count - 1;
+    case FUNC_SEND:
+    case FUNC_RECV: return 1;
+    default: return rank_count;
+  }
+}
+
+/* ---- measured: one node of Hopper GPUs over NVLink ---- */
+
+/* A graph whose search has told no speed is taken for one. */
+static bool graph_is_measured(const struct graph *graph) {
+  if (graph->ring_speed.intra_gbps <= 0) return true;
+  return graph->node_count == 1 && graph->capability_min >= 90 && graph->capability_max < 100 &&
+         graph->ring_speed.intra_path <= GRAPH_NVL;
+}
+
+static bool lines_are_proxied(const struct query *q) { return q->proxied && q->nodes > 1; }
+
+static double measured_ring_gbps(const struct query *q) {
+  const struct tune_measured_ring *ring = &tune_measured_ring;
+  const double all = least(ring->channel_gbps * q->channel_count, ring->all_gbps);
+  double gbps = all;
+  if (q->proto == PROTO_LL) gbps = least(all / 2, ring->ll_all_gbps);
+  if (q->proto == PROTO_LL && lines_are_proxied(q)) gbps = least(gbps, tune_proxied_ll_gbps);
+  if (q->proto == PROTO_LL128)
+    gbps = least(ring->ll128_share * all, ring->ll128_channel_gbps * q->channel_count);
+  if (q->ranks != 2 || q->func != FUNC_REDUCE_SCATTER) return gbps;
+  return least(gbps, tune_measured_pair.ring_gbps[q->proto]);
+}
+
+static double measured_ring_us(const struct query *q) {
+  const struct tune_measured_ring *ring = &tune_measured_ring;
+  const uint32_t hops = q->ranks > 1 ? ring_hops(q->func, q->ranks) : 1;
+  const bool chain = q->func != FUNC_ALL_REDUCE && !func_is_halves(q->func);
+  const double to_algorithm = chain || q->ranks == 1 ? 1.0 : (double)q->ranks / hops;
+  const double gbps = measured_ring_gbps(q) * to_algorithm;
+  return ring->base_us[q->proto] + hops * ring->hop_us[q->proto] + q->bytes / (1000.0 * gbps);
+}
+
+/* Bytes that leave the busiest rank, a byte of the operation. */
+static double exchange_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
+  const double n = rank_count;
+  if (algo == ALGO_TWO_SHOT) return 2 * (n - 1) / n;
+  return func_is_halves(func) ? (n - 1) / n : n - 1;
+}
+
+/* Bytes of a rank's block on a channel that go once round: a line a thread. With more than so many other
+ * ranks a thread has fewer registers left for each (backends/cuda/launch.h). */
+#define ONCE_BYTES 4096.0
+#define ONCE_LINKS 3u
+#define ONCE_LINKS_BYTES 2048.0
+
+static bool exchange_goes_once(const struct query *q) {
+  const bool blocks = q->algo == ALGO_TWO_SHOT || func_is_halves(q->func);
+  const double block_bytes = q->bytes / q->channel_count / (blocks ? q->ranks : 1);
+  return q->quick && q->proto == PROTO_LL &&
+         block_bytes <= (q->ranks - 1 <= ONCE_LINKS ? ONCE_BYTES : ONCE_LINKS_BYTES);
+}
+
+static const struct tune_measured_exchange *exchange_measured(const struct query *q) {
+  const bool once = exchange_goes_once(q);
+  if (q->algo == ALGO_TWO_SHOT) return once ? &tune_measured_two_shot_once : &tune_measured_two_shot;
+  return once ? &tune_measured_one_shot_once : &tune_measured_one_shot;
+}
+
+/* Where the links are slower than those measured, a hop costs more and the links bound the rate. */
+static double exchange_us(const struct query *q) {
+  const struct tune_measured_exchange *exchange = exchange_measured(q);
+  const struct graph_speed *ring = &q->graph->ring_speed;
+  const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
+  double gbps = least(exchange->all_gbps[q->proto], exchange->channel_gbps[q->proto] * q->channel_count);
+  const bool adds = q->func == FUNC_ALL_REDUCE || q->func == FUNC_REDUCE_SCATTER;
+  if (q->func == FUNC_ALL_TO_ALL) gbps = least(gbps, tune_measured_messages.exchange_gbps[q->proto]);
+  if (adds && q->algo == ALGO_DIRECT && q->ranks == 2 && !exchange_goes_once(q))
+    gbps = least(gbps, tune_measured_pair.one_shot_gbps[q->proto]);
+  double time_us =
+      exchange->base_us[q->proto] + exchange->rounds * (q->ranks - 1) * exchange->peer_us[q->proto];
+  if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
+  if (ring->intra_path > GRAPH_NVL)
+    time_us += exchange->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
+  return time_us + q->bytes * exchange_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+}
+
+/* ---- measured: cores that share memory ---- */
+
+/* Trees, where there are too many ranks to exchange with all: a hop's price is not known there, as many ranks
+ * share a core, but it is the same for all. */
+static bool cores_tree(const struct query *q, double *hops, double *share) {
+  if (q->ranks <= STEP_LINKS_MAX + 1 || (q->algo != ALGO_TREE && q->algo != ALGO_PAT)) return false;
+  *hops = ceil(log2(q->ranks)) * (q->algo == ALGO_TREE ? 2 : 1);
+  if (q->algo == ALGO_TREE) *share = 3; /* to the parent, and to two children */
+  return true;
+}
+
+/* Hops that follow one another, and bytes that each rank stores, a byte of the operation; false for an
+ * algorithm that has no such figures. */
+static bool cores_route(const struct query *q, double *hops, double *share) {
+  const double n = q->ranks;
+  *hops = ring_hops(q->func, q->ranks);
+  *share = *hops / n;
+  if (q->func == FUNC_BROADCAST || q->func == FUNC_REDUCE) {
+    *hops = n - 1;
+    *share = 1;
+  }
+  if (q->algo == ALGO_RING) return true;
+  if (cores_tree(q, hops, share)) return true;
+  if (!algo_exchanges(q->algo)) return false;
+  *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
+  *share = exchange_share(q->func, q->algo, q->ranks);
+  if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE)
+    *share *= 1.15; /* every rank adds everything up */
+  return true;
+}
+
+static double cores_us(const struct query *q) {
+  const struct tune_measured_cores *cores = &tune_measured_cores;
+  double hops, share;
+  if (!cores_route(q, &hops, &share)) return INFINITY;
+  const double ring_us = q->algo == ALGO_RING && q->proto == PROTO_SIMPLE ? cores->ring_us : 0;
+  return cores->base_us[q->proto] + ring_us + hops * cores->hop_us[q->proto] +
+         q->bytes * share / (1000.0 * cores->gbps[q->proto]);
+}
+
+/* One hop of an exchange is a message to each of the others. */
+static double sockets_us(const struct query *q) {
+  const struct tune_measured_sockets *sockets = &tune_measured_sockets;
+  double hops, share;
+  if (!cores_route(q, &hops, &share)) return INFINITY;
+  const bool exchanges = algo_exchanges(q->algo);
+  const double messages = exchanges ? hops * (q->ranks - 1) : hops;
+  if (q->algo == ALGO_DIRECT) share = exchange_share(q->func, q->algo, q->ranks);
+  const double lines_us = q->proto == PROTO_SIMPLE ? 0
+                                                   : messages * sockets->lines_us +
+                                                         q->bytes * share / (1000.0 * sockets->lines_gbps);
+  return lines_us + sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
+         q->bytes * share / (1000.0 * (exchanges ? sockets->exchange_gbps : sockets->gbps));
+}
+
+/* ---- NCCL's formulas ---- */
+
+static const struct graph_speed *graph_speed_of(const struct graph *graph, uint8_t algo) {
+  switch (algo) {
+    case ALGO_TREE:
+    case ALGO_PAT: return &graph->tree_speed;
+    case ALGO_COLLNET_DIRECT:
+    case ALGO_COLLNET_CHAIN: return &graph->network_speed;
+    case ALGO_NVLS:
+    case ALGO_NVLS_TREE: return &graph->switch_speed;
+    default: return &graph->ring_speed;
+  }
+}
+
+static bool algo_is_collnet(uint8_t algo) {
+  return algo == ALGO_COLLNET_DIRECT || algo == ALGO_COLLNET_CHAIN;
+}
+
+static const struct tune_limit *limit_of(const struct graph *graph) {
+  const uint32_t capability = graph->capability_min;
+  return &tune_limit[capability < 80    ? TUNE_VOLTA
+                     : capability < 90  ? TUNE_AMPERE
+                     : capability < 100 ? TUNE_HOPPER
+                                        : TUNE_BLACKWELL];
+}
+
+/* Most of LL over all channels. Over several nodes the host's processor decides, not the GPU; the first row
+ * is that of Intel's and of unknown ones. Where our proxies carry them, they do. */
+static double ll_most_gbps(const struct query *q) {
+  if (lines_are_proxied(q)) return tune_proxied_ll_gbps;
+  const struct tune_limit *limit = q->nodes == 1 ? q->limit : &tune_limit[TUNE_VOLTA];
+  return limit->ll_all_gbps[q->nodes_class];
+}
+
+static double tree_bus_gbps(const struct query *q, double gbps, double channels) {
+  if (q->func == FUNC_ALL_REDUCE) gbps = least(0.92 * gbps, channels * q->limit->tree_gbps[q->nodes_class]);
+  if (q->proto == PROTO_LL) return least(gbps / 3.8, ll_most_gbps(q));
+  if (q->proto == PROTO_LL128)
+    return least(gbps * (q->nodes == 1 ? 7.0 / 9 : 120.0 / 128),
+                 channels * q->limit->tree_ll128_gbps[q->nodes_class]);
+  return gbps;
+}
+
+static double ring_bus_gbps(const struct query *q, double gbps, double channels) {
+  if (q->proto == PROTO_LL) return least(ll_most_gbps(q), gbps / 2);
+  if (q->proto == PROTO_LL128)
+    return least(0.92 * gbps, channels * q->limit->ring_ll128_gbps[q->nodes_class]);
+  return gbps;
+}
+
+static double switch_bus_gbps(const struct query *q) {
+  const double channels = q->speed->channel_count, n = q->node_ranks;
+  double gbps = q->speed->intra_gbps * q->limit->switch_efficiency * (channels - 1) / channels;
+  if (q->speed->channel_count < 2) return 0;
+  gbps *= q->func == FUNC_ALL_REDUCE ? 2 : (n - 1) / n;
+  if (q->nodes > 1) {
+    const bool both = q->algo == ALGO_NVLS_TREE && q->nodes <= 2;
+    gbps = least(gbps, q->speed->inter_gbps * (both ? 2 : 1));
+  }
+  if (q->algo == ALGO_NVLS_TREE) gbps = least(gbps, q->limit->switch_tree_gbps[q->nodes_class]);
+  return gbps * channels;
+}
+
+static double network_bus_gbps(const struct query *q, double gbps) {
+  const struct graph_speed *speed = q->speed;
+  if (q->algo != ALGO_COLLNET_DIRECT) return gbps;
+  if (q->func != FUNC_ALL_REDUCE) return q->node_ranks * least(speed->intra_gbps, 0.9 * speed->inter_gbps);
+  const double share = (double)q->node_ranks / speed->channel_count;
+  return gbps / (share - (share - 1) / 2) * (q->graph->capability_min >= 90 ? 0.85 : 1);
+}
+
+/* Bus bandwidth: what the links carry. */
+static double bus_gbps(const struct query *q) {
+  const struct graph_speed *speed = q->speed;
+  const bool intra = q->nodes <= 2 || algo_is_collnet(q->algo);
+  double channels = speed->channel_count;
+  double gbps = channels * (intra ? speed->intra_gbps : speed->inter_gbps);
+  if (graph_is_measured(q->graph) && speed == &q->graph->tree_speed) { /* beside a ring as it was measured */
+    channels = q->channel_count;
+    gbps = least(tune_measured_ring.channel_gbps * channels, tune_measured_ring.all_gbps);
+  }
+  switch (q->algo) {
+    case ALGO_TREE: return tree_bus_gbps(q, gbps, channels);
+    case ALGO_PAT: return 0.75 * gbps;
+    case ALGO_NVLS:
+    case ALGO_NVLS_TREE: return switch_bus_gbps(q);
+    case ALGO_COLLNET_DIRECT:
+    case ALGO_COLLNET_CHAIN: return network_bus_gbps(q, gbps);
+    default: return ring_bus_gbps(q, gbps, channels);
+  }
+}
+
+/* Bus bandwidth to bytes of the operation a second. */
+static double bus_to_algorithm(const struct query *q) {
+  if (q->algo == ALGO_RING || q->algo == ALGO_NVLS || q->algo == ALGO_NVLS_TREE) {
+    const bool message = q->func == FUNC_SEND || q->func == FUNC_RECV;
+    return message ? 1 : (double)q->ranks / ring_hops(q->func, q->ranks);
+  }
+  return q->func == FUNC_ALL_REDUCE ? 0.5 : 1;
+}
+
+/* A tree's bandwidth by size. */
+static double tree_share(const struct query *q) {
+  uint32_t row = 0;
+  if (q->algo != ALGO_TREE || q->func != FUNC_ALL_REDUCE) return 1;
+  while (row < TUNE_CORRECTION_COUNT && q->bytes >= (double)(128ull << row)) row += 1;
+  return row < TUNE_CORRECTION_COUNT ? tune_tree_share[q->proto][row] : 1;
+}
+
+/* What posting to the network costs a hop inside a node. */
+static double post_us(const struct query *q) { return q->nodes == 1 ? 0 : q->proto == PROTO_SIMPLE ? 3 : 1; }
+
+static double ring_latency_us(const struct query *q, double intra_us, double inter_us) {
+  const uint32_t hops = ring_hops(q->func, q->ranks);
+  const double base_us = tune_latency[ALGO_RING].base_us[q->proto];
+  if (q->func != FUNC_ALL_REDUCE && !func_is_halves(q->func)) {
+    const double hop_us = most(intra_us, q->nodes > 1 ? inter_us : 0);
+    return base_us + (q->speed->same_channels ? 1 : hops) * hop_us;
+  }
+  const uint32_t network_hops = (q->nodes - 1) * (q->func == FUNC_ALL_REDUCE ? 2 : 1);
+  double time_us = base_us + (hops - network_hops) * most(intra_us, post_us(q)) + network_hops * inter_us;
+  const double ring_bytes = (double)q->channel_count * q->ranks;
+  if (q->proto == PROTO_SIMPLE && q->func == FUNC_ALL_REDUCE && q->nodes > 1 && q->bytes >= 64 * ring_bytes)
+    time_us *= q->graph->capability_min < 80 ? 1.9 : 1.4;
+  return time_us;
+}
+
+static double latency_us(const struct query *q) {
+  const uint8_t link = q->speed->intra_path <= GRAPH_NVL ? TUNE_NVLINK : TUNE_PCI;
+  const uint8_t network_algo = q->node_ranks == 1 && q->algo == ALGO_RING ? ALGO_TREE : q->algo;
+  const double base_us = tune_latency[q->algo].base_us[q->proto], others = q->node_ranks - 1.0;
+  const double inter_us = tune_latency[network_algo].hop_us[TUNE_NET][q->proto];
+  const double intra_us = tune_latency[q->algo].hop_us[link][q->proto], depth = log2(q->nodes);
+  switch (q->algo) {
+    case ALGO_TREE: return base_us + 2 * (others * intra_us + depth * inter_us);
+    case ALGO_COLLNET_DIRECT: return 2 * (least(1, others) * intra_us + others * 0.4) + inter_us;
+    case ALGO_COLLNET_CHAIN: return 2 * others * intra_us + inter_us;
+    case ALGO_NVLS: return intra_us + (q->nodes > 1 ? inter_us : 0);
+    case ALGO_NVLS_TREE: return intra_us + 2 * depth * inter_us;
+    case ALGO_PAT: return base_us + depth * inter_us / 3.5 + 2.8 * q->ranks;
+    default: return ring_latency_us(q, intra_us, inter_us);
+  }
+}
+
+/* A tree beside a ring that was measured: as NCCL's figures stand to each other. */
+static double measured_tree_latency_us(const struct query *q) {
+  const struct tune_latency *tree = &tune_latency[ALGO_TREE], *ring = &tune_latency[ALGO_RING];
+  const struct tune_measured_ring *measured = &tune_measured_ring;
+  const uint8_t proto = q->proto;
+  const double hop_us =
+      measured->hop_us[proto] * tree->hop_us[TUNE_NVLINK][proto] / ring->hop_us[TUNE_NVLINK][proto];
+  return measured->base_us[proto] * tree->base_us[proto] / ring->base_us[proto] +
+         2 * (q->ranks - 1.0) * hop_us;
+}
+
+static double formula_us(const struct query *q) {
+  const double gbps = bus_gbps(q) * bus_to_algorithm(q) * tree_share(q);
+  if (gbps <= 0) return INFINITY;
+  const bool measured = q->algo == ALGO_TREE && graph_is_measured(q->graph);
+  return (measured ? measured_tree_latency_us(q) : latency_us(q)) + q->bytes / (1000.0 * gbps);
+}
+
+double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
+                    size_t bytes, uint32_t channel_count) {
+  const struct graph *graph = request->graph;
+  const uint32_t nodes = graph->node_count;
+  const struct query query = {graph,
+                              graph_speed_of(graph, algo),
+                              limit_of(graph),
+                              func,
+                              algo,
+                              proto,
+                              request->rank_count,
+                              nodes,
+                              graph->node_ranks_max,
+                              nodes > TUNE_NODES_COUNT ? TUNE_NODES_COUNT - 1 : nodes - 1,
+                              channel_count,
+                              (double)bytes,
+                              ((request->limits.quick_protos >> proto) & 1) != 0,
+                              request->limits.room_bytes != 0};
+  if (algo == ALGO_CUSTOM) return INFINITY;
+  if (request->limits.cores) return request->limits.room_bytes != 0 ? sockets_us(&query) : cores_us(&query);
+  if (algo_exchanges(algo)) return exchange_us(&query);
+  if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
+    return measured_ring_us(&query);
+  return formula_us(&query);
+}
+
+/* ---- channels and chunks ---- */
+
+/* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much; beyond
+ * so many bytes a channel of LL rings are faster, however few channels there are. */
+#define EXCHANGE_CHANNELS 16u
+#define EXCHANGE_SIMPLE_CHANNELS 24u
+#define EXCHANGE_CHANNEL_BYTES 49152u
+
+bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
+  return algo_exchanges(algo) && ((request->limits.quick_protos >> proto) & 1) != 0;
+}
+
+static uint32_t exchange_channels(const struct plan_request *request, uint8_t proto) {
+  const uint32_t most = proto == PROTO_SIMPLE ? EXCHANGE_SIMPLE_CHANNELS : EXCHANGE_CHANNELS;
+  return (uint32_t)size_min(request->limits.channel_count, most);
+}
+
+/* Each channel over a network costs a proxy, and the network, the same work again: two for each chain that
+ * the cards have bandwidth for keep them busy. */
+static uint32_t network_channels(const struct plan_request *request, uint32_t all) {
+  const struct graph_speed *ring = &request->graph->ring_speed;
+  if (request->graph->node_count <= 1 || request->limits.cores || ring->inter_gbps <= 0) return all;
+  return (uint32_t)size_min(all, 2 * (size_t)ring->channel_count);
+}
+
+uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
+                       size_t bytes) {
+  const uint32_t all = request->limits.channel_count;
+  uint32_t threads = request->max_threads[proto] != 0 ? request->max_threads[proto] : tune_threads[proto];
+  size_t thread_bytes = tune_thread_bytes[proto];
+  if (request->limits.cores && request->limits.room_bytes != 0) return 1; /* one core feeds all connections */
+  if (algo == ALGO_RING && request->graph->node_count <= 1) return all;
+  if (algo == ALGO_RING && proto == PROTO_LL) thread_bytes *= request->rank_count;
+  if (proto == PROTO_LL && request->limits.room_bytes != 0) /* a channel is a message more, as in Simple */
+    thread_bytes = size_max(thread_bytes, tune_thread_bytes[PROTO_SIMPLE]);
+  if (algo_is_collnet(algo)) thread_bytes = 512;
+  if (algo == ALGO_RING && request->thread_bytes[1][proto] != 0)
+    thread_bytes = request->thread_bytes[1][proto];
+  if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
+    thread_bytes = request->thread_bytes[0][proto];
+  const uint32_t most = tune_is_quick(request, algo, proto) ? exchange_channels(request, proto)
+                                                            : network_channels(request, all);
+  const double share = algo_exchanges(algo) ? exchange_share(func, algo, request->rank_count) : 1;
+  const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
+  return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
+}
+
+/* While a channel has fewer than `chunks` chunks and they are longer than `floor_bytes`, they are halved. */
+static size_t chunk_halve(size_t chunk_bytes, double channel_bytes, double chunks, size_t floor_bytes) {
+  while (chunk_bytes > floor_bytes && channel_bytes / (double)chunk_bytes < chunks) chunk_bytes /= 2;
+  return chunk_bytes;
+}
+
+/* Of stages: fewer than `chunks` chunks in all bring them down to `bytes`. */
+struct chunk_stage {
+  double chunks;
+  size_t bytes;
+};
+
+static size_t chunk_stages(size_t chunk_bytes, double channel_bytes, const struct chunk_stage *stages,
+                           uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (channel_bytes < stages[i].chunks * (double)chunk_bytes)
+      chunk_bytes = size_min(chunk_bytes, stages[i].bytes);
+  }
+  return chunk_bytes;
+}
+
+static size_t chunk_of_switch(const struct graph *graph, double head_bytes, size_t chunk_bytes) {
+  static const struct chunk_stage stages[] = {{64, 65536}, {8, 32768}, {2, 16384}};
+  const struct graph_speed *speed = &graph->switch_speed;
+  const bool slow = graph->node_count > 1 && speed->channel_count * speed->inter_gbps < 150;
+  return chunk_stages(size_min(chunk_bytes, slow ? 32768 : 131072), head_bytes, stages, 3);
+}
+
+size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
+                        size_t bytes, uint32_t channel_count, size_t chunk_bytes) {
+  static const struct chunk_stage tree_stages[] = {{32, 262144}, {16, 131072}, {4, 65536}, {1, 32768}};
+  const struct graph *graph = request->graph;
+  const double channel_bytes = (double)bytes / channel_count, ranks = graph->node_ranks_max;
+  const double head_bytes = channel_bytes / ranks, depth = ranks > 1 ? 2 : 1;
+  const double stages = 1 + log2(graph->node_count) + 0.1 * ranks;
+  switch (algo) {
+    case ALGO_TREE:
+      if (proto != PROTO_LL128) return chunk_bytes;
+      chunk_bytes = chunk_halve(chunk_bytes, channel_bytes, 64 * stages / ranks, 131072);
+      return chunk_halve(chunk_bytes, channel_bytes, 16 * stages / ranks, 32768);
+    case ALGO_PAT: return chunk_halve(chunk_bytes, channel_bytes, func == FUNC_ALL_GATHER ? 32 : 16, 65536);
+    case ALGO_NVLS: return chunk_of_switch(graph, head_bytes, chunk_bytes);
+    case ALGO_NVLS_TREE: return chunk_stages(chunk_bytes, head_bytes, tree_stages, 4);
+    case ALGO_COLLNET_DIRECT:
+      chunk_bytes = chunk_halve(chunk_bytes, head_bytes, 64 * depth, 131072);
+      chunk_bytes = chunk_halve(chunk_bytes, head_bytes, 8 * depth, 65536);
+      return chunk_halve(chunk_bytes, head_bytes, 8 * depth, 32768);
+    case ALGO_COLLNET_CHAIN:
+      chunk_bytes = chunk_halve(size_min(chunk_bytes, 262144), channel_bytes, 64 * ranks, 131072);
+      chunk_bytes = chunk_halve(chunk_bytes, channel_bytes, 8 * ranks, 65536);
+      return chunk_halve(chunk_bytes, channel_bytes, ranks, 32768);
+    default: return chunk_bytes;
+  }
+}
+
+/* ---- choosing ---- */
+
+/* Taken where nothing else is left: PAT with several ranks a node, and what the backend carries but slowly.
+ */
+static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8_t proto, size_t bytes) {
+  const struct graph *graph = request->graph;
+  if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
+  if (tune_is_quick(request, algo, proto))
+    return proto != PROTO_SIMPLE &&
+           bytes > (size_t)exchange_channels(request, proto) * EXCHANGE_CHANNEL_BYTES;
+  return graph->node_count <= 1 && ((request->limits.algos_last >> algo) & 1) != 0;
+}
+
+uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_t bytes,
+                         struct tune_candidate rows[TUNE_CANDIDATES]) {
+  uint32_t allowed = 0;
+  for (uint8_t index = 0; index < TUNE_CANDIDATES; index++) {
+    struct tune_candidate *row = &rows[index];
+    row->algo = index / PROTO_COUNT;
+    row->proto = index % PROTO_COUNT;
+    row->forbidden = rules_forbid(request, func, row->algo, row->proto);
+    row->last = algo_is_last(request, row->algo, row->proto, bytes);
+    row->channel_count = 0;
+    row->time_us = 0;
+    if (row->forbidden != NULL) continue;
+    row->channel_count = tune_channels(request, func, row->algo, row->proto, bytes);
+    row->time_us = tune_time_us(request, func, row->algo, row->proto, bytes, row->channel_count);
+    allowed += 1;
+  }
+  return allowed;
+}
+
+bool tune_exchange_is_best(const struct plan_request *request, size_t block_bytes) {
+  const struct tune_measured_messages *messages = &tune_measured_messages;
+  const double sent_bytes = (double)block_bytes * (request->rank_count - 1);
+  const double most_us = messages->base_us + sent_bytes / (1000.0 * messages->gbps);
+  struct tune_candidate rows[TUNE_CANDIDATES];
+  if (request->limits.quick_protos == 0 || !graph_is_measured(request->graph)) return false;
+  tune_candidates(request, FUNC_ALL_TO_ALL, block_bytes, rows);
+  for (uint32_t index = 0; index < TUNE_CANDIDATES; index++) {
+    const struct tune_candidate *row = &rows[index];
+    if (algo_exchanges(row->algo) && row->forbidden == NULL && !row->last && row->time_us < most_us)
+      return true;
+  }
+  return false;
+}
+
+/* A ring goes before what takes as long. */
+static bool candidate_is_better(const struct tune_candidate *row, const struct tune_candidate *best) {
+  if (row->forbidden != NULL) return false;
+  if (best == NULL || row->last != best->last) return best == NULL || best->last;
+  if (row->time_us < best->time_us) return true;
+  return row->time_us == best->time_us && row->algo == ALGO_RING && best->algo != ALGO_RING;
+}
+
+/* The rule of each algorithm that was asked for by name, and what would do without the two variables. */
+static ncclResult_t nothing_left(const struct plan_request *request, uint8_t func) {
+  char algos[96], protos[32], rules[1024] = "", would[96];
+  uint32_t possible = 0, used = 0;
+  names_list(names_algo, ALGO_COUNT, request->algo_mask[func], algos, sizeof algos);
+  names_list(names_proto, PROTO_COUNT, request->proto_mask[func], protos, sizeof protos);
+  for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
+    const char *why = NULL;
+    for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+      if (rules_forbid_always(request, func, algo, proto) == NULL) possible |= 1u << algo;
+      else if (((request->proto_mask[func] >> proto) & 1) != 0)
+        why = rules_forbid_always(request, func, algo, proto);
+    }
+    if (((request->algo_mask[func] >> algo) & 1) == 0 || used >= sizeof rules - 1) continue;
+    if (why == NULL) why = rules_forbid(request, func, algo, PROTO_SIMPLE);
+    used += (uint32_t)snprintf(rules + used, sizeof rules - used, "; %s: %s", names_algo[algo],
+                               why != NULL ? why : "NCCL_PROTO leaves no protocol that it has");
+  }
+  names_list(names_algo, ALGO_COUNT, possible, would, sizeof would);
+  return log_fail(ncclInvalidUsage,
+                  "rank %u: NCCL_ALGO (%s) and NCCL_PROTO (%s) leave no way for %s%s. Allowed without them: "
+                  "%s; change or unset them",
+                  request->rank, algos, protos, names_func[func], rules, would);
+}
+
+/* What the tuning file says of this size, where the rules allow it. */
+static bool file_choose(const struct plan_request *request, uint8_t func, size_t bytes,
+                        struct tune_choice *choice) {
+  const struct tune_rule *rule = tune_file_find(request->tune_file, request->graph, func, bytes);
+  if (rule == NULL) return false;
+  const char *why = rules_forbid(request, func, rule->algo, rule->proto);
+  if (why != NULL) {
+    log_info(LOG_TUNING, "rank %u: line %u of the tuning file is skipped for %s of %zu bytes: %s",
+             request->rank, rule->line, names_func[func], bytes, why);
+    return false;
+  }
+  const uint32_t most_channels = request->limits.channel_count;
+  choice->algo = rule->algo;
+  choice->proto = rule->proto;
+  choice->channel_count = rule->channel_count != 0
+                              ? (uint32_t)size_min(rule->channel_count, most_channels)
+                              : tune_channels(request, func, rule->algo, rule->proto, bytes);
+  choice->time_us = tune_time_us(request, func, rule->algo, rule->proto, bytes, choice->channel_count);
+  choice->file_line = rule->line;
+  return true;
+}
+
+ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
+                         struct tune_choice *choice) {
+  struct tune_candidate rows[TUNE_CANDIDATES];
+  const struct tune_candidate *best = NULL;
+  choice->algo = ALGO_RING;
+  choice->proto = PROTO_SIMPLE;
+  choice->channel_count = request->limits.channel_count;
+  choice->time_us = 0;
+  choice->file_line = 0;
+  if (request->rank_count == 1 || file_choose(request, func, bytes, choice)) return ncclSuccess;
+  tune_candidates(request, func, bytes, rows);
+  for (uint32_t index = 0; index < TUNE_CANDIDATES; index++)
+    if (candidate_is_better(&rows[index], best)) best = &rows[index];
+  if (best == NULL) return nothing_left(request, func);
+  choice->algo = best->algo;
+  choice->proto = best->proto;
+  choice->channel_count = best->channel_count;
+  choice->time_us = best->time_us;
+  return ncclSuccess;
+}

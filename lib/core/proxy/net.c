@@ -1,0 +1,142 @@
+/* net.c: the choice of the network, once a process: plugins, then verbs, then sockets; but the emulator's own
+ * where it is asked for, which a program may do anew between two worlds. Each that is not taken leaves a
+ * sentence in the log. Knows nothing of how any of them works. */
+#include "core/proxy/net.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+
+#define DEVICES_MOST 1024 /* more than any machine has: a count above is a plugin's mistake */
+#define NAMES_BYTES 512
+
+static os_mutex choice_mutex = OS_MUTEX_INITIALIZER;
+static const struct net_ops *chosen_ops; /* under the mutex, as all here */
+static uint32_t chosen_count;
+static uint32_t emulated_count; /* as it was last told of */
+
+/* Names of what there is, for the sentence that says that none of it was meant. */
+struct names {
+  char text[NAMES_BYTES];
+  size_t used;
+};
+
+static void names_add(struct names *names, const char *name) {
+  if (names->used >= sizeof names->text) return;
+  const int added = snprintf(names->text + names->used, sizeof names->text - names->used, "%s%s",
+                             names->used > 0 ? ", " : "", name);
+  names->used += added > 0 ? (size_t)added : 0;
+}
+
+static void names_add_devices(struct names *names, const struct net_ops *ops, uint32_t count) {
+  struct net_properties properties;
+  for (uint32_t device = 0; device < count; device++)
+    if (ops->properties(device, &properties) == ncclSuccess) names_add(names, properties.name);
+}
+
+static void choice_log(const struct net_ops *ops, uint32_t count, const char *why) {
+  struct names names;
+  memset(&names, 0, sizeof names);
+  names_add_devices(&names, ops, count);
+  log_info(LOG_INIT | LOG_NET, "Network %s, %u device%s (%s): %s", ops->name, count, count == 1 ? "" : "s",
+           names.text, why);
+}
+
+/* True when this network is to be used: it is the one that was named, and has devices. */
+static bool candidate_fits(const struct net_ops *ops, const char *wanted, struct names *names,
+                           uint32_t *count) {
+  names_add(names, ops->name);
+  if (*wanted != '\0' && strcasecmp(wanted, ops->name) != 0) {
+    log_info(LOG_NET, "Network %s is left out: NCCL_NET names %s", ops->name, wanted);
+    return false;
+  }
+  *count = 0;
+  const ncclResult_t result = ops->devices(count);
+  if (result == ncclSuccess && *count > 0 && *count <= DEVICES_MOST) return true;
+  if (result != ncclSuccess)
+    log_info(LOG_NET, "Network %s is left out: it fails with '%s'", ops->name, err_text(result));
+  else log_info(LOG_NET, "Network %s is left out: it has %u devices", ops->name, *count);
+  return false;
+}
+
+/* The emulator's network reaches emulated nodes alone. */
+static const struct net_ops *emulated(void) {
+  const struct device_ops *devices = backend_device_ops();
+  return devices != NULL && strcmp(devices->name, "emu") == 0 ? emu_net_ops() : NULL;
+}
+
+static const struct net_ops *choose(const char *wanted, struct names *names, uint32_t *count) {
+  const char *by_name = "NCCL_NET names it";
+  const struct net_ops *ops;
+  while ((ops = plugin_net_next()) != NULL) {
+    if (!candidate_fits(ops, wanted, names, count)) continue;
+    choice_log(ops, *count, *wanted != '\0' ? by_name : "a plugin comes before our own networks");
+    return ops;
+  }
+  const struct net_ops *const own[] = {ibv_net_ops(), socket_net_ops()};
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+    if (!candidate_fits(own[i], wanted, names, count)) continue;
+    choice_log(own[i], *count, *wanted != '\0' ? by_name : "the default, as no plugin is in use");
+    return own[i];
+  }
+  return NULL;
+}
+
+static ncclResult_t choice_fail(const char *wanted, const struct names *names) {
+  const char *known = names->used > 0 ? names->text : "none";
+  if (*wanted != '\0')
+    return log_fail(ncclInvalidUsage,
+                    "NCCL_NET=%s: no network of this name can be used here; there is: %s; unset NCCL_NET, or "
+                    "name the plugin that has it in NCCL_NET_PLUGIN",
+                    wanted, known);
+  return log_fail(ncclSystemError,
+                  "no network can be used (tried: %s); see which interfaces are up (ip addr) and what "
+                  "NCCL_SOCKET_IFNAME allows; NCCL_DEBUG=INFO says more",
+                  known);
+}
+
+/* Its devices are those of the world as it is now. */
+static const struct net_ops *choose_emulated(const char *wanted, struct names *names, uint32_t *count) {
+  const struct net_ops *ops = emulated();
+  if (ops == NULL || !candidate_fits(ops, wanted, names, count)) return NULL;
+  if (*count != emulated_count)
+    choice_log(ops, *count, *wanted != '\0' ? "NCCL_NET names it" : "TUTTI_EMU asks for it");
+  emulated_count = *count;
+  return ops;
+}
+
+static ncclResult_t choose_locked(const struct net_ops **ops, uint32_t *device_count) {
+  struct names names;
+  memset(&names, 0, sizeof names);
+  const char *wanted = param_text(PARAM_NET);
+  *ops = choose_emulated(wanted, &names, device_count);
+  if (*ops != NULL) return ncclSuccess;
+  if (chosen_ops == NULL) chosen_ops = choose(wanted, &names, &chosen_count);
+  if (chosen_ops == NULL) return choice_fail(wanted, &names);
+  *ops = chosen_ops;
+  *device_count = chosen_count;
+  return ncclSuccess;
+}
+
+ncclResult_t net_choose(const struct net_ops **ops, uint32_t *device_count) {
+  os_mutex_lock(&choice_mutex);
+  const ncclResult_t result = choose_locked(ops, device_count);
+  os_mutex_unlock(&choice_mutex);
+  return result;
+}
+
+/* Devices lie on the backend's nodes in order, and each node has the same network devices. */
+uint32_t net_device_of(uint32_t device_count, uint32_t device_index, uint32_t channel_index) {
+  const struct device_ops *ops = backend_device_ops();
+  uint32_t nodes = 0, devices = 0;
+  if (device_count <= 1) return 0;
+  if (ops != NULL && ops->device_nodes(&nodes) == ncclSuccess && nodes > 1 &&
+      ops->device_count(&devices) == ncclSuccess && devices >= nodes)
+    device_index %= devices / nodes;
+  return (device_index + channel_index) % device_count;
+}

@@ -1,0 +1,679 @@
+/* proxy.c: the engine: communicators of the process, and who turns them. In a deterministic world it is a
+ * service that makes one action a turn; else it has a thread, which spins while something moves, yields for
+ * a while, and then sleeps until it is woken, a network's descriptor says so, or, because kernels move
+ * counters without a word, a short time has passed. Without an operation under way it sleeps for good. Where
+ * kernels turn what they wait for themselves, the thread naps, and takes over when they have stopped. */
+#include "core/proxy/proxy.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/wake.h"
+#include "core/proxy/net.h"
+#include "core/proxy/proxy_impl.h"
+#include "core/proxy/proxy_relay.h"
+#include "core/topology/rails.h"
+
+#define SPIN_NS 100000u   /* of looking on, once nothing moves */
+#define YIELD_NS 300000u  /* and then of looking now and then */
+#define NAP_US 100u       /* between looks while operations are under way */
+#define NAP_LONG_US 1000u /* when they have stood still for long */
+#define LONG_NS 50000000u
+#define CONNECT_US 10000u /* between looks while only connections are to be made */
+#define ENGINE_KEY 1u
+#define DRIVEN_NAP_US 1000u  /* between looks whether kernels still turn the engine, ... */
+#define DRIVEN_NS 100000000u /* ... and for how long after they last did */
+
+enum engine_sleep { ENGINE_AWAKE, ENGINE_NAPS, ENGINE_SLEEPS };
+
+static struct {
+  struct proxy_comm *comms; /* under the lock, as all behind them */
+  struct proxy_conn *cursor;
+  uint32_t comm_count;
+  uint32_t attention; /* atomic; communicators with something to do, or to say */
+  bool in_world, moved;
+  const struct device_ops *ops;
+  void *service;
+  int wake;
+  uint32_t asleep, stop; /* atomic; asleep: enum engine_sleep */
+  uint64_t driven;       /* atomic; turns by others than the thread */
+  uint32_t called;       /* atomic; there is something that the thread alone does */
+  os_thread thread;
+  bool running; /* the thread; under life_mutex */
+} engine = {.wake = -1};
+
+static os_mutex engine_mutex = OS_MUTEX_INITIALIZER;
+static os_mutex life_mutex = OS_MUTEX_INITIALIZER;   /* of starting and stopping; behind the backend's lock */
+static os_cond life_cond = PTHREAD_COND_INITIALIZER; /* the thread has run its last turn */
+static os_mutex open_mutex = OS_MUTEX_INITIALIZER;   /* of opening a connection; before the backend's lock */
+static os_cond told_cond = PTHREAD_COND_INITIALIZER;
+
+void proxy_lock(void) { os_mutex_lock(&engine_mutex); }
+void proxy_unlock(void) { os_mutex_unlock(&engine_mutex); }
+
+void proxy_attend(void) {
+  __atomic_store_n(&engine.attention, 1, __ATOMIC_RELAXED);
+  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) == ENGINE_SLEEPS)
+    wake_signal(engine.wake);
+}
+
+static void engine_call(void) {
+  __atomic_store_n(&engine.called, 1, __ATOMIC_SEQ_CST);
+  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) != ENGINE_AWAKE)
+    wake_signal(engine.wake);
+}
+
+struct proxy_comm *proxy_comms(void) {
+  return engine.comms;
+}
+
+bool proxy_in_world(void) { return engine.service != NULL; }
+
+void proxy_wake(void) {
+  if (engine.service != NULL) engine.ops->service_wake(engine.service);
+}
+
+/* ---- turning ---- */
+
+static bool comm_busy(const struct proxy_comm *comm) {
+  if (comm->failed) return !comm->told;
+  return comm->live > 0 || comm->connecting > 0 || !comm->idle_told;
+}
+
+static bool conn_busy(const struct proxy_conn *conn) {
+  return (conn->connection == NULL && conn->pass == NULL) || conn->first != NULL ||
+         conn->n_done != conn->n_posted;
+}
+
+/* Tells a failure, once, with the lock given away. */
+static bool comm_tell(struct proxy_comm *comm) {
+  if (!comm->failed || comm->told) return false;
+  comm->told = comm->telling = true;
+  proxy_unlock();
+  comm->call.failed(comm->call.argument, comm->code, comm->text);
+  proxy_lock();
+  comm->telling = false;
+  os_cond_broadcast(&told_cond);
+  return true;
+}
+
+/* Whoever waits for a communicator to become idle waits in the backend. */
+static bool comm_tell_idle(struct proxy_comm *comm) {
+  if (comm->live > 0) {
+    comm->idle_told = false;
+    return false;
+  }
+  if (comm->idle_told) return false;
+  comm->idle_told = true;
+  return true;
+}
+
+/* Makes at most `most` actions of each connection; true when one was made. */
+static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
+  bool any = false;
+  for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) {
+    if (!conn_busy(conn)) continue;
+    for (uint32_t i = 0; i < most && proxy_conn_advance(conn); i++) any = true;
+  }
+  return any;
+}
+
+static void comm_settle(struct proxy_comm *comm) {
+  for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) proxy_conn_settle(conn);
+}
+
+#define LAST_TURNS 8 /* of a kernel that has ended: most leave nothing for the thread */
+
+/* The engine's lock is held for short; who has it turns anyway. */
+bool proxy_turn(struct proxy_comm *const *place, bool last) {
+  bool moved = false, left = false;
+  if (!os_mutex_try_lock(&engine_mutex)) {
+    if (!last) return false;
+    proxy_lock();
+  }
+  struct proxy_comm *comm = *place;
+  if (proxy_in_world()) { /* whose service turns it */
+    if (comm != NULL && last) comm_settle(comm);
+    proxy_unlock();
+    return false;
+  }
+  __atomic_fetch_add(&engine.driven, 1, __ATOMIC_RELAXED);
+  for (uint32_t turns = last ? LAST_TURNS : 1; comm != NULL && !comm->failed && comm->live > 0 && turns > 0;
+       turns--) {
+    if (!comm_turn(comm, 32)) break;
+    moved = true;
+  }
+  if (comm != NULL && last) comm_settle(comm);
+  if (comm != NULL) left = comm->failed ? !comm->told : last && comm->live > 0;
+  if (left) engine_call(); /* under the lock: behind it the engine may be stopped */
+  proxy_unlock();
+  return moved;
+}
+
+/* ---- in a deterministic world: one action a turn, connections in turn ---- */
+
+static struct proxy_conn *next_of_all(struct proxy_conn *conn) {
+  if (conn != NULL && conn->next != NULL) return conn->next;
+  struct proxy_comm *comm = conn != NULL ? conn->comm->next : engine.comms;
+  while (comm != NULL && comm->first == NULL) comm = comm->next;
+  return comm != NULL ? comm->first : NULL;
+}
+
+static bool advance_one(void) {
+  struct proxy_conn *begin = engine.cursor;
+  bool wrapped = false;
+  for (struct proxy_conn *conn = next_of_all(begin);; conn = next_of_all(conn)) {
+    if (conn == NULL) {
+      if (wrapped) return false;
+      wrapped = true;
+      continue;
+    }
+    engine.cursor = conn;
+    if (conn_busy(conn) && proxy_conn_advance(conn)) return true;
+    if (wrapped && conn == begin) return false;
+  }
+}
+
+static void service_turn(void *argument) {
+  (void)argument;
+  proxy_lock();
+  engine.moved = advance_one();
+  uint32_t attention = 0;
+  for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
+    (void)proxy_comm_tend(comm);
+    engine.moved |= comm_tell(comm);
+    engine.moved |= comm_tell_idle(comm);
+    attention += comm_busy(comm);
+  }
+  __atomic_store_n(&engine.attention, attention, __ATOMIC_RELAXED);
+  proxy_unlock();
+}
+
+static bool service_moved(void *argument) {
+  (void)argument;
+  return engine.moved;
+}
+
+static bool service_ready(void *argument) {
+  (void)argument;
+  return __atomic_load_n(&engine.attention, __ATOMIC_RELAXED) != 0;
+}
+
+/* A network that is no part of the world owes something. */
+static bool service_outside(void *argument) {
+  bool outside = false;
+  (void)argument;
+  proxy_lock();
+  for (const struct proxy_comm *comm = engine.comms; comm != NULL && !outside; comm = comm->next)
+    outside = !comm->failed && !comm->net->in_world && (comm->connecting > 0 || comm->live > 0);
+  proxy_unlock();
+  return outside;
+}
+
+static void service_report(void *argument, char *out, size_t out_bytes) {
+  size_t used = 0;
+  (void)argument;
+  out[0] = '\0';
+  proxy_lock();
+  for (struct proxy_conn *conn = next_of_all(NULL); conn != NULL; conn = next_of_all(conn)) {
+    if (used + 1 >= out_bytes) break;
+    proxy_conn_report(conn, out + used, out_bytes - used);
+    used += strlen(out + used);
+  }
+  proxy_unlock();
+}
+
+/* ---- on a thread ---- */
+
+enum { ENGINE_MOVED, ENGINE_WAITS, ENGINE_CONNECTS, ENGINE_TENDS, ENGINE_IDLE };
+
+static int comm_tend(struct proxy_comm *comm) {
+  switch (proxy_comm_tend(comm)) {
+    case NET_LOOK_SOON: return ENGINE_WAITS;
+    case NET_LOOK_LATER: return ENGINE_TENDS;
+    default: return ENGINE_IDLE;
+  }
+}
+
+/* One look at everything. */
+static int thread_turn(bool *idle_news) {
+  int state = ENGINE_IDLE;
+  proxy_lock();
+  for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
+    const int tends = comm_tend(comm);
+    if (tends < state) state = tends;
+    if (!comm_busy(comm)) continue;
+    const bool moved = comm_turn(comm, 32);
+    if (comm_tell(comm)) {
+      state = ENGINE_MOVED; /* the list may have changed meanwhile */
+      break;
+    }
+    *idle_news |= comm_tell_idle(comm);
+    const int found = moved                  ? ENGINE_MOVED
+                      : comm->failed         ? ENGINE_IDLE
+                      : comm->live > 0       ? ENGINE_WAITS
+                      : comm->connecting > 0 ? ENGINE_CONNECTS
+                                             : ENGINE_IDLE;
+    if (found < state) state = found;
+  }
+  proxy_unlock();
+  return state;
+}
+
+static uint32_t descriptors_of(int *descriptors, uint32_t room) {
+  uint32_t count = 0;
+  proxy_lock();
+  for (struct proxy_conn *conn = next_of_all(NULL); conn != NULL && count < room; conn = next_of_all(conn)) {
+    const struct net_ops *net = conn->comm->net;
+    uint32_t more = 0;
+    void *of = conn->connection != NULL ? conn->connection : conn->listener;
+    if (!conn_busy(conn) || conn->comm->failed || of == NULL || net->wait_descriptors == NULL) continue;
+    if (net->wait_descriptors(of, descriptors + count, room - count, &more) == ncclSuccess) count += more;
+  }
+  proxy_unlock();
+  return count;
+}
+
+static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
+  if (state >= ENGINE_TENDS && driven) return DRIVEN_NAP_US;
+  if (state == ENGINE_IDLE) return UINT64_MAX;
+  if (state == ENGINE_TENDS) return PROXY_TEND_US;
+  if (state == ENGINE_CONNECTS) return CONNECT_US;
+  return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
+}
+
+/* Whoever posts from here on either is seen by the last look, or sees that the engine sleeps. */
+static void thread_sleep(uint64_t since_ns, bool driven) {
+  int descriptors[WAKE_DESCRIPTORS_MAX];
+  bool idle_news = false;
+  __atomic_store_n(&engine.asleep, driven ? ENGINE_NAPS : ENGINE_SLEEPS, __ATOMIC_SEQ_CST);
+  const int state = thread_turn(&idle_news);
+  if (state != ENGINE_MOVED && !idle_news && __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) {
+    const uint32_t count = state >= ENGINE_TENDS ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
+    wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
+  }
+  __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
+  if (idle_news) engine.ops->lock(), engine.ops->unlock();
+}
+
+/* Kernels turn the engine: looks again later whether they still do, unless it is called. */
+static void thread_nap(void) {
+  __atomic_store_n(&engine.asleep, ENGINE_NAPS, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&engine.called, __ATOMIC_SEQ_CST) == 0 &&
+      __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0)
+    wake_wait(engine.wake, NULL, 0, DRIVEN_NAP_US);
+  __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
+  proxy_lock();
+  for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
+    (void)proxy_comm_tend(comm);
+    if (comm->failed && !comm->told) engine_call();
+  }
+  proxy_unlock();
+}
+
+/* True while others have turned the engine since the last look; *at_ns is when they last had. */
+static bool thread_is_spared(uint64_t *seen, uint64_t *at_ns) {
+  const uint64_t driven = __atomic_load_n(&engine.driven, __ATOMIC_RELAXED);
+  const bool spared = driven != *seen;
+  *seen = driven;
+  if (spared) *at_ns = os_time_ns();
+  return spared && __atomic_exchange_n(&engine.called, 0, __ATOMIC_SEQ_CST) == 0;
+}
+
+/* True when the thread is to end: nobody has opened a communicator since it was told to. */
+static bool thread_ends(void) {
+  if (__atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) return false;
+  os_mutex_lock(&life_mutex);
+  const bool ends = engine.stop != 0 && engine.comm_count == 0;
+  if (ends) {
+    engine.running = false;
+    os_cond_broadcast(&life_cond);
+  }
+  os_mutex_unlock(&life_mutex);
+  return ends;
+}
+
+static void *thread_body(void *argument) {
+  uint64_t since_ns = os_time_ns(), seen_driven = 0, driven_ns = 0;
+  (void)argument;
+  while (!thread_ends()) {
+    bool idle_news = false;
+    if (thread_is_spared(&seen_driven, &driven_ns)) {
+      thread_nap();
+      continue;
+    }
+    const int state = thread_turn(&idle_news);
+    if (idle_news) engine.ops->lock(), engine.ops->unlock();
+    const uint64_t now_ns = os_time_ns();
+    const bool driven = driven_ns != 0 && now_ns - driven_ns < DRIVEN_NS;
+    if (state == ENGINE_MOVED) since_ns = now_ns;
+    else if ((driven && state >= ENGINE_TENDS) ||
+             now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS))
+      thread_sleep(since_ns, driven);
+    else if (now_ns - since_ns > SPIN_NS) os_yield();
+  }
+  return NULL;
+}
+
+/* ---- starting and stopping ---- */
+
+/* Behind its last turn the thread wants no lock. */
+static void engine_reap(void) {
+  if (engine.wake < 0 || engine.running) return;
+  os_thread_join(engine.thread);
+  wake_close(engine.wake);
+  engine.wake = -1;
+}
+
+static ncclResult_t engine_start_thread(void) {
+  engine_reap();
+  TRY(wake_open(&engine.wake));
+  engine.stop = 0;
+  engine.running = true;
+  if (os_thread_start(&engine.thread, thread_body, NULL)) return ncclSuccess;
+  engine.running = false;
+  wake_close(engine.wake);
+  engine.wake = -1;
+  return log_fail(ncclSystemError, "no thread for transfers over networks; raise ulimit -u");
+}
+
+/* A forked child has none of its parent's communicators, nor the thread. What they hold stays the parent's.
+ */
+static void engine_forget(void) {
+  static uint32_t forks;
+  if (forks == os_fork_count()) return;
+  forks = os_fork_count();
+  if (engine.wake >= 0) wake_close(engine.wake);
+  engine.comms = NULL;
+  engine.cursor = NULL;
+  engine.comm_count = 0;
+  engine.service = NULL;
+  engine.running = false;
+  engine.wake = -1;
+}
+
+static ncclResult_t engine_start(const struct device_ops *ops) {
+  const struct device_service service = {"proxy",         ENGINE_KEY, service_ready, service_turn,
+                                         service_outside, NULL,       service_moved, service_report};
+  if (engine.running) { /* the thread has not ended yet: it goes on */
+    __atomic_store_n(&engine.stop, 0, __ATOMIC_SEQ_CST);
+    return ncclSuccess;
+  }
+  engine.ops = ops;
+  engine.service = NULL;
+  engine.attention = 0; /* the last engine may have left some */
+  TRY(ops->service_add(&service, &engine.service));
+  if (engine.service == NULL) TRY(engine_start_thread());
+  return ncclSuccess;
+}
+
+static void engine_stop(void) {
+  if (engine.service != NULL) {
+    engine.ops->service_remove(engine.service);
+    engine.service = NULL;
+    return;
+  }
+  __atomic_store_n(&engine.stop, 1, __ATOMIC_SEQ_CST);
+  wake_signal(engine.wake);
+  /* Waited for, not joined: its last turn may want the backend's lock, whose holder may want life_mutex. */
+  while (engine.running && engine.comm_count == 0) os_cond_wait(&life_cond, &life_mutex);
+  engine_reap(); /* unless it goes on */
+}
+
+/* ---- communicators ---- */
+
+void proxy_limits(struct plan_limits *limits) {
+  if (limits->room_bytes != 0) return;
+  limits->room_bytes = PROXY_ROOM_BYTES;
+  limits->step_bytes[PROTO_SIMPLE] += PROXY_ROOM_BYTES;
+}
+
+static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
+  comm->net = comm->call.net;
+  comm->net_device_count = comm->call.net_device_count;
+  return comm->net != NULL ? ncclSuccess : net_choose(&comm->net, &comm->net_device_count);
+}
+
+static ncclResult_t comm_enlist(struct proxy_comm *comm) {
+  comm->call.ops->lock(); /* the caller may have it: always in this order */
+  os_mutex_lock(&life_mutex);
+  engine_forget();
+  const ncclResult_t started = engine.comm_count == 0 ? engine_start(comm->call.ops) : ncclSuccess;
+  if (started == ncclSuccess) {
+    engine.comm_count += 1;
+    proxy_lock();
+    struct proxy_comm **place = &engine.comms;
+    while (*place != NULL) place = &(*place)->next;
+    *place = comm;
+    proxy_unlock();
+  }
+  os_mutex_unlock(&life_mutex);
+  comm->call.ops->unlock();
+  return started;
+}
+
+ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_comm **result) {
+  struct proxy_comm *comm = (struct proxy_comm *)os_alloc(sizeof *comm);
+  if (comm == NULL)
+    return log_fail(ncclSystemError, "rank %" PRIu32 ": no memory for its connections over networks",
+                    call->rank);
+  comm->call = *call;
+  snprintf(comm->name, sizeof comm->name, "%s", call->name != NULL ? call->name : "communicator");
+  comm->idle_told = true;
+  ncclResult_t outcome = comm_choose_net(comm);
+  if (outcome == ncclSuccess) proxy_device_choose(comm);
+  if (outcome == ncclSuccess) outcome = comm_enlist(comm);
+  if (outcome != ncclSuccess) {
+    os_free(comm);
+    return outcome;
+  }
+  *result = comm;
+  return ncclSuccess;
+}
+
+static void comm_unlist(struct proxy_comm *comm) {
+  struct proxy_comm **place = &engine.comms;
+  while (*place != comm) place = &(*place)->next;
+  *place = comm->next;
+  engine.cursor = NULL;
+}
+
+void proxy_comm_close(struct proxy_comm *comm) {
+  if (comm == NULL) return;
+  proxy_lock();
+  comm->failed = comm->told = true; /* unless it is being told */
+  while (comm->telling) os_cond_wait(&told_cond, &engine_mutex);
+  comm_unlist(comm);
+  proxy_ops_forget(comm);
+  proxy_unlock();
+  for (struct proxy_conn *conn = comm->first, *next; conn != NULL; conn = next) {
+    next = conn->next;
+    proxy_conn_close(comm->net, conn);
+    os_free(conn);
+  }
+  map_clear(&comm->conns);
+  log_info(LOG_NET | LOG_PROXY,
+           "comm %s: rank %" PRIu32 ": bytes over networks: sent %" PRIu64 " from users' memory, %" PRIu64
+           " by way of slots; received %" PRIu64 " and %" PRIu64,
+           comm->name, comm->call.rank, comm->bytes.sent_direct, comm->bytes.sent_staged,
+           comm->bytes.received_direct, comm->bytes.received_staged);
+  proxy_comm_forget_memory(comm);
+  os_free(comm);
+  const bool in_world = engine.service != NULL; /* then stopping takes the backend's lock */
+  if (in_world) engine.ops->lock();
+  os_mutex_lock(&life_mutex);
+  engine.comm_count -= 1;
+  if (engine.comm_count == 0) engine_stop();
+  os_mutex_unlock(&life_mutex);
+  if (in_world) engine.ops->unlock();
+}
+
+bool proxy_comm_idle(struct proxy_comm *comm) {
+  proxy_lock();
+  const bool idle = comm->failed || comm->live == 0;
+  proxy_unlock();
+  return idle;
+}
+
+/* ---- connections ---- */
+
+static uint64_t conn_key(const struct device_conn_name *name) {
+  return backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends);
+}
+
+struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name) {
+  return (struct proxy_conn *)map_find(&comm->conns, conn_key(name));
+}
+
+static ncclResult_t conn_listen(struct proxy_conn *conn) {
+  const struct proxy_comm *comm = conn->comm;
+  const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name};
+  TRY(comm->net->listen(conn->net_device, &peer, &conn->listens_at, &conn->listener));
+  return ncclSuccess;
+}
+
+/* One engine carries all cards: to send over another GPU is to take the card at its side. */
+static uint32_t conn_device(const struct proxy_comm *comm, const struct device_conn_name *name) {
+  uint32_t over = comm->call.rank;
+  if (comm->call.rails == NULL)
+    return net_device_of(comm->net_device_count, comm->call.rank, name->channel_index);
+  const uint32_t device =
+      rails_device(comm->call.rails, comm->call.rank, name, comm->net_device_count, &over);
+  if (over != comm->call.rank)
+    log_info(LOG_NET | LOG_PROXY,
+             "comm %s: channel %" PRIu32 ": %" PRIu32 " -> %" PRIu32 " goes by device %" PRIu32
+             " at the side of rank %" PRIu32 " (PXN)",
+             comm->name, name->channel_index, comm->call.rank, name->peer, device, over);
+  return device;
+}
+
+/* How a sender reaches the receiver. */
+struct conn_way {
+  const struct net_handle *handle;
+  const struct proxy_over *over; /* a rank of another process sends; NULL: this process */
+};
+
+/* The end was made for LL: slots of Simple are a later plan's to ask for. */
+static ncclResult_t conn_take_lines(struct proxy_conn *conn) {
+  const struct device_net_end end = conn->end;
+  conn->end.buffer = NULL;
+  conn->end.step_bytes = 0;
+  return proxy_lines_open(conn, &end);
+}
+
+/* A plan speaks another protocol there than those before. */
+static ncclResult_t conn_add_proto(struct proxy_conn *conn, const struct device_conn_name *name) {
+  const struct proxy_comm_call *call = &conn->comm->call;
+  struct device_net_end end;
+  const bool lines = name->proto == PROTO_LL;
+  if (conn->pass != NULL || conn->end.pooled || (lines ? conn->lines != NULL : conn->end.buffer != NULL))
+    return ncclSuccess;
+  TRY(call->ops->conn_net(call->device_comm, name, &end));
+  if (lines) return proxy_lines_open(conn, &end);
+  proxy_lock();
+  conn->end.buffer = end.buffer;
+  conn->end.step_bytes = end.step_bytes;
+  proxy_unlock();
+  return ncclSuccess;
+}
+
+static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_name *name,
+                              const struct conn_way *way, struct proxy_conn *conn) {
+  conn->comm = comm;
+  conn->name = *name;
+  if (way->handle != NULL) conn->handle = *way->handle;
+  if (way->over != NULL) {
+    conn->over = way->over->rank;
+    conn->net_device = way->over->device;
+    return proxy_pass_make(conn);
+  }
+  conn->net_device = conn_device(comm, name);
+  TRY(comm->call.ops->conn_net(comm->call.device_comm, name, &conn->end));
+  if (conn->end.slots > PROXY_SLICES_MAX)
+    return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
+                    comm->name, conn->end.slots, PROXY_SLICES_MAX);
+  if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
+  if (name->proto == PROTO_LL) TRY(conn_take_lines(conn));
+  TRY(proxy_device_open(conn));
+  return name->sends ? ncclSuccess : conn_listen(conn);
+}
+
+static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
+  proxy_lock();
+  const bool room = map_reserve(&comm->conns);
+  if (room) {
+    struct proxy_conn **place = &comm->first;
+    while (*place != NULL && conn_key(&(*place)->name) < conn_key(&conn->name)) place = &(*place)->next;
+    conn->next = *place;
+    *place = conn;
+    map_insert(&comm->conns, conn_key(&conn->name), conn);
+    conn->record =
+        recorder_proxy(&comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, conn->name.proto,
+                       (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
+    if (conn->pass == NULL)
+      conn->pace = recorder_pace(
+          &comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, (uint8_t)conn->net_device,
+          (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
+    comm->connecting += conn->pass == NULL;
+    proxy_attend();
+  }
+  proxy_unlock();
+  return room;
+}
+
+static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_name *name,
+                              const struct conn_way *way, struct proxy_conn **made) {
+  struct proxy_conn *conn = (struct proxy_conn *)os_alloc(sizeof *conn);
+  ncclResult_t result = conn == NULL ? ncclSystemError : ncclSuccess;
+  if (result == ncclSuccess) result = conn_make(comm, name, way, conn);
+  if (result == ncclSuccess && conn_enlist(comm, conn)) {
+    *made = conn;
+    return ncclSuccess;
+  }
+  if (result == ncclSuccess || conn == NULL)
+    result =
+        log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for a connection with rank %" PRIu32,
+                 comm->name, comm->call.rank, name->peer);
+  if (conn != NULL) proxy_conn_close(comm->net, conn);
+  os_free(conn);
+  return result;
+}
+
+static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_name *name,
+                             const struct conn_way *way, struct proxy_conn **conn) {
+  os_mutex_lock(&open_mutex);
+  proxy_lock();
+  *conn = proxy_conn_find(comm, name);
+  proxy_unlock();
+  const bool fresh = *conn == NULL;
+  const ncclResult_t result = fresh ? conn_open(comm, name, way, conn) : conn_add_proto(*conn, name);
+  os_mutex_unlock(&open_mutex);
+  if (fresh && result == ncclSuccess) proxy_wake();
+  return result;
+}
+
+ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_conn_name *name,
+                                struct net_handle *handle) {
+  const struct conn_way way = {NULL, NULL};
+  struct proxy_conn *conn = NULL;
+  TRY(conn_get(comm, name, &way, &conn));
+  *handle = conn->listens_at;
+  return ncclSuccess;
+}
+
+ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
+                             const struct net_handle *handle) {
+  const struct conn_way way = {handle, NULL};
+  struct proxy_conn *conn = NULL;
+  return conn_get(comm, name, &way, &conn);
+}
+
+ncclResult_t proxy_send_over(struct proxy_comm *comm, const struct device_conn_name *name,
+                             const struct proxy_over *over) {
+  const struct conn_way way = {NULL, over};
+  struct proxy_conn *conn = NULL;
+  return conn_get(comm, name, &way, &conn);
+}

@@ -1,0 +1,70 @@
+/* proxy_device.c: slots in device memory, for networks whose devices read and write it. Neither the proxy nor
+ * anybody else of the host touches them: a message's data goes from slot to slot, its trailer between pages
+ * of the host, as the message's end. The backend says where slots lie, the network what it takes. */
+#include <inttypes.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/proxy/proxy_impl.h"
+
+#define TRAILERS_BYTES (PROXY_SLICES_MAX * sizeof(struct proxy_trailer))
+
+static bool net_takes_devices(const struct proxy_comm *comm) {
+  struct net_properties properties;
+  if (comm->net->irecv_parts == NULL) return false;
+  for (uint32_t i = 0; i < comm->net_device_count; i++) {
+    if (comm->net->properties(i, &properties) != ncclSuccess) return false;
+    if (!properties.memory_dmabuf && !properties.memory_cuda) return false;
+  }
+  return true;
+}
+
+void proxy_device_choose(struct proxy_comm *comm) {
+  if (param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) == 0) return;
+  const bool takes = net_takes_devices(comm);
+  const bool device = takes && comm->call.ops->net_memory(comm->call.device_comm, POINTER_DEVICE);
+  log_info(LOG_NET | LOG_PROXY, "comm %s: rank %" PRIu32 ": slots of connections over network %s lie in %s",
+           comm->name, comm->call.rank, comm->net->name,
+           device  ? "device memory"
+           : takes ? "the host's memory: the backend keeps them there"
+                   : "the host's memory: it takes no other");
+}
+
+ncclResult_t proxy_device_open(struct proxy_conn *conn) {
+  if (conn->end.memory != POINTER_DEVICE) return ncclSuccess;
+  conn->trailers = (struct proxy_trailer *)os_pages_map(TRAILERS_BYTES);
+  return conn->trailers != NULL ? ncclSuccess : log_fail(ncclSystemError, "no memory for a connection");
+}
+
+void proxy_device_close(const struct net_ops *net, struct proxy_conn *conn) {
+  if (conn->trailers_registration != NULL)
+    net->unregister_memory(conn->connection, conn->trailers_registration);
+  if (conn->trailers != NULL) os_pages_unmap(conn->trailers, TRAILERS_BYTES);
+}
+
+/* By a DMA-BUF where the network takes one: that needs no module in the kernel for one maker's devices. */
+static ncclResult_t slots_register(struct proxy_conn *conn, void *slots, size_t bytes, void **registration) {
+  const struct net_ops *net = conn->comm->net;
+  struct net_properties properties;
+  int descriptor;
+  uint64_t offset;
+  TRY(net->properties(conn->net_device, &properties));
+  ncclResult_t made = ncclInvalidUsage;
+  if (properties.memory_dmabuf)
+    made = conn->comm->call.ops->memory_dmabuf(slots, bytes, &descriptor, &offset);
+  if (made != ncclSuccess && properties.memory_cuda)
+    return net->register_memory(conn->connection, slots, bytes, NET_MEMORY_CUDA, registration);
+  TRY(made);
+  const ncclResult_t result =
+      net->register_dmabuf(conn->connection, slots, bytes, descriptor, offset, registration);
+  os_descriptor_close(descriptor);
+  return result;
+}
+
+ncclResult_t proxy_device_register(struct proxy_conn *conn, void *slots, size_t bytes, void **registration) {
+  if (conn->trailers_registration == NULL)
+    TRY(conn->comm->net->register_memory(conn->connection, conn->trailers, TRAILERS_BYTES, NET_MEMORY_HOST,
+                                         &conn->trailers_registration));
+  return slots_register(conn, slots, bytes, registration);
+}

@@ -1,0 +1,608 @@
+/* stall.c: the thread that looks at communicators of several processes a few times each TUTTI_STALL_SECONDS,
+ * asks about those that stand still, and judges. Promises at most PEERS_MOST questions a rank and
+ * TUTTI_STALL_SECONDS, asked one after another with no lock held, and no verdict from a clock alone: time is
+ * counted in looks, and what breaks a communicator has been said by the other end. Between looks the thread
+ * stands in for those that drive ranks and are away. */
+#include "core/stall/stall.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/bootstrap/control.h"
+#include "core/comm.h"
+#include "core/plan/names.h"
+#include "core/proxy/net.h"
+
+#define PEERS_MOST 8u     /* asked by one rank in one round of questions */
+#define SUSPECTS_MOST 64u /* waited for by one rank */
+#define ASK_NS 2000000000u
+#define TICK_MS_MOST 1000u
+
+/* One rank of this process; under the communicator's lock. */
+struct stall_rank {
+  uint32_t rank;
+  uint64_t moves, quiet_ms, asked_ms, told_ms; /* asked_ms, told_ms: how quiet it was then, or 0 */
+  uint32_t round;                              /* of questions, since it stands still */
+  bool waits;
+  struct device_wait wait; /* one of those that it has */
+  uint32_t gone[PEERS_MOST], gone_count;
+};
+
+struct stall {
+  struct stall *next;
+  struct far *far;
+  uint32_t called_off; /* atomic */
+  bool looking;
+  uint64_t pass, looked_ns;
+  uint32_t rank_count;
+  struct stall_rank ranks[];
+};
+
+static struct {
+  struct stall *first; /* under the lock, as all behind it */
+  uint64_t pass;
+  bool stop;
+  uint32_t fork_count;
+  os_thread thread;
+} looker;
+static os_mutex looker_lock = OS_MUTEX_INITIALIZER;
+static os_cond looker_changed;
+static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* of starting and ending the thread; taken first */
+
+/* ---- questions and answers ---- */
+
+struct stall_question {
+  uint32_t kind; /* FAR_CALL_STALL */
+  uint32_t rank;
+  uint32_t peer, channel_index, conn_index; /* a connection, as that rank names it */
+  uint8_t proto, sends, has_conn, unused;
+};
+
+struct stall_reply {
+  uint64_t sequence; /* operations that it has called */
+  uint64_t wait_operation;
+  uint32_t wait_peer;
+  uint8_t left, left_known, broken, waits, wait_func, known, busy, has_conn;
+  uint32_t unused;
+  uint64_t connected, ready, moved, done, quiet_ms; /* of the connection: struct proxy_state */
+};
+
+static struct stall_rank *rank_find(struct stall *stall, uint32_t rank) {
+  for (uint32_t i = 0; stall && i < stall->rank_count; i++)
+    if (stall->ranks[i].rank == rank) return &stall->ranks[i];
+  return NULL;
+}
+
+static void answer_conn(struct far *far, const struct stall_question *question, struct stall_reply *reply) {
+  const struct device_conn_name name = {question->peer, question->channel_index, question->conn_index,
+                                        question->proto, question->sends != 0};
+  struct proxy_state state;
+  if (!question->has_conn || !far->proxies[question->rank]) return;
+  if (!proxy_comm_state(far->proxies[question->rank], &name, &state)) return;
+  reply->has_conn = 1;
+  reply->connected = state.connected;
+  reply->ready = state.ready;
+  reply->moved = state.moved;
+  reply->done = state.done;
+  reply->quiet_ms = state.quiet_ms;
+}
+
+/* The communicator is locked. */
+static void answer_fill(struct far *far, const struct stall_question *question, struct stall_reply *reply) {
+  const struct ncclComm *comm = far->comms[question->rank];
+  const struct stall_rank *rank = rank_find(far->stall, question->rank);
+  struct device_stall device;
+  memset(reply, 0, sizeof *reply);
+  if (!comm) {
+    reply->left = reply->left_known = 1;
+    reply->sequence = far->left[question->rank];
+    return;
+  }
+  comm->ops->comm_stall(comm->device_comm, false, &device);
+  reply->sequence = __atomic_load_n(&comm->sequence, __ATOMIC_RELAXED);
+  reply->broken = comm_async_error(comm) != ncclSuccess;
+  reply->known = device.known;
+  reply->busy = device.busy;
+  reply->waits = rank && rank->waits && device.busy;
+  if (reply->waits) {
+    reply->wait_peer = rank->wait.peer;
+    reply->wait_func = rank->wait.func;
+    reply->wait_operation = rank->wait.operation;
+  }
+  answer_conn(far, question, reply);
+}
+
+static bool question_is_sane(const struct far *far, const struct stall_question *question) {
+  const uint32_t rank_count = far->team->rank_count;
+  return question->rank < rank_count && far->ranks[question->rank].party == far->own_party &&
+         question->peer < rank_count && question->channel_index < PLAN_CHANNELS_MAX &&
+         question->conn_index < 4 && question->proto < PROTO_COUNT;
+}
+
+ncclResult_t stall_answer(struct far *far, const void *request, uint32_t bytes, void *reply,
+                          uint32_t *reply_bytes) {
+  struct stall_question question;
+  if (bytes == sizeof question) memcpy(&question, request, sizeof question);
+  if (bytes != sizeof question || !question_is_sane(far, &question))
+    return log_fail(ncclRemoteError,
+                    "a question of %u bytes about an operation that stands still makes no sense; load the "
+                    "same library everywhere",
+                    bytes);
+  os_mutex_lock(&far->lock);
+  answer_fill(far, &question, (struct stall_reply *)reply);
+  os_mutex_unlock(&far->lock);
+  *reply_bytes = sizeof(struct stall_reply);
+  return ncclSuccess;
+}
+
+/* ---- looking ---- */
+
+/* Another rank, and what of it is waited for. */
+struct suspect {
+  uint32_t rank;
+  bool by_lane, by_conn;
+  uint8_t func;
+  uint64_t operation;
+  struct proxy_debt debt; /* by_conn */
+  enum control_outcome outcome;
+  struct stall_reply reply;
+};
+
+struct look {
+  struct device_stall device;
+  struct proxy_debt debts[SUSPECTS_MOST];
+  uint32_t debt_count;
+  struct suspect suspects[SUSPECTS_MOST];
+  uint32_t suspect_count;
+  uint64_t moves;
+};
+
+static uint64_t stall_ms(void) { return (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS) * 1000; }
+static uint64_t patience_ms(void) { return (uint64_t)param_int(PARAM_TUTTI_NET_PATIENCE_SECONDS) * 1000; }
+static uint64_t tick_ms(void) { return stall_ms() / 4 < TICK_MS_MOST ? stall_ms() / 4 : TICK_MS_MOST; }
+
+static void rank_moved(struct stall_rank *rank) {
+  rank->quiet_ms = rank->asked_ms = rank->told_ms = 0;
+  rank->round = rank->gone_count = 0;
+}
+
+/* The communicator that may be looked at; locked. */
+static struct ncclComm *rank_comm(const struct far *far, const struct stall_rank *rank) {
+  struct ncclComm *comm = far->comms[rank->rank];
+  if (!comm || __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0) return NULL;
+  return comm_async_error(comm) == ncclSuccess ? comm : NULL;
+}
+
+/* Takes note of what moves, `passed_ms` after the last look, or 0 for one between; locked. */
+static void rank_look(const struct far *far, struct stall_rank *rank, const struct ncclComm *comm,
+                      uint64_t passed_ms, struct look *look) {
+  const bool asks = passed_ms > 0 && rank->quiet_ms > 0;
+  comm->ops->comm_stall(comm->device_comm, asks, &look->device);
+  look->moves = look->device.moves;
+  look->debt_count = 0;
+  struct proxy_comm *proxy = far->proxies[rank->rank];
+  if (proxy)
+    look->moves =
+        look->moves * 31 + proxy_comm_look(proxy, passed_ms, look->debts, SUSPECTS_MOST, &look->debt_count);
+  if (look->moves != rank->moves || !(look->device.busy || look->debt_count > 0)) rank_moved(rank);
+  else rank->quiet_ms += passed_ms;
+  rank->moves = look->moves;
+  if (look->device.wait_count > 0) rank->wait = look->device.waits[0];
+  rank->waits = look->device.wait_count > 0;
+}
+
+static struct suspect *suspect_get(struct look *look, uint32_t rank, uint8_t func, uint64_t operation) {
+  for (uint32_t i = 0; i < look->suspect_count; i++)
+    if (look->suspects[i].rank == rank) return &look->suspects[i];
+  if (look->suspect_count == SUSPECTS_MOST) return NULL;
+  struct suspect *suspect = &look->suspects[look->suspect_count++];
+  memset(suspect, 0, sizeof *suspect);
+  suspect->rank = rank;
+  suspect->func = func;
+  suspect->operation = operation;
+  return suspect;
+}
+
+static void suspects_find(const struct far *far, struct look *look) {
+  look->suspect_count = 0;
+  for (uint32_t i = 0; i < look->device.wait_count; i++) {
+    const struct device_wait *wait = &look->device.waits[i];
+    if (wait->peer >= far->team->rank_count) continue;
+    struct suspect *suspect = suspect_get(look, wait->peer, wait->func, wait->operation);
+    if (suspect) suspect->by_lane = true;
+  }
+  for (uint32_t i = 0; i < look->debt_count; i++) {
+    const struct proxy_debt *debt = &look->debts[i];
+    struct suspect *suspect = suspect_get(look, debt->name.peer, debt->func, debt->operation);
+    if (!suspect || suspect->by_conn) continue;
+    suspect->by_conn = true;
+    suspect->debt = *debt;
+  }
+}
+
+/* Round by round others of them, where they are many. */
+static void suspects_choose(struct look *look, uint32_t round) {
+  struct suspect chosen[PEERS_MOST];
+  const uint32_t count = look->suspect_count;
+  if (count <= PEERS_MOST) return;
+  for (uint32_t i = 0; i < PEERS_MOST; i++) chosen[i] = look->suspects[(round * PEERS_MOST + i) % count];
+  memcpy(look->suspects, chosen, sizeof chosen);
+  look->suspect_count = PEERS_MOST;
+}
+
+/* ---- sentences ---- */
+
+struct sentence {
+  char text[1024];
+};
+
+static const char *operation_name(uint8_t func) {
+  if (func >= FUNC_COUNT) return "operation";
+  return names_collective[func] ? names_collective[func] : names_func[func];
+}
+
+static void peer_text(const struct far *far, uint32_t rank, struct sentence *out) {
+  snprintf(out->text, sizeof out->text, "rank %u (process %d on %s)", rank, far->cards[rank].process,
+           far->cards[rank].host_name);
+}
+
+static bool is_message(uint8_t func) {
+  return func == FUNC_SEND_RECV || func == FUNC_SEND || func == FUNC_RECV;
+}
+
+/* What a rank that is alive says of itself. */
+static void alive_text(const struct suspect *suspect, char *out, size_t out_bytes) {
+  const struct stall_reply *reply = &suspect->reply;
+  const unsigned long long called = (unsigned long long)reply->sequence;
+  const char *name = operation_name(suspect->func);
+  int used;
+  if (is_message(suspect->func)) used = snprintf(out, out_bytes, " has called %llu operations", called);
+  else if (reply->sequence <= suspect->operation) {
+    used = snprintf(out, out_bytes, " has called %llu operations, and not %s #%llu yet", called, name,
+                    (unsigned long long)suspect->operation);
+  } else used = snprintf(out, out_bytes, " has called it too");
+  if (used < 0 || (size_t)used >= out_bytes) return;
+  out += used;
+  out_bytes -= (size_t)used;
+  if (reply->waits)
+    snprintf(out, out_bytes, "; it waits itself for rank %u in %s #%llu", reply->wait_peer,
+             operation_name(reply->wait_func), (unsigned long long)reply->wait_operation);
+  else if (reply->known && !reply->busy) snprintf(out, out_bytes, "; it has finished all that it called");
+  else if (reply->known) snprintf(out, out_bytes, "; it is at work");
+}
+
+static void suspect_text(const struct far *far, const struct suspect *suspect, struct sentence *out) {
+  peer_text(far, suspect->rank, out);
+  const size_t used = strlen(out->text);
+  if (suspect->outcome == CONTROL_ANSWERED && !suspect->reply.left)
+    alive_text(suspect, out->text + used, sizeof out->text - used);
+  else
+    snprintf(out->text + used, sizeof out->text - used,
+             suspect->outcome == CONTROL_SILENT ? " has not answered" : " has left the communicator");
+}
+
+static void warn(const struct far *far, const struct stall_rank *rank, const struct ncclComm *comm,
+                 const struct look *look) {
+  char all[4096];
+  size_t used = 0;
+  for (uint32_t i = 0; i < look->suspect_count && used + 1 < sizeof all; i++) {
+    struct sentence one;
+    suspect_text(far, &look->suspects[i], &one);
+    const int added = snprintf(all + used, sizeof all - used, "\n  %s", one.text);
+    if (added > 0) used += (size_t)added;
+  }
+  log_warn(
+      "rank %u of comm '%s' has stood still for %llu s in %s #%llu, and waits for:%s\n  the wait goes on",
+      rank->rank, comm->name, (unsigned long long)rank->quiet_ms / 1000,
+      operation_name(look->suspects[0].func), (unsigned long long)look->suspects[0].operation, all);
+}
+
+/* ---- verdicts ---- */
+
+static bool gone_before(struct stall_rank *rank, uint32_t peer) {
+  for (uint32_t i = 0; i < rank->gone_count; i++)
+    if (rank->gone[i] == peer) return true;
+  if (rank->gone_count < PEERS_MOST) rank->gone[rank->gone_count++] = peer;
+  return false;
+}
+
+/* Who leaves has carried out all that it called, and what it sent is there, or with the network. So its
+ * kernels' peers need no more than another look; where the host knows of networks alone, these have their
+ * time. */
+static bool has_left(struct stall_rank *rank, const struct suspect *suspect) {
+  const bool left = suspect->outcome == CONTROL_NOBODY || suspect->outcome == CONTROL_GONE ||
+                    (suspect->outcome == CONTROL_ANSWERED && suspect->reply.left);
+  if (!left || !gone_before(rank, suspect->rank)) return false;
+  return suspect->by_lane || (patience_ms() != 0 && suspect->debt.state.quiet_ms >= patience_ms());
+}
+
+static void left_text(const struct far *far, const struct stall_rank *rank, const struct suspect *suspect,
+                      struct sentence *out) {
+  char after[64] = "";
+  if (suspect->outcome == CONTROL_ANSWERED)
+    snprintf(after, sizeof after, " after %llu operations", (unsigned long long)suspect->reply.sequence);
+  peer_text(far, suspect->rank, out);
+  const size_t used = strlen(out->text);
+  snprintf(out->text + used, sizeof out->text - used,
+           " has left the communicator%s; rank %u waits for it in %s #%llu", after, rank->rank,
+           operation_name(suspect->func), (unsigned long long)suspect->operation);
+}
+
+/* Both ends have been quiet for long, and neither is what the other waits for. `fault` says what it is. */
+static bool network_fails(const struct suspect *suspect, uint64_t *message, const char **fault) {
+  const struct stall_reply *reply = &suspect->reply;
+  const struct proxy_state *own = &suspect->debt.state;
+  const struct proxy_state other = {reply->connected != 0, reply->ready, reply->moved, reply->done,
+                                    reply->quiet_ms};
+  const struct proxy_state *sender = suspect->debt.name.sends ? own : &other;
+  const struct proxy_state *receiver = suspect->debt.name.sends ? &other : own;
+  if (!suspect->by_conn || suspect->outcome != CONTROL_ANSWERED || !reply->has_conn || patience_ms() == 0)
+    return false;
+  if (own->quiet_ms < patience_ms() || other.quiet_ms < patience_ms()) return false;
+  *message = receiver->moved;
+  if (!own->connected || !other.connected) *fault = "cannot go: the connection has not been made";
+  else if (sender->ready > *message && receiver->ready > *message)
+    *fault = sender->done > *message    ? "has not come, though the network took it"
+             : sender->moved > *message ? "has not come, nor gone"
+                                        : "is not taken";
+  else if (receiver->moved > sender->done) {
+    *message = sender->done;
+    *fault = "has come, and the sender is not told";
+  } else return false;
+  return true;
+}
+
+static void network_text(const struct far *far, const struct stall_rank *rank, const struct suspect *suspect,
+                         uint64_t message, const char *fault, struct sentence *out) {
+  const struct net_ops *net = NULL;
+  uint32_t device_count;
+  const struct device_conn_name *name = &suspect->debt.name;
+  char at[SOCK_TEXT_BYTES];
+  struct sentence peer;
+  const char *network = net_choose(&net, &device_count) == ncclSuccess ? net->name : "?";
+  peer_text(far, suspect->rank, &peer);
+  snprintf(out->text, sizeof out->text,
+           "network %s: message %llu of connection %u -> %u, channel %u, for %s #%llu %s; nothing has moved "
+           "on it for %llu s at rank %u, nor at %.500s, whose process is at %s (TUTTI_NET_PATIENCE_SECONDS)",
+           network, (unsigned long long)message, name->sends ? rank->rank : name->peer,
+           name->sends ? name->peer : rank->rank, name->channel_index, operation_name(suspect->func),
+           (unsigned long long)suspect->operation, fault,
+           (unsigned long long)suspect->debt.state.quiet_ms / 1000, rank->rank, peer.text,
+           sock_address_text(&far->addresses[far->ranks[suspect->rank].party], at));
+}
+
+/* Locked. True when the communicator was broken. */
+static bool judge(const struct far *far, struct stall_rank *rank, struct ncclComm *comm,
+                  const struct look *look) {
+  struct sentence reason;
+  for (uint32_t i = 0; i < look->suspect_count; i++) {
+    const struct suspect *suspect = &look->suspects[i];
+    const char *fault;
+    uint64_t message;
+    if (has_left(rank, suspect)) left_text(far, rank, suspect, &reason);
+    else if (network_fails(suspect, &message, &fault))
+      network_text(far, rank, suspect, message, fault, &reason);
+    else continue;
+    far_give_up(comm, ncclRemoteError, reason.text);
+    return true;
+  }
+  return false;
+}
+
+/* ---- a round of questions ---- */
+
+static void ask(struct stall *stall, const struct stall_rank *rank, struct suspect *suspect) {
+  struct far *far = stall->far;
+  const struct sock_address *to = &far->addresses[far->ranks[suspect->rank].party];
+  const struct device_conn_name *name = &suspect->debt.name;
+  struct stall_question question = {FAR_CALL_STALL, suspect->rank, rank->rank, 0, 0, 0, 0, 0, 0};
+  char what[160];
+  snprintf(what, sizeof what, "rank %u asking rank %u why nothing moves", rank->rank, suspect->rank);
+  const struct sock_wait wait = {os_time_ns() + ASK_NS, &stall->called_off, what};
+  uint32_t bytes = sizeof suspect->reply;
+  suspect->outcome = CONTROL_ANSWERED;
+  if (suspect->by_conn) {
+    question.channel_index = name->channel_index;
+    question.conn_index = name->conn_index;
+    question.proto = name->proto;
+    question.sends = !name->sends;
+    question.has_conn = 1;
+  }
+  if (far->ranks[suspect->rank].party == far->own_party) {
+    os_mutex_lock(&far->lock);
+    answer_fill(far, &question, &suspect->reply);
+    os_mutex_unlock(&far->lock);
+    return;
+  }
+  suspect->outcome =
+      control_ask(to, far->wire_key, &wait, &question, sizeof question, &suspect->reply, &bytes);
+  if (suspect->outcome == CONTROL_ANSWERED && bytes != sizeof suspect->reply)
+    suspect->outcome = CONTROL_SILENT;
+}
+
+/* Whether the rank stands still as it did before the questions; locked. */
+static struct ncclComm *rank_stands(const struct far *far, struct stall_rank *rank, uint64_t moves) {
+  struct look now;
+  struct ncclComm *comm = rank_comm(far, rank);
+  if (!comm) return NULL;
+  rank_look(far, rank, comm, 0, &now);
+  return now.moves == moves && rank->quiet_ms > 0 ? comm : NULL;
+}
+
+static bool called_off(const struct stall *stall) {
+  return __atomic_load_n(&stall->called_off, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* What is under way at one rank. True when somebody is to be asked. */
+static bool rank_is_due(const struct far *far, struct stall_rank *rank, uint64_t passed_ms,
+                        struct look *look) {
+  const struct ncclComm *comm = rank_comm(far, rank);
+  if (!comm) {
+    rank_moved(rank);
+    return false;
+  }
+  rank_look(far, rank, comm, passed_ms, look);
+  if (rank->quiet_ms < rank->asked_ms + stall_ms()) return false;
+  suspects_find(far, look);
+  suspects_choose(look, rank->round);
+  if (look->suspect_count == 0) return false;
+  rank->asked_ms = rank->quiet_ms;
+  rank->round += 1;
+  return true;
+}
+
+static void rank_turn(struct stall *stall, struct stall_rank *rank, uint64_t passed_ms, struct look *look) {
+  struct far *far = stall->far;
+  os_mutex_lock(&far->lock);
+  if (far->comms[rank->rank]) far_tell_error(far->comms[rank->rank]);
+  const bool due = rank_is_due(far, rank, passed_ms, look);
+  os_mutex_unlock(&far->lock);
+  if (!due) return;
+  for (uint32_t i = 0; i < look->suspect_count && !called_off(stall); i++)
+    ask(stall, rank, &look->suspects[i]);
+  if (called_off(stall)) return;
+  os_mutex_lock(&far->lock);
+  struct ncclComm *comm = rank_stands(far, rank, look->moves);
+  if (comm && !judge(far, rank, comm, look) && rank->quiet_ms >= 2 * rank->told_ms) {
+    rank->told_ms = rank->quiet_ms;
+    warn(far, rank, comm, look);
+  }
+  os_mutex_unlock(&far->lock);
+}
+
+/* ---- the thread ---- */
+
+/* What passed since the last look, unless nobody could look. */
+static uint64_t stall_passed_ms(struct stall *stall) {
+  const uint64_t now_ns = os_time_ns(), passed_ms = (now_ns - stall->looked_ns) / 1000000;
+  stall->looked_ns = now_ns;
+  return passed_ms < 2 * tick_ms() ? passed_ms : 2 * tick_ms();
+}
+
+static struct stall *stall_next(void) {
+  struct stall *stall = looker.first;
+  while (stall && stall->pass == looker.pass) stall = stall->next;
+  return stall;
+}
+
+/* Until the next look; the world is moved meanwhile where nobody else does. */
+static void looker_rest(void) {
+  const uint64_t end_ns = os_time_ns() + tick_ms() * 1000000;
+  for (uint64_t now_ns = os_time_ns(); !looker.stop && now_ns < end_ns; now_ns = os_time_ns()) {
+    os_mutex_unlock(&looker_lock);
+    const uint64_t again_ns = now_ns + backend_device_ops()->stand_in() * UINT64_C(1000000);
+    os_mutex_lock(&looker_lock);
+    const uint64_t until_ns = again_ns < end_ns ? again_ns : end_ns;
+    while (!looker.stop && os_cond_wait_until(&looker_changed, &looker_lock, until_ns)) {}
+  }
+}
+
+static void *looker_body(void *argument) {
+  struct look *look = (struct look *)argument;
+  os_mutex_lock(&looker_lock);
+  while (!looker.stop) {
+    looker.pass += 1;
+    for (struct stall *stall = stall_next(); stall && !looker.stop; stall = stall_next()) {
+      stall->pass = looker.pass;
+      stall->looking = true;
+      os_mutex_unlock(&looker_lock);
+      const uint64_t passed_ms = stall_passed_ms(stall);
+      for (uint32_t i = 0; i < stall->rank_count; i++) {
+        rank_turn(stall, &stall->ranks[i], passed_ms, look);
+        if (stall->far->shows) far_regions_sweep(stall->far, stall->ranks[i].rank, &stall->called_off);
+      }
+      os_mutex_lock(&looker_lock);
+      stall->looking = false;
+      os_cond_broadcast(&looker_changed);
+    }
+    looker_rest();
+  }
+  os_mutex_unlock(&looker_lock);
+  os_free(look);
+  return NULL;
+}
+
+/* A forked child has none of its parent's communicators, nor the thread. */
+static void looker_forget(void) {
+  static bool prepared;
+  if (prepared && looker.fork_count == os_fork_count()) return;
+  prepared = true;
+  looker.first = NULL;
+  looker.fork_count = os_fork_count();
+  os_mutex_init(&looker_lock);
+  os_cond_init(&looker_changed);
+}
+
+static ncclResult_t looker_start(void) {
+  struct look *look = (struct look *)os_alloc(sizeof *look);
+  looker.stop = false;
+  if (look && os_thread_start(&looker.thread, looker_body, look)) {
+    os_thread_note(1);
+    return ncclSuccess;
+  }
+  os_free(look);
+  return log_fail(ncclSystemError,
+                  "no thread that watches over operations that stand still; raise ulimit -u, or the limit of "
+                  "memory");
+}
+
+static struct stall *stall_create(struct far *far) {
+  uint32_t count = 0;
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) count += far->comms[rank] != NULL;
+  struct stall *stall = (struct stall *)os_alloc(sizeof *stall + count * sizeof stall->ranks[0]);
+  if (!stall) return NULL;
+  stall->far = far;
+  stall->looked_ns = os_time_ns();
+  for (uint32_t rank = 0; rank < far->team->rank_count; rank++)
+    if (far->comms[rank]) stall->ranks[stall->rank_count++].rank = rank;
+  return stall;
+}
+
+ncclResult_t stall_open(struct far *far, struct stall **result) {
+  struct stall *stall = stall_create(far);
+  if (!stall) return log_fail(ncclSystemError, "no memory to watch over operations that stand still");
+  os_mutex_lock(&life_lock);
+  looker_forget();
+  const ncclResult_t started = looker.first ? ncclSuccess : looker_start();
+  if (started == ncclSuccess) {
+    os_mutex_lock(&looker_lock);
+    stall->next = looker.first;
+    looker.first = stall;
+    os_mutex_unlock(&looker_lock);
+  }
+  os_mutex_unlock(&life_lock);
+  if (started != ncclSuccess) os_free(stall);
+  else *result = stall;
+  return started;
+}
+
+static void stall_unlist(struct stall *stall) {
+  struct stall **link = &looker.first;
+  while (*link && *link != stall) link = &(*link)->next;
+  if (*link) *link = stall->next;
+}
+
+void stall_close(struct stall *stall) {
+  if (!stall) return;
+  __atomic_store_n(&stall->called_off, 1, __ATOMIC_RELEASE);
+  os_mutex_lock(&life_lock);
+  if (looker.fork_count == os_fork_count()) {
+    os_mutex_lock(&looker_lock);
+    while (stall->looking) os_cond_wait(&looker_changed, &looker_lock);
+    stall_unlist(stall);
+    looker.stop = looker.first == NULL;
+    const bool last = looker.stop;
+    os_cond_broadcast(&looker_changed);
+    os_mutex_unlock(&looker_lock);
+    if (last) {
+      os_thread_join(looker.thread);
+      os_thread_note(-1);
+    }
+  }
+  os_mutex_unlock(&life_lock);
+  os_free(stall);
+}

@@ -1,0 +1,510 @@
+/* survey.c: what this process answers about its records, and the round in which it asks all others. Promises
+ * that an answer takes no lock that anybody waits under, and that a round ends: a process has ASK_NS, all
+ * together ROUND_NS, and what comes is bounded by process and in all. */
+#include "core/stall/survey.h"
+
+#include <string.h>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "core/bootstrap/control.h"
+#include "core/comm.h"
+#include "core/stall/watchdog.h"
+#include "trace/record_image.h"
+#include "trace/recorder.h"
+
+#define ASK_NS UINT64_C(1500000000)
+#define ROUND_NS UINT64_C(10000000000)
+#define SECTION_BYTES_MOST (1u << 20)
+#define PROCESS_BYTES_MOST (8u << 20)
+#define SURVEY_BYTES_MOST (256u << 20)
+#define TARGETS_MOST 65536u
+#define COMMS_MOST 4096u
+#define ASKERS_MOST 16u
+#define POLL_MS 50
+
+/* ---- communicators that others may ask about ---- */
+
+static struct {
+  struct far *first;
+  uint32_t fork_count;
+} joined;
+static os_mutex joined_lock = OS_MUTEX_INITIALIZER;
+
+/* A forked child has none of its parent's. */
+static void joined_renew(void) {
+  if (joined.fork_count == os_fork_count()) return;
+  joined.fork_count = os_fork_count();
+  joined.first = NULL;
+}
+
+static control_handler survey_answer;
+
+ncclResult_t survey_join(struct far *far) {
+  char at[SOCK_TEXT_BYTES];
+  recorder_note_address(sock_address_text(&far->addresses[far->own_party], at));
+  os_mutex_lock(&joined_lock);
+  joined_renew();
+  const ncclResult_t result =
+      joined.first == NULL ? control_serve(SURVEY_KEY, survey_answer, NULL) : ncclSuccess;
+  if (result == ncclSuccess) {
+    far->joined_next = joined.first;
+    joined.first = far;
+  }
+  os_mutex_unlock(&joined_lock);
+  return result;
+}
+
+void survey_leave(struct far *far) {
+  os_mutex_lock(&joined_lock);
+  struct far **link = &joined.first;
+  if (joined.fork_count != os_fork_count()) *link = NULL;
+  while (*link != NULL && *link != far) link = &(*link)->joined_next;
+  const bool found = *link != NULL;
+  if (found) *link = far->joined_next;
+  const bool last = found && joined.first == NULL;
+  os_mutex_unlock(&joined_lock);
+  if (last) control_unserve(SURVEY_KEY);
+}
+
+bool survey_parties(uint32_t *index, uint64_t comm_id, struct survey_parties *parties) {
+  uint32_t at = 0;
+  bool found = false;
+  os_mutex_lock(&joined_lock);
+  joined_renew();
+  for (const struct far *far = joined.first; far != NULL && !found; far = far->joined_next) {
+    if (at++ < *index || (comm_id != 0 && far->team->comm_id != comm_id)) continue;
+    const struct survey_parties copy = {
+        far->wire_key, far->own_party, far->party_count,
+        (struct sock_address *)os_alloc(far->party_count * sizeof *copy.addresses)};
+    if (copy.addresses == NULL) break;
+    memcpy(copy.addresses, far->addresses, far->party_count * sizeof *copy.addresses);
+    *parties = copy;
+    found = true;
+  }
+  *index = at;
+  os_mutex_unlock(&joined_lock);
+  return found;
+}
+
+/* ---- answers ---- */
+
+/* Where the section at or behind `cursor` begins; 0: there is none, or it is none of ours. */
+static uint64_t section_find(uint64_t cursor, uint64_t *bytes) {
+  struct record_section section;
+  for (uint64_t at = RECORD_PAGE_BYTES; recorder_copy(at, &section, sizeof section) == sizeof section;
+       at += section.bytes) {
+    *bytes = section.bytes;
+    if (section.bytes < RECORD_PAGE_BYTES || section.bytes > SECTION_BYTES_MOST) return 0;
+    if (at >= cursor) return at;
+  }
+  return 0;
+}
+
+/* One communicator, cut down; 0: it makes no sense, or memory is out. */
+static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t room) {
+  struct record_file file;
+  uint32_t put = 0;
+  uint8_t *copy = (uint8_t *)os_alloc(RECORD_PAGE_BYTES + bytes);
+  if (copy == NULL) return 0;
+  recorder_copy(0, copy, RECORD_PAGE_BYTES);
+  recorder_copy(at, copy + RECORD_PAGE_BYTES, bytes);
+  ((struct record_header *)(void *)copy)->used_bytes = RECORD_PAGE_BYTES + bytes;
+  if (record_is_file(copy, RECORD_PAGE_BYTES) &&
+      record_file_read("own", copy, RECORD_PAGE_BYTES + bytes, NULL, &file) == ncclSuccess) {
+    if (file.view_count > 0) put = record_image_section(&file.views[0], out, room);
+    record_file_free(&file);
+  }
+  os_free(copy);
+  return put;
+}
+
+/* The header comes in front of the first section. */
+static void answer_own(const struct survey_question *question, struct survey_reply *reply, uint8_t *out,
+                       uint32_t room) {
+  uint64_t bytes = 0;
+  backend_device_ops()->records_look();
+  recorder_note_time();
+  const uint64_t at = section_find(question->cursor, &bytes);
+  memset(out, 0, room);
+  if (question->cursor == 0) {
+    const bool there = recorder_copy(0, out, sizeof(struct record_header)) > 0;
+    reply->bytes = there ? RECORD_PAGE_BYTES : 0;
+    if (!there) reply->state = SURVEY_NOTHING;
+  }
+  if (at == 0) return;
+  reply->bytes += section_put(at, bytes, out + reply->bytes, room - reply->bytes);
+  reply->next = at + bytes;
+}
+
+/* Locked. */
+static const struct far *far_find(uint64_t comm_id) {
+  joined_renew();
+  const struct far *far = joined.first;
+  while (far != NULL && far->team->comm_id != comm_id) far = far->joined_next;
+  return far;
+}
+
+/* Ranks of a communicator from `first` on; returns how many of them fit. Locked. */
+static uint32_t ranks_put(const struct far *far, uint64_t first, struct survey_rank *out, uint32_t most) {
+  uint32_t count = 0;
+  for (uint64_t rank = first; rank < far->team->rank_count && count < most; rank++, count++) {
+    out[count].address = far->addresses[far->ranks[rank].party];
+    out[count].rank = (uint32_t)rank;
+    out[count].process = (uint32_t)far->cards[rank].process;
+    memcpy(out[count].host, far->cards[rank].host_name, sizeof out[count].host);
+  }
+  return count;
+}
+static_assert(sizeof(((struct survey_rank *)0)->host) == sizeof(((struct far_card *)0)->host_name),
+              "the same");
+
+static void answer_ranks(const struct survey_question *question, struct survey_reply *reply, uint8_t *out,
+                         uint32_t room) {
+  os_mutex_lock(&joined_lock);
+  const struct far *far = far_find(question->which);
+  if (far != NULL) {
+    const uint32_t count = ranks_put(far, question->cursor, (struct survey_rank *)(void *)out,
+                                     room / (uint32_t)sizeof(struct survey_rank));
+    reply->bytes = count * (uint32_t)sizeof(struct survey_rank);
+    if (count > 0 && question->cursor + count < far->team->rank_count) reply->next = question->cursor + count;
+  } else reply->state = SURVEY_NOTHING;
+  os_mutex_unlock(&joined_lock);
+}
+
+static ncclResult_t survey_answer(void *argument, const void *request, uint32_t bytes, void *reply,
+                                  uint32_t *reply_bytes) {
+  struct survey_question question;
+  struct survey_reply head = {0, 0, SURVEY_READY, 0};
+  const uint32_t room = CONTROL_REPLY_MOST - (uint32_t)sizeof head;
+  uint8_t *out = (uint8_t *)reply + sizeof head;
+  (void)argument;
+  if (bytes == sizeof question) memcpy(&question, request, sizeof question);
+  if (bytes != sizeof question || question.kind < SURVEY_ASK_OWN || question.kind > SURVEY_ASK_JOB)
+    return log_fail(ncclRemoteError,
+                    "a question of %u bytes about the records of this process makes no sense; use the tutti "
+                    "of this library's version",
+                    bytes);
+  if (question.kind == SURVEY_ASK_JOB) return watchdog_answer(request, bytes, reply, reply_bytes);
+  if (question.kind == SURVEY_ASK_OWN) answer_own(&question, &head, out, room);
+  else answer_ranks(&question, &head, out, room);
+  memcpy(reply, &head, sizeof head);
+  *reply_bytes = (uint32_t)sizeof head + head.bytes;
+  return ncclSuccess;
+}
+static_assert(CONTROL_REPLY_MOST >= sizeof(struct survey_reply) + RECORD_PAGE_BYTES + RECORD_IMAGE_ROOM_LEAST,
+              "any communicator fits into an answer");
+
+/* ---- a round ---- */
+
+struct target {
+  struct survey_rank rank;
+  uint64_t comm_id;
+  bool asked, answered;
+  uint8_t why; /* enum survey_why */
+};
+
+struct round {
+  os_mutex lock; /* of all but the last two */
+  struct survey_bytes *survey;
+  struct target *targets;
+  uint32_t target_count, target_room;
+  uint64_t comms[COMMS_MOST]; /* whose ranks are among the targets, or are all here */
+  uint32_t comm_count;
+  struct sock_address own;
+  bool no_memory;
+  uint64_t deadline_ns;
+  const uint32_t *called_off;
+};
+
+/* One of those who ask. */
+struct asker {
+  struct round *round;
+  os_thread thread;
+  bool started;
+  struct survey_bytes image; /* of the process that it asks */
+  uint64_t reply[CONTROL_REPLY_MOST / 8];
+};
+
+static bool bytes_put(struct survey_bytes *survey, const void *data, size_t bytes) {
+  if (survey->room - survey->used < bytes) {
+    size_t room = survey->room < 65536 ? 65536 : survey->room;
+    while (room - survey->used < bytes) room *= 2;
+    uint8_t *grown = room <= SURVEY_BYTES_MOST ? (uint8_t *)os_realloc(survey->bytes, room) : NULL;
+    if (grown == NULL) return false;
+    survey->bytes = grown;
+    survey->room = room;
+  }
+  if (bytes > 0) memcpy(survey->bytes + survey->used, data, bytes);
+  survey->used += bytes;
+  return true;
+}
+
+static bool entry_put(struct survey_bytes *survey, enum survey_kind kind, const void *data, size_t bytes) {
+  const struct survey_entry entry = {kind, (uint32_t)bytes};
+  return bytes_put(survey, &entry, sizeof entry) && bytes_put(survey, data, bytes);
+}
+
+static bool comm_is_known(struct round *round, uint64_t comm_id) {
+  os_mutex_lock(&round->lock);
+  bool known = round->comm_count == COMMS_MOST;
+  for (uint32_t i = 0; i < round->comm_count && !known; i++) known = round->comms[i] == comm_id;
+  if (!known) round->comms[round->comm_count++] = comm_id;
+  os_mutex_unlock(&round->lock);
+  return known;
+}
+
+static bool targets_reserve(struct round *round) {
+  if (round->target_count < round->target_room) return true;
+  const uint32_t room = round->target_room > 0 ? 2 * round->target_room : 64;
+  struct target *grown =
+      room <= TARGETS_MOST ? (struct target *)os_realloc(round->targets, room * sizeof *grown) : NULL;
+  if (grown == NULL) return false;
+  round->targets = grown;
+  round->target_room = room;
+  return true;
+}
+
+/* An address that was asked before is not asked again. */
+static void target_add(struct round *round, uint64_t comm_id, const struct survey_rank *rank) {
+  struct target target = {*rank, comm_id, false, false, SURVEY_UNASKED};
+  if (sock_address_equal(&rank->address, &round->own) || !targets_reserve(round)) return;
+  for (uint32_t i = 0; i < round->target_count && !target.asked; i++) {
+    const struct target *before = &round->targets[i];
+    if (!before->asked || !sock_address_equal(&before->rank.address, &rank->address)) continue;
+    target.asked = true;
+    target.answered = before->answered;
+    target.why = before->why;
+  }
+  round->targets[round->target_count++] = target;
+}
+
+static bool round_is_over(const struct round *round) {
+  return os_time_ns() >= round->deadline_ns || __atomic_load_n(round->called_off, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* One question to the process at `to`, or, where that is NULL, to this one. The answer's bytes lie behind the
+ * head in asker->reply. */
+static enum control_outcome ask(struct asker *asker, const struct sock_address *to,
+                                const struct survey_question *question, struct survey_reply *head) {
+  const struct sock_wait wait = {os_time_ns() + ASK_NS, asker->round->called_off, "gathering records"};
+  uint32_t bytes = sizeof asker->reply;
+  enum control_outcome outcome = CONTROL_ANSWERED;
+  if (to != NULL)
+    outcome = control_ask(to, SURVEY_KEY, &wait, question, sizeof *question, asker->reply, &bytes);
+  else if (survey_answer(NULL, question, sizeof *question, asker->reply, &bytes) != ncclSuccess)
+    outcome = CONTROL_NOBODY;
+  if (outcome != CONTROL_ANSWERED) return outcome;
+  if (bytes < sizeof *head) return CONTROL_SILENT;
+  memcpy(head, asker->reply, sizeof *head);
+  return head->bytes == bytes - sizeof *head ? CONTROL_ANSWERED : CONTROL_SILENT;
+}
+
+/* All ranks of a communicator that one of the processes has told of. */
+static void ranks_add(struct asker *asker, const struct sock_address *to, uint64_t comm_id) {
+  struct survey_question question = {SURVEY_ASK_RANKS, 0, 0, comm_id};
+  struct survey_reply head;
+  while (!round_is_over(asker->round) && ask(asker, to, &question, &head) == CONTROL_ANSWERED) {
+    struct survey_rank rank;
+    const uint8_t *at = (const uint8_t *)asker->reply + sizeof head;
+    os_mutex_lock(&asker->round->lock);
+    for (uint32_t i = 0; i < head.bytes / sizeof rank; i++) {
+      memcpy(&rank, at + i * sizeof rank, sizeof rank);
+      target_add(asker->round, comm_id, &rank);
+    }
+    os_mutex_unlock(&asker->round->lock);
+    if (head.next <= question.cursor) return;
+    question.cursor = head.next;
+  }
+}
+
+/* The image is whole: its communicators lead to more processes. */
+static bool image_finish(struct asker *asker, const struct sock_address *to) {
+  struct record_file file;
+  const struct survey_bytes *image = &asker->image;
+  if (image->used < RECORD_PAGE_BYTES || !record_is_file(image->bytes, image->used)) return false;
+  ((struct record_header *)(void *)image->bytes)->used_bytes = image->used;
+  if (record_file_read("an answer", image->bytes, image->used, NULL, &file) != ncclSuccess) return false;
+  for (uint32_t i = 0; i < file.view_count; i++) {
+    const struct record_comm *comm = file.views[i].comm;
+    if (comm->state != RECORD_OPEN || comm_is_known(asker->round, comm->comm_id)) continue;
+    ranks_add(asker, to, comm->comm_id);
+  }
+  record_file_free(&file);
+  return true;
+}
+
+/* Fills asker->image. SURVEY_WHY_COUNT: it is whole. */
+static enum survey_why image_pull(struct asker *asker, const struct sock_address *to) {
+  static const enum survey_why whys[] = {SURVEY_EMPTY, SURVEY_LEFT, SURVEY_GONE, SURVEY_TIMEOUT};
+  struct survey_question question = {SURVEY_ASK_OWN, 0, 0, 0};
+  struct survey_reply head = {0, 0, SURVEY_READY, 0};
+  enum control_outcome outcome = CONTROL_ANSWERED;
+  bool fits = true;
+  asker->image.used = 0;
+  do {
+    outcome = ask(asker, to, &question, &head);
+    if (outcome != CONTROL_ANSWERED) break;
+    fits = bytes_put(&asker->image, (const uint8_t *)asker->reply + sizeof head, head.bytes & ~7u);
+    if (!fits || head.next <= question.cursor || asker->image.used > PROCESS_BYTES_MOST) break;
+    question.cursor = head.next;
+  } while (!round_is_over(asker->round));
+  if (outcome != CONTROL_ANSWERED || !image_finish(asker, to)) return whys[outcome];
+  os_mutex_lock(&asker->round->lock);
+  if (!fits || !entry_put(asker->round->survey, SURVEY_IMAGE, asker->image.bytes, asker->image.used))
+    asker->round->no_memory = true;
+  os_mutex_unlock(&asker->round->lock);
+  return SURVEY_WHY_COUNT;
+}
+
+/* Locked: all ranks of the process at this address. */
+static void target_note(struct round *round, const struct sock_address *address, bool answered,
+                        enum survey_why why) {
+  for (uint32_t i = 0; i < round->target_count; i++) {
+    struct target *target = &round->targets[i];
+    if (!sock_address_equal(&target->rank.address, address)) continue;
+    target->asked = true;
+    target->answered = answered;
+    target->why = (uint8_t)why;
+  }
+}
+
+static bool target_take(struct round *round, struct sock_address *address) {
+  bool found = false;
+  os_mutex_lock(&round->lock);
+  for (uint32_t i = 0; i < round->target_count && !found && !round_is_over(round); i++) {
+    if (round->targets[i].asked) continue;
+    *address = round->targets[i].rank.address;
+    found = true;
+  }
+  if (found) target_note(round, address, false, SURVEY_TIMEOUT);
+  os_mutex_unlock(&round->lock);
+  return found;
+}
+
+static void *asker_body(void *argument) {
+  struct asker *asker = (struct asker *)argument;
+  struct sock_address address;
+  while (target_take(asker->round, &address)) {
+    const enum survey_why why = image_pull(asker, &address);
+    os_mutex_lock(&asker->round->lock);
+    target_note(asker->round, &address, why == SURVEY_WHY_COUNT, why);
+    os_mutex_unlock(&asker->round->lock);
+  }
+  return NULL;
+}
+
+/* This process comes first: it leads to the others. Then several ask at a time, as one that does not answer
+ * takes its time. */
+static void askers_run(struct round *round, struct asker *askers) {
+  askers[0].round = round;
+  image_pull(&askers[0], NULL);
+  const uint32_t count = round->target_count < ASKERS_MOST ? round->target_count : ASKERS_MOST;
+  for (uint32_t i = 1; i < count; i++) {
+    askers[i].round = round;
+    askers[i].started = os_thread_start(&askers[i].thread, asker_body, &askers[i]);
+    if (askers[i].started) os_thread_note(1);
+  }
+  asker_body(&askers[0]);
+  for (uint32_t i = 0; i < ASKERS_MOST; i++) {
+    if (askers[i].started) os_thread_join(askers[i].thread);
+    if (askers[i].started) os_thread_note(-1);
+    os_free(askers[i].image.bytes);
+  }
+}
+
+static void round_add_silent(struct round *round, const struct target *target) {
+  struct survey_silent silent = {
+      target->comm_id, target->rank.rank, target->why, target->rank.address, target->rank.process, 0, ""};
+  memcpy(silent.host, target->rank.host, sizeof silent.host);
+  if (!entry_put(round->survey, SURVEY_SILENT, &silent, sizeof silent)) round->no_memory = true;
+}
+static_assert(sizeof(struct survey_silent) % 8 == 0, "entries are");
+
+/* Any of this process's communicators says where its own server is. */
+static void round_find_own(struct round *round) {
+  struct survey_parties parties;
+  uint32_t index = 0;
+  if (!survey_parties(&index, 0, &parties)) return;
+  round->own = parties.addresses[parties.own];
+  os_free(parties.addresses);
+}
+
+static void round_run(struct round *round, struct asker *askers) {
+  os_mutex_init(&round->lock);
+  round->deadline_ns = os_time_ns() + ROUND_NS;
+  round_find_own(round);
+  askers_run(round, askers);
+  for (uint32_t i = 0; i < round->target_count; i++)
+    if (!round->targets[i].answered) round_add_silent(round, &round->targets[i]);
+  os_mutex_destroy(&round->lock);
+  os_free(round->targets);
+}
+
+bool survey_gather(const uint32_t *called_off, struct survey_bytes *survey) {
+  struct round *round = (struct round *)os_alloc(sizeof *round);
+  struct asker *askers = (struct asker *)os_alloc(ASKERS_MOST * sizeof *askers);
+  bool good = round != NULL && askers != NULL;
+  memset(survey, 0, sizeof *survey);
+  if (good) {
+    round->survey = survey;
+    round->called_off = called_off;
+    round_run(round, askers);
+    good = !round->no_memory;
+  }
+  os_free(round);
+  os_free(askers);
+  if (good) return true;
+  os_free(survey->bytes);
+  memset(survey, 0, sizeof *survey);
+  return false;
+}
+
+/* ---- asking another process to gather ---- */
+
+/* One question, until `deadline_ns`, and the answer's head, whose bytes are behind it in `reply`. */
+static ncclResult_t job_ask(const struct sock_address *to, uint64_t deadline_ns,
+                            const struct survey_question *question, void *reply, struct survey_reply *head) {
+  const uint64_t now_ns = os_time_ns();
+  const struct sock_wait wait = {now_ns + 2 * ASK_NS < deadline_ns ? now_ns + 2 * ASK_NS : deadline_ns, NULL,
+                                 "asking for a job's records"};
+  uint32_t bytes = CONTROL_REPLY_MOST;
+  if (now_ns >= deadline_ns) return log_fail(ncclRemoteError, "the process still gathers; try again");
+  TRY(control_call(to, SURVEY_KEY, &wait, question, sizeof *question, reply, &bytes));
+  *head = (struct survey_reply){0, 0, SURVEY_NOTHING, 0};
+  if (bytes >= sizeof *head) memcpy(head, reply, sizeof *head);
+  if (head->state != SURVEY_NOTHING && (size_t)head->bytes + sizeof *head == bytes && head->bytes % 8 == 0)
+    return ncclSuccess;
+  return log_fail(ncclRemoteError, "the process has nothing to say of its job; try again");
+}
+
+/* Asks until all of it has come. */
+static ncclResult_t job_pull(const struct sock_address *to, uint64_t deadline_ns, uint64_t *reply,
+                             struct survey_bytes *got) {
+  struct survey_question question = {SURVEY_ASK_JOB, 0, 0, 0};
+  struct survey_reply head;
+  for (;;) {
+    TRY(job_ask(to, deadline_ns, &question, reply, &head));
+    question.which = head.which;
+    if (head.state == SURVEY_WORKING) {
+      os_sleep_ms(POLL_MS);
+      continue;
+    }
+    if (!bytes_put(got, (const uint8_t *)reply + sizeof head, head.bytes))
+      return log_fail(ncclSystemError, "no memory for what %zu bytes say of the job", got->used);
+    if (head.next <= question.cursor) return ncclSuccess;
+    question.cursor = head.next;
+  }
+}
+
+ncclResult_t survey_fetch(const struct sock_address *to, uint64_t deadline_ns, struct survey_bytes *survey) {
+  struct survey_bytes got = {NULL, 0, 0};
+  uint64_t *reply = (uint64_t *)os_alloc(CONTROL_REPLY_MOST);
+  if (reply == NULL) return log_fail(ncclSystemError, "no memory for an answer");
+  const ncclResult_t result = job_pull(to, deadline_ns, reply, &got);
+  os_free(reply);
+  if (result == ncclSuccess) *survey = got;
+  else os_free(got.bytes);
+  return result;
+}

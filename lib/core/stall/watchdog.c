@@ -1,0 +1,427 @@
+/* watchdog.c: looks at this process's records, and when a communicator of it stands still, sees to it that
+ * one process judges: the first of the communicator's that answers. That one gathers, and tells all others.
+ * Promises to hold no lock while it asks, and to say a sentence once. Time is counted in looks: who was
+ * stopped himself accuses nobody. */
+#include "core/stall/watchdog.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/backend.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "base/text.h"
+#include "core/bootstrap/control.h"
+#include "core/far/far.h"
+#include "core/stall/survey.h"
+#include "explain/judge.h"
+#include "trace/recorder.h"
+
+#define COMMS_MOST 256u /* watched at once */
+#define JUDGES_MOST 3u  /* processes that are asked to judge, before this one does so itself */
+#define TICK_MS_MOST 1000u
+#define TELL_NS UINT64_C(1500000000)
+#define VERDICT_NS UINT64_C(15000000000) /* that a judge may take */
+#define JOB_NS UINT64_C(30000000000)     /* that a survey is kept after it was last asked for */
+#define TEXT_BYTES 1024
+#define TEXTS_MOST 4u
+
+struct watched {
+  uint64_t place, moves, quiet_ms; /* place: in the file of records */
+  bool told;                       /* since it stands still */
+};
+
+/* A stall that another process was asked to judge. */
+struct alarm {
+  bool on;
+  uint64_t comm_id, due_ns;
+  uint32_t next, heard; /* the party to be asked next; verdicts heard when it began */
+};
+
+static struct {
+  uint32_t users, fork_count;
+  bool running, stop;
+  uint64_t limit_ms; /* TUTTI_WATCHDOG_SECONDS as the first user found it; 0: nothing is watched */
+  os_thread thread;
+  uint32_t called_off; /* atomic */
+  bool judge;          /* another process wants a verdict */
+  uint32_t heard;      /* verdicts, this process's own among them */
+  uint64_t heard_ns;
+  char texts[TEXTS_MOST][TEXT_BYTES]; /* the last ones that were logged */
+  uint32_t text_count;
+  uint64_t said_moves;
+  /* of the thread alone */
+  struct watched comms[COMMS_MOST];
+  uint32_t comm_count;
+  uint64_t looked_ns;
+  struct alarm alarm;
+} dog;
+/* The job's survey, for who asks from outside; under the same lock. */
+static struct {
+  bool wanted, ready;
+  uint64_t number, last; /* of the one that is being made, or is there, 0: none; the last one given */
+  struct survey_bytes survey;
+  uint64_t asked_ns;
+} job;
+static os_mutex dog_lock = OS_MUTEX_INITIALIZER;
+static os_cond dog_changed;
+static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* of starting and ending the thread; taken first */
+
+static uint64_t tick_ms(void) { return dog.limit_ms / 4 < TICK_MS_MOST ? dog.limit_ms / 4 : TICK_MS_MOST; }
+
+/* ---- verdicts ---- */
+
+/* Changes whenever something moves in this process. */
+static uint64_t all_moves(void) {
+  struct recorder_look comm;
+  uint64_t moves = HASH_SEED;
+  for (uint64_t place = 0; recorder_look_next(&place, &comm);) moves = hash_mix(moves, comm.moves);
+  return moves;
+}
+
+/* Notes the sentence; true when it has not been said, and no other has since anything moved here. Locked. */
+static bool text_is_new(const char *text) {
+  const uint64_t moves = all_moves();
+  if (dog.text_count > 0 && dog.said_moves == moves) return false;
+  for (uint32_t i = 0; i < TEXTS_MOST; i++)
+    if (strcmp(dog.texts[i], text) == 0) return false;
+  snprintf(dog.texts[dog.text_count++ % TEXTS_MOST], TEXT_BYTES, "%s", text);
+  dog.said_moves = moves;
+  return true;
+}
+
+/* Nothing stands still, as it seems: all is looked at for as long again. Locked. */
+static void comms_excuse(void) {
+  for (uint32_t i = 0; i < dog.comm_count; i++) {
+    dog.comms[i].quiet_ms = 0;
+    dog.comms[i].told = false;
+  }
+}
+
+void watchdog_hear(const char *text, uint32_t bytes) {
+  char clean[TEXT_BYTES];
+  snprintf(clean, sizeof clean, "%.*s", (int)(bytes < sizeof clean ? bytes : sizeof clean - 1), text);
+  text_clean(clean, sizeof clean);
+  os_mutex_lock(&dog_lock);
+  dog.heard += 1;
+  dog.heard_ns = os_time_ns();
+  if (clean[0] == '\0') comms_excuse();
+  const bool says = clean[0] != '\0' && text_is_new(clean);
+  if (dog.running) os_cond_broadcast(&dog_changed);
+  os_mutex_unlock(&dog_lock);
+  if (says) log_urgent("operations stand still: %s", clean);
+}
+
+/* The sentence of `tutti explain`, and who does not answer; "" where nothing stands still. */
+static void text_make(const struct survey *survey, char *text) {
+  struct verdict verdict;
+  if (!judge_files(survey->files, survey->file_count, &verdict) || verdict.kind <= VERDICT_RUNNING) return;
+  size_t used = (size_t)snprintf(text, TEXT_BYTES, "%s", verdict.sentence);
+  for (uint32_t i = 0; i < survey->silent_count && i < 2 && used < TEXT_BYTES; i++) {
+    const struct survey_silent *silent = &survey->silents[i];
+    used += (size_t)snprintf(text + used, TEXT_BYTES - used, "; rank %u (process %u on %s) %s", silent->rank,
+                             silent->process, silent->host, survey_why_text(silent->why));
+  }
+}
+
+struct told {
+  uint32_t kind; /* FAR_CALL_TOLD */
+  char text[TEXT_BYTES];
+};
+
+static bool party_is_silent(const struct survey *survey, const struct sock_address *address) {
+  for (uint32_t i = 0; i < survey->silent_count; i++)
+    if (sock_address_equal(&survey->silents[i].address, address)) return true;
+  return false;
+}
+
+/* Every process that shares a communicator with this one hears it. */
+static void tell_all(const struct survey *survey, const char *text) {
+  struct survey_parties parties;
+  struct told told = {FAR_CALL_TOLD, ""};
+  snprintf(told.text, sizeof told.text, "%s", text);
+  const uint32_t bytes = (uint32_t)(offsetof(struct told, text) + strlen(told.text));
+  for (uint32_t index = 0; survey_parties(&index, 0, &parties);) {
+    for (uint32_t party = 0; party < parties.count; party++) {
+      const struct sock_wait wait = {os_time_ns() + TELL_NS, &dog.called_off, "telling why nothing moves"};
+      uint32_t unused, unused_bytes = sizeof unused;
+      if (party == parties.own || party_is_silent(survey, &parties.addresses[party])) continue;
+      control_ask(&parties.addresses[party], parties.wire_key, &wait, &told, bytes, &unused, &unused_bytes);
+    }
+    os_free(parties.addresses);
+  }
+}
+
+/* Unlocked. */
+static void judge_all(void) {
+  struct survey_bytes bytes;
+  struct survey survey;
+  uint32_t refused;
+  char text[TEXT_BYTES] = "";
+  if (!survey_gather(&dog.called_off, &bytes)) return;
+  if (survey_read(bytes.bytes, bytes.used, &survey, &refused)) {
+    text_make(&survey, text);
+    if (__atomic_load_n(&dog.called_off, __ATOMIC_ACQUIRE) == 0) {
+      watchdog_hear(text, (uint32_t)strlen(text));
+      tell_all(&survey, text);
+    }
+    survey_free(&survey);
+  }
+  os_free(bytes.bytes);
+}
+
+/* ---- alarms ---- */
+
+/* Asks the next process to judge, or does it itself. Unlocked. */
+static void alarm_go_on(struct alarm *alarm) {
+  const uint32_t kind = FAR_CALL_ALARM;
+  struct survey_parties parties;
+  uint32_t index = 0;
+  if (!survey_parties(&index, alarm->comm_id, &parties)) parties = (struct survey_parties){0, 0, 0, NULL};
+  while (alarm->next < parties.own && alarm->next < JUDGES_MOST) {
+    const struct sock_wait wait = {os_time_ns() + TELL_NS, &dog.called_off, "asking why nothing moves"};
+    const struct sock_address *to = &parties.addresses[alarm->next++];
+    uint32_t unused, bytes = sizeof unused;
+    if (control_ask(to, parties.wire_key, &wait, &kind, sizeof kind, &unused, &bytes) != CONTROL_ANSWERED)
+      continue;
+    os_free(parties.addresses);
+    alarm->due_ns = os_time_ns() + VERDICT_NS;
+    return;
+  }
+  os_free(parties.addresses);
+  alarm->on = false;
+  judge_all();
+}
+
+/* A communicator has stood still for `quiet_ms`, of which no verdict has been heard since. */
+static void alarm_begin(uint64_t comm_id, uint64_t quiet_ms) {
+  os_mutex_lock(&dog_lock);
+  const bool heard = dog.heard > 0 && os_time_ns() - dog.heard_ns < quiet_ms * 1000000;
+  if (!heard && !dog.alarm.on) dog.alarm = (struct alarm){true, comm_id, 0, 0, dog.heard};
+  os_mutex_unlock(&dog_lock);
+}
+
+/* ---- looking ---- */
+
+static struct watched *watched_get(uint64_t place) {
+  for (uint32_t i = 0; i < dog.comm_count; i++)
+    if (dog.comms[i].place == place) return &dog.comms[i];
+  if (dog.comm_count == COMMS_MOST) return NULL;
+  struct watched *watched = &dog.comms[dog.comm_count++];
+  *watched = (struct watched){place, 0, 0, false};
+  return watched;
+}
+
+static uint64_t passed_ms(void) {
+  const uint64_t now_ns = os_time_ns(), passed = (now_ns - dog.looked_ns) / 1000000;
+  dog.looked_ns = now_ns;
+  return passed < 2 * tick_ms() ? passed : 2 * tick_ms();
+}
+
+/* Unlocked but for what others change. */
+static void look(void) {
+  struct recorder_look comm;
+  const uint64_t passed = passed_ms();
+  backend_device_ops()->records_look();
+  recorder_note_time();
+  for (uint64_t place = 0; recorder_look_next(&place, &comm);) {
+    os_mutex_lock(&dog_lock);
+    struct watched *watched = watched_get(place);
+    bool due = false;
+    if (watched != NULL) {
+      const bool moved = !comm.pends || comm.moves != watched->moves;
+      watched->quiet_ms = moved ? 0 : watched->quiet_ms + passed;
+      watched->told = watched->told && !moved;
+      watched->moves = comm.moves;
+      due = !watched->told && watched->quiet_ms >= dog.limit_ms;
+      watched->told = watched->told || due;
+    }
+    os_mutex_unlock(&dog_lock);
+    if (due) alarm_begin(comm.comm_id, watched->quiet_ms);
+  }
+}
+
+/* ---- the job's survey ---- */
+
+static void job_forget(void) {
+  os_free(job.survey.bytes);
+  memset(&job.survey, 0, sizeof job.survey);
+  job.ready = job.wanted = false;
+  job.number = 0;
+}
+
+/* Locked; unlocked while it gathers. */
+static void job_make(void) {
+  struct survey_bytes survey;
+  job.wanted = false;
+  os_mutex_unlock(&dog_lock);
+  const bool made = survey_gather(&dog.called_off, &survey);
+  os_mutex_lock(&dog_lock);
+  if (!made) job_forget();
+  else job.survey = survey;
+  job.ready = made;
+}
+
+static ncclResult_t dog_run(void);
+
+/* A fresh survey is begun unless one is being made already. Locked. */
+static void job_answer(const struct survey_question *question, struct survey_reply *head, uint8_t *out,
+                       uint32_t room) {
+  const bool making = job.number != 0 && !job.ready;
+  job.asked_ns = os_time_ns();
+  if (question->which == 0 && !making) {
+    job_forget();
+    job.number = ++job.last;
+    job.wanted = true;
+    os_cond_broadcast(&dog_changed);
+  }
+  head->which = job.number;
+  if (question->which != 0 && question->which != job.number) head->state = SURVEY_NOTHING;
+  else if (!job.ready) head->state = SURVEY_WORKING;
+  else if (question->cursor > job.survey.used) head->state = SURVEY_NOTHING;
+  if (head->state != SURVEY_READY) return;
+  const uint64_t left = job.survey.used - question->cursor;
+  head->bytes = left < room ? (uint32_t)left : room & ~7u;
+  memcpy(out, job.survey.bytes + question->cursor, head->bytes);
+  if (left > head->bytes) head->next = question->cursor + head->bytes;
+}
+
+ncclResult_t watchdog_answer(const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes) {
+  struct survey_question question;
+  struct survey_reply head = {0, 0, SURVEY_READY, 0};
+  memcpy(&question, request, bytes < sizeof question ? bytes : sizeof question);
+  TRY(dog_run());
+  os_mutex_lock(&dog_lock);
+  job_answer(&question, &head, (uint8_t *)reply + sizeof head, CONTROL_REPLY_MOST - (uint32_t)sizeof head);
+  os_mutex_unlock(&dog_lock);
+  memcpy(reply, &head, sizeof head);
+  *reply_bytes = (uint32_t)sizeof head + head.bytes;
+  return ncclSuccess;
+}
+
+ncclResult_t watchdog_alarm(void) {
+  TRY(dog_run());
+  os_mutex_lock(&dog_lock);
+  dog.judge = true;
+  os_cond_broadcast(&dog_changed);
+  os_mutex_unlock(&dog_lock);
+  return ncclSuccess;
+}
+
+/* ---- the thread ---- */
+
+/* Until the next look, or until somebody wants something. Locked. */
+static void dog_rest(void) {
+  const uint64_t now_ns = os_time_ns();
+  const uint64_t until_ns = now_ns + (dog.limit_ms > 0 ? tick_ms() : JOB_NS / 1000000) * 1000000;
+  while (!dog.stop && !job.wanted && !dog.judge && (!dog.alarm.on || dog.alarm.heard == dog.heard))
+    if (!os_cond_wait_until(&dog_changed, &dog_lock, until_ns)) return;
+}
+
+/* Locked. True when there was something to do; unlocked meanwhile. */
+static bool dog_serve(void) {
+  struct alarm alarm = dog.alarm;
+  if (job.wanted) {
+    job_make();
+    return true;
+  }
+  const bool judges = dog.judge;
+  dog.judge = false;
+  if (alarm.on && alarm.heard != dog.heard) alarm.on = dog.alarm.on = false;
+  const bool asks = !judges && alarm.on && os_time_ns() >= alarm.due_ns;
+  if (!judges && !asks) return false;
+  os_mutex_unlock(&dog_lock);
+  if (judges) judge_all();
+  else alarm_go_on(&alarm);
+  os_mutex_lock(&dog_lock);
+  if (asks) dog.alarm = alarm;
+  return true;
+}
+
+static void *dog_body(void *argument) {
+  (void)argument;
+  os_mutex_lock(&dog_lock);
+  dog.looked_ns = os_time_ns();
+  while (!dog.stop) {
+    if (dog_serve()) continue;
+    if (job.ready && os_time_ns() - job.asked_ns > JOB_NS) job_forget();
+    if (dog.limit_ms > 0) {
+      os_mutex_unlock(&dog_lock);
+      look();
+      os_mutex_lock(&dog_lock);
+    }
+    if (!dog.alarm.on || dog.alarm.due_ns != 0) dog_rest();
+  }
+  os_mutex_unlock(&dog_lock);
+  return NULL;
+}
+
+/* Under life_lock. */
+static ncclResult_t dog_start(void) {
+  if (dog.running) return ncclSuccess;
+  dog.stop = false;
+  __atomic_store_n(&dog.called_off, 0, __ATOMIC_RELEASE);
+  if (dog.users > 0 && os_thread_start(&dog.thread, dog_body, NULL)) {
+    os_thread_note(1);
+    dog.running = true;
+    return ncclSuccess;
+  }
+  return log_fail(ncclSystemError,
+                  "no thread that looks after operations which stand still; raise ulimit -u, or the limit of "
+                  "memory");
+}
+
+static ncclResult_t dog_run(void) {
+  os_mutex_lock(&life_lock);
+  const ncclResult_t result = dog_start();
+  os_mutex_unlock(&life_lock);
+  return result;
+}
+
+/* Under life_lock. */
+static void dog_end(void) {
+  if (!dog.running) return;
+  __atomic_store_n(&dog.called_off, 1, __ATOMIC_RELEASE);
+  os_mutex_lock(&dog_lock);
+  dog.stop = true;
+  os_cond_broadcast(&dog_changed);
+  os_mutex_unlock(&dog_lock);
+  os_thread_join(dog.thread);
+  os_thread_note(-1);
+  dog.running = false;
+  job_forget();
+}
+
+/* A forked child has none of its parent's communicators, nor the thread. */
+static void dog_renew(void) {
+  static bool prepared;
+  if (prepared && dog.fork_count == os_fork_count()) return;
+  prepared = true;
+  memset(&dog, 0, sizeof dog);
+  memset(&job, 0, sizeof job);
+  dog.fork_count = os_fork_count();
+  os_mutex_init(&dog_lock);
+  os_cond_init(&dog_changed);
+}
+
+void watchdog_enter(void) {
+  os_mutex_lock(&life_lock);
+  dog_renew();
+  if (dog.users++ == 0) {
+    dog.comm_count = dog.heard = dog.text_count = 0;
+    memset(dog.texts, 0, sizeof dog.texts);
+    dog.alarm.on = dog.judge = false;
+    dog.limit_ms = (uint64_t)param_int(PARAM_TUTTI_WATCHDOG_SECONDS) * 1000;
+    if (!backend_device_ops()->keeps_time()) dog.limit_ms = 0;
+  }
+  if (dog.limit_ms > 0) dog_start();
+  os_mutex_unlock(&life_lock);
+}
+
+void watchdog_leave(void) {
+  os_mutex_lock(&life_lock);
+  if (dog.fork_count == os_fork_count() && dog.users > 0 && --dog.users == 0) dog_end();
+  os_mutex_unlock(&life_lock);
+}

@@ -1,0 +1,179 @@
+/* layout.c: which node and which of its GPUs each rank's device is, and from that the graph. */
+#include "core/topology/layout.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "backends/net.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+
+/* NCCL's old numbers stand for LOC, PIX, PXB, PHB, and SYS from 4 on. */
+static enum graph_path level_of_number(long number) {
+  static const enum graph_path levels[] = {GRAPH_LOC, GRAPH_PIX, GRAPH_PXB, GRAPH_PHB};
+  return number < 0 || number > 3 ? GRAPH_SYS : levels[number];
+}
+
+static enum graph_path peer_level(void) {
+  const char *text = param_text(PARAM_P2P_LEVEL);
+  char *end;
+  if (param_int(PARAM_P2P_DISABLE) != 0) return GRAPH_LOC;
+  if (*text == '\0') return GRAPH_PXB;
+  const long number = strtol(text, &end, 10);
+  if (*end == '\0') return level_of_number(number);
+  for (uint32_t type = GRAPH_LOC; type <= GRAPH_SYS; type++)
+    if (strcasecmp(text, paths_type_name((enum graph_path)type)) == 0) return (enum graph_path)type;
+  log_warn("NCCL_P2P_LEVEL: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; PXB is taken", text);
+  return GRAPH_PXB;
+}
+
+struct paths_rules layout_rules(void) {
+  struct paths_rules rules = PATHS_RULES_DEFAULT;
+  rules.peer_level = peer_level();
+  rules.over_gpu = param_int(PARAM_NVB_DISABLE) == 0;
+  rules.card_over_gpu = param_int(PARAM_PXN_DISABLE) == 0;
+  return rules;
+}
+
+uint32_t layout_cross_nic(void) { return (uint32_t)param_int(PARAM_CROSS_NIC); }
+
+/* What the devices of the process are divided into. */
+struct layout {
+  uint32_t node_count, node_devices; /* nodes, and devices of each */
+  struct topology topology;
+};
+
+/* Devices lie on the nodes in order. One node of all devices is filled by as many copies of the file's node
+ * as it takes, since the file says how many GPUs a node has. */
+static ncclResult_t layout_from_file(const char *path, uint32_t device_count, struct layout *layout) {
+  TRY(topology_read(path, layout->node_count, &layout->topology));
+  if (layout->node_count > 1) return ncclSuccess;
+  const uint32_t gpus = layout->topology.gpu_count;
+  layout->node_devices = gpus;
+  layout->node_count = layout->topology.node_count = (device_count + gpus - 1) / gpus;
+  return ncclSuccess;
+}
+
+static ncclResult_t layout_from_numbers(struct layout *layout) {
+  struct topology_spec spec;
+  memset(&spec, 0, sizeof spec);
+  spec.nodes = layout->node_count;
+  spec.gpus = layout->node_devices;
+  /* The cards that the emulated network has on each node, where it is in use. */
+  const struct net_ops *net = emu_net_ops();
+  if (net != NULL) TRY(net->devices(&spec.nics));
+  return topology_make(&spec, &layout->topology);
+}
+
+/* Dumps are for looking at: one that cannot be written is no reason to fail. */
+static void layout_dump(const struct topology *topology, const struct graph_request *request) {
+  const char *path = param_text(PARAM_TOPO_DUMP_FILE);
+  if (*path != '\0') topology_write(topology, path);
+  path = param_text(PARAM_GRAPH_DUMP_FILE);
+  if (*path == '\0') return;
+  struct text text;
+  memset(&text, 0, sizeof text);
+  if (graph_describe(request, &text) == ncclSuccess && !os_file_write(path, text.begin, text.bytes))
+    log_warn("NCCL_GRAPH_DUMP_FILE: %s: cannot be written: %s", path, strerror(errno));
+  text_free(&text);
+}
+
+static void layout_log(const struct topology *topology, const struct graph *graph) {
+  const struct graph_speed *ring = &graph->ring_speed, *tree = &graph->tree_speed;
+  log_info(LOG_GRAPH,
+           "topology '%s': %u ranks on %u nodes; rings %u x %.2f GB/s, %s/%s; trees %u x %.2f GB/s, "
+           "%s/%s",
+           topology->name, graph->rank_count, graph->node_count, ring->channel_count, ring->intra_gbps,
+           paths_type_name((enum graph_path)ring->intra_path),
+           paths_type_name((enum graph_path)ring->inter_path), tree->channel_count, tree->intra_gbps,
+           paths_type_name((enum graph_path)tree->intra_path),
+           paths_type_name((enum graph_path)tree->inter_path));
+}
+
+static ncclResult_t layout_build(const struct topology *topology, const struct graph_place *places,
+                                 uint32_t rank_count, uint32_t channel_count, struct graph *graph) {
+  struct graph_request request;
+  memset(&request, 0, sizeof request);
+  request.topology = topology;
+  request.places = places;
+  request.rank_count = rank_count;
+  request.channels_min = request.channels_max = channel_count;
+  request.cross_nic = layout_cross_nic();
+  request.rules = layout_rules();
+  TRY(graph_build(&request, graph));
+  layout_dump(topology, &request);
+  layout_log(topology, graph);
+  return ncclSuccess;
+}
+
+static ncclResult_t layout_places(const struct layout *layout, const uint32_t *devices, uint32_t rank_count,
+                                  uint32_t channel_count, struct graph *graph) {
+  struct graph_place *places = (struct graph_place *)os_alloc(rank_count * sizeof *places);
+  if (places == NULL) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    places[rank].node = devices[rank] / layout->node_devices;
+    places[rank].gpu = devices[rank] % layout->node_devices;
+  }
+  const ncclResult_t result = layout_build(&layout->topology, places, rank_count, channel_count, graph);
+  os_free(places);
+  return result;
+}
+
+/* Nothing but a count of 0 nodes where all devices are as one. */
+static ncclResult_t layout_find(const struct device_ops *ops, struct layout *layout) {
+  const char *path = param_text(PARAM_TOPO_FILE);
+  uint32_t device_count = 0, node_count = 0;
+  memset(layout, 0, sizeof *layout);
+  TRY(ops->device_nodes(&node_count));
+  if (node_count == 0 && *path != '\0')
+    log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s is not read: the backend '%s' does not place devices yet", path,
+             ops->name);
+  if (node_count == 0 || (node_count == 1 && *path == '\0')) return ncclSuccess;
+  TRY(ops->device_count(&device_count));
+  layout->node_count = node_count;
+  layout->node_devices = device_count / node_count;
+  if (*path != '\0') return layout_from_file(path, device_count, layout);
+  return layout_from_numbers(layout);
+}
+
+ncclResult_t layout_topology(const struct device_ops *ops, struct topology *topology) {
+  struct layout layout;
+  TRY(layout_find(ops, &layout));
+  *topology = layout.topology;
+  return ncclSuccess;
+}
+
+ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices, uint32_t rank_count,
+                          uint32_t channel_count, struct graph *graph) {
+  struct layout layout;
+  TRY(layout_find(ops, &layout));
+  if (layout.node_count == 0) return graph_flat(rank_count, graph);
+  const ncclResult_t result = layout_places(&layout, devices, rank_count, channel_count, graph);
+  topology_free(&layout.topology);
+  return result;
+}
+
+static uint32_t places_gpus(const struct graph_place *places, uint32_t rank_count) {
+  uint32_t gpus = 0;
+  for (uint32_t rank = 0; rank < rank_count; rank++)
+    if (places[rank].gpu >= gpus) gpus = places[rank].gpu + 1;
+  return gpus;
+}
+
+ncclResult_t layout_graph_far(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
+                              uint32_t channel_count, struct graph *graph) {
+  const char *path = param_text(PARAM_TOPO_FILE);
+  struct topology topology;
+  struct topology_spec spec;
+  if (node_count == 1 && *path == '\0') return graph_flat(rank_count, graph);
+  memset(&spec, 0, sizeof spec);
+  spec.nodes = node_count;
+  spec.gpus = places_gpus(places, rank_count);
+  TRY(*path != '\0' ? topology_read(path, node_count, &topology) : topology_make(&spec, &topology));
+  const ncclResult_t result = layout_build(&topology, places, rank_count, channel_count, graph);
+  topology_free(&topology);
+  return result;
+}

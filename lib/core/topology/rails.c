@@ -1,0 +1,154 @@
+/* rails.c: see rails.h. */
+#include "core/topology/rails.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/topology/layout.h"
+
+/* ---- the choice ---- */
+
+/* Channels spread over the cards that are as near as the nearest. */
+static uint32_t net_of_channel(const struct paths *paths, uint32_t gpu, uint32_t channel_index) {
+  const struct paths_route *routes = &paths->net_gpu[(size_t)gpu * paths->net_count];
+  const struct paths_route *best = &routes[paths_net_near(paths, gpu, 0)];
+  uint32_t alike = 1;
+  while (alike < paths->net_count) {
+    const struct paths_route *next = &routes[paths_net_near(paths, gpu, alike)];
+    if (next->type != best->type || next->gbps < best->gbps) break;
+    alike += 1;
+  }
+  return paths_net_near(paths, gpu, channel_index % alike);
+}
+
+static const struct paths_route *route_to(const struct paths *paths, uint32_t gpu, uint32_t net) {
+  return &paths->gpu_net[(size_t)gpu * paths->net_count + net];
+}
+
+/* A GPU of ours beside the card, which our own reaches over NVLink. */
+static uint32_t gpu_beside(const struct rails_ask *ask, uint32_t net) {
+  const struct paths *paths = ask->paths;
+  for (uint32_t gpu = 0; gpu < paths->gpu_count && ask->here != NULL; gpu++) {
+    const struct paths_route *link = &paths->gpu_gpu[(size_t)ask->gpu * paths->gpu_count + gpu];
+    if (gpu != ask->gpu && ask->here[gpu] && link->type == GRAPH_NVL &&
+        route_to(paths, gpu, net)->type <= GRAPH_PXB)
+      return gpu;
+  }
+  return TOPOLOGY_NONE;
+}
+
+static bool own_needs_other(const struct rails_ask *ask, uint32_t own) {
+  const struct paths_route *route = route_to(ask->paths, ask->gpu, own);
+  return route->type == GRAPH_PXN;
+}
+
+struct rails_answer rails_choose(const struct rails_ask *ask) {
+  const uint32_t own = net_of_channel(ask->paths, ask->gpu, ask->channel_index);
+  const struct rails_answer mine = {own, TOPOLOGY_NONE};
+  if (!ask->sends || ask->level == 0) return mine;
+  if (!ask->message || ask->level == 1) {
+    const struct rails_answer over = {own, route_to(ask->paths, ask->gpu, own)->over};
+    const bool there = over.over != TOPOLOGY_NONE && ask->here != NULL && ask->here[over.over];
+    return own_needs_other(ask, own) && there ? over : mine;
+  }
+  const uint32_t theirs = net_of_channel(ask->paths, ask->peer_gpu, ask->channel_index);
+  if (route_to(ask->paths, ask->gpu, theirs)->type <= GRAPH_PXB)
+    return (struct rails_answer){theirs, TOPOLOGY_NONE};
+  const struct rails_answer beside = {theirs, gpu_beside(ask, theirs)};
+  return beside.over != TOPOLOGY_NONE ? beside : mine;
+}
+
+/* ---- for the ranks of a process ---- */
+
+struct rails {
+  struct topology topology;
+  struct paths paths;
+  uint32_t rank_count;
+  struct rails_place *places;
+};
+
+void rails_free(struct rails *rails) {
+  if (rails == NULL) return;
+  paths_free(&rails->paths);
+  topology_free(&rails->topology);
+  os_free(rails->places);
+  os_free(rails);
+}
+
+static ncclResult_t rails_fill(const struct device_ops *ops, const struct rails_place *places,
+                               struct rails *rails) {
+  const struct paths_rules rules = layout_rules();
+  memcpy(rails->places, places, rails->rank_count * sizeof *places);
+  TRY(layout_topology(ops, &rails->topology));
+  if (rails->topology.net_count == 0) return ncclSuccess;
+  return paths_find(&rails->topology, &rules, &rails->paths);
+}
+
+ncclResult_t rails_create(const struct device_ops *ops, const struct rails_place *places, uint32_t rank_count,
+                          struct rails **result) {
+  struct rails *rails = (struct rails *)os_alloc(sizeof *rails);
+  if (rails != NULL) rails->places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
+  if (rails == NULL || rails->places == NULL) {
+    os_free(rails);
+    return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  }
+  rails->rank_count = rank_count;
+  const ncclResult_t filled = rails_fill(ops, places, rails);
+  const bool empty = filled != ncclSuccess || rails->topology.net_count == 0;
+  if (empty) rails_free(rails);
+  if (filled == ncclSuccess) *result = empty ? NULL : rails;
+  return filled;
+}
+
+static uint32_t gpu_of(const struct rails *rails, uint32_t rank) {
+  return rails->places[rank].device % rails->topology.gpu_count;
+}
+
+/* The first rank on that GPU; `others`: of any process. */
+static uint32_t rank_on(const struct rails *rails, uint32_t node, uint32_t gpu, bool others) {
+  uint32_t rank = 0;
+  while (!(others || rails->places[rank].here) || rails->places[rank].node != node ||
+         gpu_of(rails, rank) != gpu)
+    rank += 1;
+  return rank;
+}
+
+static struct rails_answer rails_answer(const struct rails *rails, uint32_t rank,
+                                        const struct device_conn_name *name, bool others, uint32_t *over) {
+  bool here[TOPOLOGY_GPUS_MAX] = {false};
+  const uint32_t node = rails->places[rank].node;
+  for (uint32_t other = 0; other < rails->rank_count; other++)
+    if ((others || rails->places[other].here) && rails->places[other].node == node)
+      here[gpu_of(rails, other)] = true;
+  const struct rails_ask ask = {
+      .paths = &rails->paths,
+      .gpu = gpu_of(rails, rank),
+      .peer_gpu = gpu_of(rails, name->peer),
+      .here = here,
+      .channel_index = name->channel_index,
+      .sends = name->sends,
+      .message = name->conn_index == CONN_MESSAGE,
+      .level = param_int(PARAM_PXN_DISABLE) != 0 ? 0 : (uint32_t)param_int(PARAM_P2P_PXN_LEVEL),
+  };
+  const struct rails_answer answer = rails_choose(&ask);
+  *over = answer.over != TOPOLOGY_NONE ? rank_on(rails, node, answer.over, others) : rank;
+  return answer;
+}
+
+uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
+                      uint32_t device_count, uint32_t *over) {
+  *over = rank;
+  if (rails == NULL || device_count == 0) return 0;
+  return rails_answer(rails, rank, name, false, over).net % device_count;
+}
+
+bool rails_relay(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
+                 uint32_t device_count, uint32_t *device, uint32_t *over) {
+  if (rails == NULL || device_count != rails->topology.net_count) return false;
+  rails_answer(rails, rank, name, false, over);
+  if (*over != rank) return false;
+  *device = rails_answer(rails, rank, name, true, over).net;
+  return *over != rank && !rails->places[*over].here;
+}
