@@ -160,8 +160,11 @@ root=$root; here=$here; work=$work/killed; build=$build
 mkdir "$work/killed"
 . "$here/hosts.inc"
 hosts_up 2 && hosts_start 1 sleep 600
-echo "\$hosts_switch \$hosts_holder_1 \$hosts_holder_2 \$hosts_started"
 setpriv --pdeathsig KILL sleep 600 &
+for process in \$hosts_started \$!; do # who is still on its way would not hear of the script's end
+  until [ "\$(cat /proc/\$process/comm)" = sleep ]; do sleep 0.01; done
+done
+echo "\$hosts_switch \$hosts_holder_1 \$hosts_holder_2 \$hosts_started"
 wait
 END
 for signal in TERM KILL; do
