@@ -86,9 +86,16 @@ PRIM_FN bool lines_ready(struct lane *lane, struct prim *prim) {
   return true;
 }
 
+/* All of an open step is carried. lines_go() opens a step before it waits for those who send it, so one that
+ * has no lines may be open while some of them have yet to come. */
+PRIM_FN bool lines_carried(struct lane *lane, struct prim *prim) {
+  if (!lane->step_open || lane->line_index < lane->line_count) return false;
+  return lane->line_count > 0 || lines_ready(lane, prim);
+}
+
 PRIM_FN uint32_t lines_enabled(struct lane *lane, struct prim *prim) {
   if (!lane->has_step || !lines_next_step(lane)) return LANE_END;
-  if (lane->step_open && lane->line_index == lane->line_count) return LANE_POST;
+  if (lines_carried(lane, prim)) return LANE_POST;
   return lines_ready(lane, prim) ? (uint32_t)LANE_LINES : 0;
 }
 
