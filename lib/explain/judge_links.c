@@ -24,15 +24,27 @@ struct wait {
   bool sends;                                   /* it waits for a slot */
 };
 
-/* The row of the link that the lane waits on: several may lead to one peer. */
+/* The lane may wait on this link of its own; of lines it counts those of a step. */
+static bool link_fits(const struct wait *wait, const struct record_link *link) {
+  const bool lines = wait->lane->wait == WAITS_LINES;
+  if (link->used != 1 || link->peer != wait->lane->peer || link->channel != wait->lane->channel) return false;
+  if (((link->conn & RECORD_LINK_SENDS) != 0) != wait->sends) return false;
+  if (lines) return link->proto != PROTO_SIMPLE;
+  if (link->step >= wait->lane->need) return false;
+  return wait->sends ? link->head <= wait->lane->have : link->tail == wait->lane->have;
+}
+
+/* The row of the link that the lane waits on: several may lead to one peer. Of lines the only one. */
 static const struct record_link *own_link(const struct wait *wait) {
+  const struct record_link *found = NULL;
   for (uint32_t row = 0; row < wait->seat->view->link_rows; row++) {
     const struct record_link *link = &wait->seat->view->links[row];
-    if (link->used != 1 || link->peer != wait->lane->peer || link->channel != wait->lane->channel) continue;
-    if (((link->conn & RECORD_LINK_SENDS) != 0) != wait->sends || link->step >= wait->lane->need) continue;
-    if (wait->sends ? link->head <= wait->lane->have : link->tail == wait->lane->have) return link;
+    if (!link_fits(wait, link)) continue;
+    if (wait->lane->wait != WAITS_LINES) return link;
+    if (found != NULL) return NULL;
+    found = link;
   }
-  return NULL;
+  return found;
 }
 
 static const struct record_link *other_end(const struct wait *wait) {
@@ -91,7 +103,8 @@ static bool peer_has_ended(const struct wait *wait) {
 static bool wait_is_met(const struct wait *wait) {
   if (wait->lane->wait == WAITS_OFFER) return false;
   if (peer_has_ended(wait)) return true;
-  if (wait->theirs == NULL || wait->own == NULL || wait->lane->wait == WAITS_LINES) return false;
+  if (wait->theirs == NULL || wait->own == NULL) return false;
+  if (wait->lane->wait == WAITS_LINES) return wait->sender != NULL && wait->theirs->tail > wait->own->step;
   if (!wait->sends) return wait->theirs->tail >= wait->lane->need;
   return wait->theirs->head + (wait->lane->have - wait->own->head) >= wait->lane->need;
 }
