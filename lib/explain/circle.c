@@ -32,26 +32,12 @@ static const struct seat *peer_find(const struct circle *circle, const struct se
   return NULL;
 }
 
-static bool seat_runs(const struct seat *seat) {
-  return seat_pends(seat) && seat->view->comm->started > seat->view->comm->ended;
-}
-
-/* What holds the device of a rank whose kernel has not started; NULL: nothing that was recorded. */
-static const struct seat *holder_find(const struct circle *circle, const struct seat *held) {
-  for (uint32_t i = 0; i < circle->count; i++) {
-    const struct seat *seat = &circle->seats[i];
-    if (seat == held || seat->file != held->file) continue;
-    if (seat->view->comm->device == held->view->comm->device && seat_runs(seat)) return seat;
-  }
-  return NULL;
-}
-
 /* Whom the seat's wait leads to. */
 static const struct seat *seat_next(const struct circle *circle, const struct seat *seat) {
   const struct record_lane *lane = seat_first_wait(seat);
   const struct seat *peer = lane != NULL ? peer_find(circle, seat, lane->peer) : NULL;
   if (peer == NULL || seat_runs(peer)) return peer;
-  return holder_find(circle, peer);
+  return seat_holder(circle->seats, circle->count, peer);
 }
 
 static void circle_tell(const struct circle *circle, const struct seat *begin, struct verdict *verdict) {

@@ -30,26 +30,42 @@ bool judge_not_launched(struct crew *crew) {
   return false;
 }
 
-bool judge_not_started(struct crew *crew) {
-  char place[160], name[64];
+/* Launched, and not started. */
+static bool seat_queues(const struct seat *seat) {
+  const struct record_comm *comm = seat->view->comm;
+  if (!seat_pends(seat) || !seat_knows_ends(seat) || comm->started > comm->ended) return false;
+  return comm->launched > comm->started;
+}
+
+/* The first whose device nothing that was recorded holds, if there is one; *holder is what does. */
+static const struct seat *crew_queued(const struct crew *crew, const struct seat **holder) {
+  const struct seat *first = NULL;
   for (uint32_t i = 0; i < crew->count; i++) {
-    const struct seat *seat = &crew->seats[i];
-    const struct record_comm *comm = seat->view->comm;
-    if (!seat_pends(seat) || !seat_knows_ends(seat) || comm->started > comm->ended) continue;
-    if (comm->launched <= comm->started) continue;
-    seat_place(seat, place);
-    blame(crew, VERDICT_NOT_STARTED, NULL, seat);
-    char what[64] = "a graph";
-    if (!seat->graph_queued) snprintf(what, sizeof what, "operation #%" PRIu64, seat->done);
-    say(crew->verdict->sentence,
-        "%s of comm %s has launched %s, and its kernel has not started: it waits behind other "
-        "work on its stream or device",
-        place, crew_name(crew, name), what);
-    say(crew->verdict->next,
-        "look at what is in front of it on rank %u's stream: another communicator's kernel, "
-        "an event, a kernel of the program",
-        seat_rank(seat));
-    return true;
+    const struct seat *seat = &crew->seats[i], *held_by = NULL;
+    if (!seat_queues(seat)) continue;
+    held_by = seat_holder(crew->all, crew->all_count, seat);
+    if (first == NULL || held_by == NULL) *holder = held_by;
+    if (held_by == NULL) return seat;
+    if (first == NULL) first = seat;
   }
-  return false;
+  return first;
+}
+
+bool judge_not_started(struct crew *crew) {
+  char place[160], name[64], what[64] = "a graph", front[96] = "other work on its stream or device";
+  const struct seat *holder = NULL, *seat = crew_queued(crew, &holder);
+  if (seat == NULL) return false;
+  if (!seat->graph_queued) snprintf(what, sizeof what, "operation #%" PRIu64, seat->done);
+  if (holder != NULL)
+    snprintf(front, sizeof front, "a kernel of comm '%.40s' on its device", holder->view->comm->name);
+  seat_place(seat, place);
+  blame(crew, holder != NULL ? VERDICT_BEHIND : VERDICT_NOT_STARTED, NULL, seat);
+  say(crew->verdict->sentence,
+      "%s of comm %s has launched %s, and its kernel has not started: it waits behind %s", place,
+      crew_name(crew, name), what, front);
+  say(crew->verdict->next,
+      "look at what is in front of it on rank %u's stream: another communicator's kernel, "
+      "an event, a kernel of the program",
+      seat_rank(seat));
+  return true;
 }

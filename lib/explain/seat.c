@@ -109,6 +109,15 @@ const struct record_call *seat_call(const struct seat *seat, uint32_t sequence) 
   return NULL;
 }
 
+const struct seat *seat_holder(const struct seat *seats, uint32_t count, const struct seat *held) {
+  for (uint32_t i = 0; i < count; i++) {
+    const struct seat *seat = &seats[i];
+    if (seat == held || seat->file != held->file) continue;
+    if (seat->view->comm->device == held->view->comm->device && seat_runs(seat)) return seat;
+  }
+  return NULL;
+}
+
 bool seat_has_ended(const struct seat *seat, uint32_t collective) {
   const struct record_call *call = seat_find(seat, collective);
   if (call == NULL || !seat_knows_ends(seat)) return false;

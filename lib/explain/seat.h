@@ -26,6 +26,10 @@ static inline bool seat_tells_waits(const struct seat *seat) { return seat->view
 static inline bool seat_pends(const struct seat *seat) {
   return seat->first != NULL || seat->pending_messages > 0 || seat->graph || seat->graph_queued;
 }
+/* A kernel of it is under way. */
+static inline bool seat_runs(const struct seat *seat) {
+  return seat_pends(seat) && seat->view->comm->started > seat->view->comm->ended;
+}
 static inline bool seat_has_called(const struct seat *seat, uint32_t collective) {
   return (int32_t)(seat->collectives - collective) > 0;
 }
@@ -60,6 +64,9 @@ void seat_read(struct seat *seat);
 const struct record_call *seat_find(const struct seat *seat, uint32_t collective);
 /* The operation of this number (low bits); NULL where its record is gone. */
 const struct record_call *seat_call(const struct seat *seat, uint32_t sequence);
+/* Of these seats the one whose kernel runs on the device of another, whose own has not started: what holds
+ * it. NULL: nothing that was recorded. */
+const struct seat *seat_holder(const struct seat *seats, uint32_t count, const struct seat *held);
 /* A collective has ended here. */
 bool seat_has_ended(const struct seat *seat, uint32_t collective);
 /* Rows of lanes that tell of now, waiting or not, from *row on; NULL behind the last. */
