@@ -161,16 +161,29 @@ static void slow_link(struct rank *self) {
   }
 }
 
-/* A step of a job: two calls that were captured once. Rank 2 launches them once less often. */
-static void graph(struct rank *self) {
+/* What the body calls, captured once. */
+static cudaGraphExec_t capture(struct rank *self, void (*body)(struct rank *self)) {
   cudaGraph_t captured;
   cudaGraphExec_t step;
   MUST(cudaStreamBeginCapture(self->stream, cudaStreamCaptureModeThreadLocal));
-  sum(self, 1024);
-  sum(self, 2048);
+  body(self);
   MUST(cudaStreamEndCapture(self->stream, &captured));
   MUST(cudaGraphInstantiate(&step, captured, 0));
-  for (int i = 0; i < (self->rank == 2 ? 2 : 3); i++) MUST(cudaGraphLaunch(step, self->stream));
+  return step;
+}
+
+static void graph_launches(struct rank *self, cudaGraphExec_t step, int count) {
+  for (int i = 0; i < count; i++) MUST(cudaGraphLaunch(step, self->stream));
+}
+
+/* A step of a job: two calls. Rank 2 launches it once less often. */
+static void graph_step(struct rank *self) {
+  sum(self, 1024);
+  sum(self, 2048);
+}
+
+static void graph(struct rank *self) {
+  graph_launches(self, capture(self, graph_step), self->rank == 2 ? 2 : 3);
 }
 
 static void open_group(struct rank *self) {
@@ -199,6 +212,33 @@ static void blocked(struct rank *self) {
   sum(self, 1024);
 }
 
+/* The same step, which waits on rank 2 behind what never ends, the last time. */
+static void graph_blocked(struct rank *self) {
+  const cudaGraphExec_t step = capture(self, graph_step);
+  graph_launches(self, step, 2);
+  if (self->rank == 2) MUST(cudaLaunchHostFunc(self->stream, never_ends, NULL));
+  graph_launches(self, step, 1);
+}
+
+/* Messages around and one collective of each of two communicators, between calls that no graph has. */
+static void graph_mixed_step(struct rank *self) {
+  sum(self, 512);
+  MUST(ncclGroupStart());
+  MUST(ncclSend(self->in, 4096, ncclFloat, (self->rank + 1) % RANKS, self->comm, self->stream));
+  MUST(ncclRecv(self->out, 4096, ncclFloat, (self->rank + RANKS - 1) % RANKS, self->comm, self->stream));
+  MUST(ncclGroupEnd());
+  MUST(ncclAllGather(self->in, self->out, 1024, ncclFloat, self->other, self->stream));
+  MUST(ncclBroadcast(self->in, self->out, 3000, ncclFloat, 1, self->comm, self->stream));
+}
+
+static void graph_mixed(struct rank *self) {
+  sums(self, 3);
+  const cudaGraphExec_t step = capture(self, graph_mixed_step);
+  graph_launches(self, step, 2);
+  sums(self, 2);
+  graph_launches(self, step, self->rank == 2 ? 1 : 2);
+}
+
 /* Two communicators take turns on each rank's stream, on half of the ranks in another order. */
 static void circle(struct rank *self) {
   ncclComm_t first = self->rank < 2 ? self->comm : self->other;
@@ -221,6 +261,8 @@ static void behind(struct rank *self) {
 static void fault(struct rank *self) { sum(self, ELEMENTS / 2); }
 
 static void fault_small(struct rank *self) { sum(self, 1024); }
+
+static void fault_graph(struct rank *self) { graph_launches(self, capture(self, fault), 3); }
 
 static const struct scenario {
   const char *name;
@@ -246,13 +288,16 @@ static const struct scenario {
                  {"slow_forever", slow_forever, 0, false, false, false},
                  {"slow_link", slow_link, 0, false, false, false},
                  {"graph", graph, 3, false, false, false},
+                 {"graph_blocked", graph_blocked, 3, true, false, false},
+                 {"graph_mixed", graph_mixed, 3, true, true, false},
                  {"open_group", open_group, 3, false, false, false},
                  {"refused", refused, 3, false, false, false},
                  {"blocked", blocked, 3, true, false, false},
                  {"circle", circle, 4, true, true, false},
                  {"behind", behind, 5, true, true, false},
                  {"fault", fault, 0, false, false, true},
-                 {"fault_small", fault_small, 0, false, false, true}};
+                 {"fault_small", fault_small, 0, false, false, true},
+                 {"fault_graph", fault_graph, 0, false, false, true}};
 
 static const struct scenario *scenario;
 

@@ -8,7 +8,7 @@ use_build
 # Forty of them in a row, and those that were judged wrongly once.
 "$build/tests/verdict_program" 1 40 >"$work/log" 2>&1
 check $? 'what went wrong in forty runs is found'
-for seed in 5 13 167 277 434 1008 1066 1097 1294 2031 2263; do
+for seed in 5 13 167 277 434 1008 1066 1097 1294 2031 2263 20072 20207; do
   "$build/tests/verdict_program" $seed 1 >"$work/log" 2>&1
   check $? "run $seed: $(awk 'NR == 2 { print $1 }' "$work/log")"
 done

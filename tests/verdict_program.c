@@ -5,8 +5,8 @@
  *
  *   --jobs N       so many at a time (default 2)
  *   --keep FOLDER  the files stay there, as SEED.RANK
- *   --replay PATH  a program that is given each run's files behind the word replay, and exits with 0 or 1
- * when it reached the recorded state
+ *   --replay PATH  a program that is given each run's files behind the word replay, and exits with 0 when it
+ *                  reached the recorded state
  *
  * Prints a line for each run that is judged otherwise than it was meant, `seed N: ...`, and a table: runs a
  * verdict, found, right, precision, recall. Status: 0 when each precision and recall is 0.95 or more. */
@@ -341,7 +341,7 @@ static void seed_try(uint64_t seed, struct result *result) {
              trial.rank_count);
   }
   const int replayed = made && wanted.replay != NULL ? replay(&paths) : 0;
-  result->replayed = replayed == 0 || replayed == 1;
+  result->replayed = replayed == 0;
   if (!result->replayed) fprintf(stderr, "seed %" PRIu64 ": replay ended with %d\n", seed, replayed);
   for (size_t i = 0; i < paths.gl_pathc && wanted.keep == NULL; i++) unlink(paths.gl_pathv[i]);
   unlink(log_path);

@@ -169,11 +169,13 @@ static bool anybody_seen(const struct replay *replay) {
 }
 
 /* What the files leave open is tried: whether outputs were stored to straight, of ranks without files,
- * whether they called what has not ended elsewhere, and where only counters were seen, whether lanes waited
- * for what had come. What fails all is told of the first. */
+ * whether they called what has not ended elsewhere, where only counters were seen, whether lanes waited for
+ * what had come, and where nobody counted graphs' launches, whether ranks in none had ended it or not begun.
+ * What fails all is told of the first. */
 static ncclResult_t answer_reach(struct answer *answer) {
   const uint32_t assumptions = anybody_absent(&answer->replay) ? 2 : 1;
-  const uint32_t ways = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * WAY_COUNT;
+  const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * WAY_COUNT;
+  const uint32_t ways = replay_graph_guess(&answer->replay, false) ? 2 * one : one;
   const uint32_t remark_count = answer->replay.remark_count;
   struct replay_outcome *first = (struct replay_outcome *)os_alloc(sizeof *first);
   ncclResult_t result = ncclSuccess;
@@ -181,7 +183,8 @@ static ncclResult_t answer_reach(struct answer *answer) {
   for (uint32_t i = 0; i < ways && result == ncclSuccess && !answer->base.reached; i++) {
     answer->way = (enum replay_way)(i % WAY_COUNT);
     answer->assumes = i / WAY_COUNT % assumptions != 0;
-    answer->holds_seen = i >= assumptions * WAY_COUNT;
+    answer->holds_seen = i % one >= assumptions * WAY_COUNT;
+    replay_graph_guess(&answer->replay, i >= one);
     attempt_begin(&answer->replay, remark_count, false);
     result = answer_run(answer, NULL, false, NULL, NULL, &answer->base);
     if (result == ncclSuccess && !answer->base.reached && anybody_refitted(&answer->replay)) {
@@ -195,6 +198,7 @@ static ncclResult_t answer_reach(struct answer *answer) {
     answer->base = *first;
     answer->way = WAY_SLOTS;
     answer->assumes = answer->holds_seen = false;
+    replay_graph_guess(&answer->replay, false);
   }
   os_free(first);
   return result;
@@ -225,7 +229,7 @@ static void say_missing(const struct answer *answer, char out[REPLAY_TEXT_BYTES]
   else if (answer->base.unended > 0)
     replay_say(out, "nothing that could arrive: the ranks wait for one another: %.400s", answer->base.stop);
   else if (answer->replay.graph)
-    replay_say(out, "not known: a graph has a kernel under way, and what graphs launch is not replayed");
+    replay_say(out, "not known: a graph has a kernel under way, and records of its capture are gone");
   else replay_say(out, "nothing: all %" PRIu64 " kernels have ended", answer->base.ended);
 }
 

@@ -1,7 +1,7 @@
 /* replay.h: what files of records say of a job, as a script that the guarded emulator can run: communicators,
  * the launches of each rank from the first operation that has not ended everywhere, and where each rank and
- * each of its lanes stood. replay_script.c reads it, replay_plan.c makes plans of it, replay_world.c runs it,
- * replay_judge.c asks what is missing; replay.c is the verb. */
+ * each of its lanes stood. replay_script.c reads it, with replay_graph.c, replay_plan.c makes plans of it,
+ * replay_world.c runs it, replay_state.c asks what is missing; replay.c is the verb. */
 #ifndef TUTTI_SIM_REPLAY_H
 #define TUTTI_SIM_REPLAY_H
 
@@ -37,6 +37,7 @@ struct replay_rank {
   uint32_t op_count, launch_count, launched_count;
   uint64_t started, ended; /* of these launches; UINT64_MAX and 0 where nobody counted */
   uint32_t collectives;    /* called, of those that count from the communicator's begin */
+  bool guessed; /* whether it has launched the graph that others are in, or that has ended, nobody tells */
 };
 
 /* How data came to outputs: by slots alone, straight where much is to be moved (cores), always straight.
@@ -47,9 +48,11 @@ struct replay_comm {
   const char *name;
   uint32_t rank_count;
   struct replay_rank *ranks;
-  uint32_t first_collective;
-  bool whole;                              /* from the first operation on: counters begin with 0 */
-  bool net;                                /* some connections led over networks */
+  uint32_t first_collective, last_collective; /* the last one counts where a graph is under way */
+  bool captured; /* a graph is: its kernels from the first to the last that a rank is in are what is replayed
+                  */
+  bool whole;    /* from the first operation on: counters begin with 0 */
+  bool net;      /* some connections led over networks */
   uint32_t channels;                       /* most that a plan of it has */
   uint32_t slots, step_bytes[PROTO_COUNT]; /* of its connections; 0: as in production */
   enum replay_way way;
@@ -64,7 +67,7 @@ struct replay {
   struct custom_schedule *custom; /* the user's, or NULL */
   struct replay_comm *comms;
   uint32_t comm_count, device_count, seed_count;
-  bool graph;          /* a graph has a kernel under way, which is left out */
+  bool graph;          /* a graph has a kernel under way that is left out: records of its capture are gone */
   size_t buffer_bytes; /* of one rank's input, and of its output */
   uint32_t remark_count;
   char remarks[8][REPLAY_TEXT_BYTES];
@@ -78,6 +81,14 @@ void replay_say(char out[REPLAY_TEXT_BYTES], const char *format, ...) __attribut
  */
 ncclResult_t replay_read(const struct records *records, struct replay *replay);
 void replay_free(struct replay *replay);
+/* Finds what graphs have under way on the communicator, once its ranks have their seats: `captured`, and the
+ * first and last collective. Not where no rank is in a graph, or records of its capture are gone. */
+void replay_graph_find(struct replay_comm *comm);
+/* How far each rank is in it, once its ranks have their launches. */
+void replay_graph_count(struct replay *replay, struct replay_comm *comm);
+/* Whether ranks of which it is not known have launched the graph, and ended it, or have not. False: there is
+ * no such rank. */
+bool replay_graph_guess(struct replay *replay, bool ended);
 /* The call of this collective that most ranks made, and one of those ranks; NULL: nobody made any. */
 const struct record_call *replay_majority(const struct replay_comm *comm, uint32_t collective,
                                           const struct replay_rank **of);

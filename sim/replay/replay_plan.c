@@ -196,37 +196,48 @@ static void request_begin(struct plan_request *request, const struct replay_comm
   }
 }
 
-/* Of what a rank noted of messages with a peer in this direction: is the channel among it, where there is
- * any? */
-static bool message_fits(const struct seat *seat, uint32_t peer, bool sends, uint16_t channel) {
-  const uint8_t conn = (uint8_t)(CONN_MESSAGE | (sends ? RECORD_LINK_SENDS : 0));
+/* The channels that a message with a peer may lie on, by its first part's. */
+struct message_channels {
+  uint32_t peer, first, most, count; /* `most` of them, of `count` in a circle */
+  bool sends;
+};
+
+static bool channels_have(const struct message_channels *channels, uint8_t used, uint32_t peer, uint8_t conn,
+                          uint32_t channel) {
+  const uint8_t name = (uint8_t)(CONN_MESSAGE | (channels->sends ? RECORD_LINK_SENDS : 0));
+  if (used != 1 || peer != channels->peer || conn != name) return true;
+  return channel < channels->count &&
+         (channel + channels->count - channels->first) % channels->count < channels->most;
+}
+
+/* All that a rank has noted of messages with the peer in this direction lies there. */
+static bool message_fits(const struct seat *seat, const struct message_channels *channels) {
   const struct record_view *view = seat != NULL ? seat->view : NULL;
-  bool noted = false;
   for (uint32_t k = 0; view != NULL && k < view->link_rows; k++) {
     const struct record_link *row = &view->links[k];
-    if (row->used != 1 || row->peer != peer || row->conn != conn) continue;
-    if (row->channel == channel) return true;
-    noted = true;
+    if (!channels_have(channels, row->used, row->peer, row->conn, row->channel)) return false;
   }
   for (uint32_t k = 0; view != NULL && k < view->proxy_rows; k++) {
     const struct record_proxy *row = &view->proxies[k];
-    if (row->used != 1 || row->peer != peer || row->conn != conn) continue;
-    if (row->channel == channel) return true;
-    noted = true;
+    if (!channels_have(channels, row->used, row->peer, row->conn, row->channel)) return false;
   }
-  return !noted;
+  return true;
 }
 
-/* Messages lie on the channels on which one of their ends has noted them; where none did, on any. */
-static bool messages_fit(const struct plan *plan, const struct replay_comm *comm) {
+/* Messages lie on channels on which both of their ends have noted any; where none did, on any. */
+static bool messages_fit(const struct plan *plan, const struct plan_limits *limits,
+                         const struct replay_comm *comm) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const struct work *work = &plan->works[i];
     const bool sends = work->send_count > 0;
     const uint32_t peer = sends ? work->send_peer[0] : work->recv_count > 0 ? work->recv_peer[0] : work->rank;
-    if (work->conn_index != CONN_MESSAGE || peer == work->rank) continue;
-    if (!message_fits(comm->ranks[work->rank].seat, peer, sends, work->channel_index) ||
-        !message_fits(comm->ranks[peer].seat, work->rank, !sends, work->channel_index))
-      return false;
+    if (work->conn_index != CONN_MESSAGE || peer == work->rank || work->part_offset != 0) continue;
+    struct message_channels channels = {peer, work->channel_index, limits->p2p_channels_per_peer,
+                                        limits->p2p_channel_count, sends};
+    if (!message_fits(comm->ranks[work->rank].seat, &channels)) return false;
+    channels.peer = work->rank;
+    channels.sends = !sends;
+    if (!message_fits(comm->ranks[peer].seat, &channels)) return false;
   }
   return true;
 }
@@ -280,7 +291,8 @@ static ncclResult_t plan_try(struct replay *replay, struct replay_comm *comm, co
     result = plan_build(&request, plan);
     if (result != ncclSuccess) continue;
     if (good == UINT32_MAX) good = fit;
-    if ((row == NULL || plan_fits(plan, row, launch->borrowed)) && messages_fit(plan, comm)) {
+    if ((row == NULL || plan_fits(plan, row, launch->borrowed)) &&
+        messages_fit(plan, &request.limits, comm)) {
       comm->refitted |= messages && *before != fit;
       *before = fit;
       return result;

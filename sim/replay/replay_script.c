@@ -241,23 +241,44 @@ static bool call_is_operation(const struct record_call *call) {
   return call->count != 0 || is_message(call->func);
 }
 
+/* A launch of the kind that is replayed here: by graphs, or by calls. The others are left out, and so are,
+ * of a walk backwards, their calls. */
+static bool launch_is_ours(struct replay *replay, const struct replay_comm *comm,
+                           const struct replay_rank *rank, const struct record_launch *launch) {
+  const bool pends = launch->captured || launch->number >= rank->seat->view->comm->ended;
+  if (comm->captured == (launch->captured != 0)) return true;
+  if (pends)
+    replay_remark(replay,
+                  comm->captured ? "rank %u of comm '%s': operations that wait behind a graph are left out"
+                                 : "rank %u of comm '%s': operations that a graph has captured are left out",
+                  rank->rank, comm->name);
+  return false;
+}
+
+/* Of graphs what one launched, from the first to the last collective that ranks are in; else all. */
+static bool call_is_ours(const struct replay_comm *comm, const struct replay_rank *rank,
+                         const struct record_call *call) {
+  const struct replay_launch *launch = rank->launches + rank->launch_count - 1;
+  if (!call_is_operation(call)) return false;
+  if (!comm->captured) return true;
+  return rank->launch_count > 0 && call->sequence - launch->first_op < launch->op_count &&
+         (int32_t)(call->collective - comm->last_collective) <= 0;
+}
+
 /* Backwards from the end of its records, as far as the communicator's begin. */
 static ncclResult_t rank_walk(struct replay *replay, const struct replay_comm *comm,
                               struct replay_rank *rank) {
   struct walk walk = walk_begin(rank->seat);
   struct record_place place;
   memset(&place, 0, sizeof place);
-  replay->graph = replay->graph || rank->seat->graph || rank->seat->graph_queued;
+  replay->graph = replay->graph || (!comm->captured && (rank->seat->graph || rank->seat->graph_queued));
   for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
     if (record->kind == RECORD_PLACE) memcpy(&place, &record->place, sizeof place);
-    if (record->kind == RECORD_LAUNCH && record->launch.captured) {
-      replay_remark(replay, "rank %u of comm '%s': operations that a graph has captured are left out",
-                    rank->rank, comm->name);
-      walk.limit = widen(rank->seat->view->comm->calls, record->launch.sequence);
-    } else if (record->kind == RECORD_LAUNCH) {
+    if (record->kind == RECORD_LAUNCH && launch_is_ours(replay, comm, rank, &record->launch))
       rank_add_launch(replay, rank, &record->launch);
-    }
-    if (record->kind != RECORD_CALL || !call_is_operation(&record->call)) continue;
+    else if (record->kind == RECORD_LAUNCH)
+      walk.limit = widen(rank->seat->view->comm->calls, record->launch.sequence);
+    if (record->kind != RECORD_CALL || !call_is_ours(comm, rank, &record->call)) continue;
     if ((int32_t)(record->call.collective - comm->first_collective) < 0) break;
     TRY(rank_add_op(replay, comm, rank, &record->call, &place));
   }
@@ -430,8 +451,9 @@ static ncclResult_t comm_read(struct replay *replay, struct replay_comm *comm, c
     comm->ranks[i].device = comm->ranks[i].seat != NULL ? REPLAY_NONE : replay->device_count++;
   for (uint32_t i = 0; i < comm->rank_count; i++)
     if (comm->ranks[i].seat != NULL) comm->ranks[i].device = device_of(replay, comm->ranks[i].seat);
-  comm->whole = comm_is_whole(comm);
-  comm->first_collective = comm->whole ? 0 : comm_first(comm);
+  replay_graph_find(comm);
+  comm->whole = !comm->captured && comm_is_whole(comm);
+  if (!comm->captured) comm->first_collective = comm->whole ? 0 : comm_first(comm);
   uint32_t op_count = 0;
   for (uint32_t i = 0; i < comm->rank_count; i++) {
     if (comm->ranks[i].seat == NULL) continue;
@@ -439,6 +461,7 @@ static ncclResult_t comm_read(struct replay *replay, struct replay_comm *comm, c
     TRY(rank_read(replay, comm, &comm->ranks[i]));
     op_count += comm->ranks[i].op_count;
   }
+  if (comm->captured) replay_graph_count(replay, comm);
   if (op_count > OPS_MOST)
     return log_fail(ncclInvalidArgument,
                     "%u operations of comm '%s' have not ended; a replay takes %u at most", op_count,

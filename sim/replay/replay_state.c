@@ -36,6 +36,37 @@ static const struct device_comm *lane_comm(const struct emu_lane *emu) {
   return emu->block->run->launch->comm;
 }
 
+/* ---- what ends counted ---- */
+
+struct end {
+  const struct record_link *row;
+  uint64_t base; /* what the end had counted before the script begins */
+};
+
+static bool end_find(struct emu_lane *emu, struct link *link, bool sends, struct end *end) {
+  struct live_rank *rank = &world.ranks[lane_comm(emu)->config.comm_id - 1][lane_comm(emu)->config.rank];
+  if (target_of(emu) == NULL || rank->script->seat == NULL) return false;
+  end->row = link_row(rank, emu->lane.work, link->peer, sends);
+  if (end->row == NULL) return false;
+  end->base = rank_is_seen(rank)
+                  ? seen_begin(emu, link, sends, end->row) - link_begin(emu->lane.work, link, sends)
+                  : end->row->step - link->step;
+  return true;
+}
+
+/* A receiver tells where an operation begins what it has freed before; until it does, its sender lacks slots
+ * that are free here. */
+static bool slots_are_owed(struct emu_lane *emu, const struct record_lane *row) {
+  struct emu_conn *conn = NULL;
+  struct end own;
+  if (row->wait != WAITS_SLOT) return false;
+  struct link *link = target_link(emu, row, &conn);
+  return link != NULL && conn->recv_lane == NULL && end_find(emu, link, true, &own) &&
+         own.row->head < own.base;
+}
+
+/* ---- words ---- */
+
 /* What is the same on several channels of a rank: which operation, where in it, what for. */
 static void lane_say_wait(struct emu_lane *emu, char out[REPLAY_TEXT_BYTES]) {
   struct lane_wait wait = lane_wait_first(&emu->lane, &emu->prim);
@@ -48,8 +79,8 @@ static void lane_say_wait(struct emu_lane *emu, char out[REPLAY_TEXT_BYTES]) {
   if (emu->lane.error != LANE_OK)
     snprintf(out + used, left, ", does not agree with rank %u on its size", emu->lane.mismatch_peer);
   else if (wait.kind == WAIT_NOTHING && held)
-    snprintf(out + used, left, ", waits for %s rank %u, which is there", wait_texts[target->row->wait],
-             target->row->peer);
+    snprintf(out + used, left, ", waits for %s rank %u%s", wait_texts[target->row->wait], target->row->peer,
+             slots_are_owed(emu, target->row) ? ", from before" : ", which is there");
   else if (wait.kind == WAIT_NOTHING) snprintf(out + used, left, ", could go on");
   else if (wait.need == 0)
     snprintf(out + used, left, ", waits for %s rank %u", wait_texts[wait.kind], wait.peer);
@@ -134,22 +165,6 @@ static bool kernels_differ(const struct replay_comm *comm, const struct live_ran
              " of the kernels that are replayed, and here it can end "
              "%" PRIu64 " while the others stand where they stood",
              script->rank, comm->name, script->ended, rank->device->turn);
-  return true;
-}
-
-struct end {
-  const struct record_link *row;
-  uint64_t base; /* what the end had counted before the script begins */
-};
-
-static bool end_find(struct emu_lane *emu, struct link *link, bool sends, struct end *end) {
-  struct live_rank *rank = &world.ranks[lane_comm(emu)->config.comm_id - 1][lane_comm(emu)->config.rank];
-  if (target_of(emu) == NULL || rank->script->seat == NULL) return false;
-  end->row = link_row(rank, emu->lane.work, link->peer, sends);
-  if (end->row == NULL) return false;
-  end->base = rank_is_seen(rank)
-                  ? seen_begin(emu, link, sends, end->row) - link_begin(emu->lane.work, link, sends)
-                  : end->row->step - link->step;
   return true;
 }
 
@@ -257,7 +272,7 @@ static bool target_is_served(struct target *target) {
   const struct link *link = target_link(emu, row, &conn);
   const struct lane_wait wait = lane_wait_first(&emu->lane, &emu->prim);
   const uint32_t steps = emu->lane.work->slice_steps;
-  if (emu->lane.error != LANE_OK || row->wait == WAITS_LIST) return false;
+  if (emu->lane.error != LANE_OK || row->wait == WAITS_LIST || slots_are_owed(emu, row)) return false;
   if (wait.kind == WAIT_NOTHING) return true;
   if (row->wait == WAITS_NOT || rank_is_seen(live_of(lane_comm(emu)))) return false;
   if (link == NULL || emu->lane.phase == LANE_OPEN) return false;
@@ -414,8 +429,11 @@ static void rank_events(struct replay_outcome *outcome, uint32_t c, uint32_t r) 
                rank->script->ops[rank->script->launches[rank->device->turn].first_op].sequence);
   if (rank->script->launched_count < rank->script->launch_count &&
       (event = event_add(outcome, EVENT_LAUNCH, c, r)) != NULL)
-    replay_say(event->why, "rank %u has called operation #%" PRIu64 " and not launched it", r,
-               rank->script->ops[rank->script->launches[rank->script->launched_count].first_op].sequence);
+    replay_say(event->why,
+               world.replay->comms[c].captured
+                   ? "rank %u has not launched the graph with operation #%" PRIu64 ", which others are in"
+                   : "rank %u has called operation #%" PRIu64 " and not launched it",
+               r, rank->script->ops[rank->script->launches[rank->script->launched_count].first_op].sequence);
   if (rank_differs(outcome, c, r) || outcome->event_count > before) return;
   if (!rank_lacks_message(outcome, c, r)) rank_lacks_call(outcome, c, r);
 }

@@ -279,7 +279,18 @@ static const struct emu_hold hold = {hold_lane, hold_kernel};
 
 /* ---- making it ---- */
 
-static bool rank_make_targets(struct live_rank *rank) {
+/* Of an operation that has not ended; of a graph's, that of the kernel that is under way. */
+static bool row_is_now(const struct replay_comm *comm, const struct replay_rank *rank,
+                       const struct record_lane *row) {
+  const uint64_t sequence = widen(rank->seat->view->comm->calls, row->sequence);
+  if (row->used != 1 || row->wait > WAITS_LIST || sequence >= rank->seat->called) return false;
+  if (!comm->captured) return sequence >= rank->seat->done && !rank->seat->graph;
+  if (rank->ended >= rank->started) return false;
+  const struct replay_launch *launch = &rank->launches[rank->ended];
+  return sequence - rank->ops[launch->first_op].sequence < launch->op_count;
+}
+
+static bool rank_make_targets(const struct replay_comm *comm, struct live_rank *rank) {
   const struct seat *seat = rank->script->seat;
   const struct record_view *view = seat != NULL ? seat->view : NULL;
   uint32_t count = 0;
@@ -288,9 +299,7 @@ static bool rank_make_targets(struct live_rank *rank) {
   if (rank->targets == NULL) return false;
   for (uint32_t i = 0; view != NULL && i < view->lane_rows; i++) {
     const struct record_lane *row = &view->lanes[i];
-    const uint64_t sequence = widen(view->comm->calls, row->sequence);
-    if (row->used != 1 || row->wait > WAITS_LIST || sequence < seat->done || sequence >= seat->called)
-      continue;
+    if (!row_is_now(comm, rank->script, row)) continue;
     rank->targets[rank->target_count++].row = row;
   }
   return true;
@@ -302,7 +311,7 @@ static ncclResult_t rank_open(uint32_t comm_index, uint32_t r) {
   struct device_comm_config config;
   rank->script = &comm->ranks[r];
   rank->may_start = rank->script->seat != NULL ? rank->script->started : UINT64_MAX;
-  if (!rank_make_targets(rank)) return log_fail(ncclSystemError, "no memory for rank %u", r);
+  if (!rank_make_targets(comm, rank)) return log_fail(ncclSystemError, "no memory for rank %u", r);
   memset(&config, 0, sizeof config);
   config.comm_id = comm_index + 1;
   config.rank = r;
