@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
 """What `tutti sim` says beside what four H200 over NVLink took: microseconds by collective and size, and the
-geometric mean of the ratios, each at least 1. Three comparisons: NCCL by the protocol that its published tuning
-model picks (a plan is the library's own all the same); NCCL by what this library would pick; this library, a
-process a GPU, as it was measured on GPUs, with --kernels. Costs were fitted to NCCL's all_reduce alone, and those of
-the library's kernels to its own. BUILD names another build."""
+geometric mean of the ratios, each at least 1; of a call by itself, and of one of 20 behind each other, as they were measured:
+a rank that is done begins the next one. Three comparisons: NCCL by the protocol that its published tuning model picks (a plan is
+the library's own all the same); NCCL by what this library would pick; this library, as it was measured on GPUs, with --kernels. Costs
+were fitted to NCCL's all_reduce alone, and those of the library's kernels to its own. BUILD names another build."""
 import collections
 import json
 import math
 import os
 import re
 import subprocess
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TUTTI = os.environ.get('BUILD', os.path.join(HERE, '..', 'build')) + '/bin/tutti'
-MEASURED = os.path.join(HERE, 'results', 'gpu-2026-11-22.txt')
+MEASURED = os.path.join(HERE, 'results', 'exchanges-2026-11-22.txt')
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
-UNITS = {'': 1, 'K': KI, 'M': MI, 'G': GI}
 RANKS = 4
+ROW = 20  # calls behind each other
 # NCCL 2.28, nccl-tests, one process, out of place, plain buffers, float.
 TIMES_US = {
     'all_reduce': {8: 8.6, 512: 10.3, 32 * KI: 11.7, 128 * KI: 12.0, 256 * KI: 12.9, 512 * KI: 15.5, 2 * MI: 30.5,
@@ -56,51 +57,71 @@ def kernels(_collective, _size):
     return '--kernels'
 
 
-def simulated(collective, size, proto):
-    """Its row of JSON."""
-    command = [TUTTI, 'sim', collective, '-b', str(size), '-e', str(size), '--gpus', str(RANKS), '--machine',
-               'dgx-h200', '--json']
+def flags(proto):
+    """Of both kinds of run."""
     if proto == '--kernels':
-        command += [proto]
-    elif proto:
-        command += ['--algo', 'ring', '--proto', proto]
-    return json.loads(subprocess.check_output(command))[0]
+        return [proto]
+    return ['--algo', 'ring', '--proto', proto] if proto else []
+
+
+def run(arguments):
+    """What the simulator says, as JSON."""
+    return json.loads(subprocess.check_output([TUTTI, 'sim'] + arguments + ['--machine', 'dgx-h200', '--json']))
+
+
+def simulated(collective, size, proto):
+    """The row of one call by itself."""
+    return run([collective, '-b', str(size), '-e', str(size), '--gpus', str(RANKS)] + flags(proto))[0]
+
+
+def in_a_row(collective, size, proto):
+    """Microseconds of one call of many."""
+    call = '%s %d float' % (collective, size)
+    if collective == 'sendrecv':
+        call = '\n'.join(['group'] + ['message %d from %d to %d' % (size, rank, (rank + 1) % RANKS)
+                                      for rank in range(RANKS)] + ['end'])
+    with tempfile.NamedTemporaryFile('w') as file:
+        file.write('ranks %d\nrepeat %d\n%s\nend\n' % (RANKS, ROW, call))
+        file.flush()
+        return run(['--workload', file.name, '--gpus', str(RANKS)] + flags(proto))['time_us'] / ROW
 
 
 def mean(ratios):
     """The geometric mean's distance from 1, in per cent."""
-    return 100 * (math.exp(sum(map(math.log, ratios)) / len(ratios)) - 1)
+    return 100 * (math.exp(sum(max(math.log(ratio), -math.log(ratio)) for ratio in ratios) / len(ratios)) - 1)
 
 
 def compare(collective, times, pick):
-    """Prints a line a size; the ratios."""
-    ratios = []
+    """Prints a line a size; the ratios, of a call by itself and of one of many."""
+    alone, rows = [], []
     for size, measured_us in times.items():
-        row = simulated(collective, size, pick(collective, size))
-        ratio = row['time_us'] / measured_us
-        ratios.append(max(ratio, 1 / ratio))
-        print('%-14s %10d  measured %8.1f us  simulated %8.1f us  %+6.1f %%  %s %s' % (
-            collective, size, measured_us, row['time_us'], 100 * (ratio - 1), row['algo'], row['proto']))
-    return ratios
+        proto = pick(collective, size)
+        row = simulated(collective, size, proto)
+        many_us = in_a_row(collective, size, proto)
+        alone.append(row['time_us'] / measured_us)
+        rows.append(many_us / measured_us)
+        print('%-14s %10d  measured %8.1f us  simulated %8.1f us  %+6.1f %%  in a row %8.1f us  %+6.1f %%  %s %s' % (
+            collective, size, measured_us, row['time_us'], 100 * (alone[-1] - 1), many_us, 100 * (rows[-1] - 1),
+            row['algo'], row['proto']))
+    return alone, rows
 
 
 def table(title, measured, pick):
     """One comparison, then its means."""
     print('\n' + title)
     found = {collective: compare(collective, times, pick) for collective, times in measured.items()}
-    for collective, ratios in found.items():
-        print('%-14s %5.1f %%' % (collective, mean(ratios)))
-    print('%-14s %5.1f %%' % ('all', mean([ratio for ratios in found.values() for ratio in ratios])))
+    everything = [[ratio for ratios in found.values() for ratio in ratios[which]] for which in (0, 1)]
+    for collective, (alone, rows) in list(found.items()) + [('all', everything)]:
+        print('%-14s %5.1f %%  in a row %5.1f %%' % (collective, mean(alone), mean(rows)))
 
 
 def ours():
-    """What this library took, by collective and size."""
+    """What this library took, by collective and size; out of place or in place, whichever was better."""
     times = collections.defaultdict(dict)
     with open(MEASURED) as lines:
-        for line in lines:
-            row = re.match(r'processes (\w+) +(\d+)([KMG]?) +[\d.]+ +([\d.]+) us', line)
-            if row:
-                times[row[1]][int(row[2]) * UNITS[row[3]]] = float(row[4])
+        for name, cells in re.findall(r'^tutti-(\w+) wrong 0 +(.*)', lines.read(), re.M):
+            for size, both in (cell.split(':') for cell in cells.split() if name != 'graph'):
+                times[name][int(size)] = min(map(float, both.split('/')))
     return times
 
 

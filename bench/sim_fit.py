@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fits the costs of sim/simulate/cluster_costs.c to NCCL's all_reduce on four H200 over NVLink, protocol by protocol:
 goes along one figure at a time, by steps that halve, as long as the sum of the squared logarithms of simulated by
-measured gets less; with --kernels those of this library's kernels to its own all_reduce there (a process a GPU), both protocols
-and exchanges at once, as planning chooses. What a post takes was measured apart (one-way flags: 0.6 us relaxed, of which 0.1 us are the
+measured gets less; with --kernels those of this library's kernels to its own all_reduce there (one process, a thread a GPU), both
+protocols and exchanges at once, as planning chooses. What a post takes was measured apart (one-way flags: 0.6 us relaxed, of which 0.1 us are the
 slice's own here, 1.25 us released) and does not leave that by far. Prints each figure, and each time beside what was measured. BUILD names another build."""
 import json
 import math
@@ -31,11 +31,13 @@ POST_US = {'LL': 0.5, 'LL128': 0.5, 'Simple': 1.25}
 BEGIN = {'LL': (6, 0.05, 0.05, 0.5, 5), 'LL128': (6, 1, 1, 0.5, 13), 'Simple': (12, 0.8, 0.5, 1.25, 30)}
 
 
-OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'results', 'gpu-2026-11-22.txt')
-# A lane's speed in LL hardly shows in exchanges, which cut a call into a few KiB a lane: taken for that of Simple.
+OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'results', 'exchanges-2026-11-22.txt')
+# A lane's speed in LL does not show in exchanges, which cut a call into a few KiB a lane: taken for a link's. What is
+# stored straight into outputs takes a receiver nothing.
 OWN_BEGIN = {'launch_us.LL': 6, 'launch_us.Simple': 6, 'slice_us.LL': 0.05, 'slice_us.Simple': 0.5, 'move_us.LL': 0.05,
-             'move_us.Simple': 0.4, 'nvlink_post_us.LL': 0.5, 'nvlink_post_us.Simple': 1, 'lane_gbps.LL': 29,
-             'lane_gbps.Simple': 29}
+             'move_us.Simple': 0.4, 'nvlink_post_us.LL': 0.5, 'nvlink_post_us.Simple': 1, 'lane_gbps.LL': 400,
+             'lane_gbps.Simple': 29, 'link_share': 0.95, 'lands': 1}
+OWN_FIXED = ('lane_gbps.LL', 'lands')
 
 
 def simulated(proto, size, channels_most, costs):
@@ -62,7 +64,7 @@ def fit(proto, costs):
     while step > 0.01:
         moved = False
         for name in costs:
-            if not proto and name == 'lane_gbps.LL':
+            if not proto and name in OWN_FIXED:
                 continue
             for way in (step, -step):
                 tried = dict(costs, **{name: costs[name] * math.exp(way)})
@@ -83,11 +85,11 @@ def told(proto, costs):
 
 
 def own():
-    """This library's kernels."""
-    units = {'': 1, 'K': KI, 'M': MI, 'G': GI}
+    """This library's kernels; of each size out of place and in place the better one."""
     with open(OWN) as lines:
-        rows = re.findall(r'^processes all_reduce +(\d+)([KMG]?) +[\d.]+ +([\d.]+) us', lines.read(), re.M)
-    TIMES_US[None] = [(int(size) * units[unit], ALL, float(us)) for size, unit, us in rows]
+        rows = re.search(r'^tutti-all_reduce wrong 0 +(.*)', lines.read(), re.M)[1]
+    TIMES_US[None] = [(int(size), ALL, min(map(float, times.split('/'))))
+                      for size, times in (cell.split(':') for cell in rows.split())]
     costs = fit(None, OWN_BEGIN)
     print(' '.join('%s=%.3g' % row for row in costs.items()))
     told(None, costs)

@@ -67,9 +67,9 @@ check $? "--loggp, and the same from --cluster"
 try 0 all_reduce -b 1K -e 1K --cost launch_us=1000 && awk '/^ /{exit !($6 > 1000 && $6 < 1020)}' "$work/out"
 check $? "--cost"
 
-# What the library's own kernels carry, as they carry it: measured 7.4 and 9.1 us.
+# What the library's own kernels carry, as they carry it: measured 8 to 9 and 9 to 10 us.
 try 0 all_reduce -b 8K -e 128K -f 16 -g 4 --kernels && says "Direct    LL" && says "TwoShot   LL" &&
-  awk '/^ /{n++; if ($6 < (n == 1 ? 6.5 : 8) || $6 > (n == 1 ? 8 : 10)) bad = 1}
+  awk '/^ /{n++; if ($6 < (n == 1 ? 7 : 8) || $6 > (n == 1 ? 9 : 11)) bad = 1}
     END {exit bad || n != 2}' "$work/out" &&
   time=$(awk '/^ /{t = $6} END {print t}' "$work/out") && echo 'all_reduce 128K' >"$work/job" &&
   try 0 -w "$work/job" -g 4 --kernels && says " $time us"

@@ -27,6 +27,7 @@ struct cluster_costs {
   double side_us;    /* a lane, for each side of a slice that it has: to receive, and to send */
   double gap_us;     /* a network card, from the end of a message to the next one at least */
   double links_gbps; /* what every link carries; 0: as the machine says */
+  double lands;      /* not 0: what is stored straight into outputs takes a receiver no move */
 };
 
 /* The network between the nodes. */

@@ -30,6 +30,7 @@ struct lane {
   uint64_t begin_ps;           /* of the slice that is moving */
   double ps_a_byte;            /* that it moves */
   uint64_t slice_ps, move_ps, side_ps;
+  bool lands; /* in outputs, what others store there */
   uint64_t piece_bytes, last_bytes;
   uint64_t steps;                     /* that have ended */
   uint32_t want_of;                   /* connection, or lane of WANT_LIST */
@@ -310,17 +311,23 @@ static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps
   if (slice->ends_step && lane->first_waiter != 0) list_tell(engine, lane);
 }
 
+/* What it receives was stored straight into its output, and goes no further. */
+static bool slice_has_landed(const struct lane *lane) {
+  return lane->lands && lane->slice.send_links == 0 && (lane->slice.flags & STEP_RECV_FINAL) != 0;
+}
+
 /* What the lane takes for a slice whatever its size. */
 static uint64_t slice_fixed_ps(const struct lane *lane) {
   if (!lane->is_first) return 0;
   const uint32_t sides = (lane->slice.recv_links != 0) + (lane->slice.send_links != 0);
-  return lane->slice_ps + sides * lane->side_ps + (lane->slice.bytes > 0 ? lane->move_ps : 0);
+  return lane->slice_ps + sides * lane->side_ps +
+         (lane->slice.bytes > 0 && !slice_has_landed(lane) ? lane->move_ps : 0);
 }
 
 /* What the lane itself takes for a slice. */
 static uint64_t slice_ps(const struct lane *lane) {
   const struct walk_slice *slice = &lane->slice;
-  if (slice->bytes == 0) return slice_fixed_ps(lane);
+  if (slice->bytes == 0 || slice_has_landed(lane)) return slice_fixed_ps(lane);
   return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * lane->sides * lane->ps_a_byte + 0.5);
 }
 
@@ -674,6 +681,7 @@ static void lane_make(struct engine *engine, uint32_t index, uint64_t begin_ps) 
   lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
   lane->side_ps = us_to_ps(costs->side_us * slow);
   lane->ps_a_byte = 1e3 * slow / costs->lane_gbps[proto];
+  lane->lands = costs->lands != 0 && (place->work->flags & WORK_DIRECT_RECV) != 0;
   engine->blocks[place->block].running += place->batch == 0;
   if (place->batch == 0) lane_push(engine, index);
 }
