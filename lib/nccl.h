@@ -204,7 +204,8 @@ const char *ncclGetErrorString(ncclResult_t result);
 const char *pncclGetErrorString(ncclResult_t result);
 
 /* The process's last warning or error as one sentence, "" when there was none; valid until this thread asks
- * again. `comm` is not looked at and may be NULL. */
+ * again. Why a communicator broke stays, whatever its links say after that. `comm` is not looked at and may
+ * be NULL. */
 const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
 
