@@ -91,6 +91,14 @@ plant(ARENA, 'gap_behind_the_wrong_span', 'end = span->offset + span->bytes; pre
 plant(NET_END, 'lane_not_woken', 'if (lane != NULL) emu_actor_wake(&lane->actor);', '(void)lane;',
       'test_proxy', 'over_the_emulators_network')
 
+# ---- the log's last error
+
+plant('lib/base/log.c', 'echoes_hide_verdicts',
+      'if (urgent || !thread_gathers_evidence || !last_is_verdict) {', 'if (true) {',
+      'test_base', 'test_log_evidence')
+plant('lib/base/log.c', 'verdicts_never_give_way', 'last_is_verdict = urgent;', 'last_is_verdict |= urgent;',
+      'test_base', 'test_log_evidence')
+
 # ---- who finds whom: launchers, unique ids, the control server, the gather
 
 LAUNCH, RELAY = 'lib/base/launch.c', 'lib/core/bootstrap/relay.c'
