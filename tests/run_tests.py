@@ -300,11 +300,14 @@ def program_job(path, env, kind=''):
                seconds, waits, first=not kind and not seconds)
 
 
+def counts_text(passed, failed):
+    return '%d passed' % passed + (', %d failed' % len(failed) if failed else '')
+
+
 def tell_program(report, name, done):
     passed, failed, skips = parse_cmocka(name, done.status, done.output)
     report.add(passed, failed, skips)
-    count = '%d passed' % passed + (', %d failed' % len(failed) if failed else '') + (
-        ', %d skipped' % len(skips) if skips else '')
+    count = counts_text(passed, failed) + (', %d skipped' % len(skips) if skips else '')
     report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name, count, done.times))
     report.lines += ['         skipped ' + skip for skip in skips]
     if failed:
@@ -327,8 +330,8 @@ def tell_script(report, name, done):
     if done.status == 0 and not passed and not failed and not skips:
         failed.append('%s: ran no test' % name)
     report.add(passed, failed, skips)
-    count = '%d passed' % passed + (', %d failed' % len(failed) if failed else '')
-    report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name, count, done.times))
+    report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name, counts_text(passed, failed),
+                                              done.times))
     report.lines += ['         skipped ' + skip for skip in skips]
     if failed:
         report.indented(re.sub(r'^ok\b.*\n', '', done.output, flags=re.M))

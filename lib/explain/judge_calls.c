@@ -161,8 +161,7 @@ bool judge_refused(struct crew *crew, uint32_t collective, const struct record_c
 static const struct seat *seat_elsewhere(const struct crew *crew, const struct seat *seat) {
   for (uint32_t i = 0; i < crew->all_count; i++) {
     const struct seat *other = &crew->all[i];
-    if (other == seat || other->file != seat->file || !seat_pends(other)) continue;
-    if (other->view->comm->device == seat->view->comm->device) return other;
+    if (other != seat && seats_share_device(other, seat) && seat_pends(other)) return other;
   }
   return NULL;
 }

@@ -41,12 +41,12 @@ static bool seat_queues(const struct seat *seat) {
 static const struct seat *crew_queued(const struct crew *crew, const struct seat **holder) {
   const struct seat *first = NULL;
   for (uint32_t i = 0; i < crew->count; i++) {
-    const struct seat *seat = &crew->seats[i], *held_by = NULL;
-    if (!seat_queues(seat)) continue;
-    held_by = seat_holder(crew->all, crew->all_count, seat);
-    if (first == NULL || held_by == NULL) *holder = held_by;
-    if (held_by == NULL) return seat;
-    if (first == NULL) first = seat;
+    if (!seat_queues(&crew->seats[i])) continue;
+    const struct seat *held_by = seat_holder(crew->all, crew->all_count, &crew->seats[i]);
+    if (first != NULL && held_by != NULL) continue;
+    first = &crew->seats[i];
+    *holder = held_by;
+    if (held_by == NULL) break;
   }
   return first;
 }

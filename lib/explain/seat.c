@@ -110,11 +110,8 @@ const struct record_call *seat_call(const struct seat *seat, uint32_t sequence) 
 }
 
 const struct seat *seat_holder(const struct seat *seats, uint32_t count, const struct seat *held) {
-  for (uint32_t i = 0; i < count; i++) {
-    const struct seat *seat = &seats[i];
-    if (seat == held || seat->file != held->file) continue;
-    if (seat->view->comm->device == held->view->comm->device && seat_runs(seat)) return seat;
-  }
+  for (uint32_t i = 0; i < count; i++)
+    if (&seats[i] != held && seats_share_device(&seats[i], held) && seat_runs(&seats[i])) return &seats[i];
   return NULL;
 }
 

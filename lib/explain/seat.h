@@ -64,6 +64,10 @@ void seat_read(struct seat *seat);
 const struct record_call *seat_find(const struct seat *seat, uint32_t collective);
 /* The operation of this number (low bits); NULL where its record is gone. */
 const struct record_call *seat_call(const struct seat *seat, uint32_t sequence);
+/* They are of one process, and its device: the same rank's, where it has several communicators. */
+static inline bool seats_share_device(const struct seat *a, const struct seat *b) {
+  return a->file == b->file && a->view->comm->device == b->view->comm->device;
+}
 /* Of these seats the one whose kernel runs on the device of another, whose own has not started: what holds
  * it. NULL: nothing that was recorded. */
 const struct seat *seat_holder(const struct seat *seats, uint32_t count, const struct seat *held);

@@ -55,10 +55,6 @@ static const struct record_call *missed_call(const struct crew *crew, const stru
   return NULL;
 }
 
-static bool same_rank(const struct seat *a, const struct seat *b) {
-  return a->file == b->file && a->view->comm->device == b->view->comm->device;
-}
-
 static bool tell_stray(struct crew *crew, const struct seat *self, const struct seat *lone,
                        const struct record_call *call) {
   const struct record_call *right = missed_call(crew, self, call);
@@ -90,7 +86,7 @@ bool judge_stray(struct seat *seats, uint32_t count, struct verdict *verdict) {
       if (i == from || last - i < 2) continue;
       struct crew crew = {seats + i, last - i, seats[i].view->comm->rank_count, seats, count, verdict};
       for (uint32_t k = i; k < last; k++)
-        if (same_rank(&seats[k], lone) && tell_stray(&crew, &seats[k], lone, call)) return true;
+        if (seats_share_device(&seats[k], lone) && tell_stray(&crew, &seats[k], lone, call)) return true;
     }
   }
   return false;

@@ -58,6 +58,7 @@ static void rank_count(struct replay_rank *rank, uint32_t runs, uint32_t index) 
 
 void replay_graph_count(struct replay *replay, struct replay_comm *comm) {
   uint32_t runs = 0, index = 0;
+  bool guesses = false;
   for (uint32_t r = 0; r < comm->rank_count; r++) {
     struct replay_rank *rank = &comm->ranks[r];
     if (rank->seat == NULL || !rank->seat->graph) continue;
@@ -72,14 +73,14 @@ void replay_graph_count(struct replay *replay, struct replay_comm *comm) {
     if (rank->seat == NULL || rank->seat->graph) continue;
     if (rank->seat->graph_queued) rank_queue(rank);
     else if (runs != 0) rank_count(rank, runs, index);
-    else rank->guessed = true;
+    else guesses = rank->guessed = true;
   }
-  if (replay_graph_guess(replay, false))
-    replay_remark(
-        replay,
-        "how often graphs were launched is not known of comm '%s': ranks that are in none are taken "
-        "for those that have not launched it, or where that cannot be, that have ended it",
-        comm->name);
+  if (!guesses) return;
+  replay_graph_guess(replay, false);
+  replay_remark(replay,
+                "how often graphs were launched is not known of comm '%s': ranks that are in none are taken "
+                "for those that have not launched it, or where that cannot be, that have ended it",
+                comm->name);
 }
 
 bool replay_graph_guess(struct replay *replay, bool ended) {

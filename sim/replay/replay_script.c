@@ -258,10 +258,11 @@ static bool launch_is_ours(struct replay *replay, const struct replay_comm *comm
 /* Of graphs what one launched, from the first to the last collective that ranks are in; else all. */
 static bool call_is_ours(const struct replay_comm *comm, const struct replay_rank *rank,
                          const struct record_call *call) {
-  const struct replay_launch *launch = rank->launches + rank->launch_count - 1;
   if (!call_is_operation(call)) return false;
   if (!comm->captured) return true;
-  return rank->launch_count > 0 && call->sequence - launch->first_op < launch->op_count &&
+  if (rank->launch_count == 0) return false;
+  const struct replay_launch *launch = &rank->launches[rank->launch_count - 1];
+  return call->sequence - launch->first_op < launch->op_count &&
          (int32_t)(call->collective - comm->last_collective) <= 0;
 }
 
@@ -425,8 +426,7 @@ static uint32_t device_of(struct replay *replay, const struct seat *seat) {
     for (uint32_t r = 0; r < replay->comms[c].rank_count; r++) {
       const struct replay_rank *other = &replay->comms[c].ranks[r];
       if (other->seat == NULL || other->device == REPLAY_NONE) continue;
-      if (other->seat->file == seat->file && other->seat->view->comm->device == seat->view->comm->device)
-        return other->device;
+      if (seats_share_device(other->seat, seat)) return other->device;
     }
   return replay->device_count++;
 }
