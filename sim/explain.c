@@ -167,6 +167,7 @@ static enum exit_code request_make(struct explain *explain) {
   request->tune_file = explain->file;
   const ncclResult_t result = machine_graph(explain->flags.machine, (uint32_t)explain->flags.nodes,
                                             (uint32_t)explain->flags.gpus, &explain->graph);
+  if (result == ncclSuccess && explain->graph.node_count > 1) request->groups = explain->graph.node;
   if (result == ncclSuccess) return EXIT_GOOD;
   fprintf(stderr, "tutti explain: %s\n", log_last_error());
   return result == ncclInvalidUsage ? EXIT_USAGE : EXIT_ENVIRONMENT;

@@ -243,10 +243,10 @@ static void test_network_settings(void **state) {
   struct settings settings = settings_with("LL,Simple");
   const uint64_t digest = settings_digest(&settings);
   assert_true(settings.limits.p2p_chunk_bytes > 131072);
-  assert_false(settings_take_network(&settings, true));
+  assert_false(settings_take_network(&settings, true, 8));
   assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], LL | SIMPLE);
-  assert_int_equal(settings.proto_mask[FUNC_SEND], SIMPLE);
-  assert_true(settings_take_network(&settings, false)); /* LL was asked for */
+  assert_int_equal(settings.proto_mask[FUNC_SEND], LL | SIMPLE);
+  assert_true(settings_take_network(&settings, false, 8)); /* LL was asked for */
   assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], SIMPLE);
   assert_int_equal(settings.limits.p2p_chunk_bytes, 131072);
   assert_int_equal(settings.proto_mask[FUNC_SEND], SIMPLE);
@@ -257,8 +257,8 @@ static void test_network_settings(void **state) {
   unsetenv("NCCL_P2P_NET_CHUNKSIZE");
   assert_true(settings_digest(&settings) != digest && settings_digest(&settings) != settings_digest(&large));
   const uint32_t most = large.limits.p2p_chunk_bytes;
-  assert_false(settings_take_network(&settings, true));
-  assert_false(settings_take_network(&large, true));
+  assert_false(settings_take_network(&settings, true, 8));
+  assert_false(settings_take_network(&large, true, 8));
   assert_int_equal(settings.limits.p2p_chunk_bytes, 65552);
   assert_int_equal(large.limits.p2p_chunk_bytes, most);
 }

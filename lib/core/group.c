@@ -259,6 +259,8 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->tune_file = settings->tune_file;
   request->p2p_ll_threshold = settings->p2p_ll_threshold;
   request->net_peer_channels = settings->net_peer_channels;
+  request->net_plain = settings->net_plain;
+  request->groups = comm->team->far ? comm->team->far->groups : NULL;
   request->islands = comm->team->far ? comm->team->far->islands : NULL;
   request->ops = ops;
   request->op_count = op_count;

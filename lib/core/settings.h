@@ -17,6 +17,8 @@ struct settings {
   struct tune_file *tune_file;           /* the user's own rules, or NULL; settings_free */
   size_t p2p_ll_threshold;
   uint32_t net_peer_channels;
+  bool net_plain;               /* messages over a network are in Simple alone */
+  bool net_lines_for_all;       /* however many ranks there are, messages between hosts may be in LL */
   uint32_t p2p_net_chunk_bytes; /* bound of a message's chunk in a communicator over networks */
   bool check_pointers;
 };
@@ -36,10 +38,12 @@ void settings_agree(struct settings *settings, const struct settings *other);
  * and settings_take_paths bring into line. */
 uint64_t settings_digest(const struct settings *settings);
 
-/* The communicator has connections over networks, which carry Simple, and with `lines` also LL where it is
- * not of messages; and messages in smaller chunks, since the slots of messages are as large
- * (plan_pool_step_bytes). True when NCCL_PROTO had asked for what a collective loses by name. */
-bool settings_take_network(struct settings *settings, bool lines);
+/* The communicator has connections over networks, which carry Simple, and with `lines` also LL; and messages
+ * in smaller chunks, since the slots of messages are as large (plan_pool_step_bytes). With many ranks
+ * messages over networks stay in Simple: each connection of them would have slots of its own for LL. True
+ * when NCCL_PROTO had asked for what a collective loses by name. */
+#define SETTINGS_NET_LINES_RANKS 64u
+bool settings_take_network(struct settings *settings, bool lines, uint32_t rank_count);
 
 /* What the paths between all devices of a communicator have in common. */
 struct settings_paths {

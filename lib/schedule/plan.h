@@ -76,6 +76,15 @@ PRIM_FN uint32_t plan_pool_step_bytes(const struct plan_limits *limits) {
   return bytes < most ? bytes : most;
 }
 
+/* Of a message's lines over a network, whose slots each connection has for itself, so that they are few. A
+ * longer one takes several. */
+#define PLAN_NET_LINES_BYTES 16384
+
+PRIM_FN uint32_t plan_net_lines_bytes(const struct plan_limits *limits) {
+  const uint32_t most = limits->step_bytes[PROTO_LL];
+  return most < PLAN_NET_LINES_BYTES ? most : PLAN_NET_LINES_BYTES;
+}
+
 /* No work of the plan waits for another one of this rank to have read, or written, user memory: messages, or
  * one operation a channel. Then data may leave later, and come earlier, than its lane would have moved it. */
 PRIM_FN bool plan_is_loose(const struct plan *plan) {

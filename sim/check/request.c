@@ -262,6 +262,7 @@ void check_call_request(const struct check_call *call, struct plan_request *requ
   request->tune_file = call->tune_file;
   request->limits = call->limits;
   request->p2p_ll_threshold = call->p2p_ll_threshold;
+  request->groups = call->graph != NULL && call->graph->node_count > 1 ? call->graph->node : NULL;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     request->algo_mask[func] = call->algo_mask;
     request->proto_mask[func] = call->proto_mask;

@@ -174,10 +174,8 @@ void replay_limits(const struct replay_comm *comm, struct plan_limits *limits) {
   if (limits->p2p_chunk_bytes > most) limits->p2p_chunk_bytes = most;
 }
 
-/* Networks carry LL, but not of messages. */
-static uint32_t net_protos(const struct replay_comm *comm, uint8_t func) {
-  if (!comm->net) return (1u << PROTO_COUNT) - 1;
-  return is_message(func) ? 1u << PROTO_SIMPLE : 1u << PROTO_SIMPLE | 1u << PROTO_LL;
+static uint32_t net_protos(const struct replay_comm *comm) {
+  return comm->net ? 1u << PROTO_SIMPLE | 1u << PROTO_LL : (1u << PROTO_COUNT) - 1;
 }
 
 static void request_begin(struct plan_request *request, const struct replay_comm *comm, uint32_t rank,
@@ -186,13 +184,13 @@ static void request_begin(struct plan_request *request, const struct replay_comm
   request->rank = rank;
   request->rank_count = comm->rank_count;
   request->graph = &comm->graph;
-  request->islands = comm->net ? comm->graph.node : NULL;
+  request->groups = request->islands = comm->net ? comm->graph.node : NULL;
   request->ops = list->ops;
   request->op_count = list->count;
   replay_limits(comm, &request->limits);
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
-    request->proto_mask[func] = net_protos(comm, (uint8_t)func);
+    request->proto_mask[func] = net_protos(comm);
   }
 }
 

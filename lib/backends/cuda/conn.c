@@ -107,22 +107,30 @@ static void conn_pool(struct cuda_conn *conn, uint32_t slots) {
   *(uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_STEP_OFFSET) = slots;
 }
 
+/* Slots of Simple are the rank's, a set for all of a place; those of lines are the connection's. */
+static uint32_t pooled_step_bytes(const struct plan_limits *limits, uint8_t proto) {
+  return proto == PROTO_LL ? plan_net_lines_bytes(limits) : plan_pool_step_bytes(limits);
+}
+
 ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                            struct device_net_end *end) {
   const struct plan_limits *limits = &comm->config.limits;
-  const size_t bytes = (size_t)limits->slots * limits->step_bytes[name->proto];
+  const bool pools = name->conn_index == CONN_MESSAGE;
+  const uint32_t step_bytes =
+      pools ? pooled_step_bytes(limits, name->proto) : limits->step_bytes[name->proto];
+  const size_t bytes = (size_t)limits->slots * step_bytes;
   struct cuda_conn *conn =
       cuda_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
   if (conn == NULL) {
     TRY(conn_create_net(comm, &conn));
-    if (name->conn_index == CONN_MESSAGE) conn_pool(conn, limits->slots);
+    if (pools) conn_pool(conn, limits->slots);
     conn->slots = limits->slots;
-    conn->ll_bytes = limits->step_bytes[PROTO_LL];
+    conn->ll_bytes = pools ? plan_net_lines_bytes(limits) : limits->step_bytes[PROTO_LL];
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
                conn);
     comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
   }
-  if (conn->buffer[name->proto] == NULL && !conn->pooled) {
+  if (conn->buffer[name->proto] == NULL && (!pools || name->proto == PROTO_LL)) {
     TRY(net_buffer(comm, name->proto, bytes, &conn->buffer_block[name->proto]));
     conn->buffer[name->proto] = (uint8_t *)conn->buffer_block[name->proto].address;
     comm->memory_bytes += bytes;
@@ -132,7 +140,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   end->tail = (uint64_t *)conn->receiver;
   end->buffer = conn->buffer[name->proto];
   end->slots = limits->slots;
-  end->step_bytes = conn->pooled ? plan_pool_step_bytes(limits) : limits->step_bytes[name->proto];
+  end->step_bytes = step_bytes;
   end->memory = comm->net_on_device ? POINTER_DEVICE : POINTER_HOST;
   end->pooled = conn->pooled;
   return ncclSuccess;

@@ -98,7 +98,7 @@ static ncclResult_t bind_ring(struct device_comm *comm, const uint32_t *ring) {
 
 /* Messages over networks: which of the rank's sets of slots each has, its place in its batch says. */
 static void bind_pools(struct device_comm *comm, const struct plan *plan, struct bound_work *works) {
-  if (comm->slots.count == 0) return;
+  if (!comm->hosted) return;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     for (uint32_t place = 0; place < batch->work_count; place++) {
@@ -109,6 +109,7 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
       if (work->conn_index != CONN_MESSAGE || work->send_count + work->recv_count == 0) continue;
       if (!cuda_conn_find(comm, peer, work->channel_index, CONN_MESSAGE, sends)->pooled) continue;
       work->flags |= WORK_POOLED;
+      if (work->proto == PROTO_LL) continue;
       const struct arena_block *slots = (const struct arena_block *)map_find(
           &comm->slots, backend_slots_key(work->channel_index, place, sends));
       (sends ? &bound->send : &bound->recv)->buffer = (uint8_t *)slots->address;

@@ -93,9 +93,11 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
   link->peer = peer;
 }
 
-static void lane_bind_pool(struct emu_lane *emu, struct link *link, const struct emu_conn *conn, bool sends) {
+/* Lines have slots of their connection's. */
+static void lane_bind_pool(struct emu_lane *emu, struct link *link, const struct work *work,
+                           const struct emu_conn *conn, bool sends) {
   const struct device_comm *comm = emu->block->run->launch->comm;
-  if (!conn->pooled) return;
+  if (!conn->pooled || work->proto == PROTO_LL) return;
   link->buffer =
       (uint8_t *)map_find(&comm->slots, backend_slots_key(conn->channel_index, emu->lane_index, sends));
 }
@@ -109,14 +111,14 @@ static void lane_bind(struct emu_lane *emu, const struct work *work) {
     emu->recv_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, false);
     emu->remote |= emu_conn_is_remote(emu->recv_conn[i]);
     lane_bind_link(&emu->lane.recv[i], emu->recv_conn[i], work, peer);
-    lane_bind_pool(emu, &emu->lane.recv[i], emu->recv_conn[i], false);
+    lane_bind_pool(emu, &emu->lane.recv[i], work, emu->recv_conn[i], false);
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
     const uint32_t peer = work->send_peer[i], conn_index = work_link_conn(work, peer, true);
     emu->send_conn[i] = emu_conn_find(comm, peer, work->channel_index, conn_index, true);
     emu->remote |= emu_conn_is_remote(emu->send_conn[i]);
     lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, peer);
-    lane_bind_pool(emu, &emu->lane.send[i], emu->send_conn[i], true);
+    lane_bind_pool(emu, &emu->lane.send[i], work, emu->send_conn[i], true);
   }
 }
 

@@ -110,6 +110,7 @@ static void conn_pool(struct emu_conn *conn, const struct plan_limits *limits, b
   struct emu_shadow *shadow = &conn->shadow;
   conn->pooled = true;
   conn->step_bytes[PROTO_SIMPLE] = plan_pool_step_bytes(limits);
+  conn->step_bytes[PROTO_LL] = plan_net_lines_bytes(limits);
   conn->fifo->sender.send_step = conn->fifo->receiver.recv_step = conn->slots;
   shadow->announced = shadow->written = shadow->writing = conn->slots;
   shadow->read = shadow->reading = conn->slots;
@@ -138,7 +139,7 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
                conn);
     comm->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
-  if (conn->buffer[name->proto] == NULL && !conn->pooled) {
+  if (conn->buffer[name->proto] == NULL && (!conn->pooled || name->proto == PROTO_LL)) {
     if (!conn_buffer_map(conn, name->proto))
       return emu_conn_no_memory(comm, emu_conn_buffer_bytes(conn, name->proto));
     comm->memory_bytes += emu_conn_buffer_bytes(conn, name->proto);

@@ -81,7 +81,7 @@ static void far_find_groups(struct far *far) {
   for (uint32_t rank = 0; rank < far->team->rank_count; rank++) {
     uint32_t first = 0;
     while (!far_same_group(&far->ranks[first], &far->ranks[rank])) first += 1;
-    far->ranks[rank].group = first;
+    far->ranks[rank].group = far->groups[rank] = first;
     far->networked = far->networked || first != 0;
   }
 }
@@ -142,14 +142,15 @@ static ncclResult_t far_take_cards(struct far *far, const struct gather *gather,
 static bool far_alloc(struct far *far, uint32_t rank_count) {
   far->addresses = (struct sock_address *)os_alloc(far->party_count * sizeof *far->addresses);
   far->ranks = (struct far_rank *)os_alloc(rank_count * sizeof *far->ranks);
+  far->groups = (uint32_t *)os_alloc(rank_count * sizeof *far->groups);
   far->islands = (uint32_t *)os_alloc(rank_count * sizeof *far->islands);
   far->remotes = (uint8_t **)os_alloc(rank_count * sizeof *far->remotes);
   far->comms = (struct ncclComm **)os_alloc(rank_count * sizeof *far->comms);
   far->left = (uint64_t *)os_alloc(rank_count * sizeof *far->left);
   far->proxies = (struct proxy_comm **)os_alloc(rank_count * sizeof *far->proxies);
   far->cards = (struct far_card *)os_alloc(rank_count * sizeof *far->cards);
-  return far->addresses && far->ranks && far->islands && far->remotes && far->comms && far->left &&
-         far->proxies && far->cards;
+  return far->addresses && far->ranks && far->groups && far->islands && far->remotes && far->comms &&
+         far->left && far->proxies && far->cards;
 }
 
 /* A rank's number among those of its host. */
@@ -260,7 +261,7 @@ void far_settle(const struct far *far, struct settings *settings) {
   }
   settings_take_paths(settings, &paths);
   if (far->networked) proxy_limits(&settings->limits);
-  if (far->networked && settings_take_network(settings, far_has_lines(far)))
+  if (far->networked && settings_take_network(settings, far_has_lines(far), far->team->rank_count))
     log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
              far_has_lines(far) ? "LL and Simple" : "Simple alone");
 }
@@ -539,6 +540,7 @@ void far_free(struct far *far) {
   os_mutex_destroy(&far->lock);
   os_free(far->addresses);
   os_free(far->ranks);
+  os_free(far->groups);
   os_free(far->islands);
   os_free(far->remotes);
   os_free(far->comms);

@@ -55,7 +55,7 @@ struct far {
   bool shows;                     /* some map users' memory of other processes */
   struct sock_address *addresses; /* by party: its control server */
   struct far_rank *ranks;         /* by rank */
-  uint32_t *islands;              /* by rank, for plans */
+  uint32_t *groups, *islands;     /* by rank, for plans */
   uint8_t **remotes;       /* by rank: of this process's, where networked: 1 for each rank behind a network */
   struct rails *rails;     /* which network card a connection takes, or NULL */
   os_mutex lock;           /* of the three below; taken before the backend's */

@@ -4,6 +4,7 @@
 
 #include "base/os.h"
 #include "core/plan/plan_draft.h"
+#include "core/plan/tune.h"
 #include "schedule/p2p.h"
 
 #define NO_OP UINT32_MAX
@@ -53,6 +54,10 @@ struct message_way {
   struct p2p_split split;
 };
 
+static bool peer_is_far(const struct plan_request *request, uint32_t peer) {
+  return request->groups != NULL && request->groups[peer] != request->groups[request->rank];
+}
+
 /* What goes by a network has a proxy's and the network's work a channel, so GPUs take few there. */
 static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
   const struct graph *graph = request->graph;
@@ -62,26 +67,53 @@ static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
   return all < request->net_peer_channels ? all : request->net_peer_channels;
 }
 
+/* Over a network a message is judged by its own size alone: the two directions between ranks may differ, and
+ * neither end knows what else the other's group has. */
+static bool lines_are_worth(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                            uint32_t part_count) {
+  const size_t most = request->p2p_ll_threshold;
+  if (peer_is_far(request, op->peer)) return bytes <= most && tune_message_in_lines(request, bytes);
+  return bytes <= part_count * (request->limits.cores ? size_min(most, CORES_LL_BYTES) : most);
+}
+
+static bool speaks_lines(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                         uint32_t part_count) {
+  const uint32_t protos = request->proto_mask[op->func];
+  if (((protos >> PROTO_LL) & 1) == 0) return false;
+  if (request->net_plain && peer_is_far(request, op->peer)) return false;
+  return ((protos >> PROTO_SIMPLE) & 1) == 0 || lines_are_worth(request, op, bytes, part_count);
+}
+
+/* Over a network each part is a message of its own, for both proxies and the network: lines take one. */
+static struct p2p_split lines_split(const struct plan_request *request, const struct plan_op *op,
+                                    size_t bytes) {
+  if (peer_is_far(request, op->peer)) return p2p_split_of(bytes, 1);
+  return p2p_lines_split(bytes, request->rank_count, request->limits.p2p_channel_count,
+                         channels_to(request, op->peer));
+}
+
 static struct message_way message_way_of(const struct plan_request *request, const struct plan_op *op,
                                          size_t bytes) {
   const struct plan_limits *limits = &request->limits;
-  const uint32_t channels = channels_to(request, op->peer);
-  const uint32_t protos = request->proto_mask[op->func];
-  const size_t ll_bytes =
-      limits->cores ? size_min(request->p2p_ll_threshold, CORES_LL_BYTES) : request->p2p_ll_threshold;
-  struct message_way way = {PROTO_LL,
-                            p2p_lines_split(bytes, request->rank_count, limits->p2p_channel_count, channels)};
-  const bool ll = bytes <= way.split.part_count * ll_bytes || ((protos >> PROTO_SIMPLE) & 1) == 0;
-  if (ll && ((protos >> PROTO_LL) & 1) != 0) return way;
+  struct message_way way = {PROTO_LL, lines_split(request, op, bytes)};
+  if (speaks_lines(request, op, bytes, way.split.part_count)) return way;
   way.proto = PROTO_SIMPLE;
   way.split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
-                                limits->p2p_channel_count, channels);
+                                limits->p2p_channel_count, channels_to(request, op->peer));
   return way;
+}
+
+/* Most data bytes of a message's chunk. */
+static size_t message_chunk_bytes(const struct plan_request *request, uint32_t peer, uint8_t proto) {
+  const struct plan_limits *limits = &request->limits;
+  if (proto == PROTO_SIMPLE)
+    return size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
+  const size_t most = chunk_data_bytes(limits, PROTO_LL, 1);
+  return peer_is_far(request, peer) ? size_min(most, plan_net_lines_bytes(limits) / 2) : most;
 }
 
 static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                                    uint8_t proto) {
-  const struct plan_limits *limits = &request->limits;
   struct work work;
   memset(&work, 0, sizeof work);
   work.func = op->func;
@@ -96,9 +128,7 @@ static struct work work_of_message(const struct plan_request *request, const str
   work.conn_index = CONN_MESSAGE;
   work.count = bytes;
   work.op_sequence = op->sequence;
-  work.chunk_count = work.proto == PROTO_LL ? chunk_data_bytes(limits, PROTO_LL, 1)
-                                            : size_min(limits->p2p_chunk_bytes,
-                                                       limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
+  work.chunk_count = message_chunk_bytes(request, op->peer, proto);
   work.send_count = op->func == FUNC_SEND;
   work.recv_count = op->func == FUNC_RECV;
   work.send_peer[0] = work.recv_peer[0] = op->peer;

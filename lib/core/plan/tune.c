@@ -516,6 +516,11 @@ bool tune_exchange_is_best(const struct plan_request *request, size_t block_byte
   return false;
 }
 
+bool tune_message_in_lines(const struct plan_request *request, size_t bytes) {
+  return tune_time_us(request, FUNC_SEND, ALGO_RING, PROTO_LL, bytes, 1) <=
+         tune_time_us(request, FUNC_SEND, ALGO_RING, PROTO_SIMPLE, bytes, 1);
+}
+
 /* A ring goes before what takes as long. */
 static bool candidate_is_better(const struct tune_candidate *row, const struct tune_candidate *best) {
   if (row->forbidden != NULL) return false;

@@ -23,6 +23,11 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
  * all-to-all, in blocks of so many bytes, than messages between all ranks. */
 bool tune_exchange_is_best(const struct plan_request *request, size_t block_bytes);
 
+/* True where LL takes no longer than Simple for a message of so many bytes over a network, on one channel.
+ * The figures are those of collectives between hosts: what proxies do with the lines of a ring's hop is what
+ * they do with a message's. */
+bool tune_message_in_lines(const struct plan_request *request, size_t bytes);
+
 /* How an operation is carried. */
 struct tune_choice {
   uint8_t algo, proto;    /* enum work_algo, work_proto */

@@ -569,8 +569,7 @@ static ncclResult_t conn_add_proto(struct proxy_conn *conn, const struct device_
   const struct proxy_comm_call *call = &conn->comm->call;
   struct device_net_end end;
   const bool lines = name->proto == PROTO_LL;
-  if (conn->pass != NULL || conn->end.pooled || (lines ? conn->lines != NULL : conn->end.buffer != NULL))
-    return ncclSuccess;
+  if (conn->pass != NULL || (lines ? conn->lines != NULL : conn->end.step_bytes != 0)) return ncclSuccess;
   TRY(call->ops->conn_net(call->device_comm, name, &end));
   if (lines) return proxy_lines_open(conn, &end);
   proxy_lock();

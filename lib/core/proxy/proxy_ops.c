@@ -24,8 +24,7 @@ static uint32_t work_task_count(const struct work *work, const uint8_t *remote) 
 static ncclResult_t work_check(const struct proxy_comm *comm, const struct plan *plan,
                                const struct work *work) {
   const struct plan_limits *limits = &plan->limits;
-  const bool lines =
-      work->proto == PROTO_LL && work->conn_index != CONN_MESSAGE && comm->call.ops->net_lines(false);
+  const bool lines = work->proto == PROTO_LL && comm->call.ops->net_lines(false);
   if (work->proto != PROTO_SIMPLE && !lines)
     return log_fail(ncclInternalError,
                     "comm %s: rank %" PRIu32
@@ -77,13 +76,18 @@ static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_n
                   comm->call.rank);
 }
 
+/* Of messages in Simple: lines have slots of their own. */
+static bool work_shares_slots(const struct work *work) {
+  return work->conn_index == CONN_MESSAGE && work->proto == PROTO_SIMPLE;
+}
+
 /* The backend is asked for them, so the engine's lock is free meanwhile. */
 static ncclResult_t open_sets(struct proxy_comm *comm, const struct plan *plan, const uint8_t *remote) {
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     for (uint32_t place = 0; place < batch->work_count; place++) {
       const struct work *work = &plan->works[batch->first_work + place];
-      if (work->conn_index != CONN_MESSAGE || work_task_count(work, remote) == 0) continue;
+      if (!work_shares_slots(work) || work_task_count(work, remote) == 0) continue;
       const struct device_conn_name name = link_name(work, 0, work->send_count > 0);
       TRY(set_open(comm, &name, place));
     }
@@ -101,7 +105,7 @@ static ncclResult_t add_task(struct proxy_ops *ops, const struct work *work, uin
     return log_fail(
         ncclInternalError, "comm %s: rank %" PRIu32 " has no connection %s rank %" PRIu32 " on channel %u",
         ops->comm->name, ops->comm->call.rank, sends ? "to" : "from", name.peer, work->channel_index);
-  if (task->conn->end.pooled) task->set = set_find(ops->comm, &name, place);
+  if (task->conn->end.pooled && work_shares_slots(work)) task->set = set_find(ops->comm, &name, place);
   task->work = work;
   task->link_index = link_index;
   ops->task_count += 1;
@@ -254,7 +258,7 @@ static void post(struct proxy_ops *ops) {
     set_queue(posting->tasks[i].set, &posting->tasks[i]);
   }
   for (uint32_t i = 0; i < ops->task_count && !proxy_in_world(); i++)
-    if (posting->tasks[i].set != NULL) proxy_conn_lead(posting->tasks[i].conn);
+    if (posting->tasks[i].conn->end.pooled) proxy_conn_lead(posting->tasks[i].conn);
 }
 
 void proxy_ops_post(struct proxy_ops *ops) {
