@@ -264,6 +264,22 @@ static void fault_small(struct rank *self) { sum(self, 1024); }
 
 static void fault_graph(struct rank *self) { graph_launches(self, capture(self, fault), 3); }
 
+/* Messages of all with all, short ones to higher ranks and long ones to lower: both protocols in a group, and
+ * another one each way. */
+static void fault_messages(struct rank *self) {
+  for (int round = 0; round < 3; round++) {
+    MUST(ncclGroupStart());
+    for (int peer = 0; peer < RANKS; peer++) {
+      const size_t to = self->rank < peer ? 256 : 100000, from = peer < self->rank ? 256 : 100000;
+      float *in = self->in + (size_t)peer * 100000, *out = self->out + (size_t)peer * 100000;
+      if (peer == self->rank) continue;
+      MUST(ncclSend(in, to, ncclFloat, peer, self->comm, self->stream));
+      MUST(ncclRecv(out, from, ncclFloat, peer, self->comm, self->stream));
+    }
+    MUST(ncclGroupEnd());
+  }
+}
+
 static const struct scenario {
   const char *name;
   void (*body)(struct rank *self);
@@ -297,7 +313,8 @@ static const struct scenario {
                  {"behind", behind, 5, true, true, false},
                  {"fault", fault, 0, false, false, true},
                  {"fault_small", fault_small, 0, false, false, true},
-                 {"fault_graph", fault_graph, 0, false, false, true}};
+                 {"fault_graph", fault_graph, 0, false, false, true},
+                 {"fault_messages", fault_messages, 0, false, false, true}};
 
 static const struct scenario *scenario;
 

@@ -55,6 +55,7 @@ struct replay_comm {
   bool net;      /* some connections led over networks */
   uint32_t channels;                       /* most that a plan of it has */
   uint32_t slots, step_bytes[PROTO_COUNT]; /* of its connections; 0: as in production */
+  uint32_t message_chunk_bytes;            /* of a plan in Simple that said so; 0: none did */
   enum replay_way way;
   struct graph graph;
   uint32_t fit[2]; /* which limits fitted the plan before, of messages the second: replay_plan.c */

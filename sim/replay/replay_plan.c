@@ -10,7 +10,9 @@
 #include "replay/replay.h"
 #include "trace/record_text.h"
 
-#define ROOM_BYTES 256u /* that connections over networks keep in each slot */
+#define LL_THRESHOLD 16384u     /* NCCL_P2P_LL_THRESHOLD, unless that was set */
+#define NET_CHUNK_BYTES 131072u /* NCCL_P2P_NET_CHUNKSIZE, the same */
+#define ROOM_BYTES 256u         /* that connections over networks keep in each slot */
 
 /* ---- operations ---- */
 
@@ -138,11 +140,13 @@ static void fit_limits(struct plan_request *request, const struct record_plan *r
   const uint64_t chunk_bytes = (uint64_t)row->chunk_elements * element_bytes;
   if ((family & 2) != 0 && chunk_bytes > 0 && chunk_bytes <= 1u << 30)
     limits->chunk_bytes = (uint32_t)chunk_bytes;
-  if (is_message(row->func) && chunk_bytes > 0 && chunk_bytes <= limits->step_bytes[PROTO_SIMPLE])
+  if (is_message(row->func) && row->proto == PROTO_SIMPLE && chunk_bytes > 0 &&
+      chunk_bytes <= limits->step_bytes[PROTO_SIMPLE])
     limits->p2p_chunk_bytes = (uint32_t)chunk_bytes;
-  for (uint32_t func = 0; func < FUNC_COUNT && (family & 4) == 0; func++) {
+  const bool messages = is_message(row->func); /* which first are taken to have gone by their sizes */
+  for (uint32_t func = 0; func < FUNC_COUNT && (messages || (family & 4) == 0); func++) {
     request->algo_mask[func] = 1u << row->algo;
-    request->proto_mask[func] = 1u << row->proto;
+    if (!messages || (family & 4) != 0) request->proto_mask[func] = 1u << row->proto;
     if (is_message(row->func) || is_message((uint8_t)func)) request->algo_mask[func] = 1u << ALGO_RING;
   }
   if (is_message(row->func) || (family & 4) != 0) return;
@@ -171,6 +175,8 @@ void replay_limits(const struct replay_comm *comm, struct plan_limits *limits) {
   if (comm->net) limits->room_bytes = ROOM_BYTES;
   if (comm->net && comm->step_bytes[PROTO_SIMPLE] == 0) limits->step_bytes[PROTO_SIMPLE] += ROOM_BYTES;
   const uint32_t most = limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes;
+  if (comm->net && limits->p2p_chunk_bytes > NET_CHUNK_BYTES) limits->p2p_chunk_bytes = NET_CHUNK_BYTES;
+  if (comm->message_chunk_bytes != 0) limits->p2p_chunk_bytes = comm->message_chunk_bytes;
   if (limits->p2p_chunk_bytes > most) limits->p2p_chunk_bytes = most;
 }
 
@@ -187,6 +193,7 @@ static void request_begin(struct plan_request *request, const struct replay_comm
   request->groups = request->islands = comm->net ? comm->graph.node : NULL;
   request->ops = list->ops;
   request->op_count = list->count;
+  request->p2p_ll_threshold = LL_THRESHOLD;
   replay_limits(comm, &request->limits);
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     request->algo_mask[func] = (1u << ALGO_COUNT) - 1;

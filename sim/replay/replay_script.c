@@ -137,6 +137,8 @@ static ncclResult_t comm_take_plans(struct replay_comm *comm, const struct repla
                       rank->rank, comm->name, row->number, row->algo, row->proto, row->slots,
                       row->step_bytes);
     if (row->channels > comm->channels) comm->channels = row->channels;
+    if (is_message(row->func) && row->proto == PROTO_SIMPLE && row->chunk_elements <= row->step_bytes)
+      comm->message_chunk_bytes = row->chunk_elements;
     if (comm->slots == 0) comm->slots = row->slots;
     if (comm->step_bytes[row->proto] == 0) comm->step_bytes[row->proto] = row->step_bytes;
     if (comm->slots == row->slots && comm->step_bytes[row->proto] == row->step_bytes) continue;

@@ -556,7 +556,8 @@ static ncclResult_t too_long(const struct request *request) {
   const size_t sent = end->sends ? request->bytes : request->other_bytes;
   const size_t room = end->sends ? request->other_bytes : request->bytes;
   return log_fail(ncclInvalidUsage,
-                  "network Emu: rank %u sends %zu bytes to rank %u of %s, which has room for %zu",
+                  "network Emu: rank %u sends %zu bytes to rank %u of %s, which has room for %zu: the "
+                  "ranks' counts or calls differ",
                   wire->sender, sent, wire->receiver, wire->comm_name, room);
 }
 

@@ -72,7 +72,7 @@ static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
 static bool lines_are_worth(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                             uint32_t part_count) {
   const size_t most = request->p2p_ll_threshold;
-  if (peer_is_far(request, op->peer)) return bytes <= most && tune_message_in_lines(request, bytes);
+  if (peer_is_far(request, op->peer)) return bytes <= size_min(most, tune_net_message_bytes(request));
   return bytes <= part_count * (request->limits.cores ? size_min(most, CORES_LL_BYTES) : most);
 }
 

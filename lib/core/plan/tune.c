@@ -516,9 +516,11 @@ bool tune_exchange_is_best(const struct plan_request *request, size_t block_byte
   return false;
 }
 
-bool tune_message_in_lines(const struct plan_request *request, size_t bytes) {
-  return tune_time_us(request, FUNC_SEND, ALGO_RING, PROTO_LL, bytes, 1) <=
-         tune_time_us(request, FUNC_SEND, ALGO_RING, PROTO_SIMPLE, bytes, 1);
+size_t tune_net_message_bytes(const struct plan_request *request) {
+  const struct tune_measured_ring *ring = &tune_measured_ring;
+  const double saved_us = ring->base_us[PROTO_SIMPLE] + ring->hop_us[PROTO_SIMPLE] - ring->base_us[PROTO_LL] -
+                          ring->hop_us[PROTO_LL];
+  return request->limits.cores ? 0 : (size_t)(saved_us * 1000.0 * tune_proxied_ll_gbps);
 }
 
 /* A ring goes before what takes as long. */

@@ -23,10 +23,11 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
  * all-to-all, in blocks of so many bytes, than messages between all ranks. */
 bool tune_exchange_is_best(const struct plan_request *request, size_t block_bytes);
 
-/* True where LL takes no longer than Simple for a message of so many bytes over a network, on one channel.
- * The figures are those of collectives between hosts: what proxies do with the lines of a ring's hop is what
- * they do with a message's. */
-bool tune_message_in_lines(const struct plan_request *request, size_t bytes);
+/* Bytes of a message over a network up to which LL takes no longer than Simple: what lines save a hop on one
+ * node, at the rate at which proxies carry them. The figures are those of collectives between hosts, whose LL
+ * was faster on GPUs up to 4 to 16 KiB a rank. The same whatever the graph; 0 for cores, to whom lines cost
+ * more than a slice at any size. */
+size_t tune_net_message_bytes(const struct plan_request *request);
 
 /* How an operation is carried. */
 struct tune_choice {

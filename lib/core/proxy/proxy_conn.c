@@ -24,9 +24,22 @@ void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *for
   comm->failed = true;
 }
 
+/* What a network may be doing with a message. */
+static const char text_sending[] = "sending to", text_receiving[] = "receiving from";
+
 static const char *operation_text(const struct work *work, char out[64]) {
   snprintf(out, 64, "%s %" PRIu64, names_func[work->func], work->op_sequence);
   return out;
+}
+
+/* A message that finds no room where it comes to is none that its receiver waits for: lines have less room
+ * than slots of Simple, and both ends choose by the size. */
+static void conn_disagree(struct proxy_conn *conn, const char *operation, const char *why) {
+  const uint32_t rank = conn->comm->call.rank;
+  proxy_comm_fail(conn->comm, ncclInvalidUsage,
+                  "rank %" PRIu32 " and rank %" PRIu32 " do not agree on operation %s: %s (channel %" PRIu32
+                  "); call the same operation with the same count and type on both ranks, in the same order",
+                  rank, conn->name.peer, operation, why, conn->name.channel_index);
 }
 
 /* A call of the network that failed ends the communicator. Who is told names communicator and rank, and most
@@ -39,6 +52,10 @@ static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *w
   if (conn->n_done < conn->n_posted)
     operation_text(conn->flights[conn->n_done % PROXY_SLICES_MAX].slice.part, operation);
   else if (conn->first != NULL) operation_text(conn->first->work, operation);
+  if (result == ncclInvalidUsage && (what == text_sending || what == text_receiving)) {
+    conn_disagree(conn, operation, why);
+    return false;
+  }
   proxy_comm_fail(conn->comm, result, "%s rank %" PRIu32 " failed (%s, channel %" PRIu32 "): %s%s%s", what,
                   conn->name.peer, operation, conn->name.channel_index, named ? "" : net, named ? "" : ": ",
                   why);
@@ -327,7 +344,7 @@ static bool send_transmit(struct proxy_conn *conn) {
   const struct proxy_trailer trailer = {PROXY_MAGIC, (uint32_t)slice->bytes, conn->n_transmitted,
                                         slice->begin, slice->agreed_bytes};
   memcpy(flight_trailer(conn, flight), &trailer, sizeof trailer);
-  if (!net_good(conn, send_request(conn, flight), "sending to")) return false;
+  if (!net_good(conn, send_request(conn, flight), text_sending)) return false;
   if (flight->request == NULL) {
     recorder_pace_note(conn->pace, true, 0);
     return false;
@@ -380,7 +397,7 @@ static bool send_advance(struct proxy_conn *conn) {
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
   struct proxy_flight *flight = flight_at(conn, conn->n_done);
   const bool held = flight->direct != NULL && conn->parts == NET_PARTS_REGISTERED;
-  if (!flight->slice.skipped && !flight_landed(conn, flight, NULL, "sending to")) return false;
+  if (!flight->slice.skipped && !flight_landed(conn, flight, NULL, text_sending)) return false;
   if (held) lent_return(lent_of(conn, flight));
   conn_done(conn);
   if (!conn->end.pooled || held) send_leave(conn);
@@ -452,7 +469,7 @@ static bool recv_post(struct proxy_conn *conn) {
   }
   void *request = NULL;
   const struct net_part landing = landing_of(conn);
-  if (!net_good(conn, recv_request(conn, &landing, &request), "receiving from") || request == NULL)
+  if (!net_good(conn, recv_request(conn, &landing, &request), text_receiving) || request == NULL)
     return false;
   if (conn->end.direct != NULL)
     conn->end.direct->landed[conn->next_slice.begin % conn->end.slots] = landing.data;
@@ -519,7 +536,7 @@ static bool recv_received(struct proxy_conn *conn) {
   size_t bytes = 0;
   if (conn->n_received == conn->n_posted) return false;
   const bool skipped = flight->slice.skipped, landed = flight->direct != NULL;
-  if (!skipped && !flight_landed(conn, flight, &bytes, "receiving from")) return false;
+  if (!skipped && !flight_landed(conn, flight, &bytes, text_receiving)) return false;
   if (!skipped && !recv_agree(conn, flight, bytes, landed)) return false;
   if (landed) conn->comm->bytes.received_direct += flight->slice.bytes;
   else conn->comm->bytes.received_staged += flight->slice.bytes;
