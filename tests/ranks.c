@@ -170,7 +170,11 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
   struct plan_op ops[2];
   struct plan_request request;
   struct plan plan;
+  uint32_t groups[RANKS_MAX] = {0};
   memset(&request, 0, sizeof request);
+  for (uint32_t peer = 0; peer < ranks->count && ranks->remote != NULL; peer++)
+    groups[peer] = peer != rank && ranks->remote[rank][peer] != 0;
+  request.groups = groups;
   request.rank = rank;
   request.rank_count = ranks->count;
   request.graph = &ranks->graph;

@@ -20,7 +20,8 @@ struct ranks {
   struct graph graph;
   uint32_t algo_mask; /* set of enum work_algo; 0 is the ring alone, whose connections are there already */
   struct device_comm *comms[RANKS_MAX];
-  uint64_t sequence; /* calls prepared so far */
+  uint64_t sequence;                  /* calls prepared so far */
+  const uint8_t (*remote)[RANKS_MAX]; /* by rank: who lies behind a network; NULL: nobody */
   /* Connects and launches a rank's plan in place of what ranks.c does, where a test wants it otherwise. */
   ncclResult_t (*launch)(struct ranks *ranks, uint32_t rank, struct plan *plan);
 };

@@ -64,6 +64,12 @@ for collective in all_reduce all_gather broadcast; do
     NCCL_PROTO=LL bench 2 "$collective" -e 64K && has '^# Out of bounds values : 0 OK'
   check $? "lines: $collective of four processes on two hosts, free and guarded"
 done
+for collective in sendrecv alltoall gather scatter; do
+  NCCL_PROTO=LL bench 2 "$collective" --threads && has '^# Out of bounds values : 0 OK' &&
+    over 2 "$build/bin/tutti" bench "$collective" -b 0 -e 16K -i 1668 -w 0 -n 1 &&
+    has '^# Out of bounds values : 0 OK'
+  check $? "lines: $collective of four processes on two hosts, free, and guarded by size"
+done
 for collective in all_reduce alltoall; do
   bench 4 "$collective" -e 64K && has '^# Out of bounds values : 0 OK'
   check $? "guarded: $collective of eight processes on four hosts"

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/plan/plan.h"
+#include "core/plan/tune.h"
 #include "schedule/algo.h"
 
 #define RANKS_MAX 9
@@ -654,6 +655,50 @@ static void test_all_to_all_batches(void **state) {
   plan_free(&plan);
 }
 
+/* Over a network a short message is in LL on one channel, judged by its own size; near ones as ever. */
+static void test_messages_over_networks(void **state) {
+  static const uint32_t groups[4] = {0, 0, 2, 2};
+  struct plan_request request;
+  struct plan_op op = {.func = FUNC_SEND, .dtype = ncclInt8, .in = address_of(0)};
+  struct plan plan;
+  (void)state;
+  request_begin(&request, 1, 4, &op, 1);
+  const size_t most = tune_net_message_bytes(&request);
+  assert_in_range(most, 4096, 16384);
+  const struct {
+    uint32_t peer;
+    size_t bytes;
+    bool plain, cores;
+    uint32_t protos, threshold, proto;
+  } rows[] = {{2, 0, false, false, 7, 16384, PROTO_LL},
+              {2, most, false, false, 7, 16384, PROTO_LL},
+              {2, most + 1, false, false, 7, 16384, PROTO_SIMPLE},
+              {2, 1001, false, false, 7, 1000, PROTO_SIMPLE},
+              {2, 8, true, false, 7, 16384, PROTO_SIMPLE},
+              {2, 8, true, false, 1u << PROTO_LL, 16384, PROTO_SIMPLE},
+              {2, 8, false, false, 1u << PROTO_SIMPLE, 16384, PROTO_SIMPLE},
+              {2, 1 << 20, false, false, 1u << PROTO_LL, 16384, PROTO_LL},
+              {2, 8, false, true, 7, 16384, PROTO_SIMPLE},
+              {0, most + 1, true, false, 7, 16384, PROTO_LL}};
+  for (uint32_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) { /* as both ends plan it */
+    op.func = i % 2 == 0 ? FUNC_SEND : FUNC_RECV;
+    op.peer = i % 2 == 0 ? rows[i / 2].peer : 1;
+    op.count = rows[i / 2].bytes;
+    request_begin(&request, i % 2 == 0 ? 1 : rows[i / 2].peer, 4, &op, 1);
+    request.groups = groups;
+    request.net_plain = rows[i / 2].plain;
+    request.limits.cores = rows[i / 2].cores;
+    request.proto_mask[op.func] = rows[i / 2].protos;
+    request.p2p_ll_threshold = rows[i / 2].threshold;
+    assert_int_equal(plan_build(&request, &plan), ncclSuccess);
+    if (plan.works[0].proto != rows[i / 2].proto) fail_msg("row %u: protocol %u", i, plan.works[0].proto);
+    const bool far_lines = rows[i / 2].peer == 2 && plan.works[0].proto == PROTO_LL;
+    if (far_lines) assert_int_equal(plan.work_count, 1);
+    if (far_lines) assert_int_equal(plan.works[0].chunk_count, plan_net_lines_bytes(&request.limits) / 2);
+    plan_free(&plan);
+  }
+}
+
 static struct plan_op exchange_op(size_t count) {
   const struct plan_op op = {.func = FUNC_ALL_TO_ALL,
                              .dtype = ncclFloat32,
@@ -1002,13 +1047,14 @@ static void test_predicted_time(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_groups),      cmocka_unit_test(test_all_reduce_64_mib),
-      cmocka_unit_test(test_forced_protocols),   cmocka_unit_test(test_chain_chunks),
-      cmocka_unit_test(test_all_to_all_batches), cmocka_unit_test(test_all_to_all_is_messages),
-      cmocka_unit_test(test_all_to_all_direct),  cmocka_unit_test(test_all_to_all_quick),
-      cmocka_unit_test(test_inputs_shown),       cmocka_unit_test(test_one_shot_spread),
-      cmocka_unit_test(test_collectives_sorted), cmocka_unit_test(test_group_chooses_by_sum),
-      cmocka_unit_test(test_algo_masks),         cmocka_unit_test(test_memory_runs_out),
-      cmocka_unit_test(test_nothing_to_do),      cmocka_unit_test(test_predicted_time)};
+      cmocka_unit_test(test_random_groups),          cmocka_unit_test(test_all_reduce_64_mib),
+      cmocka_unit_test(test_forced_protocols),       cmocka_unit_test(test_chain_chunks),
+      cmocka_unit_test(test_all_to_all_batches),     cmocka_unit_test(test_messages_over_networks),
+      cmocka_unit_test(test_all_to_all_is_messages), cmocka_unit_test(test_all_to_all_direct),
+      cmocka_unit_test(test_all_to_all_quick),       cmocka_unit_test(test_inputs_shown),
+      cmocka_unit_test(test_one_shot_spread),        cmocka_unit_test(test_collectives_sorted),
+      cmocka_unit_test(test_group_chooses_by_sum),   cmocka_unit_test(test_algo_masks),
+      cmocka_unit_test(test_memory_runs_out),        cmocka_unit_test(test_nothing_to_do),
+      cmocka_unit_test(test_predicted_time)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

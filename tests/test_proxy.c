@@ -50,7 +50,7 @@ static struct {
 } world;
 static const struct net_ops *fake_inside; /* in place of the fake network, when it is set */
 static uint32_t net_devices = 2;
-static uint8_t pair_proto = PROTO_SIMPLE; /* of collectives of two ranks */
+static uint8_t pair_proto = PROTO_SIMPLE; /* of calls of two ranks */
 static bool relayed; /* the rank behind the sender sends, as if it were another process's */
 
 static uint64_t draw_state;
@@ -170,6 +170,7 @@ static void world_open(const char *emu, uint64_t seed, bool threads, uint32_t ra
   proxy_limits(&limits);
   good(ranks_open_bare(&world.ranks, rank_count, &limits), emu);
   world.ranks.launch = launch;
+  world.ranks.remote = (const uint8_t(*)[RANKS_MAX])world.remote;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     const struct proxy_comm_call call = {.ops = world.ranks.ops,
                                          .device_comm = world.ranks.comms[rank],
@@ -253,10 +254,9 @@ static const struct {
     {ALGO_TWO_SHOT, FUNC_ALL_REDUCE}, {ALGO_NVLS, FUNC_ALL_REDUCE},   {ALGO_NVLS, FUNC_ALL_GATHER},
     {ALGO_NVLS, FUNC_REDUCE_SCATTER}};
 
-/* Messages go by slots that they share, which lines do not. */
-static bool way_has_lines(uint8_t algo, uint8_t func) {
+static bool way_has_lines(uint8_t algo) {
   const bool carried = algo == ALGO_RING || algo == ALGO_TREE || algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
-  return carried && func != FUNC_SEND_RECV && !relayed;
+  return carried && !relayed;
 }
 
 static const uint8_t types[] = {ncclUint8, ncclFloat16, ncclFloat32, ncclInt64, ncclFloat64};
@@ -266,7 +266,7 @@ static void call_draw(struct call *call, uint32_t rank_count, uint32_t count_bel
   const uint32_t way = draw_below(LENGTH(ways));
   call->func = ways[way].func;
   world.ranks.algo_mask = 1u << ways[way].algo;
-  call->proto = draw_below(2) == 0 && way_has_lines(ways[way].algo, call->func) ? PROTO_LL : PROTO_SIMPLE;
+  call->proto = draw_below(2) == 0 && way_has_lines(ways[way].algo) ? PROTO_LL : PROTO_SIMPLE;
   call->dtype = DRAW(types);
   call->in_place = call->func != FUNC_SEND_RECV && draw_below(3) == 0;
   call->root = draw_below(rank_count);
@@ -396,10 +396,7 @@ static void pair_open(struct call *call, uint8_t func, const struct fake_options
   memset(world.remote, 1, sizeof world.remote);
   fake_net_reset(options);
   world_open(emu, options->seed, false, 2);
-  *call = (struct call){.func = func,
-                        .proto = func == FUNC_SEND_RECV ? PROTO_SIMPLE : pair_proto,
-                        .dtype = ncclUint8,
-                        .count = 1000};
+  *call = (struct call){.func = func, .proto = pair_proto, .dtype = ncclUint8, .count = 1000};
   assert_true(call_prepare(&world.ranks, call));
 }
 
@@ -473,6 +470,7 @@ static void sizes_that_differ_are_named(void **state) {
   (void)state;
   sizes_that_differ(FUNC_SEND_RECV);
   pair_proto = PROTO_LL;
+  sizes_that_differ(FUNC_SEND_RECV);
   sizes_that_differ(FUNC_BROADCAST);
 }
 
@@ -489,7 +487,7 @@ static void no_old_line_counts(void **state) {
     net_reset(seed);
     world_open("slots=4,chunk=64,channels=1,direct=0,flag_bits=5,span=1", seed, seed % 4 == 0, 4);
     for (uint32_t i = 0; i < CALLS; i++) {
-      calls[i] = (struct call){.func = FUNC_ALL_REDUCE,
+      calls[i] = (struct call){.func = seed % 3 == 0 ? FUNC_SEND_RECV : FUNC_ALL_REDUCE,
                                .proto = PROTO_LL,
                                .dtype = ncclUint8,
                                .count = draw_below(4) == 0 ? 50 + draw_below(200) : 1 + draw_below(2)};
@@ -533,6 +531,46 @@ static void slots_come_with_their_protocol(void **state) {
   assert_true(bytes[2] > bytes[1]);
   assert_int_equal(bytes[3], bytes[2]);
   world_close();
+}
+
+/* Messages of both protocols take turns on each connection; where the first of one was in LL, too. Those in
+ * LL take slots on their connections and none of the rank's sets. */
+static void messages_change_their_protocol(void **state) {
+  enum { PEERS = 3, TURNS = 8 * PEERS };
+  static struct call calls[TURNS];
+  char text[RANKS_TEXT_BYTES];
+  (void)state;
+  for (uint64_t seed = 1; seed <= WORLDS / 4; seed++) {
+    uint64_t bytes[TURNS];
+    draw_state = seed;
+    memset(world.remote, 1, sizeof world.remote);
+    net_reset(seed);
+    world_open("slots=4,chunk=64K,channels=1,direct=0", seed, seed % 4 == 0, PEERS + 1);
+    const uint64_t set_bytes = 4ull * plan_pool_step_bytes(&world.ranks.limits);
+    for (uint32_t i = 0; i < TURNS; i++) {
+      const uint8_t proto = i < 2 * PEERS || draw_below(2) == 0 ? PROTO_LL : PROTO_SIMPLE;
+      calls[i] = (struct call){.func = FUNC_SEND_RECV,
+                               .proto = proto,
+                               .dtype = ncclUint8,
+                               .skips = i % PEERS,
+                               .count = draw_below(draw_below(2) == 0 ? 20 : 70000)};
+      assert_true(call_prepare(&world.ranks, &calls[i]));
+      good(call_launch_all(&world.ranks, &calls[i]), "launch");
+      bytes[i] = memory_of(0);
+    }
+    const uint64_t lines_bytes = 4ull * plan_net_lines_bytes(&world.ranks.limits);
+    assert_in_range(bytes[PEERS - 1], 2 * PEERS * lines_bytes, 2 * PEERS * (lines_bytes + 8192));
+    assert_int_equal(bytes[2 * PEERS - 1], bytes[PEERS - 1]);
+    assert_in_range(bytes[TURNS - 1], bytes[PEERS - 1] + 2 * set_bytes, bytes[PEERS - 1] + 3 * set_bytes);
+    good(world_wait(), "wait");
+    if (world.failures > 0) fail_msg("%s", world.failure_text);
+    for (uint32_t i = 0; i < TURNS; i++) {
+      if (!call_check(&world.ranks, &calls[i], text))
+        fail_msg("seed %u, turn %u: %s", (unsigned)seed, i, text);
+      call_free(&calls[i]);
+    }
+    world_close();
+  }
 }
 
 /* The k-th call of the network fails, for every k until none does; whatever it is, the text says whose. */
@@ -1127,6 +1165,7 @@ int main(void) {
       cmocka_unit_test_teardown(sizes_that_differ_are_named, world_drop),
       cmocka_unit_test_teardown(no_old_line_counts, world_drop),
       cmocka_unit_test_teardown(slots_come_with_their_protocol, world_drop),
+      cmocka_unit_test_teardown(messages_change_their_protocol, world_drop),
       cmocka_unit_test_teardown(every_call_may_fail, world_drop),
       cmocka_unit_test_teardown(others_go_on, world_drop),
       cmocka_unit_test_teardown(an_abort_leaves_nothing, world_drop),

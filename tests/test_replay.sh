@@ -135,6 +135,17 @@ NCCL_PROTO=LL TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=30 TUTTI_TRA
 timeout 60 "$tutti" replay "$work/lines" >"$work/log" 2>&1 && said '^reached: the 4 ranks' &&
   said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it'
 check $? 'lines that come no more, over a network'
+other=
+for at in 5 14 33; do
+  TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=$at,seed=$at TUTTI_TRACE=$work/messages timeout 60 \
+    "$build/tests/hang_program" fault_messages >/dev/null 2>&1
+  timeout 60 "$tutti" replay "$work/messages" >"$work/log" 2>&1 && said '^reached: the 4 ranks' &&
+    said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it' &&
+    ! said 'comes out another' || other="$other $at"
+  rm -f "$work/messages"
+done
+[ -z "$other" ]
+check $? "messages of both protocols in a group, over a network$other"
 
 # Runs that go wrong at random places: a lane that stops with all lines sent, messages whose channels one end
 # noted, stores within nodes of a job with a network.

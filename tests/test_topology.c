@@ -246,6 +246,15 @@ static void test_network_settings(void **state) {
   assert_false(settings_take_network(&settings, true, 8));
   assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], LL | SIMPLE);
   assert_int_equal(settings.proto_mask[FUNC_SEND], LL | SIMPLE);
+  assert_false(settings.net_plain);
+  settings_take_network(&settings, true, SETTINGS_NET_LINES_RANKS);
+  assert_false(settings.net_plain);
+  settings_take_network(&settings, true, SETTINGS_NET_LINES_RANKS + 1);
+  assert_true(settings.net_plain);
+  settings.net_lines_for_all = true;
+  assert_true(settings_digest(&settings) != digest);
+  settings_take_network(&settings, true, SETTINGS_NET_LINES_RANKS + 1);
+  assert_false(settings.net_plain);
   assert_true(settings_take_network(&settings, false, 8)); /* LL was asked for */
   assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], SIMPLE);
   assert_int_equal(settings.limits.p2p_chunk_bytes, 131072);

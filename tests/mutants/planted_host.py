@@ -206,6 +206,18 @@ plant('lib/backends/emu/net_end.c', 'lines_taken_when_one_is_there', 'lines, net
 plant('lib/core/proxy/proxy_walk.c', 'empty_steps_of_lines_are_messages_at_one_end',
       '|| slice->lines); /* whose', '|| (slice->lines && walk->sends)); /* whose', 'test_proxy',
       'every_way_comes_out_exact')
+plant('lib/backends/emu/block.c', 'lines_of_messages_lie_in_shared_slots',
+      'if (!conn->pooled || work->proto == PROTO_LL) return;', 'if (!conn->pooled) return;', 'test_proxy',
+      'messages_change_their_protocol')
+plant('lib/core/proxy/proxy.c', 'slots_unknown_behind_lines',
+      'conn->end.step_bytes != 0)) return ncclSuccess;', 'true)) return ncclSuccess;',
+      'test_proxy', 'messages_change_their_protocol', quick=True)
+plant('lib/core/plan/plan_p2p.c', 'message_over_a_network_in_lines_however_long',
+      'return bytes <= size_min(most, tune_net_message_bytes(request));', 'return bytes <= most;',
+      'test_plan', 'test_messages_over_networks', quick=True)
+plant('lib/core/plan/plan_p2p.c', 'lines_over_a_network_are_spread',
+      'if (peer_is_far(request, op->peer)) return p2p_split_of(bytes, 1);', '', 'test_plan',
+      'test_messages_over_networks')
 plant(PROXY_CONN, 'registration_kept',
       'net->unregister_memory(conn->connection, conn->registrations[i]);', ';',
       'test_proxy', 'an_abort_leaves_nothing')
