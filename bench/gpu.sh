@@ -7,6 +7,7 @@
 #
 #     bench/gpu.sh check [nccl-tests|digests|sanitizer|graphs]
 #     bench/gpu.sh bench [large|small|p2p|processes|registered|graphs|budget|init|hosts]
+#     bench/gpu.sh tune
 #     bench/gpu.sh all
 #
 # A name runs one part alone; each part ends within MINUTES, and says what it left out. Exit status 1: a check
@@ -439,6 +440,26 @@ turns_init() {
   done
 }
 
+# Every way of every collective, one process a GPU, into $OUT/gpus<N>-<date>.tune, which TUTTI_TUNE_FILE takes;
+# then NCCL beside this library with those rules, and without.
+turns_tune() {
+  local collective first last=1G processes=$gpus_most settings rules
+  rules=$out_folder/gpus$gpus_most-$(date +%Y-%m-%d).tune
+  [ -n "$quick" ] && last=64K
+  for collective in all_reduce all_gather reduce_scatter broadcast reduce; do
+    if [ "$collective" = all_reduce ]; then first=8; else first=1K; fi
+    # The launcher is a list of words.
+    # shellcheck disable=SC2086
+    keep tutti 200 $mpirun -n "$processes" "$build/bin/tutti" bench "$collective" --gpu -b $first -e $last \
+      -f 4 -n 20 -w 5 -c 0 --tune "$rules" && loaded tutti
+    ok $? "tune, $collective: $(grep -c "^$collective " "$rules" 2>/dev/null) rules"
+    settings=
+    turn processes "$collective" -g 1 -b $first -e $last -f 4 -n 20 -w 5
+    settings="TUTTI_TUNE_FILE=$rules"
+    turn tuned "$collective" -g 1 -b $first -e $last -f 4 -n 20 -w 5
+  done
+}
+
 # bench PART: its turns, as many rounds as there is time for.
 bench() {
   local round begin now rounds=$rounds
@@ -447,7 +468,8 @@ bench() {
     return
   fi
   case $1 in
-    processes | hosts)
+    processes | hosts | tune)
+      [ "$1" != tune ] || rounds=1
       if [ ! -x "$tests/all_reduce_perf_mpi" ] || ! command -v "${mpirun%% *}" >/dev/null; then
         skip "bench $1: no mpirun, or no all_reduce_perf_mpi in NCCL_TESTS"
         return
@@ -512,7 +534,7 @@ table() {
         verdict = ratio > 0 ? target(part[1], part[2], part[3], ratio, ours) : "not measured"
         unit = is_bandwidth(part[1]) ? "GB/s" : "us"
         title = part[1] == "graph" ? part[2] ", in a graph" : part[2]
-        if (part[1] ~ /^(processes|registered|graphs|budget|hosts)/) title = part[1] " " part[2]
+        if (part[1] ~ /^(processes|tuned|registered|graphs|budget|hosts)/) title = part[1] " " part[2]
         printf "%-22s %6s %9.2f %9.2f %-4s %6.2f  %s\n", title, size(part[3]), nccl, ours, unit, ratio,
           verdict
       }
@@ -564,6 +586,7 @@ gpus_most=${gpus_falling%% *}
 case ${1:-all} in
   check) parts="check-${2:-*}" ;;
   bench) parts="bench-${2:-*}" ;;
+  tune) parts=tune ;;
   all) parts="*" ;;
   *) sed -n '/^#  *bench\/gpu.sh/s/^# *//p' "$0" >&2; exit 2 ;;
 esac
@@ -571,7 +594,7 @@ machine "$@" | tee -a "$raw"
 known=0
 processes=0 hosts='' settings=''
 for part in check-digests check-graphs check-sanitizer check-nccl-tests bench-large bench-p2p bench-small \
-  bench-processes bench-registered bench-graphs bench-budget bench-init bench-hosts; do
+  bench-processes bench-registered bench-graphs bench-budget bench-init bench-hosts tune; do
   # A pattern is wanted.
   # shellcheck disable=SC2254
   case $part in $parts) ;; *) continue ;; esac
@@ -580,7 +603,7 @@ for part in check-digests check-graphs check-sanitizer check-nccl-tests bench-la
   case $part in
     check-nccl-tests) check_nccl_tests ;;
     check-*) "check_${part#check-}" ;;
-    bench-*) bench "${part#bench-}" ;;
+    *) bench "${part#bench-}" ;;
   esac
 done
 [ "$known" -eq 1 ] || { echo "no such part: ${2:-}" >&2; exit 2; }
@@ -590,6 +613,6 @@ done
   summary
 } | tee -a "$raw"
 # The other rows are many: they go to the raw file alone.
-table 'processes|registered|graphs|hosts[0-9]*' >>"$raw"
+table 'processes|tuned|registered|graphs|hosts[0-9]*' >>"$raw"
 [ "$failures" -eq 0 ] || echo "$failures not ok"
 [ "$failures" -eq 0 ]

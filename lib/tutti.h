@@ -65,6 +65,27 @@ ncclResult_t tutti_comm_memory(ncclComm_t comm, uint64_t *bytes);
  * column. Fails with ncclInvalidArgument for an unknown name. */
 ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t bytes, double *time_us);
 
+/* One way to carry a collective. */
+typedef struct {
+  char algo[16], proto[8]; /* as NCCL_ALGO and NCCL_PROTO spell them: "Ring", "LL128" */
+  int channel_count;       /* over how many it would be spread at most */
+  double time_us;          /* predicted by the cost model, microseconds */
+} tutti_way_t;
+
+#define TUTTI_WAYS_MAX 32
+typedef struct {
+  size_t size; /* sizeof(tutti_ways_t), set by the caller */
+  int rank_count, node_count;
+  int way_count; /* of those below; 0 with one rank */
+  tutti_way_t ways[TUTTI_WAYS_MAX];
+} tutti_ways_t;
+
+/* All ways that the communicator's settings, machine and backend allow for a call of all_reduce, all_gather,
+ * reduce_scatter, broadcast or reduce: the chosen one first, the others by predicted time. `bytes` is
+ * nccl-tests' size column. Equal on all ranks. ncclInvalidArgument for another name, ncclInvalidUsage where
+ * NCCL_ALGO and NCCL_PROTO leave no way. */
+ncclResult_t tutti_comm_ways(ncclComm_t comm, const char *collective, size_t bytes, tutti_ways_t *ways);
+
 /* Which rank this process is, as its launcher says in the environment. */
 typedef struct {
   size_t size;          /* sizeof(tutti_launch_t), set by the caller */

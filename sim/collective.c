@@ -12,54 +12,17 @@ static double factor_one(double rank_count) {
 static double factor_part(double rank_count) { return (rank_count - 1) / rank_count; }
 static double factor_twice(double rank_count) { return 2 * (rank_count - 1) / rank_count; }
 
-static ncclResult_t launch_all_reduce(const struct collective_call *c) {
-  return ncclAllReduce(c->send, c->receive, c->count, c->type, c->op, c->comm, c->stream);
-}
-static ncclResult_t launch_all_gather(const struct collective_call *c) {
-  return ncclAllGather(c->send, c->receive, c->count, c->type, c->comm, c->stream);
-}
-static ncclResult_t launch_reduce_scatter(const struct collective_call *c) {
-  return ncclReduceScatter(c->send, c->receive, c->count, c->type, c->op, c->comm, c->stream);
-}
-static ncclResult_t launch_broadcast(const struct collective_call *c) {
-  return ncclBroadcast(c->send, c->receive, c->count, c->type, c->root, c->comm, c->stream);
-}
-static ncclResult_t launch_reduce(const struct collective_call *c) {
-  return ncclReduce(c->send, c->receive, c->count, c->type, c->op, c->root, c->comm, c->stream);
-}
-/* Around a ring: to the next rank, from the previous one. */
-static ncclResult_t launch_sendrecv(const struct collective_call *c) {
-  int next = (c->rank + 1) % c->rank_count, previous = (c->rank + c->rank_count - 1) % c->rank_count;
-  ncclResult_t begun = ncclGroupStart();
-  if (begun != ncclSuccess) return begun;
-  ncclResult_t sent = ncclSend(c->send, c->count, c->type, next, c->comm, c->stream);
-  ncclResult_t received = ncclRecv(c->receive, c->count, c->type, previous, c->comm, c->stream);
-  ncclResult_t ended = ncclGroupEnd();
-  return sent != ncclSuccess ? sent : received != ncclSuccess ? received : ended;
-}
-static ncclResult_t launch_alltoall(const struct collective_call *c) {
-  return ncclAlltoAll(c->send, c->receive, c->count, c->type, c->comm, c->stream);
-}
-static ncclResult_t launch_gather(const struct collective_call *c) {
-  return ncclGather(c->send, c->receive, c->count, c->type, c->root, c->comm, c->stream);
-}
-static ncclResult_t launch_scatter(const struct collective_call *c) {
-  return ncclScatter(c->send, c->receive, c->count, c->type, c->root, c->comm, c->stream);
-}
-
-/* id, name, has_op, has_root, is_split, in_place, factor, launch */
+/* id, name, has_op, has_root, is_split, in_place, factor */
 static const struct collective collectives[] = {
-    {COLLECTIVE_ALL_REDUCE, "all_reduce", true, false, false, IN_PLACE_SAME, factor_twice, launch_all_reduce},
-    {COLLECTIVE_ALL_GATHER, "all_gather", false, false, true, IN_PLACE_SEND_AT_RANK, factor_part,
-     launch_all_gather},
-    {COLLECTIVE_REDUCE_SCATTER, "reduce_scatter", true, false, true, IN_PLACE_RECEIVE_AT_RANK, factor_part,
-     launch_reduce_scatter},
-    {COLLECTIVE_BROADCAST, "broadcast", false, true, false, IN_PLACE_SAME, factor_one, launch_broadcast},
-    {COLLECTIVE_REDUCE, "reduce", true, true, false, IN_PLACE_SAME, factor_one, launch_reduce},
-    {COLLECTIVE_SENDRECV, "sendrecv", false, false, false, IN_PLACE_NONE, factor_one, launch_sendrecv},
-    {COLLECTIVE_ALLTOALL, "alltoall", false, false, true, IN_PLACE_NONE, factor_part, launch_alltoall},
-    {COLLECTIVE_GATHER, "gather", false, true, true, IN_PLACE_SEND_AT_RANK, factor_part, launch_gather},
-    {COLLECTIVE_SCATTER, "scatter", false, true, true, IN_PLACE_RECEIVE_AT_RANK, factor_part, launch_scatter},
+    {COLLECTIVE_ALL_REDUCE, "all_reduce", true, false, false, IN_PLACE_SAME, factor_twice},
+    {COLLECTIVE_ALL_GATHER, "all_gather", false, false, true, IN_PLACE_SEND_AT_RANK, factor_part},
+    {COLLECTIVE_REDUCE_SCATTER, "reduce_scatter", true, false, true, IN_PLACE_RECEIVE_AT_RANK, factor_part},
+    {COLLECTIVE_BROADCAST, "broadcast", false, true, false, IN_PLACE_SAME, factor_one},
+    {COLLECTIVE_REDUCE, "reduce", true, true, false, IN_PLACE_SAME, factor_one},
+    {COLLECTIVE_SENDRECV, "sendrecv", false, false, false, IN_PLACE_NONE, factor_one},
+    {COLLECTIVE_ALLTOALL, "alltoall", false, false, true, IN_PLACE_NONE, factor_part},
+    {COLLECTIVE_GATHER, "gather", false, true, true, IN_PLACE_SEND_AT_RANK, factor_part},
+    {COLLECTIVE_SCATTER, "scatter", false, true, true, IN_PLACE_RECEIVE_AT_RANK, factor_part},
 };
 
 const struct collective *collective_at(size_t index) {

@@ -1,5 +1,5 @@
 /* collective.h: the collectives that the benchmark knows, each as one row: names, sizes in nccl-tests'
- * convention, bus bandwidth factor, in-place rule, and the NCCL calls of one rank. */
+ * convention, bus bandwidth factor, in-place rule; and the NCCL calls of one rank. */
 #ifndef TUTTI_SIM_COLLECTIVE_H
 #define TUTTI_SIM_COLLECTIVE_H
 
@@ -7,9 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cuda_runtime.h>
-
-#include "nccl.h"
+#include "api.h"
 #include "oracle.h"
 
 /* Where the other buffer lies when one buffer serves both ways. */
@@ -40,12 +38,14 @@ struct collective {
   enum in_place_rule in_place;
   double (*factor)(
       double rank_count); /* bus bandwidth = algorithm bandwidth * factor (NCCL's doc/PERFORMANCE.md) */
-  ncclResult_t (*launch)(const struct collective_call *call);
 };
 
 /* By nccl-tests' name, with or without "_perf"; NULL when there is none. */
 const struct collective *collective_find(const char *name);
 const struct collective *collective_at(size_t index); /* NULL past the end */
+
+/* Makes NCCL's calls, of the library in use (api.h). */
+ncclResult_t collective_launch(const struct collective *collective, const struct collective_call *call);
 
 /* The library's number of the function (enum work_func). */
 uint8_t collective_func(const struct collective *collective);

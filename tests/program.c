@@ -525,7 +525,7 @@ static bool issue_collective(struct seat *seat, const struct program_op *op, uin
                    "ncclRedOpCreatePreMulSum"))
     return false;
   const struct collective *collective = collective_of(op);
-  bool ok = good(seat->run, collective->launch(&call), collective->name);
+  bool ok = good(seat->run, collective_launch(collective, &call), collective->name);
   if (own) ok = good(seat->run, ncclRedOpDestroy(call.op, call.comm), "ncclRedOpDestroy") && ok;
   return ok;
 }

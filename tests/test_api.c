@@ -17,6 +17,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/bootstrap/bootstrap.h"
+#include "core/plan/names.h"
 #include "tutti.h"
 
 /* ---- The fake backend ---- */
@@ -795,6 +796,34 @@ static void test_connections(void **state) {
   close_all(4);
 }
 
+/* The first way is the one that a call would take; none is named twice, and none takes longer than the next.
+ */
+static void test_ways(void **state) {
+  (void)state;
+  tutti_ways_t ways = {.size = sizeof ways};
+  open_all(4);
+  expect_ok(tutti_comm_ways(comms[1], "all_reduce", 64 << 20, &ways));
+  assert_int_equal(ways.rank_count, 4);
+  assert_int_equal(ways.node_count, 1);
+  assert_in_range(ways.way_count, 3, TUTTI_WAYS_MAX);
+  for (int i = 0; i < ways.way_count; i++) {
+    assert_true(ways.ways[i].channel_count > 0 && ways.ways[i].time_us > 0);
+    if (i > 1) assert_true(ways.ways[i].time_us >= ways.ways[i - 1].time_us);
+    for (int other = 0; other < i; other++)
+      assert_false(strcmp(ways.ways[i].algo, ways.ways[other].algo) == 0 &&
+                   strcmp(ways.ways[i].proto, ways.ways[other].proto) == 0);
+  }
+  expect_ok(ncclAllReduce(buffer, buffer, 16 << 20, ncclFloat, ncclSum, comms[1], NULL));
+  assert_string_equal(ways.ways[0].algo, names_algo[last_launch()->first.algo]);
+  assert_string_equal(ways.ways[0].proto, names_proto[last_launch()->first.proto]);
+  expect_error(tutti_comm_ways(comms[1], "sendrecv", 8, &ways), ncclInvalidArgument, "tutti_comm_ways",
+               "has but one way");
+  ways.size = 1;
+  expect_error(tutti_comm_ways(comms[1], "all_reduce", 8, &ways), ncclInvalidArgument, "tutti_comm_ways",
+               "sizeof(tutti_ways_t)");
+  close_all(4);
+}
+
 static void test_operators(void **state) {
   (void)state;
   ncclRedOp_t op = ncclSum, second = ncclSum;
@@ -1087,6 +1116,7 @@ int main(void) {
                                      TEST(test_arguments),
                                      TEST(test_retyping),
                                      TEST(test_connections),
+                                     TEST(test_ways),
                                      TEST(test_operators),
                                      TEST(test_check_pointers),
                                      TEST(test_registration),

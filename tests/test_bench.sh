@@ -178,6 +178,34 @@ misuse 2 "sendrecv has but one way" bench sendrecv --ranks 2 -e 64 --tune "$work
 misuse 2 "needs sizes above 0" bench all_reduce --ranks 2 -b 0 -e 64 --tune "$work/other"
 misuse 3 "cannot be written" bench all_reduce --ranks 2 -b 64 -e 64 -n 1 -w 0 --tune "$work/none/other"
 
+# ---- another library and another CUDA runtime: here this build's own, as files
+lib=${BUILD:-$here/../build}/lib
+export TUTTI_BACKEND=emu TUTTI_EMU=mode=threads
+try 0 bench all_reduce --ranks 3 -b 8 -e 64K -f 16 -n 2 --cudart "$lib/libtutti-cudart.so" &&
+  grep -q '^# nccl-library=[0-9]* of .*/libnccl.so.2' "$work/out" && ! grep -q Emulator "$work/out" &&
+  [ "$(awk '!/^#/ { wrong += $9 + $13; rows += 1 } END { print rows, wrong }' "$work/out")" = "4 0" ]
+check $? "--cudart: measured with the library as a file, its results right"
+try 0 bench alltoall --nccl "$lib/libnccl.so.2" --cudart "$lib/libtutti-cudart.so" -e 1K -f 32 -G 2 \
+  -J "$work/gpu.json" && grep -q 'nGpus 8 ' "$work/out" && grep -q '"mode": "gpu"' "$work/gpu.json" &&
+  grep -q '"library": ".*libnccl.so.2"' "$work/gpu.json"
+check $? "--nccl: as many ranks as there are devices; graphs; the JSON names the library"
+rm -f "$work/tune"
+try 0 bench all_gather --ranks 3 -b 1K -e 64K -f 4 -n 2 -w 1 --cudart "$lib/libtutti-cudart.so" \
+  --tune "$work/tune" && ! grep -q channels= "$work/tune" &&
+  grep -qE '^all_gather 1008 [0-9]+ ranks=3 nodes=1 algo=[A-Za-z]+ proto=[A-Z0-9a-z]+ # ' "$work/tune"
+check $? "--tune asks the library that it loads, and leaves it the channels"
+timeout 60 "$tutti" launch -n 2 "$tutti" bench all_reduce -b 1K -e 1K -n 2 -q \
+  --cudart "$lib/libtutti-cudart.so" >"$work/out" 2>"$work/err" && [ "$(wc -l <"$work/out")" -eq 1 ]
+check $? "--cudart in two processes"
+misuse 2 "9 ranks in this process, and 8 GPUs are visible" \
+  bench all_reduce -g 9 --cudart "$lib/libtutti-cudart.so"
+misuse 3 "has no ncclGetVersion; take NCCL 2.28 or newer" bench all_reduce --nccl "$lib/libtutti-audit.so"
+misuse 3 "take the runtime of CUDA 12" bench all_reduce --cudart "$lib/libtutti-audit.so"
+unset TUTTI_BACKEND TUTTI_EMU
+misuse 3 "no/such/libcudart.so" bench all_reduce --cudart "$work/no/such/libcudart.so"
+misuse 2 "--slots is the emulator's" bench all_reduce --gpu --slots 2
+misuse 2 "--trace is the emulator's" bench all_reduce --gpu --trace "$work/never"
+
 # ---- results
 max=256K
 [ -n "${QUICK:-}" ] && max=4K

@@ -230,7 +230,7 @@ static void cell_launch(const struct cell *cell) {
     const struct collective_call call = {
         at.send,           at.receive, cell->c.count,         cell->c.type,      nccl_op(cell->c.op, rank),
         (int)cell->c.root, (int)rank,  (int)world.rank_count, world.comms[rank], world.streams[rank]};
-    expect(cell->collective->launch(&call), cell->collective->name);
+    expect(collective_launch(cell->collective, &call), cell->collective->name);
   }
   expect(ncclGroupEnd(), "ncclGroupEnd");
 }

@@ -1,11 +1,16 @@
-/* model.c: the cost model's answer for a collective by its name in nccl-tests. Knows how their size column
+/* model.c: the cost model's answers for a collective by its name in nccl-tests. Knows how their size column
  * becomes counts. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/os.h"
 #include "core/comm.h"
 #include "core/group.h"
+#include "core/plan/names.h"
+#include "core/plan/tune.h"
 #include "tutti.h"
 
 /* The size column is the larger buffer; `divided` says that a rank contributes 1/n of it. */
@@ -80,4 +85,57 @@ ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t by
   *time_us = plan_time_us(&request);
   os_free(ops);
   return ncclSuccess;
+}
+
+/* ---- ways ---- */
+
+static int way_compare(const void *a, const void *b) {
+  const double first = ((const tutti_way_t *)a)->time_us, second = ((const tutti_way_t *)b)->time_us;
+  return (first > second) - (first < second);
+}
+
+static void way_add(tutti_ways_t *ways, const struct tune_candidate *row, uint32_t channels, double time_us) {
+  tutti_way_t *way = &ways->ways[ways->way_count++];
+  snprintf(way->algo, sizeof way->algo, "%s", names_algo[row->algo]);
+  snprintf(way->proto, sizeof way->proto, "%s", names_proto[row->proto]);
+  way->channel_count = (int)channels;
+  way->time_us = time_us;
+}
+
+/* The chosen one may have other channels than the model would take: a tuning file says so. */
+static ncclResult_t ways_list(const struct plan_request *request, uint8_t func, size_t bytes,
+                              tutti_ways_t *ways) {
+  struct tune_candidate rows[TUNE_CANDIDATES];
+  struct tune_choice choice;
+  _Static_assert(TUNE_CANDIDATES <= TUTTI_WAYS_MAX, "every way has a place");
+  TRY(tune_choose(request, func, bytes, &choice));
+  const struct tune_candidate *chosen = &rows[choice.algo * PROTO_COUNT + choice.proto];
+  tune_candidates(request, func, bytes, rows);
+  way_add(ways, chosen, choice.channel_count, choice.time_us);
+  for (const struct tune_candidate *row = rows; row < rows + TUNE_CANDIDATES; row++) {
+    if (row->forbidden || row == chosen || isinf(row->time_us)) continue;
+    way_add(ways, row, row->channel_count, row->time_us);
+  }
+  qsort(ways->ways + 1, (size_t)ways->way_count - 1, sizeof ways->ways[0], way_compare);
+  return ncclSuccess;
+}
+
+ncclResult_t tutti_comm_ways(ncclComm_t comm, const char *collective, size_t bytes, tutti_ways_t *ways) {
+  static const char *const call = "tutti_comm_ways";
+  struct plan_request request;
+  TRY(comm_check_ready(comm, call));
+  if (!ways || ways->size != sizeof *ways)
+    return log_fail(ncclInvalidArgument, "%s: ways is NULL or its size member is not sizeof(tutti_ways_t)",
+                    call);
+  const int func = collective ? names_find(names_collective, FUNC_COUNT, collective, strlen(collective)) : -1;
+  if (func < 0)
+    return log_fail(
+        ncclInvalidArgument,
+        "%s: %s has but one way; take all_reduce, all_gather, reduce_scatter, broadcast or reduce", call,
+        collective ? collective : "NULL");
+  group_request(comm, NULL, 0, &request);
+  ways->rank_count = (int)comm->rank_count;
+  ways->node_count = (int)request.graph->node_count;
+  ways->way_count = 0;
+  return comm->rank_count == 1 ? ncclSuccess : ways_list(&request, (uint8_t)func, bytes, ways);
 }

@@ -1,6 +1,6 @@
-/* bench.c: the verb `bench`: nccl-tests' programs as one, on the emulator. Reads flags, lays out the rows,
- * sets the emulator up, starts the host threads, gathers their results and chooses the exit code. What a row
- * does is bench_rank.c's. */
+/* bench.c: the verb `bench`: nccl-tests' programs as one, on the emulator or on GPUs. Reads flags, lays out
+ * the rows, sets the emulator up, starts the host threads, gathers their results and chooses the exit code.
+ * What a row does is bench_rank.c's. */
 #include "bench/bench.h"
 
 #include <math.h>
@@ -11,6 +11,8 @@
 
 #include "base/param.h"
 #include "tutti.h"
+
+enum { EMULATED_DEVICES = 8 }; /* where nothing says how many */
 
 /* ---- what threads share */
 
@@ -93,7 +95,8 @@ uint32_t bench_own_first(const struct bench *bench) {
   return (uint32_t)bench->launch.rank * bench_own_count(bench);
 }
 uint32_t bench_own_device(const struct bench *bench) {
-  return (uint32_t)bench->launch.local_rank * bench_own_count(bench);
+  const uint32_t first = (uint32_t)bench->launch.local_rank * bench_own_count(bench);
+  return bench->gpu_count > 0 ? first % (uint32_t)bench->gpu_count : first; /* each may see its own alone */
 }
 bool bench_is_speaker(const struct bench *bench) { return bench->launch.rank == 0; }
 
@@ -225,20 +228,24 @@ static enum exit_code rows_make(struct bench *bench) {
 
 /* ---- the emulator */
 
-static enum exit_code emulator_configure(struct bench *bench) {
+static void environment_set(struct bench *bench) {
   struct bench_flags *flags = &bench->flags;
   if (flags->proto) setenv("NCCL_PROTO", flags->proto, 1);
   if (flags->algo) setenv("NCCL_ALGO", flags->algo, 1);
-  setenv("NCCL_DEBUG", "NONE", 0);   /* a failure is told once, by this program */
-  setenv("TUTTI_BACKEND", "emu", 0); /* also where there is a GPU: this program has the emulated runtime */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
   param_reset();
   if (!flags->seed) flags->seed = strtoull(param_text(PARAM_TUTTI_SEED), NULL, 0);
+}
+
+static enum exit_code emulator_configure(struct bench *bench) {
+  struct bench_flags *flags = &bench->flags;
+  setenv("TUTTI_BACKEND", "emu", 0); /* also where there is a GPU: this program has the emulated runtime */
+  param_reset();
   if (strcmp(tutti_backend(), "emu")) {
-    fprintf(
-        stderr,
-        "tutti bench: the backend is %s, and this program drives the emulator alone; set TUTTI_BACKEND=emu, "
-        "or run nccl-tests with this library on GPUs\n",
-        tutti_backend());
+    fprintf(stderr,
+            "tutti bench: the backend is %s, and without --gpu the emulator runs; set TUTTI_BACKEND=emu, or "
+            "give --gpu\n",
+            tutti_backend());
     return EXIT_ENVIRONMENT;
   }
   tutti_emu_config_t config;
@@ -360,17 +367,15 @@ static enum exit_code run_conclude(struct bench *bench) {
 }
 
 enum exit_code bench_pass(struct bench *bench) {
-  if (tutti_launch_id(&bench->launch, &bench->id) != ncclSuccess) {
-    fprintf(stderr, "tutti bench: no id to meet under: %s\n", ncclGetLastError(NULL));
-    return EXIT_ENVIRONMENT;
-  }
+  if (!bench_id_make(bench)) return EXIT_ENVIRONMENT;
   threads_run(bench);
   return EXIT_GOOD;
 }
 
 static enum exit_code bench_execute(struct bench *bench) {
   enum exit_code code = rows_make(bench);
-  if (code == EXIT_GOOD) code = emulator_configure(bench);
+  if (code == EXIT_GOOD && bench->flags.gpu && !bench_gpu_ranks_fit(bench)) code = EXIT_USAGE;
+  if (code == EXIT_GOOD && !bench->flags.gpu) code = emulator_configure(bench);
   if (code != EXIT_GOOD) return code;
   bench->is_modelled = !bench->flags.threads;
   time_text(bench->start_time, sizeof bench->start_time);
@@ -421,13 +426,21 @@ static const struct collective *operand_collective(int operand_count, char **ope
   return NULL;
 }
 
-static bool launch_find(struct bench *bench, enum exit_code *code) {
+static bool launch_find(struct bench *bench) {
   bench->launch.size = sizeof bench->launch;
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
   if (tutti_launch_read(&bench->launch) == ncclSuccess) return true;
   fprintf(stderr, "tutti bench: %s\n", ncclGetLastError(NULL));
-  *code = EXIT_ENVIRONMENT;
   return false;
+}
+
+static enum exit_code bench_start(struct bench *bench) {
+  environment_set(bench);
+  if (!launch_find(bench)) return EXIT_ENVIRONMENT;
+  const enum exit_code code = bench_gpu_begin(bench);
+  if (code != EXIT_GOOD) return code;
+  const int devices = bench->gpu_count > 0 ? bench->gpu_count : EMULATED_DEVICES;
+  if (!bench_flags_complete(&bench->flags, bench->launch.rank_count, devices)) return EXIT_USAGE;
+  return bench_execute(bench);
 }
 
 static enum exit_code bench_run(int argc, char **argv) {
@@ -448,9 +461,7 @@ static enum exit_code bench_run(int argc, char **argv) {
     char *help[] = {name, verb, NULL};
     if (bench.flags.help) code = verb_help.run(2, help);
     else bench.collective = operand_collective(argc - operand, argv + operand);
-    if (bench.collective && launch_find(&bench, &code) &&
-        bench_flags_complete(&bench.flags, bench.launch.rank_count))
-      code = bench_execute(&bench);
+    if (bench.collective) code = bench_start(&bench);
   }
   os_free(bench.rows);
   os_free(bench.places);
@@ -466,7 +477,8 @@ const struct verb verb_bench = {
     "COLLECTIVE [FLAGS]",
     "  tutti bench all_reduce -b 8 -e 1M -f 2 --ranks 8\n"
     "  tutti bench reduce_scatter --ranks 5 -d all -o all -b 64K -e 64K --seed 0x2a --slots 2 --proto LL\n"
-    "  tutti launch -n 2 tutti bench alltoall -g 4 -b 1M -e 64M -f 4 --threads -J alltoall.json\n",
+    "  tutti launch -n 2 tutti bench alltoall -g 4 -b 1M -e 64M -f 4 --threads -J alltoall.json\n"
+    "  mpirun -n 4 tutti bench all_reduce --gpu -b 8 -e 1G -f 4 --tune my.tune\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter,\n"
     "with or without _perf.\n"
@@ -476,6 +488,9 @@ const struct verb verb_bench = {
     "same command gives the same run. Such a run says nothing about speed, and the times in the table are\n"
     "the cost model's prediction, marked as modelled. With --threads the emulator runs freely and times are "
     "measured.\n"
+    "With --gpu the ranks run on the GPUs that there are, by the libnccl.so.2 that programs load, or by "
+    "another's\n"
+    "(--nccl FILE), and times are measured.\n"
     "\n"
     "Sizes, counts and bus bandwidth follow nccl-tests: where parts of all ranks are gathered or scattered "
     "the\n"
@@ -491,11 +506,13 @@ const struct verb verb_bench = {
     "alltoall have no in-place form, and print N/A there.\n"
     "\n"
     "With --tune FILE every algorithm and protocol that is possible is timed at every size instead, on free "
-    "threads, and\n"
-    "FILE gets a rule for each size with the fastest. What FILE says of other collectives, and of other "
-    "numbers of ranks,\n"
-    "stays. With --channels N also fewer channels are tried: N, half of that and so on. TUTTI_TUNE_FILE=FILE "
-    "lets\n"
+    "threads or\n"
+    "GPUs, and FILE gets a rule for each size with the fastest, or with that of the size before where it "
+    "takes at most 2 %\n"
+    "longer. What FILE says of other collectives, and of other numbers of ranks and nodes, stays. With "
+    "--channels N each is\n"
+    "tried over N channels, half of that and so on, else over as many as the library takes. "
+    "TUTTI_TUNE_FILE=FILE lets\n"
     "programs choose by it.\n"
     "\n"
     "Where a launcher has started several processes of it (mpirun, srun, torchrun, `tutti launch`), each "

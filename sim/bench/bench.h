@@ -1,6 +1,6 @@
 /* bench.h: what the files of the verb `bench` share: its flags, the rows of its table, and the state of one
  * run. bench.c reads flags and starts threads; bench_flags.c is the option table; bench_rank.c owns buffers
- * and calls NCCL; bench_table.c and bench_json.c print. */
+ * and calls NCCL; bench_gpu.c goes to GPUs; bench_table.c and bench_json.c print. */
 #ifndef TUTTI_SIM_BENCH_H
 #define TUTTI_SIM_BENCH_H
 
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdint.h>
 
+#include "api.h"
 #include "base/os.h"
 #include "collective.h"
 #include "option.h"
@@ -27,13 +28,14 @@ struct bench_flags {
   /* ours */
   int64_t rank_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent;
   uint64_t seed;
-  const char *proto, *algo, *trace_path, *tune_path;
-  bool threads, json, rate, quiet, verbose, help;
+  const char *proto, *algo, *trace_path, *tune_path, *nccl_path, *cudart_path;
+  bool gpu, threads, json, rate, quiet, verbose, help;
 };
 extern const struct option_set bench_options;
 void bench_flags_initial(struct bench_flags *flags);
-/* Fills what was not given, from what was, for so many processes; false after one sentence on stderr. */
-bool bench_flags_complete(struct bench_flags *flags, int process_count);
+/* Fills what was not given, from what was, for so many processes, each with so many devices; false after one
+ * sentence on stderr. */
+bool bench_flags_complete(struct bench_flags *flags, int process_count, int device_count);
 
 /* out-of-place and in-place half of a line of the table */
 struct bench_half {
@@ -62,7 +64,10 @@ struct bench {
   tutti_launch_t launch;      /* which of several processes this is */
   struct bench_place *places; /* by rank; NULL until they are known */
   const struct collective *collective;
-  bool is_modelled; /* guarded: times are the cost model's */
+  bool is_modelled;          /* guarded: times are the cost model's */
+  int gpu_count;             /* that this process sees; 0: the ranks are on emulated ones */
+  tutti_ways_t *ways;        /* where to put how the collective can be carried; then nothing else is done */
+  const tutti_way_t *forced; /* the one that the library must take, or NULL */
   struct bench_row *rows;
   size_t row_count, buffer_bytes; /* the largest buffer of any row */
   ncclUniqueId id;
@@ -94,6 +99,17 @@ uint32_t bench_own_device(const struct bench *bench);
 bool bench_is_speaker(const struct bench *bench);
 /* Room for the places of all ranks, and this process's own; false when memory is out. */
 bool bench_places_make(struct bench *bench);
+
+/* With --gpu: checks the flags, loads the library and the CUDA runtime, counts the GPUs. EXIT_GOOD also
+ * without
+ * --gpu, else a code after one sentence. */
+enum exit_code bench_gpu_begin(struct bench *bench);
+/* False after one sentence where this process drives more ranks than it sees GPUs. */
+bool bench_gpu_ranks_fit(const struct bench *bench);
+/* Forces so many channels on communicators to come; 0 leaves them as they are. */
+void bench_channels_set(int64_t channels);
+/* A unique id for all processes, from the library in use; false after one sentence. */
+bool bench_id_make(struct bench *bench);
 
 /* The table. Nothing is printed with --json; comment lines are left out with --quiet. */
 void bench_table_begin(const struct bench *bench);

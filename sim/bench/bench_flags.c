@@ -16,9 +16,9 @@ static const struct option_row rows[] = {
     {'f', "stepfactor", "FACTOR", OPTION_INT, AT(step_factor), 2, 1 << 20,
      "sizes grow by this factor (default 2)"},
     {'g', "ngpus", "N", OPTION_INT, AT(ranks_per_thread), 1, 4096,
-     "ranks that one thread drives (default 8, with -t 1; 1 where a launcher has started several processes), "
-     "each "
-     "on its own emulated GPU"},
+     "ranks that one thread drives, each on its own emulated GPU (default 8, with --gpu all that there are; "
+     "1 "
+     "with -t, or where a launcher has started several processes)"},
     {'t', "nthreads", "N", OPTION_INT, AT(thread_count), 1, 1024,
      "host threads, each driving -g ranks (default 1)"},
     {'n', "iters", "N", OPTION_INT, AT(iteration_count), 0, 1 << 30,
@@ -60,6 +60,13 @@ static const struct option_row rows[] = {
     {0, "threads", NULL, OPTION_FLAG, AT(threads), 0, 0,
      "let the emulator run on free threads and measure wall-clock times, instead of one seeded move at a "
      "time (guarded)"},
+    {0, "gpu", NULL, OPTION_FLAG, AT(gpu), 0, 0,
+     "run on the GPUs of this machine and measure there, by the libnccl.so.2 beside this command and the "
+     "system's CUDA runtime"},
+    {0, "nccl", "FILE", OPTION_TEXT, AT(nccl_path), 0, 0,
+     "as --gpu, with this libnccl.so.2, which may be NVIDIA's (2.28 or newer)"},
+    {0, "cudart", "FILE", OPTION_TEXT, AT(cudart_path), 0, 0,
+     "as --gpu, with this libcudart.so (CUDA 12 or newer)"},
     {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0,
      "of the guarded scheduler and of the data: decimal, 0x hexadecimal or a commit id (default TUTTI_SEED "
      "or 1)"},
@@ -67,7 +74,8 @@ static const struct option_row rows[] = {
     {0, "slots", "N", OPTION_INT, AT(slots), 1, 8, "FIFO slots of a connection (default 8)"},
     {0, "chunk", "BYTES", OPTION_BYTES, AT(chunk_bytes), 1, 1ll << 31,
      "largest chunk (default what the slots hold)"},
-    {0, "channels", "N", OPTION_INT, AT(channel_count), 1, 64, "channels of a collective (default 2)"},
+    {0, "channels", "N", OPTION_INT, AT(channel_count), 1, 64,
+     "channels of a collective (default 2; with --gpu the library's own number)"},
     {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
     {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, ..."},
     {0, "tune", "FILE", OPTION_TEXT, AT(tune_path), 0, 0,
@@ -99,7 +107,7 @@ void bench_flags_initial(struct bench_flags *flags) {
   flags->root = "0";
 }
 
-static bool ranks_complete(struct bench_flags *flags, int process_count) {
+static bool ranks_complete(struct bench_flags *flags, int process_count, int device_count) {
   bool is_split = flags->thread_count != FLAG_UNSET || flags->ranks_per_thread != FLAG_UNSET;
   if (flags->rank_count != FLAG_UNSET && is_split) {
     fprintf(stderr, "tutti bench: --ranks says the same as -g with -t 1; give one of them\n");
@@ -108,7 +116,7 @@ static bool ranks_complete(struct bench_flags *flags, int process_count) {
   if (flags->ranks_per_thread == FLAG_UNSET) {
     flags->ranks_per_thread = flags->rank_count != FLAG_UNSET ? flags->rank_count
                               : is_split || process_count > 1 ? 1
-                                                              : 8;
+                                                              : device_count;
   }
   if (flags->thread_count == FLAG_UNSET) flags->thread_count = 1;
   flags->rank_count = flags->ranks_per_thread * flags->thread_count * process_count;
@@ -119,8 +127,8 @@ static bool ranks_complete(struct bench_flags *flags, int process_count) {
   return false;
 }
 
-bool bench_flags_complete(struct bench_flags *flags, int process_count) {
-  if (!ranks_complete(flags, process_count)) return false;
+bool bench_flags_complete(struct bench_flags *flags, int process_count, int device_count) {
+  if (!ranks_complete(flags, process_count, device_count)) return false;
   if (flags->max_bytes == FLAG_UNSET)
     flags->max_bytes = flags->min_bytes > 1 << 20 ? flags->min_bytes : 1 << 20;
   if (flags->max_bytes < flags->min_bytes) {
@@ -134,7 +142,7 @@ bool bench_flags_complete(struct bench_flags *flags, int process_count) {
   }
   if (flags->step_bytes == FLAG_UNSET && flags->step_factor == FLAG_UNSET) flags->step_factor = 2;
   if (strstr(param_text_silent(PARAM_TUTTI_EMU), "mode=threads")) flags->threads = true;
-  if (flags->tune_path) flags->threads = true;
+  if (flags->tune_path || flags->gpu) flags->threads = true;
   bool is_guarded = !flags->threads;
   if (flags->is_cpu_time && is_guarded) {
     fprintf(stderr, "tutti bench: -C measures time and so needs --threads; guarded times are modelled\n");

@@ -27,16 +27,15 @@ static void print_devices(struct json *json, const struct bench *bench) {
   json_open(json, "devices", '[');
   for (int64_t rank = 0; bench->places && rank < bench->flags.rank_count; rank++) {
     const struct bench_place *place = &bench->places[rank];
-    struct cudaDeviceProp properties;
-    memset(&properties, 0, sizeof properties);
-    if (cudaGetDeviceProperties(&properties, place->device) != cudaSuccess) properties.name[0] = 0;
+    char name[256];
+    api_device_name(place->device, name, sizeof name);
     json_open(json, NULL, '{');
     json_number(json, "rank", rank);
     json_number(json, "group", 0);
     json_number(json, "pid", place->pid);
     json_text(json, "host", place->host);
     json_number(json, "device", place->device);
-    json_text(json, "name", properties.name);
+    json_text(json, "name", name);
     json_close(json, '}');
   }
   json_close(json, ']');
@@ -96,9 +95,10 @@ static void print_results(struct json *json, const struct bench *bench) {
 
 static void print_ours(struct json *json, const struct bench *bench) {
   json_open(json, "tutti", '{');
-  json_text(json, "version", tutti_version());
-  json_text(json, "backend", tutti_backend());
-  json_text(json, "mode", bench->is_modelled ? "guarded" : "threads");
+  if (api->tutti_version) json_text(json, "version", api->tutti_version());
+  if (api->tutti_backend) json_text(json, "backend", api->tutti_backend());
+  if (bench->flags.gpu) json_text(json, "library", api_library_path());
+  json_text(json, "mode", bench->is_modelled ? "guarded" : bench->flags.gpu ? "gpu" : "threads");
   json_number(json, "ranks", bench->flags.rank_count);
   json_number(json, "processes", bench->launch.rank_count);
   json_text(json, "launcher", bench->launch.launcher);
@@ -123,7 +123,7 @@ void bench_json_print(FILE *out, const struct bench *bench, const char *end_time
   memset(&json, 0, sizeof json);
   json.out = out;
   int nccl_version = 0;
-  ncclGetVersion(&nccl_version);
+  api->ncclGetVersion(&nccl_version);
   json_open(&json, NULL, '{');
   json_number(&json, "version", 3);
   json_text(&json, "start_time", bench->start_time);

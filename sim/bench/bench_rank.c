@@ -50,16 +50,16 @@ struct half_job {
 
 static bool nccl_ok(struct crew *crew, ncclResult_t result, const char *what) {
   if (result == ncclSuccess) return true;
-  bench_fail(crew->bench, result == ncclSystemError, "%s: %s\n%s", what, ncclGetErrorString(result),
-             ncclGetLastError(NULL));
+  bench_fail(crew->bench, result == ncclSystemError, "%s: %s\n%s", what, api->ncclGetErrorString(result),
+             api->ncclGetLastError(NULL));
   return false;
 }
 
 static bool cuda_ok(struct crew *crew, cudaError_t error, const char *what) {
   if (error == cudaSuccess) return true;
-  const char *report = ncclGetLastError(NULL);
-  bench_fail(crew->bench, error == cudaErrorMemoryAllocation, "%s: %s%s%s", what, cudaGetErrorString(error),
-             report && *report ? "\n" : "", report ? report : "");
+  const char *report = api->ncclGetLastError(NULL);
+  bench_fail(crew->bench, error == cudaErrorMemoryAllocation, "%s: %s%s%s", what,
+             api->cudaGetErrorString(error), report && *report ? "\n" : "", report ? report : "");
   return false;
 }
 
@@ -91,51 +91,53 @@ static bool ranks_allocate(struct crew *crew, int thread_index) {
 static bool devices_prepare(struct crew *crew) {
   for (uint32_t index = 0; index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
-    bool is_good = cuda_ok(crew, cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
-                   cuda_ok(crew, cudaMalloc((void **)&rank->send_zone, zone_bytes(crew)), "cudaMalloc") &&
-                   cuda_ok(crew, cudaMalloc((void **)&rank->receive_zone, zone_bytes(crew)), "cudaMalloc") &&
-                   cuda_ok(crew, cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
-                           "cudaStreamCreateWithFlags");
+    bool is_good =
+        cuda_ok(crew, api->cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
+        cuda_ok(crew, api->cudaMalloc((void **)&rank->send_zone, zone_bytes(crew)), "cudaMalloc") &&
+        cuda_ok(crew, api->cudaMalloc((void **)&rank->receive_zone, zone_bytes(crew)), "cudaMalloc") &&
+        cuda_ok(crew, api->cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
+                "cudaStreamCreateWithFlags");
     if (!is_good) return false;
     if (crew->bench->launch.rank_count == 1) continue;
     const size_t places_bytes = (size_t)crew->bench->flags.rank_count * sizeof crew->bench->places[0];
-    is_good = cuda_ok(crew, cudaMalloc((void **)&rank->agreed, AGREE_COUNT * sizeof(double)), "cudaMalloc") &&
-              cuda_ok(crew, cudaMalloc((void **)&rank->places, places_bytes), "cudaMalloc");
+    is_good =
+        cuda_ok(crew, api->cudaMalloc((void **)&rank->agreed, AGREE_COUNT * sizeof(double)), "cudaMalloc") &&
+        cuda_ok(crew, api->cudaMalloc((void **)&rank->places, places_bytes), "cudaMalloc");
     if (!is_good) return false;
   }
   return true;
 }
 
 static bool comms_init(struct crew *crew) {
-  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
   for (uint32_t index = 0; is_good && index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
-    is_good = cuda_ok(crew, cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
+    is_good = cuda_ok(crew, api->cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
               nccl_ok(crew,
-                      ncclCommInitRank(&rank->comm, (int)crew->bench->flags.rank_count, crew->bench->id,
-                                       (int)rank->rank),
+                      api->ncclCommInitRank(&rank->comm, (int)crew->bench->flags.rank_count, crew->bench->id,
+                                            (int)rank->rank),
                       "ncclCommInitRank");
   }
-  return nccl_ok(crew, ncclGroupEnd(), "ncclCommInitRank in a group") && is_good;
+  return nccl_ok(crew, api->ncclGroupEnd(), "ncclCommInitRank in a group") && is_good;
 }
 
 static ncclResult_t zone_register(struct crew *crew, struct bench_rank *rank, int zone_index) {
   unsigned char *zone = zone_index ? rank->receive_zone : rank->send_zone;
   if (crew->bench->flags.registration == 1) {
-    return ncclCommRegister(rank->comm, zone, zone_bytes(crew), &rank->registrations[zone_index]);
+    return api->ncclCommRegister(rank->comm, zone, zone_bytes(crew), &rank->registrations[zone_index]);
   }
-  return ncclCommWindowRegister(rank->comm, zone, zone_bytes(crew), &rank->windows[zone_index],
-                                NCCL_WIN_COLL_SYMMETRIC);
+  return api->ncclCommWindowRegister(rank->comm, zone, zone_bytes(crew), &rank->windows[zone_index],
+                                     NCCL_WIN_COLL_SYMMETRIC);
 }
 
 static bool zones_register(struct crew *crew) {
   if (!crew->bench->flags.registration) return true;
   for (int zone_index = 0; zone_index < 2; zone_index++) {
-    bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+    bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
     for (uint32_t index = 0; is_good && index < crew->count; index++) {
       is_good = nccl_ok(crew, zone_register(crew, &crew->ranks[index], zone_index), "registering a buffer");
     }
-    if (!nccl_ok(crew, ncclGroupEnd(), "registering buffers in a group") || !is_good) return false;
+    if (!nccl_ok(crew, api->ncclGroupEnd(), "registering buffers in a group") || !is_good) return false;
   }
   return true;
 }
@@ -144,9 +146,11 @@ static bool rank_unregister(struct crew *crew, struct bench_rank *rank) {
   for (int zone_index = 0; zone_index < 2; zone_index++) {
     void *registration = rank->registrations[zone_index];
     ncclWindow_t window = rank->windows[zone_index];
-    if (registration && !nccl_ok(crew, ncclCommDeregister(rank->comm, registration), "ncclCommDeregister"))
+    if (registration &&
+        !nccl_ok(crew, api->ncclCommDeregister(rank->comm, registration), "ncclCommDeregister"))
       return false;
-    if (window && !nccl_ok(crew, ncclCommWindowDeregister(rank->comm, window), "ncclCommWindowDeregister"))
+    if (window &&
+        !nccl_ok(crew, api->ncclCommWindowDeregister(rank->comm, window), "ncclCommWindowDeregister"))
       return false;
   }
   return true;
@@ -158,8 +162,8 @@ static void comms_drop(struct crew *crew) {
     struct bench_rank *rank = &crew->ranks[index];
     if (!rank->comm) continue;
     bool is_good = !bench_has_failed(crew->bench) && rank_unregister(crew, rank);
-    if (is_good) nccl_ok(crew, ncclCommDestroy(rank->comm), "ncclCommDestroy");
-    else ncclCommAbort(rank->comm);
+    if (is_good) nccl_ok(crew, api->ncclCommDestroy(rank->comm), "ncclCommDestroy");
+    else api->ncclCommAbort(rank->comm);
   }
 }
 
@@ -167,11 +171,11 @@ static void crew_drop(struct crew *crew) {
   if (crew->ranks) comms_drop(crew);
   for (uint32_t index = 0; crew->ranks && index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
-    if (rank->stream) cudaStreamDestroy(rank->stream);
-    if (rank->send_zone) cudaFree(rank->send_zone);
-    if (rank->receive_zone) cudaFree(rank->receive_zone);
-    if (rank->agreed) cudaFree(rank->agreed);
-    if (rank->places) cudaFree(rank->places);
+    if (rank->stream) api->cudaStreamDestroy(rank->stream);
+    if (rank->send_zone) api->cudaFree(rank->send_zone);
+    if (rank->receive_zone) api->cudaFree(rank->receive_zone);
+    if (rank->agreed) api->cudaFree(rank->agreed);
+    if (rank->places) api->cudaFree(rank->places);
     os_free(rank->image);
   }
   os_free(crew->ranks);
@@ -207,29 +211,30 @@ static ncclResult_t rank_launch(const struct crew *crew, const struct half_job *
       rank->comm,
       rank->stream,
   };
-  return crew->bench->collective->launch(&call);
+  return collective_launch(crew->bench->collective, &call);
 }
 
 static bool crew_launch(struct crew *crew, const struct half_job *job, int64_t aggregate_count) {
-  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
   for (int64_t call = 0; is_good && call < aggregate_count; call++) {
     for (uint32_t index = 0; is_good && index < crew->count; index++) {
       is_good = nccl_ok(crew, rank_launch(crew, job, &crew->ranks[index]), crew->bench->collective->name);
     }
   }
-  return nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good;
+  return nccl_ok(crew, api->ncclGroupEnd(), "ncclGroupEnd") && is_good;
 }
 
 /* Waits for a stream as long as --timeout allows. */
 static bool stream_wait(struct crew *crew, struct bench_rank *rank) {
   int64_t timeout_seconds = crew->bench->flags.timeout_seconds;
-  if (!timeout_seconds) return cuda_ok(crew, cudaStreamSynchronize(rank->stream), "cudaStreamSynchronize");
+  if (!timeout_seconds)
+    return cuda_ok(crew, api->cudaStreamSynchronize(rank->stream), "cudaStreamSynchronize");
   uint64_t deadline_ns = os_time_ns() + (uint64_t)timeout_seconds * NS_PER_SECOND;
   for (;;) {
-    cudaError_t state = cudaStreamQuery(rank->stream);
+    cudaError_t state = api->cudaStreamQuery(rank->stream);
     if (state != cudaErrorNotReady) return cuda_ok(crew, state, "cudaStreamQuery");
     ncclResult_t async = ncclSuccess;
-    if (!nccl_ok(crew, ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
+    if (!nccl_ok(crew, api->ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
     if (async != ncclInProgress && !nccl_ok(crew, async, "asynchronous error")) return false;
     if (os_time_ns() < deadline_ns) continue;
     bench_fail(crew->bench, false, "rank %u did not finish in %lld s (--timeout)", rank->rank,
@@ -243,7 +248,7 @@ static bool crew_wait(struct crew *crew) {
     struct bench_rank *rank = &crew->ranks[index];
     ncclResult_t async = ncclSuccess;
     if (!stream_wait(crew, rank)) return false;
-    if (!nccl_ok(crew, ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
+    if (!nccl_ok(crew, api->ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
     if (!nccl_ok(crew, async, "asynchronous error")) return false;
   }
   return true;
@@ -267,22 +272,22 @@ static bool crew_agree(struct crew *crew, ncclRedOp_t op, double *values, size_t
   for (uint32_t index = 0; index < crew->count; index++) {
     const double *own = index == 0 || op != ncclSum ? values : nothing;
     if (!cuda_ok(crew,
-                 cudaMemcpy(crew->ranks[index].agreed, own, count * sizeof *own, cudaMemcpyHostToDevice),
+                 api->cudaMemcpy(crew->ranks[index].agreed, own, count * sizeof *own, cudaMemcpyHostToDevice),
                  "cudaMemcpy"))
       return false;
   }
-  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
   for (uint32_t index = 0; is_good && index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
     is_good = nccl_ok(
-        crew, ncclAllReduce(rank->agreed, rank->agreed, count, ncclDouble, op, rank->comm, rank->stream),
+        crew, api->ncclAllReduce(rank->agreed, rank->agreed, count, ncclDouble, op, rank->comm, rank->stream),
         "what processes agree on");
   }
-  is_good = nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
-  return is_good &&
-         cuda_ok(crew,
-                 cudaMemcpy(values, crew->ranks[0].agreed, count * sizeof *values, cudaMemcpyDeviceToHost),
-                 "cudaMemcpy");
+  is_good = nccl_ok(crew, api->ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
+  return is_good && cuda_ok(crew,
+                            api->cudaMemcpy(values, crew->ranks[0].agreed, count * sizeof *values,
+                                            cudaMemcpyDeviceToHost),
+                            "cudaMemcpy");
 }
 
 static bool is_alone(const struct crew *crew) { return crew->bench->launch.rank_count == 1; }
@@ -314,23 +319,23 @@ static bool parts_agree(struct crew *crew, struct bench_half *parts) {
 }
 
 static bool places_gather(struct crew *crew, unsigned char *all, size_t place_bytes) {
-  bool is_good = nccl_ok(crew, ncclGroupStart(), "ncclGroupStart");
+  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
   for (uint32_t index = 0; is_good && index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
     unsigned char *copy = rank->places;
     is_good = cuda_ok(crew,
-                      cudaMemcpy(copy + rank->rank * place_bytes, &crew->bench->places[rank->rank],
-                                 place_bytes, cudaMemcpyHostToDevice),
+                      api->cudaMemcpy(copy + rank->rank * place_bytes, &crew->bench->places[rank->rank],
+                                      place_bytes, cudaMemcpyHostToDevice),
                       "cudaMemcpy") &&
               nccl_ok(crew,
-                      ncclAllGather(copy + rank->rank * place_bytes, copy, place_bytes, ncclUint8, rank->comm,
-                                    rank->stream),
+                      api->ncclAllGather(copy + rank->rank * place_bytes, copy, place_bytes, ncclUint8,
+                                         rank->comm, rank->stream),
                       "where ranks run");
   }
-  is_good = nccl_ok(crew, ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
+  is_good = nccl_ok(crew, api->ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
   const size_t bytes = (size_t)crew->bench->flags.rank_count * place_bytes;
-  return is_good &&
-         cuda_ok(crew, cudaMemcpy(all, crew->ranks[0].places, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  return is_good && cuda_ok(crew, api->cudaMemcpy(all, crew->ranks[0].places, bytes, cudaMemcpyDeviceToHost),
+                            "cudaMemcpy");
 }
 
 /* Where all ranks run; then the table can begin. */
@@ -356,9 +361,10 @@ static bool places_learn(struct crew *crew) {
 
 static bool graph_finish(struct crew *crew, struct bench_rank *rank) {
   cudaGraph_t graph = NULL;
-  if (!cuda_ok(crew, cudaStreamEndCapture(rank->stream, &graph), "cudaStreamEndCapture")) return false;
-  bool is_good = cuda_ok(crew, cudaGraphInstantiate(&rank->graph, graph, 0), "cudaGraphInstantiate");
-  cudaGraphDestroy(graph);
+  if (!cuda_ok(crew, api->cudaStreamEndCapture(rank->stream, &graph), "cudaStreamEndCapture")) return false;
+  bool is_good =
+      cuda_ok(crew, api->cudaGraphInstantiateWithFlags(&rank->graph, graph, 0), "cudaGraphInstantiate");
+  api->cudaGraphDestroy(graph);
   return is_good;
 }
 
@@ -366,7 +372,8 @@ static bool graph_finish(struct crew *crew, struct bench_rank *rank) {
 static bool graphs_capture(struct crew *crew, const struct half_job *job, int64_t group_count,
                            int64_t aggregate_count) {
   for (uint32_t index = 0; index < crew->count; index++) {
-    cudaError_t begun = cudaStreamBeginCapture(crew->ranks[index].stream, cudaStreamCaptureModeThreadLocal);
+    cudaError_t begun =
+        api->cudaStreamBeginCapture(crew->ranks[index].stream, cudaStreamCaptureModeThreadLocal);
     if (!cuda_ok(crew, begun, "cudaStreamBeginCapture")) return false;
   }
   bool is_good = true;
@@ -383,7 +390,7 @@ static bool graphs_launch(struct crew *crew, int64_t launch_count) {
   for (int64_t launch = 0; launch < launch_count; launch++) {
     for (uint32_t index = 0; index < crew->count; index++) {
       struct bench_rank *rank = &crew->ranks[index];
-      if (!cuda_ok(crew, cudaGraphLaunch(rank->graph, rank->stream), "cudaGraphLaunch")) return false;
+      if (!cuda_ok(crew, api->cudaGraphLaunch(rank->graph, rank->stream), "cudaGraphLaunch")) return false;
     }
   }
   return true;
@@ -391,7 +398,7 @@ static bool graphs_launch(struct crew *crew, int64_t launch_count) {
 
 static void graphs_drop(struct crew *crew) {
   for (uint32_t index = 0; index < crew->count; index++) {
-    if (crew->ranks[index].graph) cudaGraphExecDestroy(crew->ranks[index].graph);
+    if (crew->ranks[index].graph) api->cudaGraphExecDestroy(crew->ranks[index].graph);
     crew->ranks[index].graph = NULL;
   }
 }
@@ -412,7 +419,8 @@ static struct oracle_case case_of(const struct crew *crew, const struct half_job
   return c;
 }
 
-/* A zone as it must look before the call: pattern, and the rank's input at `offset` where there is one. */
+/* A zone as it must look before the call: pattern, and the rank's input at `offset` where there is one.
+ * Without checks any data does. */
 static size_t image_fill(const struct half_job *job, const struct oracle_case *c, uint32_t rank,
                          bool has_input, size_t offset, unsigned char *image) {
   size_t total_bytes = job->row->bytes + 2 * GUARD_BYTES;
@@ -422,17 +430,18 @@ static size_t image_fill(const struct half_job *job, const struct oracle_case *c
 }
 
 static bool zones_load(struct crew *crew, const struct half_job *job, const struct oracle_case *c) {
+  const bool has_data = crew->bench->flags.check_count > 0;
   for (uint32_t index = 0; index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
-    size_t bytes =
-        image_fill(job, c, rank->rank, job->is_in_place, send_offset(crew, job, rank->rank), rank->image);
-    if (!cuda_ok(crew, cudaMemcpy(rank->receive_zone, rank->image, bytes, cudaMemcpyHostToDevice),
+    size_t bytes = image_fill(job, c, rank->rank, has_data && job->is_in_place,
+                              send_offset(crew, job, rank->rank), rank->image);
+    if (!cuda_ok(crew, api->cudaMemcpy(rank->receive_zone, rank->image, bytes, cudaMemcpyHostToDevice),
                  "cudaMemcpy")) {
       return false;
     }
     if (job->is_in_place) continue;
-    bytes = image_fill(job, c, rank->rank, true, 0, rank->image);
-    if (!cuda_ok(crew, cudaMemcpy(rank->send_zone, rank->image, bytes, cudaMemcpyHostToDevice),
+    bytes = image_fill(job, c, rank->rank, has_data, 0, rank->image);
+    if (!cuda_ok(crew, api->cudaMemcpy(rank->send_zone, rank->image, bytes, cudaMemcpyHostToDevice),
                  "cudaMemcpy")) {
       return false;
     }
@@ -462,7 +471,7 @@ static bool send_compare(struct crew *crew, const struct half_job *job, const st
   for (uint32_t index = 0; index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
     size_t bytes = image_fill(job, c, rank->rank, true, 0, crew->reference);
-    if (!cuda_ok(crew, cudaMemcpy(rank->image, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
+    if (!cuda_ok(crew, api->cudaMemcpy(rank->image, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
                  "cudaMemcpy")) {
       return false;
     }
@@ -489,7 +498,7 @@ static bool half_verify(struct crew *crew, const struct half_job *job, const str
   for (uint32_t index = 0; index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
     size_t bytes = job->row->bytes + 2 * GUARD_BYTES;
-    if (!cuda_ok(crew, cudaMemcpy(rank->image, rank->receive_zone, bytes, cudaMemcpyDeviceToHost),
+    if (!cuda_ok(crew, api->cudaMemcpy(rank->image, rank->receive_zone, bytes, cudaMemcpyDeviceToHost),
                  "cudaMemcpy")) {
       return false;
     }
@@ -566,7 +575,7 @@ static bool ops_create(struct crew *crew, const struct bench_row *row) {
     uint64_t scalar = 0;
     oracle_scalar(&c, rank->rank, &scalar);
     ncclResult_t made =
-        ncclRedOpCreatePreMulSum(&rank->op, &scalar, row->type, ncclScalarHostImmediate, rank->comm);
+        api->ncclRedOpCreatePreMulSum(&rank->op, &scalar, row->type, ncclScalarHostImmediate, rank->comm);
     if (!nccl_ok(crew, made, "ncclRedOpCreatePreMulSum")) return false;
     rank->owns_op = true;
   }
@@ -576,7 +585,7 @@ static bool ops_create(struct crew *crew, const struct bench_row *row) {
 static bool ops_destroy(struct crew *crew) {
   for (uint32_t index = 0; index < crew->count; index++) {
     struct bench_rank *rank = &crew->ranks[index];
-    if (rank->owns_op && !nccl_ok(crew, ncclRedOpDestroy(rank->op, rank->comm), "ncclRedOpDestroy"))
+    if (rank->owns_op && !nccl_ok(crew, api->ncclRedOpDestroy(rank->op, rank->comm), "ncclRedOpDestroy"))
       return false;
     rank->owns_op = false;
   }
@@ -608,7 +617,7 @@ static bool rows_run(struct crew *crew) {
     struct bench_half parts[2];
     memset(parts, 0, sizeof parts);
     bool is_good = ops_create(crew, row) && half_run(crew, row, false, &parts[0]);
-    if (is_good && bench->collective->in_place != IN_PLACE_NONE)
+    if (is_good && bench->collective->in_place != IN_PLACE_NONE && !bench->flags.tune_path)
       is_good = half_run(crew, row, true, &parts[1]);
     if (!is_good || !parts_agree(crew, parts) || !ops_destroy(crew)) {
       bench_fail(bench, false, "stopped at %zu bytes", row->bytes);
@@ -620,12 +629,33 @@ static bool rows_run(struct crew *crew) {
 }
 
 static void memory_tell(const struct crew *crew) {
-  for (uint32_t index = 0; index < crew->count; index++) {
+  for (uint32_t index = 0; api->tutti_comm_memory && index < crew->count; index++) {
     uint64_t bytes = 0;
-    if (tutti_comm_memory(crew->ranks[index].comm, &bytes) != ncclSuccess) return;
+    if (api->tutti_comm_memory(crew->ranks[index].comm, &bytes) != ncclSuccess) return;
     fprintf(stderr, "tutti bench: rank %u: %llu bytes of library memory\n", crew->ranks[index].rank,
             (unsigned long long)bytes);
   }
+}
+
+static bool ways_ask(struct crew *crew, tutti_ways_t *ways) {
+  struct bench *bench = crew->bench;
+  const size_t bytes = bench->rows[bench->row_count - 1].bytes;
+  ways->size = sizeof *ways;
+  return nccl_ok(crew, api->tutti_comm_ways(crew->ranks[0].comm, bench->collective->name, bytes, ways),
+                 "tutti_comm_ways");
+}
+
+/* Settings files, or a library that does not read its environment anew, could have another way taken. */
+static bool way_check(struct crew *crew) {
+  const tutti_way_t *forced = crew->bench->forced;
+  tutti_ways_t ways;
+  if (!forced) return true;
+  if (!ways_ask(crew, &ways)) return false;
+  if (ways.way_count > 0 && strcmp(ways.ways[0].algo, forced->algo) == 0 &&
+      strcmp(ways.ways[0].proto, forced->proto) == 0)
+    return true;
+  bench_fail(crew->bench, false, "the library takes %s %s instead", ways.ways[0].algo, ways.ways[0].proto);
+  return false;
 }
 
 void bench_ranks_run(struct bench *bench, int thread_index) {
@@ -633,8 +663,10 @@ void bench_ranks_run(struct bench *bench, int thread_index) {
   memset(&crew, 0, sizeof crew);
   crew.bench = bench;
   crew.is_first = thread_index == 0;
-  bool is_ready = ranks_allocate(&crew, thread_index) && devices_prepare(&crew) && comms_init(&crew) &&
-                  zones_register(&crew) && places_learn(&crew);
+  const bool has_comms = ranks_allocate(&crew, thread_index) && devices_prepare(&crew) && comms_init(&crew);
+  if (has_comms && bench->ways && crew.is_first) ways_ask(&crew, bench->ways);
+  const bool is_ready =
+      has_comms && !bench->ways && way_check(&crew) && zones_register(&crew) && places_learn(&crew);
   if (is_ready && rows_run(&crew) && bench->flags.verbose) memory_tell(&crew);
   crew_drop(&crew);
 }

@@ -39,13 +39,14 @@ static int time_width(const struct bench *bench) { return bench->is_modelled ? 1
 static void print_devices(const struct bench *bench) {
   printf("# Using devices\n");
   for (int64_t rank = 0; rank < bench->flags.rank_count; rank++) {
-    struct cudaDeviceProp properties;
-    memset(&properties, 0, sizeof properties);
     const struct bench_place *place = &bench->places[rank];
-    if (cudaGetDeviceProperties(&properties, place->device) != cudaSuccess) properties.name[0] = 0;
+    unsigned domain = 0, bus = 0, device = 0;
+    char name[256], address[32] = "";
+    api_device_name(place->device, name, sizeof name);
+    if (api->cudaDeviceGetPCIBusId(address, sizeof address, place->device) == cudaSuccess)
+      sscanf(address, "%x:%x:%x", &domain, &bus, &device);
     printf("#  Rank %2lld Group %2d Pid %6d on %10s device %2lld [%04x:%02x:%02x] %s\n", (long long)rank, 0,
-           place->pid, place->host, (long long)place->device, (unsigned)properties.pciDomainID,
-           (unsigned)properties.pciBusID, (unsigned)properties.pciDeviceID, properties.name);
+           place->pid, place->host, (long long)place->device, domain, bus, device, name);
   }
 }
 
@@ -63,10 +64,18 @@ static void print_header(const struct bench *bench) {
   printf("\n");
 }
 
+static void print_library(const struct bench *bench) {
+  int version = 0;
+  api->ncclGetVersion(&version);
+  if (api->tutti_version) printf("# %s\n", api->tutti_version());
+  if (bench->flags.gpu) printf("# nccl-library=%d of %s\n", version, api_library_path());
+}
+
 void bench_table_begin(const struct bench *bench) {
   const struct bench_flags *flags = &bench->flags;
   if (flags->json || flags->quiet || !bench_is_speaker(bench)) return;
-  printf("# %s\n# Collective test starting: %s_perf\n", tutti_version(), bench->collective->name);
+  print_library(bench);
+  printf("# Collective test starting: %s_perf\n", bench->collective->name);
   bool is_factor = flags->step_factor != FLAG_UNSET;
   printf(
       "# nThread %lld nGpus %lld minBytes %lld maxBytes %lld step: %lld(%s) warmup iters: %lld iters: %lld "
@@ -76,7 +85,7 @@ void bench_table_begin(const struct bench *bench) {
       is_factor ? "factor" : "bytes", (long long)flags->warmup_count, (long long)flags->iteration_count,
       (long long)flags->aggregate_count, (long long)flags->check_count, (long long)flags->graph_launches);
   if (bench->is_modelled) printf("# Emulator: guarded, seed %llu\n#\n", (unsigned long long)flags->seed);
-  else printf("# Emulator: free threads\n#\n");
+  else printf(bench->flags.gpu ? "#\n" : "# Emulator: free threads\n#\n");
   print_devices(bench);
   print_header(bench);
   fflush(stdout);

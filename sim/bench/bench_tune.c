@@ -1,7 +1,7 @@
-/* bench_tune.c: `tutti bench --tune FILE`: runs the table once for each way to carry the collective, forced
- * through the environment, keeps the fastest of each size, and writes rules that the library reads
- * (core/plan/tune_file.h). Promises that lines of other collectives and other numbers of ranks stay as they
- * were, and that a file that cannot be understood is not touched. */
+/* bench_tune.c: `tutti bench --tune FILE`: asks the library which ways there are to carry the collective,
+ * runs the table once for each, forced through the environment, keeps the fastest of each size, and writes
+ * rules that the library reads (core/plan/tune_file.h). Promises that lines of other collectives and other
+ * numbers of ranks and nodes stay as they were, and that a file that cannot be understood is not touched. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -12,41 +12,35 @@
 #include "base/param.h"
 #include "bench/bench.h"
 #include "core/plan/names.h"
-#include "core/plan/plan.h"
-#include "core/plan/tune.h"
 #include "core/plan/tune_file.h"
 
-enum { LINE_BYTES = 256 };
+enum { LINE_BYTES = 256, CHANNEL_STEPS = 7 /* 64, 32, ... 1 */ };
 
-struct tune_best {
-  struct tune_rule rule;
-  double time_us; /* NAN: no way has been timed */
+/* One way, and how long it took at each size. */
+struct attempt {
+  tutti_way_t way;
+  uint32_t channels; /* 0: as many as the library takes */
+  double *times_us;  /* by row; NAN: not timed */
 };
 
 struct tuning {
   struct bench *bench;
   uint8_t func;
-  struct tune_best *best; /* by row */
-  struct graph graph;
-  struct plan_request request; /* asks the rules alone */
+  tutti_ways_t ways;
+  struct attempt attempts[TUTTI_WAYS_MAX * CHANNEL_STEPS];
+  size_t attempt_count;
 };
+
+/* A size takes the way of the one before where that is hardly slower: what differs by less is noise. */
+static const double margin = 1.02;
 
 /* ---- measuring */
 
-static bool is_possible(const struct tuning *tuning, uint8_t algo, uint8_t proto) {
-  struct tune_candidate rows[TUNE_CANDIDATES];
-  tune_candidates(&tuning->request, tuning->func, 1 << 20, rows);
-  return rows[algo * PROTO_COUNT + proto].forbidden == NULL;
-}
-
-static void way_set(uint8_t algo, uint8_t proto, uint32_t channels) {
-  char count[16];
-  snprintf(count, sizeof count, "%u", channels);
-  setenv("NCCL_ALGO", names_algo[algo], 1);
-  setenv("NCCL_PROTO", names_proto[proto], 1);
-  setenv("NCCL_MIN_CTAS", count, 1);
-  setenv("NCCL_MAX_CTAS", count, 1);
-  param_reset();
+static void way_set(const struct attempt *attempt) {
+  setenv("NCCL_ALGO", attempt->way.algo, 1);
+  setenv("NCCL_PROTO", attempt->way.proto, 1);
+  bench_channels_set(attempt->channels);
+  api->settings_reset(); /* the library in use reads its settings anew */
 }
 
 /* The rows as they were before a pass. */
@@ -58,73 +52,112 @@ static void rows_clear(struct bench *bench) {
   bench->barrier_arrived = 0;
 }
 
-static void way_keep(struct tuning *tuning, uint8_t algo, uint8_t proto, uint32_t channels) {
-  for (size_t index = 0; index < tuning->bench->row_count; index++) {
-    const double time_us = tuning->bench->rows[index].halves[0].time_us;
-    struct tune_best *best = &tuning->best[index];
-    if (isnan(time_us) || (!isnan(best->time_us) && time_us >= best->time_us)) continue;
-    best->time_us = time_us;
-    best->rule.algo = algo;
-    best->rule.proto = proto;
-    best->rule.channel_count = channels;
-  }
+static void attempt_tell(const struct bench *bench, const struct attempt *attempt, const char *text) {
+  fprintf(stderr, "tutti bench: %s by %s %s", bench->collective->name, attempt->way.algo, attempt->way.proto);
+  if (attempt->channels) fprintf(stderr, " over %u channels", attempt->channels);
+  fprintf(stderr, ": %s\n", text);
 }
 
-static enum exit_code way_time(struct tuning *tuning, uint8_t algo, uint8_t proto, uint32_t channels) {
+static enum exit_code attempt_time(struct tuning *tuning, struct attempt *attempt) {
   struct bench *bench = tuning->bench;
-  way_set(algo, proto, channels);
+  attempt->times_us = (double *)os_alloc(bench->row_count * sizeof attempt->times_us[0]);
+  if (!attempt->times_us) {
+    fprintf(stderr, "tutti bench: no memory for %zu sizes\n", bench->row_count);
+    return EXIT_ENVIRONMENT;
+  }
+  way_set(attempt);
   rows_clear(bench);
+  bench->forced = &attempt->way;
   const enum exit_code code = bench_pass(bench);
+  bench->forced = NULL;
   if (code != EXIT_GOOD) return code;
   if (bench->failed) {
-    fprintf(stderr, "tutti bench: %s with %s %s on %u channels: %s\n", bench->collective->name,
-            names_algo[algo], names_proto[proto], channels, bench->failure);
+    attempt_tell(bench, attempt, bench->failure);
     return bench->is_environment ? EXIT_ENVIRONMENT : EXIT_WRONG;
   }
-  if (bench->flags.verbose)
-    fprintf(stderr, "tutti bench: timed %s %s on %u channels\n", names_algo[algo], names_proto[proto],
-            channels);
-  way_keep(tuning, algo, proto, channels);
+  if (bench->flags.verbose) attempt_tell(bench, attempt, "timed");
+  for (size_t index = 0; index < bench->row_count; index++)
+    attempt->times_us[index] = bench->rows[index].halves[0].time_us;
   return EXIT_GOOD;
 }
 
-/* Without --channels the emulator's own number alone, else that, half of it and so on. */
+/* Without --channels as many as the library takes, else that number, half of it and so on. */
 static enum exit_code ways_time(struct tuning *tuning) {
-  const int64_t given = tuning->bench->flags.channel_count;
-  const uint32_t most = given > 0 ? (uint32_t)given : 2, least = given > 0 ? 1 : 2;
-  for (uint8_t index = 0; index < TUNE_CANDIDATES; index++) {
-    const uint8_t algo = index / PROTO_COUNT, proto = index % PROTO_COUNT;
-    if (!is_possible(tuning, algo, proto)) continue;
-    for (uint32_t channels = most; channels >= least; channels /= 2) {
-      const enum exit_code code = way_time(tuning, algo, proto, channels);
+  const uint32_t given = (uint32_t)tuning->bench->flags.channel_count;
+  for (int index = 0; index < tuning->ways.way_count; index++) {
+    uint32_t channels = given;
+    do {
+      struct attempt *attempt = &tuning->attempts[tuning->attempt_count++];
+      attempt->way = tuning->ways.ways[index];
+      attempt->channels = channels;
+      const enum exit_code code = attempt_time(tuning, attempt);
       if (code != EXIT_GOOD) return code;
-    }
+      channels /= 2;
+    } while (channels > 0);
   }
   return EXIT_GOOD;
+}
+
+/* What the library offers, by communicators that are made for this question alone. */
+static enum exit_code ways_learn(struct tuning *tuning) {
+  struct bench *bench = tuning->bench;
+  bench->ways = &tuning->ways;
+  const enum exit_code code = bench_pass(bench);
+  bench->ways = NULL;
+  if (code != EXIT_GOOD || !bench->failed) return code;
+  fprintf(stderr, "tutti bench: --tune: %s\n", bench->failure);
+  return bench->is_environment ? EXIT_ENVIRONMENT : EXIT_USAGE;
 }
 
 /* ---- the file */
 
-static bool rules_same(const struct tune_rule *a, const struct tune_rule *b) {
-  return a->algo == b->algo && a->proto == b->proto && a->channel_count == b->channel_count;
+/* The fastest attempt at a row, or `last` where it hardly takes longer; NULL: none has a time. */
+static const struct attempt *row_choose(const struct tuning *tuning, size_t row, const struct attempt *last) {
+  const struct attempt *best = NULL;
+  for (size_t index = 0; index < tuning->attempt_count; index++) {
+    const struct attempt *attempt = &tuning->attempts[index];
+    if (isnan(attempt->times_us[row])) continue;
+    if (!best || attempt->times_us[row] < best->times_us[row]) best = attempt;
+  }
+  return last && best && last->times_us[row] <= margin * best->times_us[row] ? last : best;
+}
+
+static void rule_write(FILE *out, const struct tuning *tuning, const struct attempt *attempt, size_t first,
+                       size_t end) {
+  const struct bench *bench = tuning->bench;
+  struct tune_rule rule;
+  char line[LINE_BYTES];
+  memset(&rule, 0, sizeof rule);
+  rule.func = tuning->func;
+  rule.rank_count = (uint32_t)tuning->ways.rank_count;
+  rule.node_count = (uint32_t)tuning->ways.node_count;
+  rule.algo = (uint8_t)names_find(names_algo, ALGO_COUNT, attempt->way.algo, strlen(attempt->way.algo));
+  rule.proto = (uint8_t)names_find(names_proto, PROTO_COUNT, attempt->way.proto, strlen(attempt->way.proto));
+  rule.channel_count = attempt->channels;
+  rule.from_bytes = bench->rows[first].bytes;
+  rule.to_bytes = end < bench->row_count
+                      ? bench->rows[end].bytes
+                      : (uint64_t)bench_next_size(&bench->flags, (int64_t)bench->rows[end - 1].bytes);
+  tune_rule_text(&rule, line, sizeof line);
+  fprintf(out, "%s # %.1f us\n", line, attempt->times_us[first]);
 }
 
 /* Neighbouring sizes with one way become one rule; the last holds up to the size that would follow. */
 static void rules_write(FILE *out, const struct tuning *tuning) {
-  const struct bench *bench = tuning->bench;
-  for (size_t first = 0, end; first < bench->row_count; first = end) {
-    struct tune_rule rule = tuning->best[first].rule;
-    char line[LINE_BYTES];
-    for (end = first + 1; end < bench->row_count; end++)
-      if (!rules_same(&tuning->best[end].rule, &rule)) break;
-    const size_t last = bench->rows[end - 1].bytes;
-    rule.from_bytes = bench->rows[first].bytes;
-    rule.to_bytes = end < bench->row_count ? bench->rows[end].bytes
-                                           : (uint64_t)bench_next_size(&bench->flags, (int64_t)last);
-    tune_rule_text(&rule, line, sizeof line);
-    fprintf(out, "%s # %.1f us\n", line, tuning->best[first].time_us);
+  const size_t rows = tuning->bench->row_count;
+  const struct attempt *chosen = NULL;
+  size_t first = 0;
+  for (size_t row = 0; row < rows; row++) {
+    const struct attempt *next = row_choose(tuning, row, chosen);
+    if (next == chosen) continue;
+    if (chosen) rule_write(out, tuning, chosen, first, row);
+    chosen = next;
+    first = row;
   }
+  if (chosen) rule_write(out, tuning, chosen, first, rows);
 }
+
+/* ---- the file */
 
 /* True for a line whose rule the new ones take the place of. */
 static bool line_is_replaced(const struct tuning *tuning, const struct tune_file *file, uint32_t line) {
@@ -132,7 +165,8 @@ static bool line_is_replaced(const struct tuning *tuning, const struct tune_file
     const struct tune_rule *rule = &file->rules[index];
     if (rule->line != line) continue;
     return rule->func == tuning->func &&
-           (rule->rank_count == 0 || rule->rank_count == tuning->graph.rank_count) && rule->node_count <= 1;
+           (rule->rank_count == 0 || rule->rank_count == (uint32_t)tuning->ways.rank_count) &&
+           (rule->node_count == 0 || rule->node_count == (uint32_t)tuning->ways.node_count);
   }
   return false;
 }
@@ -199,36 +233,15 @@ static bool tuning_begin(struct tuning *tuning, struct bench *bench) {
   if (func < 0 || !sizes_check(bench)) return false;
   tuning->bench = bench;
   tuning->func = (uint8_t)func;
-  struct plan_request *request = &tuning->request;
-  request->rank_count = (uint32_t)bench->flags.rank_count;
-  request->graph = &tuning->graph;
-  plan_limits_default(&request->limits);
-  for (uint32_t index = 0; index < FUNC_COUNT; index++)
-    request->algo_mask[index] = request->proto_mask[index] = ~0u;
-  return true;
-}
-
-static bool best_make(struct tuning *tuning) {
-  const struct bench *bench = tuning->bench;
-  tuning->best = (struct tune_best *)os_alloc(bench->row_count * sizeof tuning->best[0]);
-  if (!tuning->best || graph_flat((uint32_t)bench->flags.rank_count, &tuning->graph) != ncclSuccess) {
-    fprintf(stderr, "tutti bench: no memory for %zu sizes\n", bench->row_count);
-    return false;
-  }
-  for (size_t index = 0; index < bench->row_count; index++) {
-    tuning->best[index].time_us = NAN;
-    tuning->best[index].rule.func = tuning->func;
-    tuning->best[index].rule.rank_count = tuning->graph.rank_count;
-    tuning->best[index].rule.node_count = tuning->graph.node_count;
-  }
   return true;
 }
 
 static enum exit_code tuning_run(struct tuning *tuning, const char *text, const struct tune_file *file) {
   const char *path = tuning->bench->flags.tune_path;
-  if (!best_make(tuning)) return EXIT_ENVIRONMENT;
   unsetenv("TUTTI_TUNE_FILE"); /* it would overrule what is forced */
-  const enum exit_code code = ways_time(tuning);
+  api->settings_reset();
+  enum exit_code code = ways_learn(tuning);
+  if (code == EXIT_GOOD) code = ways_time(tuning);
   if (code != EXIT_GOOD) return code;
   if (tuning->bench->wrong || tuning->bench->out_of_bounds) {
     fprintf(stderr, "tutti bench: results were wrong; %s is left as it was\n", path);
@@ -250,8 +263,7 @@ enum exit_code bench_tune(struct bench *bench) {
   if (!tuning_begin(&tuning, bench)) return EXIT_USAGE;
   enum exit_code code = file_read(bench->flags.tune_path, &text, &file);
   if (code == EXIT_GOOD) code = tuning_run(&tuning, text, file);
-  graph_free(&tuning.graph);
-  os_free(tuning.best);
+  for (size_t index = 0; index < tuning.attempt_count; index++) os_free(tuning.attempts[index].times_us);
   os_free(file);
   os_free(text);
   return code;

@@ -1,5 +1,5 @@
 /* workload_check.h: what is done with a workload that was read from anything: it is compared, printed, and
- * what was printed is read again as the same. Also stand-ins for what its sources name and never call. */
+ * what was printed is read again as the same. */
 #ifndef TUTTI_TESTS_FUZZ_WORKLOAD_CHECK_H
 #define TUTTI_TESTS_FUZZ_WORKLOAD_CHECK_H
 
@@ -15,25 +15,7 @@
 /* Few lines can ask for millions of steps: those take long, and tell nothing more. */
 enum { STEPS_MOST = 20000 };
 
-/* collective.c's rows name calls that nobody makes here. */
-#define BUFFERS const void *send, void *receive, size_t count, ncclDataType_t type
-#define END ncclComm_t comm, cudaStream_t stream
-#define NEVER(name, arguments) \
-  ncclResult_t name arguments { abort(); }
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-NEVER(ncclAllReduce, (BUFFERS, ncclRedOp_t op, END))
-NEVER(ncclReduce, (BUFFERS, ncclRedOp_t op, int root, END))
-NEVER(ncclReduceScatter, (BUFFERS, ncclRedOp_t op, END))
-NEVER(ncclAllGather, (BUFFERS, END))
-NEVER(ncclAlltoAll, (BUFFERS, END))
-NEVER(ncclBroadcast, (BUFFERS, int root, END))
-NEVER(ncclGather, (BUFFERS, int root, END))
-NEVER(ncclScatter, (BUFFERS, int root, END))
-NEVER(ncclSend, (const void *send, size_t count, ncclDataType_t type, int peer, END))
-NEVER(ncclRecv, (void *receive, size_t count, ncclDataType_t type, int peer, END))
-NEVER(ncclGroupStart, (void))
-NEVER(ncclGroupEnd, (void))
-
+/* The real one lies beside calls of NCCL. */
 const char *bench_type_name(ncclDataType_t type) {
   static const char *const names[ncclNumTypes] = {"int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
                                                   "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"};
