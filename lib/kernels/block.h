@@ -239,17 +239,9 @@ PRIM_FN void launch_end(const struct launch_arguments *arguments) {
 /* The stream's next kernel, if it is one of ours, may come onto the device while this one ends; it waits
  * before it touches what this one writes. A kernel of lines is short, so that its successor may wait from the
  * beginning. */
-PRIM_FN void launch_invite_next(void) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
+PRIM_FN void launch_invite_next(void) { prim_launch_dependents(); }
 
-PRIM_FN void launch_await_previous(void) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" : : : "memory");
-#endif
-}
+PRIM_FN void launch_await_previous(void) { prim_await_dependencies(); }
 
 PRIM_FN void launch_run(const struct launch *launch) {
   const struct launch_arguments *arguments = &launch->arguments;
@@ -264,7 +256,7 @@ PRIM_FN void launch_run(const struct launch *launch) {
     batch_fetch(arguments, data, &batches[index]);
     __syncthreads();
     if (index == first) launch_await_previous();
-    if (*(volatile uint32_t *)&prim_shared.stopped == 0)
+    if (prim_peek_together(&prim_shared.stopped) == 0)
       batch_run(arguments, further, batches[index].work_count);
     if (index + 1 == end && !launch_is_short()) launch_invite_next();
     __syncthreads();

@@ -134,43 +134,21 @@ PRIM_FN uint8_t *exchange_counters(const struct exchange *it) {
   return (it->sends ? (uint8_t *)it->sender : (uint8_t *)it->receiver) + LAUNCH_STEP_OFFSET;
 }
 
-/* 0 where it is not asked for. An instruction without a branch: a compiler may wait for what a branch has
- * loaded where it ends. */
-PRIM_FN uint64_t exchange_load_if(bool asked, const void *address) {
-  uint64_t value;
-  asm volatile(
-      "{ .reg .pred asked; setp.ne.u32 asked, %2, 0; mov.u64 %0, 0;"
-      " @asked ld.volatile.global.u64 %0, [%1]; }"
-      : "=&l"(value)
-      : "l"(address), "r"((uint32_t)asked));
-  return value;
-}
-
-PRIM_FN ulonglong2 exchange_load_pair_if(bool asked, const void *address) {
-  ulonglong2 pair;
-  asm volatile(
-      "{ .reg .pred asked; setp.ne.u32 asked, %3, 0; mov.u64 %0, 0; mov.u64 %1, 0;"
-      " @asked ld.volatile.global.v2.u64 {%0, %1}, [%2]; }"
-      : "=&l"(pair.x), "=&l"(pair.y)
-      : "l"(address), "r"((uint32_t)asked));
-  return pair;
-}
-
 /* Where the operations before have left the link. */
 PRIM_FN void exchange_read_counters(struct exchange *it) {
-  const ulonglong2 counters = exchange_load_pair_if(it->keeps, exchange_counters(it));
-  it->head = exchange_load_if(it->keeps && it->sends, it->sender);
+  const ulonglong2 counters = prim_load_pair_if(it->keeps, exchange_counters(it));
+  it->head = prim_load_word_if(it->keeps && it->sends, it->sender);
   it->position = counters.x;
   it->line = counters.y;
 }
 
 /* A warp that moves knows the counters; the last one may write them when all do. */
 PRIM_FN void exchange_counters_read(void) {
-  asm volatile("barrier.cta.arrive %0, %1;" : : "n"(EXCHANGE_READ_BARRIER), "r"(blockDim.x) : "memory");
+  PRIM_BARRIER_ARRIVE(EXCHANGE_READ_BARRIER, PRIM_VARIABLE(blockDim.x));
 }
 
 PRIM_FN void exchange_await_readers(void) {
-  asm volatile("barrier.cta.sync %0, %1;" : : "n"(EXCHANGE_READ_BARRIER), "r"(blockDim.x) : "memory");
+  PRIM_BARRIER_SYNC(EXCHANGE_READ_BARRIER, PRIM_VARIABLE(blockDim.x));
 }
 
 /* The receivers were seen to have freed the slots of all steps of this thread's link before `position`. */
@@ -181,7 +159,7 @@ PRIM_FN bool exchange_has_slots(const struct exchange *it, uint64_t position) {
 /* Until they have; false when the block was stopped. */
 PRIM_FN bool exchange_await_slots(struct exchange *it, uint64_t position) {
   while (!exchange_has_slots(it, position)) {
-    if (it->sends && it->keeps) it->head = prim_load_head(&it->sender->head);
+    if (it->sends && it->keeps) it->head = prim_load_word(&it->sender->head);
     if (exchange_is_stopped(it)) return false;
   }
   return true;
@@ -624,7 +602,7 @@ PRIM_FN bool exchange_hear(struct exchange *it) {
   uint64_t bytes = 0;
   while (!__all_sync(PRIM_ALL_LANES, !asks || it->agreed)) {
     if (asks && !it->agreed)
-      it->agreed = prim_cell_load(exchange_cell(it), (uint32_t)it->position + 1, &bytes);
+      it->agreed = prim_cell_read(exchange_cell(it), (uint32_t)it->position + 1, &bytes);
     if (exchange_is_stopped(it)) return false;
   }
   return exchange_agrees(it, asks, bytes);
@@ -786,7 +764,7 @@ PRIM_FN void exchange_launch(const struct launch_arguments *arguments, const uin
     if (index > first_work) __syncthreads();
     exchange_fetch<!LINES>(arguments, data, index);
     if (!LINES && index == first_work && exchange_is_short()) launch_invite_next();
-    if (index == first_work || *(volatile uint32_t *)&exchange_stopped == 0)
+    if (index == first_work || prim_peek_together(&exchange_stopped) == 0)
       RUN(arguments, index == first_work);
   }
   if (!LINES && !exchange_is_short()) launch_invite_next();

@@ -122,7 +122,7 @@ PRIM_FN struct exchange_place exchange_once_place(const struct exchange_once *on
 PRIM_FN uint64_t exchange_once_word(const struct exchange *it, const uint8_t *from, uint32_t bytes) {
   const uint32_t offset = it->worker * 8;
   const bool lies = offset < bytes, whole = lies && ((uintptr_t)from & 7) == 0 && bytes - offset >= 8;
-  uint64_t word = exchange_load_if(whole, from + offset);
+  uint64_t word = prim_load_word_if(whole, from + offset);
   if (lies && !whole) word = word_load(from + offset, bytes - offset);
   return word;
 }

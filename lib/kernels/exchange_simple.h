@@ -331,8 +331,8 @@ PRIM_FN uint32_t exchange_loops(void) {
 /* Scout and poster know the counters: the poster may write them. Only these two look at what earlier kernels
  * wrote before a phase is there. */
 PRIM_FN void exchange_both_read(bool waits) {
-  if (waits) asm volatile("barrier.cta.sync %0, 64;" : : "n"(EXCHANGE_READ_BARRIER) : "memory");
-  else asm volatile("barrier.cta.arrive %0, 64;" : : "n"(EXCHANGE_READ_BARRIER) : "memory");
+  if (waits) PRIM_BARRIER_SYNC(EXCHANGE_READ_BARRIER, PRIM_CONSTANT(2 * PRIM_WARP));
+  else PRIM_BARRIER_ARRIVE(EXCHANGE_READ_BARRIER, PRIM_CONSTANT(2 * PRIM_WARP));
 }
 
 /* Every receive link has brought so many steps of the operation; `read`: but those whose input is read. */
@@ -340,7 +340,7 @@ PRIM_FN bool exchange_await_steps(struct exchange *it, struct exchange_scout *sc
                                   bool read) {
   const bool asks = !it->sends && it->keeps && (!read || scout->direct == 0);
   while (!__all_sync(PRIM_ALL_LANES, !asks || scout->tail >= it->position + steps)) {
-    if (asks) scout->tail = prim_load_tail(&it->receiver->tail);
+    if (asks) scout->tail = prim_load_word(&it->receiver->tail);
     if (exchange_is_stopped(it)) return false;
   }
   return true;
@@ -362,11 +362,11 @@ PRIM_FN bool exchange_take_shown(struct exchange *it, struct exchange_scout *sco
   if (scout->taken) return true;
   while (!__all_sync(PRIM_ALL_LANES, there)) {
     if (!there && it->sends)
-      there = prim_cell_load(&it->sender->offer, tag, &scout->direct) &
-              prim_cell_load(&it->sender->offer_bytes, tag, &bytes);
+      there = prim_cell_read(&it->sender->offer, tag, &scout->direct) &
+              prim_cell_read(&it->sender->offer_bytes, tag, &bytes);
     else if (!there)
-      there = prim_cell_load(&it->receiver->source, tag, &scout->direct) &
-              prim_cell_load(exchange_cell(it), tag, &bytes);
+      there = prim_cell_read(&it->receiver->source, tag, &scout->direct) &
+              prim_cell_read(exchange_cell(it), tag, &bytes);
     if (exchange_is_stopped(it)) return false;
   }
   scout->taken = true;
@@ -625,7 +625,7 @@ PRIM_FN bool exchange_compare(struct exchange *it) {
   const uint32_t tag = (uint32_t)it->position + 1;
   uint64_t bytes = 0;
   if (asks)
-    it->agreed = prim_cell_load(it->sends ? &it->sender->offer_bytes : exchange_cell(it), tag, &bytes);
+    it->agreed = prim_cell_read(it->sends ? &it->sender->offer_bytes : exchange_cell(it), tag, &bytes);
   return exchange_agrees(it, asks && it->agreed, bytes);
 }
 
@@ -635,7 +635,7 @@ PRIM_FN void exchange_tell(const struct exchange *it, uint32_t steps, uint32_t *
   if (!it->keeps || steps == before) return;
   *told = steps;
   if (it->sends) {
-    asm volatile("fence.acq_rel.sys;");
+    prim_fence();
     prim_store_word(&it->receiver->tail, it->position + steps);
   } else if (steps / EXCHANGE_STEPS_A_HEAD != before / EXCHANGE_STEPS_A_HEAD) {
     prim_store_word(&it->sender->head, it->position + steps);
@@ -645,7 +645,7 @@ PRIM_FN void exchange_tell(const struct exchange *it, uint32_t steps, uint32_t *
 PRIM_FN bool exchange_await_heads(struct exchange *it) {
   const bool asks = it->sends && it->keeps;
   while (!__all_sync(PRIM_ALL_LANES, !asks || it->head >= it->position)) {
-    if (asks) it->head = prim_load_head(&it->sender->head);
+    if (asks) it->head = prim_load_word(&it->sender->head);
     if (exchange_is_stopped(it)) return false;
   }
   return true;
@@ -665,8 +665,8 @@ PRIM_FN void exchange_save_all(const struct exchange *it, uint32_t steps) {
 /* Tells what workers have done, until nothing is left. */
 PRIM_FN bool exchange_post_all(struct exchange *it, uint32_t *told) {
   for (uint32_t done = 0;;) {
-    const uint32_t ended = *(volatile uint32_t *)&exchange_ended;
-    const uint32_t issued = *(volatile uint32_t *)&exchange_issued;
+    const uint32_t ended = prim_peek_together(&exchange_ended);
+    const uint32_t issued = prim_peek_together(&exchange_issued);
     const uint32_t now = size_min(exchange_phases_done(false), issued);
     const struct exchange_phase *latest = &exchange_phases[(now - 1) % EXCHANGE_PHASES];
     const uint32_t steps = it->sends ? latest->told : latest->freed;

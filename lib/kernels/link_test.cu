@@ -2,7 +2,9 @@
  * time, whatever the link does. */
 #include <cuda_runtime.h>
 
+#define PRIM_FN static __device__ __forceinline__
 #include "backends/cuda/link_test.h"
+#include "backends/cuda/ptx.h"
 
 #define TEST_THREADS 256
 #define CYCLES_A_NS 4 /* no clock is faster: a second bound, should the timer stand still */
@@ -19,24 +21,12 @@ static __device__ uint4 pattern_word(uint64_t seed, uint32_t index) {
   return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
 }
 
-static __device__ uint64_t now_ns(void) {
-  uint64_t ns;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-  return ns;
-}
-
-static __device__ uint64_t flag_load(const uint64_t *flag) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
-  return value;
-}
-
 /* Thread 0's. */
 static __device__ bool flag_await(const uint64_t *flag, uint64_t seed, uint64_t patience_ns) {
-  const uint64_t begin_ns = now_ns();
+  const uint64_t begin_ns = prim_time_ns();
   const long long begin = clock64(), cycles = (long long)(patience_ns * CYCLES_A_NS);
-  while (flag_load(flag) != seed)
-    if (now_ns() - begin_ns > patience_ns || clock64() - begin > cycles) return false;
+  while (prim_load_acquire(flag) != seed)
+    if (prim_time_ns() - begin_ns > patience_ns || clock64() - begin > cycles) return false;
   return true;
 }
 
@@ -46,8 +36,7 @@ extern "C" __global__ void __launch_bounds__(TEST_THREADS)
     *(uint4 *)buffer->words[i] = pattern_word(seed, i);
   __threadfence_system();
   __syncthreads();
-  if (threadIdx.x == 0)
-    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(&buffer->flag), "l"(seed) : "memory");
+  if (threadIdx.x == 0) prim_store_release(&buffer->flag, seed);
 }
 
 static __device__ void verdict_write(struct link_test_verdict *verdict, const struct link_test_buffer *buffer,

@@ -44,31 +44,6 @@ TYPE_TABLE(WORD_TYPE)
 
 /* ---- pairs of small floats ---- */
 
-#define WORD_PAIR(function, instruction)                                    \
-  PRIM_FN uint32_t function(uint32_t left, uint32_t right) {                \
-    uint32_t result;                                                        \
-    asm(instruction " %0, %1, %2;" : "=r"(result) : "r"(left), "r"(right)); \
-    return result;                                                          \
-  }
-WORD_PAIR(pair_half_sum, "add.rn.f16x2")
-WORD_PAIR(pair_half_prod, "mul.rn.f16x2")
-WORD_PAIR(pair_half_max, "max.f16x2")
-WORD_PAIR(pair_half_min, "min.f16x2")
-WORD_PAIR(pair_bfloat16_max, "max.bf16x2")
-WORD_PAIR(pair_bfloat16_min, "min.bf16x2")
-#undef WORD_PAIR
-
-/* Before sm_90 there is no addition, but a fused one with a factor of one rounds the same once. */
-PRIM_FN uint32_t pair_bfloat16_sum(uint32_t left, uint32_t right) {
-  uint32_t result;
-#if __CUDA_ARCH__ >= 900
-  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(left), "r"(right));
-#else
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(left), "r"(0x3f803f80u), "r"(right));
-#endif
-  return result;
-}
-
 PRIM_FN uint32_t pair_half(uint8_t op, uint32_t left, uint32_t right) {
   switch (op) {
     case OP_PROD: return pair_half_prod(left, right);
@@ -182,27 +157,6 @@ PRIM_FN uint64_t word_divide(uint8_t dtype, uint64_t word, uint64_t op_arg) {
 }
 
 /* ---- user memory ---- */
-
-/* Past the first-level cache, and in the order of the program, as all loads of the kernels. */
-PRIM_FN uint64_t element_load(const uint8_t *address, uint32_t bytes) {
-  uint64_t element;
-  switch (bytes) {
-    case 1: asm volatile("ld.volatile.global.u8 %0, [%1];" : "=l"(element) : "l"(address)); break;
-    case 2: asm volatile("ld.volatile.global.u16 %0, [%1];" : "=l"(element) : "l"(address)); break;
-    case 4: asm volatile("ld.volatile.global.u32 %0, [%1];" : "=l"(element) : "l"(address)); break;
-    default: asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(element) : "l"(address)); break;
-  }
-  return element;
-}
-
-PRIM_FN void element_store(uint8_t *address, uint32_t bytes, uint64_t element) {
-  switch (bytes) {
-    case 1: asm volatile("st.global.u8 [%0], %1;" : : "l"(address), "l"(element)); break;
-    case 2: asm volatile("st.global.u16 [%0], %1;" : : "l"(address), "l"(element)); break;
-    case 4: asm volatile("st.global.u32 [%0], %1;" : : "l"(address), "l"(element)); break;
-    default: asm volatile("st.global.u64 [%0], %1;" : : "l"(address), "l"(element)); break;
-  }
-}
 
 /* Up to eight bytes at an address that is aligned to nothing in particular; what is missing is zero. */
 PRIM_FN uint64_t word_load(const uint8_t *address, uint32_t bytes) {

@@ -34,6 +34,8 @@
 #endif
 #define PRIM_EACH_WORD(k) _Pragma("unroll") for (uint32_t k = 0; k < PRIM_WORDS; k++)
 
+#include "backends/cuda/ptx.h"
+
 #include "backends/cuda/arithmetic.h"
 #include "protocol/move.h"
 #include "schedule/chunk.h"
@@ -118,49 +120,10 @@ struct prim_fragment {
   uint8_t nothing; /* words are in workers' registers only */
 };
 
-/* ---- memory ---- */
-
-/* All accesses to what others see are volatile assembly, whose order a compiler keeps; little of it clobbers
- * memory, so that the lane stays in registers. Loads look past the first-level cache: a peer may have written
- * there since.
- */
-PRIM_FN uint64_t prim_load_word(const void *address) {
-  uint64_t value;
-  asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(value) : "l"(address));
-  return value;
-}
-
-PRIM_FN ulonglong2 prim_load_pair(const void *address) {
-  ulonglong2 pair;
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(pair.x), "=l"(pair.y) : "l"(address));
-  return pair;
-}
-
-/* One store of sixteen bytes, which no reader sees in part by halves. */
-PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
-  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(address), "l"(low), "l"(high));
-}
-
-PRIM_FN void prim_store_vector(void *address, ulonglong2 vector) {
-  asm volatile("st.global.v2.u64 [%0], {%1, %2};" : : "l"(address), "l"(vector.x), "l"(vector.y));
-}
-
-PRIM_FN void prim_store_word(uint64_t *address, uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(address), "l"(value));
-}
-
-PRIM_FN int prim_flag(const int *address) {
-  int value;
-  asm volatile("ld.relaxed.sys.global.s32 %0, [%1];" : "=r"(value) : "l"(address));
-  return value;
-}
-
 /* ---- warps ---- */
 
 PRIM_FN uint32_t prim_lane(void) { return threadIdx.x % PRIM_WARP; }
 PRIM_FN bool prim_leader(const struct prim *prim) { return prim->posts; }
-
-PRIM_FN void prim_converge(void) { asm volatile("bar.warp.sync 0xffffffff;"); }
 
 /* Scout and poster look at the flags behind the slow bus, and rarely; all look at the block's own word near
  * by. */
@@ -259,8 +222,8 @@ PRIM_FN void prim_join(struct prim *prim) { prim_await(prim, prim->issued); }
 
 /* What is read behind a tail is read past the first-level cache, by instructions that wait for this one's
  * answer; nothing else is needed for their order. */
-PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_word(address); }
-PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_word(address); }
+PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_word_together(address); }
+PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_word_together(address); }
 
 /* Nothing is posted for workers that stopped in the middle. */
 PRIM_FN bool prim_stores(const struct prim *prim) {
@@ -271,7 +234,7 @@ PRIM_FN bool prim_stores(const struct prim *prim) {
  * seen: one does for every slice that was done by then. */
 PRIM_FN void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t value) {
   if (prim->fenced < prim->finished) {
-    if (prim_stores(prim)) asm volatile("fence.acq_rel.sys;");
+    if (prim_stores(prim)) prim_fence();
     prim->fenced = prim->done;
   }
   if (prim_stores(prim)) prim_store_word(address, value);
@@ -292,11 +255,19 @@ PRIM_FN void prim_cell_store(struct prim *prim, struct fifo_cell *cell, uint32_t
   if (prim_stores(prim)) prim_cell_write(cell, tag, value);
 }
 
-PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {
-  const ulonglong2 pair = prim_load_pair(cell);
+PRIM_FN bool prim_cell_holds(ulonglong2 pair, uint32_t tag, uint64_t *value) {
   if ((uint32_t)(pair.x >> 32) != tag || (uint32_t)(pair.y >> 32) != tag) return false;
   *value = (pair.x & 0xffffffffu) | pair.y << 32;
   return true;
+}
+
+/* By whichever thread; prim_cell_load() is a warp's. */
+PRIM_FN bool prim_cell_read(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {
+  return prim_cell_holds(prim_load_pair(cell), tag, value);
+}
+
+PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {
+  return prim_cell_holds(prim_load_pair_together(cell), tag, value);
 }
 
 /* ---- writing orders down ---- */

@@ -322,21 +322,16 @@ PRIM_FN void lines_fetch(uint8_t kind, const struct line_share *share, const uin
   const bool aligned = ((uintptr_t)from & 7) == 0;
   PRIM_EACH_WORD(k) {
     const uint32_t offset = line_word_offset(kind, share, k);
-    const uint32_t place = (uint32_t)__cvta_generic_to_shared(&prim_shared.fetched[threadIdx.x][k]);
+    uint64_t *place = &prim_shared.fetched[threadIdx.x][k];
     if (offset >= bytes) continue;
-    if (aligned && offset + 8 <= bytes)
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" : : "r"(place), "l"(from + offset));
-    else
-      asm volatile("st.shared.u64 [%0], %1;" : : "r"(place), "l"(word_load(from + offset, bytes - offset)));
+    if (aligned && offset + 8 <= bytes) prim_fetch_word(place, from + offset);
+    else prim_put_word(place, word_load(from + offset, bytes - offset));
   }
 }
 
 PRIM_FN void lines_fetched(uint64_t *words) {
-  asm volatile("cp.async.wait_all;");
-  PRIM_EACH_WORD(k) {
-    const uint32_t place = (uint32_t)__cvta_generic_to_shared(&prim_shared.fetched[threadIdx.x][k]);
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(words[k]) : "r"(place));
-  }
+  prim_fetch_end();
+  PRIM_EACH_WORD(k) words[k] = prim_fetched_word(&prim_shared.fetched[threadIdx.x][k]);
 }
 
 PRIM_FN void lines_keep(uint8_t kind, const struct line_share *share, uint8_t *to, uint32_t bytes,
@@ -473,9 +468,9 @@ PRIM_FN void worker_run(struct worker *worker) {
   volatile uint32_t *done = &prim_shared.done[threadIdx.x / PRIM_WARP];
   const struct prim_desk *desk = worker->prim.desk;
   for (uint32_t count = 0;; count++) {
-    while ((int32_t)(*(volatile const uint32_t *)&desk->issued - count) <= 0)
+    while ((int32_t)(prim_peek_together(&desk->issued) - count) <= 0)
       if (prim_aborted(&worker->prim)) return;
-    asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* the order is read behind it */
+    prim_converge_reads(); /* the order is read behind it */
     if (!worker_do(worker, &desk->orders[count % PRIM_ORDERS])) return;
     prim_converge();
     if (prim_lane() == 0) *done = count + 1;
