@@ -248,10 +248,11 @@ static uint32_t plan_exchange_kernel(const struct plan *plan) {
 }
 
 /* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
- * ring's nor a message's, those that have more than one link a side. */
+ * ring's nor a message's, those that have more than one link a side. Kernels of exchanges free an operation's
+ * last slots when the next one begins: a proxy would wait for it. */
 static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
-  bool alike = true, linked = false, exchanges = true;
+  bool alike = true, linked = false, exchanges = !comm->hosted;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const uint8_t family = algo_family(&plan->works[i]);
     alike = alike && plan->works[i].proto == proto;

@@ -375,8 +375,10 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
 #define EXCHANGE_SIMPLE_CHANNELS 24u
 #define EXCHANGE_CHANNEL_BYTES 49152u
 
+/* Not where some ranks lie behind a network: what is quick stores into their memory. */
 bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
-  return algo_exchanges(algo) && ((request->limits.quick_protos >> proto) & 1) != 0;
+  return algo_exchanges(algo) && request->limits.room_bytes == 0 &&
+         ((request->limits.quick_protos >> proto) & 1) != 0;
 }
 
 static uint32_t exchange_channels(const struct plan_request *request, uint8_t proto) {
