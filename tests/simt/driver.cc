@@ -1,0 +1,70 @@
+/* driver.cc (simt): libcuda.so.1: contexts, which here are devices, and streams that wait for a count. */
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <sched.h>
+#include <stdlib.h>
+
+enum { CONTEXTS_MOST = 16 };
+
+/* The devices that a thread has set aside, the last one on top. */
+static thread_local int pushed[CONTEXTS_MOST];
+static thread_local int pushed_count;
+
+extern "C" {
+
+CUresult cuDeviceGet(CUdevice *device, int index) {
+  *device = index;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  *context = (CUcontext)(intptr_t)(device + 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  int current = 0;
+  if (pushed_count == CONTEXTS_MOST || cudaGetDevice(&current) != cudaSuccess)
+    return CUDA_ERROR_INVALID_VALUE;
+  pushed[pushed_count++] = current;
+  return cudaSetDevice((int)(intptr_t)context - 1) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+  int current = 0;
+  if (pushed_count == 0 || cudaGetDevice(&current) != cudaSuccess) return CUDA_ERROR_INVALID_VALUE;
+  *context = (CUcontext)(intptr_t)(current + 1);
+  cudaSetDevice(pushed[--pushed_count]);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+  (void)device;
+  *value = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+  return CUDA_SUCCESS;
+}
+
+struct count_wait {
+  const uint64_t *count;
+  uint64_t value;
+  bool comes_again;
+};
+
+static void count_await(void *argument) {
+  struct count_wait *wait = (struct count_wait *)argument;
+  while (__atomic_load_n(wait->count, __ATOMIC_ACQUIRE) < wait->value) sched_yield();
+  if (!wait->comes_again) free(wait);
+}
+
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  struct count_wait *wait = (struct count_wait *)malloc(sizeof *wait);
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (wait == NULL || flags != CU_STREAM_WAIT_VALUE_GEQ) abort();
+  cudaStreamIsCapturing((cudaStream_t)stream, &status);
+  *wait = {(const uint64_t *)(uintptr_t)address, value, status == cudaStreamCaptureStatusActive};
+  return cudaLaunchHostFunc((cudaStream_t)stream, count_await, wait) == cudaSuccess
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_SUPPORTED;
+}
+}

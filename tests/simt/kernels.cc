@@ -1,0 +1,50 @@
+/* kernels.cc (simt): the backend's kernels, offered to launches when the library is loaded. */
+#include <cuda_runtime.h>
+
+#include "backends/cuda/launch.h"
+#include "backends/cuda/link_test.h"
+#include "kernels.h"
+
+#define LAUNCHED(CALL)              \
+  CALL(ll, launch)                  \
+  CALL(ll128, launch)               \
+  CALL(simple, launch)              \
+  CALL(mixed, launch)               \
+  CALL(ll_links, launch)            \
+  CALL(links, launch)               \
+  CALL(exchange_ll, launch)         \
+  CALL(exchange_once, launch)       \
+  CALL(exchange_once_links, launch) \
+  CALL(bulk, launch)                \
+  CALL(exchange_simple, launch_long)
+
+extern "C" {
+#define DECLARED(name, type) void tutti_kernel_##name(const struct type);
+LAUNCHED(DECLARED)
+void tutti_link_test_send(struct link_test_buffer *buffer, uint64_t seed);
+void tutti_link_test_check(const struct link_test_buffer *buffer, uint64_t seed, uint64_t number,
+                           uint64_t patience_ns, struct link_test_verdict *verdict);
+}
+
+#define CALLED(name, type) \
+  static void call_##name(void **parameters) { tutti_kernel_##name(*(const struct type *)parameters[0]); }
+LAUNCHED(CALLED)
+
+static void call_send(void **parameters) {
+  tutti_link_test_send(*(struct link_test_buffer **)parameters[0], *(uint64_t *)parameters[1]);
+}
+
+static void call_check(void **parameters) {
+  tutti_link_test_check(*(const struct link_test_buffer **)parameters[0], *(uint64_t *)parameters[1],
+                        *(uint64_t *)parameters[2], *(uint64_t *)parameters[3],
+                        *(struct link_test_verdict **)parameters[4]);
+}
+
+#define ROW(name, type) {(const void *)tutti_kernel_##name, call_##name, {sizeof(struct type)}},
+static const struct simt_kernel rows[] = {
+    LAUNCHED(ROW){(const void *)tutti_link_test_send, call_send, {8, 8}},
+    {(const void *)tutti_link_test_check, call_check, {8, 8, 8, 8, 8}}};
+
+static struct offer {
+  offer() { simt_kernels_offer(rows, sizeof rows / sizeof *rows); }
+} offered;

@@ -1,0 +1,147 @@
+/* runtime.cc (simt): what the GPU backend calls of the CUDA runtime beside what the emulated one has: kernels
+ * and their launches. A launch is a host function of its stream, which runs each block on a thread of its own
+ * and returns when all have ended. */
+#include <cuda_runtime.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "kernels.h"
+
+static const struct simt_kernel *kernel_rows;
+static size_t kernel_count;
+
+void simt_kernels_offer(const struct simt_kernel *rows, size_t count) {
+  kernel_rows = rows;
+  kernel_count = count;
+}
+
+static const struct simt_kernel *kernel_find(const void *entry) {
+  for (size_t index = 0; index < kernel_count; index++)
+    if (kernel_rows[index].entry == entry) return &kernel_rows[index];
+  return NULL;
+}
+
+/* ---- a launch ---- */
+
+struct simt_launch {
+  const struct simt_kernel *kernel;
+  uint32_t block_count, thread_count;
+  bool comes_again; /* a graph's: launched as often as the graph */
+  void *parameters[SIMT_PARAMETERS];
+};
+
+struct simt_block_job {
+  const struct simt_launch *launch;
+  uint32_t index;
+  pthread_t thread;
+};
+
+static void launch_free(struct simt_launch *launch) {
+  for (uint32_t i = 0; i < SIMT_PARAMETERS; i++) free(launch->parameters[i]);
+  free(launch);
+}
+
+static void thread_body(void *argument) {
+  const struct simt_launch *launch = (const struct simt_launch *)argument;
+  launch->kernel->call((void **)launch->parameters);
+}
+
+static void *block_main(void *argument) {
+  const struct simt_block_job *job = (const struct simt_block_job *)argument;
+  simt_block_run(job->index, job->launch->thread_count, thread_body, (void *)job->launch);
+  return NULL;
+}
+
+static void launch_run(void *argument) {
+  struct simt_launch *launch = (struct simt_launch *)argument;
+  struct simt_block_job *jobs = (struct simt_block_job *)calloc(launch->block_count, sizeof *jobs);
+  if (jobs == NULL) abort();
+  for (uint32_t index = 0; index < launch->block_count; index++) {
+    jobs[index] = {launch, index, 0};
+    if (pthread_create(&jobs[index].thread, NULL, block_main, &jobs[index]) != 0) abort();
+  }
+  for (uint32_t index = 0; index < launch->block_count; index++) pthread_join(jobs[index].thread, NULL);
+  free(jobs);
+  if (!launch->comes_again) launch_free(launch);
+}
+
+static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 grid, dim3 block,
+                                       void **parameters) {
+  struct simt_launch *launch = (struct simt_launch *)calloc(1, sizeof *launch);
+  if (launch == NULL) return NULL;
+  launch->kernel = kernel;
+  launch->block_count = grid.x;
+  launch->thread_count = block.x;
+  for (uint32_t i = 0; i < SIMT_PARAMETERS && kernel->bytes[i] > 0; i++) {
+    launch->parameters[i] = malloc(kernel->bytes[i]);
+    if (launch->parameters[i] == NULL) {
+      launch_free(launch);
+      return NULL;
+    }
+    memcpy(launch->parameters[i], parameters[i], kernel->bytes[i]);
+  }
+  return launch;
+}
+
+cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **parameters, size_t shared_bytes,
+                             cudaStream_t stream) {
+  const struct simt_kernel *kernel = kernel_find(entry);
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  (void)shared_bytes;
+  if (kernel == NULL) return cudaErrorInvalidValue;
+  struct simt_launch *launch = launch_make(kernel, grid, block, parameters);
+  if (launch == NULL) return cudaErrorMemoryAllocation;
+  cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  launch->comes_again = status == cudaStreamCaptureStatusActive;
+  if (error == cudaSuccess) error = cudaLaunchHostFunc(stream, launch_run, launch);
+  if (error != cudaSuccess) launch_free(launch);
+  return error;
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *entry, void **parameters) {
+  return cudaLaunchKernel(entry, config->gridDim, config->blockDim, parameters, config->dynamicSmemBytes,
+                          config->stream);
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *entry) {
+  attributes->sharedSizeBytes = 0;
+  return kernel_find(entry) != NULL ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute attribute, int value) {
+  (void)entry, (void)attribute, (void)value;
+  return cudaSuccess;
+}
+
+/* ---- graphs: nothing is taken away before the process ends ---- */
+
+cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t *node, cudaGraph_t graph,
+                                        const cudaGraphNode_t *before, size_t count, cudaEvent_t event) {
+  (void)event;
+  return cudaGraphAddEmptyNode(node, graph, before, count);
+}
+
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
+                                        const cudaGraphNode_t *to, const void *edges, size_t count) {
+  (void)graph, (void)from, (void)to, (void)edges, (void)count;
+  return cudaErrorNotSupported;
+}
+
+cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *pointer, cudaHostFn_t destroy,
+                                 unsigned int count, unsigned int flags) {
+  (void)pointer, (void)destroy, (void)count, (void)flags;
+  *object = NULL;
+  return cudaSuccess;
+}
+
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned int count) {
+  (void)object, (void)count;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count,
+                                      unsigned int flags) {
+  (void)graph, (void)object, (void)count, (void)flags;
+  return cudaSuccess;
+}

@@ -1,0 +1,101 @@
+#!/bin/sh
+# test_simt.sh: the GPU backend, host half and kernels, on this machine's CPUs (tests/simt): right results of
+# every collective, by every algorithm and protocol that GPUs carry, of every type and operator; the
+# emulator's bits; processes, hosts. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+# QUICK=1 takes fewer sizes.
+set -u
+unset NCCL_PROTO NCCL_ALGO TUTTI_EMU TUTTI_SEED TUTTI_MOVES NCCL_DEBUG NCCL_MAX_CTAS TUTTI_SIMT_SEED
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${BUILD:-$here/../build}" && pwd)
+simt=$build/simt
+tutti=$build/bin/tutti
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+export TUTTI_TRACE="$work/" NCCL_SOCKET_IFNAME=lo
+failures=0
+
+# check STATUS DESCRIPTION: one line; on failure also what the last command said.
+check() {
+  if [ "$1" -eq 0 ]; then
+    echo "ok - $2"
+    return
+  fi
+  echo "not ok - $2"
+  for stream in out err; do
+    [ -s "$work/$stream" ] && sed -n '1,12s/^/    /p' "$work/$stream"
+  done
+  failures=$((failures + 1))
+}
+
+# on_gpus COMMAND...: with the GPU backend, two blocks a kernel unless $ctas says otherwise.
+on_gpus() {
+  LD_LIBRARY_PATH=$simt TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads NCCL_MAX_CTAS=${ctas:-2} timeout 120 "$@" \
+    >"$work/out" 2>"$work/err" </dev/null
+}
+
+# bench COLLECTIVE FLAGS...: every row was checked, and none is wrong.
+bench() {
+  # The starter is a list of words.
+  # shellcheck disable=SC2086
+  on_gpus $starter "$tutti" bench "$@" -n 1 -w 0 -q --nccl "$simt/libnccl.so.2" \
+    --cudart "$simt/libtutti-cudart.so" &&
+    [ "$(awk '$9 != "N/A" { wrong += $9 } $13 != "N/A" { wrong += $13 } END { print (NR > 0), wrong + 0 }' \
+      "$work/out")" = "1 0" ]
+}
+starter=
+
+[ -e "$simt/libtutti-cuda.so" ] || { echo "not ok - build/simt is there"; exit 1; }
+most=200K
+[ -n "${QUICK:-}" ] && most=20K
+
+for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
+  bench $collective -g 3 -b 0 -e $most -f 61
+  check $? "$collective among three"
+done
+for way in Ring:LL Ring:LL128 Ring:Simple Tree:LL Tree:Simple Direct:LL Direct:Simple TwoShot:LL \
+  TwoShot:Simple; do
+  NCCL_ALGO=${way%:*} NCCL_PROTO=${way#*:} bench all_reduce -g 4 -b 40 -e $most -f 37
+  check $? "all_reduce among four by $way"
+done
+for protocol in LL LL128 Simple; do
+  NCCL_PROTO=$protocol bench all_reduce -g 2 -b 1000 -e 1000 -d all -o all
+  check $? "all types and operators in $protocol"
+done
+TUTTI_EMU='' ctas=5 bench alltoall -g 8 -b 64K -e 64K
+check $? "eight ranks, five blocks a kernel"
+for seed in 1 2 3; do
+  TUTTI_SIMT_SEED=$seed bench all_reduce -g 3 -b 100 -e 10000 -f 100 &&
+    TUTTI_SIMT_SEED=$seed bench sendrecv -g 3 -b 100 -e 10000 -f 100
+  check $? "threads of a block in another order, seed $seed"
+done
+
+# The emulator's bits and the kernels' are the same, where both take the same way.
+cc -O1 -o "$work/digest" "$here/digest.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
+  -ltutti-cudart -lnccl || exit 3
+exchanges="allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
+for way in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL TwoShot:Simple; do
+  export NCCL_ALGO="${way%:*}" NCCL_PROTO=${way#*:} NCCL_MAX_NCHANNELS=2
+  [ "$NCCL_ALGO" = Ring ] || NCCL_ALGO="allreduce:$NCCL_ALGO;$exchanges"
+  LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
+    "$work/digest" 3 777 >"$work/emulated" 2>"$work/err" && on_gpus "$work/digest" 3 777 &&
+    diff "$work/emulated" "$work/out" >"$work/err"
+  check $? "the emulator's bits by $way"
+done
+unset NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS
+
+# Processes that do not map each other's memory go by TCP, and end.
+starter="$tutti launch -n 2"
+for collective in all_reduce alltoall; do
+  bench $collective -b 128 -e 8K -f 64
+  check $? "$collective of two processes"
+done
+# shellcheck disable=SC2016
+printf '#!/bin/sh\nNCCL_HOSTID=host$$ exec "$@"\n' >"$work/host"
+chmod +x "$work/host"
+starter="$tutti launch -n 2 $work/host"
+for collective in all_reduce sendrecv alltoall; do
+  bench $collective -b 128 -e 32K -f 16
+  check $? "$collective of two hosts"
+done
+[ "$failures" -eq 0 ]
