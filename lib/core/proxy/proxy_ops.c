@@ -43,19 +43,17 @@ static struct device_conn_name link_name(const struct work *work, uint32_t link_
   return name;
 }
 
-static struct proxy_set *set_find(const struct proxy_comm *comm, const struct device_conn_name *name,
+static struct proxy_set *set_find(struct proxy_comm *comm, const struct device_conn_name *name,
                                   uint32_t place) {
-  return (struct proxy_set *)map_find(&comm->sets,
-                                      backend_slots_key(name->channel_index, place, name->sends));
+  os_mutex_lock(&comm->names);
+  void *set = map_find(&comm->sets, backend_slots_key(name->channel_index, place, name->sends));
+  os_mutex_unlock(&comm->names);
+  return (struct proxy_set *)set;
 }
 
-static bool set_is_missing(const struct proxy_comm *comm, const struct device_conn_name *name,
-                           uint32_t place) {
-  proxy_lock();
+static bool set_is_missing(struct proxy_comm *comm, const struct device_conn_name *name, uint32_t place) {
   const struct proxy_conn *conn = proxy_conn_find(comm, name);
-  const bool missing = conn != NULL && conn->end.pooled && set_find(comm, name, place) == NULL;
-  proxy_unlock();
-  return missing;
+  return conn != NULL && conn->end.pooled && set_find(comm, name, place) == NULL;
 }
 
 static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_name *name, uint32_t place) {
@@ -63,21 +61,20 @@ static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_n
   if (!set_is_missing(comm, name, place)) return ncclSuccess;
   TRY(comm->call.ops->net_slots(comm->call.device_comm, name->channel_index, place, name->sends, &buffer));
   struct proxy_set *set = (struct proxy_set *)os_alloc(sizeof *set);
-  proxy_lock();
+  os_mutex_lock(&comm->names);
   const bool room = set != NULL && map_reserve(&comm->sets);
   if (room) {
     set->buffer = buffer;
     set->place = place;
     map_insert(&comm->sets, backend_slots_key(name->channel_index, place, name->sends), set);
   }
-  proxy_unlock();
+  os_mutex_unlock(&comm->names);
   if (room) return ncclSuccess;
   os_free(set);
   return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to share slots", comm->name,
                   comm->call.rank);
 }
 
-/* The backend is asked for them, so the engine's lock is free meanwhile. */
 static ncclResult_t open_sets(struct proxy_comm *comm, const struct plan *plan, const uint8_t *remote) {
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
@@ -169,20 +166,22 @@ ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, 
     return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for %" PRIu32 " network transfers",
                     comm->name, comm->call.rank, count);
   ops->comm = comm;
-  proxy_lock();
   const ncclResult_t added = add_batches(ops, plan, remote);
-  if (added == ncclSuccess) {
-    ops->next = comm->ops;
-    if (comm->ops != NULL) comm->ops->previous = ops;
-    comm->ops = ops;
-  }
-  proxy_unlock();
   if (added != ncclSuccess) {
     ops_release(ops);
     return added;
   }
+  ops->made_mail = (struct proxy_mail){NULL, PROXY_MAIL_MADE, ops, NULL};
+  proxy_mail_put(&ops->made_mail);
   *result = ops;
   return ncclSuccess;
+}
+
+static void ops_enlist(struct proxy_ops *ops) {
+  struct proxy_comm *comm = ops->comm;
+  ops->next = comm->ops;
+  if (comm->ops != NULL) comm->ops->previous = ops;
+  comm->ops = ops;
 }
 
 static void ops_unlist(struct proxy_ops *ops) {
@@ -201,19 +200,32 @@ static void ops_settle(struct proxy_ops *ops) {
 
 void proxy_ops_free(struct proxy_ops *ops) {
   if (ops == NULL) return;
-  proxy_lock();
-  ops->freed = true;
-  ops_settle(ops);
-  proxy_unlock();
+  ops->freed_mail = (struct proxy_mail){NULL, PROXY_MAIL_FREED, ops, NULL};
+  proxy_mail_put(&ops->freed_mail);
 }
 
 /* ---- posting ---- */
 
+static void posting_spare(struct proxy_posting *posting) {
+  struct proxy_posting **spare = &posting->ops->spare;
+  posting->next = __atomic_load_n(spare, __ATOMIC_RELAXED);
+  while (
+      !__atomic_compare_exchange_n(spare, &posting->next, posting, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+    continue;
+}
+
+/* All that are spare are taken, so that no other taker is in the list; all but one go back. */
 static struct proxy_posting *posting_take(struct proxy_ops *ops) {
-  struct proxy_posting *posting = ops->spare;
-  if (posting != NULL) ops->spare = posting->next;
-  else
+  struct proxy_posting *posting = __atomic_exchange_n(&ops->spare, NULL, __ATOMIC_ACQUIRE);
+  if (posting == NULL) {
     posting = (struct proxy_posting *)os_alloc(sizeof *posting + ops->task_count * sizeof posting->tasks[0]);
+    if (posting != NULL) posting->ops = ops;
+    return posting;
+  }
+  for (struct proxy_posting *other = posting->next, *next; other != NULL; other = next) {
+    next = other->next;
+    posting_spare(other);
+  }
   return posting;
 }
 
@@ -235,18 +247,12 @@ static void set_pass_on(struct proxy_set *set) {
   if (set != NULL) set->first = set->first->set_next;
 }
 
-static void post(struct proxy_ops *ops) {
-  struct proxy_comm *comm = ops->comm;
-  struct proxy_posting *posting = posting_take(ops);
-  if (posting == NULL) {
-    proxy_comm_fail(comm, ncclSystemError, "no memory for %" PRIu32 " network transfers", ops->task_count);
-    return;
-  }
-  posting->ops = ops;
+static void posting_begin(struct proxy_posting *posting) {
+  struct proxy_ops *ops = posting->ops;
   posting->live = ops->task_count;
   ops->posted += 1;
-  comm->live += ops->task_count;
-  comm->idle_told = false;
+  ops->comm->live += ops->task_count;
+  ops->comm->idle_told = false;
   for (uint32_t i = 0; i < ops->task_count; i++) {
     posting->tasks[i] = ops->tasks[i];
     posting->tasks[i].posting = posting;
@@ -257,16 +263,47 @@ static void post(struct proxy_ops *ops) {
     if (posting->tasks[i].set != NULL) proxy_conn_lead(posting->tasks[i].conn);
 }
 
+static void hear_posted(struct proxy_posting *posting) {
+  const struct proxy_comm *comm = posting->ops->comm;
+  if (comm == NULL || comm->failed) {
+    posting_spare(posting);
+    return;
+  }
+  posting_begin(posting);
+  proxy_attend();
+}
+
+void proxy_ops_hear(const struct proxy_mail *mail) {
+  struct proxy_ops *ops = mail->ops;
+  switch (mail->kind) {
+    case PROXY_MAIL_MADE: ops_enlist(ops); break;
+    case PROXY_MAIL_POSTED: hear_posted(mail->posting); break;
+    case PROXY_MAIL_FREED:
+      ops->freed = true;
+      ops_settle(ops);
+      break;
+  }
+}
+
+static void post_fail(struct proxy_ops *ops) {
+  proxy_lock();
+  if (ops->comm != NULL)
+    proxy_comm_fail(ops->comm, ncclSystemError, "no memory for %" PRIu32 " network transfers",
+                    ops->task_count);
+  proxy_attend();
+  proxy_unlock();
+}
+
 void proxy_ops_post(struct proxy_ops *ops) {
   if (ops == NULL) return;
-  proxy_lock();
-  const bool posts = ops->comm != NULL && !ops->comm->failed;
-  if (posts) {
-    post(ops);
-    proxy_attend();
+  struct proxy_posting *posting = posting_take(ops);
+  if (posting != NULL) {
+    posting->mail = (struct proxy_mail){NULL, PROXY_MAIL_POSTED, ops, posting};
+    proxy_mail_put(&posting->mail);
+  } else {
+    post_fail(ops);
   }
-  proxy_unlock();
-  if (posts) proxy_wake();
+  proxy_wake();
 }
 
 bool proxy_ops_turn(struct proxy_ops *ops, bool last) { return ops != NULL && proxy_turn(&ops->comm, last); }
@@ -278,8 +315,7 @@ void proxy_task_done(struct proxy_task *task) {
   ops->comm->live -= 1;
   posting->live -= 1;
   if (posting->live > 0) return;
-  posting->next = ops->spare;
-  ops->spare = posting;
+  posting_spare(posting);
   ops->posted -= 1;
   ops_settle(ops);
 }
@@ -287,10 +323,8 @@ void proxy_task_done(struct proxy_task *task) {
 /* The communicator goes: what was posted is dropped with its connections, and what is left belongs to whoever
  * may still post it. */
 static void posting_drop(struct proxy_posting *posting) {
-  struct proxy_ops *ops = posting->ops;
-  posting->next = ops->spare;
-  ops->spare = posting;
-  ops->posted -= 1;
+  posting_spare(posting);
+  posting->ops->posted -= 1;
 }
 
 static void task_drop(struct proxy_task *task) {
@@ -314,8 +348,10 @@ static void conn_drop_tasks(struct proxy_conn *conn) {
 
 void proxy_ops_forget(struct proxy_comm *comm) {
   for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) conn_drop_tasks(conn);
+  os_mutex_lock(&comm->names);
   for (uint32_t i = 0; i < comm->sets.capacity; i++) os_free(comm->sets.entries[i].value);
   map_clear(&comm->sets);
+  os_mutex_unlock(&comm->names);
   while (comm->ops != NULL) {
     struct proxy_ops *ops = comm->ops;
     ops_unlist(ops);
