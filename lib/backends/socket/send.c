@@ -15,6 +15,8 @@
 #define PARTS_MAX 24                     /* of one sendmsg(): eight messages */
 #define CALL_BYTES (4u << 20)            /* of one sendmsg(), so that other connections have their turn */
 
+_Static_assert(AHEAD_MAX <= ROOMS_MAX && ANNOUNCE_LEAST <= NET_REQUESTS_MAX, "rooms have places");
+
 struct sender {
   struct end end;
   bool connected;
