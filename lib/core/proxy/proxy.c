@@ -104,16 +104,23 @@ void proxy_mail_put(struct proxy_mail *mail) {
 
 /* ---- attention ---- */
 
+/* The thread is woken once: until it has turned, it is as good as awake for all who come. */
+static void engine_rouse(uint32_t at_least) {
+  uint32_t asleep = __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST);
+  if (engine.wake < 0 || asleep < at_least) return;
+  if (__atomic_compare_exchange_n(&engine.asleep, &asleep, ENGINE_AWAKE, false, __ATOMIC_SEQ_CST,
+                                  __ATOMIC_SEQ_CST))
+    wake_signal(engine.wake);
+}
+
 void proxy_attend(void) {
   __atomic_store_n(&engine.attention, 1, __ATOMIC_RELAXED);
-  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) == ENGINE_SLEEPS)
-    wake_signal(engine.wake);
+  engine_rouse(ENGINE_SLEEPS);
 }
 
 static void engine_call(void) {
   __atomic_store_n(&engine.called, 1, __ATOMIC_SEQ_CST);
-  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) != ENGINE_AWAKE)
-    wake_signal(engine.wake);
+  engine_rouse(ENGINE_NAPS);
 }
 
 struct proxy_comm *proxy_comms(void) {
