@@ -169,12 +169,21 @@ static bool comm_tell_idle(struct proxy_comm *comm) {
   return true;
 }
 
+void proxy_conn_list(struct proxy_conn *conn) {
+  if (conn->listed) return;
+  conn->listed = true;
+  conn->next_busy = conn->comm->busy;
+  conn->comm->busy = conn;
+}
+
 /* Makes at most `most` actions of each connection; true when one was made. */
 static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
   bool any = false;
-  for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) {
-    if (!conn_busy(conn)) continue;
+  for (struct proxy_conn **place = &comm->busy, *conn; (conn = *place) != NULL;) {
     for (uint32_t i = 0; i < most && proxy_conn_advance(conn); i++) any = true;
+    conn->listed = conn_busy(conn);
+    if (conn->listed) place = &conn->next_busy;
+    else *place = conn->next_busy;
   }
   return any;
 }
@@ -692,6 +701,7 @@ static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
           &comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, (uint8_t)conn->net_device,
           (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
     comm->connecting += conn->pass == NULL;
+    proxy_conn_list(conn);
     proxy_attend();
   }
   os_mutex_unlock(&comm->names);

@@ -74,6 +74,7 @@ struct proxy_ops {
   struct work *works;
   struct plan_buffers *buffers; /* of the works; NULL: data lands in slots alone */
   struct plan_limits limits;
+  struct proxy_posting *own;   /* in the same piece of memory */
   struct proxy_posting *spare; /* atomic; a list */
   struct proxy_task tasks[];   /* patterns of what is posted */
 };
@@ -147,6 +148,8 @@ struct proxy_conn {
   enum net_look tend;          /* when the network wants to look at it (proxy_tend.c) */
   struct proxy_conn *next_pass;
   struct proxy_conn *next; /* of the communicator */
+  struct proxy_conn *next_busy;
+  bool listed; /* among the busy ones */
 };
 
 struct proxy_comm {
@@ -158,6 +161,7 @@ struct proxy_comm {
   struct map conns; /* by backend_conn_key() */
   struct map sets;  /* struct proxy_set, by backend_slots_key() */
   struct proxy_conn *first;
+  struct proxy_conn *busy; /* all that have something to do, and perhaps some that have not any more */
   struct proxy_ops *ops;
   struct proxy_memory *announced;
   struct proxy_bytes bytes;
@@ -180,8 +184,9 @@ void proxy_mail_put(struct proxy_mail *mail);
 void proxy_attend(void);
 bool proxy_turn(struct proxy_comm *const *comm, bool last);
 void proxy_wake(void);
-struct proxy_comm *proxy_comms(void); /* the first of the process; under the lock */
-bool proxy_in_world(void);            /* the engine is an actor of a deterministic world */
+void proxy_conn_list(struct proxy_conn *conn); /* it has something to do */
+struct proxy_comm *proxy_comms(void);          /* the first of the process; under the lock */
+bool proxy_in_world(void);                     /* the engine is an actor of a deterministic world */
 struct proxy_conn *proxy_conn_find(struct proxy_comm *comm, const struct device_conn_name *name);
 
 /* proxy_conn.c. Where the connection's steps begin. */

@@ -126,15 +126,17 @@ static ncclResult_t add_batches(struct proxy_ops *ops, const struct plan *plan, 
   return ncclSuccess;
 }
 
+/* One piece of memory, as most are made for one start: with a posting, the works and their buffers behind it.
+ */
 static struct proxy_ops *ops_alloc(const struct plan *plan, uint32_t task_count) {
-  struct proxy_ops *ops = (struct proxy_ops *)os_alloc(sizeof *ops + task_count * sizeof ops->tasks[0]);
+  const size_t task_bytes = task_count * sizeof(struct proxy_task);
+  const size_t work_bytes = plan->work_count * sizeof(struct work);
+  struct proxy_ops *ops = (struct proxy_ops *)os_alloc(sizeof *ops + sizeof *ops->own + 2 * task_bytes +
+                                                       work_bytes + plan->work_count * sizeof *ops->buffers);
   if (ops == NULL) return NULL;
-  const size_t work_bytes = plan->work_count * sizeof *ops->works;
-  ops->works = (struct work *)os_alloc(work_bytes + plan->work_count * sizeof *ops->buffers);
-  if (ops->works == NULL) {
-    os_free(ops);
-    return NULL;
-  }
+  ops->own = ops->spare = (struct proxy_posting *)(void *)((uint8_t *)ops->tasks + task_bytes);
+  ops->own->ops = ops;
+  ops->works = (struct work *)(void *)((uint8_t *)ops->own->tasks + task_bytes);
   memcpy(ops->works, plan->works, work_bytes);
   if (plan->buffers != NULL && plan_is_loose(plan)) {
     ops->buffers = (struct plan_buffers *)(void *)(ops->works + plan->work_count);
@@ -148,9 +150,8 @@ static struct proxy_ops *ops_alloc(const struct plan *plan, uint32_t task_count)
 static void ops_release(struct proxy_ops *ops) {
   for (struct proxy_posting *posting = ops->spare, *next; posting != NULL; posting = next) {
     next = posting->next;
-    os_free(posting);
+    if (posting != ops->own) os_free(posting);
   }
-  os_free(ops->works);
   os_free(ops);
 }
 
@@ -233,6 +234,7 @@ static void conn_queue(struct proxy_conn *conn, struct proxy_task *task) {
   if (conn->last != NULL) conn->last->next = task;
   else conn->first = task;
   conn->last = task;
+  proxy_conn_list(conn);
 }
 
 static void set_queue(struct proxy_set *set, struct proxy_task *task) {
