@@ -352,8 +352,10 @@ static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
 
-/* Whoever posts from here on either is seen by the last look, or sees that the engine sleeps. */
-static void thread_sleep(uint64_t since_ns, bool driven) {
+/* Whoever posts from here on either is seen by the last look, or sees that the engine sleeps. True when
+ * something moved, or somebody woke the thread: a kernel that has just been announced stores its counters
+ * without a word, and is waited for as after a move. */
+static bool thread_sleep(uint64_t since_ns, bool driven) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   bool idle_news = false;
   __atomic_store_n(&engine.asleep, driven ? ENGINE_NAPS : ENGINE_SLEEPS, __ATOMIC_SEQ_CST);
@@ -362,8 +364,9 @@ static void thread_sleep(uint64_t since_ns, bool driven) {
     const uint32_t count = state >= ENGINE_TENDS ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
     wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
   }
-  __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
+  const bool roused = __atomic_exchange_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST) == ENGINE_AWAKE;
   if (idle_news) engine.ops->lock(), engine.ops->unlock();
+  return roused || state == ENGINE_MOVED;
 }
 
 /* Kernels turn the engine: looks again later whether they still do, unless it is called. */
@@ -416,11 +419,14 @@ static void *thread_body(void *argument) {
     if (idle_news) engine.ops->lock(), engine.ops->unlock();
     const uint64_t now_ns = os_time_ns();
     const bool driven = driven_ns != 0 && now_ns - driven_ns < DRIVEN_NS;
-    if (state == ENGINE_MOVED) since_ns = now_ns;
-    else if ((driven && state >= ENGINE_TENDS) ||
-             now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS))
-      thread_sleep(since_ns, driven);
-    else if (now_ns - since_ns > SPIN_NS) os_yield();
+    if (state == ENGINE_MOVED) {
+      since_ns = now_ns;
+    } else if ((driven && state >= ENGINE_TENDS) ||
+               now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) {
+      if (thread_sleep(since_ns, driven)) since_ns = os_time_ns();
+    } else if (now_ns - since_ns > SPIN_NS) {
+      os_yield();
+    }
   }
   return NULL;
 }
