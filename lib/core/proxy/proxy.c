@@ -170,22 +170,34 @@ static bool comm_tell_idle(struct proxy_comm *comm) {
 }
 
 void proxy_conn_list(struct proxy_conn *conn) {
+  struct proxy_busy *busy = &conn->comm->busy[conn->name.sends];
   if (conn->listed) return;
   conn->listed = true;
-  conn->next_busy = conn->comm->busy;
-  conn->comm->busy = conn;
+  conn->next_busy = NULL;
+  if (busy->first != NULL) busy->last->next_busy = conn;
+  else busy->first = conn;
+  busy->last = conn;
 }
 
-/* Makes at most `most` actions of each connection; true when one was made. */
-static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
+/* Makes at most `most` actions of each connection, and leaves those in the list that have more to do. */
+static bool busy_turn(struct proxy_busy *busy, uint32_t most) {
   bool any = false;
-  for (struct proxy_conn **place = &comm->busy, *conn; (conn = *place) != NULL;) {
+  struct proxy_conn **place = &busy->first;
+  busy->last = NULL;
+  for (struct proxy_conn *conn; (conn = *place) != NULL;) {
     for (uint32_t i = 0; i < most && proxy_conn_advance(conn); i++) any = true;
     conn->listed = conn_busy(conn);
-    if (conn->listed) place = &conn->next_busy;
+    if (conn->listed) busy->last = conn, place = &conn->next_busy;
     else *place = conn->next_busy;
   }
   return any;
+}
+
+/* What has come is taken before anything is sent: meanwhile the others can send. True when something moved.
+ */
+static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
+  const bool received = busy_turn(&comm->busy[false], most);
+  return busy_turn(&comm->busy[true], most) || received;
 }
 
 static void comm_settle(struct proxy_comm *comm) {

@@ -152,6 +152,11 @@ struct proxy_conn {
   bool listed; /* among the busy ones */
 };
 
+/* All connections that have something to do, and perhaps some that have not any more. */
+struct proxy_busy {
+  struct proxy_conn *first, *last;
+};
+
 struct proxy_comm {
   struct proxy_comm_call call;
   char name[64];
@@ -161,7 +166,7 @@ struct proxy_comm {
   struct map conns; /* by backend_conn_key() */
   struct map sets;  /* struct proxy_set, by backend_slots_key() */
   struct proxy_conn *first;
-  struct proxy_conn *busy; /* all that have something to do, and perhaps some that have not any more */
+  struct proxy_busy busy[2]; /* those that receive, those that send */
   struct proxy_ops *ops;
   struct proxy_memory *announced;
   struct proxy_bytes bytes;
