@@ -373,11 +373,10 @@ void proxy_conn_lead(struct proxy_conn *conn) {
   conn_record(conn);
 }
 
-/* What the kernel has filled goes out before anything else is done. */
 static bool send_advance(struct proxy_conn *conn) {
-  if (send_transmit(conn)) return true;
-  if (conn->comm->failed) return false;
   if (send_post(conn)) return true;
+  if (conn->comm->failed) return false;
+  if (send_transmit(conn)) return true;
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
   struct proxy_flight *flight = flight_at(conn, conn->n_done);
   const bool held = flight->direct != NULL && conn->parts == NET_PARTS_REGISTERED;
