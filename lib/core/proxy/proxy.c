@@ -170,7 +170,7 @@ static bool comm_tell_idle(struct proxy_comm *comm) {
 }
 
 void proxy_conn_list(struct proxy_conn *conn) {
-  struct proxy_busy *busy = &conn->comm->busy[conn->name.sends];
+  struct proxy_busy *busy = &conn->comm->busy;
   if (conn->listed) return;
   conn->listed = true;
   conn->next_busy = NULL;
@@ -179,9 +179,11 @@ void proxy_conn_list(struct proxy_conn *conn) {
   busy->last = conn;
 }
 
-/* Makes at most `most` actions of each connection, and leaves those in the list that have more to do. */
-static bool busy_turn(struct proxy_busy *busy, uint32_t most) {
+/* Makes at most `most` actions of each connection, and leaves those in the list that have more to do. True
+ * when something moved. */
+static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
   bool any = false;
+  struct proxy_busy *busy = &comm->busy;
   struct proxy_conn **place = &busy->first;
   busy->last = NULL;
   for (struct proxy_conn *conn; (conn = *place) != NULL;) {
@@ -191,13 +193,6 @@ static bool busy_turn(struct proxy_busy *busy, uint32_t most) {
     else *place = conn->next_busy;
   }
   return any;
-}
-
-/* What has come is taken before anything is sent: meanwhile the others can send. True when something moved.
- */
-static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
-  const bool received = busy_turn(&comm->busy[false], most);
-  return busy_turn(&comm->busy[true], most) || received;
 }
 
 static void comm_settle(struct proxy_comm *comm) {

@@ -152,7 +152,8 @@ struct proxy_conn {
   bool listed; /* among the busy ones */
 };
 
-/* All connections that have something to do, and perhaps some that have not any more. */
+/* All connections that have something to do, in the order in which it was posted, and perhaps some that have
+ * nothing left. */
 struct proxy_busy {
   struct proxy_conn *first, *last;
 };
@@ -166,7 +167,7 @@ struct proxy_comm {
   struct map conns; /* by backend_conn_key() */
   struct map sets;  /* struct proxy_set, by backend_slots_key() */
   struct proxy_conn *first;
-  struct proxy_busy busy[2]; /* those that receive, those that send */
+  struct proxy_busy busy;
   struct proxy_ops *ops;
   struct proxy_memory *announced;
   struct proxy_bytes bytes;
