@@ -515,14 +515,14 @@ static void test_room_first(void **state) {
   uint32_t ahead = 0;
   (void)state;
   pair_open(&pair);
-  for (int i = 0; i < 50; i++) {
+  for (int i = 0; i < 2 * AHEAD_MAX; i++) {
     assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
     assert_null(request);
   }
   assert_int_equal(post(pair.receive, data, sizeof data, &posted), ncclSuccess);
   wait_done(send_until_begun(&pair, source, 8));
   assert_int_equal(wait_done(posted), 8);
-  for (int i = 0; i < 50; i++) {
+  for (int i = 0; i < 2 * AHEAD_MAX; i++) {
     pattern_fill(source, ahead, 8);
     assert_int_equal(ops->isend(pair.send, source, 8, 0, NULL, &request), ncclSuccess);
     if (request == NULL) continue;

@@ -432,6 +432,15 @@ static ncclResult_t launch_in_scope(const struct launch_way *way, const struct p
   return result;
 }
 
+/* In a scope only where something is done that needs one. */
+static ncclResult_t launch_bound(const struct launch_way *way, const struct plan *plan, size_t bytes,
+                                 union launch_any *launch) {
+  if (way->capture.id != 0 || way->aside.bytes > 0 || bytes > way->plan_bytes)
+    return launch_in_scope(way, plan, bytes, launch);
+  TRY(launch_bind(way, plan, (uint8_t *)launch->longer.plan));
+  return launch_enqueue(way, launch);
+}
+
 /* A plain launch starts once: as good as now, for whoever carries what it sends. */
 static ncclResult_t launch_hooked(struct launch_way *way, const struct plan *plan, size_t bytes,
                                   union launch_any *launch) {
@@ -441,7 +450,7 @@ static ncclResult_t launch_hooked(struct launch_way *way, const struct plan *pla
     return launch_in_scope(way, plan, bytes, launch);
   }
   hook->start(hook->argument);
-  const ncclResult_t result = launch_in_scope(way, plan, bytes, launch);
+  const ncclResult_t result = launch_bound(way, plan, bytes, launch);
   hook->drop(hook->argument);
   return result;
 }
@@ -470,11 +479,8 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   way.plan_bytes =
       way.kernel == LAUNCH_KERNEL_EXCHANGE_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
   if (launch_copies_aside(&way)) own_copy_find(plan, &way.aside);
-  if (plan->hook != NULL) return launch_hooked(&way, plan, bytes, &launch);
-  if (way.capture.id != 0 || way.aside.bytes > 0 || bytes > way.plan_bytes)
-    return launch_in_scope(&way, plan, bytes, &launch);
-  TRY(launch_bind(&way, plan, (uint8_t *)launch.longer.plan));
-  return launch_enqueue(&way, &launch);
+  return plan->hook != NULL ? launch_hooked(&way, plan, bytes, &launch)
+                            : launch_bound(&way, plan, bytes, &launch);
 }
 
 static ncclResult_t launch_on_device(struct device_comm *comm, const struct plan *plan,

@@ -23,6 +23,7 @@ struct receiver {
   bool deaf;          /* the sender has closed the room socket: it needs no more rooms */
   uint32_t room_have;
   uint8_t room_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
+  bool drained; /* the last read brought a message's end, and all that there was */
   uint32_t ahead_begin, ahead_end;
   uint8_t ahead[AHEAD_BYTES];
 };
@@ -181,13 +182,17 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
   receiver->ahead_end += (uint32_t)((size_t)got - direct);
   TRY(ahead_take(receiver));
   *more = (size_t)got == rest + free_bytes || message_rest(receiver) > 0;
+  receiver->drained = !*more;
   return ncclSuccess;
 }
 
+/* The look right behind a read that left nothing is spared: whoever took its message asks for the next one at
+ * once. */
 ncclResult_t receive_move(struct end *end) {
   struct receiver *receiver = (struct receiver *)end;
   if (end->failed != ncclSuccess) return end->failed;
-  bool more = true;
+  bool more = !receiver->drained;
+  receiver->drained = false;
   if (receiver->ahead_end > 0) TRY(ahead_take(receiver));
   for (int call = 0; call < CALLS_MAX && more && end->moved != end->begun; call++)
     TRY(stream_read(receiver, &more));

@@ -13,7 +13,10 @@
 #define ROOMS_MAX (2 * NET_REQUESTS_MAX) /* receives that wait and messages ahead, in one ring */
 #define AHEAD_LOOK (AHEAD_MAX / 2)       /* ahead of announcements by so many: look for some */
 #define PARTS_MAX 24                     /* of one sendmsg(): eight messages */
+#define FLAT_BYTES 4096                  /* of messages that leave in one piece */
 #define CALL_BYTES (4u << 20)            /* of one sendmsg(), so that other connections have their turn */
+
+_Static_assert(AHEAD_MAX <= ROOMS_MAX && ANNOUNCE_LEAST <= NET_REQUESTS_MAX, "rooms have places");
 
 struct sender {
   struct end end;
@@ -148,6 +151,21 @@ static size_t parts_gather(struct sender *sender, struct iovec *parts, int *coun
   return total;
 }
 
+/* Few bytes are copied together in less time than the kernel takes for a list of where they lie. */
+static ssize_t parts_write(int fd, struct iovec *parts, int count, size_t bytes) {
+  uint8_t flat[FLAT_BYTES];
+  size_t at = 0;
+  if (bytes > FLAT_BYTES) {
+    const struct msghdr message = {NULL, 0, parts, (size_t)count, NULL, 0, 0};
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  for (int i = 0; i < count; i++) {
+    memcpy(flat + at, parts[i].iov_base, parts[i].iov_len);
+    at += parts[i].iov_len;
+  }
+  return send(fd, flat, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 static void stream_advance(struct sender *sender, size_t sent) {
   struct end *end = &sender->end;
   sender->current_moved += sent;
@@ -165,11 +183,9 @@ ncclResult_t send_move(struct end *end) {
   if (end->failed != ncclSuccess) return end->failed;
   while (end->moved != end->begun) {
     struct iovec parts[PARTS_MAX];
-    struct msghdr message = {NULL, 0, parts, 0, NULL, 0, 0};
     int count = 0;
     const size_t due = parts_gather(sender, parts, &count);
-    message.msg_iovlen = (size_t)count;
-    const ssize_t sent = sendmsg(end->stream, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t sent = parts_write(end->stream, parts, count, due);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
     if (sent < 0) return stream_failed(sender, errno);
     stream_advance(sender, (size_t)sent);

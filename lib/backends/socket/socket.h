@@ -139,7 +139,7 @@ void dials_close(struct dials *dials);
 /* ---- send.c, receive.c */
 /* Messages that may be begun before their receives are announced, once the first has been: a sender need
  * not wait for word of a receive that is posted, and a receiver says so for several at a time. */
-enum { AHEAD_MAX = 16, ANNOUNCE_LEAST = AHEAD_MAX / 2 };
+enum { AHEAD_MAX = 64, ANNOUNCE_LEAST = AHEAD_MAX / 2 };
 ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const struct net_handle *handle,
                           void **connection);
 /* `first` may be NULL. */

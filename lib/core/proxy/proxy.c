@@ -41,6 +41,7 @@ static struct {
   uint32_t asleep, stop; /* atomic; asleep: enum engine_sleep */
   uint64_t driven;       /* atomic; turns by others than the thread */
   uint32_t called;       /* atomic; there is something that the thread alone does */
+  uint32_t threaded;     /* atomic; the thread turns */
   os_thread thread;
   bool running; /* the thread; under life_mutex */
 } engine = {.wake = -1};
@@ -51,19 +52,75 @@ static os_cond life_cond = PTHREAD_COND_INITIALIZER; /* the thread has run its l
 static os_mutex open_mutex = OS_MUTEX_INITIALIZER;   /* of opening a connection; before the backend's lock */
 static os_cond told_cond = PTHREAD_COND_INITIALIZER;
 
-void proxy_lock(void) { os_mutex_lock(&engine_mutex); }
+/* ---- mail ---- */
+
+static struct proxy_mail *mail_newest; /* atomic */
+
+/* The oldest, followed by those behind it. */
+static struct proxy_mail *mail_take(void) {
+  struct proxy_mail *oldest = NULL;
+  if (__atomic_load_n(&mail_newest, __ATOMIC_SEQ_CST) == NULL) return NULL;
+  for (struct proxy_mail *mail = __atomic_exchange_n(&mail_newest, NULL, __ATOMIC_ACQ_REL), *older;
+       mail != NULL; mail = older) {
+    older = mail->next;
+    mail->next = oldest;
+    oldest = mail;
+  }
+  return oldest;
+}
+
+static void mail_hear(void) {
+  for (struct proxy_mail *mail = mail_take(), *next; mail != NULL; mail = next) {
+    next = mail->next;
+    proxy_ops_hear(mail);
+  }
+}
+
+void proxy_lock(void) {
+  os_mutex_lock(&engine_mutex);
+  mail_hear();
+}
+
+static bool engine_try_lock(void) {
+  if (!os_mutex_try_lock(&engine_mutex)) return false;
+  mail_hear();
+  return true;
+}
+
 void proxy_unlock(void) { os_mutex_unlock(&engine_mutex); }
+
+/* A thread that is awake takes the lock at least once more before it sleeps. */
+void proxy_mail_put(struct proxy_mail *mail) {
+  mail->next = __atomic_load_n(&mail_newest, __ATOMIC_RELAXED);
+  while (
+      !__atomic_compare_exchange_n(&mail_newest, &mail->next, mail, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+    continue;
+  if (__atomic_load_n(&engine.threaded, __ATOMIC_SEQ_CST) != 0 &&
+      __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) == ENGINE_AWAKE)
+    return;
+  proxy_lock();
+  proxy_unlock();
+}
+
+/* ---- attention ---- */
+
+/* The thread is woken once: until it has turned, it is as good as awake for all who come. */
+static void engine_rouse(uint32_t at_least) {
+  uint32_t asleep = __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST);
+  if (engine.wake < 0 || asleep < at_least) return;
+  if (__atomic_compare_exchange_n(&engine.asleep, &asleep, ENGINE_AWAKE, false, __ATOMIC_SEQ_CST,
+                                  __ATOMIC_SEQ_CST))
+    wake_signal(engine.wake);
+}
 
 void proxy_attend(void) {
   __atomic_store_n(&engine.attention, 1, __ATOMIC_RELAXED);
-  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) == ENGINE_SLEEPS)
-    wake_signal(engine.wake);
+  engine_rouse(ENGINE_SLEEPS);
 }
 
 static void engine_call(void) {
   __atomic_store_n(&engine.called, 1, __ATOMIC_SEQ_CST);
-  if (engine.wake >= 0 && __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) != ENGINE_AWAKE)
-    wake_signal(engine.wake);
+  engine_rouse(ENGINE_NAPS);
 }
 
 struct proxy_comm *proxy_comms(void) {
@@ -73,6 +130,7 @@ struct proxy_comm *proxy_comms(void) {
 bool proxy_in_world(void) { return engine.service != NULL; }
 
 void proxy_wake(void) {
+  if (__atomic_load_n(&engine.attention, __ATOMIC_RELAXED) == 0) return;
   if (engine.service != NULL) engine.ops->service_wake(engine.service);
 }
 
@@ -111,12 +169,28 @@ static bool comm_tell_idle(struct proxy_comm *comm) {
   return true;
 }
 
-/* Makes at most `most` actions of each connection; true when one was made. */
+void proxy_conn_list(struct proxy_conn *conn) {
+  struct proxy_busy *busy = &conn->comm->busy;
+  if (conn->listed) return;
+  conn->listed = true;
+  conn->next_busy = NULL;
+  if (busy->first != NULL) busy->last->next_busy = conn;
+  else busy->first = conn;
+  busy->last = conn;
+}
+
+/* Makes at most `most` actions of each connection, and leaves those in the list that have more to do. True
+ * when something moved. */
 static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
   bool any = false;
-  for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) {
-    if (!conn_busy(conn)) continue;
+  struct proxy_busy *busy = &comm->busy;
+  struct proxy_conn **place = &busy->first;
+  busy->last = NULL;
+  for (struct proxy_conn *conn; (conn = *place) != NULL;) {
     for (uint32_t i = 0; i < most && proxy_conn_advance(conn); i++) any = true;
+    conn->listed = conn_busy(conn);
+    if (conn->listed) busy->last = conn, place = &conn->next_busy;
+    else *place = conn->next_busy;
   }
   return any;
 }
@@ -130,7 +204,7 @@ static void comm_settle(struct proxy_comm *comm) {
 /* The engine's lock is held for short; who has it turns anyway. */
 bool proxy_turn(struct proxy_comm *const *place, bool last) {
   bool moved = false, left = false;
-  if (!os_mutex_try_lock(&engine_mutex)) {
+  if (!engine_try_lock()) {
     if (!last) return false;
     proxy_lock();
   }
@@ -285,8 +359,10 @@ static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
 
-/* Whoever posts from here on either is seen by the last look, or sees that the engine sleeps. */
-static void thread_sleep(uint64_t since_ns, bool driven) {
+/* Whoever posts from here on either is seen by the last look, or sees that the engine sleeps. True when
+ * something moved, or somebody woke the thread: a kernel that has just been announced stores its counters
+ * without a word, and is waited for as after a move. */
+static bool thread_sleep(uint64_t since_ns, bool driven) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   bool idle_news = false;
   __atomic_store_n(&engine.asleep, driven ? ENGINE_NAPS : ENGINE_SLEEPS, __ATOMIC_SEQ_CST);
@@ -295,8 +371,9 @@ static void thread_sleep(uint64_t since_ns, bool driven) {
     const uint32_t count = state >= ENGINE_TENDS ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
     wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
   }
-  __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
+  const bool roused = __atomic_exchange_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST) == ENGINE_AWAKE;
   if (idle_news) engine.ops->lock(), engine.ops->unlock();
+  return roused || state == ENGINE_MOVED;
 }
 
 /* Kernels turn the engine: looks again later whether they still do, unless it is called. */
@@ -349,11 +426,14 @@ static void *thread_body(void *argument) {
     if (idle_news) engine.ops->lock(), engine.ops->unlock();
     const uint64_t now_ns = os_time_ns();
     const bool driven = driven_ns != 0 && now_ns - driven_ns < DRIVEN_NS;
-    if (state == ENGINE_MOVED) since_ns = now_ns;
-    else if ((driven && state >= ENGINE_TENDS) ||
-             now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS))
-      thread_sleep(since_ns, driven);
-    else if (now_ns - since_ns > SPIN_NS) os_yield();
+    if (state == ENGINE_MOVED) {
+      since_ns = now_ns;
+    } else if ((driven && state >= ENGINE_TENDS) ||
+               now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) {
+      if (thread_sleep(since_ns, driven)) since_ns = os_time_ns();
+    } else if (now_ns - since_ns > SPIN_NS) {
+      os_yield();
+    }
   }
   return NULL;
 }
@@ -373,7 +453,10 @@ static ncclResult_t engine_start_thread(void) {
   TRY(wake_open(&engine.wake));
   engine.stop = 0;
   engine.running = true;
-  if (os_thread_start(&engine.thread, thread_body, NULL)) return ncclSuccess;
+  if (os_thread_start(&engine.thread, thread_body, NULL)) {
+    __atomic_store_n(&engine.threaded, 1, __ATOMIC_SEQ_CST);
+    return ncclSuccess;
+  }
   engine.running = false;
   wake_close(engine.wake);
   engine.wake = -1;
@@ -392,7 +475,9 @@ static void engine_forget(void) {
   engine.comm_count = 0;
   engine.service = NULL;
   engine.running = false;
+  __atomic_store_n(&engine.threaded, 0, __ATOMIC_SEQ_CST);
   engine.wake = -1;
+  mail_newest = NULL;
 }
 
 static ncclResult_t engine_start(const struct device_ops *ops) {
@@ -400,6 +485,7 @@ static ncclResult_t engine_start(const struct device_ops *ops) {
                                          service_outside, NULL,       service_moved, service_report};
   if (engine.running) { /* the thread has not ended yet: it goes on */
     __atomic_store_n(&engine.stop, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&engine.threaded, 1, __ATOMIC_SEQ_CST);
     return ncclSuccess;
   }
   engine.ops = ops;
@@ -416,6 +502,9 @@ static void engine_stop(void) {
     engine.service = NULL;
     return;
   }
+  __atomic_store_n(&engine.threaded, 0, __ATOMIC_SEQ_CST);
+  proxy_lock(); /* what came before that is heard now, what comes behind it by who puts it */
+  proxy_unlock();
   __atomic_store_n(&engine.stop, 1, __ATOMIC_SEQ_CST);
   wake_signal(engine.wake);
   /* Waited for, not joined: its last turn may want the backend's lock, whose holder may want life_mutex. */
@@ -461,12 +550,14 @@ ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_co
     return log_fail(ncclSystemError, "rank %" PRIu32 ": no memory for its connections over networks",
                     call->rank);
   comm->call = *call;
+  os_mutex_init(&comm->names);
   snprintf(comm->name, sizeof comm->name, "%s", call->name != NULL ? call->name : "communicator");
   comm->idle_told = true;
   ncclResult_t outcome = comm_choose_net(comm);
   if (outcome == ncclSuccess) proxy_device_choose(comm);
   if (outcome == ncclSuccess) outcome = comm_enlist(comm);
   if (outcome != ncclSuccess) {
+    os_mutex_destroy(&comm->names);
     os_free(comm);
     return outcome;
   }
@@ -501,6 +592,7 @@ void proxy_comm_close(struct proxy_comm *comm) {
            comm->name, comm->call.rank, comm->bytes.sent_direct, comm->bytes.sent_staged,
            comm->bytes.received_direct, comm->bytes.received_staged);
   proxy_comm_forget_memory(comm);
+  os_mutex_destroy(&comm->names);
   os_free(comm);
   const bool in_world = engine.service != NULL; /* then stopping takes the backend's lock */
   if (in_world) engine.ops->lock();
@@ -524,8 +616,11 @@ static uint64_t conn_key(const struct device_conn_name *name) {
   return backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends);
 }
 
-struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name) {
-  return (struct proxy_conn *)map_find(&comm->conns, conn_key(name));
+struct proxy_conn *proxy_conn_find(struct proxy_comm *comm, const struct device_conn_name *name) {
+  os_mutex_lock(&comm->names);
+  struct proxy_conn *conn = (struct proxy_conn *)map_find(&comm->conns, conn_key(name));
+  os_mutex_unlock(&comm->names);
+  return conn;
 }
 
 static ncclResult_t conn_listen(struct proxy_conn *conn) {
@@ -602,6 +697,7 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
 
 static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
   proxy_lock();
+  os_mutex_lock(&comm->names);
   const bool room = map_reserve(&comm->conns);
   if (room) {
     struct proxy_conn **place = &comm->first;
@@ -617,8 +713,10 @@ static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
           &comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, (uint8_t)conn->net_device,
           (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
     comm->connecting += conn->pass == NULL;
+    proxy_conn_list(conn);
     proxy_attend();
   }
+  os_mutex_unlock(&comm->names);
   proxy_unlock();
   return room;
 }
@@ -644,9 +742,7 @@ static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_
 static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct conn_way *way, struct proxy_conn **conn) {
   os_mutex_lock(&open_mutex);
-  proxy_lock();
   *conn = proxy_conn_find(comm, name);
-  proxy_unlock();
   const bool fresh = *conn == NULL;
   const ncclResult_t result = fresh ? conn_open(comm, name, way, conn) : conn_add_proto(*conn, name);
   os_mutex_unlock(&open_mutex);

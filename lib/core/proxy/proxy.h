@@ -96,8 +96,8 @@ ncclResult_t proxy_send_over(struct proxy_comm *comm, const struct device_conn_n
 struct proxy_ops;
 ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, const uint8_t *remote,
                               struct proxy_ops **ops);
-/* Before, or when, the kernel starts; any thread, also with the backend's lock held. After the communicator
- * was closed, nothing happens. NULL is allowed. */
+/* Before, or when, the kernel starts; any thread, also with the backend's lock held. Does not wait for what
+ * the engine is about. After the communicator was closed, nothing happens. NULL is allowed. */
 void proxy_ops_post(struct proxy_ops *ops);
 /* Turns the communicator's connections once, in place of the engine's thread, which keeps out of the way of
  * whoever does so again and again; with `last` it is told what is left. True when something moved. Not in a

@@ -578,12 +578,13 @@ static bool recv_transmit(struct proxy_conn *conn) {
   return true;
 }
 
+/* The kernel hears of what has come before the network is asked for more. */
 static bool recv_advance(struct proxy_conn *conn) {
+  if (recv_transmit(conn)) return true;
+  if (conn->comm->failed) return false;
   if (recv_post(conn)) return true;
   if (conn->comm->failed) return false;
   if (recv_received(conn)) return true;
-  if (conn->comm->failed) return false;
-  if (recv_transmit(conn)) return true;
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
   if (conn->comm->call.ops->net_load(conn->end.conn, conn->end.head) <
       flight_at(conn, conn->n_done)->slice.end)

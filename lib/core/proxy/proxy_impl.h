@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/map.h"
+#include "base/os.h"
 #include "core/proxy/proxy.h"
 #include "core/proxy/proxy_walk.h"
 
@@ -20,7 +21,18 @@ struct proxy_trailer {
 };
 #define PROXY_MAGIC 0x74757869u
 
+struct proxy_ops;
 struct proxy_posting;
+
+/* What whoever launches has to say to the engine, whose lock is held over calls of the network: nobody waits
+ * for that. Who gets the lock takes all of it, in the order in which it came. */
+enum proxy_mail_kind { PROXY_MAIL_MADE, PROXY_MAIL_POSTED, PROXY_MAIL_FREED };
+struct proxy_mail {
+  struct proxy_mail *next;
+  enum proxy_mail_kind kind;
+  struct proxy_ops *ops;
+  struct proxy_posting *posting; /* that was posted */
+};
 
 /* A set of slots that messages share: those of one place in a batch of one channel, all of a direction. Tasks
  * have it one after the other, in the order of the kernels, so each finds it free when its turn comes. */
@@ -46,6 +58,7 @@ struct proxy_task {
 
 /* One start of a plan's kernel. */
 struct proxy_posting {
+  struct proxy_mail mail;
   struct proxy_ops *ops;
   uint32_t live; /* tasks that are not done */
   struct proxy_posting *next;
@@ -55,13 +68,15 @@ struct proxy_posting {
 struct proxy_ops {
   struct proxy_comm *comm; /* NULL when that was closed */
   struct proxy_ops *previous, *next;
+  struct proxy_mail made_mail, freed_mail;
   bool freed;
   uint32_t task_count, posted; /* posted: postings that are not done */
   struct work *works;
   struct plan_buffers *buffers; /* of the works; NULL: data lands in slots alone */
   struct plan_limits limits;
-  struct proxy_posting *spare;
-  struct proxy_task tasks[]; /* patterns of what is posted */
+  struct proxy_posting *own;   /* in the same piece of memory */
+  struct proxy_posting *spare; /* atomic; a list */
+  struct proxy_task tasks[];   /* patterns of what is posted */
 };
 
 /* A slice under way. */
@@ -133,6 +148,14 @@ struct proxy_conn {
   enum net_look tend;          /* when the network wants to look at it (proxy_tend.c) */
   struct proxy_conn *next_pass;
   struct proxy_conn *next; /* of the communicator */
+  struct proxy_conn *next_busy;
+  bool listed; /* among the busy ones */
+};
+
+/* All connections that have something to do, in the order in which it was posted, and perhaps some that have
+ * nothing left. */
+struct proxy_busy {
+  struct proxy_conn *first, *last;
 };
 
 struct proxy_comm {
@@ -140,9 +163,11 @@ struct proxy_comm {
   char name[64];
   const struct net_ops *net;
   uint32_t net_device_count;
+  os_mutex names;   /* of both maps; the engine turns without it. Behind the engine's lock */
   struct map conns; /* by backend_conn_key() */
   struct map sets;  /* struct proxy_set, by backend_slots_key() */
   struct proxy_conn *first;
+  struct proxy_busy busy;
   struct proxy_ops *ops;
   struct proxy_memory *announced;
   struct proxy_bytes bytes;
@@ -157,16 +182,18 @@ struct proxy_comm {
   struct proxy_comm *next;
 };
 
-/* proxy.c */
+/* proxy.c. Who has the lock has heard all mail that came before. */
 void proxy_lock(void);
 void proxy_unlock(void);
+void proxy_mail_put(struct proxy_mail *mail);
 /* A communicator has something to do: tells the thread, under the lock, or the world, without it. */
 void proxy_attend(void);
 bool proxy_turn(struct proxy_comm *const *comm, bool last);
 void proxy_wake(void);
-struct proxy_comm *proxy_comms(void); /* the first of the process; under the lock */
-bool proxy_in_world(void);            /* the engine is an actor of a deterministic world */
-struct proxy_conn *proxy_conn_find(const struct proxy_comm *comm, const struct device_conn_name *name);
+void proxy_conn_list(struct proxy_conn *conn); /* it has something to do */
+struct proxy_comm *proxy_comms(void);          /* the first of the process; under the lock */
+bool proxy_in_world(void);                     /* the engine is an actor of a deterministic world */
+struct proxy_conn *proxy_conn_find(struct proxy_comm *comm, const struct device_conn_name *name);
 
 /* proxy_conn.c. Where the connection's steps begin. */
 void proxy_conn_begin(struct proxy_conn *conn, uint64_t step);
@@ -221,6 +248,7 @@ void proxy_conn_forget_memory(const struct net_ops *net, struct proxy_conn *conn
 void proxy_comm_forget_memory(struct proxy_comm *comm);
 
 /* proxy_ops.c */
+void proxy_ops_hear(const struct proxy_mail *mail);
 void proxy_task_done(struct proxy_task *task);
 void proxy_ops_forget(struct proxy_comm *comm);
 

@@ -42,19 +42,17 @@ static struct device_conn_name link_name(const struct work *work, uint32_t link_
   return name;
 }
 
-static struct proxy_set *set_find(const struct proxy_comm *comm, const struct device_conn_name *name,
+static struct proxy_set *set_find(struct proxy_comm *comm, const struct device_conn_name *name,
                                   uint32_t place) {
-  return (struct proxy_set *)map_find(&comm->sets,
-                                      backend_slots_key(name->channel_index, place, name->sends));
+  os_mutex_lock(&comm->names);
+  void *set = map_find(&comm->sets, backend_slots_key(name->channel_index, place, name->sends));
+  os_mutex_unlock(&comm->names);
+  return (struct proxy_set *)set;
 }
 
-static bool set_is_missing(const struct proxy_comm *comm, const struct device_conn_name *name,
-                           uint32_t place) {
-  proxy_lock();
+static bool set_is_missing(struct proxy_comm *comm, const struct device_conn_name *name, uint32_t place) {
   const struct proxy_conn *conn = proxy_conn_find(comm, name);
-  const bool missing = conn != NULL && conn->end.pooled && set_find(comm, name, place) == NULL;
-  proxy_unlock();
-  return missing;
+  return conn != NULL && conn->end.pooled && set_find(comm, name, place) == NULL;
 }
 
 static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_name *name, uint32_t place) {
@@ -62,14 +60,14 @@ static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_n
   if (!set_is_missing(comm, name, place)) return ncclSuccess;
   TRY(comm->call.ops->net_slots(comm->call.device_comm, name->channel_index, place, name->sends, &buffer));
   struct proxy_set *set = (struct proxy_set *)os_alloc(sizeof *set);
-  proxy_lock();
+  os_mutex_lock(&comm->names);
   const bool room = set != NULL && map_reserve(&comm->sets);
   if (room) {
     set->buffer = buffer;
     set->place = place;
     map_insert(&comm->sets, backend_slots_key(name->channel_index, place, name->sends), set);
   }
-  proxy_unlock();
+  os_mutex_unlock(&comm->names);
   if (room) return ncclSuccess;
   os_free(set);
   return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to share slots", comm->name,
@@ -81,7 +79,6 @@ static bool work_shares_slots(const struct work *work) {
   return work->conn_index == CONN_MESSAGE && work->proto == PROTO_SIMPLE;
 }
 
-/* The backend is asked for them, so the engine's lock is free meanwhile. */
 static ncclResult_t open_sets(struct proxy_comm *comm, const struct plan *plan, const uint8_t *remote) {
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
@@ -133,15 +130,17 @@ static ncclResult_t add_batches(struct proxy_ops *ops, const struct plan *plan, 
   return ncclSuccess;
 }
 
+/* One piece of memory, as most are made for one start: with a posting, the works and their buffers behind it.
+ */
 static struct proxy_ops *ops_alloc(const struct plan *plan, uint32_t task_count) {
-  struct proxy_ops *ops = (struct proxy_ops *)os_alloc(sizeof *ops + task_count * sizeof ops->tasks[0]);
+  const size_t task_bytes = task_count * sizeof(struct proxy_task);
+  const size_t work_bytes = plan->work_count * sizeof(struct work);
+  struct proxy_ops *ops = (struct proxy_ops *)os_alloc(sizeof *ops + sizeof *ops->own + 2 * task_bytes +
+                                                       work_bytes + plan->work_count * sizeof *ops->buffers);
   if (ops == NULL) return NULL;
-  const size_t work_bytes = plan->work_count * sizeof *ops->works;
-  ops->works = (struct work *)os_alloc(work_bytes + plan->work_count * sizeof *ops->buffers);
-  if (ops->works == NULL) {
-    os_free(ops);
-    return NULL;
-  }
+  ops->own = ops->spare = (struct proxy_posting *)(void *)((uint8_t *)ops->tasks + task_bytes);
+  ops->own->ops = ops;
+  ops->works = (struct work *)(void *)((uint8_t *)ops->own->tasks + task_bytes);
   memcpy(ops->works, plan->works, work_bytes);
   if (plan->buffers != NULL && plan_is_loose(plan)) {
     ops->buffers = (struct plan_buffers *)(void *)(ops->works + plan->work_count);
@@ -155,9 +154,8 @@ static struct proxy_ops *ops_alloc(const struct plan *plan, uint32_t task_count)
 static void ops_release(struct proxy_ops *ops) {
   for (struct proxy_posting *posting = ops->spare, *next; posting != NULL; posting = next) {
     next = posting->next;
-    os_free(posting);
+    if (posting != ops->own) os_free(posting);
   }
-  os_free(ops->works);
   os_free(ops);
 }
 
@@ -173,20 +171,22 @@ ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, 
     return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for %" PRIu32 " network transfers",
                     comm->name, comm->call.rank, count);
   ops->comm = comm;
-  proxy_lock();
   const ncclResult_t added = add_batches(ops, plan, remote);
-  if (added == ncclSuccess) {
-    ops->next = comm->ops;
-    if (comm->ops != NULL) comm->ops->previous = ops;
-    comm->ops = ops;
-  }
-  proxy_unlock();
   if (added != ncclSuccess) {
     ops_release(ops);
     return added;
   }
+  ops->made_mail = (struct proxy_mail){NULL, PROXY_MAIL_MADE, ops, NULL};
+  proxy_mail_put(&ops->made_mail);
   *result = ops;
   return ncclSuccess;
+}
+
+static void ops_enlist(struct proxy_ops *ops) {
+  struct proxy_comm *comm = ops->comm;
+  ops->next = comm->ops;
+  if (comm->ops != NULL) comm->ops->previous = ops;
+  comm->ops = ops;
 }
 
 static void ops_unlist(struct proxy_ops *ops) {
@@ -205,19 +205,32 @@ static void ops_settle(struct proxy_ops *ops) {
 
 void proxy_ops_free(struct proxy_ops *ops) {
   if (ops == NULL) return;
-  proxy_lock();
-  ops->freed = true;
-  ops_settle(ops);
-  proxy_unlock();
+  ops->freed_mail = (struct proxy_mail){NULL, PROXY_MAIL_FREED, ops, NULL};
+  proxy_mail_put(&ops->freed_mail);
 }
 
 /* ---- posting ---- */
 
+static void posting_spare(struct proxy_posting *posting) {
+  struct proxy_posting **spare = &posting->ops->spare;
+  posting->next = __atomic_load_n(spare, __ATOMIC_RELAXED);
+  while (
+      !__atomic_compare_exchange_n(spare, &posting->next, posting, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+    continue;
+}
+
+/* All that are spare are taken, so that no other taker is in the list; all but one go back. */
 static struct proxy_posting *posting_take(struct proxy_ops *ops) {
-  struct proxy_posting *posting = ops->spare;
-  if (posting != NULL) ops->spare = posting->next;
-  else
+  struct proxy_posting *posting = __atomic_exchange_n(&ops->spare, NULL, __ATOMIC_ACQUIRE);
+  if (posting == NULL) {
     posting = (struct proxy_posting *)os_alloc(sizeof *posting + ops->task_count * sizeof posting->tasks[0]);
+    if (posting != NULL) posting->ops = ops;
+    return posting;
+  }
+  for (struct proxy_posting *other = posting->next, *next; other != NULL; other = next) {
+    next = other->next;
+    posting_spare(other);
+  }
   return posting;
 }
 
@@ -225,6 +238,7 @@ static void conn_queue(struct proxy_conn *conn, struct proxy_task *task) {
   if (conn->last != NULL) conn->last->next = task;
   else conn->first = task;
   conn->last = task;
+  proxy_conn_list(conn);
 }
 
 static void set_queue(struct proxy_set *set, struct proxy_task *task) {
@@ -239,18 +253,12 @@ static void set_pass_on(struct proxy_set *set) {
   if (set != NULL) set->first = set->first->set_next;
 }
 
-static void post(struct proxy_ops *ops) {
-  struct proxy_comm *comm = ops->comm;
-  struct proxy_posting *posting = posting_take(ops);
-  if (posting == NULL) {
-    proxy_comm_fail(comm, ncclSystemError, "no memory for %" PRIu32 " network transfers", ops->task_count);
-    return;
-  }
-  posting->ops = ops;
+static void posting_begin(struct proxy_posting *posting) {
+  struct proxy_ops *ops = posting->ops;
   posting->live = ops->task_count;
   ops->posted += 1;
-  comm->live += ops->task_count;
-  comm->idle_told = false;
+  ops->comm->live += ops->task_count;
+  ops->comm->idle_told = false;
   for (uint32_t i = 0; i < ops->task_count; i++) {
     posting->tasks[i] = ops->tasks[i];
     posting->tasks[i].posting = posting;
@@ -261,16 +269,47 @@ static void post(struct proxy_ops *ops) {
     if (posting->tasks[i].conn->end.pooled) proxy_conn_lead(posting->tasks[i].conn);
 }
 
+static void hear_posted(struct proxy_posting *posting) {
+  const struct proxy_comm *comm = posting->ops->comm;
+  if (comm == NULL || comm->failed) {
+    posting_spare(posting);
+    return;
+  }
+  posting_begin(posting);
+  proxy_attend();
+}
+
+void proxy_ops_hear(const struct proxy_mail *mail) {
+  struct proxy_ops *ops = mail->ops;
+  switch (mail->kind) {
+    case PROXY_MAIL_MADE: ops_enlist(ops); break;
+    case PROXY_MAIL_POSTED: hear_posted(mail->posting); break;
+    case PROXY_MAIL_FREED:
+      ops->freed = true;
+      ops_settle(ops);
+      break;
+  }
+}
+
+static void post_fail(struct proxy_ops *ops) {
+  proxy_lock();
+  if (ops->comm != NULL)
+    proxy_comm_fail(ops->comm, ncclSystemError, "no memory for %" PRIu32 " network transfers",
+                    ops->task_count);
+  proxy_attend();
+  proxy_unlock();
+}
+
 void proxy_ops_post(struct proxy_ops *ops) {
   if (ops == NULL) return;
-  proxy_lock();
-  const bool posts = ops->comm != NULL && !ops->comm->failed;
-  if (posts) {
-    post(ops);
-    proxy_attend();
+  struct proxy_posting *posting = posting_take(ops);
+  if (posting != NULL) {
+    posting->mail = (struct proxy_mail){NULL, PROXY_MAIL_POSTED, ops, posting};
+    proxy_mail_put(&posting->mail);
+  } else {
+    post_fail(ops);
   }
-  proxy_unlock();
-  if (posts) proxy_wake();
+  proxy_wake();
 }
 
 bool proxy_ops_turn(struct proxy_ops *ops, bool last) { return ops != NULL && proxy_turn(&ops->comm, last); }
@@ -282,8 +321,7 @@ void proxy_task_done(struct proxy_task *task) {
   ops->comm->live -= 1;
   posting->live -= 1;
   if (posting->live > 0) return;
-  posting->next = ops->spare;
-  ops->spare = posting;
+  posting_spare(posting);
   ops->posted -= 1;
   ops_settle(ops);
 }
@@ -291,10 +329,8 @@ void proxy_task_done(struct proxy_task *task) {
 /* The communicator goes: what was posted is dropped with its connections, and what is left belongs to whoever
  * may still post it. */
 static void posting_drop(struct proxy_posting *posting) {
-  struct proxy_ops *ops = posting->ops;
-  posting->next = ops->spare;
-  ops->spare = posting;
-  ops->posted -= 1;
+  posting_spare(posting);
+  posting->ops->posted -= 1;
 }
 
 static void task_drop(struct proxy_task *task) {
@@ -318,8 +354,10 @@ static void conn_drop_tasks(struct proxy_conn *conn) {
 
 void proxy_ops_forget(struct proxy_comm *comm) {
   for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) conn_drop_tasks(conn);
+  os_mutex_lock(&comm->names);
   for (uint32_t i = 0; i < comm->sets.capacity; i++) os_free(comm->sets.entries[i].value);
   map_clear(&comm->sets);
+  os_mutex_unlock(&comm->names);
   while (comm->ops != NULL) {
     struct proxy_ops *ops = comm->ops;
     ops_unlist(ops);
