@@ -39,7 +39,7 @@ bench() {
   # The starter is a list of words.
   # shellcheck disable=SC2086
   on_gpus $starter "$tutti" bench "$@" -n 1 -w 0 -q --nccl "$simt/libnccl.so.2" \
-    --cudart "$simt/libtutti-cudart.so" &&
+    --cudart "$simt/libtutti-simt.so" &&
     [ "$(awk '$9 != "N/A" { wrong += $9 } $13 != "N/A" { wrong += $13 } END { print (NR > 0), wrong + 0 }' \
       "$work/out")" = "1 0" ]
 }
@@ -84,11 +84,16 @@ for way in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL Two
 done
 unset NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS
 
-# Processes that do not map each other's memory go by TCP, and end.
+# Processes map each other's memory, or go by TCP, and end.
+starter="$tutti launch -n 3"
+for collective in all_reduce sendrecv; do
+  bench $collective -b 128 -e $most -f 37
+  check $? "$collective of three processes"
+done
 starter="$tutti launch -n 2"
 for collective in all_reduce alltoall; do
-  bench $collective -b 128 -e 8K -f 64
-  check $? "$collective of two processes"
+  NCCL_P2P_DISABLE=1 bench $collective -b 128 -e 8K -f 64
+  check $? "$collective of two processes that map nothing"
 done
 # shellcheck disable=SC2016
 printf '#!/bin/sh\nNCCL_HOSTID=host$$ exec "$@"\n' >"$work/host"
@@ -97,5 +102,14 @@ starter="$tutti launch -n 2 $work/host"
 for collective in all_reduce sendrecv alltoall; do
   bench $collective -b 128 -e 32K -f 16
   check $? "$collective of two hosts"
+done
+
+# Programs for GPUs: too few elements for all ranks, counts that differ, processes that are lost.
+for program in few mismatch processes; do
+  [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
+  cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
+    -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
+    TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
+  check $? "gpu/$program"
 done
 [ "$failures" -eq 0 ]

@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "memory.h"
+
 enum { CONTEXTS_MOST = 16 };
 
 /* The devices that a thread has set aside, the last one on top. */
@@ -42,6 +44,24 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   *value = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
+  uint64_t begin = 0, id = 0;
+  bool is_shared = false;
+  if (!simt_memory_find(address, &begin, bytes, &id, &is_shared)) return CUDA_ERROR_INVALID_VALUE;
+  *base = begin;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
+  uint64_t begin = 0, id = 0;
+  size_t bytes = 0;
+  bool is_shared = false;
+  if (!simt_memory_find(address, &begin, &bytes, &id, &is_shared)) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID) *(unsigned long long *)data = id;
+  else *(int *)data = is_shared;
   return CUDA_SUCCESS;
 }
 
