@@ -64,6 +64,10 @@ for protocol in LL LL128 Simple; do
 done
 TUTTI_EMU='' ctas=5 bench alltoall -g 8 -b 64K -e 64K
 check $? "eight ranks, five blocks a kernel"
+for collective in all_reduce sendrecv; do
+  bench $collective -g 3 -b 8 -e 32K -f 64 -G 3
+  check $? "$collective in graphs"
+done
 for seed in 1 2 3; do
   TUTTI_SIMT_SEED=$seed bench all_reduce -g 3 -b 100 -e 10000 -f 100 &&
     TUTTI_SIMT_SEED=$seed bench sendrecv -g 3 -b 100 -e 10000 -f 100
@@ -104,8 +108,8 @@ for collective in all_reduce sendrecv alltoall; do
   check $? "$collective of two hosts"
 done
 
-# Programs for GPUs: too few elements for all ranks, counts that differ, processes that are lost.
-for program in few mismatch processes; do
+# Programs for GPUs: few elements for many ranks, counts that differ, kernels that spin, lost processes.
+for program in few mismatch abort processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \

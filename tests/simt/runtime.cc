@@ -114,18 +114,34 @@ cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute attri
   return cudaSuccess;
 }
 
-/* ---- graphs: nothing is taken away before the process ends ---- */
+/* ---- graphs ---- */
+
+/* Nothing is taken away before the process ends, and a graph's order beside launches on other streams than
+ * its own is not kept: the event that carries it is an empty node. */
+extern "C" cudaError_t tutti_cudart_StreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
+  return flags == cudaEventWaitExternal ? cudaSuccess : tutti_cudart_StreamWaitEvent(stream, event, flags);
+}
 
 cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t *node, cudaGraph_t graph,
                                         const cudaGraphNode_t *before, size_t count, cudaEvent_t event) {
-  (void)event;
-  return cudaGraphAddEmptyNode(node, graph, before, count);
+  (void)graph, (void)count, (void)event;
+  *node = before[0];
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
+                                     const cudaGraphNode_t *to, const cudaGraphEdgeData *edges,
+                                     size_t count) {
+  (void)graph, (void)from, (void)to, (void)edges, (void)count;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
                                         const cudaGraphNode_t *to, const void *edges, size_t count) {
   (void)graph, (void)from, (void)to, (void)edges, (void)count;
-  return cudaErrorNotSupported;
+  return cudaSuccess;
 }
 
 cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *pointer, cudaHostFn_t destroy,
