@@ -107,6 +107,10 @@ for collective in all_reduce sendrecv alltoall; do
   bench $collective -b 128 -e 32K -f 16
   check $? "$collective of two hosts"
 done
+for collective in all_gather reduce_scatter; do # a channel's ring may differ from another's
+  ctas=3 bench $collective -g 2 -b 100K -e 100K
+  check $? "$collective of two hosts with two GPUs each"
+done
 
 # Programs for GPUs: few elements for many ranks, counts that differ, kernels that spin, lost processes.
 for program in few mismatch abort processes; do

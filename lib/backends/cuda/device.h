@@ -68,6 +68,13 @@ struct cuda_world {
   struct cuda_world *next;
 };
 
+/* A channel's ring in memory of the device. Channels whose rings are the same share one. */
+struct cuda_ring {
+  const uint32_t *host; /* of which it is a copy; the plan's, which stays as it is */
+  uint32_t *ranks;
+  struct arena_block block; /* its own; without address: another channel's, or none yet */
+};
+
 struct device_comm {
   struct device_comm_config config;
   char name[64];
@@ -81,9 +88,8 @@ struct device_comm {
   bool overlaps;      /* a kernel may come onto the device while the one before it ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
-  uint64_t looked_ns;   /* when somebody last asked whether the device still works */
-  uint32_t *ring_ranks; /* the ring's order, memory of the device */
-  struct arena_block ring_block;
+  uint64_t looked_ns;                        /* when somebody last asked whether the device still works */
+  struct cuda_ring rings[PLAN_CHANNELS_MAX]; /* by channel */
   struct cuda_slab *slabs_read, **last_slab; /* that kernels may still read, oldest first */
   os_mutex conns_mutex;                      /* guards the next: a peer adds to it while this rank launches */
   struct map conns;                          /* its ends of connections, by backend_conn_key() */

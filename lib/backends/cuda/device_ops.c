@@ -381,8 +381,6 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
   TRY(world_enter(comm));
   TRY(cuda_arena_take(ARENA_HOST, sizeof *comm->cells, &comm->cells_block));
   comm->cells = (struct rank_cells *)comm->cells_block.address;
-  TRY(cuda_arena_take(comm->config.device_index, comm->config.rank_count * sizeof *comm->ring_ranks,
-                      &comm->ring_block));
   TRY(cuda_order_open(&comm->order, comm->config.device_index));
   TRY(cuda_slabs_open(comm));
   return comm_launch_first(comm);
@@ -396,7 +394,8 @@ static void comm_free(struct device_comm *comm) {
   cuda_side_close(&comm->side);
   os_mutex_destroy(&comm->conns_mutex);
   cuda_record_close(comm);
-  cuda_arena_give(&comm->ring_block);
+  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++)
+    cuda_arena_give(&comm->rings[channel].block);
   cuda_arena_give(&comm->cells_block);
   world_leave(comm->world);
   os_free(comm);

@@ -85,15 +85,33 @@ static size_t data_bytes(const struct plan *plan) {
   return bytes;
 }
 
-/* One array for all plans of the rank: the ring's order never changes. */
-static ncclResult_t bind_ring(struct device_comm *comm, const uint32_t *ring) {
-  if (ring == NULL || comm->ring_ranks != NULL) return ncclSuccess;
+static ncclResult_t ring_copy(struct device_comm *comm, const uint32_t *host, struct cuda_ring *ring) {
+  const size_t bytes = comm->config.rank_count * sizeof *host;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  const ncclResult_t result =
-      cuda_memory_write(comm->ring_block.address, ring, comm->config.rank_count * sizeof *ring);
-  if (result == ncclSuccess) comm->ring_ranks = (uint32_t *)comm->ring_block.address;
+  os_mutex_lock(&cuda_mutex);
+  ncclResult_t result = ncclSuccess;
+  if (ring->block.address == NULL) result = cuda_arena_take(comm->config.device_index, bytes, &ring->block);
+  os_mutex_unlock(&cuda_mutex);
+  if (result == ncclSuccess) result = cuda_memory_write(ring->block.address, host, bytes);
   cuda_scope_leave(&scope);
+  if (result == ncclSuccess) ring->ranks = (uint32_t *)ring->block.address;
   return result;
+}
+
+/* Between nodes each channel's ring may have an order of its own, which never changes. */
+static ncclResult_t bind_ring(struct device_comm *comm, struct work *work) {
+  const uint32_t *host = work->ring_ranks;
+  struct cuda_ring *ring = &comm->rings[work->channel_index];
+  if (host == NULL) return ncclSuccess;
+  for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX && ring->ranks == NULL; channel++) {
+    const struct cuda_ring *other = &comm->rings[channel];
+    if (other->ranks != NULL && memcmp(other->host, host, comm->config.rank_count * sizeof *host) == 0)
+      ring->ranks = other->ranks;
+  }
+  if (ring->ranks == NULL) TRY(ring_copy(comm, host, ring));
+  ring->host = host;
+  work->ring_ranks = ring->ranks;
+  return ncclSuccess;
 }
 
 /* Messages over networks: which of the rank's sets of slots each has, its place in its batch says. */
@@ -181,8 +199,7 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
       bind_offers(comm, &work, out, &out_asked, &works[i], further + further_used);
     if (work.flags & WORK_SHOWS_INPUT)
       bind_inputs(comm, &work, plan->buffers[i].in, &in_asked, further + further_used);
-    TRY(bind_ring(comm, work.ring_ranks));
-    if (work.ring_ranks != NULL) work.ring_ranks = comm->ring_ranks;
+    TRY(bind_ring(comm, &work));
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
     memcpy(works[i].work, &work, sizeof works[i].work);
     works[i].buffers = plan->buffers[i];
