@@ -4,7 +4,7 @@
 # emulator's bits; processes, hosts. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
 # QUICK=1 takes fewer sizes.
 set -u
-unset NCCL_PROTO NCCL_ALGO TUTTI_EMU TUTTI_SEED TUTTI_MOVES NCCL_DEBUG NCCL_MAX_CTAS TUTTI_SIMT_SEED
+unset NCCL_PROTO NCCL_ALGO TUTTI_EMU TUTTI_SEED TUTTI_MOVES NCCL_DEBUG NCCL_MAX_CTAS SIMT_SEED
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${BUILD:-$here/../build}" && pwd)
@@ -69,8 +69,8 @@ for collective in all_reduce sendrecv; do
   check $? "$collective in graphs"
 done
 for seed in 1 2 3; do
-  TUTTI_SIMT_SEED=$seed bench all_reduce -g 3 -b 100 -e 10000 -f 100 &&
-    TUTTI_SIMT_SEED=$seed bench sendrecv -g 3 -b 100 -e 10000 -f 100
+  SIMT_SEED=$seed bench all_reduce -g 3 -b 100 -e 10000 -f 100 &&
+    SIMT_SEED=$seed bench sendrecv -g 3 -b 100 -e 10000 -f 100
   check $? "threads of a block in another order, seed $seed"
 done
 

@@ -95,8 +95,10 @@ uint32_t bench_own_first(const struct bench *bench) {
   return (uint32_t)bench->launch.rank * bench_own_count(bench);
 }
 uint32_t bench_own_device(const struct bench *bench) {
-  const uint32_t first = (uint32_t)bench->launch.local_rank * bench_own_count(bench);
-  return bench->gpu_count > 0 ? first % (uint32_t)bench->gpu_count : first; /* each may see its own alone */
+  const uint32_t own = bench_own_count(bench), first = (uint32_t)bench->launch.local_rank * own;
+  const uint32_t blocks =
+      (uint32_t)bench->gpu_count / own; /* processes may see the same, or their own alone */
+  return blocks > 0 ? first % (blocks * own) : first;
 }
 bool bench_is_speaker(const struct bench *bench) { return bench->launch.rank == 0; }
 

@@ -199,7 +199,7 @@ static struct block *block_make(uint32_t thread_count) {
 }
 
 static uint64_t seed_of(uint32_t index) {
-  const char *text = getenv("TUTTI_SIMT_SEED");
+  const char *text = getenv("SIMT_SEED");
   const uint64_t seed = text != NULL ? strtoull(text, NULL, 0) : 0;
   return seed == 0 ? 0 : (seed + index + 1) * 0x9e3779b97f4a7c15u;
 }

@@ -1,7 +1,7 @@
 /* simt_block.h: a GPU's block on a thread of the host. Each of the block's threads is a fibre; fibres take
  * turns where one waits for its warp, at a barrier, or for memory. A warp that has met goes on in the order
  * of its lanes, so that what it stores lies before what its last lane stores: LL128 asks for that. Random
- * turns (TUTTI_SIMT_SEED) try other orders. Knows nothing of kernels. */
+ * turns (SIMT_SEED) try other orders. Knows nothing of kernels. */
 #ifndef TUTTI_TESTS_SIMT_BLOCK_H
 #define TUTTI_TESTS_SIMT_BLOCK_H
 
