@@ -120,4 +120,22 @@ for program in few mismatch abort processes; do
     TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "gpu/$program"
 done
+
+# Jobs that stand: what is said of them while they do, and once they were killed, and their replays.
+if [ -z "${QUICK:-}" ]; then
+  mkdir -p "$work/standing/gpu" "$work/standing/bin"
+  cc -o "$work/hang" "$here/gpu/hang.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
+    -ltutti-cudart -lnccl -lpthread || exit 3
+  cat >"$work/standing/gpu/hang" <<END
+#!/bin/sh
+LD_LIBRARY_PATH=$simt LD_PRELOAD=$simt/libtutti-simt.so TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads,devices=2 \\
+  NCCL_MAX_CTAS=4 exec $work/hang "\$@"
+END
+  chmod +x "$work/standing/gpu/hang"
+  ln -s "$tutti" "$work/standing/bin/tutti"
+  BUILD=$work/standing sh "$here/gpu/hang.sh" >"$work/hangs" 2>&1
+  grep -E '^(not )?ok - ' "$work/hangs"
+  grep -q '^ok - blocked: replay' "$work/hangs" && ! grep -q '^not ok' "$work/hangs"
+  check $? "jobs that stand are explained and replayed"
+fi
 [ "$failures" -eq 0 ]
