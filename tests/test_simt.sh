@@ -3,35 +3,17 @@
 # every collective, by every algorithm and protocol that GPUs carry, of every type and operator; the
 # emulator's bits; processes, hosts. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
 # QUICK=1 takes fewer sizes.
-set -u
-unset NCCL_PROTO NCCL_ALGO TUTTI_EMU TUTTI_SEED TUTTI_MOVES NCCL_DEBUG NCCL_MAX_CTAS SIMT_SEED
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${BUILD:-$here/../build}" && pwd)
+. "$(dirname "$0")/script.inc"
+use_build
+unset NCCL_MAX_CTAS SIMT_SEED
+export NCCL_SOCKET_IFNAME=lo
 simt=$build/simt
 tutti=$build/bin/tutti
-work=$(mktemp -d) || exit 3
-trap 'rm -rf "$work"' EXIT
-export TUTTI_TRACE="$work/" NCCL_SOCKET_IFNAME=lo
-failures=0
-
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
-check() {
-  if [ "$1" -eq 0 ]; then
-    echo "ok - $2"
-    return
-  fi
-  echo "not ok - $2"
-  for stream in out err; do
-    [ -s "$work/$stream" ] && sed -n '1,12s/^/    /p' "$work/$stream"
-  done
-  failures=$((failures + 1))
-}
 
 # on_gpus COMMAND...: with the GPU backend, two blocks a kernel unless $ctas says otherwise.
 on_gpus() {
   LD_LIBRARY_PATH=$simt TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads NCCL_MAX_CTAS=${ctas:-2} timeout 120 "$@" \
-    >"$work/out" 2>"$work/err" </dev/null
+    >"$work/out" 2>"$work/log" </dev/null
 }
 
 # bench COLLECTIVE FLAGS...: every row was checked, and none is wrong.
@@ -82,8 +64,8 @@ for way in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL Two
   export NCCL_ALGO="${way%:*}" NCCL_PROTO=${way#*:} NCCL_MAX_NCHANNELS=2
   [ "$NCCL_ALGO" = Ring ] || NCCL_ALGO="allreduce:$NCCL_ALGO;$exchanges"
   LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
-    "$work/digest" 3 777 >"$work/emulated" 2>"$work/err" && on_gpus "$work/digest" 3 777 &&
-    diff "$work/emulated" "$work/out" >"$work/err"
+    "$work/digest" 3 777 >"$work/emulated" 2>"$work/log" && on_gpus "$work/digest" 3 777 &&
+    diff "$work/emulated" "$work/out" >"$work/log"
   check $? "the emulator's bits by $way"
 done
 unset NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS
