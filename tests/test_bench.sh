@@ -197,6 +197,11 @@ check $? "--tune asks the library that it loads, and leaves it the channels"
 timeout 60 "$tutti" launch -n 2 "$tutti" bench all_reduce -b 1K -e 1K -n 2 -q \
   --cudart "$lib/libtutti-cudart.so" >"$work/out" 2>"$work/err" && [ "$(wc -l <"$work/out")" -eq 1 ]
 check $? "--cudart in two processes"
+rm -f "$work/tune"
+timeout 60 "$tutti" launch -n 2 "$tutti" bench all_reduce -b 1K -e 64K -f 8 -n 1 -w 0 --tune "$work/tune" \
+  --cudart "$lib/libtutti-cudart.so" >"$work/out" 2>"$work/err" &&
+  grep -qE '^all_reduce 1024 [0-9]+ ranks=2 nodes=1 algo=' "$work/tune"
+check $? "--tune in two processes"
 misuse 2 "9 ranks in this process, and 8 GPUs are visible" \
   bench all_reduce -g 9 --cudart "$lib/libtutti-cudart.so"
 misuse 3 "has no ncclGetVersion; take NCCL 2.28 or newer" bench all_reduce --nccl "$lib/libtutti-audit.so"

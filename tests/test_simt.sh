@@ -89,6 +89,12 @@ for collective in all_reduce sendrecv alltoall; do
   bench $collective -b 128 -e 32K -f 16
   check $? "$collective of two hosts"
 done
+starter="$tutti launch -n 3 $work/host"
+for collective in all_reduce broadcast; do
+  NCCL_ALGO="allreduce:Direct;broadcast:Direct" NCCL_PROTO=LL bench $collective -b 128 -e 32K -f 16
+  check $? "$collective of three hosts, exchanged in lines"
+done
+starter="$tutti launch -n 2 $work/host"
 for collective in all_gather reduce_scatter; do # a channel's ring may differ from another's
   ctas=3 bench $collective -g 2 -b 100K -e 100K
   check $? "$collective of two hosts with two GPUs each"

@@ -694,6 +694,19 @@ PRIM_FN void exchange_leave(void) {
   if (prim_lane() == 0) *(volatile uint32_t *)&exchange_done[exchange_warp()] = EXCHANGE_GONE;
 }
 
+/* All slots of this operation are free, said at its end: a proxy waits for it. */
+PRIM_FN void exchange_tell_end(struct exchange *it) {
+  const uint32_t warps = blockDim.x / PRIM_WARP - 1;
+  const uint64_t position = it->position + (exchange_is_once() ? exchange_steps(it) : 0);
+  for (;;) {
+    const uint32_t done =
+        prim_lane() < warps ? *(volatile uint32_t *)&exchange_done[prim_lane()] : EXCHANGE_GONE;
+    if (__all_sync(PRIM_ALL_LANES, done == EXCHANGE_GONE)) break;
+    if (exchange_is_stopped(it)) return;
+  }
+  if (it->keeps && !it->sends) prim_store_word(&it->sender->head, position);
+}
+
 /* The last warp, when all others are gone: the block touches nothing of the communicator any more, and the
  * kernel that waits for the count sees the counters and heads that it left there; `fenced`: they were saved
  * early, with a fence. The user's data is visible when the kernel has ended, as any kernel's is. */
@@ -735,6 +748,9 @@ PRIM_FN void exchange_run_lines(const struct launch_arguments *arguments, bool a
   exchange_prepare(&it, arguments);
   if (exchange_posts()) exchange_keep_accounts(&it, awaits);
   else MOVE(&it, awaits);
+  if (arguments->hosted == 0) return;
+  if (exchange_posts()) exchange_tell_end(&it);
+  else exchange_leave();
 }
 
 /* A block that has no more is over so soon that its successor may wait from the beginning. */

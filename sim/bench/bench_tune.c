@@ -36,9 +36,13 @@ static const double margin = 1.02;
 
 /* ---- measuring */
 
-static void way_set(const struct attempt *attempt) {
-  setenv("NCCL_ALGO", attempt->way.algo, 1);
-  setenv("NCCL_PROTO", attempt->way.proto, 1);
+/* Of the collective alone: processes also agree on times and places by others. */
+static void way_set(const struct tuning *tuning, const struct attempt *attempt) {
+  char algo[64], proto[64];
+  snprintf(algo, sizeof algo, "%s:%s", names_func[tuning->func], attempt->way.algo);
+  snprintf(proto, sizeof proto, "%s:%s", names_func[tuning->func], attempt->way.proto);
+  setenv("NCCL_ALGO", algo, 1);
+  setenv("NCCL_PROTO", proto, 1);
   bench_channels_set(attempt->channels);
   api->settings_reset(); /* the library in use reads its settings anew */
 }
@@ -65,7 +69,7 @@ static enum exit_code attempt_time(struct tuning *tuning, struct attempt *attemp
     fprintf(stderr, "tutti bench: no memory for %zu sizes\n", bench->row_count);
     return EXIT_ENVIRONMENT;
   }
-  way_set(attempt);
+  way_set(tuning, attempt);
   rows_clear(bench);
   bench->forced = &attempt->way;
   const enum exit_code code = bench_pass(bench);

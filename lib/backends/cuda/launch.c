@@ -265,11 +265,11 @@ static uint32_t plan_exchange_kernel(const struct plan *plan) {
 }
 
 /* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
- * ring's nor a message's, those that have more than one link a side. Kernels of exchanges free an operation's
- * last slots when the next one begins: a proxy would wait for it. */
+ * ring's nor a message's, those that have more than one link a side. The kernel of exchanges in Simple
+ * frees an operation's last slots when the next one begins: a proxy would wait for it. */
 static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
-  bool alike = true, linked = false, exchanges = !comm->hosted;
+  bool alike = true, linked = false, exchanges = true;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const uint8_t family = algo_family(&plan->works[i]);
     alike = alike && plan->works[i].proto == proto;
@@ -277,7 +277,7 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
     exchanges = exchanges && family == FAMILY_DIRECT;
   }
   if (exchanges && alike && proto == PROTO_LL) return plan_exchange_kernel(plan);
-  if (exchanges && alike && proto == PROTO_SIMPLE) return LAUNCH_KERNEL_EXCHANGE_SIMPLE;
+  if (exchanges && alike && proto == PROTO_SIMPLE && !comm->hosted) return LAUNCH_KERNEL_EXCHANGE_SIMPLE;
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
   if (alike && proto == PROTO_SIMPLE && plan_is_bulk(comm, plan)) return LAUNCH_KERNEL_BULK;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
@@ -347,6 +347,7 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
   arguments->batches_offset = (uint32_t)data_batches_offset(plan);
   arguments->further_offset = (uint32_t)data_further_offset(plan);
   arguments->from_graph = from_graph;
+  arguments->hosted = comm->hosted;
   arguments->counts = comm->order.counts;
   arguments->cells = comm->cells;
   arguments->failed = comm->world->failed;

@@ -126,6 +126,7 @@ struct launch_arguments {
   uint32_t batches_offset; /* bytes from the works to the batches */
   uint32_t further_offset; /* and to the further links */
   uint32_t from_graph;     /* 1: each launch of a graph runs this kernel anew; 0: the host launches it once */
+  uint32_t hosted; /* 1: a proxy may wait for slots to be freed: kernels of exchanges do it at their end */
   struct launch_counts *counts;
   struct rank_cells *cells;
   int *failed; /* of the communicator: set by whoever finds a mismatch, seen by all its ranks */

@@ -74,20 +74,30 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
   return NULL;
 }
 
-/* Executors on cores reach other nodes as they reach each other: by slots, that proxies carry. */
-static bool nodes_exchange(const struct plan_limits *limits) {
-  return limits->cores && limits->room_bytes != 0;
+/* Executors on cores reach other nodes as they reach each other: by slots, that proxies carry. GPUs' kernels
+ * of exchanges do so in lines; beyond a few nodes a ring's bytes are less, and with several ranks a node its
+ * hops are not all over networks. */
+#define GPU_NODES_MOST 4
+static bool nodes_exchange(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
+  const struct plan_limits *limits = &request->limits;
+  const struct graph *graph = request->graph;
+  if (limits->room_bytes == 0) return false;
+  if (limits->cores) return true;
+  return algo == ALGO_DIRECT && proto == PROTO_LL && ((limits->quick_protos >> PROTO_LL) & 1) != 0 &&
+         func != FUNC_ALL_TO_ALL && graph->node_count == graph->rank_count &&
+         graph->node_count <= GPU_NODES_MOST;
 }
 
 /* What the machine lacks for a row's needs. */
-static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo) {
+static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo,
+                                  uint8_t proto) {
   const struct graph *graph = request->graph;
   const struct plan_limits *limits = &request->limits;
   const uint32_t needs = rows[algo].needs;
   if ((needs & NEED_SWITCH) != 0) return forbid_switch(request, func, algo);
   if ((needs & NEED_EXECUTOR) != 0 && ((limits->algos >> algo) & 1) == 0)
     return "this backend's executors do not carry it";
-  if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_exchange(limits))
+  if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_exchange(request, func, algo, proto))
     return "it is for the ranks of one node, which reach each other's memory";
   if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > limits->links)
     return (needs & NEED_LINKS) != 0 ? "it needs a link to every other rank, more than an executor has"
@@ -117,7 +127,7 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
   const struct rule_row *row = &rows[algo];
   if (((row->funcs >> func) & 1) == 0) return row->purpose;
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
-  const char *why = forbid_machine(request, func, algo);
+  const char *why = forbid_machine(request, func, algo, proto);
   if (why != NULL) return why;
   const uint32_t protos = request->limits.protos;
   if (algo != ALGO_RING && protos != 0 && ((protos >> proto) & 1) == 0)

@@ -334,6 +334,15 @@ static double measured_tree_latency_us(const struct query *q) {
          2 * (q->ranks - 1.0) * hop_us;
 }
 
+/* An exchange between hosts in lines: one hop over the network, as of a ring's, and all bytes by the proxies.
+ * What further messages of the hop take was not measured: a fifth of the first. */
+static double network_exchange_us(const struct query *q) {
+  const double hop_us = tune_latency[ALGO_TREE].hop_us[TUNE_NET][q->proto], others = q->ranks - 1.0;
+  const double bytes = q->bytes * exchange_share(q->func, q->algo, q->ranks);
+  return tune_latency[ALGO_RING].base_us[q->proto] + hop_us * (1 + 0.2 * (others - 1)) +
+         bytes / (1000.0 * tune_proxied_ll_gbps);
+}
+
 static double formula_us(const struct query *q) {
   const double gbps = bus_gbps(q) * bus_to_algorithm(q) * tree_share(q);
   if (gbps <= 0) return INFINITY;
@@ -361,7 +370,7 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               request->limits.room_bytes != 0};
   if (algo == ALGO_CUSTOM) return INFINITY;
   if (request->limits.cores) return request->limits.room_bytes != 0 ? sockets_us(&query) : cores_us(&query);
-  if (algo_exchanges(algo)) return exchange_us(&query);
+  if (algo_exchanges(algo)) return nodes > 1 ? network_exchange_us(&query) : exchange_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
     return measured_ring_us(&query);
   return formula_us(&query);
