@@ -457,6 +457,32 @@ static void test_lines_between_hosts(void **state) {
   }
 }
 
+/* A few GPUs, each on a host of its own, exchange few bytes in lines: one hop over the network. */
+static void test_exchanges_between_hosts(void **state) {
+  static const struct {
+    uint32_t rank_count, nodes;
+    size_t bytes;
+    bool exchanged;
+  } rows[] = {{2, 2, 8, true},          {2, 2, 4 * KIB, true}, {4, 4, KIB, true}, {2, 2, MIB, false},
+              {4, 4, 128 * KIB, false}, {5, 5, 8, false},      {4, 2, KIB, false}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    struct graph graph;
+    struct plan_request request;
+    struct tune_choice choice;
+    graph_of_nodes(&graph, rows[i].rank_count, rows[i].nodes);
+    request_begin(&request, &graph, FUNC_ALL_REDUCE, rows[i].bytes);
+    request.limits.room_bytes = 256;
+    request.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
+    assert_int_equal(choice.algo == ALGO_DIRECT, rows[i].exchanged);
+    assert_non_null(rules_forbid(&request, FUNC_ALL_REDUCE, ALGO_DIRECT, PROTO_SIMPLE));
+    assert_non_null(rules_forbid(&request, FUNC_ALL_TO_ALL, ALGO_DIRECT, PROTO_LL));
+    graph_free(&graph);
+  }
+}
+
 /* What GPUs carry but slowly is taken on one node where nothing else is left, and over several by time. */
 static void test_last(void **state) {
   struct graph graph;
@@ -879,6 +905,7 @@ int main(void) {
       cmocka_unit_test(test_choices),
       cmocka_unit_test(test_choices_of_cores),
       cmocka_unit_test(test_lines_between_hosts),
+      cmocka_unit_test(test_exchanges_between_hosts),
       cmocka_unit_test(test_last),
       cmocka_unit_test(test_channels_by_size),
       cmocka_unit_test(test_plan_channels),
