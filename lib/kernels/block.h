@@ -90,9 +90,7 @@ PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch
   link_bind(&lane->recv[0], &bound->recv, bound->recv_peer, proto, &arguments->limits);
   link_bind(&lane->send[0], &bound->send, bound->send_peer, proto, &arguments->limits);
   if (proto != PROTO_LL128 && (work->flags & WORK_POOLED) != 0)
-    lane->recv[0].step_bytes = lane->send[0].step_bytes = proto == PROTO_LL
-                                                              ? plan_net_lines_bytes(&arguments->limits)
-                                                              : plan_pool_step_bytes(&arguments->limits);
+    lane->recv[0].step_bytes = lane->send[0].step_bytes = plan_message_step_bytes(&arguments->limits, proto);
   lane->depth = PRIM_DEPTH;
   lane->flag_bits = (uint8_t)arguments->limits.flag_bits;
   lane->group_lines = prim_group_lines(prim, line_kind_of(work));

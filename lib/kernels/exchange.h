@@ -694,16 +694,19 @@ PRIM_FN void exchange_leave(void) {
   if (prim_lane() == 0) *(volatile uint32_t *)&exchange_done[exchange_warp()] = EXCHANGE_GONE;
 }
 
+/* All warps that move are gone. */
+PRIM_FN bool exchange_others_gone(void) {
+  const uint32_t warps = blockDim.x / PRIM_WARP - 1;
+  const uint32_t done =
+      prim_lane() < warps ? *(volatile uint32_t *)&exchange_done[prim_lane()] : EXCHANGE_GONE;
+  return __all_sync(PRIM_ALL_LANES, done == EXCHANGE_GONE);
+}
+
 /* All slots of this operation are free, said at its end: a proxy waits for it. */
 PRIM_FN void exchange_tell_end(struct exchange *it) {
-  const uint32_t warps = blockDim.x / PRIM_WARP - 1;
   const uint64_t position = it->position + (exchange_is_once() ? exchange_steps(it) : 0);
-  for (;;) {
-    const uint32_t done =
-        prim_lane() < warps ? *(volatile uint32_t *)&exchange_done[prim_lane()] : EXCHANGE_GONE;
-    if (__all_sync(PRIM_ALL_LANES, done == EXCHANGE_GONE)) break;
+  while (!exchange_others_gone())
     if (exchange_is_stopped(it)) return;
-  }
   if (it->keeps && !it->sends) prim_store_word(&it->sender->head, position);
 }
 
@@ -711,11 +714,7 @@ PRIM_FN void exchange_tell_end(struct exchange *it) {
  * kernel that waits for the count sees the counters and heads that it left there; `fenced`: they were saved
  * early, with a fence. The user's data is visible when the kernel has ended, as any kernel's is. */
 PRIM_FN void exchange_end(const struct launch_arguments *arguments, bool fenced) {
-  const uint32_t warps = blockDim.x / PRIM_WARP - 1;
-  uint32_t done;
-  do {
-    done = prim_lane() < warps ? *(volatile uint32_t *)&exchange_done[prim_lane()] : EXCHANGE_GONE;
-  } while (!__all_sync(PRIM_ALL_LANES, done == EXCHANGE_GONE));
+  while (!exchange_others_gone()) {}
   if (!fenced || *(volatile uint32_t *)&exchange_stopped != 0) __threadfence();
   __syncwarp();
   if (prim_lane() == 0) launch_count_end(arguments);

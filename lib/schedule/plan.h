@@ -85,6 +85,11 @@ PRIM_FN uint32_t plan_net_lines_bytes(const struct plan_limits *limits) {
   return most < PLAN_NET_LINES_BYTES ? most : PLAN_NET_LINES_BYTES;
 }
 
+/* Of a slot of messages over a network: those of Simple are the rank's, a set for all of a place. */
+PRIM_FN uint32_t plan_message_step_bytes(const struct plan_limits *limits, uint8_t proto) {
+  return proto == PROTO_LL ? plan_net_lines_bytes(limits) : plan_pool_step_bytes(limits);
+}
+
 /* No work of the plan waits for another one of this rank to have read, or written, user memory: messages, or
  * one operation a channel. Then data may leave later, and come earlier, than its lane would have moved it. */
 PRIM_FN bool plan_is_loose(const struct plan *plan) {

@@ -3,13 +3,11 @@
  * rules that the library reads (core/plan/tune_file.h). Promises that lines of other collectives and other
  * numbers of ranks and nodes stay as they were, and that a file that cannot be understood is not touched. */
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "base/param.h"
 #include "bench/bench.h"
 #include "core/plan/names.h"
 #include "core/plan/tune_file.h"
@@ -160,8 +158,6 @@ static void rules_write(FILE *out, const struct tuning *tuning) {
   }
   if (chosen) rule_write(out, tuning, chosen, first, rows);
 }
-
-/* ---- the file */
 
 /* True for a line whose rule the new ones take the place of. */
 static bool line_is_replaced(const struct tuning *tuning, const struct tune_file *file, uint32_t line) {

@@ -107,17 +107,12 @@ static void conn_pool(struct cuda_conn *conn, uint32_t slots) {
   *(uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_STEP_OFFSET) = slots;
 }
 
-/* Slots of Simple are the rank's, a set for all of a place; those of lines are the connection's. */
-static uint32_t pooled_step_bytes(const struct plan_limits *limits, uint8_t proto) {
-  return proto == PROTO_LL ? plan_net_lines_bytes(limits) : plan_pool_step_bytes(limits);
-}
-
 ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                            struct device_net_end *end) {
   const struct plan_limits *limits = &comm->config.limits;
   const bool pools = name->conn_index == CONN_MESSAGE;
   const uint32_t step_bytes =
-      pools ? pooled_step_bytes(limits, name->proto) : limits->step_bytes[name->proto];
+      pools ? plan_message_step_bytes(limits, name->proto) : limits->step_bytes[name->proto];
   const size_t bytes = (size_t)limits->slots * step_bytes;
   struct cuda_conn *conn =
       cuda_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
