@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bootstrap.sh: how long it takes ranks to find each other, and how many bytes, by phase: up to 1,024 parties
+# bootstrap.sh: how long it takes ranks to find each other, and how many bytes, by phase: up to 1,024 processes
 # as threads and 256 as processes (bench/bootstrap.c), then 256 real ranks under `tutti launch`, from start to
 # end. Prints it and keeps it, with a line about the machine, in bench/results/bootstrap-<date>.txt. Needs a
 # finished build (`scons . tests`) in ${BUILD:-build}, and 16,384 descriptors.
@@ -27,7 +27,7 @@ cc -O2 -std=c11 -D_GNU_SOURCE -I"$here/../lib" -I"$here/../lib/backends/emu/incl
 timings() {
   sed -n 's/.*Init timings: //p' "$work/log" | tr -c '0-9.\n' ' ' | awk '
     { for (i = 3; i <= 8; i++) if ($i > most[i]) most[i] = $i; ranks = $1 }
-    END { printf "%d ranks: total %.0f ms: check-in %.0f, cards in %d rounds %.0f, communicators %.0f, ",
+    END { printf "%d ranks: total %.0f ms: check-in %.0f, peer info in %d rounds %.0f, communicators %.0f, ",
                  ranks, most[3], most[4], most[5], most[6], most[7]
           printf "agreement %.0f; %d lines\n", most[8], NR }'
 }

@@ -6,20 +6,20 @@
 # (Debian: openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev; one that is missing is left out) and a
 # quiet machine.
 #
-#   WAY=shm        or tcp: every rank says that it is on a host of its own
+#   TRANSPORT=shm        or tcp: every rank says that it is on a host of its own
 #   RANKS=2        ranks; ROUNDS=5; SECONDS_A_POINT=0.1
 #   OPS=, MIN=8, MAX=67108864, FACTOR=8      what is measured: names, separated by commas; bytes
 #   QUICK=1        tries the script itself with few points; keeps nothing
 set -eu -o pipefail
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_MOVES
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_EVENTS
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${BUILD:-$here/../build}" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-way=${WAY:-shm}
+transport=${TRANSPORT:-shm}
 raw=$here/results/cpu_peers-$(date +%Y-%m-%d).txt
-[ "$way" = shm ] || raw=${raw%.txt}-$way.txt
+[ "$transport" = shm ] || raw=${raw%.txt}-$transport.txt
 ranks=${RANKS:-2} rounds=${ROUNDS:-5} seconds=${SECONDS_A_POINT:-0.1}
 range=(--min "${MIN:-8}" --max "${MAX:-67108864}" --factor "${FACTOR:-8}")
 if [ -n "${QUICK:-}" ]; then
@@ -39,7 +39,7 @@ compile() {
   cc -O2 -o "$work/tutti" "$here/cpu_peers.c" -pthread \
     $(PKG_CONFIG_PATH=$build/lib/pkgconfig pkg-config --cflags --libs tutti-emu)
   ! has mpicc.openmpi || mpicc.openmpi -O2 -o "$work/openmpi" "$here/cpu_peers_mpi.c"
-  if [ "$way" = tcp ]; then
+  if [ "$transport" = tcp ]; then
     g++ -O2 -std=c++17 -o "$work/gloo" "$here/cpu_peers_gloo.cc" -lgloo -lpthread 2>"$work/err" ||
       echo "cpu_peers.sh: no Gloo: $(head -n 1 "$work/err")" >&2
     return
@@ -61,7 +61,7 @@ keep() {
 round() {
   local place=(--bind-to core) links=self,vader launch=("$build/bin/tutti" launch -n "$ranks" "$work/tutti")
   [ "$ranks" -le "$(nproc)" ] || place=(--oversubscribe --bind-to none)
-  if [ "$way" = tcp ]; then
+  if [ "$transport" = tcp ]; then
     links="self,tcp --mca btl_tcp_if_include lo"
     keep "${launch[@]}" --processes 1 --hosts 1 --name tutti "${range[@]}"
     for algorithm in ring hd; do
@@ -84,7 +84,7 @@ round() {
 # A column a name; the last is the best peer's time over ours across processes.
 table() {
   local names="tutti each processes openmpi mpich" ours=processes peers="openmpi mpich"
-  [ "$way" = shm ] || names="tutti openmpi gloo-ring gloo-hd" ours=tutti peers="openmpi gloo-ring gloo-hd"
+  [ "$transport" = shm ] || names="tutti openmpi gloo-ring gloo-hd" ours=tutti peers="openmpi gloo-ring gloo-hd"
   awk -v names="$names" -v ours="$ours" -v peers="$peers" '
     $8 != 0 { wrong += 1 }
     {

@@ -12,7 +12,7 @@
 #   size      of libnccl.so.2 after strip
 #   memory    bytes that a communicator holds a rank: made; after an all-reduce; after sends to all as well
 set -eu -o pipefail
-unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_MOVES
+unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_EVENTS
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${BUILD:-$here/../build}" && pwd)
@@ -60,7 +60,7 @@ guarded() {
       sed -n 's/.*moves.s \([^ ]*\) steps.s \(.*\)/\1 \2/p' "$work/out" >>"$work/rate.$protocol"
     done
     row "guarded, 8 ranks, $protocol" "$(cut -d' ' -f2 "$work/rate.$protocol" | median) steps/s, $(
-      cut -d' ' -f1 "$work/rate.$protocol" | median) moves/s"
+      cut -d' ' -f1 "$work/rate.$protocol" | median) events/s"
   done
 }
 

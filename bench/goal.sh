@@ -46,12 +46,12 @@ say "# $(date +%F) $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-), $(npro
 say "# LogGOPSim: $(basename "$peer"); parts: $parts"
 for ranks in 64 256 1024; do
   case $parts in *ends*) ;; *) break ;; esac
-  for way in "all_reduce --algo ring --proto LL -b 1M" "all_reduce --algo ring --proto Simple -b 1M --channels 2" \
+  for option in "all_reduce --algo ring --proto LL -b 1M" "all_reduce --algo ring --proto Simple -b 1M --channels 2" \
     "all_reduce --algo tree -b 1M --channels 4 --reduce-ns 30" "all_gather --algo pat -b 1M --proto Simple" \
     "reduce_scatter --algo ring -b 4M --proto LL128" "alltoall -b 1M"; do
-    [ "$ranks" -gt 256 ] && case $way in *Simple*channels*|reduce_scatter*|alltoall*) continue ;; esac
+    [ "$ranks" -gt 256 ] && case $option in *Simple*channels*|reduce_scatter*|alltoall*) continue ;; esac
     # shellcheck disable=SC2086
-    say "$("$tutti" goal export $way -g "$ranks" -o "$work/x.bin" | sed 's/^[^:]*: //'): $way"
+    say "$("$tutti" goal export $option -g "$ranks" -o "$work/x.bin" | sed 's/^[^:]*: //'): $option"
     for costs in $default L=700,o=90,g=40,O=1,G=2,S=65535 L=2500,o=1500,g=1000,O=0,G=6,S=500; do
       same "$work/x.bin" "$costs"
     done

@@ -33,7 +33,7 @@
 set -u -o pipefail
 unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG NCCL_DEBUG_FILE NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_BUFFSIZE \
   TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND NCCL_MAX_CTAS NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE \
-  TUTTI_MOVES LD_PRELOAD LD_AUDIT
+  TUTTI_EVENTS LD_PRELOAD LD_AUDIT
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -262,7 +262,7 @@ digest_recorded() {
 }
 
 # The order of a sum is the algorithm's: both sides are told the same ones.
-exchanges="allreduce:Direct;allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
+direct="allreduce:Direct;allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
 
 # The same with buffers of the usual size, and more elements, against the emulator on this machine.
 digest_live() {
@@ -285,8 +285,8 @@ check_digests() {
     done
     digest_live "$n" Simple 1 # long enough for bulk copies
     for protocol in LL Simple; do
-      digest_live "$n" $protocol 4 "$exchanges"
-      digest_live "$n" $protocol 16 "${exchanges/Direct/TwoShot}"
+      digest_live "$n" $protocol 4 "$direct"
+      digest_live "$n" $protocol 16 "${direct/Direct/TwoShot}"
     done
   done
   [ "$failures" -ne "$before" ] || gpu_names | sort -u | head -n 1 |
@@ -382,11 +382,11 @@ turns_processes() {
 
 # NCCL's best of plain, registered and symmetric buffers, beside ours, plain: it finds out what it can map.
 turns_registered() {
-  local collective way last=1G
+  local collective option last=1G
   [ -n "$quick" ] && last=1M
   for collective in $all_collectives; do
-    for way in 0 1 2; do
-      measure nccl registered "$collective" -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 20 -w 5 -c 0 -R $way
+    for option in 0 1 2; do
+      measure nccl registered "$collective" -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 20 -w 5 -c 0 -R $option
     done
     measure tutti registered "$collective" -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 20 -w 5 -c 0
   done

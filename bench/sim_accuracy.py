@@ -119,8 +119,8 @@ def ours():
     """What this library took, by collective and size; out of place or in place, whichever was better."""
     times = collections.defaultdict(dict)
     with open(MEASURED) as lines:
-        for name, cells in re.findall(r'^tutti-(\w+) wrong 0 +(.*)', lines.read(), re.M):
-            for size, both in (cell.split(':') for cell in cells.split() if name != 'graph'):
+        for name, entries in re.findall(r'^tutti-(\w+) wrong 0 +(.*)', lines.read(), re.M):
+            for size, both in (entry.split(':') for entry in entries.split() if name != 'graph'):
                 times[name][int(size)] = min(map(float, both.split('/')))
     return times
 

@@ -2,7 +2,7 @@
 """Fits the costs of sim/simulate/cluster_costs.c to NCCL's all_reduce on four H200 over NVLink, protocol by protocol:
 goes along one figure at a time, by steps that halve, as long as the sum of the squared logarithms of simulated by
 measured gets less; with --kernels those of this library's kernels to its own all_reduce there (one process, a thread a GPU), both
-protocols and exchanges at once, as planning chooses. What a post takes was measured apart (one-way flags: 0.6 us relaxed, of which 0.1 us are the
+protocols and direct collectives at once, as planning chooses. What a post takes was measured apart (one-way flags: 0.6 us relaxed, of which 0.1 us are the
 slice's own here, 1.25 us released) and does not leave that by far. Prints each figure, and each time beside what was measured. BUILD names another build."""
 import json
 import math
@@ -32,19 +32,19 @@ BEGIN = {'LL': (6, 0.05, 0.05, 0.5, 5), 'LL128': (6, 1, 1, 0.5, 13), 'Simple': (
 
 
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'results', 'exchanges-2026-11-22.txt')
-# A lane's speed in LL does not show in exchanges, which cut a call into a few KiB a lane: taken for a link's. What is
+# A lane's speed in LL does not show in direct collectives, which cut a call into a few KiB a lane: taken for a link's. What is
 # stored straight into outputs takes a receiver nothing.
 OWN_BEGIN = {'launch_us.LL': 6, 'launch_us.Simple': 6, 'slice_us.LL': 0.05, 'slice_us.Simple': 0.5, 'move_us.LL': 0.05,
              'move_us.Simple': 0.4, 'nvlink_post_us.LL': 0.5, 'nvlink_post_us.Simple': 1, 'lane_gbps.LL': 400,
-             'lane_gbps.Simple': 29, 'link_share': 0.95, 'lands': 1}
-OWN_FIXED = ('lane_gbps.LL', 'lands')
+             'lane_gbps.Simple': 29, 'link_share': 0.95, 'zero_copy': 1}
+OWN_FIXED = ('lane_gbps.LL', 'zero_copy')
 
 
 def simulated(proto, size, channels_most, costs):
     """Microseconds; without a protocol of this library's kernels, as planning chooses."""
-    way = (['--algo', 'ring', '--proto', proto] if proto else ['--kernels'])
+    option = (['--algo', 'ring', '--proto', proto] if proto else ['--kernels'])
     command = [TUTTI, 'sim', 'all_reduce', '-b', str(size), '-e', str(size), '-g', '4', '--machine', 'dgx-h200',
-               '--json', '--channels', str(channels_most)] + way
+               '--json', '--channels', str(channels_most)] + option
     for name, value in costs.items():
         command += ['--cost', '%s=%.6g' % (name, value)]
     return json.loads(subprocess.check_output(command))[0]['time_us']
@@ -66,8 +66,8 @@ def fit(proto, costs):
         for name in costs:
             if not proto and name in OWN_FIXED:
                 continue
-            for way in (step, -step):
-                tried = dict(costs, **{name: costs[name] * math.exp(way)})
+            for option in (step, -step):
+                tried = dict(costs, **{name: costs[name] * math.exp(option)})
                 value = off(proto, tried)
                 if value < best * (1 - 1e-6):
                     best, costs, moved = value, tried, True
@@ -89,7 +89,7 @@ def own():
     with open(OWN) as lines:
         rows = re.search(r'^tutti-all_reduce wrong 0 +(.*)', lines.read(), re.M)[1]
     TIMES_US[None] = [(int(size), ALL, min(map(float, times.split('/'))))
-                      for size, times in (cell.split(':') for cell in rows.split())]
+                      for size, times in (entry.split(':') for entry in rows.split())]
     costs = fit(None, OWN_BEGIN)
     print(' '.join('%s=%.3g' % row for row in costs.items()))
     told(None, costs)

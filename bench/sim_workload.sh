@@ -16,7 +16,7 @@ cp "$here/../examples/workloads/step.txt" "$work"
 cd "$work"
 export TUTTI_TRACE=off
 
-printf 'ranks 64\nrepeat 100\n  all_reduce 1M\nend\n' >again.txt
+printf 'ranks 64\nrepeat 100\n  all_reduce 1M\nend\n' >repeat.txt
 printf 'ranks 64\nrepeat 10\n  all_reduce 64M after 1ms\nend\n' >large.txt
 printf 'ranks 1024\nrepeat 4\n  all_reduce 1M\nend\n' >ranks.txt
 printf 'ranks 64\nrepeat 1000\n  group\n    sendrecv 64K\n  end\n  compute 10us\nend\n' >messages.txt
@@ -59,7 +59,7 @@ timed() {
   printf 'load %s\n' "$(cut -d' ' -f1-3 /proc/loadavg)"
   timed --workload step.txt
   timed --workload step.txt --svg step.svg
-  timed --workload again.txt
+  timed --workload repeat.txt
   timed --workload large.txt
   timed --workload ranks.txt
   timed --workload ranks.txt --exact

@@ -115,15 +115,15 @@ static void ours_stream(size_t bytes, int count) {
 static double now_us(void) { return (double)os_time_ns() / 1e3; }
 
 /* Both sides at once; the time until the second side has everything. */
-static double timed(int way, bool latency, size_t bytes, int count) {
+static double timed(int method, bool latency, size_t bytes, int count) {
   plain_one(side == 0, 1);
   plain_one(side != 0, 1);
   const double begin = now_us();
-  if (way == 2 && latency) ours_pingpong(bytes, count);
-  else if (way == 2) ours_stream(bytes, count);
+  if (method == 2 && latency) ours_pingpong(bytes, count);
+  else if (method == 2) ours_stream(bytes, count);
   else if (latency) plain_pingpong(bytes, count);
   else
-    for (int i = 0; i < count; i++) (way == 1 ? plain_two : plain_one)(side == 0, bytes);
+    for (int i = 0; i < count; i++) (method == 1 ? plain_two : plain_one)(side == 0, bytes);
   plain_one(side != 0, 1);
   return now_us() - begin;
 }
@@ -140,12 +140,13 @@ static void measure(bool latency, int rounds, size_t bytes) {
   if (count < (latency ? 20 : 4)) count = latency ? 20 : 4;
   if (count > 20000) count = 20000;
   for (int round = 0; round < rounds; round++) {
-    for (int way = 0; way < 3; way++) {
-      const double us = timed(way, latency, bytes, count);
-      results[way][round] = latency ? us / count / 2 : (double)bytes * count / us / 1e3;
+    for (int method = 0; method < 3; method++) {
+      const double us = timed(method, latency, bytes, count);
+      results[method][round] = latency ? us / count / 2 : (double)bytes * count / us / 1e3;
     }
   }
-  for (int way = 0; way < 3; way++) qsort(results[way], (size_t)rounds, sizeof(double), ascending);
+  for (int method = 0; method < 3; method++)
+    qsort(results[method], (size_t)rounds, sizeof(double), ascending);
   if (side != 0) return;
   const int middle = rounds / 2;
   if (latency) {

@@ -215,7 +215,7 @@ void ncclResetDebugInit(void);
 __attribute__((deprecated("call nothing: the log is configured by the environment before the first use")))
 void pncclResetDebugInit(void);
 
-/* Memory of the calling thread's current device, `size` bytes, fit for every way of communication:
+/* Memory of the calling thread's current device, `size` bytes, fit for every transport:
  * networks that can send from it and receive into it do so, as if every communicator had registered it. 0
  * bytes give NULL. */
 ncclResult_t ncclMemAlloc(void **ptr, size_t size);

@@ -24,11 +24,11 @@ const char *tutti_version(void);
 const char *tutti_backend(void);
 
 /* Settings of the emulator. Zero in a member keeps the default or what the environment says (TUTTI_EMU,
- * TUTTI_SEED, TUTTI_MOVES). */
+ * TUTTI_SEED, TUTTI_EVENTS). */
 typedef struct {
   size_t size;           /* sizeof(tutti_emu_config_t), set by the caller */
   uint64_t seed;         /* of the guarded scheduler; 0 = TUTTI_SEED or 1 */
-  int threads;           /* 1 = free threads, 0 = guarded (one move at a time, deterministic) */
+  int threads;           /* 1 = free threads, 0 = guarded (one event at a time, deterministic) */
   uint32_t device_count; /* emulated GPUs, default 8 */
   uint32_t slots; /* FIFO slots of a connection, 1..8, default 8; 1 stops every ring: a deadlock to look at */
   uint32_t chunk_bytes;   /* largest chunk of data, bytes; default what the slots hold */
@@ -36,25 +36,25 @@ typedef struct {
   uint32_t flag_bits;     /* bits of a line's flag, 5..32, default 32 */
   uint32_t depth;         /* slices in flight a lane, 1..4, default 1 */
   uint32_t lag_percent; /* how often data is moved at the end of a move instead of at its begin, default 0 */
-  const char *trace_path; /* file for the trace of every move (guarded), NULL = none */
+  const char *trace_path; /* file for the trace of every event (guarded), NULL = none */
 } tutti_emu_config_t;
 
 /* Replaces the emulator's settings. Legal only while the process has no communicator and no emulated stream
  * in use, else ncclInvalidUsage; a member out of range gives ncclInvalidArgument and changes nothing. The
- * world starts anew: same settings and same calls give the same moves and the same trace. Closes an open
+ * world starts anew: same settings and same calls give the same events and the same trace. Closes an open
  * trace first. */
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config);
 
 /* Counters of the guarded world since it started. */
 typedef struct {
   size_t size;         /* sizeof(tutti_emu_stats_t), set by the caller */
-  uint64_t moves;      /* moves of all actors */
+  uint64_t events;     /* events of all actors */
   uint64_t steps;      /* schedule steps that lanes have finished */
-  uint64_t trace_hash; /* hash of every move in order: equal for equal runs, also when no trace is written */
+  uint64_t trace_hash; /* hash of every event in order: equal for equal runs, also when no trace is written */
 } tutti_emu_stats_t;
 ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats);
 
-/* Flushes and closes the trace file; later moves are not traced. */
+/* Flushes and closes the trace file; later events are not traced. */
 ncclResult_t tutti_emu_trace_close(void);
 
 /* Bytes that the library holds for this rank of the communicator: connections, plans, tables. */
@@ -65,26 +65,27 @@ ncclResult_t tutti_comm_memory(ncclComm_t comm, uint64_t *bytes);
  * column. Fails with ncclInvalidArgument for an unknown name. */
 ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t bytes, double *time_us);
 
-/* One way to carry a collective. */
+/* One option to carry a collective. */
 typedef struct {
   char algo[16], proto[8]; /* as NCCL_ALGO and NCCL_PROTO spell them: "Ring", "LL128" */
   int channel_count;       /* over how many it would be spread at most */
   double time_us;          /* predicted by the cost model, microseconds */
-} tutti_way_t;
+} tutti_tuning_option_t;
 
-#define TUTTI_WAYS_MAX 32
+#define TUTTI_TUNING_OPTIONS_MAX 32
 typedef struct {
-  size_t size; /* sizeof(tutti_ways_t), set by the caller */
+  size_t size; /* sizeof(tutti_tuning_options_t), set by the caller */
   int rank_count, node_count;
-  int way_count; /* of those below; 0 with one rank */
-  tutti_way_t ways[TUTTI_WAYS_MAX];
-} tutti_ways_t;
+  int option_count; /* of those below; 0 with one rank */
+  tutti_tuning_option_t options[TUTTI_TUNING_OPTIONS_MAX];
+} tutti_tuning_options_t;
 
-/* All ways that the communicator's settings, machine and backend allow for a call of all_reduce, all_gather,
- * reduce_scatter, broadcast or reduce: the chosen one first, the others by predicted time. `bytes` is
- * nccl-tests' size column. Equal on all ranks. ncclInvalidArgument for another name, ncclInvalidUsage where
- * NCCL_ALGO and NCCL_PROTO leave no way. */
-ncclResult_t tutti_comm_ways(ncclComm_t comm, const char *collective, size_t bytes, tutti_ways_t *ways);
+/* All options that the communicator's settings, machine and backend allow for a call of all_reduce,
+ * all_gather, reduce_scatter, broadcast or reduce: the chosen one first, the others by predicted time.
+ * `bytes` is nccl-tests' size column. Equal on all ranks. ncclInvalidArgument for another name,
+ * ncclInvalidUsage where NCCL_ALGO and NCCL_PROTO leave no option. */
+ncclResult_t tutti_comm_tuning_options(ncclComm_t comm, const char *collective, size_t bytes,
+                                       tutti_tuning_options_t *options);
 
 /* Which rank this process is, as its launcher says in the environment. */
 typedef struct {

@@ -59,11 +59,11 @@
   CALL(cudaGraphExecDestroy)
 
 /* This library's own: NULL where another NCCL was loaded. */
-#define API_TUTTI(CALL)   \
-  CALL(tutti_version)     \
-  CALL(tutti_backend)     \
-  CALL(tutti_comm_memory) \
-  CALL(tutti_comm_ways)   \
+#define API_TUTTI(CALL)           \
+  CALL(tutti_version)             \
+  CALL(tutti_backend)             \
+  CALL(tutti_comm_memory)         \
+  CALL(tutti_comm_tuning_options) \
   CALL(tutti_launch_id)
 
 struct api {

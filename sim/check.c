@@ -438,10 +438,10 @@ static enum exit_code check_everything(struct check_command *command, int argc) 
 }
 
 /* One line a mutant: how each algorithm's check ends. */
-static void print_cell(const struct mutant_cell *cell) {
+static void print_entry(const struct mutant_entry *entry) {
   static const char *const fates[] = {".", "", "equal", "MISSED"};
   const char *text =
-      cell->fate == MUTANT_CAUGHT ? check_rule_name((enum check_rule)cell->rule) : fates[cell->fate];
+      entry->fate == MUTANT_CAUGHT ? check_rule_name((enum check_rule)entry->rule) : fates[entry->fate];
   printf(" %-10.10s", text);
 }
 
@@ -449,23 +449,23 @@ struct mutant_totals {
   uint32_t caught, equivalent, inapplicable, missed;
 };
 
-static void mutant_total(const struct mutant_cell *cell, struct mutant_totals *totals) {
-  totals->caught += cell->fate == MUTANT_CAUGHT;
-  totals->equivalent += cell->fate == MUTANT_EQUIVALENT;
-  totals->inapplicable += cell->fate == MUTANT_NOT_APPLICABLE;
-  totals->missed += cell->fate == MUTANT_MISSED;
+static void mutant_total(const struct mutant_entry *entry, struct mutant_totals *totals) {
+  totals->caught += entry->fate == MUTANT_CAUGHT;
+  totals->equivalent += entry->fate == MUTANT_EQUIVALENT;
+  totals->inapplicable += entry->fate == MUTANT_NOT_APPLICABLE;
+  totals->missed += entry->fate == MUTANT_MISSED;
 }
 
 /* Reasons and misses of one mutant, below its line. */
-static void print_reasons(uint32_t mutant, const struct mutant_cell *cells) {
+static void print_reasons(uint32_t mutant, const struct mutant_entry *entries) {
   const char *said = NULL;
   for (uint32_t column = 0; column < mutant_column_count(); column++) {
-    const struct mutant_cell *cell = &cells[column];
-    if (cell->fate == MUTANT_MISSED)
+    const struct mutant_entry *entry = &entries[column];
+    if (entry->fate == MUTANT_MISSED)
       printf("    missed: %s, %s: %s; %u runs\n", mutant_name(mutant), mutant_column_name(column),
-             mutant_text(mutant), cell->applied);
-    if (cell->fate != MUTANT_EQUIVALENT || cell->reason == said) continue;
-    said = cell->reason;
+             mutant_text(mutant), entry->applied);
+    if (entry->fate != MUTANT_EQUIVALENT || entry->reason == said) continue;
+    said = entry->reason;
     printf("    equal under %s: %s\n", mutant_column_name(column), said);
   }
 }
@@ -487,18 +487,18 @@ static enum exit_code check_mutants(struct check_command *command, int argc) {
   for (uint32_t column = 0; column < columns; column++) printf(" %-10u", column);
   printf("\n");
   for (uint32_t mutant = 0; mutant < mutant_count(); mutant++) {
-    struct mutant_cell cells[MUTANT_COLUMNS_MAX];
+    struct mutant_entry entries[MUTANT_COLUMNS_MAX];
     printf("%-24s", mutant_name(mutant));
     for (uint32_t column = 0; column < columns; column++) {
-      if (mutant_run(command->engine, &command->setup, mutant, column, &cells[column]) != ncclSuccess) {
+      if (mutant_run(command->engine, &command->setup, mutant, column, &entries[column]) != ncclSuccess) {
         fprintf(stderr, "tutti check: %s\n", log_last_error());
         return EXIT_ENVIRONMENT;
       }
-      print_cell(&cells[column]);
-      mutant_total(&cells[column], &totals);
+      print_entry(&entries[column]);
+      mutant_total(&entries[column], &totals);
     }
     printf("\n");
-    print_reasons(mutant, cells);
+    print_reasons(mutant, entries);
   }
   printf("%s: %u mutants under %u algorithms: %u caught, %u equal, %u not applicable, %u missed\n",
          totals.missed ? "wrong" : "proved", mutant_count(), columns, totals.caught, totals.equivalent,

@@ -1,5 +1,5 @@
 /* explain.c: the verb `explain`: `explain plan` prints how an operation would be carried on a machine that is
- * not there: each way that the tuner weighs, with its predicted time or the rule that forbids it, and then
+ * not there: each option that the tuner weighs, with its predicted time or the rule that forbids it, and then
  * the plan of one rank. Uses the library's own planning, which is a pure function; nothing runs. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -185,7 +185,7 @@ struct work_sums {
   uint64_t steps, loops, recv_steps, send_steps;
 };
 
-static struct work_sums work_walk(const struct work *work) {
+static struct work_sums work_sum(const struct work *work) {
   struct work_sums sums = {0, 0, 0, 0};
   struct algo_iter iter;
   struct step step;
@@ -213,7 +213,7 @@ static void peers_print(const char *word, const uint32_t *peers, uint32_t count)
 }
 
 static void work_print(const struct work *work) {
-  const struct work_sums sums = work_walk(work);
+  const struct work_sums sums = work_sum(work);
   printf("  channel %2u%s: elements %zu..%zu, %" PRIu64 " loops of chunks of %zu bytes, %" PRIu64 " steps;",
          work->channel_index, role_name(work->role), work->part_offset, work->part_offset + work->part_count,
          sums.loops, work->chunk_count * work->element_bytes, sums.steps);
@@ -232,7 +232,7 @@ static double candidate_time_us(const struct explain *explain, const struct tune
   return candidate_is_chosen(explain, row) ? explain->choice.time_us : row->time_us;
 }
 
-/* Why a way that is allowed was not taken. */
+/* Why an option that is allowed was not taken. */
 static void candidate_reason(const struct explain *explain, const struct tune_candidate *row, char *out,
                              size_t out_bytes) {
   const struct tune_choice *choice = &explain->choice;
@@ -289,7 +289,7 @@ static void json_peers(struct json *json, const char *name, const uint32_t *peer
 }
 
 static void json_work(struct json *json, const struct work *work) {
-  const struct work_sums sums = work_walk(work);
+  const struct work_sums sums = work_sum(work);
   json_open(json, NULL, '{');
   json_number(json, "channel", work->channel_index);
   json_text(json, "role", *role_name(work->role) ? role_name(work->role) + 1 : "whole");
@@ -346,7 +346,7 @@ static void json_explain(const struct explain *explain) {
   fputc('\n', stdout);
 }
 
-/* A plan that cannot be made still shows what stands against each way. */
+/* A plan that cannot be made still shows what forbids each option. */
 static enum exit_code explain_answer(struct explain *explain) {
   const struct plan_request *request = &explain->request;
   tune_candidates(request, explain->op.func, explain->bytes, explain->candidates);
@@ -438,7 +438,7 @@ const struct verb verb_explain = {
     "\n"
     "The planning is the library's own, with the limits of production; NCCL_ALGO, NCCL_PROTO and "
     "TUTTI_TUNE_FILE hold\n"
-    "where no flag stands for them. The exit code is 1 where no way is left.\n",
+    "where no flag stands for them. The exit code is 1 where no option is left.\n",
     &explain_options,
     explain_run,
 };

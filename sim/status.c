@@ -1,5 +1,5 @@
 /* status.c: the verb `status`: what the communicators of running jobs do now, which ranks are behind, on
- * what. Takes two samples a moment apart: what moved between them does not stand still, whatever one of them
+ * what. Takes two samples a moment apart: what moved between them does not hang, whatever one of them
  * looks like. Changes nothing in the jobs. */
 #include "status.h"
 
@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/text.h"
-#include "explain/judge.h"
-#include "explain/seat.h"
+#include "explain/diagnose.h"
+#include "explain/rank_state.h"
 #include "json.h"
 #include "trace/record_text.h"
 
@@ -38,7 +38,7 @@ static const struct option_set options = {"status", rows, sizeof rows / sizeof r
 
 /* A rank of a communicator. */
 struct member {
-  struct seat seat;
+  struct rank_state state;
   bool moved; /* between both samples */
 };
 
@@ -50,11 +50,11 @@ struct job {
   uint32_t member_count;
   const struct survey_silent *silents;
   uint32_t silent_count;
-  struct verdict verdict;
-  bool stands; /* something pends, and nothing of it has moved */
+  struct diagnosis diagnosis;
+  bool hangs; /* something pends, and nothing of it has moved */
 };
 
-struct crew {
+struct comm_ranks {
   const struct member *members;
   uint32_t count, rank_count;
   uint64_t called_least, called_most, done_least, done_most;
@@ -62,8 +62,8 @@ struct crew {
 };
 
 static int member_compare(const void *left, const void *right) {
-  const struct record_comm *a = ((const struct member *)left)->seat.view->comm;
-  const struct record_comm *b = ((const struct member *)right)->seat.view->comm;
+  const struct record_comm *a = ((const struct member *)left)->state.view->comm;
+  const struct record_comm *b = ((const struct member *)right)->state.view->comm;
   if (a->comm_id != b->comm_id) return a->comm_id < b->comm_id ? -1 : 1;
   if (a->rank_count != b->rank_count) return a->rank_count < b->rank_count ? -1 : 1;
   return a->rank < b->rank ? -1 : a->rank > b->rank;
@@ -98,9 +98,9 @@ static bool members_find(struct job *job, const struct sample *before) {
       if (view->comm->state != RECORD_OPEN) continue;
       const struct record_view *old = view_find(before, &job->files[i], view->comm);
       struct member *member = &job->members[job->member_count++];
-      member->seat = (struct seat){.file = &job->files[i], .view = view};
+      member->state = (struct rank_state){.file = &job->files[i], .view = view};
       member->moved = old == NULL || sample_moves(old) != sample_moves(view);
-      seat_read(&member->seat);
+      rank_state_read(&member->state);
     }
   qsort(job->members, job->member_count, sizeof *job->members, member_compare);
   return true;
@@ -108,75 +108,77 @@ static bool members_find(struct job *job, const struct sample *before) {
 
 /* Where the device does not tell what has ended, all that was launched is taken for ended. */
 static uint64_t member_done(const struct member *member) {
-  return seat_knows_ends(&member->seat) ? member->seat.done : member->seat.launched;
+  return rank_knows_ends(&member->state) ? member->state.done : member->state.launched;
 }
 
 static bool member_pends(const struct member *member) {
-  const struct seat *seat = &member->seat;
-  const bool graph = seat->graph || seat->graph_queued;
-  return (seat->called > member_done(member) || graph) && seat->view->comm->error == 0;
+  const struct rank_state *state = &member->state;
+  const bool graph = state->graph || state->graph_queued;
+  return (state->called > member_done(member) || graph) && state->view->comm->error == 0;
 }
 
 /* The communicator whose members begin at *at; false behind the last one. */
-static bool crew_next(const struct job *job, uint32_t *at, struct crew *crew) {
+static bool comm_ranks_next(const struct job *job, uint32_t *at, struct comm_ranks *comm_ranks) {
   if (*at >= job->member_count) return false;
-  const struct record_comm *comm = job->members[*at].seat.view->comm;
-  *crew = (struct crew){.members = &job->members[*at],
-                        .rank_count = comm->rank_count,
-                        .called_least = UINT64_MAX,
-                        .done_least = UINT64_MAX};
-  for (; *at < job->member_count; *at += 1, crew->count += 1) {
+  const struct record_comm *comm = job->members[*at].state.view->comm;
+  *comm_ranks = (struct comm_ranks){.members = &job->members[*at],
+                                    .rank_count = comm->rank_count,
+                                    .called_least = UINT64_MAX,
+                                    .done_least = UINT64_MAX};
+  for (; *at < job->member_count; *at += 1, comm_ranks->count += 1) {
     const struct member *member = &job->members[*at];
-    const struct record_comm *other = member->seat.view->comm;
-    const uint64_t called = member->seat.called, done = member_done(member);
+    const struct record_comm *other = member->state.view->comm;
+    const uint64_t called = member->state.called, done = member_done(member);
     if (other->comm_id != comm->comm_id || other->rank_count != comm->rank_count) break;
-    if (called < crew->called_least) crew->called_least = called;
-    if (called > crew->called_most) crew->called_most = called;
-    if (done < crew->done_least) crew->done_least = done;
-    if (done > crew->done_most) crew->done_most = done;
-    crew->pends = crew->pends || member_pends(member);
-    crew->moved = crew->moved || member->moved;
-    crew->waits = crew->waits || seat_first_wait(&member->seat) != NULL;
-    crew->broken = crew->broken || other->error != 0;
+    if (called < comm_ranks->called_least) comm_ranks->called_least = called;
+    if (called > comm_ranks->called_most) comm_ranks->called_most = called;
+    if (done < comm_ranks->done_least) comm_ranks->done_least = done;
+    if (done > comm_ranks->done_most) comm_ranks->done_most = done;
+    comm_ranks->pends = comm_ranks->pends || member_pends(member);
+    comm_ranks->moved = comm_ranks->moved || member->moved;
+    comm_ranks->waits = comm_ranks->waits || rank_first_wait(&member->state) != NULL;
+    comm_ranks->broken = comm_ranks->broken || other->error != 0;
   }
   return true;
 }
 
-static bool crew_stands(const struct crew *crew) { return crew->pends && !crew->moved; }
+static bool comm_ranks_hang(const struct comm_ranks *comm_ranks) {
+  return comm_ranks->pends && !comm_ranks->moved;
+}
 
-static const char *crew_state(const struct crew *crew) {
-  if (crew->broken) return "broken";
-  if (!crew->pends) return "idle";
-  if (crew->moved) return "moving";
-  return "stands still";
+static const char *comm_ranks_state(const struct comm_ranks *comm_ranks) {
+  if (comm_ranks->broken) return "broken";
+  if (!comm_ranks->pends) return "idle";
+  if (comm_ranks->moved) return "moving";
+  return "hangs";
 }
 
 /* What other processes say goes to a terminal. */
-static bool verdict_make(struct job *job, bool moves) {
-  const bool judged = moves ? judge_moving(job->files, job->file_count, &job->verdict)
-                            : judge_files(job->files, job->file_count, &job->verdict);
+static bool diagnosis_make(struct job *job, bool moves) {
+  const bool judged = moves ? diagnose_moving(job->files, job->file_count, &job->diagnosis)
+                            : diagnose_files(job->files, job->file_count, &job->diagnosis);
   if (!judged) return false;
-  text_clean(job->verdict.sentence, JUDGE_TEXT_BYTES);
-  text_clean(job->verdict.next, JUDGE_TEXT_BYTES);
-  for (uint32_t i = 0; i < job->verdict.evidence_count; i++)
-    text_clean(job->verdict.evidence[i], JUDGE_TEXT_BYTES);
+  text_clean(job->diagnosis.sentence, DIAGNOSIS_TEXT_BYTES);
+  text_clean(job->diagnosis.next, DIAGNOSIS_TEXT_BYTES);
+  for (uint32_t i = 0; i < job->diagnosis.evidence_count; i++)
+    text_clean(job->diagnosis.evidence[i], DIAGNOSIS_TEXT_BYTES);
   return true;
 }
 
 /* Verdicts are of states that last; of a job that moves which link is slow. */
-static bool job_judge(struct job *job) {
-  struct crew crew;
+static bool job_diagnose(struct job *job) {
+  struct comm_ranks comm_ranks;
   bool broken = false, moves = false;
-  for (uint32_t at = 0; crew_next(job, &at, &crew);) {
-    moves = moves || (crew.pends && crew.moved);
-    job->stands = job->stands || crew_stands(&crew);
-    broken = broken || crew.broken;
+  for (uint32_t at = 0; comm_ranks_next(job, &at, &comm_ranks);) {
+    moves = moves || (comm_ranks.pends && comm_ranks.moved);
+    job->hangs = job->hangs || comm_ranks_hang(&comm_ranks);
+    broken = broken || comm_ranks.broken;
   }
-  return job->stands || broken || moves ? verdict_make(job, !job->stands && !broken) : true;
+  return job->hangs || broken || moves ? diagnosis_make(job, !job->hangs && !broken) : true;
 }
 
 static bool job_is_good(const struct job *job) {
-  return job->verdict.kind <= VERDICT_RUNNING && job->silent_count == 0;
+  return job->diagnosis.kind <= DIAGNOSIS_RUNNING && job->silent_count == 0;
 }
 
 /* ---- text ---- */
@@ -184,25 +186,26 @@ static bool job_is_good(const struct job *job) {
 static const char *const wait_texts[] = {"nothing", "an output of", "data of", "a free slot at", "lines of"};
 
 /* What a member does that is behind, or waits. False: nothing that is worth a line. */
-static bool member_text(const struct crew *crew, const struct member *member, char *out, size_t out_bytes) {
-  const struct seat *seat = &member->seat;
-  const struct record_lane *lane = seat_first_wait(seat);
-  if (seat->view->comm->error != 0)
-    snprintf(out, out_bytes, "has failed after %" PRIu64 " operations: %.*s", seat->called,
-             (int)strnlen(seat->view->comm->reason, sizeof seat->view->comm->reason),
-             seat->view->comm->reason);
-  else if (seat->called < crew->called_most)
-    snprintf(out, out_bytes, "is behind: has called %" PRIu64 " of %" PRIu64 " operations%s", seat->called,
-             crew->called_most,
-             seat->view->comm->open_group != 0 ? ", and is in a group that it has not ended" : "");
+static bool member_text(const struct comm_ranks *comm_ranks, const struct member *member, char *out,
+                        size_t out_bytes) {
+  const struct rank_state *state = &member->state;
+  const struct record_lane *lane = rank_first_wait(state);
+  if (state->view->comm->error != 0)
+    snprintf(out, out_bytes, "has failed after %" PRIu64 " operations: %.*s", state->called,
+             (int)strnlen(state->view->comm->reason, sizeof state->view->comm->reason),
+             state->view->comm->reason);
+  else if (state->called < comm_ranks->called_most)
+    snprintf(out, out_bytes, "is behind: has called %" PRIu64 " of %" PRIu64 " operations%s", state->called,
+             comm_ranks->called_most,
+             state->view->comm->open_group != 0 ? ", and is in a group that it has not ended" : "");
   else if (lane != NULL)
     snprintf(out, out_bytes, "waits in operation #%u, at step %u of channel %u, for %s rank %u",
              lane->sequence, lane->step, lane->channel, wait_texts[lane->wait], lane->peer);
-  else if (seat->graph || seat->graph_queued)
-    snprintf(out, out_bytes, "is in a graph%s", seat->graph ? "" : ", whose kernel has not started");
+  else if (state->graph || state->graph_queued)
+    snprintf(out, out_bytes, "is in a graph%s", state->graph ? "" : ", whose kernel has not started");
   else if (member_pends(member))
     snprintf(out, out_bytes, "is in operation #%" PRIu64 "%s", member_done(member),
-             seat->view->comm->started == seat->view->comm->ended && seat_knows_ends(seat)
+             state->view->comm->started == state->view->comm->ended && rank_knows_ends(state)
                  ? ", whose kernel has not started"
                  : "");
   else return false;
@@ -222,36 +225,36 @@ static void range_print(const char *what, uint64_t least, uint64_t most) {
 }
 
 /* A member before this one has failed with the same sentence. */
-static bool reason_is_told(const struct crew *crew, uint32_t index) {
-  const struct record_comm *comm = crew->members[index].seat.view->comm;
+static bool reason_is_told(const struct comm_ranks *comm_ranks, uint32_t index) {
+  const struct record_comm *comm = comm_ranks->members[index].state.view->comm;
   for (uint32_t i = 0; i < index && comm->error != 0; i++) {
-    const struct record_comm *before = crew->members[i].seat.view->comm;
+    const struct record_comm *before = comm_ranks->members[i].state.view->comm;
     if (before->error != 0 && memcmp(before->reason, comm->reason, sizeof comm->reason) == 0) return true;
   }
   return false;
 }
 
-static void crew_print(const struct crew *crew) {
+static void comm_ranks_print(const struct comm_ranks *comm_ranks) {
   char name[64], text[TEXT_BYTES];
   uint32_t shown = 0;
-  printf("  comm %s: ", comm_name(crew->members[0].seat.view->comm, name));
-  if (crew->count < crew->rank_count) printf("%u of ", crew->count);
-  printf("%u rank%s", crew->rank_count, crew->rank_count == 1 ? "" : "s");
-  range_print("called", crew->called_least, crew->called_most);
-  range_print("ended", crew->done_least, crew->done_most);
-  printf(": %s\n", crew_state(crew));
-  if (!crew_stands(crew) && !crew->broken) return;
+  printf("  comm %s: ", comm_name(comm_ranks->members[0].state.view->comm, name));
+  if (comm_ranks->count < comm_ranks->rank_count) printf("%u of ", comm_ranks->count);
+  printf("%u rank%s", comm_ranks->rank_count, comm_ranks->rank_count == 1 ? "" : "s");
+  range_print("called", comm_ranks->called_least, comm_ranks->called_most);
+  range_print("ended", comm_ranks->done_least, comm_ranks->done_most);
+  printf(": %s\n", comm_ranks_state(comm_ranks));
+  if (!comm_ranks_hang(comm_ranks) && !comm_ranks->broken) return;
   /* who is behind comes first: those who wait may be many */
   for (int pass = 0; pass < 2; pass++)
-    for (uint32_t i = 0; i < crew->count && shown <= MEMBERS_SHOWN; i++) {
-      const struct member *member = &crew->members[i];
-      const bool behind = member->seat.called < crew->called_most;
-      if (reason_is_told(crew, i)) continue;
-      if (behind != (pass == 0) || !member_text(crew, member, text, sizeof text)) continue;
+    for (uint32_t i = 0; i < comm_ranks->count && shown <= MEMBERS_SHOWN; i++) {
+      const struct member *member = &comm_ranks->members[i];
+      const bool behind = member->state.called < comm_ranks->called_most;
+      if (reason_is_told(comm_ranks, i)) continue;
+      if (behind != (pass == 0) || !member_text(comm_ranks, member, text, sizeof text)) continue;
       if (++shown > MEMBERS_SHOWN) puts("    ...");
       else
-        printf("    rank %u (process %u on %s) %s\n", seat_rank(&member->seat),
-               member->seat.file->header.process, member->seat.file->header.host, text);
+        printf("    rank %u (process %u on %s) %s\n", rank_number(&member->state),
+               member->state.file->header.process, member->state.file->header.host, text);
     }
 }
 
@@ -267,9 +270,9 @@ static uint32_t hosts_count(const struct job *job) {
 }
 
 static const char *job_state(const struct job *job) {
-  if (job->stands) return job->verdict.kind > VERDICT_RUNNING ? "stands still" : "nothing has moved";
-  if (job->verdict.kind == VERDICT_SLOW) return "is slow";
-  return job->verdict.kind > VERDICT_RUNNING ? "is broken" : "is well";
+  if (job->hangs) return job->diagnosis.kind > DIAGNOSIS_RUNNING ? "hangs" : "nothing has moved";
+  if (job->diagnosis.kind == DIAGNOSIS_SLOW) return "is slow";
+  return job->diagnosis.kind > DIAGNOSIS_RUNNING ? "is broken" : "is well";
 }
 
 /* A process is told once, though ranks of several communicators are its own. */
@@ -290,38 +293,39 @@ static void silents_print(const struct job *job) {
 }
 
 static void job_print(const struct job *job) {
-  struct crew crew;
-  const struct verdict *verdict = &job->verdict;
+  struct comm_ranks comm_ranks;
+  const struct diagnosis *diagnosis = &job->diagnosis;
   const uint32_t hosts = hosts_count(job);
   uint32_t comms = 0, still = 0;
-  for (uint32_t at = 0; crew_next(job, &at, &crew); comms++) still += crew_stands(&crew);
+  for (uint32_t at = 0; comm_ranks_next(job, &at, &comm_ranks); comms++)
+    still += comm_ranks_hang(&comm_ranks);
   printf("job %s: %u process%s on %u host%s, %u communicator%s", job_state(job), job->file_count,
          job->file_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s", comms, comms == 1 ? "" : "s");
   if (still > 0) printf(", %u of them still", still);
   printf("\n");
-  for (uint32_t at = 0; crew_next(job, &at, &crew);) crew_print(&crew);
+  for (uint32_t at = 0; comm_ranks_next(job, &at, &comm_ranks);) comm_ranks_print(&comm_ranks);
   silents_print(job);
-  if (verdict->sentence[0] == '\0') return;
-  printf("%s\n", verdict->sentence);
-  if (verdict->next[0] != '\0') printf("next: %s\n", verdict->next);
+  if (diagnosis->sentence[0] == '\0') return;
+  printf("%s\n", diagnosis->sentence);
+  if (diagnosis->next[0] != '\0') printf("next: %s\n", diagnosis->next);
 }
 
 /* ---- JSON ---- */
 
-static void member_json(struct json *json, const struct crew *crew, const struct member *member) {
-  const struct seat *seat = &member->seat;
-  const struct record_lane *lane = seat_first_wait(seat);
+static void member_json(struct json *json, const struct comm_ranks *comm_ranks, const struct member *member) {
+  const struct rank_state *state = &member->state;
+  const struct record_lane *lane = rank_first_wait(state);
   json_open(json, NULL, '{');
-  json_number(json, "rank", seat_rank(seat));
-  json_number(json, "process", seat->file->header.process);
-  json_text(json, "host", seat->file->header.host);
-  json_number(json, "called", (int64_t)seat->called);
-  json_number(json, "launched", (int64_t)seat->launched);
+  json_number(json, "rank", rank_number(state));
+  json_number(json, "process", state->file->header.process);
+  json_text(json, "host", state->file->header.host);
+  json_number(json, "called", (int64_t)state->called);
+  json_number(json, "launched", (int64_t)state->launched);
   json_number(json, "ended", (int64_t)member_done(member));
-  json_bool(json, "ends_known", seat_knows_ends(seat));
-  json_bool(json, "behind", seat->called < crew->called_most);
+  json_bool(json, "ends_known", rank_knows_ends(state));
+  json_bool(json, "behind", state->called < comm_ranks->called_most);
   json_bool(json, "moved", member->moved);
-  json_number(json, "error", seat->view->comm->error);
+  json_number(json, "error", state->view->comm->error);
   if (lane != NULL) {
     json_open(json, "waits", '{');
     json_text(json, "for", wait_texts[lane->wait]);
@@ -336,23 +340,23 @@ static void member_json(struct json *json, const struct crew *crew, const struct
   json_close(json, '}');
 }
 
-static void crew_json(struct json *json, const struct crew *crew) {
-  const struct record_comm *comm = crew->members[0].seat.view->comm;
+static void comm_ranks_json(struct json *json, const struct comm_ranks *comm_ranks) {
+  const struct record_comm *comm = comm_ranks->members[0].state.view->comm;
   char text[64];
   json_open(json, NULL, '{');
   snprintf(text, sizeof text, "%.*s", (int)strnlen(comm->name, sizeof comm->name), comm->name);
   json_text(json, "name", text);
   snprintf(text, sizeof text, "%016" PRIx64, comm->comm_id);
   json_text(json, "id", text);
-  json_number(json, "ranks", crew->rank_count);
-  json_number(json, "ranks_seen", crew->count);
-  json_number(json, "called_least", (int64_t)crew->called_least);
-  json_number(json, "called_most", (int64_t)crew->called_most);
-  json_number(json, "ended_least", (int64_t)crew->done_least);
-  json_number(json, "ended_most", (int64_t)crew->done_most);
-  json_text(json, "state", crew_state(crew));
+  json_number(json, "ranks", comm_ranks->rank_count);
+  json_number(json, "ranks_seen", comm_ranks->count);
+  json_number(json, "called_least", (int64_t)comm_ranks->called_least);
+  json_number(json, "called_most", (int64_t)comm_ranks->called_most);
+  json_number(json, "ended_least", (int64_t)comm_ranks->done_least);
+  json_number(json, "ended_most", (int64_t)comm_ranks->done_most);
+  json_text(json, "state", comm_ranks_state(comm_ranks));
   json_open(json, "members", '[');
-  for (uint32_t i = 0; i < crew->count; i++) member_json(json, crew, &crew->members[i]);
+  for (uint32_t i = 0; i < comm_ranks->count; i++) member_json(json, comm_ranks, &comm_ranks->members[i]);
   json_close(json, ']');
   json_close(json, '}');
 }
@@ -376,21 +380,22 @@ static void silents_json(struct json *json, const struct job *job) {
 }
 
 static void job_json(struct json *json, const struct job *job) {
-  struct crew crew;
+  struct comm_ranks comm_ranks;
   json_open(json, NULL, '{');
   json_text(json, "state", job_state(job));
   json_bool(json, "good", job_is_good(job));
   json_number(json, "processes", job->file_count);
   json_open(json, "communicators", '[');
-  for (uint32_t at = 0; crew_next(job, &at, &crew);) crew_json(json, &crew);
+  for (uint32_t at = 0; comm_ranks_next(job, &at, &comm_ranks);) comm_ranks_json(json, &comm_ranks);
   json_close(json, ']');
   silents_json(json, job);
   json_open(json, "verdict", '{');
-  json_text(json, "kind", verdict_name(job->verdict.kind));
-  json_text(json, "sentence", job->verdict.sentence);
-  json_text(json, "next", job->verdict.next);
+  json_text(json, "kind", diagnosis_name(job->diagnosis.kind));
+  json_text(json, "sentence", job->diagnosis.sentence);
+  json_text(json, "next", job->diagnosis.next);
   json_open(json, "evidence", '[');
-  for (uint32_t i = 0; i < job->verdict.evidence_count; i++) json_text(json, NULL, job->verdict.evidence[i]);
+  for (uint32_t i = 0; i < job->diagnosis.evidence_count; i++)
+    json_text(json, NULL, job->diagnosis.evidence[i]);
   json_close(json, ']');
   json_close(json, '}');
   json_close(json, '}');
@@ -400,7 +405,7 @@ static void job_json(struct json *json, const struct job *job) {
 
 static bool silent_is_of(const struct survey_silent *silent, const struct job *job) {
   for (uint32_t i = 0; i < job->member_count; i++)
-    if (job->members[i].seat.view->comm->comm_id == silent->comm_id) return true;
+    if (job->members[i].state.view->comm->comm_id == silent->comm_id) return true;
   return job->member_count == 0;
 }
 
@@ -415,7 +420,7 @@ static void job_take_silents(struct job *job, struct survey_silent *silents, uin
   }
 }
 
-/* The job with this number: its files are moved to `files`, which has room for all. False: memory is out. */
+/* The job with this number: its files are moved to `files`, which has space for all. False: memory is out. */
 static bool job_make(struct sample *sample, uint32_t number, const struct sample *before,
                      struct record_file *files, struct job *job) {
   memset(job, 0, sizeof *job);
@@ -425,7 +430,7 @@ static bool job_make(struct sample *sample, uint32_t number, const struct sample
     text_clean(sample->files[i].header.host, sizeof sample->files[i].header.host);
     files[job->file_count++] = sample->files[i];
   }
-  return members_find(job, before) && job_judge(job);
+  return members_find(job, before) && job_diagnose(job);
 }
 
 struct report {
@@ -561,9 +566,9 @@ const struct verb verb_status = {
     "\n"
     "Prints a line a job; then each communicator, with operations called and ended, from the rank with the "
     "fewest to that with\n"
-    "the most; where it stands still, who is behind and who waits for whom; ranks that do not answer; and "
+    "the most; where it hangs, who is behind and who waits for whom; ranks that do not answer; and "
     "what `tutti explain`\n"
-    "would say. A communicator that has moved between two looks does not stand still; of such a job it says "
+    "would say. A communicator that has moved between two looks does not hang; of such a job it says "
     "which link over a\n"
     "network is slow.\n"
     "\n"
@@ -576,7 +581,7 @@ const struct verb verb_status = {
     "why}], verdict: {kind, sentence, next, evidence}}]}. Keys stay; others may be added. `waits` is there "
     "where a rank waits.\n"
     "\n"
-    "The exit code is 0 where all is well, 1 where a job stands still, is broken, slow or has ranks that do "
+    "The exit code is 0 where all is well, 1 where a job hangs, is broken, slow or has ranks that do "
     "not "
     "answer, 3 where\n"
     "nobody answers, 4 where there is nothing to look at.\n",

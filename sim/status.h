@@ -11,9 +11,9 @@
 struct sample {
   struct record_file *files;
   uint32_t *jobs;
-  uint32_t count, room;
+  uint32_t count, capacity;
   void **blocks; /* what the files lie in */
-  uint32_t block_count, block_room;
+  uint32_t block_count, block_capacity;
   struct survey_silent *silents;
   uint32_t silent_count;
 };

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "base/keep.h"
+#include "base/mapped_file.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -24,18 +24,18 @@
 
 /* ---- a sample ---- */
 
-static void *grown(void *rows, uint32_t count, uint32_t *room, size_t row_bytes) {
-  if (count < *room) return rows;
-  const uint32_t more = *room > 0 ? 2 * *room : 16;
+static void *grown(void *rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
+  if (count < *capacity) return rows;
+  const uint32_t more = *capacity > 0 ? 2 * *capacity : 16;
   void *larger = os_realloc(rows, more * row_bytes);
-  if (larger != NULL) *room = more;
+  if (larger != NULL) *capacity = more;
   return larger;
 }
 
 /* A block that goes with the sample; freed at once where there is no memory for that. */
 static bool sample_keep(struct sample *sample, void *block) {
   void **blocks =
-      (void **)grown(sample->blocks, sample->block_count, &sample->block_room, sizeof *sample->blocks);
+      (void **)grown(sample->blocks, sample->block_count, &sample->block_capacity, sizeof *sample->blocks);
   if (blocks == NULL) {
     os_free(block);
     return false;
@@ -51,14 +51,14 @@ static bool file_is(const struct record_file *a, const struct record_file *b) {
 }
 
 static bool sample_reserve(struct sample *sample) {
-  const uint32_t room = sample->room;
+  const uint32_t capacity = sample->capacity;
   struct record_file *files =
-      (struct record_file *)grown(sample->files, sample->count, &sample->room, sizeof *files);
+      (struct record_file *)grown(sample->files, sample->count, &sample->capacity, sizeof *files);
   if (files == NULL) return false;
   sample->files = files;
-  if (sample->room == room) return true;
-  uint32_t *jobs = (uint32_t *)os_realloc(sample->jobs, sample->room * sizeof *jobs);
-  if (jobs == NULL) sample->room = room;
+  if (sample->capacity == capacity) return true;
+  uint32_t *jobs = (uint32_t *)os_realloc(sample->jobs, sample->capacity * sizeof *jobs);
+  if (jobs == NULL) sample->capacity = capacity;
   else sample->jobs = jobs;
   return jobs != NULL;
 }
@@ -116,7 +116,7 @@ uint64_t sample_moves(const struct record_view *view) {
 /* A file of records of a process that lives. */
 static bool file_lives(const char *path) {
   struct record_header header;
-  if (keep_peek(path, &header, sizeof header) != sizeof header) return false;
+  if (mapped_file_peek(path, &header, sizeof header) != sizeof header) return false;
   if (memcmp(header.magic, RECORD_MAGIC, sizeof header.magic) != 0) return false;
   const struct os_process maker = {header.process_realm, header.process_born, (int32_t)header.process};
   return header.state == RECORD_OPEN && !os_process_gone(&maker);
@@ -188,7 +188,7 @@ static void jobs_find(struct sample *sample) {
     }
 }
 
-static uint32_t seats_seen(const struct sample *sample, uint32_t job, const struct record_comm *comm) {
+static uint32_t ranks_seen_of(const struct sample *sample, uint32_t job, const struct record_comm *comm) {
   uint32_t seen = 0;
   for (uint32_t i = 0; i < sample->count; i++)
     for (uint32_t k = 0; sample->jobs[i] == job && k < sample->files[i].view_count; k++) {
@@ -204,7 +204,7 @@ static bool job_is_whole(const struct sample *sample, uint32_t job) {
   for (uint32_t i = 0; i < sample->count; i++)
     for (uint32_t k = 0; sample->jobs[i] == job && k < sample->files[i].view_count; k++) {
       const struct record_comm *comm = sample->files[i].views[k].comm;
-      if (comm->state == RECORD_OPEN && seats_seen(sample, job, comm) < comm->rank_count) return false;
+      if (comm->state == RECORD_OPEN && ranks_seen_of(sample, job, comm) < comm->rank_count) return false;
     }
   return true;
 }
@@ -321,7 +321,7 @@ static enum exit_code process_file(int64_t pid, char *out, size_t out_bytes) {
     any = true;
     struct record_header header;
     if (mapped == NULL || strlen(mapped) >= out_bytes) continue;
-    if (keep_peek(mapped, &header, sizeof header) != sizeof header) continue;
+    if (mapped_file_peek(mapped, &header, sizeof header) != sizeof header) continue;
     found = record_is_file(&header, sizeof header) && header.process == (uint32_t)pid;
     if (found) snprintf(out, out_bytes, "%s", mapped);
   }

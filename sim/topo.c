@@ -11,7 +11,7 @@
 #include "json.h"
 #include "verb.h"
 
-enum { COLUMNS = 100, CELL = 5, MATRIX_HEAD = 8, RANKS_SHOWN = 64, RANKS_MOST = 1 << 17 };
+enum { COLUMNS = 100, COLUMN_WIDTH = 5, MATRIX_HEAD = 8, RANKS_SHOWN = 64, RANKS_MOST = 1 << 17 };
 
 struct topo_flags {
   int64_t nodes, gpus, nics;
@@ -26,7 +26,7 @@ static const struct option_row topo_rows[] = {
     {'g', "gpus", "G", OPTION_INT, AT(gpus), 1, TOPOLOGY_GPUS_MAX,
      "GPUs of a node; default: as the machine has"},
     {0, "nics", "K", OPTION_INT, AT(nics), 1, TOPOLOGY_NETS_MAX,
-     "network cards of a node; default: as the machine has"},
+     "NICs of a node; default: as the machine has"},
     {'m', "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
      "dgx-h100 (the default), dgx-h200, dgx-a100, hgx-b200 or pcie-box"},
     {'f', "file", "FILE", OPTION_TEXT, AT(file), 0, 0,
@@ -81,10 +81,10 @@ static void device_print(const struct topology *topology, uint32_t row) {
 }
 
 static void devices_print(const struct topology *topology) {
-  printf("%s: %u node%s; each has %u CPU%s, %u GPU%s, %u network card%s\n\n", topology->name,
-         topology->node_count, topology->node_count > 1 ? "s" : "", topology->cpu_count,
-         topology->cpu_count > 1 ? "s" : "", topology->gpu_count, topology->gpu_count > 1 ? "s" : "",
-         topology->net_count, topology->net_count != 1 ? "s" : "");
+  printf("%s: %u node%s; each has %u CPU%s, %u GPU%s, %u NIC%s\n\n", topology->name, topology->node_count,
+         topology->node_count > 1 ? "s" : "", topology->cpu_count, topology->cpu_count > 1 ? "s" : "",
+         topology->gpu_count, topology->gpu_count > 1 ? "s" : "", topology->net_count,
+         topology->net_count != 1 ? "s" : "");
   for (uint32_t row = 0; row < topology->device_count; row++) device_print(topology, row);
 }
 
@@ -101,22 +101,22 @@ static void matrix_head(const struct paths *paths, uint32_t first, uint32_t last
     const uint32_t row = gpu ? topology->gpus[column] : topology->nets[column - paths->gpu_count];
     char name[16];
     snprintf(name, sizeof name, "%c%d", gpu ? 'G' : 'N', topology->devices[row].number);
-    printf("%*s", CELL, name);
+    printf("%*s", COLUMN_WIDTH, name);
   }
   printf("\n");
 }
 
-/* In parts, where there are more devices than a line has room for. */
+/* In parts, where there are more devices than a line has space for. */
 static void matrix_print(const struct paths *paths) {
-  const uint32_t count = paths->gpu_count + paths->net_count, most = (COLUMNS - MATRIX_HEAD) / CELL;
-  printf("\npaths of one node, from GPUs (lines) to GPUs (G) and network cards (N):\n");
+  const uint32_t count = paths->gpu_count + paths->net_count, most = (COLUMNS - MATRIX_HEAD) / COLUMN_WIDTH;
+  printf("\npaths of one node, from GPUs (lines) to GPUs (G) and NICs (N):\n");
   for (uint32_t first = 0; first < count; first += most) {
     const uint32_t last = first + most < count ? first + most : count;
     matrix_head(paths, first, last);
     for (uint32_t gpu = 0; gpu < paths->gpu_count; gpu++) {
       printf("GPU %-*d", MATRIX_HEAD - 4, paths->topology->devices[paths->topology->gpus[gpu]].number);
       for (uint32_t column = first; column < last; column++)
-        printf("%*s", CELL, paths_type_name(matrix_route(paths, gpu, column)->type));
+        printf("%*s", COLUMN_WIDTH, paths_type_name(matrix_route(paths, gpu, column)->type));
       printf("\n");
     }
   }
@@ -392,7 +392,7 @@ const struct verb verb_topo = {
     "\n"
     "Paths, the nearest first: LOC the same device, NVL NVLink, NVB NVLink over another GPU, PIX one PCI "
     "switch,\n"
-    "PXB several, P2C a GPU's own link to its CPU, PXN a card over another GPU, PHB a CPU, SYS several "
+    "PXB several, P2C a GPU's own link to its CPU, PXN a NIC over another GPU, PHB a CPU, SYS several "
     "CPUs.\n",
     &topo_options,
     topo_run,

@@ -35,7 +35,7 @@ ARROWS = (
     ('lib/backends/fault.', 'lib/backends/fault.h lib/base/hash.h', PURE),
     ('lib/backends/net_abi.h', 'public', PURE),
     ('lib/backends/',
-     'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_lines.h '
+     'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_ll.h '
      'lib/backends/fault.h lib/base/ '
      'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
     # folders of lib/core, from what plans rest on up to what knows communicators
@@ -43,7 +43,7 @@ ARROWS = (
     ('lib/core/plan/', 'lib/core/topology/ lib/core/custom/custom.h' + BELOW_CORE, PURE + LIBC),
     ('lib/core/custom/', 'lib/core/topology/ lib/core/plan/' + BELOW_CORE, PURE + LIBC + ' expat.h'),
     ('lib/core/proxy/', 'lib/core/topology/ lib/core/plan/' + BELOW_CORE, PURE + LIBC),
-    ('lib/core/bootstrap/meeting', 'lib/core/' + BELOW_CORE, PURE + LIBC),
+    ('lib/core/bootstrap/rendezvous', 'lib/core/' + BELOW_CORE, PURE + LIBC),
     ('lib/core/bootstrap/', BELOW_CORE, PURE + LIBC),
     ('lib/core/', 'lib/core/' + BELOW_CORE, PURE + LIBC),
     ('lib/audit/', '', '*'),

@@ -46,8 +46,8 @@ struct run {
   int rank_count;
   struct rank ranks[RANKS_MAX];
   size_t count, shift_in, shift_out;
-  size_t room_bytes;   /* of each allocation */
-  size_t buffer_bytes; /* of it, what the current type needs: a multiple of 8 */
+  size_t capacity_bytes; /* of each allocation */
+  size_t buffer_bytes;   /* of it, what the current type needs: a multiple of 8 */
   uint8_t *host;
 };
 
@@ -196,8 +196,8 @@ static void open_ranks(struct run *run) {
     rank->comm = comms[r];
     NEED(cudaSetDevice(r));
     NEED(cudaStreamCreate(&rank->stream));
-    NEED(cudaMalloc((void **)&rank->in, run->room_bytes));
-    NEED(cudaMalloc((void **)&rank->out, run->room_bytes));
+    NEED(cudaMalloc((void **)&rank->in, run->capacity_bytes));
+    NEED(cudaMalloc((void **)&rank->out, run->capacity_bytes));
   }
 }
 
@@ -216,8 +216,8 @@ static void run_count(struct run *run, size_t count) {
   run->count = count;
   run->shift_in = count % 16 == 0 ? 0 : count % 10 == 1 ? 1 : SHIFT_MAX;
   run->shift_out = count % 10 == 1 ? 0 : run->shift_in;
-  run->room_bytes = bytes_needed(run, 8);
-  run->host = (uint8_t *)malloc(run->room_bytes);
+  run->capacity_bytes = bytes_needed(run, 8);
+  run->host = (uint8_t *)malloc(run->capacity_bytes);
   if (run->host == NULL) exit(1);
   open_ranks(run);
   all_cases(run);

@@ -13,7 +13,7 @@
 struct message {
   const uint8_t *from;
   uint8_t *to, *copy; /* copy: of a message that outlives its sender's request */
-  size_t bytes, room, moved, sent_bytes;
+  size_t bytes, capacity, moved, sent_bytes;
   bool sent, received, send_done, recv_done;
 };
 
@@ -243,7 +243,7 @@ static ncclResult_t fake_irecv(void *connection, uint32_t count, void *const *da
     if (!refuses()) {
       struct message *message = message_at(link, link->receives);
       message->to = (uint8_t *)data[0];
-      message->room = bytes[0];
+      message->capacity = bytes[0];
       message->received = true;
       *request = request_new(link, link->receives++, false);
     }
@@ -276,9 +276,9 @@ static ncclResult_t fake_test(void *handle, bool *done, size_t *bytes) {
     *done = false;
     struct message *message =
         request->number != UINT64_MAX ? message_at(request->link, request->number) : NULL;
-    if (message != NULL && message->sent && message->received && message->bytes > message->room) {
-      call_result_ = log_fail(ncclInvalidUsage, "the fake network: a message of %zu bytes for room of %zu",
-                              message->bytes, message->room);
+    if (message != NULL && message->sent && message->received && message->bytes > message->capacity) {
+      call_result_ = log_fail(ncclInvalidUsage, "the fake network: a message of %zu bytes for space of %zu",
+                              message->bytes, message->capacity);
     } else if (message != NULL && message_is_cut(request->link, message)) {
       call_result_ = log_fail(ncclRemoteError, "the fake network: the other end has closed the connection");
     } else if (!refuses() && (message == NULL || message_move(message))) {

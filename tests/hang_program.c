@@ -286,7 +286,7 @@ static const struct scenario {
   uint32_t waiting; /* ranks whose lanes wait in the end */
   bool holds;       /* a kernel never starts */
   bool second;      /* there is a second communicator */
-  bool guarded;     /* the same on each run; what stands is found out by waiting for it */
+  bool guarded;     /* the same on each run; what hangs is found out by waiting for it */
 } scenarios[] = {{"fine", fine, 0, false, false, false},
                  {"absent", absent, 3, false, false, false},
                  {"destroyed", destroyed, 3, false, false, false},
@@ -393,8 +393,8 @@ int main(int argc, char **argv) {
   uint32_t still = 0; /* looks that found them so: what they wait for is noted anew from time to time */
   for (uint32_t waited_ms = 0; waited_ms < DEADLINE_MS; waited_ms += 10) {
     bool moving = false;
-    const bool stands = ranks_waiting(&moving) >= scenario->waiting && !moving;
-    still = stands ? still + 1 : 0;
+    const bool hangs = ranks_waiting(&moving) >= scenario->waiting && !moving;
+    still = hangs ? still + 1 : 0;
     if (still == STILL_LOOKS) {
       os_sleep_ms(argc > 2 ? 1000 * (unsigned)strtoul(argv[2], NULL, 10) : 0);
       kill(getpid(), SIGKILL);

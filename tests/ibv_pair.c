@@ -73,7 +73,7 @@ int pair_setup(void **state) {
   pair_settings(NULL, NULL, NULL);
   log_last_error(); /* its text is kept a thread, from the first question on */
   log_own_error();
-  greet_check();
+  handshake_check();
   blocks_before = os_alloc_live();
   return 0;
 }
@@ -293,7 +293,7 @@ static void stream_take(struct stream *stream) {
 /* An end that has nothing to do, as between operations, hears of the other all the same. */
 ncclResult_t stream_idle(void *connection) {
   enum net_look wish;
-  if (ib_again_most() == 0) return ib_end_poll((struct ib_end *)connection);
+  if (ib_reconnect_most() == 0) return ib_end_poll((struct ib_end *)connection);
   return pair_ops->look(connection, &wish);
 }
 

@@ -38,133 +38,135 @@ struct bootstrap_id joiner_id(void) {
   return content;
 }
 
-void joiner_fill(struct joiner *parties, uint32_t count, uint32_t each, const struct bootstrap_id *id) {
+void joiner_fill(struct joiner *processes, uint32_t count, uint32_t each, const struct bootstrap_id *id) {
   for (uint32_t i = 0; i < count; i++) {
-    struct joiner *party = &parties[i];
-    memset(party, 0, sizeof *party);
-    party->call.call = "test";
-    party->call.key = id->nonce;
-    party->call.root_count = 1;
-    party->call.seat_count = count * each;
-    party->call.signature = 77;
-    party->call.fixed = id->fixed;
-    party->call.lasting = id->lasting;
-    party->roots[0] = id->root;
-    party->seat_count = each;
-    for (uint32_t seat = 0; seat < each; seat++) party->seats[seat] = i * each + seat;
-    party->result = ncclInProgress;
+    struct joiner *process = &processes[i];
+    memset(process, 0, sizeof *process);
+    process->call.call = "test";
+    process->call.key = id->nonce;
+    process->call.root_count = 1;
+    process->call.rank_count = count * each;
+    process->call.signature = 77;
+    process->call.fixed = id->fixed;
+    process->call.lasting = id->lasting;
+    process->roots[0] = id->root;
+    process->rank_count = each;
+    for (uint32_t rank = 0; rank < each; rank++) process->ranks[rank] = i * each + rank;
+    process->result = ncclInProgress;
   }
 }
 
-static void step(const struct joiner *party, uint32_t number) {
-  if (party->die_at == number) kill(getpid(), SIGKILL);
+static void step(const struct joiner *process, uint32_t number) {
+  if (process->die_at == number) kill(getpid(), SIGKILL);
 }
 
-/* A card tells its seat, and has a length of its own. */
-static uint32_t card_fill(uint8_t *card, uint32_t seat) {
-  const uint32_t bytes = 4 + seat * 13 % 300;
-  memset(card, (int)(seat + 1), bytes);
-  memcpy(card, &seat, sizeof seat);
+/* Peer info tells its rank, and has a length of its own. */
+static uint32_t info_fill(uint8_t *info, uint32_t rank) {
+  const uint32_t bytes = 4 + rank * 13 % 300;
+  memset(info, (int)(rank + 1), bytes);
+  memcpy(info, &rank, sizeof rank);
   return bytes;
 }
 
-static bool cards_check(const struct gather *gather, uint32_t seat_count) {
+static bool infos_check(const struct gather *gather, uint32_t rank_count) {
   uint8_t expected[512];
-  const struct gather_seat *seats = gather_seats(gather);
-  for (uint32_t seat = 0; seat < seat_count; seat++) {
-    if (seats[seat].card_bytes != card_fill(expected, seat)) return false;
-    if (memcmp(seats[seat].card, expected, seats[seat].card_bytes) != 0) return false;
-    if ((uintptr_t)seats[seat].card % 8 != 0 || seats[seat].party >= gather_party_count(gather)) return false;
-    if (gather_address(gather, seats[seat].party)->port == 0) return false;
+  const struct gather_rank *ranks = gather_ranks(gather);
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    if (ranks[rank].info_bytes != info_fill(expected, rank)) return false;
+    if (memcmp(ranks[rank].info, expected, ranks[rank].info_bytes) != 0) return false;
+    if ((uintptr_t)ranks[rank].info % 8 != 0 || ranks[rank].process_index >= gather_process_count(gather))
+      return false;
+    if (gather_address(gather, ranks[rank].process_index)->port == 0) return false;
   }
   return true;
 }
 
-static void party_lost(void *argument, uint32_t lost, uint64_t key, ncclResult_t code, const char *text) {
-  struct joiner *party = (struct joiner *)argument;
-  party->lost_key = key;
-  party->lost_party = lost;
-  party->lost_code = code;
-  snprintf(party->lost_text, sizeof party->lost_text, "%s", text);
-  __atomic_add_fetch(&party->lost_count, 1, __ATOMIC_RELEASE);
+static void process_lost(void *argument, uint32_t lost, uint64_t key, ncclResult_t code, const char *text) {
+  struct joiner *process = (struct joiner *)argument;
+  process->lost_key = key;
+  process->lost_process = lost;
+  process->lost_code = code;
+  snprintf(process->lost_text, sizeof process->lost_text, "%s", text);
+  __atomic_add_fetch(&process->lost_count, 1, __ATOMIC_RELEASE);
 }
 
-static ncclResult_t party_finish(struct joiner *party, struct gather *gather) {
-  char reason[sizeof party->reason] = "";
-  if (party->own_result != ncclSuccess) snprintf(reason, sizeof reason, "rank %u failed", party->seats[0]);
-  ncclResult_t result = gather_agree(gather, party->own_result, reason, sizeof reason);
-  step(party, 5);
+static ncclResult_t process_finish(struct joiner *process, struct gather *gather) {
+  char reason[sizeof process->reason] = "";
+  if (process->own_result != ncclSuccess)
+    snprintf(reason, sizeof reason, "rank %u failed", process->ranks[0]);
+  ncclResult_t result = gather_agree(gather, process->own_result, reason, sizeof reason);
+  step(process, 5);
   if (result == ncclSuccess) result = gather_agree(gather, ncclSuccess, reason, sizeof reason);
-  snprintf(party->reason, sizeof party->reason, "%s", reason);
-  step(party, 6);
-  if (result == ncclSuccess) result = gather_watch(gather, party_lost, party, &party->watch);
+  snprintf(process->reason, sizeof process->reason, "%s", reason);
+  step(process, 6);
+  if (result == ncclSuccess) result = gather_watch(gather, process_lost, process, &process->watch);
   return result;
 }
 
-static ncclResult_t seats_check_in(struct gather *gather, const struct joiner *party, uint32_t first,
+static ncclResult_t ranks_check_in(struct gather *gather, const struct joiner *process, uint32_t first,
                                    uint32_t end) {
-  uint8_t card[512];
+  uint8_t info[512];
   for (uint32_t i = first; i < end; i++)
-    TRY(gather_check_in(gather, party->seats[i], card, card_fill(card, party->seats[i])));
+    TRY(gather_check_in(gather, process->ranks[i], info, info_fill(info, process->ranks[i])));
   return ncclSuccess;
 }
 
 struct latecomer {
   struct gather *gather;
-  const struct joiner *party;
+  const struct joiner *process;
   os_thread thread;
 };
 
 static void *latecomer_body(void *argument) {
   const struct latecomer *late = (const struct latecomer *)argument;
-  os_sleep_ms(late->party->late_ms);
-  seats_check_in(late->gather, late->party, late->party->seat_count - 1, late->party->seat_count);
+  os_sleep_ms(late->process->late_ms);
+  ranks_check_in(late->gather, late->process, late->process->rank_count - 1, late->process->rank_count);
   return NULL;
 }
 
-void joiner_run(struct joiner *party) {
+void joiner_run(struct joiner *process) {
   struct gather *gather = NULL;
-  struct gather_call call = party->call;
-  call.roots = party->roots;
-  os_sleep_ms(party->delay_ms);
-  step(party, 1);
+  struct gather_call call = process->call;
+  call.roots = process->roots;
+  os_sleep_ms(process->delay_ms);
+  step(process, 1);
   ncclResult_t result = gather_open(&call, &gather);
-  const bool late = result == ncclSuccess && party->late_ms > 0;
-  struct latecomer latecomer = {gather, party, 0};
-  if (result == ncclSuccess) result = seats_check_in(gather, party, 0, party->seat_count - late);
+  const bool late = result == ncclSuccess && process->late_ms > 0;
+  struct latecomer latecomer = {gather, process, 0};
+  if (result == ncclSuccess) result = ranks_check_in(gather, process, 0, process->rank_count - late);
   if (late && !os_thread_start(&latecomer.thread, latecomer_body, &latecomer)) abort();
-  step(party, 2);
-  if (result == ncclSuccess) result = gather_wait(gather, party->reason, sizeof party->reason);
+  step(process, 2);
+  if (result == ncclSuccess) result = gather_wait(gather, process->reason, sizeof process->reason);
   if (late) os_thread_join(latecomer.thread);
-  step(party, 3);
+  step(process, 3);
   if (result == ncclSuccess) {
-    party->cards_good = cards_check(gather, call.seat_count);
-    party->party_count = gather_party_count(gather);
-    party->party = gather_own_party(gather);
-    step(party, 4);
-    result = party_finish(party, gather);
+    process->infos_good = infos_check(gather, call.rank_count);
+    process->process_count = gather_process_count(gather);
+    process->process_index = gather_own_process(gather);
+    step(process, 4);
+    result = process_finish(process, gather);
   }
   gather_close(gather);
-  if (!party->stays) {
-    watch_leave(party->watch);
-    party->watch = NULL;
+  if (!process->stays) {
+    watch_leave(process->watch);
+    process->watch = NULL;
   }
-  __atomic_store_n(&party->result, result, __ATOMIC_RELEASE);
+  __atomic_store_n(&process->result, result, __ATOMIC_RELEASE);
 }
 
-static void *party_body(void *argument) {
+static void *process_body(void *argument) {
   joiner_run((struct joiner *)argument);
   return NULL;
 }
 
-void joiner_threads_start(struct joiner *parties, uint32_t count) {
+void joiner_threads_start(struct joiner *processes, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
-    if (!os_thread_start(&parties[i].thread, party_body, &parties[i])) abort();
+    if (!os_thread_start(&processes[i].thread, process_body, &processes[i])) abort();
   }
 }
 
-void joiner_threads_join(struct joiner *parties, uint32_t count) {
-  for (uint32_t i = 0; i < count; i++) os_thread_join(parties[i].thread);
+void joiner_threads_join(struct joiner *processes, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) os_thread_join(processes[i].thread);
 }
 
 struct joiner *joiner_shared(uint32_t count) {
@@ -172,21 +174,21 @@ struct joiner *joiner_shared(uint32_t count) {
                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
-void joiner_fork(struct joiner *party) {
+void joiner_fork(struct joiner *process) {
   const pid_t pid = fork(); /* not into the memory that both share */
   if (pid != 0) {
-    party->pid = pid;
+    process->pid = pid;
     return;
   }
-  joiner_run(party);
-  while (party->stays && __atomic_load_n(&party->die_at, __ATOMIC_ACQUIRE) != UINT32_MAX) os_sleep_ms(5);
-  watch_leave(party->watch);
+  joiner_run(process);
+  while (process->stays && __atomic_load_n(&process->die_at, __ATOMIC_ACQUIRE) != UINT32_MAX) os_sleep_ms(5);
+  watch_leave(process->watch);
   _exit(0);
 }
 
-bool joiner_wait_lost(struct joiner *party, uint32_t timeout_ms) {
+bool joiner_wait_lost(struct joiner *process, uint32_t timeout_ms) {
   for (uint32_t waited = 0; waited < timeout_ms; waited += 5) {
-    if (__atomic_load_n(&party->lost_count, __ATOMIC_ACQUIRE) > 0) return true;
+    if (__atomic_load_n(&process->lost_count, __ATOMIC_ACQUIRE) > 0) return true;
     os_sleep_ms(5);
   }
   return false;

@@ -1,4 +1,4 @@
-/* joiner.h: parties of a gather, for tests: as threads of this process, or as processes forked from it. */
+/* joiner.h: processes of a gather, for tests: as threads of this process, or as processes forked from it. */
 #ifndef TUTTI_TESTS_JOINER_H
 #define TUTTI_TESTS_JOINER_H
 
@@ -11,24 +11,24 @@
 #include "core/bootstrap/control.h"
 #include "core/bootstrap/gather.h"
 
-#define PARTIES_MOST 64
+#define PROCESSES_MOST 64
 
 struct joiner {
   struct gather_call call;
   struct sock_address roots[8];
-  uint32_t seats[16], seat_count;
+  uint32_t ranks[16], rank_count;
   uint32_t delay_ms;       /* before it opens */
-  uint32_t late_ms;        /* its last seat checks in so long after the others */
+  uint32_t late_ms;        /* its last rank checks in so long after the others */
   ncclResult_t own_result; /* what it tells the others in gather_agree */
   bool stays;              /* keeps its watch; else it leaves */
   uint32_t die_at;         /* a process kills itself at the n-th of its steps; 0: never */
   /* results */
   ncclResult_t result;
   char reason[512];
-  bool cards_good;
-  uint32_t party_count, party;
+  bool infos_good;
+  uint32_t process_count, process_index;
   struct watch *watch;
-  uint32_t lost_count, lost_party; /* read atomically */
+  uint32_t lost_count, lost_process; /* read atomically */
   uint64_t lost_key;
   ncclResult_t lost_code;
   char lost_text[512];
@@ -39,17 +39,17 @@ struct joiner {
 /* Sets the environment of these tests: loopback, short deadlines; name and value pairs, then NULL. */
 void joiner_environment(const char *name, ...);
 struct bootstrap_id joiner_id(void);
-/* `count` parties of `each` seats in order, for this id. */
-void joiner_fill(struct joiner *parties, uint32_t count, uint32_t each, const struct bootstrap_id *id);
+/* `count` processes of `each` ranks in order, for this id. */
+void joiner_fill(struct joiner *processes, uint32_t count, uint32_t each, const struct bootstrap_id *id);
 /* open, check in, wait, agree, watch, close; and leave unless it stays. */
-void joiner_run(struct joiner *party);
-void joiner_threads_start(struct joiner *parties, uint32_t count);
-void joiner_threads_join(struct joiner *parties, uint32_t count);
+void joiner_run(struct joiner *process);
+void joiner_threads_start(struct joiner *processes, uint32_t count);
+void joiner_threads_join(struct joiner *processes, uint32_t count);
 /* Memory that forked processes share with the test. */
 struct joiner *joiner_shared(uint32_t count);
-/* A process that runs the party, then lives on until it is killed when it stays. */
-void joiner_fork(struct joiner *party);
-bool joiner_wait_lost(struct joiner *party, uint32_t timeout_ms);
+/* A process that runs the process, then lives on until it is killed when it stays. */
+void joiner_fork(struct joiner *process);
+bool joiner_wait_lost(struct joiner *process, uint32_t timeout_ms);
 /* Descriptors that this process has open. */
 uint32_t joiner_descriptors(void);
 

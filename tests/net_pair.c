@@ -192,26 +192,26 @@ void net_pair_exercise(struct net_pair *pair, uint32_t device, uint64_t seed) {
 
 /* ---- one message ---- */
 
-static ncclResult_t one_post(struct net_pair *pair, const void *from, size_t bytes, void *to, size_t room,
+static ncclResult_t one_post(struct net_pair *pair, const void *from, size_t bytes, void *to, size_t capacity,
                              void **requests) {
   const struct net_ops *ops = pair->ops;
   void *out = NULL, *in = NULL;
   const int tag = 0;
   TRY(ops->register_memory(pair->send, (void *)(uintptr_t)from, bytes, NET_MEMORY_HOST, &out));
-  TRY(ops->register_memory(pair->recv, to, room, NET_MEMORY_HOST, &in));
+  TRY(ops->register_memory(pair->recv, to, capacity, NET_MEMORY_HOST, &in));
   for (uint32_t i = 0; requests[0] == NULL || requests[1] == NULL; i++) {
     if (requests[0] == NULL) TRY(ops->isend(pair->send, from, bytes, tag, out, &requests[0]));
-    if (requests[1] == NULL) TRY(ops->irecv(pair->recv, 1, &to, &room, &tag, &in, &requests[1]));
+    if (requests[1] == NULL) TRY(ops->irecv(pair->recv, 1, &to, &capacity, &tag, &in, &requests[1]));
     pair_turn(pair, i);
   }
   return ncclSuccess;
 }
 
-ncclResult_t net_pair_send_one(struct net_pair *pair, const void *from, size_t bytes, void *to, size_t room,
-                               size_t *got) {
+ncclResult_t net_pair_send_one(struct net_pair *pair, const void *from, size_t bytes, void *to,
+                               size_t capacity, size_t *got) {
   void *requests[2] = {NULL, NULL};
   bool sent = false, received = false;
-  TRY(one_post(pair, from, bytes, to, room, requests));
+  TRY(one_post(pair, from, bytes, to, capacity, requests));
   for (uint32_t i = 0; !sent || !received; i++) {
     if (!received) TRY(pair->ops->test(requests[1], &received, got));
     if (!sent) TRY(pair->ops->test(requests[0], &sent, NULL));

@@ -21,7 +21,7 @@ void net_pair_close(struct net_pair *pair);
 void net_pair_exercise(struct net_pair *pair, uint32_t device, uint64_t seed);
 
 /* One message, or what a call failed with; *got (may be NULL) is what the receive was told. */
-ncclResult_t net_pair_send_one(struct net_pair *pair, const void *from, size_t bytes, void *to, size_t room,
-                               size_t *got);
+ncclResult_t net_pair_send_one(struct net_pair *pair, const void *from, size_t bytes, void *to,
+                               size_t capacity, size_t *got);
 
 #endif

@@ -2,7 +2,7 @@
  * library would: another version, another list of ids, another number of ranks. Then hears how that ends.
  *
  *   odd_rank FILE RANK SIZE version|ids|none
- *   odd_rank dial PORT      greets whoever listens there, once for each kind of connection
+ *   odd_rank dial PORT      authenticates whoever listens there, once for each kind of connection
  *
  * FILE has the unique id. Prints `rank R init error CODE: SENTENCE` as the root tells it. Status: 3: it was
  * told an error; 1: anything else; 2: misuse. */
@@ -12,7 +12,7 @@
 
 #include <nccl.h>
 
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -51,14 +51,14 @@ static ncclResult_t check_in(int fd, const struct bootstrap_id *id, uint64_t sig
   said.uid = said.process = os_entropy();
   said.version = NCCL_VERSION_CODE + (strcmp(oddity, "version") == 0);
   said.signature = strcmp(oddity, "ids") == 0 ? ~signature : signature;
-  said.seat_count = size;
+  said.rank_count = size;
   said.pid = (uint32_t)os_pid();
   said.first = 1;
   said.address = sock_local(fd);
   said.first_root = id->root;
   snprintf(said.host, sizeof said.host, "odd");
   TRY(frame_send(fd, FRAME_CHECK_IN, &said, sizeof said, wait));
-  return frame_send(fd, FRAME_SEATS, &rank, sizeof rank, wait);
+  return frame_send(fd, FRAME_RANKS, &rank, sizeof rank, wait);
 }
 
 static int dial(const char *port) {
@@ -66,11 +66,11 @@ static int dial(const char *port) {
   char place[64];
   snprintf(place, sizeof place, "127.0.0.1:%s", port);
   if (sock_address_parse(place, "odd_rank", &to) != ncclSuccess) return 2;
-  for (int kind = GREET_CHECK_IN; kind <= GREET_SHARE; kind++) {
+  for (int kind = HANDSHAKE_CHECK_IN; kind <= HANDSHAKE_SHARE; kind++) {
     const struct sock_wait wait = {os_time_ns() + UINT64_C(5000000000), NULL, "the odd rank at"};
     int fd = -1;
     const bool welcome = sock_connect(&to, &wait, &fd) == ncclSuccess &&
-                         greet_dial(fd, (enum greet_kind)kind, 7, &wait) == ncclSuccess;
+                         handshake_dial(fd, (enum handshake_kind)kind, 7, &wait) == ncclSuccess;
     printf("kind %d: %s\n", kind, welcome ? "welcome" : log_last_error());
     sock_close(fd);
   }
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
   const uint32_t rank = (uint32_t)atoi(argv[2]), size = (uint32_t)atoi(argv[3]);
   if (!id_read(argv[1], &id, &signature)) return 1;
   ncclResult_t result = sock_connect(&id.root, &wait, &fd);
-  if (result == ncclSuccess) result = greet_dial(fd, GREET_CHECK_IN, id.nonce, &wait);
+  if (result == ncclSuccess) result = handshake_dial(fd, HANDSHAKE_CHECK_IN, id.nonce, &wait);
   if (result == ncclSuccess) result = check_in(fd, &id, signature, rank, size, argv[4], &wait);
   if (result == ncclSuccess) puts("checked in");
   fflush(stdout);

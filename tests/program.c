@@ -69,17 +69,18 @@ static struct oracle_case case_of(const struct program *program, const struct pr
   return c;
 }
 
-/* Elements of one message of an exchange. */
-static uint32_t exchange_count(const struct program_op *op, uint32_t from, uint32_t to) {
+/* Elements of one message of an all-to-all-v. */
+static uint32_t all_to_all_v_count(const struct program_op *op, uint32_t from, uint32_t to) {
   const uint32_t hash = (op->salt + from * 0x9e3779b9u + to * 0x85ebca6bu) * 0xc2b2ae35u;
   return (hash >> 30) == 0 ? 0 : (hash >> 8) % (op->count + 1);
 }
 
 /* Where the message with the rank at its other end begins, elements: behind those with lower ranks. */
-static uint32_t exchange_offset(const struct program_op *op, uint32_t rank, uint32_t other, bool sending) {
+static uint32_t all_to_all_v_offset(const struct program_op *op, uint32_t rank, uint32_t other,
+                                    bool sending) {
   uint32_t offset = 0;
   for (uint32_t peer = 0; peer < other; peer++)
-    offset += sending ? exchange_count(op, rank, peer) : exchange_count(op, peer, rank);
+    offset += sending ? all_to_all_v_count(op, rank, peer) : all_to_all_v_count(op, peer, rank);
   return offset;
 }
 
@@ -87,7 +88,7 @@ static uint32_t exchange_offset(const struct program_op *op, uint32_t rank, uint
 static size_t op_elements(const struct program *program, const struct program_op *op) {
   const size_t n = program_comm_size(program, op->comm);
   if (op->kind == PROGRAM_MESSAGE) return op->count;
-  if (op->kind == PROGRAM_EXCHANGE) return op->count * n;
+  if (op->kind == PROGRAM_ALL_TO_ALL_V) return op->count * n;
   return op->count * (collective_of(op)->is_split ? n : 1);
 }
 
@@ -107,7 +108,8 @@ static void generate_constants(struct program *p, struct dice *dice) {
   p->ordering = (uint8_t)draw(dice, 3);
   p->shared_streams = draw(dice, 2) == 0;
   p->stream_count = 1 + draw(dice, PROGRAM_STREAMS);
-  p->slots = 2 + draw(dice, 7); /* a ring with one slot stands still: all wait for room before they take */
+  p->slots =
+      2 + draw(dice, 7); /* a ring with one slot makes no progress: all wait for space before they take */
   p->chunk_bytes = 1 + draw(dice, 64);
   p->channel_count = 1 + draw(dice, 4);
   p->flag_bits = 5 + draw(dice, 28);
@@ -130,7 +132,7 @@ static void generate_op(const struct program *p, struct program_op *op, struct d
                                   COLLECTIVE_BROADCAST,  COLLECTIVE_REDUCE,     COLLECTIVE_SENDRECV,
                                   COLLECTIVE_ALLTOALL,   COLLECTIVE_GATHER,     COLLECTIVE_SCATTER,
                                   PROGRAM_MESSAGE,       PROGRAM_MESSAGE,       PROGRAM_MESSAGE,
-                                  PROGRAM_MESSAGE,       PROGRAM_EXCHANGE};
+                                  PROGRAM_MESSAGE,       PROGRAM_ALL_TO_ALL_V};
   op->kind = kinds[draw(dice, sizeof kinds)];
   op->comm = (uint8_t)(draw(dice, 2) == 0 ? 0 : draw(dice, PROGRAM_COMMS));
   op->stream = (uint8_t)draw(dice, p->stream_count);
@@ -203,7 +205,7 @@ static void op_repair(const struct program *program, struct program_op *op) {
   while ((op_elements(program, op) + shift) * unit > PROGRAM_REGISTER_BYTES) op->count /= 2;
 }
 
-/* A message to oneself and an exchange need the group around them. */
+/* A message to oneself and an all-to-all-v need the group around them. */
 void program_repair(struct program *program) {
   if (program->ordering == PROGRAM_BY_STREAMS) program->shared_streams = true;
   for (uint32_t g = 0; g < program->group_count; g++) {
@@ -211,7 +213,7 @@ void program_repair(struct program *program) {
     for (uint32_t i = 0; i < group->op_count; i++) {
       struct program_op *op = &group->ops[i];
       op_repair(program, op);
-      if (op->kind == PROGRAM_EXCHANGE) group->bare = false;
+      if (op->kind == PROGRAM_ALL_TO_ALL_V) group->bare = false;
       if (op->kind == PROGRAM_MESSAGE && op->root == op->peer) group->bare = false;
     }
   }
@@ -234,7 +236,7 @@ struct places {
 static struct places op_places(const struct program *program, const struct program_op *op, uint32_t rank) {
   struct places at = {register_place(op, op->in, op->shift_in), register_place(op, op->out, op->shift_out),
                       true, true};
-  if (op->kind == PROGRAM_EXCHANGE) return at;
+  if (op->kind == PROGRAM_ALL_TO_ALL_V) return at;
   if (op->kind == PROGRAM_MESSAGE) {
     at.sends = rank == op->root;
     at.receives = rank == op->peer;
@@ -335,12 +337,12 @@ static void naive_collective(const struct program *program, const struct program
 static void naive_message(const struct program *program, const struct program_op *op, device_memory *before,
                           device_memory *after, uint32_t from, uint32_t to) {
   const size_t unit = oracle_type_bytes((ncclDataType_t)op->type);
-  const bool uneven = op->kind == PROGRAM_EXCHANGE;
-  const size_t count = uneven ? exchange_count(op, from, to) : op->count;
+  const bool uneven = op->kind == PROGRAM_ALL_TO_ALL_V;
+  const size_t count = uneven ? all_to_all_v_count(op, from, to) : op->count;
   size_t in = op_places(program, op, from).in, out = op_places(program, op, to).out;
   if (uneven) {
-    in += exchange_offset(op, from, to, true) * unit;
-    out += exchange_offset(op, to, from, false) * unit;
+    in += all_to_all_v_offset(op, from, to, true) * unit;
+    out += all_to_all_v_offset(op, to, from, false) * unit;
   }
   memcpy(after[program_comm_device(program, op->comm, to)] + out,
          before[program_comm_device(program, op->comm, from)] + in, count * unit);
@@ -353,7 +355,7 @@ static void naive_op(const struct program *program, const struct program_op *op,
   if (op->kind == PROGRAM_MESSAGE) naive_message(program, op, before, after, op->root, op->peer);
   for (uint32_t rank = 0; rank < n && op->kind != PROGRAM_MESSAGE; rank++) {
     if (op_is_collective(op)) naive_collective(program, op, before, after, rank);
-    for (uint32_t from = 0; from < n && op->kind == PROGRAM_EXCHANGE; from++)
+    for (uint32_t from = 0; from < n && op->kind == PROGRAM_ALL_TO_ALL_V; from++)
       naive_message(program, op, before, after, from, rank);
   }
 }
@@ -376,7 +378,7 @@ static void naive_run(const struct program *program, device_memory *after, devic
 struct run;
 
 /* One device: its half of every communicator, its streams, its memory. */
-struct seat {
+struct rank_state {
   struct run *run;
   uint32_t device;
   os_thread thread;
@@ -389,7 +391,7 @@ struct seat {
 struct run {
   const struct program *program;
   ncclUniqueId ids[2];
-  struct seat seats[PROGRAM_RANKS_MAX];
+  struct rank_state ranks[PROGRAM_RANKS_MAX];
   os_mutex lock;
   char *text;
   bool failed;
@@ -421,121 +423,121 @@ static uint32_t stream_set(const struct program *program, uint32_t comm) {
   return program->shared_streams ? 0 : comm;
 }
 
-static bool seat_open(struct seat *seat) {
-  struct run *run = seat->run;
-  bool ok = good_cuda(run, cudaSetDevice((int)seat->device), "cudaSetDevice") &&
-            good_cuda(run, cudaMalloc((void **)&seat->memory, MEMORY_BYTES), "cudaMalloc");
+static bool rank_open(struct rank_state *state) {
+  struct run *run = state->run;
+  bool ok = good_cuda(run, cudaSetDevice((int)state->device), "cudaSetDevice") &&
+            good_cuda(run, cudaMalloc((void **)&state->memory, MEMORY_BYTES), "cudaMalloc");
   for (uint32_t comm = 0; ok && comm < PROGRAM_COMMS; comm++) {
     for (uint32_t i = 0; ok && i < run->program->stream_count; i++) {
-      ok = good_cuda(run, cudaStreamCreateWithFlags(&seat->streams[comm][i], cudaStreamNonBlocking),
+      ok = good_cuda(run, cudaStreamCreateWithFlags(&state->streams[comm][i], cudaStreamNonBlocking),
                      "cudaStreamCreateWithFlags") &&
-           good_cuda(run, cudaEventCreateWithFlags(&seat->events[comm][i], cudaEventDisableTiming),
+           good_cuda(run, cudaEventCreateWithFlags(&state->events[comm][i], cudaEventDisableTiming),
                      "cudaEventCreateWithFlags");
     }
   }
-  if (ok) memory_fill(run->program, seat->device, seat->memory);
+  if (ok) memory_fill(run->program, state->device, state->memory);
   return ok;
 }
 
 /* After a failure, what was under way is aborted. */
-static void seat_close_comms(struct seat *seat) {
+static void rank_close_comms(struct rank_state *state) {
   for (uint32_t comm = PROGRAM_COMMS; comm-- > 0;) {
-    if (seat->run->failed) ncclCommAbort(seat->comms[comm]);
-    else good(seat->run, ncclCommDestroy(seat->comms[comm]), "ncclCommDestroy");
+    if (state->run->failed) ncclCommAbort(state->comms[comm]);
+    else good(state->run, ncclCommDestroy(state->comms[comm]), "ncclCommDestroy");
   }
 }
 
-static void seat_close(struct seat *seat) {
+static void rank_close(struct rank_state *state) {
   for (uint32_t comm = 0; comm < PROGRAM_COMMS; comm++) {
     for (uint32_t i = 0; i < PROGRAM_STREAMS; i++) {
-      if (seat->streams[comm][i]) cudaStreamDestroy(seat->streams[comm][i]);
-      if (seat->events[comm][i]) cudaEventDestroy(seat->events[comm][i]);
+      if (state->streams[comm][i]) cudaStreamDestroy(state->streams[comm][i]);
+      if (state->events[comm][i]) cudaEventDestroy(state->events[comm][i]);
     }
   }
-  cudaFree(seat->memory);
+  cudaFree(state->memory);
 }
 
 /* The split of a device: even and odd ones, the highest first. */
-static bool seat_split(struct seat *seat) {
-  const uint32_t odd = seat->device % 2;
-  return good(seat->run,
-              ncclCommSplit(seat->comms[0], (int)odd, -(int)seat->device, &seat->comms[2 + odd], NULL),
+static bool rank_split(struct rank_state *state) {
+  const uint32_t odd = state->device % 2;
+  return good(state->run,
+              ncclCommSplit(state->comms[0], (int)odd, -(int)state->device, &state->comms[2 + odd], NULL),
               "ncclCommSplit");
 }
 
 /* ---- issuing ---- */
 
-static bool issue_half(struct seat *seat, const struct program_op *op, uint32_t peer, size_t place,
+static bool issue_half(struct rank_state *state, const struct program_op *op, uint32_t peer, size_t place,
                        size_t count, bool sending) {
-  const cudaStream_t stream = seat->streams[stream_set(seat->run->program, op->comm)][op->stream];
+  const cudaStream_t stream = state->streams[stream_set(state->run->program, op->comm)][op->stream];
   const ncclDataType_t type = (ncclDataType_t)op->type;
-  const ncclComm_t comm = seat->comms[op->comm];
-  return sending ? good(seat->run, ncclSend(seat->memory + place, count, type, (int)peer, comm, stream),
+  const ncclComm_t comm = state->comms[op->comm];
+  return sending ? good(state->run, ncclSend(state->memory + place, count, type, (int)peer, comm, stream),
                         "ncclSend")
-                 : good(seat->run, ncclRecv(seat->memory + place, count, type, (int)peer, comm, stream),
+                 : good(state->run, ncclRecv(state->memory + place, count, type, (int)peer, comm, stream),
                         "ncclRecv");
 }
 
-static bool issue_message(struct seat *seat, const struct program_op *op, uint32_t rank) {
-  const struct places at = op_places(seat->run->program, op, rank);
+static bool issue_message(struct rank_state *state, const struct program_op *op, uint32_t rank) {
+  const struct places at = op_places(state->run->program, op, rank);
   const bool receive_first = op->salt % 2;
   bool ok = true;
-  if (at.receives && receive_first) ok = issue_half(seat, op, op->root, at.out, op->count, false);
-  if (ok && at.sends) ok = issue_half(seat, op, op->peer, at.in, op->count, true);
-  if (ok && at.receives && !receive_first) ok = issue_half(seat, op, op->root, at.out, op->count, false);
+  if (at.receives && receive_first) ok = issue_half(state, op, op->root, at.out, op->count, false);
+  if (ok && at.sends) ok = issue_half(state, op, op->peer, at.in, op->count, true);
+  if (ok && at.receives && !receive_first) ok = issue_half(state, op, op->root, at.out, op->count, false);
   return ok;
 }
 
 /* Peers in an order of the rank's own. */
-static bool issue_exchange(struct seat *seat, const struct program_op *op, uint32_t rank) {
-  const struct program *program = seat->run->program;
+static bool issue_all_to_all_v(struct rank_state *state, const struct program_op *op, uint32_t rank) {
+  const struct program *program = state->run->program;
   const size_t unit = oracle_type_bytes((ncclDataType_t)op->type);
   const uint32_t n = program_comm_size(program, op->comm);
   const struct places at = op_places(program, op, rank);
   bool ok = true;
   for (uint32_t i = 0; ok && i < n; i++) {
     const uint32_t peer = (i + op->salt + rank) % n;
-    ok = issue_half(seat, op, peer, at.in + exchange_offset(op, rank, peer, true) * unit,
-                    exchange_count(op, rank, peer), true) &&
-         issue_half(seat, op, peer, at.out + exchange_offset(op, rank, peer, false) * unit,
-                    exchange_count(op, peer, rank), false);
+    ok = issue_half(state, op, peer, at.in + all_to_all_v_offset(op, rank, peer, true) * unit,
+                    all_to_all_v_count(op, rank, peer), true) &&
+         issue_half(state, op, peer, at.out + all_to_all_v_offset(op, rank, peer, false) * unit,
+                    all_to_all_v_count(op, peer, rank), false);
   }
   return ok;
 }
 
 /* The operator is destroyed as soon as the call has returned, as NCCL allows. */
-static bool issue_collective(struct seat *seat, const struct program_op *op, uint32_t rank) {
+static bool issue_collective(struct rank_state *state, const struct program_op *op, uint32_t rank) {
   static const ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
-  const struct program *program = seat->run->program;
+  const struct program *program = state->run->program;
   const struct places at = op_places(program, op, rank);
   const bool own = op_reduces(op) && op->op == ORACLE_MUL_SUM;
   uint64_t scalar = scalar_of(rank);
-  struct collective_call call = {at.sends ? seat->memory + at.in : NULL,
-                                 at.receives ? seat->memory + at.out : NULL,
+  struct collective_call call = {at.sends ? state->memory + at.in : NULL,
+                                 at.receives ? state->memory + at.out : NULL,
                                  op->count,
                                  (ncclDataType_t)op->type,
                                  own ? ncclSum : ops[op->op % 5],
                                  (int)op->root,
                                  (int)rank,
                                  (int)program_comm_size(program, op->comm),
-                                 seat->comms[op->comm],
-                                 seat->streams[stream_set(program, op->comm)][op->stream]};
-  if (own && !good(seat->run,
+                                 state->comms[op->comm],
+                                 state->streams[stream_set(program, op->comm)][op->stream]};
+  if (own && !good(state->run,
                    ncclRedOpCreatePreMulSum(&call.op, &scalar, call.type, ncclScalarHostImmediate, call.comm),
                    "ncclRedOpCreatePreMulSum"))
     return false;
   const struct collective *collective = collective_of(op);
-  bool ok = good(seat->run, collective_launch(collective, &call), collective->name);
-  if (own) ok = good(seat->run, ncclRedOpDestroy(call.op, call.comm), "ncclRedOpDestroy") && ok;
+  bool ok = good(state->run, collective_launch(collective, &call), collective->name);
+  if (own) ok = good(state->run, ncclRedOpDestroy(call.op, call.comm), "ncclRedOpDestroy") && ok;
   return ok;
 }
 
-static bool issue_op(struct seat *seat, const struct program_op *op) {
-  const int rank = comm_rank(seat->run->program, op->comm, seat->device);
+static bool issue_op(struct rank_state *state, const struct program_op *op) {
+  const int rank = comm_rank(state->run->program, op->comm, state->device);
   if (rank < 0) return true;
-  if (op->kind == PROGRAM_MESSAGE) return issue_message(seat, op, (uint32_t)rank);
-  if (op->kind == PROGRAM_EXCHANGE) return issue_exchange(seat, op, (uint32_t)rank);
-  return issue_collective(seat, op, (uint32_t)rank);
+  if (op->kind == PROGRAM_MESSAGE) return issue_message(state, op, (uint32_t)rank);
+  if (op->kind == PROGRAM_ALL_TO_ALL_V) return issue_all_to_all_v(state, op, (uint32_t)rank);
+  return issue_collective(state, op, (uint32_t)rank);
 }
 
 /* True when the device's call does something on its stream. */
@@ -543,36 +545,36 @@ static bool op_touches(const struct program *program, const struct program_op *o
   const int rank = comm_rank(program, op->comm, device);
   if (rank < 0) return false;
   if (op->kind == PROGRAM_MESSAGE) return (uint32_t)rank == op->root || (uint32_t)rank == op->peer;
-  return op->count > 0 || op->kind == PROGRAM_EXCHANGE || op->kind == COLLECTIVE_SENDRECV;
+  return op->count > 0 || op->kind == PROGRAM_ALL_TO_ALL_V || op->kind == COLLECTIVE_SENDRECV;
 }
 
 /* The stream that orders groups, for a device's last call on a communicator in the group; else the call's own
  * one. */
-static uint8_t op_stream(const struct seat *seat, const struct program_group *group, uint32_t i) {
-  const struct program *program = seat->run->program;
+static uint8_t op_stream(const struct rank_state *state, const struct program_group *group, uint32_t i) {
+  const struct program *program = state->run->program;
   const uint8_t first = (uint8_t)((uint32_t)(group - program->groups) % program->stream_count);
   if (program->ordering != PROGRAM_BY_STREAMS) return group->ops[i].stream;
   for (uint32_t later = i + 1; later < group->op_count && !group->bare; later++) {
     const struct program_op *op = &group->ops[later];
-    if (op->comm == group->ops[i].comm && op_touches(program, op, seat->device)) return group->ops[i].stream;
+    if (op->comm == group->ops[i].comm && op_touches(program, op, state->device)) return group->ops[i].stream;
   }
   return first;
 }
 
 /* Communicators that share streams are used in the same order by all ranks: a kernel waits for the one before
  * it on its stream. */
-static bool issue_group(struct seat *seat, const struct program_group *group) {
-  const struct program *program = seat->run->program;
+static bool issue_group(struct rank_state *state, const struct program_group *group) {
+  const struct program *program = state->run->program;
   const bool sorted = program->shared_streams && !group->bare;
-  const bool two_passes = group->messages_first && !group->bare && seat->device % 2;
-  bool ok = cudaSetDevice((int)seat->device) == cudaSuccess;
+  const bool two_passes = group->messages_first && !group->bare && state->device % 2;
+  bool ok = cudaSetDevice((int)state->device) == cudaSuccess;
   for (uint32_t comm = 0; comm < (sorted ? PROGRAM_COMMS : 1u); comm++) {
     for (uint32_t pass = 0; pass < (two_passes ? 2u : 1u); pass++) {
       for (uint32_t i = 0; ok && i < group->op_count; i++) {
         struct program_op op = group->ops[i];
         if ((sorted && op.comm != comm) || (two_passes && op_is_messages(&op) != (pass == 0))) continue;
-        op.stream = op_stream(seat, group, i);
-        ok = issue_op(seat, &op);
+        op.stream = op_stream(state, group, i);
+        ok = issue_op(state, &op);
       }
     }
   }
@@ -581,75 +583,76 @@ static bool issue_group(struct seat *seat, const struct program_group *group) {
 
 /* ---- ordering groups ---- */
 
-static bool seat_wait(struct seat *seat) {
+static bool rank_wait(struct rank_state *state) {
   bool ok = true;
   for (uint32_t comm = 0; comm < PROGRAM_COMMS; comm++)
-    for (uint32_t i = 0; ok && i < seat->run->program->stream_count; i++)
-      ok = good_cuda(seat->run, cudaStreamSynchronize(seat->streams[comm][i]), "cudaStreamSynchronize");
+    for (uint32_t i = 0; ok && i < state->run->program->stream_count; i++)
+      ok = good_cuda(state->run, cudaStreamSynchronize(state->streams[comm][i]), "cudaStreamSynchronize");
   return ok;
 }
 
 /* The first stream waits for all others, then they for it. */
-static bool seat_chain(struct seat *seat) {
-  struct run *run = seat->run;
+static bool rank_chain(struct rank_state *state) {
+  struct run *run = state->run;
   const uint32_t streams = run->program->stream_count;
-  const cudaStream_t first = seat->streams[0][0];
+  const cudaStream_t first = state->streams[0][0];
   bool ok = true;
   for (uint32_t i = 1; ok && i < PROGRAM_COMMS * streams; i++) {
-    const cudaEvent_t event = seat->events[i / streams][i % streams];
-    ok = good_cuda(run, cudaEventRecord(event, seat->streams[i / streams][i % streams]), "cudaEventRecord") &&
-         good_cuda(run, cudaStreamWaitEvent(first, event, 0), "cudaStreamWaitEvent");
+    const cudaEvent_t event = state->events[i / streams][i % streams];
+    ok =
+        good_cuda(run, cudaEventRecord(event, state->streams[i / streams][i % streams]), "cudaEventRecord") &&
+        good_cuda(run, cudaStreamWaitEvent(first, event, 0), "cudaStreamWaitEvent");
   }
-  ok = ok && good_cuda(run, cudaEventRecord(seat->events[0][0], first), "cudaEventRecord");
+  ok = ok && good_cuda(run, cudaEventRecord(state->events[0][0], first), "cudaEventRecord");
   for (uint32_t i = 1; ok && i < PROGRAM_COMMS * streams; i++)
-    ok = good_cuda(run, cudaStreamWaitEvent(seat->streams[i / streams][i % streams], seat->events[0][0], 0),
+    ok = good_cuda(run, cudaStreamWaitEvent(state->streams[i / streams][i % streams], state->events[0][0], 0),
                    "cudaStreamWaitEvent");
   return ok;
 }
 
 /* The next group's ordering stream waits for this group's. */
-static bool seat_hand_over(struct seat *seat, uint32_t group_index) {
-  const uint32_t streams = seat->run->program->stream_count;
-  const cudaStream_t from = seat->streams[0][group_index % streams];
-  const cudaStream_t to = seat->streams[0][(group_index + 1) % streams];
-  const cudaEvent_t event = seat->events[0][0];
-  return good_cuda(seat->run, cudaEventRecord(event, from), "cudaEventRecord") &&
-         good_cuda(seat->run, cudaStreamWaitEvent(to, event, 0), "cudaStreamWaitEvent");
+static bool rank_hand_over(struct rank_state *state, uint32_t group_index) {
+  const uint32_t streams = state->run->program->stream_count;
+  const cudaStream_t from = state->streams[0][group_index % streams];
+  const cudaStream_t to = state->streams[0][(group_index + 1) % streams];
+  const cudaEvent_t event = state->events[0][0];
+  return good_cuda(state->run, cudaEventRecord(event, from), "cudaEventRecord") &&
+         good_cuda(state->run, cudaStreamWaitEvent(to, event, 0), "cudaStreamWaitEvent");
 }
 
-static bool seat_order(struct seat *seat, uint32_t group_index) {
-  if (cudaSetDevice((int)seat->device) != cudaSuccess) return false;
-  switch (seat->run->program->ordering) {
-    case PROGRAM_BY_HOST: return seat_wait(seat);
-    case PROGRAM_BY_EVENTS: return seat_chain(seat);
-    default: return seat_hand_over(seat, group_index);
+static bool rank_order(struct rank_state *state, uint32_t group_index) {
+  if (cudaSetDevice((int)state->device) != cudaSuccess) return false;
+  switch (state->run->program->ordering) {
+    case PROGRAM_BY_HOST: return rank_wait(state);
+    case PROGRAM_BY_EVENTS: return rank_chain(state);
+    default: return rank_hand_over(state, group_index);
   }
 }
 
 /* ---- one thread a rank ---- */
 
-static bool seat_join(struct seat *seat) {
-  struct run *run = seat->run;
-  const int n = (int)run->program->rank_count, device = (int)seat->device;
+static bool rank_join(struct rank_state *state) {
+  struct run *run = state->run;
+  const int n = (int)run->program->rank_count, device = (int)state->device;
   return good_cuda(run, cudaSetDevice(device), "cudaSetDevice") &&
-         good(run, ncclCommInitRank(&seat->comms[0], n, run->ids[0], device), "ncclCommInitRank") &&
-         good(run, ncclCommInitRank(&seat->comms[1], n, run->ids[1], n - 1 - device), "ncclCommInitRank") &&
-         seat_split(seat);
+         good(run, ncclCommInitRank(&state->comms[0], n, run->ids[0], device), "ncclCommInitRank") &&
+         good(run, ncclCommInitRank(&state->comms[1], n, run->ids[1], n - 1 - device), "ncclCommInitRank") &&
+         rank_split(state);
 }
 
-static void *seat_body(void *argument) {
-  struct seat *seat = (struct seat *)argument;
-  const struct program *program = seat->run->program;
-  bool ok = seat_join(seat);
+static void *rank_body(void *argument) {
+  struct rank_state *state = (struct rank_state *)argument;
+  const struct program *program = state->run->program;
+  bool ok = rank_join(state);
   for (uint32_t g = 0; ok && g < program->group_count; g++) {
     const struct program_group *group = &program->groups[g];
-    if (!group->bare) ok = good(seat->run, ncclGroupStart(), "ncclGroupStart");
-    ok = ok && issue_group(seat, group);
-    if (!group->bare) ok = good(seat->run, ncclGroupEnd(), "ncclGroupEnd") && ok;
-    ok = ok && seat_order(seat, g);
+    if (!group->bare) ok = good(state->run, ncclGroupStart(), "ncclGroupStart");
+    ok = ok && issue_group(state, group);
+    if (!group->bare) ok = good(state->run, ncclGroupEnd(), "ncclGroupEnd") && ok;
+    ok = ok && rank_order(state, g);
   }
-  if (ok) seat_wait(seat);
-  seat_close_comms(seat);
+  if (ok) rank_wait(state);
+  rank_close_comms(state);
   return NULL;
 }
 
@@ -658,10 +661,10 @@ static void run_threads(struct run *run) {
   uint32_t started = 0;
   if (!good(run, ncclGetUniqueId(&run->ids[0]), "ncclGetUniqueId")) return;
   if (!good(run, ncclGetUniqueId(&run->ids[1]), "ncclGetUniqueId")) return;
-  while (started < n && os_thread_start(&run->seats[started].thread, seat_body, &run->seats[started]))
+  while (started < n && os_thread_start(&run->ranks[started].thread, rank_body, &run->ranks[started]))
     started++;
   if (started < n) complain(run, "a thread did not start");
-  for (uint32_t i = 0; i < started; i++) os_thread_join(run->seats[i].thread);
+  for (uint32_t i = 0; i < started; i++) os_thread_join(run->ranks[i].thread);
 }
 
 /* ---- one thread for all ranks ---- */
@@ -672,11 +675,11 @@ static bool run_join(struct run *run) {
   ncclComm_t forward[PROGRAM_RANKS_MAX], backward[PROGRAM_RANKS_MAX];
   for (uint32_t i = 0; i < n; i++) reversed[i] = (int)(n - 1 - i);
   if (!good(run, ncclCommInitAll(forward, (int)n, NULL), "ncclCommInitAll")) return false;
-  for (uint32_t i = 0; i < n; i++) run->seats[i].comms[0] = forward[i];
+  for (uint32_t i = 0; i < n; i++) run->ranks[i].comms[0] = forward[i];
   if (!good(run, ncclCommInitAll(backward, (int)n, reversed), "ncclCommInitAll")) return false;
-  for (uint32_t i = 0; i < n; i++) run->seats[i].comms[1] = backward[n - 1 - i];
+  for (uint32_t i = 0; i < n; i++) run->ranks[i].comms[1] = backward[n - 1 - i];
   bool ok = good(run, ncclGroupStart(), "ncclGroupStart");
-  for (uint32_t i = 0; ok && i < n; i++) ok = seat_split(&run->seats[i]);
+  for (uint32_t i = 0; ok && i < n; i++) ok = rank_split(&run->ranks[i]);
   return good(run, ncclGroupEnd(), "ncclGroupEnd") && ok;
 }
 
@@ -687,12 +690,12 @@ static void run_alone(struct run *run) {
   for (uint32_t g = 0; ok && g < program->group_count; g++) {
     const struct program_group *group = &program->groups[g];
     if (!group->bare) ok = good(run, ncclGroupStart(), "ncclGroupStart");
-    for (uint32_t i = 0; ok && i < n; i++) ok = issue_group(&run->seats[i], group);
+    for (uint32_t i = 0; ok && i < n; i++) ok = issue_group(&run->ranks[i], group);
     if (!group->bare) ok = good(run, ncclGroupEnd(), "ncclGroupEnd") && ok;
-    for (uint32_t i = 0; ok && i < n; i++) ok = seat_order(&run->seats[i], g);
+    for (uint32_t i = 0; ok && i < n; i++) ok = rank_order(&run->ranks[i], g);
   }
-  for (uint32_t i = 0; ok && i < n; i++) ok = seat_wait(&run->seats[i]);
-  for (uint32_t i = 0; i < n; i++) seat_close_comms(&run->seats[i]);
+  for (uint32_t i = 0; ok && i < n; i++) ok = rank_wait(&run->ranks[i]);
+  for (uint32_t i = 0; i < n; i++) rank_close_comms(&run->ranks[i]);
 }
 
 /* ---- the whole run ---- */
@@ -738,7 +741,7 @@ static void register_story(const struct program *program, uint32_t number, char 
 
 static void run_compare(struct run *run, device_memory *expected) {
   for (uint32_t device = 0; device < run->program->rank_count; device++) {
-    const uint8_t *found = run->seats[device].memory;
+    const uint8_t *found = run->ranks[device].memory;
     char story[64];
     size_t i = 0;
     if (memcmp(found, expected[device], MEMORY_BYTES) == 0) continue;
@@ -753,7 +756,7 @@ static void run_compare(struct run *run, device_memory *expected) {
 static void run_opened(struct run *run, uint64_t *trace_hash) {
   tutti_emu_stats_t stats = {.size = sizeof stats};
   bool ok = true;
-  for (uint32_t i = 0; ok && i < run->program->rank_count; i++) ok = seat_open(&run->seats[i]);
+  for (uint32_t i = 0; ok && i < run->program->rank_count; i++) ok = rank_open(&run->ranks[i]);
   if (ok && run->program->thread_per_rank) run_threads(run);
   else if (ok) run_alone(run);
   good(run, tutti_emu_stats(&stats), "tutti_emu_stats");
@@ -769,8 +772,8 @@ bool program_run(const struct program *program, uint64_t *trace_hash, char text[
   text[0] = '\0';
   os_mutex_init(&run.lock);
   for (uint32_t i = 0; i < program->rank_count; i++) {
-    run.seats[i].run = &run;
-    run.seats[i].device = i;
+    run.ranks[i].run = &run;
+    run.ranks[i].device = i;
   }
   if (run_configure(&run)) {
     run_opened(&run, trace_hash);
@@ -778,7 +781,7 @@ bool program_run(const struct program *program, uint64_t *trace_hash, char text[
       naive_run(program, after, before);
       run_compare(&run, after);
     }
-    for (uint32_t i = 0; i < program->rank_count; i++) seat_close(&run.seats[i]);
+    for (uint32_t i = 0; i < program->rank_count; i++) rank_close(&run.ranks[i]);
   }
   os_mutex_destroy(&run.lock);
   return !run.failed;
@@ -787,7 +790,7 @@ bool program_run(const struct program *program, uint64_t *trace_hash, char text[
 /* ---- shrinking ---- */
 
 struct shrinking {
-  program_judge fails;
+  program_check fails;
   void *argument;
   uint32_t tries_left;
 };
@@ -912,7 +915,7 @@ static bool shrink_details(struct shrinking *shrinking, struct program *program)
   return any;
 }
 
-void program_shrink(struct program *program, program_judge fails, void *argument, uint32_t tries_max) {
+void program_shrink(struct program *program, program_check fails, void *argument, uint32_t tries_max) {
   struct shrinking shrinking = {fails, argument, tries_max};
   for (bool any = true; any && shrinking.tries_left > 0;) {
     any = shrink_groups(&shrinking, program);
@@ -927,13 +930,13 @@ void program_shrink(struct program *program, program_judge fails, void *argument
 
 struct paper {
   char *out;
-  size_t room, used;
+  size_t capacity, used;
 };
 
 __attribute__((format(printf, 2, 3))) static void put(struct paper *paper, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  const size_t left = paper->used < paper->room ? paper->room - paper->used : 0;
+  const size_t left = paper->used < paper->capacity ? paper->capacity - paper->used : 0;
   const int wrote = vsnprintf(left ? paper->out + paper->used : NULL, left, format, arguments);
   if (wrote > 0) paper->used += (size_t)wrote;
   va_end(arguments);
@@ -965,13 +968,14 @@ static void print_message(struct paper *paper, const struct program *program, co
   print_tail(paper, op);
 }
 
-static void print_exchange(struct paper *paper, const struct program *program, const struct program_op *op) {
+static void print_all_to_all_v(struct paper *paper, const struct program *program,
+                               const struct program_op *op) {
   const uint32_t n = program_comm_size(program, op->comm);
   for (uint32_t from = 0; from < n; from++)
     for (uint32_t to = 0; to < n; to++)
-      print_message(paper, program, op, from, to, exchange_count(op, from, to),
-                    op->shift_in + exchange_offset(op, from, to, true),
-                    op->shift_out + exchange_offset(op, to, from, false));
+      print_message(paper, program, op, from, to, all_to_all_v_count(op, from, to),
+                    op->shift_in + all_to_all_v_offset(op, from, to, true),
+                    op->shift_out + all_to_all_v_offset(op, to, from, false));
 }
 
 static void print_collective(struct paper *paper, const struct program_op *op) {
@@ -991,7 +995,7 @@ static void print_collective(struct paper *paper, const struct program_op *op) {
 }
 
 static void print_op(struct paper *paper, const struct program *program, const struct program_op *op) {
-  if (op->kind == PROGRAM_EXCHANGE) print_exchange(paper, program, op);
+  if (op->kind == PROGRAM_ALL_TO_ALL_V) print_all_to_all_v(paper, program, op);
   else if (op_is_collective(op)) print_collective(paper, op);
   else print_message(paper, program, op, op->root, op->peer, op->count, op->shift_in, op->shift_out);
 }

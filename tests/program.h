@@ -30,7 +30,7 @@ enum {
 };
 
 /* Behind the collectives of oracle.h: a message from one rank to another, and an uneven all-to-all. */
-enum { PROGRAM_MESSAGE = COLLECTIVE_COUNT, PROGRAM_EXCHANGE, PROGRAM_KINDS };
+enum { PROGRAM_MESSAGE = COLLECTIVE_COUNT, PROGRAM_ALL_TO_ALL_V, PROGRAM_KINDS };
 
 /* What makes a group wait for the one before it on its device: the host, events among all streams, or the
  * streams alone. The last needs shared streams: each communicator's calls of group g use stream g modulo
@@ -39,15 +39,15 @@ enum { PROGRAM_MESSAGE = COLLECTIVE_COUNT, PROGRAM_EXCHANGE, PROGRAM_KINDS };
 enum program_ordering { PROGRAM_BY_HOST, PROGRAM_BY_EVENTS, PROGRAM_BY_STREAMS };
 
 struct program_op {
-  uint8_t kind;         /* enum collective_id, PROGRAM_MESSAGE or PROGRAM_EXCHANGE */
+  uint8_t kind;         /* enum collective_id, PROGRAM_MESSAGE or PROGRAM_ALL_TO_ALL_V */
   uint8_t comm, stream; /* numbers */
   uint8_t type, op;     /* ncclDataType_t, enum oracle_op */
   uint8_t in, out;      /* registers, the same on all devices; in place: `out` is both */
   bool in_place;
   uint32_t root, peer;          /* of a message: from, to */
-  uint32_t count;               /* elements, as in the API call; of an exchange: no message is longer */
+  uint32_t count;               /* elements, as in the API call; of an all-to-all-v: no message is longer */
   uint32_t shift_in, shift_out; /* elements before the buffer in its register */
-  uint32_t salt;                /* sizes of an exchange, order of its calls, place of a scalar */
+  uint32_t salt;                /* sizes of an all-to-all-v, order of its calls, place of a scalar */
 };
 
 struct program_group {
@@ -79,8 +79,8 @@ void program_repair(struct program *program);
 bool program_run(const struct program *program, uint64_t *trace_hash, char text[PROGRAM_TEXT_BYTES]);
 
 /* The smallest program found for which `fails` still holds, trying at most `tries_max` of them. */
-typedef bool (*program_judge)(const struct program *program, void *argument);
-void program_shrink(struct program *program, program_judge fails, void *argument, uint32_t tries_max);
+typedef bool (*program_check)(const struct program *program, void *argument);
+void program_shrink(struct program *program, program_check fails, void *argument, uint32_t tries_max);
 
 /* C-like text; returns its length as snprintf does. */
 size_t program_print(const struct program *program, char *out, size_t out_bytes);

@@ -261,10 +261,10 @@ static size_t wrong_elements(const struct rank *rank, enum op_kind op, uint32_t 
 
 /* One operation with its data. */
 static ncclResult_t operate(const struct rank *rank, enum op_kind op, uint32_t turn, size_t *wrong) {
-  const size_t count = in_count(rank, op), room = wanted.count * (size_t)rank->size;
+  const size_t count = in_count(rank, op), capacity = wanted.count * (size_t)rank->size;
   for (size_t i = 0; i < count; i++) rank->host[i] = value_of(turn, rank->rank, i);
   if (cudaMemcpy(rank->in, rank->host, count * sizeof *rank->host, cudaMemcpyHostToDevice) != cudaSuccess ||
-      cudaMemset(rank->out, 0x5a, room * sizeof *rank->out) != cudaSuccess)
+      cudaMemset(rank->out, 0x5a, capacity * sizeof *rank->out) != cudaSuccess)
     return ncclUnhandledCudaError;
   ncclResult_t result = call(rank, op, turn);
   if (result == ncclInProgress || result == ncclSuccess) result = stream_wait(rank);

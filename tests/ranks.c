@@ -223,11 +223,11 @@ static double expected_of(const struct ranks *ranks, const struct call *call, ui
   }
 }
 
-static bool guards_stand(const struct ranks *ranks, const struct call *call, uint32_t rank) {
+static bool guards_are_intact(const struct ranks *ranks, const struct call *call, uint32_t rank) {
   const size_t block_bytes = call->count * kernel_type_bytes(call->dtype);
   const uint8_t *middle = call->memory[rank] + GUARD_BYTES + blocks_in(ranks, call) * block_bytes;
   const uint8_t *last = middle + GUARD_BYTES + blocks_out(ranks, call) * block_bytes;
-  return guard_stands(call->memory[rank]) && guard_stands(middle) && guard_stands(last);
+  return guard_is_intact(call->memory[rank]) && guard_is_intact(middle) && guard_is_intact(last);
 }
 
 static bool rank_check(const struct ranks *ranks, const struct call *call, uint32_t rank, char *text) {
@@ -243,7 +243,7 @@ static bool rank_check(const struct ranks *ranks, const struct call *call, uint3
              call->count, rank, i, found, wanted);
     return false;
   }
-  if (guards_stand(ranks, call, rank)) return true;
+  if (guards_are_intact(ranks, call, rank)) return true;
   snprintf(text, RANKS_TEXT_BYTES, "call %u (%s, count %zu): rank %u has bytes outside of its buffers",
            (unsigned)call->sequence, emu_func_name(call->func), call->count, rank);
   return false;

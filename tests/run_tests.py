@@ -372,9 +372,9 @@ def check_library(report, path, allowed, soname):
         report.one(False, 'symbols of ' + name, 'not built: ' + path)
         return set()
     symbols = symbols_defined(path)
-    stray = sorted(symbol for symbol in symbols if not re.match(allowed, symbol))
-    report.one(bool(symbols) and not stray, 'symbols of ' + name,
-              'not allowed by %s: %s' % (allowed, ' '.join(stray)))
+    not_allowed = sorted(symbol for symbol in symbols if not re.match(allowed, symbol))
+    report.one(bool(symbols) and not not_allowed, 'symbols of ' + name,
+              'not allowed by %s: %s' % (allowed, ' '.join(not_allowed)))
     dynamic = run(['readelf', '-dW', path]).output
     needed = re.findall(r'\(NEEDED\).*\[(.*)\]', dynamic)
     usual = r'(libc|libm|libdl|libpthread|ld-linux.*|libnccl)\.so'

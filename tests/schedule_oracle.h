@@ -1,6 +1,6 @@
 /* schedule_oracle.h: runs the steps of all ranks of one ring collective together, on symbols instead of
- * numbers, and compares every step and every output with what the algorithm's definition says. A cell holds
- * "the left fold of the inputs of `length` ranks along the ring from ring index `first`, at element
+ * numbers, and compares every step and every output with what the algorithm's definition says. A element
+ * holds "the left fold of the inputs of `length` ranks along the ring from ring index `first`, at element
  * `element`"; whatever is no such fold is a failure at once, so a lost, doubled or reordered contribution
  * cannot pass. Queues between neighbours are unbounded and in order.
  *
@@ -24,8 +24,8 @@
 #include "schedule/ring.h"
 
 #define ORACLE_RANKS_MAX 17
-#define ORACLE_CELLS_MAX 1024   /* elements of a rank's larger buffer */
-#define ORACLE_MESSAGES_MAX 512 /* on one link during one case */
+#define ORACLE_ELEMENTS_MAX 1024 /* elements of a rank's larger buffer */
+#define ORACLE_MESSAGES_MAX 512  /* on one link during one case */
 #define ORACLE_CHUNK_MAX 64
 #define ORACLE_LOOPS_MAX 32
 #define ORACLE_EMPTY UINT64_MAX /* nothing was ever written here */
@@ -56,8 +56,8 @@ struct oracle_rank {
   uint32_t step_count;
   uint32_t received, sent; /* messages taken from the link behind, and put on it by the rank behind */
   uint64_t *in, *out;
-  uint64_t memory[2][ORACLE_CELLS_MAX];
-  uint8_t writes[ORACLE_CELLS_MAX]; /* of each output cell */
+  uint64_t memory[2][ORACLE_ELEMENTS_MAX];
+  uint8_t writes[ORACLE_ELEMENTS_MAX]; /* of each output element */
   struct oracle_message messages[ORACLE_MESSAGES_MAX];
 };
 
@@ -69,8 +69,8 @@ struct oracle {
   uint32_t loop_count;
   struct {
     size_t begin, chunk;
-  } loops[ORACLE_LOOPS_MAX];       /* begin: elements of the part */
-  uint8_t first[ORACLE_CELLS_MAX]; /* all-reduce: where on the ring the fold of a part's element begins */
+  } loops[ORACLE_LOOPS_MAX];          /* begin: elements of the part */
+  uint8_t first[ORACLE_ELEMENTS_MAX]; /* all-reduce: where on the ring the fold of a part's element begins */
   struct oracle_rank ranks[ORACLE_RANKS_MAX];
 };
 
@@ -137,7 +137,7 @@ static inline void oracle_setup_loops(struct oracle *o) {
   }
 }
 
-/* What output cell `index` of a rank holds at the end; ORACLE_EMPTY where the rank has no output. */
+/* What output element `index` of a rank holds at the end; ORACLE_EMPTY where the rank has no output. */
 static inline uint64_t oracle_output(const struct oracle *o, uint32_t rank, size_t index) {
   const struct oracle_case *t = o->test;
   const uint32_t n = t->rank_count, root = o->position[t->root];
@@ -231,18 +231,18 @@ static inline void oracle_check_step(const struct oracle *o, uint32_t rank) {
 
 static inline void oracle_write(struct oracle *o, uint32_t rank, size_t index, uint64_t value) {
   struct oracle_rank *r = &o->ranks[rank];
-  const size_t cells =
+  const size_t elements =
       o->test->func == FUNC_ALL_GATHER ? o->test->rank_count * o->test->count : o->test->count;
-  oracle_expect(o, rank, index < cells, "writes behind the output");
+  oracle_expect(o, rank, index < elements, "writes behind the output");
   oracle_expect(o, rank, value == oracle_output(o, rank, index), "writes what is not the result");
   r->out[index] = value;
   r->writes[index] += 1;
 }
 
 static inline uint64_t oracle_read(const struct oracle *o, uint32_t rank, size_t index) {
-  const size_t cells =
+  const size_t elements =
       o->test->func == FUNC_REDUCE_SCATTER ? o->test->rank_count * o->test->count : o->test->count;
-  oracle_expect(o, rank, index < cells, "reads behind the input");
+  oracle_expect(o, rank, index < elements, "reads behind the input");
   const uint64_t value = o->ranks[rank].in[index];
   oracle_expect(o, rank, value == oracle_value(index, o->position[rank], 1, false),
                 "reads input that was overwritten");
@@ -335,8 +335,8 @@ static inline bool oracle_move_others(struct oracle *o) {
 static inline void oracle_setup_memory(struct oracle *o, uint32_t rank) {
   const struct oracle_case *t = o->test;
   struct oracle_rank *r = &o->ranks[rank];
-  const size_t in_cells = t->func == FUNC_REDUCE_SCATTER ? t->rank_count * t->count : t->count;
-  const size_t out_cells = t->func == FUNC_ALL_GATHER ? t->rank_count * t->count : t->count;
+  const size_t in_elements = t->func == FUNC_REDUCE_SCATTER ? t->rank_count * t->count : t->count;
+  const size_t out_elements = t->func == FUNC_ALL_GATHER ? t->rank_count * t->count : t->count;
   r->in = r->memory[0];
   r->out = r->memory[1];
   if (t->in_place >> rank & 1) {
@@ -344,10 +344,10 @@ static inline void oracle_setup_memory(struct oracle *o, uint32_t rank) {
     if (t->func == FUNC_ALL_GATHER) r->in += rank * t->count;
     if (t->func == FUNC_REDUCE_SCATTER) r->out += rank * t->count;
   }
-  assert_true(in_cells <= ORACLE_CELLS_MAX && out_cells <= ORACLE_CELLS_MAX);
-  for (size_t i = 0; i < out_cells; i++) r->out[i] = ORACLE_EMPTY;
-  for (size_t i = 0; i < in_cells; i++) r->in[i] = oracle_value(i, o->position[rank], 1, false);
-  memset(r->writes, 0, out_cells);
+  assert_true(in_elements <= ORACLE_ELEMENTS_MAX && out_elements <= ORACLE_ELEMENTS_MAX);
+  for (size_t i = 0; i < out_elements; i++) r->out[i] = ORACLE_EMPTY;
+  for (size_t i = 0; i < in_elements; i++) r->in[i] = oracle_value(i, o->position[rank], 1, false);
+  memset(r->writes, 0, out_elements);
 }
 
 static inline void oracle_setup_work(struct oracle *o, uint32_t rank) {
@@ -389,7 +389,8 @@ static inline void oracle_run_channel(struct oracle *o) {
   }
 }
 
-/* Output cells of the part: each was written once and holds the result, or was the result from the start. */
+/* Output elements of the part: each was written once and holds the result, or was the result from the start.
+ */
 static inline void oracle_check_part(struct oracle *o, uint32_t rank) {
   const struct oracle_case *t = o->test;
   const struct oracle_rank *r = &o->ranks[rank];

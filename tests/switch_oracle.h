@@ -25,7 +25,7 @@
 #define ORACLE_RANKS_MAX 32
 #define ORACLE_CHANNELS_MAX 3
 #define ORACLE_CHUNK_MAX 8
-#define ORACLE_CELLS_MAX 1200 /* elements of a rank's larger buffer */
+#define ORACLE_ELEMENTS_MAX 1200 /* elements of a rank's larger buffer */
 #define ORACLE_LANES_MAX (ORACLE_RANKS_MAX * 3)
 
 struct oracle_value {
@@ -68,9 +68,9 @@ struct oracle {
   uint32_t lane_count;
   struct oracle_queue queues[ORACLE_RANKS_MAX][ORACLE_RANKS_MAX]
                             [2]; /* sender, receiver, back from a switch */
-  struct oracle_value memory[ORACLE_RANKS_MAX][2][ORACLE_CELLS_MAX];
+  struct oracle_value memory[ORACLE_RANKS_MAX][2][ORACLE_ELEMENTS_MAX];
   struct oracle_value *in[ORACLE_RANKS_MAX], *out[ORACLE_RANKS_MAX];
-  uint8_t writes[ORACLE_RANKS_MAX][ORACLE_CELLS_MAX];
+  uint8_t writes[ORACLE_RANKS_MAX][ORACLE_ELEMENTS_MAX];
 };
 
 static inline void oracle_fail(const struct oracle *o, uint32_t rank, uint32_t role, const char *what) {
@@ -115,9 +115,10 @@ static inline struct plan_request oracle_request(const struct oracle_case *t, ui
   return request;
 }
 
-/* Where a cell would lie if it had the four bytes of its type: for a plan, which only compares addresses. */
-static inline uint8_t *oracle_address(struct oracle *o, uint32_t rank, const struct oracle_value *cell) {
-  return (uint8_t *)o->memory[rank] + 4 * (cell - o->memory[rank][0]);
+/* Where a element would lie if it had the four bytes of its type: for a plan, which only compares addresses.
+ */
+static inline uint8_t *oracle_address(struct oracle *o, uint32_t rank, const struct oracle_value *element) {
+  return (uint8_t *)o->memory[rank] + 4 * (element - o->memory[rank][0]);
 }
 
 /* Small operations of one size take a channel each, in turn. */
@@ -268,15 +269,15 @@ static inline void oracle_fill(struct oracle *o, uint32_t rank) {
   const struct oracle_case *t = o->test;
   const uint32_t n = t->graph->rank_count;
   const bool together = (t->in_place >> rank & 1) != 0;
-  const size_t in_cells = t->func == FUNC_REDUCE_SCATTER ? n * t->count : t->count;
-  assert_true(n * t->count <= ORACLE_CELLS_MAX);
+  const size_t in_elements = t->func == FUNC_REDUCE_SCATTER ? n * t->count : t->count;
+  assert_true(n * t->count <= ORACLE_ELEMENTS_MAX);
   memset(o->memory[rank], 0, sizeof o->memory[rank]);
   memset(o->writes[rank], 0, sizeof o->writes[rank]);
   o->in[rank] = o->memory[rank][0];
   o->out[rank] = o->memory[rank][together ? 0 : 1];
   if (together && t->func == FUNC_ALL_GATHER) o->in[rank] += rank * t->count;
   if (together && t->func == FUNC_REDUCE_SCATTER) o->out[rank] += rank * t->count;
-  for (size_t i = 0; i < in_cells; i++) {
+  for (size_t i = 0; i < in_elements; i++) {
     const size_t element = t->func == FUNC_ALL_GATHER ? rank * t->count + i : i;
     o->in[rank][i] = (struct oracle_value){(uint32_t)element, 1u << rank, rank + 1, false};
   }

@@ -192,7 +192,7 @@ static void call_launch(struct call *call) {
 
 /* ---- judging ---- */
 
-static void call_judge(const struct call *call) {
+static void call_check(const struct call *call) {
   const void *outputs[RANKS_MAX];
   uint32_t ranks[RANKS_MAX];
   struct oracle_mismatch wrong;
@@ -247,7 +247,7 @@ static void world_run(uint64_t seed) {
   for (uint32_t i = 0; i < world.call_count; i++) call_launch(&world.calls[i]);
   if (world.fused) good(NULL, ncclGroupEnd());
   world_wait();
-  for (uint32_t i = 0; i < world.call_count; i++) call_judge(&world.calls[i]);
+  for (uint32_t i = 0; i < world.call_count; i++) call_check(&world.calls[i]);
   world_close();
 }
 

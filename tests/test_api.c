@@ -796,31 +796,32 @@ static void test_connections(void **state) {
   close_all(4);
 }
 
-/* The first way is the one that a call would take; none is named twice, and none takes longer than the next.
+/* The first option is the one that a call would take; none is named twice, and none takes longer than the
+ * next.
  */
-static void test_ways(void **state) {
+static void test_tuning_options(void **state) {
   (void)state;
-  tutti_ways_t ways = {.size = sizeof ways};
+  tutti_tuning_options_t options = {.size = sizeof options};
   open_all(4);
-  expect_ok(tutti_comm_ways(comms[1], "all_reduce", 64 << 20, &ways));
-  assert_int_equal(ways.rank_count, 4);
-  assert_int_equal(ways.node_count, 1);
-  assert_in_range(ways.way_count, 3, TUTTI_WAYS_MAX);
-  for (int i = 0; i < ways.way_count; i++) {
-    assert_true(ways.ways[i].channel_count > 0 && ways.ways[i].time_us > 0);
-    if (i > 1) assert_true(ways.ways[i].time_us >= ways.ways[i - 1].time_us);
+  expect_ok(tutti_comm_tuning_options(comms[1], "all_reduce", 64 << 20, &options));
+  assert_int_equal(options.rank_count, 4);
+  assert_int_equal(options.node_count, 1);
+  assert_in_range(options.option_count, 3, TUTTI_TUNING_OPTIONS_MAX);
+  for (int i = 0; i < options.option_count; i++) {
+    assert_true(options.options[i].channel_count > 0 && options.options[i].time_us > 0);
+    if (i > 1) assert_true(options.options[i].time_us >= options.options[i - 1].time_us);
     for (int other = 0; other < i; other++)
-      assert_false(strcmp(ways.ways[i].algo, ways.ways[other].algo) == 0 &&
-                   strcmp(ways.ways[i].proto, ways.ways[other].proto) == 0);
+      assert_false(strcmp(options.options[i].algo, options.options[other].algo) == 0 &&
+                   strcmp(options.options[i].proto, options.options[other].proto) == 0);
   }
   expect_ok(ncclAllReduce(buffer, buffer, 16 << 20, ncclFloat, ncclSum, comms[1], NULL));
-  assert_string_equal(ways.ways[0].algo, names_algo[last_launch()->first.algo]);
-  assert_string_equal(ways.ways[0].proto, names_proto[last_launch()->first.proto]);
-  expect_error(tutti_comm_ways(comms[1], "sendrecv", 8, &ways), ncclInvalidArgument, "tutti_comm_ways",
-               "has but one way");
-  ways.size = 1;
-  expect_error(tutti_comm_ways(comms[1], "all_reduce", 8, &ways), ncclInvalidArgument, "tutti_comm_ways",
-               "sizeof(tutti_ways_t)");
+  assert_string_equal(options.options[0].algo, names_algo[last_launch()->first.algo]);
+  assert_string_equal(options.options[0].proto, names_proto[last_launch()->first.proto]);
+  expect_error(tutti_comm_tuning_options(comms[1], "sendrecv", 8, &options), ncclInvalidArgument,
+               "tutti_comm_tuning_options", "has only one option");
+  options.size = 1;
+  expect_error(tutti_comm_tuning_options(comms[1], "all_reduce", 8, &options), ncclInvalidArgument,
+               "tutti_comm_tuning_options", "sizeof(tutti_tuning_options_t)");
   close_all(4);
 }
 
@@ -890,14 +891,14 @@ static void test_check_pointers(void **state) {
 
 static void test_registration(void **state) {
   (void)state;
-  void *handle = NULL, *again = NULL;
+  void *handle = NULL, *second = NULL;
   ncclWindow_t window = (ncclWindow_t)buffer;
   open_all(1);
   expect_error(ncclCommRegister(comms[0], NULL, 8, &handle), ncclInvalidArgument, "ncclCommRegister", "NULL");
   expect_error(ncclCommRegister(comms[0], buffer, 0, &handle), ncclInvalidArgument, "size is 0");
   expect_ok(ncclCommRegister(comms[0], buffer, 8, &handle));
-  expect_ok(ncclCommRegister(comms[0], buffer, 8, &again));
-  assert_ptr_equal(handle, again);
+  expect_ok(ncclCommRegister(comms[0], buffer, 8, &second));
+  assert_ptr_equal(handle, second);
   expect_ok(ncclCommDeregister(comms[0], handle));
   expect_ok(ncclCommDeregister(comms[0], handle));
   expect_error(ncclCommDeregister(comms[0], handle), ncclInvalidUsage, "ncclCommDeregister",
@@ -1116,7 +1117,7 @@ int main(void) {
                                      TEST(test_arguments),
                                      TEST(test_retyping),
                                      TEST(test_connections),
-                                     TEST(test_ways),
+                                     TEST(test_tuning_options),
                                      TEST(test_operators),
                                      TEST(test_check_pointers),
                                      TEST(test_registration),

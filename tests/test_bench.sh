@@ -4,7 +4,8 @@
 # `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti; QUICK=1
 # takes fewer sizes.
 set -u
-unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_MOVES NCCL_DEBUG TUTTI_CUSTOM_FILE
+unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_EVENTS TUTTI_MOVES \
+  NCCL_DEBUG TUTTI_CUSTOM_FILE
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=${BUILD:-$here/../build}/bin/tutti
@@ -85,7 +86,7 @@ check $? "-i steps by bytes"
 try 0 bench reduce --ranks 3 -r all -o all -d all -b 64 -e 64 -q && [ "$(wc -l <"$work/out")" -eq 216 ]
 check $? "-r all -o all -d all covers 3 roots, 6 operators, 12 types"
 try 0 bench all_reduce_perf --ranks 2 -e 64 --rate &&
-  grep -qE '^# Emulator moves [1-9][0-9]* steps [1-9]' "$work/out"
+  grep -qE '^# Emulator events [1-9][0-9]* steps [1-9]' "$work/out"
 check $? "--rate prints moves and steps"
 
 # ---- JSON
@@ -174,7 +175,7 @@ misuse 4 "tune:1: expected the size at which the rule ends" \
   bench all_reduce --ranks 2 -e 64 --tune "$work/tune"
 [ "$(cat "$work/tune")" = 'all_reduce 8' ]
 check $? "a tuning file that cannot be understood is left alone"
-misuse 2 "sendrecv has but one way" bench sendrecv --ranks 2 -e 64 --tune "$work/other"
+misuse 2 "sendrecv has only one option" bench sendrecv --ranks 2 -e 64 --tune "$work/other"
 misuse 2 "needs sizes above 0" bench all_reduce --ranks 2 -b 0 -e 64 --tune "$work/other"
 misuse 3 "cannot be written" bench all_reduce --ranks 2 -b 64 -e 64 -n 1 -w 0 --tune "$work/none/other"
 

@@ -22,7 +22,7 @@
 #include "joiner.h"
 #include "skip.h"
 
-static struct joiner parties[PARTIES_MOST];
+static struct joiner processes[PROCESSES_MOST];
 static uint32_t descriptors_before, threads_before;
 static uint64_t blocks_before;
 
@@ -150,20 +150,20 @@ static void test_called(void **state) {
 
 /* ---- several roots ---- */
 
-/* Two processes with an id each, and this one with the first; each runs parties of its own. */
+/* Two processes with an id each, and this one with the first; each runs processes of its own. */
 struct several {
   struct bootstrap_id ids[3];
   uint32_t ready, go;
-  struct joiner parties[9];
+  struct joiner processes[9];
 };
 
-static void several_fill(struct several *several, uint32_t seat_count) {
+static void several_fill(struct several *several, uint32_t rank_count) {
   for (int i = 0; i < 9; i++) {
-    joiner_fill(&several->parties[i], 1, 1, &several->ids[0]);
-    several->parties[i].seats[0] = (uint32_t)i;
-    several->parties[i].call.seat_count = seat_count;
-    several->parties[i].call.root_count = 3;
-    for (int k = 0; k < 3; k++) several->parties[i].roots[k] = several->ids[k].root;
+    joiner_fill(&several->processes[i], 1, 1, &several->ids[0]);
+    several->processes[i].ranks[0] = (uint32_t)i;
+    several->processes[i].call.rank_count = rank_count;
+    several->processes[i].call.root_count = 3;
+    for (int k = 0; k < 3; k++) several->processes[i].roots[k] = several->ids[k].root;
   }
 }
 
@@ -171,13 +171,13 @@ static void several_process(struct several *several, uint32_t number) {
   several->ids[number] = joiner_id();
   __atomic_add_fetch(&several->ready, 1, __ATOMIC_RELEASE);
   while (!__atomic_load_n(&several->go, __ATOMIC_ACQUIRE)) os_sleep_ms(2);
-  joiner_threads_start(&several->parties[number * 3], 3);
-  joiner_threads_join(&several->parties[number * 3], 3);
+  joiner_threads_start(&several->processes[number * 3], 3);
+  joiner_threads_join(&several->processes[number * 3], 3);
   bootstrap_id_over(several->ids[number].nonce);
   _exit(0);
 }
 
-static void several_run(uint32_t seat_count, ncclResult_t code, const char *text) {
+static void several_run(uint32_t rank_count, ncclResult_t code, const char *text) {
   struct several *several = (struct several *)mmap(NULL, sizeof *several, PROT_READ | PROT_WRITE,
                                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   pid_t children[3];
@@ -187,16 +187,16 @@ static void several_run(uint32_t seat_count, ncclResult_t code, const char *text
   }
   several->ids[0] = joiner_id();
   while (__atomic_load_n(&several->ready, __ATOMIC_ACQUIRE) < 2) os_sleep_ms(2);
-  several_fill(several, seat_count);
+  several_fill(several, rank_count);
   __atomic_store_n(&several->go, 1, __ATOMIC_RELEASE);
-  joiner_threads_start(several->parties, 3);
-  joiner_threads_join(several->parties, 3);
+  joiner_threads_start(several->processes, 3);
+  joiner_threads_join(several->processes, 3);
   for (uint32_t i = 1; i < 3; i++) assert_int_equal(waitpid(children[i], NULL, 0), children[i]);
   for (int i = 0; i < 9; i++) {
-    const struct joiner *party = &several->parties[i];
-    if (party->result != code || !strstr(party->reason, text))
-      fail_msg("party %d: %d \"%s\"", i, party->result, party->reason);
-    if (code == ncclSuccess) assert_true(party->cards_good);
+    const struct joiner *process = &several->processes[i];
+    if (process->result != code || !strstr(process->reason, text))
+      fail_msg("process %d: %d \"%s\"", i, process->result, process->reason);
+    if (code == ncclSuccess) assert_true(process->infos_good);
   }
   bootstrap_id_over(several->ids[0].nonce);
   munmap(several, sizeof *several);
@@ -226,7 +226,7 @@ static void comm_id_run(struct joiner *shared, const struct bootstrap_id *id) {
   joiner_run(&shared[0]);
   for (int i = 0; i < 3; i++) {
     if (i > 0) assert_int_equal(waitpid(shared[i].pid, NULL, 0), shared[i].pid);
-    if (shared[i].result != ncclSuccess) fail_msg("party %d: %s", i, shared[i].reason);
+    if (shared[i].result != ncclSuccess) fail_msg("process %d: %s", i, shared[i].reason);
   }
   bootstrap_id_over(id->nonce);
 }
@@ -238,8 +238,8 @@ static void test_comm_id(void **state) {
   struct joiner *shared = joiner_shared(3);
   snprintf(text, sizeof text, "127.0.0.1:%d", 20000 + getpid() % 10000);
   joiner_environment("NCCL_COMM_ID", text, "NCCL_SOCKET_RETRY_CNT", "34", NULL);
-  const struct bootstrap_id id = joiner_id(), again = joiner_id();
-  assert_int_equal(id.nonce, again.nonce);
+  const struct bootstrap_id id = joiner_id(), second = joiner_id();
+  assert_int_equal(id.nonce, second.nonce);
   assert_false(id.own);
   comm_id_run(shared, &id);
   comm_id_run(shared, &id); /* one communicator after another */
@@ -269,7 +269,7 @@ static void in_a_row(bool ends) {
   joiner_run(&shared[0]);
   assert_int_equal(waitpid(shared[1].pid, NULL, 0), shared[1].pid);
   for (int i = 0; i < 2; i++)
-    if (shared[i].result != ncclSuccess) fail_msg("party %d: %s", i, shared[i].reason);
+    if (shared[i].result != ncclSuccess) fail_msg("process %d: %s", i, shared[i].reason);
   for (int i = 0; i < 2; i++) bootstrap_id_over(ids[i].nonce);
   munmap(shared, 2 * sizeof *shared);
 }
@@ -297,27 +297,27 @@ static void test_fork(void **state) {
   (void)state;
   SKIP_FORK();
   const struct bootstrap_id id = joiner_id();
-  joiner_fill(parties, 3, 1, &id);
-  for (int i = 0; i < 3; i++) parties[i].stays = true;
-  joiner_threads_start(parties, 3);
-  joiner_threads_join(parties, 3);
-  for (int i = 0; i < 3; i++) assert_int_equal(parties[i].result, ncclSuccess);
+  joiner_fill(processes, 3, 1, &id);
+  for (int i = 0; i < 3; i++) processes[i].stays = true;
+  joiner_threads_start(processes, 3);
+  joiner_threads_join(processes, 3);
+  for (int i = 0; i < 3; i++) assert_int_equal(processes[i].result, ncclSuccess);
   const pid_t child = fork();
   if (child == 0) {
     if (joiner_descriptors() != descriptors_before) _exit(1);
-    for (int i = 0; i < 3; i++) watch_leave(parties[i].watch); /* the parent's: nobody hears a goodbye */
+    for (int i = 0; i < 3; i++) watch_leave(processes[i].watch); /* the parent's: nobody hears a goodbye */
     bootstrap_id_over(id.nonce);
     const struct bootstrap_id own = joiner_id();
-    joiner_fill(parties, 2, 1, &own);
-    joiner_threads_start(parties, 2);
-    joiner_threads_join(parties, 2);
+    joiner_fill(processes, 2, 1, &own);
+    joiner_threads_start(processes, 2);
+    joiner_threads_join(processes, 2);
     bootstrap_id_over(own.nonce);
-    _exit(parties[0].result == ncclSuccess && parties[1].result == ncclSuccess ? 0 : 2);
+    _exit(processes[0].result == ncclSuccess && processes[1].result == ncclSuccess ? 0 : 2);
   }
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
-  for (int i = 0; i < 3; i++) assert_int_equal(parties[i].lost_count, 0);
-  for (int i = 0; i < 3; i++) watch_leave(parties[i].watch);
+  for (int i = 0; i < 3; i++) assert_int_equal(processes[i].lost_count, 0);
+  for (int i = 0; i < 3; i++) watch_leave(processes[i].watch);
   bootstrap_id_over(id.nonce);
 }
 
@@ -378,10 +378,10 @@ static void test_memory(void **state) {
     struct bootstrap_id id;
     if (bootstrap_id_create(&made) != ncclSuccess) continue;
     assert_int_equal(bootstrap_id_read(&made, "test", 0, &id), ncclSuccess);
-    joiner_fill(parties, 3, 1, &id);
+    joiner_fill(processes, 3, 1, &id);
     if (id.root.family != 0) {
-      joiner_threads_start(parties, 3);
-      joiner_threads_join(parties, 3);
+      joiner_threads_start(processes, 3);
+      joiner_threads_join(processes, 3);
     }
     bootstrap_id_over(id.nonce);
     os_alloc_fail_at(0);

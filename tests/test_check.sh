@@ -173,7 +173,7 @@ edited "the last line dropped" 'match: rank 2 channel 0 block 0 step 7 has sent 
 edited "a send dropped" 'match: rank 1 .* waits for data from rank 0, which has no more' ring4.txt \
   '15s/, send -> 1//'
 edited "a first line dropped" 'combine: rank 1 channel 0 block 0 step 1' ring4.txt '11d'
-edited "two lines exchanged" 'combine: rank 1 channel 0 block 0 step 1' ring4.txt '11{h;d};12{G}'
+edited "two lines swapped" 'combine: rank 1 channel 0 block 0 step 1' ring4.txt '11{h;d};12{G}'
 edited "a wrong chunk sent" 'combine: rank 1 channel 0 block 0 step 1 combines element 3 with element 2' \
   ring4.txt '11s/in\[3\]/in[2]/'
 edited "a wrong chunk kept" 'result: rank 0 element [12] of a buffer' ring4.txt '17s/out\[1\]/out[2]/'
@@ -190,7 +190,7 @@ edited "scratch that nobody wrote" 'combine: rank 1 channel 0 block 0 step 1 tak
   staged2.txt 's/read in\[0\], keep scratch\[1\]/read in[0], keep scratch[0]/'
 
 # A chunk from block to block of a rank, on three channels: block 2 sends what block 0 wrote.
-relay() {
+third_list() {
   cat <<TEXT
 tutti-schedule 1
 collective: broadcast
@@ -215,21 +215,21 @@ rank 1 channel 2:
 TEXT
 }
 first="after block 0 step 0, nothing"
-relay "$first" nothing "after block 2 step 0" >"$work/relay.txt"
-proves "an order by way of a third list, across channels" --plan "$work/relay.txt"
+third_list "$first" nothing "after block 2 step 0" >"$work/third_list.txt"
+proves "an order through a third list, across channels" --plan "$work/third_list.txt"
 description="a list that learns of a step behind the one that is waited for"
-relay nothing "$first" "after block 2 step 0" >"$work/relay.txt"
-finds '[a-z]*: rank 0 channel [0-3] block [0-3] step 0 ' "$work/relay.txt"
+third_list nothing "$first" "after block 2 step 0" >"$work/third_list.txt"
+finds '[a-z]*: rank 0 channel [0-3] block [0-3] step 0 ' "$work/third_list.txt"
 description="a place overwritten in no order with its reader"
-relay "$first" nothing "after block 1 step 0" >"$work/relay.txt"
-finds 'memory: rank 0 channel [23] block [23] step 0 .* block [23] ' "$work/relay.txt"
-relay "$first" "read scratch[0], keep scratch[1]" "after block 2 step 0" >"$work/relay.txt"
+third_list "$first" nothing "after block 1 step 0" >"$work/third_list.txt"
+finds 'memory: rank 0 channel [23] block [23] step 0 .* block [23] ' "$work/third_list.txt"
+third_list "$first" "read scratch[0], keep scratch[1]" "after block 2 step 0" >"$work/third_list.txt"
 description="one of two readers is not waited for"
-finds 'memory: rank 0 channel [13] block [13] step [01] .* block [13] ' "$work/relay.txt"
+finds 'memory: rank 0 channel [13] block [13] step [01] .* block [13] ' "$work/third_list.txt"
 description="two blocks that wait for each other"
-relay "after block 3 step 0, nothing" nothing "after block 1 step 0" >"$work/relay.txt"
+third_list "after block 3 step 0, nothing" nothing "after block 1 step 0" >"$work/third_list.txt"
 finds 'deadlock: rank 0 channel 1 block 1 step 0 waits for block 3 of its own .* rank 0 block 3 step 0' \
-  "$work/relay.txt"
+  "$work/third_list.txt"
 
 for call in "all_reduce --algo ring" "all_reduce --algo tree --in-place" "all_reduce --algo twoshot" \
   "reduce_scatter --algo direct" "all_gather --algo ring --in-place" "broadcast" "reduce --proto LL"; do

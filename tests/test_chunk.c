@@ -43,16 +43,16 @@ static void test_split_golden(void **state) {
   expect_split(split_alone(10000000, 2, 2, 16), 15, 630784, 630784, 538240);
 }
 
-/* A task's parts lie end to end over its channels, none is empty, and each begins on a border of cells. */
+/* A task's parts lie end to end over its channels, none is empty, and each begins on a border of units. */
 static void expect_cover(const struct chunk_split *split, size_t count, uint32_t element_bytes,
                          size_t weight) {
-  const size_t cell_elements =
-      size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weight), 16) / element_bytes;
+  const size_t unit_elements =
+      size_round_up(size_div_up(CHUNK_UNIT_TRAFFIC_BYTES, weight), 16) / element_bytes;
   size_t covered = 0, offset, part;
   for (uint32_t channel = split->channel_low; channel <= split->channel_high; channel++) {
     chunk_split_part(split, channel, &offset, &part);
     assert_int_equal(offset, covered);
-    assert_int_equal(offset % cell_elements, 0);
+    assert_int_equal(offset % unit_elements, 0);
     assert_true(part > 0);
     covered += part;
   }
@@ -60,14 +60,14 @@ static void expect_cover(const struct chunk_split *split, size_t count, uint32_t
 }
 
 /* Three tasks under one cursor: each goes on where the one before ended, on its last channel or on the
- * next one, and a channel that another follows has reached the budget, but for the last cells of tasks,
+ * next one, and a channel that another follows has reached the budget, but for the last units of tasks,
  * which count as whole ones. */
 static void expect_tasks(const size_t counts[3], uint32_t element_bytes, size_t weight,
                          uint32_t channel_count) {
   size_t traffic = 0, loads[16] = {0}, offset, part;
   for (int i = 0; i < 3; i++) traffic += chunk_traffic_bytes(counts[i] * element_bytes, weight);
   struct chunk_cursor cursor = cursor_begin(traffic, channel_count);
-  const size_t cell_traffic = size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weight), 16) * weight;
+  const size_t unit_traffic = size_round_up(size_div_up(CHUNK_UNIT_TRAFFIC_BYTES, weight), 16) * weight;
   uint32_t last = 0;
   for (int i = 0; i < 3; i++) {
     const struct chunk_split split = chunk_split_next(&cursor, counts[i], element_bytes, weight);
@@ -82,13 +82,13 @@ static void expect_tasks(const size_t counts[3], uint32_t element_bytes, size_t 
     last = split.channel_high;
   }
   for (uint32_t channel = 0; channel < last; channel++)
-    assert_true(loads[channel] + 3 * cell_traffic >= cursor.budget_bytes);
+    assert_true(loads[channel] + 3 * unit_traffic >= cursor.budget_bytes);
 }
 
-/* Counts on and beside the borders of cells. */
-static size_t count_near(size_t cell_elements, size_t index) {
-  const size_t cells = index / 3;
-  return index % 3 == 0 ? cells * cell_elements + 1 : (cells + 1) * cell_elements - (index % 3 - 1);
+/* Counts on and beside the borders of units. */
+static size_t count_near(size_t unit_elements, size_t index) {
+  const size_t units = index / 3;
+  return index % 3 == 0 ? units * unit_elements + 1 : (units + 1) * unit_elements - (index % 3 - 1);
 }
 
 static void test_split_exhaustive(void **state) {
@@ -98,15 +98,15 @@ static void test_split_exhaustive(void **state) {
     for (size_t w = 0; w < 6; w++)
       for (size_t index = 0; index < 18 * 18 * 18; index++) {
         const uint32_t element_bytes = 1u << (index + channels) % 4;
-        const size_t cell =
-            size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weights[w]), 16) / element_bytes;
-        const size_t counts[3] = {count_near(cell, index % 18), count_near(cell, index / 18 % 18),
-                                  count_near(cell, index / 324 * 5)};
+        const size_t unit =
+            size_round_up(size_div_up(CHUNK_UNIT_TRAFFIC_BYTES, weights[w]), 16) / element_bytes;
+        const size_t counts[3] = {count_near(unit, index % 18), count_near(unit, index / 18 % 18),
+                                  count_near(unit, index / 324 * 5)};
         expect_tasks(counts, element_bytes, weights[w], channels);
       }
 }
 
-/* Eight tasks of one cell each share four channels in pairs; a ninth finds no room and goes on the last
+/* Eight tasks of one unit each share four channels in pairs; a ninth finds no space and goes on the last
  * channel too. */
 static void test_split_pairs(void **state) {
   struct chunk_cursor cursor = cursor_begin(8 * 32768, 4);

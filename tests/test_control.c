@@ -29,7 +29,7 @@
 static struct sock_address address;
 static uint32_t descriptors_before;
 static uint64_t blocks_before;
-static struct joiner parties[PARTIES_MOST];
+static struct joiner processes[PROCESSES_MOST];
 
 static int set_up(void **state) {
   (void)state;
@@ -72,9 +72,10 @@ static ncclResult_t answer(void *argument, const void *request, uint32_t bytes, 
   return ncclSuccess;
 }
 
-static ncclResult_t ask(uint64_t key, const char *question, char *reply, uint32_t room, uint32_t seconds) {
+static ncclResult_t ask(uint64_t key, const char *question, char *reply, uint32_t capacity,
+                        uint32_t seconds) {
   const struct sock_wait wait = wait_seconds(seconds);
-  uint32_t bytes = room;
+  uint32_t bytes = capacity;
   const ncclResult_t result =
       control_call(&address, key, &wait, question, (uint32_t)strlen(question), reply, &bytes);
   if (result == ncclSuccess) reply[bytes] = '\0';
@@ -93,7 +94,7 @@ static void test_call(void **state) {
   assert_non_null(strstr(log_last_error(), "no such thing as that"));
   assert_int_equal(ask(KEY + 1, "abc", reply, 60, 5), ncclRemoteError);
   assert_non_null(strstr(log_last_error(), "nobody answers there"));
-  assert_int_equal(ask(KEY, "too long for so little room", reply, 5, 5), ncclInternalError);
+  assert_int_equal(ask(KEY, "too long for so little space", reply, 5, 5), ncclInternalError);
   assert_int_equal(ask(KEY, "xyz", reply, 60, 5), ncclSuccess);
   assert_string_equal(reply, "zyx");
   control_unserve(KEY);
@@ -262,11 +263,11 @@ static pid_t strangers_start(uint32_t count) {
 
 static void meet(uint32_t count) {
   const struct bootstrap_id id = joiner_id();
-  joiner_fill(parties, count, 1, &id);
-  joiner_threads_start(parties, count);
-  joiner_threads_join(parties, count);
+  joiner_fill(processes, count, 1, &id);
+  joiner_threads_start(processes, count);
+  joiner_threads_join(processes, count);
   for (uint32_t i = 0; i < count; i++) {
-    if (parties[i].result != ncclSuccess) fail_msg("party %u: %s", i, parties[i].reason);
+    if (processes[i].result != ncclSuccess) fail_msg("process %u: %s", i, processes[i].reason);
   }
   bootstrap_id_over(id.nonce);
 }
@@ -306,7 +307,7 @@ static void test_shortage(void **state) {
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
   const pid_t child = strangers_start(4 * left);
   ncclResult_t result = ncclSystemError;
-  const uint64_t end_ns = os_time_ns() + GREET_SECONDS / 2 * 1000000000ull; /* before they are late */
+  const uint64_t end_ns = os_time_ns() + HANDSHAKE_SECONDS / 2 * 1000000000ull; /* before they are late */
   while (os_time_ns() < end_ns && result != ncclSuccess) {
     result = ask(KEY, "abc", reply, 60, 1);
     if (result != ncclSuccess) os_sleep_ms(20);
@@ -322,7 +323,7 @@ static void test_noise(void **state) {
   uint64_t random = 12345;
   uint8_t bytes[512];
   (void)state;
-  const uint64_t before = greet_counted().strangers;
+  const uint64_t before = handshake_counted().strangers;
   for (uint32_t i = 0; i < 64; i++) {
     const struct sock_wait wait = wait_seconds(5);
     int fd;
@@ -335,24 +336,25 @@ static void test_noise(void **state) {
     sock_close(fd);
   }
   meet(3);
-  for (int waited = 0; waited < 5000 && greet_counted().strangers == before; waited += 10) os_sleep_ms(10);
-  assert_true(greet_counted().strangers > before);
+  for (int waited = 0; waited < 5000 && handshake_counted().strangers == before; waited += 10)
+    os_sleep_ms(10);
+  assert_true(handshake_counted().strangers > before);
 }
 
-/* Who knows how to greet, and then says what may not be said: closed at once, and counted. */
+/* Who knows how to do the handshake, and then says what may not be said: closed at once, and counted. */
 static void test_nonsense(void **state) {
   static const struct {
-    enum greet_kind greet;
+    enum handshake_kind handshake;
     struct frame_head head;
   } cases[] = {
-      {GREET_CHECK_IN, {1u << 30, FRAME_CHECK_IN, 0}},
-      {GREET_CHECK_IN, {8, FRAME_SEATS, 0}},
-      {GREET_CHECK_IN, {8, 999, 0}},
-      {GREET_CHECK_IN, {0, FRAME_BEAT, 7}},
-      {GREET_CHECK_IN, {1u << 30, FRAME_RELAY, 0}},
-      {GREET_CALL, {1u << 30, FRAME_CALL, 0}},
-      {GREET_CALL, {4, FRAME_BEAT, 0}},
-      {GREET_CALL, {16, FRAME_EXCHANGE, 0}},
+      {HANDSHAKE_CHECK_IN, {1u << 30, FRAME_CHECK_IN, 0}},
+      {HANDSHAKE_CHECK_IN, {8, FRAME_RANKS, 0}},
+      {HANDSHAKE_CHECK_IN, {8, 999, 0}},
+      {HANDSHAKE_CHECK_IN, {0, FRAME_BEAT, 7}},
+      {HANDSHAKE_CHECK_IN, {1u << 30, FRAME_FORWARD, 0}},
+      {HANDSHAKE_CALL, {1u << 30, FRAME_CALL, 0}},
+      {HANDSHAKE_CALL, {4, FRAME_BEAT, 0}},
+      {HANDSHAKE_CALL, {16, FRAME_ALLGATHER, 0}},
   };
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -360,7 +362,7 @@ static void test_nonsense(void **state) {
     const uint64_t before = control_nonsense();
     int fd;
     assert_int_equal(sock_connect(&address, &wait, &fd), ncclSuccess);
-    assert_int_equal(greet_dial(fd, cases[i].greet, 99, &wait), ncclSuccess);
+    assert_int_equal(handshake_dial(fd, cases[i].handshake, 99, &wait), ncclSuccess);
     assert_int_equal(sock_send(fd, &cases[i].head, sizeof cases[i].head, &wait), ncclSuccess);
     if (cases[i].head.kind != FRAME_BEAT || cases[i].head.zero == 0) {
       assert_true(closed_by_server(fd));
@@ -380,13 +382,13 @@ static void test_half(void **state) {
   const struct bootstrap_id id = joiner_id();
   for (int i = 0; i < 20; i++) {
     assert_int_equal(sock_connect(&address, &wait, &fds[i]), ncclSuccess);
-    assert_int_equal(greet_dial(fds[i], GREET_CHECK_IN, id.nonce, &wait), ncclSuccess);
+    assert_int_equal(handshake_dial(fds[i], HANDSHAKE_CHECK_IN, id.nonce, &wait), ncclSuccess);
     assert_int_equal(sock_send(fds[i], &head, (size_t)(i % 8) + 1, &wait), ncclSuccess);
   }
-  joiner_fill(parties, 3, 1, &id);
-  joiner_threads_start(parties, 3);
-  joiner_threads_join(parties, 3);
-  for (int i = 0; i < 3; i++) assert_int_equal(parties[i].result, ncclSuccess);
+  joiner_fill(processes, 3, 1, &id);
+  joiner_threads_start(processes, 3);
+  joiner_threads_join(processes, 3);
+  for (int i = 0; i < 3; i++) assert_int_equal(processes[i].result, ncclSuccess);
   bootstrap_id_over(id.nonce);
   for (int i = 0; i < 20; i++) sock_close(fds[i]);
 }
@@ -400,25 +402,25 @@ static void test_secret(void **state) {
   control_leave(); /* a server of the new environment */
   joiner_environment("TUTTI_SECRET", "one", "TUTTI_INIT_TIMEOUT_SECONDS", "2", NULL);
   assert_int_equal(control_use(&address), ncclSuccess);
-  const uint64_t before = greet_counted().wrong_secret;
+  const uint64_t before = handshake_counted().wrong_secret;
   meet(3);
   const struct bootstrap_id id = joiner_id();
   assert_int_equal(pipe(pipes), 0);
   const pid_t child = fork();
   if (child == 0) {
     joiner_environment("TUTTI_SECRET", "another", NULL);
-    joiner_fill(parties, 2, 1, &id);
-    joiner_run(&parties[1]);
-    if (write(pipes[1], &parties[1].result, sizeof result) < 0) _exit(1);
+    joiner_fill(processes, 2, 1, &id);
+    joiner_run(&processes[1]);
+    if (write(pipes[1], &processes[1].result, sizeof result) < 0) _exit(1);
     _exit(0);
   }
-  joiner_fill(parties, 2, 1, &id);
-  joiner_run(&parties[0]);
-  assert_int_equal(parties[0].result, ncclRemoteError);
-  assert_non_null(strstr(parties[0].reason, "missing: rank 1;"));
+  joiner_fill(processes, 2, 1, &id);
+  joiner_run(&processes[0]);
+  assert_int_equal(processes[0].result, ncclRemoteError);
+  assert_non_null(strstr(processes[0].reason, "missing: rank 1;"));
   assert_int_equal(read(pipes[0], &result, sizeof result), sizeof result);
   assert_int_not_equal(result, ncclSuccess);
-  assert_true(greet_counted().wrong_secret > before);
+  assert_true(handshake_counted().wrong_secret > before);
   waitpid(child, NULL, 0);
   close(pipes[0]);
   close(pipes[1]);

@@ -23,14 +23,14 @@
 #define OK(call) assert_int_equal((call), cudaSuccess)
 #define FAILS(code, call) assert_int_equal((call), (code))
 
-/* ---- a kernel to launch: ends when `needed` launches of its meeting have begun ---- */
+/* ---- a kernel to launch: ends when `needed` launches of its rendezvous have begun ---- */
 
-struct meeting {
+struct rendezvous {
   uint32_t arrived, needed;
 };
 struct fake_kernel {
   struct emu_kernel kernel;
-  struct meeting *meeting;
+  struct rendezvous *rendezvous;
   int error;
 };
 struct emu_kernel_run {
@@ -46,12 +46,12 @@ static int kernels_alive;
 static uint64_t run_serial;
 
 static bool met(void *argument) {
-  const struct meeting *meeting = (const struct meeting *)argument;
-  return meeting->arrived >= meeting->needed;
+  const struct rendezvous *rendezvous = (const struct rendezvous *)argument;
+  return rendezvous->arrived >= rendezvous->needed;
 }
 static bool run_enabled(struct emu_actor *actor) {
   const struct emu_kernel_run *run = (const struct emu_kernel_run *)(const void *)actor;
-  return run->started && met(run->fake->meeting);
+  return run->started && met(run->fake->rendezvous);
 }
 static void run_move(struct emu_actor *actor) {
   struct emu_kernel_run *run = (struct emu_kernel_run *)(void *)actor;
@@ -78,14 +78,14 @@ static void fake_start(struct emu_kernel_run *run, void (*ended)(void *argument,
   run->ended = ended;
   run->argument = argument;
   run->started = true;
-  run->fake->meeting->arrived++;
+  run->fake->rendezvous->arrived++;
   for (struct emu_kernel_run *other = runs; other != NULL; other = other->next) emu_actor_wake(&other->actor);
 }
 static int fake_execute(struct emu_kernel_run *run) {
   emu_lock();
-  run->fake->meeting->arrived++;
+  run->fake->rendezvous->arrived++;
   emu_changed();
-  emu_wait(met, run->fake->meeting, 0);
+  emu_wait(met, run->fake->rendezvous, 0);
   emu_unlock();
   return run->fake->error;
 }
@@ -106,14 +106,14 @@ static const struct emu_kernel_ops fake_ops = {.enqueue = fake_enqueue,
                                                .retire = fake_retire,
                                                .release = fake_release};
 
-static void launch_joined(cudaStream_t stream, struct meeting *meeting, int error, cudaStream_t other) {
+static void launch_joined(cudaStream_t stream, struct rendezvous *rendezvous, int error, cudaStream_t other) {
   struct fake_kernel *fake = (struct fake_kernel *)os_alloc(sizeof *fake);
   assert_non_null(fake);
   emu_lock();
   kernels_alive++;
   fake->kernel.ops = &fake_ops;
   fake->kernel.reference_count = 1;
-  fake->meeting = meeting;
+  fake->rendezvous = rendezvous;
   fake->error = error;
   struct emu_stream *others[2] = {emu_stream_find(stream), other == NULL ? NULL : emu_stream_find(other)};
   int result = emu_stream_launch(others[0], &fake->kernel, others, other == NULL ? 1 : 2);
@@ -121,7 +121,9 @@ static void launch_joined(cudaStream_t stream, struct meeting *meeting, int erro
   emu_unlock();
   assert_int_equal(result, 0);
 }
-static void launch(cudaStream_t stream, struct meeting *meeting) { launch_joined(stream, meeting, 0, NULL); }
+static void launch(cudaStream_t stream, struct rendezvous *rendezvous) {
+  launch_joined(stream, rendezvous, 0, NULL);
+}
 
 /* ---- a log that host functions write to ---- */
 
@@ -136,14 +138,14 @@ static void put(cudaStream_t stream, char letter) {
   OK(cudaLaunchHostFunc(stream, note, (void *)(intptr_t)letter));
 }
 
-static struct meeting open_at(uint32_t needed) {
-  struct meeting meeting = {0, needed};
-  return meeting;
+static struct rendezvous open_at(uint32_t needed) {
+  struct rendezvous rendezvous = {0, needed};
+  return rendezvous;
 }
 /* From the host: as if one more kernel had come. */
-static void arrive(struct meeting *meeting) {
+static void arrive(struct rendezvous *rendezvous) {
   emu_lock();
-  meeting->arrived++;
+  rendezvous->arrived++;
   for (struct emu_kernel_run *run = runs; run != NULL; run = run->next) {
     if (run->started) emu_actor_wake(&run->actor);
   }
@@ -159,8 +161,8 @@ static void test_default_stream_orders_blocking_streams(void **state) {
   OK(cudaStreamCreate(&first));
   OK(cudaStreamCreate(&second));
   OK(cudaStreamCreateWithFlags(&free_stream, cudaStreamNonBlocking));
-  struct meeting meeting = open_at(2);
-  launch(free_stream, &meeting);
+  struct rendezvous rendezvous = open_at(2);
+  launch(free_stream, &rendezvous);
   for (int i = 0; i < 20; i++) {
     journal_clear();
     put(first, 'a');
@@ -174,7 +176,7 @@ static void test_default_stream_orders_blocking_streams(void **state) {
   }
   FAILS(cudaErrorNotReady, cudaStreamQuery(free_stream)); /* nothing of the above waited for it */
   OK(cudaGetLastError());
-  arrive(&meeting);
+  arrive(&rendezvous);
   OK(cudaDeviceSynchronize());
   OK(cudaStreamQuery(free_stream));
   OK(cudaStreamDestroy(first));
@@ -210,12 +212,12 @@ static void test_destroyed_while_busy(void **state) {
   (void)state;
   cudaStream_t stream, other;
   cudaEvent_t event;
-  struct meeting meeting = open_at(2);
+  struct rendezvous rendezvous = open_at(2);
   OK(cudaStreamCreate(&stream));
   OK(cudaStreamCreate(&other));
   OK(cudaEventCreate(&event));
   journal_clear();
-  launch(stream, &meeting);
+  launch(stream, &rendezvous);
   put(stream, 'a');
   OK(cudaEventRecord(event, stream));
   OK(cudaStreamWaitEvent(other, event, 0));
@@ -223,7 +225,7 @@ static void test_destroyed_while_busy(void **state) {
   put(other, 'b');
   OK(cudaStreamDestroy(stream));
   FAILS(cudaErrorInvalidResourceHandle, cudaEventQuery(event));
-  arrive(&meeting);
+  arrive(&rendezvous);
   OK(cudaStreamSynchronize(other));
   assert_string_equal(journal, "ab");
   OK(cudaStreamDestroy(other));
@@ -264,9 +266,9 @@ static void test_events_across_devices(void **state) {
     OK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
     OK(cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming));
   }
-  struct meeting meeting = open_at(2);
+  struct rendezvous rendezvous = open_at(2);
   journal_clear();
-  launch(streams[0], &meeting);
+  launch(streams[0], &rendezvous);
   for (int i = 0; i < DEVICES; i++) {
     if (i > 0) OK(cudaStreamWaitEvent(streams[i], events[i - 1], 0));
     put(streams[i], (char)('0' + i));
@@ -274,7 +276,7 @@ static void test_events_across_devices(void **state) {
   }
   FAILS(cudaErrorNotReady, cudaEventQuery(events[3]));
   FAILS(cudaErrorInvalidResourceHandle, cudaEventRecord(events[0], streams[1]));
-  arrive(&meeting);
+  arrive(&rendezvous);
   OK(cudaEventSynchronize(events[3]));
   OK(cudaEventQuery(events[0]));
   assert_string_equal(journal, "0123");
@@ -315,11 +317,11 @@ static void test_kernels_on_several_streams(void **state) {
   (void)state;
   enum { RANKS = 6 };
   cudaStream_t streams[RANKS];
-  struct meeting meetings[3] = {open_at(RANKS), open_at(RANKS), open_at(RANKS)};
+  struct rendezvous rendezvous[3] = {open_at(RANKS), open_at(RANKS), open_at(RANKS)};
   for (int i = 0; i < RANKS; i++) {
     OK(cudaSetDevice(i));
     OK(cudaStreamCreate(&streams[i]));
-    for (int round = 0; round < 3; round++) launch(streams[i], &meetings[round]);
+    for (int round = 0; round < 3; round++) launch(streams[i], &rendezvous[round]);
   }
   for (int i = 0; i < RANKS; i++) {
     OK(cudaStreamSynchronize(streams[i]));
@@ -332,7 +334,7 @@ static void test_kernels_on_several_streams(void **state) {
 static void test_kernel_joins_streams(void **state) {
   (void)state;
   cudaStream_t first, second;
-  struct meeting gate = open_at(2), free_pass = open_at(0);
+  struct rendezvous gate = open_at(2), free_pass = open_at(0);
   OK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
   OK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
   journal_clear();
@@ -345,7 +347,7 @@ static void test_kernel_joins_streams(void **state) {
   OK(cudaStreamSynchronize(first));
   OK(cudaStreamSynchronize(second));
   assert_string_equal(journal, "ab");
-  struct meeting gate_too = open_at(2);
+  struct rendezvous gate_too = open_at(2);
   launch_joined(first, &gate_too, 0, second);
   FAILS(cudaErrorNotReady, cudaStreamQuery(second)); /* goes on after the kernel */
   arrive(&gate_too);
@@ -357,7 +359,7 @@ static void test_kernel_joins_streams(void **state) {
 static void test_kernel_error_is_sticky_until_reported(void **state) {
   (void)state;
   cudaStream_t stream;
-  struct meeting free_pass = open_at(0);
+  struct rendezvous free_pass = open_at(0);
   OK(cudaStreamCreate(&stream));
   launch_joined(stream, &free_pass, cudaErrorLaunchTimeout, NULL);
   FAILS(cudaErrorLaunchTimeout, cudaStreamSynchronize(stream));
@@ -432,13 +434,13 @@ static void test_capture_and_replay(void **state) {
 }
 
 static void capture_collective(cudaStream_t *streams, cudaEvent_t *events, int ranks,
-                               struct meeting *meeting) {
+                               struct rendezvous *rendezvous) {
   OK(cudaStreamBeginCapture(streams[0], cudaStreamCaptureModeRelaxed));
   OK(cudaEventRecord(events[0], streams[0]));
   for (int i = 0; i < ranks; i++) {
     OK(cudaSetDevice(i));
     if (i > 0) OK(cudaStreamWaitEvent(streams[i], events[0], 0));
-    launch(streams[i], meeting);
+    launch(streams[i], rendezvous);
     if (i > 0) OK(cudaEventRecord(events[i], streams[i]));
   }
   for (int i = 1; i < ranks; i++) OK(cudaStreamWaitEvent(streams[0], events[i], 0));
@@ -452,13 +454,13 @@ static void test_graph_runs_devices_together(void **state) {
   cudaEvent_t events[RANKS];
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  struct meeting meeting = open_at(RANKS);
+  struct rendezvous rendezvous = open_at(RANKS);
   for (int i = 0; i < RANKS; i++) {
     OK(cudaSetDevice(i));
     OK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
     OK(cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming));
   }
-  capture_collective(streams, events, RANKS, &meeting);
+  capture_collective(streams, events, RANKS, &rendezvous);
   OK(cudaStreamEndCapture(streams[0], &graph));
   OK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
   OK(cudaGraphDestroy(graph));
@@ -467,20 +469,20 @@ static void test_graph_runs_devices_together(void **state) {
     OK(cudaGraphLaunch(exec, streams[round % RANKS]));
     OK(cudaStreamSynchronize(streams[0]));
     OK(cudaStreamSynchronize(streams[round % RANKS]));
-    assert_int_equal(meeting.arrived, 2 * RANKS * round);
+    assert_int_equal(rendezvous.arrived, 2 * RANKS * round);
     emu_lock();
-    meeting.needed = (uint32_t)(2 * RANKS * round + RANKS);
+    rendezvous.needed = (uint32_t)(2 * RANKS * round + RANKS);
     emu_unlock();
   }
   emu_lock();
-  meeting.arrived = 0;
-  meeting.needed = RANKS + 1;
+  rendezvous.arrived = 0;
+  rendezvous.needed = RANKS + 1;
   emu_unlock();
   OK(cudaGraphLaunch(exec, streams[1]));
   OK(cudaGraphExecDestroy(exec)); /* while it runs */
   FAILS(cudaErrorInvalidValue, cudaGraphLaunch(exec, streams[1]));
   assert_int_not_equal(kernels_alive, 0);
-  arrive(&meeting);
+  arrive(&rendezvous);
   OK(cudaStreamSynchronize(streams[1]));
   assert_int_equal(kernels_alive, 0);
   for (int i = 0; i < RANKS; i++) {
@@ -608,7 +610,7 @@ static int call_event_query(void) {
 }
 static int call_event_unrelated(void) { return (int)cudaEventQuery(w.other); }
 static int call_callback(void) { return (int)cudaStreamAddCallback(w.a, callback, NULL, 0); }
-static int call_again(void) { return (int)cudaStreamBeginCapture(w.a, cudaStreamCaptureModeGlobal); }
+static int call_begin_twice(void) { return (int)cudaStreamBeginCapture(w.a, cudaStreamCaptureModeGlobal); }
 static int call_merge(void) {
   cudaGraph_t graph;
   cudaStreamBeginCapture(w.b, cudaStreamCaptureModeGlobal);
@@ -656,7 +658,7 @@ static const struct {
     {call_isolation, 905, 901},   {call_unmatched, 903, 901},
     {call_unjoined, 0, 904},      {call_joined_without_work, 0, 0},
     {call_event_query, 907, 901}, {call_event_unrelated, 900, 901},
-    {call_callback, 900, 901},    {call_again, 401, 0},
+    {call_callback, 900, 901},    {call_begin_twice, 401, 0},
     {call_merge, 902, 901},       {call_create, 0, 0},
     {call_wait_unrecorded, 0, 0}, {call_legacy_record, 906, 901},
     {call_legacy_wait, 906, 901}, {call_register, 900, 901},
@@ -820,7 +822,7 @@ static void test_copies(void **state) {
   OK(cudaMalloc((void **)&a, 256));
   OK(cudaSetDevice(1));
   OK(cudaMallocAsync((void **)&b, 256, stream));
-  struct meeting gate = open_at(2);
+  struct rendezvous gate = open_at(2);
   launch(stream, &gate);
   OK(cudaMemcpyAsync(a, source, 256, cudaMemcpyHostToDevice, stream));
   memset(source, 0, sizeof source); /* pageable memory has been read */
@@ -907,7 +909,7 @@ static void test_threads_with_a_device_each(void **state) {
 enum { DRIVERS = 3, LETTERS = 12 };
 static pthread_barrier_t drivers_ready;
 
-/* Threads that own ranks: the world stands still while one of them is outside of a waiting call. */
+/* Threads that own ranks: the world makes no progress while one of them is outside of a waiting call. */
 static void *driver_thread(void *argument) {
   int device = (int)(intptr_t)argument;
   struct emu_owner *owner = NULL;
@@ -972,7 +974,7 @@ enum { OTHERS_MAY_COME = 0 };
 static void test_wait_that_cannot_end(void **state) {
   (void)state;
   if (emu_options()->mode != EMU_GUARDED || OTHERS_MAY_COME) return;
-  struct meeting gate = open_at(2);
+  struct rendezvous gate = open_at(2);
   cudaStream_t stream;
   OK(cudaStreamCreate(&stream));
   launch(stream, &gate);
@@ -1064,7 +1066,7 @@ static int run_all(void) {
 
 /* Leaves while a kernel runs that never ends: the process must end nevertheless. */
 static int leave_busy(void) {
-  static struct meeting never = {0, 2};
+  static struct rendezvous never = {0, 2};
   cudaStream_t streams[2];
   for (int i = 0; i < 2; i++) OK(cudaStreamCreate(&streams[i]));
   OK(cudaStreamDestroy(streams[1]));

@@ -29,15 +29,15 @@
 
 struct text {
   char *bytes;
-  size_t used, room;
+  size_t used, capacity;
 };
 
 static void text_add(void *argument, const char *line) {
   struct text *text = (struct text *)argument;
   const size_t length = strlen(line);
-  while (text->used + length + 2 > text->room) {
-    text->room = text->room == 0 ? 4096 : 2 * text->room;
-    text->bytes = (char *)realloc(text->bytes, text->room);
+  while (text->used + length + 2 > text->capacity) {
+    text->capacity = text->capacity == 0 ? 4096 : 2 * text->capacity;
+    text->bytes = (char *)realloc(text->bytes, text->capacity);
     assert_non_null(text->bytes);
   }
   memcpy(text->bytes + text->used, line, length);
@@ -83,9 +83,9 @@ static void assert_same(const struct custom_schedule *a, const struct custom_sch
 static void assert_round_trip(const struct custom_schedule *schedule) {
   struct text text = {NULL, 0, 0};
   custom_print(schedule, text_add, &text);
-  struct custom_schedule *again = parse(text.bytes);
-  assert_same(schedule, again);
-  custom_free(again);
+  struct custom_schedule *second = parse(text.bytes);
+  assert_same(schedule, second);
+  custom_free(second);
   free(text.bytes);
 }
 
@@ -146,7 +146,7 @@ static void assert_same_steps(const struct work *built_in, const struct work *li
   assert_false(algo_next(&b, list, &y));
 }
 
-/* Elements that lie evenly on channels and in a loop's chunks: whole cells (chunk.h) where there are several.
+/* Elements that lie evenly on channels and in a loop's chunks: whole units (chunk.h) where there are several.
  */
 static size_t origin_count(const struct origin *origin) {
   const bool all = origin->func == FUNC_ALL_GATHER || origin->func == FUNC_REDUCE_SCATTER;
@@ -154,7 +154,7 @@ static size_t origin_count(const struct origin *origin) {
   const size_t weight = all ? origin->rank_count : origin->func == FUNC_ALL_REDUCE ? 2 : 1;
   if (origin->channel_count == 1) return 16 * chunks;
   return origin->channel_count * chunks *
-         (size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weight), 16) / sizeof(int32_t));
+         (size_round_up(size_div_up(CHUNK_UNIT_TRAFFIC_BYTES, weight), 16) / sizeof(int32_t));
 }
 
 static void check_origin(const struct origin *origin) {
@@ -496,7 +496,7 @@ static void run_call(const struct run_case *run, ncclComm_t *comms, uint32_t **m
   }
 }
 
-/* Several calls on one communicator: what one leaves in connections, cells and scratch is the next one's
+/* Several calls on one communicator: what one leaves in connections, units and scratch is the next one's
  * begin. */
 static void run_file(const struct run_case *run, const char *protocol, uint64_t seed, bool threads) {
   ncclComm_t comms[RUN_RANKS];

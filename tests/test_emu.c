@@ -73,7 +73,7 @@ static void calls_draw(struct call *calls, uint32_t call_count, uint32_t rank_co
 
 /* What one run leaves behind. */
 struct outcome {
-  uint64_t trace_hash, data_hash, moves;
+  uint64_t trace_hash, data_hash, events;
 };
 
 static void calls_launch(struct call *calls, uint32_t call_count) {
@@ -94,7 +94,7 @@ static struct outcome calls_end(struct call *calls, uint32_t call_count, const c
   }
   assert_int_equal(tutti_emu_stats(&stats), ncclSuccess);
   outcome.trace_hash = stats.trace_hash;
-  outcome.moves = stats.moves;
+  outcome.events = stats.events;
   ranks_close(&ranks);
   return outcome;
 }
@@ -143,18 +143,18 @@ static void assert_says(const char *part) {
 
 /* ---- determinism ---- */
 
-static void same_seed_same_moves(void **state) {
+static void same_seed_same_events(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 10; seed++) {
     const char *emu = "slots=3,chunk=48,channels=2,lag=30,depth=2,span=2";
     const struct outcome a = drawn_run(emu, seed, NULL, 7, 12, 200);
     const struct outcome b = drawn_run(emu, seed, NULL, 7, 12, 200);
     assert_true(a.trace_hash == b.trace_hash);
-    assert_true(a.moves == b.moves);
+    assert_true(a.events == b.events);
   }
 }
 
-static void other_seed_other_moves(void **state) {
+static void other_seed_other_events(void **state) {
   (void)state;
   uint64_t hashes[20];
   for (uint32_t i = 0; i < LENGTH(hashes); i++) {
@@ -224,7 +224,7 @@ static void every_channel_count_and_rule(void **state) {
         }
 }
 
-static void every_span_of_lines(void **state) {
+static void every_span_of_ll(void **state) {
   (void)state;
   char emu[EMU_BYTES];
   for (unsigned span = 1; span <= 64; span += span < 10 ? 1 : 9) {
@@ -513,7 +513,7 @@ static void two_threads_are_deterministic(void **state) {
   for (uint64_t seed = 1; seed <= 10; seed++)
     for (int each = 0; each <= 1; each++) {
       const struct outcome first = two_threads_run(seed, each);
-      for (int again = 0; again < 3; again++)
+      for (int second = 0; second < 3; second++)
         assert_true(two_threads_run(seed, each).trace_hash == first.trace_hash);
     }
 }
@@ -614,13 +614,13 @@ static int group_begin(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(same_seed_same_moves, ranks_drop),
-      cmocka_unit_test_teardown(other_seed_other_moves, ranks_drop),
+      cmocka_unit_test_teardown(same_seed_same_events, ranks_drop),
+      cmocka_unit_test_teardown(other_seed_other_events, ranks_drop),
       cmocka_unit_test_teardown(same_seed_same_trace_file, ranks_drop),
       cmocka_unit_test_teardown(every_slot_count_carries_everything, ranks_drop),
       cmocka_unit_test_teardown(every_chunk_and_type, ranks_drop),
       cmocka_unit_test_teardown(every_channel_count_and_rule, ranks_drop),
-      cmocka_unit_test_teardown(every_span_of_lines, ranks_drop),
+      cmocka_unit_test_teardown(every_span_of_ll, ranks_drop),
       cmocka_unit_test_teardown(flags_come_around, ranks_drop),
       cmocka_unit_test_teardown(flags_come_around_between_protocols, ranks_drop),
       cmocka_unit_test_teardown(protocols_take_turns, ranks_drop),

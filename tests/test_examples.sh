@@ -21,7 +21,7 @@ traced() {
   trace="$work/$1"
   shift
   rm -f "$trace"
-  TUTTI_MOVES="$trace" good "$@"
+  TUTTI_EVENTS="$trace" good "$@"
 }
 
 # same NAME NAME: two traces, not empty (a header alone has 64 bytes), with the same bytes.

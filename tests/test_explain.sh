@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_explain.sh: `tutti explain plan` from outside: each way with its time or its rule, the choice and the
+# test_explain.sh: `tutti explain plan` from outside: each option with time or rule, the choice and the
 # plan of a rank, as text and as JSON, and what misuse is answered. Prints one `ok - ` or `not ok - ` line a
 # check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
@@ -11,7 +11,7 @@ try 0 plan all_reduce --bytes 1M --gpus 4 &&
   says "all_reduce of 1048576 bytes on 4 ranks" "chosen: the least time" "times the least" "plan of rank 0" \
     "PAT" "TwoShot" &&
   [ "$(grep -c 'chosen: ' "$work/out")" -eq 1 ]
-check $? "one way is chosen, the others lose or are forbidden"
+check $? "one option is chosen, the others lose or are forbidden"
 try 0 plan all_reduce -b 64M -g 8 --algo ring --proto simple --channels 1 --rank 3 &&
   says "Ring with Simple" "plan of rank 3: 1 works in 1 batches" \
     "elements 0..16777216, 4 loops of chunks of 2097152 bytes, 60 steps; from 2 to 4" \
@@ -32,7 +32,7 @@ try 0 plan all_reduce -b 64M --nodes 2 --gpus 2 --machine dgx-a100 --algo tree -
   says "2 nodes of 2" "NVLSTree       Simple" "plan of rank 2"
 check $? "several nodes of a kind: what is for one node alone is forbidden"
 try 0 plan all_reduce --nodes 2 --gpus 2 && says "it is for the ranks of one node"
-check $? "direct exchanges stay on one node"
+check $? "direct collectives stay on one node"
 misuse 2 "there is no machine 'abacus'" plan all_reduce --machine abacus
 misuse 2 "300 GPUs of a node are more than 128" plan all_reduce --nodes 2 --gpus 300
 export NCCL_ALGO=Tree
@@ -43,16 +43,17 @@ try 0 plan all_reduce -b 1M -g 4 --json && python3 - "$work/out" 2>>"$work/log" 
 import json, sys
 answer = json.load(open(sys.argv[1]))
 assert (answer['collective'], answer['bytes'], answer['ranks']) == ('all_reduce', 1 << 20, 4)
-ways = answer['candidates']
-assert len(ways) == 30 and all(('forbidden' in way) != ('time_us' in way) for way in ways)
-least = min((way for way in ways if 'time_us' in way and not way['last']), key=lambda way: way['time_us'])
-assert [way for way in ways if way['chosen']] == [least]
+options = answer['candidates']
+assert len(options) == 30 and all(('forbidden' in option) != ('time_us' in option) for option in options)
+least = min((option for option in options if 'time_us' in option and not option['last']),
+            key=lambda option: option['time_us'])
+assert [option for option in options if option['chosen']] == [least]
 assert (answer['choice']['algo'], answer['choice']['proto']) == (least['algo'], least['proto'])
 assert sum(work['part_count'] for work in answer['works']) == 1 << 18
 for work in answer['works']:
     assert work['steps'] > 0 and work['chunk_bytes'] > 0 and work['from'] and work['to']
 PYTHON
-check $? "--json has each way, the choice and the works"
+check $? "--json has each option, the choice and the works"
 
 printf 'all_reduce 1M 2M algo=Tree proto=LL128 channels=2\n' >"$work/tune"
 try 0 plan all_reduce -b 1M -g 4 --tune-file "$work/tune" &&
@@ -65,7 +66,7 @@ misuse 4 "cannot be read" plan all_reduce --tune-file "$work/none"
 
 misuse 1 "Allowed without them: Ring" plan broadcast --algo tree
 says "Tree is for all-reduce alone" \
-  "NCCL_ALGO (Tree) and NCCL_PROTO (LL, LL128, Simple) leave no way for Broadcast"
+  "NCCL_ALGO (Tree) and NCCL_PROTO (LL, LL128, Simple) leave no option for Broadcast"
 check $? "both variables and the rule are named"
 misuse 2 "'bush' is none of Tree" plan all_reduce --algo bush
 misuse 2 "did you mean \`all_reduce\`" plan allreduce

@@ -1,5 +1,5 @@
 /* test_faults.c: small programs over emulated nodes whose network fails, or which end what they began at a
- * bad moment. All of a program is drawn from its seed: nodes, cards, delays and tiny constants; communicators
+ * bad moment. All of a program is drawn from its seed: nodes, NICs, delays and tiny constants; communicators
  * (all ranks, a split of them, one that never blocks); collectives, messages, groups and graphs; one fault of
  * the network at some message, or none; and an abort, a revocation or an end with operations in flight.
  *
@@ -452,9 +452,9 @@ static bool rank_says(struct trial *trial, struct circle *circle, uint32_t rank,
   if (!code_allowed(circle, state))
     return wrong(trial, "a communicator failed with %d, rank %u has %d: %s", circle->failed, rank, state,
                  circle->text);
-  const ncclResult_t again =
+  const ncclResult_t second =
       ncclAllReduce(words, words, 1, ncclUint32, ncclSum, circle->comms[rank], circle->streams[rank]);
-  if (again != state) return wrong(trial, "rank %u has %d, and a call gives %d", rank, state, again);
+  if (second != state) return wrong(trial, "rank %u has %d, and a call gives %d", rank, state, second);
   *named = *named || names_operation(ncclGetLastError(NULL));
   return true;
 }
@@ -632,10 +632,10 @@ static uint32_t seeds_run(uint64_t first, uint64_t count, bool threads) {
   static struct trial trial;
   uint32_t failures = 0;
   for (uint64_t seed = first; seed < first + count; seed++) {
-    uint64_t hash = 0, again = 0;
+    uint64_t hash = 0, second = 0;
     bool ok =
-        trial_run(&trial, seed, threads, false, &hash) && trial_run(&trial, seed, threads, true, &again);
-    if (ok && !threads && hash != again) ok = wrong(&trial, "two runs make different moves");
+        trial_run(&trial, seed, threads, false, &hash) && trial_run(&trial, seed, threads, true, &second);
+    if (ok && !threads && hash != second) ok = wrong(&trial, "two runs make different moves");
     failures += !ok;
     if (!ok)
       printf("not ok - seed %llu, misdeed %d at step %u, TUTTI_EMU=%s: %s\n", (unsigned long long)seed,

@@ -205,7 +205,7 @@ static void limit_ring(struct plan_request *request) {
   request->limits.algos = ~0u;
   request->limits.links = RANKS;
 }
-static void limit_lines(struct plan_request *request) { request->proto_mask[FUNC_BROADCAST] = 2; }
+static void limit_ll(struct plan_request *request) { request->proto_mask[FUNC_BROADCAST] = 2; }
 static void limit_most(struct plan_request *request) { request->proto_mask[FUNC_BROADCAST] = 6; }
 
 static void test_when_fused(void **state) {
@@ -215,7 +215,7 @@ static void test_when_fused(void **state) {
   assert_int_equal(fused_works(limit_backend), 0);
   assert_int_equal(fused_works(limit_slots), 0);
   assert_int_equal(fused_works(limit_ring), 0);
-  assert_int_equal(fused_works(limit_lines), 0);
+  assert_int_equal(fused_works(limit_ll), 0);
 }
 
 /* ---- runs ---- */

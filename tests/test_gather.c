@@ -1,5 +1,5 @@
-/* test_gather.c: parties that meet under one root, in any order, and everything that may keep them from it;
- * then who is still there. Parties are threads, or processes that are killed and stopped. */
+/* test_gather.c: processes that meet under one root, in any order, and everything that may keep them from it;
+ * then who is still there. Processes are threads, or processes that are killed and stopped. */
 /* sanitizers: address thread */
 /* runner: 7 s, waits */
 #include <setjmp.h>
@@ -15,12 +15,12 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "core/bootstrap/wire.h"
 #include "joiner.h"
 #include "skip.h"
 
-static struct joiner parties[PARTIES_MOST];
+static struct joiner processes[PROCESSES_MOST];
 static uint32_t descriptors_before;
 static uint64_t blocks_before;
 
@@ -42,15 +42,15 @@ static int tear_down(void **state) {
 }
 
 static void run(uint32_t count) {
-  joiner_threads_start(parties, count);
-  joiner_threads_join(parties, count);
+  joiner_threads_start(processes, count);
+  joiner_threads_join(processes, count);
 }
 
 static void assert_all(uint32_t count, ncclResult_t code, const char *text) {
   for (uint32_t i = 0; i < count; i++) {
-    if (parties[i].result != code || !strstr(parties[i].reason, text)) {
-      fail_msg("party %u: %d \"%s\" instead of %d \"%s\"", i, parties[i].result, parties[i].reason, code,
-               text);
+    if (processes[i].result != code || !strstr(processes[i].reason, text)) {
+      fail_msg("process %u: %d \"%s\" instead of %d \"%s\"", i, processes[i].result, processes[i].reason,
+               code, text);
     }
   }
 }
@@ -59,14 +59,14 @@ static void test_meets(void **state) {
   (void)state;
   for (uint32_t count = 1; count <= 17; count += count < 9 ? 1 : 4) {
     const struct bootstrap_id id = joiner_id();
-    joiner_fill(parties, count, 1 + count % 3, &id);
-    for (uint32_t i = 0; i < count; i++) parties[i].delay_ms = i * 7 % 5 * 2;
+    joiner_fill(processes, count, 1 + count % 3, &id);
+    for (uint32_t i = 0; i < count; i++) processes[i].delay_ms = i * 7 % 5 * 2;
     run(count);
     assert_all(count, ncclSuccess, "");
     for (uint32_t i = 0; i < count; i++) {
-      assert_true(parties[i].cards_good);
-      assert_int_equal(parties[i].party_count, count);
-      assert_int_equal(parties[i].party, i);
+      assert_true(processes[i].infos_good);
+      assert_int_equal(processes[i].process_count, count);
+      assert_int_equal(processes[i].process_index, i);
     }
     bootstrap_id_over(id.nonce);
   }
@@ -76,7 +76,7 @@ static void test_missing(void **state) {
   (void)state;
   joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   const struct bootstrap_id id = joiner_id();
-  joiner_fill(parties, 4, 2, &id);
+  joiner_fill(processes, 4, 2, &id);
   run(3);
   assert_all(3, ncclRemoteError, "6 of 8 ranks came within 1 seconds; missing: rank 6-7;");
   run(1); /* late */
@@ -86,7 +86,7 @@ static void test_missing(void **state) {
 
 static void test_contradictions(void **state) {
   static const struct {
-    uint32_t seat, seat_count;
+    uint32_t rank, rank_count;
     uint64_t signature;
     const char *text;
   } cases[] = {
@@ -98,11 +98,11 @@ static void test_contradictions(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const struct bootstrap_id id = joiner_id();
-    joiner_fill(parties, 3, 1, &id);
-    parties[2].delay_ms = 50;
-    parties[2].seats[0] = cases[i].seat;
-    parties[2].call.seat_count = cases[i].seat_count;
-    parties[2].call.signature = cases[i].signature;
+    joiner_fill(processes, 3, 1, &id);
+    processes[2].delay_ms = 50;
+    processes[2].ranks[0] = cases[i].rank;
+    processes[2].call.rank_count = cases[i].rank_count;
+    processes[2].call.signature = cases[i].signature;
     run(3);
     assert_all(3, ncclInvalidUsage, cases[i].text);
     bootstrap_id_over(id.nonce);
@@ -112,12 +112,12 @@ static void test_contradictions(void **state) {
 static void test_late(void **state) {
   (void)state;
   struct bootstrap_id id = joiner_id();
-  joiner_fill(parties, 2, 1, &id);
-  parties[0].stays = true; /* so that the root's process is still there */
+  joiner_fill(processes, 2, 1, &id);
+  processes[0].stays = true; /* so that the root's process is still there */
   run(2);
   assert_all(2, ncclSuccess, "");
-  struct watch *watch = parties[0].watch;
-  parties[0].result = ncclInProgress;
+  struct watch *watch = processes[0].watch;
+  processes[0].result = ncclInProgress;
   bootstrap_id_over(id.nonce);
   run(1);
   assert_all(1, ncclInvalidUsage, "get a new one with ncclGetUniqueId");
@@ -129,24 +129,24 @@ static void test_version(void **state) {
   (void)state;
   const struct bootstrap_id id = joiner_id();
   const struct sock_wait wait = {os_time_ns() + 5000000000ull, NULL, "test"};
-  struct wire_check_in said = {.uid = 5, .signature = 77, .version = 21000, .seat_count = 2, .pid = 4711};
-  const struct frame_head heads[2] = {{sizeof said, FRAME_CHECK_IN, 0}, {sizeof(uint32_t), FRAME_SEATS, 0}};
-  const uint32_t seat = 1;
+  struct wire_check_in said = {.uid = 5, .signature = 77, .version = 21000, .rank_count = 2, .pid = 4711};
+  const struct frame_head heads[2] = {{sizeof said, FRAME_CHECK_IN, 0}, {sizeof(uint32_t), FRAME_RANKS, 0}};
+  const uint32_t rank = 1;
   int fd;
-  joiner_fill(parties, 2, 1, &id);
-  joiner_threads_start(parties, 1);
+  joiner_fill(processes, 2, 1, &id);
+  joiner_threads_start(processes, 1);
   said.first_root = said.address = id.root;
   strcpy(said.host, "elsewhere");
   assert_int_equal(sock_connect(&id.root, &wait, &fd), ncclSuccess);
-  assert_int_equal(greet_dial(fd, GREET_CHECK_IN, id.nonce, &wait), ncclSuccess);
-  os_sleep_ms(100); /* the party checks in meanwhile */
+  assert_int_equal(handshake_dial(fd, HANDSHAKE_CHECK_IN, id.nonce, &wait), ncclSuccess);
+  os_sleep_ms(100); /* the process checks in meanwhile */
   assert_int_equal(sock_send(fd, &heads[0], sizeof heads[0], &wait), ncclSuccess);
   assert_int_equal(sock_send(fd, &said, sizeof said, &wait), ncclSuccess);
   assert_int_equal(sock_send(fd, &heads[1], sizeof heads[1], &wait), ncclSuccess);
-  assert_int_equal(sock_send(fd, &seat, sizeof seat, &wait), ncclSuccess);
-  joiner_threads_join(parties, 1);
+  assert_int_equal(sock_send(fd, &rank, sizeof rank, &wait), ncclSuccess);
+  joiner_threads_join(processes, 1);
   assert_all(1, ncclInvalidUsage, "rank 1 (process 4711 on host elsewhere");
-  assert_non_null(strstr(parties[0].reason, "is of version 21000, others are of"));
+  assert_non_null(strstr(processes[0].reason, "is of version 21000, others are of"));
   sock_close(fd);
   bootstrap_id_over(id.nonce);
 }
@@ -162,24 +162,24 @@ static void test_texts(void **state) {
   assert_int_equal(reader.left, 0);
 }
 
-static void test_seats_come_late(void **state) {
+static void test_ranks_come_late(void **state) {
   (void)state;
   const struct bootstrap_id id = joiner_id();
-  joiner_fill(parties, 3, 3, &id);
-  parties[0].late_ms = 40;
-  parties[1].late_ms = 20;
+  joiner_fill(processes, 3, 3, &id);
+  processes[0].late_ms = 40;
+  processes[1].late_ms = 20;
   run(3);
   assert_all(3, ncclSuccess, "");
-  for (uint32_t i = 0; i < 3; i++) assert_true(parties[i].cards_good);
+  for (uint32_t i = 0; i < 3; i++) assert_true(processes[i].infos_good);
   bootstrap_id_over(id.nonce);
 }
 
 static void test_agreement(void **state) {
   (void)state;
   const struct bootstrap_id id = joiner_id();
-  joiner_fill(parties, 5, 1, &id);
-  parties[2].own_result = ncclSystemError;
-  parties[4].own_result = ncclInvalidUsage;
+  joiner_fill(processes, 5, 1, &id);
+  processes[2].own_result = ncclSystemError;
+  processes[4].own_result = ncclInvalidUsage;
   run(5);
   assert_all(5, ncclSystemError, "rank 2 failed");
   bootstrap_id_over(id.nonce);
@@ -200,9 +200,9 @@ static void test_cancel(void **state) {
   struct gather_call call;
   os_thread thread;
   char reason[512] = "";
-  joiner_fill(parties, 4, 1, &id);
-  joiner_threads_start(parties, 2);
-  call = parties[2].call;
+  joiner_fill(processes, 4, 1, &id);
+  joiner_threads_start(processes, 2);
+  call = processes[2].call;
   call.roots = &id.root;
   assert_int_equal(gather_open(&call, &cancelled), ncclSuccess);
   assert_int_equal(gather_check_in(cancelled, 2, "x", 1), ncclSuccess);
@@ -211,7 +211,7 @@ static void test_cancel(void **state) {
   assert_string_equal(reason, "rank 2 was aborted");
   os_thread_join(thread);
   gather_close(cancelled);
-  joiner_threads_join(parties, 2);
+  joiner_threads_join(processes, 2);
   assert_all(2, ncclInvalidUsage, "rank 2 was aborted");
   bootstrap_id_over(id.nonce);
 }
@@ -222,16 +222,16 @@ static void test_cancel_early(void **state) {
   const struct bootstrap_id id = joiner_id();
   struct gather_call call;
   char reason[512] = "";
-  joiner_fill(parties, 3, 1, &id);
-  joiner_threads_start(parties, 2);
-  call = parties[2].call;
+  joiner_fill(processes, 3, 1, &id);
+  joiner_threads_start(processes, 2);
+  call = processes[2].call;
   call.roots = &id.root;
   assert_int_equal(gather_open(&call, &cancelled), ncclSuccess);
   gather_cancel(cancelled, ncclInvalidUsage, "rank 2 was aborted");
   const uint64_t begin_ns = os_time_ns();
   assert_int_equal(gather_wait(cancelled, reason, sizeof reason), ncclInvalidUsage);
   gather_close(cancelled);
-  joiner_threads_join(parties, 2);
+  joiner_threads_join(processes, 2);
   assert_all(2, ncclInvalidUsage, "rank 2 was aborted");
   assert_true(os_time_ns() - begin_ns < 15000000000ull); /* not at their deadline */
   bootstrap_id_over(id.nonce);
@@ -243,9 +243,9 @@ static void test_child(void **state) {
   struct sock_address address;
   assert_int_equal(control_use(&address), ncclSuccess);
   const struct bootstrap_id id = {.number = 1, .nonce = 0xc0ffee, .root = address, .own = true};
-  for (int again = 0; again < 3; again++) {
-    joiner_fill(parties, 4, 1, &id);
-    for (uint32_t i = 0; i < 4; i++) parties[i].call.child = true;
+  for (int second = 0; second < 3; second++) {
+    joiner_fill(processes, 4, 1, &id);
+    for (uint32_t i = 0; i < 4; i++) processes[i].call.child = true;
     run(4);
     assert_all(4, ncclSuccess, "");
   }
@@ -254,11 +254,11 @@ static void test_child(void **state) {
 
 /* ---- processes ---- */
 
-static void reap(struct joiner *party) { assert_int_equal(waitpid(party->pid, NULL, 0), party->pid); }
+static void reap(struct joiner *process) { assert_int_equal(waitpid(process->pid, NULL, 0), process->pid); }
 
-static bool settled(const struct joiner *party, uint32_t timeout_ms) {
+static bool settled(const struct joiner *process, uint32_t timeout_ms) {
   for (uint32_t waited = 0; waited < timeout_ms; waited += 5) {
-    if (__atomic_load_n(&party->result, __ATOMIC_ACQUIRE) != ncclInProgress) return true;
+    if (__atomic_load_n(&process->result, __ATOMIC_ACQUIRE) != ncclInProgress) return true;
     os_sleep_ms(5);
   }
   return false;
@@ -288,7 +288,7 @@ static void test_killed(void **state) {
       else if (shared[i].result == ncclSuccess) assert_true(joiner_wait_lost(&shared[i], 10000));
       const char *said = shared[i].result == ncclSuccess ? shared[i].lost_text : shared[i].reason;
       if (at > 2 && !strstr(said, who))
-        fail_msg("step %u, party %u: %d %s: \"%s\"", at, i, shared[i].result, who, said);
+        fail_msg("step %u, process %u: %d %s: \"%s\"", at, i, shared[i].result, who, said);
       if (at > 2 && shared[i].result != ncclSuccess) assert_int_equal(shared[i].result, ncclRemoteError);
     }
     for (uint32_t i = 0; i < 5; i++) {
@@ -324,15 +324,15 @@ static void watchers_end(struct joiner *shared, uint32_t count) {
   munmap(shared, count * sizeof *shared);
 }
 
-static void assert_lost(struct joiner *party, const struct joiner *lost, const char *what) {
+static void assert_lost(struct joiner *process, const struct joiner *lost, const char *what) {
   char who[32];
   snprintf(who, sizeof who, "process %d on host ", lost->pid);
-  assert_true(joiner_wait_lost(party, 10000));
-  assert_int_equal(party->lost_party, lost->party);
-  assert_int_equal(party->lost_code, ncclRemoteError);
-  if (!strstr(party->lost_text, who) || !strstr(party->lost_text, what))
-    fail_msg("\"%s\" has no %s or %s", party->lost_text, who, what);
-  assert_int_equal(party->lost_count, 1);
+  assert_true(joiner_wait_lost(process, 10000));
+  assert_int_equal(process->lost_process, lost->process_index);
+  assert_int_equal(process->lost_code, ncclRemoteError);
+  if (!strstr(process->lost_text, who) || !strstr(process->lost_text, what))
+    fail_msg("\"%s\" has no %s or %s", process->lost_text, who, what);
+  assert_int_equal(process->lost_count, 1);
 }
 
 static void test_watch_kill(void **state) {
@@ -379,29 +379,29 @@ static void test_watch_patience(void **state) {
 static void test_watch_fail(void **state) {
   (void)state;
   const struct bootstrap_id id = joiner_id();
-  joiner_fill(parties, 6, 1, &id);
-  for (uint32_t i = 0; i < 6; i++) parties[i].stays = true;
+  joiner_fill(processes, 6, 1, &id);
+  for (uint32_t i = 0; i < 6; i++) processes[i].stays = true;
   run(6);
   assert_all(6, ncclSuccess, "");
   bootstrap_id_over(id.nonce);
-  watch_fail(parties[4].watch, 99, ncclInvalidUsage, "rank 4 was aborted");
+  watch_fail(processes[4].watch, 99, ncclInvalidUsage, "rank 4 was aborted");
   for (uint32_t i = 0; i < 6; i++) {
     if (i == 4) continue;
-    assert_true(joiner_wait_lost(&parties[i], 10000));
-    assert_int_equal(parties[i].lost_code, ncclInvalidUsage);
-    assert_int_equal(parties[i].lost_party, 4);
-    assert_int_equal(parties[i].lost_key, 99);
-    assert_string_equal(parties[i].lost_text, "rank 4 was aborted");
+    assert_true(joiner_wait_lost(&processes[i], 10000));
+    assert_int_equal(processes[i].lost_code, ncclInvalidUsage);
+    assert_int_equal(processes[i].lost_process, 4);
+    assert_int_equal(processes[i].lost_key, 99);
+    assert_string_equal(processes[i].lost_text, "rank 4 was aborted");
   }
-  for (uint32_t i = 0; i < 6; i++) watch_leave(parties[i].watch);
-  assert_int_equal(parties[4].lost_count, 0);
+  for (uint32_t i = 0; i < 6; i++) watch_leave(processes[i].watch);
+  assert_int_equal(processes[4].lost_count, 0);
 }
 
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(test_meets),           TEST(test_missing),      TEST(test_contradictions), TEST(test_late),
-      TEST(test_seats_come_late), TEST(test_texts),        TEST(test_version),        TEST(test_agreement),
+      TEST(test_ranks_come_late), TEST(test_texts),        TEST(test_version),        TEST(test_agreement),
       TEST(test_cancel),          TEST(test_cancel_early), TEST(test_child),          TEST(test_killed),
       TEST(test_watch_kill),      TEST(test_watch_stop),   TEST(test_watch_patience), TEST(test_watch_fail),
   };

@@ -38,8 +38,8 @@ struct slow {
   uint64_t cpu_ns[RANKS], send_ns[RANKS], recv_ns[RANKS];
   uint32_t waits[RANKS][2 * ROUNDS_MOST];
   uint32_t posted[RANKS][2 * ROUNDS_MOST], posted_count[RANKS]; /* receives without a message */
-  struct slow_event strays[RANKS][2 * ROUNDS_MOST];             /* messages without a receive */
-  uint32_t stray_count[RANKS];
+  struct slow_event unexpected[RANKS][2 * ROUNDS_MOST];         /* messages without a receive */
+  uint32_t unexpected_count[RANKS];
 };
 
 static uint64_t latest(uint64_t one, uint64_t two) { return one > two ? one : two; }
@@ -65,8 +65,8 @@ static void slow_free(struct slow *slow, uint32_t rank, uint32_t op, bool begun,
   for (uint8_t kind = GOAL_SEND; kind <= GOAL_CALC; kind++) {
     for (uint32_t i = 0; i < count; i++) {
       if (slow_op(slow, rank, freed[i])->kind != kind) continue;
-      const uint64_t card_ns = kind == GOAL_SEND ? slow->send_ns[rank] : 0;
-      slow_add(slow, latest(slow->cpu_ns[rank], card_ns), rank, freed[i], false);
+      const uint64_t nic_ns = kind == GOAL_SEND ? slow->send_ns[rank] : 0;
+      slow_add(slow, latest(slow->cpu_ns[rank], nic_ns), rank, freed[i], false);
     }
   }
 }
@@ -99,18 +99,18 @@ static void slow_send(struct slow *slow, const struct slow_event *event, const s
 static void slow_recv(struct slow *slow, const struct slow_event *event) {
   const uint32_t rank = event->rank;
   uint32_t at = 0;
-  while (at < slow->stray_count[rank] &&
-         !slow_fits(slow, slow->strays[rank][at].rank, slow->strays[rank][at].op, rank, event->op))
+  while (at < slow->unexpected_count[rank] &&
+         !slow_fits(slow, slow->unexpected[rank][at].rank, slow->unexpected[rank][at].op, rank, event->op))
     at++;
-  if (at == slow->stray_count[rank]) {
+  if (at == slow->unexpected_count[rank]) {
     slow->posted[rank][slow->posted_count[rank]++] = event->op;
     return;
   }
-  const struct slow_event stray = slow->strays[rank][at];
-  slow->stray_count[rank] -= 1;
-  memmove(&slow->strays[rank][at], &slow->strays[rank][at + 1],
-          (slow->stray_count[rank] - at) * sizeof stray);
-  slow_meet(slow, stray.rank, stray.op, rank, event->op, event->time_ns);
+  const struct slow_event unexpected = slow->unexpected[rank][at];
+  slow->unexpected_count[rank] -= 1;
+  memmove(&slow->unexpected[rank][at], &slow->unexpected[rank][at + 1],
+          (slow->unexpected_count[rank] - at) * sizeof unexpected);
+  slow_meet(slow, unexpected.rank, unexpected.op, rank, event->op, event->time_ns);
 }
 
 static void slow_message(struct slow *slow, const struct slow_event *event, uint32_t rank,
@@ -124,7 +124,7 @@ static void slow_message(struct slow *slow, const struct slow_event *event, uint
          !slow_fits(slow, event->rank, event->op, rank, slow->posted[rank][at]))
     at++;
   if (at == slow->posted_count[rank]) {
-    slow->strays[rank][slow->stray_count[rank]++] = *event;
+    slow->unexpected[rank][slow->unexpected_count[rank]++] = *event;
     return;
   }
   const uint32_t recv = slow->posted[rank][at];
@@ -241,7 +241,7 @@ static void engine_agrees_with_the_slow_one(void **state) {
     const ncclResult_t code = loggops_run(&goal, &costs, &result, &why);
     uint32_t left = 0;
     for (uint32_t rank = 0; rank < goal.rank_count; rank++)
-      left += slow->posted_count[rank] + slow->stray_count[rank];
+      left += slow->posted_count[rank] + slow->unexpected_count[rank];
     if ((code == ncclSuccess) != (left == 0))
       fail_msg("schedule %d: %u are left with the slow one: %s", (int)number, left, log_own_error());
     for (uint32_t rank = 0; rank < goal.rank_count && left == 0; rank++) {

@@ -37,7 +37,7 @@ num_ranks 2 // two ranks
 rank 0 {
   s1: send 100b to 1 tag 1
   send 200b to 1 tag 2 /* waits for
-  the card */
+  the NIC */
   c1: calc 500
 }
 rank 1 {
@@ -45,7 +45,7 @@ rank 1 {
   recv 200b from -1 tag -1 }
 END
 says 0 "rank 0: 3500 ns" sim "$work/two.goal" && grep -qF "rank 1: 8788 ns" "$work/log"
-check $? "two messages, by hand: CPU, card, gap"
+check $? "two messages, by hand: CPU, NIC, gap"
 says 0 "rank 1: 4888 ns" sim --loggops L=100,o=1000,g=200,O=3,G=6 "$work/two.goal"
 check $? "other costs"
 cat >"$work/late.goal" <<'END'
@@ -102,14 +102,14 @@ check $? "a place that is not there"
 says 0 "4 ranks, 48 operations, 24 messages, 6144 bytes" export all_reduce --algo ring --proto LL -b 1K -g 4 \
   -o "$work/own.goal" && says 0 "finished after" sim "$work/own.goal"
 check $? "a ring of 4 ranks: 3 + 3 steps of a quarter"
-for way in "all_reduce --algo tree" "all_reduce --algo nvlstree" "all_gather --algo pat" \
+for option in "all_reduce --algo tree" "all_reduce --algo nvlstree" "all_gather --algo pat" \
   "reduce_scatter --algo pat" \
   "all_reduce --algo collnetchain" alltoall "gather --root 3" "broadcast --root 5"; do
   # shellcheck disable=SC2086
-  says 0 "16 ranks" export $way --nodes 2 --channels 3 -b 300K --reduce-ns 20 --copy-ns 10 \
+  says 0 "16 ranks" export $option --nodes 2 --channels 3 -b 300K --reduce-ns 20 --copy-ns 10 \
     -o "$work/own.bin" &&
     says 0 "finished after" sim "$work/own.bin"
-  check $? "$way on two nodes: every message is received, and it ends"
+  check $? "$option on two nodes: every message is received, and it ends"
 done
 says 2 "no collective" export all_reduced -o "$work/x" && says 2 "-o FILE" export all_reduce &&
   says 2 "at most 65536 ranks" export all_reduce --nodes 4096 -g 4096 -o "$work/x" &&
@@ -238,12 +238,12 @@ else
 fi
 
 # ---- schedules that do not end
-# stands TEXT: the schedule on standard input ends with 1 and says this.
-stands() {
-  cat >"$work/stands.goal"
-  says 1 "$1" sim "$work/stands.goal"
+# deadlocks TEXT: the schedule on standard input ends with 1 and says this.
+deadlocks() {
+  cat >"$work/deadlocks.goal"
+  says 1 "$1" sim "$work/deadlocks.goal"
 }
-stands "rank 1, line 5: recv 8b from 0 tag 2: nobody sends it" <<'END' &&
+deadlocks "rank 1, line 5: recv 8b from 0 tag 2: nobody sends it" <<'END' &&
 num_ranks 2
 rank 0 {
 send 8b to 1 tag 1 }
@@ -252,14 +252,14 @@ recv 8b from 0 tag 2 }
 END
   grep -qF "rank 0, line 3: send 8b to 1 tag 1: nobody receives it" "$work/log"
 check $? "a send and a receive that do not match"
-stands "1 of 1 operations never end: 1 receives that nobody sends to" <<'END'
+deadlocks "1 of 1 operations never end: 1 receives that nobody sends to" <<'END'
 num_ranks 1
 rank 0 {
 recv 8b from -1 tag -1
 }
 END
 check $? "a receive of anything that nobody sends"
-stands "sent: rank 0, line 3: send 8b to 1; rank 1, line 6: recv 9b from 0" <<'END'
+deadlocks "sent: rank 0, line 3: send 8b to 1; rank 1, line 6: recv 9b from 0" <<'END'
 num_ranks 2
 rank 0 {
 send 8b to 1
@@ -269,7 +269,7 @@ recv 9b from 0
 }
 END
 check $? "a receive of another size"
-stands "4 of 4 operations never end: 4 wait for each other in a circle" <<'END' &&
+deadlocks "4 of 4 operations never end: 4 wait for each other in a circle" <<'END' &&
 num_ranks 2
 rank 0 {
 r: recv 8b from 1
@@ -285,7 +285,7 @@ END
   grep -qF "rank 0, line 3: recv 8b from 1 waits for rank 1, line 9: send 8b to 0" "$work/log" &&
   grep -qF "rank 1, line 9: send 8b to 0 waits for rank 1, line 8: recv 8b from 0" "$work/log"
 check $? "two ranks that both receive first"
-stands "2 wait for each other in a circle" <<'END'
+deadlocks "2 wait for each other in a circle" <<'END'
 num_ranks 1
 rank 0 {
 a: calc 1
@@ -295,7 +295,7 @@ b irequires a
 }
 END
 check $? "computations that wait for each other"
-stands "rank 0, line 3: send 9b to 1: nobody receives it" <<'END'
+deadlocks "rank 0, line 3: send 9b to 1: nobody receives it" <<'END'
 num_ranks 2
 rank 0 {
 send 9b to 1 }

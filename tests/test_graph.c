@@ -209,7 +209,7 @@ static void test_known_machines(void **state) {
   }
 }
 
-/* With a card a GPU, where a ring leaves a node by one card it enters the next node by the same one. */
+/* With a NIC a GPU, where a ring leaves a node by one NIC it enters the next node by the same one. */
 static void test_rings_stay_on_rails(void **state) {
   (void)state;
   const struct cluster cluster = {"dgx-h100", 4, 0, 0, 0, false};
@@ -316,11 +316,11 @@ static void test_uneven_nodes(void **state) {
   topology_free(&topology);
 }
 
-static const char no_cards[] =
+static const char no_nics[] =
     "<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"90\"/></pci>"
     "<pci busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"90\"/></pci></cpu></system>";
 
-static void test_no_way(void **state) {
+static void test_no_path(void **state) {
   (void)state;
   struct cluster cluster = {"dgx-h100", 2, 2, 2, 0, false};
   struct topology topology;
@@ -328,7 +328,7 @@ static void test_no_way(void **state) {
   struct graph graph;
   cluster_open(&cluster, &topology, &request);
   topology_free(&topology);
-  assert_int_equal(topology_parse("no_cards", no_cards, strlen(no_cards), 2, &topology), ncclSuccess);
+  assert_int_equal(topology_parse("no_nics", no_nics, strlen(no_nics), 2, &topology), ncclSuccess);
   assert_int_equal(graph_build(&request, &graph), ncclSuccess);
   check_graph(&graph);
   assert_int_equal(graph.ring_speed.channel_count, 1);
@@ -389,7 +389,7 @@ int main(void) {
       cmocka_unit_test(test_children_hang_balanced),
       cmocka_unit_test(test_channel_bounds),
       cmocka_unit_test(test_uneven_nodes),
-      cmocka_unit_test(test_no_way),
+      cmocka_unit_test(test_no_path),
       cmocka_unit_test(test_description),
       cmocka_unit_test(test_memory_runs_out),
   };

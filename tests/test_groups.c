@@ -1,7 +1,7 @@
-/* test_groups.c: random programs of groups (program.h): mixed collectives, messages and uneven exchanges over
- * several communicators and streams, at random constants of the emulator. Every byte of every device must be
- * what a naive run leaves; the same program gives the same trace twice. A program that fails is made small
- * and printed. TUTTI_TEST_SEED=N runs the guarded program of that seed alone. */
+/* test_groups.c: random programs of groups (program.h): mixed collectives, messages and uneven all-to-alls
+ * over several communicators and streams, at random constants of the emulator. Every byte of every device
+ * must be what a naive run leaves; the same program gives the same trace twice. A program that fails is made
+ * small and printed. TUTTI_TEST_SEED=N runs the guarded program of that seed alone. */
 /* sanitizers: address thread */
 /* runner: 12 s */
 #include <setjmp.h>
@@ -119,7 +119,7 @@ static bool invented_fault(const struct program *program, void *argument) {
     for (uint32_t i = 0; i < program->groups[g].op_count; i++) {
       const struct program_op *op = &program->groups[g].ops[i];
       if (exchanged && op->kind == COLLECTIVE_BROADCAST && op->count > 8) return true;
-      exchanges = exchanges || op->kind == PROGRAM_EXCHANGE;
+      exchanges = exchanges || op->kind == PROGRAM_ALL_TO_ALL_V;
     }
     exchanged = exchanged || exchanges;
   }

@@ -12,7 +12,7 @@ export TUTTI_INIT_TIMEOUT_SECONDS=20
 root_at=10.99.0.1
 port=7800
 
-# over HOSTS COMMAND...: two processes a host, ranks host by host, meeting at the first. What rank R says goes
+# over HOSTS COMMAND...: two processes a host, ranks host by host, root at the first. What rank R says goes
 # to $work/rank.R, all together to $work/log. True when all exit with 0.
 over() {
   over_hosts=$1
@@ -62,13 +62,13 @@ done
 for collective in all_reduce all_gather broadcast; do
   NCCL_PROTO=LL bench 2 "$collective" --threads && has '^# Out of bounds values : 0 OK' &&
     NCCL_PROTO=LL bench 2 "$collective" -e 64K && has '^# Out of bounds values : 0 OK'
-  check $? "lines: $collective of four processes on two hosts, free and guarded"
+  check $? "LL: $collective of four processes on two hosts, free and guarded"
 done
 for collective in sendrecv alltoall gather scatter; do
   NCCL_PROTO=LL bench 2 "$collective" --threads && has '^# Out of bounds values : 0 OK' &&
     over 2 "$build/bin/tutti" bench "$collective" -b 0 -e 16K -i 1668 -w 0 -n 1 &&
     has '^# Out of bounds values : 0 OK'
-  check $? "lines: $collective of four processes on two hosts, free, and guarded by size"
+  check $? "LL: $collective of four processes on two hosts, free, and guarded by size"
 done
 for collective in all_reduce alltoall; do
   bench 4 "$collective" -e 64K && has '^# Out of bounds values : 0 OK'
@@ -103,7 +103,7 @@ TUTTI_INIT_TIMEOUT_SECONDS=3 over 2 sh -c '[ "$TUTTI_RANK" -lt 2 ] || TUTTI_SECR
   [ "$(cat "$work"/rank.[01] | grep -c 'missing: rank')" -ge 1 ]
 check $? 'a host with another secret is refused, and told why; the others say who is missing'
 
-# ---- addresses and cards
+# ---- addresses and NICs
 root_at='[fd99::1]'
 NCCL_SOCKET_FAMILY=AF_INET6 bench 2 all_reduce --threads && has '^# Out of bounds values : 0 OK'
 check $? 'IPv6 where there is IPv4 too'
@@ -113,7 +113,7 @@ bench 2 all_reduce --threads && has '^# Out of bounds values : 0 OK'
 check $? 'hosts that have IPv6 alone'
 for host in 1 2; do hosts_exec $host ip addr add 10.99.0.$host/24 dev eth0; done
 root_at=10.99.0.1
-# A second card a host, on a cable of its own.
+# A second NIC a host, on a cable of its own.
 carrier() { # HOST: waits until its eth1 is seen to run
   for _ in $(seq 100); do
     hosts_exec "$1" ip -o link show eth1 | grep -q 'state UP' && return
@@ -132,5 +132,5 @@ hosts_holder_of 2 &&
   carrier 1 && carrier 2 && NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET bench 2 alltoall --threads &&
   has '^# Out of bounds values : 0 OK' && has 'Network Socket, 2 devices (eth0, eth1)' &&
   [ "$(sent_by 1 eth0)" -gt $((sent + 100000)) ] && [ "$(sent_by 1 eth1)" -gt 100000 ]
-check $? 'two cards a host carry data, both'
+check $? 'two NICs a host carry data, both'
 [ "$failures" -eq 0 ]

@@ -24,17 +24,17 @@ static struct pair pair;
 static struct stream stream;
 
 static void test_streams(void **state) {
-  static const char *const ways[][3] = {
+  static const char *const worlds[][3] = {
       {NULL, NULL, NULL}, {"4", NULL, NULL}, {"4", "1", NULL}, {"1", NULL, "100"}, {"3", "1", "0"}};
   (void)state;
-  for (size_t way = 0; way < sizeof ways / sizeof ways[0]; way++)
+  for (size_t which = 0; which < sizeof worlds / sizeof worlds[0]; which++)
     for (uint32_t group = 1; group <= IB_GROUP_MAX; group *= 2) {
       ncclResult_t results[2];
-      pair_settings(ways[way][0], ways[way][1], ways[way][2]);
+      pair_settings(worlds[which][0], worlds[which][1], worlds[which][2]);
       assert_int_equal(pair_world_open(&calm), 1);
       pair_open(&pair, results);
       const struct fake_verbs_stats before = fake_verbs_stats();
-      stream_begin(&stream, &pair, way * 10 + group, group);
+      stream_begin(&stream, &pair, which * 10 + group, group);
       stream_run(&stream);
       assert_int_equal(stream.arrived, PAIR_MESSAGES);
       const struct fake_verbs_stats after = fake_verbs_stats();
@@ -104,14 +104,14 @@ static void test_parts_odd(void **state) {
   pair_world_close();
 }
 
-/* Ports of one card are used as one: every message over both. */
+/* Ports of one NIC are used as one: every message over both. */
 static void test_ports(void **state) {
   struct fake_verbs_options options = calm;
   struct net_properties properties;
   ncclResult_t results[2];
   (void)state;
   options.devices = 2;
-  options.one_card = true;
+  options.one_nic = true;
   pair_settings("2", NULL, NULL);
   assert_int_equal(pair_world_open(&options), 1);
   assert_int_equal(pair_ops->properties(0, &properties), ncclSuccess);
@@ -228,7 +228,7 @@ static void test_wraps(void **state) {
 static void too_long(uint32_t group) {
   ncclResult_t results[2], result = ncclSuccess;
   void *data[2], *registrations[2], *receive = NULL, *send = NULL;
-  const size_t room[2] = {100, 100};
+  const size_t capacity[2] = {100, 100};
   const int tags[2] = {0, 1};
   bool done = false;
   pair_world_open(&calm);
@@ -236,20 +236,20 @@ static void too_long(uint32_t group) {
   for (int i = 0; i < 2; i++)
     data[i] = stream_place(pair.received, (uint32_t)i), registrations[i] = pair.receive_memory;
   while (receive == NULL)
-    assert_int_equal(pair_ops->irecv(pair.receive, group, data, room, tags, registrations, &receive),
+    assert_int_equal(pair_ops->irecv(pair.receive, group, data, capacity, tags, registrations, &receive),
                      ncclSuccess);
   while (result == ncclSuccess)
     result = pair_ops->isend(pair.send, pair.sent, 101, (int)group - 1, pair.send_memory, &send);
   assert_int_equal(result, ncclInvalidUsage);
   assert_non_null(strstr(log_own_error(), "101 bytes"));
-  assert_non_null(strstr(log_own_error(), "room for 100"));
+  assert_non_null(strstr(log_own_error(), "space for 100"));
   result = ncclSuccess;
   while (result == ncclSuccess) result = pair_ops->test(receive, &done, NULL);
   assert_false(done);
   assert_int_equal(result, ncclInvalidUsage);
   assert_non_null(strstr(log_own_error(), "rank 1 receiving from rank 0"));
   assert_non_null(strstr(log_own_error(), "101 bytes"));
-  assert_non_null(strstr(log_own_error(), "room for 100"));
+  assert_non_null(strstr(log_own_error(), "space for 100"));
   pair_close(&pair);
   pair_world_close();
 }
@@ -307,7 +307,7 @@ static void test_device_memory(void **state) {
   struct net_properties properties;
   (void)state;
   options.gpus = true;
-  options.one_card = true;
+  options.one_nic = true;
   pair_settings("2", NULL, NULL);
   for (options.devices = 1; options.devices <= 2; options.devices++)
     for (uint32_t group = 1; group <= 2; group++) {
@@ -358,9 +358,9 @@ static void errors_check(const struct stream *stream, enum fake_verbs_fault faul
 }
 
 /* `again`: connections may be made again. */
-static bool may_break(const struct fake_verbs_options *options, bool again) {
+static bool may_break(const struct fake_verbs_options *options, bool reconnect) {
   const enum fake_verbs_fault fault = options->fault;
-  if (!again || fault == VERBS_ACCESS || fault == VERBS_DEVICE_FATAL) return is_fatal(fault);
+  if (!reconnect || fault == VERBS_ACCESS || fault == VERBS_DEVICE_FATAL) return is_fatal(fault);
   return options->devices == 1 &&
          (fault == VERBS_CUT || fault == VERBS_PORT_DOWN || fault == VERBS_PORT_RETURNS);
 }
@@ -391,7 +391,7 @@ struct tally {
   uint32_t broken, returned;
 };
 
-static void seeded(uint64_t seed, bool again, struct tally *tally) {
+static void seeded(uint64_t seed, bool reconnect, struct tally *tally) {
   char qps[8], threshold[8];
   ncclResult_t results[2];
   const uint64_t drawn = hash_scramble(seed * HASH_STEP);
@@ -401,16 +401,16 @@ static void seeded(uint64_t seed, bool again, struct tally *tally) {
   options.fault = (enum fake_verbs_fault)(seed % VERBS_FAULTS);
   options.fault_at = 10 + (drawn >> 16) % 150;
   options.devices = 1 + (drawn >> 24) % 2;
-  options.one_card = true;
+  options.one_nic = true;
   options.infiniband = (drawn >> 25) % 2 != 0;
   snprintf(qps, sizeof qps, "%u", 1 + (unsigned)(drawn >> 28) % 3);
   snprintf(threshold, sizeof threshold, "%u", (unsigned)(drawn >> 32) % 9000);
   pair_settings(qps, (drawn >> 27) % 2 != 0 ? "1" : NULL, (drawn >> 26) % 2 != 0 ? threshold : NULL);
   pair_set("NCCL_IB_USE_INLINE", (drawn >> 48) % 2 != 0 ? "1" : NULL);
   const bool failover = (drawn >> 58) % 2 != 0; /* another setting for the same */
-  pair_set("TUTTI_IB_RECONNECT", again && !failover ? "4" : NULL);
-  pair_set("NCCL_IB_RESILIENCY_PORT_FAILOVER", again && failover ? "1" : NULL);
-  pair_set("TUTTI_IB_PATH_MS", again ? "300" : NULL);
+  pair_set("TUTTI_IB_RECONNECT", reconnect && !failover ? "4" : NULL);
+  pair_set("NCCL_IB_RESILIENCY_PORT_FAILOVER", reconnect && failover ? "1" : NULL);
+  pair_set("TUTTI_IB_PATH_MS", reconnect ? "300" : NULL);
   pair_set("TUTTI_IB_RETURN_MS", "0");
   if (options.devices == 2 && (drawn >> 56) % 2 != 0) { /* each end has two ports of its own */
     options.devices = 4;
@@ -427,12 +427,13 @@ static void seeded(uint64_t seed, bool again, struct tally *tally) {
   stream.splits = (drawn >> 44) % 2 != 0;
   stream_run(&stream);
   const bool whole = stream.arrived == PAIR_MESSAGES && stream.send_done == PAIR_MESSAGES;
-  if (!whole && !may_break(&options, again))
+  if (!whole && !may_break(&options, reconnect))
     fail_msg("seed %llu, fault %d: '%s' and '%s'", (unsigned long long)seed, options.fault, stream.why[0],
              stream.why[1]);
-  if (!whole && !again) errors_check(&stream, options.fault);
+  if (!whole && !reconnect) errors_check(&stream, options.fault);
   tally->broken += !whole;
-  if (again && options.fault == VERBS_PORT_RETURNS && options.devices > 1) come_back(seed, &tally->returned);
+  if (reconnect && options.fault == VERBS_PORT_RETURNS && options.devices > 1)
+    come_back(seed, &tally->returned);
   pair_close(&pair);
   pair.device = false;
   pair_receiver_device = 0;
@@ -449,7 +450,7 @@ static void test_seeds(void **state) {
 
 /* Queue pairs that fail, links that are cut, ports that go down: nothing is lost, and nothing comes twice. A
  * port that comes back is used again. */
-static void test_again(void **state) {
+static void test_reconnect(void **state) {
   struct tally tally = {0, 0};
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) seeded(seed, true, &tally);
@@ -466,7 +467,7 @@ static void test_beside(void **state) {
   uint32_t down = 0;
   (void)state;
   options.devices = 2;
-  options.one_card = true;
+  options.one_nic = true;
   options.fault = VERBS_PORT_RETURNS;
   options.fault_at = 20;
   pair_settings("2", NULL, NULL);
@@ -499,7 +500,7 @@ static void test_bye(void **state) {
   struct fake_verbs_options options = calm;
   ncclResult_t results[2];
   void *receive = NULL, *send = NULL, *data = pair.received, *registration;
-  const size_t room = 100;
+  const size_t capacity = 100;
   const int tag = 0;
   bool done = false;
   (void)state;
@@ -511,7 +512,7 @@ static void test_bye(void **state) {
   pair_open(&pair, results);
   registration = pair.receive_memory;
   while (receive == NULL)
-    assert_int_equal(pair_ops->irecv(pair.receive, 1, &data, &room, &tag, &registration, &receive),
+    assert_int_equal(pair_ops->irecv(pair.receive, 1, &data, &capacity, &tag, &registration, &receive),
                      ncclSuccess);
   while (send == NULL)
     assert_int_equal(pair_ops->isend(pair.send, pair.sent, 77, 0, pair.send_memory, &send), ncclSuccess);
@@ -603,7 +604,7 @@ static void test_devices(void **state) {
   options.devices = 2;
   options.ports = 2;
   pair_settings(NULL, NULL, NULL);
-  assert_int_equal(pair_world_open(&options), 2); /* two cards, whose ports go together */
+  assert_int_equal(pair_world_open(&options), 2); /* two NICs, whose ports go together */
   pair_world_close();
   pair_set("NCCL_IB_HCA", "=fake_1:2");
   param_reset();
@@ -652,7 +653,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_beside, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_bye, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_seeds, pair_setup, pair_teardown),
-      cmocka_unit_test_setup_teardown(test_again, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_reconnect, pair_setup, pair_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,13 +20,13 @@
 #include "base/hash.h"
 #include "base/param.h"
 #include "core/comm.h"
-#include "core/far/far.h"
+#include "core/remote/remote.h"
 #include "tutti.h"
 #include "verbs_fake.h"
 
 enum { RANKS = 4, COUNT = 4096, ROUNDS = 3, SEEDS = 30 };
 
-enum { SUM, EXCHANGE, GATHER, BROADCAST };
+enum { SUM, ALL_TO_ALL, GATHER, BROADCAST };
 
 struct group {
   ncclComm_t comms[RANKS];
@@ -38,7 +38,7 @@ struct group {
 
 static int host[COUNT * RANKS];
 
-static bool lines; /* of collectives, which go by way of the proxies' own memory */
+static bool ll; /* of collectives, which go through the proxies' own memory */
 static const char *const tiny = "devices=4,nodes=2,net=1,slots=4,chunk=256";
 
 static void world_open(const struct fake_verbs_options *options, const char *emu) {
@@ -52,7 +52,7 @@ static void world_open(const struct fake_verbs_options *options, const char *emu
   setenv("TUTTI_EMU", emu, 1);
   setenv("NCCL_NET", "IB", 1);
   setenv("NCCL_ALGO", emu == tiny ? "" : "Ring", 1);
-  setenv("NCCL_PROTO", emu == tiny || lines ? "" : "Simple", 1);
+  setenv("NCCL_PROTO", emu == tiny || ll ? "" : "Simple", 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   param_reset();
   assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
@@ -108,7 +108,7 @@ static void call(struct group *group, int rank, int what) {
   const cudaStream_t stream = group->streams[rank];
   switch (what) {
     case SUM: ncclAllReduce(data, out, COUNT * RANKS, ncclInt, ncclSum, comm, stream); break;
-    case EXCHANGE: ncclAlltoAll(data, out, COUNT, ncclInt, comm, stream); break;
+    case ALL_TO_ALL: ncclAlltoAll(data, out, COUNT, ncclInt, comm, stream); break;
     case GATHER: ncclAllGather(data, out, COUNT, ncclInt, comm, stream); break;
     default: ncclBroadcast(data, out, COUNT * RANKS, ncclInt, 1, comm, stream);
   }
@@ -139,7 +139,7 @@ static int wanted(int what, int rank, int i) {
   const int from = i / COUNT;
   switch (what) {
     case SUM: return RANKS * i * 7 + 1000 * (RANKS * (RANKS - 1) / 2);
-    case EXCHANGE: return (rank * COUNT + i % COUNT) * 7 + from * 1000;
+    case ALL_TO_ALL: return (rank * COUNT + i % COUNT) * 7 + from * 1000;
     case GATHER: return i % COUNT * 7 + from * 1000;
     default: return i * 7 + 1000;
   }
@@ -190,7 +190,7 @@ static void memory_register(struct group *group, bool on) {
 static struct proxy_bytes bytes_moved(const struct group *group) {
   struct proxy_bytes sum = {0, 0, 0, 0};
   for (int rank = 0; rank < RANKS; rank++) {
-    const struct proxy_bytes bytes = proxy_comm_bytes(group->comms[rank]->team->far->proxies[rank]);
+    const struct proxy_bytes bytes = proxy_comm_bytes(group->comms[rank]->shared->remote->proxies[rank]);
     sum.sent_direct += bytes.sent_direct;
     sum.sent_staged += bytes.sent_staged;
     sum.received_direct += bytes.received_direct;
@@ -220,7 +220,7 @@ static void memory_change(struct group *group) {
 static void registered(const char *emu, uint64_t seed, bool offered) {
   struct fake_verbs_options options = {.seed = seed, .devices = 1 + seed % 2, .ports = 1};
   struct group group;
-  options.one_card = true;
+  options.one_nic = true;
   options.delay_most = seed % 9;
   options.not_ready = seed % 20;
   options.fault = seed % 3 == 0 ? VERBS_LOSES : VERBS_SOUND;
@@ -256,7 +256,7 @@ static void never_ready_check(const struct group *group, uint64_t seed) {
 
 /* Queue pairs that fail under registered memory are made again: every result is right, also where the other
  * end has all that it waited for, and turns nothing any more. */
-static void test_again(void **state) {
+static void test_reconnect(void **state) {
   uint32_t ended = 0;
   (void)state;
   setenv("TUTTI_IB_RECONNECT", "4", 1);
@@ -299,7 +299,7 @@ static void test_registered(void **state) {
   }
 }
 
-/* Faults while cards read and write users' memory: right, or an error that says why; and nothing is written
+/* Faults while NICs read and write users' memory: right, or an error that says why; and nothing is written
  * once the kernel has ended. */
 static void test_registered_faults(void **state) {
   uint32_t ended = 0;
@@ -345,8 +345,8 @@ static void test_sound(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     struct fake_verbs_options options = {.seed = seed, .ports = 1, .delay_most = seed % 9};
-    options.devices = 1 + seed % 2; /* ports of one card: always one device for the process */
-    options.one_card = true;
+    options.devices = 1 + seed % 2; /* ports of one NIC: always one device for the process */
+    options.one_nic = true;
     options.not_ready = seed % 20;
     options.fault = seed % 3 == 0 ? VERBS_LOSES : VERBS_SOUND;
     assert_true(run(&options));
@@ -370,9 +370,9 @@ static void test_faults(void **state) {
  * alone. All kinds of operations, with small slots and large ones, sound and with queue pairs made again;
  * what is registered, too. */
 static void test_device_slots(void **state) {
-  static const char *const ways[] = {"devices=4,nodes=2,net=1,slots=4,chunk=256",
-                                     "devices=4,nodes=2,net=1,slots=4,chunk=32K,channels=1",
-                                     "devices=4,nodes=2,net=1,mode=threads,slots=2,chunk=4K"};
+  static const char *const worlds[] = {"devices=4,nodes=2,net=1,slots=4,chunk=256",
+                                       "devices=4,nodes=2,net=1,slots=4,chunk=32K,channels=1",
+                                       "devices=4,nodes=2,net=1,mode=threads,slots=2,chunk=4K"};
   uint32_t ended = 0;
   (void)state;
   setenv("TUTTI_NET_DEVICE_SLOTS", "1", 1);
@@ -381,11 +381,11 @@ static void test_device_slots(void **state) {
     struct fake_verbs_options options = {.seed = seed, .ports = 1, .delay_most = seed % 9, .gpus = true};
     struct group group;
     options.devices = 1 + seed % 2;
-    options.one_card = true;
+    options.one_nic = true;
     options.fault = seed % 4 == 0 ? VERBS_LOSES : seed % 4 == 1 ? VERBS_QP_STOPS : VERBS_SOUND;
     options.fault_at = 100 + hash_scramble(seed) % 100;
-    lines = seed % 2 != 0;
-    world_open(&options, ways[seed % 3]);
+    ll = seed % 2 != 0;
+    world_open(&options, worlds[seed % 3]);
     group_open(&group);
     if (seed % 5 == 0) memory_register(&group, true);
     bool good = true;
@@ -401,7 +401,7 @@ static void test_device_slots(void **state) {
     group_close(&group, !good);
     assert_int_equal(fake_verbs_stats().qps + fake_verbs_stats().memories, 0);
   }
-  lines = false;
+  ll = false;
   unsetenv("TUTTI_NET_DEVICE_SLOTS");
   unsetenv("TUTTI_IB_RECONNECT");
   assert_true(ended < SEEDS / 8);
@@ -412,7 +412,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_sound, setup, teardown),
       cmocka_unit_test_setup_teardown(test_faults, setup, teardown),
       cmocka_unit_test_setup_teardown(test_registered, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_again, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_reconnect, setup, teardown),
       cmocka_unit_test_setup_teardown(test_device_slots, setup, teardown),
       cmocka_unit_test_setup_teardown(test_registered_faults, setup, teardown)};
   return cmocka_run_group_tests(tests, NULL, NULL);

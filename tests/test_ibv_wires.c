@@ -28,12 +28,12 @@ static struct stream stream;
 
 /* ---- what lies between the sockets of both ends ---- */
 
-static struct relay {
+static struct forwarder {
   int outer[2], inner[2]; /* the ends' own descriptors, and this side of them */
   uint8_t bytes[2][HELD_BYTES];
   size_t count[2]; /* that are held, by whose they are */
   uint64_t turn, held_until[2], seed, lag;
-} relay;
+} forwarder;
 
 static int spare_descriptor(int fd) {
   const int copy = dup(fd);
@@ -42,68 +42,69 @@ static int spare_descriptor(int fd) {
 }
 
 /* The ends keep the numbers of their descriptors. */
-static void relay_open(uint64_t seed, uint64_t lag) {
+static void forwarder_open(uint64_t seed, uint64_t lag) {
   while (((struct ib_end *)pair.receive)->phase != IB_READY) /* nothing is on its way */
     assert_int_equal(ib_end_poll((struct ib_end *)pair.receive), ncclSuccess);
   const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
-  memset(&relay, 0, sizeof relay);
-  relay.seed = seed;
-  relay.lag = lag;
+  memset(&forwarder, 0, sizeof forwarder);
+  forwarder.seed = seed;
+  forwarder.lag = lag;
   for (int side = 0; side < 2; side++) {
     int both[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, both), 0);
-    relay.outer[side] = spare_descriptor(ends[side]->wire.fd);
+    forwarder.outer[side] = spare_descriptor(ends[side]->wire.fd);
     assert_true(dup2(both[0], ends[side]->wire.fd) >= 0);
     close(both[0]);
-    relay.inner[side] = both[1];
+    forwarder.inner[side] = both[1];
   }
 }
 
-static void relay_close(void) {
-  for (int side = 0; side < 2; side++) close(relay.inner[side]), close(relay.outer[side]);
+static void forwarder_close(void) {
+  for (int side = 0; side < 2; side++) close(forwarder.inner[side]), close(forwarder.outer[side]);
 }
 
-static uint64_t relay_draw(uint64_t what) {
-  return hash_scramble(hash_scramble(relay.seed + what) ^ (relay.turn * HASH_STEP));
+static uint64_t forwarder_draw(uint64_t what) {
+  return hash_scramble(hash_scramble(forwarder.seed + what) ^ (forwarder.turn * HASH_STEP));
 }
 
 /* What an end has said waits, then goes on in parts; what was said first comes first. */
-static void relay_side(int side) {
-  uint8_t *held = relay.bytes[side];
-  const ssize_t got =
-      recv(relay.inner[side], held + relay.count[side], HELD_BYTES - relay.count[side], MSG_DONTWAIT);
-  const uint64_t drawn = relay_draw((uint64_t)side);
+static void forwarder_side(int side) {
+  uint8_t *held = forwarder.bytes[side];
+  const ssize_t got = recv(forwarder.inner[side], held + forwarder.count[side],
+                           HELD_BYTES - forwarder.count[side], MSG_DONTWAIT);
+  const uint64_t drawn = forwarder_draw((uint64_t)side);
   if (got > 0) {
-    if (relay.count[side] == 0) relay.held_until[side] = relay.turn + drawn % (relay.lag + 1);
-    relay.count[side] += (size_t)got;
+    if (forwarder.count[side] == 0) forwarder.held_until[side] = forwarder.turn + drawn % (forwarder.lag + 1);
+    forwarder.count[side] += (size_t)got;
   }
-  if (relay.count[side] == 0 || relay.turn < relay.held_until[side]) return;
-  const size_t part = (drawn >> 20) % 3 == 0 ? 1 + (drawn >> 24) % 40 : relay.count[side];
-  const size_t most = part < relay.count[side] ? part : relay.count[side];
-  const ssize_t sent = send(relay.inner[1 - side], held, most, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (forwarder.count[side] == 0 || forwarder.turn < forwarder.held_until[side]) return;
+  const size_t part = (drawn >> 20) % 3 == 0 ? 1 + (drawn >> 24) % 40 : forwarder.count[side];
+  const size_t most = part < forwarder.count[side] ? part : forwarder.count[side];
+  const ssize_t sent = send(forwarder.inner[1 - side], held, most, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent <= 0) return;
-  relay.count[side] -= (size_t)sent;
-  memmove(held, held + sent, relay.count[side]);
-  relay.held_until[side] = relay.turn + (drawn >> 32) % (relay.lag / 4 + 1);
+  forwarder.count[side] -= (size_t)sent;
+  memmove(held, held + sent, forwarder.count[side]);
+  forwarder.held_until[side] = forwarder.turn + (drawn >> 32) % (forwarder.lag / 4 + 1);
 }
 
-static void relay_turn(void) {
-  relay.turn++;
-  for (int side = 0; side < 2; side++) relay_side(side);
+static void forwarder_turn(void) {
+  forwarder.turn++;
+  for (int side = 0; side < 2; side++) forwarder_side(side);
 }
 
 /* ---- runs ---- */
 
-static const char *const phases[] = {"dialing",  "greeting", "card out", "card in", "drain", "again out",
-                                     "again in", "link",     "path",     "go",      "ready"};
+static const char *const phases[] = {"dialing",       "handshake",    "info out", "info in", "drain",
+                                     "reconnect out", "reconnect in", "link",     "path",    "go",
+                                     "ready"};
 
-static void stands_still(uint64_t seed) {
+static void makes_no_progress(uint64_t seed) {
   const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
   fail_msg(
       "seed %llu: no end: %u sent, %u done, %u posted, %u arrived; sender %s, %llu times, receiver %s, %llu",
       (unsigned long long)seed, stream.sent, stream.send_done, stream.posted, stream.arrived,
-      phases[ends[0]->phase], (unsigned long long)ends[0]->again.generation, phases[ends[1]->phase],
-      (unsigned long long)ends[1]->again.generation);
+      phases[ends[0]->phase], (unsigned long long)ends[0]->reconnect.generation, phases[ends[1]->phase],
+      (unsigned long long)ends[1]->reconnect.generation);
 }
 
 /* Each end is away now and then. */
@@ -111,32 +112,32 @@ static void run(uint64_t seed, uint64_t away) {
   const uint64_t end = os_time_ns() + PAIR_SECONDS_MOST * 1000000000ull;
   uint64_t back[2] = {0, 0};
   while (!stream_is_through(&stream)) {
-    relay_turn();
+    forwarder_turn();
     for (int side = 0; side < 2; side++) {
-      const uint64_t drawn = relay_draw(16 + (uint64_t)side);
-      if (relay.turn < back[side]) continue;
-      if (drawn % 50 == 0) back[side] = relay.turn + (drawn >> 8) % (away + 1);
+      const uint64_t drawn = forwarder_draw(16 + (uint64_t)side);
+      if (forwarder.turn < back[side]) continue;
+      if (drawn % 50 == 0) back[side] = forwarder.turn + (drawn >> 8) % (away + 1);
       if (side == 0) stream_turn_sender(&stream);
       else stream_turn_receiver(&stream);
     }
-    if (os_time_ns() > end) stands_still(seed);
+    if (os_time_ns() > end) makes_no_progress(seed);
   }
 }
 
 /* Two ports at each end. */
-static void world_begin(uint64_t seed, bool again, uint32_t forgets) {
+static void world_begin(uint64_t seed, bool reconnect, uint32_t forgets) {
   char qps[8];
   const uint64_t drawn = hash_scramble(seed * HASH_STEP + 1);
   struct fake_verbs_options options = {
-      .seed = seed, .devices = 4, .ports = 1, .fault = again ? VERBS_PORT_RETURNS : VERBS_CUT};
+      .seed = seed, .devices = 4, .ports = 1, .fault = reconnect ? VERBS_PORT_RETURNS : VERBS_CUT};
   options.delay_most = (uint32_t)(drawn >> 4) % 12;
   options.not_ready = (uint32_t)(drawn >> 8) % 30;
   options.fault_at = 10 + (drawn >> 16) % 60;
-  options.flaps = again ? 1 + (drawn >> 24) % 6 : 0;
+  options.flaps = reconnect ? 1 + (drawn >> 24) % 6 : 0;
   options.forgets = forgets;
   snprintf(qps, sizeof qps, "%u", 1 + (unsigned)(drawn >> 28) % 3);
   pair_settings(qps, (drawn >> 32) % 2 != 0 ? "1" : NULL, NULL);
-  pair_set("TUTTI_IB_RECONNECT", again ? "1000" : NULL);
+  pair_set("TUTTI_IB_RECONNECT", reconnect ? "1000" : NULL);
   pair_set("TUTTI_IB_PATH_MS", "300");
   pair_set("TUTTI_IB_RETURN_MS", "0");
   pair_set("TUTTI_IB_SILENCE_MS", forgets > 0 ? "20" : NULL);
@@ -148,7 +149,7 @@ static void world_begin(uint64_t seed, bool again, uint32_t forgets) {
 }
 
 struct tally {
-  uint64_t again, forgotten;
+  uint64_t reconnect, forgotten;
 };
 
 static void seeded(uint64_t seed, uint32_t forgets, struct tally *tally) {
@@ -156,16 +157,16 @@ static void seeded(uint64_t seed, uint32_t forgets, struct tally *tally) {
   const uint64_t drawn = hash_scramble(seed * HASH_STEP + 2);
   world_begin(seed, true, forgets);
   pair_open(&pair, results);
-  relay_open(seed, drawn % 3 * 40);
+  forwarder_open(seed, drawn % 3 * 40);
   stream_begin(&stream, &pair, seed, 1u << (drawn >> 8) % 4);
   stream.splits = (drawn >> 16) % 2 != 0;
   run(seed, (drawn >> 24) % 3 * 200);
   if (stream.arrived < PAIR_MESSAGES || stream.send_done < PAIR_MESSAGES)
     fail_msg("seed %llu: '%s' and '%s'", (unsigned long long)seed, stream.why[0], stream.why[1]);
-  tally->again += ((struct ib_end *)pair.send)->again.generation;
+  tally->reconnect += ((struct ib_end *)pair.send)->reconnect.generation;
   tally->forgotten += fake_verbs_stats().forgotten;
   pair_close(&pair);
-  relay_close();
+  forwarder_close();
   pair_receiver_device = 0;
   pair_world_close();
 }
@@ -174,8 +175,8 @@ static void test_wires(void **state) {
   struct tally tally = {0, 0};
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) seeded(seed, 0, &tally);
-  print_message("%d runs, connected again %llu times\n", SEEDS, (unsigned long long)tally.again);
-  assert_true(tally.again > 2 * SEEDS);
+  print_message("%d runs, connected again %llu times\n", SEEDS, (unsigned long long)tally.reconnect);
+  assert_true(tally.reconnect > 2 * SEEDS);
 }
 
 /* Devices that forget that they wait for an answer: a queue pair that is silent for too long is made again,
@@ -185,7 +186,7 @@ static void test_forgotten(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS / 4; seed++) seeded(seed, 10, &tally);
   print_message("%d runs, connected again %llu times; devices forgot %llu times\n", SEEDS / 4,
-                (unsigned long long)tally.again, (unsigned long long)tally.forgotten);
+                (unsigned long long)tally.reconnect, (unsigned long long)tally.forgotten);
   assert_true(tally.forgotten > SEEDS / 4);
 }
 

@@ -113,7 +113,7 @@ refused acts4 'opcode STACK_GLOBAL, which would run something' 'would open a fil
 check $? 'and it was not opened'
 refused nested 'lists in lists, deeper than in any dump' 'nests'
 refused itself 'is already part of something else' 'holds itself'
-refused knot 'is already part of something else' 'holds itself by way of another'
+refused knot 'is already part of something else' 'holds itself through another'
 refused unkept 'byte 2: no value of that number has been kept' 'names what is not there'
 refused long 'byte 2: the file ends within a text' 'has a text longer than itself'
 refused odd 'byte 10: a key has no value' 'has a key alone'
@@ -176,7 +176,7 @@ done
 
 # ---- answers ----
 try 2 "$work"/missing/* "$root/traces/count/0.txt" && says \
-  'these are files of records and Flight Recorder dumps, which name communicators each in their own way'
+  'these are files of records and Flight Recorder dumps, which name communicators differently'
 check $? 'files of two kinds'
 try 1 --json "$work"/missing/* "$work/bad_3" "$root/README.md" && python3 - "$work/out" "$work/bad_3" <<'END'
 import json, sys

@@ -91,7 +91,7 @@ check $? "its thread-local variables take at most 256 bytes"
 cuda=$prefix/lib/libtutti-cuda.so
 if [ -e "$cuda" ]; then
   readelf -dW "$cuda" >"$work/log" && ! grep -q STATIC_TLS "$work/log"
-  check $? "libtutti-cuda.so needs no room for thread-local variables"
+  check $? "libtutti-cuda.so needs no space for thread-local variables"
 fi
 
 # ---- loading it without linking

@@ -1,5 +1,5 @@
 /* test_ipc.c: what GPUs of several processes tell each other, as far as it can be told without one: which
- * parts of a piece of memory are taken, which cards are refused, and who maps which memory of a program. */
+ * parts of a piece of memory are taken, which handles are refused, and who maps which memory of a program. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "backends/cuda/extent.h"
-#include "backends/cuda/ipc_card.h"
+#include "backends/cuda/ipc_handle.h"
 #include "backends/cuda/region.h"
 #include "base/hash.h"
 #include "base/os.h"
@@ -126,98 +126,98 @@ static void test_no_memory(void **state) {
   extents_close(&extents);
 }
 
-/* ---- cards ---- */
+/* ---- handles ---- */
 
-static struct ipc_card good_card(void) {
-  struct ipc_card card;
-  memset(&card, 0, sizeof card);
-  card.piece.owner = 5;
-  card.piece.number = 1;
-  card.piece.bytes = 4 << 20;
-  card.probe = 1024;
-  card.token = 99;
-  card.level = PATH_SYS;
-  snprintf(card.bus_id, sizeof card.bus_id, "0000:18:00.0");
-  return card;
+static struct ipc_comm_handle good_handle(void) {
+  struct ipc_comm_handle handle;
+  memset(&handle, 0, sizeof handle);
+  handle.piece.owner = 5;
+  handle.piece.number = 1;
+  handle.piece.bytes = 4 << 20;
+  handle.probe = 1024;
+  handle.token = 99;
+  handle.level = PATH_SYS;
+  snprintf(handle.bus_id, sizeof handle.bus_id, "0000:18:00.0");
+  return handle;
 }
 
-static bool card_passes(const struct ipc_card *card) {
-  struct device_card sent;
-  struct ipc_card read;
-  ipc_card_write(card, &sent);
-  return ipc_card_read(&sent, &read);
+static bool handle_passes(const struct ipc_comm_handle *handle) {
+  struct device_comm_handle sent;
+  struct ipc_comm_handle read;
+  ipc_comm_handle_write(handle, &sent);
+  return ipc_comm_handle_read(&sent, &read);
 }
 
-static void test_cards(void **state) {
-  struct device_card sent;
-  struct ipc_card card = good_card(), read;
+static void test_handles(void **state) {
+  struct device_comm_handle sent;
+  struct ipc_comm_handle handle = good_handle(), read;
   (void)state;
-  ipc_card_write(&card, &sent);
-  assert_true(ipc_card_read(&sent, &read));
+  ipc_comm_handle_write(&handle, &sent);
+  assert_true(ipc_comm_handle_read(&sent, &read));
   assert_string_equal(read.bus_id, "0000:18:00.0");
   assert_int_equal(read.token, 99);
   memset(read.bus_id, 'x', sizeof read.bus_id);
-  ipc_card_write(&read, &sent);
-  assert_true(ipc_card_read(&sent, &card));
-  assert_int_equal(strlen(card.bus_id), sizeof card.bus_id - 1);
+  ipc_comm_handle_write(&read, &sent);
+  assert_true(ipc_comm_handle_read(&sent, &handle));
+  assert_int_equal(strlen(handle.bus_id), sizeof handle.bus_id - 1);
   sent.bytes[0] ^= 1;
-  assert_false(ipc_card_read(&sent, &read)); /* another build's, or an emulator's */
+  assert_false(ipc_comm_handle_read(&sent, &read)); /* another build's, or an emulator's */
   memset(&sent, 0, sizeof sent);
-  assert_false(ipc_card_read(&sent, &read));
+  assert_false(ipc_comm_handle_read(&sent, &read));
 }
 
-static void test_bad_cards(void **state) {
-  struct ipc_card card;
+static void test_bad_handles(void **state) {
+  struct ipc_comm_handle handle;
   (void)state;
-  card = good_card(), card.level = PATH_SYS + 1;
-  assert_false(card_passes(&card));
-  card = good_card(), card.piece.owner = 0;
-  assert_false(card_passes(&card));
-  card = good_card(), card.probe = card.piece.bytes;
-  assert_false(card_passes(&card));
-  card = good_card(), card.probe = UINT64_MAX - 127;
-  assert_false(card_passes(&card));
-  card = good_card(), card.probe = 4;
-  assert_false(card_passes(&card));
-  card = good_card(), card.piece.bytes = UINT64_MAX;
-  assert_false(card_passes(&card));
-  memset(&card.piece, 0, sizeof card.piece);
-  card.flags = IPC_NO_SHARING; /* says no more than that */
-  assert_true(card_passes(&card));
+  handle = good_handle(), handle.level = PATH_SYS + 1;
+  assert_false(handle_passes(&handle));
+  handle = good_handle(), handle.piece.owner = 0;
+  assert_false(handle_passes(&handle));
+  handle = good_handle(), handle.probe = handle.piece.bytes;
+  assert_false(handle_passes(&handle));
+  handle = good_handle(), handle.probe = UINT64_MAX - 127;
+  assert_false(handle_passes(&handle));
+  handle = good_handle(), handle.probe = 4;
+  assert_false(handle_passes(&handle));
+  handle = good_handle(), handle.piece.bytes = UINT64_MAX;
+  assert_false(handle_passes(&handle));
+  memset(&handle.piece, 0, sizeof handle.piece);
+  handle.flags = IPC_NO_SHARING; /* says no more than that */
+  assert_true(handle_passes(&handle));
 }
 
 static const struct plan_limits limits = {.slots = 8, .step_bytes = {65536, 614400, 524288}};
 
-static struct ipc_conn_card good_conn(bool sends, uint8_t proto) {
-  struct ipc_conn_card card;
-  memset(&card, 0, sizeof card);
-  card.end_piece.owner = 5;
-  card.end_piece.number = 1;
-  card.end_piece.bytes = 4 << 20;
-  card.end = (4 << 20) - IPC_END_BYTES;
-  card.sends = sends;
-  card.proto = proto;
-  if (sends) return card;
-  card.buffer_number = 2;
-  card.buffer_bytes = 64 << 20;
-  card.slots = limits.slots;
-  card.step_bytes = limits.step_bytes[proto];
-  card.buffer = card.buffer_bytes - (uint64_t)card.slots * card.step_bytes;
-  return card;
+static struct ipc_conn_handle good_conn(bool sends, uint8_t proto) {
+  struct ipc_conn_handle handle;
+  memset(&handle, 0, sizeof handle);
+  handle.end_piece.owner = 5;
+  handle.end_piece.number = 1;
+  handle.end_piece.bytes = 4 << 20;
+  handle.end = (4 << 20) - IPC_END_BYTES;
+  handle.sends = sends;
+  handle.proto = proto;
+  if (sends) return handle;
+  handle.buffer_number = 2;
+  handle.buffer_bytes = 64 << 20;
+  handle.slots = limits.slots;
+  handle.step_bytes = limits.step_bytes[proto];
+  handle.buffer = handle.buffer_bytes - (uint64_t)handle.slots * handle.step_bytes;
+  return handle;
 }
 
-static bool conn_passes(const struct ipc_conn_card *card, bool own_sends, uint8_t proto) {
+static bool conn_passes(const struct ipc_conn_handle *handle, bool own_sends, uint8_t proto) {
   const struct device_conn_name name = {1, 0, 0, proto, own_sends};
-  struct device_conn_card sent;
-  struct ipc_conn_card read;
-  ipc_conn_card_write(card, &sent);
-  return ipc_conn_card_read(&sent, &name, &limits, &read);
+  struct device_conn_handle sent;
+  struct ipc_conn_handle read;
+  ipc_conn_handle_write(handle, &sent);
+  return ipc_conn_handle_read(&sent, &name, &limits, &read);
 }
 
 static void test_conns(void **state) {
   (void)state;
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
-    const struct ipc_conn_card receiver = good_conn(false, proto), sender = good_conn(true, proto);
+    const struct ipc_conn_handle receiver = good_conn(false, proto), sender = good_conn(true, proto);
     const uint8_t other = (uint8_t)((proto + 1) % PROTO_COUNT);
     struct ipc_piece piece;
     assert_true(conn_passes(&receiver, true, proto));
@@ -234,38 +234,38 @@ static void test_conns(void **state) {
 
 static void test_bad_conns(void **state) {
   const uint8_t proto = PROTO_SIMPLE;
-  struct ipc_conn_card card;
+  struct ipc_conn_handle handle;
   (void)state;
-  card = good_conn(true, proto), card.end += EXTENT_ALIGN;
-  assert_false(conn_passes(&card, false, proto));
-  card = good_conn(true, proto), card.end = UINT64_MAX - 511;
-  assert_false(conn_passes(&card, false, proto));
-  card = good_conn(true, proto), card.end = 8;
-  assert_false(conn_passes(&card, false, proto));
-  card = good_conn(true, proto), card.end_piece.owner = 0;
-  assert_false(conn_passes(&card, false, proto));
-  card = good_conn(false, proto), card.buffer += EXTENT_ALIGN;
-  assert_false(conn_passes(&card, true, proto));
-  card = good_conn(false, proto), card.buffer_bytes = 1 << 20;
-  assert_false(conn_passes(&card, true, proto));
-  card = good_conn(false, proto), card.slots += 1;
-  assert_false(conn_passes(&card, true, proto));
-  card = good_conn(false, proto), card.step_bytes /= 2;
-  assert_false(conn_passes(&card, true, proto));
+  handle = good_conn(true, proto), handle.end += EXTENT_ALIGN;
+  assert_false(conn_passes(&handle, false, proto));
+  handle = good_conn(true, proto), handle.end = UINT64_MAX - 511;
+  assert_false(conn_passes(&handle, false, proto));
+  handle = good_conn(true, proto), handle.end = 8;
+  assert_false(conn_passes(&handle, false, proto));
+  handle = good_conn(true, proto), handle.end_piece.owner = 0;
+  assert_false(conn_passes(&handle, false, proto));
+  handle = good_conn(false, proto), handle.buffer += EXTENT_ALIGN;
+  assert_false(conn_passes(&handle, true, proto));
+  handle = good_conn(false, proto), handle.buffer_bytes = 1 << 20;
+  assert_false(conn_passes(&handle, true, proto));
+  handle = good_conn(false, proto), handle.slots += 1;
+  assert_false(conn_passes(&handle, true, proto));
+  handle = good_conn(false, proto), handle.step_bytes /= 2;
+  assert_false(conn_passes(&handle, true, proto));
 }
 
 /* Whatever bytes come, an answer comes, and what passes lies within its pieces. */
 static void test_any_bytes(void **state) {
   const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, true};
-  struct device_conn_card sent;
-  struct ipc_conn_card card = good_conn(false, PROTO_SIMPLE), read;
+  struct device_conn_handle sent;
+  struct ipc_conn_handle handle = good_conn(false, PROTO_SIMPLE), read;
   uint64_t draw = 3;
   (void)state;
   for (int turn = 0; turn < 100000; turn++) {
-    ipc_conn_card_write(&card, &sent);
+    ipc_conn_handle_write(&handle, &sent);
     draw = hash_mix(draw, (uint64_t)turn);
-    sent.bytes[draw % sizeof card] ^= (uint8_t)(draw >> 32);
-    if (!ipc_conn_card_read(&sent, &name, &limits, &read)) continue;
+    sent.bytes[draw % sizeof handle] ^= (uint8_t)(draw >> 32);
+    if (!ipc_conn_handle_read(&sent, &name, &limits, &read)) continue;
     assert_true(read.end <= read.end_piece.bytes - IPC_END_BYTES);
     assert_true(read.buffer <= read.buffer_bytes - (uint64_t)read.slots * read.step_bytes);
   }
@@ -373,39 +373,39 @@ static void test_lasting(void **state) {
   regions_free(&regions);
 }
 
-static void test_region_cards(void **state) {
-  struct ipc_region_card card, read;
-  struct device_region_card sent;
+static void test_memory_handles(void **state) {
+  struct ipc_memory_handle handle, read;
+  struct device_memory_handle sent;
   (void)state;
-  memset(&card, 0, sizeof card);
-  card.piece.owner = 5;
-  card.piece.bytes = 2 << 20;
-  card.piece.number = 3 | IPC_NUMBER_OF_REGION;
-  ipc_region_card_write(&card, &sent);
-  assert_true(ipc_region_card_read(&sent, &read));
+  memset(&handle, 0, sizeof handle);
+  handle.piece.owner = 5;
+  handle.piece.bytes = 2 << 20;
+  handle.piece.number = 3 | IPC_NUMBER_OF_REGION;
+  ipc_memory_handle_write(&handle, &sent);
+  assert_true(ipc_memory_handle_read(&sent, &read));
   sent.bytes[0] ^= 1;
-  assert_false(ipc_region_card_read(&sent, &read));
-  card.piece.number = 3; /* an arena's */
-  ipc_region_card_write(&card, &sent);
-  assert_false(ipc_region_card_read(&sent, &read));
-  card.piece.number |= IPC_NUMBER_OF_REGION;
-  card.piece.bytes = 0;
-  ipc_region_card_write(&card, &sent);
-  assert_false(ipc_region_card_read(&sent, &read));
-  card.piece.bytes = UINT64_MAX;
-  ipc_region_card_write(&card, &sent);
-  assert_false(ipc_region_card_read(&sent, &read));
+  assert_false(ipc_memory_handle_read(&sent, &read));
+  handle.piece.number = 3; /* an arena's */
+  ipc_memory_handle_write(&handle, &sent);
+  assert_false(ipc_memory_handle_read(&sent, &read));
+  handle.piece.number |= IPC_NUMBER_OF_REGION;
+  handle.piece.bytes = 0;
+  ipc_memory_handle_write(&handle, &sent);
+  assert_false(ipc_memory_handle_read(&sent, &read));
+  handle.piece.bytes = UINT64_MAX;
+  ipc_memory_handle_write(&handle, &sent);
+  assert_false(ipc_memory_handle_read(&sent, &read));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_take_and_give), cmocka_unit_test(test_fresh),
       cmocka_unit_test(test_many),          cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_cards),         cmocka_unit_test(test_bad_cards),
+      cmocka_unit_test(test_handles),       cmocka_unit_test(test_bad_handles),
       cmocka_unit_test(test_conns),         cmocka_unit_test(test_bad_conns),
       cmocka_unit_test(test_any_bytes),     cmocka_unit_test(test_regions),
       cmocka_unit_test(test_gone),          cmocka_unit_test(test_pushed_out),
-      cmocka_unit_test(test_lasting),       cmocka_unit_test(test_region_cards),
+      cmocka_unit_test(test_lasting),       cmocka_unit_test(test_memory_handles),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -450,7 +450,7 @@ static void test_moves(void **state) {
 }
 
 /* Spans longer than a tile, and the largest number of sources and destinations. */
-static void test_moves_long(void **state) {
+static void test_events_long(void **state) {
   (void)state;
   random_state = 5;
   for (int dtype = 0; dtype < TYPE_COUNT; dtype++)
@@ -543,7 +543,7 @@ int main(void) {
       cmocka_unit_test(test_conversions_integer),
       cmocka_unit_test(test_pairs),
       cmocka_unit_test(test_moves),
-      cmocka_unit_test(test_moves_long),
+      cmocka_unit_test(test_events_long),
       cmocka_unit_test(test_move_of_nothing),
       cmocka_unit_test(test_copy_keeps_nan),
       cmocka_unit_test(test_no_contraction),

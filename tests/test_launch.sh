@@ -216,7 +216,7 @@ under tutti 2 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
 check $? "NCCL_COMM_ID says where to meet"
 unset NCCL_COMM_ID
 
-# The same calls with other data, whose second time goes a short way: each element is compared.
+# The same calls with other data, whose second time goes a fast path: each element is compared.
 for bytes in 8 200 512 4096; do
   try 0 env TUTTI_EMU=mode=threads,slots=2,flag_bits=5 "$tutti" launch -n 2 "$build/tests/rank_program" \
     --launched --bytes "$bytes" --iterations 80 &&

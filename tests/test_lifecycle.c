@@ -319,7 +319,7 @@ static void *comer_body(void *argument) {
   return NULL;
 }
 
-/* Kernels stand still for longer than TUTTI_STALL_SECONDS while a rank waits to be met, maybe by another
+/* Kernels make no progress for longer than TUTTI_STALL_SECONDS while a rank waits to be met, maybe by another
  * process: that is no deadlock. */
 static void test_late_rank(void **state) {
   ncclComm_t comms[2];

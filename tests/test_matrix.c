@@ -34,7 +34,7 @@ enum {
   THREADS_STRIDE = 3,
   RANKS_MAX = 8,
   PROTOCOLS = 3,
-  CELLS_MAX = 64,
+  ENTRIES_MAX = 64,
   GAP_BYTES = 32,
   PATTERN = 0xa5,
   ARENA_BYTES = 1 << 20,
@@ -43,7 +43,7 @@ enum {
 };
 
 /* One call on all ranks. */
-struct cell {
+struct entry {
   struct oracle_case c;
   const struct collective *collective;
   bool in_place;
@@ -85,7 +85,7 @@ static struct {
 } world;
 
 /* Hashes of outputs: of the first of each set of settings, 0 before it has run. */
-static uint64_t results[RESULT_SETS][COLLECTIVE_COUNT][ncclNumTypes][CELLS_MAX];
+static uint64_t results[RESULT_SETS][COLLECTIVE_COUNT][ncclNumTypes][ENTRIES_MAX];
 
 /* ---- the world ---- */
 
@@ -137,50 +137,50 @@ static void world_wait(void) {
 /* ---- one batch: all calls of one collective and type ---- */
 
 /* Bytes of the larger of its buffers on any rank. */
-static size_t cell_bytes(const struct cell *cell) {
-  return cell->c.count * oracle_type_bytes(cell->c.type) *
-         (cell->collective->is_split ? cell->c.rank_count : 1);
+static size_t entry_bytes(const struct entry *entry) {
+  return entry->c.count * oracle_type_bytes(entry->c.type) *
+         (entry->collective->is_split ? entry->c.rank_count : 1);
 }
 
-static void cell_add(struct cell *cells, uint32_t *count, const struct collective *collective,
-                     ncclDataType_t type, enum oracle_op op, size_t elements, bool in_place) {
-  struct cell *cell = &cells[*count];
-  const struct cell *before = *count == 0 ? NULL : cell - 1;
+static void entry_add(struct entry *entries, uint32_t *count, const struct collective *collective,
+                      ncclDataType_t type, enum oracle_op op, size_t elements, bool in_place) {
+  struct entry *entry = &entries[*count];
+  const struct entry *before = *count == 0 ? NULL : entry - 1;
   const size_t unit = oracle_type_bytes(type);
-  const size_t begin = before == NULL ? 0 : before->offset + cell_bytes(before);
+  const size_t begin = before == NULL ? 0 : before->offset + entry_bytes(before);
   const struct oracle_case c = {collective->id, type,      op, world.rank_count, *count % world.rank_count,
                                 elements,       1 + *count};
-  cell->c = c;
-  cell->collective = collective;
-  cell->in_place = in_place;
-  cell->offset = (begin + GAP_BYTES + 15) / 16 * 16 + (*count % 3 == 0 ? 0 : unit * (*count % 3));
+  entry->c = c;
+  entry->collective = collective;
+  entry->in_place = in_place;
+  entry->offset = (begin + GAP_BYTES + 15) / 16 * 16 + (*count % 3 == 0 ? 0 : unit * (*count % 3));
   *count += 1;
-  assert_true(*count <= CELLS_MAX && cell->offset + cell_bytes(cell) + GAP_BYTES <= ARENA_BYTES);
+  assert_true(*count <= ENTRIES_MAX && entry->offset + entry_bytes(entry) + GAP_BYTES <= ARENA_BYTES);
 }
 
-static uint32_t batch_small(struct cell *cells, const struct collective *collective, ncclDataType_t type) {
+static uint32_t batch_small(struct entry *entries, const struct collective *collective, ncclDataType_t type) {
   static const size_t counts[] = {0, 1, 7, 65};
   uint32_t count = 0;
   for (uint32_t op = 0; op < (collective->has_op ? ORACLE_OP_COUNT : 1u); op++) {
     for (uint32_t i = 0; i < 4; i++) {
-      cell_add(cells, &count, collective, type, (enum oracle_op)op, counts[i], false);
+      entry_add(entries, &count, collective, type, (enum oracle_op)op, counts[i], false);
       if (collective->in_place != IN_PLACE_NONE)
-        cell_add(cells, &count, collective, type, (enum oracle_op)op, counts[i], true);
+        entry_add(entries, &count, collective, type, (enum oracle_op)op, counts[i], true);
     }
   }
   return count;
 }
 
 /* One call that needs several channels and loops; operators and places take turns over types and ranks. */
-static uint32_t batch_large(struct cell *cells, const struct collective *collective, ncclDataType_t type) {
+static uint32_t batch_large(struct entry *entries, const struct collective *collective, ncclDataType_t type) {
   const uint32_t turn = (uint32_t)type + world.protocol + world.rank_count;
   const size_t weight = collective->id == COLLECTIVE_ALL_REDUCE ? 2
                         : collective->is_split                  ? world.rank_count
                                                                 : 1;
   const size_t elements = LARGE_TRAFFIC_BYTES / weight / oracle_type_bytes(type) + 3;
   uint32_t count = 0;
-  cell_add(cells, &count, collective, type, (enum oracle_op)(turn % ORACLE_OP_COUNT), elements,
-           collective->in_place != IN_PLACE_NONE && turn / 2 % 2);
+  entry_add(entries, &count, collective, type, (enum oracle_op)(turn % ORACLE_OP_COUNT), elements,
+            collective->in_place != IN_PLACE_NONE && turn / 2 % 2);
   return count;
 }
 
@@ -189,29 +189,29 @@ struct buffers {
   unsigned char *send, *receive;
   bool in_place;
 };
-static struct buffers cell_buffers(const struct cell *cell, uint32_t rank, unsigned char *send_arena,
-                                   unsigned char *receive_arena) {
-  const size_t own = rank * cell->c.count * oracle_type_bytes(cell->c.type);
-  const bool sends = oracle_send_count(&cell->c, rank) > 0,
-             receives = oracle_receive_count(&cell->c, rank) > 0;
-  unsigned char *region = receive_arena + cell->offset;
-  const struct buffers apart = {sends ? send_arena + cell->offset : NULL, receives ? region : NULL, false};
-  if (!cell->in_place || !sends || !receives) return apart;
-  const bool send_inside = cell->collective->in_place == IN_PLACE_SEND_AT_RANK;
-  const bool receive_inside = cell->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
+static struct buffers entry_buffers(const struct entry *entry, uint32_t rank, unsigned char *send_arena,
+                                    unsigned char *receive_arena) {
+  const size_t own = rank * entry->c.count * oracle_type_bytes(entry->c.type);
+  const bool sends = oracle_send_count(&entry->c, rank) > 0,
+             receives = oracle_receive_count(&entry->c, rank) > 0;
+  unsigned char *region = receive_arena + entry->offset;
+  const struct buffers apart = {sends ? send_arena + entry->offset : NULL, receives ? region : NULL, false};
+  if (!entry->in_place || !sends || !receives) return apart;
+  const bool send_inside = entry->collective->in_place == IN_PLACE_SEND_AT_RANK;
+  const bool receive_inside = entry->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
   const struct buffers together = {region + (send_inside ? own : 0), region + (receive_inside ? own : 0),
                                    true};
   return together;
 }
 
-static void batch_fill(const struct cell *cells, uint32_t count, size_t bytes) {
+static void batch_fill(const struct entry *entries, uint32_t count, size_t bytes) {
   for (uint32_t rank = 0; rank < world.rank_count; rank++) {
     memset(world.send_image[rank], PATTERN, bytes);
     memset(world.receive_image[rank], PATTERN, bytes);
     for (uint32_t i = 0; i < count; i++) {
       const struct buffers at =
-          cell_buffers(&cells[i], rank, world.send_image[rank], world.receive_image[rank]);
-      if (at.send) oracle_input(&cells[i].c, rank, 0, oracle_send_count(&cells[i].c, rank), at.send);
+          entry_buffers(&entries[i], rank, world.send_image[rank], world.receive_image[rank]);
+      if (at.send) oracle_input(&entries[i].c, rank, 0, oracle_send_count(&entries[i].c, rank), at.send);
     }
     memcpy(world.send[rank], world.send_image[rank], bytes);
     memcpy(world.receive[rank], world.receive_image[rank], bytes);
@@ -223,14 +223,21 @@ static ncclRedOp_t nccl_op(enum oracle_op op, uint32_t rank) {
   return op == ORACLE_MUL_SUM ? world.operators[rank] : ops[op];
 }
 
-static void cell_launch(const struct cell *cell) {
+static void entry_launch(const struct entry *entry) {
   expect(ncclGroupStart(), "ncclGroupStart");
   for (uint32_t rank = 0; rank < world.rank_count; rank++) {
-    const struct buffers at = cell_buffers(cell, rank, world.send[rank], world.receive[rank]);
-    const struct collective_call call = {
-        at.send,           at.receive, cell->c.count,         cell->c.type,      nccl_op(cell->c.op, rank),
-        (int)cell->c.root, (int)rank,  (int)world.rank_count, world.comms[rank], world.streams[rank]};
-    expect(collective_launch(cell->collective, &call), cell->collective->name);
+    const struct buffers at = entry_buffers(entry, rank, world.send[rank], world.receive[rank]);
+    const struct collective_call call = {at.send,
+                                         at.receive,
+                                         entry->c.count,
+                                         entry->c.type,
+                                         nccl_op(entry->c.op, rank),
+                                         (int)entry->c.root,
+                                         (int)rank,
+                                         (int)world.rank_count,
+                                         world.comms[rank],
+                                         world.streams[rank]};
+    expect(collective_launch(entry->collective, &call), entry->collective->name);
   }
   expect(ncclGroupEnd(), "ncclGroupEnd");
 }
@@ -251,11 +258,11 @@ static void operators_create(ncclDataType_t type) {
   }
 }
 
-static void batch_run(const struct cell *cells, uint32_t count) {
-  const bool has_op = cells[0].collective->has_op;
-  if (has_op) operators_create(cells[0].c.type);
+static void batch_run(const struct entry *entries, uint32_t count) {
+  const bool has_op = entries[0].collective->has_op;
+  if (has_op) operators_create(entries[0].c.type);
   if (world.setting->fused) expect(ncclGroupStart(), "ncclGroupStart");
-  for (uint32_t i = 0; i < count; i++) cell_launch(&cells[i]);
+  for (uint32_t i = 0; i < count; i++) entry_launch(&entries[i]);
   if (world.setting->fused) expect(ncclGroupEnd(), "ncclGroupEnd");
   for (uint32_t rank = 0; has_op && rank < world.rank_count; rank++)
     expect(ncclRedOpDestroy(world.operators[rank], world.comms[rank]), "ncclRedOpDestroy");
@@ -264,14 +271,14 @@ static void batch_run(const struct cell *cells, uint32_t count) {
 
 /* ---- judging ---- */
 
-static void cell_complain(const struct cell *cell, const char *text) {
+static void entry_complain(const struct entry *entry, const char *text) {
   static const char *const ops[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
   if (world.complaints++ >= COMPLAINTS_MAX) return;
   print_error("%u ranks, %s, TUTTI_EMU=%s, %s: %s of %zu elements of type %d, operator %s, root %u, %s: %s\n",
               world.rank_count, protocols[world.protocol], world.setting->environment,
-              world.setting->threads ? "threads" : "guarded", cell->collective->name, cell->c.count,
-              (int)cell->c.type, ops[cell->c.op], cell->c.root, cell->in_place ? "in place" : "out of place",
-              text);
+              world.setting->threads ? "threads" : "guarded", entry->collective->name, entry->c.count,
+              (int)entry->c.type, ops[entry->c.op], entry->c.root,
+              entry->in_place ? "in place" : "out of place", text);
 }
 
 static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, size_t count) {
@@ -286,58 +293,58 @@ static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, size_t cou
 }
 
 /* The first run of a set tells what the later ones must yield, and is itself held to the oracle. */
-static void cell_judge(const struct cell *cell, uint64_t *known) {
+static void entry_check(const struct entry *entry, uint64_t *known) {
   const void *outputs[RANKS_MAX];
   uint32_t ranks[RANKS_MAX];
   uint64_t hash = 1;
-  const size_t unit = oracle_type_bytes(cell->c.type);
+  const size_t unit = oracle_type_bytes(entry->c.type);
   for (uint32_t rank = 0; rank < world.rank_count; rank++) {
-    const struct buffers at = cell_buffers(cell, rank, world.send[rank], world.receive[rank]);
-    const size_t bytes = oracle_receive_count(&cell->c, rank) * unit;
+    const struct buffers at = entry_buffers(entry, rank, world.send[rank], world.receive[rank]);
+    const size_t bytes = oracle_receive_count(&entry->c, rank) * unit;
     ranks[rank] = rank;
     outputs[rank] = at.receive;
     if (bytes > 0) hash = hash_bytes(hash, at.receive, bytes);
   }
   if (*known != 0) {
-    if (*known != hash) cell_complain(cell, "other bits than with the first of these settings");
+    if (*known != hash) entry_complain(entry, "other bits than with the first of these settings");
     return;
   }
   struct oracle_mismatch wrong;
   char text[160];
   *known = hash;
-  if (oracle_check(&cell->c, ranks, outputs, world.rank_count, &wrong) == 0) return;
+  if (oracle_check(&entry->c, ranks, outputs, world.rank_count, &wrong) == 0) return;
   snprintf(text, sizeof text, "rank %u element %zu is %.17g instead of %.17g (tolerance %g)", wrong.rank,
            wrong.index, wrong.got, wrong.expected, wrong.tolerance);
-  cell_complain(cell, text);
+  entry_complain(entry, text);
 }
 
 /* The outputs are taken over into the images; then everything must be equal. */
-static void batch_judge(const struct cell *cells, uint32_t count, size_t bytes) {
-  uint64_t *known = results[world.setting->results][cells[0].c.collective][cells[0].c.type];
-  for (uint32_t i = 0; i < count; i++) cell_judge(&cells[i], &known[i]);
+static void batch_check(const struct entry *entries, uint32_t count, size_t bytes) {
+  uint64_t *known = results[world.setting->results][entries[0].c.collective][entries[0].c.type];
+  for (uint32_t i = 0; i < count; i++) entry_check(&entries[i], &known[i]);
   for (uint32_t rank = 0; rank < world.rank_count; rank++) {
     for (uint32_t i = 0; i < count; i++) {
-      const size_t output = oracle_receive_count(&cells[i].c, rank) * oracle_type_bytes(cells[i].c.type);
-      const struct buffers is = cell_buffers(&cells[i], rank, world.send[rank], world.receive[rank]);
+      const size_t output = oracle_receive_count(&entries[i].c, rank) * oracle_type_bytes(entries[i].c.type);
+      const struct buffers is = entry_buffers(&entries[i], rank, world.send[rank], world.receive[rank]);
       const struct buffers was =
-          cell_buffers(&cells[i], rank, world.send_image[rank], world.receive_image[rank]);
+          entry_buffers(&entries[i], rank, world.send_image[rank], world.receive_image[rank]);
       if (output > 0) memcpy(was.receive, is.receive, output);
     }
     if (memcmp(world.send[rank], world.send_image[rank], bytes) != 0)
-      cell_complain(&cells[0], "a call of this type wrote into a send buffer");
+      entry_complain(&entries[0], "a call of this type wrote into a send buffer");
     if (memcmp(world.receive[rank], world.receive_image[rank], bytes) != 0)
-      cell_complain(&cells[0], "a call of this type wrote outside of its outputs");
+      entry_complain(&entries[0], "a call of this type wrote outside of its outputs");
   }
 }
 
 static void batch_test(const struct collective *collective, ncclDataType_t type) {
-  struct cell cells[CELLS_MAX];
+  struct entry entries[ENTRIES_MAX];
   const uint32_t count =
-      world.setting->large ? batch_large(cells, collective, type) : batch_small(cells, collective, type);
-  const size_t bytes = cells[count - 1].offset + cell_bytes(&cells[count - 1]) + GAP_BYTES;
-  batch_fill(cells, count, bytes);
-  batch_run(cells, count);
-  batch_judge(cells, count, bytes);
+      world.setting->large ? batch_large(entries, collective, type) : batch_small(entries, collective, type);
+  const size_t bytes = entries[count - 1].offset + entry_bytes(&entries[count - 1]) + GAP_BYTES;
+  batch_fill(entries, count, bytes);
+  batch_run(entries, count);
+  batch_check(entries, count, bytes);
 }
 
 /* ---- the matrix ---- */

@@ -192,7 +192,7 @@ for _ in range(20):
     say(b'GET / HTTP/1.0\r\n\r\n')
     say(hello(1, magic=MAGIC ^ 1), b'x' * 100)                # wrong magic
     say(hello(1, version=99))
-    say(hello(1)[:random.randrange(1, 63)])                   # half a greeting
+    say(hello(1)[:random.randrange(1, 63)])                   # half a handshake
     for kind in (1, 2, 3, 4, 5, 77):
         say(hello(kind), struct.pack('=IHH', 1 << 30, 3, 0))  # 1 GiB announced
         say(hello(kind), struct.pack('=IHH', 0xffffffff, 10, 0), b'y' * 5000)
@@ -239,8 +239,8 @@ awaits "$work/strangers" ready
 rank 1 --size 2 --comm-id "$at"
 ended 0 1
 check $? 'ranks that share a secret meet'
-all_say 'error 6 .*TUTTI_SECRET is another one at the dialer' 2 &&
-  all_say 'error 6 .*TUTTI_SECRET is set at the acceptor and not at the dialer' 3
+all_say 'error 6 .*TUTTI_SECRET is another one at the client' 2 &&
+  all_say 'error 6 .*TUTTI_SECRET is set at the server and not at the client' 3
 check $? 'one that has another, or none, is told why not'
 all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
 check $? 'and rank 0 says that it was there'
@@ -280,8 +280,8 @@ while read -r port; do
   TUTTI_SECRET=another "$build/tests/odd_rank" dial "$port"
   env -u TUTTI_SECRET "$build/tests/odd_rank" dial "$port"
 done <"$work/ports" >"$work/log" 2>&1
-[ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is another one at the dialer' "$work/log")" -eq 10 ] &&
-  [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is set at the acceptor and not at' "$work/log")" -eq 10 ]
+[ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is another one at the client' "$work/log")" -eq 10 ] &&
+  [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is set at the server and not at' "$work/log")" -eq 10 ]
 check $? 'nobody gets in with another secret or none, at either, and is told why'
 ended 0 1 && all_say 'iteration 0 ok' 0 1
 check $? 'and the two go on with right results'

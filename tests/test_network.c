@@ -191,13 +191,13 @@ static void test_seeds(void **state) {
   uint32_t differ = 0;
   (void)state;
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-    struct mesh mesh, again;
+    struct mesh mesh, second;
     mesh_run(&mesh, "devices=8,nodes=4", seed);
     assert_int_equal(mesh_whole(&mesh), WIRES);
     mesh_close(&mesh);
-    mesh_run(&again, "devices=8,nodes=4", seed);
-    assert_true(again.hash == mesh.hash); /* the same seed, the same run */
-    mesh_close(&again);
+    mesh_run(&second, "devices=8,nodes=4", seed);
+    assert_true(second.hash == mesh.hash); /* the same seed, the same run */
+    mesh_close(&second);
     if (seed == 1) first = mesh.hash;
     differ += mesh.hash != first;
   }
@@ -221,12 +221,12 @@ static void *receive_all(void *argument) {
   for (uint32_t i = 0; i < 2000; i++) {
     uint32_t value = 0;
     void *data = &value, *registration = NULL, *request = NULL;
-    const size_t room = sizeof value;
+    const size_t capacity = sizeof value;
     const int tag = 0;
     size_t bytes = 0;
     bool done = false;
     while (request == NULL)
-      if (pair->ops->irecv(pair->recv, 1, &data, &room, &tag, &registration, &request) != ncclSuccess)
+      if (pair->ops->irecv(pair->recv, 1, &data, &capacity, &tag, &registration, &request) != ncclSuccess)
         return NULL;
     while (!done)
       if (pair->ops->test(request, &done, &bytes) != ncclSuccess) return NULL;
@@ -352,15 +352,15 @@ static void test_faults(void **state) {
   (void)state;
   for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
     for (uint64_t seed = 1; seed <= SEEDS / 3; seed++) {
-      struct mesh mesh, again;
+      struct mesh mesh, second;
       char keys[64];
       snprintf(keys, sizeof keys, "fault=%s%s", rows[row].name, seed % 3 == 0 ? ",fault_at=7" : "");
       mesh_run(&mesh, keys, seed);
       rows[row].check(&mesh);
       mesh_close(&mesh);
-      mesh_run(&again, keys, seed);
-      assert_true(again.hash == mesh.hash);
-      mesh_close(&again);
+      mesh_run(&second, keys, seed);
+      assert_true(second.hash == mesh.hash);
+      mesh_close(&second);
     }
   }
 }
@@ -372,14 +372,14 @@ static void test_too_long(void **state) {
   struct net_pair pair;
   char from[100] = "", to[100];
   void *send = NULL, *recv = NULL, *data = to, *registration = NULL;
-  const size_t room = 60;
+  const size_t capacity = 60;
   const int tag = 0;
   bool done = false;
   ncclResult_t results[2] = {ncclSuccess, ncclSuccess};
   (void)state;
   net_pair_open(ops, 0, 13, NULL, &pair);
   assert_int_equal(ops->isend(pair.send, from, sizeof from, 0, NULL, &send), ncclSuccess);
-  assert_int_equal(ops->irecv(pair.recv, 1, &data, &room, &tag, &registration, &recv), ncclSuccess);
+  assert_int_equal(ops->irecv(pair.recv, 1, &data, &capacity, &tag, &registration, &recv), ncclSuccess);
   for (uint32_t i = 0; i < IDLE_TURNS && (results[0] == ncclSuccess || results[1] == ncclSuccess); i++) {
     if (results[0] == ncclSuccess) results[0] = ops->test(send, &done, NULL);
     assert_false(done);
@@ -388,7 +388,7 @@ static void test_too_long(void **state) {
   }
   assert_int_equal(results[0], ncclInvalidUsage);
   assert_int_equal(results[1], ncclInvalidUsage);
-  assert_non_null(strstr(log_last_error(), "sends 100 bytes to rank 1 of test, which has room for 60"));
+  assert_non_null(strstr(log_last_error(), "sends 100 bytes to rank 1 of test, which has space for 60"));
   net_pair_close(&pair);
 }
 
@@ -420,12 +420,13 @@ static void test_closing(void **state) {
     struct net_pair pair;
     char from[8] = "", to[8];
     void *request = NULL, *data = to, *registration = NULL;
-    const size_t room = sizeof to;
+    const size_t capacity = sizeof to;
     const int tag = 0;
     bool done = false;
     net_pair_open(ops, 0, 16, NULL, &pair);
     if (order == 0) {
-      assert_int_equal(ops->irecv(pair.recv, 1, &data, &room, &tag, &registration, &request), ncclSuccess);
+      assert_int_equal(ops->irecv(pair.recv, 1, &data, &capacity, &tag, &registration, &request),
+                       ncclSuccess);
       assert_int_equal(ops->close_send(pair.send), ncclSuccess);
       pair.send = NULL;
       assert_int_equal(ops->test(request, &done, NULL), ncclRemoteError);

@@ -134,9 +134,9 @@ static void expect_covers(const struct p2p_split *split, size_t bytes, uint32_t 
 static void expect_parts(size_t bytes, size_t chunk_bytes, uint32_t ranks, uint32_t channels,
                          uint32_t per_peer) {
   const struct p2p_split split = p2p_message_split(bytes, chunk_bytes, ranks, channels, per_peer);
-  const struct p2p_split lines = p2p_lines_split(bytes, ranks, channels, per_peer);
+  const struct p2p_split ll = p2p_ll_split(bytes, ranks, channels, per_peer);
   expect_covers(&split, bytes, per_peer);
-  expect_covers(&lines, bytes, per_peer);
+  expect_covers(&ll, bytes, per_peer);
 }
 
 static void test_parts_cover(void **state) {
@@ -178,7 +178,7 @@ static void test_parts_golden(void **state) {
 }
 
 /* Lines: a channel for each 4 KiB, up to twice a peer's share of them; four times where parts get long. */
-static void test_lines_golden(void **state) {
+static void test_ll_golden(void **state) {
   static const struct {
     size_t bytes;
     uint32_t ranks, parts;
@@ -189,7 +189,7 @@ static void test_lines_golden(void **state) {
               {16384, 64, 2, 8192}, {1 << 20, 64, 4, 262144}};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    const struct p2p_split split = p2p_lines_split(rows[i].bytes, rows[i].ranks, 32, 32);
+    const struct p2p_split split = p2p_ll_split(rows[i].bytes, rows[i].ranks, 32, 32);
     assert_int_equal(split.part_count, rows[i].parts);
     assert_int_equal(split.part_bytes, rows[i].part_bytes);
   }
@@ -236,6 +236,6 @@ int main(void) {
       cmocka_unit_test(test_group_deltas),        cmocka_unit_test(test_rounds_meet),
       cmocka_unit_test(test_rounds_of_one_group), cmocka_unit_test(test_channels),
       cmocka_unit_test(test_parts_cover),         cmocka_unit_test(test_parts_golden),
-      cmocka_unit_test(test_lines_golden),        cmocka_unit_test(test_steps)};
+      cmocka_unit_test(test_ll_golden),           cmocka_unit_test(test_steps)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

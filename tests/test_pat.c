@@ -14,16 +14,16 @@
 
 #include "schedule/algo.h"
 
-enum { RANKS = 64, DIMS = 6, BLOCK_MAX = 6, SLOT_CELLS = 2 * RANKS, SLOTS_MAX = 8 };
+enum { RANKS = 64, DIMS = 6, BLOCK_MAX = 6, SLOT_TAGGED_WORDS = 2 * RANKS, SLOTS_MAX = 8 };
 enum { FINAL = 0x8000 }; /* beside the element's number: the operator's last stage was applied */
 
-struct cell {
+struct entry {
   uint64_t ranks; /* whose contributions it holds; 0: nothing was ever written */
   uint16_t block, element;
 };
 
 struct slot {
-  struct cell cells[SLOT_CELLS];
+  struct entry entries[SLOT_TAGGED_WORDS];
   uint32_t filled;
 };
 
@@ -44,7 +44,7 @@ static struct {
   struct step steps[RANKS];
   bool has_step[RANKS];
   struct queue queues[RANKS][DIMS]; /* by receiver and its link */
-  struct cell in[RANKS][RANKS * BLOCK_MAX], out[RANKS][RANKS * BLOCK_MAX];
+  struct entry in[RANKS][RANKS * BLOCK_MAX], out[RANKS][RANKS * BLOCK_MAX];
 } world;
 
 static void expect(bool good, uint32_t rank, const char *what) {
@@ -55,13 +55,13 @@ static void expect(bool good, uint32_t rank, const char *what) {
            work->chunk_count, work->pack, world.slot_count, rank, what);
 }
 
-static struct cell *input_cell(uint32_t rank, size_t offset) {
+static struct entry *input_entry(uint32_t rank, size_t offset) {
   if (!world.in_place) return &world.in[rank][offset];
   return &world.out[rank][offset + (world.func == FUNC_ALL_GATHER ? rank * world.count : 0)];
 }
 
 /* Reduce-scatter in place: the output is the own block of the input. */
-static struct cell *output_cell(uint32_t rank, size_t offset) {
+static struct entry *output_entry(uint32_t rank, size_t offset) {
   const bool inside = world.in_place && world.func == FUNC_REDUCE_SCATTER;
   return &world.out[rank][offset + (inside ? rank * world.count : 0)];
 }
@@ -94,10 +94,10 @@ static void setup_memory(bool in_place) {
   for (uint32_t rank = 0; rank < n; rank++) {
     if (in_place) world.works[rank].flags = WORK_IN_PLACE;
     for (uint32_t i = 0; i < blocks * world.count; i++) {
-      struct cell *cell = input_cell(rank, i);
-      cell->ranks = UINT64_C(1) << rank;
-      cell->block = (uint16_t)(world.func == FUNC_ALL_GATHER ? rank : i / world.count);
-      cell->element = (uint16_t)(i % world.count);
+      struct entry *entry = input_entry(rank, i);
+      entry->ranks = UINT64_C(1) << rank;
+      entry->block = (uint16_t)(world.func == FUNC_ALL_GATHER ? rank : i / world.count);
+      entry->element = (uint16_t)(i % world.count);
     }
     algo_begin(&world.iters[rank], &world.works[rank]);
     world.has_step[rank] = algo_next(&world.iters[rank], &world.works[rank], &world.steps[rank]);
@@ -130,7 +130,7 @@ static bool may_move(uint32_t rank) {
   return queue_to(rank)->posted - queue_to(rank)->freed < world.slot_count;
 }
 
-static void add(uint32_t rank, struct cell *sum, const struct cell *with, bool reduces) {
+static void add(uint32_t rank, struct entry *sum, const struct entry *with, bool reduces) {
   if (sum->ranks == 0) {
     *sum = *with;
     return;
@@ -142,20 +142,20 @@ static void add(uint32_t rank, struct cell *sum, const struct cell *with, bool r
 }
 
 /* Element `i` of the step, of all that takes part in it. */
-static struct cell combined(uint32_t rank, uint32_t i) {
+static struct entry combined(uint32_t rank, uint32_t i) {
   const struct step *step = &world.steps[rank];
   const bool reduces = (step->flags & STEP_REDUCE) != 0;
-  struct cell sum = {0, 0, 0};
+  struct entry sum = {0, 0, 0};
   if (step->flags & STEP_SEND_ADD) {
     const struct queue *to = queue_to(rank);
     expect(to->write_open, rank, "adds to a slot that is not open");
-    sum = to->slots[to->posted % world.slot_count].cells[step->send_place + i];
+    sum = to->slots[to->posted % world.slot_count].entries[step->send_place + i];
     expect(sum.ranks != 0, rank, "adds to nothing");
   }
   if (step->flags & STEP_COPY_IN) {
     const bool output = (step->flags & STEP_FROM_OUTPUT) != 0;
-    const struct cell *own =
-        output ? output_cell(rank, step->in_offset + i) : input_cell(rank, step->in_offset + i);
+    const struct entry *own =
+        output ? output_entry(rank, step->in_offset + i) : input_entry(rank, step->in_offset + i);
     expect(own->ranks != 0, rank, "reads what was never written");
     expect(output || own->ranks == UINT64_C(1) << rank, rank, "reads input that was overwritten");
     add(rank, &sum, own, reduces);
@@ -164,7 +164,7 @@ static struct cell combined(uint32_t rank, uint32_t i) {
     const struct queue *from = queue_from(rank);
     const struct slot *slot = &from->slots[from->freed % world.slot_count];
     expect(step->recv_place + step->count <= slot->filled, rank, "reads more than the slot holds");
-    add(rank, &sum, &slot->cells[step->recv_place + i], reduces);
+    add(rank, &sum, &slot->entries[step->recv_place + i], reduces);
   }
   if (step->flags & STEP_POST_OP) sum.element |= FINAL;
   return sum;
@@ -203,11 +203,11 @@ static void move(uint32_t rank) {
   const struct step *step = &world.steps[rank];
   if (step->flags & STEP_SEND) send_open(rank);
   for (uint32_t i = 0; i < step->count; i++) {
-    const struct cell value = combined(rank, i);
-    if (step->flags & STEP_KEEP) *output_cell(rank, step->out_offset + i) = value;
+    const struct entry value = combined(rank, i);
+    if (step->flags & STEP_KEEP) *output_entry(rank, step->out_offset + i) = value;
     if ((step->flags & STEP_SEND) == 0) continue;
     struct queue *to = queue_to(rank);
-    to->slots[to->posted % world.slot_count].cells[step->send_place + i] = value;
+    to->slots[to->posted % world.slot_count].entries[step->send_place + i] = value;
   }
   pass_on(rank);
   world.has_step[rank] = algo_next(&world.iters[rank], &world.works[rank], &world.steps[rank]);
@@ -228,11 +228,11 @@ static void check_rank(uint32_t rank) {
   for (uint32_t block = 0; block < (gathers ? n : 1); block++)
     for (uint32_t i = 0; i < work->part_count; i++) {
       const uint32_t element = (uint32_t)work->part_offset + i;
-      const struct cell *cell = output_cell(rank, block * world.count + element);
+      const struct entry *entry = output_entry(rank, block * world.count + element);
       const uint64_t all = ~UINT64_C(0) >> (RANKS - n);
-      expect(cell->block == (gathers ? block : rank), rank, "has another block's element");
-      expect(cell->element == (gathers ? element : (element | FINAL)), rank, "has another element");
-      expect(cell->ranks == (gathers ? UINT64_C(1) << block : all), rank, "lacks contributions");
+      expect(entry->block == (gathers ? block : rank), rank, "has another block's element");
+      expect(entry->element == (gathers ? element : (element | FINAL)), rank, "has another element");
+      expect(entry->ranks == (gathers ? UINT64_C(1) << block : all), rank, "lacks contributions");
     }
 }
 
@@ -317,8 +317,8 @@ static void check_order(uint8_t func, const struct line *lines, uint32_t line_co
     const struct step *step = &world.steps[3];
     assert_true(world.has_step[3]);
     /* What the table's executor reads from a slot once more lies in the output here. */
-    const bool again = func == FUNC_ALL_GATHER && (step->flags & STEP_FROM_OUTPUT) != 0;
-    const int from = step->flags & STEP_RECV ? (int)link_of(step->recv_links) : again ? 2 : -1;
+    const bool second = func == FUNC_ALL_GATHER && (step->flags & STEP_FROM_OUTPUT) != 0;
+    const int from = step->flags & STEP_RECV ? (int)link_of(step->recv_links) : second ? 2 : -1;
     assert_int_equal(from, lines[i].from);
     assert_int_equal(step->flags & STEP_SEND ? (int)link_of(step->send_links) : -1, lines[i].to);
     world.has_step[3] = algo_next(&world.iters[3], &world.works[3], &world.steps[3]);

@@ -326,14 +326,14 @@ static void check_plan(const struct scenario *s, uint32_t rank) {
 static void check_pure(const struct scenario *s, uint32_t rank) {
   const struct plan_request request = request_of(s, rank);
   const struct plan *plan = &s->plans[rank];
-  struct plan again;
-  assert_int_equal(plan_build(&request, &again), ncclSuccess);
-  assert_int_equal(again.work_count, plan->work_count);
-  assert_int_equal(again.batch_count, plan->batch_count);
-  assert_memory_equal(again.works, plan->works, plan->work_count * sizeof *plan->works);
-  assert_memory_equal(again.buffers, plan->buffers, plan->work_count * sizeof *plan->buffers);
-  assert_memory_equal(again.batches, plan->batches, plan->batch_count * sizeof *plan->batches);
-  plan_free(&again);
+  struct plan second;
+  assert_int_equal(plan_build(&request, &second), ncclSuccess);
+  assert_int_equal(second.work_count, plan->work_count);
+  assert_int_equal(second.batch_count, plan->batch_count);
+  assert_memory_equal(second.works, plan->works, plan->work_count * sizeof *plan->works);
+  assert_memory_equal(second.buffers, plan->buffers, plan->work_count * sizeof *plan->buffers);
+  assert_memory_equal(second.batches, plan->batches, plan->batch_count * sizeof *plan->batches);
+  plan_free(&second);
 }
 
 /* ---- all plans together: the symbolic run ---- */
@@ -394,9 +394,9 @@ static void lane_begin(struct lane_run *lane, const struct work *work) {
   lane_next(lane);
 }
 
-/* The exchange of output addresses in front of the first step. An offer never waits: the end of the last
+/* The offers of output addresses in front of the first step. An offer never waits: the end of the last
  * operation here says that its own was taken. */
-static bool lane_exchange(const struct scenario *s, struct lane_run *lane) {
+static bool lane_offers(const struct scenario *s, struct lane_run *lane) {
   const size_t bytes = lane->work->part_count * lane->work->element_bytes;
   if (lane->offering) {
     struct link_run *link = link_in(lane->work);
@@ -455,7 +455,7 @@ static void lane_send(const struct scenario *s, struct lane_run *lane) {
 
 /* One step, when its data is there and its slots are free, which must hold together. */
 static bool lane_move(const struct scenario *s, struct lane_run *lane) {
-  if (lane->offering || lane->taking) return lane_exchange(s, lane);
+  if (lane->offering || lane->taking) return lane_offers(s, lane);
   if (!lane->has_step) return false;
   const bool receives = lane->step.recv_links != 0, sends = lane->step.send_links != 0;
   if (receives && link_in(lane->work)->head == link_in(lane->work)->tail) return false;
@@ -692,14 +692,14 @@ static void test_messages_over_networks(void **state) {
     request.p2p_ll_threshold = rows[i / 2].threshold;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     if (plan.works[0].proto != rows[i / 2].proto) fail_msg("row %u: protocol %u", i, plan.works[0].proto);
-    const bool far_lines = rows[i / 2].peer == 2 && plan.works[0].proto == PROTO_LL;
-    if (far_lines) assert_int_equal(plan.work_count, 1);
-    if (far_lines) assert_int_equal(plan.works[0].chunk_count, plan_net_lines_bytes(&request.limits) / 2);
+    const bool remote_lines = rows[i / 2].peer == 2 && plan.works[0].proto == PROTO_LL;
+    if (remote_lines) assert_int_equal(plan.work_count, 1);
+    if (remote_lines) assert_int_equal(plan.works[0].chunk_count, plan_net_ll_bytes(&request.limits) / 2);
     plan_free(&plan);
   }
 }
 
-static struct plan_op exchange_op(size_t count) {
+static struct plan_op all_to_all_op(size_t count) {
   const struct plan_op op = {.func = FUNC_ALL_TO_ALL,
                              .dtype = ncclFloat32,
                              .count = count,
@@ -724,7 +724,7 @@ static void test_all_to_all_is_messages(void **state) {
   for (uint32_t i = 0; i < 4 * 7; i++) {
     const uint32_t n = 2 + i % 7, rank = (i * 5) % n;
     struct plan_op group[3] = {{.func = FUNC_RECV, .dtype = ncclInt8, .peer = n - 1, .count = 77},
-                               exchange_op(counts[i / 7]),
+                               all_to_all_op(counts[i / 7]),
                                {.func = FUNC_SEND, .dtype = ncclInt8, .peer = n - 1, .count = 77}};
     struct plan_request request;
     struct plan whole, written;
@@ -750,7 +750,7 @@ static void test_all_to_all_is_messages(void **state) {
 
 /* Where the user leaves the messages out, and an executor has the links, one work a channel carries it. */
 static void test_all_to_all_direct(void **state) {
-  struct plan_op op = exchange_op(100);
+  struct plan_op op = all_to_all_op(100);
   struct plan_request request;
   struct plan plan;
   (void)state;
@@ -833,12 +833,12 @@ static void test_one_shot_spread(void **state) {
   }
 }
 
-/* Where exchanges are quick they carry small blocks by themselves, each operation for itself. */
+/* Where direct collectives are quick they carry small blocks by themselves, each operation for itself. */
 static void test_all_to_all_quick(void **state) {
-  struct plan_op ops[2] = {exchange_op(4096), exchange_op((size_t)16 << 20)};
+  struct plan_op ops[2] = {all_to_all_op(4096), all_to_all_op((size_t)16 << 20)};
   struct plan_request request;
   struct plan plan;
-  uint32_t exchanges = 0, messages = 0;
+  uint32_t all_to_alls = 0, messages = 0;
   (void)state;
   ops[1].sequence = 1;
   request_begin(&request, 1, 4, ops, 2);
@@ -851,10 +851,10 @@ static void test_all_to_all_quick(void **state) {
     const struct work *work = &plan.works[i];
     assert_int_equal(work->func == FUNC_ALL_TO_ALL, work->op_sequence == 0);
     if (work->func == FUNC_ALL_TO_ALL) assert_true(work->algo == ALGO_DIRECT && work->proto == PROTO_LL);
-    exchanges += work->func == FUNC_ALL_TO_ALL;
+    all_to_alls += work->func == FUNC_ALL_TO_ALL;
     messages += work->func == FUNC_SEND;
   }
-  assert_true(exchanges > 0 && exchanges <= 16 && messages == 3 * 16);
+  assert_true(all_to_alls > 0 && all_to_alls <= 16 && messages == 3 * 16);
   plan_free(&plan);
 }
 
@@ -1002,7 +1002,7 @@ static void test_memory_runs_out(void **state) {
     fail_every_allocation(&request);
   }
   struct plan_op ops[3] = {{.func = FUNC_BROADCAST, .dtype = ncclInt8, .peer = 1, .count = 700},
-                           exchange_op(100),
+                           all_to_all_op(100),
                            {.func = FUNC_BROADCAST, .dtype = ncclInt8, .peer = 2, .count = 500}};
   struct plan_request request;
   request_begin(&request, 0, 8, ops, 3);

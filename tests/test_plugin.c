@@ -114,11 +114,11 @@ static void assert_properties(const struct net_ops *ops) {
 static void speak(void) {
   struct net_pair pairs[3];
   uint32_t count = 0;
-  const struct net_ops *ops = chosen(&count), *again = NULL;
+  const struct net_ops *ops = chosen(&count), *second = NULL;
   assert_string_equal(ops->name, "Loopback");
   assert_int_equal(count, 2);
-  assert_int_equal(net_choose(&again, &count), ncclSuccess);
-  assert_ptr_equal(again, ops);
+  assert_int_equal(net_choose(&second, &count), ncclSuccess);
+  assert_ptr_equal(second, ops);
   assert_properties(ops);
   const struct loopback_counts *counts =
       ((loopback_counted_type)plugin_symbol(speaking, "loopback_counted"))();
@@ -165,7 +165,7 @@ static void give_up(void) {
   uint32_t count = 0;
   const struct net_ops *ops = chosen(&count);
   const struct net_peer peer = {7, 1, 0, "test"}, other = {8, 1, 0, "test"};
-  struct net_handle handle, far;
+  struct net_handle handle, remote;
   void *listener = NULL, *connection = NULL;
   const loopback_contexts_type contexts =
       (loopback_contexts_type)plugin_symbol(speaking, "loopback_contexts");
@@ -176,8 +176,8 @@ static void give_up(void) {
   assert_int_equal(ops->connect(0, &other, &handle, &connection), ncclSuccess); /* its place, used again */
   assert_int_equal(contexts(), 2);
   assert_int_equal(ops->close_listen(listener), ncclSuccess);
-  memset(&far, 0, sizeof far);
-  assert_int_not_equal(ops->connect(0, &peer, &far, &connection),
+  memset(&remote, 0, sizeof remote);
+  assert_int_not_equal(ops->connect(0, &peer, &remote, &connection),
                        ncclSuccess); /* no handle of this network */
   assert_int_equal(contexts(), 2);
   assert_int_equal(ops->finish(), ncclSuccess);
@@ -198,7 +198,7 @@ static void test_given_up(void **state) {
 static void offend(void) {
   uint32_t count = 0;
   struct net_pair pair;
-  char message[64] = "", room[64];
+  char message[64] = "", capacity[64];
   void *request = NULL;
   const struct net_ops *ops = chosen(&count);
   net_pair_open(ops, 0, 9, NULL, &pair);
@@ -206,7 +206,7 @@ static void offend(void) {
   assert_null(request);
   assert_string_equal(((loopback_fault_type)plugin_symbol(speaking, "loopback_fault"))(),
                       "isend: memory is not registered");
-  assert_int_equal(net_pair_send_one(&pair, message, sizeof message, room, 16, NULL), ncclInvalidUsage);
+  assert_int_equal(net_pair_send_one(&pair, message, sizeof message, capacity, 16, NULL), ncclInvalidUsage);
   ops->close_send(pair.send);
   ops->close_recv(pair.recv);
   ops->close_listen(pair.listener);
@@ -217,12 +217,12 @@ static void offend(void) {
 static void lie(void) {
   uint32_t count = 0;
   struct net_pair pair;
-  char message[64] = "", room[64];
+  char message[64] = "", capacity[64];
   const struct net_ops *ops = chosen(&count);
   net_pair_open(ops, 0, 9, NULL, &pair);
   ((loopback_lie_type)plugin_symbol(speaking, "loopback_lie"))();
   size_t got = 0;
-  assert_int_equal(net_pair_send_one(&pair, message, sizeof message, room, sizeof room, &got),
+  assert_int_equal(net_pair_send_one(&pair, message, sizeof message, capacity, sizeof capacity, &got),
                    ncclInternalError);
   assert_non_null(strstr(log_last_error(), "test yields a size of -1 bytes"));
   _exit(0); /* with all that is under way */
@@ -316,25 +316,25 @@ static void test_names(void **state) {
 
 /* ---- our own plugin, with faults ---- */
 
-#define FAULTY_MESSAGES 12
+#define FAULT_NET_MESSAGES 12
 
 /* Sends messages until all are there or a call fails; what arrived is in `got`. */
-static ncclResult_t faulty_stream(struct net_pair *pair, uint32_t *got, uint32_t *received) {
+static ncclResult_t fault_net_stream(struct net_pair *pair, uint32_t *got, uint32_t *received) {
   const struct net_ops *ops = pair->ops;
-  uint32_t values[FAULTY_MESSAGES], sent = 0, posted = 0, sends_done = 0;
-  void *sends[FAULTY_MESSAGES] = {NULL}, *receives[FAULTY_MESSAGES] = {NULL}, *registration = NULL;
-  const size_t room = sizeof values[0];
+  uint32_t values[FAULT_NET_MESSAGES], sent = 0, posted = 0, sends_done = 0;
+  void *sends[FAULT_NET_MESSAGES] = {NULL}, *receives[FAULT_NET_MESSAGES] = {NULL}, *registration = NULL;
+  const size_t capacity = sizeof values[0];
   const int tag = 0;
-  for (uint32_t idle = 0; *received < FAULTY_MESSAGES && idle < 300; idle++) {
+  for (uint32_t idle = 0; *received < FAULT_NET_MESSAGES && idle < 300; idle++) {
     bool done = false;
-    if (sent < FAULTY_MESSAGES) {
+    if (sent < FAULT_NET_MESSAGES) {
       values[sent] = sent + 1;
-      TRY(ops->isend(pair->send, &values[sent], room, tag, NULL, &sends[sent]));
+      TRY(ops->isend(pair->send, &values[sent], capacity, tag, NULL, &sends[sent]));
       sent += sends[sent] != NULL;
     }
-    if (posted < FAULTY_MESSAGES) {
+    if (posted < FAULT_NET_MESSAGES) {
       void *data = &got[posted];
-      TRY(ops->irecv(pair->recv, 1, &data, &room, &tag, &registration, &receives[posted]));
+      TRY(ops->irecv(pair->recv, 1, &data, &capacity, &tag, &registration, &receives[posted]));
       posted += receives[posted] != NULL;
     }
     if (sends_done < sent) TRY(ops->test(sends[sends_done], &done, NULL));
@@ -353,21 +353,21 @@ static const char *fault;
 
 static void suffer(void) {
   struct net_pair pair;
-  uint32_t count = 0, got[FAULTY_MESSAGES + 1] = {0}, received = 0;
+  uint32_t count = 0, got[FAULT_NET_MESSAGES + 1] = {0}, received = 0;
   const struct net_ops *ops = chosen(&count);
-  assert_string_equal(ops->name, "Faulty");
+  assert_string_equal(ops->name, "FaultNet");
   net_pair_open(ops, 0, 21, NULL, &pair);
-  const ncclResult_t result = faulty_stream(&pair, got, &received);
+  const ncclResult_t result = fault_net_stream(&pair, got, &received);
   const bool lost = strcmp(fault, "reset") == 0, silent = strcmp(fault, "stop") == 0;
   assert_int_equal(result, lost ? ncclRemoteError : ncclSuccess);
   if (lost || silent) {
-    assert_true(received < FAULTY_MESSAGES);
+    assert_true(received < FAULT_NET_MESSAGES);
   } else {
-    const uint32_t whole = strcmp(fault, "drop") == 0 ? FAULTY_MESSAGES - 1 : FAULTY_MESSAGES;
-    const uint32_t behind = whole < FAULTY_MESSAGES ? 1 : 0, again = strcmp(fault, "duplicate") == 0;
+    const uint32_t whole = strcmp(fault, "drop") == 0 ? FAULT_NET_MESSAGES - 1 : FAULT_NET_MESSAGES;
+    const uint32_t behind = whole < FAULT_NET_MESSAGES ? 1 : 0, second = strcmp(fault, "duplicate") == 0;
     assert_int_equal(received, whole);
     for (uint32_t i = 0; i < whole; i++)
-      assert_int_equal(got[i], i + 1 + (i >= 4) * behind - (i >= 5) * again);
+      assert_int_equal(got[i], i + 1 + (i >= 4) * behind - (i >= 5) * second);
   }
   ops->close_send(pair.send);
   ops->close_recv(pair.recv);
@@ -375,18 +375,18 @@ static void suffer(void) {
   assert_int_equal(ops->finish(), ncclSuccess);
 }
 
-static void test_faulty(void **state) {
+static void test_fault_net(void **state) {
   static const char *const names[] = {"nothing", "drop", "duplicate", "hold", "stop", "reset"};
   char path[2 * PATH_BYTES], keys[64];
   (void)state;
-  snprintf(path, sizeof path, "%s/../../lib/libtutti-net-faulty.so", folder);
+  snprintf(path, sizeof path, "%s/../../lib/libtutti-net-fault.so", folder);
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     fault = names[i];
     snprintf(keys, sizeof keys, "fault=%s,fault_at=5", fault);
     setenv("TUTTI_NET_FAULTS", keys, 1);
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     in_child(NULL, path, suffer);
-    if (i == 1) assert_said("faulty network: fault 'drop' happens to message 5");
+    if (i == 1) assert_said("fault injection: fault 'drop' happens to message 5");
   }
   setenv("TUTTI_NET_FAULTS", "fault=nonsense", 1);
   fault = "nothing";
@@ -408,9 +408,9 @@ static void test_device(void **state) {
 
 int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_versions), cmocka_unit_test(test_given_up), cmocka_unit_test(test_offences),
-      cmocka_unit_test(test_broken),   cmocka_unit_test(test_names),    cmocka_unit_test(test_device),
-      cmocka_unit_test(test_faulty),
+      cmocka_unit_test(test_versions),  cmocka_unit_test(test_given_up), cmocka_unit_test(test_offences),
+      cmocka_unit_test(test_broken),    cmocka_unit_test(test_names),    cmocka_unit_test(test_device),
+      cmocka_unit_test(test_fault_net),
   };
   char self[PATH_BYTES - 256] = "";
   (void)count;

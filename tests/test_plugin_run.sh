@@ -81,16 +81,16 @@ check $? 'processes that chose different networks are told so'
 unset NCCL_DEBUG NCCL_DEBUG_SUBSYS
 
 # ---- a network that fails
-# faulty KIND AT ARGS...: two hosts of rank_program over our sockets with a fault; $statuses has how they end,
-# in order, and $work/log what they say.
-faulty() {
+# fault_net KIND AT ARGS...: two hosts of rank_program over our sockets with a fault; $statuses has how they
+# end, in order, and $work/log what they say.
+fault_net() {
   kind=$1
   at=$2
   shift 2
   rm -f "$work/id"
   list=
   for rank in 0 1; do
-    NCCL_HOSTID=host$rank NCCL_NET_PLUGIN=$build/lib/libtutti-net-faulty.so \
+    NCCL_HOSTID=host$rank NCCL_NET_PLUGIN=$build/lib/libtutti-net-fault.so \
       TUTTI_NET_FAULTS=fault=$kind,fault_at=$at timeout 60 "$build/tests/rank_program" --rank $rank --size 2 \
       --id "$work/id" --deadline 30 "$@" >"$work/rank.$rank" 2>&1 &
     list="$list $!"
@@ -103,7 +103,7 @@ faulty() {
 # broken KIND TEXT: both ranks get an error that names a rank, and one of them says what it was. The later
 # messages of one large operation tell of those that are lost before them.
 broken() {
-  faulty "$1" 5 --bytes 8000000 --ops sendrecv
+  fault_net "$1" 5 --bytes 8000000 --ops sendrecv
   [ "$statuses" = '3 3 ' ] && grep -q 'rank 0 sendrecv .*error [1-9].*rank [01]' "$work/rank.0" &&
     grep -q 'rank 1 sendrecv .*error [1-9].*rank [01]' "$work/rank.1" && has "$2"
   check $? "$TUTTI_EMU: $1: both ranks are told, and what it was"
@@ -111,11 +111,11 @@ broken() {
 
 for mode in guarded threads; do
   export TUTTI_EMU=mode=$mode
-  faulty hold 5 --bytes 20000 --ops all_reduce,sendrecv && [ "$statuses" = '0 0 ' ] && said 2 'destroy ok$'
+  fault_net hold 5 --bytes 20000 --ops all_reduce,sendrecv && [ "$statuses" = '0 0 ' ] && said 2 'destroy ok$'
   check $? "$TUTTI_EMU: a message that comes late changes nothing"
-  broken drop 'message [0-9]* from rank [01], .* was lost: .*network Faulty is faulty'
+  broken drop 'message [0-9]* from rank [01], .* was lost: .*network FaultNet is faulty'
 done
-broken duplicate 'an older one was repeated: .*network Faulty is faulty'
-broken reset "failed (.*channel 0): network plugin 'Faulty'"
-broken cut "failed (.*channel 0): network plugin 'Faulty'"
+broken duplicate 'an older one was repeated: .*network FaultNet is faulty'
+broken reset "failed (.*channel 0): network plugin 'FaultNet'"
+broken cut "failed (.*channel 0): network plugin 'FaultNet'"
 [ "$failures" -eq 0 ]

@@ -18,7 +18,7 @@
 #include "backends/emu/block.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "parties.h"
+#include "processes.h"
 
 #define SECONDS 60
 
@@ -47,17 +47,17 @@ static bool carried(const struct setting *setting, uint8_t func, uint8_t proto) 
          ((setting->algo_mask & simple) == 0 || proto == PROTO_SIMPLE);
 }
 
-static const char *run_calls(struct party *party, const struct setting *setting, uint64_t seed) {
+static const char *run_calls(struct process *process, const struct setting *setting, uint64_t seed) {
   static const uint8_t funcs[] = {FUNC_BROADCAST,  FUNC_REDUCE,    FUNC_ALL_GATHER, FUNC_REDUCE_SCATTER,
                                   FUNC_ALL_REDUCE, FUNC_SEND_RECV, FUNC_ALL_TO_ALL, FUNC_ALL_REDUCE};
   for (uint32_t i = 0; i < sizeof funcs; i++)
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
       const uint64_t draw = mix(seed, i * 8 + proto);
-      struct party_call call = {.func = funcs[i], .proto = proto, .dtype = types[draw % sizeof types]};
+      struct process_call call = {.func = funcs[i], .proto = proto, .dtype = types[draw % sizeof types]};
       if (!carried(setting, call.func, proto)) continue;
-      call.root = (uint32_t)(draw >> 8) % party_rank_count(party);
+      call.root = (uint32_t)(draw >> 8) % process_rank_count(process);
       call.count = 1 + (draw >> 16) % 300;
-      const char *text = party_do(party, &call);
+      const char *text = process_do(process, &call);
       if (text != NULL) return text;
     }
   return NULL;
@@ -65,36 +65,36 @@ static const char *run_calls(struct party *party, const struct setting *setting,
 
 /* Peers that have not closed yet keep memory here. */
 static bool mappings_go(void) {
-  for (int tries = 0; tries < 2000 && party_mappings() != 0; tries++) {
+  for (int tries = 0; tries < 2000 && process_mappings() != 0; tries++) {
     os_sleep_ms(1);
     emu_kept_sweep();
   }
-  return party_mappings() == 0;
+  return process_mappings() == 0;
 }
 
-static const char *one_seed(struct party *party, const struct setting *setting, uint64_t seed) {
+static const char *one_seed(struct process *process, const struct setting *setting, uint64_t seed) {
   char emu[160];
   const uint64_t draw = mix(seed, 1000);
   snprintf(emu, sizeof emu, "%s,slots=%u,chunk=%u,channels=%u,flag_bits=%u,depth=%u,lag=%u,span=%u,direct=%u",
            setting->mode, 1u << (1 + draw % 3), 16 + (unsigned)(draw >> 4) % 200,
            1 + (unsigned)(draw >> 12) % 3, 6 + (unsigned)(draw >> 16) % 3, 1 + (unsigned)(draw >> 20) % 2,
            (unsigned)(draw >> 24) % 2 * 50, 1 + (unsigned)(draw >> 28) % 8, (unsigned)seed % 2);
-  party->algo_mask = setting->algo_mask;
-  party->heap = setting->heap;
-  const char *text = party_configure(party, emu, seed);
-  if (text == NULL) text = party_open(party);
-  if (text == NULL) text = run_calls(party, setting, seed);
-  if (text == NULL && !party_meet(party)) text = "a party has gone";
-  if (text == NULL) party_close(party);
+  process->algo_mask = setting->algo_mask;
+  process->heap = setting->heap;
+  const char *text = process_configure(process, emu, seed);
+  if (text == NULL) text = process_open(process);
+  if (text == NULL) text = run_calls(process, setting, seed);
+  if (text == NULL && !process_meet(process)) text = "a process has gone";
+  if (text == NULL) process_close(process);
   return text;
 }
 
-static const char *seeds_body(struct party *party, void *argument) {
+static const char *seeds_body(struct process *process, void *argument) {
   const struct setting *setting = (const struct setting *)argument;
-  const uint32_t descriptors = party_descriptors();
+  const uint32_t descriptors = process_descriptors();
   uint64_t live = 0; /* behind the first seed: what a process keeps once it has used the library */
   for (uint64_t seed = 1; seed <= setting->seeds; seed++) {
-    const char *text = one_seed(party, setting, seed);
+    const char *text = one_seed(process, setting, seed);
     if (text != NULL) return text;
     if (seed == 1) live = os_alloc_live();
   }
@@ -102,7 +102,7 @@ static const char *seeds_body(struct party *party, void *argument) {
   for (int tries = 0; tries < 1000 && os_thread_count() > 1 && strstr(setting->mode, "threads") == NULL;
        tries++)
     os_sleep_ms(1);
-  if (party_descriptors() != descriptors) return "descriptors are left";
+  if (process_descriptors() != descriptors) return "descriptors are left";
   if (strstr(setting->mode, "threads") == NULL && os_alloc_live() > live) return "memory is left";
   return NULL;
 }
@@ -110,7 +110,7 @@ static const char *seeds_body(struct party *party, void *argument) {
 static void seeds(uint32_t count, uint32_t ranks_each, const char *mode, uint32_t seed_count,
                   uint32_t algo_mask, uint32_t func_mask, bool heap) {
   struct setting setting = {mode, seed_count, algo_mask, func_mask, heap};
-  assert_int_equal(parties_run(count, ranks_each, SECONDS, seeds_body, &setting, NULL), 0);
+  assert_int_equal(processes_run(count, ranks_each, SECONDS, seeds_body, &setting, NULL), 0);
 }
 
 static void rings(uint32_t count, uint32_t ranks_each, const char *mode, uint32_t seed_count) {
@@ -172,30 +172,30 @@ static void test_private_memory(void **state) {
 
 /* ---- ranks that leave at once ---- */
 
-/* One call; memory and communicator go as soon as this party is through, wherever the others are. */
-static const char *hasty_round(struct party *party, uint64_t round) {
-  struct party_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_LL, .dtype = ncclInt32};
+/* One call; memory and communicator go as soon as this process is through, wherever the others are. */
+static const char *hasty_round(struct process *process, uint64_t round) {
+  struct process_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_LL, .dtype = ncclInt32};
   call.count = 1 + mix(round, 0) % 3;
   call.proto = (uint8_t)(mix(round, 1) % PROTO_COUNT);
-  const char *text = party_open(party);
+  const char *text = process_open(process);
   if (text != NULL) return text;
-  if (!party_prepare(party, &call)) return "out of memory";
-  if ((text = party_launch(party, &call)) != NULL) return text;
-  if (party_wait(party, 0) != ncclSuccess) return "a rank cannot end";
-  if ((text = party_check(party, &call)) != NULL) return text;
-  party_free(party, &call);
-  party_close(party);
+  if (!process_prepare(process, &call)) return "out of memory";
+  if ((text = process_launch(process, &call)) != NULL) return text;
+  if (process_wait(process, 0) != ncclSuccess) return "a rank cannot end";
+  if ((text = process_check(process, &call)) != NULL) return text;
+  process_free(process, &call);
+  process_close(process);
   return NULL;
 }
 
-static const char *hasty_body(struct party *party, void *argument) {
+static const char *hasty_body(struct process *process, void *argument) {
   const char *mode = (const char *)argument;
-  const uint32_t descriptors = party_descriptors();
-  const char *text = party_configure(party, mode, 1);
-  for (uint64_t round = 0; round < 40 && text == NULL; round++) text = hasty_round(party, round);
+  const uint32_t descriptors = process_descriptors();
+  const char *text = process_configure(process, mode, 1);
+  for (uint64_t round = 0; round < 40 && text == NULL; round++) text = hasty_round(process, round);
   if (text != NULL) return text;
   if (!mappings_go()) return "mappings are left";
-  return party_descriptors() == descriptors ? NULL : "descriptors are left";
+  return process_descriptors() == descriptors ? NULL : "descriptors are left";
 }
 
 /* Receivers are through before their senders are, who then must find what they still use. */
@@ -203,45 +203,45 @@ static void test_hasty(void **state) {
   static const char *const modes[] = {"mode=guarded", "mode=threads", "mode=threads,slots=2,chunk=16"};
   (void)state;
   for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
-    assert_int_equal(parties_run(9, 1, SECONDS, hasty_body, (void *)(uintptr_t)modes[i], NULL), 0);
+    assert_int_equal(processes_run(9, 1, SECONDS, hasty_body, (void *)(uintptr_t)modes[i], NULL), 0);
 }
 
-/* Party 1 makes what party 0 is to send to, closes, and party 0 ends in one way or another. */
-static const char *kept_body(struct party *party, void *argument) {
+/* Process 1 makes what process 0 is to send to, closes, and process 0 ends in one way or another. */
+static const char *kept_body(struct process *process, void *argument) {
   const char *how = (const char *)argument;
-  struct party_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 5};
-  const char *text = party_configure(party, "mode=guarded", 1);
-  if (text == NULL) text = party_open(party);
-  if (text == NULL) text = party_do(party, &call);
+  struct process_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 5};
+  const char *text = process_configure(process, "mode=guarded", 1);
+  if (text == NULL) text = process_open(process);
+  if (text == NULL) text = process_do(process, &call);
   if (text != NULL) return text;
-  if (party->index == 0) {
-    if (!party_meet(party)) return "a party has gone"; /* the other has closed */
-    if (strcmp(how, "closes") == 0) party_close(party);
+  if (process->index == 0) {
+    if (!process_meet(process)) return "a process has gone"; /* the other has closed */
+    if (strcmp(how, "closes") == 0) process_close(process);
     if (strcmp(how, "dies") == 0) kill(getpid(), SIGKILL);
-    return party_meet(party) ? NULL : "a party has gone";
+    return process_meet(process) ? NULL : "a process has gone";
   }
-  party_close(party);
+  process_close(process);
   emu_kept_sweep();
-  if (party_mappings() == 0) return "the memory went while its sender was there";
-  if (!party_meet(party)) return "a party has gone";
-  if (party_meet(party) == (strcmp(how, "dies") == 0)) return "the other did not do as it was told";
+  if (process_mappings() == 0) return "the memory went while its sender was there";
+  if (!process_meet(process)) return "a process has gone";
+  if (process_meet(process) == (strcmp(how, "dies") == 0)) return "the other did not do as it was told";
   return mappings_go() ? NULL : "the memory did not go with its sender";
 }
 
 static void test_kept(void **state) {
   (void)state;
-  assert_int_equal(parties_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "closes", NULL), 0);
-  assert_int_equal(parties_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "ends", NULL), 0);
-  assert_int_equal(parties_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "dies", NULL), 1);
+  assert_int_equal(processes_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "closes", NULL), 0);
+  assert_int_equal(processes_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "ends", NULL), 0);
+  assert_int_equal(processes_run(2, 1, SECONDS, kept_body, (void *)(uintptr_t) "dies", NULL), 1);
 }
 
 /* ---- a peer that dies ---- */
 
 static void *abort_later(void *argument) {
-  struct party *party = (struct party *)argument;
+  struct process *process = (struct process *)argument;
   os_sleep_ms(50);
-  for (uint32_t rank = 0; rank < party_rank_count(party); rank++)
-    if (party->comms[rank] != NULL) party->ops->comm_abort(party->comms[rank]);
+  for (uint32_t rank = 0; rank < process_rank_count(process); rank++)
+    if (process->comms[rank] != NULL) process->ops->comm_abort(process->comms[rank]);
   return NULL;
 }
 
@@ -253,48 +253,50 @@ static void *die_later(void *argument) {
 }
 
 /* Waits that nobody ends, then an abort that ends them. */
-static const char *survive(struct party *party) {
+static const char *survive(struct process *process) {
   os_thread thread;
   bool said = false;
-  for (int tries = 0; !said && tries < 20; tries++) { /* a busy machine takes its time to stand still */
-    if (party_wait(party, 400) != ncclInProgress) return "a call ended without its peer, or as a deadlock";
+  for (int tries = 0; !said && tries < 20; tries++) { /* a busy machine takes its time to make no progress */
+    if (process_wait(process, 400) != ncclInProgress)
+      return "a call ended without its peer, or as a deadlock";
     said = strstr(log_last_error(), "the wait goes on") != NULL;
   }
   if (!said) return "nobody said that nothing moves";
   const uint64_t begin_ns = os_time_ns();
-  if (!os_thread_start(&thread, abort_later, party)) return "no thread";
-  party_wait(party, 0);
+  if (!os_thread_start(&thread, abort_later, process)) return "no thread";
+  process_wait(process, 0);
   os_thread_join(thread);
   return os_time_ns() - begin_ns > UINT64_C(3000000000) ? "an abort took long" : NULL;
 }
 
-/* Party 0 dies in the middle of a call. */
-static const char *death_body(struct party *party, void *argument) {
-  struct party_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 500};
-  struct party_call last = call;
+/* Process 0 dies in the middle of a call. */
+static const char *death_body(struct process *process, void *argument) {
+  struct process_call call = {
+      .func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 500};
+  struct process_call last = call;
   os_thread thread;
   last.count = 8000000;
   setenv("TUTTI_STALL_SECONDS", "1", 1);
-  const char *text = party_configure(party, (const char *)argument, 1);
-  if (text == NULL) text = party_open(party);
-  if (text == NULL) text = party_do(party, &call);
+  const char *text = process_configure(process, (const char *)argument, 1);
+  if (text == NULL) text = process_open(process);
+  if (text == NULL) text = process_do(process, &call);
   if (text != NULL) return text;
-  if (!party_prepare(party, &last)) return "out of memory";
-  if ((text = party_launch(party, &last)) != NULL) return text;
-  if (party->index == 0) {
+  if (!process_prepare(process, &last)) return "out of memory";
+  if ((text = process_launch(process, &last)) != NULL) return text;
+  if (process->index == 0) {
     if (!os_thread_start(&thread, die_later, NULL)) return "no thread";
-    party_wait(party, 0);
+    process_wait(process, 0);
     os_sleep_ms(1000);
     return "did not die";
   }
-  if ((text = survive(party)) != NULL) return text;
-  party_close(party);
-  party_free(party, &last);
+  if ((text = survive(process)) != NULL) return text;
+  process_close(process);
+  process_free(process, &last);
   return mappings_go() ? NULL : "mappings are left";
 }
 
 static void death(const char *emu) {
-  assert_int_equal(parties_run(3, 1, SECONDS, death_body, (void *)(uintptr_t)emu, NULL), 1);
+  assert_int_equal(processes_run(3, 1, SECONDS, death_body, (void *)(uintptr_t)emu, NULL), 1);
 }
 
 static void test_death_guarded(void **state) {

@@ -22,8 +22,8 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/proxy/proxy.h"
-#include "core/proxy/proxy_relay.h"
-#include "core/proxy/proxy_walk.h"
+#include "core/proxy/proxy_pxn.h"
+#include "core/proxy/proxy_iter.h"
 #include "fake_net.h"
 #include "ranks.h"
 #include "schedule/algo.h"
@@ -51,7 +51,7 @@ static struct {
 static const struct net_ops *fake_inside; /* in place of the fake network, when it is set */
 static uint32_t net_devices = 2;
 static uint8_t pair_proto = PROTO_SIMPLE; /* of calls of two ranks */
-static bool relayed; /* the rank behind the sender sends, as if it were another process's */
+static bool via_pxn; /* the rank behind the sender sends, as if it were another process's */
 
 static uint64_t draw_state;
 
@@ -65,23 +65,23 @@ static void good(ncclResult_t result, const char *what) {
 
 /* ---- what the library's connecting and launching would do ---- */
 
-static ncclResult_t relay_open(struct ranks *ranks, uint32_t sender, const struct device_conn_name *name,
-                               const struct net_handle *handle) {
+static ncclResult_t pxn_open(struct ranks *ranks, uint32_t sender, const struct device_conn_name *name,
+                             const struct net_handle *handle) {
   const struct proxy_over over = {(sender + 1) % ranks->count, sender % net_devices};
-  const struct proxy_relay_call call = {.ops = ranks->ops,
-                                        .device_comm = ranks->comms[over.rank],
-                                        .comm_key = 77,
-                                        .rank = sender,
-                                        .over = over.rank,
-                                        .rank_count = ranks->count,
-                                        .comm_name = "test",
-                                        .name = *name,
-                                        .handle = *handle,
-                                        .net = fake_net_ops(),
-                                        .net_device = over.device};
-  struct device_conn_card card;
-  TRY(proxy_relay_open(&call, &card));
-  TRY(ranks->ops->conn_import(ranks->comms[sender], name, &card));
+  const struct proxy_pxn_call call = {.ops = ranks->ops,
+                                      .device_comm = ranks->comms[over.rank],
+                                      .comm_key = 77,
+                                      .rank = sender,
+                                      .over = over.rank,
+                                      .rank_count = ranks->count,
+                                      .comm_name = "test",
+                                      .name = *name,
+                                      .handle = *handle,
+                                      .net = fake_net_ops(),
+                                      .net_device = over.device};
+  struct device_conn_handle conn_handle;
+  TRY(proxy_pxn_open(&call, &conn_handle));
+  TRY(ranks->ops->conn_import(ranks->comms[sender], name, &conn_handle));
   return proxy_send_over(world.proxies[sender], name, &over);
 }
 
@@ -96,7 +96,7 @@ static ncclResult_t link_open(struct ranks *ranks, const struct work *work, uint
   TRY(proxy_receive_open(world.proxies[receiver], &name, &handle));
   name.peer = receiver;
   name.sends = true;
-  if (relayed) return relay_open(ranks, sender, &name, &handle);
+  if (via_pxn) return pxn_open(ranks, sender, &name, &handle);
   return proxy_send_open(world.proxies[sender], &name, &handle);
 }
 
@@ -212,7 +212,7 @@ static void world_close(void) {
     world.proxies[rank] = NULL;
   }
   ranks_close(&world.ranks);
-  for (int i = 0; i < 2000 && proxy_relay_count() != 0; i++) os_sleep_ms(1);
+  for (int i = 0; i < 2000 && proxy_pxn_count() != 0; i++) os_sleep_ms(1);
   const struct fake_stats stats = fake_net_stats();
   assert_int_equal(stats.connections_open, 0);
   assert_int_equal(stats.listeners_open, 0);
@@ -231,7 +231,7 @@ static int world_drop(void **state) {
   memset(&world, 0, sizeof world);
   fake_inside = NULL;
   net_devices = 2;
-  relayed = false;
+  via_pxn = false;
   pair_proto = PROTO_SIMPLE;
   return 0;
 }
@@ -246,7 +246,7 @@ static void net_reset(uint64_t seed) {
 /* Algorithms and what they are for. */
 static const struct {
   uint8_t algo, func;
-} ways[] = {
+} options[] = {
     {ALGO_RING, FUNC_ALL_REDUCE},     {ALGO_RING, FUNC_ALL_GATHER},   {ALGO_RING, FUNC_REDUCE_SCATTER},
     {ALGO_RING, FUNC_BROADCAST},      {ALGO_RING, FUNC_REDUCE},       {ALGO_RING, FUNC_SEND_RECV},
     {ALGO_TREE, FUNC_ALL_REDUCE},     {ALGO_PAT, FUNC_ALL_GATHER},    {ALGO_PAT, FUNC_REDUCE_SCATTER},
@@ -254,19 +254,19 @@ static const struct {
     {ALGO_TWO_SHOT, FUNC_ALL_REDUCE}, {ALGO_NVLS, FUNC_ALL_REDUCE},   {ALGO_NVLS, FUNC_ALL_GATHER},
     {ALGO_NVLS, FUNC_REDUCE_SCATTER}};
 
-static bool way_has_lines(uint8_t algo) {
+static bool algo_has_ll(uint8_t algo) {
   const bool carried = algo == ALGO_RING || algo == ALGO_TREE || algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT;
-  return carried && !relayed;
+  return carried && !via_pxn;
 }
 
 static const uint8_t types[] = {ncclUint8, ncclFloat16, ncclFloat32, ncclInt64, ncclFloat64};
 
 static void call_draw(struct call *call, uint32_t rank_count, uint32_t count_below) {
   memset(call, 0, sizeof *call);
-  const uint32_t way = draw_below(LENGTH(ways));
-  call->func = ways[way].func;
-  world.ranks.algo_mask = 1u << ways[way].algo;
-  call->proto = draw_below(2) == 0 && way_has_lines(ways[way].algo) ? PROTO_LL : PROTO_SIMPLE;
+  const uint32_t option = draw_below(LENGTH(options));
+  call->func = options[option].func;
+  world.ranks.algo_mask = 1u << options[option].algo;
+  call->proto = draw_below(2) == 0 && algo_has_ll(options[option].algo) ? PROTO_LL : PROTO_SIMPLE;
   call->dtype = DRAW(types);
   call->in_place = call->func != FUNC_SEND_RECV && draw_below(3) == 0;
   call->root = draw_below(rank_count);
@@ -284,7 +284,7 @@ static void draw_emu(char emu[EMU_BYTES], bool threads) {
 }
 
 struct outcome {
-  uint64_t trace_hash, data_hash, moves, messages;
+  uint64_t trace_hash, data_hash, events, messages;
 };
 
 static struct outcome world_run(uint64_t seed, bool threads) {
@@ -316,13 +316,13 @@ static struct outcome world_run(uint64_t seed, bool threads) {
   assert_int_equal(tutti_emu_stats(&stats), ncclSuccess);
   assert_int_equal(fake_net_stats().requests, 0);
   outcome.trace_hash = stats.trace_hash;
-  outcome.moves = stats.moves;
+  outcome.events = stats.events;
   outcome.messages = fake_net_stats().messages;
   world_close();
   return outcome;
 }
 
-static void every_way_comes_out_exact(void **state) {
+static void every_option_comes_out_exact(void **state) {
   (void)state;
   const char *only = getenv("TUTTI_TEST_SEED");
   uint64_t messages = 0;
@@ -331,17 +331,17 @@ static void every_way_comes_out_exact(void **state) {
   assert_true(only || messages > WORLDS * 100);
 }
 
-static void every_way_on_threads(void **state) {
+static void every_option_on_threads(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= WORLDS / 4; seed++) world_run(seed, true);
 }
 
-static void same_seed_same_moves(void **state) {
+static void same_seed_same_events(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 8; seed++) {
     const struct outcome a = world_run(seed, false), b = world_run(seed, false);
     assert_true(a.trace_hash == b.trace_hash);
-    assert_true(a.moves == b.moves);
+    assert_true(a.events == b.events);
     assert_true(a.messages == b.messages);
   }
 }
@@ -474,7 +474,7 @@ static void sizes_that_differ_are_named(void **state) {
   sizes_that_differ(FUNC_BROADCAST);
 }
 
-/* Flags come around after 32 steps of lines. What an earlier step has left in a slot, and shorter or empty
+/* Flags come around after 32 LL steps. What an earlier step has left in a slot, and shorter or empty
  * ones since then have not touched, is never taken for data. */
 static void no_old_line_counts(void **state) {
   enum { CALLS = 60 };
@@ -558,8 +558,8 @@ static void messages_change_their_protocol(void **state) {
       good(call_launch_all(&world.ranks, &calls[i]), "launch");
       bytes[i] = memory_of(0);
     }
-    const uint64_t lines_bytes = 4ull * plan_net_lines_bytes(&world.ranks.limits);
-    assert_in_range(bytes[PEERS - 1], 2 * PEERS * lines_bytes, 2 * PEERS * (lines_bytes + 8192));
+    const uint64_t ll_bytes = 4ull * plan_net_ll_bytes(&world.ranks.limits);
+    assert_in_range(bytes[PEERS - 1], 2 * PEERS * ll_bytes, 2 * PEERS * (ll_bytes + 8192));
     assert_int_equal(bytes[2 * PEERS - 1], bytes[PEERS - 1]);
     assert_in_range(bytes[TURNS - 1], bytes[PEERS - 1] + 2 * set_bytes, bytes[PEERS - 1] + 3 * set_bytes);
     good(world_wait(), "wait");
@@ -716,21 +716,21 @@ static void over_the_emulators_network(void **state) {
 
 /* ---- both ends know every message ---- */
 
-static void walks_compare(const struct work *sender, uint32_t send_link, const struct work *receiver,
-                          uint32_t recv_link, const struct plan_limits *limits, uint64_t step) {
-  struct proxy_walk sends, receives;
+static void iterators_compare(const struct work *sender, uint32_t send_link, const struct work *receiver,
+                              uint32_t recv_link, const struct plan_limits *limits, uint64_t step) {
+  struct proxy_iter sends, receives;
   struct proxy_slice sent, received;
-  proxy_walk_begin(&sends, sender, send_link, true, step, limits);
-  proxy_walk_begin(&receives, receiver, recv_link, false, step, limits);
-  while (proxy_walk_next(&sends, &sent)) {
-    assert_true(proxy_walk_next(&receives, &received));
+  proxy_iter_begin(&sends, sender, send_link, true, step, limits);
+  proxy_iter_begin(&receives, receiver, recv_link, false, step, limits);
+  while (proxy_iter_next(&sends, &sent)) {
+    assert_true(proxy_iter_next(&receives, &received));
     assert_true(sent.begin == received.begin && sent.end == received.end);
     assert_true(received.shared ? sent.bytes >= received.bytes : sent.bytes == received.bytes);
     assert_true(sent.agreed_bytes == received.agreed_bytes);
     assert_true(sent.announces == received.announces);
     assert_true(sent.bytes + 32 <= (sent.end - sent.begin) * limits->step_bytes[PROTO_SIMPLE]);
   }
-  assert_false(proxy_walk_next(&receives, &received));
+  assert_false(proxy_iter_next(&receives, &received));
   assert_true(sends.next_step == receives.next_step);
 }
 
@@ -758,7 +758,7 @@ static uint32_t plans_compare(const struct plan *plans, uint32_t rank_count) {
         uint32_t link = 0;
         const struct work *other = other_end(&plans[work->send_peer[k]], work, work->send_peer[k], &link);
         assert_non_null(other);
-        walks_compare(work, k, other, link, &plans[rank].limits, draw_below(9));
+        iterators_compare(work, k, other, link, &plans[rank].limits, draw_below(9));
         compared += 1;
       }
     }
@@ -950,7 +950,7 @@ static void parts_end(struct call *call) {
 static void large_data_skips_its_slots(void **state) {
   static const struct {
     uint8_t func;
-    bool sends, lands; /* at least on some rank, where there are two */
+    bool sends, zero_copy; /* at least on some rank, where there are two */
   } funcs[] = {{FUNC_ALL_REDUCE, true, true},      {FUNC_ALL_GATHER, true, true},
                {FUNC_REDUCE_SCATTER, true, false}, {FUNC_BROADCAST, true, true},
                {FUNC_REDUCE, true, false},         {FUNC_SEND_RECV, true, true}};
@@ -971,7 +971,7 @@ static void large_data_skips_its_slots(void **state) {
       assert_int_equal(count_of(&parts_sent) > sent,
                        large ? funcs[f].sends : count_of(&parts_sent) > sent && count > 10000);
       assert_int_equal(count_of(&parts_posted) > posted,
-                       large ? funcs[f].lands : count_of(&parts_posted) > posted && count > 10000);
+                       large ? funcs[f].zero_copy : count_of(&parts_posted) > posted && count > 10000);
     }
     world_close();
   }
@@ -986,8 +986,8 @@ static void rank_wait(uint32_t rank) {
   good(world.ranks.ops->wait_until(rank_ended, &rank, 60000), "a rank");
 }
 
-/* A kernel that has ended leaves its memory alone: what it had lent is somebody else's now. */
-static void a_kernel_that_ended_lends_nothing(void **state) {
+/* A kernel that has ended leaves its memory alone: what it sent without a copy is somebody else's now. */
+static void a_kernel_that_ended_sends_no_zero_copy(void **state) {
   struct call call;
   (void)state;
   parts_open(2);
@@ -1038,128 +1038,127 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
 
 /* ---- ranks of other processes send ---- */
 
-static void relays_carry_every_way(void **state) {
+static void pxn_carries_every_collective(void **state) {
   uint64_t messages = 0;
   (void)state;
-  relayed = true;
+  via_pxn = true;
   for (uint64_t seed = 1; seed <= WORLDS / 6; seed++) messages += world_run(seed, false).messages;
   for (uint64_t seed = 1; seed <= WORLDS / 12; seed++) world_run(seed, true);
   assert_true(messages > WORLDS * 10);
-  relayed = false;
+  via_pxn = false;
 }
 
-static void relays_name_what_fails(void **state) {
+static void pxn_names_what_fails(void **state) {
   uint64_t told = 0;
   (void)state;
-  relayed = true;
-  /* Which call is the relay's is up to how fast each thread is. */
+  via_pxn = true;
+  /* Which call is the PXN proxy's is up to how fast each thread is. */
   for (uint64_t k = 20; k < 80 || (told == 0 && k < 2000); k += 3) {
     struct call call;
     const struct fake_options options = {.seed = k, .refuse_percent = 20, .fail_call = k};
     pair_open(&call, FUNC_BROADCAST, &options, tiny);
     good(call_launch_all(&world.ranks, &call), "launch");
     world_wait();
-    if (strstr(world.failure_text, "by way of rank 1, device 0: sending to rank 1 failed (Broadcast 0"))
+    if (strstr(world.failure_text, "through rank 1, device 0: sending to rank 1 failed (Broadcast 0"))
       told += 1;
     TOLD(ncclRemoteError, "rank ", "fake", "channel 0", "pulled");
     pair_end(&call);
   }
   assert_true(told > 0);
-  relayed = false;
+  via_pxn = false;
 }
 
-/* A broadcast between two ranks went by way of rank 1, and another is to fail. */
-static struct relay_block *relay_pair_open(struct call *first, struct call *second,
-                                           struct device_relay *relay) {
+/* A broadcast between two ranks went through rank 1, and another is to fail. */
+static struct pxn_block *pxn_pair_open(struct call *first, struct call *second, struct device_pxn *pxn) {
   const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true};
   const struct fake_options options = {.seed = 3};
-  relayed = true;
+  via_pxn = true;
   pair_open(first, FUNC_BROADCAST, &options, tiny);
   good(call_launch_all(&world.ranks, first), "launch");
   good(world_wait(), "broadcast");
   good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "broadcast");
   *second = *first;
   assert_true(call_prepare(&world.ranks, second));
-  good(world.ranks.ops->relay_end(world.ranks.comms[0], &name, sizeof(struct relay_block), relay), "block");
-  return (struct relay_block *)relay->block;
+  good(world.ranks.ops->pxn_end(world.ranks.comms[0], &name, sizeof(struct pxn_block), pxn), "block");
+  return (struct pxn_block *)pxn->block;
 }
 
-static void relay_pair_end(struct call *first, struct call *second) {
+static void pxn_pair_end(struct call *first, struct call *second) {
   world_wait();
   call_free(second);
   pair_end(first);
-  relayed = false;
+  via_pxn = false;
 }
 
 /* What a sender describes is another process's word. */
-static void relays_take_no_nonsense(void **state) {
-  const struct relay_note nonsense[] = {
-      {.begin = 4, .end = 5},                                     /* too far ahead */
-      {.begin = UINT64_MAX, .end = 1},                            /* again */
-      {.begin = 0, .end = 1, .func = 200},                        /* no operation */
-      {.begin = 0, .end = 5},                                     /* more than there are slots */
-      {.begin = 0, .end = 0},                                     /* none */
-      {.begin = 0, .end = UINT64_MAX},                            /* backwards */
-      {.begin = 0, .end = 1, .bytes = UINT64_MAX - 8},            /* more than a slot holds */
-      {.begin = 0, .end = 1, .bytes = 64 + PROXY_ROOM_BYTES - 8}, /* and no room for what is behind it */
-      {.begin = 0, .end = 2}                                      /* over the end of the slots */
+static void pxn_takes_no_nonsense(void **state) {
+  const struct pxn_slice nonsense[] = {
+      {.begin = 4, .end = 5},                                         /* too far ahead */
+      {.begin = UINT64_MAX, .end = 1},                                /* again */
+      {.begin = 0, .end = 1, .func = 200},                            /* no operation */
+      {.begin = 0, .end = 5},                                         /* more than there are slots */
+      {.begin = 0, .end = 0},                                         /* none */
+      {.begin = 0, .end = UINT64_MAX},                                /* backwards */
+      {.begin = 0, .end = 1, .bytes = UINT64_MAX - 8},                /* more than a slot holds */
+      {.begin = 0, .end = 1, .bytes = 64 + PROXY_RESERVED_BYTES - 8}, /* and no space for what is behind it */
+      {.begin = 0, .end = 2}                                          /* over the end of the slots */
   };
   (void)state;
   for (uint32_t i = 0; i < LENGTH(nonsense); i++) {
     struct call first, second;
-    struct device_relay relay;
-    struct relay_block *block = relay_pair_open(&first, &second, &relay);
-    struct relay_note note = nonsense[i];
-    uint64_t base = *relay.end.head;
+    struct device_pxn pxn;
+    struct pxn_block *block = pxn_pair_open(&first, &second, &pxn);
+    struct pxn_slice slice = nonsense[i];
+    uint64_t base = *pxn.end.head;
     if (i == LENGTH(nonsense) - 1) base += 3 - base % 4;
-    note.begin += base;
-    note.end += base;
-    block->notes[block->posted % PROXY_SLICES_MAX] = note;
+    slice.begin += base;
+    slice.end += base;
+    block->slices[block->posted % PROXY_SLICES_MAX] = slice;
     __atomic_store_n(&block->posted, block->posted + 1, __ATOMIC_SEQ_CST);
     __atomic_store_n(&block->asleep, 0, __ATOMIC_SEQ_CST);
     assert_true(share_ring(&block->bell));
     for (int k = 0; k < 5000 && __atomic_load_n(&block->failed, __ATOMIC_ACQUIRE) == 0; k++) os_sleep_ms(1);
     if (block->failed != ncclInternalError) fail_msg("nonsense %u is taken: %s", i, block->text);
     call_launch_all(&world.ranks, &second);
-    relay_pair_end(&first, &second);
+    pxn_pair_end(&first, &second);
   }
 }
 
-static void a_relay_that_is_given_up_is_told(void **state) {
+static void a_pxn_proxy_that_is_given_up_is_told(void **state) {
   struct call first, second;
-  struct device_relay relay;
+  struct device_pxn pxn;
   (void)state;
-  relay_pair_open(&first, &second, &relay);
-  proxy_relay_break(76, 1, "of another communicator");
-  proxy_relay_break(77, 0, "of another rank");
-  proxy_relay_break(77, 1, "rank 1 has enough");
+  pxn_pair_open(&first, &second, &pxn);
+  proxy_pxn_break(76, 1, "of another communicator");
+  proxy_pxn_break(77, 0, "of another rank");
+  proxy_pxn_break(77, 1, "rank 1 has enough");
   good(call_launch_all(&world.ranks, &second), "launch");
   world_wait();
-  TOLD(ncclRemoteError, "by way of rank 1, device 0: rank 1 has enough");
-  relay_pair_end(&first, &second);
+  TOLD(ncclRemoteError, "through rank 1, device 0: rank 1 has enough");
+  pxn_pair_end(&first, &second);
 }
 
-/* Asking again finds what is there; a card that the network lacks is refused. */
-static void a_relay_is_made_once(void **state) {
+/* Asking again finds what is there; a NIC that the network lacks is refused. */
+static void a_pxn_proxy_is_made_once(void **state) {
   struct call first, second;
-  struct device_relay relay;
+  struct device_pxn pxn;
   (void)state;
-  relay_pair_open(&first, &second, &relay);
-  const uint32_t count = proxy_relay_count();
+  pxn_pair_open(&first, &second, &pxn);
+  const uint32_t count = proxy_pxn_count();
   const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true};
   const struct net_handle handle = {{0}};
-  good(relay_open(&world.ranks, 0, &name, &handle), "again");
-  assert_int_equal(proxy_relay_count(), count);
+  good(pxn_open(&world.ranks, 0, &name, &handle), "again");
+  assert_int_equal(proxy_pxn_count(), count);
   good(call_launch_all(&world.ranks, &second), "launch");
   good(world_wait(), "again");
-  relay_pair_end(&first, &second);
+  pxn_pair_end(&first, &second);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(every_way_comes_out_exact, world_drop),
-      cmocka_unit_test_teardown(every_way_on_threads, world_drop),
-      cmocka_unit_test_teardown(same_seed_same_moves, world_drop),
+      cmocka_unit_test_teardown(every_option_comes_out_exact, world_drop),
+      cmocka_unit_test_teardown(every_option_on_threads, world_drop),
+      cmocka_unit_test_teardown(same_seed_same_events, world_drop),
       cmocka_unit_test_teardown(messages_share_slots, world_drop),
       cmocka_unit_test_teardown(a_fault_is_named, world_drop),
       cmocka_unit_test_teardown(sizes_that_differ_are_named, world_drop),
@@ -1175,13 +1174,13 @@ int main(void) {
       cmocka_unit_test(both_ends_know_every_message),
       cmocka_unit_test_teardown(a_graph_posts_at_every_launch, world_drop),
       cmocka_unit_test_teardown(large_data_skips_its_slots, world_drop),
-      cmocka_unit_test_teardown(a_kernel_that_ended_lends_nothing, world_drop),
+      cmocka_unit_test_teardown(a_kernel_that_ended_sends_no_zero_copy, world_drop),
       cmocka_unit_test_teardown(a_kernel_that_was_aborted_gets_nothing, world_drop),
-      cmocka_unit_test_teardown(relays_carry_every_way, world_drop),
-      cmocka_unit_test_teardown(relays_name_what_fails, world_drop),
-      cmocka_unit_test_teardown(relays_take_no_nonsense, world_drop),
-      cmocka_unit_test_teardown(a_relay_that_is_given_up_is_told, world_drop),
-      cmocka_unit_test_teardown(a_relay_is_made_once, world_drop),
+      cmocka_unit_test_teardown(pxn_carries_every_collective, world_drop),
+      cmocka_unit_test_teardown(pxn_names_what_fails, world_drop),
+      cmocka_unit_test_teardown(pxn_takes_no_nonsense, world_drop),
+      cmocka_unit_test_teardown(a_pxn_proxy_that_is_given_up_is_told, world_drop),
+      cmocka_unit_test_teardown(a_pxn_proxy_is_made_once, world_drop),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

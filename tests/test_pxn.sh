@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_pxn.sh: messages that another process of the host sends, as the card lies beside the GPU of a rank of
+# test_pxn.sh: messages that another process of the host sends, as the NIC lies beside the GPU of a rank of
 # its (PXN): two hosts by name, of two processes each, over sockets and over plugins. Prints one `ok - ` or
 # `not ok - ` line a check and fails when one did. Finds the build at ${BUILD:-build}.
 . "$(dirname "$0")/script.inc"
@@ -10,7 +10,7 @@ unset NCCL_PXN_DISABLE NCCL_P2P_PXN_LEVEL NCCL_SHM_DISABLE NCCL_P2P_DISABLE
 export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=20 TUTTI_STALL_SECONDS=1 TUTTI_PEER_TIMEOUT_SECONDS=5
 export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET,PROXY
 
-# Nodes of two GPUs, with a card beside the second, and with one beside each.
+# Nodes of two GPUs, with a NIC beside the second, and with one beside each.
 "$tutti" topo -g 2 --nics 1 --dump "$work/one.xml" >"$work/log" 2>&1 &&
   "$tutti" topo -g 2 --nics 2 --dump "$work/two.xml" >"$work/log" 2>&1
 check $? 'nodes of two GPUs are written as files'
@@ -30,8 +30,8 @@ has() { grep -q -e "$1" "$work/log"; }
 # counts TEXT NUMBER: so many lines of the last command have it.
 counts() { [ "$(grep -c -e "$1" "$work/log")" -eq "$2" ]; }
 
-# relayed NUMBER: so many connections went by way of another process, and each of them carried something.
-relayed() {
+# carried_by_pxn NUMBER: so many connections went through another process, and each of them carried something.
+carried_by_pxn() {
   counts 'whose process [0-9]* sends it (PXN)' "$1" && counts '(PXN) ends after [1-9][0-9]* slices' "$1" &&
     ! has '(PXN) ends after 0 slices'
 }
@@ -39,7 +39,7 @@ relayed() {
 # some: at least one did, and all that did carried something.
 some() {
   number=$(grep -c 'sends it (PXN)' "$work/log")
-  [ "$number" -gt 0 ] && relayed "$number"
+  [ "$number" -gt 0 ] && carried_by_pxn "$number"
 }
 
 # ---- every collective, results checked by the bench
@@ -47,7 +47,7 @@ for mode in threads guarded; do
   export TUTTI_EMU=mode=$mode
   for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall; do
     four "$tutti" bench "$collective" -b 8 -e 256K -f 32 -w 0 -n 1 && some
-    check $? "$mode: $collective by way of the rank beside the card"
+    check $? "$mode: $collective through the rank beside the NIC"
   done
 done
 export TUTTI_EMU=mode=threads
@@ -62,48 +62,48 @@ four "$tutti" bench alltoall -b 64K -e 64K -w 0 -n 1 && ! has ': 1 -> [23] goes 
   has ': 0 -> 2 goes by device 0 at the side of rank 1, ' &&
   has ': 0 -> 3 goes by device 0 at the side of rank 1, ' &&
   has ': 2 -> 0 goes by device 0 at the side of rank 3, '
-check $? 'the rank beside the only card of a host sends for the other'
+check $? 'the rank beside the only NIC of a host sends for the other'
 plugin=$build/tests/plugins/libnccl-net-loopback11.so
 NCCL_TOPO_FILE="$work/two.xml" NCCL_NET_PLUGIN=$plugin four "$tutti" bench alltoall -b 64K -e 64K -w 0 -n 1 &&
   has ': 0 -> 3 goes by device 1 at the side of rank 1, ' &&
   has ': 1 -> 2 goes by device 0 at the side of rank 0, ' &&
   has ': 2 -> 1 goes by device 1 at the side of rank 3, ' && ! has ': 0 -> 2 goes by' && some
-check $? 'a card beside each: messages take the rail of their receiver'
+check $? 'a NIC beside each: messages take the rail of their receiver'
 # by_itself DESCRIPTION NAME=VALUE...: nobody sends for another, and all is well.
 by_itself() {
   description=$1
   shift
-  four env "$@" "$tutti" bench alltoall -b 64K -e 64K -w 0 -n 1 && relayed 0
+  four env "$@" "$tutti" bench alltoall -b 64K -e 64K -w 0 -n 1 && carried_by_pxn 0
   check $? "every rank sends by itself: $description"
 }
 by_itself 'NCCL_PXN_DISABLE=1' NCCL_PXN_DISABLE=1
 by_itself 'NCCL_P2P_PXN_LEVEL=0' NCCL_P2P_PXN_LEVEL=0
-by_itself 'NCCL_P2P_PXN_LEVEL=1, with a card of its own' NCCL_P2P_PXN_LEVEL=1 NCCL_TOPO_FILE="$work/two.xml" \
+by_itself 'NCCL_P2P_PXN_LEVEL=1, with a NIC of its own' NCCL_P2P_PXN_LEVEL=1 NCCL_TOPO_FILE="$work/two.xml" \
   NCCL_NET_PLUGIN="$plugin"
-by_itself 'nobody says where the cards are' -u NCCL_TOPO_FILE
-by_itself 'the network has other cards than the file' NCCL_TOPO_FILE="$work/two.xml"
+by_itself 'nobody says where the NICs are' -u NCCL_TOPO_FILE
+by_itself 'the network has other NICs than the file' NCCL_TOPO_FILE="$work/two.xml"
 by_itself 'processes that share no memory' NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1
 
-# ---- the rank beside the card does something else, or is gone
+# ---- the rank beside the NIC does something else, or is gone
 for mode in threads guarded; do
   export TUTTI_EMU=mode=$mode
-  for way in stay destroy exit; do
-    four "$build/tests/relay_program" "$way" && counts '^rank [0-3] ok$' 4 && relayed 1
-    check $? "$mode: rank 1 sends for rank 0 all the while: $way"
+  for option in stay destroy exit; do
+    four "$build/tests/pxn_program" "$option" && counts '^rank [0-3] ok$' 4 && carried_by_pxn 1
+    check $? "$mode: rank 1 sends for rank 0 all the while: $option"
   done
-  four "$build/tests/relay_program" quit
+  four "$build/tests/pxn_program" quit
   has '^rank 1 ends with 137$' && has '^rank 0 error .*rank [012]' && has '^rank 2 error .*rank [012]'
   check $? "$mode: sender and receiver are told that the process between them was killed"
 done
-four "$build/tests/relay_program" idle && relayed 1 &&
+four "$build/tests/pxn_program" idle && carried_by_pxn 1 &&
   awk '/^rank 1 idle / { spent = $4; seen = 1 } END { exit !(seen && spent < 0.05) }' "$work/log"
-check $? 'a relay that has nothing to send costs next to nothing'
+check $? 'a PXN proxy that has nothing to send costs next to nothing'
 
 # The last of rank 0's messages, two slices each, is lost.
-NCCL_NET_PLUGIN=$build/lib/libtutti-net-faulty.so TUTTI_NET_FAULTS=fault=drop,fault_at=24 \
-  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 four "$build/tests/relay_program" idle
+NCCL_NET_PLUGIN=$build/lib/libtutti-net-fault.so TUTTI_NET_FAULTS=fault=drop,fault_at=24 \
+  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 four "$build/tests/pxn_program" idle
 has '^rank 2 error .*: message 23 of connection 0 -> 2, .* has not come, though the network took it'
-check $? 'a message that is lost behind a relay is named'
+check $? 'a message that is lost behind a PXN proxy is named'
 
 # ---- failures: killed RANK: it kills itself under way.
 # shellcheck disable=SC2016
@@ -120,9 +120,9 @@ for rank in 0 1; do
 done
 rm -f "$work/id"
 # shellcheck disable=SC2016
-NCCL_NET_PLUGIN=$build/lib/libtutti-net-faulty.so TUTTI_NET_FAULTS=fault=reset,fault_at=9 four sh -c \
+NCCL_NET_PLUGIN=$build/lib/libtutti-net-fault.so TUTTI_NET_FAULTS=fault=reset,fault_at=9 four sh -c \
   'exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --ops alltoall --bytes 1000000' \
   "$build/tests/rank_program" "$work/id"
 counts 'ends with 3$' 4 && counts '^rank [0-3] alltoall iteration [012] error 6 ' 4
-check $? 'a connection that breaks at a relay ends the communicator for all'
+check $? 'a connection that breaks at a PXN proxy ends the communicator for all'
 [ "$failures" -eq 0 ]

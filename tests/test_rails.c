@@ -1,5 +1,5 @@
-/* test_rails.c: which card a connection takes, on machines whose cards lie beside some GPUs: receives and
- * collectives take their own, messages the receiver's rail by way of the GPU beside it, as far as a rank of
+/* test_rails.c: which NIC a connection takes, on machines whose NICs lie beside some GPUs: receives and
+ * collectives take their own, messages the receiver's rail through the GPU beside it, as far as a rank of
  * the process is there and the settings allow it. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static void messages_take_the_receivers_rail(void **state) {
   machine_close();
 }
 
-static void nobody_beside_the_card_is_no_way(void **state) {
+static void nobody_beside_the_nic_is_no_route(void **state) {
   (void)state;
   machine_open(GPUS);
   memset(here, false, sizeof here);
@@ -83,8 +83,8 @@ static void nobody_beside_the_card_is_no_way(void **state) {
   machine_close();
 }
 
-/* Cards that are alike are taken in turn. */
-static void channels_spread_over_cards(void **state) {
+/* NICs that are alike are taken in turn. */
+static void channels_spread_over_nics(void **state) {
   (void)state;
   machine_open(2 * GPUS);
   uint32_t spread = 0;
@@ -101,7 +101,7 @@ static void channels_spread_over_cards(void **state) {
   machine_close();
 }
 
-/* Four cards for eight GPUs: what is nearest to a GPU without a card of its own may lie behind another. */
+/* Four NICs for eight GPUs: what is nearest to a GPU without a NIC of its own may lie behind another. */
 static void collectives_go_over_the_gpu_beside(void **state) {
   (void)state;
   machine_open(2);
@@ -147,7 +147,7 @@ static void ranks_by_device(void **state) {
   assert_int_equal(rails_device(NULL, 3, &name, 8, &over), 0);
 }
 
-/* ---- through the API: two emulated nodes of eight GPUs, a card beside each ---- */
+/* ---- through the API: two emulated nodes of eight GPUs, a NIC beside each ---- */
 
 enum { RANKS = 16, COUNT = 40, RECEIVER = 13 };
 
@@ -170,8 +170,8 @@ static void exchange(ncclComm_t *comms, uint32_t *memory[RANKS]) {
       assert_int_equal(memory[RECEIVER][rank * COUNT + i], rank * 1000 + i);
 }
 
-/* Eight ranks of one node send to one of the other; the number of cards that carried something. */
-static uint32_t cards_used(const char *level, const char *disable, uint64_t *receivers) {
+/* Eight ranks of one node send to one of the other; the number of NICs that carried something. */
+static uint32_t nics_used(const char *level, const char *disable, uint64_t *receivers) {
   ncclComm_t comms[RANKS];
   uint32_t *memory[RANKS], used = 0;
   const tutti_emu_config_t config = {.size = sizeof config};
@@ -196,25 +196,25 @@ static uint32_t cards_used(const char *level, const char *disable, uint64_t *rec
   return used;
 }
 
-static void messages_go_over_one_card_or_each_over_its_own(void **state) {
+static void messages_go_over_one_nic_or_each_over_its_own(void **state) {
   uint64_t all = 0, own = 0;
   (void)state;
-  assert_int_equal(cards_used("2", "0", &all), 1);
-  assert_int_equal(cards_used("1", "0", &own), GPUS);
+  assert_int_equal(nics_used("2", "0", &all), 1);
+  assert_int_equal(nics_used("1", "0", &own), GPUS);
   assert_true(all == GPUS * own);
-  assert_int_equal(cards_used("0", "0", &own), GPUS);
-  assert_int_equal(cards_used("2", "1", &own), GPUS);
+  assert_int_equal(nics_used("0", "0", &own), GPUS);
+  assert_int_equal(nics_used("2", "1", &own), GPUS);
   assert_true(all == GPUS * own);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(messages_take_the_receivers_rail),
-      cmocka_unit_test(nobody_beside_the_card_is_no_way),
-      cmocka_unit_test(channels_spread_over_cards),
+      cmocka_unit_test(nobody_beside_the_nic_is_no_route),
+      cmocka_unit_test(channels_spread_over_nics),
       cmocka_unit_test(collectives_go_over_the_gpu_beside),
       cmocka_unit_test(ranks_by_device),
-      cmocka_unit_test(messages_go_over_one_card_or_each_over_its_own),
+      cmocka_unit_test(messages_go_over_one_nic_or_each_over_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ size=10 narrow='0 1 2 3 4 5 6 7 8 9' addresses=1560000 # the record of calls tak
 NCCL_DEBUG=WARN processes all --ops all_reduce,sendrecv
 [ "$statuses" = '0 0 0 0 0 0 0 0 0 0 ' ] && [ "$(grep -c 'WARN .*over the network' "$work/log")" -eq 5 ] &&
   [ "$(grep -c 'all processes of the host of rank 4 .*over the network' "$work/log")" -eq 1 ]
-check $? 'ten that have room for some of the others alone'
+check $? 'ten that have space for some of the others alone'
 
 for misuse in '--size 2' '--rank 2 --size 2' '--threads --size 2 --ops none' '--threads --size 2 --bytes'; do
   # Word splitting is wanted.

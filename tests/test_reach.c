@@ -1,5 +1,5 @@
 /* test_reach.c: who of several processes exchanges data over memory, and who over the network, when some of
- * them cannot map that of others. Parties are threads; a table says who can map whom. */
+ * them cannot map that of others. Processes are threads; a table says who can map whom. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,78 +13,79 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "core/far/far.h"
-#include "core/far/reach.h"
+#include "core/remote/remote.h"
+#include "core/remote/reach.h"
 #include "joiner.h"
 
 #define MANY 21
 
-static struct party {
+static struct process {
   struct joiner joiner;
-  struct far_card card;
+  struct peer_info info;
   struct reach reach;
   ncclResult_t result;
   char reason[COMM_REASON_BYTES];
-} parties[MANY];
+} processes[MANY];
 static bool broken[MANY][MANY]; /* [own][peer]: cannot be mapped */
 static uint32_t tries;
 static uint32_t count;
 
-static ncclResult_t reach_by_table(struct device_comm *model, uint32_t peer, const struct device_card *card,
-                                   bool *reached) {
-  const struct party *party = (const struct party *)(void *)model;
-  (void)card;
+static ncclResult_t reach_by_table(struct device_comm *model, uint32_t peer,
+                                   const struct device_comm_handle *info, bool *reached) {
+  const struct process *process = (const struct process *)(void *)model;
+  (void)info;
   __atomic_add_fetch(&tries, 1, __ATOMIC_RELAXED);
-  *reached = !broken[party - parties][peer];
-  return *reached ? ncclSuccess : log_fail(ncclSuccess, "no room");
+  *reached = !broken[process - processes][peer];
+  return *reached ? ncclSuccess : log_fail(ncclSuccess, "no space");
 }
 
-static void *party_body(void *argument) {
-  struct party *party = (struct party *)argument;
+static void *process_body(void *argument) {
+  struct process *process = (struct process *)argument;
   static const struct device_ops ops = {.size = sizeof ops, .comm_reach = reach_by_table};
-  struct gather_call call = party->joiner.call;
+  struct gather_call call = process->joiner.call;
   struct gather *gather = NULL;
-  call.roots = party->joiner.roots;
-  party->result = gather_open(&call, &gather);
-  if (party->result == ncclSuccess)
-    party->result = gather_check_in(gather, party->joiner.seats[0], &party->card, sizeof party->card);
-  if (party->result == ncclSuccess) party->result = gather_wait(gather, party->reason, sizeof party->reason);
-  if (party->result == ncclSuccess)
-    party->result = reach_try(gather, "test", &ops, (struct device_comm *)(void *)party, count, &party->reach,
-                              party->reason, sizeof party->reason);
-  if (party->result == ncclSuccess)
-    party->result = gather_agree(gather, ncclSuccess, party->reason, sizeof party->reason);
+  call.roots = process->joiner.roots;
+  process->result = gather_open(&call, &gather);
+  if (process->result == ncclSuccess)
+    process->result = gather_check_in(gather, process->joiner.ranks[0], &process->info, sizeof process->info);
+  if (process->result == ncclSuccess)
+    process->result = gather_wait(gather, process->reason, sizeof process->reason);
+  if (process->result == ncclSuccess)
+    process->result = reach_try(gather, "test", &ops, (struct device_comm *)(void *)process, count,
+                                &process->reach, process->reason, sizeof process->reason);
+  if (process->result == ncclSuccess)
+    process->result = gather_agree(gather, ncclSuccess, process->reason, sizeof process->reason);
   gather_close(gather);
   return NULL;
 }
 
 static void fill(uint32_t wanted) {
-  memset(parties, 0, sizeof parties);
+  memset(processes, 0, sizeof processes);
   memset(broken, 0, sizeof broken);
   tries = 0;
   count = wanted;
   for (uint32_t i = 0; i < count; i++) {
-    parties[i].card.present = parties[i].card.shareable = 1;
-    parties[i].card.host = 1;
-    parties[i].card.process = 1000 + (int)i;
+    processes[i].info.present = processes[i].info.shareable = 1;
+    processes[i].info.host = 1;
+    processes[i].info.process = 1000 + (int)i;
   }
 }
 
-/* What all parties came to: "apart" has a letter a party. */
+/* What all processes came to: "apart" has a letter a process. */
 static void assert_apart(const char *apart) {
   const struct bootstrap_id id = joiner_id();
   struct joiner joiners[MANY];
   joiner_fill(joiners, count, 1, &id);
-  for (uint32_t i = 0; i < count; i++) parties[i].joiner = joiners[i];
+  for (uint32_t i = 0; i < count; i++) processes[i].joiner = joiners[i];
   for (uint32_t i = 0; i < count; i++)
-    if (!os_thread_start(&parties[i].joiner.thread, party_body, &parties[i])) abort();
-  for (uint32_t i = 0; i < count; i++) os_thread_join(parties[i].joiner.thread);
+    if (!os_thread_start(&processes[i].joiner.thread, process_body, &processes[i])) abort();
+  for (uint32_t i = 0; i < count; i++) os_thread_join(processes[i].joiner.thread);
   for (uint32_t i = 0; i < count; i++) {
     char text[MANY + 1] = "";
-    if (parties[i].result != ncclSuccess) fail_msg("party %u: %s", i, parties[i].reason);
-    for (uint32_t k = 0; k < count; k++) text[k] = parties[i].reach.apart[k] ? 'x' : '-';
+    if (processes[i].result != ncclSuccess) fail_msg("process %u: %s", i, processes[i].reason);
+    for (uint32_t k = 0; k < count; k++) text[k] = processes[i].reach.apart[k] ? 'x' : '-';
     assert_string_equal(text, apart);
-    os_free(parties[i].reach.apart);
+    os_free(processes[i].reach.apart);
   }
   bootstrap_id_over(id.nonce);
 }
@@ -100,13 +101,13 @@ static void test_all_reached(void **state) {
   fill(5);
   assert_apart("-----");
   assert_int_equal(tries, 20);
-  assert_string_equal(parties[3].reach.why, "");
+  assert_string_equal(processes[3].reach.why, "");
   fill(1);
   assert_apart("-");
   fill(4); /* each on a host of its own, or with nothing to share: nobody tries */
-  parties[1].card.host = 2;
-  parties[2].card.shareable = 0;
-  parties[3].card.host = 3;
+  processes[1].info.host = 2;
+  processes[2].info.shareable = 0;
+  processes[3].info.host = 3;
   assert_apart("----");
   assert_int_equal(tries, 0);
 }
@@ -117,15 +118,15 @@ static void test_one_apart(void **state) {
   for (uint32_t i = 0; i < 4; i++) broken[2][i] = true;
   assert_apart("--x-");
   for (uint32_t i = 0; i < 4; i++)
-    assert_string_equal(parties[i].reach.why,
+    assert_string_equal(processes[i].reach.why,
                         "rank 2 (process 1002) cannot map memory of rank 3 (process 1003) on its host: no "
-                        "room");
+                        "space");
   fill(4); /* whom nobody can map */
   for (uint32_t i = 0; i < 4; i++) broken[i][2] = true;
   assert_apart("--x-");
   assert_string_equal(
-      parties[3].reach.why,
-      "rank 0 (process 1000) cannot map memory of rank 2 (process 1002) on its host: no room");
+      processes[3].reach.why,
+      "rank 0 (process 1000) cannot map memory of rank 2 (process 1002) on its host: no space");
   fill(2);
   broken[1][0] = true;
   assert_apart("-x");
@@ -135,11 +136,11 @@ static void test_one_apart(void **state) {
 static void test_hosts(void **state) {
   (void)state;
   fill(6);
-  for (uint32_t i = 0; i < 6; i++) parties[i].card.host = i % 2;
+  for (uint32_t i = 0; i < 6; i++) processes[i].info.host = i % 2;
   broken[0][1] = broken[1][0] = broken[3][5] = true; /* the first two lie on different hosts */
   assert_apart("-----x");
   fill(12);
-  for (uint32_t i = 0; i < 12; i++) parties[i].card.host = i < 3;
+  for (uint32_t i = 0; i < 12; i++) processes[i].info.host = i < 3;
   for (uint32_t i = 3; i < 12; i++)
     for (uint32_t k = 3; k < 12; k++) broken[i][k] = true;
   assert_apart("---xxxxxxxxx"); /* four of them one by one, then all */

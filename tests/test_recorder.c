@@ -152,11 +152,11 @@ static void a_run_is_recorded(void **state) {
   check_two_ranks(path);
 }
 
-static void calls_made_again_are_recorded(void **state) {
+static void repeated_calls_are_recorded(void **state) {
   (void)state;
   char path[512];
   void *bytes;
-  uint32_t again = 0;
+  uint32_t second = 0;
   path_in(path, "again");
   trace_to(path);
   ncclComm_t comm;
@@ -179,9 +179,9 @@ static void calls_made_again_are_recorded(void **state) {
   const struct record_view *view = &file.views[0];
   for (uint64_t number = view->first; number < view->end; number++) {
     const union record *record = record_at(view, number);
-    again += record->kind == RECORD_PLACE && (record->place.flags & RECORD_AGAIN) != 0;
+    second += record->kind == RECORD_PLACE && (record->place.flags & RECORD_CACHED) != 0;
   }
-  assert_in_range(again, 1, CALLS);
+  assert_in_range(second, 1, CALLS);
   assert_int_equal(count_kind(view, RECORD_CALL), CALLS + 2);
   assert_int_equal(count_kind(view, RECORD_LAUNCH), CALLS + 1);
   assert_int_equal(count_kind(view, RECORD_ERROR), 1);
@@ -295,14 +295,14 @@ static void no_place_is_no_failure(void **state) {
   run_two_ranks("mode=threads");
 }
 
-/* Communicators beyond the file's room are counted, and those that are gone give theirs to others. */
-static void room_is_bounded(void **state) {
+/* Communicators beyond the file's space are counted, and those that are gone give theirs to others. */
+static void space_is_bounded(void **state) {
   (void)state;
   static struct recorder recorders[40];
   struct recorder_birth birth;
   char path[512];
   void *bytes;
-  path_in(path, "room");
+  path_in(path, "space");
   setenv("TUTTI_TRACE_BYTES", "512K", 1);
   trace_to(path);
   uint32_t open = 0;
@@ -412,10 +412,10 @@ static void paces_forget(void **state) {
   recorder_pace_note(pace, false, 0);
   assert_true(pace->waited <= UINT32_MAX);
   assert_non_null(recorder_pace(&live, 5, 2, 3, 0));
-  assert_null(recorder_pace(&live, 5, 3, 3, 0)); /* no room */
+  assert_null(recorder_pace(&live, 5, 3, 3, 0)); /* no space */
 }
 
-static void text_is_the_same_again(void **state) {
+static void text_is_the_same_twice(void **state) {
   (void)state;
   size_t count = 0, packed_count = 0;
   void *packed = NULL;
@@ -514,14 +514,14 @@ static void wrong_text_is_told_with_its_line(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {TEST(a_run_is_recorded),
-                                     TEST(calls_made_again_are_recorded),
+                                     TEST(repeated_calls_are_recorded),
                                      TEST(a_good_end_leaves_nothing),
                                      TEST(a_killed_process_leaves_its_file),
                                      TEST(old_files_go),
                                      TEST(no_place_is_no_failure),
-                                     TEST(room_is_bounded),
+                                     TEST(space_is_bounded),
                                      TEST(paces_forget),
-                                     TEST(text_is_the_same_again),
+                                     TEST(text_is_the_same_twice),
                                      TEST(cut_files_are_used_as_far_as_they_go),
                                      TEST(wrong_text_is_told_with_its_line)};
   return cmocka_run_group_tests(tests, NULL, NULL);

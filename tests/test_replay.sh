@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_replay.sh: `tutti replay`: each trace of traces/ comes to where it stood, and to the answer that is
+# test_replay.sh: `tutti replay`: each trace of traces/ comes to the recorded state, and to the answer that is
 # kept beside it; runs that are made to hang anew with every algorithm and protocol, too; counters that were
 # spoilt are found; and what files of strangers get. Prints one `ok - ` or `not ok - ` line a check and fails
 # when one did.
@@ -24,11 +24,11 @@ for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
   check $? "$name: $(sed -n 2p "$trace/replayed" | cut -c 1-100)"
 done
 
-# Runs of today: rings, trees and exchanges in each protocol.
-for way in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direct,Simple; do
+# Runs of today: rings, trees and direct collectives in each protocol.
+for option in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direct,Simple; do
   missing=
   for scenario in absent blocked circle; do
-    NCCL_ALGO=${way%,*} NCCL_PROTO=${way#*,} hang $scenario
+    NCCL_ALGO=${option%,*} NCCL_PROTO=${option#*,} hang $scenario
     timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 || missing="$missing $scenario"
     case $scenario in
     absent)
@@ -42,15 +42,15 @@ for way in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direct,S
     rm -f "$work/run"
   done
   [ -z "$missing" ]
-  check $? "$way: a rank that does not call, one that does not start, a circle$missing"
+  check $? "$option: a rank that does not call, one that does not start, a circle$missing"
 done
 
 # Graphs: launched once less often, queued behind what never ends, with messages and another communicator in
-# between, and lanes that stop in them.
-for way in Ring,LL Ring,Simple TwoShot,LL Direct,Simple; do
+# between, and injected lane stalls.
+for option in Ring,LL Ring,Simple TwoShot,LL Direct,Simple; do
   missing=
   for scenario in graph graph_blocked; do
-    NCCL_ALGO=${way%,*} NCCL_PROTO=${way#*,} hang $scenario
+    NCCL_ALGO=${option%,*} NCCL_PROTO=${option#*,} hang $scenario
     timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 || missing="$missing $scenario"
     case $scenario in
     graph) said '^missing: "rank 2 launch": rank 2 has not launched the graph with operation #0' ;;
@@ -59,17 +59,18 @@ for way in Ring,LL Ring,Simple TwoShot,LL Direct,Simple; do
     rm -f "$work/run"
   done
   [ -z "$missing" ]
-  check $? "$way: a graph that a rank does not launch, one that does not start$missing"
+  check $? "$option: a graph that a rank does not launch, one that does not start$missing"
 done
 missing=
-for way in '' NCCL_PROTO=LL NCCL_PROTO=Simple; do
-  env "NCCL_ALGO=${way:+Ring}" ${way:+"$way"} "TUTTI_TRACE=$work/run" timeout 60 "$build/tests/hang_program" \
+for option in '' NCCL_PROTO=LL NCCL_PROTO=Simple; do
+  env "NCCL_ALGO=${option:+Ring}" ${option:+"$option"} "TUTTI_TRACE=$work/run" \
+    timeout 60 "$build/tests/hang_program" \
     graph_mixed >/dev/null 2>&1
   timeout 60 "$tutti" explain "$work/run" >"$work/log" 2>&1
   said '^rank 2 .* has not launched the graph with operation #3, .* of comm .1.,' ||
-    missing="$missing explain:$way"
+    missing="$missing explain:$option"
   timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 && said '^missing: "rank 2 comm 1 launch"' &&
-    said '^with it: all ranks end' || missing="$missing replay:$way"
+    said '^with it: all ranks end' || missing="$missing replay:$option"
   rm -f "$work/run"
 done
 [ -z "$missing" ]
@@ -100,11 +101,11 @@ check $? "a graph whose capture is no longer in the records$missing"
 
 # Schedules from files, which the traces do not hold.
 schedules=$root/examples/schedules missing=
-for way in ring4.txt,LL ring4.txt,Simple all_pairs4.txt,LL msccl_all_reduce4.xml,LL; do
-  TUTTI_CUSTOM_FILE=$schedules/${way%,*} NCCL_PROTO=${way#*,} hang absent
-  timeout 60 "$tutti" replay --plan "$schedules/${way%,*}" "$work/run" >"$work/log" 2>&1 &&
-    said '^missing: "rank 2 call"' && said '^with it: all ranks end all' || missing="$missing $way"
-  case $way in
+for option in ring4.txt,LL ring4.txt,Simple all_pairs4.txt,LL msccl_all_reduce4.xml,LL; do
+  TUTTI_CUSTOM_FILE=$schedules/${option%,*} NCCL_PROTO=${option#*,} hang absent
+  timeout 60 "$tutti" replay --plan "$schedules/${option%,*}" "$work/run" >"$work/log" 2>&1 &&
+    said '^missing: "rank 2 call"' && said '^with it: all ranks end all' || missing="$missing $option"
+  case $option in
   ring4.txt,LL)
     timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1
     [ $? -eq 4 ] && said 'ran a schedule from a file, .* name it by --plan' || missing="$missing unnamed"
@@ -156,7 +157,7 @@ shift
 END
 chmod +x "$work/each"
 for seed in 66 125 180 286 20415; do
-  timeout 60 "$build/tests/verdict_program" $seed 1 --replay "$work/each" 2>&1 | grep -q ' 1 made' ||
+  timeout 60 "$build/tests/diagnosis_program" $seed 1 --replay "$work/each" 2>&1 | grep -q ' 1 made' ||
     echo "$seed" >>"$work/random"
 done
 [ ! -e "$work/random" ]
@@ -169,7 +170,7 @@ absent=$root/traces/absent/0.txt lost=$root/traces/lost/0.txt
   said 'no kernel is under way'
 check $? '--inject: a step that arrives'
 "$tutti" replay --inject 'rank 2 call' --step 3 "$absent" >"$work/log" 2>&1 &&
-  said '^after so many moves more:' &&
+  said '^after so many events more:' &&
   said 'rank 2 of comm .1., channel 0: operation #2'
 check $? '--step: a few moves further'
 "$tutti" replay --inject 'rank 3 call' "$absent" >"$work/log" 2>&1
@@ -180,7 +181,7 @@ check $? '--inject: what is not missing is refused, with what is'
   said '  to rank 0: step 1, head 0, tail 1: 1 of 8 slots filled'
 check $? '--until: a lane at a step, with its connections'
 "$tutti" replay --until 'rank 1 channel 1 step 99' "$lost" >"$work/log" 2>&1 &&
-  said '^it does not come to that step; where it stands in the end:'
+  said '^it does not come to that step; where the ranks are in the end:'
 check $? '--until: a step that it does not come to'
 usage() {
   timeout 60 "$tutti" replay "$@" >"$work/log" 2>&1
@@ -218,7 +219,7 @@ check $? 'a binary file'
 # Counters that are wrong: of rank 0's lane, and of its end of the connection from rank 1.
 link='link @0 used=1 proto=Simple peer=1'
 spoil 'peer=2 sequence=2 step=1' 'peer=2 sequence=2 step=9' && ! reached &&
-  said '^not reached: rank 0 .* stood at step 9 of operation #2 on channel 0, to which it cannot come'
+  said '^not reached: rank 0 .* was at step 9 of operation #2 on channel 0, to which it cannot come'
 check $? 'a step that cannot have been'
 spoil "$link step=2 head=2 tail=3" "$link step=5 head=5 tail=6" && ! reached &&
   said '^not reached: rank 0 .* a counter is stale or corrupted'

@@ -132,13 +132,13 @@ static uint32_t seeds_run(uint64_t first, uint64_t count, uint32_t protocol, uin
   uint32_t failures = 0;
   for (uint64_t seed = first; seed < first + count; seed++) {
     struct trial trial;
-    uint64_t hash = 0, again = 0;
+    uint64_t hash = 0, second = 0;
     trial_draw(&trial, seed, protocol);
     bool ok = trial_run(&trial, memory, &hash);
     if (ok) {
-      ok = trial_run(&trial, memory, &again);
-      if (ok && hash != again) snprintf(trial.text, sizeof trial.text, "two runs make different moves");
-      ok = ok && hash == again;
+      ok = trial_run(&trial, memory, &second);
+      if (ok && hash != second) snprintf(trial.text, sizeof trial.text, "two runs make different moves");
+      ok = ok && hash == second;
     }
     failures += !ok;
     if (!ok) trial_print(&trial);

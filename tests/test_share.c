@@ -1,5 +1,5 @@
 /* test_share.c: memory between processes: mapped by ticket, once a peer, private behind a fork, refused to
- * strangers, and every shortage named with its cure. Then the arena and the cards of connections, with both
+ * strangers, and every shortage named with its cure. Then the arena and the handles of connections, with both
  * ends in this process. */
 /* sanitizers: address thread */
 /* runner: tsan 22 s */
@@ -24,7 +24,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "base/share.h"
-#include "parties.h"
+#include "processes.h"
 #include "skip.h"
 
 #define BLOCK_BYTES (1u << 20)
@@ -39,8 +39,8 @@ static uint32_t descriptors_before, mappings_before;
 static int begin(void **state) {
   (void)state;
   live_before = os_alloc_live();
-  descriptors_before = party_descriptors();
-  mappings_before = party_mappings();
+  descriptors_before = process_descriptors();
+  mappings_before = process_mappings();
   return 0;
 }
 
@@ -48,10 +48,10 @@ static int end(void **state) {
   (void)state;
   for (int tries = 0; tries < 1000 && os_thread_count() > 1; tries++) os_sleep_ms(1);
   if (os_alloc_live() != live_before) print_error("blocks are left\n");
-  if (party_descriptors() != descriptors_before) print_error("descriptors are left\n");
-  if (party_mappings() != mappings_before) print_error("mappings are left\n");
-  return os_alloc_live() != live_before || party_descriptors() != descriptors_before ||
-         party_mappings() != mappings_before;
+  if (process_descriptors() != descriptors_before) print_error("descriptors are left\n");
+  if (process_mappings() != mappings_before) print_error("mappings are left\n");
+  return os_alloc_live() != live_before || process_descriptors() != descriptors_before ||
+         process_mappings() != mappings_before;
 }
 
 /* Runs body() in a child; its answer is the child's exit. */
@@ -83,18 +83,18 @@ static struct block block_make(void) {
 static int child_maps(void *argument) {
   const struct block *block = (const struct block *)argument;
   void *first = NULL, *second = NULL;
-  const uint32_t descriptors = party_descriptors();
+  const uint32_t descriptors = process_descriptors();
   if (!share_possible(&block->ticket)) return 2;
   if (share_map(&block->ticket, &first) != ncclSuccess) return 3;
   if (share_map(&block->ticket, &second) != ncclSuccess || first != second) return 4;
-  if (party_mappings() != 2) return 5; /* the inherited one, and one for both */
-  if (party_descriptors() != descriptors) return 9;
+  if (process_mappings() != 2) return 5; /* the inherited one, and one for both */
+  if (process_descriptors() != descriptors) return 9;
   if (((uint8_t *)first)[12345] != 77) return 6;
   ((uint8_t *)first)[54321] = 88;
   share_unmap(first, BLOCK_BYTES);
   if (((uint8_t *)second)[54321] != 88) return 7;
   share_unmap(second, BLOCK_BYTES);
-  return party_mappings() == 1 ? 0 : 8;
+  return process_mappings() == 1 ? 0 : 8;
 }
 
 /* The descriptor of the only block; who has one like it must not be able to cut the block. */
@@ -126,10 +126,10 @@ static void test_map(void **state) {
 static void test_own(void **state) {
   (void)state;
   struct block block = block_make();
-  struct share_ticket again;
+  struct share_ticket second;
   void *mapped = NULL;
-  assert_int_equal(share_offer(block.memory, &again), ncclSuccess);
-  assert_memory_equal(&again, &block.ticket, sizeof again);
+  assert_int_equal(share_offer(block.memory, &second), ncclSuccess);
+  assert_memory_equal(&second, &block.ticket, sizeof second);
   assert_int_equal(share_map(&block.ticket, &mapped), ncclSuccess);
   block.memory[5] = 5;
   assert_int_equal(((uint8_t *)mapped)[5], 5);
@@ -222,7 +222,7 @@ static int owner_socket(const struct share_ticket *ticket) {
 }
 
 /* A descriptor beside nonsense: nobody asked for it. */
-static void stray_send(int to) {
+static void unasked_send(int to) {
   char letter = 'x';
   struct iovec part = {&letter, 1};
   union {
@@ -250,7 +250,7 @@ static void test_nonsense(void **state) {
   const int fd = owner_socket(&block.ticket);
   uint8_t bytes[4096];
   void *mapped = NULL;
-  stray_send(fd);
+  unasked_send(fd);
   for (uint32_t i = 0; i < 2000; i++) {
     for (size_t k = 0; k < sizeof bytes; k++) bytes[k] = (uint8_t)(i * 31 + k * 7);
     send(fd, bytes, i % 7 == 0 ? 0 : i * 37 % sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -345,7 +345,7 @@ static int child_small_files(void *argument) {
   struct rlimit limit = {1 << 20, 1 << 20};
   void *memory = NULL;
   setrlimit(RLIMIT_FSIZE, &limit);
-  if (share_room(1 << 24) != 1 << 20) return 2;
+  if (share_capacity(1 << 24) != 1 << 20) return 2;
   if (share_alloc(1 << 24, &memory, NULL) != ncclSystemError) return 3;
   if (strstr(log_last_error(), "ulimit -f") == NULL) return 4;
   if (emu_memory_alloc(0, 1 << 24, &memory) != 0) return 5; /* which nobody can share, then */
@@ -379,7 +379,7 @@ static void test_arena(void **state) {
     if (i == 0) first = offset;
     assert_true(i == 0 || offset > first);
   }
-  assert_int_equal(party_descriptors(), descriptors_before + 1);
+  assert_int_equal(process_descriptors(), descriptors_before + 1);
   for (uint32_t i = 0; i < 64; i += 2) assert_int_equal(emu_memory_free(pages[i]), 0);
   assert_int_not_equal(emu_memory_free(pages[2]), 0); /* a second time */
   assert_int_equal(emu_memory_alloc(0, 100, &memory), 0);
@@ -411,7 +411,7 @@ static int child_small_arena(void *argument) {
   if (emu_memory_free(none) != 0) return 12;
   for (uint32_t i = 0; i < 16; i++)
     if (i != 3 && i != 4 && emu_memory_free(memory[i]) != 0) return 9;
-  return emu_memory_free(more) == 0 && party_mappings() == 0 ? 0 : 10;
+  return emu_memory_free(more) == 0 && process_mappings() == 0 ? 0 : 10;
 }
 
 static void test_small_arena(void **state) {
@@ -443,12 +443,12 @@ static void test_arena_fork(void **state) {
   assert_int_equal(emu_memory_free(memory), 0);
 }
 
-/* ---- cards ---- */
+/* ---- handles ---- */
 
 struct pair {
   const struct device_ops *ops;
   struct device_comm *comms[2];
-  struct device_card cards[2];
+  struct device_comm_handle handles[2];
 };
 
 static ncclResult_t pair_open(struct pair *pair) {
@@ -460,7 +460,7 @@ static ncclResult_t pair_open(struct pair *pair) {
   for (uint32_t rank = 0; rank < 2; rank++) {
     const struct device_comm_config config = {1, rank, 2, rank, limits, "pair", NULL};
     TRY(pair->ops->comm_open(&config, &pair->comms[rank]));
-    TRY(pair->ops->comm_card(pair->comms[rank], &pair->cards[rank]));
+    TRY(pair->ops->comm_handle(pair->comms[rank], &pair->handles[rank]));
   }
   return ncclSuccess;
 }
@@ -472,9 +472,9 @@ static void pair_close(struct pair *pair) {
 static ncclResult_t pair_connect(struct pair *pair, uint32_t channel, uint8_t proto) {
   const struct device_conn_name at_receiver = {0, channel, 0, proto, false},
                                 at_sender = {1, channel, 0, proto, true};
-  struct device_conn_card card;
-  TRY(pair->ops->conn_export(pair->comms[1], &at_receiver, &card));
-  return pair->ops->conn_import(pair->comms[0], &at_sender, &card);
+  struct device_conn_handle handle;
+  TRY(pair->ops->conn_export(pair->comms[1], &at_receiver, &handle));
+  return pair->ops->conn_import(pair->comms[0], &at_sender, &handle);
 }
 
 static ncclResult_t pair_connect_all(struct pair *pair) {
@@ -487,17 +487,17 @@ static ncclResult_t pair_connect_all(struct pair *pair) {
 static void test_many_connections(void **state) {
   (void)state;
   struct pair pair;
-  uint64_t bytes = 0, again = 0;
+  uint64_t bytes = 0, second = 0;
   assert_int_equal(pair_open(&pair), ncclSuccess);
   assert_int_equal(pair_connect_all(&pair), ncclSuccess);
   assert_int_equal(pair.ops->comm_memory(pair.comms[1], &bytes), ncclSuccess);
   assert_true(bytes > PLAN_CHANNELS_MAX * 3 * 8 * 3840);
-  const uint32_t descriptors = party_descriptors();
+  const uint32_t descriptors = process_descriptors();
   assert_true(descriptors <= descriptors_before + 2);     /* the arena and the socket */
   assert_int_equal(pair_connect_all(&pair), ncclSuccess); /* the same ends again */
-  assert_int_equal(party_descriptors(), descriptors);
-  assert_int_equal(pair.ops->comm_memory(pair.comms[1], &again), ncclSuccess);
-  assert_int_equal(again, bytes);
+  assert_int_equal(process_descriptors(), descriptors);
+  assert_int_equal(pair.ops->comm_memory(pair.comms[1], &second), ncclSuccess);
+  assert_int_equal(second, bytes);
   pair_close(&pair);
 }
 
@@ -506,35 +506,35 @@ static void test_reach(void **state) {
   struct pair pair;
   bool reach = false;
   assert_int_equal(pair_open(&pair), ncclSuccess);
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.cards[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_true(reach);
   setenv("NCCL_SHM_DISABLE", "1", 1);
   param_reset();
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.cards[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_true(reach);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   param_reset();
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.cards[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_false(reach);
-  assert_int_equal(pair.ops->comm_card(pair.comms[1], &pair.cards[1]), ncclSuccess);
+  assert_int_equal(pair.ops->comm_handle(pair.comms[1], &pair.handles[1]), ncclSuccess);
   unsetenv("NCCL_SHM_DISABLE");
   unsetenv("NCCL_P2P_DISABLE");
   param_reset();
   reach = true; /* the other end's settings count as well */
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.cards[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_false(reach);
-  memset(&pair.cards[1], 1, sizeof pair.cards[1]);
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.cards[1], &reach), ncclInvalidUsage);
+  memset(&pair.handles[1], 1, sizeof pair.handles[1]);
+  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclInvalidUsage);
   pair_close(&pair);
 }
 
-/* Cards with every bit of them turned in turn: used, or refused with a sentence, never followed blindly. */
-/* A card whose receiver has half as many slots as its sender. */
-static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_card *card) {
+/* NICs with every bit of them turned in turn: used, or refused with a sentence, never followed blindly. */
+/* A handle whose receiver has half as many slots as its sender. */
+static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_handle *handle) {
   const struct plan_limits *limits = &pair->comms[1]->config.limits;
   const uint32_t wanted[2] = {limits->slots, limits->step_bytes[PROTO_SIMPLE]};
   const struct device_conn_name at_sender = {1, 3, 1, PROTO_SIMPLE, true};
-  struct device_conn_card bad = *card;
+  struct device_conn_handle bad = *handle;
   size_t at = 0;
   while (at + sizeof wanted <= sizeof bad.bytes && memcmp(bad.bytes + at, wanted, sizeof wanted) != 0)
     at += 4;
@@ -544,29 +544,29 @@ static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_ca
   return pair->ops->conn_import(pair->comms[0], &at_sender, &bad);
 }
 
-static void test_bad_cards(void **state) {
+static void test_bad_handles(void **state) {
   (void)state;
   struct pair pair;
-  struct device_conn_card card, bad;
+  struct device_conn_handle handle, bad;
   const struct device_conn_name at_receiver = {0, 3, 0, PROTO_SIMPLE, false};
   struct device_conn_name at_sender = {1, 3, 0, PROTO_SIMPLE, true};
   uint32_t refused = 0;
   assert_int_equal(pair_open(&pair), ncclSuccess);
-  assert_int_equal(pair.ops->conn_export(pair.comms[1], &at_receiver, &card), ncclSuccess);
+  assert_int_equal(pair.ops->conn_export(pair.comms[1], &at_receiver, &handle), ncclSuccess);
   for (uint32_t bit = 0; bit < 8 * 88; bit++) {
-    bad = card;
+    bad = handle;
     bad.bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
     at_sender.channel_index = bit % 64; /* a connection of its own for each */
     at_sender.conn_index = bit / 64 % 4;
     refused += pair.ops->conn_import(pair.comms[0], &at_sender, &bad) != ncclSuccess;
   }
   assert_true(refused > 100);
-  assert_int_equal(refused_slots(&pair, &card), ncclInvalidUsage);
+  assert_int_equal(refused_slots(&pair, &handle), ncclInvalidUsage);
   at_sender.channel_index = PLAN_CHANNELS_MAX;
-  assert_int_equal(pair.ops->conn_import(pair.comms[0], &at_sender, &card), ncclInvalidArgument);
+  assert_int_equal(pair.ops->conn_import(pair.comms[0], &at_sender, &handle), ncclInvalidArgument);
   at_sender.channel_index = 0;
   at_sender.peer = 2;
-  assert_int_equal(pair.ops->conn_import(pair.comms[0], &at_sender, &card), ncclInvalidArgument);
+  assert_int_equal(pair.ops->conn_import(pair.comms[0], &at_sender, &handle), ncclInvalidArgument);
   pair_close(&pair);
 }
 
@@ -596,7 +596,7 @@ int main(void) {
       TEST(test_other_user),  TEST(test_host),        TEST(test_no_descriptors),
       TEST(test_no_pages),    TEST(test_small_files), TEST(test_arena),
       TEST(test_small_arena), TEST(test_arena_fork),  TEST(test_many_connections),
-      TEST(test_reach),       TEST(test_bad_cards),   TEST(test_failing_allocations),
+      TEST(test_reach),       TEST(test_bad_handles), TEST(test_failing_allocations),
   };
   alarm(120);
   struct pair pair; /* what the emulator keeps is there before blocks are counted */

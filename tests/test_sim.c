@@ -1,6 +1,6 @@
-/* test_sim.c: the simulator from inside: walks that agree at both ends of every connection, shares of links
- * that can be worked out by hand, times that have a closed form, nodes that are folded and nodes that are
- * not, and what stands still. */
+/* test_sim.c: the simulator from inside: goes through that agree at both ends of every connection, shares of
+ * links that can be worked out by hand, times that have a closed form, nodes that are folded and nodes that
+ * are not, and what makes no progress. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,11 +24,11 @@
 
 static struct check_setup setup;
 static struct cluster cluster;
-static struct walk_net net;
+static struct sim_net net;
 
 static int teardown(void **state) {
   (void)state;
-  walk_net_free(&net);
+  sim_net_free(&net);
   cluster_free(&cluster);
   check_setup_free(&setup);
   return os_alloc_live() != 0;
@@ -46,7 +46,7 @@ static void cluster_begin_over(uint32_t nodes, uint32_t gpus, double oversubscri
 
 static void cluster_begin(uint32_t nodes, uint32_t gpus) { cluster_begin_over(nodes, gpus, 1); }
 
-/* The net of a call on the cluster; false where no way carries it. */
+/* The net of a call on the cluster; false where no option carries it. */
 static bool net_begin(uint8_t func, uint32_t algos, uint32_t protos, size_t count, uint32_t channels) {
   struct check_call call;
   memset(&call, 0, sizeof call);
@@ -60,29 +60,29 @@ static bool net_begin(uint8_t func, uint32_t algos, uint32_t protos, size_t coun
   call.graph = &cluster.graph;
   plan_limits_default(&call.limits);
   call.limits.channel_count = channels;
-  walk_net_free(&net);
+  sim_net_free(&net);
   if (check_setup_make(&setup, &call) != ncclSuccess) return false;
-  assert_int_equal(walk_net_make(setup.plans, cluster.ranks, &net), ncclSuccess);
+  assert_int_equal(sim_net_make(setup.plans, cluster.ranks, &net), ncclSuccess);
   return true;
 }
 
-static struct engine_report run(const struct walk_net *of, const struct fold *fold) {
+static struct engine_report run(const struct sim_net *of, const struct fold *fold) {
   const struct engine_request request = {.cluster = &cluster, .net = of, .fold = fold};
   struct engine_report report;
   assert_int_equal(engine_run(&request, &report), ncclSuccess);
   return report;
 }
 
-/* ---- walks ---- */
+/* ---- goes through ---- */
 
 /* Steps and bytes that both ends of each connection come to. */
 static void ends_add(uint64_t (*sums)[4]) {
   for (uint32_t i = 0; i < net.lane_count; i++) {
-    const struct walk_lane *lane = &net.lanes[i];
-    struct walk_slice slice;
-    struct walk walk;
-    walk_start(&walk, &setup.plans[lane->rank].limits, lane->work);
-    while (walk_next(&walk, &slice)) {
+    const struct sim_lane *lane = &net.lanes[i];
+    struct sim_slice slice;
+    struct slice_iter iter;
+    slice_iter_begin(&iter, &setup.plans[lane->rank].limits, lane->work);
+    while (slice_iter_next(&iter, &slice)) {
       for (uint32_t k = 0; k < lane->work->recv_count; k++) {
         uint64_t *sum = sums[net.links[lane->first_link + k]];
         if (slice.frees >> k & 1) sum[0] += slice.fifo_steps;
@@ -109,12 +109,12 @@ static void assert_ends_agree(void) {
   os_free(sums);
 }
 
-static void walks_agree_at_both_ends(void **state) {
+static void iterators_agree_at_both_ends(void **state) {
   static const uint8_t funcs[] = {FUNC_ALL_REDUCE, FUNC_ALL_GATHER, FUNC_REDUCE_SCATTER,
                                   FUNC_BROADCAST,  FUNC_REDUCE,     FUNC_ALL_TO_ALL,
                                   FUNC_GATHER,     FUNC_SCATTER,    FUNC_SEND_RECV};
   static const size_t counts[] = {1, 1000, 300007};
-  uint32_t ways = 0;
+  uint32_t options = 0;
   (void)state;
   cluster_begin(3, 4);
   for (size_t f = 0; f < sizeof funcs; f++)
@@ -125,11 +125,11 @@ static void walks_agree_at_both_ends(void **state) {
         const struct engine_report report = run(&net, NULL);
         if (report.stalled) fail_msg("func %u algo %u proto %u: %s", funcs[f], algo, proto, report.text);
         assert_true(report.end_ps > 0);
-        if (walk_net_slices(&net) != report.slice_count)
+        if (sim_net_slices(&net) != report.slice_count)
           fail_msg("func %u algo %u proto %u: %" PRIu64 " slices", funcs[f], algo, proto, report.slice_count);
-        ways += 1;
+        options += 1;
       }
-  assert_true(ways > 20);
+  assert_true(options > 20);
 }
 
 /* ---- shares of links ---- */
@@ -167,7 +167,7 @@ static void shares_are_fair(void **state) {
   flow_set_free(&set);
 }
 
-static void room_needs_no_event(void **state) {
+static void capacity_needs_no_event(void **state) {
   static const double gbps[] = {10};
   static const uint32_t link[] = {0};
   const struct flow_user users[] = {{link, NULL, 1, 6}, {link, NULL, 1, 6}};
@@ -182,7 +182,7 @@ static void room_needs_no_event(void **state) {
   flow_set_free(&set);
 }
 
-enum { RANDOM_LINKS = 12, RANDOM_FLOWS = 40, RANDOM_WAY = 3 };
+enum { RANDOM_LINKS = 12, RANDOM_FLOWS = 40, RANDOM_PATH = 3 };
 
 static uint32_t draw(uint64_t *state, uint32_t below) {
   *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -209,7 +209,7 @@ static bool is_fair(const struct flow_set *set, const struct flow *flow) {
 
 /* Transfers come and go at random; rates are max-min fair after each time. */
 static void shares_stay_fair(void **state) {
-  uint32_t ways[RANDOM_FLOWS][RANDOM_WAY], times[RANDOM_FLOWS][RANDOM_WAY];
+  uint32_t paths[RANDOM_FLOWS][RANDOM_PATH], times[RANDOM_FLOWS][RANDOM_PATH];
   struct flow_user users[RANDOM_FLOWS];
   double gbps[RANDOM_LINKS];
   struct flow_set set;
@@ -217,11 +217,11 @@ static void shares_stay_fair(void **state) {
   (void)state;
   for (uint32_t i = 0; i < RANDOM_LINKS; i++) gbps[i] = 10 + draw(&seed, 4) * 10;
   for (uint32_t i = 0; i < RANDOM_FLOWS; i++) {
-    for (uint32_t k = 0; k < RANDOM_WAY; k++) {
-      ways[i][k] = (draw(&seed, RANDOM_LINKS / RANDOM_WAY)) * RANDOM_WAY + k;
+    for (uint32_t k = 0; k < RANDOM_PATH; k++) {
+      paths[i][k] = (draw(&seed, RANDOM_LINKS / RANDOM_PATH)) * RANDOM_PATH + k;
       times[i][k] = 1 + draw(&seed, 3);
     }
-    users[i] = (struct flow_user){ways[i], times[i], RANDOM_WAY, 1 + draw(&seed, 20)};
+    users[i] = (struct flow_user){paths[i], times[i], RANDOM_PATH, 1 + draw(&seed, 20)};
   }
   assert_int_equal(flow_set_make(gbps, NULL, RANDOM_LINKS, users, RANDOM_FLOWS, &set), ncclSuccess);
   for (uint32_t now = 0; now < 20000; now++) {
@@ -313,7 +313,7 @@ static void slow_ranks_and_links_cost(void **state) {
   assert_non_null(strstr(why, "ranks 0-7"));
 }
 
-static void dead_cards_are_named(void **state) {
+static void dead_nics_are_named(void **state) {
   char why[256];
   (void)state;
   cluster_begin(2, 4);
@@ -321,7 +321,7 @@ static void dead_cards_are_named(void **state) {
   assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_SIMPLE, 1 << 22, 4));
   const struct engine_report report = run(&net, NULL);
   assert_true(report.stalled);
-  assert_non_null(strstr(report.text, "node 1 card 0"));
+  assert_non_null(strstr(report.text, "node 1 NIC 0"));
 }
 
 /* Every rank first receives, then sends. */
@@ -343,8 +343,8 @@ static void circles_are_told(void **state) {
     plan->batches[1].first_work = 1;
     plan->batch_count = 2;
   }
-  walk_net_free(&net);
-  assert_int_equal(walk_net_make(setup.plans, 4, &net), ncclSuccess);
+  sim_net_free(&net);
+  assert_int_equal(sim_net_make(setup.plans, 4, &net), ncclSuccess);
   const struct engine_report report = run(&net, NULL);
   assert_true(report.stalled);
   assert_non_null(strstr(report.text, "waits for data from rank"));
@@ -354,7 +354,7 @@ static void circles_are_told(void **state) {
 
 /* Of links that follow one another at least one stays, also where all carry as much, and few do. */
 static void narrowest_links_stay(void **state) {
-  const struct walk_conn conn = {.sender = 0, .receiver = 5, .proto = PROTO_SIMPLE, .sends = true};
+  const struct sim_conn conn = {.sender = 0, .receiver = 5, .proto = PROTO_SIMPLE, .sends = true};
   (void)state;
   for (uint32_t alike = 0; alike < 2; alike++) {
     struct cluster_spec spec;
@@ -381,7 +381,7 @@ static void narrowest_links_stay(void **state) {
       assert_true(gbps[route.links[hop]] > 2.9 * route.gbps);
       full += 1;
     }
-    assert_true(full >= 1 && full <= 2); /* a card of the sender, one of the receiver */
+    assert_true(full >= 1 && full <= 2); /* a NIC of the sender, one of the receiver */
     demand_free(&demand);
     os_free(gbps);
   }
@@ -525,15 +525,15 @@ static void folds_without_memory_are_none(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(walks_agree_at_both_ends, teardown),
+      cmocka_unit_test_teardown(iterators_agree_at_both_ends, teardown),
       cmocka_unit_test_teardown(shares_are_fair, teardown),
       cmocka_unit_test_teardown(shares_stay_fair, teardown),
-      cmocka_unit_test_teardown(room_needs_no_event, teardown),
+      cmocka_unit_test_teardown(capacity_needs_no_event, teardown),
       cmocka_unit_test_teardown(ring_has_a_closed_form, teardown),
       cmocka_unit_test_teardown(loggp_has_a_closed_form, teardown),
       cmocka_unit_test_teardown(costs_have_names, teardown),
       cmocka_unit_test_teardown(slow_ranks_and_links_cost, teardown),
-      cmocka_unit_test_teardown(dead_cards_are_named, teardown),
+      cmocka_unit_test_teardown(dead_nics_are_named, teardown),
       cmocka_unit_test_teardown(circles_are_told, teardown),
       cmocka_unit_test_teardown(narrowest_links_stay, teardown),
       cmocka_unit_test_teardown(leaves_as_one_fold, teardown),

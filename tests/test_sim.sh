@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_sim.sh: `tutti sim` from outside: the table, JSON, the same output twice, folded and exact,
-# comparisons, descriptions of clusters, faults, what stands still, and what misuse is answered. Prints one
+# comparisons, descriptions of clusters, faults, what hangs, and what misuse is answered. Prints one
 # `ok - ` or `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
 verb=sim
@@ -58,10 +58,10 @@ check $? "--cluster"
 try 0 all_reduce -b 1M -e 1M --cluster "$work/cluster" --nodes 2 && says "8 ranks, 2 nodes of 4, dgx-h200"
 check $? "flags go before --cluster"
 # shellcheck disable=SC2086 # words on purpose
-way="-b 1280 -e 1280 --algo ring --proto LL --channels 1"
+option="-b 1280 -e 1280 --algo ring --proto LL --channels 1"
 printf 'nodes 5\ngpus 1\nloggp 5,1,0.5,0.25\n' >"$work/loggp" &&
-  try 0 all_reduce $way --cluster "$work/loggp" && says " 57.02 " && cp "$work/out" "$work/by_file" &&
-  try 0 all_reduce $way --nodes 5 -g 1 --loggp 5,1,0.5,0.25 &&
+  try 0 all_reduce $option --cluster "$work/loggp" && says " 57.02 " && cp "$work/out" "$work/by_file" &&
+  try 0 all_reduce $option --nodes 5 -g 1 --loggp 5,1,0.5,0.25 &&
   cmp -s "$work/out" "$work/by_file"
 check $? "--loggp, and the same from --cluster"
 try 0 all_reduce -b 1K -e 1K --cost launch_us=1000 && awk '/^ /{exit !($6 > 1000 && $6 < 1020)}' "$work/out"
@@ -85,8 +85,8 @@ for row in "8 LL" "1K LL" "32K LL" "128K LL" "1M LL128" "4M LL128" "16M LL128" "
   size=${row% *} proto=${row#* }
   "$tutti" sim all_reduce -b "$size" -e "$size" -g 4 --algo ring --proto "$proto" --channels 8 \
     --cost launch_us=11 --cost nvlink_post_us.LL=2.5 --cost lane_gbps.Simple=9 --cost lane_gbps.LL=3 |
-    awk -v way="ranks=4 nodes=1 algo=Ring proto=$proto channels=8" \
-      '/^ /{printf "all_reduce %s %d %s # %s us\n", $1, 2 * $1, way, $6}'
+    awk -v option="ranks=4 nodes=1 algo=Ring proto=$proto channels=8" \
+      '/^ /{printf "all_reduce %s %d %s # %s us\n", $1, 2 * $1, option, $6}'
 done >"$work/my.tune"
 try 0 all_reduce -b 8 -e 256M -f 32 -g 4 --tune "$work/my.tune" && says "costs fitted to 9 times" &&
   awk '/fitted/{exit !($7 < 3)}' "$work/out" && cp "$work/out" "$work/fitted" &&
@@ -106,8 +106,8 @@ try 0 all_reduce -b 1M -e 1M --file "$work/node.xml" --nodes 2 && says "16 ranks
 check $? "--file"
 
 try 1 all_reduce -b 16M -e 16M --nodes 2 --fault nic:1:2:off &&
-  says "stalled" "node 1 card 2" "waits for data from rank"
-check $? "a dead card ends with who waits for whom, and why"
+  says "stalled" "node 1 NIC 2" "waits for data from rank"
+check $? "a dead NIC ends with who waits for whom, and why"
 try 0 all_reduce -b 16M -e 16M --nodes 2 && time=$(awk '/^ /{print $6}' "$work/out") &&
   try 0 all_reduce -b 16M -e 16M --nodes 2 --fault slow-rank:3:3 --fault slow-link:2:2.5 &&
   awk -v least="$time" '/^ /{exit !($6 > least)}' "$work/out"
@@ -130,7 +130,7 @@ misuse 2 "must be 1 to 65536" all_reduce --nodes 1000000000000
 misuse 2 "must be 1 to 131072; take fewer" all_reduce --nodes 65536 --gpus 8
 misuse 2 "there is no machine" all_reduce --machine abacus
 misuse 2 "'bush' is none of" all_reduce --algo bush
-misuse 2 "leave no way for Broadcast" broadcast --algo tree
+misuse 2 "leave no option for Broadcast" broadcast --algo tree
 misuse 2 "no algorithm \`bush\`" all_reduce --compare ring,bush
 misuse 2 "no such type" all_reduce -d floaty
 misuse 2 "less than --minbytes" all_reduce -b 8M -e 1M

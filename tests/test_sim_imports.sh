@@ -126,7 +126,7 @@ try 0 --chakra "$work"/behind.*.et && awk '/^# end /{exit !($3 > 70)}' "$work/ou
 check $? "a node that stands in front of what it waits for"
 misuse 1 "and rank 2 does not" --chakra "$work"/short.*.et
 misuse 1 "waits for its stream of-pg-a: a circle of 6 that" --chakra "$work"/cross.*.et
-misuse 4 "node 2 waits for node 1, and that one, by way of others, for it" --chakra "$work"/circle.*.et
+misuse 4 "node 2 waits for node 1, and that one, through others, for it" --chakra "$work"/circle.*.et
 misuse 4 "a node waits for node 1, which is not there" --chakra "$work"/nowhere.*.et
 misuse 4 "two nodes have the id 2" --chakra "$work"/twice.*.et
 misuse 4 "node 1: its message is to or from no rank of these" --chakra "$work"/far.*.et

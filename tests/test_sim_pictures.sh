@@ -47,7 +47,7 @@ columns() {
 
 try 0 -w "$step" --svg "$work/step.svg" && shows "$work/step.svg" "16 ranks on 2 nodes of 8" "rank 0" \
   "rank 15" "rank 0 side" "all_reduce 4194304 x bfloat16 sum comm tp0" "send 1048576 x bfloat16 to 8" \
-  "node 0 card 0 out" "node 0 GPU 0 PCI out" "500 us" &&
+  "node 0 NIC 0 out" "node 0 GPU 0 PCI out" "500 us" &&
   [ "$(awk '/^boxes/{print $2}' "$work/facts")" -ge 86 ]
 check $? "--svg of a workload: a box for each of its kernels"
 try 0 -w "$step" --svg "$work/again.svg" && cmp -s "$work/step.svg" "$work/again.svg"
@@ -66,8 +66,8 @@ try 0 all_gather -b 8M -e 8M --nodes 128 --channels 4 --svg "$work/large.svg" &&
   shows "$work/large.svg" "ranks 0-31" "ranks 992-1023" && [ "$(wc -c <"$work/large.svg")" -lt 400000 ]
 check $? "--svg of 1,024 ranks is small"
 try 0 all_gather -b 256M -e 256M --nodes 2 --gpus 1 --algo ring --proto simple --svg "$work/full.svg" &&
-  shows "$work/full.svg" "node 0 card" && [ "$(columns '#d7301f')" -gt 20 ]
-check $? "one GPU a node fills its card"
+  shows "$work/full.svg" "node 0 NIC" && [ "$(columns '#d7301f')" -gt 20 ]
+check $? "one GPU a node fills its NIC"
 try 0 all_gather -b 256M -e 256M --nodes 2 --gpus 1 --algo ring --proto simple --fault slow-rank:0:50 \
   --svg "$work/slow.svg" && shows "$work/slow.svg" && [ "$(columns '#d7301f')" -eq 0 ]
 check $? "a slow rank does not"

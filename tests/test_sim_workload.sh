@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_sim_workload.sh: `tutti sim` of workloads: text, what does not fit together, what stands still,
+# test_sim_workload.sh: `tutti sim` of workloads: text, what does not fit together, what makes no progress,
 # records of this library, Flight Recorder dumps. Prints one `ok - ` or `not ok - ` line a check and fails
 # when one did. Finds the command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
@@ -104,7 +104,7 @@ try 0 -w "$work/job" $ring && time=$(end) && try 0 -w "$work/job" $ring --scale 
   -v compute="$(end)" 'BEGIN {time -= 900; nics -= 900; both -= 900; compute -= 300
     exit !(nics > 1.8 * time && nics < 2.1 * time && both < 0.7 * time && compute > 0.999 * time &&
            compute < 1.001 * time)}'
-check $? "--scale: cards half as fast, all links twice, computing three times as fast"
+check $? "--scale: NICs half as fast, all links twice, computing three times as fast"
 misuse 2 "expected nics:FACTOR, links:FACTOR or compute:FACTOR, 0.001 to 1000" -w "$work/job" --scale nics:0
 misuse 2 "--scale nic:2: expected" -w "$work/job" --scale nic:2
 try 0 -w "$root/examples/workloads/step.txt" --perfetto "$work/picture.json" &&
@@ -148,8 +148,8 @@ text 'ranks 2\nsend 1K from 0 to 1\nsend 1K from 1 to 0\nrecv 1K from 0 to 1\nre
 try 0 -w "$work/job"
 check $? "what fits the slots does not stand"
 text 'ranks 16\nall_reduce 16M\n'
-try 1 -w "$work/job" --fault nic:1:2:off && says "over node 1 card 2 out, which carries nothing"
-check $? "a dead card is named"
+try 1 -w "$work/job" --fault nic:1:2:off && says "over node 1 NIC 2 out, which carries nothing"
+check $? "a dead NIC is named"
 
 # ---- misuse ----
 # refused LINES TEXT: exits with 4 and says it.
@@ -202,7 +202,7 @@ mkdir "$work/dumps"
 "$tutti" trace export --to flight -o "$work/dumps" "$work"/*.trace >"$work/log" 2>&1 &&
   try 0 --records "$work"/dumps/* && says "all_reduce 262144 x float sum" "Flight Recorder dumps do not tell"
 check $? "--records of Flight Recorder dumps"
-misuse 4 "which name communicators each in their own way" --records "$work"/dumps/*0 "$work"/*.trace
+misuse 4 "which name communicators differently" --records "$work"/dumps/*0 "$work"/*.trace
 misuse 4 "left no file: what it calls is not known" --records "$root"/traces/no_file/*.txt
 TUTTI_TRACE="$work/%p.many" "$tutti" launch -n 3 "$tutti" bench sendrecv -b 1K -e 1K -n 2000 \
   >"$work/log" 2>&1 && try 0 --records "$work"/*.many && says "send 256 x float" "calls are left out"

@@ -35,10 +35,10 @@ for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv
   bench $collective -g 3 -b 0 -e $most -f 61
   check $? "$collective among three"
 done
-for way in Ring:LL Ring:LL128 Ring:Simple Tree:LL Tree:Simple Direct:LL Direct:Simple TwoShot:LL \
+for option in Ring:LL Ring:LL128 Ring:Simple Tree:LL Tree:Simple Direct:LL Direct:Simple TwoShot:LL \
   TwoShot:Simple; do
-  NCCL_ALGO=${way%:*} NCCL_PROTO=${way#*:} bench all_reduce -g 4 -b 40 -e $most -f 37
-  check $? "all_reduce among four by $way"
+  NCCL_ALGO=${option%:*} NCCL_PROTO=${option#*:} bench all_reduce -g 4 -b 40 -e $most -f 37
+  check $? "all_reduce among four by $option"
 done
 for protocol in LL LL128 Simple; do
   NCCL_PROTO=$protocol bench all_reduce -g 2 -b 1000 -e 1000 -d all -o all
@@ -59,14 +59,14 @@ done
 # The emulator's bits and the kernels' are the same, where both take the same way.
 cc -O1 -o "$work/digest" "$here/digest.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
   -ltutti-cudart -lnccl || exit 3
-exchanges="allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
-for way in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL TwoShot:Simple; do
-  export NCCL_ALGO="${way%:*}" NCCL_PROTO=${way#*:} NCCL_MAX_NCHANNELS=2
-  [ "$NCCL_ALGO" = Ring ] || NCCL_ALGO="allreduce:$NCCL_ALGO;$exchanges"
+direct="allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
+for option in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL TwoShot:Simple; do
+  export NCCL_ALGO="${option%:*}" NCCL_PROTO=${option#*:} NCCL_MAX_NCHANNELS=2
+  [ "$NCCL_ALGO" = Ring ] || NCCL_ALGO="allreduce:$NCCL_ALGO;$direct"
   LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
     "$work/digest" 3 777 >"$work/emulated" 2>"$work/log" && on_gpus "$work/digest" 3 777 &&
     diff "$work/emulated" "$work/out" >"$work/log"
-  check $? "the emulator's bits by $way"
+  check $? "the emulator's bits by $option"
 done
 unset NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS
 
@@ -92,7 +92,7 @@ done
 starter="$tutti launch -n 3 $work/host"
 for collective in all_reduce broadcast; do
   NCCL_ALGO="allreduce:Direct;broadcast:Direct" NCCL_PROTO=LL bench $collective -b 128 -e 32K -f 16
-  check $? "$collective of three hosts, exchanged in lines"
+  check $? "$collective of three hosts, exchanged over LL"
 done
 starter="$tutti launch -n 2 $work/host"
 for collective in all_gather reduce_scatter; do # a channel's ring may differ from another's
@@ -109,21 +109,21 @@ for program in few mismatch abort processes; do
   check $? "gpu/$program"
 done
 
-# Jobs that stand: what is said of them while they do, and once they were killed, and their replays.
+# Jobs that hang: what is said of them while they do, and once they were killed, and their replays.
 if [ -z "${QUICK:-}" ]; then
-  mkdir -p "$work/standing/gpu" "$work/standing/bin"
+  mkdir -p "$work/hanging/gpu" "$work/hanging/bin"
   cc -o "$work/hang" "$here/gpu/hang.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
     -ltutti-cudart -lnccl -lpthread || exit 3
-  cat >"$work/standing/gpu/hang" <<END
+  cat >"$work/hanging/gpu/hang" <<END
 #!/bin/sh
 LD_LIBRARY_PATH=$simt LD_PRELOAD=$simt/libtutti-simt.so TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads,devices=2 \\
   NCCL_MAX_CTAS=4 exec $work/hang "\$@"
 END
-  chmod +x "$work/standing/gpu/hang"
-  ln -s "$tutti" "$work/standing/bin/tutti"
-  BUILD=$work/standing sh "$here/gpu/hang.sh" >"$work/hangs" 2>&1
+  chmod +x "$work/hanging/gpu/hang"
+  ln -s "$tutti" "$work/hanging/bin/tutti"
+  BUILD=$work/hanging sh "$here/gpu/hang.sh" >"$work/hangs" 2>&1
   grep -E '^(not )?ok - ' "$work/hangs"
   grep -q '^ok - blocked: replay' "$work/hangs" && ! grep -q '^not ok' "$work/hangs"
-  check $? "jobs that stand are explained and replayed"
+  check $? "jobs that hang are explained and replayed"
 fi
 [ "$failures" -eq 0 ]

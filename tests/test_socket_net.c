@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "backends/socket/socket.h"
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "base/os.h"
 #include "base/param.h"
 #include "skip.h"
@@ -63,7 +63,7 @@ static int setup(void **state) {
   ops = socket_net_ops();
   if (ops->devices(&count) != ncclSuccess || count == 0) return -1;
   log_last_error(); /* its text is kept a thread, from the first question on */
-  greet_check();
+  handshake_check();
   blocks_before = os_alloc_live();
   descriptors_before = descriptor_count();
   return 0;
@@ -152,7 +152,7 @@ struct stream {
   uint32_t begun, done;
   uint8_t *data[DEPTH], *first[DEPTH];
   void *requests[DEPTH];
-  size_t extra; /* room beyond each message */
+  size_t extra; /* space beyond each message */
 };
 
 static void stream_open(struct stream *stream, void *connection, bool sends) {
@@ -292,19 +292,19 @@ static void check_one_socket(bool parts) {
 
 /* What both ends make of a message's length: short ones whole, others in pieces that lie without a gap. */
 static void test_cuts(void **state) {
-  static const struct card cards[] = {
-      {.strands = 0, .whole_bytes = 128, .inline_bytes = 128, .task_bytes = 1},
-      {.strands = 4, .whole_bytes = 65536, .inline_bytes = 128, .task_bytes = 32768},
-      {.strands = 3, .whole_bytes = 0, .inline_bytes = 0, .task_bytes = 1},
+  static const struct endpoint endpoints[] = {
+      {.data_sockets = 0, .whole_bytes = 128, .inline_bytes = 128, .task_bytes = 1},
+      {.data_sockets = 4, .whole_bytes = 65536, .inline_bytes = 128, .task_bytes = 32768},
+      {.data_sockets = 3, .whole_bytes = 0, .inline_bytes = 0, .task_bytes = 1},
   };
   (void)state;
-  for (uint32_t i = 0; i < sizeof cards / sizeof *cards; i++) {
+  for (uint32_t i = 0; i < sizeof endpoints / sizeof *endpoints; i++) {
     for (size_t bytes = 0; bytes < 1 << 20; bytes = bytes * 5 / 4 + 1) {
-      const struct cut cut = message_cut(&cards[i], bytes);
-      const bool whole = cards[i].strands == 0 || bytes <= cards[i].whole_bytes;
+      const struct cut cut = message_cut(&endpoints[i], bytes);
+      const bool whole = endpoints[i].data_sockets == 0 || bytes <= endpoints[i].whole_bytes;
       assert_true((cut.tasks == 0) == whole);
-      assert_int_equal(cut.stream_bytes, whole ? bytes : cards[i].inline_bytes);
-      assert_true(cut.tasks <= cards[i].strands);
+      assert_int_equal(cut.stream_bytes, whole ? bytes : endpoints[i].inline_bytes);
+      assert_true(cut.tasks <= endpoints[i].data_sockets);
       assert_true(whole || (cut.tasks - 1) * cut.task_bytes < bytes - cut.stream_bytes);
       assert_true(whole || cut.tasks * cut.task_bytes >= bytes - cut.stream_bytes);
     }
@@ -508,7 +508,7 @@ static size_t wait_done(void *request) {
 }
 
 /* The first message waits for its receive; so many more go before theirs are posted, and no more. */
-static void test_room_first(void **state) {
+static void test_credit_first(void **state) {
   struct pair pair;
   static uint8_t data[64], source[64];
   void *request = NULL, *posted = NULL;
@@ -577,7 +577,7 @@ static void assert_last_error(const char *part) {
 }
 
 /* Longer than its receive: both sides say so, with both sizes. */
-static void check_too_long(const char *sockets, size_t bytes, size_t room) {
+static void check_too_long(const char *sockets, size_t bytes, size_t capacity) {
   struct pair pair;
   uint8_t *data = (uint8_t *)calloc(1, bytes);
   void *request = NULL, *posted = NULL;
@@ -587,14 +587,15 @@ static void check_too_long(const char *sockets, size_t bytes, size_t room) {
   char sentence[128];
   settings(NULL, sockets);
   pair_open(&pair);
-  assert_int_equal(post(pair.receive, data, room, &posted), ncclSuccess);
+  assert_int_equal(post(pair.receive, data, capacity, &posted), ncclSuccess);
   while (result == ncclSuccess && os_time_ns() < end) {
     result = ops->isend(pair.send, data, bytes, 0, NULL, &request);
     assert_null(request);
   }
   assert_int_equal(result, ncclInvalidUsage);
   snprintf(sentence, sizeof sentence,
-           "message 0 has %zu bytes, but the receive that was posted for it has room for %zu", bytes, room);
+           "message 0 has %zu bytes, but the receive that was posted for it has space for %zu", bytes,
+           capacity);
   assert_last_error("pair: rank 0 sending to rank 1 at 127.0.0.1:");
   assert_last_error(sentence);
   assert_int_equal(ops->isend(pair.send, data, 1, 0, NULL, &request), ncclInvalidUsage);
@@ -634,23 +635,23 @@ static void test_too_long_ahead(void **state) {
   assert_int_equal(post(pair.receive, data, 8, &posted), ncclSuccess);
   while (result == ncclSuccess && os_time_ns() < end) result = ops->test(posted, &done, NULL);
   assert_int_equal(result, ncclInvalidUsage);
-  assert_last_error("message 1 has 9 bytes, but the receive that was posted for it has room for 8");
+  assert_last_error("message 1 has 9 bytes, but the receive that was posted for it has space for 8");
   for (result = ncclSuccess; result == ncclSuccess && os_time_ns() < end;)
     result = ops->isend(pair.send, data, 1, 0, NULL, &request);
   assert_int_equal(result, ncclInvalidUsage);
   assert_last_error("pair: rank 0 sending to rank 1 at 127.0.0.1:");
-  assert_last_error("message 1 has 9 bytes, but the receive that was posted for it has room for 8");
+  assert_last_error("message 1 has 9 bytes, but the receive that was posted for it has space for 8");
   pair_close(&pair);
 }
 
 static int raw_connect(const struct net_handle *handle) {
-  struct card card;
+  struct endpoint endpoint;
   struct sockaddr_in to;
-  assert_true(card_read(handle, &card));
+  assert_true(endpoint_read(handle, &endpoint));
   memset(&to, 0, sizeof to);
   to.sin_family = AF_INET;
-  to.sin_port = htons(card.address.port);
-  memcpy(&to.sin_addr, card.address.bytes, 4);
+  to.sin_port = htons(endpoint.address.port);
+  memcpy(&to.sin_addr, endpoint.address.bytes, 4);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
   return fd;
@@ -662,7 +663,7 @@ static void test_strangers(void **state) {
   struct pair pair;
   int fds[STRANGERS];
   const uint64_t end = deadline();
-  const uint64_t counted = greet_counted().strangers;
+  const uint64_t counted = handshake_counted().strangers;
   uint8_t noise[200];
   (void)state;
   memset(&pair, 0, sizeof pair);
@@ -680,7 +681,7 @@ static void test_strangers(void **state) {
     assert_int_equal(ops->isend(pair.send, NULL, 0, 0, NULL, &request), ncclSuccess);
   }
   assert_non_null(pair.receive);
-  assert_true(greet_counted().strangers > counted);
+  assert_true(handshake_counted().strangers > counted);
   for (int i = 0; i < STRANGERS; i++) close(fds[i]);
   pair_close(&pair);
 }
@@ -711,7 +712,7 @@ static void test_wrong_key(void **state) {
   pair_close(&pair);
 }
 
-/* The dialer is a process of its own, as a process has one secret. */
+/* The client is a process of its own, as a process has one secret. */
 static void test_wrong_secret(void **state) {
   struct pair pair;
   int status = -1;
@@ -720,7 +721,7 @@ static void test_wrong_secret(void **state) {
   memset(&pair, 0, sizeof pair);
   setenv("TUTTI_SECRET", "ours", 1);
   param_reset();
-  const uint64_t counted = greet_counted().wrong_secret;
+  const uint64_t counted = handshake_counted().wrong_secret;
   assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
   const pid_t child = fork();
   if (child == 0) {
@@ -736,7 +737,7 @@ static void test_wrong_secret(void **state) {
     assert_null(pair.receive);
   }
   assert_int_equal(status, 0);
-  assert_true(greet_counted().wrong_secret > counted);
+  assert_true(handshake_counted().wrong_secret > counted);
   unsetenv("TUTTI_SECRET");
   param_reset();
   pair_close(&pair);
@@ -899,40 +900,42 @@ static void test_no_descriptors(void **state) {
 }
 
 /* Many listeners of one device share one listening socket. */
-/* How a greeting with this key ends. */
-static enum greet_state stranger_greets(const struct pair *pair, enum greet_kind kind, uint64_t key, int *fd,
-                                        char *why, size_t why_bytes) {
-  struct greet_dialer dialer;
+/* How a handshake with this key ends. */
+static enum handshake_state stranger_handshake(const struct pair *pair, enum handshake_kind kind,
+                                               uint64_t key, int *fd, char *why, size_t why_bytes) {
+  struct handshake_client client;
   const uint64_t end = deadline();
   void *connection;
-  enum greet_state state = GREET_MORE;
+  enum handshake_state state = HANDSHAKE_MORE;
   *fd = raw_connect(&pair->handle);
-  greet_dialer_begin(&dialer, *fd, kind, key);
-  while (state == GREET_MORE && os_time_ns() < end) {
+  handshake_client_begin(&client, *fd, kind, key);
+  while (state == HANDSHAKE_MORE && os_time_ns() < end) {
     assert_int_equal(ops->accept(pair->listener, &connection), ncclSuccess);
     assert_null(connection);
-    state = greet_dialer_step(&dialer, why, why_bytes);
+    state = handshake_client_step(&client, why, why_bytes);
   }
   return state;
 }
 
 /* A socket of a connection is taken once, and by its number and purpose alone. */
-static void test_seats(void **state) {
+static void test_guests(void **state) {
   struct pair pair;
-  struct card card;
+  struct endpoint endpoint;
   char why[128] = "";
   int fds[4];
   (void)state;
   memset(&pair, 0, sizeof pair);
   assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
-  assert_true(card_read(&pair.handle, &card));
-  const uint64_t key = card_key(&card, to_zero.comm_key, 0);
-  assert_int_equal(stranger_greets(&pair, GREET_DATA, key, &fds[0], why, sizeof why), GREET_DONE);
-  assert_int_equal(stranger_greets(&pair, GREET_DATA, key, &fds[1], why, sizeof why), GREET_GONE);
+  assert_true(endpoint_read(&pair.handle, &endpoint));
+  const uint64_t key = endpoint_key(&endpoint, to_zero.comm_key, 0);
+  assert_int_equal(stranger_handshake(&pair, HANDSHAKE_DATA, key, &fds[0], why, sizeof why), HANDSHAKE_DONE);
+  assert_int_equal(stranger_handshake(&pair, HANDSHAKE_DATA, key, &fds[1], why, sizeof why), HANDSHAKE_GONE);
   assert_string_equal(why, "connected already");
-  assert_int_equal(stranger_greets(&pair, GREET_DATA, key + 200, &fds[2], why, sizeof why), GREET_GONE);
+  assert_int_equal(stranger_handshake(&pair, HANDSHAKE_DATA, key + 200, &fds[2], why, sizeof why),
+                   HANDSHAKE_GONE);
   assert_string_equal(why, "no such socket");
-  assert_int_equal(stranger_greets(&pair, GREET_LINK, key + 1, &fds[3], why, sizeof why), GREET_GONE);
+  assert_int_equal(stranger_handshake(&pair, HANDSHAKE_LINK, key + 1, &fds[3], why, sizeof why),
+                   HANDSHAKE_GONE);
   assert_string_equal(why, "this is a port for data");
   for (int i = 0; i < 4; i++) close(fds[i]);
   pair_close(&pair);
@@ -1105,7 +1108,7 @@ int main(void) {
       EACH(test_striped_by_threads),
       EACH(test_two_threads),
       EACH(test_two_processes),
-      EACH(test_room_first),
+      EACH(test_credit_first),
       EACH(test_most_requests),
       EACH(test_close_delivers),
       EACH(test_too_long),
@@ -1121,7 +1124,7 @@ int main(void) {
       EACH(test_no_descriptors),
       EACH(test_shared_port),
       EACH(test_untaken),
-      EACH(test_seats),
+      EACH(test_guests),
       EACH(test_wait),
       EACH(test_six),
   };

@@ -68,11 +68,11 @@ if group_make; then
   export TUTTI_EMU=mode=threads TUTTI_TRACE=off # a record of calls would count towards the limit
   echo 100000000 >"$group/$limit"
   pair "$join" --ops all_reduce,alltoall && enough
-  check $? 'a control group with room for all'
+  check $? 'a control group with space for all'
   echo 3000000 >"$group/$limit"
   NCCL_DEBUG=WARN pair "$join" --ops all_reduce,alltoall && said &&
     [ "$(grep -c 'NCCL WARN rank 0 of comm .*memory for a connection' "$work/rank.0")" -le 2 ]
-  check $? 'one without room for small buffers: both ranks end with what is missing'
+  check $? 'one without space for small buffers: both ranks end with what is missing'
   for megabytes in 30 60 70; do # for none of the two, and for one of them
     echo "$megabytes"000000 >"$group/$limit"
     NCCL_BUFFSIZE=33554432 pair "$join" --ops all_reduce --bytes 100000 && said
@@ -132,10 +132,10 @@ error_says() { grep -q "$1" "$work/errors"; }
 
 gather=$build/examples/all_gather_v
 for left in 0 20; do
-  TUTTI_MOVES=$disk/trace on_disk "$left" "$gather"
+  TUTTI_EVENTS=$disk/trace on_disk "$left" "$gather"
   [ "$status" -eq 0 ] && grep -q '^ok$' "$work/log" &&
     error_says "trace .*disk/trace: No space left on device; the trace is cut short here"
-  check $? "TUTTI_MOVES with $left KiB: the run goes on, and says that the trace is cut short"
+  check $? "TUTTI_EVENTS with $left KiB: the run goes on, and says that the trace is cut short"
   NCCL_DEBUG=TRACE NCCL_DEBUG_SUBSYS=ALL NCCL_DEBUG_FILE=$disk/log on_disk "$left" "$gather"
   [ "$status" -eq 0 ] && grep -q '^ok$' "$work/log" &&
     [ "$(grep -c 'NCCL_DEBUG_FILE: lines of the log are lost: No space left' "$work/errors")" -eq 1 ]
@@ -154,7 +154,7 @@ on_disk 0 "$tutti" bench all_reduce -b 1K -e 1K --ranks 2 --tune "$disk/tune"
 [ "$status" -eq 3 ] && error_says 'tune .*disk/tune: cannot be written: No space left' &&
   [ "$(cat "$work/left")" = full ]
 check $? 'tutti bench --tune, which leaves nothing behind'
-TUTTI_MOVES=$disk/trace on_disk 0 "$tutti" bench all_reduce -b 1K -e 1K --ranks 2
+TUTTI_EVENTS=$disk/trace on_disk 0 "$tutti" bench all_reduce -b 1K -e 1K --ranks 2
 [ "$status" -eq 3 ] && error_says 'trace .*disk/trace: .*No space left'
 check $? 'tutti bench with a trace'
 for verb in 'bench all_reduce -b 1K -e 1K --ranks 2' 'check all_reduce --ranks 4' 'explain plan all_reduce' \

@@ -14,8 +14,8 @@ build() {
     > "$work/$2.log" 2>&1 || cat "$work/$2.log"
 }
 
-# verdict NAME ARGUMENT: passed, or what the checker found.
-verdict() {
+# outcome NAME ARGUMENT: passed, or what the checker found.
+outcome() {
   (cd "$work/$1.d" && "$work/$1" "$2" -m100000) > "$work/log" 2>&1
   grep -E '^pan:1:|^error: max search depth' "$work/log" && return
   grep -q 'errors: 0$' "$work/log" && echo passed
@@ -24,15 +24,15 @@ verdict() {
 build fifo fifo_safety -DSAFETY & build ring ring_safety -DSAFETY & wait
 build fifo fifo_cycles -DNP & build ring ring_cycles -DNP & wait
 for model in fifo ring; do
-  found=$(verdict ${model}_safety -n)
+  found=$(outcome ${model}_safety -n)
   [ "$found" = passed ]
   check $? "$model: nothing breaks and nobody is stuck"
-  found=$(verdict ${model}_cycles -l)
+  found=$(outcome ${model}_cycles -l)
   [ "$found" = passed ]
   check $? "$model: every run ends"
   bugs=$([ "$model" = fifo ] && echo '1 2 3 4 5 6 7' || echo '1 2 3 4')
   for bug in $bugs; do
-    found=$(BUG=$bug verdict ${model}_safety -n)
+    found=$(BUG=$bug outcome ${model}_safety -n)
     case "$found" in pan:1:*) true ;; *) false ;; esac
     check $? "$model with bug $bug: ${found:-nothing was found}"
   done

@@ -16,30 +16,31 @@
 #define RANKS 3
 #define WORDS 6 /* of a question: kind, rank, peer, channel, connection, bytes of flags */
 
-static struct team team = {.rank_count = RANKS};
-static struct far_rank ranks[RANKS];
+static struct comm_shared shared = {.rank_count = RANKS};
+static struct remote_rank ranks[RANKS];
 static struct ncclComm *comms[RANKS];
 static struct proxy_comm *proxies[RANKS];
 static uint64_t left[RANKS] = {7, 8, 9};
-static struct far far = {.team = &team, .ranks = ranks, .comms = comms, .proxies = proxies, .left = left};
+static struct remote remote = {
+    .shared = &shared, .ranks = ranks, .comms = comms, .proxies = proxies, .left = left};
 
 static int set_up(void **state) {
   (void)state;
-  ranks[1].party = 1; /* of another process */
-  os_mutex_init(&far.lock);
+  ranks[1].process_index = 1; /* of another process */
+  os_mutex_init(&remote.lock);
   return 0;
 }
 
 static ncclResult_t answer(const void *question, uint32_t bytes, uint32_t *reply_bytes) {
   static uint8_t reply[CONTROL_REPLY_MOST];
   *reply_bytes = 0;
-  const ncclResult_t result = stall_answer(&far, question, bytes, reply, reply_bytes);
+  const ncclResult_t result = stall_answer(&remote, question, bytes, reply, reply_bytes);
   if (result == ncclSuccess) assert_int_equal(*(const uint64_t *)(const void *)reply, left[0]);
   return result;
 }
 
 static void test_answer(void **state) {
-  const uint32_t good[WORDS] = {FAR_CALL_STALL, 0, 2, 63, 3, 0x00010001};
+  const uint32_t good[WORDS] = {REMOTE_CALL_STALL, 0, 2, 63, 3, 0x00010001};
   uint32_t bytes;
   (void)state;
   assert_int_equal(answer(good, sizeof good, &bytes), ncclSuccess);
@@ -48,10 +49,10 @@ static void test_answer(void **state) {
 
 static void test_nonsense(void **state) {
   static const uint32_t bad[][WORDS] = {
-      {FAR_CALL_STALL, RANKS, 2, 0, 0, 0},      {FAR_CALL_STALL, 1, 2, 0, 0, 0},
-      {FAR_CALL_STALL, 0, RANKS, 0, 0, 0},      {FAR_CALL_STALL, 0, 2, 64, 0, 0},
-      {FAR_CALL_STALL, 0, 2, 0, 4, 0},          {FAR_CALL_STALL, 0, 2, 0, 0, 3},
-      {FAR_CALL_STALL, UINT32_MAX, 2, 0, 0, 0}, {FAR_CALL_STALL, 0, UINT32_MAX, 0, 0, 0},
+      {REMOTE_CALL_STALL, RANKS, 2, 0, 0, 0},      {REMOTE_CALL_STALL, 1, 2, 0, 0, 0},
+      {REMOTE_CALL_STALL, 0, RANKS, 0, 0, 0},      {REMOTE_CALL_STALL, 0, 2, 64, 0, 0},
+      {REMOTE_CALL_STALL, 0, 2, 0, 4, 0},          {REMOTE_CALL_STALL, 0, 2, 0, 0, 3},
+      {REMOTE_CALL_STALL, UINT32_MAX, 2, 0, 0, 0}, {REMOTE_CALL_STALL, 0, UINT32_MAX, 0, 0, 0},
   };
   uint32_t bytes;
   (void)state;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_stall.sh: operations that stand still because of another process: a rank that has left too early, one
+# test_stall.sh: operations that hang because of another process: a rank that has left too early, one
 # that is late, one that is stopped, a network that loses the last message or falls silent. What is for ever
 # ends with a sentence that names rank, process and operation; what is late is named in a warning, and comes
 # right. All cases run side by side. Prints one `ok - ` or `not ok - ` line a check and fails when
@@ -36,10 +36,10 @@ finish() {
 has() { grep -Eq -e "$1" "$work/log"; }
 rank_has() { grep -Eq -e "$2" "$work/rank.$1"; }
 
-# host RANK WAY: the host that a rank is told to be on.
+# host RANK MODE: the host that a rank is told to be on.
 host() { [ "$2" = memory ] && echo one || echo "host$1"; }
 
-# leaves WAY: rank 0 has called two all-reduces and goes; ranks 1 and 2 call a third.
+# leaves MODE: rank 0 has called two all-reduces and goes; ranks 1 and 2 call a third.
 leaves() {
   for rank in 0 1 2; do
     iterations=3
@@ -84,7 +84,7 @@ go_when() {
   : >"$work/go"
 }
 
-# late WAY: rank 0 calls its second operation when rank 1 has said that it is late.
+# late MODE: rank 0 calls its second operation when rank 1 has said that it is late.
 late() {
   begin 0 "$(host 0 "$1")" --size 2 --ops all_reduce --iterations 2 --hold 1,"$work/go"
   begin 1 "$(host 1 "$1")" --size 2 --ops all_reduce --iterations 2
@@ -106,10 +106,10 @@ in_turn() {
   [ "$statuses" = '0 0 0 0 ' ] && ! has ' error ' && has "$waits" && has "$late"
 }
 
-# faulty KIND AT ARGS...: two hosts exchange three times; the fault happens to what rank 0 sends, which has
+# fault_net KIND AT ARGS...: two hosts exchange three times; the fault happens to what rank 0 sends, which has
 # ARGS.
-faulty() {
-  export NCCL_NET_PLUGIN="$build/lib/libtutti-net-faulty.so" TUTTI_NET_FAULTS="fault=$1,fault_at=$2"
+fault_net() {
+  export NCCL_NET_PLUGIN="$build/lib/libtutti-net-fault.so" TUTTI_NET_FAULTS="fault=$1,fault_at=$2"
   shift 2
   begin 0 host0 --size 2 --ops sendrecv "$@"
   unset TUTTI_NET_FAULTS
@@ -118,9 +118,9 @@ faulty() {
 }
 
 falls_silent() {
-  faulty stop 3
+  fault_net stop 3
   [ "$statuses" = '3 3 ' ] && rank_has 1 '^rank 1 sendrecv iteration 2 error 6 ' &&
-    has 'network Faulty: message [0-9]+ of connection [01] -> [01], .*(is not taken|has not come)'
+    has 'network FaultNet: message [0-9]+ of connection [01] -> [01], .*(is not taken|has not come)'
 }
 
 # lost: the last message of rank 0, whose operations are over and whose process is well, until rank 1 has said
@@ -128,20 +128,20 @@ falls_silent() {
 lost() {
   (go_when 1 "$1") &
   goer=$!
-  faulty drop 3 --hold 3,"$work/go"
+  fault_net drop 3 --hold 3,"$work/go"
   wait "$goer"
   [ "$statuses" = '0 3 ' ] && rank_has 1 "$1"
 }
 
 loses_last() {
   lost '^rank 1 sendrecv iteration 2 error 6 .*' &&
-    rank_has 1 'network Faulty: message 2 of connection 0 -> 1, .* has not come, though the network took it'
+    rank_has 1 'network FaultNet: message 2 of connection 0 -> 1, .* has not come, though the network took it'
 }
 
 loses_last_patiently() {
   export TUTTI_NET_PATIENCE_SECONDS=0
   lost '^  rank 0 \(process [0-9]+ on .*\) has called 6 operations; it has finished all that it called' &&
-    ! has 'network Faulty: message'
+    ! has 'network FaultNet: message'
 }
 
 # stopped: rank 0 is stopped for longer than all patience, and goes on.

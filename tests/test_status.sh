@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_status.sh: what `tutti status` says of running jobs, and what the watchdog has every process log: jobs
-# that are well, and that stand still because a rank is late, calls something else, was killed or stopped; in
+# that are well, and that hang because a rank is late, calls something else, was killed or stopped; in
 # one process and in several, over shared memory and a network; by process, by address, and of all jobs; and
 # what is no job. Cases run side by side. Prints one `ok - ` or `not ok - ` line a check and fails when one
 # did. Finds the build at ${BUILD:-build}. SLOW=5 where a sanitizer
@@ -56,9 +56,9 @@ until_true() {
 }
 
 has() { grep -Eq -e "$1" "$work/log"; }
-sentences() { sed -n 's/.*operations stand still: //p' "$work/$1"; }
+sentences() { sed -n 's/.*operations make no progress: //p' "$work/$1"; }
 # A rank's process has logged a sentence.
-said() { grep -qs 'operations stand still' "$work/rank.$1"; }
+said() { grep -qs 'operations make no progress' "$work/rank.$1"; }
 # ask STATUS OPERAND...: $work/log has what is said.
 ask() {
   ask_want=$1
@@ -95,8 +95,8 @@ well() {
 
 # late_seen SIZE: what is said of it.
 late_seen() {
-  ask 1 "$late" && has "^job stands still: $1 processes on 1 host, 1 communicator, 1 of them still$" &&
-    has "^  comm '1': $1 ranks, called 2-3, ended 2: stands still$" &&
+  ask 1 "$late" && has "^job hangs: $1 processes on 1 host, 1 communicator, 1 of them hung$" &&
+    has "^  comm '1': $1 ranks, called 2-3, ended 2: hangs$" &&
     has "^    rank 1 \(process $late on .*\) is behind: has called 2 of 3 operations$" &&
     has '^    rank 0 .* waits in operation #2, at step [0-9]+ of channel 0, for .*' &&
     has "^rank 1 \(process $late on .*\) has not called operation #2 of comm '1'"
@@ -110,7 +110,7 @@ late() {
   for rank in $(seq 0 $(($1 - 1))); do until_true said "$rank" || return 1; done
   until_true late_seen "$1" || return 1
   ask 1 "$(address_of "$begun")" --json && json_is_good 'd["jobs"][0]["verdict"]["kind"] == "not arrived" and
-    d["jobs"][0]["state"] == "stands still" and d["jobs"][0]["communicators"][0]["members"][1]["behind"] and
+    d["jobs"][0]["state"] == "hangs" and d["jobs"][0]["communicators"][0]["members"][1]["behind"] and
     d["jobs"][0]["communicators"][0]["members"][0]["waits"]["operation"] == 2' || return 1
   explained >"$work/explained"
   sleep $((TUTTI_WATCHDOG_SECONDS + 1)) # in which nothing is said again
@@ -127,7 +127,7 @@ late_guarded() {
   begin_late 2
   until_true ask 1 "$late"
   has '^rank 1 .* has not called operation #2' && until_true ask 1 "$(address_of "$late")" &&
-    has '^job stands still'
+    has '^job hangs'
   late_all=$?
   sleep 2
   ! said 0 || return 1
@@ -198,21 +198,21 @@ stopped() {
   [ "$statuses" = '0 0 0 ' ] && [ "$(sentences rank.0 | wc -l)" -eq 1 ] && return $stopped_all
 }
 
-# judge_stopped: the process that was to judge is stopped; another one does, and nobody hears it twice.
-judge_stopped() {
+# diagnose_stopped: the process that was to judge is stopped; another one does, and nobody hears it twice.
+diagnose_stopped() {
   begin_late 3
   judge=${list# }
   judge=${judge%% *}
   until_true grep -qs 'iteration 1 ok' "$work/rank.0"
   kill -STOP "$judge"
   until_true said 1 && until_true said 2
-  judge_all=$?
+  diagnose_all=$?
   kill -CONT "$judge"
-  until_true said 0 || judge_all=1
+  until_true said 0 || diagnose_all=1
   sleep 2
   finish
-  for rank in 0 1 2; do [ "$(sentences rank.$rank | wc -l)" -eq 1 ] || judge_all=1; done
-  return $judge_all
+  for rank in 0 1 2; do [ "$(sentences rank.$rank | wc -l)" -eq 1 ] || diagnose_all=1; done
+  return $diagnose_all
 }
 
 # elsewhere: records of the others are on other hosts; one process asks for them.
@@ -224,9 +224,9 @@ elsewhere() {
     # shellcheck disable=SC2086
     TUTTI_TRACE=$work/$rank/ begin $rank --size 3 --ops all_reduce --iterations 3 $hold
   done
-  until_true ask 1 "$begun" && has '^job stands still: 3 processes' && has '^    rank 1 .* is behind' &&
+  until_true ask 1 "$begun" && has '^job hangs: 3 processes' && has '^    rank 1 .* is behind' &&
     has '^rank 1 .* has not called operation #2' && TUTTI_TRACE=$work/0/ ask 1 &&
-    has '^job stands still: 3 processes'
+    has '^job hangs: 3 processes'
   elsewhere_all=$?
   finish
   [ "$statuses" = '0 0 0 ' ] && return $elsewhere_all
@@ -238,7 +238,7 @@ secret() {
   begin_late 2
   until_true ask 1 "$late"
   at=$(address_of "$late")
-  ask 1 "$at" && has '^job stands still: 2 processes' && (unset TUTTI_SECRET && ask 3 "$at") &&
+  ask 1 "$at" && has '^job hangs: 2 processes' && (unset TUTTI_SECRET && ask 3 "$at") &&
     ! has '^job' && has "tutti status: $at: .*SECRET" && (export TUTTI_SECRET=other && ask 3 "$at") &&
     has 'SECRET'
   secret_all=$?
@@ -254,7 +254,7 @@ threads_agree() {
 threads() {
   "$build/tests/hang_program" "$1" 60 >"$work/rank.0" 2>&1 &
   begun=$!
-  until_true said 0 && until_true threads_agree && has '^job stands still: 1 process on 1 host'
+  until_true said 0 && until_true threads_agree && has '^job hangs: 1 process on 1 host'
   threads_all=$?
   kill -9 $begun
   wait $begun 2>/dev/null
@@ -340,7 +340,7 @@ beside 'a watchdog that is off says nothing' off
 beside 'ranks that call different things' differs
 beside 'a rank that was killed' killed
 beside 'a process that is stopped is named, and not waited for' stopped
-beside 'another process judges where the first is stopped; nothing is said twice' judge_stopped
+beside 'another process judges where the first is stopped; nothing is said twice' diagnose_stopped
 beside 'records of other hosts are asked for' elsewhere
 beside 'without the secret nothing is told' secret
 beside 'a process of another user' permission

@@ -76,7 +76,7 @@ static void test_one_thread(void **state) {
   for (int round = 0; round < ROUNDS; round++) {
     const uint32_t count = round % 3 == 0 ? 1 : round % 3 == 1 ? 100 : COUNT;
     fill();
-    for (int again = 0; again <= round % 5; again++) enqueue(count);
+    for (int second = 0; second <= round % 5; second++) enqueue(count);
     for (int i = 0; i < RANKS; i++) {
       const int rank = (i * (1 + 2 * (round % 2)) + round) % RANKS;
       assert_int_equal(cudaStreamSynchronize(world.streams[rank]), cudaSuccess);
@@ -157,8 +157,8 @@ static void test_host_function(void **state) {
 static void *rank_thread(void *argument) {
   const int rank = (int)(intptr_t)argument;
   for (int round = 0; round < ROUNDS; round++) {
-    for (int again = 0; again < 40; again++)
-      ncclAllReduce(world.memory[rank], world.memory[rank], (size_t)(1 + again * 20), ncclFloat, ncclMax,
+    for (int second = 0; second < 40; second++)
+      ncclAllReduce(world.memory[rank], world.memory[rank], (size_t)(1 + second * 20), ncclFloat, ncclMax,
                     world.comms[rank], world.streams[rank]);
     if (cudaStreamSynchronize(world.streams[rank]) != cudaSuccess) return argument;
   }
@@ -204,11 +204,11 @@ static void *feed(void *argument) {
                       world.streams[rank]) != ncclSuccess)
       return argument;
     cudaEventRecord(crowd.ends[rank], world.streams[rank]);
-    const uint32_t way = draw(&own, 6);
-    if (way == 0) cudaStreamSynchronize(world.streams[rank]);
-    else if (way == 1) cudaEventSynchronize(crowd.ends[rank]);
-    else if (way == 2) cudaStreamQuery(world.streams[rank]);
-    else if (way == 3) os_sleep_ms(draw(&own, 4));
+    const uint32_t option = draw(&own, 6);
+    if (option == 0) cudaStreamSynchronize(world.streams[rank]);
+    else if (option == 1) cudaEventSynchronize(crowd.ends[rank]);
+    else if (option == 2) cudaStreamQuery(world.streams[rank]);
+    else if (option == 3) os_sleep_ms(draw(&own, 4));
   }
   return NULL;
 }
@@ -217,10 +217,10 @@ static void *feed(void *argument) {
 static void *visit(void *argument) {
   uint32_t own = (uint32_t)(intptr_t)argument;
   while (!__atomic_load_n(&crowd.over, __ATOMIC_RELAXED)) {
-    const uint32_t rank = draw(&own, RANKS), way = draw(&own, 4);
-    if (way == 0) cudaStreamSynchronize(world.streams[rank]);
-    else if (way == 1) cudaStreamQuery(world.streams[rank]);
-    else if (way == 2) cudaEventQuery(crowd.ends[rank]);
+    const uint32_t rank = draw(&own, RANKS), option = draw(&own, 4);
+    if (option == 0) cudaStreamSynchronize(world.streams[rank]);
+    else if (option == 1) cudaStreamQuery(world.streams[rank]);
+    else if (option == 2) cudaEventQuery(crowd.ends[rank]);
     else os_sleep_ms(draw(&own, 3));
   }
   return NULL;

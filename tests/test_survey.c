@@ -13,7 +13,7 @@
 
 #include "base/os.h"
 #include "core/stall/survey.h"
-#include "explain/judge.h"
+#include "explain/diagnose.h"
 #include "files/digest.h"
 #include "schedule/work.h"
 #include "trace/record_image.h"
@@ -36,7 +36,7 @@ static void image_make(const struct record_file *file, uint8_t *out, struct reco
   size_t used = RECORD_PAGE_BYTES;
   memcpy(out, file->bytes, RECORD_PAGE_BYTES);
   for (uint32_t i = 0; i < file->view_count; i++)
-    used += record_image_section(&file->views[i], out + used, RECORD_IMAGE_ROOM_LEAST);
+    used += record_image_section(&file->views[i], out + used, RECORD_IMAGE_BYTES_LEAST);
   ((struct record_header *)(void *)out)->used_bytes = used;
   assert_true(used <= IMAGE_BYTES);
   assert_int_equal(record_file_read("image", out, used, NULL, image), ncclSuccess);
@@ -70,10 +70,10 @@ static void job_free(struct job *job) {
   memset(job, 0, sizeof *job);
 }
 
-static void judge_both(const char *name, const struct job *job, const struct record_file *files) {
-  static struct verdict whole, small;
-  assert_true(judge_files(job->files, job->count, &whole));
-  assert_true(judge_files(files, job->count, &small));
+static void diagnose_both(const char *name, const struct job *job, const struct record_file *files) {
+  static struct diagnosis whole, small;
+  assert_true(diagnose_files(job->files, job->count, &whole));
+  assert_true(diagnose_files(files, job->count, &small));
   if (strcmp(whole.sentence, small.sentence) != 0) print_error("%s\n", name);
   assert_string_equal(small.sentence, whole.sentence);
   assert_string_equal(small.next, whole.next);
@@ -82,7 +82,7 @@ static void judge_both(const char *name, const struct job *job, const struct rec
     assert_string_equal(small.evidence[i], whole.evidence[i]);
 }
 
-static void test_images_judge_the_same(void **state) {
+static void test_images_give_the_same_diagnosis(void **state) {
   static struct job job;
   uint32_t tried = 0;
   (void)state;
@@ -100,8 +100,8 @@ static void test_images_judge_the_same(void **state) {
       job_add(&job, path);
     }
     closedir(one);
-    judge_both(folder, &job, job.images);
-    judge_both(folder, &job, job.digests);
+    diagnose_both(folder, &job, job.images);
+    diagnose_both(folder, &job, job.digests);
     job_free(&job);
     tried += 1;
   }
@@ -167,7 +167,7 @@ static void whole_make(uint32_t calls, uint32_t ended, struct record_file *file)
 }
 
 static void test_image_is_small(void **state) {
-  static uint8_t out[RECORD_IMAGE_ROOM_LEAST] __attribute__((aligned(8)));
+  static uint8_t out[RECORD_IMAGE_BYTES_LEAST] __attribute__((aligned(8)));
   struct record_file file;
   (void)state;
   whole_make(1000, 999, &file);
@@ -191,7 +191,7 @@ static void test_image_is_small(void **state) {
  * ended: an image that has left records out says so. */
 static void test_image_tells_of_gaps(void **state) {
   static uint8_t out[2][IMAGE_BYTES] __attribute__((aligned(8)));
-  static struct verdict verdict;
+  static struct diagnosis diagnosis;
   struct record_file file, images[2];
   (void)state;
   for (uint32_t rank = 0; rank < 2; rank++) { /* rank 0 sends to rank 1, which receives from rank 2 as well */
@@ -210,8 +210,8 @@ static void test_image_tells_of_gaps(void **state) {
     assert_true(images[rank].views[0].first > 0);
     record_file_free(&file);
   }
-  assert_true(judge_files(images, 2, &verdict));
-  assert_int_equal(verdict.kind, VERDICT_RUNNING); /* the last ones belong together */
+  assert_true(diagnose_files(images, 2, &diagnosis));
+  assert_int_equal(diagnosis.kind, DIAGNOSIS_RUNNING); /* the last ones belong together */
   for (uint32_t rank = 0; rank < 2; rank++) record_file_free(&images[rank]);
 }
 
@@ -300,9 +300,11 @@ static void test_survey_without_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_images_judge_the_same), cmocka_unit_test(test_image_is_small),
-      cmocka_unit_test(test_image_tells_of_gaps),   cmocka_unit_test(test_digest_keeps_order),
-      cmocka_unit_test(test_survey_is_read),        cmocka_unit_test(test_survey_without_memory)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_images_give_the_same_diagnosis),
+                                     cmocka_unit_test(test_image_is_small),
+                                     cmocka_unit_test(test_image_tells_of_gaps),
+                                     cmocka_unit_test(test_digest_keeps_order),
+                                     cmocka_unit_test(test_survey_is_read),
+                                     cmocka_unit_test(test_survey_without_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,9 +80,9 @@ static void oracle_counts(uint8_t algo, uint8_t func, const struct places *p) {
     const size_t loop = test.chunk * shards;
     const size_t counts[] = {0, 1, 3, loop - 1, loop, loop + 1, 2 * loop + 2};
     for (uint32_t i = 0; i < LENGTH(counts); i++) {
-      test.count = counts[i] * p->graph.rank_count <= ORACLE_CELLS_MAX
+      test.count = counts[i] * p->graph.rank_count <= ORACLE_ELEMENTS_MAX
                        ? counts[i]
-                       : ORACLE_CELLS_MAX / p->graph.rank_count;
+                       : ORACLE_ELEMENTS_MAX / p->graph.rank_count;
       test.slots = 1 + (i + test.chunk) % 2;
       test.channel = (i + test.chunk) % ORACLE_CHANNELS_MAX;
       test.in_place = i % 3 == 0 ? ~0u : i % 3 == 1 ? 0 : 0x5a5a5a5a;

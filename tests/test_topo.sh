@@ -15,7 +15,7 @@ says() {
 }
 
 says 0 "rings: 8 found, 48 GB/s each, NVL inside a node, 48 GB/s by PIX between nodes" --nodes 2
-check $? "two nodes with a card a GPU"
+check $? "two nodes with a NIC a GPU"
 says 0 "GPU 2     NVL  NVL  LOC  NVL  PXN  PXN  PIX  PXN" --gpus 4 --nics 4
 check $? "the paths of a node"
 says 0 "and so on, 8192 ranks" --nodes 1024 && awk 'length > 100 { exit 1 }' "$work/log"

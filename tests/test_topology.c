@@ -153,7 +153,7 @@ static ncclResult_t fake_path(uint32_t from, uint32_t to, struct device_path_inf
   memset(info, 0, sizeof *info);
   info->type = far < 2 ? PATH_NVL : PATH_PHB;
   info->peer_access = far != 3;
-  info->lines128 = far < 2 || far == 4;
+  info->ll128 = far < 2 || far == 4;
   return far == 4 ? ncclSystemError : ncclSuccess;
 }
 
@@ -172,16 +172,16 @@ static void test_paths(void **state) {
   struct device_ops filled;
   (void)state;
   struct settings_paths paths = paths_of(&fake, near, 3);
-  assert_true(paths.peer_access && paths.lines128);
+  assert_true(paths.peer_access && paths.ll128);
   paths = paths_of(&fake, slow, 3);
-  assert_true(paths.peer_access && !paths.lines128);
+  assert_true(paths.peer_access && !paths.ll128);
   paths = paths_of(&fake, cut, 2);
-  assert_true(!paths.peer_access && !paths.lines128);
+  assert_true(!paths.peer_access && !paths.ll128);
   paths = paths_of(&fake, unknown, 2);
-  assert_true(!paths.peer_access && !paths.lines128);
+  assert_true(!paths.peer_access && !paths.ll128);
   backend_fill(&filled, &old); /* a backend that does not tell paths apart */
   paths = paths_of(&filled, near, 3);
-  assert_true(paths.peer_access && paths.lines128);
+  assert_true(paths.peer_access && paths.ll128);
 }
 
 #define LL (1u << PROTO_LL)
@@ -247,13 +247,13 @@ static void test_network_settings(void **state) {
   assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], LL | SIMPLE);
   assert_int_equal(settings.proto_mask[FUNC_SEND], LL | SIMPLE);
   assert_false(settings.net_plain);
-  settings_take_network(&settings, true, SETTINGS_NET_LINES_RANKS);
+  settings_take_network(&settings, true, SETTINGS_NET_LL_RANKS);
   assert_false(settings.net_plain);
-  settings_take_network(&settings, true, SETTINGS_NET_LINES_RANKS + 1);
+  settings_take_network(&settings, true, SETTINGS_NET_LL_RANKS + 1);
   assert_true(settings.net_plain);
-  settings.net_lines_for_all = true;
+  settings.net_ll_for_all = true;
   assert_true(settings_digest(&settings) != digest);
-  settings_take_network(&settings, true, SETTINGS_NET_LINES_RANKS + 1);
+  settings_take_network(&settings, true, SETTINGS_NET_LL_RANKS + 1);
   assert_false(settings.net_plain);
   assert_true(settings_take_network(&settings, false, 8)); /* LL was asked for */
   assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], SIMPLE);

@@ -1,5 +1,5 @@
 /* test_topology_file.c: NCCL's XML read, refused and written; presets; paths between what it describes: their
- * types, what they carry, the nearest cards. test_topology.c has the half that asks a machine. */
+ * types, what they carry, the nearest NICs. test_topology.c has the half that asks a machine. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -85,15 +85,15 @@ static void test_everything_is_read(void **state) {
 
 static void check_round_trip(const struct topology *topology) {
   char *text = topology_text(topology);
-  struct topology again = parse(text);
-  char *text_again = topology_text(&again);
-  assert_string_equal(text, text_again);
-  assert_int_equal(again.device_count, topology->device_count);
-  assert_int_equal(again.link_count, topology->link_count);
-  assert_memory_equal(again.devices, topology->devices, again.device_count * sizeof *again.devices);
+  struct topology second = parse(text);
+  char *text_second = topology_text(&second);
+  assert_string_equal(text, text_second);
+  assert_int_equal(second.device_count, topology->device_count);
+  assert_int_equal(second.link_count, topology->link_count);
+  assert_memory_equal(second.devices, topology->devices, second.device_count * sizeof *second.devices);
   os_free(text);
-  os_free(text_again);
-  topology_free(&again);
+  os_free(text_second);
+  topology_free(&second);
 }
 
 static void test_round_trips(void **state) {
@@ -117,17 +117,17 @@ static void test_files(void **state) {
   assert_true(file >= 0);
   close(file);
   const struct topology_spec spec = {"dgx-h100", 1, 0, 0};
-  struct topology topology, again;
+  struct topology topology, second;
   assert_int_equal(topology_make(&spec, &topology), ncclSuccess);
   assert_int_equal(topology_write(&topology, path), ncclSuccess);
-  assert_int_equal(topology_read(path, 7, &again), ncclSuccess);
-  assert_int_equal(again.node_count, 7);
-  assert_int_equal(again.gpu_count, 8);
-  topology_free(&again);
+  assert_int_equal(topology_read(path, 7, &second), ncclSuccess);
+  assert_int_equal(second.node_count, 7);
+  assert_int_equal(second.gpu_count, 8);
+  topology_free(&second);
   unlink(path);
-  assert_int_equal(topology_read(path, 1, &again), ncclSystemError);
+  assert_int_equal(topology_read(path, 1, &second), ncclSystemError);
   assert_non_null(strstr(log_last_error(), path));
-  assert_int_equal(topology_read("/dev/zero", 1, &again), ncclSystemError); /* of no end */
+  assert_int_equal(topology_read("/dev/zero", 1, &second), ncclSystemError); /* of no end */
   assert_int_equal(topology_write(&topology, "/no/such/folder/file"), ncclSystemError);
   topology_free(&topology);
 }
@@ -287,7 +287,7 @@ static void test_paths_with_switches(void **state) {
   assert_int_equal(between(&paths, 0, 7)->type, GRAPH_NVL);
   assert_float_equal(between(&paths, 0, 7)->gbps, 18 * 20.6, 1e-9);
   assert_int_equal(to_net(&paths, 2, 2)->type, GRAPH_PIX);
-  assert_float_equal(to_net(&paths, 2, 2)->gbps, 48, 1e-9); /* the slot; the card has 50 */
+  assert_float_equal(to_net(&paths, 2, 2)->gbps, 48, 1e-9); /* the slot; the NIC has 50 */
   assert_int_equal(to_net(&paths, 2, 3)->type, GRAPH_PXN);
   assert_int_equal(to_net(&paths, 2, 3)->over, 3);
   assert_int_equal(from_net(&paths, 2, 3)->type, GRAPH_PHB);
@@ -295,7 +295,7 @@ static void test_paths_with_switches(void **state) {
   for (uint32_t gpu = 0; gpu < 8; gpu++) assert_int_equal(paths_net_near(&paths, gpu, 0), gpu);
   paths_free(&paths);
   struct paths_rules direct = default_rules();
-  direct.card_over_gpu = false;
+  direct.nic_over_gpu = false;
   direct.peer_level = GRAPH_LOC; /* no peer access at all: all by the host */
   paths = find(&topology, direct);
   assert_int_equal(to_net(&paths, 2, 3)->type, GRAPH_PHB);

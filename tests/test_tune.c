@@ -23,7 +23,7 @@
 #include "core/plan/tune.h"
 #include "core/plan/tune_file.h"
 #include "core/settings.h"
-#include "tune_walk.h"
+#include "tune_visit.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
@@ -229,8 +229,8 @@ static void test_formulas_of_switches(void **state) {
   graph_free(&graph);
 }
 
-/* Exchanges among four GPUs come within a seventh of what was measured. */
-static void test_exchanges_as_measured(void **state) {
+/* Direct collectives among four GPUs come within a seventh of what was measured. */
+static void test_direct_as_measured(void **state) {
   static const struct {
     uint8_t algo, proto;
     size_t bytes;
@@ -293,13 +293,14 @@ static void test_choices(void **state) {
   graph_free(&graph);
 }
 
-/* GPUs carry exchanges in LL quickly, while a channel has little of them; all else of algos_last stays last.
+/* GPUs carry direct collectives over LL quickly, while a channel has little of them; all else of algos_last
+ * stays last.
  */
-static void test_quick_exchanges(void **state) {
+static void test_quick_direct(void **state) {
   static const struct {
     uint32_t channel_count;
     size_t bytes;
-    bool exchanged;
+    bool direct;
   } rows[] = {{32, 8, true},    {32, 128 * KIB, true}, {32, 768 * KIB, true}, {32, MIB, false},
               {32, GIB, false}, {8, 128 * KIB, true},  {8, 512 * KIB, false}, {8, GIB, false}};
   struct graph graph;
@@ -313,8 +314,8 @@ static void test_quick_exchanges(void **state) {
     request.limits.quick_protos = 1u << PROTO_LL;
     request.limits.channel_count = rows[i].channel_count;
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
-    assert_int_equal(choice.algo != ALGO_RING, rows[i].exchanged);
-    if (rows[i].exchanged) assert_true(choice.proto == PROTO_LL && choice.channel_count <= 16);
+    assert_int_equal(choice.algo != ALGO_RING, rows[i].direct);
+    if (rows[i].direct) assert_true(choice.proto == PROTO_LL && choice.channel_count <= 16);
   }
   graph_free(&graph);
 }
@@ -348,9 +349,9 @@ static void test_one_shot_or_two(void **state) {
   }
 }
 
-/* Behind lines that go once round come exchanges in Simple, and rings for what is long; with few channels,
- * too. Two ranks have one link alone, and sums over it borders of their own. */
-static void test_exchanges_in_simple(void **state) {
+/* Behind lines that go once round come direct collectives over Simple, and rings for what is long; with few
+ * channels, too. Two ranks have one link alone, and sums over it borders of their own. */
+static void test_direct_over_simple(void **state) {
   static const struct {
     uint32_t rank_count;
     uint8_t func;
@@ -398,7 +399,7 @@ static void assert_core_choice(uint32_t rank_count, bool network, uint8_t func, 
   request_begin(&request, &graph, func, bytes);
   request.limits.algos_last = 0;
   request.limits.cores = true;
-  request.limits.room_bytes = network ? 256 : 0;
+  request.limits.reserved_bytes = network ? 256 : 0;
   assert_int_equal(tune_choose(&request, func, bytes, &choice), ncclSuccess);
   assert_int_equal(choice.algo, algo);
   graph_free(&graph);
@@ -423,7 +424,7 @@ static void test_choices_of_cores(void **state) {
 
 /* Between hosts GPUs speak LL while a message is short: proxies copy its lines. Cores never do: a tail costs
  * them nothing. */
-static void test_lines_between_hosts(void **state) {
+static void test_ll_between_hosts(void **state) {
   static const struct {
     uint8_t func;
     size_t bytes;
@@ -445,7 +446,7 @@ static void test_lines_between_hosts(void **state) {
     struct tune_choice choice;
     graph_of_nodes(&graph, 2, 2);
     request_begin(&request, &graph, rows[i].func, rows[i].bytes);
-    request.limits.room_bytes = 256;
+    request.limits.reserved_bytes = 256;
     request.proto_mask[rows[i].func] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.proto, rows[i].proto);
@@ -457,12 +458,12 @@ static void test_lines_between_hosts(void **state) {
   }
 }
 
-/* A few GPUs, each on a host of its own, exchange few bytes in lines: one hop over the network. */
-static void test_exchanges_between_hosts(void **state) {
+/* A few GPUs, each on a host of its own, exchange few bytes over LL: one hop over the network. */
+static void test_direct_between_hosts(void **state) {
   static const struct {
     uint32_t rank_count, nodes;
     size_t bytes;
-    bool exchanged;
+    bool direct;
   } rows[] = {{2, 2, 8, true},          {2, 2, 4 * KIB, true}, {4, 4, KIB, true}, {2, 2, MIB, false},
               {4, 4, 128 * KIB, false}, {5, 5, 8, false},      {4, 2, KIB, false}};
   (void)state;
@@ -472,11 +473,11 @@ static void test_exchanges_between_hosts(void **state) {
     struct tune_choice choice;
     graph_of_nodes(&graph, rows[i].rank_count, rows[i].nodes);
     request_begin(&request, &graph, FUNC_ALL_REDUCE, rows[i].bytes);
-    request.limits.room_bytes = 256;
+    request.limits.reserved_bytes = 256;
     request.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
     request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
-    assert_int_equal(choice.algo == ALGO_DIRECT, rows[i].exchanged);
+    assert_int_equal(choice.algo == ALGO_DIRECT, rows[i].direct);
     assert_non_null(rules_forbid(&request, FUNC_ALL_REDUCE, ALGO_DIRECT, PROTO_SIMPLE));
     assert_non_null(rules_forbid(&request, FUNC_ALL_TO_ALL, ALGO_DIRECT, PROTO_LL));
     graph_free(&graph);
@@ -527,7 +528,7 @@ static void test_channels_by_size(void **state) {
   request.thread_bytes[1][PROTO_LL] = 384;
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL, 3 * 32768), 1);
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 32);
-  graph.ring_speed.inter_gbps = 1.25; /* cards that one chain fills */
+  graph.ring_speed.inter_gbps = 1.25; /* NICs that one chain fills */
   graph.ring_speed.channel_count = 1;
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 2);
   graph_free(&graph);
@@ -625,7 +626,7 @@ static void test_rules(void **state) {
   graph.node_count = 4;
   assert_rule(&request, reduce, ALGO_TWO_SHOT, PROTO_LL, "one node");
   graph.ring_speed.inter_path = GRAPH_PHB;
-  assert_rule(&request, reduce, ALGO_RING, PROTO_LL128, "network cards near");
+  assert_rule(&request, reduce, ALGO_RING, PROTO_LL128, "NICs near");
   request.proto_named[reduce] = 1u << PROTO_LL128;
   assert_null(rules_forbid(&request, reduce, ALGO_RING, PROTO_LL128));
   request.proto_named[reduce] = 0;
@@ -865,7 +866,7 @@ static void test_file_chooses(void **state) {
   os_free(file);
 }
 
-/* ---- the walk ---- */
+/* ---- the iteration ---- */
 
 static bool visit_plan(void *argument, const struct plan_request *request, const struct tune_choice *choice) {
   uint32_t *algos = (uint32_t *)argument;
@@ -879,14 +880,14 @@ static bool visit_plan(void *argument, const struct plan_request *request, const
 }
 
 /* Every choice there is can be planned, as it was chosen. */
-static void test_walk(void **state) {
+static void test_visits(void **state) {
   struct graph graph;
   struct plan_limits limits;
   uint32_t algos = 0;
   (void)state;
   plan_limits_default(&limits);
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
-  assert_true(tune_walk(&graph, &limits, 64 * MIB, visit_plan, &algos) > 500);
+  assert_true(tune_visit_all(&graph, &limits, 64 * MIB, visit_plan, &algos) > 500);
   assert_int_equal(algos, 1u << ALGO_RING | 1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT |
                               1u << ALGO_PAT | 1u << ALGO_NVLS);
   graph_free(&graph);
@@ -898,14 +899,14 @@ int main(void) {
       cmocka_unit_test(test_ring_borders_stay),
       cmocka_unit_test(test_formulas_of_nodes),
       cmocka_unit_test(test_formulas_of_switches),
-      cmocka_unit_test(test_exchanges_as_measured),
-      cmocka_unit_test(test_quick_exchanges),
+      cmocka_unit_test(test_direct_as_measured),
+      cmocka_unit_test(test_quick_direct),
       cmocka_unit_test(test_one_shot_or_two),
-      cmocka_unit_test(test_exchanges_in_simple),
+      cmocka_unit_test(test_direct_over_simple),
       cmocka_unit_test(test_choices),
       cmocka_unit_test(test_choices_of_cores),
-      cmocka_unit_test(test_lines_between_hosts),
-      cmocka_unit_test(test_exchanges_between_hosts),
+      cmocka_unit_test(test_ll_between_hosts),
+      cmocka_unit_test(test_direct_between_hosts),
       cmocka_unit_test(test_last),
       cmocka_unit_test(test_channels_by_size),
       cmocka_unit_test(test_plan_channels),
@@ -920,7 +921,7 @@ int main(void) {
       cmocka_unit_test(test_file_bad),
       cmocka_unit_test(test_file_bounds),
       cmocka_unit_test(test_file_chooses),
-      cmocka_unit_test(test_walk),
+      cmocka_unit_test(test_visits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

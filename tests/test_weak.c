@@ -42,7 +42,7 @@ static const struct scene wrap = {"flags that wrap", "slots=4,chunk=64,channels=
 #define STALE "the receiver reads here while a store of the sender is on its way"
 #define EARLY "the sender's store arrives here before the receiver has read what was there"
 
-/* Where each order is looked for, and what the verdict says when it is missing. */
+/* Where each order is looked for, and what the outcome says when it is missing. */
 static const struct {
   const char *weaken;
   const struct scene *scene;
@@ -64,10 +64,10 @@ static const struct {
     {"ll_word", &ll, STALE},
     {"ll128_flag", &ll128, STALE},
     {"ll128_line", &ll128, STALE},
-    {"cell_first_tag", &slots, "do not agree on operation"},
-    {"cell_first_tag", &direct, "an offer that was never made"},
-    {"cell_second_tag", &direct, "an offer that was never made"},
-    {"cell_half", &slots, "do not agree on operation"},
+    {"tagged_first_tag", &slots, "do not agree on operation"},
+    {"tagged_first_tag", &direct, "an offer that was never made"},
+    {"tagged_second_tag", &direct, "an offer that was never made"},
+    {"tagged_half", &slots, "do not agree on operation"},
 };
 
 /* "passed", or what was found broken. */
@@ -93,30 +93,30 @@ static const char *scene_run(const struct scene *scene, const char *more, uint64
     if (result == ncclSuccess) result = call_launch_all(&ranks, &calls[i]);
   }
   const ncclResult_t waited = ranks_wait(&ranks);
-  const char *verdict = result != ncclSuccess || waited != ncclSuccess ? log_last_error() : "passed";
+  const char *outcome = result != ncclSuccess || waited != ncclSuccess ? log_last_error() : "passed";
   for (int i = 0; i < CALLS; i++) {
-    if (strcmp(verdict, "passed") == 0 && !call_check(&ranks, &calls[i], text)) verdict = text;
+    if (strcmp(outcome, "passed") == 0 && !call_check(&ranks, &calls[i], text)) outcome = text;
     call_free(&calls[i]);
   }
   ranks_close(&ranks);
-  return verdict;
+  return outcome;
 }
 
 static void scene_must_pass(const struct scene *scene, const char *more) {
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-    const char *verdict = scene_run(scene, more, seed);
-    if (strcmp(verdict, "passed") != 0)
-      fail_msg("%s with %s, seed %llu: %s", scene->name, more, (unsigned long long)seed, verdict);
+    const char *outcome = scene_run(scene, more, seed);
+    if (strcmp(outcome, "passed") != 0)
+      fail_msg("%s with %s, seed %llu: %s", scene->name, more, (unsigned long long)seed, outcome);
   }
 }
 
 /* Some seed shows it in these words; which words a seed comes to first is a matter of chance. */
 static void scene_must_fail(const struct scene *scene, const char *more, const char *says) {
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-    const char *verdict = scene_run(scene, more, seed);
-    if (strstr(verdict, says) == NULL) continue;
+    const char *outcome = scene_run(scene, more, seed);
+    if (strstr(outcome, says) == NULL) continue;
     print_message("%s with %s: caught by seed %llu: %.170s\n", scene->name, more, (unsigned long long)seed,
-                  verdict);
+                  outcome);
     return;
   }
   fail_msg("%s with %s: none of %d seeds says: %s", scene->name, more, SEEDS, says);
@@ -140,7 +140,7 @@ static void test_weakened(void **state) {
   }
 }
 
-static void test_torn_lines_show(void **state) {
+static void test_torn_ll128_show(void **state) {
   (void)state;
   scene_must_fail(&ll128, "weak=1,tear=1", STALE);
   scene_must_pass(&ll, "weak=1,tear=1");
@@ -179,7 +179,7 @@ static bool api_run(const char *settings, const char *protocol, uint64_t seed, s
   return good;
 }
 
-static void test_torn_lines_are_not_chosen(void **state) {
+static void test_torn_ll128_are_not_chosen(void **state) {
   static const size_t counts[] = {100, 3000, 20000};
   struct device_path_info info;
   int broken = 0;
@@ -188,22 +188,22 @@ static void test_torn_lines_are_not_chosen(void **state) {
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
       assert_true(api_run("weak=1,tear=1,channels=1", "", seed, counts[i]));
   assert_int_equal(emu_device_ops()->device_path(0, 1, &info), ncclSuccess);
-  assert_false(info.lines128);
+  assert_false(info.ll128);
   for (uint64_t seed = 1; seed <= 10; seed++)
     broken += !api_run("weak=1,tear=1,channels=1,span=4", "LL128", seed, 3000);
   assert_true(broken > 0);
   assert_true(api_run("weak=1,channels=1", "LL128", 1, 3000));
   assert_int_equal(emu_device_ops()->device_path(0, 1, &info), ncclSuccess);
-  assert_true(info.lines128);
+  assert_true(info.ll128);
 }
 
 /* What a broken run says to run it again is what it ran with. */
-static void test_report_runs_it_again(void **state) {
-  const char *verdict = "passed";
+static void test_report_reruns_it(void **state) {
+  const char *outcome = "passed";
   (void)state;
-  for (uint64_t seed = 1; seed <= SEEDS && strcmp(verdict, "passed") == 0; seed++)
-    verdict = scene_run(&slots, "rule=priority,weak=1,weaken=tail_release", seed);
-  assert_non_null(strstr(verdict,
+  for (uint64_t seed = 1; seed <= SEEDS && strcmp(outcome, "passed") == 0; seed++)
+    outcome = scene_run(&slots, "rule=priority,weak=1,weaken=tail_release", seed);
+  assert_non_null(strstr(outcome,
                          "TUTTI_EMU=mode=guarded,rule=priority,slots=2,chunk=64,channels=1,direct=0,"
                          "weak=1,weaken=tail_release "));
 }
@@ -217,19 +217,17 @@ static void test_seed_decides(void **state) {
   assert_string_equal(scene_run(&deep, "weak=1", 7), "passed");
   tutti_emu_stats(&second);
   assert_int_equal(first.trace_hash, second.trace_hash);
-  assert_int_equal(first.moves, second.moves);
+  assert_int_equal(first.events, second.events);
   assert_string_equal(scene_run(&deep, "weak=0", 7), "passed");
   tutti_emu_stats(&second);
-  assert_true(first.moves > second.moves);
+  assert_true(first.events > second.events);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_intact),
-                                     cmocka_unit_test(test_weakened),
-                                     cmocka_unit_test(test_torn_lines_show),
-                                     cmocka_unit_test(test_torn_lines_are_not_chosen),
-                                     cmocka_unit_test(test_report_runs_it_again),
-                                     cmocka_unit_test(test_seed_decides)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_intact),           cmocka_unit_test(test_weakened),
+      cmocka_unit_test(test_torn_ll128_show),  cmocka_unit_test(test_torn_ll128_are_not_chosen),
+      cmocka_unit_test(test_report_reruns_it), cmocka_unit_test(test_seed_decides)};
   setenv("NCCL_DEBUG", "NONE", 1);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

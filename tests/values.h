@@ -31,7 +31,7 @@ static inline double value_load(uint8_t dtype, const uint8_t *at) {
   return kernel_to_double(dtype, bits);
 }
 
-static inline bool guard_stands(const uint8_t *guard) {
+static inline bool guard_is_intact(const uint8_t *guard) {
   for (size_t i = 0; i < GUARD_BYTES; i++)
     if (guard[i] != GUARD_BYTE) return false;
   return true;

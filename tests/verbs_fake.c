@@ -201,7 +201,7 @@ static bool port_is_down(struct fake_qp *qp) {
   return (told || world.options.flaps > 0) && port_is_cut(qp);
 }
 
-static void again(struct fake_qp *qp) {
+static void second(struct fake_qp *qp) {
   world.stats.retries++;
   if (draw(qp, qp->works[qp->carried % DEPTH].number, 64 + qp->tries) % 100 < world.options.forgets) {
     qp->forgotten = true;
@@ -301,7 +301,7 @@ static void qp_carry(struct fake_qp *qp) {
   const bool lost = qp->other != qp && world.options.fault == VERBS_LOSES &&
                     draw(qp, work->number, 16 + qp->tries) % 10 == 0;
   if (lost || !is_reached(qp)) {
-    again(qp);
+    second(qp);
     return;
   }
   const enum ibv_wc_status status = work_check(qp, work);
@@ -415,9 +415,9 @@ static void list_free(struct ibv_device **devices) { (void)devices; }
 
 static void path(struct ibv_device *device, char *out, size_t out_bytes) {
   const struct fake_device *of = (const struct fake_device *)device;
-  const int index = (int)(of - world.devices), card = world.options.one_card ? 0 : index;
-  snprintf(out, out_bytes, "/sys/devices/pci0000:%02d/0000:%02d:00.%d", card, card,
-           world.options.one_card ? index : 0);
+  const int index = (int)(of - world.devices), nic = world.options.one_nic ? 0 : index;
+  snprintf(out, out_bytes, "/sys/devices/pci0000:%02d/0000:%02d:00.%d", nic, nic,
+           world.options.one_nic ? index : 0);
 }
 
 static struct ibv_context *context_open(struct ibv_device *device) {

@@ -28,7 +28,7 @@ enum fake_verbs_fault {
 struct fake_verbs_options {
   uint64_t seed;
   uint32_t devices, ports; /* of each device: at most 4, 2 */
-  bool infiniband, one_card;
+  bool infiniband, one_nic;
   bool no_route; /* nothing is ever answered */
   uint32_t
       makers; /* options of the devices' maker (struct ibv_ece); each device lacks its own number's bit */

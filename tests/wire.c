@@ -59,7 +59,7 @@ static uint32_t host_count;
 static int taps[HOSTS_MAX];
 static struct link links[HOSTS_MAX][HOSTS_MAX];
 static struct frame **heap; /* the first is due first */
-static size_t heap_count, heap_room, waiting_bytes;
+static size_t heap_count, heap_capacity, waiting_bytes;
 static uint64_t frame_number, random_state;
 
 static void die(const char *what) {
@@ -90,9 +90,9 @@ static void swap(size_t a, size_t b) {
 }
 
 static void heap_add(struct frame *frame) {
-  if (heap_count == heap_room) {
-    heap_room = heap_room > 0 ? 2 * heap_room : 1024;
-    heap = (struct frame **)realloc(heap, heap_room * sizeof *heap);
+  if (heap_count == heap_capacity) {
+    heap_capacity = heap_capacity > 0 ? 2 * heap_capacity : 1024;
+    heap = (struct frame **)realloc(heap, heap_capacity * sizeof *heap);
     if (heap == NULL) die("frames");
   }
   size_t at = heap_count++;
@@ -111,7 +111,7 @@ static struct frame *heap_take(void) {
   return first;
 }
 
-/* A device whose host does not read drops the frame, as a card would. */
+/* A device whose host does not read drops the frame, as a NIC would. */
 static void deliver(uint32_t to, const uint8_t *data, uint32_t bytes) {
   if (write(taps[to], data, bytes) < 0 && errno != EAGAIN && errno != ENOBUFS && errno != EIO)
     fprintf(stderr, "wire: host %u: %s\n", to + 1, strerror(errno));
@@ -174,7 +174,7 @@ static void carry(uint32_t from, uint32_t to, const uint8_t *data, uint32_t byte
   }
 }
 
-/* Each host's card has a number in its address, so nothing has to be learnt. */
+/* Each host's NIC has a number in its address, so nothing has to be learnt. */
 static void forward(uint32_t from, const uint8_t *data, uint32_t bytes) {
   const uint8_t *target = data + HEADER_BYTES;
   const uint64_t now = now_ns();

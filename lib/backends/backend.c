@@ -85,9 +85,9 @@ static ncclResult_t stub_launch(struct device_comm *comm, const struct plan *pla
   (void)comm, (void)plan, (void)streams, (void)stream_count;
   return absent("launch");
 }
-static bool stub_launch_again(struct device_comm *comm, const struct device_again *again,
-                              ncclResult_t *result) {
-  (void)comm, (void)again, (void)result;
+static bool stub_launch_cached(struct device_comm *comm, const struct device_cached_launch *cached,
+                               ncclResult_t *result) {
+  (void)comm, (void)cached, (void)result;
   return false;
 }
 /* Without this member there are no graphs, so no stream is captured. */
@@ -103,8 +103,8 @@ static ncclResult_t stub_wait_until(bool (*done)(void *argument), void *argument
 /* A backend that cannot tell its devices' paths apart has none that would be worth telling. */
 static ncclResult_t stub_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
   const struct device_path_info near = {PATH_LOC, "LOC", 0, 0, true, true};
-  const struct device_path_info far = {PATH_NVL, "NVL", 0, 0, true, true};
-  *info = from == to ? near : far;
+  const struct device_path_info path = {PATH_NVL, "NVL", 0, 0, true, true};
+  *info = from == to ? near : path;
   return ncclSuccess;
 }
 static ncclResult_t stub_device_nodes(uint32_t *node_count) {
@@ -125,54 +125,54 @@ static void stub_comm_settle(struct device_comm *comm, const struct plan_limits 
 }
 static void stub_comm_fail(struct device_comm *comm, ncclResult_t error) { (void)comm, (void)error; }
 static bool stub_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
-                            struct device_region_card *card) {
-  (void)comm, (void)output, (void)peer, (void)lasts, (void)card;
+                            struct device_memory_handle *handle) {
+  (void)comm, (void)output, (void)peer, (void)lasts, (void)handle;
   return false;
 }
-static void stub_region_told(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
-                             uint64_t address) {
-  (void)comm, (void)peer, (void)card, (void)address;
+static void stub_region_answered(struct device_comm *comm, uint32_t peer,
+                                 const struct device_memory_handle *handle, uint64_t address) {
+  (void)comm, (void)peer, (void)handle, (void)address;
 }
 static ncclResult_t stub_region_map(struct device_comm *comm, uint32_t peer,
-                                    const struct device_region_card *card, uint64_t *address) {
-  (void)comm, (void)peer, (void)card, (void)address;
+                                    const struct device_memory_handle *handle, uint64_t *address) {
+  (void)comm, (void)peer, (void)handle, (void)address;
   return absent("region_map");
 }
 static void stub_region_unmap(struct device_comm *comm, uint32_t peer,
-                              const struct device_region_card *card) {
-  (void)comm, (void)peer, (void)card;
+                              const struct device_memory_handle *handle) {
+  (void)comm, (void)peer, (void)handle;
 }
-static bool stub_region_gone(struct device_comm *comm, uint32_t *peer, struct device_region_card *card) {
-  (void)comm, (void)peer, (void)card;
+static bool stub_region_gone(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle) {
+  (void)comm, (void)peer, (void)handle;
   return false;
 }
 static void stub_region_sweep(void) {}
 static bool stub_conn_both_ends(void) { return false; }
-static ncclResult_t stub_device_far_path(uint32_t device_index, struct device_path_info *info) {
+static ncclResult_t stub_device_farthest_path(uint32_t device_index, struct device_path_info *info) {
   (void)device_index;
   memset(info, 0, sizeof *info);
   return ncclSuccess;
 }
 /* A backend that no other process can reach: its ranks meet others over networks alone, if at all. */
-static ncclResult_t stub_comm_card(struct device_comm *comm, struct device_card *card) {
+static ncclResult_t stub_comm_handle(struct device_comm *comm, struct device_comm_handle *handle) {
   (void)comm;
-  memset(card, 0, sizeof *card);
+  memset(handle, 0, sizeof *handle);
   return ncclSuccess;
 }
-static ncclResult_t stub_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
-                                    bool *reach) {
-  (void)comm, (void)peer, (void)card;
+static ncclResult_t stub_comm_reach(struct device_comm *comm, uint32_t peer,
+                                    const struct device_comm_handle *handle, bool *reach) {
+  (void)comm, (void)peer, (void)handle;
   *reach = false;
   return ncclSuccess;
 }
 static ncclResult_t stub_conn_export(struct device_comm *comm, const struct device_conn_name *name,
-                                     struct device_conn_card *card) {
-  (void)comm, (void)name, (void)card;
+                                     struct device_conn_handle *handle) {
+  (void)comm, (void)name, (void)handle;
   return absent("conn_export");
 }
 static ncclResult_t stub_conn_import(struct device_comm *comm, const struct device_conn_name *name,
-                                     const struct device_conn_card *card) {
-  (void)comm, (void)name, (void)card;
+                                     const struct device_conn_handle *handle) {
+  (void)comm, (void)name, (void)handle;
   return absent("conn_import");
 }
 static ncclResult_t stub_conn_net(struct device_comm *comm, const struct device_conn_name *name,
@@ -180,17 +180,17 @@ static ncclResult_t stub_conn_net(struct device_comm *comm, const struct device_
   (void)comm, (void)name, (void)end;
   return absent("conn_net");
 }
-static ncclResult_t stub_relay_make(struct device_comm *comm, uint32_t sender,
-                                    const struct device_conn_name *name, size_t block_bytes,
-                                    struct device_relay *relay, struct device_conn_card *card) {
-  (void)comm, (void)sender, (void)name, (void)block_bytes, (void)relay, (void)card;
-  return absent("relay_make");
+static ncclResult_t stub_pxn_make(struct device_comm *comm, uint32_t sender,
+                                  const struct device_conn_name *name, size_t block_bytes,
+                                  struct device_pxn *pxn, struct device_conn_handle *handle) {
+  (void)comm, (void)sender, (void)name, (void)block_bytes, (void)pxn, (void)handle;
+  return absent("pxn_make");
 }
-static void stub_relay_drop(struct device_net_conn *conn) { (void)conn; }
-static ncclResult_t stub_relay_end(struct device_comm *comm, const struct device_conn_name *name,
-                                   size_t block_bytes, struct device_relay *relay) {
-  (void)comm, (void)name, (void)block_bytes, (void)relay;
-  return absent("relay_end");
+static void stub_pxn_drop(struct device_net_conn *conn) { (void)conn; }
+static ncclResult_t stub_pxn_end(struct device_comm *comm, const struct device_conn_name *name,
+                                 size_t block_bytes, struct device_pxn *pxn) {
+  (void)comm, (void)name, (void)block_bytes, (void)pxn;
+  return absent("pxn_end");
 }
 static uint64_t stub_net_load(struct device_net_conn *conn, const uint64_t *counter) {
   (void)conn;
@@ -215,8 +215,8 @@ static bool stub_net_take(struct device_net_conn *conn, const struct device_net_
 static void stub_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data) {
   (void)conn, (void)step, (void)data;
 }
-static bool stub_net_lines(bool relays) {
-  (void)relays;
+static bool stub_net_ll(bool pxn) {
+  (void)pxn;
   return false;
 }
 static ncclResult_t stub_service_add(const struct device_service *service, void **handle) {
@@ -240,7 +240,7 @@ static void stub_comm_stall(struct device_comm *comm, bool asks, struct device_s
   memset(stall, 0, sizeof *stall);
 }
 
-static uint32_t stub_stand_in(void) { return UINT32_MAX; }
+static uint32_t stub_drive_idle(void) { return UINT32_MAX; }
 static bool stub_keeps_time(void) { return true; }
 
 static const struct device_ops stubs = {
@@ -266,7 +266,7 @@ static const struct device_ops stubs = {
     .comm_error = stub_comm_error,
     .comm_idle = stub_comm_idle,
     .launch = stub_launch,
-    .launch_again = stub_launch_again,
+    .launch_cached = stub_launch_cached,
     .stream_capture = stub_stream_capture,
     .wait_until = stub_wait_until,
     .progress = stub_nothing,
@@ -278,7 +278,7 @@ static const struct device_ops stubs = {
     .device_node = stub_device_node,
     .comm_settle = stub_comm_settle,
     .comm_fail = stub_comm_fail,
-    .comm_card = stub_comm_card,
+    .comm_handle = stub_comm_handle,
     .comm_reach = stub_comm_reach,
     .conn_export = stub_conn_export,
     .conn_import = stub_conn_import,
@@ -290,9 +290,9 @@ static const struct device_ops stubs = {
     .net_memory = stub_net_memory,
     .memory_dmabuf = stub_memory_dmabuf,
     .conn_both_ends = stub_conn_both_ends,
-    .device_far_path = stub_device_far_path,
+    .device_farthest_path = stub_device_farthest_path,
     .region_ask = stub_region_ask,
-    .region_told = stub_region_told,
+    .region_answered = stub_region_answered,
     .region_map = stub_region_map,
     .region_unmap = stub_region_unmap,
     .region_gone = stub_region_gone,
@@ -302,26 +302,26 @@ static const struct device_ops stubs = {
     .service_wake = stub_service,
     .service_remove = stub_service,
     .outside_wait = stub_outside_wait,
-    .stand_in = stub_stand_in,
+    .drive_idle = stub_drive_idle,
     .keeps_time = stub_keeps_time,
     .comm_stall = stub_comm_stall,
-    .relay_make = stub_relay_make,
-    .relay_drop = stub_relay_drop,
-    .relay_end = stub_relay_end,
+    .pxn_make = stub_pxn_make,
+    .pxn_drop = stub_pxn_drop,
+    .pxn_end = stub_pxn_end,
     .net_take = stub_net_take,
     .net_put = stub_net_put,
-    .net_lines = stub_net_lines,
+    .net_ll = stub_net_ll,
 };
 
-/* All members behind the size are pointers of one width, so the table is walked cell by cell. */
+/* All members behind the size are pointers of one width, so the table is copied entry by entry. */
 void backend_fill(struct device_ops *result, const struct device_ops *table) {
   const size_t bytes = table->size < sizeof *table ? table->size : sizeof *table;
   *result = stubs;
   for (size_t offset = offsetof(struct device_ops, name); offset + sizeof(void *) <= bytes;
        offset += sizeof(void *)) {
-    void *cell;
-    memcpy(&cell, (const char *)table + offset, sizeof cell);
-    if (cell) memcpy((char *)result + offset, &cell, sizeof cell);
+    void *word;
+    memcpy(&word, (const char *)table + offset, sizeof word);
+    if (word) memcpy((char *)result + offset, &word, sizeof word);
   }
   result->size = sizeof *result;
 }

@@ -12,7 +12,7 @@
  * per-thread streams. */
 typedef void *device_stream;
 
-struct device_again;
+struct device_cached_launch;
 struct recorder_live;
 struct device_comm; /* one rank's device-side communicator: connections, abort flag, order of launches; owned
                        by the backend */
@@ -50,7 +50,7 @@ struct device_path_info {
   uint32_t link_count; /* NVLinks in use between the two, 0 where they are not NVL or nobody tells */
   double gbps;         /* GB/s on the wire in one direction, 0 when unknown */
   bool peer_access;    /* device_reach() of the pair */
-  bool lines128;       /* a warp's aligned store of 128 bytes arrives whole: LL128 may be used */
+  bool ll128;          /* a warp's aligned store of 128 bytes arrives whole: LL128 may be used */
 };
 
 struct device_comm_config {
@@ -65,11 +65,12 @@ struct device_comm_config {
 
 /* ---- several processes ---- */
 
-/* What a rank tells ranks of other processes about its memory: opaque; travels in the communicator's cards.
+/* What a rank tells ranks of other processes about its memory: opaque; travels in the communicator's peer
+ * info.
  */
-#define DEVICE_CARD_BYTES 256
-struct device_card {
-  uint8_t bytes[DEVICE_CARD_BYTES];
+#define DEVICE_COMM_HANDLE_BYTES 256
+struct device_comm_handle {
+  uint8_t bytes[DEVICE_COMM_HANDLE_BYTES];
 };
 
 /* One connection, as one of its ends names it. */
@@ -81,33 +82,33 @@ struct device_conn_name {
 };
 
 /* How a sender of another process of this host maps a connection that its receiver has made: opaque. */
-#define DEVICE_CONN_CARD_BYTES 256
-struct device_conn_card {
-  uint8_t bytes[DEVICE_CONN_CARD_BYTES];
+#define DEVICE_CONN_HANDLE_BYTES 256
+struct device_conn_handle {
+  uint8_t bytes[DEVICE_CONN_HANDLE_BYTES];
 };
 
 /* Users' memory that a rank shows to ranks of other processes of its host, as the owner names it: opaque. */
-#define DEVICE_REGION_CARD_BYTES 128
-struct device_region_card {
-  uint8_t bytes[DEVICE_REGION_CARD_BYTES];
+#define DEVICE_MEMORY_HANDLE_BYTES 128
+struct device_memory_handle {
+  uint8_t bytes[DEVICE_MEMORY_HANDLE_BYTES];
 };
 
 /* Where kernels run on the process's own threads, user memory is in a proxy's reach, and data need not pass
- * through the slots: a sender's lane may lend it instead of writing it to its slot, and what a receiver's
- * proxy has brought to where it belongs already, its lane need not copy. Slots and counters go on as ever;
- * what is said of a slot here is said before the tail that passes it. */
+ * through the slots: a sender's lane may leave it where it lies (zero copy) instead of writing it to its
+ * slot, and what a receiver's proxy has brought to where it belongs already, its lane need not copy. Slots
+ * and counters go on as ever; what is said of a slot here is said before the tail that passes it. */
 #define DEVICE_NET_SLOTS_MAX 8
 #define DEVICE_NET_DIRECT_BYTES_MIN 8192u /* smaller slices always lie in their slots */
-struct device_net_lent {
+struct device_net_zero_copy {
   const void *data; /* NULL: it lies in the slot. Atomic, where the proxy holds it */
   size_t bytes;
 };
 struct device_net_direct {
-  uint32_t lends; /* atomic: the sender's proxy takes what is lent. Until the kernel ends: see launch_hook */
-  uint32_t
-      holds; /* atomic: a card reads it, so the lane does not end before all has been given back (NULL) */
-  struct device_net_lent lent[DEVICE_NET_SLOTS_MAX];
-  void *landed[DEVICE_NET_SLOTS_MAX]; /* NULL: it lies in the slot */
+  uint32_t zero_copy_send; /* atomic: the sender's proxy takes data without a copy. Until the kernel ends: see
+                              launch_hook */
+  uint32_t holds; /* atomic: a NIC reads it, so the lane does not end before all has been given back (NULL) */
+  struct device_net_zero_copy zero_copy_sends[DEVICE_NET_SLOTS_MAX];
+  void *zero_copy_receives[DEVICE_NET_SLOTS_MAX]; /* NULL: it lies in the slot */
 };
 
 /* The host's half of a connection over a network: kernels of this process at one end, a proxy at the other.
@@ -132,7 +133,7 @@ struct device_net_end {
  * the way. */
 struct device_net_step {
   uint64_t step;         /* of the connection: the first of an operation tags its size */
-  uint64_t line;         /* the same among its steps of LL: says slot and flag (protocol/lines.h) */
+  uint64_t line;         /* the same among its steps of LL: says slot and flag (protocol/ll.h) */
   size_t bytes;          /* of data; half of the lines' */
   uint64_t agreed_bytes; /* where it announces */
   bool announces;        /* the operation's size goes with it */
@@ -142,7 +143,7 @@ struct device_net_step {
 /* A connection whose slots lie in another process than its sender's kernels, and whose other end is a proxy
  * of that process: what either process sees of it. `block` is memory of both, zeroed, for what their proxies
  * tell each other. */
-struct device_relay {
+struct device_pxn {
   struct device_net_end end; /* not pooled, ... */
   uint64_t first_step;       /* ... but its steps begin with the same number as the receiver's */
   void *block;
@@ -166,7 +167,7 @@ struct device_service {
 #define DEVICE_WAITS_MOST 64
 struct device_wait {
   uint32_t peer;
-  bool sends;         /* room at the peer is missing; else what it should have sent */
+  bool sends;         /* space at the peer is missing; else what it should have sent */
   uint8_t func;       /* enum work_func */
   uint64_t operation; /* its number on the communicator */
 };
@@ -231,7 +232,8 @@ struct device_ops {
   /* The plan of this serial, one of those launched before, which the backend may have kept: with this memory,
    * on this stream. False: it is not, or this is no time for it; nothing has happened, and launch() is to be
    * called. */
-  bool (*launch_again)(struct device_comm *comm, const struct device_again *again, ncclResult_t *result);
+  bool (*launch_cached)(struct device_comm *comm, const struct device_cached_launch *cached,
+                        ncclResult_t *result);
   /* Capture state of a stream: *graph_id is 0 when it is not capturing, else unique for the capture. */
   ncclResult_t (*stream_capture)(device_stream stream, uint64_t *graph_id);
 
@@ -270,21 +272,21 @@ struct device_ops {
    * lock(). */
   void (*comm_fail)(struct device_comm *comm, ncclResult_t error);
 
-  /* Several processes. What this rank tells the others; and whether memory of the rank that said `card` can
+  /* Several processes. What this rank tells the others; and whether memory of the rank that said `handle` can
    * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
    * the same answer at both ends, and of descriptors and addresses that are left here. What was mapped stays
    * until comm_close; where that failed, log_own_error() says why. `comm` NULL: tried, and not kept. May
    * block for seconds. */
-  ncclResult_t (*comm_card)(struct device_comm *comm, struct device_card *card);
-  ncclResult_t (*comm_reach)(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+  ncclResult_t (*comm_handle)(struct device_comm *comm, struct device_comm_handle *handle);
+  ncclResult_t (*comm_reach)(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                              bool *reach);
   /* The receiver's end of a connection from another process of this host, whose memory it owns: made, and
-   * described for the sender (card may be NULL). Idempotent. Any thread. */
+   * described for the sender (handle may be NULL). Idempotent. Any thread. */
   ncclResult_t (*conn_export)(struct device_comm *receiver, const struct device_conn_name *name,
-                              struct device_conn_card *card);
+                              struct device_conn_handle *handle);
   /* The sender's end of it. Idempotent. (Where conn_both_ends() says so, also the other way round.) */
   ncclResult_t (*conn_import)(struct device_comm *sender, const struct device_conn_name *name,
-                              const struct device_conn_card *card);
+                              const struct device_conn_handle *handle);
 
   /* One end, whose other end lies behind a network, with slots for the protocol of the name: the buffer is
    * its. Idempotent: the same end again. Any thread. */
@@ -305,13 +307,13 @@ struct device_ops {
   void (*service_remove)(void *handle); /* no call of its functions is under way when it returns */
 
   /* One wait more (or, with -1, one less) of the host for something that other processes may bring, at their
-   * leisure: while there is any, kernels that stand still are not declared stuck. Under lock(). */
+   * leisure: while there is any, kernels that make no progress are not declared stuck. Under lock(). */
   void (*outside_wait)(int more);
 
   /* A world that moves only while host threads wait is moved as far as it goes, for threads that are away:
    * other processes may wait for what it would bring. Returns after how many milliseconds to call it again;
    * UINT32_MAX: never, as it moves by itself. One thread, without locks. */
-  uint32_t (*stand_in)(void);
+  uint32_t (*drive_idle)(void);
 
   /* What the rank's kernels wait for that other ranks must bring, in any order, ranks of this process
    * included. `asks`: has them look; what they see is in the answer of a later call, while they do not move.
@@ -323,14 +325,14 @@ struct device_ops {
   /* A connection that rank `sender`, of another process of this host, has with name->peer, who lies behind a
    * network: slots, counters and `block_bytes` more, in memory of this process, for a proxy of this process
    * to empty. The sender takes it by conn_import, under the same name, and finds what its own proxy needs by
-   * relay_end. Lives on when `comm` is closed, until relay_drop, which waits for nobody: the memory goes
+   * pxn_end. Lives on when `comm` is closed, until pxn_drop, which waits for nobody: the memory goes
    * when the sender has closed its end too. Any thread. Without these members no process sends for another.
    */
-  ncclResult_t (*relay_make)(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
-                             size_t block_bytes, struct device_relay *relay, struct device_conn_card *card);
-  void (*relay_drop)(struct device_net_conn *conn);
-  ncclResult_t (*relay_end)(struct device_comm *sender, const struct device_conn_name *name,
-                            size_t block_bytes, struct device_relay *relay);
+  ncclResult_t (*pxn_make)(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                           size_t block_bytes, struct device_pxn *pxn, struct device_conn_handle *handle);
+  void (*pxn_drop)(struct device_net_conn *conn);
+  ncclResult_t (*pxn_end)(struct device_comm *sender, const struct device_conn_name *name, size_t block_bytes,
+                          struct device_pxn *pxn);
 
   /* The slots of pooled connections: the set that the work number `place` of each batch of a channel sends
    * from, or receives into; plan_pool_step_bytes() apart, as many as a connection has. Made when first asked
@@ -353,24 +355,24 @@ struct device_ops {
   /* The longest path from a device to others of its host, also to those that this process does not see,
    * without touching any: peer_access says whether users' memory can be mapped between processes. `name`
    * NULL, as without this member: nobody knows more than device_path tells. Any thread. */
-  ncclResult_t (*device_far_path)(uint32_t device_index, struct device_path_info *info);
+  ncclResult_t (*device_farthest_path)(uint32_t device_index, struct device_path_info *info);
 
   /* Outputs that kernels of other processes store into. region_ask: before a launch, for each output that is
-   * offered to `peer`: true where that rank's process is to map the memory that the output lies in, by *card.
-   * What its region_map says, an address of its own, goes to region_told; 0: it cannot be mapped. Until then
-   * the output is not shown. Memory that is seen for the first time is not asked for, unless the launch
-   * `lasts` because it is of a graph. The memory may be freed whenever the program likes: region_gone says
-   * which is to be unmapped by whom; asked for until it says false, about once a second. region_sweep, as
-   * often, ends what was unmapped; it may wait for kernels, so no lock is held. Without these members no
-   * output is shown. */
+   * offered to `peer`: true where that rank's process is to map the memory that the output lies in, by
+   * *handle. What its region_map says, an address of its own, goes to region_answered; 0: it cannot be
+   * mapped. Until then the output is not shown. Memory that is seen for the first time is not asked for,
+   * unless the launch `lasts` because it is of a graph. The memory may be freed whenever the program likes:
+   * region_gone says which is to be unmapped by whom; asked for until it says false, about once a second.
+   * region_sweep, as often, ends what was unmapped; it may wait for kernels, so no lock is held. Without
+   * these members no output is shown. */
   bool (*region_ask)(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
-                     struct device_region_card *card);
-  void (*region_told)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
-                      uint64_t address);
-  ncclResult_t (*region_map)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
-                             uint64_t *address);
-  void (*region_unmap)(struct device_comm *comm, uint32_t peer, const struct device_region_card *card);
-  bool (*region_gone)(struct device_comm *comm, uint32_t *peer, struct device_region_card *card);
+                     struct device_memory_handle *handle);
+  void (*region_answered)(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle,
+                          uint64_t address);
+  ncclResult_t (*region_map)(struct device_comm *comm, uint32_t peer,
+                             const struct device_memory_handle *handle, uint64_t *address);
+  void (*region_unmap)(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle);
+  bool (*region_gone)(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle);
   void (*region_sweep)(void);
 
   /* Brings what recorders hold of all ranks' kernels (config.live) up to date: which have ended, which lanes
@@ -388,9 +390,9 @@ struct device_ops {
    * stores what has come as lines of the step, in a free slot, and wakes who waits for them. */
   bool (*net_take)(struct device_net_conn *conn, const struct device_net_step *step, void *data);
   void (*net_put)(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
-  /* Whether there are net_take and net_put, also where a process sends for another (`relays`), if any does.
+  /* Whether there are net_take and net_put, also where a process sends for another (`pxn`), if any does.
    * Without this member there are not. */
-  bool (*net_lines)(bool relays);
+  bool (*net_ll)(bool pxn);
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
@@ -423,7 +425,7 @@ const struct device_ops *backend_device_ops(void);
 void backend_fill(struct device_ops *result, const struct device_ops *table);
 
 /* A launch of a plan that was launched before. */
-struct device_again {
+struct device_cached_launch {
   uint64_t serial;                    /* plan.serial */
   uint64_t first_sequence;            /* as plan.first_sequence, now */
   const struct plan_buffers *buffers; /* by work */
@@ -439,8 +441,8 @@ struct launch_hook {
   void *argument;
   /* Optional. Does some of what start() has begun, and tells whether anything moved: a backend whose kernels
    * run on the process's own threads may call it between two looks, and then calls it once more, with `last`,
-   * behind the kernel's end, also of one that was aborted: from then on nobody reads what it has lent, nor
-   * writes to its outputs. Must not block. */
+   * behind the kernel's end, also of one that was aborted: from then on nobody reads what it sends without a
+   * copy, nor writes to its outputs. Must not block. */
   bool (*turn)(void *argument, bool last);
 };
 

@@ -21,7 +21,7 @@ struct net_handle {
 struct net_properties {
   char name[64];      /* of the device: "eth0", "mlx5_0" */
   char pci_path[256]; /* below /sys, "" when there is none */
-  uint64_t guid;      /* ports of one card have the same */
+  uint64_t guid;      /* ports of one NIC have the same */
   uint32_t speed_mbps, port;
   float latency_us;
   uint32_t max_comms, max_recvs;   /* connections of a device; receives of one call to irecv */
@@ -34,7 +34,7 @@ struct net_properties {
 
 enum net_memory { NET_MEMORY_HOST = 1, NET_MEMORY_CUDA = 2 };
 
-/* Whom a connection is for: for sentences and for the greeting. */
+/* Whom a connection is for: for sentences and for the handshake. */
 struct net_peer {
   uint64_t comm_key; /* equal on both ends, hard to guess: a listener takes connections with its key alone */
   uint32_t rank, peer; /* of the communicator */
@@ -81,7 +81,7 @@ struct net_ops {
                                   void **registration);
 
   /* *request NULL: not now (too many are under way, or the receiver has posted nothing yet): call again. The
-   * k-th send meets the k-th receive; a message longer than its receive's room is ncclInvalidUsage on both
+   * k-th send meets the k-th receive; a message longer than its receive's space is ncclInvalidUsage on both
    * sides, each naming both sizes. A network that lost its peer: ncclRemoteError naming peer and address. */
   ncclResult_t (*isend)(void *connection, const void *data, size_t bytes, int tag, void *registration,
                         void **request);
@@ -100,16 +100,16 @@ struct net_ops {
   ncclResult_t (*finish)(void); /* optional: the process is done with this network */
 
   /* Optional: descriptors to poll for reading while the caller waits for this connection or listener; the
-   * count is 0 where the network cannot say. At most `room` are written. */
-  ncclResult_t (*wait_descriptors)(void *connection, int *descriptors, uint32_t room, uint32_t *count);
+   * count is 0 where the network cannot say. At most `capacity` are written. */
+  ncclResult_t (*wait_descriptors)(void *connection, int *descriptors, uint32_t capacity, uint32_t *count);
 
   /* Optional, all or none: messages of two parts, for connections that say that they take them. A message is
    * `first` with `data` behind it; one that does not have `whole_bytes` lies in its receive's `data`. As for
-   * isend and irecv else; `bytes` is the room at `data`, for a whole message. part_move: the request's first
+   * isend and irecv else; `bytes` is the space at `data`, for a whole message. part_move: the request's first
    * part lies at `first` from now on, and where it was nobody looks any more. Where parts are registered, the
-   * card itself reads and writes them, and `first` is NULL: the connection ends. Networks that take device
+   * NIC itself reads and writes them, and `first` is NULL: the connection ends. Networks that take device
    * memory know NET_PARTS_TAIL in place of whole_bytes: a message of any size, of which the last `bytes` lie
-   * at `data`, and what is before them at `first`, where there is room for so much. */
+   * at `data`, and what is before them at `first`, where there is space for so much. */
 #define NET_PARTS_TAIL SIZE_MAX
   enum net_parts (*takes_parts)(void *connection);
   ncclResult_t (*isend_parts)(void *connection, const struct net_part *first, const void *data, size_t bytes,

@@ -74,7 +74,7 @@ union abi_properties {
   struct abi_properties_v10 v10;
   struct abi_properties_v11 v11;
   struct abi_properties_v12 v12;
-  char room[512];
+  char capacity[512];
 };
 
 /* From version 11 on there is a context for each communicator. */

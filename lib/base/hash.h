@@ -1,5 +1,5 @@
 /* hash.h: numbers mixed out of others: a hash of bytes, and a stream of numbers from a seed. The same on
- * every machine of one byte order, so processes may compare them. Not for secrets: base/greet.h has keyed
+ * every machine of one byte order, so processes may compare them. Not for secrets: base/handshake.h has keyed
  * hashes. */
 #ifndef TUTTI_BASE_HASH_H
 #define TUTTI_BASE_HASH_H

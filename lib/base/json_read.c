@@ -24,7 +24,7 @@ static void skip_blanks(struct json_scan *scan) {
     if (*scan->next == '\n') scan->tree->line += 1;
 }
 
-/* A fresh value; its index, 0 when there is no room. The whole, values[0], is made before any other. */
+/* A fresh value; its index, 0 when there is no space. The whole, values[0], is made before any other. */
 static uint32_t value_add(struct json_scan *scan) {
   struct json_tree *tree = scan->tree;
   if (tree->count == JSON_VALUES_MAX) {
@@ -59,7 +59,7 @@ static bool hex_take(struct json_scan *scan, uint32_t *code) {
   return true;
 }
 
-/* A code point as UTF-8, which takes no more room than its escape; halves of pairs and zeros become a
+/* A code point as UTF-8, which takes no more space than its escape; halves of pairs and zeros become a
  * question mark, for a string ends with a zero. */
 static char *code_put(char *out, uint32_t code) {
   if (code == 0 || (code >= 0xd800 && code < 0xe000)) code = '?';

@@ -74,7 +74,7 @@ static FILE *log_file; /* NULL: standard output */
 static bool log_file_lost;
 static bool version_printed;
 static char last_warning[LOG_TEXT_BYTES];
-static bool last_is_verdict; /* it was urgent */
+static bool last_is_urgent; /* it was urgent */
 
 static _Thread_local int thread_device = -1;
 static _Thread_local bool thread_gathers_evidence;
@@ -286,7 +286,7 @@ static const char *file_base_name(const char *path) {
 }
 
 /* What a thread was told last, and what it has said itself. They go with it. Not a thread's variables
- * themselves: those are few and small, so that they have room beside the program's own and are found without
+ * themselves: those are few and small, so that they have space beside the program's own and are found without
  * a call, also where a program loads the library late. */
 struct thread_texts {
   char asked[LOG_TEXT_BYTES], own[LOG_TEXT_BYTES];
@@ -316,9 +316,9 @@ static void warn_write(const char *file, int line, bool urgent, const char *form
   struct thread_texts *texts = texts_of_thread();
   if (texts != NULL) memcpy(texts->own, text, strlen(text) + 1);
   os_mutex_lock(&log_mutex);
-  if (urgent || !thread_gathers_evidence || !last_is_verdict) {
+  if (urgent || !thread_gathers_evidence || !last_is_urgent) {
     memcpy(last_warning, text, strlen(text) + 1);
-    last_is_verdict = urgent;
+    last_is_urgent = urgent;
   }
   os_mutex_unlock(&log_mutex);
   const bool enabled = log_enabled(LOG_WARN, LOG_ALL);
@@ -390,7 +390,7 @@ void log_reset(void) {
   log_file_lost = false;
   version_printed = false;
   last_warning[0] = '\0';
-  last_is_verdict = false;
+  last_is_urgent = false;
   atomic_store(&ready, false);
   os_mutex_unlock(&log_mutex);
 }

@@ -181,17 +181,17 @@ void os_host_name(char *out, size_t out_bytes) {
  */
 static char *file_read_all(FILE *file, size_t bytes_most, size_t *bytes) {
   struct stat about;
-  size_t used = 0, room = 4096;
+  size_t used = 0, capacity = 4096;
   if (fstat(fileno(file), &about) == 0 && about.st_size > 0 && (uint64_t)about.st_size <= bytes_most)
-    room += (size_t)about.st_size;
-  char *text = (char *)os_realloc(NULL, room);
+    capacity += (size_t)about.st_size;
+  char *text = (char *)os_realloc(NULL, capacity);
   while (text) {
-    used += fread(text + used, 1, room - 1 - used, file);
-    if (used < room - 1 || used > bytes_most) break;
-    char *grown = (char *)os_realloc(text, room * 2);
+    used += fread(text + used, 1, capacity - 1 - used, file);
+    if (used < capacity - 1 || used > bytes_most) break;
+    char *grown = (char *)os_realloc(text, capacity * 2);
     if (!grown) os_free(text);
     text = grown;
-    room *= 2;
+    capacity *= 2;
   }
   if (text && (ferror(file) || used > bytes_most)) {
     if (!ferror(file)) errno = EFBIG;

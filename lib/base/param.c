@@ -63,7 +63,7 @@ static void notice_add(const char *format, ...) {
   va_end(arguments);
 }
 
-/* A copy that lives as long as the table; NULL when the room for texts is used up. */
+/* A copy that lives as long as the table; NULL when the space for texts is used up. */
 static const char *value_text_keep(const char *text, size_t length) {
   if (length >= VALUES_BYTES - value_texts_used) return NULL;
   char *copy = value_texts + value_texts_used;
@@ -106,7 +106,7 @@ static void value_set(enum param_id id, const char *text, size_t length, const c
   if (values[id].source || length == 0) return;
   value.text = value_text_keep(text, length);
   if (!value.text) {
-    notice_add("%s: no room for the value of %s (%zu bytes); it is ignored", where, row->name, length);
+    notice_add("%s: no space for the value of %s (%zu bytes); it is ignored", where, row->name, length);
     return;
   }
   if (row->kind != PARAM_TEXT && !number_parse(value.text, row->kind, &value.number)) {
@@ -183,7 +183,7 @@ static bool name_is_foreign(const char *name) {
   return false;
 }
 
-static void unknown_name_tell(const char *text, size_t length, const char *where) {
+static void unknown_name_log(const char *text, size_t length, const char *where) {
   char name[NAME_BYTES];
   snprintf(name, sizeof name, "%.*s", (int)(length < NAME_BYTES ? length : NAME_BYTES - 1), text);
   if (name_is_foreign(name)) return;
@@ -197,7 +197,7 @@ static void environment_read(void) {
     size_t length = equals ? (size_t)(equals - *entry) : 0;
     if (strncmp(*entry, "NCCL_", 5) != 0 && strncmp(*entry, "TUTTI_", 6) != 0) continue;
     enum param_id id = row_find(*entry, length);
-    if (id == PARAM_COUNT) unknown_name_tell(*entry, length, "environment");
+    if (id == PARAM_COUNT) unknown_name_log(*entry, length, "environment");
     else value_set(id, equals + 1, strlen(equals + 1), "environment", "environment");
   }
 }
@@ -229,7 +229,7 @@ static void file_line_read(const char *begin, const char *end, const char *path,
   }
   const char *value = blank_skip(equals + 1, end);
   enum param_id id = row_find(begin, (size_t)(name_end - begin));
-  if (id == PARAM_COUNT) unknown_name_tell(begin, (size_t)(name_end - begin), where);
+  if (id == PARAM_COUNT) unknown_name_log(begin, (size_t)(name_end - begin), where);
   else value_set(id, value, (size_t)(end - value), path, where);
 }
 

@@ -35,7 +35,7 @@ struct pmix_value {
     int number;
     uint32_t word;
     uint16_t half;
-    uint64_t room[4]; /* as large as the largest member there */
+    uint64_t capacity[4]; /* as large as the largest member there */
   } data;
 };
 

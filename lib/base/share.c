@@ -67,8 +67,8 @@ static struct {
   struct mapped *mapped;
   struct server *server; /* while a block is offered */
   bool at_fork;
-  int hears; /* what rings signal; -1: nothing */
-} share = {.lock = OS_MUTEX_INITIALIZER, .hears = -1};
+  int wake; /* what rings signal; -1: nothing */
+} share = {.lock = OS_MUTEX_INITIALIZER, .wake = -1};
 
 /* ---- words for what is missing ---- */
 
@@ -167,7 +167,7 @@ static socklen_t owner_address(const uint64_t owner[2], struct sockaddr_un *addr
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* Room for what the kernel says of a sender, or for one descriptor. */
+/* Space for what the kernel says of a sender, or for one descriptor. */
 union control {
   struct cmsghdr header;
   uint8_t bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
@@ -191,7 +191,7 @@ static bool control_read(struct msghdr *header, int *fd) {
   return same_user;
 }
 
-/* Sends a block's descriptor; never waits. Who finds no room for the answer asks again. */
+/* Sends a block's descriptor; never waits. Who finds no space for the answer asks again. */
 static void server_answer(int fd, const struct share_message *question, bool same_user,
                           const struct sockaddr_un *to, socklen_t to_bytes) {
   struct share_message answer = {SHARE_MAGIC, question->number, 0};
@@ -223,7 +223,7 @@ static void server_answer(int fd, const struct share_message *question, bool sam
 
 static void server_ring(bool same_user) {
   os_mutex_lock(&share.lock);
-  if (same_user && share.hears >= 0) wake_signal(share.hears);
+  if (same_user && share.wake >= 0) wake_signal(share.wake);
   os_mutex_unlock(&share.lock);
 }
 
@@ -234,7 +234,7 @@ static void server_turn(int fd) {
   struct iovec part = {&question, sizeof question};
   union control control;
   struct msghdr header;
-  int stray;
+  int unasked;
   memset(&header, 0, sizeof header);
   header.msg_name = &from;
   header.msg_namelen = sizeof from;
@@ -244,8 +244,8 @@ static void server_turn(int fd) {
   header.msg_controllen = sizeof control;
   const ssize_t came = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
   if (came < 0) return;
-  const bool same_user = control_read(&header, &stray);
-  if (stray >= 0) close(stray);
+  const bool same_user = control_read(&header, &unasked);
+  if (unasked >= 0) close(unasked);
   if (came != (ssize_t)sizeof question || question.magic != SHARE_MAGIC) return;
   if (question.bytes == SHARE_RING) server_ring(same_user);
   else server_answer(fd, &question, same_user, &from, header.msg_namelen);
@@ -332,7 +332,7 @@ static void fork_child(void) {
     os_free(share.server);
     share.server = NULL;
   }
-  share.hears = -1; /* the parent's */
+  share.wake = -1; /* the parent's */
   os_mutex_unlock(&share.lock);
 }
 
@@ -365,7 +365,7 @@ static bool addresses_left(uint64_t bytes) {
   return memory != MAP_FAILED;
 }
 
-uint64_t share_room(uint64_t bytes) {
+uint64_t share_capacity(uint64_t bytes) {
   struct rlimit limit;
   if (os_file_bytes_most() < bytes) bytes = os_file_bytes_most();
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur / 4 < bytes) bytes = limit.rlim_cur / 4;
@@ -507,7 +507,7 @@ static bool question_send(int fd, const struct share_ticket *ticket, int *cause)
   return errno == EAGAIN || errno == ENOBUFS || errno == EINTR;
 }
 
-enum answer { ANSWER_NONE, ANSWER_BLOCK, ANSWER_GONE, ANSWER_FOREIGN, ANSWER_NO_ROOM };
+enum answer { ANSWER_NONE, ANSWER_BLOCK, ANSWER_GONE, ANSWER_FOREIGN, ANSWER_NO_SPACE };
 
 static enum answer answer_take(int socket_fd, const struct share_ticket *ticket, int *fd) {
   struct share_message answer;
@@ -528,7 +528,8 @@ static enum answer answer_take(int socket_fd, const struct share_ticket *ticket,
   if (*fd >= 0) close(*fd);
   if (!fits) return ANSWER_NONE;
   if (!own_user) return ANSWER_FOREIGN;
-  return answer.bytes == ticket->bytes && (header.msg_flags & MSG_CTRUNC) != 0 ? ANSWER_NO_ROOM : ANSWER_GONE;
+  return answer.bytes == ticket->bytes && (header.msg_flags & MSG_CTRUNC) != 0 ? ANSWER_NO_SPACE
+                                                                               : ANSWER_GONE;
 }
 
 static ncclResult_t owner_gone(const char *why) {
@@ -555,7 +556,7 @@ static ncclResult_t block_ask(int socket_fd, const struct share_ticket *ticket, 
       case ANSWER_BLOCK: return ncclSuccess;
       case ANSWER_GONE: return owner_gone("has freed it");
       case ANSWER_FOREIGN: return owner_gone("is of another user");
-      case ANSWER_NO_ROOM: return no_descriptor("a peer's block");
+      case ANSWER_NO_SPACE: return no_descriptor("a peer's block");
       case ANSWER_NONE: break;
     }
   } while (os_time_ns() < deadline_ns);
@@ -600,7 +601,7 @@ static bool ticket_same(const struct share_ticket *a, const struct share_ticket 
 }
 
 /* One more user of a block that is mapped. Locked. */
-static bool mapped_again(const struct share_ticket *ticket, void **memory) {
+static bool mapped_before(const struct share_ticket *ticket, void **memory) {
   for (struct mapped *mapped = share.mapped; mapped != NULL; mapped = mapped->next) {
     if (!ticket_same(&mapped->ticket, ticket)) continue;
     mapped->count += 1;
@@ -620,7 +621,7 @@ static ncclResult_t map_fresh(const struct share_ticket *ticket, struct mapped *
 
 ncclResult_t share_map(const struct share_ticket *ticket, void **memory) {
   os_mutex_lock(&share.lock);
-  bool found = mapped_again(ticket, memory);
+  bool found = mapped_before(ticket, memory);
   os_mutex_unlock(&share.lock);
   if (found) return ncclSuccess;
   struct mapped *mapped = (struct mapped *)os_alloc(sizeof *mapped);
@@ -630,7 +631,7 @@ ncclResult_t share_map(const struct share_ticket *ticket, void **memory) {
   /* Without the lock: the owner may be this process, whose thread needs it. */
   const ncclResult_t result = map_fresh(ticket, mapped);
   os_mutex_lock(&share.lock);
-  found = result == ncclSuccess && mapped_again(ticket, memory); /* another thread was faster */
+  found = result == ncclSuccess && mapped_before(ticket, memory); /* another thread was faster */
   if (result == ncclSuccess && !found) {
     mapped->next = share.mapped;
     share.mapped = mapped;
@@ -680,9 +681,9 @@ bool share_ring(const struct share_bell *bell) {
   return taken;
 }
 
-void share_hear(int wake) {
+void share_signal_to(int wake) {
   os_mutex_lock(&share.lock);
-  share.hears = wake;
+  share.wake = wake;
   os_mutex_unlock(&share.lock);
 }
 

@@ -12,7 +12,7 @@
 
 #include "base/err.h"
 
-/* Names one block of one process to any other of the host. Plain data: it travels in cards. */
+/* Names one block of one process to any other of the host. Plain data: it travels in NICs. */
 struct share_ticket {
   uint64_t host;     /* host and boot; share_host() */
   uint64_t owner[2]; /* the owner's socket: random, new in each process */
@@ -22,7 +22,7 @@ struct share_ticket {
 
 /* The most that limits on addresses and on the size of files, and the addresses that are left, let a block
  * have: at most `bytes`. */
-uint64_t share_room(uint64_t bytes);
+uint64_t share_capacity(uint64_t bytes);
 /* Zeroed pages, taken when touched, that other processes may map; `bytes` may be far more than there is
  * memory. With `ticket` it is offered at once, else by share_offer(). ncclSystemError when address space,
  * file size or descriptors do not suffice: the text says which, and the cure. */
@@ -41,13 +41,13 @@ ncclResult_t share_map(const struct share_ticket *ticket, void **memory);
 void share_unmap(void *memory, size_t bytes);
 /* Whoever maps a block may wake the process that offers it: where its thread that hands blocks out is found,
  * and the ring, which never waits and may be lost when very many come at once. False: nothing is offered,
- * or the ring was not taken. share_hear: a wake (wake.h) for rings to signal; -1: none. */
+ * or the ring was not taken. share_signal_to: a wake (wake.h) for rings to signal; -1: none. */
 struct share_bell {
   uint64_t owner[2];
 };
 bool share_bell(struct share_bell *bell);
 bool share_ring(const struct share_bell *bell);
-void share_hear(int wake);
+void share_signal_to(int wake);
 /* Tickets of another host or boot cannot be mapped. NCCL_HOSTID stands for the host where it is set; what
  * cannot be shared (another network namespace or user) is found out by trying once a peer. */
 bool share_possible(const struct share_ticket *ticket);

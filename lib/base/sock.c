@@ -37,7 +37,7 @@ union kernel_address {
   struct sockaddr any;
   struct sockaddr_in four;
   struct sockaddr_in6 six;
-  struct sockaddr_storage room;
+  struct sockaddr_storage capacity;
 };
 
 void sock_address_of(const struct sockaddr *from, struct sock_address *address) {
@@ -280,12 +280,12 @@ ncclResult_t sock_listen(const struct sock_address *at, int *fd, struct sock_add
 }
 
 /* Once a minute for the whole process. */
-static void shortage_tell(int cause) {
-  static atomic_uint_fast64_t told_ns;
-  uint64_t before = atomic_load(&told_ns);
+static void shortage_log(int cause) {
+  static atomic_uint_fast64_t logged_ns;
+  uint64_t before = atomic_load(&logged_ns);
   const uint64_t now = os_time_ns();
   if (before != 0 && now - before < NS_PER_MINUTE) return;
-  if (!atomic_compare_exchange_strong(&told_ns, &before, now)) return;
+  if (!atomic_compare_exchange_strong(&logged_ns, &before, now)) return;
   log_warn("cannot accept a connection: %s%s", strerror(cause), sock_cure(cause));
 }
 
@@ -304,14 +304,14 @@ int sock_accept(int listener, struct sock_address *from) {
     const int cause = errno;
     if (cause == EAGAIN || cause == EWOULDBLOCK) return -1;
     if (cause == EMFILE || cause == ENFILE || cause == ENOMEM || cause == ENOBUFS) {
-      shortage_tell(cause);
+      shortage_log(cause);
       return -2;
     }
   }
   return -1;
 }
 
-/* The other end may not listen yet, or the way to it may not be there yet. */
+/* The other end may not listen yet, or the route to it may not be there yet. */
 static bool worth_retrying(int cause) {
   switch (cause) {
     case ECONNREFUSED:

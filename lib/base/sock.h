@@ -1,5 +1,5 @@
 /* sock.h: the one door to sockets: addresses, the choice of interfaces, streams with deadlines. Every wait
- * has a deadline and may be called off. Only this module, greet.h, share.h and the backends may call the
+ * has a deadline and may be called off. Only this module, handshake.h, share.h and the backends may call the
  * corresponding libc functions. Knows nothing of what is said over a connection. */
 #ifndef TUTTI_BASE_SOCK_H
 #define TUTTI_BASE_SOCK_H
@@ -57,7 +57,7 @@ int sock_accept(int listener, struct sock_address *from);
  * non-blocking, close-on-exec, TCP_NODELAY, with TCP_USER_TIMEOUT and keepalive of the peer timeout. Refused
  * to the end: ncclRemoteError; out of descriptors: ncclSystemError; both name the address and the cure. */
 ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait *wait, int *fd);
-/* One try, for who has a patience of its own: *fd is -1 where nobody listens yet, or no way leads there yet,
+/* One try, for who has a patience of its own: *fd is -1 where nobody listens yet, or there is no route yet,
  * or the wait was over; nothing is logged then, and errno says which (ECONNREFUSED: nobody listens). */
 ncclResult_t sock_connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd);
 /* Whole messages. The other end closed or reset: ncclRemoteError; the deadline: ncclRemoteError; the texts

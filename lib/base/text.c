@@ -9,17 +9,17 @@
 
 static bool text_reserve(struct text *text, size_t bytes) {
   if (text->failed) return false;
-  if (text->room > text->bytes + bytes) return true;
-  size_t room = text->room < 4096 ? 4096 : text->room;
-  while (room <= text->bytes + bytes) room *= 2;
-  char *grown = (char *)os_realloc(text->begin, room);
+  if (text->capacity > text->bytes + bytes) return true;
+  size_t capacity = text->capacity < 4096 ? 4096 : text->capacity;
+  while (capacity <= text->bytes + bytes) capacity *= 2;
+  char *grown = (char *)os_realloc(text->begin, capacity);
   if (grown == NULL) {
     text_free(text);
     text->failed = true;
     return false;
   }
   text->begin = grown;
-  text->room = room;
+  text->capacity = capacity;
   return true;
 }
 

@@ -8,7 +8,7 @@
 
 struct text {
   char *begin; /* zero-terminated; NULL before the first addition */
-  size_t bytes, room;
+  size_t bytes, capacity;
   bool failed; /* memory is out: the text is gone, and further additions do nothing */
 };
 
@@ -21,7 +21,7 @@ void text_free(struct text *text);
 /* Makes a field of `bytes` that came from outside a proper string, fit for a terminal: it ends, and a control
  * character becomes a question mark. */
 void text_clean(char *text, size_t bytes);
-/* Behind what is there, in an array of `bytes`; what has no room is left out. */
+/* Behind what is there, in an array of `bytes`; what has no space is left out. */
 void text_append(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

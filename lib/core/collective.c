@@ -26,57 +26,57 @@ static struct plan_op op_make(uint8_t func, uint32_t peer, const void *in, void 
 
 /* ---- Functions made of sends and receives ---- */
 
-struct exchange {
+struct p2p_expansion {
   const struct collective_call *call;
   struct plan_op *ops;
   uint32_t op_count;
   size_t bytes; /* of a block */
 };
 
-static void exchange_send(struct exchange *exchange, uint32_t peer, size_t block) {
-  exchange->ops[exchange->op_count++] = op_make(
-      FUNC_SEND, peer, (const char *)exchange->call->in + block * exchange->bytes, NULL, exchange->bytes);
+static void expansion_send(struct p2p_expansion *expansion, uint32_t peer, size_t block) {
+  expansion->ops[expansion->op_count++] = op_make(
+      FUNC_SEND, peer, (const char *)expansion->call->in + block * expansion->bytes, NULL, expansion->bytes);
 }
 
-static void exchange_recv(struct exchange *exchange, uint32_t peer, size_t block) {
-  exchange->ops[exchange->op_count++] =
-      op_make(FUNC_RECV, peer, NULL, (char *)exchange->call->out + block * exchange->bytes, exchange->bytes);
+static void expansion_recv(struct p2p_expansion *expansion, uint32_t peer, size_t block) {
+  expansion->ops[expansion->op_count++] = op_make(
+      FUNC_RECV, peer, NULL, (char *)expansion->call->out + block * expansion->bytes, expansion->bytes);
 }
 
 /* A root that works in place has its own block where it belongs. */
-static bool exchange_self_done(const struct exchange *exchange, uint32_t rank) {
-  const struct collective_call *call = exchange->call;
+static bool expansion_self_done(const struct p2p_expansion *expansion, uint32_t rank) {
+  const struct collective_call *call = expansion->call;
   if ((uint32_t)call->peer != rank) return false;
-  if (call->func == FUNC_GATHER) return call->in == (const char *)call->out + rank * exchange->bytes;
-  return call->func == FUNC_SCATTER && (const char *)call->in + rank * exchange->bytes == call->out;
+  if (call->func == FUNC_GATHER) return call->in == (const char *)call->out + rank * expansion->bytes;
+  return call->func == FUNC_SCATTER && (const char *)call->in + rank * expansion->bytes == call->out;
 }
 
-static void exchange_describe(struct exchange *exchange) {
-  const struct collective_call *call = exchange->call;
+static void expansion_describe(struct p2p_expansion *expansion) {
+  const struct collective_call *call = expansion->call;
   const uint32_t rank = call->comm->rank, root = (uint32_t)call->peer;
-  const bool self_done = exchange_self_done(exchange, rank);
-  if (call->func == FUNC_GATHER && !self_done) exchange_send(exchange, root, 0);
-  if (call->func == FUNC_SCATTER && !self_done) exchange_recv(exchange, root, 0);
+  const bool self_done = expansion_self_done(expansion, rank);
+  if (call->func == FUNC_GATHER && !self_done) expansion_send(expansion, root, 0);
+  if (call->func == FUNC_SCATTER && !self_done) expansion_recv(expansion, root, 0);
   if (rank != root) return;
   for (uint32_t peer = 0; peer < call->comm->rank_count; peer++) {
     if (peer == rank && self_done) continue;
-    if (call->func != FUNC_GATHER) exchange_send(exchange, peer, peer);
-    if (call->func != FUNC_SCATTER) exchange_recv(exchange, peer, peer);
+    if (call->func != FUNC_GATHER) expansion_send(expansion, peer, peer);
+    if (call->func != FUNC_SCATTER) expansion_recv(expansion, peer, peer);
   }
 }
 
-static ncclResult_t exchange_note(const struct collective_call *call) {
-  struct exchange exchange = {call, NULL, 0, call->count * kernel_type_bytes((uint8_t)call->dtype)};
-  const size_t room = 2 * (size_t)call->comm->rank_count + 1;
-  exchange.ops = (struct plan_op *)os_alloc(room * sizeof *exchange.ops);
-  if (!exchange.ops) {
+static ncclResult_t p2p_expand(const struct collective_call *call) {
+  struct p2p_expansion expansion = {call, NULL, 0, call->count * kernel_type_bytes((uint8_t)call->dtype)};
+  const size_t capacity = 2 * (size_t)call->comm->rank_count + 1;
+  expansion.ops = (struct plan_op *)os_alloc(capacity * sizeof *expansion.ops);
+  if (!expansion.ops) {
     return log_fail(ncclSystemError,
                     "%s: rank %u of comm '%s': no memory for %zu messages; free some and try again",
-                    call->name, call->comm->rank, call->comm->name, room);
+                    call->name, call->comm->rank, call->comm->name, capacity);
   }
-  exchange_describe(&exchange);
-  const ncclResult_t result = group_add_ops(call->comm, exchange.ops, exchange.op_count, call->stream);
-  os_free(exchange.ops);
+  expansion_describe(&expansion);
+  const ncclResult_t result = group_add_ops(call->comm, expansion.ops, expansion.op_count, call->stream);
+  os_free(expansion.ops);
   return result;
 }
 
@@ -110,14 +110,14 @@ ncclResult_t collective_note(const struct collective_call *call) {
     case FUNC_ALL_REDUCE:
     case FUNC_REDUCE_SCATTER: return reduction_note(call);
     case FUNC_GATHER:
-    case FUNC_SCATTER: return exchange_note(call);
+    case FUNC_SCATTER: return p2p_expand(call);
     default: return move_note(call);
   }
 }
 
 /* What a call in a group was, or will be, on its communicator; it was noted, or followed, just now. */
 static void call_record(const struct collective_call *call, uint64_t ticks) {
-  const uint64_t next = call->comm->sequence + call->comm->again.followed;
+  const uint64_t next = call->comm->sequence + call->comm->call_cache.followed;
   const bool counts = call->count != 0 || call->func == FUNC_SEND || call->func == FUNC_RECV;
   record_call(call, ticks, next - counts, group_number());
 }
@@ -137,7 +137,7 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
       name, func, in, out, count, dtype, op, peer, comm, (device_stream)stream, caller};
   const bool alone = !group_is_open();
   ncclResult_t result;
-  if (alone && again_launch(&call, &result)) return result;
+  if (alone && call_cache_launch(&call, &result)) return result;
   if (!alone && group_follow(&call)) {
     call_record(&call, ticks_now());
     return ncclSuccess;
@@ -146,7 +146,7 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
            (void *)comm, (void *)stream);
   group_enter();
   result = group_leave(call_note(&call, alone));
-  if (alone && result == ncclSuccess) again_note(&call);
+  if (alone && result == ncclSuccess) call_cache_note(&call);
   return result;
 }
 

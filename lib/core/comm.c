@@ -1,7 +1,7 @@
-/* comm.c: the life of one rank's communicator and of the team that its ranks share.
+/* comm.c: the life of one rank's communicator and of the state that its ranks share.
  * Promises that a freed or foreign handle is recognised where memory allows, and that device-side halves are
- * closed only when no rank of the team is left that might still be written to. Does not know how ranks meet
- * nor what they communicate. */
+ * closed only when no rank of the communicator is left that might still be written to. Does not know how
+ * ranks meet nor what they communicate. */
 #include "core/comm.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/bootstrap/bootstrap.h"
-#include "core/bootstrap/meeting.h"
+#include "core/bootstrap/rendezvous.h"
 #include "core/custom/custom.h"
 #include "core/group.h"
 #include "core/plan/plan_cache.h"
@@ -23,75 +23,76 @@
 #define CANARY_FREED 0x6672656564636f6dull
 
 /* Both under the backend's lock. */
-static struct team *teams;
+static struct comm_shared *shared_states;
 static uint32_t live_count;
 
-struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count) {
+struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count) {
   static uint64_t last_serial;
-  struct team *team = (struct team *)os_alloc(sizeof *team);
-  if (!team) return NULL;
-  team->serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
-  team->ops = ops;
-  team->comm_id = comm_id;
-  team->rank_count = rank_count;
-  team->device_comms = (struct device_comm **)os_alloc(rank_count * sizeof *team->device_comms);
-  if (!team->device_comms) {
-    team_free(team);
+  struct comm_shared *shared = (struct comm_shared *)os_alloc(sizeof *shared);
+  if (!shared) return NULL;
+  shared->serial = __atomic_add_fetch(&last_serial, 1, __ATOMIC_RELAXED);
+  shared->ops = ops;
+  shared->comm_id = comm_id;
+  shared->rank_count = rank_count;
+  shared->device_comms = (struct device_comm **)os_alloc(rank_count * sizeof *shared->device_comms);
+  if (!shared->device_comms) {
+    comm_shared_free(shared);
     return NULL;
   }
-  return team;
+  return shared;
 }
 
-ncclResult_t team_lay_out(struct team *team, struct ncclComm *const *comms) {
-  uint32_t *devices = (uint32_t *)os_alloc(team->rank_count * sizeof *devices);
-  if (!devices) return log_fail(ncclSystemError, "no memory for the devices of %u ranks", team->rank_count);
-  for (uint32_t rank = 0; rank < team->rank_count; rank++) devices[rank] = comms[rank]->device_index;
+ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *const *comms) {
+  uint32_t *devices = (uint32_t *)os_alloc(shared->rank_count * sizeof *devices);
+  if (!devices) return log_fail(ncclSystemError, "no memory for the devices of %u ranks", shared->rank_count);
+  for (uint32_t rank = 0; rank < shared->rank_count; rank++) devices[rank] = comms[rank]->device_index;
   const uint32_t channel_count = comms[0]->settings.limits.channel_count;
-  const ncclResult_t result = layout_graph(team->ops, devices, team->rank_count, channel_count, &team->graph);
+  const ncclResult_t result =
+      layout_graph(shared->ops, devices, shared->rank_count, channel_count, &shared->graph);
   os_free(devices);
   return result;
 }
 
-void team_free(struct team *team) {
-  if (!team) return;
-  far_free(team->far);
-  graph_free(&team->graph);
-  os_free(team->device_comms);
-  os_free(team);
+void comm_shared_free(struct comm_shared *shared) {
+  if (!shared) return;
+  remote_free(shared->remote);
+  graph_free(&shared->graph);
+  os_free(shared->device_comms);
+  os_free(shared);
 }
 
-void team_enlist(struct team *team) {
-  team->next = teams;
-  teams = team;
+void comm_shared_enlist(struct comm_shared *shared) {
+  shared->next = shared_states;
+  shared_states = shared;
 }
 
-bool team_id_taken(uint64_t comm_id) {
-  for (const struct team *team = teams; team; team = team->next) {
-    if (team->comm_id == comm_id) return true;
+bool comm_shared_id_taken(uint64_t comm_id) {
+  for (const struct comm_shared *shared = shared_states; shared; shared = shared->next) {
+    if (shared->comm_id == comm_id) return true;
   }
   return false;
 }
 
-static void team_delist(struct team *team) {
-  struct team **link = &teams;
-  while (*link && *link != team) link = &(*link)->next;
-  if (*link) *link = team->next;
+static void comm_shared_delist(struct comm_shared *shared) {
+  struct comm_shared **link = &shared_states;
+  while (*link && *link != shared) link = &(*link)->next;
+  if (*link) *link = shared->next;
 }
 
 /* One rank goes; the last one closes everything. Until then nobody drives the rank that went. */
-static void team_leave(struct team *team, uint32_t rank) {
-  if (team->far) far_leave(team->far, rank);
-  team->ops->comm_disown(team->device_comms[rank]);
-  team->ops->lock();
-  const bool last = --team->live_count == 0;
-  if (last) team_delist(team);
-  team->ops->unlock();
+static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
+  if (shared->remote) remote_leave(shared->remote, rank);
+  shared->ops->comm_disown(shared->device_comms[rank]);
+  shared->ops->lock();
+  const bool last = --shared->live_count == 0;
+  if (last) comm_shared_delist(shared);
+  shared->ops->unlock();
   if (!last) return;
-  if (team->far) far_watch_leave(team->far);
-  far_free(team->far); /* before the device-side halves that it answers for */
-  team->far = NULL;
-  for (uint32_t i = team->rank_count; i > 0; i--) team->ops->comm_close(team->device_comms[i - 1]);
-  team_free(team);
+  if (shared->remote) remote_watch_leave(shared->remote);
+  remote_free(shared->remote); /* before the device-side halves that it answers for */
+  shared->remote = NULL;
+  for (uint32_t i = shared->rank_count; i > 0; i--) shared->ops->comm_close(shared->device_comms[i - 1]);
+  comm_shared_free(shared);
 }
 
 uint32_t comm_live_count(void) { return live_count; }
@@ -99,7 +100,7 @@ uint32_t comm_live_count(void) { return live_count; }
 static void comm_count(const struct device_ops *ops, bool born) {
   ops->lock();
   live_count += born ? 1 : (uint32_t)-1;
-  if (live_count == 0 && !meeting_any()) bootstrap_restart_numbers();
+  if (live_count == 0 && !rendezvous_any()) bootstrap_restart_numbers();
   ops->unlock();
   if (born) watchdog_enter();
   else watchdog_leave();
@@ -132,7 +133,7 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   fresh->custom = custom;
   fresh->config = *config;
   fresh->config.commName = fresh->config.netName = NULL;
-  fresh->state = COMM_MEETING;
+  fresh->state = COMM_RENDEZVOUS;
   if (config->commName) snprintf(fresh->name, sizeof fresh->name, "%s", config->commName);
   comm_count(ops, true);
   *comm = fresh;
@@ -159,7 +160,7 @@ ncclResult_t comm_open(struct ncclComm *comm) {
 static void comm_free(struct ncclComm *comm) {
   const struct device_ops *ops = comm->ops;
   recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
-  again_free(&comm->again);
+  call_cache_free(&comm->call_cache);
   os_free(comm->queue.ops);
   os_free(comm->queue.streams);
   plan_memory_free(&comm->queue.plan_memory);
@@ -175,9 +176,9 @@ static void comm_free(struct ncclComm *comm) {
 
 void comm_discard(struct ncclComm *comm) {
   group_forget(comm);
-  meeting_withdraw(comm, "was dropped");
-  meeting_forget_parent(comm);
-  if (comm->team) team_leave(comm->team, comm->rank);
+  rendezvous_withdraw(comm, "was dropped");
+  rendezvous_forget_parent(comm);
+  if (comm->shared) comm_shared_leave(comm->shared, comm->rank);
   else comm->ops->comm_close(comm->device_comm);
   comm_free(comm);
 }
@@ -243,7 +244,7 @@ ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
 static ncclResult_t comm_check_state(struct ncclComm *comm, const char *call) {
   switch (comm_state(comm)) {
     case COMM_READY: break;
-    case COMM_MEETING:
+    case COMM_RENDEZVOUS:
       return log_fail(ncclInvalidArgument,
                       "%s: the communicator is still being made; poll ncclCommGetAsyncError until "
                       "it no longer answers ncclInProgress",
@@ -256,7 +257,7 @@ static ncclResult_t comm_check_state(struct ncclComm *comm, const char *call) {
                       "%s: rank %u of comm '%s' is finalized; only ncclCommDestroy is left", call, comm->rank,
                       comm->name);
   }
-  if (__atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0) return ncclSuccess;
+  if (__atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) == 0) return ncclSuccess;
   return log_fail(ncclInvalidArgument,
                   "%s: rank %u of comm '%s' is still being split; poll ncclCommGetAsyncError until "
                   "it no longer answers ncclInProgress",
@@ -283,7 +284,7 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
 
 bool comm_is_ready(const struct ncclComm *comm) {
   return comm_is_live(comm) && comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY &&
-         !comm->revoked && __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) == 0 &&
+         !comm->revoked && __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) == 0 &&
          __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
 }
 
@@ -299,7 +300,7 @@ void comm_own(struct ncclComm *comm) {
 }
 
 uint64_t comm_core_bytes(const struct ncclComm *comm) {
-  uint64_t bytes = sizeof *comm + again_bytes(&comm->again);
+  uint64_t bytes = sizeof *comm + call_cache_bytes(&comm->call_cache);
   bytes += comm->queue.op_capacity * sizeof *comm->queue.ops;
   bytes += comm->queue.stream_capacity * sizeof *comm->queue.streams;
   bytes += comm->queue.plan_memory.task_bytes + comm->queue.plan_memory.draft_bytes;

@@ -1,13 +1,13 @@
-/* comm.h: a communicator: struct ncclComm is one rank's, struct team is what all ranks of it in this process
- * share. A communicator belongs to one thread at a time, but for what is marked "locked": that changes under
- * the backend's lock. */
+/* comm.h: a communicator: struct ncclComm is one rank's, struct comm_shared is what all ranks of it in this
+ * process share. A communicator belongs to one thread at a time, but for what is marked "locked": that
+ * changes under the backend's lock. */
 #ifndef TUTTI_CORE_COMM_H
 #define TUTTI_CORE_COMM_H
 
 #include "backends/backend.h"
-#include "core/again.h"
+#include "core/call_cache.h"
 #include "core/connect.h"
-#include "core/far/far.h"
+#include "core/remote/remote.h"
 #include "core/plan/plan.h"
 #include "core/redop.h"
 #include "core/register.h"
@@ -17,24 +17,24 @@
 #define COMM_NAME_BYTES 48
 #define COMM_REASON_BYTES 512
 
-struct meeting;
+struct rendezvous;
 
 /* The last rank to go closes the device-side halves of all: while one rank lives, its peers' memory is
  * there. */
-struct team {
-  struct team *next; /* all teams of the process; locked */
+struct comm_shared {
+  struct comm_shared *next; /* all communicators of the process; locked */
   const struct device_ops *ops;
   uint64_t comm_id;
   uint64_t serial; /* unlike comm_id never used again in this process */
   uint32_t rank_count;
   uint32_t live_count; /* communicators that are not destroyed; locked */
   struct graph graph;
-  struct far *far;                   /* NULL where all ranks are in this process */
+  struct remote *remote;             /* NULL where all ranks are in this process */
   struct device_comm **device_comms; /* by rank; NULL for those of other processes */
 };
 
 enum comm_state {
-  COMM_MEETING, /* waits for the other ranks */
+  COMM_RENDEZVOUS, /* waits for the other ranks */
   COMM_READY,
   COMM_FAILED, /* was never made; async_error and reason say why */
   COMM_FINALIZING,
@@ -63,14 +63,14 @@ struct ncclComm {
   uint32_t rank, rank_count, device_index;
   uint32_t fork_count; /* os_fork_count() of the process that it is good in */
   uint64_t comm_id;
-  struct team *team;         /* NULL until all ranks have met; locked */
-  struct meeting *meeting;   /* while COMM_MEETING; locked */
-  struct ncclComm *parent;   /* of a split under way, else NULL; locked */
-  uint32_t children_meeting; /* splits of this one under way; locked */
-  uint32_t waiter_count;     /* threads inside a waiting call; locked */
-  uint32_t aborted;          /* locked, read atomically */
-  uint32_t called_off;       /* aborted or broken: calls to other processes give up; atomic */
-  uint32_t broken;           /* 1: some thread is noting why, 2: reason is there; atomic */
+  struct comm_shared *shared;    /* NULL until all ranks have met; locked */
+  struct rendezvous *rendezvous; /* while COMM_RENDEZVOUS; locked */
+  struct ncclComm *parent;       /* of a split under way, else NULL; locked */
+  uint32_t children_rendezvous;  /* splits of this one under way; locked */
+  uint32_t waiter_count;         /* threads inside a waiting call; locked */
+  uint32_t aborted;              /* locked, read atomically */
+  uint32_t called_off;           /* aborted or broken: calls to other processes give up; atomic */
+  uint32_t broken;               /* 1: some thread is noting why, 2: reason is there; atomic */
   bool revoked;
   struct device_comm *device_comm;
   ncclConfig_t config; /* every member set; commName and netName NULL */
@@ -81,7 +81,7 @@ struct ncclComm {
   uint64_t split_count;
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;
-  struct again again;
+  struct call_cache call_cache;
   struct recorder recorder;
   struct connect_table connections;
   struct redop_table redops;
@@ -98,8 +98,8 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
                          struct ncclComm **comm);
 /* Opens the device-side half; rank, rank_count, comm_id and settings are known. */
 ncclResult_t comm_open(struct ncclComm *comm);
-/* Takes a communicator out of whatever it is in and frees it: withdraws from a meeting, or leaves its
- * team. */
+/* Takes a communicator out of whatever it is in and frees it: withdraws from a rendezvous, or leaves its
+ * communicator. */
 void comm_discard(struct ncclComm *comm);
 
 /* NULL, freed or foreign memory: ncclInvalidArgument, naming the call. */
@@ -125,14 +125,14 @@ void comm_own(struct ncclComm *comm);
 /* Bytes of the core's own structures. */
 uint64_t comm_core_bytes(const struct ncclComm *comm);
 
-/* A team with no device-side halves yet; NULL when memory is out. */
-struct team *team_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count);
-/* Once all ranks and their settings are known, by rank: makes the team's graph. */
-ncclResult_t team_lay_out(struct team *team, struct ncclComm *const *comms);
-void team_free(struct team *team);
-/* Locked: makes the team known, and asks whether a number is taken. */
-void team_enlist(struct team *team);
-bool team_id_taken(uint64_t comm_id);
+/* A communicator with no device-side halves yet; NULL when memory is out. */
+struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count);
+/* Once all ranks and their settings are known, by rank: makes the communicator's graph. */
+ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *const *comms);
+void comm_shared_free(struct comm_shared *shared);
+/* Locked: makes the communicator known, and asks whether a number is taken. */
+void comm_shared_enlist(struct comm_shared *shared);
+bool comm_shared_id_taken(uint64_t comm_id);
 
 /* Locked: communicators alive in the process. */
 uint32_t comm_live_count(void);

@@ -1,6 +1,6 @@
-/* connect.c: walks a plan's works and asks the backend for what is missing. Both ends of a connection ask;
- * the backend makes it once. Promises that a failure leaves the table true. Does not know what a connection
- * is made of. */
+/* connect.c: goes through a plan's works and asks the backend for what is missing. Both ends of a connection
+ * ask; the backend makes it once. Promises that a failure leaves the table true. Does not know what a
+ * connection is made of. */
 #include "core/connect.h"
 
 #include <string.h>
@@ -64,7 +64,7 @@ static void connect_log(const struct ncclComm *comm, const struct device_conn_na
 }
 
 static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn_name *name) {
-  struct device_comm *self = comm->device_comm, *other = comm->team->device_comms[name->peer];
+  struct device_comm *self = comm->device_comm, *other = comm->shared->device_comms[name->peer];
   TRY(comm->ops->comm_connect(name->sends ? self : other, name->sends ? other : self, name->channel_index,
                               name->conn_index, name->proto));
   connect_log(comm, name, comm->ops->name);
@@ -73,36 +73,36 @@ static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn
 
 /* The receiver's end waits for nobody: the sender asks for it. */
 static ncclResult_t connect_receiver(struct ncclComm *comm, const struct device_conn_name *name,
-                                     enum far_way way) {
+                                     enum remote_transport transport) {
   struct net_handle unused;
-  if (way == FAR_SHARED) return comm->ops->conn_export(comm->device_comm, name, NULL);
-  return proxy_receive_open(comm->team->far->proxies[comm->rank], name, &unused);
+  if (transport == TRANSPORT_SHARED) return comm->ops->conn_export(comm->device_comm, name, NULL);
+  return proxy_receive_open(comm->shared->remote->proxies[comm->rank], name, &unused);
 }
 
 /* A handle means something to the network that made it alone. */
 static ncclResult_t connect_over_network(struct ncclComm *comm, const struct device_conn_name *name,
-                                         const struct far_listener *listener) {
-  const struct far *far = comm->team->far;
+                                         const struct remote_listener *listener) {
+  const struct remote *remote = comm->shared->remote;
   const struct net_ops *net = NULL;
   uint32_t device_count = 0;
   TRY(net_choose(&net, &device_count));
   if (strncmp(net->name, listener->network, sizeof listener->network - 1) == 0) {
-    bool relayed = false;
-    TRY(far_relay_try(comm, name, listener, device_count, &relayed));
-    return relayed ? ncclSuccess : proxy_send_open(far->proxies[comm->rank], name, &listener->handle);
+    bool via_pxn = false;
+    TRY(remote_pxn_try(comm, name, listener, device_count, &via_pxn));
+    return via_pxn ? ncclSuccess : proxy_send_open(remote->proxies[comm->rank], name, &listener->handle);
   }
   return log_fail(
       ncclInvalidUsage,
       "rank %u of comm '%s' uses network %s and rank %u (%s) network %.31s; give all processes the "
       "same NCCL_NET and NCCL_NET_PLUGIN; NCCL_DEBUG=INFO says why each took its own",
-      comm->rank, comm->name, net->name, name->peer, far->cards[name->peer].host_name, listener->network);
+      comm->rank, comm->name, net->name, name->peer, remote->infos[name->peer].host_name, listener->network);
 }
 
 /* With what the other end's process has answered. */
 static ncclResult_t connect_answered(struct ncclComm *comm, const struct device_conn_name *name,
-                                     enum far_way way, const union far_answer *answer) {
-  connect_log(comm, name, way == FAR_SHARED ? "shared memory" : "network");
-  if (way == FAR_SHARED) return comm->ops->conn_import(comm->device_comm, name, &answer->shared);
+                                     enum remote_transport transport, const union remote_answer *answer) {
+  connect_log(comm, name, transport == TRANSPORT_SHARED ? "shared memory" : "network");
+  if (transport == TRANSPORT_SHARED) return comm->ops->conn_import(comm->device_comm, name, &answer->shared);
   return connect_over_network(comm, name, &answer->network);
 }
 
@@ -139,32 +139,34 @@ static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work,
   TRY(connect_grow(comm));
   const struct connect_entry *entry = connect_slot(&comm->connections, lack.key);
   if (entry->key == lack.key && (entry->channel_mask & lack.bit) != 0) return ncclSuccess;
-  const struct far *far = comm->team->far;
-  const enum far_way way = far ? far_way_to(far, comm->rank, peer) : FAR_HERE;
-  const bool asks = sending || (way == FAR_SHARED && comm->ops->conn_both_ends());
-  if (way != FAR_HERE && asks) return list_add(comm, list, &lack);
-  TRY(way == FAR_HERE ? connect_here(comm, &lack.name) : connect_receiver(comm, &lack.name, way));
+  const struct remote *remote = comm->shared->remote;
+  const enum remote_transport transport =
+      remote ? remote_transport_to(remote, comm->rank, peer) : TRANSPORT_LOCAL;
+  const bool asks = sending || (transport == TRANSPORT_SHARED && comm->ops->conn_both_ends());
+  if (transport != TRANSPORT_LOCAL && asks) return list_add(comm, list, &lack);
+  TRY(transport == TRANSPORT_LOCAL ? connect_here(comm, &lack.name)
+                                   : connect_receiver(comm, &lack.name, transport));
   connect_note(comm, &lack);
   return ncclSuccess;
 }
 
 /* Asks the process of one peer for the other ends of all links to it at once. */
 static ncclResult_t connect_ask(struct ncclComm *comm, const struct connect_list *list, uint32_t peer,
-                                struct far_request *requests, union far_answer *answers) {
-  const enum far_way way = far_way_to(comm->team->far, comm->rank, peer);
+                                struct remote_request *requests, union remote_answer *answers) {
+  const enum remote_transport transport = remote_transport_to(comm->shared->remote, comm->rank, peer);
   uint32_t count = 0, next = 0;
   for (uint32_t i = 0; i < list->count; i++) {
     if (list->lacks[i].name.peer != peer) continue;
     requests[count].rank = peer;
-    requests[count].way = way;
+    requests[count].transport = transport;
     requests[count].name = list->lacks[i].name;
     requests[count].name.peer = comm->rank;
     requests[count++].name.sends = !list->lacks[i].name.sends;
   }
-  TRY(far_ask(comm, requests, count, answers));
+  TRY(remote_ask(comm, requests, count, answers));
   for (uint32_t i = 0; i < list->count; i++) {
     if (list->lacks[i].name.peer != peer) continue;
-    TRY(connect_answered(comm, &list->lacks[i].name, way, &answers[next++]));
+    TRY(connect_answered(comm, &list->lacks[i].name, transport, &answers[next++]));
     TRY(connect_grow(comm));
     connect_note(comm, &list->lacks[i]);
   }
@@ -179,8 +181,8 @@ static bool list_names_before(const struct connect_list *list, uint32_t index) {
 
 static ncclResult_t connect_list_open(struct ncclComm *comm, const struct connect_list *list) {
   if (list->count == 0) return ncclSuccess;
-  struct far_request *requests = (struct far_request *)os_alloc(list->count * sizeof *requests);
-  union far_answer *answers = (union far_answer *)os_alloc(list->count * sizeof *answers);
+  struct remote_request *requests = (struct remote_request *)os_alloc(list->count * sizeof *requests);
+  union remote_answer *answers = (union remote_answer *)os_alloc(list->count * sizeof *answers);
   ncclResult_t result = ncclSuccess;
   if (!requests || !answers)
     result = log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for %u links", comm->rank,

@@ -37,8 +37,8 @@ static bool comm_is_aborted(void *argument) { return comm_aborted((const struct 
 /* No kernel of this rank is unfinished, and what they sent is on its way. */
 static bool comm_done(const struct ncclComm *comm) {
   if (!comm->ops->comm_idle(comm->device_comm)) return false;
-  const struct far *far = comm->team->far;
-  return !far || !far->proxies[comm->rank] || proxy_comm_idle(far->proxies[comm->rank]);
+  const struct remote *remote = comm->shared->remote;
+  return !remote || !remote->proxies[comm->rank] || proxy_comm_idle(remote->proxies[comm->rank]);
 }
 
 /* Until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread, ends
@@ -106,7 +106,8 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   bool aborted = false;
   if (!comm) return ncclSuccess;
   TRY(comm_check_handle(comm, call));
-  if (comm_state(comm) == COMM_MEETING || __atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) != 0) {
+  if (comm_state(comm) == COMM_RENDEZVOUS ||
+      __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) != 0) {
     return log_fail(ncclInvalidArgument,
                     "%s: comm '%s' is still being made or split; poll ncclCommGetAsyncError, or call "
                     "ncclCommAbort",
@@ -118,7 +119,7 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   recorder_life(&comm->recorder, LIFE_DESTROY, comm->sequence);
   const ncclResult_t result = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
   if (aborted) return result; /* the aborting thread frees it */
-  if (comm->team && comm->team->far && !comm->revoked) far_tell_error(comm);
+  if (comm->shared && comm->shared->remote && !comm->revoked) remote_report_error(comm);
   if (comm_state(comm) != COMM_FINALIZED && comm->device_comm) comm->ops->comm_abort(comm->device_comm);
   comm_discard(comm);
   return result;
@@ -130,13 +131,13 @@ static bool comm_unwaited(void *argument) { return ((const struct ncclComm *)arg
 
 /* Ranks in other processes would wait for this one for ever. A communicator that is broken or at its end is
  * aborted by everybody. */
-static void comm_tell_abort(struct ncclComm *comm) {
+static void comm_report_abort(struct ncclComm *comm) {
   char text[64];
-  if (!comm->team || !comm->team->far || comm_state(comm) != COMM_READY || comm->revoked) return;
-  far_tell_error(comm);
+  if (!comm->shared || !comm->shared->remote || comm_state(comm) != COMM_READY || comm->revoked) return;
+  remote_report_error(comm);
   if (comm_async_error(comm) != ncclSuccess) return;
   snprintf(text, sizeof text, "rank %u was aborted by its program", comm->rank);
-  far_fail(comm->team->far, ncclRemoteError, text);
+  remote_fail(comm->shared->remote, ncclRemoteError, text);
 }
 
 ncclResult_t pncclCommAbort(ncclComm_t comm) {
@@ -149,8 +150,8 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
   __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
   bool waited_for = comm->waiter_count > 0;
   comm->ops->unlock();
-  meeting_withdraw(comm, "was aborted");
-  comm_tell_abort(comm);
+  rendezvous_withdraw(comm, "was aborted");
+  comm_report_abort(comm);
   if (comm->device_comm) comm->ops->comm_abort(comm->device_comm);
   while (waited_for) waited_for = comm->ops->wait_until(comm_unwaited, comm, 1000) != ncclSuccess;
   comm_discard(comm);
@@ -177,15 +178,15 @@ API_EXPORT(CommRevoke);
 
 static ncclResult_t comm_poll(struct ncclComm *comm) {
   const enum comm_state state = comm_state(comm);
-  if (state == COMM_MEETING) {
-    meeting_poll(comm);
+  if (state == COMM_RENDEZVOUS) {
+    rendezvous_poll(comm);
     comm->ops->progress();
-    if (comm_state(comm) == COMM_MEETING) return ncclInProgress;
+    if (comm_state(comm) == COMM_RENDEZVOUS) return ncclInProgress;
   }
   if (comm->revoked) return ncclSuccess;
   const ncclResult_t error = comm_async_error(comm);
   if (error != ncclSuccess) return error;
-  if (__atomic_load_n(&comm->children_meeting, __ATOMIC_ACQUIRE) != 0) return ncclInProgress;
+  if (__atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) != 0) return ncclInProgress;
   if (state != COMM_FINALIZING) return ncclSuccess;
   comm->ops->progress();
   if (!comm_done(comm)) return ncclInProgress;

@@ -44,7 +44,7 @@ void group_enter(void) {
   group.depth += 1;
 }
 
-ncclResult_t group_add_job(const struct meeting_call *call, ncclComm_t *result) {
+ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *result) {
   struct group_job *job = (struct group_job *)os_alloc(sizeof *job);
   if (!job)
     return log_fail(ncclSystemError, "%s: no memory to note the call; free some and try again", call->call);
@@ -117,23 +117,23 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
 
 bool group_follow(const struct collective_call *call) {
   struct ncclComm *comm = call->comm;
-  if (comm && group.followed == comm && again_follow_on(&comm->again, call)) return true;
-  group.followed = again_follow(call) ? comm : NULL;
+  if (comm && group.followed == comm && call_cache_follow_on(&comm->call_cache, call)) return true;
+  group.followed = call_cache_follow(call) ? comm : NULL;
   if (group.followed) group_list(comm);
   return group.followed;
 }
 
 static ncclResult_t call_note(const struct collective_call *call) {
   TRY(collective_note(call));
-  return again_note_call(call);
+  return call_cache_note_call(call);
 }
 
 /* The calls that were followed are noted after all. */
 static ncclResult_t comm_unfollow(struct ncclComm *comm) {
-  const uint32_t count = comm->again.followed;
-  comm->again.followed = 0;
+  const uint32_t count = comm->call_cache.followed;
+  comm->call_cache.followed = 0;
   for (uint32_t i = 0; i < count; i++) {
-    const struct collective_call call = again_followed(comm, i);
+    const struct collective_call call = call_cache_followed(comm, i);
     TRY(call_note(&call));
   }
   return ncclSuccess;
@@ -152,7 +152,7 @@ static void queue_clear(struct ncclComm *comm) {
   queue->queued = false;
   queue->next = NULL;
   if (comm->recorder.comm != NULL) comm->recorder.comm->open_group = 0;
-  again_end_group(comm);
+  call_cache_end_group(comm);
 }
 
 void group_forget(struct ncclComm *comm) {
@@ -171,15 +171,15 @@ void group_forget(struct ncclComm *comm) {
 /* Splits of one parent are told apart by their number, which counts the failed ones too: so the ranks stay in
  * step. */
 static void job_count_split(struct group_job *job) {
-  if (job->call.kind == MEETING_SPLIT) job->call.key[1] = ++job->call.parent->split_count;
+  if (job->call.kind == RENDEZVOUS_SPLIT) job->call.key[1] = ++job->call.parent->split_count;
 }
 
 static ncclResult_t job_begin(struct group_job *job) {
-  const struct meeting_call *call = &job->call;
+  const struct rendezvous_call *call = &job->call;
   job_count_split(job);
-  TRY(meeting_join(call));
-  if (call->kind == MEETING_INIT) TRY(comm_open(call->comm));
-  return meeting_arrive(call);
+  TRY(rendezvous_join(call));
+  if (call->kind == RENDEZVOUS_INIT) TRY(comm_open(call->comm));
+  return rendezvous_arrive(call);
 }
 
 static ncclResult_t jobs_check_blocking(const struct group_job *jobs) {
@@ -205,7 +205,8 @@ static ncclResult_t jobs_run(struct group_job *jobs) {
   }
   TRY(result);
   for (struct group_job *job = jobs; job; job = job->next) {
-    if (job->call.comm && job->call.comm->config.blocking) TRY(meeting_wait(job->call.comm, job->call.call));
+    if (job->call.comm && job->call.comm->config.blocking)
+      TRY(rendezvous_wait(job->call.comm, job->call.call));
   }
   return ncclSuccess;
 }
@@ -216,7 +217,7 @@ static void job_report(const struct ncclComm *comm, const char *call) {
            (unsigned long long)comm->comm_id, comm->name);
 }
 
-/* Hands the communicators out, or drops them. A communicator still meeting is handed out too: it is a
+/* Hands the communicators out, or drops them. A communicator still rendezvous is handed out too: it is a
  * non-blocking one. */
 static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
   bool pending = false;
@@ -226,7 +227,7 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
     if (result != ncclSuccess && comm) comm_discard(comm);
     if (result == ncclSuccess) {
       *job->result = comm;
-      pending = pending || (comm && comm_state(comm) == COMM_MEETING);
+      pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);
       if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
       if (comm && comm_state(comm) == COMM_READY) record_met(comm);
       if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
@@ -246,7 +247,7 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   memset(request, 0, sizeof *request);
   request->rank = comm->rank;
   request->rank_count = comm->rank_count;
-  request->graph = &comm->team->graph;
+  request->graph = &comm->shared->graph;
   request->custom = comm->custom;
   request->limits = settings->limits;
   memcpy(request->algo_mask, settings->algo_mask, sizeof request->algo_mask);
@@ -260,8 +261,8 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->p2p_ll_threshold = settings->p2p_ll_threshold;
   request->net_peer_channels = settings->net_peer_channels;
   request->net_plain = settings->net_plain;
-  request->groups = comm->team->far ? comm->team->far->groups : NULL;
-  request->islands = comm->team->far ? comm->team->far->islands : NULL;
+  request->groups = comm->shared->remote ? comm->shared->remote->groups : NULL;
+  request->p2p_domains = comm->shared->remote ? comm->shared->remote->p2p_domains : NULL;
   request->ops = ops;
   request->op_count = op_count;
 }
@@ -320,10 +321,10 @@ static ncclResult_t comm_check_captures(struct ncclComm *comm) {
 /* Where this rank fails alone, those in other processes wait for it, and hear of it. */
 static ncclResult_t comm_give_up(struct ncclComm *comm, ncclResult_t error) {
   char text[COMM_REASON_BYTES];
-  if (error == ncclSuccess || !comm->team->far || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 0)
+  if (error == ncclSuccess || !comm->shared->remote || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 0)
     return error;
   snprintf(text, sizeof text, "%s", log_own_error());
-  far_give_up(comm, error, text); /* says it in the log */
+  remote_give_up(comm, error, text); /* says it in the log */
   return error;
 }
 
@@ -359,7 +360,7 @@ static ncclResult_t comm_show_outputs(struct ncclComm *comm) {
   uint64_t graph = 0;
   if (!plan_offers(&comm->queue.plan)) return ncclSuccess;
   TRY(comm->ops->stream_capture(comm->queue.streams[0], &graph));
-  far_regions_show(comm, &comm->queue.plan, graph != 0);
+  remote_regions_show(comm, &comm->queue.plan, graph != 0);
   return ncclSuccess;
 }
 
@@ -375,19 +376,19 @@ static void comm_record_launch(struct ncclComm *comm, uint64_t number) {
 /* Where ranks lie behind a network, the proxy hears of each start what there will be to carry. */
 static ncclResult_t comm_launch(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
-  const struct far *far = comm->team->far;
+  const struct remote *remote = comm->shared->remote;
   struct proxy_ops *ops = NULL;
   if (queue->plan.work_count == 0) return ncclSuccess;
-  if (far && far->shows) TRY(comm_show_outputs(comm));
-  if (far && far->networked)
-    TRY(proxy_ops_create(far->proxies[comm->rank], &queue->plan, far->remotes[comm->rank], &ops));
+  if (remote && remote->shows) TRY(comm_show_outputs(comm));
+  if (remote && remote->networked)
+    TRY(proxy_ops_create(remote->proxies[comm->rank], &queue->plan, remote->remotes[comm->rank], &ops));
   const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};
   queue->plan.hook = ops ? &hook : NULL;
   const uint64_t number = record_launched(comm);
   record_plan(comm, &queue->plan);
   const ncclResult_t result =
       comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
-  if (result == ncclSuccess) again_note_launch(comm, &queue->plan, queue->stream_count);
+  if (result == ncclSuccess) call_cache_note_launch(comm, &queue->plan, queue->stream_count);
   if (result == ncclSuccess) comm_record_launch(comm, number);
   queue->plan.hook = NULL;
   return result;
@@ -407,8 +408,8 @@ static ncclResult_t group_unfollow(struct ncclComm *comms) {
 }
 
 static ncclResult_t group_launch(struct ncclComm *comms) {
-  ncclResult_t again;
-  if (comms && !comms->queue.next && again_launch_group(comms, &again)) return again;
+  ncclResult_t cached;
+  if (comms && !comms->queue.next && call_cache_launch_group(comms, &cached)) return cached;
   TRY(group_unfollow(comms));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) TRY(comm_prepare(comm));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
@@ -418,7 +419,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
     if (comm != comms) group_break(comms, result);
     return result;
   }
-  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) again_note_group(comm);
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) call_cache_note_group(comm);
   return ncclSuccess;
 }
 

@@ -2,12 +2,12 @@
 #ifndef TUTTI_CORE_GROUP_H
 #define TUTTI_CORE_GROUP_H
 
-#include "core/bootstrap/meeting.h"
+#include "core/bootstrap/rendezvous.h"
 
 /* Making one communicator. The group owns call.comm until the job has succeeded. */
 struct group_job {
   struct group_job *next;
-  struct meeting_call call;
+  struct rendezvous_call call;
   ncclComm_t *result; /* set when the group succeeds */
 };
 
@@ -20,7 +20,7 @@ uint32_t group_number(void); /* of the process's groups, from 1; 0: no ncclGroup
 ncclResult_t group_leave(ncclResult_t result);
 
 /* Between the two: notes work. On failure nothing is held (a job's communicator stays the caller's). */
-ncclResult_t group_add_job(const struct meeting_call *call, ncclComm_t *result);
+ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *result);
 ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
                            device_stream stream);
 

@@ -39,7 +39,7 @@ static ncclResult_t init_check(const char *call, ncclComm_t *comm, int rank_coun
 }
 
 /* Notes the job of one rank. */
-static ncclResult_t init_note(struct meeting_call *call, ncclComm_t *comm, const ncclConfig_t *config,
+static ncclResult_t init_note(struct rendezvous_call *call, ncclComm_t *comm, const ncclConfig_t *config,
                               uint32_t device_index) {
   TRY(comm_create(call->call, config, device_index, &call->comm));
   const ncclResult_t result = group_add_job(call, comm);
@@ -47,27 +47,27 @@ static ncclResult_t init_note(struct meeting_call *call, ncclComm_t *comm, const
   return result;
 }
 
-static ncclResult_t init_rank(struct meeting_call *call, ncclComm_t *comm, const ncclConfig_t *config,
+static ncclResult_t init_rank(struct rendezvous_call *call, ncclComm_t *comm, const ncclConfig_t *config,
                               uint32_t device_index) {
   ncclConfig_t full;
   TRY(config_read(call->call, config, NULL, &full));
   const ncclResult_t result = init_note(call, comm, &full, device_index);
-  if (result == ncclSystemError) meeting_refuse(call, "has no memory for a communicator");
+  if (result == ncclSystemError) rendezvous_refuse(call, "has no memory for a communicator");
   return result;
 }
 
-static ncclResult_t init_read_id(const struct meeting_call *call, const ncclUniqueId *bytes,
+static ncclResult_t init_read_id(const struct rendezvous_call *call, const ncclUniqueId *bytes,
                                  struct bootstrap_id *id) {
-  TRY(bootstrap_id_read(bytes, call->call, call->seat, id));
+  TRY(bootstrap_id_read(bytes, call->call, call->rank, id));
   if (id->own || id->root.family != 0) return ncclSuccess;
   return log_fail(
       ncclInvalidUsage,
       "%s: rank %u: the process that made the unique id had no network interface to be reached at; "
       "see NCCL_SOCKET_IFNAME there",
-      call->call, call->seat);
+      call->call, call->rank);
 }
 
-static ncclResult_t init_take_ids(struct meeting_call *call, int id_count, const ncclUniqueId *ids) {
+static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, const ncclUniqueId *ids) {
   struct bootstrap_id id;
   struct sock_address *roots = (struct sock_address *)os_alloc((size_t)id_count * sizeof *roots);
   if (!roots) return log_fail(ncclSystemError, "%s: no memory for %d ids", call->call, id_count);
@@ -90,15 +90,15 @@ static ncclResult_t init_take_ids(struct meeting_call *call, int id_count, const
 
 static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
                              const ncclUniqueId *ids, const ncclConfig_t *config) {
-  struct meeting_call call;
+  struct rendezvous_call call;
   memset(&call, 0, sizeof call);
   call.call = name;
-  call.kind = MEETING_INIT;
-  call.seat_count = (uint32_t)rank_count;
-  call.seat = (uint32_t)rank;
+  call.kind = RENDEZVOUS_INIT;
+  call.rank_count = (uint32_t)rank_count;
+  call.rank = (uint32_t)rank;
   uint32_t device_index = 0;
   log_version();
-  bootstrap_set_called(meeting_called);
+  bootstrap_set_called(rendezvous_called);
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));
   TRY(backend_device_ops() ? backend_device_ops()->device_current(&device_index) : ncclInvalidUsage);
   TRY(init_take_ids(&call, id_count, ids));
@@ -168,11 +168,11 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
   if (rank_count == 0) return ncclSuccess;
   TRY(backend_device_ops() ? backend_device_ops()->device_count(&present) : ncclInvalidUsage);
   TRY(init_all_check_devices(rank_count, devices, present));
-  struct meeting_call call;
+  struct rendezvous_call call;
   memset(&call, 0, sizeof call);
   call.call = name;
-  call.kind = MEETING_INIT;
-  call.seat_count = (uint32_t)rank_count;
+  call.kind = RENDEZVOUS_INIT;
+  call.rank_count = (uint32_t)rank_count;
   struct bootstrap_id content;
   bootstrap_id_local(&id);
   TRY(bootstrap_id_read(&id, name, 0, &content));
@@ -180,7 +180,7 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
   call.key[1] = content.nonce;
   call.id = content;
   for (int i = 0; i < rank_count; i++) {
-    call.seat = (uint32_t)i;
+    call.rank = (uint32_t)i;
     TRY(init_rank(&call, &comms[i], NULL, (uint32_t)(devices ? devices[i] : i)));
   }
   return ncclSuccess;

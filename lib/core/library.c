@@ -41,7 +41,7 @@ API_EXPORT(ResetDebugInit);
 /* Legal from the moment that the ranks have met until the handle is destroyed. */
 static ncclResult_t comm_check_question(struct ncclComm *comm, const char *call, const int *answer) {
   TRY(comm_check_handle(comm, call));
-  if (comm_state(comm) == COMM_MEETING || comm_state(comm) == COMM_FAILED) TRY(comm_check_met(comm, call));
+  if (comm_state(comm) == COMM_RENDEZVOUS || comm_state(comm) == COMM_FAILED) TRY(comm_check_met(comm, call));
   if (answer) return ncclSuccess;
   return log_fail(ncclInvalidArgument,
                   "%s: rank %u of comm '%s': the output is NULL; pass where to put the number", call,

@@ -89,53 +89,56 @@ ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t by
 
 /* ---- ways ---- */
 
-static int way_compare(const void *a, const void *b) {
-  const double first = ((const tutti_way_t *)a)->time_us, second = ((const tutti_way_t *)b)->time_us;
+static int option_compare(const void *a, const void *b) {
+  const double first = ((const tutti_tuning_option_t *)a)->time_us,
+               second = ((const tutti_tuning_option_t *)b)->time_us;
   return (first > second) - (first < second);
 }
 
-static void way_add(tutti_ways_t *ways, const struct tune_candidate *row, uint32_t channels, double time_us) {
-  tutti_way_t *way = &ways->ways[ways->way_count++];
-  snprintf(way->algo, sizeof way->algo, "%s", names_algo[row->algo]);
-  snprintf(way->proto, sizeof way->proto, "%s", names_proto[row->proto]);
-  way->channel_count = (int)channels;
-  way->time_us = time_us;
+static void option_add(tutti_tuning_options_t *options, const struct tune_candidate *row, uint32_t channels,
+                       double time_us) {
+  tutti_tuning_option_t *option = &options->options[options->option_count++];
+  snprintf(option->algo, sizeof option->algo, "%s", names_algo[row->algo]);
+  snprintf(option->proto, sizeof option->proto, "%s", names_proto[row->proto]);
+  option->channel_count = (int)channels;
+  option->time_us = time_us;
 }
 
 /* The chosen one may have other channels than the model would take: a tuning file says so. */
-static ncclResult_t ways_list(const struct plan_request *request, uint8_t func, size_t bytes,
-                              tutti_ways_t *ways) {
+static ncclResult_t options_list(const struct plan_request *request, uint8_t func, size_t bytes,
+                                 tutti_tuning_options_t *options) {
   struct tune_candidate rows[TUNE_CANDIDATES];
   struct tune_choice choice;
-  _Static_assert(TUNE_CANDIDATES <= TUTTI_WAYS_MAX, "every way has a place");
+  _Static_assert(TUNE_CANDIDATES <= TUTTI_TUNING_OPTIONS_MAX, "every option has a place");
   TRY(tune_choose(request, func, bytes, &choice));
   const struct tune_candidate *chosen = &rows[choice.algo * PROTO_COUNT + choice.proto];
   tune_candidates(request, func, bytes, rows);
-  way_add(ways, chosen, choice.channel_count, choice.time_us);
+  option_add(options, chosen, choice.channel_count, choice.time_us);
   for (const struct tune_candidate *row = rows; row < rows + TUNE_CANDIDATES; row++) {
     if (row->forbidden || row == chosen || isinf(row->time_us)) continue;
-    way_add(ways, row, row->channel_count, row->time_us);
+    option_add(options, row, row->channel_count, row->time_us);
   }
-  qsort(ways->ways + 1, (size_t)ways->way_count - 1, sizeof ways->ways[0], way_compare);
+  qsort(options->options + 1, (size_t)options->option_count - 1, sizeof options->options[0], option_compare);
   return ncclSuccess;
 }
 
-ncclResult_t tutti_comm_ways(ncclComm_t comm, const char *collective, size_t bytes, tutti_ways_t *ways) {
-  static const char *const call = "tutti_comm_ways";
+ncclResult_t tutti_comm_tuning_options(ncclComm_t comm, const char *collective, size_t bytes,
+                                       tutti_tuning_options_t *options) {
+  static const char *const call = "tutti_comm_tuning_options";
   struct plan_request request;
   TRY(comm_check_ready(comm, call));
-  if (!ways || ways->size != sizeof *ways)
-    return log_fail(ncclInvalidArgument, "%s: ways is NULL or its size member is not sizeof(tutti_ways_t)",
-                    call);
+  if (!options || options->size != sizeof *options)
+    return log_fail(ncclInvalidArgument,
+                    "%s: options is NULL or its size member is not sizeof(tutti_tuning_options_t)", call);
   const int func = collective ? names_find(names_collective, FUNC_COUNT, collective, strlen(collective)) : -1;
   if (func < 0)
     return log_fail(
         ncclInvalidArgument,
-        "%s: %s has but one way; take all_reduce, all_gather, reduce_scatter, broadcast or reduce", call,
+        "%s: %s has only one option; take all_reduce, all_gather, reduce_scatter, broadcast or reduce", call,
         collective ? collective : "NULL");
   group_request(comm, NULL, 0, &request);
-  ways->rank_count = (int)comm->rank_count;
-  ways->node_count = (int)request.graph->node_count;
-  ways->way_count = 0;
-  return comm->rank_count == 1 ? ncclSuccess : ways_list(&request, (uint8_t)func, bytes, ways);
+  options->rank_count = (int)comm->rank_count;
+  options->node_count = (int)request.graph->node_count;
+  options->option_count = 0;
+  return comm->rank_count == 1 ? ncclSuccess : options_list(&request, (uint8_t)func, bytes, options);
 }

@@ -14,9 +14,9 @@ void record_birth(struct ncclComm *comm) {
 }
 
 void record_met(struct ncclComm *comm) {
-  if (comm->recorder.comm == NULL || comm->team == NULL) return;
+  if (comm->recorder.comm == NULL || comm->shared == NULL) return;
   comm->recorder.comm->settings_digest = settings_digest(&comm->settings);
-  comm->recorder.comm->topology_digest = graph_digest(&comm->team->graph);
+  comm->recorder.comm->topology_digest = graph_digest(&comm->shared->graph);
 }
 
 /* ---- calls ---- */
@@ -25,7 +25,7 @@ static bool call_is_message(const struct collective_call *call) {
   return call->func == FUNC_SEND || call->func == FUNC_RECV;
 }
 
-static struct record_call call_said(const struct collective_call *call, uint64_t ticks, uint64_t sequence) {
+static struct record_call call_record(const struct collective_call *call, uint64_t ticks, uint64_t sequence) {
   const struct record_call said = {.kind = RECORD_CALL,
                                    .func = call->func,
                                    .dtype = (uint8_t)call->dtype,
@@ -57,7 +57,7 @@ static void call_count(struct recorder *recorder, const struct collective_call *
 void record_call(const struct collective_call *call, uint64_t ticks, uint64_t sequence, uint32_t group) {
   struct recorder *recorder = &call->comm->recorder;
   if (recorder->comm == NULL) return;
-  const struct record_call said = call_said(call, ticks, sequence);
+  const struct record_call said = call_record(call, ticks, sequence);
   const struct record_place place = call_place(call, group, 0);
   recorder_call(recorder, &said, &place);
   if (call->count == 0 && !call_is_message(call)) return; /* it is no operation */
@@ -65,12 +65,12 @@ void record_call(const struct collective_call *call, uint64_t ticks, uint64_t se
   recorder->comm->open_group = group;
 }
 
-void record_again(const struct collective_call *call, uint64_t ticks, uint64_t launched, uint64_t plan) {
+void record_cached(const struct collective_call *call, uint64_t ticks, uint64_t launched, uint64_t plan) {
   struct recorder *recorder = &call->comm->recorder;
   if (recorder->comm == NULL) return;
   const uint64_t sequence = call->comm->sequence - 1;
-  const struct record_call said = call_said(call, ticks, sequence);
-  const struct record_place place = call_place(call, 0, RECORD_AGAIN);
+  const struct record_call said = call_record(call, ticks, sequence);
+  const struct record_place place = call_place(call, 0, RECORD_CACHED);
   const struct record_launch launch = {.kind = RECORD_LAUNCH,
                                        .streams = 1,
                                        .operations = 1,

@@ -13,7 +13,7 @@ void record_met(struct ncclComm *comm);
 /* A call that is noted, in the group of this number, 0: none; `sequence` is its operation's. */
 void record_call(const struct collective_call *call, uint64_t ticks, uint64_t sequence, uint32_t group);
 /* A call that was made again, and launched: the operations before comm->sequence. */
-void record_again(const struct collective_call *call, uint64_t ticks, uint64_t launched, uint64_t plan);
+void record_cached(const struct collective_call *call, uint64_t ticks, uint64_t launched, uint64_t plan);
 /* A call that failed: nothing where its communicator is none. */
 void record_refused(const struct collective_call *call, ncclResult_t result);
 /* How many kernels the backend has launched: before a launch, for record_launch(). */

@@ -1,5 +1,5 @@
 /* register.c: registration of user buffers. A range is remembered once, however often it is announced;
- * nothing is done with it until what lies in it is shown to other processes (far_region.c), or a network
+ * nothing is done with it until what lies in it is shown to other processes (remote_region.c), or a network
  * carries it (proxy_memory.c). A window is a range that all ranks announce. */
 #include "core/register.h"
 
@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "core/api.h"
 #include "core/comm.h"
-#include "core/far/far.h"
+#include "core/remote/remote.h"
 
 void register_list_free(struct registration *list) {
   for (struct registration *next; list; list = next) {
@@ -31,8 +31,8 @@ bool register_holds(const struct ncclComm *comm, const void *address) {
 
 /* Where networks are between the communicator's ranks; NULL: nowhere. */
 static struct proxy_comm *register_proxy(const struct ncclComm *comm) {
-  const struct far *far = comm->team ? comm->team->far : NULL;
-  return far && far->networked ? far->proxies[comm->rank] : NULL;
+  const struct remote *remote = comm->shared ? comm->shared->remote : NULL;
+  return remote && remote->networked ? remote->proxies[comm->rank] : NULL;
 }
 
 static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,

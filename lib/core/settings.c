@@ -271,7 +271,7 @@ ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *con
   read.algos_off = settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.algo_mask);
   read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
   read.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
-  read.net_lines_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
+  read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
   read.check_pointers = pointers_checked();
   launch_mode_check();
@@ -292,21 +292,14 @@ void settings_agree(struct settings *settings, const struct settings *other) {
 
 uint64_t settings_digest(const struct settings *settings) {
   const struct plan_limits *limits = &settings->limits;
-  const uint32_t numbers[] = {limits->slots,
-                              limits->chunk_bytes,
-                              limits->p2p_chunk_bytes,
-                              limits->flag_bits,
-                              limits->direct,
-                              limits->algos,
-                              limits->links,
-                              limits->protos,
-                              limits->algos_last,
-                              limits->cores,
-                              settings->algos_off,
-                              settings->p2p_net_chunk_bytes,
-                              limits->quick_protos,
-                              settings->net_peer_channels,
-                              settings->net_lines_for_all};
+  const uint32_t numbers[] = {limits->slots,           limits->chunk_bytes,
+                              limits->p2p_chunk_bytes, limits->flag_bits,
+                              limits->direct,          limits->algos,
+                              limits->links,           limits->protos,
+                              limits->algos_last,      limits->cores,
+                              settings->algos_off,     settings->p2p_net_chunk_bytes,
+                              limits->quick_protos,    settings->net_peer_channels,
+                              settings->net_ll_for_all};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = hash_bytes(digest, settings->algo_mask, sizeof settings->algo_mask);
@@ -321,8 +314,8 @@ static bool func_is_message(uint32_t func) {
          func == FUNC_GATHER;
 }
 
-bool settings_take_network(struct settings *settings, bool lines, uint32_t rank_count) {
-  const uint32_t simple = 1u << PROTO_SIMPLE, carried = simple | (lines ? 1u << PROTO_LL : 0);
+bool settings_take_network(struct settings *settings, bool ll, uint32_t rank_count) {
+  const uint32_t simple = 1u << PROTO_SIMPLE, carried = simple | (ll ? 1u << PROTO_LL : 0);
   bool named = false;
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
     uint32_t *mask = &settings->proto_mask[i];
@@ -332,7 +325,7 @@ bool settings_take_network(struct settings *settings, bool lines, uint32_t rank_
     }
     *mask = (*mask & carried) != 0 ? *mask & carried : simple;
   }
-  settings->net_plain = rank_count > SETTINGS_NET_LINES_RANKS && !settings->net_lines_for_all;
+  settings->net_plain = rank_count > SETTINGS_NET_LL_RANKS && !settings->net_ll_for_all;
   if (settings->limits.p2p_chunk_bytes > settings->p2p_net_chunk_bytes)
     settings->limits.p2p_chunk_bytes = settings->p2p_net_chunk_bytes;
   return named;
@@ -343,14 +336,14 @@ void settings_add_path(const struct device_ops *ops, uint32_t from, uint32_t to,
   struct device_path_info info;
   const bool known = ops->device_path(from, to, &info) == ncclSuccess;
   paths->peer_access = paths->peer_access && known && info.peer_access;
-  paths->lines128 = paths->lines128 && known && info.lines128;
+  paths->ll128 = paths->ll128 && known && info.ll128;
 }
 
 bool settings_take_paths(struct settings *settings, const struct settings_paths *paths) {
   const uint32_t ll128 = 1u << PROTO_LL128;
   bool kept = false;
   if (!paths->peer_access) settings->limits.direct = false;
-  for (uint32_t i = 0; i < FUNC_COUNT && !paths->lines128; i++) {
+  for (uint32_t i = 0; i < FUNC_COUNT && !paths->ll128; i++) {
     const bool wanted = (settings->proto_named[i] & ll128) != 0 || settings->proto_mask[i] == ll128;
     if (!wanted) settings->proto_mask[i] &= ~ll128, settings->protos_torn |= ll128;
     else kept = kept || (settings->proto_mask[i] & ll128) != 0;

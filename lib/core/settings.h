@@ -18,7 +18,7 @@ struct settings {
   size_t p2p_ll_threshold;
   uint32_t net_peer_channels;
   bool net_plain;               /* messages over a network are in Simple alone */
-  bool net_lines_for_all;       /* however many ranks there are, messages between hosts may be in LL */
+  bool net_ll_for_all;          /* however many ranks there are, messages between hosts may be in LL */
   uint32_t p2p_net_chunk_bytes; /* bound of a message's chunk in a communicator over networks */
   bool check_pointers;
 };
@@ -38,17 +38,17 @@ void settings_agree(struct settings *settings, const struct settings *other);
  * and settings_take_paths bring into line. */
 uint64_t settings_digest(const struct settings *settings);
 
-/* The communicator has connections over networks, which carry Simple, and with `lines` also LL; and messages
+/* The communicator has connections over networks, which carry Simple, and with `ll` also LL; and messages
  * in smaller chunks, since the slots of messages are as large (plan_pool_step_bytes). With many ranks
  * messages over networks stay in Simple: each connection of them would have slots of its own for LL. True
  * when NCCL_PROTO had asked for what a collective loses by name. */
-#define SETTINGS_NET_LINES_RANKS 64u
-bool settings_take_network(struct settings *settings, bool lines, uint32_t rank_count);
+#define SETTINGS_NET_LL_RANKS 64u
+bool settings_take_network(struct settings *settings, bool ll, uint32_t rank_count);
 
 /* What the paths between all devices of a communicator have in common. */
 struct settings_paths {
   bool peer_access; /* each device may store into memory of each other */
-  bool lines128;    /* and stores of 128 bytes arrive whole */
+  bool ll128;       /* and stores of 128 bytes arrive whole */
 };
 
 /* Lowers *paths, which begins as all true, to what the path from one device to another carries; a path that

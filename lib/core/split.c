@@ -1,5 +1,5 @@
-/* split.c: communicators out of communicators. A split is a meeting of all the parent's ranks, a shrink one
- * of the survivors; meeting.c completes both. */
+/* split.c: communicators out of communicators. A split is a rendezvous of all the parent's ranks, a shrink
+ * one of the survivors; rendezvous.c completes both. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -10,11 +10,11 @@
 #include "core/group.h"
 
 /* Notes the job; a rank without color brings no communicator. */
-static ncclResult_t split_add(struct meeting_call *call, ncclComm_t *result, const ncclConfig_t *config) {
+static ncclResult_t split_add(struct rendezvous_call *call, ncclComm_t *result, const ncclConfig_t *config) {
   struct ncclComm *parent = call->parent;
   ncclConfig_t full;
   call->comm_id = parent->comm_id;
-  call->key[0] = parent->team->serial;
+  call->key[0] = parent->shared->serial;
   TRY(config_read(call->call, config, &parent->config, &full));
   if (call->color != NCCL_SPLIT_NOCOLOR)
     TRY(comm_create(call->call, &full, parent->device_index, &call->comm));
@@ -23,20 +23,20 @@ static ncclResult_t split_add(struct meeting_call *call, ncclComm_t *result, con
   return added;
 }
 
-static void split_begin(struct meeting_call *call, const char *name, struct ncclComm *comm) {
+static void split_begin(struct rendezvous_call *call, const char *name, struct ncclComm *comm) {
   memset(call, 0, sizeof *call);
   call->call = name;
-  call->kind = MEETING_SPLIT;
+  call->kind = RENDEZVOUS_SPLIT;
   call->parent = comm;
 }
 
 /* Ranks of several processes check in where the first of them lives: its address is known from the parent. */
-static ncclResult_t split_take_root(struct meeting_call *call, uint32_t first_rank) {
-  const struct far *far = call->parent->team->far;
-  if (!far || far->party_count == 1) return ncclSuccess; /* nobody but this process */
+static ncclResult_t split_take_root(struct rendezvous_call *call, uint32_t first_rank) {
+  const struct remote *remote = call->parent->shared->remote;
+  if (!remote || remote->process_count == 1) return ncclSuccess; /* nobody but this process */
   struct sock_address *root = (struct sock_address *)os_alloc(sizeof *root);
   if (!root) return log_fail(ncclSystemError, "%s: no memory for an address", call->call);
-  *root = far->addresses[far->ranks[first_rank].party];
+  *root = remote->addresses[remote->ranks[first_rank].process_index];
   call->roots = root;
   call->root_count = 1;
   return ncclSuccess;
@@ -60,10 +60,10 @@ static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *resul
                     "%s: rank %u of comm '%s': color is %d; use 0 or more, or NCCL_SPLIT_NOCOLOR", name,
                     comm->rank, comm->name, color);
   }
-  struct meeting_call call;
+  struct rendezvous_call call;
   split_begin(&call, name, comm);
-  call.seat_count = comm->rank_count;
-  call.seat = comm->rank;
+  call.rank_count = comm->rank_count;
+  call.rank = comm->rank;
   call.color = color;
   call.key_order = key;
   TRY(split_take_root(&call, 0));
@@ -78,7 +78,7 @@ API_EXPORT(CommSplit);
 
 /* Marks who is left out; counts the survivors and this rank's place among them. */
 static ncclResult_t shrink_mark(const struct ncclComm *comm, const int *excluded, int excluded_count,
-                                uint8_t *marks, struct meeting_call *call) {
+                                uint8_t *marks, struct rendezvous_call *call) {
   for (int i = 0; i < excluded_count; i++) {
     if (excluded[i] < 0 || (uint32_t)excluded[i] >= comm->rank_count) {
       return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s' excludes rank %d of %u", call->call,
@@ -92,8 +92,8 @@ static ncclResult_t shrink_mark(const struct ncclComm *comm, const int *excluded
   }
   call->signature = hash_bytes(HASH_SEED, marks, comm->rank_count);
   for (uint32_t i = 0; i < comm->rank_count; i++) {
-    call->seat_count += !marks[i];
-    call->seat += i < comm->rank && !marks[i];
+    call->rank_count += !marks[i];
+    call->rank += i < comm->rank && !marks[i];
   }
   return ncclSuccess;
 }
@@ -109,7 +109,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
                         : "the flags are none of NCCL_SHRINK_*");
   }
   if (!comm->revoked && flags == NCCL_SHRINK_DEFAULT) TRY(comm_check_ready(comm, name));
-  struct meeting_call call;
+  struct rendezvous_call call;
   split_begin(&call, name, comm);
   uint8_t *marks = (uint8_t *)os_alloc(comm->rank_count);
   if (!marks)

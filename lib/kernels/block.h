@@ -1,5 +1,5 @@
 /* block.h: the program of a GPU's block, compiled once a protocol (kernel_*.cu). A block is one channel: it
- * takes its batches in order and gives each work of a batch to a team of warps, which run it as a lane over
+ * takes its batches in order and gives each work of a batch to a warp group, which run it as a lane over
  * the shared executors. It instantiates every iterator and the executors, so that a change to lib/schedule or
  * lib/protocol that a GPU cannot compile fails the build. It promises the emulator's results. It knows
  * nothing of how memory was mapped: the host puts addresses into the arguments. */
@@ -9,7 +9,7 @@
 #include "protocol/run.h"
 
 #include "backends/cuda/launch.h"
-#include "backends/cuda/worker.h"
+#include "backends/cuda/compute_warp.h"
 
 static_assert(offsetof(struct fifo_sender, head) == 0 && offsetof(struct fifo_receiver, tail) == 0 &&
                   offsetof(struct fifo_receiver, announced) == LAUNCH_ANNOUNCED_OFFSET &&
@@ -21,13 +21,14 @@ static_assert(sizeof(struct fifo_sender) == LAUNCH_END_BYTES &&
               "the host allocates what the kernel uses");
 
 static_assert(PRIM_WARPS_MAX == LAUNCH_WARPS_MAX, "the host counts warps as the kernel does");
-static_assert(2 * PLAN_BATCH_WORKS_MAX <= PRIM_WARPS_MAX, "a team has a warp that leads and one that moves");
+static_assert(2 * PLAN_BATCH_WORKS_MAX <= PRIM_WARPS_MAX,
+              "a warp group has a warp that leads and one that moves");
 
 __shared__ struct bound_work block_works[PLAN_BATCH_WORKS_MAX];
 
 #ifdef BLOCK_LANES_SHARED
-/* A scout's and a poster's lanes. Not in local memory: the stream of what is moved would push it out of the
- * first-level cache. All threads of a warp write the same. */
+/* An issue warp's and a commit warp's lanes. Not in local memory: the stream of what is moved would push it
+ * out of the first-level cache. All threads of a warp write the same. */
 __shared__ struct lane block_lanes[PRIM_WARPS_MAX];
 #endif
 
@@ -39,16 +40,16 @@ PRIM_FN const struct work *bound_work_of(const struct bound_work *bound) {
 PRIM_FN void work_note_wait(const struct bound_work *bound, const int *abort_flag, uint32_t place) {
   if (prim_lane() != 0) return;
   const struct work *work = bound_work_of(bound);
-  struct rank_cells *cells = (struct rank_cells *)(uintptr_t)abort_flag;
-  struct launch_wait *wait = &cells->waits[work->channel_index * PLAN_BATCH_WORKS_MAX + place];
+  struct rank_control *control = (struct rank_control *)(uintptr_t)abort_flag;
+  struct launch_wait *wait = &control->waits[work->channel_index * PLAN_BATCH_WORKS_MAX + place];
   prim_store_pair(wait->work, bound->work[0], bound->work[1]);
   prim_store_pair(&wait->sequence, work->op_sequence + 1,
                   bound->recv_peer | (uint64_t)bound->send_peer << 32);
 }
 
 PRIM_FN void prim_note_wait(const struct prim *prim) {
-  const uint32_t place = (uint32_t)(prim->desk - prim_shared.desks);
-  if (prim->scouts) work_note_wait(&block_works[place], prim->abort_flag, place);
+  const uint32_t place = (uint32_t)(prim->queue - prim_shared.queues);
+  if (prim->issues) work_note_wait(&block_works[place], prim->abort_flag, place);
 }
 
 PRIM_FN void link_bind(struct link *link, const struct bound_link *end, uint32_t peer, uint8_t proto,
@@ -97,9 +98,9 @@ PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch
   lane_open(lane, prim, work, bound->buffers.in, bound->buffers.out);
 }
 
-/* ---- teams ---- */
+/* ---- warp groups ---- */
 
-/* Kernels of lines carry what is small. */
+/* LL kernels carry what is small. */
 PRIM_FN bool launch_is_short(void) {
 #ifdef PRIM_PROTO
   return PRIM_PROTO != PROTO_SIMPLE;
@@ -114,31 +115,32 @@ PRIM_FN bool work_is_light(const struct work *work) {
          (work->flags & WORK_OUTPUT_HIDDEN) == 0;
 }
 
-/* Warps of a team whose scout and poster are not one: fewer are better used for moving, but for what is
- * short. */
-#ifndef TEAM_APART
-#define TEAM_APART 6
+/* Warps of a warp group whose issue and commit warps are not one: fewer are better used for moving, but for
+ * what is short. */
+#ifndef WARP_GROUP_APART
+#define WARP_GROUP_APART 6
 #endif
 
-/* The part of this warp, the rank-th of a team of `size` warps that begins with warp `first` of the block. */
-PRIM_FN void team_take_part(struct prim *prim, struct worker *worker, uint32_t first, uint32_t size,
-                            uint32_t rank) {
-  const bool apart = size >= TEAM_APART || (size > 2 && launch_is_short());
-  prim->worker_warp = first + 1;
-  prim->worker_warps = apart ? size - 2 : size - 1;
-  prim->scouts = rank == 0;
-  prim->posts = apart ? rank == size - 1 : rank == 0;
-  worker->index = (rank - 1) * PRIM_WARP + prim_lane();
-  worker->count = prim->worker_warps * PRIM_WARP;
+/* The part of this warp, the rank-th of a warp group of `size` warps that begins with warp `first` of the
+ * block. */
+PRIM_FN void warp_group_take_part(struct prim *prim, struct compute_warp *compute, uint32_t first,
+                                  uint32_t size, uint32_t rank) {
+  const bool apart = size >= WARP_GROUP_APART || (size > 2 && launch_is_short());
+  prim->first_compute_warp = first + 1;
+  prim->compute_warps = apart ? size - 2 : size - 1;
+  prim->issues = rank == 0;
+  prim->commits = apart ? rank == size - 1 : rank == 0;
+  compute->index = (rank - 1) * PRIM_WARP + prim_lane();
+  compute->count = prim->compute_warps * PRIM_WARP;
 }
 
 /* Shares the block's warps out among the works of a batch, the light ones one warp each. Returns the work of
  * this warp, or work_count when none is left for it. */
-PRIM_FN uint32_t team_join(struct prim *prim, struct worker *worker, uint32_t work_count) {
+PRIM_FN uint32_t warp_group_join(struct prim *prim, struct compute_warp *compute, uint32_t work_count) {
   const uint32_t warp = threadIdx.x / PRIM_WARP, warps = blockDim.x / PRIM_WARP;
   uint32_t light_count = 0, first = 0;
   if (work_count == 1) {
-    team_take_part(prim, worker, 0, warps, warp);
+    warp_group_take_part(prim, compute, 0, warps, warp);
     return 0;
   }
   for (uint32_t i = 0; i < work_count; i++) light_count += work_is_light(bound_work_of(&block_works[i]));
@@ -152,7 +154,7 @@ PRIM_FN uint32_t team_join(struct prim *prim, struct worker *worker, uint32_t wo
       surplus -= surplus > 0;
     }
     if (warp < first + size) {
-      team_take_part(prim, worker, first, size, warp - first);
+      warp_group_take_part(prim, compute, first, size, warp - first);
       return i;
     }
     first += size;
@@ -164,7 +166,7 @@ PRIM_FN uint32_t team_join(struct prim *prim, struct worker *worker, uint32_t wo
 
 /* Notes what a lane that could not go on says, for the host, and stops the communicator. */
 PRIM_FN void lane_report(const struct lane *lane, const struct launch_arguments *arguments) {
-  struct launch_error *error = &arguments->cells->errors[lane->work->channel_index];
+  struct launch_error *error = &arguments->control->errors[lane->work->channel_index];
   error->peer = lane->mismatch_peer;
   error->func = lane->work->func;
   error->op_sequence = lane->work->op_sequence;
@@ -172,35 +174,35 @@ PRIM_FN void lane_report(const struct lane *lane, const struct launch_arguments 
   error->found_bytes = lane->found_bytes;
   error->error = lane->error;
   __threadfence_system();
-  *(volatile int *)&arguments->cells->failed = 1;
+  *(volatile int *)&arguments->control->failed = 1;
   *(volatile int *)arguments->failed = 1;
 }
 
 PRIM_FN void batch_run(const struct launch_arguments *arguments, const struct bound_further *further,
                        uint32_t work_count) {
-  struct worker worker;
-  struct prim *prim = &worker.prim;
+  struct compute_warp compute;
+  struct prim *prim = &compute.prim;
 #ifdef BLOCK_LANES_SHARED
   struct lane *lane = &block_lanes[threadIdx.x / PRIM_WARP];
 #else
   struct lane own, *lane = &own;
 #endif
-  prim->abort_flag = &arguments->cells->abort;
+  prim->abort_flag = &arguments->control->abort;
   prim->failed_flag = arguments->failed;
   prim->issued = prim->done = prim->fenced = prim->finished = prim->looks = 0;
   prim->aborted = false;
-  const uint32_t index = team_join(prim, &worker, work_count);
+  const uint32_t index = warp_group_join(prim, &compute, work_count);
   if (index == work_count) return;
-  prim->desk = &prim_shared.desks[index];
-  if (!prim->scouts && !prim->posts) {
-    worker_run(&worker);
+  prim->queue = &prim_shared.queues[index];
+  if (!prim->issues && !prim->commits) {
+    compute_run(&compute);
     return;
   }
   lane_bind(lane, prim, arguments, further, &block_works[index]);
   lane_run(lane, prim);
   if (lane->error != LANE_OK || prim->aborted) *(volatile uint32_t *)&prim_shared.stopped = 1;
-  else if (prim->scouts && prim->worker_warps > 0) prim_dismiss(prim);
-  if (lane->error != LANE_OK && prim->posts && prim_lane() == 0) lane_report(lane, arguments);
+  else if (prim->issues && prim->compute_warps > 0) prim_dismiss(prim);
+  if (lane->error != LANE_OK && prim->commits && prim_lane() == 0) lane_report(lane, arguments);
 }
 
 /* All threads. */
@@ -212,7 +214,7 @@ PRIM_FN void batch_fetch(const struct launch_arguments *arguments, const uint8_t
        i += blockDim.x)
     works[i] = words[i];
   if (threadIdx.x < PRIM_WARPS_MAX) prim_shared.done[threadIdx.x] = 0;
-  if (threadIdx.x < PLAN_BATCH_WORKS_MAX) prim_shared.desks[threadIdx.x].issued = 0;
+  if (threadIdx.x < PLAN_BATCH_WORKS_MAX) prim_shared.queues[threadIdx.x].issued = 0;
 }
 
 PRIM_FN void launch_count(uint64_t *count) {
@@ -235,7 +237,7 @@ PRIM_FN void launch_end(const struct launch_arguments *arguments) {
 }
 
 /* The stream's next kernel, if it is one of ours, may come onto the device while this one ends; it waits
- * before it touches what this one writes. A kernel of lines is short, so that its successor may wait from the
+ * before it touches what this one writes. An LL kernel is short, so that its successor may wait from the
  * beginning. */
 PRIM_FN void launch_invite_next(void) { prim_launch_dependents(); }
 

@@ -10,7 +10,7 @@
 #define BLOCK_LANES_SHARED
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define PRIM_BULK
-#define TEAM_APART 3 /* one warp moves enough; a slice's end may not hold up the next one */
+#define WARP_GROUP_APART 3 /* one warp moves enough; a slice's end may not hold up the next one */
 #endif
 #define PRIM_PROTO PROTO_SIMPLE
 

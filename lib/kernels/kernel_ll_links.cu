@@ -1,5 +1,5 @@
 /* kernel_ll_links.cu: the kernel of launches whose works all speak LL, and some of which have more than one
- * link a side: trees and direct exchanges of what is small. */
+ * link a side: trees and direct collectives of what is small. */
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 1

@@ -28,25 +28,21 @@ __global__ void tutti_kernel_ll128(const __grid_constant__ struct launch launch)
 __global__ void tutti_kernel_simple(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_ll_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_links(const __grid_constant__ struct launch launch);
-__global__ void tutti_kernel_exchange_ll(const __grid_constant__ struct launch launch);
-__global__ void tutti_kernel_exchange_once(const __grid_constant__ struct launch launch);
-__global__ void tutti_kernel_exchange_once_links(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_direct_ll(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_direct_once(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_direct_once_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_bulk(const __grid_constant__ struct launch launch);
-__global__ void tutti_kernel_exchange_simple(const __grid_constant__ struct launch_long launch);
+__global__ void tutti_kernel_direct_simple(const __grid_constant__ struct launch_long launch);
 }
 
 /* By enum work_proto, then as launch.h numbers them. */
-static const void *const kernels[LAUNCH_KERNELS] = {(const void *)tutti_kernel_ll,
-                                                    (const void *)tutti_kernel_ll128,
-                                                    (const void *)tutti_kernel_simple,
-                                                    (const void *)tutti_kernel_mixed,
-                                                    (const void *)tutti_kernel_ll_links,
-                                                    (const void *)tutti_kernel_links,
-                                                    (const void *)tutti_kernel_exchange_ll,
-                                                    (const void *)tutti_kernel_bulk,
-                                                    (const void *)tutti_kernel_exchange_once,
-                                                    (const void *)tutti_kernel_exchange_once_links,
-                                                    (const void *)tutti_kernel_exchange_simple};
+static const void *const kernels[LAUNCH_KERNELS] = {
+    (const void *)tutti_kernel_ll,           (const void *)tutti_kernel_ll128,
+    (const void *)tutti_kernel_simple,       (const void *)tutti_kernel_mixed,
+    (const void *)tutti_kernel_ll_links,     (const void *)tutti_kernel_links,
+    (const void *)tutti_kernel_direct_ll,    (const void *)tutti_kernel_bulk,
+    (const void *)tutti_kernel_direct_once,  (const void *)tutti_kernel_direct_once_links,
+    (const void *)tutti_kernel_direct_simple};
 
 /* Shared memory that a launch asks for beside what its kernel declares: for stages of bulk copies, as much as
  * every device that was seen so far has. */

@@ -1,7 +1,7 @@
 /* kernels.h: the CPU's reduce and copy over every type and operator, generated from the one X-macro table
  * (types.h) that the GPU's kernels use too. Results depend on the operands alone, bit for bit: no
  * contraction, round to nearest even, and a minimum or maximum that prefers the number over the NaN and
- * orders -0 below +0. Knows nothing of FIFOs or ranks. */
+ * descriptors -0 below +0. Knows nothing of FIFOs or ranks. */
 #ifndef TUTTI_KERNELS_KERNELS_H
 #define TUTTI_KERNELS_KERNELS_H
 

@@ -7,7 +7,7 @@
 #include "backends/cuda/ptx.h"
 
 #define TEST_THREADS 256
-#define CYCLES_A_NS 4 /* no clock is faster: a second bound, should the timer stand still */
+#define CYCLES_A_NS 4 /* no clock is faster: a second bound, should the timer make no progress */
 
 static __device__ uint64_t mixed(uint64_t value) {
   value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -39,20 +39,20 @@ extern "C" __global__ void __launch_bounds__(TEST_THREADS)
   if (threadIdx.x == 0) prim_store_release(&buffer->flag, seed);
 }
 
-static __device__ void verdict_write(struct link_test_verdict *verdict, const struct link_test_buffer *buffer,
+static __device__ void finding_write(struct link_test_finding *finding, const struct link_test_buffer *buffer,
                                      uint64_t seed, bool came, uint32_t first_wrong) {
-  verdict->outcome = !came                           ? LINK_TEST_SILENT
+  finding->outcome = !came                           ? LINK_TEST_SILENT
                      : first_wrong < LINK_TEST_WORDS ? LINK_TEST_WRONG
                                                      : LINK_TEST_OK;
   if (first_wrong >= LINK_TEST_WORDS) return;
-  verdict->offset_bytes = first_wrong * 16;
-  *(uint4 *)verdict->found = __ldcv((const uint4 *)buffer->words[first_wrong]);
-  *(uint4 *)verdict->expected = pattern_word(seed, first_wrong);
+  finding->offset_bytes = first_wrong * 16;
+  *(uint4 *)finding->found = __ldcv((const uint4 *)buffer->words[first_wrong]);
+  *(uint4 *)finding->expected = pattern_word(seed, first_wrong);
 }
 
 extern "C" __global__ void __launch_bounds__(TEST_THREADS)
     tutti_link_test_check(const struct link_test_buffer *buffer, uint64_t seed, uint64_t number,
-                          uint64_t patience_ns, struct link_test_verdict *verdict) {
+                          uint64_t patience_ns, struct link_test_finding *finding) {
   __shared__ uint32_t first_wrong;
   __shared__ bool came;
   if (threadIdx.x == 0) {
@@ -67,9 +67,9 @@ extern "C" __global__ void __launch_bounds__(TEST_THREADS)
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  verdict_write(verdict, buffer, seed, came, first_wrong);
+  finding_write(finding, buffer, seed, came, first_wrong);
   __threadfence_system();
-  *(volatile uint64_t *)&verdict->number = number;
+  *(volatile uint64_t *)&finding->number = number;
 }
 
 extern "C" int link_test_send(struct link_test_buffer *buffer, uint64_t seed, void *stream) {
@@ -79,8 +79,8 @@ extern "C" int link_test_send(struct link_test_buffer *buffer, uint64_t seed, vo
 }
 
 extern "C" int link_test_check(const struct link_test_buffer *buffer, uint64_t seed, uint64_t number,
-                               uint64_t patience_ns, struct link_test_verdict *verdict, void *stream) {
-  void *parameters[] = {&buffer, &seed, &number, &patience_ns, &verdict};
+                               uint64_t patience_ns, struct link_test_finding *finding, void *stream) {
+  void *parameters[] = {&buffer, &seed, &number, &patience_ns, &finding};
   return cudaLaunchKernel((const void *)tutti_link_test_check, dim3(1), dim3(TEST_THREADS), parameters, 0,
                           (cudaStream_t)stream);
 }

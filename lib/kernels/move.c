@@ -252,7 +252,7 @@ __attribute__((target("avx2"))) static void stream_copy(unsigned char *to, const
  * announces them. */
 static bool move_streams(const struct move *move) {
   unsigned char scratch[3][MOVE_TILE_BYTES] __attribute__((aligned(64)));
-  if (move->far_destinations == 0 || !__builtin_cpu_supports("avx2")) return false;
+  if (move->remote_destinations == 0 || !__builtin_cpu_supports("avx2")) return false;
   const size_t element_bytes = kernel_type_bytes(move->dtype), tile_count = MOVE_TILE_BYTES / element_bytes;
   const bool copies = move->source_count == 1 && !move_scales(move, 0) && !move->post_op;
   struct move tile = *move;
@@ -267,7 +267,7 @@ static bool move_streams(const struct move *move) {
     const unsigned char *from = copies ? (const unsigned char *)tile.source[0] : scratch[2];
     for (uint32_t i = 0; i < move->destination_count; i++) {
       unsigned char *to = (unsigned char *)move->destination[i] + offset;
-      if (((move->far_destinations >> i) & 1) != 0 && to != from) stream_copy(to, from, bytes);
+      if (((move->remote_destinations >> i) & 1) != 0 && to != from) stream_copy(to, from, bytes);
       else span_copy(to, from, bytes);
     }
   }

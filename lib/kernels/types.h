@@ -56,38 +56,38 @@ enum {
 
 /* ---- bits of a float and of a double ---- */
 
-union type_cell32 {
+union type_bits32 {
   float number;
   uint32_t bits;
 };
 
-union type_cell64 {
+union type_bits64 {
   double number;
   uint64_t bits;
 };
 
 PRIM_FN uint32_t type_float_bits(float number) {
-  union type_cell32 cell;
-  cell.number = number;
-  return cell.bits;
+  union type_bits32 view;
+  view.number = number;
+  return view.bits;
 }
 
 PRIM_FN float type_float_of_bits(uint32_t bits) {
-  union type_cell32 cell;
-  cell.bits = bits;
-  return cell.number;
+  union type_bits32 view;
+  view.bits = bits;
+  return view.number;
 }
 
 PRIM_FN uint64_t type_double_bits(double number) {
-  union type_cell64 cell;
-  cell.number = number;
-  return cell.bits;
+  union type_bits64 view;
+  view.number = number;
+  return view.bits;
 }
 
 PRIM_FN double type_double_of_bits(uint64_t bits) {
-  union type_cell64 cell;
-  cell.bits = bits;
-  return cell.number;
+  union type_bits64 view;
+  view.bits = bits;
+  return view.number;
 }
 
 /* Any NaN becomes the canonical one: processors disagree on which NaN an operation yields. */

@@ -19,7 +19,7 @@
  * begins with a step of LL announces itself in front of the slot's lines, in the cache line of the first of
  * them, and senders keep the head that they saw last from operation to operation.
  *
- * Counters count steps since the connection was made and never fall or restart. The line protocols move head
+ * Counters count steps since the connection was made and never fall or restart. LL and LL128 move head
  * alone: the flags of their lines say what tail would. Each of them also counts its own steps, for flags and
  * slots: with the common count, the steps in which old flags must be rewritten could fall to another
  * protocol. */
@@ -34,7 +34,7 @@
 
 /* A value with a tag that says which operation it is of: whoever reads it needs no order with anything else.
  * Laid out as a line of LL, so that each half is valid by itself: {value, tag} twice, 32 bits each. */
-struct fifo_cell {
+struct tagged_word {
   uint64_t halves[2];
 };
 
@@ -42,7 +42,7 @@ struct fifo_cell {
 struct fifo_sender {
   uint64_t head;
   uint64_t head_pad[15];
-  struct fifo_cell offer, offer_bytes;
+  struct tagged_word offer, offer_bytes;
   uint64_t offer_pad[12];
   uint64_t send_step;
   uint64_t send_line[2];
@@ -53,9 +53,9 @@ struct fifo_sender {
 struct fifo_receiver {
   uint64_t tail;
   uint64_t tail_pad[1];
-  struct fifo_cell source;
+  struct tagged_word source;
   uint64_t source_pad[12];
-  struct fifo_cell announced[FIFO_SLOTS_MAX];
+  struct tagged_word announced[FIFO_SLOTS_MAX];
   uint64_t recv_step;
   uint64_t recv_line[2];
   uint64_t recv_pad[13];
@@ -94,10 +94,10 @@ struct link {
 #endif
   uint32_t slot_index; /* step mod slots */
   uint32_t slots, step_bytes;
-  uint32_t peer; /* rank at the other end */
-  bool agreed;   /* the operation's size was announced (sender), or compared (receiver) */
-  uint64_t line; /* line protocols: steps that this one has taken on the connection; lives in slot line mod
-                    slots */
+  uint32_t peer;      /* rank at the other end */
+  bool agreed;        /* the operation's size was announced (sender), or compared (receiver) */
+  uint64_t line;      /* LL and LL128: steps that this one has taken on the connection; lives in slot line mod
+                         slots */
   uint32_t line_slot; /* line mod slots */
 };
 
@@ -129,12 +129,12 @@ PRIM_FN uint8_t *link_slot(const struct link *link) {
   return link->buffer + (size_t)link->slot_index * link->step_bytes;
 }
 
-/* An LL slot's cell in front of its lines, and how much longer than the lines it makes the slot. */
+/* An LL slot's tagged word in front of its lines, and how much longer than the lines it makes the slot. */
 #ifdef PRIM_COHERENT
-#define FIFO_LL_CELL_BYTES ((uint32_t)sizeof(struct fifo_cell))
+#define FIFO_LL_TAGGED_BYTES ((uint32_t)sizeof(struct tagged_word))
 #define FIFO_LL_MORE_BYTES 64u
 #else
-#define FIFO_LL_CELL_BYTES 0u
+#define FIFO_LL_TAGGED_BYTES 0u
 #define FIFO_LL_MORE_BYTES 0u
 #endif
 
@@ -143,11 +143,11 @@ PRIM_FN size_t fifo_slot_bytes(uint8_t proto, uint32_t step_bytes) {
   return step_bytes + (proto == PROTO_LL ? FIFO_LL_MORE_BYTES : 0);
 }
 
-PRIM_FN struct fifo_cell *link_announcement(const struct link *link, uint8_t proto) {
+PRIM_FN struct tagged_word *link_announcement(const struct link *link, uint8_t proto) {
 #ifdef PRIM_COHERENT
   if (proto == PROTO_LL)
-    return (struct fifo_cell *)(void *)(link->buffer +
-                                        link->line_slot * fifo_slot_bytes(proto, link->step_bytes));
+    return (struct tagged_word *)(void *)(link->buffer +
+                                          link->line_slot * fifo_slot_bytes(proto, link->step_bytes));
 #else
   (void)proto;
 #endif

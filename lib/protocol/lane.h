@@ -3,7 +3,7 @@
  * ends without waiting (lane_move); run.h turns it into a loop that spins, the emulator's scheduler picks the
  * moves one by one.
  *
- *   OPEN: offer our output to senders, take what receivers offer -> RUN: slices or lines -> DONE
+ *   OPEN: offer our output to senders, take what receivers offer -> RUN: slices or LL lines -> DONE
  */
 #ifndef TUTTI_PROTOCOL_LANE_H
 #define TUTTI_PROTOCOL_LANE_H
@@ -16,12 +16,12 @@ enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
 /* Moves of a lane, as bits: what may happen next. */
 enum lane_action {
-  LANE_OFFER = 1,  /* hand the address of our output to the sender at recv link `exchange_index` */
-  LANE_TAKE = 2,   /* take the address that the receiver at send link `exchange_index` offered */
+  LANE_OFFER = 1,  /* hand the address of our output to the sender at recv link `offer_index` */
+  LANE_TAKE = 2,   /* take the address that the receiver at send link `offer_index` offered */
   LANE_BEGIN = 4,  /* slots are there: start moving the next slice */
   LANE_FINISH = 8, /* end the oldest slice that was begun */
-  LANE_POST = 16,  /* tell both ends about the oldest slice that was finished; lines: free the step's slot */
-  LANE_LINES = 32, /* carry the next group of lines; the first group of a step opens it */
+  LANE_POST = 16,  /* tell both ends about the oldest slice that was finished; LL: free the step's slot */
+  LANE_LL = 32,    /* carry the next group of LL lines; the first group of a step opens it */
   LANE_END = 64    /* nothing is left: save the counters */
 };
 
@@ -40,20 +40,20 @@ struct lane {
 #if PRIM_ALGOS > 1
   const struct plan_buffers *parts; /* of a fused work: the memory of its parts; the backend's to set */
 #endif
-  uint8_t phase;     /* enum lane_phase */
-  uint8_t error;     /* enum lane_error */
-  uint8_t depth;     /* slices in flight, 1..PRIM_DEPTH */
-  uint8_t flag_bits; /* of a line */
-  bool lands_here;   /* final values come straight into our output */
-  uint32_t exchange_index;
+  uint8_t phase;          /* enum lane_phase */
+  uint8_t error;          /* enum lane_error */
+  uint8_t depth;          /* slices in flight, 1..PRIM_DEPTH */
+  uint8_t flag_bits;      /* of a line */
+  bool zero_copy_receive; /* final values come straight into our output */
+  uint32_t offer_index;
   uint32_t group_lines; /* most lines that one move carries */
   struct algo_iter iter;
   struct step step; /* the one that is being begun */
 #if PRIM_ALGOS > 1
-  bool far;             /* the operation's output is longer than caches: the backend's to say */
-  uint8_t *scratch;     /* of the operation, for lists */
-  uint64_t *cells;      /* how far each list of the rank is, counted through all operations; 0: nobody asks */
-  uint64_t cells_begin; /* what all of them held when this operation began */
+  bool remote;        /* the operation's output is longer than caches: the backend's to say */
+  uint8_t *scratch;   /* of the operation, for lists */
+  uint64_t *progress; /* how far each list of the rank is, counted through all operations; 0: nobody asks */
+  uint64_t progress_begin; /* what all of them held when this operation began */
 #endif
   bool has_step;
   uint64_t steps_done; /* schedule steps taken so far: for reports */
@@ -151,7 +151,8 @@ PRIM_FN bool lane_is_list(const struct lane *lane) {
 PRIM_FN bool lane_may_follow(const struct lane *lane) {
 #if PRIM_ALGOS > 1
   if (lane->step.flags & STEP_AWAIT_LIST)
-    return prim_load_tail(&lane->cells[lane->step.wait_lane]) - lane->cells_begin >= lane->step.wait_count;
+    return prim_load_tail(&lane->progress[lane->step.wait_lane]) - lane->progress_begin >=
+           lane->step.wait_count;
 #else
   (void)lane;
 #endif
@@ -159,22 +160,22 @@ PRIM_FN bool lane_may_follow(const struct lane *lane) {
 }
 
 /* Tells the rank's other lists that so many steps of this one have ended. */
-PRIM_FN void lane_tell_lists(const struct lane *lane, struct prim *prim, uint64_t step_count) {
+PRIM_FN void lane_signal_lists(const struct lane *lane, struct prim *prim, uint64_t step_count) {
 #if PRIM_ALGOS > 1
-  if (lane_is_list(lane) && lane->cells != 0)
-    prim_store_tail(prim, &lane->cells[lane->work->role], lane->cells_begin + step_count);
+  if (lane_is_list(lane) && lane->progress != 0)
+    prim_store_tail(prim, &lane->progress[lane->work->role], lane->progress_begin + step_count);
 #else
   (void)lane, (void)prim, (void)step_count;
 #endif
 }
 
-/* A list begins where the operation before ended: every cell of the rank says the same then. Its steps may
+/* A list begins where the operation before ended: every counter of the rank says the same then. Its steps may
  * read what those before them wrote, so none begins before the last one has ended. */
 PRIM_FN void lane_open_list(struct lane *lane) {
 #if PRIM_ALGOS > 1
   if (!lane_is_list(lane)) return;
   lane->depth = 1;
-  lane->cells_begin = lane->cells != 0 ? lane->cells[lane->work->role] : 0;
+  lane->progress_begin = lane->progress != 0 ? lane->progress[lane->work->role] : 0;
 #else
   (void)lane;
 #endif
@@ -185,7 +186,7 @@ PRIM_FN void lane_close_list(const struct lane *lane, struct prim *prim) {
 #if PRIM_ALGOS > 1
   const struct work *work = lane->work;
   if (lane_is_list(lane))
-    lane_tell_lists(lane, prim, size_div_up(work->last_chunk_count, work->chunk_count) * work->list->round);
+    lane_signal_lists(lane, prim, size_div_up(work->last_chunk_count, work->chunk_count) * work->list->round);
 #else
   (void)lane, (void)prim;
 #endif
@@ -200,7 +201,7 @@ PRIM_FN uint8_t line_kind_of(const struct work *work) {
   return lane_proto(work) == PROTO_LL ? LINE_LL : LINE_LL128;
 }
 
-PRIM_FN void link_open_lines(struct link *link, uint64_t saved_line) {
+PRIM_FN void link_open_ll(struct link *link, uint64_t saved_line) {
   link->line = saved_line;
   link->line_slot = link_slot_of(link, saved_line);
 }
@@ -222,20 +223,21 @@ PRIM_FN void lane_agree(struct lane *lane, const struct link *link, uint64_t fou
 }
 
 /* A receiver's first step waits until the sender has said how much the operation has; the leader compares. */
-PRIM_FN bool lane_heard(struct lane *lane, struct link *link, struct prim *prim) {
+PRIM_FN bool lane_poll_size(struct lane *lane, struct link *link, struct prim *prim) {
   uint64_t bytes;
   if (link->agreed || !prim_leader(prim)) return true;
-  if (!prim_cell_load(link_announcement(link, lane_proto(lane->work)), link_tag(link), &bytes)) return false;
+  if (!prim_tagged_load(link_announcement(link, lane_proto(lane->work)), link_tag(link), &bytes))
+    return false;
   link->agreed = true;
   lane_agree(lane, link, bytes);
   return true;
 }
 
-/* A sender says it when the slot of its first step is free, and with it the cell. */
+/* A sender says it when the slot of its first step is free, and with it the tagged word. */
 PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *prim) {
   if (link->agreed) return;
-  prim_cell_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link),
-                  lane_agreed_bytes(lane_part(lane)));
+  prim_tagged_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link),
+                    lane_agreed_bytes(lane_part(lane)));
   link->agreed = true;
 }
 
@@ -244,46 +246,46 @@ PRIM_FN uint32_t lane_link_index(uint32_t index) { return PRIM_LINKS == 1 ? 0 : 
 
 /* The link whose receiver's offer is awaited. */
 PRIM_FN struct link *lane_take_link(struct lane *lane) {
-  return &lane->send[lane_link_index(lane->exchange_index - lane->work->recv_count)];
+  return &lane->send[lane_link_index(lane->offer_index - lane->work->recv_count)];
 }
 
 /* Offers never wait: that the last operation has ended here says that its offer was taken. All are made
  * before any is taken, so that ranks in a ring never wait for each other. */
 PRIM_FN uint32_t lane_open_enabled(struct lane *lane) {
   uint64_t address, bytes;
-  if (lane->exchange_index < lane->work->recv_count) return LANE_OFFER;
+  if (lane->offer_index < lane->work->recv_count) return LANE_OFFER;
   const struct link *link = lane_take_link(lane);
-  return prim_cell_load(&link->sender->offer, link_tag(link), &address) &&
-                 prim_cell_load(&link->sender->offer_bytes, link_tag(link), &bytes)
+  return prim_tagged_load(&link->sender->offer, link_tag(link), &address) &&
+                 prim_tagged_load(&link->sender->offer_bytes, link_tag(link), &bytes)
              ? LANE_TAKE
              : 0;
 }
 
-/* Skips the exchanges that this work does not make; enters RUN behind the last. */
+/* Skips the offers that this work does not make; enters RUN behind the last. */
 PRIM_FN void lane_open_settle(struct lane *lane) {
   const struct work *work = lane->work;
-  if (lane->exchange_index < work->recv_count && (work->flags & WORK_DIRECT_RECV) == 0)
-    lane->exchange_index = work->recv_count;
-  if (lane->exchange_index >= work->recv_count && (work->flags & WORK_DIRECT_SEND) == 0)
-    lane->exchange_index = (uint32_t)work->recv_count + work->send_count;
-  if (lane->exchange_index == (uint32_t)work->recv_count + work->send_count) lane->phase = LANE_RUN;
+  if (lane->offer_index < work->recv_count && (work->flags & WORK_DIRECT_RECV) == 0)
+    lane->offer_index = work->recv_count;
+  if (lane->offer_index >= work->recv_count && (work->flags & WORK_DIRECT_SEND) == 0)
+    lane->offer_index = (uint32_t)work->recv_count + work->send_count;
+  if (lane->offer_index == (uint32_t)work->recv_count + work->send_count) lane->phase = LANE_RUN;
 }
 
 PRIM_FN void lane_offer(struct lane *lane, struct prim *prim) {
-  const struct link *link = &lane->recv[lane_link_index(lane->exchange_index)];
+  const struct link *link = &lane->recv[lane_link_index(lane->offer_index)];
   uint64_t address = lane_shows_output(lane) ? (uint64_t)(uintptr_t)lane->out : 0;
 #ifdef PRIM_OFFER_SHIFTS
   if (address != 0 && lane_proto(lane->work) == PROTO_SIMPLE) address += link->offer_shift;
 #endif
-  prim_cell_store(prim, &link->sender->offer_bytes, link_tag(link), lane_agreed_bytes(lane->work));
-  prim_cell_store(prim, &link->sender->offer, link_tag(link), address);
+  prim_tagged_store(prim, &link->sender->offer_bytes, link_tag(link), lane_agreed_bytes(lane->work));
+  prim_tagged_store(prim, &link->sender->offer, link_tag(link), address);
 }
 
 PRIM_FN void lane_take(struct lane *lane) {
   struct link *link = lane_take_link(lane);
   uint64_t address = 0, bytes = 0;
-  prim_cell_load(&link->sender->offer, link_tag(link), &address);
-  prim_cell_load(&link->sender->offer_bytes, link_tag(link), &bytes);
+  prim_tagged_load(&link->sender->offer, link_tag(link), &address);
+  prim_tagged_load(&link->sender->offer_bytes, link_tag(link), &bytes);
 #ifdef PRIM_SHIFTS
   if (address != 0) address += link->direct_shift;
 #endif
@@ -292,9 +294,9 @@ PRIM_FN void lane_take(struct lane *lane) {
 }
 
 PRIM_FN void lane_open_move(struct lane *lane, struct prim *prim) {
-  if (lane->exchange_index < lane->work->recv_count) lane_offer(lane, prim);
+  if (lane->offer_index < lane->work->recv_count) lane_offer(lane, prim);
   else lane_take(lane);
-  lane->exchange_index += 1;
+  lane->offer_index += 1;
   lane_open_settle(lane);
 }
 
@@ -332,20 +334,20 @@ PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   PRIM_UNROLL FIFO_EACH_LINK(i, work->recv_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->recv[i];
     link_open(link, recv[i].step, work->chunk_steps);
-    link_open_lines(link, recv[i].line);
+    link_open_ll(link, recv[i].line);
     /* The steps that rounding skipped are credits that the sender must get back. */
     if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);
   }
   PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->send[i];
     link_open(link, send[i].step, work->chunk_steps);
-    link_open_lines(link, send[i].line);
+    link_open_ll(link, send[i].line);
     link->cached = send[i].head; /* most operations need no other look */
   }
 }
 
 /* The links' ends, buffer, slots, step_bytes, direct_shift and peer, and depth, flag_bits, group_lines,
- * scratch and cells are the backend's to set before. */
+ * scratch and progress are the backend's to set before. */
 PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
                        void *out) {
   lane->work = work;
@@ -353,8 +355,8 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
   lane->out = (uint8_t *)out;
   lane->phase = LANE_OPEN;
   lane->error = LANE_OK;
-  lane->exchange_index = 0;
-  lane->lands_here = (work->flags & WORK_DIRECT_RECV) != 0 && lane_shows_output(lane);
+  lane->offer_index = 0;
+  lane->zero_copy_receive = (work->flags & WORK_DIRECT_RECV) != 0 && lane_shows_output(lane);
   lane->steps_done = 0;
   lane->slice_index = lane->slice_count = lane->line_index = lane->line_count = 0;
   lane->begun = lane->finished = lane->posted = 0;
@@ -378,7 +380,7 @@ PRIM_FN bool lane_keeps_step(const struct lane *lane) {
 }
 
 /* As lane_open() with the same work, for lines, where lane_keeps_step() has said so. */
-PRIM_FN void lane_open_again(struct lane *lane, struct prim *prim, const void *in, void *out) {
+PRIM_FN void lane_reopen(struct lane *lane, struct prim *prim, const void *in, void *out) {
   lane->in = (const uint8_t *)in;
   lane->out = (uint8_t *)out;
   lane->phase = LANE_RUN;

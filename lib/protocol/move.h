@@ -27,8 +27,8 @@ struct move {
   const void *source[MOVE_SPANS_MAX];
   void *destination[MOVE_SPANS_MAX];
 #if PRIM_ALGOS > 1
-  uint32_t far_destinations; /* set of destination indexes that no step reads again, so long that caches would
-                                lose what is of use for them: a backend may go past its caches */
+  uint32_t remote_destinations; /* set of destination indexes that no step reads again, so long that caches
+                                would lose what is of use for them: a backend may go past its caches */
 #endif
 };
 

@@ -5,7 +5,7 @@
 #ifndef TUTTI_PROTOCOL_RUN_H
 #define TUTTI_PROTOCOL_RUN_H
 
-#include "protocol/lines.h"
+#include "protocol/ll.h"
 #include "protocol/simple.h"
 
 /* Set of enum lane_action that may happen now; 0 while the lane waits. May advance the iterator, has no other
@@ -14,7 +14,7 @@ PRIM_FN uint32_t lane_enabled(struct lane *lane, struct prim *prim) {
   switch (lane->phase) {
     case LANE_OPEN: return lane_open_enabled(lane);
     case LANE_RUN:
-      return lane_proto(lane->work) == PROTO_SIMPLE ? simple_enabled(lane, prim) : lines_enabled(lane, prim);
+      return lane_proto(lane->work) == PROTO_SIMPLE ? simple_enabled(lane, prim) : ll_enabled(lane, prim);
     default: return 0;
   }
 }
@@ -23,12 +23,12 @@ PRIM_FN uint32_t lane_enabled(struct lane *lane, struct prim *prim) {
 PRIM_FN void lane_move(struct lane *lane, struct prim *prim, uint32_t action) {
   if (lane->phase == LANE_OPEN) lane_open_move(lane, prim);
   else if (lane_proto(lane->work) == PROTO_SIMPLE) simple_move(lane, prim, action);
-  else lines_move(lane, prim, action);
+  else ll_move(lane, prim, action);
 }
 
 /* The order in which a lane with a thread of its own takes what is possible: begin early, end late. */
 PRIM_FN uint32_t lane_first_action(uint32_t actions) {
-  if (actions & (LANE_OFFER | LANE_TAKE | LANE_LINES)) return actions & (LANE_OFFER | LANE_TAKE | LANE_LINES);
+  if (actions & (LANE_OFFER | LANE_TAKE | LANE_LL)) return actions & (LANE_OFFER | LANE_TAKE | LANE_LL);
   if (actions & LANE_BEGIN) return LANE_BEGIN;
   if (actions & LANE_FINISH) return LANE_FINISH;
   return actions & LANE_POST ? LANE_POST : LANE_END;
@@ -50,32 +50,32 @@ PRIM_FN bool lane_make_moves(struct lane *lane, struct prim *prim, uint64_t slic
   return true;
 }
 
-PRIM_FN bool lane_has_lines(const struct lane *lane) {
+PRIM_FN bool lane_has_ll(const struct lane *lane) {
   return lane_proto(lane->work) != PROTO_SIMPLE && lane->phase == LANE_RUN;
 }
 
 /* The same for a worker that may have other lanes too. */
 PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim, uint64_t slices) {
-  if (!lane_has_lines(lane)) return lane_make_moves(lane, prim, slices);
-  return lines_go(lane, prim, false) || lane->error != LANE_OK || prim_aborted(prim);
+  if (!lane_has_ll(lane)) return lane_make_moves(lane, prim, slices);
+  return ll_go(lane, prim, false) || lane->error != LANE_OK || prim_aborted(prim);
 }
 
 /* Runs a lane to its end, or to an error, on a worker that has no other. */
 PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
-  if (lane_has_lines(lane)) {
-    lines_go(lane, prim, true);
+  if (lane_has_ll(lane)) {
+    ll_go(lane, prim, true);
     return;
   }
   while (!lane_make_moves(lane, prim, LANE_ALL_SLICES)) prim_pause(prim);
 }
 
 /* What a waiting lane waits for, for reports: the n-th unmet predicate. */
-enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LINES, WAIT_LIST };
+enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LL, WAIT_LIST };
 
 struct lane_wait {
   uint8_t kind;        /* enum lane_wait_kind */
   uint32_t peer;       /* rank; WAIT_LIST: number of the list on the own rank */
-  uint64_t have, need; /* counter and the value that would do; WAIT_LINES: line index and line count of the
+  uint64_t have, need; /* counter and the value that would do; WAIT_LL: line index and line count of the
                           step; WAIT_LIST: steps that it has ended and should have */
 };
 
@@ -91,9 +91,9 @@ PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link
     wait->have = link->cached + link->slots;
     return true;
   }
-  if (slots ? lane_heard(lane, link, prim) && link_has_data(link, steps) : lines_arrived(lane, link, prim))
+  if (slots ? lane_poll_size(lane, link, prim) && link_has_data(link, steps) : ll_arrived(lane, link, prim))
     return false;
-  wait->kind = slots ? WAIT_DATA : WAIT_LINES;
+  wait->kind = slots ? WAIT_DATA : WAIT_LL;
   wait->have = slots ? link->cached : lane->line_index;
   if (!slots) wait->need = lane->line_count;
   return true;
@@ -112,7 +112,7 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
   if (!lane_may_follow(lane)) {
     wait.kind = WAIT_LIST;
     wait.peer = lane->step.wait_lane;
-    wait.have = prim_load_tail(&lane->cells[wait.peer]) - lane->cells_begin;
+    wait.have = prim_load_tail(&lane->progress[wait.peer]) - lane->progress_begin;
     wait.need = lane->step.wait_count;
     return wait;
   }

@@ -30,7 +30,7 @@ PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   if (simple_says(step, STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_IN_ORDER) && lane->begun != lane->finished)
     return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
-    if (!lane_heard(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
+    if (!lane_poll_size(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
   }
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     if (!link_has_slots(&lane->send[i], steps)) return false;
@@ -92,7 +92,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
   if (simple_says(step, STEP_SEND_ADD)) simple_add_sent(lane, move);
   if (own && own_index == 0) simple_add_own(lane, move, offset);
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
-    if ((step->flags & STEP_RECV_FINAL) && lane->lands_here)
+    if ((step->flags & STEP_RECV_FINAL) && lane->zero_copy_receive)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
     else simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));
     if (!simple_says(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
@@ -102,9 +102,9 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
 }
 
 /* The next destination is final: nobody reads it before the operation's end, but for a list. */
-PRIM_FN void simple_mark_far(const struct lane *lane, struct move *move) {
+PRIM_FN void simple_mark_remote(const struct lane *lane, struct move *move) {
 #if PRIM_ALGOS > 1
-  if (lane->far) move->far_destinations |= (uint32_t)1 << move->destination_count;
+  if (lane->remote) move->remote_destinations |= (uint32_t)1 << move->destination_count;
 #else
   (void)lane, (void)move;
 #endif
@@ -119,7 +119,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
     uint8_t *own = lane_kept(lane, offset);
     if (move->source_count != 1 || move->source[0] != own || move->pre_op_sources != 0 || move->post_op) {
       if (step->flags & STEP_RECV_FINAL || step->flags & STEP_POST_OP || (step->flags & STEP_SEND_FINAL))
-        simple_mark_far(lane, move);
+        simple_mark_remote(lane, move);
       simple_add_destination(move, own);
     }
   }
@@ -127,7 +127,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
     struct link *link = &lane->send[i];
     lane_announce(lane, link, prim);
     if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) {
-      simple_mark_far(lane, move);
+      simple_mark_remote(lane, move);
       simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
     } else {
       simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
@@ -148,7 +148,7 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   move->source_count = move->destination_count = 0;
   move->pre_op_sources = 0;
 #if PRIM_ALGOS > 1
-  move->far_destinations = 0;
+  move->remote_destinations = 0;
 #endif
   move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
   flight->recv_links = simple_says(&lane->step, STEP_RECV_MORE) ? 0 : lane->step.recv_links;
@@ -174,7 +174,7 @@ PRIM_FN void simple_post(struct lane *lane, struct prim *prim) {
     prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);
   }
   lane->posted += 1;
-  lane_tell_lists(lane, prim, lane->posted); /* a list's step is one slice */
+  lane_signal_lists(lane, prim, lane->posted); /* a list's step is one slice */
 }
 
 PRIM_FN void simple_move(struct lane *lane, struct prim *prim, uint32_t action) {

@@ -1,6 +1,6 @@
 /* chunk.h: bytes -> channels -> loops -> chunks -> slices. Pure arithmetic on counts, the same on every rank;
- * no memory, no protocol state. The channel split is NCCL's continuous byte distribution: a task owns cells,
- * cells fill channels in order, so a channel holds a low part, whole middle parts or a high part of a task.
+ * no memory, no protocol state. The channel split is NCCL's continuous byte distribution: a task owns units,
+ * units fill channels in order, so a channel holds a low part, whole middle parts or a high part of a task.
  */
 #ifndef TUTTI_SCHEDULE_CHUNK_H
 #define TUTTI_SCHEDULE_CHUNK_H
@@ -17,7 +17,7 @@ PRIM_FN uint32_t size_log2(uint32_t power) {
 }
 
 /* Least traffic that is worth a channel of its own, bytes. */
-#define CHUNK_CELL_TRAFFIC_BYTES 32768u
+#define CHUNK_UNIT_TRAFFIC_BYTES 32768u
 
 /* How one task lies over its channels: count_low on the first, count_middle on each between, count_high on
  * the last. All in elements. A task on one channel has only a low part. */
@@ -26,45 +26,45 @@ struct chunk_split {
   size_t count_low, count_middle, count_high;
 };
 
-/* The cursor that walks the channels of a plan while tasks are laid over them. */
+/* The cursor that goes through the channels of a plan while tasks are laid over them. */
 struct chunk_cursor {
   uint32_t channel_index, channel_count;
   size_t used_bytes;   /* traffic already on the channel at the cursor */
   size_t budget_bytes; /* traffic a channel should carry: a sixteen-byte multiple */
 };
 
-/* Traffic of a task that counts towards the budget: never below one cell's worth. `weight` is bytes moved a
+/* Traffic of a task that counts towards the budget: never below one unit's worth. `weight` is bytes moved a
  * byte of data. */
 PRIM_FN size_t chunk_traffic_bytes(size_t bytes, size_t weight) {
-  return size_max(bytes * weight, CHUNK_CELL_TRAFFIC_BYTES);
+  return size_max(bytes * weight, CHUNK_UNIT_TRAFFIC_BYTES);
 }
 
 PRIM_FN size_t chunk_budget_bytes(size_t traffic_bytes, uint32_t channel_count) {
   return size_round_up(size_div_up(traffic_bytes, channel_count), 16);
 }
 
-/* Cells by channel, before they are turned into elements. */
-struct chunk_cells {
+/* Units by channel, before they are turned into elements. */
+struct chunk_units {
   size_t low, middle, high;
   uint32_t middle_count;
 };
 
 /* Middle channels hold as much as the budget allows; what would fall off the last channel is spread evenly.
  */
-PRIM_FN void chunk_cells_spread(struct chunk_cells *cells, size_t cell_count, size_t cells_per_channel,
+PRIM_FN void chunk_units_spread(struct chunk_units *units, size_t unit_count, size_t units_per_channel,
                                 uint32_t channels_left) {
-  size_t rest = cell_count - cells->low;
-  cells->middle = cells_per_channel;
-  cells->middle_count = (uint32_t)(rest / cells_per_channel);
-  cells->high = rest % cells_per_channel;
-  if (cells->middle_count + (cells->high > 0) > channels_left && channels_left > 0) {
-    cells->middle = size_div_up(rest, channels_left);
-    cells->middle_count = (uint32_t)(rest / cells->middle);
-    cells->high = rest % cells->middle;
+  size_t rest = unit_count - units->low;
+  units->middle = units_per_channel;
+  units->middle_count = (uint32_t)(rest / units_per_channel);
+  units->high = rest % units_per_channel;
+  if (units->middle_count + (units->high > 0) > channels_left && channels_left > 0) {
+    units->middle = size_div_up(rest, channels_left);
+    units->middle_count = (uint32_t)(rest / units->middle);
+    units->high = rest % units->middle;
   }
-  if (cells->high == 0 && cells->middle_count > 0) {
-    cells->high = cells->middle;
-    cells->middle_count -= 1;
+  if (units->high == 0 && units->middle_count > 0) {
+    units->high = units->middle;
+    units->middle_count -= 1;
   }
 }
 
@@ -72,35 +72,35 @@ PRIM_FN void chunk_cells_spread(struct chunk_cells *cells, size_t cell_count, si
 PRIM_FN struct chunk_split chunk_split_next(struct chunk_cursor *cursor, size_t count, uint32_t element_bytes,
                                             size_t weight) {
   struct chunk_split split;
-  struct chunk_cells cells = {0, 0, 0, 0};
-  const size_t cell_bytes = size_round_up(size_div_up(CHUNK_CELL_TRAFFIC_BYTES, weight), 16);
-  const size_t cell_elements = cell_bytes / element_bytes;
-  const size_t cell_count = size_max(1, size_div_up(count * element_bytes, cell_bytes));
-  const size_t cell_traffic = cell_bytes * weight;
+  struct chunk_units units = {0, 0, 0, 0};
+  const size_t unit_bytes = size_round_up(size_div_up(CHUNK_UNIT_TRAFFIC_BYTES, weight), 16);
+  const size_t unit_elements = unit_bytes / element_bytes;
+  const size_t unit_count = size_max(1, size_div_up(count * element_bytes, unit_bytes));
+  const size_t unit_traffic = unit_bytes * weight;
   const uint32_t last = cursor->channel_count - 1;
-  size_t room = cursor->budget_bytes > cursor->used_bytes ? cursor->budget_bytes - cursor->used_bytes : 0;
-  if (room == 0 && cursor->channel_index < last) {
+  size_t capacity = cursor->budget_bytes > cursor->used_bytes ? cursor->budget_bytes - cursor->used_bytes : 0;
+  if (capacity == 0 && cursor->channel_index < last) {
     cursor->channel_index += 1;
     cursor->used_bytes = 0;
-    room = cursor->budget_bytes;
+    capacity = cursor->budget_bytes;
   }
-  cells.low =
-      cursor->channel_index == last ? cell_count : size_min(cell_count, size_div_up(room, cell_traffic));
-  if (cells.low < cell_count) {
-    const size_t per_channel = size_min(cell_count, size_div_up(cursor->budget_bytes, cell_traffic));
-    chunk_cells_spread(&cells, cell_count, per_channel, last - cursor->channel_index);
+  units.low =
+      cursor->channel_index == last ? unit_count : size_min(unit_count, size_div_up(capacity, unit_traffic));
+  if (units.low < unit_count) {
+    const size_t per_channel = size_min(unit_count, size_div_up(cursor->budget_bytes, unit_traffic));
+    chunk_units_spread(&units, unit_count, per_channel, last - cursor->channel_index);
   }
   split.channel_low = cursor->channel_index;
-  split.channel_high = cursor->channel_index + cells.middle_count + (cells.high > 0);
-  split.count_low = cells.low * cell_elements;
-  split.count_middle = cells.middle_count > 0 ? cells.middle * cell_elements : 0;
-  split.count_high = cells.high * cell_elements;
-  /* The last cell is partial: what it lacks comes off the last channel that has anything. */
-  const size_t surplus = cell_count * cell_elements - count;
-  if (cells.high > 0) split.count_high -= surplus;
+  split.channel_high = cursor->channel_index + units.middle_count + (units.high > 0);
+  split.count_low = units.low * unit_elements;
+  split.count_middle = units.middle_count > 0 ? units.middle * unit_elements : 0;
+  split.count_high = units.high * unit_elements;
+  /* The last unit is partial: what it lacks comes off the last channel that has anything. */
+  const size_t surplus = unit_count * unit_elements - count;
+  if (units.high > 0) split.count_high -= surplus;
   else split.count_low -= surplus;
-  if (cells.high > 0) cursor->used_bytes = cells.high * cell_traffic;
-  else cursor->used_bytes += cells.low * cell_traffic;
+  if (units.high > 0) cursor->used_bytes = units.high * unit_traffic;
+  else cursor->used_bytes += units.low * unit_traffic;
   cursor->channel_index = split.channel_high;
   return split;
 }

@@ -1,7 +1,7 @@
-/* direct.h: exchanges among ranks that all reach each other: every rank has a link to and from every other
+/* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
  * one. Link k of a side is the k-th other rank, counted from rank 0 on, the same on both sides; so sums are
  * added in the order of the ranks and all ranks get the same bits. GPUs carry them by phases
- * (kernels/exchange.h and its neighbours), which must change with these steps. */
+ * (kernels/direct.h and its neighbours), which must change with these steps. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H
 

@@ -8,10 +8,10 @@
 #include "schedule/chunk.h"
 #include "schedule/work.h"
 
-/* Most lists of one rank, and the bytes of the cells at the begin of its scratch memory, one a list, in which
- * each says how far it is. */
+/* Most lists of one rank, and the bytes of the counters at the begin of its scratch memory, one a list, in
+ * which each says how far it is. */
 #define LIST_LANES_MAX 512
-#define LIST_CELLS_BYTES (LIST_LANES_MAX * sizeof(uint64_t))
+#define LIST_PROGRESS_BYTES (LIST_LANES_MAX * sizeof(uint64_t))
 /* The scratch memory of an operation begins at a multiple of this. */
 #define LIST_PAGE_BYTES 4096
 

@@ -12,12 +12,12 @@
 #define P2P_PART_WORTH_BYTES 262144
 /* Parts of a message begin at multiples of this, bytes. */
 #define P2P_PART_ALIGN_BYTES 4096
-/* Bytes of a part in lines of LL that a channel carries in little more time than one line; and where parts of
+/* Bytes of a part over LL that a channel carries in little more time than one line; and where parts of
  * twice as many channels are worth it. */
-#define P2P_LINES_PART_BYTES 4096
-#define P2P_LINES_PART_LONG_BYTES 16384
+#define P2P_LL_PART_BYTES 4096
+#define P2P_LL_PART_LONG_BYTES 16384
 /* Until they are so long, so many at most: a send's and a receive's works then travel with the launch. */
-#define P2P_LINES_PARTS 16
+#define P2P_LL_PARTS 16
 
 /* Ranks in groups of group_size; a round pairs groups at a distance from the quadratic sequence and members
  * at every offset. Round 0 is a rank with itself; there are exactly rank_count rounds, and each peer occurs
@@ -120,12 +120,12 @@ PRIM_FN struct p2p_split p2p_message_split(size_t bytes, size_t chunk_bytes, uin
 
 /* Of a message in LL, whose time is what one channel has to do: more parts, and shorter ones, over more than
  * its share of the channels, as most of them seldom have as much to do. */
-PRIM_FN struct p2p_split p2p_lines_split(size_t bytes, uint32_t rank_count, uint32_t channel_count,
-                                         uint32_t channels_per_peer) {
+PRIM_FN struct p2p_split p2p_ll_split(size_t bytes, uint32_t rank_count, uint32_t channel_count,
+                                      uint32_t channels_per_peer) {
   const uint32_t share = p2p_channels_share(rank_count, channel_count, channels_per_peer);
-  const uint32_t most = (uint32_t)size_min(P2P_LINES_PARTS, size_min(channels_per_peer, 2 * share));
-  const uint32_t parts = (uint32_t)size_min(most, size_max(1, size_div_up(bytes, P2P_LINES_PART_BYTES)));
-  if (size_div_up(bytes, parts) <= P2P_LINES_PART_LONG_BYTES) return p2p_split_of(bytes, parts);
+  const uint32_t most = (uint32_t)size_min(P2P_LL_PARTS, size_min(channels_per_peer, 2 * share));
+  const uint32_t parts = (uint32_t)size_min(most, size_max(1, size_div_up(bytes, P2P_LL_PART_BYTES)));
+  if (size_div_up(bytes, parts) <= P2P_LL_PART_LONG_BYTES) return p2p_split_of(bytes, parts);
   return p2p_split_of(bytes, (uint32_t)size_min(channels_per_peer, 4 * share));
 }
 

@@ -6,7 +6,7 @@
  * offset's bits the lowest tells the hop: all-gather brings a block to offset s from the rank 2^d ahead, d
  * the lowest bit of s, where its offset is s - 2^d (the parent of s); reduce-scatter takes sums the same way
  * back. Link d of either side is the peer at distance 2^d. Offsets lie in `work->pack` rows, `span` apart: a
- * pass walks one column, and its blocks share a slot; passes over the rows' own offsets (far) go by their
+ * pass takes one column, and its blocks share a slot; passes over the rows' own offsets (far) go by their
  * lowest bit. Offsets that are no rank's are left out. */
 #ifndef TUTTI_SCHEDULE_PAT_H
 #define TUTTI_SCHEDULE_PAT_H
@@ -59,8 +59,8 @@ PRIM_FN uint32_t pat_next_in_slot(const struct pat_iter *it, uint32_t offset) {
 
 /* ---- the order of passes ---- */
 
-/* All-gather visits the columns as a walk over the binomial tree does, every parent before its children and
- * the farther child first; 0 behind the last. */
+/* All-gather visits the columns as a traversal of the binomial tree does, every parent before its children
+ * and the farther child first; 0 behind the last. */
 PRIM_FN uint32_t pat_column_down(uint32_t column) {
   if (column % 2 == 0) return column + pat_low_bit(column) / 2;
   column -= 1;

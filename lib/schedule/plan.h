@@ -23,18 +23,20 @@ struct plan_limits {
   uint32_t flag_bits;               /* width of a line's flag: 32; 8 in tests so that it wraps */
   bool direct;                      /* ranks may store into each other's output */
   uint32_t algos;                   /* set of enum work_algo that executors carry beside rings and messages */
-  uint32_t algos_last;   /* of `algos`, those that are taken on one node only where no other is left */
-  uint32_t links;        /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
-  uint32_t protos;       /* set of enum work_proto with which they carry `algos`; 0 is all */
-  uint32_t room_bytes;   /* of step_bytes of Simple, what no chunk counts on: a proxy writes behind slices */
+  uint32_t algos_last; /* of `algos`, those that are taken on one node only where no other is left */
+  uint32_t links;      /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
+  uint32_t protos;     /* set of enum work_proto with which they carry `algos`; 0 is all */
+  uint32_t
+      reserved_bytes;    /* of step_bytes of Simple, what no chunk counts on: a proxy writes behind slices */
   bool cores;            /* ranks are CPU cores that share their memory: other figures than GPUs' */
-  uint32_t quick_protos; /* set of enum work_proto with which direct exchanges are not among algos_last */
+  uint32_t quick_protos; /* set of enum work_proto with which direct collectives are not among algos_last */
 };
 
-/* What GPUs carry on one node, but no faster than rings yet, but for exchanges in LL (quick_protos). */
+/* What GPUs carry on one node, but no faster than rings yet, but for direct collectives over LL
+ * (quick_protos). */
 #define PLAN_ALGOS_LAST (1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT)
 
-/* Beside enum work_algo in plan_limits.algos: lanes walk fused works (fused.h). */
+/* Beside enum work_algo in plan_limits.algos: lanes execute fused works (fused.h). */
 #define PLAN_FUSES (1u << 31)
 
 /* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch
@@ -68,26 +70,26 @@ struct plan {
 };
 
 /* From slot to slot where the messages of a rank share slots (backend.h, net_slots), bytes: a chunk of theirs
- * with a proxy's room. */
+ * with a proxy's space. */
 PRIM_FN uint32_t plan_pool_step_bytes(const struct plan_limits *limits) {
   const uint32_t most = limits->step_bytes[PROTO_SIMPLE];
-  if (limits->p2p_chunk_bytes >= most - limits->room_bytes) return most;
-  const uint32_t bytes = ((limits->p2p_chunk_bytes + 127) & ~127u) + limits->room_bytes;
+  if (limits->p2p_chunk_bytes >= most - limits->reserved_bytes) return most;
+  const uint32_t bytes = ((limits->p2p_chunk_bytes + 127) & ~127u) + limits->reserved_bytes;
   return bytes < most ? bytes : most;
 }
 
 /* Of a message's lines over a network, whose slots each connection has for itself, so that they are few. A
  * longer one takes several. */
-#define PLAN_NET_LINES_BYTES 16384
+#define PLAN_NET_LL_BYTES 16384
 
-PRIM_FN uint32_t plan_net_lines_bytes(const struct plan_limits *limits) {
+PRIM_FN uint32_t plan_net_ll_bytes(const struct plan_limits *limits) {
   const uint32_t most = limits->step_bytes[PROTO_LL];
-  return most < PLAN_NET_LINES_BYTES ? most : PLAN_NET_LINES_BYTES;
+  return most < PLAN_NET_LL_BYTES ? most : PLAN_NET_LL_BYTES;
 }
 
 /* Of a slot of messages over a network: those of Simple are the rank's, a set for all of a place. */
 PRIM_FN uint32_t plan_message_step_bytes(const struct plan_limits *limits, uint8_t proto) {
-  return proto == PROTO_LL ? plan_net_lines_bytes(limits) : plan_pool_step_bytes(limits);
+  return proto == PROTO_LL ? plan_net_ll_bytes(limits) : plan_pool_step_bytes(limits);
 }
 
 /* No work of the plan waits for another one of this rank to have read, or written, user memory: messages, or

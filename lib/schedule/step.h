@@ -16,7 +16,7 @@
 #endif
 
 /* The algorithms that are compiled; a backend may have said so before. 0: messages, copies and rings, 1:
- * trees and direct exchanges too, 2: all. */
+ * trees and direct collectives too, 2: all. */
 #ifndef PRIM_ALGOS
 #define PRIM_ALGOS 2
 #endif
@@ -72,8 +72,8 @@ struct step {
   uint32_t flags;      /* enum step_flag */
   uint32_t recv_links; /* set of link indexes, bit i = link i of the work's recv_peer */
   uint32_t send_links;
-  uint32_t own_index;   /* what COPY_IN brings comes behind so many of recv_links: exchanges in which every
-                           rank adds the same values add them in the same order */
+  uint32_t own_index;   /* what COPY_IN brings comes behind so many of recv_links: direct collectives in which
+                           every   rank adds the same values add them in the same order */
   uint32_t chunk_index; /* which chunk of the loop, or which round: for traces and reports only */
 #if PRIM_ALGOS > 1      /* a GPU keeps steps in registers */
   uint32_t recv_place;  /* elements from the start of the slot; 0 unless steps share slots */

@@ -30,7 +30,7 @@ struct record_header {
   uint64_t first_ticks, first_ns, wall_ns; /* the clock of records, and what it was then in nanoseconds */
   uint64_t last_ticks, last_ns;            /* the same a while later, for the clock's rate; 0: not yet */
   uint32_t rank;                           /* of the first communicator: what %r became */
-  uint32_t refused;                        /* communicators for which there was no room */
+  uint32_t refused;                        /* communicators for which there was no space */
   char host[64], library[32];
   char control[64]; /* where its control server listens, as text; "": it has none, or is of before */
 };
@@ -115,7 +115,7 @@ struct record_place {
   uint32_t group;       /* number of the group that it is in, 0: none */
   uint64_t in, out, caller;
 };
-enum record_flag { RECORD_AGAIN = 1 /* it went the short way of calls that are made again */ };
+enum record_flag { RECORD_CACHED = 1 /* it went the fast path of calls that are made again */ };
 struct record_launch {
   uint8_t kind, captured; /* captured: a graph has it, and launches it as often as it likes */
   uint16_t streams;
@@ -148,7 +148,7 @@ struct record_plan {
 };
 
 /* Where a lane that had to wait for long stands. */
-enum record_wait { WAITS_NOT, WAITS_OFFER, WAITS_DATA, WAITS_SLOT, WAITS_LINES, WAITS_LIST };
+enum record_wait { WAITS_NOT, WAITS_OFFER, WAITS_DATA, WAITS_SLOT, WAITS_LL, WAITS_LIST };
 struct record_lane {
   uint8_t used, channel, lane, wait; /* used: 1; enum record_wait */
   uint32_t peer;
@@ -165,7 +165,7 @@ struct record_link {
 #define RECORD_LINK_SENDS 128u
 
 /* The host's half of a connection over a network, in messages: low bits of its counters. A sender's proxy
- * counts posted, transmitted (to the network), done; a receiver's posted (room for it), received, flushed,
+ * counts posted, transmitted (to the network), done; a receiver's posted (space for it), received, flushed,
  * transmitted (to the kernel), done. */
 struct record_proxy {
   uint8_t used, channel, proto, conn; /* as of links */
@@ -173,11 +173,11 @@ struct record_proxy {
   uint32_t posted, received, flushed, transmitted, done, connected; /* connected: 1 */
 };
 
-/* How long an end of a connection waits for the way between the two: a sender for what it has handed to the
- * network, a receiver, which has room, for what comes. A link that both wait for is what is slow. What is old
- * counts less and less: once [begin, now) is longer than RECORD_PACE_TICKS, begin moves to its middle. */
+/* How long an end of a connection waits for the path between the two: a sender for what it has handed to the
+ * network, a receiver, which has space, for what comes. A link that both wait for is what is slow. What is
+ * old counts less and less: once [begin, now) is longer than RECORD_PACE_TICKS, begin moves to its middle. */
 struct record_pace {
-  uint8_t used, channel, device, conn; /* used: 1; device: network card; conn: as of links */
+  uint8_t used, channel, device, conn; /* used: 1; device: NIC; conn: as of links */
   uint32_t peer;
   uint64_t begin,
       since; /* ticks: what is counted from; the last message while it waits for one, 0: it does not */

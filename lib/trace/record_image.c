@@ -11,7 +11,7 @@ static_assert(sizeof(struct record_comm) <= COMM_BYTES, "tables come behind it")
 struct image {
   struct record_comm *comm;
   uint8_t *out;
-  uint32_t used, room; /* bytes */
+  uint32_t used, capacity; /* bytes */
 };
 
 static bool row_is_used(const uint8_t *row) { return row[0] == 1; }
@@ -20,7 +20,7 @@ static bool row_is_used(const uint8_t *row) { return row[0] == 1; }
 static uint32_t rows_put(struct image *image, const void *table, uint32_t rows, uint32_t *offset) {
   uint32_t count = 0;
   *offset = image->used;
-  for (uint32_t row = 0; row < rows && image->used + RECORD_BYTES <= image->room; row++) {
+  for (uint32_t row = 0; row < rows && image->used + RECORD_BYTES <= image->capacity; row++) {
     const uint8_t *from = (const uint8_t *)table + (size_t)row * RECORD_BYTES;
     if (!row_is_used(from)) continue;
     memcpy(image->out + image->used, from, RECORD_BYTES);
@@ -34,7 +34,7 @@ static uint32_t rows_put(struct image *image, const void *table, uint32_t rows, 
 static uint32_t plans_put(struct image *image, const struct record_plan *plans, uint32_t rows,
                           uint32_t *offset) {
   *offset = image->used;
-  if (rows > (image->room - image->used) / RECORD_BYTES) return 0;
+  if (rows > (image->capacity - image->used) / RECORD_BYTES) return 0;
   memcpy(image->out + image->used, plans, (size_t)rows * RECORD_BYTES);
   image->used += rows * RECORD_BYTES;
   return rows;
@@ -62,7 +62,7 @@ static uint64_t records_first(const struct record_view *view, uint32_t most, uin
 static void records_put(struct image *image, const struct record_view *view) {
   struct record_comm *comm = image->comm;
   uint32_t most = 1, count;
-  while (most * 2 <= (image->room - image->used) / RECORD_BYTES) most *= 2;
+  while (most * 2 <= (image->capacity - image->used) / RECORD_BYTES) most *= 2;
   uint64_t number = records_first(view, most, &count);
   comm->ring_records = 1;
   while (comm->ring_records < count) comm->ring_records *= 2;
@@ -78,9 +78,9 @@ static void records_put(struct image *image, const struct record_view *view) {
   image->used += comm->ring_records * RECORD_BYTES;
 }
 
-uint32_t record_image_section(const struct record_view *view, uint8_t *out, uint32_t room) {
+uint32_t record_image_section(const struct record_view *view, uint8_t *out, uint32_t capacity) {
   struct record_comm *comm = (struct record_comm *)(void *)out;
-  struct image image = {comm, out, COMM_BYTES, room & ~(RECORD_PAGE_BYTES - 1)};
+  struct image image = {comm, out, COMM_BYTES, capacity & ~(RECORD_PAGE_BYTES - 1)};
   memcpy(comm, view->comm, sizeof *comm);
   comm->section.header_bytes = sizeof *comm;
   memset(comm->streams, 0, sizeof comm->streams);

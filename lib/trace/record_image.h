@@ -6,11 +6,11 @@
 
 #include "trace/record_read.h"
 
-/* Room in which any communicator's tables and some of its records fit. */
-#define RECORD_IMAGE_ROOM_LEAST 49152u
+/* Space in which any communicator's tables and some of its records fit. */
+#define RECORD_IMAGE_BYTES_LEAST 49152u
 
-/* One communicator as a section, at the begin of zeroed memory of `room` bytes, aligned to 8; as many records
- * as the room holds, and as something has not ended. Returns its bytes. */
-uint32_t record_image_section(const struct record_view *view, uint8_t *out, uint32_t room);
+/* One communicator as a section, at the begin of zeroed memory of `capacity` bytes, aligned to 8; as many
+ * records as the space holds, and as something has not ended. Returns its bytes. */
+uint32_t record_image_section(const struct record_view *view, uint8_t *out, uint32_t capacity);
 
 #endif

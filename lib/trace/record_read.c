@@ -77,7 +77,7 @@ const struct record_caller *record_caller_of(const struct record_file *file, uin
 /* ---- sections ---- */
 
 /* A table within a section: rows that are there; 0, and a finding, where it does not lie in it. */
-static uint32_t table_rows(const struct reading *reading, const struct record_view *view, uint64_t room,
+static uint32_t table_rows(const struct reading *reading, const struct record_view *view, uint64_t capacity,
                            uint32_t offset, uint32_t rows, const char *what) {
   if (rows == 0) return 0;
   if (offset % 8 != 0 || offset < sizeof(struct record_comm)) {
@@ -88,12 +88,12 @@ static uint32_t table_rows(const struct reading *reading, const struct record_vi
          what, view->comm->rank, offset, sizeof(struct record_comm));
     return 0;
   }
-  if (offset >= room) {
+  if (offset >= capacity) {
     tell(reading, view->offset + offset, "the %" PRIu32 " %s of rank %" PRIu32 " are missing: the file ends",
          rows, what, view->comm->rank);
     return 0;
   }
-  const uint64_t fit = (room - offset) / RECORD_BYTES;
+  const uint64_t fit = (capacity - offset) / RECORD_BYTES;
   if (fit >= rows) return rows;
   tell(reading, view->offset + offset + fit * RECORD_BYTES,
        "row %" PRIu64 " of %" PRIu32 " %s of rank %" PRIu32 " was expected; the file, or the section, ends",
@@ -102,14 +102,14 @@ static uint32_t table_rows(const struct reading *reading, const struct record_vi
 }
 
 /* Numbers of the records that lie in what is there of the ring. */
-static void ring_read(const struct reading *reading, struct record_view *view, uint64_t room) {
+static void ring_read(const struct reading *reading, struct record_view *view, uint64_t capacity) {
   const struct record_comm *comm = view->comm;
   const uint32_t wanted = comm->ring_records;
   if (wanted == 0 || (wanted & (wanted - 1)) != 0) {
     tell(reading, view->offset, "a ring of %" PRIu32 " records; a power of two was expected", wanted);
     return;
   }
-  const uint32_t there = table_rows(reading, view, room, comm->ring_offset, wanted, "records");
+  const uint32_t there = table_rows(reading, view, capacity, comm->ring_offset, wanted, "records");
   view->end = comm->tail;
   view->first = view->end > wanted ? view->end - wanted : 0;
   view->ring_records = wanted;
@@ -140,16 +140,17 @@ static bool view_add(struct record_file *file, const struct record_view *view) {
   return true;
 }
 
-/* `room`: bytes from the section's begin to the end of the file or of the section, whichever comes first. */
-static bool comm_read(const struct reading *reading, uint64_t offset, uint64_t room) {
+/* `capacity`: bytes from the section's begin to the end of the file or of the section, whichever comes first.
+ */
+static bool comm_read(const struct reading *reading, uint64_t offset, uint64_t capacity) {
   const struct record_comm *comm = (const struct record_comm *)(const void *)(reading->file->bytes + offset);
   struct record_view view;
   memset(&view, 0, sizeof view);
   view.comm = comm;
   view.offset = offset;
-  if (room < sizeof *comm) {
+  if (capacity < sizeof *comm) {
     tell(reading, offset, "a communicator's section needs %zu bytes, and %" PRIu64 " are there", sizeof *comm,
-         room);
+         capacity);
     return true;
   }
   if (comm->rank_count == 0 || comm->rank >= comm->rank_count) {
@@ -157,17 +158,17 @@ static bool comm_read(const struct reading *reading, uint64_t offset, uint64_t r
          comm->rank, comm->rank_count);
     return true;
   }
-  view.plan_rows = table_rows(reading, &view, room, comm->plan_offset, comm->plan_rows, "plans");
-  view.lane_rows = table_rows(reading, &view, room, comm->lane_offset, comm->lane_rows, "lanes");
-  view.link_rows = table_rows(reading, &view, room, comm->link_offset, comm->link_rows, "connections");
-  view.proxy_rows = table_rows(reading, &view, room, comm->proxy_offset, comm->proxy_rows, "proxies");
-  view.pace_rows = table_rows(reading, &view, room, comm->pace_offset, comm->pace_rows, "paces");
+  view.plan_rows = table_rows(reading, &view, capacity, comm->plan_offset, comm->plan_rows, "plans");
+  view.lane_rows = table_rows(reading, &view, capacity, comm->lane_offset, comm->lane_rows, "lanes");
+  view.link_rows = table_rows(reading, &view, capacity, comm->link_offset, comm->link_rows, "connections");
+  view.proxy_rows = table_rows(reading, &view, capacity, comm->proxy_offset, comm->proxy_rows, "proxies");
+  view.pace_rows = table_rows(reading, &view, capacity, comm->pace_offset, comm->pace_rows, "paces");
   view.paces = (const struct record_pace *)row_at(&view, comm->pace_offset);
   view.proxies = (const struct record_proxy *)row_at(&view, comm->proxy_offset);
   view.plans = (const struct record_plan *)row_at(&view, comm->plan_offset);
   view.lanes = (const struct record_lane *)row_at(&view, comm->lane_offset);
   view.links = (const struct record_link *)row_at(&view, comm->link_offset);
-  ring_read(reading, &view, room);
+  ring_read(reading, &view, capacity);
   return view_add(reading->file, &view);
 }
 
@@ -191,8 +192,8 @@ static ncclResult_t sections_read(const struct reading *reading) {
            section.bytes, RECORD_PAGE_BYTES);
       break;
     }
-    const uint64_t room = section.bytes < end - at ? section.bytes : end - at;
-    if (section.kind == RECORD_SECTION_COMM && !comm_read(reading, at, room))
+    const uint64_t capacity = section.bytes < end - at ? section.bytes : end - at;
+    if (section.kind == RECORD_SECTION_COMM && !comm_read(reading, at, capacity))
       return log_fail(ncclSystemError, "%s: no memory for %u sections", file->name, file->view_count);
     if (section.bytes >= end - at) break;
     at += section.bytes;

@@ -16,10 +16,10 @@ struct record_finding {
   uint64_t offset;
   const char *text;
 };
-typedef void (*record_tell)(void *argument, const struct record_finding *finding);
+typedef void (*record_report)(void *argument, const struct record_finding *finding);
 
 struct record_listener {
-  record_tell tell; /* NULL: nobody listens */
+  record_report tell; /* NULL: nobody listens */
   void *argument;
   uint32_t told; /* findings so far; no more than RECORD_FINDINGS_MOST are told */
 };

@@ -58,7 +58,7 @@ enum field_kind { FIELD_DECIMAL, FIELD_HEX, FIELD_TEXT };
 struct field {
   const char *name;
   uint16_t offset;
-  uint8_t bytes; /* 1, 2, 4, 8; of texts their room */
+  uint8_t bytes; /* 1, 2, 4, 8; of texts their space */
   uint8_t kind;  /* enum field_kind */
   const struct names *names;
 };
@@ -252,9 +252,9 @@ static uint64_t number_load(const uint8_t *at, uint8_t bytes) {
   return value;
 }
 
-static void text_add(struct line *line, const uint8_t *text, size_t room) {
+static void text_add(struct line *line, const uint8_t *text, size_t capacity) {
   line_add(line, "\"");
-  for (size_t i = 0; i < room && text[i] != 0; i++) {
+  for (size_t i = 0; i < capacity && text[i] != 0; i++) {
     if (text[i] >= ' ' && text[i] < 127 && text[i] != '"' && text[i] != '\\') line_add(line, "%c", text[i]);
     else line_add(line, "\\x%02x", text[i]);
   }
@@ -428,7 +428,7 @@ static bool hex_read(const char *text, uint8_t *value) {
   return true;
 }
 
-static bool text_read(const char *text, size_t length, uint8_t *out, size_t room) {
+static bool text_read(const char *text, size_t length, uint8_t *out, size_t capacity) {
   size_t used = 0;
   if (length < 2 || text[0] != '"' || text[length - 1] != '"') return false;
   for (size_t i = 1; i + 1 < length; i++) {
@@ -437,10 +437,10 @@ static bool text_read(const char *text, size_t length, uint8_t *out, size_t room
       if (i + 5 > length || text[i + 1] != 'x' || !hex_read(text + i + 2, &c)) return false;
       i += 3;
     }
-    if (used == room || c == 0) return false;
+    if (used == capacity || c == 0) return false;
     out[used++] = c;
   }
-  memset(out + used, 0, room - used);
+  memset(out + used, 0, capacity - used);
   return true;
 }
 
@@ -558,7 +558,7 @@ static ncclResult_t pack_struct(const struct packing *packing, const struct line
   uint8_t *at = pack_place(packing, (enum line_kind)type->kind, number);
   if (at == NULL)
     return pack_fail(packing,
-                     "%s @%" PRIu64 " lies in no section; a `comm` that has room for it was expected",
+                     "%s @%" PRIu64 " lies in no section; a `comm` that has space for it was expected",
                      type->name, number);
   memset(at, 0, RECORD_BYTES);
   if (type->kind == LINE_RECORD) at[0] = type->record;

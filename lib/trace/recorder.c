@@ -9,13 +9,13 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/keep.h"
+#include "base/mapped_file.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
 #include "tutti.h"
 
-/* Rows of a section. Communicators beyond the first half of the file's room get short ones. */
+/* Rows of a section. Communicators beyond the first half of the file's space get short ones. */
 #define RING_RECORDS 4096u
 #define LANE_ROWS 512u
 #define LINK_ROWS 256u
@@ -31,20 +31,20 @@
 #define FILE_END ".trace"
 #define DEFAULT_NAME FILE_BEGIN "%h.%p.%r" FILE_END
 
-/* Sections of communicators that are gone and whose room is not taken again yet. */
+/* Sections of communicators that are gone and whose space is not taken again yet. */
 #define GONE_MOST 8u
 
 static struct {
   os_mutex lock;
-  struct keep keep;    /* memory NULL: there is no file */
-  bool tried;          /* there is a file, or there will be none */
-  bool volatile_name;  /* the file goes when all has ended well */
-  uint32_t live, gone; /* communicators that are recorded; sections of those that are not any more */
+  struct mapped_file mapped; /* memory NULL: there is no file */
+  bool tried;                /* there is a file, or there will be none */
+  bool volatile_name;        /* the file goes when all has ended well */
+  uint32_t live, gone;       /* communicators that are recorded; sections of those that are not any more */
   uint32_t fork_count;
   bool at_exit, spoilt; /* spoilt: something went wrong that the file is to tell of */
 } process = {.lock = OS_MUTEX_INITIALIZER};
 
-static struct record_header *header(void) { return (struct record_header *)(void *)process.keep.memory; }
+static struct record_header *header(void) { return (struct record_header *)(void *)process.mapped.memory; }
 
 /* ---- the file ---- */
 
@@ -72,7 +72,7 @@ static bool path_make(const char *pattern, uint32_t rank, char *out, size_t out_
 /* A file of a process that is no more. */
 static bool file_is_stale(const char *path) {
   struct record_header old;
-  if (keep_peek(path, &old, sizeof old) != sizeof old) return true;
+  if (mapped_file_peek(path, &old, sizeof old) != sizeof old) return true;
   if (memcmp(old.magic, RECORD_MAGIC, sizeof old.magic) != 0) return false;
   const struct os_process maker = {old.process_realm, old.process_born, (int32_t)old.process};
   return os_process_gone(&maker);
@@ -91,7 +91,7 @@ static void header_fill(uint32_t rank) {
   h->process = (uint32_t)self.number;
   h->first_ticks = ticks_now();
   h->first_ns = os_time_ns();
-  h->wall_ns = keep_wall_ns();
+  h->wall_ns = wall_ns();
   h->rank = rank;
   os_host_name(h->host, sizeof h->host);
   snprintf(h->library, sizeof h->library, "tutti %d.%d.%d", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
@@ -112,7 +112,7 @@ static bool comm_has_failed(const struct record_comm *comm) {
 
 /* All that was recorded has ended, and well. */
 static bool all_is_well(void) {
-  const uint8_t *memory = process.keep.memory;
+  const uint8_t *memory = process.mapped.memory;
   if (process.spoilt) return false;
   for (uint64_t at = RECORD_PAGE_BYTES; at < header()->used_bytes;) {
     const struct record_comm *comm = (const struct record_comm *)(const void *)(memory + at);
@@ -122,11 +122,11 @@ static bool all_is_well(void) {
   return true;
 }
 
-/* Exits are as good as destroying what is there, unless something stands still. */
+/* Exits are as good as destroying what is there, unless something makes no progress. */
 static void process_exit(void) {
-  if (process.keep.memory == NULL || process.fork_count != os_fork_count()) return;
+  if (process.mapped.memory == NULL || process.fork_count != os_fork_count()) return;
   header()->state = RECORD_ENDED;
-  if (process.volatile_name && all_is_well()) keep_remove(&process.keep);
+  if (process.volatile_name && all_is_well()) mapped_file_remove(&process.mapped);
 }
 
 static void file_refuse(const char *path) {
@@ -138,7 +138,7 @@ static void file_refuse(const char *path) {
 
 static bool file_open(uint32_t rank) {
   const char *pattern = param_text(PARAM_TUTTI_TRACE);
-  char all[KEEP_PATH_BYTES], path[KEEP_PATH_BYTES];
+  char all[MAPPED_FILE_PATH_BYTES], path[MAPPED_FILE_PATH_BYTES];
   const size_t length = strlen(pattern);
   if (length == 0 || strcmp(pattern, "off") == 0 || strcmp(pattern, "0") == 0) return false;
   process.volatile_name = pattern[length - 1] == '/';
@@ -150,16 +150,16 @@ static bool file_open(uint32_t rank) {
     return false;
   }
   if (process.volatile_name)
-    keep_sweep(pattern, FILE_BEGIN, FILE_END, (uint64_t)param_int(PARAM_TUTTI_TRACE_KEEP_BYTES),
-               file_is_stale);
-  if (!keep_open(&process.keep, path, (size_t)param_int(PARAM_TUTTI_TRACE_BYTES))) {
+    mapped_file_sweep(pattern, FILE_BEGIN, FILE_END, (uint64_t)param_int(PARAM_TUTTI_TRACE_KEEP_BYTES),
+                      file_is_stale);
+  if (!mapped_file_open(&process.mapped, path, (size_t)param_int(PARAM_TUTTI_TRACE_BYTES))) {
     file_refuse(path);
     return false;
   }
-  if (keep_grow(&process.keep, RECORD_PAGE_BYTES)) return true;
+  if (mapped_file_grow(&process.mapped, RECORD_PAGE_BYTES)) return true;
   file_refuse(path);
-  keep_remove(&process.keep);
-  keep_close(&process.keep);
+  mapped_file_remove(&process.mapped);
+  mapped_file_close(&process.mapped);
   return false;
 }
 
@@ -167,7 +167,7 @@ static bool file_open(uint32_t rank) {
 static void process_renew(void) {
   if (process.fork_count == os_fork_count()) return;
   process.fork_count = os_fork_count();
-  process.keep.memory = NULL;
+  process.mapped.memory = NULL;
   process.tried = process.spoilt = false;
   process.live = process.gone = 0;
 }
@@ -175,14 +175,14 @@ static void process_renew(void) {
 /* Locked. */
 static bool process_ready(uint32_t rank) {
   process_renew();
-  if (process.tried) return process.keep.memory != NULL;
+  if (process.tried) return process.mapped.memory != NULL;
   process.tried = true;
   process.spoilt = false;
   if (!file_open(rank)) return false;
   header_fill(rank);
   if (!process.at_exit) os_at_exit(process_exit);
   process.at_exit = true;
-  log_info(LOG_INIT, "TUTTI_TRACE: records go to %s", process.keep.path);
+  log_info(LOG_INIT, "TUTTI_TRACE: records go to %s", process.mapped.path);
   return true;
 }
 
@@ -216,9 +216,9 @@ static_assert(sizeof(struct record_comm) <= RECORD_PAGE_BYTES / 8, "plans come b
 static struct record_comm *section_append(void) {
   const uint64_t used = header()->used_bytes;
   struct record_comm shape;
-  section_lay_out(&shape, used > process.keep.bytes_most / 2);
-  if (!keep_grow(&process.keep, used + shape.section.bytes)) return NULL;
-  struct record_comm *comm = (struct record_comm *)(void *)(process.keep.memory + used);
+  section_lay_out(&shape, used > process.mapped.bytes_most / 2);
+  if (!mapped_file_grow(&process.mapped, used + shape.section.bytes)) return NULL;
+  struct record_comm *comm = (struct record_comm *)(void *)(process.mapped.memory + used);
   *comm = shape;
   __atomic_store_n(&header()->used_bytes, used + shape.section.bytes, __ATOMIC_RELEASE);
   return comm;
@@ -228,7 +228,7 @@ static struct record_comm *section_append(void) {
 static struct record_comm *section_oldest(void) {
   struct record_comm *oldest = NULL;
   for (uint64_t at = RECORD_PAGE_BYTES; at < header()->used_bytes;) {
-    struct record_comm *comm = (struct record_comm *)(void *)(process.keep.memory + at);
+    struct record_comm *comm = (struct record_comm *)(void *)(process.mapped.memory + at);
     at += comm->section.bytes;
     if (comm->state == RECORD_OPEN) continue;
     if (oldest == NULL || comm->moved_ticks < oldest->moved_ticks) oldest = comm;
@@ -295,8 +295,8 @@ void recorder_open(struct recorder *recorder, const struct recorder_birth *birth
  * writes to it any more: a rank's device-side half is closed before its recorder. */
 static void process_settle(void) {
   if (process.live > 0 || !process.volatile_name || !all_is_well()) return;
-  keep_remove(&process.keep);
-  keep_close(&process.keep);
+  mapped_file_remove(&process.mapped);
+  mapped_file_close(&process.mapped);
   process.tried = false;
   process.gone = 0;
 }
@@ -334,9 +334,10 @@ uint8_t recorder_add_stream(struct recorder *recorder, uint64_t stream) {
   return (uint8_t)i;
 }
 
-/* Rows are filled once, and never emptied. Where there is no room, an address must do. */
+/* Rows are filled once, and never emptied. Where there is no space, an address must do. */
 void recorder_add_caller(struct recorder *recorder, const void *caller) {
-  struct record_caller *rows = (struct record_caller *)(void *)(process.keep.memory + RECORD_CALLERS_OFFSET);
+  struct record_caller *rows =
+      (struct record_caller *)(void *)(process.mapped.memory + RECORD_CALLERS_OFFSET);
   uint32_t i = 0;
   recorder->callers[((uintptr_t)caller >> 2) % 8] = caller;
   if (!os_mutex_try_lock(&process.lock)) { /* nobody waits here: it is noted the next time */
@@ -411,7 +412,7 @@ static uint64_t live_hash(uint64_t hash, const struct record_comm *comm, uint32_
 
 /* Locked. There is a file of this process. */
 static bool process_has_file(void) {
-  return process.keep.memory != NULL && process.fork_count == os_fork_count();
+  return process.mapped.memory != NULL && process.fork_count == os_fork_count();
 }
 
 void recorder_note_address(const char *text) {
@@ -431,7 +432,7 @@ size_t recorder_copy(uint64_t offset, void *out, size_t bytes) {
   os_mutex_lock(&process.lock);
   const uint64_t used = process_has_file() ? header()->used_bytes : 0;
   if (offset < used) there = used - offset < bytes ? (size_t)(used - offset) : bytes;
-  if (there > 0) live_copy(out, process.keep.memory + offset, there);
+  if (there > 0) live_copy(out, process.mapped.memory + offset, there);
   os_mutex_unlock(&process.lock);
   return there;
 }
@@ -459,7 +460,7 @@ bool recorder_look_next(uint64_t *offset, struct recorder_look *look) {
   os_mutex_lock(&process.lock);
   const bool there = process_has_file() && at < header()->used_bytes;
   if (there) {
-    const struct record_comm *comm = (const struct record_comm *)(const void *)(process.keep.memory + at);
+    const struct record_comm *comm = (const struct record_comm *)(const void *)(process.mapped.memory + at);
     comm_look(comm, look);
     *offset = at + comm->section.bytes;
   }
@@ -471,13 +472,13 @@ bool recorder_look_next(uint64_t *offset, struct recorder_look *look) {
 
 void recorder_reset(void) {
   os_mutex_lock(&process.lock);
-  if (process.keep.memory != NULL && process.fork_count == os_fork_count()) {
-    if (process.volatile_name && all_is_well()) keep_remove(&process.keep);
-    keep_close(&process.keep);
+  if (process.mapped.memory != NULL && process.fork_count == os_fork_count()) {
+    if (process.volatile_name && all_is_well()) mapped_file_remove(&process.mapped);
+    mapped_file_close(&process.mapped);
   }
   process.tried = process.spoilt = false;
   process.live = process.gone = 0;
   os_mutex_unlock(&process.lock);
 }
 
-const char *recorder_path(void) { return process.keep.memory != NULL ? process.keep.path : ""; }
+const char *recorder_path(void) { return process.mapped.memory != NULL ? process.mapped.path : ""; }

@@ -1,6 +1,6 @@
 /* recorder.h: notes what each communicator of this process does, where it outlives the process: TUTTI_TRACE.
  * A communicator's records have one writer, the thread that drives it, which takes no lock and allocates
- * nothing. Where recording is off, or there is no room, recorders are empty and cost a comparison. */
+ * nothing. Where recording is off, or there is no space, recorders are empty and cost a comparison. */
 #ifndef TUTTI_TRACE_RECORDER_H
 #define TUTTI_TRACE_RECORDER_H
 
@@ -111,16 +111,16 @@ static inline bool recorder_knows_plan(const struct recorder *recorder, uint64_t
 
 /* ---- for backends ---- */
 
-/* The row of one end of a connection, found or made; NULL when there is no room. One thread at a time. */
+/* The row of one end of a connection, found or made; NULL when there is no space. One thread at a time. */
 struct record_link *recorder_link(const struct recorder_live *live, uint32_t peer, uint8_t channel,
                                   uint8_t proto, uint8_t conn);
 
-/* A fresh row of a connection's proxy; NULL when there is no room, or nobody records. One thread at a time.
+/* A fresh row of a connection's proxy; NULL when there is no space, or nobody records. One thread at a time.
  */
 struct record_proxy *recorder_proxy(const struct recorder_live *live, uint32_t peer, uint8_t channel,
                                     uint8_t proto, uint8_t conn);
 
-/* The same of how long it waits; a card of 255 is none. */
+/* The same of how long it waits; a NIC of 255 is none. */
 struct record_pace *recorder_pace(const struct recorder_live *live, uint32_t peer, uint8_t channel,
                                   uint8_t device, uint8_t conn);
 /* `given` more messages than before have come, and it waits for others, or for none. */

@@ -1,5 +1,5 @@
 /* trace.h: the record of what moved, in order. Fixed records of 32 bytes behind a header of 64, little
- * endian; drawn in traces/README.md. A guarded run writes one file in which the moves of all ranks stand in
+ * endian; drawn in traces/README.md. A guarded run writes one file in which the events of all ranks stand in
  * the order in which they were made, so two runs with one seed give identical files: nothing in a record
  * depends on addresses, time or process ids. */
 #ifndef TUTTI_TRACE_TRACE_H
@@ -24,7 +24,7 @@ struct trace_header {
 };
 
 enum trace_kind {
-  TRACE_LANE = 1,   /* a move of a lane; action = enum lane_action */
+  TRACE_LANE = 1,   /* an event of a lane; action = enum lane_action */
   TRACE_BLOCK = 2,  /* a batch of a channel begins (action 0) or ends (1); value = batch number in the plan */
   TRACE_KERNEL = 3, /* a plan begins (0) or ends (1) on a rank; value = launch number on the communicator */
   TRACE_STREAM =
@@ -33,13 +33,13 @@ enum trace_kind {
 };
 
 struct trace_record {
-  uint64_t turn;        /* number of the move since the world started */
+  uint64_t turn;        /* number of the event since the world started */
   uint8_t kind, action; /* enum trace_kind */
   uint8_t channel, lane;
   uint32_t rank;
   uint32_t comm;  /* low bits of the communicator's id */
   uint32_t chunk; /* chunk index of the step */
-  uint64_t value; /* lanes: steps taken before this move, in the low 32 bits elements of the step */
+  uint64_t value; /* lanes: steps taken before this event, in the low 32 bits elements of the step */
 };
 
 /* Opens a file for writing, truncating it. On failure *writer is untouched and the text names path and cause.

@@ -321,9 +321,9 @@ static void rate_print(const struct bench *bench) {
   if (tutti_emu_stats(&stats) != ncclSuccess) return;
   double seconds = (double)bench->moving_ns * 1e-9;
   double scale = seconds > 0 ? 1 / seconds : 0;
-  fprintf(out, "# Emulator moves %llu steps %llu seconds %.6f moves/s %.4g steps/s %.4g\n",
-          (unsigned long long)stats.moves, (unsigned long long)stats.steps, seconds,
-          (double)stats.moves * scale, (double)stats.steps * scale);
+  fprintf(out, "# Emulator events %llu steps %llu seconds %.6f events/s %.4g steps/s %.4g\n",
+          (unsigned long long)stats.events, (unsigned long long)stats.steps, seconds,
+          (double)stats.events * scale, (double)stats.steps * scale);
 }
 
 static enum exit_code json_write(const struct bench *bench) {
@@ -485,7 +485,7 @@ const struct verb verb_bench = {
     "scatter,\n"
     "with or without _perf.\n"
     "\n"
-    "The ranks run on emulated GPUs. By default the emulator is guarded: it makes one seeded move at a time, "
+    "The ranks run on emulated GPUs. By default the emulator is guarded: it runs one seeded event at a time, "
     "so that the\n"
     "same command gives the same run. Such a run says nothing about speed, and the times in the table are\n"
     "the cost model's prediction, marked as modelled. With --threads the emulator runs freely and times are "

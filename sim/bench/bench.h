@@ -64,10 +64,11 @@ struct bench {
   tutti_launch_t launch;      /* which of several processes this is */
   struct bench_place *places; /* by rank; NULL until they are known */
   const struct collective *collective;
-  bool is_modelled;          /* guarded: times are the cost model's */
-  int gpu_count;             /* that this process sees; 0: the ranks are on emulated ones */
-  tutti_ways_t *ways;        /* where to put how the collective can be carried; then nothing else is done */
-  const tutti_way_t *forced; /* the one that the library must take, or NULL */
+  bool is_modelled; /* guarded: times are the cost model's */
+  int gpu_count;    /* that this process sees; 0: the ranks are on emulated ones */
+  tutti_tuning_options_t
+      *options; /* where to put the options to carry the collective; then nothing else is done */
+  const tutti_tuning_option_t *forced; /* the one that the library must take, or NULL */
   struct bench_row *rows;
   size_t row_count, buffer_bytes; /* the largest buffer of any row */
   ncclUniqueId id;
@@ -97,7 +98,7 @@ uint32_t bench_own_first(const struct bench *bench);
 uint32_t bench_own_device(const struct bench *bench);
 /* Several processes: this one speaks for all. */
 bool bench_is_speaker(const struct bench *bench);
-/* Room for the places of all ranks, and this process's own; false when memory is out. */
+/* Space for the places of all ranks, and this process's own; false when memory is out. */
 bool bench_places_make(struct bench *bench);
 
 /* With --gpu: checks the flags, loads the library and the CUDA runtime, counts the GPUs. EXIT_GOOD also
@@ -133,7 +134,7 @@ bool bench_barrier(struct bench *bench);
 enum exit_code bench_pass(struct bench *bench);
 /* The size that follows in the table, bytes. */
 int64_t bench_next_size(const struct bench_flags *flags, int64_t size);
-/* Instead of the table: times every way to carry each size, and writes the tuning file. */
+/* Instead of the table: times every algorithm and protocol for each size, and writes the tuning file. */
 enum exit_code bench_tune(struct bench *bench);
 
 /* Hands in one thread's part of a row: times and wrong counts of both halves; the last thread prints the row.

@@ -58,7 +58,7 @@ static const struct option_row rows[] = {
     {0, "ranks", "N", OPTION_INT, AT(rank_count), 1, 4096,
      "number of ranks; the same as -g N with -t 1: of several processes, each one's"},
     {0, "threads", NULL, OPTION_FLAG, AT(threads), 0, 0,
-     "let the emulator run on free threads and measure wall-clock times, instead of one seeded move at a "
+     "let the emulator run on free threads and measure wall-clock times, instead of one seeded event at a "
      "time (guarded)"},
     {0, "gpu", NULL, OPTION_FLAG, AT(gpu), 0, 0,
      "run on the GPUs of this machine and measure there, by the libnccl.so.2 beside this command and the "
@@ -70,7 +70,7 @@ static const struct option_row rows[] = {
     {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0,
      "of the guarded scheduler and of the data: decimal, 0x hexadecimal or a commit id (default TUTTI_SEED "
      "or 1)"},
-    {0, "trace", "FILE", OPTION_TEXT, AT(trace_path), 0, 0, "write the trace of every move (guarded)"},
+    {0, "trace", "FILE", OPTION_TEXT, AT(trace_path), 0, 0, "write the trace of every event (guarded)"},
     {0, "slots", "N", OPTION_INT, AT(slots), 1, 8, "FIFO slots of a connection (default 8)"},
     {0, "chunk", "BYTES", OPTION_BYTES, AT(chunk_bytes), 1, 1ll << 31,
      "largest chunk (default what the slots hold)"},
@@ -79,14 +79,15 @@ static const struct option_row rows[] = {
     {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
     {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, ..."},
     {0, "tune", "FILE", OPTION_TEXT, AT(tune_path), 0, 0,
-     "time every way to carry each size, and write the fastest into this tuning file; implies --threads"},
+     "time every algorithm and protocol for each size, and write the fastest into this tuning file; implies "
+     "--threads"},
     {0, "flag-bits", "N", OPTION_INT, AT(flag_bits), 5, 32,
      "bits of a line's flag (default 32); few of them make flags repeat soon, as after days of use"},
     {0, "depth", "N", OPTION_INT, AT(depth), 1, 4, "slices in flight in a lane (default 1)"},
     {0, "lag", "PERCENT", OPTION_INT, AT(lag_percent), 0, 100,
      "how often data is moved at the end of a move instead of at its begin (default 0)"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
-     "after the table, print how many moves and steps the guarded emulator made, and how many a second"},
+     "after the table, print how many events and steps the guarded emulator ran, and how many a second"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0,
      "print the results as JSON on standard output instead of the table"},
     {'q', "quiet", NULL, OPTION_FLAG, AT(quiet), 0, 0, "print the rows alone, without comment lines"},

@@ -52,7 +52,7 @@ enum exit_code bench_gpu_begin(struct bench *bench) {
     fprintf(stderr, "tutti bench: --gpu: %s\n", reason);
     return EXIT_ENVIRONMENT;
   }
-  if (flags->tune_path && !api->tutti_comm_ways) {
+  if (flags->tune_path && !api->tutti_comm_tuning_options) {
     fprintf(stderr, "tutti bench: --tune asks tutti's own libnccl.so.2, and %s is another\n",
             api_library_path());
     return EXIT_USAGE;

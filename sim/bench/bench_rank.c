@@ -31,7 +31,7 @@ struct bench_rank {
 };
 
 /* The ranks of one thread. */
-struct crew {
+struct thread_ranks {
   struct bench *bench;
   bool is_first; /* drives rank 0 */
   struct bench_rank *ranks;
@@ -48,129 +48,131 @@ struct half_job {
   bool is_in_place;
 };
 
-static bool nccl_ok(struct crew *crew, ncclResult_t result, const char *what) {
+static bool nccl_ok(struct thread_ranks *own, ncclResult_t result, const char *what) {
   if (result == ncclSuccess) return true;
-  bench_fail(crew->bench, result == ncclSystemError, "%s: %s\n%s", what, api->ncclGetErrorString(result),
+  bench_fail(own->bench, result == ncclSystemError, "%s: %s\n%s", what, api->ncclGetErrorString(result),
              api->ncclGetLastError(NULL));
   return false;
 }
 
-static bool cuda_ok(struct crew *crew, cudaError_t error, const char *what) {
+static bool cuda_ok(struct thread_ranks *own, cudaError_t error, const char *what) {
   if (error == cudaSuccess) return true;
   const char *report = api->ncclGetLastError(NULL);
-  bench_fail(crew->bench, error == cudaErrorMemoryAllocation, "%s: %s%s%s", what,
+  bench_fail(own->bench, error == cudaErrorMemoryAllocation, "%s: %s%s%s", what,
              api->cudaGetErrorString(error), report && *report ? "\n" : "", report ? report : "");
   return false;
 }
 
-static size_t zone_bytes(const struct crew *crew) { return crew->bench->buffer_bytes + 2 * GUARD_BYTES; }
+static size_t zone_bytes(const struct thread_ranks *own) {
+  return own->bench->buffer_bytes + 2 * GUARD_BYTES;
+}
 
 /* ---- making and unmaking */
 
-static bool ranks_allocate(struct crew *crew, int thread_index) {
-  struct bench *bench = crew->bench;
-  crew->count = (uint32_t)bench->flags.ranks_per_thread;
-  crew->first_device = bench_own_device(bench) + (uint32_t)thread_index * crew->count;
-  crew->ranks = (struct bench_rank *)os_alloc(crew->count * sizeof crew->ranks[0]);
-  crew->rank_numbers = (uint32_t *)os_alloc(crew->count * sizeof crew->rank_numbers[0]);
-  crew->outputs = (const void **)os_alloc(crew->count * sizeof crew->outputs[0]);
-  crew->reference = (unsigned char *)os_alloc(zone_bytes(crew));
-  bool has_memory = crew->ranks && crew->rank_numbers && crew->outputs && crew->reference;
-  for (uint32_t index = 0; has_memory && index < crew->count; index++) {
-    crew->ranks[index].rank = crew->rank_numbers[index] =
-        bench_own_first(bench) + (uint32_t)thread_index * crew->count + index;
-    crew->ranks[index].image = (unsigned char *)os_alloc(zone_bytes(crew));
-    has_memory = crew->ranks[index].image != NULL;
+static bool ranks_allocate(struct thread_ranks *own, int thread_index) {
+  struct bench *bench = own->bench;
+  own->count = (uint32_t)bench->flags.ranks_per_thread;
+  own->first_device = bench_own_device(bench) + (uint32_t)thread_index * own->count;
+  own->ranks = (struct bench_rank *)os_alloc(own->count * sizeof own->ranks[0]);
+  own->rank_numbers = (uint32_t *)os_alloc(own->count * sizeof own->rank_numbers[0]);
+  own->outputs = (const void **)os_alloc(own->count * sizeof own->outputs[0]);
+  own->reference = (unsigned char *)os_alloc(zone_bytes(own));
+  bool has_memory = own->ranks && own->rank_numbers && own->outputs && own->reference;
+  for (uint32_t index = 0; has_memory && index < own->count; index++) {
+    own->ranks[index].rank = own->rank_numbers[index] =
+        bench_own_first(bench) + (uint32_t)thread_index * own->count + index;
+    own->ranks[index].image = (unsigned char *)os_alloc(zone_bytes(own));
+    has_memory = own->ranks[index].image != NULL;
   }
   if (!has_memory)
-    bench_fail(bench, true, "host buffers: no memory for %u ranks of %zu bytes", crew->count,
+    bench_fail(bench, true, "host buffers: no memory for %u ranks of %zu bytes", own->count,
                bench->buffer_bytes);
   return has_memory;
 }
 
-static bool devices_prepare(struct crew *crew) {
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+static bool devices_prepare(struct thread_ranks *own) {
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     bool is_good =
-        cuda_ok(crew, api->cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
-        cuda_ok(crew, api->cudaMalloc((void **)&rank->send_zone, zone_bytes(crew)), "cudaMalloc") &&
-        cuda_ok(crew, api->cudaMalloc((void **)&rank->receive_zone, zone_bytes(crew)), "cudaMalloc") &&
-        cuda_ok(crew, api->cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
+        cuda_ok(own, api->cudaSetDevice((int)(own->first_device + index)), "cudaSetDevice") &&
+        cuda_ok(own, api->cudaMalloc((void **)&rank->send_zone, zone_bytes(own)), "cudaMalloc") &&
+        cuda_ok(own, api->cudaMalloc((void **)&rank->receive_zone, zone_bytes(own)), "cudaMalloc") &&
+        cuda_ok(own, api->cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
                 "cudaStreamCreateWithFlags");
     if (!is_good) return false;
-    if (crew->bench->launch.rank_count == 1) continue;
-    const size_t places_bytes = (size_t)crew->bench->flags.rank_count * sizeof crew->bench->places[0];
+    if (own->bench->launch.rank_count == 1) continue;
+    const size_t places_bytes = (size_t)own->bench->flags.rank_count * sizeof own->bench->places[0];
     is_good =
-        cuda_ok(crew, api->cudaMalloc((void **)&rank->agreed, AGREE_COUNT * sizeof(double)), "cudaMalloc") &&
-        cuda_ok(crew, api->cudaMalloc((void **)&rank->places, places_bytes), "cudaMalloc");
+        cuda_ok(own, api->cudaMalloc((void **)&rank->agreed, AGREE_COUNT * sizeof(double)), "cudaMalloc") &&
+        cuda_ok(own, api->cudaMalloc((void **)&rank->places, places_bytes), "cudaMalloc");
     if (!is_good) return false;
   }
   return true;
 }
 
-static bool comms_init(struct crew *crew) {
-  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
-  for (uint32_t index = 0; is_good && index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
-    is_good = cuda_ok(crew, api->cudaSetDevice((int)(crew->first_device + index)), "cudaSetDevice") &&
-              nccl_ok(crew,
-                      api->ncclCommInitRank(&rank->comm, (int)crew->bench->flags.rank_count, crew->bench->id,
+static bool comms_init(struct thread_ranks *own) {
+  bool is_good = nccl_ok(own, api->ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
+    is_good = cuda_ok(own, api->cudaSetDevice((int)(own->first_device + index)), "cudaSetDevice") &&
+              nccl_ok(own,
+                      api->ncclCommInitRank(&rank->comm, (int)own->bench->flags.rank_count, own->bench->id,
                                             (int)rank->rank),
                       "ncclCommInitRank");
   }
-  return nccl_ok(crew, api->ncclGroupEnd(), "ncclCommInitRank in a group") && is_good;
+  return nccl_ok(own, api->ncclGroupEnd(), "ncclCommInitRank in a group") && is_good;
 }
 
-static ncclResult_t zone_register(struct crew *crew, struct bench_rank *rank, int zone_index) {
+static ncclResult_t zone_register(struct thread_ranks *own, struct bench_rank *rank, int zone_index) {
   unsigned char *zone = zone_index ? rank->receive_zone : rank->send_zone;
-  if (crew->bench->flags.registration == 1) {
-    return api->ncclCommRegister(rank->comm, zone, zone_bytes(crew), &rank->registrations[zone_index]);
+  if (own->bench->flags.registration == 1) {
+    return api->ncclCommRegister(rank->comm, zone, zone_bytes(own), &rank->registrations[zone_index]);
   }
-  return api->ncclCommWindowRegister(rank->comm, zone, zone_bytes(crew), &rank->windows[zone_index],
+  return api->ncclCommWindowRegister(rank->comm, zone, zone_bytes(own), &rank->windows[zone_index],
                                      NCCL_WIN_COLL_SYMMETRIC);
 }
 
-static bool zones_register(struct crew *crew) {
-  if (!crew->bench->flags.registration) return true;
+static bool zones_register(struct thread_ranks *own) {
+  if (!own->bench->flags.registration) return true;
   for (int zone_index = 0; zone_index < 2; zone_index++) {
-    bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
-    for (uint32_t index = 0; is_good && index < crew->count; index++) {
-      is_good = nccl_ok(crew, zone_register(crew, &crew->ranks[index], zone_index), "registering a buffer");
+    bool is_good = nccl_ok(own, api->ncclGroupStart(), "ncclGroupStart");
+    for (uint32_t index = 0; is_good && index < own->count; index++) {
+      is_good = nccl_ok(own, zone_register(own, &own->ranks[index], zone_index), "registering a buffer");
     }
-    if (!nccl_ok(crew, api->ncclGroupEnd(), "registering buffers in a group") || !is_good) return false;
+    if (!nccl_ok(own, api->ncclGroupEnd(), "registering buffers in a group") || !is_good) return false;
   }
   return true;
 }
 
-static bool rank_unregister(struct crew *crew, struct bench_rank *rank) {
+static bool rank_unregister(struct thread_ranks *own, struct bench_rank *rank) {
   for (int zone_index = 0; zone_index < 2; zone_index++) {
     void *registration = rank->registrations[zone_index];
     ncclWindow_t window = rank->windows[zone_index];
     if (registration &&
-        !nccl_ok(crew, api->ncclCommDeregister(rank->comm, registration), "ncclCommDeregister"))
+        !nccl_ok(own, api->ncclCommDeregister(rank->comm, registration), "ncclCommDeregister"))
       return false;
     if (window &&
-        !nccl_ok(crew, api->ncclCommWindowDeregister(rank->comm, window), "ncclCommWindowDeregister"))
+        !nccl_ok(own, api->ncclCommWindowDeregister(rank->comm, window), "ncclCommWindowDeregister"))
       return false;
   }
   return true;
 }
 
 /* After a failure communicators are aborted, as their peers may be gone. */
-static void comms_drop(struct crew *crew) {
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+static void comms_drop(struct thread_ranks *own) {
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     if (!rank->comm) continue;
-    bool is_good = !bench_has_failed(crew->bench) && rank_unregister(crew, rank);
-    if (is_good) nccl_ok(crew, api->ncclCommDestroy(rank->comm), "ncclCommDestroy");
+    bool is_good = !bench_has_failed(own->bench) && rank_unregister(own, rank);
+    if (is_good) nccl_ok(own, api->ncclCommDestroy(rank->comm), "ncclCommDestroy");
     else api->ncclCommAbort(rank->comm);
   }
 }
 
-static void crew_drop(struct crew *crew) {
-  if (crew->ranks) comms_drop(crew);
-  for (uint32_t index = 0; crew->ranks && index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+static void own_drop(struct thread_ranks *own) {
+  if (own->ranks) comms_drop(own);
+  for (uint32_t index = 0; own->ranks && index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     if (rank->stream) api->cudaStreamDestroy(rank->stream);
     if (rank->send_zone) api->cudaFree(rank->send_zone);
     if (rank->receive_zone) api->cudaFree(rank->receive_zone);
@@ -178,176 +180,177 @@ static void crew_drop(struct crew *crew) {
     if (rank->places) api->cudaFree(rank->places);
     os_free(rank->image);
   }
-  os_free(crew->ranks);
-  os_free(crew->rank_numbers);
-  os_free((void *)crew->outputs);
-  os_free(crew->reference);
+  os_free(own->ranks);
+  os_free(own->rank_numbers);
+  os_free((void *)own->outputs);
+  os_free(own->reference);
 }
 
 /* ---- calls */
 
 /* Where send and receive data lie in their zones' buffers, bytes. */
-static size_t send_offset(const struct crew *crew, const struct half_job *job, uint32_t rank) {
-  bool is_at_rank = job->is_in_place && crew->bench->collective->in_place == IN_PLACE_SEND_AT_RANK;
+static size_t send_offset(const struct thread_ranks *own, const struct half_job *job, uint32_t rank) {
+  bool is_at_rank = job->is_in_place && own->bench->collective->in_place == IN_PLACE_SEND_AT_RANK;
   return is_at_rank ? rank * job->row->count * oracle_type_bytes(job->row->type) : 0;
 }
-static size_t receive_offset(const struct crew *crew, const struct half_job *job, uint32_t rank) {
-  bool is_at_rank = job->is_in_place && crew->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
+static size_t receive_offset(const struct thread_ranks *own, const struct half_job *job, uint32_t rank) {
+  bool is_at_rank = job->is_in_place && own->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
   return is_at_rank ? rank * job->row->count * oracle_type_bytes(job->row->type) : 0;
 }
 
-static ncclResult_t rank_launch(const struct crew *crew, const struct half_job *job,
+static ncclResult_t rank_launch(const struct thread_ranks *own, const struct half_job *job,
                                 struct bench_rank *rank) {
   unsigned char *send_zone = job->is_in_place ? rank->receive_zone : rank->send_zone;
   struct collective_call call = {
-      send_zone + GUARD_BYTES + send_offset(crew, job, rank->rank),
-      rank->receive_zone + GUARD_BYTES + receive_offset(crew, job, rank->rank),
+      send_zone + GUARD_BYTES + send_offset(own, job, rank->rank),
+      rank->receive_zone + GUARD_BYTES + receive_offset(own, job, rank->rank),
       job->row->count,
       job->row->type,
       rank->op,
       job->row->root > 0 ? job->row->root : 0,
       (int)rank->rank,
-      (int)crew->bench->flags.rank_count,
+      (int)own->bench->flags.rank_count,
       rank->comm,
       rank->stream,
   };
-  return collective_launch(crew->bench->collective, &call);
+  return collective_launch(own->bench->collective, &call);
 }
 
-static bool crew_launch(struct crew *crew, const struct half_job *job, int64_t aggregate_count) {
-  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
+static bool own_launch(struct thread_ranks *own, const struct half_job *job, int64_t aggregate_count) {
+  bool is_good = nccl_ok(own, api->ncclGroupStart(), "ncclGroupStart");
   for (int64_t call = 0; is_good && call < aggregate_count; call++) {
-    for (uint32_t index = 0; is_good && index < crew->count; index++) {
-      is_good = nccl_ok(crew, rank_launch(crew, job, &crew->ranks[index]), crew->bench->collective->name);
+    for (uint32_t index = 0; is_good && index < own->count; index++) {
+      is_good = nccl_ok(own, rank_launch(own, job, &own->ranks[index]), own->bench->collective->name);
     }
   }
-  return nccl_ok(crew, api->ncclGroupEnd(), "ncclGroupEnd") && is_good;
+  return nccl_ok(own, api->ncclGroupEnd(), "ncclGroupEnd") && is_good;
 }
 
 /* Waits for a stream as long as --timeout allows. */
-static bool stream_wait(struct crew *crew, struct bench_rank *rank) {
-  int64_t timeout_seconds = crew->bench->flags.timeout_seconds;
+static bool stream_wait(struct thread_ranks *own, struct bench_rank *rank) {
+  int64_t timeout_seconds = own->bench->flags.timeout_seconds;
   if (!timeout_seconds)
-    return cuda_ok(crew, api->cudaStreamSynchronize(rank->stream), "cudaStreamSynchronize");
+    return cuda_ok(own, api->cudaStreamSynchronize(rank->stream), "cudaStreamSynchronize");
   uint64_t deadline_ns = os_time_ns() + (uint64_t)timeout_seconds * NS_PER_SECOND;
   for (;;) {
     cudaError_t state = api->cudaStreamQuery(rank->stream);
-    if (state != cudaErrorNotReady) return cuda_ok(crew, state, "cudaStreamQuery");
+    if (state != cudaErrorNotReady) return cuda_ok(own, state, "cudaStreamQuery");
     ncclResult_t async = ncclSuccess;
-    if (!nccl_ok(crew, api->ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
-    if (async != ncclInProgress && !nccl_ok(crew, async, "asynchronous error")) return false;
+    if (!nccl_ok(own, api->ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
+    if (async != ncclInProgress && !nccl_ok(own, async, "asynchronous error")) return false;
     if (os_time_ns() < deadline_ns) continue;
-    bench_fail(crew->bench, false, "rank %u did not finish in %lld s (--timeout)", rank->rank,
+    bench_fail(own->bench, false, "rank %u did not finish in %lld s (--timeout)", rank->rank,
                (long long)timeout_seconds);
     return false;
   }
 }
 
-static bool crew_wait(struct crew *crew) {
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+static bool own_wait(struct thread_ranks *own) {
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     ncclResult_t async = ncclSuccess;
-    if (!stream_wait(crew, rank)) return false;
-    if (!nccl_ok(crew, api->ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
-    if (!nccl_ok(crew, async, "asynchronous error")) return false;
+    if (!stream_wait(own, rank)) return false;
+    if (!nccl_ok(own, api->ncclCommGetAsyncError(rank->comm, &async), "ncclCommGetAsyncError")) return false;
+    if (!nccl_ok(own, async, "asynchronous error")) return false;
   }
   return true;
 }
 
 /* Iterations of the timed kind: several calls a group and, with --blocking, a wait after each group. */
-static bool crew_iterate(struct crew *crew, const struct half_job *job, int64_t iteration_count) {
+static bool own_iterate(struct thread_ranks *own, const struct half_job *job, int64_t iteration_count) {
   for (int64_t iteration = 0; iteration < iteration_count; iteration++) {
-    if (!crew_launch(crew, job, crew->bench->flags.aggregate_count)) return false;
-    if (crew->bench->flags.is_blocking && !crew_wait(crew)) return false;
+    if (!own_launch(own, job, own->bench->flags.aggregate_count)) return false;
+    if (own->bench->flags.is_blocking && !own_wait(own)) return false;
   }
   return true;
 }
 
 /* ---- several processes */
 
-/* The values of all ranks' crews become one on all of them: their sum, or the largest. `values` counts once a
- * crew in a sum. */
-static bool crew_agree(struct crew *crew, ncclRedOp_t op, double *values, size_t count) {
+/* The values of all threads' ranks become one on all of them: their sum, or the largest. `values` counts once
+ * a own in a sum. */
+static bool own_agree(struct thread_ranks *own, ncclRedOp_t op, double *values, size_t count) {
   static const double nothing[AGREE_COUNT] = {0};
-  for (uint32_t index = 0; index < crew->count; index++) {
-    const double *own = index == 0 || op != ncclSum ? values : nothing;
-    if (!cuda_ok(crew,
-                 api->cudaMemcpy(crew->ranks[index].agreed, own, count * sizeof *own, cudaMemcpyHostToDevice),
-                 "cudaMemcpy"))
+  for (uint32_t index = 0; index < own->count; index++) {
+    const double *mine = index == 0 || op != ncclSum ? values : nothing;
+    if (!cuda_ok(
+            own,
+            api->cudaMemcpy(own->ranks[index].agreed, mine, count * sizeof *mine, cudaMemcpyHostToDevice),
+            "cudaMemcpy"))
       return false;
   }
-  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
-  for (uint32_t index = 0; is_good && index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+  bool is_good = nccl_ok(own, api->ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     is_good = nccl_ok(
-        crew, api->ncclAllReduce(rank->agreed, rank->agreed, count, ncclDouble, op, rank->comm, rank->stream),
+        own, api->ncclAllReduce(rank->agreed, rank->agreed, count, ncclDouble, op, rank->comm, rank->stream),
         "what processes agree on");
   }
-  is_good = nccl_ok(crew, api->ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
-  return is_good && cuda_ok(crew,
-                            api->cudaMemcpy(values, crew->ranks[0].agreed, count * sizeof *values,
+  is_good = nccl_ok(own, api->ncclGroupEnd(), "ncclGroupEnd") && is_good && own_wait(own);
+  return is_good && cuda_ok(own,
+                            api->cudaMemcpy(values, own->ranks[0].agreed, count * sizeof *values,
                                             cudaMemcpyDeviceToHost),
                             "cudaMemcpy");
 }
 
-static bool is_alone(const struct crew *crew) { return crew->bench->launch.rank_count == 1; }
+static bool is_alone(const struct thread_ranks *own) { return own->bench->launch.rank_count == 1; }
 
 /* All threads of all processes are here. */
-static bool crew_barrier(struct crew *crew) {
+static bool own_barrier(struct thread_ranks *own) {
   double nothing = 0;
-  if (!is_alone(crew) && !crew_agree(crew, ncclMax, &nothing, 1)) return false;
-  return crew->bench->is_modelled || bench_barrier(crew->bench);
+  if (!is_alone(own) && !own_agree(own, ncclMax, &nothing, 1)) return false;
+  return own->bench->is_modelled || bench_barrier(own->bench);
 }
 
 /* Both halves of a row, over all processes: the slowest time, all faults. The process's first thread keeps
  * the faults, so that they count once here too. */
-static bool parts_agree(struct crew *crew, struct bench_half *parts) {
+static bool parts_agree(struct thread_ranks *own, struct bench_half *parts) {
   double times[2], faults[4];
-  if (is_alone(crew)) return true;
+  if (is_alone(own)) return true;
   for (int half = 0; half < 2; half++) {
     times[half] = isnan(parts[half].time_us) ? -1 : parts[half].time_us;
     faults[half] = (double)parts[half].wrong;
     faults[2 + half] = (double)parts[half].out_of_bounds;
   }
-  if (!crew_agree(crew, ncclMax, times, 2) || !crew_agree(crew, ncclSum, faults, 4)) return false;
+  if (!own_agree(own, ncclMax, times, 2) || !own_agree(own, ncclSum, faults, 4)) return false;
   for (int half = 0; half < 2; half++) {
     parts[half].time_us = times[half] < 0 ? NAN : times[half];
-    parts[half].wrong = crew->is_first ? (uint64_t)faults[half] : 0;
-    parts[half].out_of_bounds = crew->is_first ? (uint64_t)faults[2 + half] : 0;
+    parts[half].wrong = own->is_first ? (uint64_t)faults[half] : 0;
+    parts[half].out_of_bounds = own->is_first ? (uint64_t)faults[2 + half] : 0;
   }
   return true;
 }
 
-static bool places_gather(struct crew *crew, unsigned char *all, size_t place_bytes) {
-  bool is_good = nccl_ok(crew, api->ncclGroupStart(), "ncclGroupStart");
-  for (uint32_t index = 0; is_good && index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+static bool places_gather(struct thread_ranks *own, unsigned char *all, size_t place_bytes) {
+  bool is_good = nccl_ok(own, api->ncclGroupStart(), "ncclGroupStart");
+  for (uint32_t index = 0; is_good && index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     unsigned char *copy = rank->places;
-    is_good = cuda_ok(crew,
-                      api->cudaMemcpy(copy + rank->rank * place_bytes, &crew->bench->places[rank->rank],
+    is_good = cuda_ok(own,
+                      api->cudaMemcpy(copy + rank->rank * place_bytes, &own->bench->places[rank->rank],
                                       place_bytes, cudaMemcpyHostToDevice),
                       "cudaMemcpy") &&
-              nccl_ok(crew,
+              nccl_ok(own,
                       api->ncclAllGather(copy + rank->rank * place_bytes, copy, place_bytes, ncclUint8,
                                          rank->comm, rank->stream),
                       "where ranks run");
   }
-  is_good = nccl_ok(crew, api->ncclGroupEnd(), "ncclGroupEnd") && is_good && crew_wait(crew);
-  const size_t bytes = (size_t)crew->bench->flags.rank_count * place_bytes;
-  return is_good && cuda_ok(crew, api->cudaMemcpy(all, crew->ranks[0].places, bytes, cudaMemcpyDeviceToHost),
+  is_good = nccl_ok(own, api->ncclGroupEnd(), "ncclGroupEnd") && is_good && own_wait(own);
+  const size_t bytes = (size_t)own->bench->flags.rank_count * place_bytes;
+  return is_good && cuda_ok(own, api->cudaMemcpy(all, own->ranks[0].places, bytes, cudaMemcpyDeviceToHost),
                             "cudaMemcpy");
 }
 
 /* Where all ranks run; then the table can begin. */
-static bool places_learn(struct crew *crew) {
-  struct bench *bench = crew->bench;
+static bool places_learn(struct thread_ranks *own) {
+  struct bench *bench = own->bench;
   const size_t place_bytes = sizeof bench->places[0], bytes = (size_t)bench->flags.rank_count * place_bytes;
-  if (is_alone(crew)) return true;
+  if (is_alone(own)) return true;
   unsigned char *all = (unsigned char *)os_alloc(bytes);
   bool is_good = all != NULL;
   if (!is_good) bench_fail(bench, true, "no memory for the places of all ranks");
-  is_good = is_good && places_gather(crew, all, place_bytes);
-  if (is_good && crew->is_first) {
+  is_good = is_good && places_gather(own, all, place_bytes);
+  if (is_good && own->is_first) {
     os_mutex_lock(&bench->mutex);
     memcpy(bench->places, all, bytes);
     os_mutex_unlock(&bench->mutex);
@@ -359,56 +362,57 @@ static bool places_learn(struct crew *crew) {
 
 /* ---- graphs */
 
-static bool graph_finish(struct crew *crew, struct bench_rank *rank) {
+static bool graph_finish(struct thread_ranks *own, struct bench_rank *rank) {
   cudaGraph_t graph = NULL;
-  if (!cuda_ok(crew, api->cudaStreamEndCapture(rank->stream, &graph), "cudaStreamEndCapture")) return false;
+  if (!cuda_ok(own, api->cudaStreamEndCapture(rank->stream, &graph), "cudaStreamEndCapture")) return false;
   bool is_good =
-      cuda_ok(crew, api->cudaGraphInstantiateWithFlags(&rank->graph, graph, 0), "cudaGraphInstantiate");
+      cuda_ok(own, api->cudaGraphInstantiateWithFlags(&rank->graph, graph, 0), "cudaGraphInstantiate");
   api->cudaGraphDestroy(graph);
   return is_good;
 }
 
 /* Captures groups of calls of all ranks, each rank's into its own graph. */
-static bool graphs_capture(struct crew *crew, const struct half_job *job, int64_t group_count,
+static bool graphs_capture(struct thread_ranks *own, const struct half_job *job, int64_t group_count,
                            int64_t aggregate_count) {
-  for (uint32_t index = 0; index < crew->count; index++) {
+  for (uint32_t index = 0; index < own->count; index++) {
     cudaError_t begun =
-        api->cudaStreamBeginCapture(crew->ranks[index].stream, cudaStreamCaptureModeThreadLocal);
-    if (!cuda_ok(crew, begun, "cudaStreamBeginCapture")) return false;
+        api->cudaStreamBeginCapture(own->ranks[index].stream, cudaStreamCaptureModeThreadLocal);
+    if (!cuda_ok(own, begun, "cudaStreamBeginCapture")) return false;
   }
   bool is_good = true;
   for (int64_t group = 0; is_good && group < group_count; group++) {
-    is_good = crew_launch(crew, job, aggregate_count);
+    is_good = own_launch(own, job, aggregate_count);
   }
-  for (uint32_t index = 0; index < crew->count; index++) {
-    is_good = graph_finish(crew, &crew->ranks[index]) && is_good;
+  for (uint32_t index = 0; index < own->count; index++) {
+    is_good = graph_finish(own, &own->ranks[index]) && is_good;
   }
   return is_good;
 }
 
-static bool graphs_launch(struct crew *crew, int64_t launch_count) {
+static bool graphs_launch(struct thread_ranks *own, int64_t launch_count) {
   for (int64_t launch = 0; launch < launch_count; launch++) {
-    for (uint32_t index = 0; index < crew->count; index++) {
-      struct bench_rank *rank = &crew->ranks[index];
-      if (!cuda_ok(crew, api->cudaGraphLaunch(rank->graph, rank->stream), "cudaGraphLaunch")) return false;
+    for (uint32_t index = 0; index < own->count; index++) {
+      struct bench_rank *rank = &own->ranks[index];
+      if (!cuda_ok(own, api->cudaGraphLaunch(rank->graph, rank->stream), "cudaGraphLaunch")) return false;
     }
   }
   return true;
 }
 
-static void graphs_drop(struct crew *crew) {
-  for (uint32_t index = 0; index < crew->count; index++) {
-    if (crew->ranks[index].graph) api->cudaGraphExecDestroy(crew->ranks[index].graph);
-    crew->ranks[index].graph = NULL;
+static void graphs_drop(struct thread_ranks *own) {
+  for (uint32_t index = 0; index < own->count; index++) {
+    if (own->ranks[index].graph) api->cudaGraphExecDestroy(own->ranks[index].graph);
+    own->ranks[index].graph = NULL;
   }
 }
 
 /* ---- data */
 
-static struct oracle_case case_of(const struct crew *crew, const struct half_job *job, int64_t check_index) {
-  const struct bench_flags *flags = &crew->bench->flags;
+static struct oracle_case case_of(const struct thread_ranks *own, const struct half_job *job,
+                                  int64_t check_index) {
+  const struct bench_flags *flags = &own->bench->flags;
   struct oracle_case c = {
-      crew->bench->collective->id,
+      own->bench->collective->id,
       job->row->type,
       job->row->op,
       (uint32_t)flags->rank_count,
@@ -429,19 +433,19 @@ static size_t image_fill(const struct half_job *job, const struct oracle_case *c
   return total_bytes;
 }
 
-static bool zones_load(struct crew *crew, const struct half_job *job, const struct oracle_case *c) {
-  const bool has_data = crew->bench->flags.check_count > 0;
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+static bool zones_load(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c) {
+  const bool has_data = own->bench->flags.check_count > 0;
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     size_t bytes = image_fill(job, c, rank->rank, has_data && job->is_in_place,
-                              send_offset(crew, job, rank->rank), rank->image);
-    if (!cuda_ok(crew, api->cudaMemcpy(rank->receive_zone, rank->image, bytes, cudaMemcpyHostToDevice),
+                              send_offset(own, job, rank->rank), rank->image);
+    if (!cuda_ok(own, api->cudaMemcpy(rank->receive_zone, rank->image, bytes, cudaMemcpyHostToDevice),
                  "cudaMemcpy")) {
       return false;
     }
     if (job->is_in_place) continue;
     bytes = image_fill(job, c, rank->rank, has_data, 0, rank->image);
-    if (!cuda_ok(crew, api->cudaMemcpy(rank->send_zone, rank->image, bytes, cudaMemcpyHostToDevice),
+    if (!cuda_ok(own, api->cudaMemcpy(rank->send_zone, rank->image, bytes, cudaMemcpyHostToDevice),
                  "cudaMemcpy")) {
       return false;
     }
@@ -466,143 +470,143 @@ static uint64_t receive_altered(const struct half_job *job, const struct oracle_
 }
 
 /* Out-of-place calls must leave the send buffer as it was. */
-static bool send_compare(struct crew *crew, const struct half_job *job, const struct oracle_case *c,
+static bool send_compare(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
                          uint64_t *altered) {
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
-    size_t bytes = image_fill(job, c, rank->rank, true, 0, crew->reference);
-    if (!cuda_ok(crew, api->cudaMemcpy(rank->image, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
+    size_t bytes = image_fill(job, c, rank->rank, true, 0, own->reference);
+    if (!cuda_ok(own, api->cudaMemcpy(rank->image, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
                  "cudaMemcpy")) {
       return false;
     }
-    if (!memcmp(rank->image, crew->reference, bytes)) continue;
-    for (size_t byte = 0; byte < bytes; byte++) *altered += rank->image[byte] != crew->reference[byte];
+    if (!memcmp(rank->image, own->reference, bytes)) continue;
+    for (size_t byte = 0; byte < bytes; byte++) *altered += rank->image[byte] != own->reference[byte];
   }
   return true;
 }
 
-static void mismatch_report(const struct crew *crew, const struct half_job *job, uint64_t wrong,
+static void mismatch_report(const struct thread_ranks *own, const struct half_job *job, uint64_t wrong,
                             const struct oracle_mismatch *first) {
   fprintf(stderr,
           "tutti bench: %s of %zu bytes, %s %s, %s: %llu wrong elements, the first at rank %u element %zu: "
           "got %.17g, expected %.17g within %.3g\n",
-          crew->bench->collective->name, job->row->bytes, bench_type_name(job->row->type),
-          bench_op_name(crew->bench, job->row->op), job->is_in_place ? "in place" : "out of place",
+          own->bench->collective->name, job->row->bytes, bench_type_name(job->row->type),
+          bench_op_name(own->bench, job->row->op), job->is_in_place ? "in place" : "out of place",
           (unsigned long long)wrong, first->rank, first->index, first->got, first->expected,
           first->tolerance);
 }
 
-static bool half_verify(struct crew *crew, const struct half_job *job, const struct oracle_case *c,
+static bool half_verify(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
                         struct bench_half *part) {
   uint64_t altered = 0;
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     size_t bytes = job->row->bytes + 2 * GUARD_BYTES;
-    if (!cuda_ok(crew, api->cudaMemcpy(rank->image, rank->receive_zone, bytes, cudaMemcpyDeviceToHost),
+    if (!cuda_ok(own, api->cudaMemcpy(rank->image, rank->receive_zone, bytes, cudaMemcpyDeviceToHost),
                  "cudaMemcpy")) {
       return false;
     }
     altered += receive_altered(job, c, rank->rank, rank->image);
-    crew->outputs[index] = rank->image + GUARD_BYTES + receive_offset(crew, job, rank->rank);
+    own->outputs[index] = rank->image + GUARD_BYTES + receive_offset(own, job, rank->rank);
   }
   struct oracle_mismatch first;
-  uint64_t found = oracle_check(c, crew->rank_numbers, crew->outputs, crew->count, &first);
-  if (found) mismatch_report(crew, job, found, &first);
+  uint64_t found = oracle_check(c, own->rank_numbers, own->outputs, own->count, &first);
+  if (found) mismatch_report(own, job, found, &first);
   part->wrong += found;
-  if (!job->is_in_place && !send_compare(crew, job, c, &altered)) return false;
+  if (!job->is_in_place && !send_compare(own, job, c, &altered)) return false;
   part->out_of_bounds += altered;
   return true;
 }
 
 /* ---- halves and rows */
 
-static void moving_count(struct crew *crew, uint64_t start_ns) {
-  if (!crew->is_first) return;
-  os_mutex_lock(&crew->bench->mutex);
-  crew->bench->moving_ns += os_time_ns() - start_ns;
-  os_mutex_unlock(&crew->bench->mutex);
+static void moving_count(struct thread_ranks *own, uint64_t start_ns) {
+  if (!own->is_first) return;
+  os_mutex_lock(&own->bench->mutex);
+  own->bench->moving_ns += os_time_ns() - start_ns;
+  os_mutex_unlock(&own->bench->mutex);
 }
 
 /* One checked call with new data; alone, as calls of a group may run at once and share a buffer in place. */
-static bool half_check(struct crew *crew, const struct half_job *job, int64_t check_index,
+static bool half_check(struct thread_ranks *own, const struct half_job *job, int64_t check_index,
                        struct bench_half *part) {
-  struct oracle_case c = case_of(crew, job, check_index);
-  bool has_graph = crew->bench->flags.graph_launches > 0;
-  if (!zones_load(crew, job, &c)) return false;
+  struct oracle_case c = case_of(own, job, check_index);
+  bool has_graph = own->bench->flags.graph_launches > 0;
+  if (!zones_load(own, job, &c)) return false;
   uint64_t start_ns = os_time_ns();
   bool is_good =
-      has_graph ? graphs_capture(crew, job, 1, 1) && graphs_launch(crew, 1) : crew_launch(crew, job, 1);
-  is_good = is_good && crew_wait(crew);
-  moving_count(crew, start_ns);
-  graphs_drop(crew);
-  return is_good && half_verify(crew, job, &c, part);
+      has_graph ? graphs_capture(own, job, 1, 1) && graphs_launch(own, 1) : own_launch(own, job, 1);
+  is_good = is_good && own_wait(own);
+  moving_count(own, start_ns);
+  graphs_drop(own);
+  return is_good && half_verify(own, job, &c, part);
 }
 
 /* The timed calls; microseconds of one call. Guarded: they run as well, but the time is the model's. */
-static bool half_time(struct crew *crew, const struct half_job *job, double *time_us) {
-  struct bench *bench = crew->bench;
+static bool half_time(struct thread_ranks *own, const struct half_job *job, double *time_us) {
+  struct bench *bench = own->bench;
   const struct bench_flags *flags = &bench->flags;
-  struct oracle_case c = case_of(crew, job, -1);
+  struct oracle_case c = case_of(own, job, -1);
   bool has_graph = flags->graph_launches > 0;
   if (flags->warmup_count + flags->iteration_count == 0) return true;
-  if (!zones_load(crew, job, &c) || !crew_iterate(crew, job, flags->warmup_count) || !crew_wait(crew))
+  if (!zones_load(own, job, &c) || !own_iterate(own, job, flags->warmup_count) || !own_wait(own))
     return false;
   if (flags->iteration_count == 0) return true;
-  if (has_graph && !graphs_capture(crew, job, flags->iteration_count, flags->aggregate_count)) return false;
-  if (!crew_barrier(crew)) return false;
+  if (has_graph && !graphs_capture(own, job, flags->iteration_count, flags->aggregate_count)) return false;
+  if (!own_barrier(own)) return false;
   uint64_t start_ns = os_time_ns();
-  bool is_good = has_graph ? graphs_launch(crew, flags->graph_launches)
-                           : crew_iterate(crew, job, flags->iteration_count);
+  bool is_good =
+      has_graph ? graphs_launch(own, flags->graph_launches) : own_iterate(own, job, flags->iteration_count);
   uint64_t enqueued_ns = os_time_ns();
-  is_good = is_good && crew_wait(crew);
+  is_good = is_good && own_wait(own);
   uint64_t end_ns = flags->is_cpu_time ? enqueued_ns : os_time_ns();
-  moving_count(crew, start_ns);
-  graphs_drop(crew);
+  moving_count(own, start_ns);
+  graphs_drop(own);
   int64_t calls = flags->iteration_count * flags->aggregate_count * (has_graph ? flags->graph_launches : 1);
   *time_us = (double)(end_ns - start_ns) * 1e-3 / (double)calls;
   return is_good;
 }
 
 /* A pre-multiplied sum has a factor for each rank, so the operator is made anew for each row. */
-static bool ops_create(struct crew *crew, const struct bench_row *row) {
+static bool ops_create(struct thread_ranks *own, const struct bench_row *row) {
   static const ncclRedOp_t builtin[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
     rank->op = row->op == ORACLE_MUL_SUM ? ncclSum : builtin[row->op];
-    if (row->op != ORACLE_MUL_SUM || !crew->bench->collective->has_op) continue;
+    if (row->op != ORACLE_MUL_SUM || !own->bench->collective->has_op) continue;
     struct half_job job = {row, false};
-    struct oracle_case c = case_of(crew, &job, 0);
+    struct oracle_case c = case_of(own, &job, 0);
     uint64_t scalar = 0;
     oracle_scalar(&c, rank->rank, &scalar);
     ncclResult_t made =
         api->ncclRedOpCreatePreMulSum(&rank->op, &scalar, row->type, ncclScalarHostImmediate, rank->comm);
-    if (!nccl_ok(crew, made, "ncclRedOpCreatePreMulSum")) return false;
+    if (!nccl_ok(own, made, "ncclRedOpCreatePreMulSum")) return false;
     rank->owns_op = true;
   }
   return true;
 }
 
-static bool ops_destroy(struct crew *crew) {
-  for (uint32_t index = 0; index < crew->count; index++) {
-    struct bench_rank *rank = &crew->ranks[index];
-    if (rank->owns_op && !nccl_ok(crew, api->ncclRedOpDestroy(rank->op, rank->comm), "ncclRedOpDestroy"))
+static bool ops_destroy(struct thread_ranks *own) {
+  for (uint32_t index = 0; index < own->count; index++) {
+    struct bench_rank *rank = &own->ranks[index];
+    if (rank->owns_op && !nccl_ok(own, api->ncclRedOpDestroy(rank->op, rank->comm), "ncclRedOpDestroy"))
       return false;
     rank->owns_op = false;
   }
   return true;
 }
 
-static bool half_run(struct crew *crew, const struct bench_row *row, bool is_in_place,
+static bool half_run(struct thread_ranks *own, const struct bench_row *row, bool is_in_place,
                      struct bench_half *part) {
-  const struct bench *bench = crew->bench;
+  const struct bench *bench = own->bench;
   struct half_job job = {row, is_in_place};
   double time_us = NAN;
-  if (!half_time(crew, &job, &time_us)) return false;
+  if (!half_time(own, &job, &time_us)) return false;
   for (int64_t check = 0; check < bench->flags.check_count; check++) {
-    if (!half_check(crew, &job, check, part)) return false;
+    if (!half_check(own, &job, check, part)) return false;
   }
   if (bench->is_modelled &&
-      tutti_model_time(crew->ranks[0].comm, bench->collective->name, row->bytes, &time_us) != ncclSuccess) {
+      tutti_model_time(own->ranks[0].comm, bench->collective->name, row->bytes, &time_us) != ncclSuccess) {
     time_us = NAN;
   }
   part->is_run = true;
@@ -610,63 +614,65 @@ static bool half_run(struct crew *crew, const struct bench_row *row, bool is_in_
   return true;
 }
 
-static bool rows_run(struct crew *crew) {
-  struct bench *bench = crew->bench;
+static bool rows_run(struct thread_ranks *own) {
+  struct bench *bench = own->bench;
   for (size_t index = 0; index < bench->row_count; index++) {
     struct bench_row *row = &bench->rows[index];
     struct bench_half parts[2];
     memset(parts, 0, sizeof parts);
-    bool is_good = ops_create(crew, row) && half_run(crew, row, false, &parts[0]);
+    bool is_good = ops_create(own, row) && half_run(own, row, false, &parts[0]);
     if (is_good && bench->collective->in_place != IN_PLACE_NONE && !bench->flags.tune_path)
-      is_good = half_run(crew, row, true, &parts[1]);
-    if (!is_good || !parts_agree(crew, parts) || !ops_destroy(crew)) {
+      is_good = half_run(own, row, true, &parts[1]);
+    if (!is_good || !parts_agree(own, parts) || !ops_destroy(own)) {
       bench_fail(bench, false, "stopped at %zu bytes", row->bytes);
       return false;
     }
-    bench_row_report(bench, row, parts, crew->is_first);
+    bench_row_report(bench, row, parts, own->is_first);
   }
   return true;
 }
 
-static void memory_tell(const struct crew *crew) {
-  for (uint32_t index = 0; api->tutti_comm_memory && index < crew->count; index++) {
+static void memory_report(const struct thread_ranks *own) {
+  for (uint32_t index = 0; api->tutti_comm_memory && index < own->count; index++) {
     uint64_t bytes = 0;
-    if (api->tutti_comm_memory(crew->ranks[index].comm, &bytes) != ncclSuccess) return;
-    fprintf(stderr, "tutti bench: rank %u: %llu bytes of library memory\n", crew->ranks[index].rank,
+    if (api->tutti_comm_memory(own->ranks[index].comm, &bytes) != ncclSuccess) return;
+    fprintf(stderr, "tutti bench: rank %u: %llu bytes of library memory\n", own->ranks[index].rank,
             (unsigned long long)bytes);
   }
 }
 
-static bool ways_ask(struct crew *crew, tutti_ways_t *ways) {
-  struct bench *bench = crew->bench;
+static bool options_ask(struct thread_ranks *own, tutti_tuning_options_t *options) {
+  struct bench *bench = own->bench;
   const size_t bytes = bench->rows[bench->row_count - 1].bytes;
-  ways->size = sizeof *ways;
-  return nccl_ok(crew, api->tutti_comm_ways(crew->ranks[0].comm, bench->collective->name, bytes, ways),
-                 "tutti_comm_ways");
+  options->size = sizeof *options;
+  return nccl_ok(own,
+                 api->tutti_comm_tuning_options(own->ranks[0].comm, bench->collective->name, bytes, options),
+                 "tutti_comm_tuning_options");
 }
 
-/* Settings files, or a library that does not read its environment anew, could have another way taken. */
-static bool way_check(struct crew *crew) {
-  const tutti_way_t *forced = crew->bench->forced;
-  tutti_ways_t ways;
+/* Settings files, or a library that does not read its environment anew, could have another option taken. */
+static bool option_check(struct thread_ranks *own) {
+  const tutti_tuning_option_t *forced = own->bench->forced;
+  tutti_tuning_options_t options;
   if (!forced) return true;
-  if (!ways_ask(crew, &ways)) return false;
-  if (ways.way_count > 0 && strcmp(ways.ways[0].algo, forced->algo) == 0 &&
-      strcmp(ways.ways[0].proto, forced->proto) == 0)
+  if (!options_ask(own, &options)) return false;
+  if (options.option_count > 0 && strcmp(options.options[0].algo, forced->algo) == 0 &&
+      strcmp(options.options[0].proto, forced->proto) == 0)
     return true;
-  bench_fail(crew->bench, false, "the library takes %s %s instead", ways.ways[0].algo, ways.ways[0].proto);
+  bench_fail(own->bench, false, "the library takes %s %s instead", options.options[0].algo,
+             options.options[0].proto);
   return false;
 }
 
 void bench_ranks_run(struct bench *bench, int thread_index) {
-  struct crew crew;
-  memset(&crew, 0, sizeof crew);
-  crew.bench = bench;
-  crew.is_first = thread_index == 0;
-  const bool has_comms = ranks_allocate(&crew, thread_index) && devices_prepare(&crew) && comms_init(&crew);
-  if (has_comms && bench->ways && crew.is_first) ways_ask(&crew, bench->ways);
+  struct thread_ranks own;
+  memset(&own, 0, sizeof own);
+  own.bench = bench;
+  own.is_first = thread_index == 0;
+  const bool has_comms = ranks_allocate(&own, thread_index) && devices_prepare(&own) && comms_init(&own);
+  if (has_comms && bench->options && own.is_first) options_ask(&own, bench->options);
   const bool is_ready =
-      has_comms && !bench->ways && way_check(&crew) && zones_register(&crew) && places_learn(&crew);
-  if (is_ready && rows_run(&crew) && bench->flags.verbose) memory_tell(&crew);
-  crew_drop(&crew);
+      has_comms && !bench->options && option_check(&own) && zones_register(&own) && places_learn(&own);
+  if (is_ready && rows_run(&own) && bench->flags.verbose) memory_report(&own);
+  own_drop(&own);
 }

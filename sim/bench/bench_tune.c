@@ -1,4 +1,4 @@
-/* bench_tune.c: `tutti bench --tune FILE`: asks the library which ways there are to carry the collective,
+/* bench_tune.c: `tutti bench --tune FILE`: asks the library which options there are to carry the collective,
  * runs the table once for each, forced through the environment, keeps the fastest of each size, and writes
  * rules that the library reads (core/plan/tune_file.h). Promises that lines of other collectives and other
  * numbers of ranks and nodes stay as they were, and that a file that cannot be understood is not touched. */
@@ -14,9 +14,9 @@
 
 enum { LINE_BYTES = 256, CHANNEL_STEPS = 7 /* 64, 32, ... 1 */ };
 
-/* One way, and how long it took at each size. */
+/* One option, and how long it took at each size. */
 struct attempt {
-  tutti_way_t way;
+  tutti_tuning_option_t option;
   uint32_t channels; /* 0: as many as the library takes */
   double *times_us;  /* by row; NAN: not timed */
 };
@@ -24,21 +24,21 @@ struct attempt {
 struct tuning {
   struct bench *bench;
   uint8_t func;
-  tutti_ways_t ways;
-  struct attempt attempts[TUTTI_WAYS_MAX * CHANNEL_STEPS];
+  tutti_tuning_options_t options;
+  struct attempt attempts[TUTTI_TUNING_OPTIONS_MAX * CHANNEL_STEPS];
   size_t attempt_count;
 };
 
-/* A size takes the way of the one before where that is hardly slower: what differs by less is noise. */
+/* A size takes the option of the one before where that is hardly slower: what differs by less is noise. */
 static const double margin = 1.02;
 
 /* ---- measuring */
 
 /* Of the collective alone: processes also agree on times and places by others. */
-static void way_set(const struct tuning *tuning, const struct attempt *attempt) {
+static void option_set(const struct tuning *tuning, const struct attempt *attempt) {
   char algo[64], proto[64];
-  snprintf(algo, sizeof algo, "%s:%s", names_func[tuning->func], attempt->way.algo);
-  snprintf(proto, sizeof proto, "%s:%s", names_func[tuning->func], attempt->way.proto);
+  snprintf(algo, sizeof algo, "%s:%s", names_func[tuning->func], attempt->option.algo);
+  snprintf(proto, sizeof proto, "%s:%s", names_func[tuning->func], attempt->option.proto);
   setenv("NCCL_ALGO", algo, 1);
   setenv("NCCL_PROTO", proto, 1);
   bench_channels_set(attempt->channels);
@@ -54,8 +54,9 @@ static void rows_clear(struct bench *bench) {
   bench->barrier_arrived = 0;
 }
 
-static void attempt_tell(const struct bench *bench, const struct attempt *attempt, const char *text) {
-  fprintf(stderr, "tutti bench: %s by %s %s", bench->collective->name, attempt->way.algo, attempt->way.proto);
+static void attempt_report(const struct bench *bench, const struct attempt *attempt, const char *text) {
+  fprintf(stderr, "tutti bench: %s by %s %s", bench->collective->name, attempt->option.algo,
+          attempt->option.proto);
   if (attempt->channels) fprintf(stderr, " over %u channels", attempt->channels);
   fprintf(stderr, ": %s\n", text);
 }
@@ -67,30 +68,30 @@ static enum exit_code attempt_time(struct tuning *tuning, struct attempt *attemp
     fprintf(stderr, "tutti bench: no memory for %zu sizes\n", bench->row_count);
     return EXIT_ENVIRONMENT;
   }
-  way_set(tuning, attempt);
+  option_set(tuning, attempt);
   rows_clear(bench);
-  bench->forced = &attempt->way;
+  bench->forced = &attempt->option;
   const enum exit_code code = bench_pass(bench);
   bench->forced = NULL;
   if (code != EXIT_GOOD) return code;
   if (bench->failed) {
-    attempt_tell(bench, attempt, bench->failure);
+    attempt_report(bench, attempt, bench->failure);
     return bench->is_environment ? EXIT_ENVIRONMENT : EXIT_WRONG;
   }
-  if (bench->flags.verbose) attempt_tell(bench, attempt, "timed");
+  if (bench->flags.verbose) attempt_report(bench, attempt, "timed");
   for (size_t index = 0; index < bench->row_count; index++)
     attempt->times_us[index] = bench->rows[index].halves[0].time_us;
   return EXIT_GOOD;
 }
 
 /* Without --channels as many as the library takes, else that number, half of it and so on. */
-static enum exit_code ways_time(struct tuning *tuning) {
+static enum exit_code options_time(struct tuning *tuning) {
   const uint32_t given = (uint32_t)tuning->bench->flags.channel_count;
-  for (int index = 0; index < tuning->ways.way_count; index++) {
+  for (int index = 0; index < tuning->options.option_count; index++) {
     uint32_t channels = given;
     do {
       struct attempt *attempt = &tuning->attempts[tuning->attempt_count++];
-      attempt->way = tuning->ways.ways[index];
+      attempt->option = tuning->options.options[index];
       attempt->channels = channels;
       const enum exit_code code = attempt_time(tuning, attempt);
       if (code != EXIT_GOOD) return code;
@@ -101,11 +102,11 @@ static enum exit_code ways_time(struct tuning *tuning) {
 }
 
 /* What the library offers, by communicators that are made for this question alone. */
-static enum exit_code ways_learn(struct tuning *tuning) {
+static enum exit_code options_learn(struct tuning *tuning) {
   struct bench *bench = tuning->bench;
-  bench->ways = &tuning->ways;
+  bench->options = &tuning->options;
   const enum exit_code code = bench_pass(bench);
-  bench->ways = NULL;
+  bench->options = NULL;
   if (code != EXIT_GOOD || !bench->failed) return code;
   fprintf(stderr, "tutti bench: --tune: %s\n", bench->failure);
   return bench->is_environment ? EXIT_ENVIRONMENT : EXIT_USAGE;
@@ -131,10 +132,11 @@ static void rule_write(FILE *out, const struct tuning *tuning, const struct atte
   char line[LINE_BYTES];
   memset(&rule, 0, sizeof rule);
   rule.func = tuning->func;
-  rule.rank_count = (uint32_t)tuning->ways.rank_count;
-  rule.node_count = (uint32_t)tuning->ways.node_count;
-  rule.algo = (uint8_t)names_find(names_algo, ALGO_COUNT, attempt->way.algo, strlen(attempt->way.algo));
-  rule.proto = (uint8_t)names_find(names_proto, PROTO_COUNT, attempt->way.proto, strlen(attempt->way.proto));
+  rule.rank_count = (uint32_t)tuning->options.rank_count;
+  rule.node_count = (uint32_t)tuning->options.node_count;
+  rule.algo = (uint8_t)names_find(names_algo, ALGO_COUNT, attempt->option.algo, strlen(attempt->option.algo));
+  rule.proto =
+      (uint8_t)names_find(names_proto, PROTO_COUNT, attempt->option.proto, strlen(attempt->option.proto));
   rule.channel_count = attempt->channels;
   rule.from_bytes = bench->rows[first].bytes;
   rule.to_bytes = end < bench->row_count
@@ -144,7 +146,7 @@ static void rule_write(FILE *out, const struct tuning *tuning, const struct atte
   fprintf(out, "%s # %.1f us\n", line, attempt->times_us[first]);
 }
 
-/* Neighbouring sizes with one way become one rule; the last holds up to the size that would follow. */
+/* Neighbouring sizes with one option become one rule; the last holds up to the size that would follow. */
 static void rules_write(FILE *out, const struct tuning *tuning) {
   const size_t rows = tuning->bench->row_count;
   const struct attempt *chosen = NULL;
@@ -165,8 +167,8 @@ static bool line_is_replaced(const struct tuning *tuning, const struct tune_file
     const struct tune_rule *rule = &file->rules[index];
     if (rule->line != line) continue;
     return rule->func == tuning->func &&
-           (rule->rank_count == 0 || rule->rank_count == (uint32_t)tuning->ways.rank_count) &&
-           (rule->node_count == 0 || rule->node_count == (uint32_t)tuning->ways.node_count);
+           (rule->rank_count == 0 || rule->rank_count == (uint32_t)tuning->options.rank_count) &&
+           (rule->node_count == 0 || rule->node_count == (uint32_t)tuning->options.node_count);
   }
   return false;
 }
@@ -227,7 +229,7 @@ static bool tuning_begin(struct tuning *tuning, struct bench *bench) {
       names_find(names_collective, FUNC_COUNT, bench->collective->name, strlen(bench->collective->name));
   if (func < 0)
     fprintf(stderr,
-            "tutti bench: --tune: %s has but one way; take all_reduce, all_gather, reduce_scatter, "
+            "tutti bench: --tune: %s has only one option; take all_reduce, all_gather, reduce_scatter, "
             "broadcast or reduce\n",
             bench->collective->name);
   if (func < 0 || !sizes_check(bench)) return false;
@@ -240,8 +242,8 @@ static enum exit_code tuning_run(struct tuning *tuning, const char *text, const 
   const char *path = tuning->bench->flags.tune_path;
   unsetenv("TUTTI_TUNE_FILE"); /* it would overrule what is forced */
   api->settings_reset();
-  enum exit_code code = ways_learn(tuning);
-  if (code == EXIT_GOOD) code = ways_time(tuning);
+  enum exit_code code = options_learn(tuning);
+  if (code == EXIT_GOOD) code = options_time(tuning);
   if (code != EXIT_GOOD) return code;
   if (tuning->bench->wrong || tuning->bench->out_of_bounds) {
     fprintf(stderr, "tutti bench: results were wrong; %s is left as it was\n", path);

@@ -1,7 +1,7 @@
 /* access.c: reads and writes of users' memory, and the order that must bind them. Two accesses of a place,
  * one of them a write, are ordered when
  *   - one lane makes both, or lanes of two batches of one block;
- *   - both are lists of one rank, and the second has waited, itself or by way of others, for the first's
+ *   - both are lists of one rank, and the second has waited, itself or through others, for the first's
  * step;
  *   - the reader took the message that announces the store (which thereby becomes the reader's own);
  *   - the place held an input that was read once, and what is written contains that input: it cannot exist

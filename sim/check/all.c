@@ -174,7 +174,7 @@ static void vary(struct all_thread *thread, struct check_call *call, uint32_t ch
   call->first_step = turn / 3 % 4;
 }
 
-/* Parts begin at cells of 16 KiB and more, so that several channels need that much. */
+/* Parts begin at units of 16 KiB and more, so that several channels need that much. */
 static ncclResult_t prove_channels(struct all_thread *thread, struct check_call *call, uint32_t nodes,
                                    uint32_t channels, bool direct) {
   const uint32_t bytes = 1 << 15;
@@ -191,16 +191,16 @@ static ncclResult_t prove_channels(struct all_thread *thread, struct check_call 
   return ncclSuccess;
 }
 
-/* All channel counts and ways to store, for one algorithm and protocol on one machine. */
-static ncclResult_t prove_ways(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
-  const uint32_t ways = (call->proto_mask & 1u << PROTO_SIMPLE) != 0 ? 2 : 1;
+/* All channel counts and transports, for one algorithm and protocol on one machine. */
+static ncclResult_t prove_variants(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
+  const uint32_t variants = (call->proto_mask & 1u << PROTO_SIMPLE) != 0 ? 2 : 1;
   /* Many ranks take one turn each: what the next one varies, the next rank count does. */
   const uint32_t turns = call->rank_count > TURNS_RANKS_MAX ? 1 : 2;
-  for (uint32_t i = 0; i < turns * ways && !thread->found.failed; i++) {
-    vary(thread, call, 1, i % ways == 0);
+  for (uint32_t i = 0; i < turns * variants && !thread->found.failed; i++) {
+    vary(thread, call, 1, i % variants == 0);
     thread->turn += 1;
     TRY(prove_sizes(thread, call, nodes));
-    if (!thread->found.failed) TRY(prove_channels(thread, call, nodes, 2 + i, i % ways == 0));
+    if (!thread->found.failed) TRY(prove_channels(thread, call, nodes, 2 + i, i % variants == 0));
   }
   return ncclSuccess;
 }
@@ -239,7 +239,7 @@ static ncclResult_t prove_shape(struct all_thread *thread, const struct check_ca
   if (check_call_forbid(&call, algo, proto)) return ncclSuccess;
   /* LL and LL128 of one step size are one program: their turns are the same, so that they meet. */
   if (proto != PROTO_SIMPLE) thread->turn = job->rank_count * 7;
-  TRY(prove_ways(thread, &call, nodes));
+  TRY(prove_variants(thread, &call, nodes));
   const bool fuses = job->func == FUNC_BROADCAST && algo == ALGO_RING && proto != PROTO_LL128;
   return fuses && nodes == 1 && job->rank_count > 1 ? prove_groups(thread, &call) : ncclSuccess;
 }

@@ -59,7 +59,7 @@ struct lane {
   uint32_t rank, batch, op; /* batch: turn on its block; op: place in the input's ops */
   uint32_t block;           /* its place in the engine's blocks */
   uint8_t phase, want;      /* enum lane_phase, lane_want */
-  bool queued, lands_here, reduces, unstaged, sliced, again;
+  bool queued, zero_copy_receive, reduces, unstaged, sliced, repeats;
   uint32_t opened;    /* links whose offers have been taken */
   uint32_t want_conn; /* of WANT_LIST: the lane */
   uint32_t slice_index, slice_count, slice_steps;
@@ -131,7 +131,7 @@ bool lane_advance(struct check_engine *engine, struct lane *lane);
 bool lane_has_list(const struct lane *lane);
 bool list_follow(struct check_engine *engine, struct lane *lane, bool *ready);
 /* Behind a step, and at the end: lists that wait for this one look again. */
-void list_tell(struct check_engine *engine, struct lane *lane);
+void list_report(struct check_engine *engine, struct lane *lane);
 /* Step `step` of `before`, a lane of the same rank, has ended when the current step of `lane` begins. */
 bool list_knows(const struct check_engine *engine, const struct lane *lane, const struct lane *before,
                 uint64_t step);

@@ -1,4 +1,4 @@
-/* expr.c: a table of pairs, found again by way of their newer side. */
+/* expr.c: a table of pairs, found again through their newer side. */
 #include "check/expr.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ void value_free(struct value *value) {
 bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count) {
   table->rank_count = rank_count;
   table->leaf_count = rank_count * op_count;
-  table->walk = 0;
+  table->traversal = 0;
   table->failed = false;
   if (!grow((void **)&table->seen, &table->seen_capacity, rank_count, sizeof *table->seen)) return false;
   memset(table->seen, 0, rank_count * sizeof *table->seen);
@@ -105,11 +105,11 @@ static bool stack_push(struct expr_table *table, uint32_t *depth, expr_id id) {
   return true;
 }
 
-/* Walks all leaves below `id`, which is no finished value; counts those that are a first contribution of
+/* Traverses all leaves below `id`, which is no finished value; counts those that are a first contribution of
  * `op`. False at the first that is not. */
 static bool leaves_count(struct expr_table *table, expr_id id, uint32_t op, uint32_t *count) {
   uint32_t depth = 0;
-  table->walk += 1;
+  table->traversal += 1;
   *count = 0;
   if (!stack_push(table, &depth, id)) return false;
   while (depth > 0) {
@@ -117,9 +117,9 @@ static bool leaves_count(struct expr_table *table, expr_id id, uint32_t op, uint
     if (next == EXPR_OLD || next == EXPR_POST) return false;
     if (expr_is_leaf(table, next)) {
       const uint32_t rank = next / 2 % table->rank_count;
-      if (next % 2 == 0 || next / 2 / table->rank_count != op || table->seen[rank] == table->walk)
+      if (next % 2 == 0 || next / 2 / table->rank_count != op || table->seen[rank] == table->traversal)
         return false;
-      table->seen[rank] = table->walk;
+      table->seen[rank] = table->traversal;
       *count += 1;
       continue;
     }
@@ -177,14 +177,14 @@ bool expr_contains(struct expr_table *table, expr_id id, uint32_t leaf) {
   return false;
 }
 
-/* A cursor over a text that runs out of room quietly. */
+/* A cursor over a text that runs out of space quietly. */
 struct writer {
   char *text;
-  size_t used, room;
+  size_t used, capacity;
 };
 
 static void write_text(struct writer *writer, const char *text) {
-  while (*text && writer->used + 1 < writer->room) writer->text[writer->used++] = *text++;
+  while (*text && writer->used + 1 < writer->capacity) writer->text[writer->used++] = *text++;
   writer->text[writer->used] = 0;
 }
 

@@ -26,9 +26,9 @@ struct expr_table {
   struct expr *rows; /* of expressions from 2 * leaf_count on */
   uint8_t *known;    /* by row: enum expr_known */
   uint32_t *leaves;  /* by 2 * leaf and 2 * leaf + 1: `first` of an expression that is a leaf */
-  uint32_t *seen;    /* by rank: the walk that met it last */
+  uint32_t *seen;    /* by rank: the traversal that met it last */
   uint32_t *stack;
-  uint32_t count, capacity, leaf_capacity, seen_capacity, stack_capacity, walk;
+  uint32_t count, capacity, leaf_capacity, seen_capacity, stack_capacity, traversal;
   bool failed; /* memory was out at some time: answers may be wrong */
 };
 

@@ -61,7 +61,7 @@ static void offers_make(struct check_engine *engine, struct lane *lane) {
     conn->offer_address = shown ? (uint64_t)(uintptr_t)lane->buffers->out : 0;
     wake(engine, &conn->waiting_sender);
   }
-  lane->lands_here = shown;
+  lane->zero_copy_receive = shown;
 }
 
 /* False while an offer has not come. */
@@ -83,10 +83,10 @@ static bool offers_taken(struct check_engine *engine, struct lane *lane) {
 static bool step_next(struct check_engine *engine, struct lane *lane) {
   const struct check_input *input = engine->input;
   for (;;) {
-    if (!lane->again && !algo_next(&lane->iter, lane->work, &lane->step)) return false;
+    if (!lane->repeats && !algo_next(&lane->iter, lane->work, &lane->step)) return false;
     if (!input->hook) return true;
     const uint32_t what = input->hook(input->hook_context, lane->work, lane->step_number, &lane->step);
-    lane->again = what == HOOK_RUN_AND_ASK;
+    lane->repeats = what == HOOK_RUN_AND_ASK;
     if (what == HOOK_END) return false;
     if (what != HOOK_SKIP) return true;
   }
@@ -225,7 +225,7 @@ static bool slice_do(struct check_engine *engine, struct lane *lane) {
   if (!slice_post(engine, lane, !early_free, !early_post)) return false;
   lane->slice_index += 1;
   lane->step_number += lane->slice_index == lane->slice_count;
-  list_tell(engine, lane);
+  list_report(engine, lane);
   return true;
 }
 
@@ -253,7 +253,7 @@ static void proxy_compare(struct check_engine *engine, struct lane *lane, uint32
 static bool lane_end(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   lane->phase = LANE_ENDED;
-  list_tell(engine, lane);
+  list_report(engine, lane);
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
     struct conn *conn = &engine->conns[lane->conns[i]];
     const bool sends = i >= work->recv_count;

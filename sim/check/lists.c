@@ -105,7 +105,7 @@ bool list_follow(struct check_engine *engine, struct lane *lane, bool *ready) {
   return true;
 }
 
-void list_tell(struct check_engine *engine, struct lane *lane) {
+void list_report(struct check_engine *engine, struct lane *lane) {
   uint32_t at = lane->first_waiter;
   lane->first_waiter = 0;
   while (at != 0) {

@@ -26,12 +26,12 @@ static bool arena_grow(struct arena *arena, size_t bytes) {
     arena->block_capacity = capacity;
   }
   const uint32_t doublings = arena->block_count < 8 ? arena->block_count : 8;
-  size_t room = (size_t)BLOCK_BYTES_FIRST << doublings;
-  if (room < bytes) room = bytes;
-  uint8_t *block = (uint8_t *)os_realloc(NULL, room);
+  size_t capacity = (size_t)BLOCK_BYTES_FIRST << doublings;
+  if (capacity < bytes) capacity = bytes;
+  uint8_t *block = (uint8_t *)os_realloc(NULL, capacity);
   if (!block) return false;
   arena->blocks[arena->block_count] = block;
-  arena->block_bytes[arena->block_count++] = room;
+  arena->block_bytes[arena->block_count++] = capacity;
   return true;
 }
 

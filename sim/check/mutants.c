@@ -9,7 +9,7 @@
 #include "machine.h"
 #include "schedule/switch.h"
 
-enum { RANKS = 6, WAYS = 4, WORKS_MAX = 3, FUSED = RANKS };
+enum { RANKS = 6, VARIANTS = 4, WORKS_MAX = 3, FUSED = RANKS };
 
 struct column {
   const char *name;
@@ -76,9 +76,9 @@ static uint32_t hook(void *context, const struct work *work, uint64_t step_numbe
 }
 
 /* Ways: Simple in place with direct stores, out of place, out of place through slots on two channels, LL, or
- * Simple again where there is no LL. Aggregated trees have small blocks in the first and last way: those
+ * Simple again where there is no LL. Aggregated trees have small blocks in the first and last variant: those
  * share slots. */
-static void call_of(const struct column *column, uint32_t way, struct check_call *call) {
+static void call_of(const struct column *column, uint32_t variant, struct check_call *call) {
   const bool shards =
       column->func == FUNC_ALL_REDUCE && column->algo != ALGO_TREE && column->algo != ALGO_DIRECT;
   memset(call, 0, sizeof *call);
@@ -87,20 +87,21 @@ static void call_of(const struct column *column, uint32_t way, struct check_call
   call->root = 2;
   call->dtype = ncclFloat32;
   call->algo_mask = 1u << column->algo;
-  const bool lines = way == 3 && (column->algo == ALGO_RING || column->algo == ALGO_TREE ||
-                                  column->algo == ALGO_DIRECT || column->algo == ALGO_TWO_SHOT);
-  call->proto_mask = 1u << (lines ? PROTO_LL : PROTO_SIMPLE);
+  const bool ll = variant == 3 && (column->algo == ALGO_RING || column->algo == ALGO_TREE ||
+                                   column->algo == ALGO_DIRECT || column->algo == ALGO_TWO_SHOT);
+  call->proto_mask = 1u << (ll ? PROTO_LL : PROTO_SIMPLE);
   call->group_count = column->fused ? FUSED : 1;
-  call->p2p_ll_threshold = way == 3 ? 1 << 20 : 0;
-  call->in_place = way == 0 && column->func != FUNC_SEND_RECV && column->func != FUNC_ALL_TO_ALL;
-  check_limits(&call->limits, way == 2 ? 4 : 8, way == 2 ? 4096 : 256, way == 2 ? 2 : 1, way < 2);
+  call->p2p_ll_threshold = variant == 3 ? 1 << 20 : 0;
+  call->in_place = variant == 0 && column->func != FUNC_SEND_RECV && column->func != FUNC_ALL_TO_ALL;
+  check_limits(&call->limits, variant == 2 ? 4 : 8, variant == 2 ? 4096 : 256, variant == 2 ? 2 : 1,
+               variant < 2);
   call->first_step = 1;
   /* Some loops and a short one, more than slots hold; on two channels a part is 16 KiB at least. */
   call->count = shards ? 64 * RANKS * 2 + 37 : 64 * 9 + 3;
   if (switch_is_algo(column->algo)) call->count -= 2; /* the last shard is empty */
-  if (way == 2) call->count = 9000 / (column->func == FUNC_ALL_REDUCE ? 1 : 2);
-  if (way == 3) call->limits.slots = 3;
-  if (column->algo == ALGO_PAT && way % 3 == 0) call->count = 3;
+  if (variant == 2) call->count = 9000 / (column->func == FUNC_ALL_REDUCE ? 1 : 2);
+  if (variant == 3) call->limits.slots = 3;
+  if (column->algo == ALGO_PAT && variant % 3 == 0) call->count = 3;
 }
 
 /* The rank's n-th work that has connections; NULL when there is none. */
@@ -115,7 +116,7 @@ static const struct work *linked_work(const struct plan *plan, uint32_t n) {
 /* One run: the mutant on one rank, in the n-th of its works. */
 static ncclResult_t run_one(struct check_engine *engine, struct check_setup *setup,
                             const struct mutant *mutant, const struct check_call *call, uint32_t victim,
-                            uint32_t n, struct mutant_cell *cell) {
+                            uint32_t n, struct mutant_entry *entry) {
   struct mutation mutation;
   struct hooked hooked = {mutant, &mutation};
   struct check_report report;
@@ -134,10 +135,10 @@ static ncclResult_t run_one(struct check_engine *engine, struct check_setup *set
   setup->input.fault_rank = victim;
   const bool proved = check_run(engine, &setup->input, &report);
   if (mutant->step != NULL && mutation.applied == 0) return ncclSuccess;
-  cell->applied += 1;
+  entry->applied += 1;
   if (proved) return ncclSuccess;
-  if (cell->caught == 0) cell->rule = (uint8_t)report.rule;
-  cell->caught += 1;
+  if (entry->caught == 0) entry->rule = (uint8_t)report.rule;
+  entry->caught += 1;
   return ncclSuccess;
 }
 
@@ -148,26 +149,26 @@ static const char *reason_of(const struct mutant *mutant, uint32_t column) {
 }
 
 ncclResult_t mutant_run(struct check_engine *engine, struct check_setup *setup, uint32_t mutant,
-                        uint32_t column, struct mutant_cell *cell) {
+                        uint32_t column, struct mutant_entry *entry) {
   const struct mutant *row = mutant_at(mutant);
-  memset(cell, 0, sizeof *cell);
-  for (uint32_t way = 0; way < WAYS; way++) {
+  memset(entry, 0, sizeof *entry);
+  for (uint32_t variant = 0; variant < VARIANTS; variant++) {
     struct check_call call;
     struct graph graph;
-    call_of(&columns[column], way, &call);
+    call_of(&columns[column], variant, &call);
     const uint32_t nodes = columns[column].nodes > 1 ? columns[column].nodes : 1;
     TRY(machine_graph(NULL, nodes, RANKS / nodes, &graph));
     call.graph = &graph;
     ncclResult_t result = ncclSuccess;
     for (uint32_t i = 0; i < RANKS * WORKS_MAX && result == ncclSuccess; i++)
-      result = run_one(engine, setup, row, &call, i % RANKS, i / RANKS, cell);
+      result = run_one(engine, setup, row, &call, i % RANKS, i / RANKS, entry);
     graph_free(&graph);
     TRY(result);
   }
-  cell->reason = reason_of(row, column);
-  cell->fate = (uint8_t)(cell->applied == 0     ? MUTANT_NOT_APPLICABLE
-                         : cell->caught > 0     ? MUTANT_CAUGHT
-                         : cell->reason != NULL ? MUTANT_EQUIVALENT
-                                                : MUTANT_MISSED);
+  entry->reason = reason_of(row, column);
+  entry->fate = (uint8_t)(entry->applied == 0     ? MUTANT_NOT_APPLICABLE
+                          : entry->caught > 0     ? MUTANT_CAUGHT
+                          : entry->reason != NULL ? MUTANT_EQUIVALENT
+                                                  : MUTANT_MISSED);
   return ncclSuccess;
 }

@@ -12,7 +12,7 @@ enum mutant_fate {
   MUTANT_MISSED
 };
 
-struct mutant_cell {
+struct mutant_entry {
   uint8_t fate, rule;       /* enum mutant_fate; enum check_rule that caught it first */
   uint32_t caught, applied; /* of the runs (kinds of memory and protocol, ranks that are wrong) */
   const char *reason;       /* of EQUIVALENT */
@@ -26,6 +26,6 @@ const char *mutant_column_name(uint32_t column);
 
 /* Runs one mutant under one column's algorithm. */
 ncclResult_t mutant_run(struct check_engine *engine, struct check_setup *setup, uint32_t mutant,
-                        uint32_t column, struct mutant_cell *cell);
+                        uint32_t column, struct mutant_entry *entry);
 
 #endif

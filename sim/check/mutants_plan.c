@@ -33,7 +33,7 @@ static bool receives_elsewhere(struct mutation *m, struct check_setup *setup) {
   }
   return false;
 }
-static bool receivers_exchanged(struct mutation *m, struct check_setup *setup) {
+static bool receivers_swapped(struct mutation *m, struct check_setup *setup) {
   EACH_WORK(work, setup, m->victim) {
     if (work->send_count < 2) continue;
     swap(&work->send_peer[0], &work->send_peer[1]);
@@ -41,7 +41,7 @@ static bool receivers_exchanged(struct mutation *m, struct check_setup *setup) {
   }
   return false;
 }
-static bool senders_exchanged(struct mutation *m, struct check_setup *setup) {
+static bool senders_swapped(struct mutation *m, struct check_setup *setup) {
   EACH_WORK(work, setup, m->victim) {
     if (work->recv_count < 2) continue;
     swap(&work->recv_peer[0], &work->recv_peer[1]);
@@ -57,7 +57,7 @@ static bool parent_and_child(struct mutation *m, struct check_setup *setup) {
   }
   return false;
 }
-static bool halves_exchanged(struct mutation *m, struct check_setup *setup) {
+static bool halves_swapped(struct mutation *m, struct check_setup *setup) {
   bool any = false;
   EACH_WORK(work, setup, m->victim) {
     if (work->role == ROLE_WHOLE) continue;
@@ -436,16 +436,16 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(sends_elsewhere, "a rank sends to another rank"),
     PLAN_MUTANT(receives_elsewhere, "a rank receives from another rank"),
     PLAN_MUTANT_EQUAL(
-        receivers_exchanged, "two receivers change places in a rank's links",
+        receivers_swapped, "two receivers change places in a rank's links",
         {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(DIRECT_ALL_GATHER) |
              COLUMN(DIRECT_BROADCAST) | COLUMN(COLLNET_DIRECT_ALL_GATHER) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
          "a step sends the same to all of them"}),
-    PLAN_MUTANT_EQUAL(senders_exchanged, "two senders change places in a rank's links",
+    PLAN_MUTANT_EQUAL(senders_swapped, "two senders change places in a rank's links",
                       {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
                        "each element is added up in one place and handed to the others, so that all still "
                        "get the same bits"}),
     PLAN_MUTANT(parent_and_child, "a rank's sender and receiver change places"),
-    PLAN_MUTANT(halves_exchanged, "up and down change places on a rank"),
+    PLAN_MUTANT(halves_swapped, "up and down change places on a rank"),
     PLAN_MUTANT_EQUAL(ring_index_off, "a rank takes itself for its neighbour in the ring",
                       {COLUMN(FUSED_BROADCAST), "chunks of parts go by the parts' roots"}),
     PLAN_MUTANT(rank_off, "a rank takes itself for another rank"),

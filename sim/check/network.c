@@ -246,7 +246,7 @@ static uint32_t stuck_behind(const struct check_engine *engine, const struct lan
   return lane->want == WANT_DATA ? conn->send_lane : conn->recv_lane;
 }
 
-/* Who waits for what around a circle of lists, as far as the room goes. */
+/* Who waits for what around a circle of lists, as far as the space goes. */
 static void circle_text(const struct check_engine *engine, const struct lane *lane, uint32_t count, char *out,
                         size_t out_bytes) {
   size_t used = 0;

@@ -81,13 +81,13 @@ bool part_tiles(const struct check_setup *setup, struct check_report *report) {
       return tiles_fail(report, rank, UINT32_MAX, "uses other channels than rank 0");
     for (uint32_t i = 0; i < plan->work_count; i++) {
       const struct work *work = &plan->works[i];
-      const bool again = i > 0 && plan->works[i - 1].channel_index == work->channel_index;
-      if (work->part_offset != (again ? begin : done))
+      const bool repeats = i > 0 && plan->works[i - 1].channel_index == work->channel_index;
+      if (work->part_offset != (repeats ? begin : done))
         return tiles_fail(report, rank, work->channel_index,
                           "has a part that does not begin where the channel before ends");
-      if (again && work->part_count != done - begin)
+      if (repeats && work->part_count != done - begin)
         return tiles_fail(report, rank, work->channel_index, "has works of different parts on one channel");
-      if (again) continue;
+      if (repeats) continue;
       begin = done;
       done += work->part_count;
     }

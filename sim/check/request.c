@@ -48,7 +48,7 @@ void check_limits(struct plan_limits *limits, uint32_t slots, uint32_t chunk_byt
   limits->links = STEP_LINKS_MAX;
 }
 
-static bool is_exchange(uint8_t func) { return func > FUNC_ALL_REDUCE; }
+static bool is_p2p_expansion(uint8_t func) { return func > FUNC_ALL_REDUCE; }
 static bool call_reduces(uint8_t func) {
   return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER;
 }
@@ -208,8 +208,8 @@ static void list_add(struct op_list *list, const struct check_call *call, uint8_
   op->out = (void *)(uintptr_t)out;
 }
 
-static void list_exchange(struct op_list *list, const struct check_call *call, uint32_t rank, uint64_t in,
-                          uint64_t out, uint64_t bytes) {
+static void list_p2p_expansion(struct op_list *list, const struct check_call *call, uint32_t rank,
+                               uint64_t in, uint64_t out, uint64_t bytes) {
   const bool root = rank == call->root, done = root && call->in_place && call->func != FUNC_ALL_TO_ALL;
   if (call->func == FUNC_SEND_RECV) {
     const uint32_t n = call->rank_count;
@@ -228,7 +228,7 @@ static void list_exchange(struct op_list *list, const struct check_call *call, u
 }
 
 /* Where messages are left out, planning takes an all-to-all as it is. */
-static bool is_direct_exchange(const struct check_call *call) {
+static bool is_direct_all_to_all(const struct check_call *call) {
   return call->func == FUNC_ALL_TO_ALL && (call->algo_mask & 1u << ALGO_RING) == 0;
 }
 
@@ -236,8 +236,8 @@ static void list_fill(struct op_list *list, const struct check_call *call, uint3
   const struct terms terms = terms_of(call, rank);
   uint64_t in, out;
   check_call_addresses(call, rank, &in, &out);
-  if (is_exchange(call->func) && !is_direct_exchange(call) && !call->custom) {
-    list_exchange(list, call, rank, in, out, terms.count);
+  if (is_p2p_expansion(call->func) && !is_direct_all_to_all(call) && !call->custom) {
+    list_p2p_expansion(list, call, rank, in, out, terms.count);
     return;
   }
   if (call->func == FUNC_REDUCE && rank != call->root) out = 0;
@@ -273,7 +273,7 @@ void check_call_request(const struct check_call *call, struct plan_request *requ
 
 const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8_t proto) {
   struct plan_request request;
-  if (is_exchange(call->func)) {
+  if (is_p2p_expansion(call->func)) {
     struct check_call direct = *call;
     direct.algo_mask &= ~(1u << ALGO_RING);
     check_call_request(&direct, &request);
@@ -364,16 +364,17 @@ ncclResult_t check_setup_frame(struct check_setup *setup, const struct check_cal
   return ncclSuccess;
 }
 
-/* The rank's scratch is its last region, behind the cells in which its lists say how far they are. */
+/* The rank's scratch is its last region, behind the progress counters in which its lists say how far they
+ * are. */
 static void scratch_bind(struct check_setup *setup, uint32_t rank) {
   struct plan *plan = &setup->plans[rank];
   struct check_region *region = &setup->regions[(rank + 1) * (size_t)setup->input.region_count - 1];
   memset(region, 0, sizeof *region);
-  region->address = SCRATCH_ADDRESS + LIST_CELLS_BYTES;
+  region->address = SCRATCH_ADDRESS + LIST_PROGRESS_BYTES;
   region->ends_anyhow = true;
-  if (plan->scratch_bytes <= LIST_CELLS_BYTES) return;
+  if (plan->scratch_bytes <= LIST_PROGRESS_BYTES) return;
   plan->scratch = (void *)(uintptr_t)SCRATCH_ADDRESS;
-  region->count = (plan->scratch_bytes - LIST_CELLS_BYTES) / setup->input.unit_bytes;
+  region->count = (plan->scratch_bytes - LIST_PROGRESS_BYTES) / setup->input.unit_bytes;
 }
 
 /* The plans of all ranks for the calls in the frame, by a request that lacks rank and operations. */

@@ -125,7 +125,8 @@ static bool works_fit(const struct work *a, const struct work *b) {
          a->op_sequence == b->op_sequence && a->count == b->count && a->part_offset == b->part_offset;
 }
 
-/* The k-th receive's message: its step, steps, size and landing must be those that the receiver expects. */
+/* The k-th receive's message: its step, steps, size and destination must be those that the receiver expects.
+ */
 static bool message_meet(struct check_engine *engine, struct lane *lane, const struct conn *conn,
                          const struct message *message, const struct slice *slice) {
   const bool final = (lane->step.flags & STEP_RECV_FINAL) != 0;
@@ -151,7 +152,7 @@ static bool message_meet(struct check_engine *engine, struct lane *lane, const s
   if (message->final != final)
     return engine_fail(engine, CHECK_MATCH, lane, conn->sender, "takes as %s what rank %u sends as %s",
                        final ? "final" : "partial", conn->sender, final ? "partial" : "final");
-  if (message->direct != (final && lane->lands_here))
+  if (message->direct != (final && lane->zero_copy_receive))
     return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
                        "looks for data in its %s, which rank %u did not put there",
                        message->direct ? "slot" : "output", conn->sender);
@@ -168,8 +169,8 @@ static bool value_equals(const struct value *value, const struct piece *pieces, 
 }
 
 /* Final data that the sender stored in this rank's output. */
-static bool landed_read(struct check_engine *engine, struct lane *lane, const struct conn *conn,
-                        const struct message *message, const struct slice *slice) {
+static bool zero_copy_read(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                           const struct message *message, const struct slice *slice) {
   const uint64_t address = lane_address(lane, lane->buffers->out, lane->step.out_offset + slice->offset);
   const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
   if (address != message->address && slice->units > 0)
@@ -229,7 +230,7 @@ static bool arrived_read(struct check_engine *engine, struct lane *lane, struct 
   if (!(message = message_find(engine, lane, conn, slice))) return false;
   if (!message_meet(engine, lane, conn, message, slice)) return false;
   if (message->direct) {
-    if (!landed_read(engine, lane, conn, message, slice)) return false;
+    if (!zero_copy_read(engine, lane, conn, message, slice)) return false;
   } else {
     const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
     engine->arrived.count = 0;
@@ -277,7 +278,7 @@ static bool sources_take(struct check_engine *engine, struct lane *lane, struct 
     if ((step->recv_links >> i & 1) == 0) continue;
     struct conn *conn = &engine->conns[lane->conns[i]];
     if (!arrived_read(engine, lane, conn, slice)) return false;
-    slice->in_output = (step->flags & STEP_RECV_FINAL) != 0 && lane->lands_here;
+    slice->in_output = (step->flags & STEP_RECV_FINAL) != 0 && lane->zero_copy_receive;
     if (!sum_take(engine, lane, slice, conn->sender, &engine->arrived)) return false;
     held += 1;
     if (own && step->own_index != 0 && step->own_index == held) {

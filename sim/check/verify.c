@@ -5,7 +5,7 @@
 
 #include "check/engine.h"
 
-/* A walk over one rank's region: what lies at `at`, up to `end`. */
+/* A cursor over one rank's region: what lies at `at`, up to `end`. */
 struct cursor {
   struct region *region;
   uint64_t at, end;
@@ -38,10 +38,10 @@ static void cursor_step(struct cursor *cursor) {
 }
 
 /* What rank 0 holds where all ranks must add up in one order, as pieces by their place in the region
- * (engine->own); other ranks are compared with it as they are walked. */
+ * (engine->own); other ranks are compared with it as they are visited. */
 struct order {
   bool records; /* this is rank 0 */
-  uint32_t at;  /* piece that the walk has come to */
+  uint32_t at;  /* piece that the cursor has come to */
 };
 
 static bool order_fail(struct check_engine *engine, uint32_t rank, uint64_t at, expr_id found,

@@ -1,6 +1,6 @@
 /* doctor.c: the verb `doctor`: which libnccl a program loads, or a process has, whether it is this library,
- * and what else would keep it from working, with a cure a line. Changes nothing, loads foreign libraries in
- * child processes alone, and needs no GPU. */
+ * and what else would keep it from working, with one fix per problem. Changes nothing, loads foreign
+ * libraries in child processes alone, and needs no GPU. */
 #include "doctor/doctor.h"
 
 #include <errno.h>

@@ -34,7 +34,7 @@ static bool list_has(const char *list, const char *path, bool folders) {
   return false;
 }
 
-static const char *way_name(const char *path) {
+static const char *method_name(const char *path) {
   const char *audit = os_env("LD_AUDIT");
   if (list_has(os_env("LD_PRELOAD"), path, false)) return "by LD_PRELOAD";
   if (audit && strstr(audit, "libtutti-audit")) return "by LD_AUDIT";
@@ -91,7 +91,7 @@ static void api_write(const char *answer, char *text, size_t bytes) {
 }
 
 /* A verdict on the library that `who` gets. */
-static void library_judge(struct doctor *doctor, const char *who, const char *path, const char *way) {
+static void library_diagnose(struct doctor *doctor, const char *who, const char *path, const char *method) {
   struct doctor_file file;
   char cure[2 * PATH_MAX + 128], api[64], *answer = (char *)os_alloc(DOCTOR_ANSWER);
   doctor_file_look(doctor, path, &file);
@@ -107,13 +107,13 @@ static void library_judge(struct doctor *doctor, const char *who, const char *pa
     doctor_add(doctor, DOCTOR_BAD, "library", cure, "%s gets %s, which is no NCCL library", who, path);
   else if (!file.is_ours)
     doctor_add(doctor, DOCTOR_BAD, "library", cure, "%s gets another library: %s (%s), %s", who, path, api,
-               way);
+               method);
   else if (!loads)
     doctor_add(doctor, DOCTOR_BAD, "library", "rebuild it on this machine; `ldd -r` names what it lacks",
                "%s gets tutti: %s, which does not load", who, path);
   else
     doctor_add(doctor, DOCTOR_GOOD, "library", NULL, "%s gets tutti%s: %s (%s), %s", who,
-               file.is_this_build ? "" : " of another build", path, api, way);
+               file.is_this_build ? "" : " of another build", path, api, method);
   if (file.is_ours && loads) {
     companion_check(doctor, path);
     backend_check(doctor, answer);
@@ -198,37 +198,38 @@ static int list_ask(const char *file, char *path, size_t bytes) {
   static const char *const extras[] = {"LD_TRACE_LOADED_OBJECTS=1", NULL}; /* it lists them, and ends */
   char loader[PATH_MAX], own[] = "/proc/self/exe", copy[PATH_MAX];
   char *answer = (char *)os_alloc(DOCTOR_ANSWER);
-  int verdict = 0;
+  int diagnosis = 0;
   if (!answer) return -2;
   snprintf(copy, sizeof copy, "%s", file);
   struct stat kind;
-  if (stat(file, &kind) != 0 || !S_ISREG(kind.st_mode)) verdict = -2; /* the loader would wait for a pipe */
-  if (!loader_find(file, loader, sizeof loader) && !loader_find(own, loader, sizeof loader)) verdict = -2;
+  if (stat(file, &kind) != 0 || !S_ISREG(kind.st_mode)) diagnosis = -2; /* the loader would wait for a pipe */
+  if (!loader_find(file, loader, sizeof loader) && !loader_find(own, loader, sizeof loader)) diagnosis = -2;
   char *const arguments[] = {loader, copy, NULL};
-  if (verdict == 0 && doctor_ask(arguments, extras, 60, answer) != 0 && !strstr(answer, "=>")) verdict = -2;
-  for (const char *line = answer; verdict == 0 && *line;) {
+  if (diagnosis == 0 && doctor_ask(arguments, extras, 60, answer) != 0 && !strstr(answer, "=>"))
+    diagnosis = -2;
+  for (const char *line = answer; diagnosis == 0 && *line;) {
     const size_t length = strcspn(line, "\n");
-    if (line_take(line, length, path, bytes)) verdict = strcmp(path, "not found") ? 1 : -1;
+    if (line_take(line, length, path, bytes)) diagnosis = strcmp(path, "not found") ? 1 : -1;
     line += length + (line[length] == '\n');
   }
   os_free(answer);
-  return verdict;
+  return diagnosis;
 }
 
 /* Judges the library that `file` is linked with; as list_ask. */
-static int linked_judge(struct doctor *doctor, const char *who, const char *file) {
+static int linked_diagnose(struct doctor *doctor, const char *who, const char *file) {
   char path[PATH_MAX], cure[2 * PATH_MAX + 128];
   const int found = list_ask(file, path, sizeof path);
   if (found == 0) return 0;
   cure_write(doctor, cure, sizeof cure);
-  if (found == 1) library_judge(doctor, who, path, way_name(path));
+  if (found == 1) library_diagnose(doctor, who, path, method_name(path));
   else if (found == -1)
     doctor_add(doctor, DOCTOR_BAD, "library", cure, "%s needs libnccl.so.2, and the loader finds none", who);
   else doctor_add(doctor, DOCTOR_NOTE, "library", NULL, "the loader cannot list the libraries of %s", file);
   return found;
 }
 
-static void named_judge(struct doctor *doctor, const char *who) {
+static void named_diagnose(struct doctor *doctor, const char *who) {
   char path[PATH_MAX], cure[2 * PATH_MAX + 128], *answer = (char *)os_alloc(DOCTOR_ANSWER);
   if (!answer) {
     doctor->out_of_memory = true;
@@ -236,7 +237,8 @@ static void named_judge(struct doctor *doctor, const char *who) {
   }
   cure_write(doctor, cure, sizeof cure);
   doctor_ask_probe("libnccl.so.2", answer);
-  if (doctor_answer_find(answer, "path", path, sizeof path)) library_judge(doctor, who, path, way_name(path));
+  if (doctor_answer_find(answer, "path", path, sizeof path))
+    library_diagnose(doctor, who, path, method_name(path));
   else doctor_add(doctor, DOCTOR_BAD, "library", cure, "%s finds no libnccl.so.2", who);
   os_free(answer);
 }
@@ -259,7 +261,7 @@ static const char python_code[] =
     "        for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):\n"
     "            print(kind, path)\n";
 
-static void wheel_judge(struct doctor *doctor, const char *path) {
+static void wheel_diagnose(struct doctor *doctor, const char *path) {
   struct doctor_file file;
   doctor_file_look(doctor, path, &file);
   if (file.is_ours) {
@@ -274,7 +276,7 @@ static void wheel_judge(struct doctor *doctor, const char *path) {
 
 /* `python` may be a script that finds the interpreter; then it is replaced by what that says it is. True when
  * there is PyTorch: who asks for the library by its name later, gets PyTorch's. */
-static bool python_judge(struct doctor *doctor, char *python, size_t bytes) {
+static bool python_diagnose(struct doctor *doctor, char *python, size_t bytes) {
   int torch = 0;
   char interpreter[PATH_MAX], flag[] = "-c", path[PATH_MAX], *answer = (char *)os_alloc(DOCTOR_ANSWER);
   char *code = os_strdup(python_code);
@@ -286,13 +288,13 @@ static bool python_judge(struct doctor *doctor, char *python, size_t bytes) {
                python);
   else {
     if (doctor_answer_find(answer, "torch", path, sizeof path)) {
-      torch = linked_judge(doctor, "PyTorch", path);
+      torch = linked_diagnose(doctor, "PyTorch", path);
       if (torch == 0)
         doctor_add(doctor, DOCTOR_NOTE, "library", NULL,
-                   "PyTorch of %s has NCCL inside, or none: no way in leads there", python);
+                   "PyTorch of %s has NCCL inside, or none: no method of loading reaches it", python);
     }
-    if (doctor_answer_find(answer, "cupy", path, sizeof path)) linked_judge(doctor, "CuPy", path);
-    if (doctor_answer_find(answer, "wheel", path, sizeof path)) wheel_judge(doctor, path);
+    if (doctor_answer_find(answer, "cupy", path, sizeof path)) linked_diagnose(doctor, "CuPy", path);
+    if (doctor_answer_find(answer, "wheel", path, sizeof path)) wheel_diagnose(doctor, path);
     if (doctor_answer_find(answer, "python", path, sizeof path)) snprintf(python, bytes, "%s", path);
   }
   os_free(answer);
@@ -327,8 +329,8 @@ void doctor_load(struct doctor *doctor, char *const *arguments) {
   lists_check(doctor, "LD_PRELOAD");
   lists_check(doctor, "LD_AUDIT");
   if (!arguments) {
-    if (program_find("python3", path, sizeof path)) python_judge(doctor, path, sizeof path);
-    named_judge(doctor, "a program that asks for libnccl.so.2");
+    if (program_find("python3", path, sizeof path)) python_diagnose(doctor, path, sizeof path);
+    named_diagnose(doctor, "a program that asks for libnccl.so.2");
     return;
   }
   if (!program_find(arguments[0], path, sizeof path)) {
@@ -338,12 +340,12 @@ void doctor_load(struct doctor *doctor, char *const *arguments) {
   }
   for (int i = 0; i < 4 && !is_python(path) && interpreter_find(path, next, sizeof next); i++)
     strcpy(path, next);
-  if (is_python(path) && python_judge(doctor, path, sizeof path)) return;
-  const int linked = linked_judge(doctor, arguments[0], path);
+  if (is_python(path) && python_diagnose(doctor, path, sizeof path)) return;
+  const int linked = linked_diagnose(doctor, arguments[0], path);
   if (linked == 0 || linked == -2) {
     char who[PATH_MAX];
     snprintf(who, sizeof who, "%s, when it asks for libnccl.so.2 by name,", arguments[0]);
-    named_judge(doctor, who);
+    named_diagnose(doctor, who);
   }
 }
 
@@ -385,7 +387,7 @@ static void preload_of(int pid, char *list, size_t list_bytes) {
   os_free(all);
 }
 
-static void mapped_judge(struct doctor *doctor, const char *who, const char *mapped, const char *way) {
+static void mapped_diagnose(struct doctor *doctor, const char *who, const char *mapped, const char *method) {
   char path[PATH_MAX], seen[PATH_MAX + 32];
   snprintf(path, sizeof path, "%s", mapped);
   char *gone = strstr(path, " (deleted)");
@@ -394,7 +396,7 @@ static void mapped_judge(struct doctor *doctor, const char *who, const char *map
     doctor_add(doctor, DOCTOR_NOTE, "library", NULL, "%s was replaced since %s loaded it", path, who);
   }
   snprintf(seen, sizeof seen, "/proc/%d/root%s", doctor->pid, path);
-  library_judge(doctor, who, is_same_file(seen, path) || access(seen, R_OK) != 0 ? path : seen, way);
+  library_diagnose(doctor, who, is_same_file(seen, path) || access(seen, R_OK) != 0 ? path : seen, method);
 }
 
 /* PyTorch maps the file of its wheel by its path, beside the one of LD_PRELOAD, which it calls. */
@@ -410,7 +412,7 @@ void doctor_load_pid(struct doctor *doctor) {
     preloaded = preloaded || list_has(preload, path, false);
   path[0] = '\0';
   for (const char *rest = maps ? maps : ""; mapped_next(&rest, path, sizeof path);) {
-    if (!preloaded || list_has(preload, path, false)) mapped_judge(doctor, who, path, "mapped now");
+    if (!preloaded || list_has(preload, path, false)) mapped_diagnose(doctor, who, path, "mapped now");
     else
       doctor_add(doctor, DOCTOR_NOTE, "library", NULL,
                  "%s has %s mapped too, and calls the one of LD_PRELOAD", who, path);
@@ -420,6 +422,6 @@ void doctor_load_pid(struct doctor *doctor) {
     doctor_add(doctor, DOCTOR_BAD, "library", "ask again when it has made its first communicator",
                "%s has no libnccl mapped", who);
   if (found > 1 && !preloaded)
-    doctor_add(doctor, DOCTOR_BAD, "library", "leave one way in: LD_PRELOAD, LD_AUDIT or the wheel",
+    doctor_add(doctor, DOCTOR_BAD, "library", "keep one of them: LD_PRELOAD, LD_AUDIT or the wheel",
                "%s has %d of them mapped", who, found);
 }

@@ -58,7 +58,7 @@ static void pair_add(struct doctor *doctor, const char *line, struct pairs *pair
                "GPU %d cannot map memory of GPU %d: data goes through memory of the host", a, b);
 }
 
-static void driver_judge(struct doctor *doctor, const char *answer, int status) {
+static void driver_diagnose(struct doctor *doctor, const char *answer, int status) {
   char text[512];
   if (doctor_answer_find(answer, "absent", text, sizeof text))
     doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL,
@@ -82,7 +82,7 @@ void doctor_gpus(struct doctor *doctor) {
     return;
   }
   const int status = doctor_ask_probe("gpus", answer);
-  driver_judge(doctor, answer, status);
+  driver_diagnose(doctor, answer, status);
   for (const char *line = answer; *line;) {
     gpu_add(doctor, line);
     pair_add(doctor, line, &pairs);
@@ -209,7 +209,7 @@ static const struct {
     {"NCCL_MAX_NCHANNELS", NULL, "limits the multiprocessors that a collective takes"},
     {"NCCL_HOSTID", NULL, "ranks that set it otherwise are on another host, and reached over a network"},
     {"NCCL_DEBUG", "TRACE", "a line a call: slow"},
-    {"TUTTI_MOVES", NULL, "the emulator writes every move to a file: slow"},
+    {"TUTTI_EVENTS", NULL, "the emulator writes every event to a file: slow"},
 };
 
 static void setting_known(struct doctor *doctor, enum param_id id, const char *value) {
@@ -234,7 +234,7 @@ static void setting_known(struct doctor *doctor, enum param_id id, const char *v
   }
 }
 
-static void setting_judge(struct doctor *doctor, const char *name, const char *value) {
+static void setting_diagnose(struct doctor *doctor, const char *name, const char *value) {
   const char *names[NAMES_MOST];
   const size_t prefix = strcspn(name, "_") + 1; /* compared without it, as all are alike there */
   size_t count = 0;
@@ -283,7 +283,7 @@ void doctor_settings(struct doctor *doctor) {
     if ((strncmp(*each, "NCCL_", 5) && strncmp(*each, "TUTTI_", 6)) || length >= sizeof name) continue;
     snprintf(name, sizeof name, "%.*s", (int)length, *each);
     if (!strcmp(name, "NCCL_VERSION")) continue; /* NVIDIA's container images say so what they hold */
-    setting_judge(doctor, name, (*each)[length] ? *each + length + 1 : "");
+    setting_diagnose(doctor, name, (*each)[length] ? *each + length + 1 : "");
   }
   if (!path || !*path) return;
   doctor_file_look(doctor, path, &file);

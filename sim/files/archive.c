@@ -17,7 +17,7 @@ static bool is_packed(const char *bytes, size_t byte_count) {
   return byte_count >= sizeof magic && memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-/* Room for more, and for a zero behind it. */
+/* Space for more, and for a zero behind it. */
 static ncclResult_t grow(const char *path, struct archive *archive, size_t *capacity) {
   if (archive->byte_count + 1 < *capacity) return ncclSuccess;
   if (*capacity > ARCHIVE_BYTES_MOST)
@@ -89,15 +89,15 @@ ncclResult_t archive_read(const char *path, struct archive *archive) {
 }
 
 ncclResult_t archive_write(const char *path, const void *bytes, size_t byte_count) {
-  const size_t room = ZSTD_compressBound(byte_count);
-  char *packed = (char *)os_alloc(room);
+  const size_t capacity = ZSTD_compressBound(byte_count);
+  char *packed = (char *)os_alloc(capacity);
   ZSTD_CCtx *stream = ZSTD_createCCtx();
   ncclResult_t result = ncclSystemError;
   size_t packed_bytes = 0;
   if (packed != NULL && stream != NULL) {
     ZSTD_CCtx_setParameter(stream, ZSTD_c_compressionLevel, LEVEL);
     ZSTD_CCtx_setParameter(stream, ZSTD_c_checksumFlag, 1);
-    packed_bytes = ZSTD_compress2(stream, packed, room, bytes, byte_count);
+    packed_bytes = ZSTD_compress2(stream, packed, capacity, bytes, byte_count);
   }
   if (packed == NULL || stream == NULL || ZSTD_isError(packed_bytes))
     log_warn("%s: no memory to pack %zu bytes", path, byte_count);

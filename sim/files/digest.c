@@ -16,9 +16,10 @@ static size_t head_bytes(const struct record_file *file, const struct record_vie
   const uint64_t end =
       file->header.used_bytes < file->byte_count ? file->header.used_bytes : file->byte_count;
   const uint64_t left = end - view->offset;
-  const uint64_t room = comm->section.bytes < left ? comm->section.bytes : left;
+  const uint64_t capacity = comm->section.bytes < left ? comm->section.bytes : left;
   const uint64_t ring_end = comm->ring_offset + (uint64_t)comm->ring_records * RECORD_BYTES;
-  return (size_t)(view->ring_records != 0 && ring_end + RECORD_PAGE_BYTES > room ? comm->ring_offset : room);
+  return (size_t)(view->ring_records != 0 && ring_end + RECORD_PAGE_BYTES > capacity ? comm->ring_offset
+                                                                                     : capacity);
 }
 
 static bool record_stays(const union record *record) { return record->kind != RECORD_PLACE; }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/keep.h"
+#include "base/mapped_file.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -28,7 +28,7 @@ static enum exit_code stream_export(const struct job *job, const char *path, boo
     return EXIT_ENVIRONMENT;
   }
   if (perfetto) good = export_perfetto(job, out);
-  else export_prometheus(job, (int64_t)keep_wall_ns(), out);
+  else export_prometheus(job, (int64_t)wall_ns(), out);
   return out_close(out, path != NULL ? path : "standard output", good);
 }
 

@@ -23,27 +23,27 @@ enum { RANKS_MOST = 1 << 20 }; /* more than a job has, and so a damaged file */
 
 static json_t *ranks_text(const struct job *job, const struct record_comm *comm) {
   const uint32_t rank_count = comm->rank_count <= RANKS_MOST ? comm->rank_count : RANKS_MOST;
-  const size_t room = (size_t)rank_count * 12 + 3;
-  char *text = (char *)os_alloc(room);
+  const size_t capacity = (size_t)rank_count * 12 + 3;
+  char *text = (char *)os_alloc(capacity);
   size_t used = 0;
   uint32_t missing = job->rank_count; /* ranks that left no file, of which no number is known */
   if (text == NULL) return NULL;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     const uint32_t known = job_rank_of(job, comm, rank);
-    used += (size_t)snprintf(text + used, room - used, "%s%" PRIu32, rank == 0 ? "[" : ", ",
+    used += (size_t)snprintf(text + used, capacity - used, "%s%" PRIu32, rank == 0 ? "[" : ", ",
                              known != UINT32_MAX ? known : missing++);
   }
-  snprintf(text + used, room - used, "]");
+  snprintf(text + used, capacity - used, "]");
   json_t *value = json_string(text);
   os_free(text);
   return value;
 }
 
 /* Text of a file, of which a stranger may have made anything. */
-static json_t *plain_text(const char *text, size_t room) {
+static json_t *plain_text(const char *text, size_t capacity) {
   char plain[160];
   size_t used = 0;
-  for (; used < room && used + 1 < sizeof plain && text[used] != '\0'; used++)
+  for (; used < capacity && used + 1 < sizeof plain && text[used] != '\0'; used++)
     plain[used] = text[used] >= ' ' && text[used] < 127 ? text[used] : '?';
   plain[used] = '\0';
   return json_string(plain);
@@ -59,8 +59,8 @@ static json_t *group_config(const struct job *job, const struct record_comm *com
 /* Numbers of collectives from 1 on; -1: none. */
 static json_t *group_status(const struct member *member) {
   const struct record_comm *comm = member_comm(member);
-  const json_int_t last = (json_int_t)member->seat.called - 1;
-  const json_int_t ended = (json_int_t)member->seat.done - 1;
+  const json_int_t last = (json_int_t)member->state.called - 1;
+  const json_int_t ended = (json_int_t)member->state.done - 1;
   const bool starts = comm->counts != 0 && comm->started > comm->ended;
   return json_pack("{sI sI sI}", "last_enqueued_collective", last >= 0 ? last + 1 : -1,
                    "last_started_collective",
@@ -103,15 +103,15 @@ static const char *state_of(const struct member *member, uint64_t sequence,
                             const struct record_launch *launch) {
   const struct record_comm *comm = member_comm(member);
   if (launch == NULL || comm->counts == 0) return "scheduled";
-  if (sequence < member->seat.done) return "completed";
+  if (sequence < member->state.done) return "completed";
   return launch->number < comm->started ? "started" : "scheduled";
 }
 
 static json_t *steps_of(const struct member *member, const struct record_call *call) {
   static const char *const waits[] = {"nothing", "offer", "data", "slot", "lines", "list"};
   json_t *steps = json_array();
-  for (uint32_t row = 0; row < member->seat.view->lane_rows; row++) {
-    const struct record_lane *lane = &member->seat.view->lanes[row];
+  for (uint32_t row = 0; row < member->state.view->lane_rows; row++) {
+    const struct record_lane *lane = &member->state.view->lanes[row];
     if (lane->used != 1 || lane->sequence != call->sequence || lane->wait > WAITS_LIST) continue;
     json_array_append_new(
         steps, json_pack("{si si ss si si sI sI}", "channel", (int)lane->channel, "lane", (int)lane->lane,
@@ -124,7 +124,7 @@ static json_t *steps_of(const struct member *member, const struct record_call *c
 /* The caller, as far as it was noted: its file, and where in it. */
 static json_t *frames_of(const struct member *member, const struct record_place *place) {
   const struct record_caller *caller =
-      place != NULL && place->caller != 0 ? record_caller_of(member->seat.file, place->caller) : NULL;
+      place != NULL && place->caller != 0 ? record_caller_of(member->state.file, place->caller) : NULL;
   char where[32];
   if (caller == NULL) return json_array();
   snprintf(where, sizeof where, "+0x%" PRIx64, caller->offset);
@@ -135,7 +135,7 @@ static json_t *frames_of(const struct member *member, const struct record_place 
 /* What dumps of PyTorch have no place for. */
 static void entry_extend(json_t *entry, const struct member *member, const struct record_call *call,
                          const struct record_launch *launch) {
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   const struct record_plan *plan =
       launch != NULL && view->plan_rows > 0 ? &view->plans[launch->plan % view->plan_rows] : NULL;
   json_object_set_new(entry, "op", json_string(record_op_name(call->op)));
@@ -176,8 +176,9 @@ static json_t *entry_make(const struct member *member, const struct record_call 
 static bool entries_add(json_t *entries, const struct member *member) {
   const struct record_launch *launch = NULL;
   const struct record_place *place = NULL;
-  struct walk walk = walk_begin(&member->seat);
-  for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
+  struct record_iter iter = record_iter_begin(&member->state);
+  for (const union record *record = record_iter_back(&iter); record != NULL;
+       record = record_iter_back(&iter)) {
     if (record->kind == RECORD_LAUNCH) launch = &record->launch;
     if (record->kind == RECORD_PLACE) place = &record->place;
     if (record->kind != RECORD_CALL) continue;

@@ -117,7 +117,7 @@ static void call_put(struct perfetto *perfetto, const struct member *member, con
 }
 
 static const struct record_plan *plan_of(const struct member *member, uint32_t number) {
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   if (view->plan_rows == 0) return NULL;
   const struct record_plan *plan = &view->plans[number % view->plan_rows];
   return plan->used == 1 && plan->number == number ? plan : NULL;
@@ -145,8 +145,9 @@ static void launch_put(struct perfetto *perfetto, const struct member *member,
 /* From the last record to the first, so that a call meets the launch that it went with. */
 static void records_put(struct perfetto *perfetto, const struct member *member) {
   const struct record_launch *launch = NULL;
-  struct walk walk = walk_begin(&member->seat);
-  for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
+  struct record_iter iter = record_iter_begin(&member->state);
+  for (const union record *record = record_iter_back(&iter); record != NULL;
+       record = record_iter_back(&iter)) {
     if (record->kind == RECORD_LAUNCH) {
       launch = &record->launch;
       launch_put(perfetto, member, launch);
@@ -160,8 +161,8 @@ static void records_put(struct perfetto *perfetto, const struct member *member) 
 /* ---- what channels wait for ---- */
 
 static int64_t launch_time(const struct member *member, uint32_t sequence) {
-  struct walk walk = walk_begin(&member->seat);
-  for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk))
+  struct record_iter iter = record_iter_begin(&member->state);
+  for (const union record *record = record_iter_back(&iter); record != NULL; record = record_iter_back(&iter))
     if (record->kind == RECORD_LAUNCH && (int32_t)(record->launch.sequence - sequence) <= 0)
       return member_time_ns(member, record->launch.ticks);
   return member_time_ns(member, member_comm(member)->born);
@@ -181,8 +182,8 @@ static const struct member *peer_find(const struct job *job, const struct member
 static void post_put(struct perfetto *perfetto, const struct member *waiter, const struct record_lane *lane,
                      int thread, int64_t waits_ns) {
   const struct member *peer = peer_find(perfetto->job, waiter, lane->peer);
-  for (uint32_t row = 0; peer != NULL && row < peer->seat.view->link_rows; row++) {
-    const struct record_link *link = &peer->seat.view->links[row];
+  for (uint32_t row = 0; peer != NULL && row < peer->state.view->link_rows; row++) {
+    const struct record_link *link = &peer->state.view->links[row];
     const int own = THREAD_LINKS + (int)row;
     char name[64];
     if (link->used != 1 || link->channel != lane->channel || link->peer != member_comm(waiter)->rank)
@@ -200,7 +201,7 @@ static void post_put(struct perfetto *perfetto, const struct member *waiter, con
 
 static void lanes_put(struct perfetto *perfetto, const struct member *member) {
   static const char *const waits[] = {"nothing", "an offer of", "data of", "a slot at", "lines of", "list"};
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->lane_rows && row < THREAD_LINKS - THREAD_LANES; row++) {
     const struct record_lane *lane = &view->lanes[row];
     const int thread = THREAD_LANES + (int)row;
@@ -214,7 +215,7 @@ static void lanes_put(struct perfetto *perfetto, const struct member *member) {
     json_number(&perfetto->json, "have", (int64_t)lane->have);
     json_number(&perfetto->json, "need", (int64_t)lane->need);
     slice_end(perfetto);
-    if (lane->wait == WAITS_DATA || lane->wait == WAITS_LINES) post_put(perfetto, member, lane, thread, from);
+    if (lane->wait == WAITS_DATA || lane->wait == WAITS_LL) post_put(perfetto, member, lane, thread, from);
   }
 }
 
@@ -229,7 +230,7 @@ static void counter_put(struct perfetto *perfetto, const struct member *member, 
 
 /* A receiver's end knows both counters of its FIFO. */
 static void links_put(struct perfetto *perfetto, const struct member *member) {
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->link_rows; row++) {
     const struct record_link *link = &view->links[row];
     char name[128];
@@ -241,7 +242,7 @@ static void links_put(struct perfetto *perfetto, const struct member *member) {
 }
 
 static void proxies_put(struct perfetto *perfetto, const struct member *member) {
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->proxy_rows; row++) {
     const struct record_proxy *proxy = &view->proxies[row];
     const bool sends = (proxy->conn & RECORD_LINK_SENDS) != 0;
@@ -256,35 +257,36 @@ static void proxies_put(struct perfetto *perfetto, const struct member *member) 
 
 /* ---- collectives across ranks ---- */
 
-struct meeting {
+struct arrival {
   uint64_t comm_id;
   int64_t at_ns;
   uint32_t rank_count, collective, member;
 };
 
-static int meeting_compare(const void *left, const void *right) {
-  const struct meeting *a = (const struct meeting *)left, *b = (const struct meeting *)right;
+static int arrival_compare(const void *left, const void *right) {
+  const struct arrival *a = (const struct arrival *)left, *b = (const struct arrival *)right;
   if (a->comm_id != b->comm_id) return a->comm_id < b->comm_id ? -1 : 1;
   if (a->rank_count != b->rank_count) return a->rank_count < b->rank_count ? -1 : 1;
   if (a->collective != b->collective) return a->collective < b->collective ? -1 : 1;
   return a->at_ns < b->at_ns ? -1 : a->at_ns > b->at_ns;
 }
 
-static bool meetings_same(const struct meeting *a, const struct meeting *b) {
+static bool arrivals_same(const struct arrival *a, const struct arrival *b) {
   return a->comm_id == b->comm_id && a->rank_count == b->rank_count && a->collective == b->collective;
 }
 
-/* Fills `meetings`, where that is not NULL; their number. */
-static size_t meetings_gather(const struct job *job, struct meeting *meetings) {
+/* Fills `arrivals`, where that is not NULL; their number. */
+static size_t arrivals_gather(const struct job *job, struct arrival *arrivals) {
   size_t count = 0;
   for (uint32_t i = 0; i < job->count; i++) {
     const struct record_comm *comm = member_comm(&job->members[i]);
-    struct walk walk = walk_begin(&job->members[i].seat);
-    for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
+    struct record_iter iter = record_iter_begin(&job->members[i].state);
+    for (const union record *record = record_iter_back(&iter); record != NULL;
+         record = record_iter_back(&iter)) {
       if (record->kind != RECORD_CALL || is_message(record->call.func)) continue;
-      if (meetings != NULL)
-        meetings[count] =
-            (struct meeting){comm->comm_id, member_time_ns(&job->members[i], record->call.ticks),
+      if (arrivals != NULL)
+        arrivals[count] =
+            (struct arrival){comm->comm_id, member_time_ns(&job->members[i], record->call.ticks),
                              comm->rank_count, record->call.collective, i};
       count += 1;
     }
@@ -293,27 +295,27 @@ static size_t meetings_gather(const struct job *job, struct meeting *meetings) {
 }
 
 /* From the rank that called first to the others. */
-static bool meetings_put(struct perfetto *perfetto) {
+static bool arrivals_put(struct perfetto *perfetto) {
   const struct job *job = perfetto->job;
-  const size_t count = meetings_gather(job, NULL);
-  struct meeting *meetings = (struct meeting *)os_alloc((count + 1) * sizeof *meetings);
-  if (meetings == NULL) return false;
-  meetings_gather(job, meetings);
-  qsort(meetings, count, sizeof *meetings, meeting_compare);
+  const size_t count = arrivals_gather(job, NULL);
+  struct arrival *arrivals = (struct arrival *)os_alloc((count + 1) * sizeof *arrivals);
+  if (arrivals == NULL) return false;
+  arrivals_gather(job, arrivals);
+  qsort(arrivals, count, sizeof *arrivals, arrival_compare);
   for (size_t i = 1, first = 0; i < count; i++) {
-    if (!meetings_same(&meetings[i], &meetings[first])) first = i;
+    if (!arrivals_same(&arrivals[i], &arrivals[first])) first = i;
     else
-      arrow(perfetto, "collective", &job->members[meetings[first].member], THREAD_CALLS,
-            meetings[first].at_ns, &job->members[meetings[i].member], THREAD_CALLS, meetings[i].at_ns);
+      arrow(perfetto, "collective", &job->members[arrivals[first].member], THREAD_CALLS,
+            arrivals[first].at_ns, &job->members[arrivals[i].member], THREAD_CALLS, arrivals[i].at_ns);
   }
-  os_free(meetings);
+  os_free(arrivals);
   return true;
 }
 
 static void member_put(struct perfetto *perfetto, const struct member *member) {
   char name[128];
   snprintf(name, sizeof name, "rank %u (process %u on %.64s)", member->rank,
-           member->seat.file->header.process, member->seat.file->header.host);
+           member->state.file->header.process, member->state.file->header.host);
   if (member->place == 0) name_put(perfetto, "process_name", name, member, 0);
   thread_name(perfetto, member, THREAD_CALLS, "calls");
   thread_name(perfetto, member, THREAD_DEVICE, "device");
@@ -329,7 +331,7 @@ bool export_perfetto(const struct job *job, FILE *out) {
   json_text(&perfetto.json, "displayTimeUnit", "ns");
   json_open(&perfetto.json, "traceEvents", '[');
   for (uint32_t i = 0; i < job->count; i++) member_put(&perfetto, &job->members[i]);
-  const bool met = meetings_put(&perfetto);
+  const bool met = arrivals_put(&perfetto);
   json_close(&perfetto.json, ']');
   json_close(&perfetto.json, '}');
   return met;

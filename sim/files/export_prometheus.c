@@ -34,7 +34,7 @@ static double value_error(const struct member *member, int64_t now_ns) {
 }
 static double value_pending(const struct member *member, int64_t now_ns) {
   (void)now_ns;
-  return (double)(member->seat.called - member->seat.done);
+  return (double)(member->state.called - member->state.done);
 }
 
 static uint32_t element_bytes(uint8_t dtype) {
@@ -43,7 +43,7 @@ static uint32_t element_bytes(uint8_t dtype) {
 }
 
 static double value_bytes(const struct member *member, int64_t now_ns) {
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   double sum = 0;
   (void)now_ns;
   for (uint64_t number = view->first; number < view->end; number++) {
@@ -54,7 +54,7 @@ static double value_bytes(const struct member *member, int64_t now_ns) {
 }
 
 static double value_errors(const struct member *member, int64_t now_ns) {
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   double count = 0;
   (void)now_ns;
   for (uint64_t number = view->first; number < view->end; number++)
@@ -64,7 +64,7 @@ static double value_errors(const struct member *member, int64_t now_ns) {
 
 /* The last call, launch or end. */
 static int64_t progress_ns(const struct member *member) {
-  const struct record_view *view = member->seat.view;
+  const struct record_view *view = member->state.view;
   uint64_t last = view->comm->moved_ticks;
   for (uint64_t number = view->end; number > view->first; number--) {
     const union record *record = record_at(view, number - 1);
@@ -99,9 +99,9 @@ static const struct metric metrics[] = {
 };
 
 /* Backslash, quote and line break are escaped in values of labels. */
-static void label_print(FILE *out, const char *name, const char *text, size_t room) {
+static void label_print(FILE *out, const char *name, const char *text, size_t capacity) {
   fprintf(out, "%s=\"", name);
-  for (size_t i = 0; i < room && text[i] != '\0'; i++) {
+  for (size_t i = 0; i < capacity && text[i] != '\0'; i++) {
     if (text[i] == '\n') fputs("\\n", out);
     else if (text[i] == '"' || text[i] == '\\') fprintf(out, "\\%c", text[i]);
     else fputc((unsigned char)text[i] < 0x80 ? text[i] : '?', out);
@@ -115,8 +115,8 @@ static void series_print(FILE *out, const struct metric *metric, const struct me
   fprintf(out, "%s{", metric->name);
   label_print(out, "comm", comm->name, sizeof comm->name);
   fprintf(out, ",id=\"%" PRIx64 "\",rank=\"%u\",ranks=\"%u\",", comm->comm_id, comm->rank, comm->rank_count);
-  label_print(out, "host", member->seat.file->header.host, sizeof member->seat.file->header.host);
-  fprintf(out, ",process=\"%u\",device=\"%u\",place=\"%u\"} %.17g\n", member->seat.file->header.process,
+  label_print(out, "host", member->state.file->header.host, sizeof member->state.file->header.host);
+  fprintf(out, ",process=\"%u\",device=\"%u\",place=\"%u\"} %.17g\n", member->state.file->header.process,
           comm->device, member->place, value);
 }
 
@@ -125,7 +125,7 @@ void export_prometheus(const struct job *job, int64_t now_ns, FILE *out) {
     const struct metric *metric = &metrics[i];
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", metric->name, metric->help, metric->name, metric->type);
     for (uint32_t k = 0; k < job->count; k++)
-      if (!metric->needs_counts || seat_knows_ends(&job->members[k].seat))
+      if (!metric->needs_counts || rank_knows_ends(&job->members[k].state))
         series_print(out, metric, &job->members[k], metric->value(&job->members[k], now_ns));
   }
 }

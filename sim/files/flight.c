@@ -13,7 +13,7 @@
 #include "files/import.h"
 #include "schedule/work.h"
 
-void import_tell(struct import *import, const char *format, ...) {
+void import_report(struct import *import, const char *format, ...) {
   enum { TOLD_MOST = 20 };
   va_list arguments;
   if (import->verb == NULL || ++import->told > TOLD_MOST) return;
@@ -90,8 +90,8 @@ static ncclResult_t group_add(struct import *import, struct image *image, const 
   const uint32_t place = place_in(ranks, rank, &rank_count);
   if (name[0] == '\0') name = key;
   if (place == UINT32_MAX) {
-    import_tell(import, "process group %s: its ranks do not name %u, whose dump this is; it is left out", key,
-                rank);
+    import_report(import, "process group %s: its ranks do not name %u, whose dump this is; it is left out",
+                  key, rank);
     return ncclSuccess;
   }
   const uint32_t number = image_comm_add(image);
@@ -253,8 +253,8 @@ static ncclResult_t entry_read(struct import *import, struct image *image, size_
   const struct record_place place = {.stream = UINT8_MAX};
   if (strcasestr(name, "coalesced") != NULL && func >= FUNC_SEND) return ncclSuccess; /* stands for others */
   if (comm == NULL || func == FUNC_COUNT) {
-    import_tell(import, "entry %zu, \"%.60s\": %s; it is left out", number, name,
-                comm == NULL ? "its process group is not in pg_config" : "no operation of a known name");
+    import_report(import, "entry %zu, \"%.60s\": %s; it is left out", number, name,
+                  comm == NULL ? "its process group is not in pg_config" : "no operation of a known name");
     return ncclSuccess;
   }
   const struct record_call call = call_of(entry, func);

@@ -16,7 +16,7 @@ struct import {
   const char *path;
   uint32_t told;
 };
-void import_tell(struct import *import, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void import_report(struct import *import, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A dump of one rank; which one is the number at the end of the file's name. ncclInvalidArgument where it is
  * none, ncclSystemError when memory is out. */

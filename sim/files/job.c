@@ -11,12 +11,12 @@ static bool comms_same(const struct record_comm *a, const struct record_comm *b)
 }
 
 int64_t member_time_ns(const struct member *member, uint64_t ticks) {
-  const struct record_header *header = &member->seat.file->header;
+  const struct record_header *header = &member->state.file->header;
   return (int64_t)header->wall_ns + (int64_t)record_elapsed_ns(header, ticks);
 }
 
 static bool devices_same(const struct member *a, const struct member *b) {
-  return a->seat.file == b->seat.file && member_comm(a)->device == member_comm(b)->device;
+  return a->state.file == b->state.file && member_comm(a)->device == member_comm(b)->device;
 }
 
 /* The communicator that most ranks are in. */
@@ -35,7 +35,7 @@ static void ranks_number(struct job *job) {
   job->rank_count = world->rank_count;
   for (uint32_t i = 0, begin = 0; i < job->count; i++) {
     struct member *member = &job->members[i];
-    if (member->seat.file != job->members[begin].seat.file) begin = i;
+    if (member->state.file != job->members[begin].state.file) begin = i;
     member->rank = UINT32_MAX;
     member->place = 0;
     for (uint32_t k = begin; k < i; k++) {
@@ -44,7 +44,7 @@ static void ranks_number(struct job *job) {
       member->place += 1;
     }
     for (uint32_t k = i; k < job->count && member->rank == UINT32_MAX; k++) {
-      if (job->members[k].seat.file != member->seat.file) break;
+      if (job->members[k].state.file != member->state.file) break;
       if (devices_same(member, &job->members[k]) && comms_same(member_comm(&job->members[k]), world))
         member->rank = member_comm(&job->members[k])->rank;
     }
@@ -62,9 +62,9 @@ static void time_add(struct job *job, const struct member *member, uint64_t tick
 static void times_find(struct job *job) {
   for (uint32_t i = 0; i < job->count; i++) {
     const struct member *member = &job->members[i];
-    const struct record_view *view = member->seat.view;
-    time_add(job, member, member->seat.file->header.first_ticks);
-    time_add(job, member, member->seat.file->header.last_ticks);
+    const struct record_view *view = member->state.view;
+    time_add(job, member, member->state.file->header.first_ticks);
+    time_add(job, member, member->state.file->header.last_ticks);
     time_add(job, member, view->comm->moved_ticks);
     for (uint64_t number = view->first; number < view->end; number++) {
       const union record *record = record_at(view, number);
@@ -89,9 +89,9 @@ bool job_open(const struct records *records, struct job *job) {
   if (job->members == NULL) return false;
   for (uint32_t i = 0; i < records->count; i++)
     for (uint32_t k = 0; k < records->files[i].view_count; k++) {
-      struct seat *seat = &job->members[job->count++].seat;
-      *seat = (struct seat){.file = &records->files[i], .view = &records->files[i].views[k]};
-      seat_read(seat);
+      struct rank_state *state = &job->members[job->count++].state;
+      *state = (struct rank_state){.file = &records->files[i], .view = &records->files[i].views[k]};
+      rank_state_read(state);
     }
   if (count == 0) return true;
   job->world = world_find(job);

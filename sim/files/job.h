@@ -3,12 +3,12 @@
 #ifndef TUTTI_SIM_JOB_H
 #define TUTTI_SIM_JOB_H
 
-#include "explain/seat.h"
+#include "explain/rank_state.h"
 #include "files/records.h"
 
 /* A rank of a communicator. */
 struct member {
-  struct seat seat;
+  struct rank_state state;
   uint32_t rank;  /* in the job: in its largest communicator; those that are not in it come behind */
   uint32_t place; /* among the communicators of this rank */
 };
@@ -30,7 +30,7 @@ int64_t member_time_ns(const struct member *member, uint64_t ticks);
 /* The rank in the job of a communicator's rank; UINT32_MAX: it left no file. */
 uint32_t job_rank_of(const struct job *job, const struct record_comm *comm, uint32_t rank);
 static inline const struct record_comm *member_comm(const struct member *member) {
-  return member->seat.view->comm;
+  return member->state.view->comm;
 }
 
 #endif

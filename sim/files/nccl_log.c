@@ -23,7 +23,7 @@ enum { LINE_BYTES = 2048, BUCKETS = 4096, COMMS_MOST = 4096 };
 #define NO_RANK UINT32_MAX
 #define SPEAKS " NCCL INFO "
 
-/* What no record has room for; by the number of its communicator in the image. */
+/* What no record has space for; by the number of its communicator in the image. */
 struct handle {
   uint64_t pointer;
   uint32_t global_rank; /* NO_RANK: not told */
@@ -369,8 +369,8 @@ void nccl_log_finish(struct nccl_log *log, struct import *import) {
     if (i > 0 && guesses[i].comm_id != guesses[i - 1].comm_id) place = 0;
     guess_settle(log, &guesses[i], place);
   }
-  import_tell(import,
-              "no line says which rank is whose (NCCL_DEBUG_SUBSYS=INIT,COLL would): ranks are numbered by "
-              "host, device and process");
+  import_report(import,
+                "no line says which rank is whose (NCCL_DEBUG_SUBSYS=INIT,COLL would): ranks are numbered by "
+                "host, device and process");
   os_free(guesses);
 }

@@ -449,17 +449,17 @@ ncclResult_t pickle_read(const char *name, const void *bytes, size_t byte_count,
 
 struct out {
   char *bytes;
-  size_t used, room;
+  size_t used, capacity;
   bool failed;
 };
 
 static void put(struct out *out, const void *bytes, size_t count) {
-  if (!out->failed && out->used + count > out->room) {
-    const size_t room = 2 * (out->used + count);
-    char *grown = (char *)os_realloc(out->bytes, room);
+  if (!out->failed && out->used + count > out->capacity) {
+    const size_t capacity = 2 * (out->used + count);
+    char *grown = (char *)os_realloc(out->bytes, capacity);
     out->failed = grown == NULL;
     if (grown != NULL) out->bytes = grown;
-    if (grown != NULL) out->room = room;
+    if (grown != NULL) out->capacity = capacity;
   }
   if (out->failed) return;
   memcpy(out->bytes + out->used, bytes, count);

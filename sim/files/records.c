@@ -66,7 +66,7 @@ static ncclResult_t file_add(struct reading *reading, const char *path, void *by
   memset(&file, 0, sizeof file);
   if (!records_reserve(records)) result = log_fail(ncclSystemError, "%s: no memory to read it", path);
   if (result == ncclSuccess) result = record_file_read(path, bytes, byte_count, &listener, &file);
-  if (result == ncclSuccess && reading->use == RECORDS_JUDGED) result = file_shrink(&file, &bytes);
+  if (result == ncclSuccess && reading->use == RECORDS_DIAGNOSED) result = file_shrink(&file, &bytes);
   if (result != ncclSuccess) {
     record_file_free(&file);
     os_free(bytes);
@@ -209,7 +209,7 @@ bool records_mixed(const char *verb, const struct records *records) {
     fprintf(stderr, "%s%s", comma, names[i]);
     comma = " and ";
   }
-  fprintf(stderr, ", which name communicators each in their own way; give one kind at a time\n");
+  fprintf(stderr, ", which name communicators differently; give one kind at a time\n");
   return true;
 }
 

@@ -13,7 +13,7 @@ enum record_source {
 
 enum records_use {
   RECORDS_WHOLE,
-  RECORDS_JUDGED /* as digest.h keeps them: files have no bytes, nor places of calls */
+  RECORDS_DIAGNOSED /* as digest.h keeps them: files have no bytes, nor places of calls */
 };
 
 struct records {

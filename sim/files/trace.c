@@ -1,4 +1,4 @@
-/* trace.c: the verb `trace`: looks into traces, those of moves and those of records. The spelling of
+/* trace.c: the verb `trace`: looks into traces, those of events and those of records. The spelling of
  * both is the library's (trace_record_text, record_text.h), so that it is the same everywhere. */
 #include <errno.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static const struct option_set trace_options = {"trace", rows, sizeof rows / siz
 
 enum { LINE_BYTES = 256 };
 
-static enum exit_code moves_print(const char *path, const void *bytes, size_t byte_count) {
+static enum exit_code events_print(const char *path, const void *bytes, size_t byte_count) {
   struct trace_reader reader;
   if (trace_reader_open(&reader, bytes, byte_count) != ncclSuccess) {
     fprintf(stderr, "tutti trace dump: %s: %s\n", path, log_last_error());
@@ -76,10 +76,10 @@ static enum exit_code trace_dump(char *path) {
     fprintf(stderr, "tutti trace dump: %s\n", log_own_error());
     return EXIT_INPUT;
   }
-  const bool moves = archive.byte_count >= 8 && memcmp(archive.bytes, TRACE_MAGIC, 8) == 0;
-  const enum exit_code code = moves ? moves_print(path, archive.bytes, archive.byte_count) : EXIT_GOOD;
+  const bool events = archive.byte_count >= 8 && memcmp(archive.bytes, TRACE_MAGIC, 8) == 0;
+  const enum exit_code code = events ? events_print(path, archive.bytes, archive.byte_count) : EXIT_GOOD;
   os_free(archive.bytes);
-  return moves ? code : file_print(path);
+  return events ? code : file_print(path);
 }
 
 /* Several files one after another, each behind a line with its name. */
@@ -192,11 +192,11 @@ const struct verb verb_trace = {
     "  tutti trace archive -o kept /dev/shm/tutti.*.trace && tutti explain kept/*.zst\n"
     "  tutti bench all_reduce --ranks 4 --seed 1 --trace run.tr && tutti trace dump run.tr\n",
     "`dump` prints files of records (TUTTI_TRACE), a line each for header, communicator, row and record; and "
-    "the moves that the guarded emulator wrote (TUTTI_MOVES), which are the same, byte for byte, for the "
+    "the events that the guarded emulator wrote (TUTTI_EVENTS), which are the same, byte for byte, for the "
     "same "
     "seed. `pack` makes a file of records of such text. traces/README.md has both formats.\n"
     "\n"
-    "`diff` compares two files of moves, or two of records, and prints the first thing that differs, of "
+    "`diff` compares two files of events, or two of records, and prints the first thing that differs, of "
     "both. "
     "Of records it leaves out what differs from run to run: times, addresses, processes. The exit code is 0 "
     "where both are the same, 1 where they are not.\n"

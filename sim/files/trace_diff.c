@@ -1,7 +1,7 @@
-/* trace_diff.c: moves are compared as they are; they hold nothing that two equal runs have not in common.
+/* trace_diff.c: events are compared as they are; they hold nothing that two equal runs have not in common.
  * Records are compared without what differs from run to run: times, addresses, numbers of processes and of
- * plans (a plan counts by what it is), and without what stands still only for a moment: lanes, connections,
- * proxies. Communicators meet by name, size, rank and how often they were made. */
+ * plans (a plan counts by what it is), and without what makes no progress only for a moment: lanes,
+ * connections, proxies. Communicators meet by name, size, rank and how often they were made. */
 #include "files/trace_diff.h"
 
 #include <inttypes.h>
@@ -17,22 +17,22 @@
 
 enum { LINE_BYTES = 512 };
 
-/* ---- moves ---- */
+/* ---- events ---- */
 
-struct moves {
+struct events {
   const char *path;
   struct trace_reader reader;
 };
 
 /* The next record's text, "" at the end; false where the file is torn. */
-static bool move_next(struct moves *moves, char line[LINE_BYTES]) {
+static bool event_next(struct events *events, char line[LINE_BYTES]) {
   struct trace_record record;
   bool torn = false;
   line[0] = '\0';
-  if (trace_reader_next(&moves->reader, &record, &torn)) trace_record_text(&record, line, LINE_BYTES);
+  if (trace_reader_next(&events->reader, &record, &torn)) trace_record_text(&record, line, LINE_BYTES);
   if (!torn) return true;
-  fprintf(stderr, "tutti trace diff: %s: record %" PRIu64 " is cut off\n", moves->path,
-          moves->reader.record_index);
+  fprintf(stderr, "tutti trace diff: %s: record %" PRIu64 " is cut off\n", events->path,
+          events->reader.record_index);
   return false;
 }
 
@@ -43,24 +43,24 @@ static enum exit_code sides_print(const char *what, const char *left_path, const
   return EXIT_WRONG;
 }
 
-static bool is_moves(const struct archive *archive) {
+static bool is_events(const struct archive *archive) {
   return archive->byte_count >= 8 && memcmp(archive->bytes, TRACE_MAGIC, 8) == 0;
 }
 
-static bool moves_open(struct moves *moves, const struct archive *archive) {
-  if (trace_reader_open(&moves->reader, archive->bytes, archive->byte_count) == ncclSuccess) return true;
-  fprintf(stderr, "tutti trace diff: %s: %s\n", moves->path, log_own_error());
+static bool events_open(struct events *events, const struct archive *archive) {
+  if (trace_reader_open(&events->reader, archive->bytes, archive->byte_count) == ncclSuccess) return true;
+  fprintf(stderr, "tutti trace diff: %s: %s\n", events->path, log_own_error());
   return false;
 }
 
-static enum exit_code moves_diff(const char *left_path, const struct archive *left, const char *right_path,
-                                 const struct archive *right) {
-  struct moves a = {.path = left_path}, b = {.path = right_path};
-  if (!moves_open(&a, left) || !moves_open(&b, right)) return EXIT_INPUT;
+static enum exit_code events_diff(const char *left_path, const struct archive *left, const char *right_path,
+                                  const struct archive *right) {
+  struct events a = {.path = left_path}, b = {.path = right_path};
+  if (!events_open(&a, left) || !events_open(&b, right)) return EXIT_INPUT;
   for (uint64_t number = 0;; number++) {
     char one[LINE_BYTES], other[LINE_BYTES], what[64];
-    if (!move_next(&a, one) || !move_next(&b, other)) return EXIT_INPUT;
-    snprintf(what, sizeof what, "move %" PRIu64 " differs", number);
+    if (!event_next(&a, one) || !event_next(&b, other)) return EXIT_INPUT;
+    snprintf(what, sizeof what, "event %" PRIu64 " differs", number);
     if (strcmp(one, other) != 0) return sides_print(what, left_path, one, right_path, other);
     if (one[0] == '\0') return EXIT_GOOD;
   }
@@ -237,10 +237,10 @@ enum exit_code trace_diff(char *left, char *right) {
     os_free(a.bytes);
     return EXIT_INPUT;
   }
-  const bool moves = is_moves(&a) || is_moves(&b);
+  const bool events = is_events(&a) || is_events(&b);
   enum exit_code code = EXIT_GOOD;
-  if (moves) code = moves_diff(left, &a, right, &b);
+  if (events) code = events_diff(left, &a, right, &b);
   os_free(a.bytes);
   os_free(b.bytes);
-  return moves ? code : records_both(left, right);
+  return events ? code : records_both(left, right);
 }

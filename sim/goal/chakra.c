@@ -23,8 +23,8 @@ struct chakra_reader {
   const char *name;
   FILE *file;
   uint64_t offset;  /* of the message that is read */
-  uint8_t *message; /* message_room bytes */
-  size_t message_room;
+  uint8_t *message; /* message_capacity bytes */
+  size_t message_capacity;
   struct chakra_node node;
 };
 
@@ -74,12 +74,12 @@ static void take_text(struct span bytes, char *text) {
 }
 
 static bool take_dep(struct chakra_node *node, uint64_t id) {
-  if (node->dep_count == node->dep_room) {
-    const uint32_t room = node->dep_room * 2 + 8;
-    uint64_t *larger = (uint64_t *)os_realloc(node->deps, room * sizeof *larger);
+  if (node->dep_count == node->dep_capacity) {
+    const uint32_t capacity = node->dep_capacity * 2 + 8;
+    uint64_t *larger = (uint64_t *)os_realloc(node->deps, capacity * sizeof *larger);
     if (larger == NULL) return false;
     node->deps = larger;
-    node->dep_room = room;
+    node->dep_capacity = capacity;
   }
   node->deps[node->dep_count++] = id;
   return true;
@@ -121,10 +121,10 @@ static bool take_deps(struct chakra_node *node, uint64_t number, struct span byt
 
 static bool take_node(struct chakra_node *node, struct span span) {
   uint64_t *deps = node->deps;
-  const uint32_t room = node->dep_room;
+  const uint32_t capacity = node->dep_capacity;
   memset(node, 0, sizeof *node);
   node->deps = deps;
-  node->dep_room = room;
+  node->dep_capacity = capacity;
   while (span.at < span.end) {
     const bool packed = (*span.at & 7) == WIRE_BYTES; /* fields below 16 have a key of one byte */
     uint64_t field, number;
@@ -162,10 +162,10 @@ static ncclResult_t read_message(struct chakra_reader *reader, size_t *count) {
   }
   if (byte == EOF) return read_fail(reader, "is cut off");
   if (length > MESSAGE_BYTES_MOST) return read_fail(reader, "is longer than 64 MiB: no Chakra trace");
-  if (length >= reader->message_room) { /* an empty one has its place, too */
+  if (length >= reader->message_capacity) { /* an empty one has its place, too */
     os_free(reader->message);
     reader->message = (uint8_t *)os_alloc(length + 1);
-    reader->message_room = reader->message != NULL ? length + 1 : 0;
+    reader->message_capacity = reader->message != NULL ? length + 1 : 0;
     if (reader->message == NULL) return log_fail(ncclSystemError, "%s: memory is out", reader->name);
   }
   if (fread(reader->message, 1, length, reader->file) != length) return read_fail(reader, "is cut off");
@@ -217,7 +217,7 @@ struct chakra_job {
   const struct chakra_planner *planner;
   struct goal_export *out;
   struct chakra_coll_call *colls;
-  uint32_t coll_count, coll_room;
+  uint32_t coll_count, coll_capacity;
   const char *first_path; /* of the rank that made them; NULL before it */
 };
 
@@ -228,7 +228,7 @@ struct chakra_rank {
   uint32_t rank, coll_count;
   struct chakra_id *ids;
   struct chakra_wait *waits;
-  uint32_t id_count, id_room, wait_count, wait_room;
+  uint32_t id_count, id_capacity, wait_count, wait_capacity;
 };
 
 static ncclResult_t node_fail(const struct chakra_rank *own, const struct chakra_node *node,
@@ -261,12 +261,12 @@ static ncclResult_t node_to_op(const struct chakra_rank *own, const struct chakr
   return ncclSuccess;
 }
 
-static bool room_for(void **array, uint32_t *room, uint32_t count, size_t bytes) {
-  if (count < *room) return true;
-  void *larger = os_realloc(*array, (*room * 2 + (size_t)64) * bytes);
+static bool array_reserve(void **array, uint32_t *capacity, uint32_t count, size_t bytes) {
+  if (count < *capacity) return true;
+  void *larger = os_realloc(*array, (*capacity * 2 + (size_t)64) * bytes);
   if (larger == NULL) return false;
   *array = larger;
-  *room = *room * 2 + 64;
+  *capacity = *capacity * 2 + 64;
   return true;
 }
 
@@ -285,7 +285,7 @@ static ncclResult_t coll_check(struct chakra_rank *own, const struct chakra_node
   if (node->group[0] != '\0')
     return node_fail(own, node, "names a process group; only collectives of all ranks are known");
   if (job->first_path == own->path) {
-    if (!room_for(&colls, &job->coll_room, number, sizeof call))
+    if (!array_reserve(&colls, &job->coll_capacity, number, sizeof call))
       return log_fail(ncclSystemError, "memory is out");
     job->colls = (struct chakra_coll_call *)colls;
     job->colls[job->coll_count++] = call;
@@ -322,15 +322,15 @@ static ncclResult_t node_take(void *context, const struct chakra_node *node) {
   struct goal_op op;
   TRY(node_to_op(own, node, &op));
   const uint32_t index = goal_build_op(own->build, &op);
-  bool room = index != UINT32_MAX && room_for(&ids, &own->id_room, own->id_count, sizeof *own->ids);
+  bool fits = index != UINT32_MAX && array_reserve(&ids, &own->id_capacity, own->id_count, sizeof *own->ids);
   own->ids = (struct chakra_id *)ids;
-  for (uint32_t i = 0; room && i < node->dep_count; i++) {
+  for (uint32_t i = 0; fits && i < node->dep_count; i++) {
     const struct chakra_wait wait = {node->deps[i], index};
-    room = room_for(&waits, &own->wait_room, own->wait_count, sizeof wait);
+    fits = array_reserve(&waits, &own->wait_capacity, own->wait_count, sizeof wait);
     own->waits = (struct chakra_wait *)waits;
-    if (room) own->waits[own->wait_count++] = wait;
+    if (fits) own->waits[own->wait_count++] = wait;
   }
-  if (!room) return log_fail(ncclSystemError, "%s: memory is out", own->path);
+  if (!fits) return log_fail(ncclSystemError, "%s: memory is out", own->path);
   struct chakra_id id = {node->id, index};
   if (node->kind == CHAKRA_COLL) TRY(coll_take(own, node, &id.op));
   own->ids[own->id_count++] = id;

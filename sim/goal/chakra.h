@@ -24,7 +24,7 @@ struct chakra_node {
   uint64_t comm_type, comm_size; /* which collective; bytes */
   uint32_t comm_src, comm_dst, comm_tag;
   uint64_t *deps; /* ids of nodes that end before it begins, of both kinds */
-  uint32_t dep_count, dep_room;
+  uint32_t dep_count, dep_capacity;
   char name[CHAKRA_NAME_BYTES], group[CHAKRA_NAME_BYTES]; /* cut to fit; group: pg_name */
 };
 

@@ -13,17 +13,17 @@
 /* Bytes that grow; `failed` sticks. */
 struct bytes {
   uint8_t *begin;
-  size_t count, room;
+  size_t count, capacity;
   bool failed;
 };
 
 static void put_byte(struct bytes *bytes, uint8_t byte) {
-  if (bytes->count == bytes->room && !bytes->failed) {
-    uint8_t *larger = (uint8_t *)os_realloc(bytes->begin, bytes->room * 2 + 256);
+  if (bytes->count == bytes->capacity && !bytes->failed) {
+    uint8_t *larger = (uint8_t *)os_realloc(bytes->begin, bytes->capacity * 2 + 256);
     bytes->failed = larger == NULL;
     if (bytes->failed) return;
     bytes->begin = larger;
-    bytes->room = bytes->room * 2 + 256;
+    bytes->capacity = bytes->capacity * 2 + 256;
   }
   if (!bytes->failed) bytes->begin[bytes->count++] = byte;
 }
@@ -45,8 +45,8 @@ static void put_bytes(struct bytes *bytes, uint32_t field, const void *content, 
 }
 
 static void put_attribute(struct bytes *bytes, const char *name, uint32_t field, uint64_t value) {
-  uint8_t room[64];
-  struct bytes inner = {room, 0, sizeof room, false}; /* names are short: it never grows */
+  uint8_t capacity[64];
+  struct bytes inner = {capacity, 0, sizeof capacity, false}; /* names are short: it never grows */
   put_bytes(&inner, ATTR_NAME, name, strlen(name));
   put_field(&inner, field, value);
   put_bytes(bytes, NODE_ATTR, inner.begin, inner.count);
@@ -149,8 +149,8 @@ static ncclResult_t befores_make(const struct goal_program *program, uint32_t **
 }
 
 static bool write_message(FILE *file, const struct bytes *message) {
-  uint8_t room[16];
-  struct bytes head = {room, 0, sizeof room, false};
+  uint8_t capacity[16];
+  struct bytes head = {capacity, 0, sizeof capacity, false};
   put_number(&head, message->count);
   return !message->failed && fwrite(head.begin, 1, head.count, file) == head.count &&
          fwrite(message->begin, 1, message->count, file) == message->count;

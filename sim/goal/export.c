@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/os.h"
-#include "simulate/walk.h"
+#include "simulate/slice_iter.h"
 
 #define NO_OP UINT32_MAX
 
@@ -21,12 +21,12 @@ struct export_conn {
 };
 
 struct op_list {
-  uint32_t *ops, count, room;
+  uint32_t *ops, count, capacity;
 };
 
 /* One call's plans, and of each of its connections what is counted. */
 struct export_call {
-  struct walk_net net;
+  struct sim_net net;
   struct export_conn **conns, *own; /* own: those that no earlier call had */
   uint32_t *first_block;            /* by rank, and one more */
 };
@@ -46,12 +46,12 @@ struct goal_export {
 };
 
 static ncclResult_t list_add(struct op_list *list, uint32_t op) {
-  if (list->count == list->room) {
-    const uint32_t room = list->room * 2 + 16;
-    uint32_t *larger = (uint32_t *)os_realloc(list->ops, room * sizeof *larger);
+  if (list->count == list->capacity) {
+    const uint32_t capacity = list->capacity * 2 + 16;
+    uint32_t *larger = (uint32_t *)os_realloc(list->ops, capacity * sizeof *larger);
     if (larger == NULL) return log_fail(ncclSystemError, "memory is out for the waits of a lane");
     list->ops = larger;
-    list->room = room;
+    list->capacity = capacity;
   }
   list->ops[list->count++] = op;
   return ncclSuccess;
@@ -70,7 +70,7 @@ static ncclResult_t op_wait(struct goal_export *out, uint32_t op, const struct o
 }
 
 /* Tags tell the connections of two ranks apart, and a connection's messages. */
-static ncclResult_t tag_of(const struct goal_export *out, const struct walk_conn *conn, uint32_t message,
+static ncclResult_t tag_of(const struct goal_export *out, const struct sim_conn *conn, uint32_t message,
                            uint32_t *tag) {
   enum { CHANNEL_BITS = 6, INDEX_BITS = 2, MESSAGE_BITS = 22 };
   if (conn->channel >> CHANNEL_BITS != 0 || conn->index >> INDEX_BITS != 0 || message >> MESSAGE_BITS != 0)
@@ -86,7 +86,7 @@ static ncclResult_t tag_of(const struct goal_export *out, const struct walk_conn
 
 static ncclResult_t message_add(struct goal_export *out, uint32_t conn_index, bool send, uint64_t bytes,
                                 uint32_t *index) {
-  const struct walk_conn *conn = &out->call->net.conns[conn_index];
+  const struct sim_conn *conn = &out->call->net.conns[conn_index];
   struct export_conn *own = out->call->conns[conn_index];
   const uint32_t rank = send ? conn->sender : conn->receiver, peer = send ? conn->receiver : conn->sender;
   struct goal_op op;
@@ -101,8 +101,8 @@ static ncclResult_t message_add(struct goal_export *out, uint32_t conn_index, bo
 
 /* ---- one slice ---- */
 
-static ncclResult_t slice_receive(struct goal_export *out, const struct walk_lane *lane,
-                                  const struct walk_slice *slice) {
+static ncclResult_t slice_receive(struct goal_export *out, const struct sim_lane *lane,
+                                  const struct sim_slice *slice) {
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     const uint32_t conn = out->call->net.links[lane->first_link + i];
     struct export_conn *own = out->call->conns[conn];
@@ -119,8 +119,8 @@ static ncclResult_t slice_receive(struct goal_export *out, const struct walk_lan
 }
 
 /* What the rank does with the data itself, as one computation. */
-static ncclResult_t slice_compute(struct goal_export *out, const struct walk_lane *lane,
-                                  const struct walk_slice *slice) {
+static ncclResult_t slice_compute(struct goal_export *out, const struct sim_lane *lane,
+                                  const struct sim_slice *slice) {
   struct goal_op op;
   const uint64_t reduce_ns = (slice->flags & STEP_REDUCE) != 0 ? out->costs.reduce_ns : 0;
   const uint64_t copy_ns = (slice->flags & STEP_KEEP) != 0 ? out->costs.copy_ns : 0;
@@ -137,8 +137,8 @@ static ncclResult_t slice_compute(struct goal_export *out, const struct walk_lan
 }
 
 /* The sends wait for what is pending; from then on their begin stands for it. */
-static ncclResult_t slice_send(struct goal_export *out, const struct walk_lane *lane,
-                               const struct walk_slice *slice) {
+static ncclResult_t slice_send(struct goal_export *out, const struct sim_lane *lane,
+                               const struct sim_slice *slice) {
   uint32_t sent = NO_OP;
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     const uint32_t conn = out->call->net.links[lane->first_link + lane->work->recv_count + i];
@@ -160,15 +160,15 @@ static ncclResult_t slice_send(struct goal_export *out, const struct walk_lane *
   return ncclSuccess;
 }
 
-static ncclResult_t lane_add(struct goal_export *out, const struct walk_lane *lane) {
+static ncclResult_t lane_add(struct goal_export *out, const struct sim_lane *lane) {
   const struct plan *plan = &out->call->net.plans[lane->rank];
-  struct walk walk;
-  struct walk_slice slice;
+  struct slice_iter iter;
+  struct sim_slice slice;
   out->pending.count = 0;
   out->last_send = NO_OP;
-  walk_start(&walk, &plan->limits, lane->work);
-  while (walk_next(&walk, &slice)) {
-    if (slice.wait_lane != WALK_NONE)
+  slice_iter_begin(&iter, &plan->limits, lane->work);
+  while (slice_iter_next(&iter, &slice)) {
+    if (slice.wait_lane != SIM_NONE)
       return log_fail(ncclInvalidUsage, "rank %" PRIu32 ": lists that wait for each other cannot be exported",
                       lane->rank);
     TRY(slice_receive(out, lane, &slice));
@@ -180,10 +180,10 @@ static ncclResult_t lane_add(struct goal_export *out, const struct walk_lane *la
 }
 
 /* Batch after batch; one without any message leaves what it waited for to the next. */
-static ncclResult_t block_add(struct goal_export *out, const struct walk_block *block) {
+static ncclResult_t block_add(struct goal_export *out, const struct sim_block *block) {
   out->ends.count = 0;
   for (uint32_t i = 0; i < block->lane_count; i++) {
-    const struct walk_lane *lane = &out->call->net.lanes[block->first_lane + i];
+    const struct sim_lane *lane = &out->call->net.lanes[block->first_lane + i];
     if (i > 0 && lane->batch != lane[-1].batch && out->ends.count > 0) {
       const struct op_list ends = out->ends;
       out->ends = out->before_batch;
@@ -204,7 +204,7 @@ static ncclResult_t fail_memory(void) {
 /* The connection's counters, shared by all calls. */
 static ncclResult_t conn_get(struct goal_export *out, struct export_call *call, uint32_t index,
                              uint32_t *fresh) {
-  const struct walk_conn *conn = &call->net.conns[index];
+  const struct sim_conn *conn = &call->net.conns[index];
   const uint64_t ends = (uint64_t)conn->sender << 32 | conn->receiver << 8;
   const uint64_t key = (ends | (uint64_t)(conn->channel & 63) << 2 | (conn->index & 3)) + 1;
   call->conns[index] = (struct export_conn *)map_find(&out->conns, key);
@@ -217,7 +217,7 @@ static ncclResult_t conn_get(struct goal_export *out, struct export_call *call, 
 }
 
 static ncclResult_t call_fill(struct goal_export *out, struct export_call *call) {
-  const struct walk_net *net = &call->net;
+  const struct sim_net *net = &call->net;
   uint32_t fresh = 0, block = 0;
   call->conns = (struct export_conn **)os_alloc(net->conn_count * sizeof *call->conns);
   call->own = (struct export_conn *)os_alloc(net->conn_count * sizeof *call->own);
@@ -251,7 +251,7 @@ ncclResult_t goal_export_call(struct goal_export *out, const struct plan *plans,
   struct export_call *call = (struct export_call *)os_alloc(sizeof *call);
   if (call == NULL) return fail_memory();
   calls[out->call_count++] = call; /* from here on goal_export_close() frees it */
-  TRY(walk_net_make(plans, rank_count, &call->net));
+  TRY(sim_net_make(plans, rank_count, &call->net));
   TRY(call_fill(out, call));
   *number = out->call_count - 1;
   return ncclSuccess;
@@ -275,7 +275,7 @@ ncclResult_t goal_export_rank(struct goal_export *out, uint32_t number, uint32_t
 void goal_export_close(struct goal_export *out) {
   if (out == NULL) return;
   for (uint32_t i = 0; i < out->call_count; i++) {
-    walk_net_free(&out->calls[i]->net);
+    sim_net_free(&out->calls[i]->net);
     os_free(out->calls[i]->conns);
     os_free(out->calls[i]->own);
     os_free(out->calls[i]->first_block);

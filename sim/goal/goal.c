@@ -15,14 +15,14 @@ static ncclResult_t fail_memory(void) {
                   "memory is out for a schedule of this size; free some, or simulate fewer ranks");
 }
 
-/* Room for one more; the array grows by half. */
-static bool grow(void **array, uint32_t *room, uint32_t count, size_t entry_bytes) {
-  if (count < *room) return true;
-  const uint32_t more = *room < 64 ? 64 : *room + *room / 2;
+/* Space for one more; the array grows by half. */
+static bool grow(void **array, uint32_t *capacity, uint32_t count, size_t entry_bytes) {
+  if (count < *capacity) return true;
+  const uint32_t more = *capacity < 64 ? 64 : *capacity + *capacity / 2;
   void *larger = os_realloc(*array, more * entry_bytes);
   if (larger == NULL) return false;
   *array = larger;
-  *room = more;
+  *capacity = more;
   return true;
 }
 
@@ -34,15 +34,15 @@ ncclResult_t goal_build_open(struct goal_build *build, struct goal *goal, uint32
   goal->cpu_count = goal->nic_count = 1;
   goal->programs = (struct goal_program **)os_alloc(rank_count * sizeof *goal->programs);
   goal->lines = (uint32_t *)os_alloc(rank_count * sizeof *goal->lines);
-  build->hash_room = 64;
-  build->by_hash = (struct goal_program **)os_alloc(build->hash_room * sizeof *build->by_hash);
+  build->hash_capacity = 64;
+  build->by_hash = (struct goal_program **)os_alloc(build->hash_capacity * sizeof *build->by_hash);
   if (goal->programs == NULL || goal->lines == NULL || build->by_hash == NULL) return fail_memory();
   return ncclSuccess;
 }
 
 uint32_t goal_build_op(struct goal_build *build, const struct goal_op *op) {
   void *ops = build->ops;
-  if (build->op_count >= GOAL_OPS_MOST || !grow(&ops, &build->op_room, build->op_count + 1, sizeof *op))
+  if (build->op_count >= GOAL_OPS_MOST || !grow(&ops, &build->op_capacity, build->op_count + 1, sizeof *op))
     return UINT32_MAX;
   build->ops = (struct goal_op *)ops;
   memcpy(&build->ops[build->op_count], op,
@@ -53,7 +53,7 @@ uint32_t goal_build_op(struct goal_build *build, const struct goal_op *op) {
 ncclResult_t goal_build_edge(struct goal_build *build, uint32_t before, uint32_t after, bool begin) {
   void *edges = build->edges;
   if (build->edge_count == UINT32_MAX - 1 ||
-      !grow(&edges, &build->edge_room, build->edge_count, sizeof *build->edges))
+      !grow(&edges, &build->edge_capacity, build->edge_count, sizeof *build->edges))
     return fail_memory();
   build->edges = (struct goal_edge *)edges;
   const struct goal_edge edge = {before, after, begin};
@@ -65,10 +65,10 @@ ncclResult_t goal_build_edge(struct goal_build *build, uint32_t before, uint32_t
  * end, in the order in which they were told. */
 static ncclResult_t pack_edges(struct goal_build *build) {
   struct goal_op *ops = build->ops;
-  if (build->next_room < build->edge_count) {
+  if (build->next_capacity < build->edge_count) {
     os_free(build->nexts);
     build->nexts = (uint32_t *)os_alloc(build->edge_count * sizeof *build->nexts);
-    build->next_room = build->nexts != NULL ? build->edge_count : 0;
+    build->next_capacity = build->nexts != NULL ? build->edge_count : 0;
     if (build->nexts == NULL) return fail_memory();
   }
   for (uint32_t i = 0; i <= build->op_count; i++) ops[i].first = ops[i].begun = ops[i].waits = 0;
@@ -118,17 +118,17 @@ static bool program_is(const struct goal_program *program, const struct goal_bui
 }
 
 static ncclResult_t hash_grow(struct goal_build *build) {
-  const uint32_t room = build->hash_room * 2;
-  struct goal_program **larger = (struct goal_program **)os_alloc(room * sizeof *larger);
+  const uint32_t capacity = build->hash_capacity * 2;
+  struct goal_program **larger = (struct goal_program **)os_alloc(capacity * sizeof *larger);
   if (larger == NULL) return fail_memory();
   for (struct goal_program *program = build->goal->newest; program != NULL; program = program->older) {
-    uint32_t slot = (uint32_t)program->hash & (room - 1);
-    while (larger[slot] != NULL) slot = (slot + 1) & (room - 1);
+    uint32_t slot = (uint32_t)program->hash & (capacity - 1);
+    while (larger[slot] != NULL) slot = (slot + 1) & (capacity - 1);
     larger[slot] = program;
   }
   os_free(build->by_hash);
   build->by_hash = larger;
-  build->hash_room = room;
+  build->hash_capacity = capacity;
   return ncclSuccess;
 }
 
@@ -167,9 +167,9 @@ ncclResult_t goal_build_rank(struct goal_build *build, uint32_t rank, uint32_t l
   build->op_count -= 1;
   TRY(pack_edges(build));
   const uint64_t hash = program_hash(build);
-  uint32_t slot = (uint32_t)hash & (build->hash_room - 1);
+  uint32_t slot = (uint32_t)hash & (build->hash_capacity - 1);
   while (build->by_hash[slot] != NULL && !program_is(build->by_hash[slot], build, hash))
-    slot = (slot + 1) & (build->hash_room - 1);
+    slot = (slot + 1) & (build->hash_capacity - 1);
   struct goal_program *program = build->by_hash[slot];
   if (program == NULL) {
     program = program_make(build, hash);
@@ -179,7 +179,7 @@ ncclResult_t goal_build_rank(struct goal_build *build, uint32_t rank, uint32_t l
     goal->newest = program;
     goal->program_count += 1;
     build->by_hash[slot] = program;
-    if (goal->program_count > build->hash_room / 2) TRY(hash_grow(build));
+    if (goal->program_count > build->hash_capacity / 2) TRY(hash_grow(build));
   }
   goal->programs[rank] = program;
   goal->lines[rank] = line;

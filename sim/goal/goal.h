@@ -85,10 +85,10 @@ struct goal_build {
   struct goal *goal;
   struct goal_op *ops;
   struct goal_edge *edges;
-  uint32_t op_count, op_room, edge_count, edge_room;
-  uint32_t *nexts, next_room;
-  struct goal_program **by_hash; /* open addressing; hash_room is a power of two */
-  uint32_t hash_room;
+  uint32_t op_count, op_capacity, edge_count, edge_capacity;
+  uint32_t *nexts, next_capacity;
+  struct goal_program **by_hash; /* open addressing; hash_capacity is a power of two */
+  uint32_t hash_capacity;
 };
 
 /* An empty schedule of so many ranks, none of which has a program yet. */

@@ -34,7 +34,7 @@ struct goal_binary {
   uint64_t file_bytes, begin, bytes; /* of the rank that is read */
   uint32_t rank, node_count;
   uint8_t *data;
-  uint64_t data_room;
+  uint64_t data_capacity;
 };
 
 #define binary_fail(binary, at, format, ...)                                                      \
@@ -127,10 +127,10 @@ static ncclResult_t waits_check(const struct goal_binary *binary, uint64_t nodes
 static ncclResult_t rank_take(struct goal_binary *binary) {
   if (binary->bytes < 8)
     return binary_fail(binary, 0, "has %" PRIu64 " bytes; at least 8 are needed", binary->bytes);
-  if (binary->data_room < binary->bytes) {
+  if (binary->data_capacity < binary->bytes) {
     os_free(binary->data);
     binary->data = (uint8_t *)os_alloc(binary->bytes);
-    binary->data_room = binary->data != NULL ? binary->bytes : 0;
+    binary->data_capacity = binary->data != NULL ? binary->bytes : 0;
     if (binary->data == NULL)
       return log_fail(ncclSystemError, "%s: memory is out for rank %" PRIu32, binary->name, binary->rank);
   }

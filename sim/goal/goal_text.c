@@ -25,10 +25,10 @@ struct goal_text {
   uint32_t line;
   bool whole;         /* the file has no more than this */
   uint32_t rank_line; /* where the rank begins that is being read */
-  struct name *names; /* open addressing; name_room is a power of two */
-  uint32_t name_count, name_room;
+  struct name *names; /* open addressing; name_capacity is a power of two */
+  uint32_t name_count, name_capacity;
   char *letters;
-  uint32_t letter_count, letter_room;
+  uint32_t letter_count, letter_capacity;
 };
 
 /* What stands where something else was expected, short and fit for a sentence. */
@@ -166,8 +166,8 @@ static ncclResult_t take_number_or_any(struct goal_text *text, const char *what,
 /* ---- names of operations ---- */
 
 static struct name *name_slot(struct goal_text *text, const char *word, uint32_t bytes, uint32_t hash) {
-  uint32_t slot = hash & (text->name_room - 1);
-  for (;; slot = (slot + 1) & (text->name_room - 1)) {
+  uint32_t slot = hash & (text->name_capacity - 1);
+  for (;; slot = (slot + 1) & (text->name_capacity - 1)) {
     struct name *name = &text->names[slot];
     if (name->bytes == 0) return name;
     if (name->hash == hash && name->bytes == bytes && memcmp(text->letters + name->begin, word, bytes) == 0)
@@ -182,26 +182,26 @@ static uint32_t name_hash(const char *word, uint32_t bytes) {
 }
 
 static ncclResult_t names_grow(struct goal_text *text, uint32_t bytes) {
-  if (text->letter_room - text->letter_count < bytes) {
-    const uint32_t room = text->letter_room * 2 + NAME_BYTES_MOST;
-    char *letters = room > text->letter_room ? (char *)os_realloc(text->letters, room) : NULL;
+  if (text->letter_capacity - text->letter_count < bytes) {
+    const uint32_t capacity = text->letter_capacity * 2 + NAME_BYTES_MOST;
+    char *letters = capacity > text->letter_capacity ? (char *)os_realloc(text->letters, capacity) : NULL;
     if (letters == NULL) return log_fail(ncclSystemError, "%s: memory is out for names", text->file_name);
     text->letters = letters;
-    text->letter_room = room;
+    text->letter_capacity = capacity;
   }
-  if (text->name_count < text->name_room / 2) return ncclSuccess;
-  const uint32_t room = text->name_room * 2;
-  struct name *names = (struct name *)os_alloc(room * sizeof *names), *old = text->names;
+  if (text->name_count < text->name_capacity / 2) return ncclSuccess;
+  const uint32_t capacity = text->name_capacity * 2;
+  struct name *names = (struct name *)os_alloc(capacity * sizeof *names), *old = text->names;
   if (names == NULL) return log_fail(ncclSystemError, "%s: memory is out for names", text->file_name);
-  for (uint32_t i = 0; i < text->name_room; i++) {
+  for (uint32_t i = 0; i < text->name_capacity; i++) {
     if (old[i].bytes == 0) continue;
-    uint32_t slot = old[i].hash & (room - 1);
-    while (names[slot].bytes != 0) slot = (slot + 1) & (room - 1);
+    uint32_t slot = old[i].hash & (capacity - 1);
+    while (names[slot].bytes != 0) slot = (slot + 1) & (capacity - 1);
     names[slot] = old[i];
   }
   os_free(old);
   text->names = names;
-  text->name_room = room;
+  text->name_capacity = capacity;
   return ncclSuccess;
 }
 
@@ -279,7 +279,7 @@ static ncclResult_t take_options(struct goal_text *text, struct goal_op *op) {
       TRY(take_number(text, "a CPU", GOAL_CPUS_MOST - 1, &number));
       op->cpu = (uint8_t)number;
     } else if (op->kind != GOAL_CALC && word_is(word, bytes, "nic")) {
-      TRY(take_number(text, "a network card", GOAL_NICS_MOST - 1, &number));
+      TRY(take_number(text, "a NIC", GOAL_NICS_MOST - 1, &number));
       op->nic = (uint8_t)number;
     } else {
       text->at = before;
@@ -367,7 +367,7 @@ static ncclResult_t take_rank(struct goal_text *text) {
   TRY(skip_lines(text));
   if (*text->at != '{') return fail_expected(text, "`{` behind the rank's number");
   text->at += 1;
-  memset(text->names, 0, text->name_room * sizeof *text->names);
+  memset(text->names, 0, text->name_capacity * sizeof *text->names);
   text->name_count = text->letter_count = 0;
   for (;;) {
     TRY(skip_lines(text));
@@ -411,9 +411,9 @@ ncclResult_t goal_read_text(const char *name, FILE *file, struct goal_build *bui
   text.file = file;
   text.build = build;
   text.line = 1;
-  text.name_room = 64;
+  text.name_capacity = 64;
   text.buffer = (char *)os_alloc(BUFFER_BYTES + 1);
-  text.names = (struct name *)os_alloc(text.name_room * sizeof *text.names);
+  text.names = (struct name *)os_alloc(text.name_capacity * sizeof *text.names);
   text.at = text.end = text.buffer;
   ncclResult_t result = text.buffer != NULL && text.names != NULL
                             ? take_file(&text)

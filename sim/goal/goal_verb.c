@@ -10,7 +10,7 @@
 #include "base/os.h"
 #include "core/topology/topology.h"
 #include "goal/loggops.h"
-#include "goal/way.h"
+#include "goal/planner.h"
 #include "json.h"
 #include "verb.h"
 
@@ -19,7 +19,7 @@ enum { RANKS_SHOWN = 16 };
 struct goal_flags {
   const char *output, *to, *loggops;
   int64_t bytes, reduce_ns, copy_ns;
-  struct goal_way way;
+  struct goal_config config;
   bool ranks, json, help;
 };
 #define AT(member) offsetof(struct goal_flags, member)
@@ -34,22 +34,23 @@ static const struct option_row rows[] = {
      "export, convert: text, binary or chakra (default: binary where -o ends in .bin, else text)"},
     {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 1, (int64_t)1 << 40,
      "export: size in nccl-tests' sense (default 1M)"},
-    {'g', "gpus", "N", OPTION_INT, AT(way.gpus), 1, 65536,
+    {'g', "gpus", "N", OPTION_INT, AT(config.gpus), 1, 65536,
      "export, traces: GPUs, and so ranks, of a node (default 8; of traces, as many as there are)"},
-    {0, "nodes", "N", OPTION_INT, AT(way.nodes), 1, TOPOLOGY_NODES_MAX, "export, traces: nodes (default 1)"},
-    {'m', "machine", "NAME", OPTION_TEXT, AT(way.machine), 0, 0,
+    {0, "nodes", "N", OPTION_INT, AT(config.nodes), 1, TOPOLOGY_NODES_MAX,
+     "export, traces: nodes (default 1)"},
+    {'m', "machine", "NAME", OPTION_TEXT, AT(config.machine), 0, 0,
      "export, traces: kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all "
      "GPUs "
      "alike)"},
-    {0, "algo", "LIST", OPTION_TEXT, AT(way.algo), 0, 0,
+    {0, "algo", "LIST", OPTION_TEXT, AT(config.algo), 0, 0,
      "export, traces: stands for NCCL_ALGO: ring, tree, direct, ..."},
-    {0, "proto", "LIST", OPTION_TEXT, AT(way.proto), 0, 0,
+    {0, "proto", "LIST", OPTION_TEXT, AT(config.proto), 0, 0,
      "export, traces: stands for NCCL_PROTO: LL, LL128, Simple"},
-    {0, "channels", "N", OPTION_INT, AT(way.channels), 1, PLAN_CHANNELS_MAX,
+    {0, "channels", "N", OPTION_INT, AT(config.channels), 1, PLAN_CHANNELS_MAX,
      "export, traces: channels at most (default 1)"},
-    {'d', "type", "TYPE", OPTION_TEXT, AT(way.type), 0, 0,
+    {'d', "type", "TYPE", OPTION_TEXT, AT(config.type), 0, 0,
      "export, traces: data type, as `tutti bench` names it (default float)"},
-    {'r', "root", "RANK", OPTION_INT, AT(way.root), 0, (1 << 20) - 1,
+    {'r', "root", "RANK", OPTION_INT, AT(config.root), 0, (1 << 20) - 1,
      "export, traces: root of rooted collectives (default 0)"},
     {0, "reduce-ns", "NS", OPTION_INT, AT(reduce_ns), 0, 1 << 20,
      "export, traces: a computation for each slice that is added up, so long a KiB (default 0: none)"},
@@ -76,19 +77,19 @@ static bool ends_in(const char *text, const char *end) {
   return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* The traces of all ranks, whose collectives go the flags' way. */
+/* The traces of all ranks, whose collectives follow the flags. */
 static ncclResult_t traces_read(int count, char **paths, const struct goal_flags *flags, struct goal *goal) {
-  struct way_planner planner;
-  struct goal_way way = flags->way;
-  if (way.gpus == 0 && count % way.nodes == 0) way.gpus = count / way.nodes;
-  if (way.gpus * way.nodes != count)
+  struct planner planner;
+  struct goal_config config = flags->config;
+  if (config.gpus == 0 && count % config.nodes == 0) config.gpus = count / config.nodes;
+  if (config.gpus * config.nodes != count)
     return log_fail(ncclInvalidUsage, "%d traces are not those of %" PRId64 " nodes of %" PRId64 " GPUs",
-                    count, way.nodes, way.gpus);
-  ncclResult_t result = way_open(&planner, &way);
+                    count, config.nodes, config.gpus);
+  ncclResult_t result = planner_open(&planner, &config);
   const struct chakra_planner chakra = {
-      {(uint64_t)flags->reduce_ns, (uint64_t)flags->copy_ns}, &planner, way_plan_chakra};
+      {(uint64_t)flags->reduce_ns, (uint64_t)flags->copy_ns}, &planner, planner_plan_chakra};
   if (result == ncclSuccess) result = goal_read_chakra((uint32_t)count, paths, &chakra, goal);
-  way_close(&planner);
+  planner_close(&planner);
   return result;
 }
 
@@ -227,8 +228,8 @@ static enum exit_code goal_convert(int count, char **paths, const struct goal_fl
 static enum exit_code goal_export(const char *name, const struct goal_flags *flags) {
   const struct goal_export_costs costs = {(uint64_t)flags->reduce_ns, (uint64_t)flags->copy_ns};
   const struct collective *collective = collective_find(name);
-  struct way_planner planner;
-  struct way_call *call;
+  struct planner planner;
+  struct planner_call *call;
   struct goal goal;
   enum format format;
   if (collective == NULL) {
@@ -238,13 +239,13 @@ static enum exit_code goal_export(const char *name, const struct goal_flags *fla
     return EXIT_USAGE;
   }
   if (!output_is_sound(flags, &format)) return EXIT_USAGE;
-  struct goal_way way = flags->way;
-  if (way.gpus == 0) way.gpus = 8;
-  ncclResult_t result = way_open(&planner, &way);
-  if (result == ncclSuccess) result = way_plan(&planner, collective, (uint64_t)flags->bytes, &call);
+  struct goal_config config = flags->config;
+  if (config.gpus == 0) config.gpus = 8;
+  ncclResult_t result = planner_open(&planner, &config);
+  if (result == ncclSuccess) result = planner_plan(&planner, collective, (uint64_t)flags->bytes, &call);
   if (result == ncclSuccess)
     result = goal_export_plans(call->setup.plans, planner.graph.rank_count, &costs, &goal);
-  way_close(&planner);
+  planner_close(&planner);
   if (result != ncclSuccess) return complain(result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE);
   const enum exit_code code = goal_save(&goal, flags->output, format);
   if (code == EXIT_GOOD)
@@ -271,10 +272,10 @@ static enum exit_code goal_run(int argc, char **argv) {
   struct goal_flags flags;
   int operand;
   memset(&flags, 0, sizeof flags);
-  flags.way.algo = flags.way.proto = "";
-  flags.way.type = "float";
+  flags.config.algo = flags.config.proto = "";
+  flags.config.type = "float";
   flags.bytes = 1 << 20;
-  flags.way.nodes = flags.way.channels = 1;
+  flags.config.nodes = flags.config.channels = 1;
   setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
   if (!option_parse(&goal_options, argc, argv, &flags, &operand)) return EXIT_USAGE;
   if (flags.help) {
@@ -316,7 +317,7 @@ const struct verb verb_goal = {
     "slice's data "
     "as a message with a tag of its own, in the order and with the waits of the library's lanes. A channel "
     "is a CPU, "
-    "all channels share card 0. Empty slices and FIFO slots are left out.\n",
+    "all channels share NIC 0. Empty slices and FIFO slots are left out.\n",
     &goal_options,
     goal_run,
 };

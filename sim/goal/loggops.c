@@ -1,5 +1,5 @@
 /* loggops.c: the LogGOPS engine: one queue of events, operations and messages that happen at their time and
- * free others. Whoever finds its CPU or its card taken waits at the gate of the one that is free last, so
+ * free others. Whoever finds its CPU or its NIC taken waits at the gate of the one that is free last, so
  * that no event is looked at again and again while it waits. Its order of events is LogGOPSim's: the time,
  * then the order in which they came about; of those that one event frees sends come first, then receives,
  * then computations. */
@@ -65,12 +65,12 @@ static ncclResult_t gate_take(struct gate *gate, uint64_t from_ns, uint64_t fixe
 /* ---- what becomes free ---- */
 
 static ncclResult_t free_one(struct loggops *run, uint32_t rank, uint32_t op) {
-  if (run->freed_count == run->freed_room) {
-    const uint32_t room = run->freed_room * 2 + 64;
-    void *larger = os_realloc(run->freed, room * sizeof *run->freed);
+  if (run->freed_count == run->freed_capacity) {
+    const uint32_t capacity = run->freed_capacity * 2 + 64;
+    void *larger = os_realloc(run->freed, capacity * sizeof *run->freed);
     if (larger == NULL) return fail_memory();
     run->freed = (struct freed *)larger;
-    run->freed_room = room;
+    run->freed_capacity = capacity;
   }
   const struct freed freed = {rank, op};
   run->freed[run->freed_count++] = freed;
@@ -105,7 +105,7 @@ static inline ncclResult_t op_ended(struct loggops *run, uint32_t rank, uint32_t
   return followers_free(run, rank, op->first + op->begun, op[1].first, now_ns);
 }
 
-/* A freed operation's event: once its CPU, and a send's card, can take it. */
+/* A freed operation's event: once its CPU, and a send's NIC, can take it. */
 static ncclResult_t freed_add(struct loggops *run, uint32_t rank, uint32_t index) {
   const struct goal_op *op = &run->goal->programs[rank]->ops[index];
   struct event event = {cpu_gate(run, rank, op->cpu)->open_ns, run->next_number++, rank, index};
@@ -151,8 +151,8 @@ static uint32_t match_hash(uint32_t peer, uint32_t tag) { return (uint32_t)(hash
 
 /* The class's place in its program's table, or a free one. */
 static struct match_class *match_slot(const struct program_classes *classes, uint32_t peer, uint32_t tag) {
-  uint32_t slot = match_hash(peer, tag) & (classes->room - 1);
-  for (;; slot = (slot + 1) & (classes->room - 1)) {
+  uint32_t slot = match_hash(peer, tag) & (classes->capacity - 1);
+  for (;; slot = (slot + 1) & (classes->capacity - 1)) {
     struct match_class *match = &classes->by_match[slot];
     if (match->number == 0 || (match->peer == peer && match->tag == tag)) return match;
   }
@@ -173,7 +173,7 @@ static uint32_t posted_first(const struct loggops *run, uint32_t rank, uint32_t 
 static uint32_t posted_find(const struct loggops *run, uint32_t rank, uint32_t peer, uint32_t tag,
                             uint32_t *which) {
   const struct program_classes *classes = &run->classes[run->goal->programs[rank]->number];
-  if (classes->room == 0) return UINT32_MAX;
+  if (classes->capacity == 0) return UINT32_MAX;
   uint32_t best = posted_first(run, rank, peer, tag, which);
   if (!classes->takes_any) return best;
   const uint32_t peers[] = {GOAL_ANY, peer, GOAL_ANY}, tags[] = {tag, GOAL_ANY, GOAL_ANY};
@@ -211,47 +211,48 @@ static void posted_remove(struct loggops *run, uint32_t rank, uint32_t which) {
   else *loggops_state(run, rank, *last - 1) = *loggops_state(run, rank, first);
 }
 
-static ncclResult_t stray_add(struct loggops *run, uint32_t rank, const struct event *message,
-                              uint64_t done_ns) {
-  uint32_t place = run->stray_free;
+static ncclResult_t unexpected_add(struct loggops *run, uint32_t rank, const struct event *message,
+                                   uint64_t done_ns) {
+  uint32_t place = run->unexpected_free;
   if (place != 0) {
-    run->stray_free = run->strays[place].next;
+    run->unexpected_free = run->unexpected[place].next;
   } else {
-    if (run->stray_count + 1 >= run->stray_room) {
-      const uint32_t room = run->stray_room * 2 + 64;
-      struct stray *larger = (struct stray *)os_realloc(run->strays, room * sizeof *larger);
+    if (run->unexpected_count + 1 >= run->unexpected_capacity) {
+      const uint32_t capacity = run->unexpected_capacity * 2 + 64;
+      struct unexpected *larger = (struct unexpected *)os_realloc(run->unexpected, capacity * sizeof *larger);
       if (larger == NULL) return fail_memory();
-      run->strays = larger;
-      run->stray_room = room;
+      run->unexpected = larger;
+      run->unexpected_capacity = capacity;
     }
-    place = ++run->stray_count;
+    place = ++run->unexpected_count;
   }
-  const struct stray stray = {message->rank, message->item & OP_MASK, 0, done_ns};
-  run->strays[place] = stray;
-  if (run->stray_last[rank] != 0) run->strays[run->stray_last[rank]].next = place;
-  else run->stray_first[rank] = place;
-  run->stray_last[rank] = place;
+  const struct unexpected unexpected = {message->rank, message->item & OP_MASK, 0, done_ns};
+  run->unexpected[place] = unexpected;
+  if (run->unexpected_last[rank] != 0) run->unexpected[run->unexpected_last[rank]].next = place;
+  else run->unexpected_first[rank] = place;
+  run->unexpected_last[rank] = place;
   return ncclSuccess;
 }
 
 /* Takes the first message that the receive takes out of those that came before; false when there is none. */
-static bool stray_take(struct loggops *run, uint32_t rank, const struct goal_op *recv, struct stray *found) {
+static bool unexpected_take(struct loggops *run, uint32_t rank, const struct goal_op *recv,
+                            struct unexpected *found) {
   const struct goal *goal = run->goal;
-  uint32_t before = 0, place = run->stray_first[rank];
-  for (; place != 0; before = place, place = run->strays[place].next) {
-    const struct stray *stray = &run->strays[place];
-    const struct goal_op *send = &goal->programs[stray->source]->ops[stray->op];
-    if ((recv->peer == GOAL_ANY || recv->peer == goal_distance(goal, rank, stray->source)) &&
+  uint32_t before = 0, place = run->unexpected_first[rank];
+  for (; place != 0; before = place, place = run->unexpected[place].next) {
+    const struct unexpected *unexpected = &run->unexpected[place];
+    const struct goal_op *send = &goal->programs[unexpected->source]->ops[unexpected->op];
+    if ((recv->peer == GOAL_ANY || recv->peer == goal_distance(goal, rank, unexpected->source)) &&
         (recv->tag == GOAL_ANY || recv->tag == send->tag))
       break;
   }
   if (place == 0) return false;
-  *found = run->strays[place];
-  if (before != 0) run->strays[before].next = found->next;
-  else run->stray_first[rank] = found->next;
-  if (run->stray_last[rank] == place) run->stray_last[rank] = before;
-  run->strays[place].next = run->stray_free;
-  run->stray_free = place;
+  *found = run->unexpected[place];
+  if (before != 0) run->unexpected[before].next = found->next;
+  else run->unexpected_first[rank] = found->next;
+  if (run->unexpected_last[rank] == place) run->unexpected_last[rank] = before;
+  run->unexpected[place].next = run->unexpected_free;
+  run->unexpected_free = place;
   return true;
 }
 
@@ -293,16 +294,16 @@ static ncclResult_t run_send(struct loggops *run, struct event *event, const str
 }
 
 static ncclResult_t run_recv(struct loggops *run, const struct event *event, const struct goal_op *op) {
-  struct stray stray;
+  struct unexpected unexpected;
   run->event_count += 1;
   TRY(op_begun(run, event->rank, op, event->time_ns));
-  if (!stray_take(run, event->rank, op, &stray)) {
+  if (!unexpected_take(run, event->rank, op, &unexpected)) {
     posted_add(run, event->rank, event->item);
     return ncclSuccess;
   }
-  TRY(meet(run, stray.source, stray.op, event->rank, event->item, event->time_ns));
+  TRY(meet(run, unexpected.source, unexpected.op, event->rank, event->item, event->time_ns));
   return op_ended(run, event->rank, event->item,
-                  stray.done_ns > event->time_ns ? stray.done_ns : event->time_ns);
+                  unexpected.done_ns > event->time_ns ? unexpected.done_ns : event->time_ns);
 }
 
 static ncclResult_t run_calc(struct loggops *run, struct event *event, const struct goal_op *op) {
@@ -320,7 +321,7 @@ static ncclResult_t run_op(struct loggops *run, struct event *event) {
   return op->kind == GOAL_RECV ? run_recv(run, event, op) : run_calc(run, event, op);
 }
 
-/* What taking in a byte costs the CPU: its own or the card's part, whichever is more. Of a message of no
+/* What taking in a byte costs the CPU: its own or the NIC's part, whichever is more. Of a message of no
  * bytes, whose first one is not there, what is saved is the lesser part that is not 0, as in LogGOPSim. */
 static uint64_t recv_byte_ns(const struct loggops_costs *costs, uint64_t bytes) {
   const bool own = costs->overhead_byte_ns > costs->gap_byte_ns;
@@ -329,7 +330,7 @@ static uint64_t recv_byte_ns(const struct loggops_costs *costs, uint64_t bytes) 
   return bytes == 0 && less != 0 ? less : more;
 }
 
-/* A message is there: the CPU and the card of the numbers that its sender used take it in. */
+/* A message is there: the CPU and the NIC of the numbers that its sender used take it in. */
 static ncclResult_t run_message(struct loggops *run, struct event *event) {
   const struct loggops_costs *costs = &run->costs;
   const uint32_t send_index = event->item & OP_MASK, source = event->rank;
@@ -345,7 +346,7 @@ static ncclResult_t run_message(struct loggops *run, struct event *event) {
   uint32_t which = 0;
   const uint32_t recv_index =
       posted_find(run, rank, goal_distance(run->goal, rank, source), send->tag, &which);
-  if (recv_index == UINT32_MAX) return stray_add(run, rank, event, cpu->open_ns);
+  if (recv_index == UINT32_MAX) return unexpected_add(run, rank, event, cpu->open_ns);
   posted_remove(run, rank, which);
   TRY(meet(run, source, send_index, rank, recv_index, event->time_ns));
   return op_ended(run, rank, recv_index, cpu->open_ns);
@@ -397,7 +398,7 @@ static ncclResult_t run_all(struct loggops *run) {
     if (event.item >> KIND_SHIFT == EVENT_GATE) TRY(run_gate(run, &event));
     else TRY(run_event(run, &event));
   }
-  if (run->ended_count < run->goal->op_count || loggops_has_strays(run))
+  if (run->ended_count < run->goal->op_count || loggops_has_unexpected(run))
     return loggops_explain(run, run->why);
   return ncclSuccess;
 }
@@ -405,15 +406,15 @@ static ncclResult_t run_all(struct loggops *run) {
 /* ---- making ---- */
 
 static ncclResult_t classes_make(const struct goal_program *program, struct program_classes *classes) {
-  uint32_t recvs = 0, room = 2;
+  uint32_t recvs = 0, capacity = 2;
   classes->program = program;
   for (uint32_t i = 0; i < program->op_count; i++) recvs += program->ops[i].kind == GOAL_RECV;
   if (recvs == 0) return ncclSuccess;
-  while (room < 2 * recvs) room *= 2;
+  while (capacity < 2 * recvs) capacity *= 2;
   classes->of_op = (uint32_t *)os_alloc(program->op_count * sizeof *classes->of_op);
-  classes->by_match = (struct match_class *)os_alloc(room * sizeof *classes->by_match);
+  classes->by_match = (struct match_class *)os_alloc(capacity * sizeof *classes->by_match);
   if (classes->of_op == NULL || classes->by_match == NULL) return fail_memory();
-  classes->room = room;
+  classes->capacity = capacity;
   for (uint32_t i = 0; i < program->op_count; i++) {
     const struct goal_op *op = &program->ops[i];
     if (op->kind != GOAL_RECV) continue;
@@ -476,11 +477,11 @@ static ncclResult_t run_make(struct loggops *run) {
   run->gates = (struct gate *)os_alloc(ranks * run->gate_count * sizeof *run->gates);
   run->op_base = (uint64_t *)os_alloc(ranks * sizeof *run->op_base);
   run->class_base = (uint64_t *)os_alloc(ranks * sizeof *run->class_base);
-  run->stray_first = (uint32_t *)os_alloc(ranks * sizeof *run->stray_first);
-  run->stray_last = (uint32_t *)os_alloc(ranks * sizeof *run->stray_last);
+  run->unexpected_first = (uint32_t *)os_alloc(ranks * sizeof *run->unexpected_first);
+  run->unexpected_last = (uint32_t *)os_alloc(ranks * sizeof *run->unexpected_last);
   run->rank_ns = (uint64_t *)os_alloc(ranks * sizeof *run->rank_ns);
-  if (run->gates == NULL || run->op_base == NULL || run->class_base == NULL || run->stray_first == NULL ||
-      run->stray_last == NULL || run->rank_ns == NULL)
+  if (run->gates == NULL || run->op_base == NULL || run->class_base == NULL ||
+      run->unexpected_first == NULL || run->unexpected_last == NULL || run->rank_ns == NULL)
     return fail_memory();
   TRY(run_make_programs(run, &takes_any));
   return run_make_states(run, takes_any);
@@ -496,13 +497,13 @@ static void run_free(struct loggops *run) {
   os_free(run->gates);
   os_free(run->op_base);
   os_free(run->class_base);
-  os_free(run->stray_first);
-  os_free(run->stray_last);
+  os_free(run->unexpected_first);
+  os_free(run->unexpected_last);
   os_free(run->states);
   os_free(run->posted);
   os_free(run->ready_ns);
   os_free(run->posted_order);
-  os_free(run->strays);
+  os_free(run->unexpected);
   os_free(run->freed);
   os_free(run->rank_ns);
 }

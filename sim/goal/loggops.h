@@ -1,6 +1,6 @@
 /* loggops.h: when the operations of a schedule happen, under the LogGOPS model (Hoefler, Schneider,
  * Lumsdaine: LogGOPSim - Simulating Large-Scale Applications in the LogGOPS Model, LSAP 2010): a latency L, a
- * CPU's overhead o a message and O a byte, a network card's gap g a message and G a byte, and a size S above
+ * CPU's overhead o a message and O a byte, a NIC's gap g a message and G a byte, and a size S above
  * which a send ends when its receive is there. Links are shared by nobody: a fully connected machine. All
  * times are whole nanoseconds, and events of one time happen in the order in which they came about, so that
  * the same input gives the same output. */

@@ -10,7 +10,7 @@
 #define STATE_BEGUN 0xfffffffeu  /* a send above S: its message is on its way, or waits for its receive */
 #define STATE_ENDED 0xffffffffu
 
-/* What at most one operation or message can use at a time: a CPU, or a card's one direction. Who comes too
+/* What at most one operation or message can use at a time: a CPU, or a NIC's one direction. Who comes too
  * early waits in the order in which it came about. */
 struct gate {
   uint64_t open_ns;           /* from then on it is free */
@@ -19,7 +19,7 @@ struct gate {
 };
 
 /* A message that came before its receive. */
-struct stray {
+struct unexpected {
   uint32_t source, op; /* the send */
   uint32_t next;       /* of the rank, in the order of their coming; 0: none */
   uint64_t done_ns;
@@ -31,7 +31,7 @@ struct program_classes {
   const struct goal_program *program;
   uint32_t *of_op;              /* by operation, receives alone */
   uint32_t count;               /* of classes */
-  uint32_t room;                /* of the table: a power of two, or 0 */
+  uint32_t capacity;            /* of the table: a power of two, or 0 */
   struct match_class *by_match; /* open addressing */
   bool takes_any;               /* some take any peer or tag */
 };
@@ -47,7 +47,7 @@ struct loggops {
   const struct goal *goal;
   struct loggops_costs costs;
   struct queue queue;
-  struct gate *gates;     /* by rank: CPUs, cards that send, cards that receive */
+  struct gate *gates;     /* by rank: CPUs, NICs that send, NICs that receive */
   uint32_t *states;       /* of operations: from op_base[rank] on */
   uint64_t *op_base;      /* by rank */
   uint64_t *class_base;   /* by rank: its classes' places in `posted` */
@@ -56,13 +56,13 @@ struct loggops {
   uint64_t *ready_ns;     /* by operation; NULL where there is one CPU, which says it */
   uint64_t posted_count;
   struct program_classes *classes; /* by program */
-  struct stray *strays;            /* from 1 on */
-  uint32_t stray_count, stray_room, stray_free;
-  uint32_t *stray_first, *stray_last; /* by rank */
-  uint32_t gate_count;                /* of a rank */
-  uint64_t next_number;               /* of the next event */
-  struct freed *freed;                /* by the event that happens now */
-  uint32_t freed_count, freed_room;
+  struct unexpected *unexpected;   /* from 1 on */
+  uint32_t unexpected_count, unexpected_capacity, unexpected_free;
+  uint32_t *unexpected_first, *unexpected_last; /* by rank */
+  uint32_t gate_count;                          /* of a rank */
+  uint64_t next_number;                         /* of the next event */
+  struct freed *freed;                          /* by the event that happens now */
+  uint32_t freed_count, freed_capacity;
   uint64_t *rank_ns, ended_count, event_count;
   struct text *why;
 };
@@ -71,9 +71,9 @@ static inline uint32_t *loggops_state(const struct loggops *run, uint32_t rank, 
   return &run->states[run->op_base[rank] + op];
 }
 
-static inline bool loggops_has_strays(const struct loggops *run) {
+static inline bool loggops_has_unexpected(const struct loggops *run) {
   for (uint32_t rank = 0; rank < run->goal->rank_count; rank++) {
-    if (run->stray_first[rank] != 0) return true;
+    if (run->unexpected_first[rank] != 0) return true;
   }
   return false;
 }

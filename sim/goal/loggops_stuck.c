@@ -99,8 +99,9 @@ static uint32_t lonely_recvs(const struct loggops *run, struct text *why, uint32
 static uint32_t lonely_sends(const struct loggops *run, struct text *why, uint32_t *count) {
   uint32_t looked_at = 0;
   for (uint32_t rank = 0; rank < run->goal->rank_count; rank++) {
-    for (uint32_t i = run->stray_first[rank]; i != 0 && looked_at < LOOKED_AT_MOST; i = run->strays[i].next) {
-      const struct place place = {run->strays[i].source, run->strays[i].op};
+    for (uint32_t i = run->unexpected_first[rank]; i != 0 && looked_at < LOOKED_AT_MOST;
+         i = run->unexpected[i].next) {
+      const struct place place = {run->unexpected[i].source, run->unexpected[i].op};
       char words[WORDS_BYTES];
       looked_at += 1;
       if (partner_of(run, place).op != UINT32_MAX || ++*count > LISTED_MOST) continue;

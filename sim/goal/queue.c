@@ -6,12 +6,12 @@
 #include "base/os.h"
 
 bool queue_add(struct queue *queue, const struct event *event) {
-  if (queue->count == queue->room) {
-    const uint32_t room = queue->room * 2 + 1024;
-    struct event *larger = (struct event *)os_realloc(queue->events, room * sizeof *larger);
+  if (queue->count == queue->capacity) {
+    const uint32_t capacity = queue->capacity * 2 + 1024;
+    struct event *larger = (struct event *)os_realloc(queue->events, capacity * sizeof *larger);
     if (larger == NULL) return false;
     queue->events = larger;
-    queue->room = room;
+    queue->capacity = capacity;
   }
   struct event *events = queue->events;
   uint32_t at = queue->count++;
@@ -67,12 +67,12 @@ bool waiters_add(struct queue *queue, uint32_t *root, const struct event *event)
   if (fresh != 0) {
     queue->waiter_free = queue->waiters[fresh].right;
   } else {
-    if (queue->waiter_count + 1 >= queue->waiter_room) {
-      const uint32_t room = queue->waiter_room * 2 + 64;
-      struct waiter *larger = (struct waiter *)os_realloc(queue->waiters, room * sizeof *larger);
+    if (queue->waiter_count + 1 >= queue->waiter_capacity) {
+      const uint32_t capacity = queue->waiter_capacity * 2 + 64;
+      struct waiter *larger = (struct waiter *)os_realloc(queue->waiters, capacity * sizeof *larger);
       if (larger == NULL) return false;
       queue->waiters = larger;
-      queue->waiter_room = room;
+      queue->waiter_capacity = capacity;
     }
     fresh = ++queue->waiter_count;
   }

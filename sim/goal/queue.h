@@ -22,9 +22,9 @@ struct waiter {
 
 struct queue {
   struct event *events;
-  uint32_t count, room;
+  uint32_t count, capacity;
   struct waiter *waiters; /* from 1 on */
-  uint32_t waiter_count, waiter_room, waiter_free;
+  uint32_t waiter_count, waiter_capacity, waiter_free;
 };
 
 static inline bool event_before(const struct event *one, const struct event *two) {

@@ -1,6 +1,6 @@
-/* replay.c: the verb `replay`: runs what files of records tell in the guarded emulator, up to where it stood,
- * and says whether the schedule can stand there, which single event is missing, and what its arrival would
- * do. */
+/* replay.c: the verb `replay`: runs what files of records tell in the guarded emulator, up to the recorded
+ * state, and says whether the schedule can stop there, which single event is missing, and what its arrival
+ * would do. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,10 +31,10 @@ static const struct option_row rows[] = {
     {'u', "until", "PLACE", OPTION_TEXT, AT(until), 0, 0,
      "stop where a lane comes to a step: `rank 7 channel 2 step 40`"},
     {'s', "step", "N", OPTION_INT, AT(steps), 1, 1000000000,
-     "go N moves on from where it stood, and stop there"},
+     "run N events beyond the recorded state, and stop there"},
     {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20,
      "print all lanes of this rank, with their connections"},
-    {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "draw another order of moves (default 1)"},
+    {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "draw another order of events (default 1)"},
     {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
      "the schedule from a file that the job ran (TUTTI_CUSTOM_FILE)"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
@@ -47,10 +47,10 @@ struct answer {
   struct replay_flags flags;
   struct replay replay;
   struct replay_mark mark;
-  struct replay_outcome base, with; /* up to where it stood; with the event */
+  struct replay_outcome base, with; /* up to the recorded state; with the event */
   const struct replay_event *event; /* of base: the one that explains the most, or was injected */
   bool assumes, holds_seen;
-  enum replay_way way;
+  enum replay_transport transport;
 };
 
 /* ---- runs ---- */
@@ -64,9 +64,9 @@ static const char *heading(const struct looking *looking) {
   const struct replay_flags *flags = &looking->answer->flags;
   if (flags->until != NULL)
     return looking->shown->until_reached ? "where it comes to that step:"
-                                         : "it does not come to that step; where it stands in the end:";
-  if (flags->steps > 0) return "after so many moves more:";
-  return flags->inject != NULL ? "in the end:" : "where it stands:";
+                                         : "it does not come to that step; where the ranks are in the end:";
+  if (flags->steps > 0) return "after so many events more:";
+  return flags->inject != NULL ? "in the end:" : "where the ranks are:";
 }
 
 static void lanes_print(void *argument) {
@@ -80,13 +80,13 @@ static ncclResult_t answer_run(struct answer *answer, const struct replay_event 
                                void (*look)(void *argument), void *argument, struct replay_outcome *outcome) {
   const struct replay_scenario scenario = {
       .seed = answer->flags.seed,
-      .way = answer->way,
+      .transport = answer->transport,
       .injected = injected,
       .missing = answer->base.events,
       .missing_count = goes_on ? answer->base.event_count : 0,
       .goes_on = goes_on,
       .until = answer->flags.until != NULL && look != NULL ? &answer->mark : NULL,
-      .move_count = look != NULL ? (uint64_t)answer->flags.steps : 0,
+      .event_limit = look != NULL ? (uint64_t)answer->flags.steps : 0,
       .assumes = answer->assumes,
       .holds_seen = answer->holds_seen,
       .look = look,
@@ -138,7 +138,7 @@ static ncclResult_t answer_choose(struct answer *answer) {
 static bool anybody_absent(const struct replay *replay) {
   for (uint32_t c = 0; c < replay->comm_count; c++)
     for (uint32_t r = 0; r < replay->comms[c].rank_count; r++)
-      if (replay->comms[c].ranks[r].seat == NULL) return true;
+      if (replay->comms[c].ranks[r].state == NULL) return true;
   return false;
 }
 
@@ -162,8 +162,8 @@ static bool anybody_refitted(const struct replay *replay) {
 static bool anybody_seen(const struct replay *replay) {
   for (uint32_t c = 0; c < replay->comm_count; c++)
     for (uint32_t r = 0; r < replay->comms[c].rank_count; r++) {
-      const struct seat *seat = replay->comms[c].ranks[r].seat;
-      if (seat != NULL && seat->view->comm->counts == RECORD_COUNTS_SEEN) return true;
+      const struct rank_state *state = replay->comms[c].ranks[r].state;
+      if (state != NULL && state->view->comm->counts == RECORD_COUNTS_SEEN) return true;
     }
   return false;
 }
@@ -174,16 +174,16 @@ static bool anybody_seen(const struct replay *replay) {
  * What fails all is told of the first. */
 static ncclResult_t answer_reach(struct answer *answer) {
   const uint32_t assumptions = anybody_absent(&answer->replay) ? 2 : 1;
-  const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * WAY_COUNT;
-  const uint32_t ways = replay_graph_guess(&answer->replay, false) ? 2 * one : one;
+  const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * TRANSPORT_COUNT;
+  const uint32_t transports = replay_graph_guess(&answer->replay, false) ? 2 * one : one;
   const uint32_t remark_count = answer->replay.remark_count;
   struct replay_outcome *first = (struct replay_outcome *)os_alloc(sizeof *first);
   ncclResult_t result = ncclSuccess;
   if (first == NULL) return log_fail(ncclSystemError, "no memory for a replay");
-  for (uint32_t i = 0; i < ways && result == ncclSuccess && !answer->base.reached; i++) {
-    answer->way = (enum replay_way)(i % WAY_COUNT);
-    answer->assumes = i / WAY_COUNT % assumptions != 0;
-    answer->holds_seen = i % one >= assumptions * WAY_COUNT;
+  for (uint32_t i = 0; i < transports && result == ncclSuccess && !answer->base.reached; i++) {
+    answer->transport = (enum replay_transport)(i % TRANSPORT_COUNT);
+    answer->assumes = i / TRANSPORT_COUNT % assumptions != 0;
+    answer->holds_seen = i % one >= assumptions * TRANSPORT_COUNT;
     replay_graph_guess(&answer->replay, i >= one);
     attempt_begin(&answer->replay, remark_count, false);
     result = answer_run(answer, NULL, false, NULL, NULL, &answer->base);
@@ -196,7 +196,7 @@ static ncclResult_t answer_reach(struct answer *answer) {
   if (!answer->base.reached) {
     attempt_begin(&answer->replay, remark_count, false);
     answer->base = *first;
-    answer->way = WAY_SLOTS;
+    answer->transport = TRANSPORT_SLOTS;
     answer->assumes = answer->holds_seen = false;
     replay_graph_guess(&answer->replay, false);
   }
@@ -211,13 +211,14 @@ static void say_reached(const struct answer *answer, char out[REPLAY_TEXT_BYTES]
   for (uint32_t c = 0; c < answer->replay.comm_count; c++) ranks += answer->replay.comms[c].rank_count;
   if (!answer->base.reached) replay_say(out, "not reached: %.480s", answer->base.reason);
   else if (answer->replay.comm_count == 1)
-    replay_say(out, "reached: the %u ranks of comm '%.40s' come to where they stood, in %" PRIu64 " moves%s",
-               ranks, answer->replay.comms[0].name, answer->base.moves,
+    replay_say(out,
+               "reached: the %u ranks of comm '%.40s' are in the recorded state, after %" PRIu64 " events%s",
+               ranks, answer->replay.comms[0].name, answer->base.events_run,
                answer->assumes ? ", if those without files did what the others did" : "");
   else
-    replay_say(out,
-               "reached: the %u ranks of %u communicators come to where they stood, in %" PRIu64 " moves",
-               ranks, answer->replay.comm_count, answer->base.moves);
+    replay_say(
+        out, "reached: the %u ranks of %u communicators are in the recorded state, after %" PRIu64 " events",
+        ranks, answer->replay.comm_count, answer->base.events_run);
 }
 
 static void say_missing(const struct answer *answer, char out[REPLAY_TEXT_BYTES]) {
@@ -237,7 +238,7 @@ static void say_with(const struct answer *answer, char out[REPLAY_TEXT_BYTES]) {
   const struct replay_outcome *with = &answer->with;
   uint32_t more = 0;
   for (uint32_t i = 0; i < answer->base.event_count; i++) more += &answer->base.events[i] != answer->event;
-  if (with->moving) replay_say(out, "it still moves after %" PRIu64 " moves", with->moves);
+  if (with->moving) replay_say(out, "it still makes progress after %" PRIu64 " events", with->events_run);
   else if (with->failed) replay_say(out, "it fails: %.480s", with->stop);
   else if (with->unended > 0)
     replay_say(out, "%" PRIu64 " more kernels end, and then it stops: %.400s",
@@ -265,7 +266,7 @@ static void answer_json(const struct answer *answer) {
   json_open(&json, NULL, '{');
   json_bool(&json, "reached", answer->base.reached);
   if (!answer->base.reached) json_text(&json, "reason", answer->base.reason);
-  json_number(&json, "moves", (int64_t)answer->base.moves);
+  json_number(&json, "events_run", (int64_t)answer->base.events_run);
   if (answer->event != NULL) {
     replay_event_text(&answer->replay, answer->event, text);
     json_text(&json, "missing", text);
@@ -413,24 +414,24 @@ static enum exit_code replay_verb(int argc, char **argv) {
 
 const struct verb verb_replay = {
     "replay",
-    "run a hung job's records again, up to where it stood, and on",
+    "run a hung job's records again, up to the recorded state, and on",
     "[--inject EVENT] [--until PLACE] [--step N] [--rank RANK] [--seed SEED] [--plan FILE] FILE...",
     "  tutti replay /dev/shm/tutti.*.trace\n"
     "  tutti replay --inject \"rank 7 channel 2 send 41\" traces/*.trace\n"
     "  tutti replay --until \"rank 7 channel 2 step 40\" --rank 7 traces/*.trace\n",
     "Reads the files that each rank left behind (TUTTI_TRACE; binary, or their text), makes the same\n"
     "communicators, plans and calls in the guarded emulator, wherever the job ran, and moves every rank to\n"
-    "where it stood. It says whether the schedule can stand there (a counter that is wrong makes it\n"
+    "the recorded state. It says whether the schedule can stop there (a counter that is wrong makes it\n"
     "impossible), which single event is missing, and what would happen if it came: all that is missing is\n"
     "tried alone, and the event that leaves the least undone explains the rest.\n"
     "\n"
     "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 start`), "
     "or\n"
     "a step that it has sent or freed and that has not come to where it is waited for (`rank 7 channel 2\n"
-    "send 41`, `recv`; `channel 0-21` where several stand alike); `comm NAME` tells communicators apart.\n"
+    "send 41`, `recv`; `channel 0-21` where several are alike); `comm NAME` tells communicators apart.\n"
     "Steps are counted as the connection counts them.\n"
     "\n"
-    "The exit status is 0 when the recorded state is reached, 1 when the schedule cannot stand there.\n",
+    "The exit status is 0 when the recorded state is reached, 1 when the schedule cannot stop there.\n",
     &replay_options,
     replay_verb,
 };

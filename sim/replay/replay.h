@@ -7,7 +7,7 @@
 
 #include "core/custom/custom.h"
 #include "core/plan/plan.h"
-#include "explain/seat.h"
+#include "explain/rank_state.h"
 #include "files/records.h"
 
 #define REPLAY_NONE UINT32_MAX
@@ -30,8 +30,8 @@ struct replay_launch {
 };
 
 struct replay_rank {
-  const struct seat *seat; /* NULL: it left no file */
-  uint32_t rank, device;   /* device: of the emulator */
+  const struct rank_state *state; /* NULL: it left no file */
+  uint32_t rank, device;          /* device: of the emulator */
   struct replay_op *ops;
   struct replay_launch *launches; /* in order; those that were not launched are the last */
   uint32_t op_count, launch_count, launched_count;
@@ -42,7 +42,7 @@ struct replay_rank {
 
 /* How data came to outputs: by slots alone, straight where much is to be moved (cores), always straight.
  * Plans do not tell, and it matters only to lanes that wait for an address. */
-enum replay_way { WAY_SLOTS, WAY_CORES, WAY_STRAIGHT, WAY_COUNT };
+enum replay_transport { TRANSPORT_SLOTS, TRANSPORT_CORES, TRANSPORT_DIRECT, TRANSPORT_COUNT };
 
 struct replay_comm {
   const char *name;
@@ -56,7 +56,7 @@ struct replay_comm {
   uint32_t channels;                       /* most that a plan of it has */
   uint32_t slots, step_bytes[PROTO_COUNT]; /* of its connections; 0: as in production */
   uint32_t message_chunk_bytes;            /* of a plan in Simple that said so; 0: none did */
-  enum replay_way way;
+  enum replay_transport transport;
   struct graph graph;
   uint32_t fit[2]; /* which limits fitted the plan before, of messages the second: replay_plan.c */
   bool refitted;   /* messages before were planned otherwise than later ones */
@@ -64,7 +64,7 @@ struct replay_comm {
 };
 
 struct replay {
-  struct seat *seats;
+  struct rank_state *states;
   struct custom_schedule *custom; /* the user's, or NULL */
   struct replay_comm *comms;
   uint32_t comm_count, device_count, seed_count;
@@ -82,7 +82,7 @@ void replay_say(char out[REPLAY_TEXT_BYTES], const char *format, ...) __attribut
  */
 ncclResult_t replay_read(const struct records *records, struct replay *replay);
 void replay_free(struct replay *replay);
-/* Finds what graphs have under way on the communicator, once its ranks have their seats: `captured`, and the
+/* Finds what graphs have under way on the communicator, once its ranks have their ranks: `captured`, and the
  * first and last collective. Not where no rank is in a graph, or records of its capture are gone. */
 void replay_graph_find(struct replay_comm *comm);
 /* How far each rank is in it, once its ranks have their launches. */
@@ -132,13 +132,13 @@ struct replay_mark { /* a lane's step, for --until */
 };
 struct replay_scenario {
   uint64_t seed;
-  enum replay_way way;
+  enum replay_transport transport;
   const struct replay_event *injected; /* which of those below happens; NULL: none */
   const struct replay_event *missing;  /* the others go on missing */
   uint32_t missing_count;
   bool goes_on;                    /* beyond the recorded stop */
   const struct replay_mark *until; /* NULL: as far as it goes */
-  uint64_t move_count;             /* beyond the recorded stop; 0: as far as it goes */
+  uint64_t event_limit;            /* beyond the recorded stop; 0: as far as it goes */
   bool assumes;                    /* ranks without files did what the others did */
   bool holds_seen;                 /* where counters say, also lanes of which nothing else is told */
   void (*look)(void *argument);    /* called where it stands in the end, before all of it goes */
@@ -150,7 +150,7 @@ struct replay_outcome {
   char reason[REPLAY_TEXT_BYTES]; /* why it was not */
   struct replay_event events[REPLAY_EVENTS_MOST];
   uint32_t event_count, unended;      /* unended: launches that have not, or that were never made */
-  uint64_t ended, moves;              /* launches that have */
+  uint64_t ended, events_run;         /* launches that have */
   bool until_reached, failed, moving; /* failed: ranks called different things */
   char stop[REPLAY_TEXT_BYTES];       /* where it stops, or what failed */
 };

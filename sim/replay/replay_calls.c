@@ -97,7 +97,7 @@ static ncclResult_t messages_make(uint32_t comm_index, uint32_t r, uint32_t limi
     for (end = i; end < count && message_compare(&ops[i], &ops[end]) == 0;) end++;
     if (ops[i].call.collective > limit) break;
     for (uint32_t k = i; k < end; k++)
-      ops[k].sequence = comm->ranks[r].seat != NULL ? comm->ranks[r].seat->called : 0;
+      ops[k].sequence = comm->ranks[r].state != NULL ? comm->ranks[r].state->called : 0;
     launch.op_count = end - i;
     launch.plan = plan_of_message(comm, r, &ops[i], launch.op_count);
     result = launch_make(comm_index, r, &ops[i], &launch);
@@ -162,8 +162,8 @@ static ncclResult_t launch_like(uint32_t comm_index, uint32_t r, const struct re
     if (is_message(op->call.func) || (int32_t)(op->call.collective - *next) < 0) continue;
     ops[launch.op_count] = *op;
     ops[launch.op_count].place.stream = 255;
-    if (rank->seat != NULL)
-      ops[launch.op_count].sequence = rank->seat->called + (op->call.collective - rank->collectives);
+    if (rank->state != NULL)
+      ops[launch.op_count].sequence = rank->state->called + (op->call.collective - rank->collectives);
     launch.op_count += 1;
   }
   ncclResult_t result = ncclSuccess;
@@ -180,7 +180,7 @@ static ncclResult_t launch_like(uint32_t comm_index, uint32_t r, const struct re
 static ncclResult_t calls_make_missing(uint32_t comm_index, uint32_t r) {
   struct replay_comm *comm = &world.replay->comms[comm_index];
   const struct replay_rank *rank = &comm->ranks[r], *of = NULL;
-  uint32_t next = rank->seat != NULL ? rank->collectives : comm->first_collective, last = next - 1;
+  uint32_t next = rank->state != NULL ? rank->collectives : comm->first_collective, last = next - 1;
   while (last != next && replay_majority(comm, next, &of) != NULL) {
     last = next;
     for (uint32_t k = 0; k < of->launch_count && last == next; k++)
@@ -226,6 +226,6 @@ ncclResult_t calls_make_event(const struct replay_event *event) {
 ncclResult_t calls_assume(void) {
   for (uint32_t c = 0; c < world.replay->comm_count && world.scenario->assumes; c++)
     for (uint32_t r = 0; r < world.replay->comms[c].rank_count; r++)
-      if (world.replay->comms[c].ranks[r].seat == NULL) TRY(calls_make_missing(c, r));
+      if (world.replay->comms[c].ranks[r].state == NULL) TRY(calls_make_missing(c, r));
   return ncclSuccess;
 }

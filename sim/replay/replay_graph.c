@@ -4,13 +4,15 @@
  * have begun. Only where those are not kept, on GPUs, it has to be guessed of ranks that are in no kernel. */
 #include "replay/replay.h"
 
-static uint32_t graph_operation(const struct seat *seat) { return seat->view->comm->graph_operation - 1; }
+static uint32_t graph_operation(const struct rank_state *state) {
+  return state->view->comm->graph_operation - 1;
+}
 
 void replay_graph_find(struct replay_comm *comm) {
   for (uint32_t r = 0; r < comm->rank_count; r++) {
-    const struct seat *seat = comm->ranks[r].seat;
-    if (seat == NULL || !seat->graph) continue;
-    const struct record_call *call = seat_call(seat, graph_operation(seat));
+    const struct rank_state *state = comm->ranks[r].state;
+    if (state == NULL || !state->graph) continue;
+    const struct record_call *call = rank_find_call(state, graph_operation(state));
     if (call == NULL) {
       comm->captured = false;
       return;
@@ -48,7 +50,7 @@ static void rank_queue(struct replay_rank *rank) {
 /* A rank that is in no kernel of a graph, while `of` is in its `index`-th of these and graphs have begun
  * `runs` of its kernels. */
 static void rank_count(struct replay_rank *rank, uint32_t runs, uint32_t index) {
-  const uint32_t own = rank->seat->view->comm->graph_runs;
+  const uint32_t own = rank->state->view->comm->graph_runs;
   const uint32_t most = rank->launch_count;
   const int32_t begun = (int32_t)(own - (runs - index - 1));
   const uint32_t ended = begun > 0 && (uint32_t)begun < most ? (uint32_t)begun : most;
@@ -61,17 +63,17 @@ void replay_graph_count(struct replay *replay, struct replay_comm *comm) {
   bool guesses = false;
   for (uint32_t r = 0; r < comm->rank_count; r++) {
     struct replay_rank *rank = &comm->ranks[r];
-    if (rank->seat == NULL || !rank->seat->graph) continue;
-    index = launch_of(rank, graph_operation(rank->seat));
-    runs = rank->seat->view->comm->graph_runs;
+    if (rank->state == NULL || !rank->state->graph) continue;
+    index = launch_of(rank, graph_operation(rank->state));
+    runs = rank->state->view->comm->graph_runs;
     const bool gone = index == rank->launch_count;
     replay->graph = replay->graph || gone;
     rank_set(rank, true, gone ? 0 : index + 1, gone ? 0 : index);
   }
   for (uint32_t r = 0; r < comm->rank_count; r++) {
     struct replay_rank *rank = &comm->ranks[r];
-    if (rank->seat == NULL || rank->seat->graph) continue;
-    if (rank->seat->graph_queued) rank_queue(rank);
+    if (rank->state == NULL || rank->state->graph) continue;
+    if (rank->state->graph_queued) rank_queue(rank);
     else if (runs != 0) rank_count(rank, runs, index);
     else guesses = rank->guessed = true;
   }

@@ -12,7 +12,7 @@
 
 #define LL_THRESHOLD 16384u     /* NCCL_P2P_LL_THRESHOLD, unless that was set */
 #define NET_CHUNK_BYTES 131072u /* NCCL_P2P_NET_CHUNKSIZE, the same */
-#define ROOM_BYTES 256u         /* that connections over networks keep in each slot */
+#define RESERVED_BYTES 256u     /* that connections over networks keep in each slot */
 
 /* ---- operations ---- */
 
@@ -61,8 +61,8 @@ static bool list_add_message(struct op_list *list, uint8_t func, uint32_t peer, 
 }
 
 /* Gather and scatter: messages to and from the root. */
-static bool list_add_exchange(struct op_list *list, const struct replay_comm *comm, uint32_t rank,
-                              const struct record_call *call, struct op_memory at, size_t bytes) {
+static bool list_add_p2p_expansion(struct op_list *list, const struct replay_comm *comm, uint32_t rank,
+                                   const struct record_call *call, struct op_memory at, size_t bytes) {
   const bool gathers = call->func == FUNC_GATHER;
   const bool done =
       rank == call->peer && (gathers ? at.in == at.out + rank * bytes : at.in + rank * bytes == at.out);
@@ -89,7 +89,7 @@ static bool list_add(struct op_list *list, const struct replay *replay, const st
   const bool reduces =
       call->func == FUNC_REDUCE || call->func == FUNC_ALL_REDUCE || call->func == FUNC_REDUCE_SCATTER;
   if (call->func == FUNC_GATHER || call->func == FUNC_SCATTER)
-    return list_add_exchange(list, comm, rank, call, at, bytes);
+    return list_add_p2p_expansion(list, comm, rank, call, at, bytes);
   if (is_message(call->func))
     return list_add_message(list, call->func, call->peer, call->func == FUNC_SEND ? at.in : at.out, bytes);
   struct plan_op *op = ops_next(list);
@@ -120,7 +120,8 @@ static bool list_fill(struct op_list *list, const struct replay *replay, const s
 static const uint8_t channel_tries[] = {0, 1, 2, 4, 8, 16, 24, 32, 64, 3, 6, 12};
 #define FITS (sizeof channel_tries * 8)
 
-/* The n-th guess: channels, those of a message, whether chunks were cut shorter, and who chose the way. */
+/* The n-th guess: channels, those of a message, whether chunks were cut shorter, and who chose the transport.
+ */
 static void fit_limits(struct plan_request *request, const struct record_plan *row, uint32_t channels,
                        uint32_t fit, struct tune_file *file) {
   struct plan_limits *limits = &request->limits;
@@ -167,14 +168,14 @@ static void fit_limits(struct plan_request *request, const struct record_plan *r
 void replay_limits(const struct replay_comm *comm, struct plan_limits *limits) {
   plan_limits_default(limits);
   limits->algos_last = 0;
-  limits->direct = comm->way != WAY_SLOTS;
-  limits->cores = comm->way == WAY_CORES;
+  limits->direct = comm->transport != TRANSPORT_SLOTS;
+  limits->cores = comm->transport == TRANSPORT_CORES;
   if (comm->slots != 0) limits->slots = comm->slots;
   for (uint32_t proto = 0; proto < PROTO_COUNT; proto++)
     if (comm->step_bytes[proto] != 0) limits->step_bytes[proto] = comm->step_bytes[proto];
-  if (comm->net) limits->room_bytes = ROOM_BYTES;
-  if (comm->net && comm->step_bytes[PROTO_SIMPLE] == 0) limits->step_bytes[PROTO_SIMPLE] += ROOM_BYTES;
-  const uint32_t most = limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes;
+  if (comm->net) limits->reserved_bytes = RESERVED_BYTES;
+  if (comm->net && comm->step_bytes[PROTO_SIMPLE] == 0) limits->step_bytes[PROTO_SIMPLE] += RESERVED_BYTES;
+  const uint32_t most = limits->step_bytes[PROTO_SIMPLE] - limits->reserved_bytes;
   if (comm->net && limits->p2p_chunk_bytes > NET_CHUNK_BYTES) limits->p2p_chunk_bytes = NET_CHUNK_BYTES;
   if (comm->message_chunk_bytes != 0) limits->p2p_chunk_bytes = comm->message_chunk_bytes;
   if (limits->p2p_chunk_bytes > most) limits->p2p_chunk_bytes = most;
@@ -190,7 +191,7 @@ static void request_begin(struct plan_request *request, const struct replay_comm
   request->rank = rank;
   request->rank_count = comm->rank_count;
   request->graph = &comm->graph;
-  request->groups = request->islands = comm->net ? comm->graph.node : NULL;
+  request->groups = request->p2p_domains = comm->net ? comm->graph.node : NULL;
   request->ops = list->ops;
   request->op_count = list->count;
   request->p2p_ll_threshold = LL_THRESHOLD;
@@ -216,8 +217,8 @@ static bool channels_have(const struct message_channels *channels, uint8_t used,
 }
 
 /* All that a rank has noted of messages with the peer in this direction lies there. */
-static bool message_fits(const struct seat *seat, const struct message_channels *channels) {
-  const struct record_view *view = seat != NULL ? seat->view : NULL;
+static bool message_fits(const struct rank_state *state, const struct message_channels *channels) {
+  const struct record_view *view = state != NULL ? state->view : NULL;
   for (uint32_t k = 0; view != NULL && k < view->link_rows; k++) {
     const struct record_link *row = &view->links[k];
     if (!channels_have(channels, row->used, row->peer, row->conn, row->channel)) return false;
@@ -239,10 +240,10 @@ static bool messages_fit(const struct plan *plan, const struct plan_limits *limi
     if (work->conn_index != CONN_MESSAGE || peer == work->rank || work->part_offset != 0) continue;
     struct message_channels channels = {peer, work->channel_index, limits->p2p_channels_per_peer,
                                         limits->p2p_channel_count, sends};
-    if (!message_fits(comm->ranks[work->rank].seat, &channels)) return false;
+    if (!message_fits(comm->ranks[work->rank].state, &channels)) return false;
     channels.peer = work->rank;
     channels.sends = !sends;
-    if (!message_fits(comm->ranks[peer].seat, &channels)) return false;
+    if (!message_fits(comm->ranks[peer].state, &channels)) return false;
   }
   return true;
 }

@@ -81,12 +81,13 @@ const struct record_call *replay_majority(const struct replay_comm *comm, uint32
 /* ---- where to begin ---- */
 
 /* Number of the collective, or of the one behind the message, that is the first that has not ended here. */
-static uint32_t seat_first(const struct seat *seat) {
-  struct walk walk = walk_begin(seat);
-  uint32_t first = seat->collectives;
-  for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
+static uint32_t rank_first(const struct rank_state *state) {
+  struct record_iter iter = record_iter_begin(state);
+  uint32_t first = state->collectives;
+  for (const union record *record = record_iter_back(&iter); record != NULL;
+       record = record_iter_back(&iter)) {
     if (record->kind != RECORD_CALL) continue;
-    if (widen(seat->view->comm->calls, record->call.sequence) < seat->done) break;
+    if (widen(state->view->comm->calls, record->call.sequence) < state->done) break;
     first = record->call.collective;
   }
   return first;
@@ -97,20 +98,21 @@ static uint32_t comm_first(const struct replay_comm *comm) {
   uint32_t first = UINT32_MAX, common = UINT32_MAX;
   bool counts = true;
   for (uint32_t i = 0; i < comm->rank_count; i++) {
-    const struct seat *seat = comm->ranks[i].seat;
-    if (seat == NULL) continue;
-    const uint32_t own = seat_first(seat);
-    counts = counts && seat_knows_ends(seat);
-    if (seat_knows_ends(seat) && own < first) first = own;
-    if (seat->collectives < common) common = seat->collectives;
+    const struct rank_state *state = comm->ranks[i].state;
+    if (state == NULL) continue;
+    const uint32_t own = rank_first(state);
+    counts = counts && rank_knows_ends(state);
+    if (rank_knows_ends(state) && own < first) first = own;
+    if (state->collectives < common) common = state->collectives;
   }
   return !counts && common < first ? common : first;
 }
 
 static bool comm_is_whole(const struct replay_comm *comm) {
   for (uint32_t i = 0; i < comm->rank_count; i++) {
-    const struct seat *seat = comm->ranks[i].seat;
-    if (seat == NULL || seat->view->first != 0 || seat->view->ring_records == 0 || seat->called > WHOLE_OPS)
+    const struct rank_state *state = comm->ranks[i].state;
+    if (state == NULL || state->view->first != 0 || state->view->ring_records == 0 ||
+        state->called > WHOLE_OPS)
       return false;
   }
   return true;
@@ -126,7 +128,7 @@ static bool plan_is_sane(const struct record_plan *row) {
 
 /* All connections of a communicator have slots of one size a protocol. */
 static ncclResult_t comm_take_plans(struct replay_comm *comm, const struct replay_rank *rank) {
-  const struct record_view *view = rank->seat->view;
+  const struct record_view *view = rank->state->view;
   for (uint32_t i = 0; i < view->plan_rows; i++) {
     const struct record_plan *row = &view->plans[i];
     if (row->used != 1) continue;
@@ -180,14 +182,14 @@ static ncclResult_t rank_add_op(struct replay *replay, const struct replay_comm 
                     rank->rank, comm->name, call->sequence, call->count);
   if (bytes > replay->buffer_bytes) replay->buffer_bytes = bytes;
   rank->ops[rank->op_count++] =
-      (struct replay_op){*call, *place, widen(rank->seat->view->comm->calls, call->sequence)};
+      (struct replay_op){*call, *place, widen(rank->state->view->comm->calls, call->sequence)};
   return ncclSuccess;
 }
 
 /* Where the user has a schedule, no plan is kept: all have number 0, and one row tells of the first. */
 static void rank_add_launch(const struct replay *replay, struct replay_rank *rank,
                             const struct record_launch *said) {
-  const struct record_view *view = rank->seat->view;
+  const struct record_view *view = rank->state->view;
   struct replay_launch launch = {.ticks = said->ticks, .launched = true, .borrowed = said->plan == 0};
   if (view->plan_rows > 0) {
     const struct record_plan *plan = &view->plans[said->plan % view->plan_rows];
@@ -244,10 +246,10 @@ static bool call_is_operation(const struct record_call *call) {
 }
 
 /* A launch of the kind that is replayed here: by graphs, or by calls. The others are left out, and so are,
- * of a walk backwards, their calls. */
+ * of a iteration backwards, their calls. */
 static bool launch_is_ours(struct replay *replay, const struct replay_comm *comm,
                            const struct replay_rank *rank, const struct record_launch *launch) {
-  const bool pends = launch->captured || launch->number >= rank->seat->view->comm->ended;
+  const bool pends = launch->captured || launch->number >= rank->state->view->comm->ended;
   if (comm->captured == (launch->captured != 0)) return true;
   if (pends)
     replay_remark(replay,
@@ -269,18 +271,19 @@ static bool call_is_ours(const struct replay_comm *comm, const struct replay_ran
 }
 
 /* Backwards from the end of its records, as far as the communicator's begin. */
-static ncclResult_t rank_walk(struct replay *replay, const struct replay_comm *comm,
-                              struct replay_rank *rank) {
-  struct walk walk = walk_begin(rank->seat);
+static ncclResult_t rank_read_back(struct replay *replay, const struct replay_comm *comm,
+                                   struct replay_rank *rank) {
+  struct record_iter iter = record_iter_begin(rank->state);
   struct record_place place;
   memset(&place, 0, sizeof place);
-  replay->graph = replay->graph || (!comm->captured && (rank->seat->graph || rank->seat->graph_queued));
-  for (const union record *record = walk_back(&walk); record != NULL; record = walk_back(&walk)) {
+  replay->graph = replay->graph || (!comm->captured && (rank->state->graph || rank->state->graph_queued));
+  for (const union record *record = record_iter_back(&iter); record != NULL;
+       record = record_iter_back(&iter)) {
     if (record->kind == RECORD_PLACE) memcpy(&place, &record->place, sizeof place);
     if (record->kind == RECORD_LAUNCH && launch_is_ours(replay, comm, rank, &record->launch))
       rank_add_launch(replay, rank, &record->launch);
     else if (record->kind == RECORD_LAUNCH)
-      walk.limit = widen(rank->seat->view->comm->calls, record->launch.sequence);
+      iter.limit = widen(rank->state->view->comm->calls, record->launch.sequence);
     if (record->kind != RECORD_CALL || !call_is_ours(comm, rank, &record->call)) continue;
     if ((int32_t)(record->call.collective - comm->first_collective) < 0) break;
     TRY(rank_add_op(replay, comm, rank, &record->call, &place));
@@ -290,7 +293,7 @@ static ncclResult_t rank_walk(struct replay *replay, const struct replay_comm *c
 
 /* The launch whose lanes have left rows; REPLAY_NONE: there is none. */
 static uint32_t rank_find_running(const struct replay_rank *rank) {
-  const struct record_view *view = rank->seat->view;
+  const struct record_view *view = rank->state->view;
   for (uint32_t i = 0; i < rank->launched_count; i++) {
     const struct replay_launch *launch = &rank->launches[i];
     for (uint32_t row = 0; row < view->lane_rows; row++) {
@@ -304,7 +307,7 @@ static uint32_t rank_find_running(const struct replay_rank *rank) {
 /* How many of the launches in the list have started, and ended, there. A rank's kernels run one after
  * another; where it failed, the rest was ended, and what counts is where lanes stood. */
 static void rank_count_kernels(struct replay_rank *rank) {
-  const struct record_comm *said = rank->seat->view->comm;
+  const struct record_comm *said = rank->state->view->comm;
   const uint64_t known = said->launched < rank->launched_count ? said->launched : rank->launched_count;
   const uint64_t skipped = said->launched - known;
   const uint32_t running = rank_find_running(rank);
@@ -324,21 +327,21 @@ static void rank_count_kernels(struct replay_rank *rank) {
 
 static ncclResult_t rank_read(struct replay *replay, const struct replay_comm *comm,
                               struct replay_rank *rank) {
-  const uint64_t records = rank->seat->view->end - rank->seat->view->first;
+  const uint64_t records = rank->state->view->end - rank->state->view->first;
   rank->ops = (struct replay_op *)os_alloc((records + 1) * sizeof *rank->ops);
   rank->launches = (struct replay_launch *)os_alloc((records + 1) * sizeof *rank->launches);
   if (rank->ops == NULL || rank->launches == NULL) return no_memory();
-  TRY(rank_walk(replay, comm, rank));
+  TRY(rank_read_back(replay, comm, rank));
   ops_reverse(rank);
   launches_place(rank);
   rank_count_kernels(rank);
   if (rank->ended < rank->started && rank->started != UINT64_MAX && rank_find_running(rank) == REPLAY_NONE)
     replay_remark(
         replay,
-        "kernels of comm '%s' had started and not ended, and nothing tells where they stood: they go "
+        "kernels of comm '%s' had started and not ended, and nothing records where they were: they go "
         "as far as they can",
         comm->name);
-  rank->collectives = rank->seat->collectives;
+  rank->collectives = rank->state->collectives;
   return ncclSuccess;
 }
 
@@ -346,22 +349,22 @@ static ncclResult_t rank_read(struct replay *replay, const struct replay_comm *c
 
 static uint64_t comm_digest(const struct replay_comm *comm) {
   for (uint32_t i = 0; i < comm->rank_count; i++)
-    if (comm->ranks[i].seat != NULL && comm->ranks[i].seat->view->comm->topology_digest != 0)
-      return comm->ranks[i].seat->view->comm->topology_digest;
+    if (comm->ranks[i].state != NULL && comm->ranks[i].state->view->comm->topology_digest != 0)
+      return comm->ranks[i].state->view->comm->topology_digest;
   return 0;
 }
 
 /* By host. Where ranks without a file were is not known: they are taken for neighbours of the rank before. */
 static uint32_t places_by_host(const struct replay_comm *comm, struct graph_place *places) {
   uint32_t nodes = 0, first = 0;
-  while (first + 1 < comm->rank_count && comm->ranks[first].seat == NULL) first++;
+  while (first + 1 < comm->rank_count && comm->ranks[first].state == NULL) first++;
   for (uint32_t i = 0; i < comm->rank_count; i++) {
-    const struct seat *seat = comm->ranks[i].seat;
+    const struct rank_state *state = comm->ranks[i].state;
     places[i] = (struct graph_place){i > 0 ? places[i - 1].node : 0, 0};
-    if (seat != NULL && i > first) places[i].node = nodes;
-    for (uint32_t k = first; k < i && seat != NULL; k++)
-      if (comm->ranks[k].seat != NULL &&
-          strncmp(comm->ranks[k].seat->file->header.host, seat->file->header.host, 64) == 0) {
+    if (state != NULL && i > first) places[i].node = nodes;
+    for (uint32_t k = first; k < i && state != NULL; k++)
+      if (comm->ranks[k].state != NULL &&
+          strncmp(comm->ranks[k].state->file->header.host, state->file->header.host, 64) == 0) {
         places[i].node = places[k].node;
         break;
       }
@@ -374,7 +377,7 @@ static uint32_t places_by_host(const struct replay_comm *comm, struct graph_plac
 static bool graph_fits(struct replay_comm *comm, const struct graph_place *places, uint32_t nodes,
                        uint32_t channels, uint64_t digest) {
   graph_free(&comm->graph);
-  if (layout_graph_far(places, comm->rank_count, nodes, channels, &comm->graph) != ncclSuccess) {
+  if (layout_graph_places(places, comm->rank_count, nodes, channels, &comm->graph) != ncclSuccess) {
     memset(&comm->graph, 0, sizeof comm->graph);
     return false;
   }
@@ -408,7 +411,7 @@ static ncclResult_t comm_lay_out(struct replay *replay, struct replay_comm *comm
                   comm->name);
     graph_free(&comm->graph);
     const uint32_t hosts = places_by_host(comm, places);
-    result = layout_graph_far(places, comm->rank_count, hosts, 32, &comm->graph);
+    result = layout_graph_places(places, comm->rank_count, hosts, 32, &comm->graph);
   }
   os_free(places);
   return result;
@@ -416,26 +419,27 @@ static ncclResult_t comm_lay_out(struct replay *replay, struct replay_comm *comm
 
 /* ---- communicators ---- */
 
-static bool comm_pends(const struct seat *seats, uint32_t count) {
+static bool comm_pends(const struct rank_state *states, uint32_t count) {
   for (uint32_t i = 0; i < count; i++)
-    if (seats[i].view->comm->state == RECORD_OPEN || seats[i].view->comm->error != 0 || seat_pends(&seats[i]))
+    if (states[i].view->comm->state == RECORD_OPEN || states[i].view->comm->error != 0 ||
+        rank_pends(&states[i]))
       return true;
   return false;
 }
 
-static uint32_t device_of(struct replay *replay, const struct seat *seat) {
+static uint32_t device_of(struct replay *replay, const struct rank_state *state) {
   for (uint32_t c = 0; c < replay->comm_count; c++)
     for (uint32_t r = 0; r < replay->comms[c].rank_count; r++) {
       const struct replay_rank *other = &replay->comms[c].ranks[r];
-      if (other->seat == NULL || other->device == REPLAY_NONE) continue;
-      if (seats_share_device(other->seat, seat)) return other->device;
+      if (other->state == NULL || other->device == REPLAY_NONE) continue;
+      if (rank_states_same_device(other->state, state)) return other->device;
     }
   return replay->device_count++;
 }
 
-static ncclResult_t comm_read(struct replay *replay, struct replay_comm *comm, const struct seat *seats,
-                              uint32_t count) {
-  const struct record_comm *said = seats[0].view->comm;
+static ncclResult_t comm_read(struct replay *replay, struct replay_comm *comm,
+                              const struct rank_state *states, uint32_t count) {
+  const struct record_comm *said = states[0].view->comm;
   if (said->rank_count == 0 || said->rank_count > RANKS_MOST)
     return log_fail(ncclInvalidArgument, "comm '%.40s' has %u ranks; a replay takes %u at most", said->name,
                     said->rank_count, RANKS_MOST);
@@ -445,20 +449,20 @@ static ncclResult_t comm_read(struct replay *replay, struct replay_comm *comm, c
   comm->rank_count = said->rank_count;
   for (uint32_t i = 0; i < comm->rank_count; i++) comm->ranks[i].rank = i;
   for (uint32_t i = 0; i < count; i++) {
-    const uint32_t rank = seat_rank(&seats[i]);
-    if (rank < comm->rank_count) comm->ranks[rank].seat = &seats[i];
-    comm->net = comm->net || seats[i].view->comm->proxies_used > 0;
+    const uint32_t rank = rank_number(&states[i]);
+    if (rank < comm->rank_count) comm->ranks[rank].state = &states[i];
+    comm->net = comm->net || states[i].view->comm->proxies_used > 0;
   }
   for (uint32_t i = 0; i < comm->rank_count; i++)
-    comm->ranks[i].device = comm->ranks[i].seat != NULL ? REPLAY_NONE : replay->device_count++;
+    comm->ranks[i].device = comm->ranks[i].state != NULL ? REPLAY_NONE : replay->device_count++;
   for (uint32_t i = 0; i < comm->rank_count; i++)
-    if (comm->ranks[i].seat != NULL) comm->ranks[i].device = device_of(replay, comm->ranks[i].seat);
+    if (comm->ranks[i].state != NULL) comm->ranks[i].device = device_of(replay, comm->ranks[i].state);
   replay_graph_find(comm);
   comm->whole = !comm->captured && comm_is_whole(comm);
   if (!comm->captured) comm->first_collective = comm->whole ? 0 : comm_first(comm);
   uint32_t op_count = 0;
   for (uint32_t i = 0; i < comm->rank_count; i++) {
-    if (comm->ranks[i].seat == NULL) continue;
+    if (comm->ranks[i].state == NULL) continue;
     TRY(comm_take_plans(comm, &comm->ranks[i]));
     TRY(rank_read(replay, comm, &comm->ranks[i]));
     op_count += comm->ranks[i].op_count;
@@ -476,12 +480,12 @@ static bool same_process(const struct record_header *a, const struct record_head
          a->process_realm == b->process_realm && strncmp(a->host, b->host, sizeof a->host) == 0;
 }
 
-/* Another process, too, has had this seat: its job is another one. */
-static ncclResult_t seat_alone(const struct records *records, const struct seat *seat) {
-  const struct record_comm *said = seat->view->comm;
+/* Another process, too, has had this rank: its job is another one. */
+static ncclResult_t rank_alone(const struct records *records, const struct rank_state *state) {
+  const struct record_comm *said = state->view->comm;
   for (uint32_t i = 0; i < records->count; i++) {
     const struct record_file *file = &records->files[i];
-    for (uint32_t k = 0; k < file->view_count && !same_process(&file->header, &seat->file->header); k++) {
+    for (uint32_t k = 0; k < file->view_count && !same_process(&file->header, &state->file->header); k++) {
       const struct record_comm *other = file->views[k].comm;
       if (other->comm_id != said->comm_id || other->rank_count != said->rank_count ||
           other->rank != said->rank)
@@ -489,7 +493,7 @@ static ncclResult_t seat_alone(const struct records *records, const struct seat 
       return log_fail(ncclInvalidArgument,
                       "%.200s and %.200s both have rank %u of comm '%.40s': they are of two jobs, or of two "
                       "attempts at one; give the files of one",
-                      seat->file->name, file->name, said->rank, said->name);
+                      state->file->name, file->name, said->rank, said->name);
     }
   }
   return ncclSuccess;
@@ -498,19 +502,19 @@ static ncclResult_t seat_alone(const struct records *records, const struct seat 
 ncclResult_t replay_read(const struct records *records, struct replay *replay) {
   uint32_t count = 0;
   *replay = (struct replay){.custom = replay->custom};
-  replay->seats = seats_gather(records->files, records->count, &count);
+  replay->states = rank_states_gather(records->files, records->count, &count);
   replay->comms = (struct replay_comm *)os_alloc((COMMS_MOST + 1) * sizeof *replay->comms);
-  if (replay->seats == NULL || replay->comms == NULL) return no_memory();
+  if (replay->states == NULL || replay->comms == NULL) return no_memory();
   for (uint32_t begin = 0, end; begin < count; begin = end) {
     end = begin + 1;
-    while (end < count && seats_meet(&replay->seats[begin], &replay->seats[end])) end++;
-    if (!comm_pends(&replay->seats[begin], end - begin)) continue;
-    for (uint32_t i = begin; i < end; i++) TRY(seat_alone(records, &replay->seats[i]));
+    while (end < count && rank_states_same_comm(&replay->states[begin], &replay->states[end])) end++;
+    if (!comm_pends(&replay->states[begin], end - begin)) continue;
+    for (uint32_t i = begin; i < end; i++) TRY(rank_alone(records, &replay->states[i]));
     if (replay->comm_count == COMMS_MOST)
       return log_fail(ncclInvalidArgument, "more than %u communicators have not ended; give fewer files",
                       COMMS_MOST);
     replay->comm_count += 1;
-    TRY(comm_read(replay, &replay->comms[replay->comm_count - 1], &replay->seats[begin], end - begin));
+    TRY(comm_read(replay, &replay->comms[replay->comm_count - 1], &replay->states[begin], end - begin));
   }
   if (replay->device_count > DEVICES_MOST)
     return log_fail(ncclInvalidArgument, "these files are of %u devices; a replay takes %u at most",
@@ -530,6 +534,6 @@ void replay_free(struct replay *replay) {
   }
   custom_free(replay->custom);
   os_free(replay->comms);
-  os_free(replay->seats);
+  os_free(replay->states);
   memset(replay, 0, sizeof *replay);
 }

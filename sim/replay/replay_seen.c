@@ -5,12 +5,12 @@
 #include "replay/replay_world.h"
 
 bool rank_is_seen(const struct live_rank *rank) {
-  return rank->script->seat != NULL && rank->script->seat->view->comm->counts == RECORD_COUNTS_SEEN;
+  return rank->script->state != NULL && rank->script->state->view->comm->counts == RECORD_COUNTS_SEEN;
 }
 
-/* GPUs carry exchanges by phases, of two loops at a time: steps are told a few at a time, and inputs that are
- * read where they lie need no step. */
-static bool work_is_exchange(const struct work *work) {
+/* GPUs carry direct collectives by phases, of two loops at a time: steps are told a few at a time, and inputs
+ * that are read where they lie need no step. */
+static bool work_is_direct(const struct work *work) {
   return work->algo == ALGO_DIRECT || work->algo == ALGO_TWO_SHOT;
 }
 
@@ -36,32 +36,32 @@ static bool counters_are_ahead(const struct emu_lane *emu, const struct record_l
   return from != NULL ? from->head < from->step : row->tail < row->step;
 }
 
-/* Exchanges save where the next operation begins before they wait. */
+/* Direct collectives save where the next operation begins before they wait. */
 uint64_t seen_begin(const struct emu_lane *emu, const struct link *link, bool sends,
                     const struct record_link *row) {
   const struct work *work = emu->lane.work;
   const struct replay_comm *script = &world.replay->comms[emu->block->run->launch->comm->config.comm_id - 1];
-  if (!work_is_exchange(work)) return row->step;
+  if (!work_is_direct(work)) return row->step;
   const uint32_t index = (uint32_t)(link - (sends ? emu->lane.send : emu->lane.recv));
   const uint64_t steps = work_link_steps(work, index, sends), begin = link_begin(work, link, sends);
   const bool ahead = script->whole ? row->step == begin + steps : counters_are_ahead(emu, row);
   return ahead && row->step >= steps ? row->step - steps : row->step;
 }
 
-/* Of an exchange's counters no more is known than that they do not pass its end. */
+/* Of a direct collective's counters no more is known than that they do not pass its end. */
 uint64_t seen_most(const struct emu_lane *emu, const struct link *link, bool sends) {
   const struct work *work = emu->lane.work;
   const uint32_t index = (uint32_t)(link - (sends ? emu->lane.send : emu->lane.recv));
-  if (!work_is_exchange(work)) return 0;
+  if (!work_is_direct(work)) return 0;
   return link_begin(work, link, sends) + work_link_steps(work, index, sends);
 }
 
-/* The next slice would pass a counter beyond where it was seen; of lines only those are told that were freed.
+/* The next slice would pass a counter beyond where it was seen; over LL only those are told that were freed.
  */
 static bool link_is_there(const struct emu_lane *emu, const struct link *link, bool sends) {
   const struct work *work = emu->lane.work;
   const struct record_link *row = link_row(live_of(emu->block->run->launch->comm), work, link->peer, sends);
-  const bool late = work_is_exchange(work);
+  const bool late = work_is_direct(work);
   if (row == NULL || (sends && (late || work->proto != PROTO_SIMPLE))) return false;
   const uint64_t begin = seen_begin(emu, link, sends, row);
   const uint64_t told = sends || (late && work->proto == PROTO_SIMPLE) ? row->tail : row->head;

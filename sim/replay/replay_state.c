@@ -1,5 +1,5 @@
-/* replay_state.c: looks at a script that stands still: is it where the record says, what could go on but for
- * the holds, what has ended, and where the rest waits. With the world locked. */
+/* replay_state.c: looks at a script that makes no progress: is it where the record says, what could go on but
+ * for the holds, what has ended, and where the rest waits. With the world locked. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +45,7 @@ struct end {
 
 static bool end_find(struct emu_lane *emu, struct link *link, bool sends, struct end *end) {
   struct live_rank *rank = &world.ranks[lane_comm(emu)->config.comm_id - 1][lane_comm(emu)->config.rank];
-  if (target_of(emu) == NULL || rank->script->seat == NULL) return false;
+  if (target_of(emu) == NULL || rank->script->state == NULL) return false;
   end->row = link_row(rank, emu->lane.work, link->peer, sends);
   if (end->row == NULL) return false;
   end->base = rank_is_seen(rank)
@@ -102,8 +102,8 @@ static void lane_say(struct emu_lane *emu, char out[REPLAY_TEXT_BYTES]) {
 static void target_say(const struct live_rank *rank, const char *name, const struct target *target,
                        char out[REPLAY_TEXT_BYTES]) {
   const struct record_lane *row = target->row;
-  replay_say(out, "rank %u of comm '%.40s' stood at step %u of operation #%u on channel %u",
-             rank->script->rank, name, row->step, row->sequence, row->channel);
+  replay_say(out, "rank %u of comm '%.40s' was at step %u of operation #%u on channel %u", rank->script->rank,
+             name, row->step, row->sequence, row->channel);
 }
 
 /* A step that the operation does not have. */
@@ -122,11 +122,11 @@ static bool target_is_short(const struct live_rank *rank, const char *name, cons
   if ((target->present && target->held) || target->stale) return false;
   target_say(rank, name, target, where);
   if (!target->present) {
-    replay_say(out, "%.300s, to which no kernel comes while the others stand where they stood", where);
+    replay_say(out, "%.300s, to which no kernel comes while the others stay where they were", where);
     return true;
   }
   lane_say(target->live, now);
-  replay_say(out, "%.200s, to which it cannot come while the others stand where they stood: %.200s", where,
+  replay_say(out, "%.200s, to which it cannot come while the others stay where they were: %.200s", where,
              now);
   return true;
 }
@@ -151,7 +151,7 @@ static uint64_t kernels_before_difference(const struct replay_comm *comm, const 
 static bool kernels_differ(const struct replay_comm *comm, const struct live_rank *rank,
                            char out[REPLAY_TEXT_BYTES]) {
   const struct replay_rank *script = rank->script;
-  if (script->seat == NULL || script->seat->view->comm->counts == 0 || world.failed) return false;
+  if (script->state == NULL || script->state->view->comm->counts == 0 || world.failed) return false;
   if (rank->device->turn >= script->ended) return false;
   if (rank->device->turn >= kernels_before_difference(comm, script)) {
     replay_remark(world.replay,
@@ -163,7 +163,7 @@ static bool kernels_differ(const struct replay_comm *comm, const struct live_ran
   replay_say(out,
              "rank %u of comm '%.40s' had ended %" PRIu64
              " of the kernels that are replayed, and here it can end "
-             "%" PRIu64 " while the others stand where they stood",
+             "%" PRIu64 " while the others stay where they were",
              script->rank, comm->name, script->ended, rank->device->turn);
   return true;
 }
@@ -185,10 +185,10 @@ static bool link_is_wrong(struct emu_lane *emu, struct link *link, struct emu_co
   const uint64_t posted = sends ? own.row->tail : own.row->head;
   const uint64_t seen = sends ? own.row->head : own.row->tail;
   const uint64_t done = own.base + (sends ? conn->fifo->sender.head : conn->fifo->receiver.tail);
-  const bool lines = emu->lane.work->proto != PROTO_SIMPLE;
+  const bool ll = emu->lane.work->proto != PROTO_SIMPLE;
   const bool seen_only = rank_is_seen(&world.ranks[comm->config.comm_id - 1][comm->config.rank]);
   const uint64_t most = own.base + (seen_only ? seen_most(emu, link, sends) : 0);
-  const bool counted = posted == own.base + link->posted || posted <= most || (seen_only && sends && lines);
+  const bool counted = posted == own.base + link->posted || posted <= most || (seen_only && sends && ll);
   const bool slots = emu->lane.work->proto == PROTO_SIMPLE || sends;
   if (counted && (!whole || own.base == 0) && (!slots || script->net || seen <= done || seen <= most)) {
     struct emu_lane *peer = sends ? conn->recv_lane : NULL;
@@ -239,7 +239,7 @@ static bool targets_any(target_test test, char out[REPLAY_TEXT_BYTES]) {
 void state_compare(struct replay_outcome *outcome) {
   char *reason = outcome->reason;
   if (outcome->moving) {
-    replay_say(reason, "it was still moving after %" PRIu64 " moves", outcome->moves);
+    replay_say(reason, "it was still making progress after %" PRIu64 " events", outcome->events_run);
     return;
   }
   if (targets_any(target_is_beyond, reason)) return;
@@ -278,7 +278,7 @@ static bool target_is_served(struct target *target) {
   if (link == NULL || emu->lane.phase == LANE_OPEN) return false;
   if (row->wait == WAITS_DATA) return conn->fifo->receiver.tail >= link->step + steps;
   if (row->wait == WAITS_SLOT) return conn->fifo->sender.head + conn->slots >= link->step + steps;
-  return row->wait == WAITS_LINES && (wait.kind != WAIT_LINES || wait.peer != row->peer);
+  return row->wait == WAITS_LL && (wait.kind != WAIT_LL || wait.peer != row->peer);
 }
 
 /* The last event is the one before it on the next channel: both are said as one. */
@@ -313,18 +313,17 @@ static void target_event(struct replay_outcome *outcome, uint32_t comm, uint32_t
   event->lane = row->lane;
   event->number = row->step;
   if (idles) {
-    replay_say(event->why, "rank %u stands at step %u of operation #%u on channel %u, and could go on", r,
+    replay_say(event->why, "rank %u is at step %u of operation #%u on channel %u, and could go on", r,
                row->step, row->sequence, row->channel);
     return;
   }
   event->number = slot && conn != NULL && row->need >= conn->slots ? row->need - conn->slots : row->need;
-  if (row->wait == WAITS_LINES && link != NULL) {
+  if (row->wait == WAITS_LL && link != NULL) {
     const struct record_link *noted =
         link_row(&world.ranks[comm][r], target->live->lane.work, row->peer, false);
     event->number = (noted != NULL ? noted->step : link->step) + 1;
   }
-  replay_say(event->why,
-             "rank %u has %s it, and rank %u stands at step %" PRIu64 " of operation #%u without it",
+  replay_say(event->why, "rank %u has %s it, and rank %u is at step %" PRIu64 " of operation #%u without it",
              row->peer, slot ? "freed" : "sent", r, target->steps, row->sequence);
   event_join(outcome);
 }
@@ -359,15 +358,15 @@ static bool rank_differs(struct replay_outcome *outcome, uint32_t c, uint32_t r)
 static bool few_called(const struct replay_comm *comm, uint32_t collective) {
   uint32_t called = 0;
   for (uint32_t r = 0; r < comm->rank_count; r++)
-    called += comm->ranks[r].seat != NULL && (int32_t)(comm->ranks[r].collectives - collective) > 0;
+    called += comm->ranks[r].state != NULL && (int32_t)(comm->ranks[r].collectives - collective) > 0;
   return 2 * called < comm->rank_count;
 }
 
 static void rank_lacks_call(struct replay_outcome *outcome, uint32_t c, uint32_t r) {
   const struct replay_comm *comm = &world.replay->comms[c];
   const struct replay_rank *rank = &comm->ranks[r], *of = NULL;
-  const uint32_t next = rank->seat != NULL ? rank->collectives : comm->first_collective;
-  if ((rank->seat == NULL && world.scenario->assumes) || replay_majority(comm, next, &of) == NULL) return;
+  const uint32_t next = rank->state != NULL ? rank->collectives : comm->first_collective;
+  if ((rank->state == NULL && world.scenario->assumes) || replay_majority(comm, next, &of) == NULL) return;
   if (few_called(comm, next)) {
     replay_remark(world.replay, "few of the %u ranks of comm '%s' called its collective %u", comm->rank_count,
                   comm->name, next);
@@ -375,8 +374,8 @@ static void rank_lacks_call(struct replay_outcome *outcome, uint32_t c, uint32_t
   }
   struct replay_event *event = event_add(outcome, EVENT_CALL, c, r);
   if (event != NULL)
-    call_say(comm, r, next, rank->seat != NULL ? "has not called" : "left no file; perhaps it has not called",
-             event->why);
+    call_say(comm, r, next,
+             rank->state != NULL ? "has not called" : "left no file; perhaps it has not called", event->why);
 }
 
 static bool rank_lacks_message(struct replay_outcome *outcome, uint32_t c, uint32_t r) {
@@ -400,7 +399,7 @@ static bool rank_lacks_message(struct replay_outcome *outcome, uint32_t c, uint3
   return true;
 }
 
-static bool comm_stands(uint32_t c) {
+static bool comm_hangs(uint32_t c) {
   const struct replay_comm *comm = &world.replay->comms[c];
   for (uint32_t r = 0; r < comm->rank_count; r++)
     if (world.ranks[c][r].device->turn < world.ranks[c][r].launched ||
@@ -421,7 +420,7 @@ static void rank_events(struct replay_outcome *outcome, uint32_t c, uint32_t r) 
   struct replay_event *event = NULL;
   const uint32_t before = outcome->event_count;
   for (uint32_t i = 0; i < rank->target_count; i++) target_event(outcome, c, r, &rank->targets[i]);
-  const bool broken = rank->script->seat != NULL && rank->script->seat->view->comm->error != 0;
+  const bool broken = rank->script->state != NULL && rank->script->state->view->comm->error != 0;
   const bool known = rank->device->turn < rank->script->launched_count && comm_waits(c);
   if (rank->wanted && known && !broken && (event = event_add(outcome, EVENT_START, c, r)) != NULL)
     replay_say(event->why,
@@ -458,9 +457,9 @@ static void comm_remark(uint32_t c) {
 
 void state_find_events(struct replay_outcome *outcome) {
   for (uint32_t c = 0; c < world.replay->comm_count; c++)
-    if (world.scenario->injected == NULL && !comm_stands(c)) comm_remark(c);
+    if (world.scenario->injected == NULL && !comm_hangs(c)) comm_remark(c);
   for (uint32_t c = 0; c < world.replay->comm_count; c++)
-    for (uint32_t r = 0; comm_stands(c) && r < world.replay->comms[c].rank_count; r++)
+    for (uint32_t r = 0; comm_hangs(c) && r < world.replay->comms[c].rank_count; r++)
       rank_events(outcome, c, r);
 }
 

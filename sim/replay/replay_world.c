@@ -12,8 +12,8 @@
 #include "replay/replay_world.h"
 #include "tutti.h"
 
-#define MOVES_MOST UINT64_C(200000000)
-#define MOVES_A_TIME 100000u
+#define EVENTS_MOST UINT64_C(200000000)
+#define EVENTS_A_TIME 100000u
 #define DEADLINE_NS UINT64_C(30000000000) /* of a run's half */
 #define STREAMS_MOST 4096
 #define STEPS_MOST (1u << 20)          /* of a lane, that are counted */
@@ -21,7 +21,7 @@
 
 struct replay_world world;
 
-/* ---- where a lane is, and where it stood ---- */
+/* ---- where a lane is, and where it was ---- */
 
 struct live_rank *live_of(const struct device_comm *comm) {
   return &world.ranks[comm->config.comm_id - 1][comm->config.rank];
@@ -56,7 +56,7 @@ static bool row_sends(const struct record_lane *row) {
 
 const struct record_link *link_row(const struct live_rank *rank, const struct work *work, uint32_t peer,
                                    bool sends) {
-  const struct record_view *view = rank->script->seat->view;
+  const struct record_view *view = rank->script->state->view;
   const uint8_t name = (uint8_t)(work_link_conn(work, peer, sends) | (sends ? RECORD_LINK_SENDS : 0));
   for (uint32_t i = 0; i < view->link_rows; i++) {
     const struct record_link *row = &view->links[i];
@@ -96,7 +96,7 @@ static bool peer_has_ended(const struct live_rank *rank, const struct live_rank 
 /* Of the connection's end at the peer. */
 static const struct record_link *link_row_of_peer(const struct live_rank *peer, const struct work *work,
                                                   uint32_t peer_rank) {
-  const struct record_view *view = peer->script->seat != NULL ? peer->script->seat->view : NULL;
+  const struct record_view *view = peer->script->state != NULL ? peer->script->state->view : NULL;
   for (uint32_t k = 0; view != NULL && k < view->link_rows; k++) {
     const struct record_link *row = &view->links[k];
     if (row->used == 1 && row->channel == work->channel_index && row->peer == work->rank &&
@@ -130,7 +130,7 @@ static bool target_is_stale(const struct target *target, const struct emu_lane *
   uint64_t done = 1;
   uint32_t index = 0;
   while (index < work->recv_count && work->recv_peer[index] != row->peer) index++;
-  if ((row->wait != WAITS_DATA && row->wait != WAITS_LINES) || index == work->recv_count) return false;
+  if ((row->wait != WAITS_DATA && row->wait != WAITS_LL) || index == work->recv_count) return false;
   const struct record_link *link = link_row(live_of(comm), work, row->peer, false);
   if (link == NULL || rank_is_seen(live_of(comm))) return false;
   if (row->wait == WAITS_DATA) return link->step >= row->need;
@@ -178,7 +178,7 @@ static uint32_t target_allows(struct target *target, struct emu_lane *emu, uint3
   if (target->held) return 0;
   if (rank_is_seen(live_of(emu->block->run->launch->comm))) return seen_allows(target, actions, late);
   if (lane->phase == LANE_OPEN) {
-    const bool takes = lane->exchange_index >= lane->work->recv_count;
+    const bool takes = lane->offer_index >= lane->work->recv_count;
     target->held =
         row->step == 0 && row->wait == WAITS_OFFER && takes && lane_take_link(&emu->lane)->peer == row->peer;
     return target->held ? 0 : actions;
@@ -187,7 +187,7 @@ static uint32_t target_allows(struct target *target, struct emu_lane *emu, uint3
       (lane->steps_done == row->step && slice < target->slice && lane->work->proto == PROTO_SIMPLE))
     return actions;
   target->held = row->wait != WAITS_OFFER; /* it has had the address here */
-  return actions & (target->carries ? late | LANE_LINES : late);
+  return actions & (target->carries ? late | LANE_LL : late);
 }
 
 static void failure_note(const struct emu_lane *emu) {
@@ -211,12 +211,12 @@ static bool lane_is_marked(const struct emu_lane *emu) {
 /* The connection led over a network. */
 static bool link_was_net(const struct device_comm *comm, const struct work *work, uint32_t peer, bool sends) {
   const struct replay_comm *script = &world.replay->comms[comm->config.comm_id - 1];
-  const struct seat *seat = script->ranks[comm->config.rank].seat;
+  const struct rank_state *state = script->ranks[comm->config.rank].state;
   const uint8_t name = (uint8_t)(work_link_conn(work, peer, sends) | (sends ? RECORD_LINK_SENDS : 0));
   if (!script->net) return false;
-  if (seat == NULL) return script->graph.node[comm->config.rank] != script->graph.node[peer];
-  for (uint32_t i = 0; i < seat->view->proxy_rows; i++) {
-    const struct record_proxy *row = &seat->view->proxies[i];
+  if (state == NULL) return script->graph.node[comm->config.rank] != script->graph.node[peer];
+  for (uint32_t i = 0; i < state->view->proxy_rows; i++) {
+    const struct record_proxy *row = &state->view->proxies[i];
     if (row->used == 1 && row->peer == peer && row->channel == work->channel_index && row->conn == name)
       return true;
   }
@@ -250,12 +250,12 @@ static bool lane_give_credit(struct emu_lane *emu) {
   return given;
 }
 
-static uint32_t hold_lane(struct emu_lane *emu, uint32_t actions) {
+static uint32_t gate_lane(struct emu_lane *emu, uint32_t actions) {
   struct target *target = target_of(emu);
   if (actions == 0 && lane_give_credit(emu)) actions = lane_enabled(&emu->lane, &emu->prim);
   if (actions == 0) return 0;
   if (world.stopped) return 0;
-  if (lane_is_marked(emu) && (actions & (LANE_BEGIN | LANE_LINES | LANE_END)) != 0) {
+  if (lane_is_marked(emu) && (actions & (LANE_BEGIN | LANE_LL | LANE_END)) != 0) {
     world.stopped = true;
     return 0;
   }
@@ -267,7 +267,7 @@ static uint32_t hold_lane(struct emu_lane *emu, uint32_t actions) {
   return target_allows(target, emu, actions);
 }
 
-static bool hold_kernel(const struct device_comm *comm, uint64_t turn) {
+static bool gate_kernel(const struct device_comm *comm, uint64_t turn) {
   struct live_rank *rank = live_of(comm);
   if (world.stopped) return false;
   if (turn < rank->may_start) return true;
@@ -275,24 +275,24 @@ static bool hold_kernel(const struct device_comm *comm, uint64_t turn) {
   return false;
 }
 
-static const struct emu_hold hold = {hold_lane, hold_kernel};
+static const struct emu_gate gate = {gate_lane, gate_kernel};
 
 /* ---- making it ---- */
 
 /* Of an operation that has not ended; of a graph's, that of the kernel that is under way. */
 static bool row_is_now(const struct replay_comm *comm, const struct replay_rank *rank,
                        const struct record_lane *row) {
-  const uint64_t sequence = widen(rank->seat->view->comm->calls, row->sequence);
-  if (row->used != 1 || row->wait > WAITS_LIST || sequence >= rank->seat->called) return false;
-  if (!comm->captured) return sequence >= rank->seat->done && !rank->seat->graph;
+  const uint64_t sequence = widen(rank->state->view->comm->calls, row->sequence);
+  if (row->used != 1 || row->wait > WAITS_LIST || sequence >= rank->state->called) return false;
+  if (!comm->captured) return sequence >= rank->state->done && !rank->state->graph;
   if (rank->ended >= rank->started) return false;
   const struct replay_launch *launch = &rank->launches[rank->ended];
   return sequence - rank->ops[launch->first_op].sequence < launch->op_count;
 }
 
 static bool rank_make_targets(const struct replay_comm *comm, struct live_rank *rank) {
-  const struct seat *seat = rank->script->seat;
-  const struct record_view *view = seat != NULL ? seat->view : NULL;
+  const struct rank_state *state = rank->script->state;
+  const struct record_view *view = state != NULL ? state->view : NULL;
   uint32_t count = 0;
   for (uint32_t i = 0; view != NULL && i < view->lane_rows; i++) count += view->lanes[i].used == 1;
   rank->targets = (struct target *)os_alloc((count + 1) * sizeof *rank->targets);
@@ -310,7 +310,7 @@ static ncclResult_t rank_open(uint32_t comm_index, uint32_t r) {
   struct live_rank *rank = &world.ranks[comm_index][r];
   struct device_comm_config config;
   rank->script = &comm->ranks[r];
-  rank->may_start = rank->script->seat != NULL ? rank->script->started : UINT64_MAX;
+  rank->may_start = rank->script->state != NULL ? rank->script->started : UINT64_MAX;
   if (!rank_make_targets(comm, rank)) return log_fail(ncclSystemError, "no memory for rank %u", r);
   memset(&config, 0, sizeof config);
   config.comm_id = comm_index + 1;
@@ -325,8 +325,8 @@ static ncclResult_t rank_open(uint32_t comm_index, uint32_t r) {
 /* One stream of the script's for each that the program had on the device. */
 static cudaStream_t stream_find(const struct replay_rank *rank, const struct replay_op *op) {
   uint64_t handle = 0;
-  if (rank->seat != NULL && op->place.stream < RECORD_STREAMS)
-    handle = rank->seat->view->comm->streams[op->place.stream];
+  if (rank->state != NULL && op->place.stream < RECORD_STREAMS)
+    handle = rank->state->view->comm->streams[op->place.stream];
   for (uint32_t i = 0; i < world.stream_count; i++)
     if (world.streams[i].device == rank->device && world.streams[i].handle == handle)
       return world.streams[i].stream;
@@ -427,17 +427,17 @@ static ncclResult_t launches_make(void) {
 /* ---- moving ---- */
 
 /* True when nothing can move any more; false with `moving` where that did not come. */
-static bool settle(uint64_t move_count, struct replay_outcome *outcome) {
-  const uint64_t begin = emu_move_count(), deadline = os_time_ns() + DEADLINE_NS;
+static bool settle(uint64_t event_limit, struct replay_outcome *outcome) {
+  const uint64_t begin = emu_event_count(), deadline = os_time_ns() + DEADLINE_NS;
   bool settled = false;
   emu_lock();
-  while (!settled && emu_move_count() - begin < move_count) {
-    uint64_t left = move_count - (emu_move_count() - begin);
-    settled = emu_world_settle(left < MOVES_A_TIME ? left : MOVES_A_TIME);
+  while (!settled && emu_event_count() - begin < event_limit) {
+    uint64_t left = event_limit - (emu_event_count() - begin);
+    settled = emu_world_settle(left < EVENTS_A_TIME ? left : EVENTS_A_TIME);
     if (os_time_ns() > deadline) break;
   }
   emu_unlock();
-  outcome->moves = emu_move_count();
+  outcome->events_run = emu_event_count();
   outcome->moving = !settled;
   return settled;
 }
@@ -485,14 +485,14 @@ static void holds_lift(void) {
         rank->targets[k].missing = true;
   }
   world.lifted = true;
-  emu_hold_loosened();
+  emu_gate_loosened();
 }
 
 static ncclResult_t world_run(struct replay_outcome *outcome) {
   const struct replay_scenario *scenario = world.scenario;
   TRY(launches_make());
   TRY(calls_assume());
-  settle(MOVES_MOST, outcome);
+  settle(EVENTS_MOST, outcome);
   emu_lock();
   lanes_look();
   state_compare(outcome);
@@ -503,7 +503,7 @@ static ncclResult_t world_run(struct replay_outcome *outcome) {
     emu_lock();
     holds_lift();
     emu_unlock();
-    settle(scenario->move_count > 0 ? scenario->move_count : MOVES_MOST, outcome);
+    settle(scenario->event_limit > 0 ? scenario->event_limit : EVENTS_MOST, outcome);
   }
   outcome->until_reached = world.stopped;
   emu_lock();
@@ -528,7 +528,7 @@ static ncclResult_t world_open(void) {
   TRY(world.ops->memory_alloc(0, bytes + world.stride * replay->device_count, &memory));
   world.memory = (uint8_t *)memory;
   for (uint32_t c = 0; c < replay->comm_count; c++) {
-    replay->comms[c].way = world.scenario->way;
+    replay->comms[c].transport = world.scenario->transport;
     const uint32_t rank_count = replay->comms[c].rank_count;
     world.ranks[c] = (struct live_rank *)os_alloc(rank_count * sizeof *world.ranks[c]);
     if (world.ranks[c] == NULL) return log_fail(ncclSystemError, "no memory for %u ranks", rank_count);
@@ -547,11 +547,11 @@ static void ranks_close(uint32_t c) {
 
 static void world_close(void) {
   struct replay_outcome unused;
-  emu_hold = NULL;
+  emu_gate = NULL;
   for (uint32_t c = 0; world.ranks != NULL && c < world.replay->comm_count; c++)
     for (uint32_t r = 0; world.ranks[c] != NULL && r < world.replay->comms[c].rank_count; r++)
       if (world.ranks[c][r].device != NULL) world.ops->comm_abort(world.ranks[c][r].device);
-  settle(MOVES_MOST, &unused);
+  settle(EVENTS_MOST, &unused);
   for (uint32_t c = 0; world.ranks != NULL && c < world.replay->comm_count; c++)
     if (world.ranks[c] != NULL) ranks_close(c);
   for (uint32_t i = 0; i < world.stream_count; i++) cudaStreamDestroy(world.streams[i].stream);
@@ -573,7 +573,7 @@ ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *sce
   world.replay = replay;
   world.scenario = scenario;
   world.ops = emu_device_ops();
-  emu_hold = &hold;
+  emu_gate = &gate;
   ncclResult_t result = world_open();
   if (result == ncclSuccess) result = world_run(outcome);
   world_close();

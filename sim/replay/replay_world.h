@@ -3,7 +3,7 @@
 #ifndef TUTTI_SIM_REPLAY_WORLD_H
 #define TUTTI_SIM_REPLAY_WORLD_H
 
-#include "backends/emu/hold.h"
+#include "backends/emu/scheduler_gate.h"
 #include "replay/replay.h"
 
 /* A lane that stood somewhere. */
@@ -11,7 +11,7 @@ struct target {
   const struct record_lane *row;
   uint32_t slice; /* of the step: the next one to begin */
   struct emu_lane *live;
-  bool seen, present, held; /* it was there at all; is there now; stands where it stood */
+  bool seen, present, held; /* it was there at all; is there now; stands where it was */
   bool carries;             /* lines: those of the step had gone, and it was not posted */
   bool stale;               /* its connections were noted when it had gone on: it says nothing */
   bool missing;             /* it goes on waiting although what it waits for is there */

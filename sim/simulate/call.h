@@ -9,7 +9,7 @@ void call_fill(const struct graph *graph, uint8_t func, uint8_t dtype, size_t co
                struct check_call *call);
 
 /* Over the defaults: what this library's kernels carry on GPUs of one node that reach each other's memory
- * (lib/backends/cuda). Small calls are exchanges then. */
+ * (lib/backends/cuda). Small calls are direct collectives then. */
 void call_limits_kernels(struct plan_limits *limits);
 
 #endif

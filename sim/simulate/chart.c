@@ -41,7 +41,7 @@ struct carried {
 struct chart {
   const struct cluster *cluster;
   const struct workload *workload;
-  const struct walk_net *net;
+  const struct sim_net *net;
   uint64_t column_ps, end_ps;
   uint32_t row_ranks; /* ranks of a row */
   struct row rows[ROWS_MOST];
@@ -51,7 +51,7 @@ struct chart {
   uint32_t *links;
   uint32_t *place; /* by link: in carried + 1 */
   struct carried *carried;
-  uint32_t carried_count, carried_room;
+  uint32_t carried_count, carried_capacity;
   bool failed, some_left_out;
 };
 
@@ -80,7 +80,7 @@ void chart_close(struct chart *chart) {
 /* ---- hearing ---- */
 
 /* Each connection's links, looked up once. */
-void chart_net(void *context, const struct walk_net *net) {
+void chart_net(void *context, const struct sim_net *net) {
   struct chart *chart = (struct chart *)context;
   struct cluster_route route;
   size_t count = 0;
@@ -148,13 +148,13 @@ static struct carried *carried_of(struct chart *chart, uint32_t link) {
     chart->some_left_out = true;
     return NULL;
   }
-  if (chart->carried_count == chart->carried_room) {
-    const uint32_t room = chart->carried_room ? 2 * chart->carried_room : 64;
-    struct carried *carried = (struct carried *)os_realloc(chart->carried, room * sizeof *carried);
+  if (chart->carried_count == chart->carried_capacity) {
+    const uint32_t capacity = chart->carried_capacity ? 2 * chart->carried_capacity : 64;
+    struct carried *carried = (struct carried *)os_realloc(chart->carried, capacity * sizeof *carried);
     chart->failed = chart->failed || !carried;
     if (!carried) return NULL;
     chart->carried = carried;
-    chart->carried_room = room;
+    chart->carried_capacity = capacity;
   }
   struct carried *row = &chart->carried[chart->carried_count++];
   memset(row, 0, sizeof *row);
@@ -178,7 +178,7 @@ static void bytes_add(struct chart *chart, uint32_t conn, double bytes, uint64_t
 
 void chart_span(void *context, const struct engine_span *span) {
   struct chart *chart = (struct chart *)context;
-  const struct walk_lane *lane = &chart->net->lanes[span->lane];
+  const struct sim_lane *lane = &chart->net->lanes[span->lane];
   const uint32_t gpus = chart->cluster->gpus;
   if (chart->failed) return;
   time_reach(chart, span->end_ps);
@@ -188,7 +188,7 @@ void chart_span(void *context, const struct engine_span *span) {
   for (uint32_t links = span->slice->bytes > 0 ? span->slice->send_links : 0; links != 0;
        links &= links - 1) {
     const uint32_t number = lane->first_link + lane->work->recv_count + (uint32_t)__builtin_ctz(links);
-    const struct walk_conn *conn = &chart->net->conns[chart->net->links[number]];
+    const struct sim_conn *conn = &chart->net->conns[chart->net->links[number]];
     if (conn->sender / gpus != conn->receiver / gpus) continue; /* a proxy sends it: chart_message */
     bytes_add(chart, chart->net->links[number], (double)span->slice->bytes * cluster_wire(conn->proto),
               span->begin_ps, span->end_ps);

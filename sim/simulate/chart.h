@@ -13,7 +13,7 @@ struct chart *chart_open(const struct cluster *cluster, const struct workload *w
 void chart_close(struct chart *chart); /* NULL is allowed */
 
 /* What runs hear with a chart as their context. A net comes first, of all ranks. */
-void chart_net(void *context, const struct walk_net *net);
+void chart_net(void *context, const struct sim_net *net);
 void chart_kernel(void *context, const struct run_kernel *kernel);
 void chart_span(void *context, const struct engine_span *span);
 void chart_message(void *context, const struct engine_message *message);

@@ -92,9 +92,9 @@ static ncclResult_t links_make(struct cluster *cluster) {
                                         : paths->link_gbps[i] * cluster->costs.link_share;
   for (uint32_t leaf = 0; leaf < cluster->leaf_count; leaf++)
     for (uint32_t net = 0; net < paths->net_count; net++) {
-      const struct topology_device *card = &cluster->topology.devices[cluster->topology.nets[net]];
+      const struct topology_device *nic = &cluster->topology.devices[cluster->topology.nets[net]];
       const double port = cluster->costs.links_gbps > 0 ? cluster->costs.links_gbps
-                                                        : topology_net_gbps(card) * cluster->costs.link_share;
+                                                        : topology_net_gbps(nic) * cluster->costs.link_share;
       const double gbps = port * fabric->leaf_nodes / fabric->oversubscription;
       cluster->link_gbps[fabric_link(cluster, leaf, net, false)] = gbps;
       cluster->link_gbps[fabric_link(cluster, leaf, net, true)] = gbps;
@@ -109,8 +109,8 @@ static ncclResult_t cluster_fill(const struct cluster_spec *spec, struct cluster
     return log_fail(ncclInvalidUsage, "%u GPUs of a node: %s has %u", cluster->gpus, cluster->topology.name,
                     cluster->topology.gpu_count);
   if (cluster->nodes > 1 && cluster->topology.net_count == 0)
-    return log_fail(ncclInvalidUsage, "%u nodes of %s, which has no network card; take 1 node",
-                    cluster->nodes, cluster->topology.name);
+    return log_fail(ncclInvalidUsage, "%u nodes of %s, which has no NIC; take 1 node", cluster->nodes,
+                    cluster->topology.name);
   TRY(paths_find(&cluster->topology, &rules, &cluster->paths));
   TRY(graph_get(cluster));
   return links_make(cluster);
@@ -159,7 +159,7 @@ static void route_hops(const struct cluster *cluster, struct cluster_route *rout
     route_add(cluster, route, node * cluster->paths.link_count + hops->hops[i]);
 }
 
-static void route_network(const struct cluster *cluster, const struct walk_conn *conn,
+static void route_network(const struct cluster *cluster, const struct sim_conn *conn,
                           struct cluster_route *route) {
   const struct paths *paths = &cluster->paths;
   bool here[TOPOLOGY_GPUS_MAX];
@@ -187,7 +187,7 @@ static void route_network(const struct cluster *cluster, const struct walk_conn 
   route->flight_us = (spine ? 3 : 1) * cluster->fabric.hop_us;
   route_hops(cluster, route, from,
              &paths->gpu_net[(size_t)(conn->sender % cluster->gpus) * paths->net_count + out]);
-  if (spine && cluster->fabric.oversubscription > 1) { /* else cards are full before leaves are */
+  if (spine && cluster->fabric.oversubscription > 1) { /* else NICs are full before leaves are */
     route_add(cluster, route, fabric_link(cluster, leaf_from, out, false));
     route_add(cluster, route, fabric_link(cluster, leaf_to, in, true));
   }
@@ -195,7 +195,7 @@ static void route_network(const struct cluster *cluster, const struct walk_conn 
              &paths->net_gpu[(size_t)(conn->receiver % cluster->gpus) * paths->net_count + in]);
 }
 
-void cluster_route_find(const struct cluster *cluster, const struct walk_conn *conn,
+void cluster_route_find(const struct cluster *cluster, const struct sim_conn *conn,
                         struct cluster_route *route) {
   const struct paths *paths = &cluster->paths;
   memset(route, 0, sizeof *route);
@@ -218,20 +218,20 @@ double cluster_most_gbps(const struct cluster *cluster, const struct cluster_rou
   return !route->network && lane_gbps < route->gbps ? lane_gbps : route->gbps;
 }
 
-/* A card's port to the network or, with `down`, from it: where routes over the card end or begin. */
-static uint32_t card_port(const struct cluster *cluster, uint32_t card, bool down) {
-  const struct paths_route *out = &cluster->paths.gpu_net[card], *in = &cluster->paths.net_gpu[card];
+/* A NIC's port to the network or, with `down`, from it: where routes over the NIC end or begin. */
+static uint32_t nic_port(const struct cluster *cluster, uint32_t nic, bool down) {
+  const struct paths_route *out = &cluster->paths.gpu_net[nic], *in = &cluster->paths.net_gpu[nic];
   if (down) return in->hop_count > 0 ? in->hops[0] : TOPOLOGY_NONE;
   return out->hop_count > 0 ? out->hops[out->hop_count - 1] : TOPOLOGY_NONE;
 }
 
-static uint32_t card_of_port(const struct cluster *cluster, uint32_t port) {
-  for (uint32_t card = 0; card < cluster->paths.net_count; card++)
-    if (card_port(cluster, card, false) == port || card_port(cluster, card, true) == port) return card;
+static uint32_t nic_of_port(const struct cluster *cluster, uint32_t port) {
+  for (uint32_t nic = 0; nic < cluster->paths.net_count; nic++)
+    if (nic_port(cluster, nic, false) == port || nic_port(cluster, nic, true) == port) return nic;
   return TOPOLOGY_NONE;
 }
 
-/* "GPU 3 out" of a link that leaves a GPU for others, "GPU 3 PCI in" of one that comes from cards; false
+/* "GPU 3 out" of a link that leaves a GPU for others, "GPU 3 PCI in" of one that comes from NICs; false
  * where it is between others. */
 static bool gpu_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes) {
   const struct paths *paths = &cluster->paths;
@@ -256,11 +256,11 @@ static bool gpu_link_name(const struct cluster *cluster, uint32_t link, char *ou
 void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes) {
   const uint32_t inside = cluster->paths.link_count, first = fabric_first(cluster);
   if (link < first) {
-    const uint32_t card = card_of_port(cluster, link % inside);
+    const uint32_t nic = nic_of_port(cluster, link % inside);
     char name[32];
-    if (card != TOPOLOGY_NONE)
-      snprintf(name, sizeof name, "card %u %s", card,
-               card_port(cluster, card, false) == link % inside ? "out" : "in");
+    if (nic != TOPOLOGY_NONE)
+      snprintf(name, sizeof name, "NIC %u %s", nic,
+               nic_port(cluster, nic, false) == link % inside ? "out" : "in");
     else if (!gpu_link_name(cluster, link % inside, name, sizeof name))
       snprintf(name, sizeof name, "link %u", link % inside);
     snprintf(out, out_bytes, "node %u %s", link / inside, name);
@@ -296,15 +296,15 @@ static bool fault_rank(struct cluster *cluster, const char *text, double *factor
   return number_read(&text, cluster->ranks - 1, rank) && factor_read(text, factor);
 }
 
-static bool fault_card(struct cluster *cluster, const char *text) {
-  uint32_t node, card;
+static bool fault_nic(struct cluster *cluster, const char *text) {
+  uint32_t node, nic;
   double factor = 0;
   if (!number_read(&text, cluster->nodes - 1, &node) || *text++ != ':') return false;
-  if (cluster->paths.net_count == 0 || !number_read(&text, cluster->paths.net_count - 1, &card)) return false;
+  if (cluster->paths.net_count == 0 || !number_read(&text, cluster->paths.net_count - 1, &nic)) return false;
   if (strcmp(text, ":off") != 0 && !factor_read(text, &factor)) return false;
   double *gbps = &cluster->link_gbps[(size_t)node * cluster->paths.link_count];
   for (int down = 0; down < 2; down++) {
-    const uint32_t port = card_port(cluster, card, down != 0);
+    const uint32_t port = nic_port(cluster, nic, down != 0);
     if (port != TOPOLOGY_NONE) gbps[port] = factor > 0 ? gbps[port] / factor : 0;
   }
   return true;
@@ -336,11 +336,11 @@ bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t 
     rank_links_slow(cluster, rank, factor);
     return true;
   }
-  if (!strncmp(text, "nic:", 4) && fault_card(cluster, text + 4)) return true;
+  if (!strncmp(text, "nic:", 4) && fault_nic(cluster, text + 4)) return true;
   snprintf(
       why, why_bytes,
-      "expected slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR or nic:NODE:CARD:FACTOR (or :off), with ranks "
-      "0-%u, nodes 0-%u, cards 0-%u and factors 1-1e6",
+      "expected slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR or nic:NODE:NIC:FACTOR (or :off), with ranks "
+      "0-%u, nodes 0-%u, NICs 0-%u and factors 1-1e6",
       cluster->ranks - 1, cluster->nodes - 1, cluster->paths.net_count ? cluster->paths.net_count - 1 : 0);
   return false;
 }
@@ -349,7 +349,7 @@ bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t 
 
 static bool is_port(const struct cluster *cluster, uint32_t link) {
   return link >= fabric_first(cluster) ||
-         card_of_port(cluster, link % cluster->paths.link_count) != TOPOLOGY_NONE;
+         nic_of_port(cluster, link % cluster->paths.link_count) != TOPOLOGY_NONE;
 }
 
 bool cluster_scale(struct cluster *cluster, const char *text, double *compute) {

@@ -1,4 +1,4 @@
-/* cluster.h: the machine that a simulation runs on: nodes of one kind with their links, network cards, a
+/* cluster.h: the machine that a simulation runs on: nodes of one kind with their links, NICs, a
  * network of leaves and spines between them, and what the protocols cost there. Says for each connection over
  * which links it goes and how late the other end sees what was posted. Pure data: knows no plan and no time.
  */
@@ -8,7 +8,7 @@
 #include "core/plan/tune_table.h"
 #include "core/topology/graph_build.h"
 #include "core/topology/rails.h"
-#include "simulate/walk.h"
+#include "simulate/slice_iter.h"
 
 #define CLUSTER_RANKS_MAX 131072u
 #define CLUSTER_ROUTE_LINKS_MAX 24
@@ -23,11 +23,11 @@ struct cluster_costs {
   double lane_gbps[PROTO_COUNT];                /* what a lane moves at most, data */
   double link_share;                            /* of a link's raw figure that data may take */
   double proxy_us;                              /* a proxy, until it has seen what a lane posted */
-  double message_us;                            /* a network card, for each message */
+  double message_us;                            /* a NIC, for each message */
   double side_us;    /* a lane, for each side of a slice that it has: to receive, and to send */
-  double gap_us;     /* a network card, from the end of a message to the next one at least */
+  double gap_us;     /* a NIC, from the end of a message to the next one at least */
   double links_gbps; /* what every link carries; 0: as the machine says */
-  double lands;      /* not 0: what is stored straight into outputs takes a receiver no move */
+  double zero_copy;  /* not 0: what is stored straight into outputs takes a receiver no move */
 };
 
 /* The network between the nodes. */
@@ -77,7 +77,7 @@ ncclResult_t cluster_read(const char *path, struct cluster_spec *spec, char **te
 /* The same from memory, which is changed. */
 ncclResult_t cluster_parse(const char *path, char *text, struct cluster_spec *spec);
 
-/* The way of a connection. */
+/* The route of a connection. */
 struct cluster_route {
   uint32_t link_count;
   uint32_t links[CLUSTER_ROUTE_LINKS_MAX];
@@ -86,22 +86,22 @@ struct cluster_route {
   uint8_t kind;     /* enum tune_link */
   double flight_us; /* through the network's switches */
 };
-void cluster_route_find(const struct cluster *cluster, const struct walk_conn *conn,
+void cluster_route_find(const struct cluster *cluster, const struct sim_conn *conn,
                         struct cluster_route *route);
 /* Bytes on links for a byte of data. */
 double cluster_wire(uint8_t proto);
 /* What a connection on this route takes of links at most: a lane of the rank feeds it, or over a network a
- * card. */
+ * NIC. */
 double cluster_most_gbps(const struct cluster *cluster, const struct cluster_route *route, uint8_t proto,
                          uint32_t rank);
 /* For messages: the link's ends, as "node 3 GPU 2 out" or "leaf 2 rail 1 up". */
 void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes);
 
 /* One row of --fault, "slow-rank:RANK:FACTOR", "slow-link:RANK:FACTOR" (what the rank's GPU sends over NVLink
- * or PCIe), "nic:NODE:CARD:FACTOR" or "nic:NODE:CARD:off". False with what was expected in `why`. */
+ * or PCIe), "nic:NODE:NIC:FACTOR" or "nic:NODE:NIC:off". False with what was expected in `why`. */
 bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t why_bytes);
 
-/* One row of --scale, "nics:FACTOR" (all cards' ports, leaves and spines), "links:FACTOR" (all other links)
+/* One row of --scale, "nics:FACTOR" (all NICs' ports, leaves and spines), "links:FACTOR" (all other links)
  * or "compute:FACTOR", by which *compute is multiplied; factors 0.001 to 1000. Plans stay what they were. */
 bool cluster_scale(struct cluster *cluster, const char *text, double *compute);
 

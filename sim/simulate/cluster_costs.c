@@ -33,8 +33,8 @@ void cluster_spec_begin(struct cluster_spec *spec) {
 }
 
 /* Fitted to this library's all_reduce on four H200 over NVLink (bench/sim_fit.py --kernels), most of which
- * are exchanges: their blocks pass lines on from registers, so that links alone bound LL, their launches
- * carry no rings, and what arrives in outputs is where it belongs. */
+ * are direct collectives: their blocks pass lines on from registers, so that links alone bound LL, their
+ * launches carry no rings, and what arrives in outputs is where it belongs. */
 void cluster_costs_kernels(struct cluster_costs *costs) {
   static const struct {
     double launch_us, slice_us, move_us, post_us, lane_gbps;
@@ -50,7 +50,7 @@ void cluster_costs_kernels(struct cluster_costs *costs) {
   costs->post_us[TUNE_NVLINK][PROTO_SIMPLE] = simple.post_us;
   costs->lane_gbps[PROTO_SIMPLE] = simple.lane_gbps;
   costs->link_share = 0.921;
-  costs->lands = 1;
+  costs->zero_copy = 1;
 }
 
 /* ---- by name ---- */
@@ -72,7 +72,7 @@ static const struct cost_row {
     {"network_post_us", AT(post_us[TUNE_NET]), PROTO_COUNT, 0},
     {"lane_gbps", AT(lane_gbps), PROTO_COUNT, 1e-3},
     {"link_share", AT(link_share), 1, 1e-3},
-    {"lands", AT(lands), 1, 0},
+    {"zero_copy", AT(zero_copy), 1, 0},
     {"proxy_us", AT(proxy_us), 1, 0},
     {"message_us", AT(message_us), 1, 0},
     {"side_us", AT(side_us), 1, 0},
@@ -85,7 +85,7 @@ static const char cost_expected[] =
     "NAME=VALUE with a value of 0 to 1e6 (gbps of lanes and shares from 0.001), NAME one of launch_us, "
     "slice_us, move_us, nvlink_post_us, pci_post_us, network_post_us, lane_gbps (with .LL, .LL128 or .Simple "
     "behind it, or for all three), message_launch_us, link_share, proxy_us, message_us, side_us, gap_us, "
-    "links_gbps and lands";
+    "links_gbps and zero_copy";
 
 /* Which of a row's figures the rest of the name means: all, one, or none (PROTO_COUNT + 1). */
 static uint32_t cost_proto(const char *rest, size_t length) {

@@ -59,8 +59,8 @@ bool demand_add(struct demand *demand, const struct cluster_route *route, double
   const uint32_t last = route->link_count > 0 ? route->link_count - 1 : 0;
   bool added = true;
   for (uint32_t hop = 0; added && gbps > 0 && hop < route->link_count; hop++) {
-    const uint32_t before = hop > 0 ? route->links[hop - 1] : WALK_NONE;
-    const uint32_t after = hop < last ? route->links[hop + 1] : WALK_NONE;
+    const uint32_t before = hop > 0 ? route->links[hop - 1] : SIM_NONE;
+    const uint32_t after = hop < last ? route->links[hop + 1] : SIM_NONE;
     added = pair_add(demand, route->links[hop], before, true, gbps) &&
             pair_add(demand, route->links[hop], after, false, gbps);
   }
@@ -69,7 +69,7 @@ bool demand_add(struct demand *demand, const struct cluster_route *route, double
 
 /* What comes over the pair at most. Of two links one alone may rest on the other. */
 static double pair_gbps(const struct demand *demand, const struct demand_pair *pair) {
-  if (pair->other == WALK_NONE) return pair->gbps;
+  if (pair->other == SIM_NONE) return pair->gbps;
   const double own = demand->cluster->link_gbps[pair->link], other = demand->cluster->link_gbps[pair->other];
   const bool rests = other < own || (other == own && pair->other < pair->link);
   return rests && other < pair->gbps ? other : pair->gbps;

@@ -9,7 +9,7 @@
 
 /* What takes a link behind or before another one. */
 struct demand_pair {
-  uint32_t link, other; /* other: WALK_NONE at an end of routes */
+  uint32_t link, other; /* other: SIM_NONE at an end of routes */
   bool behind, used;
   double gbps;
 };

@@ -20,7 +20,7 @@ ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask
                                      : ncclSuccess;
 }
 
-void drawing_net(void *context, const struct walk_net *net) {
+void drawing_net(void *context, const struct sim_net *net) {
   struct drawing *drawing = (struct drawing *)context;
   if (drawing->out) picture_begin(&drawing->picture, drawing->out, net);
   if (drawing->chart) chart_net(drawing->chart, net);
@@ -38,7 +38,7 @@ void drawing_kernel(void *context, const struct run_kernel *kernel) {
 
 void drawing_span(void *context, const struct engine_span *span) {
   struct drawing *drawing = (struct drawing *)context;
-  if (drawing->out) picture_hear(&drawing->picture, span);
+  if (drawing->out) picture_see(&drawing->picture, span);
   if (drawing->chart) chart_span(drawing->chart, span);
 }
 

@@ -23,7 +23,7 @@ struct drawing {
 ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask,
                           const struct cluster *cluster, const struct workload *workload);
 /* What a run hears, with the drawing as its context; the net first. */
-void drawing_net(void *context, const struct walk_net *net);
+void drawing_net(void *context, const struct sim_net *net);
 void drawing_kernel(void *context, const struct run_kernel *kernel);
 void drawing_span(void *context, const struct engine_span *span);
 void drawing_message(void *context, const struct engine_message *message);

@@ -13,7 +13,7 @@
 #include "simulate/flow.h"
 #include "simulate/queue.h"
 
-/* A step of a line protocol passes on in pieces, as its lines do: as many, in powers of two, as have so many
+/* A step of LL or LL128 passes on in pieces, as its lines do: as many, in powers of two, as have so many
  * bytes. */
 enum { PIECES_MAX = 16, PIECE_BYTES = 4096 };
 enum { TURNS_TOLD = 1 << 14 }; /* of lanes and events */
@@ -21,16 +21,16 @@ enum want { WANT_NOTHING, WANT_DATA, WANT_SLOT, WANT_LIST, WANT_TRANSFER };
 enum phase { PHASE_WAITS, PHASE_RUNS, PHASE_ENDED };
 
 struct lane {
-  struct walk walk;
-  struct walk_slice slice;
-  const uint32_t *links; /* connections: recv_count, then send_count; WALK_NONE: as another one (fold.h) */
+  struct slice_iter iter;
+  struct sim_slice slice;
+  const uint32_t *links; /* connections: recv_count, then send_count; SIM_NONE: as another one (fold.h) */
   uint32_t recv_own, send_own; /* sets of links that are not so */
   uint32_t sides;              /* of the slice: links of the side that has more */
   uint64_t now_ps;             /* end of its last slice */
   uint64_t begin_ps;           /* of the slice that is moving */
   double ps_a_byte;            /* that it moves */
   uint64_t slice_ps, move_ps, side_ps;
-  bool lands; /* in outputs, what others store there */
+  bool zero_copy; /* in outputs, what others store there */
   uint64_t piece_bytes, last_bytes;
   uint64_t steps;                     /* that have ended */
   uint32_t want_of;                   /* connection, or lane of WANT_LIST */
@@ -63,9 +63,9 @@ struct conn {
   uint64_t post_ps;
   double ps_a_byte, gbps;                    /* of its links; bytes are data */
   double wire;                               /* bytes on links for a byte of data */
-  uint32_t waiting_sender, waiting_receiver; /* lanes, WALK_NONE */
+  uint32_t waiting_sender, waiting_receiver; /* lanes, SIM_NONE */
   uint32_t sends_lane;                       /* the sender's lane, while it moves */
-  uint32_t network;                          /* place in engine.networks, WALK_NONE */
+  uint32_t network;                          /* place in engine.networks, SIM_NONE */
 };
 
 struct block {
@@ -80,7 +80,7 @@ struct track {
 
 struct engine {
   const struct engine_request *request;
-  const struct walk_net *net;
+  const struct sim_net *net;
   const struct cluster *cluster;
   struct engine_report *report;
   struct lane *lanes;
@@ -111,9 +111,9 @@ static void lane_push(struct engine *engine, uint32_t index) {
 }
 
 static void wake(struct engine *engine, uint32_t *waiting) {
-  if (*waiting == WALK_NONE) return;
+  if (*waiting == SIM_NONE) return;
   lane_push(engine, *waiting);
-  *waiting = WALK_NONE;
+  *waiting = SIM_NONE;
 }
 
 /* ---- connections ---- */
@@ -137,10 +137,10 @@ static void network_arrive(struct engine *engine, struct conn *conn, struct netw
   network->sent += steps;
   network->end_ps = end_ps;
   network->under_way = false;
-  if (engine->request->hear_message && network->bytes[(network->sent - steps) & conn->mask] > 0) {
+  if (engine->request->see_message && network->bytes[(network->sent - steps) & conn->mask] > 0) {
     const struct engine_message message = {(uint32_t)(conn - engine->conns), network->begin_ps, end_ps,
                                            network->bytes[(network->sent - steps) & conn->mask]};
-    engine->request->hear_message(engine->request->context, &message);
+    engine->request->see_message(engine->request->context, &message);
   }
   engine->report->message_count += network->sent % conn->pieces == 0;
   conn_announce(engine, conn, steps, end_ps + network->flight_ps + network->proxy_ps + conn->post_ps);
@@ -197,18 +197,18 @@ static void network_take(struct engine *engine, uint32_t index, uint32_t steps, 
 
 /* Both ends round their counters up to a whole chunk; the skipped steps pass from one to the other. */
 static void lane_bind(struct engine *engine, struct lane *lane) {
-  const struct work *work = lane->walk.work;
+  const struct work *work = lane->iter.work;
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
-    if (lane->links[i] == WALK_NONE) continue;
+    if (lane->links[i] == SIM_NONE) continue;
     struct conn *conn = &engine->conns[lane->links[i]];
     const bool sends = i >= work->recv_count;
     uint64_t *step = sends ? &conn->send_step : &conn->recv_step;
-    const uint32_t unit = walk_round_steps(work) * conn->pieces;
+    const uint32_t unit = slice_iter_round_steps(work) * conn->pieces;
     const uint32_t skipped = (uint32_t)((unit - *step % unit) % unit);
     *step += skipped;
     if (skipped == 0) continue;
-    if (conn->network == WALK_NONE && sends) conn_announce(engine, conn, skipped, lane->now_ps);
-    else if (conn->network == WALK_NONE) conn_free(engine, conn, skipped, lane->now_ps);
+    if (conn->network == SIM_NONE && sends) conn_announce(engine, conn, skipped, lane->now_ps);
+    else if (conn->network == SIM_NONE) conn_free(engine, conn, skipped, lane->now_ps);
     else if (sends) network_fill(engine, lane->links[i], skipped, 0, lane->now_ps);
     else network_take(engine, lane->links[i], skipped, lane->now_ps);
   }
@@ -222,10 +222,10 @@ static bool lane_wait(struct lane *lane, uint32_t conn, enum want want) {
 
 /* A list's wait for another one's step; lists go in the order of time, so what has ended has ended by now. */
 static bool list_ready(struct engine *engine, struct lane *lane) {
-  if (lane->slice.wait_lane == WALK_NONE) return true;
+  if (lane->slice.wait_lane == SIM_NONE) return true;
   const uint32_t self = (uint32_t)(lane - engine->lanes);
-  const uint32_t other = walk_net_list(engine->net, engine->net->lanes[self].rank, lane->slice.wait_lane);
-  if (other == WALK_NONE) return true;
+  const uint32_t other = sim_net_list(engine->net, engine->net->lanes[self].rank, lane->slice.wait_lane);
+  if (other == SIM_NONE) return true;
   struct lane *list = &engine->lanes[other];
   if (list->phase == PHASE_ENDED || list->steps >= lane->slice.wait_steps) {
     lane->now_ps = later(lane->now_ps, engine->now_ps);
@@ -236,7 +236,7 @@ static bool list_ready(struct engine *engine, struct lane *lane) {
   return lane_wait(lane, other, WANT_LIST);
 }
 
-static void list_tell(struct engine *engine, struct lane *lane) {
+static void list_report(struct engine *engine, struct lane *lane) {
   for (uint32_t waiter = lane->first_waiter; waiter != 0;) {
     struct lane *waits = &engine->lanes[waiter - 1];
     lane_push(engine, waiter - 1);
@@ -252,8 +252,8 @@ static uint32_t slice_steps(const struct lane *lane, const struct conn *conn) {
 
 /* When all that the slice waits for is there; false while the time of something is not known. */
 static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begin_ps) {
-  const struct walk_slice *slice = &lane->slice;
-  const uint32_t recv_count = lane->walk.work->recv_count;
+  const struct sim_slice *slice = &lane->slice;
+  const uint32_t recv_count = lane->iter.work->recv_count;
   uint64_t at_ps = lane->now_ps;
   for (uint32_t links = slice->recv_links; links != 0; links &= links - 1) {
     const uint32_t index = lane->links[__builtin_ctz(links)];
@@ -280,14 +280,14 @@ static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begi
 }
 
 static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps) {
-  const struct walk_slice *slice = &lane->slice;
-  const uint32_t recv_count = lane->walk.work->recv_count;
+  const struct sim_slice *slice = &lane->slice;
+  const uint32_t recv_count = lane->iter.work->recv_count;
   for (uint32_t links = slice->frees; links != 0; links &= links - 1) {
     const uint32_t index = lane->links[__builtin_ctz(links)];
     struct conn *conn = &engine->conns[index];
     const uint32_t steps = slice_steps(lane, conn);
     conn->recv_step += steps;
-    if (conn->network == WALK_NONE) conn_free(engine, conn, steps, end_ps + conn->post_ps);
+    if (conn->network == SIM_NONE) conn_free(engine, conn, steps, end_ps + conn->post_ps);
     else network_take(engine, index, steps, end_ps);
   }
   for (uint32_t links = slice->announces; links != 0; links &= links - 1) {
@@ -295,8 +295,8 @@ static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps
     struct conn *conn = &engine->conns[index];
     const uint32_t steps = slice_steps(lane, conn);
     conn->send_step += steps;
-    engine->report->message_count += conn->network == WALK_NONE && lane->pieces_left == 0;
-    if (conn->network == WALK_NONE) conn_announce(engine, conn, steps, end_ps + conn->post_ps);
+    engine->report->message_count += conn->network == SIM_NONE && lane->pieces_left == 0;
+    if (conn->network == SIM_NONE) conn_announce(engine, conn, steps, end_ps + conn->post_ps);
     else network_fill(engine, index, steps, slice->bytes, end_ps);
   }
   if (engine->request->hear) {
@@ -308,12 +308,12 @@ static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps
   lane->now_ps = end_ps;
   lane->has_slice = false;
   lane->steps += slice->ends_step;
-  if (slice->ends_step && lane->first_waiter != 0) list_tell(engine, lane);
+  if (slice->ends_step && lane->first_waiter != 0) list_report(engine, lane);
 }
 
 /* What it receives was stored straight into its output, and goes no further. */
-static bool slice_has_landed(const struct lane *lane) {
-  return lane->lands && lane->slice.send_links == 0 && (lane->slice.flags & STEP_RECV_FINAL) != 0;
+static bool slice_is_zero_copy(const struct lane *lane) {
+  return lane->zero_copy && lane->slice.send_links == 0 && (lane->slice.flags & STEP_RECV_FINAL) != 0;
 }
 
 /* What the lane takes for a slice whatever its size. */
@@ -321,24 +321,24 @@ static uint64_t slice_fixed_ps(const struct lane *lane) {
   if (!lane->is_first) return 0;
   const uint32_t sides = (lane->slice.recv_links != 0) + (lane->slice.send_links != 0);
   return lane->slice_ps + sides * lane->side_ps +
-         (lane->slice.bytes > 0 && !slice_has_landed(lane) ? lane->move_ps : 0);
+         (lane->slice.bytes > 0 && !slice_is_zero_copy(lane) ? lane->move_ps : 0);
 }
 
 /* What the lane itself takes for a slice. */
 static uint64_t slice_ps(const struct lane *lane) {
-  const struct walk_slice *slice = &lane->slice;
-  if (slice->bytes == 0 || slice_has_landed(lane)) return slice_fixed_ps(lane);
+  const struct sim_slice *slice = &lane->slice;
+  if (slice->bytes == 0 || slice_is_zero_copy(lane)) return slice_fixed_ps(lane);
   return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * lane->sides * lane->ps_a_byte + 0.5);
 }
 
-/* Ends the slice at once where links have room for whatever comes. */
+/* Ends the slice at once where links have space for whatever comes. */
 static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_ps) {
-  const struct walk_slice *slice = &lane->slice;
+  const struct sim_slice *slice = &lane->slice;
   uint64_t links_ps = 0;
   for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
     const struct conn *conn =
-        &engine->conns[lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)]];
-    if (conn->network == WALK_NONE)
+        &engine->conns[lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctz(links)]];
+    if (conn->network == SIM_NONE)
       links_ps =
           later(links_ps, (uint64_t)((double)slice->bytes * conn->ps_a_byte + 0.5) + slice_fixed_ps(lane));
   }
@@ -349,11 +349,11 @@ static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_
 /* Links of the slice that are shared: their transfers are events. */
 static bool slice_is_shared(const struct engine *engine, const struct lane *lane) {
   if (!lane->shares) return false;
-  if (lane->walk.work->algo == ALGO_CUSTOM) return true;
+  if (lane->iter.work->algo == ALGO_CUSTOM) return true;
   if (lane->slice.bytes == 0) return false;
   for (uint32_t links = lane->slice.send_links; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)];
-    if (engine->conns[index].network == WALK_NONE && !flow_is_private(&engine->flows, index)) return true;
+    const uint32_t index = lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctz(links)];
+    if (engine->conns[index].network == SIM_NONE && !flow_is_private(&engine->flows, index)) return true;
   }
   return false;
 }
@@ -362,7 +362,7 @@ static void kernels_begin(struct engine *engine);
 
 /* Its lanes that are left begin when those of the batch before them have ended. */
 static void block_go_on(struct engine *engine, uint32_t number) {
-  const struct walk_block *place = &engine->net->blocks[number];
+  const struct sim_block *place = &engine->net->blocks[number];
   struct block *block = &engine->blocks[number];
   uint64_t end_ps = 0;
   for (uint32_t i = place->first_lane; i < place->first_lane + place->lane_count; i++)
@@ -381,7 +381,7 @@ static void lane_end(struct engine *engine, struct lane *lane) {
   lane->phase = PHASE_ENDED;
   engine->ended += 1;
   engine->report->end_ps = later(engine->report->end_ps, lane->now_ps);
-  list_tell(engine, lane);
+  list_report(engine, lane);
   if (--engine->blocks[number].running == 0) block_go_on(engine, number);
   if (!engine->tracks) return;
   const uint32_t index_of_track = engine->net->blocks[number].track;
@@ -394,7 +394,7 @@ static void lane_end(struct engine *engine, struct lane *lane) {
 
 /* Leaves out the links that are as another one. */
 static void slice_fold(struct lane *lane) {
-  struct walk_slice *slice = &lane->slice;
+  struct sim_slice *slice = &lane->slice;
   const uint32_t out = (uint32_t)__builtin_popcount(slice->send_links),
                  in = (uint32_t)__builtin_popcount(slice->recv_links);
   lane->sides = out > in ? out : in > 0 ? in : 1;
@@ -412,7 +412,7 @@ static uint32_t pieces_of(uint64_t bytes) {
 
 /* The next slice, or the next piece of one: both ends of a connection cut alike, as they know its bytes. */
 static bool slice_next(struct lane *lane) {
-  struct walk_slice *slice = &lane->slice;
+  struct sim_slice *slice = &lane->slice;
   lane->is_first = lane->pieces_left == 0;
   if (!lane->is_first) {
     lane->pieces_left -= 1;
@@ -420,10 +420,10 @@ static bool slice_next(struct lane *lane) {
     slice->bytes = slice->ends_step ? lane->last_bytes : lane->piece_bytes;
     return true;
   }
-  if (!walk_next(&lane->walk, slice)) return false;
+  if (!slice_iter_next(&lane->iter, slice)) return false;
   slice_fold(lane);
   lane->cut = 1;
-  const uint32_t pieces = lane->walk.work->proto == PROTO_SIMPLE ? 1 : pieces_of(slice->bytes);
+  const uint32_t pieces = lane->iter.work->proto == PROTO_SIMPLE ? 1 : pieces_of(slice->bytes);
   if (pieces == 1) return true;
   lane->pieces_left = (uint8_t)(pieces - 1);
   lane->piece_bytes = slice->bytes / pieces;
@@ -470,8 +470,8 @@ static void transfer_begin(struct engine *engine, uint32_t index, uint64_t bytes
 
 /* The lane's own part of the slice is over, or its transfers are to begin. */
 static void lane_event(struct engine *engine, struct lane *lane) {
-  const struct walk_slice *slice = &lane->slice;
-  if (lane->transfers == WALK_NONE) { /* all is moved */
+  const struct sim_slice *slice = &lane->slice;
+  if (lane->transfers == SIM_NONE) { /* all is moved */
     lane->transfers = 0;
     lane->want = WANT_NOTHING;
     slice_post(engine, lane, engine->now_ps);
@@ -479,22 +479,22 @@ static void lane_event(struct engine *engine, struct lane *lane) {
     return;
   }
   for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[lane->walk.work->recv_count + (uint32_t)__builtin_ctz(links)];
+    const uint32_t index = lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctz(links)];
     struct conn *conn = &engine->conns[index];
-    if (conn->network != WALK_NONE || flow_is_private(&engine->flows, index)) continue;
+    if (conn->network != SIM_NONE || flow_is_private(&engine->flows, index)) continue;
     conn->sends_lane = (uint32_t)(lane - engine->lanes);
     lane->transfers += 1;
     transfer_begin(engine, index, slice->bytes);
   }
   if (lane->transfers > 0) return;
-  lane->transfers = WALK_NONE;
+  lane->transfers = SIM_NONE;
   queue_set(&engine->queue, engine->net->conn_count + (uint32_t)(lane - engine->lanes),
             later(engine->now_ps, lane->begin_ps + slice_ps(lane)));
 }
 
 static void conn_event(struct engine *engine, uint32_t index) {
   struct conn *conn = &engine->conns[index];
-  struct network *network = conn->network == WALK_NONE ? NULL : &engine->networks[conn->network];
+  struct network *network = conn->network == SIM_NONE ? NULL : &engine->networks[conn->network];
   if (network && !engine->flows.flows[index].active) {
     transfer_begin(engine, index, network->bytes[network->sent & conn->mask]);
     return;
@@ -507,7 +507,7 @@ static void conn_event(struct engine *engine, uint32_t index) {
   }
   struct lane *lane = &engine->lanes[conn->sends_lane];
   if (--lane->transfers > 0) return;
-  lane->transfers = WALK_NONE;
+  lane->transfers = SIM_NONE;
   queue_set(&engine->queue, engine->net->conn_count + conn->sends_lane,
             later(engine->now_ps, lane->begin_ps + slice_ps(lane)));
 }
@@ -520,7 +520,7 @@ static void flow_told(void *context, uint32_t conn, uint64_t end_ps) {
 
 static void turn_count(struct engine *engine) {
   if (++engine->turns % TURNS_TOLD == 0 && engine->request->tell)
-    engine->request->tell(engine->request->tell_context, engine->report->slice_count);
+    engine->request->tell(engine->request->report_context, engine->report->slice_count);
 }
 
 static void lanes_run(struct engine *engine) {
@@ -551,18 +551,18 @@ static void engine_go(struct engine *engine) {
   }
 }
 
-/* ---- what stands still ---- */
+/* ---- what makes no progress ---- */
 
 static const char *const want_words[] = {"", "data", "a free slot", "a step", "a transfer"};
 
-/* The lane that could let a stuck one go on; WALK_NONE when its rank has no more to do there. */
+/* The lane that could let a stuck one go on; SIM_NONE when its rank has no more to do there. */
 static uint32_t stuck_behind(const struct engine *engine, uint32_t index, uint32_t *peer) {
   const struct lane *lane = &engine->lanes[index];
-  const struct walk_net *net = engine->net;
+  const struct sim_net *net = engine->net;
   *peer = net->lanes[index].rank;
   if (lane->want == WANT_LIST) return lane->want_of;
-  if (lane->want == WANT_TRANSFER || lane->want == WANT_NOTHING) return WALK_NONE;
-  const struct walk_conn *conn = &net->conns[lane->want_of];
+  if (lane->want == WANT_TRANSFER || lane->want == WANT_NOTHING) return SIM_NONE;
+  const struct sim_conn *conn = &net->conns[lane->want_of];
   const bool data = lane->want == WANT_DATA;
   *peer = data ? conn->sender : conn->receiver;
   for (uint32_t i = 0; i < net->lane_count; i++) {
@@ -573,7 +573,7 @@ static uint32_t stuck_behind(const struct engine *engine, uint32_t index, uint32
     for (uint32_t k = first; k < last; k++)
       if (engine->lanes[i].links[k] == lane->want_of) return i;
   }
-  return WALK_NONE;
+  return SIM_NONE;
 }
 
 /* The connection's links carry nothing: which one, into `link`. */
@@ -594,7 +594,7 @@ static void stuck_say_lane(struct engine *engine, uint32_t index) {
   uint32_t peer;
   stuck_behind(engine, index, &peer);
   stuck_say(engine, "rank %u channel %u step %" PRIu64 " waits for %s %s rank %u",
-            engine->net->lanes[index].rank, lane->walk.work->channel_index, lane->steps,
+            engine->net->lanes[index].rank, lane->iter.work->channel_index, lane->steps,
             want_words[lane->want], lane->want == WANT_DATA ? "from" : "of", peer);
 }
 
@@ -605,7 +605,7 @@ static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
   for (uint32_t hops = 0; hops < engine->net->lane_count; hops++) {
     const struct lane *lane = &engine->lanes[index];
     const uint32_t next = stuck_behind(engine, index, &peer);
-    if (next == WALK_NONE || engine->lanes[next].want == WANT_NOTHING) return index;
+    if (next == SIM_NONE || engine->lanes[next].want == WANT_NOTHING) return index;
     if (lane->want <= WANT_SLOT && conn_is_dead(engine, lane->want_of, link, sizeof link)) return index;
     index = next;
   }
@@ -613,16 +613,16 @@ static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
 }
 
 /* To the supply, which knows what they run. */
-static void stuck_tell(struct engine *engine) {
+static void stuck_print(struct engine *engine) {
   for (uint32_t i = 0; i < engine->net->lane_count; i++) {
     const struct lane *lane = &engine->lanes[i];
-    struct engine_stand stand = {i, 0, want_words[lane->want], ""};
+    struct engine_stuck stuck = {i, 0, want_words[lane->want], ""};
     char link[64] = "";
     if (lane->phase == PHASE_ENDED || lane->want == WANT_NOTHING) continue;
-    stuck_behind(engine, i, &stand.peer);
+    stuck_behind(engine, i, &stuck.peer);
     if (lane->want <= WANT_SLOT) conn_is_dead(engine, lane->want_of, link, sizeof link);
-    stand.link = link;
-    engine->request->supply->stands(engine->request->supply->context, &stand);
+    stuck.link = link;
+    engine->request->supply->stuck(engine->request->supply->context, &stuck);
   }
 }
 
@@ -632,7 +632,7 @@ static void stuck_report(struct engine *engine) {
   uint32_t index = 0, peer, length = 0;
   engine->report->stalled = true;
   if (engine->tracks) {
-    stuck_tell(engine);
+    stuck_print(engine);
     return;
   }
   while (index < engine->net->lane_count && engine->lanes[index].want == WANT_NOTHING) index += 1;
@@ -647,11 +647,11 @@ static void stuck_report(struct engine *engine) {
     stuck_say(engine, ", over %s, which carries nothing", link);
     return;
   }
-  if (next == WALK_NONE) {
+  if (next == SIM_NONE) {
     stuck_say(engine, ", which has no more steps on this connection");
     return;
   }
-  for (length = 1; next != WALK_NONE && next != root && length <= engine->net->lane_count; length++) {
+  for (length = 1; next != SIM_NONE && next != root && length <= engine->net->lane_count; length++) {
     if (length < SHOWN) stuck_say(engine, "; ");
     if (length < SHOWN) stuck_say_lane(engine, next);
     next = stuck_behind(engine, next, &peer);
@@ -665,30 +665,30 @@ static void stuck_report(struct engine *engine) {
 
 static void lane_make(struct engine *engine, uint32_t index, uint64_t begin_ps) {
   const struct cluster_costs *costs = &engine->cluster->costs;
-  const struct walk_lane *place = &engine->net->lanes[index];
+  const struct sim_lane *place = &engine->net->lanes[index];
   const double slow = engine->cluster->rank_slow[place->rank];
   const uint8_t proto = place->work->proto;
   struct lane *lane = &engine->lanes[index];
-  walk_start(&lane->walk, &engine->net->plans[place->rank].limits, place->work);
+  slice_iter_begin(&lane->iter, &engine->net->plans[place->rank].limits, place->work);
   lane->links = &engine->net->links[place->first_link];
   for (uint32_t k = 0; k < place->work->recv_count; k++)
-    lane->recv_own |= (uint32_t)(lane->links[k] != WALK_NONE) << k;
+    lane->recv_own |= (uint32_t)(lane->links[k] != SIM_NONE) << k;
   for (uint32_t k = 0; k < place->work->send_count; k++)
-    lane->send_own |= (uint32_t)(lane->links[place->work->recv_count + k] != WALK_NONE) << k;
+    lane->send_own |= (uint32_t)(lane->links[place->work->recv_count + k] != SIM_NONE) << k;
   lane->now_ps = begin_ps + us_to_ps(place->work->func >= FUNC_SEND_RECV ? costs->message_launch_us
                                                                          : costs->launch_us[proto]);
   lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
   lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
   lane->side_ps = us_to_ps(costs->side_us * slow);
   lane->ps_a_byte = 1e3 * slow / costs->lane_gbps[proto];
-  lane->lands = costs->lands != 0 && (place->work->flags & WORK_DIRECT_RECV) != 0;
+  lane->zero_copy = costs->zero_copy != 0 && (place->work->flags & WORK_DIRECT_RECV) != 0;
   engine->blocks[place->block].running += place->batch == 0;
   if (place->batch == 0) lane_push(engine, index);
 }
 
 /* Whether its slices can meet others on a link. */
 static void lane_share(struct engine *engine, struct lane *lane) {
-  const struct work *work = lane->walk.work;
+  const struct work *work = lane->iter.work;
   lane->shares = work->algo == ALGO_CUSTOM;
   for (uint32_t links = lane->send_own; links != 0; links &= links - 1) {
     const uint32_t index = lane->links[work->recv_count + (uint32_t)__builtin_ctz(links)];
@@ -721,7 +721,7 @@ static void kernels_begin(struct engine *engine) {
 /* Costs of the connection. */
 static void conn_make(struct engine *engine, uint32_t index, struct cluster_route *route) {
   const struct cluster_costs *costs = &engine->cluster->costs;
-  const struct walk_conn *place = &engine->net->conns[index];
+  const struct sim_conn *place = &engine->net->conns[index];
   const uint8_t proto = place->proto;
   struct conn *conn = &engine->conns[index];
   cluster_route_find(engine->cluster, place, route);
@@ -751,7 +751,7 @@ static bool demand_find(const struct engine *engine, const struct cluster_route 
 
 /* Who takes which links, and from that who shares any. A fold has left out what is never full. */
 static ncclResult_t flows_make(struct engine *engine) {
-  const struct walk_net *net = engine->net;
+  const struct sim_net *net = engine->net;
   const struct fold *fold = engine->request->fold;
   const struct engine_supply *supply = engine->request->supply;
   double *demand = (double *)os_alloc((engine->cluster->link_count + (size_t)1) * sizeof *demand);
@@ -795,7 +795,7 @@ uint32_t engine_pieces(const struct work *work) {
 /* In how many pieces steps pass on over each connection, and so how long its rings are. Kernels that follow
  * one another may round up by different chunks: less than all slots beyond what is free. */
 static void pieces_find(struct engine *engine) {
-  const struct walk_net *net = engine->net;
+  const struct sim_net *net = engine->net;
   const struct engine_supply *supply = engine->request->supply;
   for (uint32_t i = 0; i < net->conn_count; i++) engine->conns[i].pieces = supply ? supply->pieces[i] : 1;
   for (uint32_t i = 0; !supply && i < net->lane_count; i++) {
@@ -803,7 +803,7 @@ static void pieces_find(struct engine *engine) {
     const uint32_t pieces = engine_pieces(work);
     for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
       const uint32_t index = net->links[net->lanes[i].first_link + k];
-      if (index != WALK_NONE && engine->conns[index].pieces < pieces) engine->conns[index].pieces = pieces;
+      if (index != SIM_NONE && engine->conns[index].pieces < pieces) engine->conns[index].pieces = pieces;
     }
   }
   for (uint32_t i = 0; i < net->conn_count; i++) {
@@ -815,33 +815,33 @@ static void pieces_find(struct engine *engine) {
   }
 }
 
-static bool conn_is_far(const struct engine *engine, uint32_t index) {
-  const struct walk_conn *conn = &engine->net->conns[index];
+static bool conn_is_remote(const struct engine *engine, uint32_t index) {
+  const struct sim_conn *conn = &engine->net->conns[index];
   return conn->sender / engine->cluster->gpus != conn->receiver / engine->cluster->gpus;
 }
 
 /* Rings of times of connections, and of their networks. These are numbered as conn_make() does. */
 static bool times_make(struct engine *engine) {
   const uint32_t conns = engine->net->conn_count;
-  size_t places = 1, far_places = 1;
+  size_t places = 1, remote_places = 1;
   for (uint32_t i = 0; i < conns; i++) {
     const size_t ring = engine->conns[i].mask + (size_t)1;
-    places += (conn_is_far(engine, i) ? 5 : 2) * ring;
-    far_places += conn_is_far(engine, i) ? ring : 0;
+    places += (conn_is_remote(engine, i) ? 5 : 2) * ring;
+    remote_places += conn_is_remote(engine, i) ? ring : 0;
   }
   engine->times = (uint64_t *)os_alloc(places * sizeof(uint64_t));
-  engine->steps = (uint8_t *)os_alloc(far_places);
+  engine->steps = (uint8_t *)os_alloc(remote_places);
   if (!engine->times || !engine->steps) return false;
   uint64_t *times = engine->times;
   uint8_t *steps = engine->steps;
-  for (uint32_t i = 0, far = 0; i < conns; i++) {
+  for (uint32_t i = 0, remote = 0; i < conns; i++) {
     struct conn *conn = &engine->conns[i];
     const size_t ring = conn->mask + (size_t)1;
     conn->data_at = times;
     conn->free_at = times + ring;
     times += 2 * ring;
-    if (!engine->net->conns[i].sends || !conn_is_far(engine, i)) continue;
-    engine->networks[far++] = (struct network){
+    if (!engine->net->conns[i].sends || !conn_is_remote(engine, i)) continue;
+    engine->networks[remote++] = (struct network){
         .filled_at = times, .slot_at = times + ring, .bytes = times + 2 * ring, .steps = steps};
     times += 3 * ring;
     steps += ring;
@@ -850,17 +850,16 @@ static bool times_make(struct engine *engine) {
 }
 
 static ncclResult_t engine_make(struct engine *engine) {
-  const struct walk_net *net = engine->net;
+  const struct sim_net *net = engine->net;
   engine->lanes = (struct lane *)os_alloc((net->lane_count + (size_t)1) * sizeof *engine->lanes);
   engine->conns = (struct conn *)os_alloc((net->conn_count + (size_t)1) * sizeof *engine->conns);
   engine->blocks = (struct block *)os_alloc((net->block_count + (size_t)1) * sizeof *engine->blocks);
   engine->ready = (uint32_t *)os_alloc((net->lane_count + (size_t)1) * sizeof *engine->ready);
-  uint32_t far = 0;
+  uint32_t remote = 0;
   for (uint32_t i = 0; engine->conns && i < net->conn_count; i++)
-    engine->conns[i].waiting_sender = engine->conns[i].waiting_receiver = engine->conns[i].network =
-        WALK_NONE;
-  for (uint32_t i = 0; i < net->conn_count; i++) far += conn_is_far(engine, i);
-  engine->networks = (struct network *)os_alloc((far + (size_t)1) * sizeof *engine->networks);
+    engine->conns[i].waiting_sender = engine->conns[i].waiting_receiver = engine->conns[i].network = SIM_NONE;
+  for (uint32_t i = 0; i < net->conn_count; i++) remote += conn_is_remote(engine, i);
+  engine->networks = (struct network *)os_alloc((remote + (size_t)1) * sizeof *engine->networks);
   engine->slots = net->rank_count > 0 ? net->plans[0].limits.slots : 1;
   if (engine->conns) pieces_find(engine);
   if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||

@@ -19,19 +19,19 @@ struct engine_report {
 struct engine_span {
   uint32_t lane;
   uint64_t ready_ps, begin_ps, end_ps; /* began to wait, began to move, posted */
-  const struct walk_slice *slice;
+  const struct sim_slice *slice;
 };
-typedef void engine_hear(void *context, const struct engine_span *span);
+typedef void engine_see(void *context, const struct engine_span *span);
 
 /* Called now and then with the slices so far. */
-typedef void engine_tell(void *context, uint64_t slices);
+typedef void engine_output(void *context, uint64_t slices);
 /* What a track runs at one go: lanes and blocks of the net that belong to the track. */
 struct engine_kernel {
   uint32_t track, first_lane, lane_count, first_block, block_count;
   uint64_t begin_ps;
 };
 /* A lane that never ends, and for what it waits. */
-struct engine_stand {
+struct engine_stuck {
   uint32_t lane, peer; /* peer: the rank that could let it go on */
   const char *wants;   /* "data", "a free slot", ... */
   const char *link;    /* that carries nothing; "" */
@@ -46,7 +46,7 @@ struct engine_supply {
   const double *demand_gbps; /* by link: the most that is asked for at a time */
   bool (*next)(void *context, struct engine_kernel *kernel); /* one that may begin; false: none, for now */
   void (*ended)(void *context, uint32_t track, uint64_t end_ps);
-  void (*stands)(void *context, const struct engine_stand *stand); /* each lane, when nothing moves */
+  void (*stuck)(void *context, const struct engine_stuck *stuck); /* each lane, when nothing moves */
 };
 
 /* A message between proxies, for whoever draws. */
@@ -54,17 +54,17 @@ struct engine_message {
   uint32_t conn;
   uint64_t begin_ps, end_ps, bytes;
 };
-typedef void engine_hear_message(void *context, const struct engine_message *message);
+typedef void engine_see_message(void *context, const struct engine_message *message);
 
 struct engine_request {
   const struct cluster *cluster;
-  const struct walk_net *net; /* of the fold, where there is one */
-  const struct fold *fold;    /* who else takes which links; NULL: `net` is whole */
-  engine_hear *hear;
+  const struct sim_net *net; /* of the fold, where there is one */
+  const struct fold *fold;   /* who else takes which links; NULL: `net` is whole */
+  engine_see *hear;
   void *context;
-  engine_tell *tell; /* NULL: nobody asks */
-  void *tell_context;
-  engine_hear_message *hear_message;  /* the same context */
+  engine_output *tell; /* NULL: nobody asks */
+  void *report_context;
+  engine_see_message *see_message;    /* the same context */
   const struct engine_supply *supply; /* NULL: all lanes of the net begin at once, and nothing follows */
 };
 

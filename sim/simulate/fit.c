@@ -18,7 +18,7 @@ enum { FIT_TAKES = 0, FIT_MOVES = PROTO_COUNT, FIT_LINKS = 2 * PROTO_COUNT, FIT_
 enum { MOVES_MOST = 40 }; /* of one step's length along one number */
 
 struct fit_point {
-  struct walk_net net;
+  struct sim_net net;
   struct check_setup setup;
   uint32_t cluster; /* of which it is a call */
   uint8_t proto;
@@ -78,7 +78,7 @@ static bool point_add(struct fitter *fitter, const struct tune_rule *rule, doubl
   call.algo_mask = 1u << rule->algo;
   call.proto_mask = 1u << rule->proto;
   ncclResult_t result = check_setup_make(&point->setup, &call);
-  if (result == ncclSuccess) result = walk_net_make(point->setup.plans, ranks, &point->net);
+  if (result == ncclSuccess) result = sim_net_make(point->setup.plans, ranks, &point->net);
   if (result != ncclSuccess) {
     check_setup_free(&point->setup);
     return result != ncclSystemError;
@@ -141,7 +141,7 @@ static double points_run(struct fitter *fitter, int number) {
 
 /* Goes along one number while that helps, one way or the other. */
 static double number_search(struct fitter *fitter, int number, double step, double best) {
-  for (int way = 0; way < 2; way++, step = -step) {
+  for (int direction = 0; direction < 2; direction++, step = -step) {
     int moves = 0;
     for (; moves < MOVES_MOST; moves++) {
       const double was = fitter->found[number];
@@ -184,7 +184,7 @@ static void search(struct fitter *fitter, struct fit *fit) {
 
 static void fitter_free(struct fitter *fitter) {
   for (uint32_t i = 0; fitter->points && i < fitter->point_count; i++) {
-    walk_net_free(&fitter->points[i].net);
+    sim_net_free(&fitter->points[i].net);
     check_setup_free(&fitter->points[i].setup);
   }
   for (uint32_t ranks = 0; fitter->clusters && ranks <= TOPOLOGY_GPUS_MAX; ranks++)

@@ -1,5 +1,5 @@
 /* fit.h: costs from measurements: a file that `tutti bench --tune` wrote has rules, and behind each the time
- * of its smallest size. Each such call is simulated on one node with the way that the rule names, and by
+ * of its smallest size. Each such call is simulated on one node with the option that the rule names, and by
  * protocol what a call, a slice and a post take is multiplied by one number, what a lane moves by another,
  * and the share of links by a third, until the times agree best in the mean of the squares of their
  * logarithms. Searches the same way for the same file. */

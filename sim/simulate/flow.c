@@ -1,7 +1,7 @@
 /* flow.c: see flow.h. Rates are found by filling: the link with the least left for each of its transfers, or
  * the transfer with the least bound, goes first, and what it takes is taken off the links that it crosses. As
  * these then have more left for each of the others, or as much, a heap whose rows are only put right when
- * they come up tells which link is next. Only transfers that share full links, directly or by way of others,
+ * they come up tells which link is next. Only transfers that share full links, directly or through others,
  * with one that began or ended are looked at. */
 #include "simulate/flow.h"
 
@@ -143,8 +143,8 @@ static void link_touch(struct flow_set *set, uint32_t link) {
   set->dirty[set->dirty_count++] = link;
 }
 
-/* Whether all of its links have room for as much as it may take, so that nobody else has less for it. */
-static bool flow_has_room(const struct flow_set *set, const struct flow *flow) {
+/* Whether all of its links have space for as much as it may take, so that nobody else has less for it. */
+static bool flow_has_space(const struct flow_set *set, const struct flow *flow) {
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     const struct flow_link *link = &set->links[set->entry_link[e]];
     const double more = set->entry_times[e] * flow->most_bytes_a_ps;
@@ -160,8 +160,8 @@ uint64_t flow_begin(struct flow_set *set, uint32_t conn, double bytes, double mo
   flow->most_bytes_a_ps = most_gbps * BYTES_A_PS;
   flow->since_ps = now_ps;
   flow->active = true;
-  const bool room = flow_has_room(set, flow);
-  if (room) flow->bytes_a_ps = flow->most_bytes_a_ps;
+  const bool fits = flow_has_space(set, flow);
+  if (fits) flow->bytes_a_ps = flow->most_bytes_a_ps;
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     struct flow_link *link = &set->links[set->entry_link[e]];
     set->entry_next[e] = link->first;
@@ -169,9 +169,9 @@ uint64_t flow_begin(struct flow_set *set, uint32_t conn, double bytes, double mo
     if (link->first != FLOW_NONE) set->entry_previous[link->first] = e;
     link->first = e;
     link->load += set->entry_times[e] * flow->bytes_a_ps;
-    if (!room) link_touch(set, set->entry_link[e]);
+    if (!fits) link_touch(set, set->entry_link[e]);
   }
-  return room ? flow_end_ps(flow) : UINT64_MAX;
+  return fits ? flow_end_ps(flow) : UINT64_MAX;
 }
 
 void flow_end(struct flow_set *set, uint32_t conn) {
@@ -406,7 +406,7 @@ static bool part_widen(struct flow_set *set, struct part *part) {
   return wider;
 }
 
-void flow_settle(struct flow_set *set, uint64_t now_ps, flow_tell *tell, void *context) {
+void flow_settle(struct flow_set *set, uint64_t now_ps, flow_report *tell, void *context) {
   struct part part = {0, 0};
   if (set->dirty_count == 0) return;
   set->stamp += 1;

@@ -73,7 +73,7 @@ void flow_end(struct flow_set *set, uint32_t conn);
 
 /* Finds all rates that what began and ended has changed, and tells when each such transfer will end now;
  * UINT64_MAX: never. */
-typedef void flow_tell(void *context, uint32_t conn, uint64_t end_ps);
-void flow_settle(struct flow_set *set, uint64_t now_ps, flow_tell *tell, void *context);
+typedef void flow_report(void *context, uint32_t conn, uint64_t end_ps);
+void flow_settle(struct flow_set *set, uint64_t now_ps, flow_report *tell, void *context);
 
 #endif

@@ -14,7 +14,7 @@ enum { LABEL_SHARES, LABEL_BLOCK, LABEL_RANK, LABEL_LINK };
 
 struct folder {
   const struct cluster *cluster;
-  const struct walk_net *net;
+  const struct sim_net *net;
   const struct fold_turns *turns;  /* or NULL */
   struct cluster_route *routes;    /* by connection */
   uint32_t *shared, *shared_links; /* by link of the cluster: its number here plus one; and back */
@@ -74,7 +74,7 @@ static uint64_t mix_double(uint64_t hash, double value) {
 }
 
 static uint64_t lane_colour(const struct folder *folder, uint32_t index) {
-  const struct walk_lane *lane = &folder->net->lanes[index];
+  const struct sim_lane *lane = &folder->net->lanes[index];
   const struct work *work = lane->work;
   if (!work_is_placeless(work)) return mix(1, index);
   uint64_t hash = mix(mix(2, work->func * 65536ull + work->algo * 256u + work->proto), lane->batch);
@@ -86,7 +86,7 @@ static uint64_t lane_colour(const struct folder *folder, uint32_t index) {
 }
 
 static bool lanes_are_alike(const struct folder *folder, uint32_t one, uint32_t two) {
-  const struct walk_lane *a = &folder->net->lanes[one], *b = &folder->net->lanes[two];
+  const struct sim_lane *a = &folder->net->lanes[one], *b = &folder->net->lanes[two];
   return one == two ||
          (work_is_placeless(a->work) && works_are_alike(a->work, b->work) && a->batch == b->batch &&
           (!folder->turns || folder->turns->plan[one] == folder->turns->plan[two]) &&
@@ -102,7 +102,7 @@ static bool routes_are_alike(const struct cluster_route *a, const struct cluster
 }
 
 static void colours_set(struct folder *folder) {
-  const struct walk_net *net = folder->net;
+  const struct sim_net *net = folder->net;
   for (uint32_t i = 0; i < net->lane_count; i++) folder->colour[i] = lane_colour(folder, i);
   for (uint32_t i = 0; i < net->conn_count; i++)
     folder->colour[net->lane_count + i] = conn_colour(&folder->routes[i]);
@@ -117,14 +117,14 @@ static void colours_set(struct folder *folder) {
 /* ---- the graph ---- */
 
 /* A block whose lanes all begin at once couples none of them. */
-static bool block_has_turns(const struct walk_net *net, uint32_t block) {
-  const struct walk_block *place = &net->blocks[block];
+static bool block_has_turns(const struct sim_net *net, uint32_t block) {
+  const struct sim_block *place = &net->blocks[block];
   return place->lane_count > 0 && net->lanes[place->first_lane + place->lane_count - 1].batch > 0;
 }
 
 /* False where a connection lacks an end, or has several lanes of one plan. `ends`: of each connection the
  * numbers of the plans, plus one, by which it was received from and sent over last. */
-static bool conns_are_single(const struct walk_net *net, const struct fold_turns *turns, uint32_t *ends) {
+static bool conns_are_single(const struct sim_net *net, const struct fold_turns *turns, uint32_t *ends) {
   for (uint32_t i = 0; i < net->lane_count; i++) {
     const struct work *work = net->lanes[i].work;
     const uint32_t plan = turns ? turns->plan[i] + 1 : 1;
@@ -142,7 +142,7 @@ static bool conns_are_single(const struct walk_net *net, const struct fold_turns
 /* What connections ask of links at a time, into `gbps`. */
 static bool demand_find(const struct folder *folder, double *gbps) {
   const struct cluster *cluster = folder->cluster;
-  const struct walk_net *net = folder->net;
+  const struct sim_net *net = folder->net;
   struct demand demand;
   if (folder->turns) {
     memcpy(gbps, folder->turns->demand_gbps, cluster->link_count * sizeof *gbps);
@@ -150,7 +150,7 @@ static bool demand_find(const struct folder *folder, double *gbps) {
   }
   bool whole = demand_make(cluster, &demand);
   for (uint32_t i = 0; whole && i < net->conn_count; i++) {
-    const struct walk_conn *conn = &net->conns[i];
+    const struct sim_conn *conn = &net->conns[i];
     const struct cluster_route *route = &folder->routes[i];
     whole = demand_add(&demand, route, cluster_most_gbps(cluster, route, conn->proto, conn->sender));
   }
@@ -162,7 +162,7 @@ static bool demand_find(const struct folder *folder, double *gbps) {
 /* Routes, and which links can be full. */
 static bool routes_find(struct folder *folder) {
   const struct cluster *cluster = folder->cluster;
-  const struct walk_net *net = folder->net;
+  const struct sim_net *net = folder->net;
   double *demand = (double *)os_alloc(((size_t)cluster->link_count + 1) * sizeof *demand);
   for (uint32_t i = 0; demand && i < net->conn_count; i++)
     cluster_route_find(cluster, &net->conns[i], &folder->routes[i]);
@@ -184,8 +184,8 @@ static uint32_t edge_add(struct refine_edge *edges, uint32_t count, uint32_t one
 
 static uint32_t lane_edges(const struct folder *folder, uint32_t index, struct refine_edge *edges,
                            uint32_t count) {
-  const struct walk_net *net = folder->net;
-  const struct walk_lane *lane = &net->lanes[index];
+  const struct sim_net *net = folder->net;
+  const struct sim_lane *lane = &net->lanes[index];
   const uint32_t recv_count = lane->work->recv_count, links = recv_count + lane->work->send_count;
   const bool alike = work_takes_all_links(lane->work);
   for (uint32_t k = 0; k < links; k++) {
@@ -201,7 +201,7 @@ static uint32_t lane_edges(const struct folder *folder, uint32_t index, struct r
 
 /* Into `edges`, unless that is NULL; how many. */
 static uint32_t edges_list(const struct folder *folder, struct refine_edge *edges) {
-  const struct walk_net *net = folder->net;
+  const struct sim_net *net = folder->net;
   uint32_t count = 0;
   for (uint32_t i = 0; i < net->lane_count; i++) count = lane_edges(folder, i, edges, count);
   for (uint32_t i = 0; i < net->conn_count; i++)
@@ -214,7 +214,7 @@ static uint32_t edges_list(const struct folder *folder, struct refine_edge *edge
 }
 
 static bool graph_make(struct folder *folder) {
-  const struct walk_net *net = folder->net;
+  const struct sim_net *net = folder->net;
   folder->first_link = net->lane_count + net->conn_count;
   folder->first_block = folder->first_link + folder->shared_count;
   folder->first_rank = folder->first_block + net->block_count;
@@ -238,7 +238,7 @@ static bool graph_make(struct folder *folder) {
 
 /* Of what colours stand for; refine_holds() has the rest. */
 static bool members_are_alike(const struct folder *folder) {
-  const struct walk_net *net = folder->net;
+  const struct sim_net *net = folder->net;
   const uint32_t *rep = folder->rep;
   for (uint32_t i = 0; i < net->lane_count; i++)
     if (rep[i] >= net->lane_count || !lanes_are_alike(folder, i, rep[i])) return false;
@@ -267,12 +267,12 @@ static void *numbers(size_t count, size_t bytes) { return os_alloc((count + 1) *
 
 /* The lane's links are connections of the whole net, for now. */
 static void lane_add(const struct folder *folder, struct fold *fold, uint32_t lane, bool begins_block) {
-  const struct walk_lane *from = &folder->net->lanes[lane];
-  struct walk_net *net = &fold->net;
+  const struct sim_lane *from = &folder->net->lanes[lane];
+  struct sim_net *net = &fold->net;
   const uint32_t links = (uint32_t)from->work->recv_count + from->work->send_count;
-  struct walk_lane *made = &net->lanes[net->lane_count];
+  struct sim_lane *made = &net->lanes[net->lane_count];
   if (begins_block) {
-    struct walk_block *block = &net->blocks[net->block_count++];
+    struct sim_block *block = &net->blocks[net->block_count++];
     *block = folder->net->blocks[from->block];
     block->first_lane = net->lane_count;
     block->lane_count = 0;
@@ -289,7 +289,7 @@ static void lane_add(const struct folder *folder, struct fold *fold, uint32_t la
 /* Whether the block's lanes run in the place of others. Of blocks of several batches the first of its kind
  * does; it is of a rank that does: kinds of lanes tell kinds of blocks and of ranks apart, and lowest numbers
  * stand for the others. */
-static bool block_stands(const struct folder *folder, uint32_t block) {
+static bool block_is_stuck(const struct folder *folder, uint32_t block) {
   const uint32_t node = folder->first_block + block;
   const uint32_t rank = folder->first_rank + folder->net->blocks[block].rank;
   if (folder->turns && folder->rep[rank] != rank) return false;
@@ -299,12 +299,12 @@ static bool block_stands(const struct folder *folder, uint32_t block) {
 /* One lane of each kind; blocks of several batches stay together. Of a kind in such a block the first member
  * of the block that stands for its kind runs, so `taken` is by representative. */
 static void lanes_add(const struct folder *folder, struct fold *fold, bool *taken) {
-  const struct walk_net *whole = folder->net;
+  const struct sim_net *whole = folder->net;
   for (uint32_t b = 0; b < whole->block_count; b++) {
-    const struct walk_block *block = &whole->blocks[b];
+    const struct sim_block *block = &whole->blocks[b];
     const bool turns = block_has_turns(whole, b);
     bool begins = true;
-    if (!block_stands(folder, b)) continue;
+    if (!block_is_stuck(folder, b)) continue;
     for (uint32_t lane = block->first_lane; lane < block->first_lane + block->lane_count; lane++) {
       if (taken[folder->rep[lane]]) continue;
       taken[folder->rep[lane]] = true;
@@ -316,7 +316,7 @@ static void lanes_add(const struct folder *folder, struct fold *fold, bool *take
 
 /* Connections get numbers in the order in which lanes name them; of a lane's links to one kind the first of
  * each side stays. */
-static void links_bind(const struct folder *folder, struct walk_net *net, uint32_t *number) {
+static void links_bind(const struct folder *folder, struct sim_net *net, uint32_t *number) {
   const uint32_t lanes = folder->net->lane_count;
   for (uint32_t i = 0; i < net->lane_count; i++) {
     uint32_t *links = &net->links[net->lanes[i].first_link];
@@ -329,22 +329,22 @@ static void links_bind(const struct folder *folder, struct walk_net *net, uint32
       }
       links[k] = number[kind] - 1;
       for (uint32_t before = k < work->recv_count ? 0 : work->recv_count; before < k; before++)
-        if (links[before] == number[kind] - 1) links[k] = WALK_NONE;
+        if (links[before] == number[kind] - 1) links[k] = SIM_NONE;
     }
   }
 }
 
 static bool net_fold(const struct folder *folder, struct fold *fold, uint32_t *number) {
-  const struct walk_net *whole = folder->net;
-  struct walk_net *net = &fold->net;
+  const struct sim_net *whole = folder->net;
+  struct sim_net *net = &fold->net;
   bool *taken = (bool *)numbers(whole->lane_count, sizeof(bool));
   net->plans = whole->plans;
   net->first_rank = whole->first_rank;
   net->plan_count = whole->plan_count;
   net->rank_count = whole->rank_count;
-  net->blocks = (struct walk_block *)numbers(whole->lane_count, sizeof *net->blocks);
-  net->lanes = (struct walk_lane *)numbers(whole->lane_count, sizeof *net->lanes);
-  net->conns = (struct walk_conn *)numbers(whole->conn_count, sizeof *net->conns);
+  net->blocks = (struct sim_block *)numbers(whole->lane_count, sizeof *net->blocks);
+  net->lanes = (struct sim_lane *)numbers(whole->lane_count, sizeof *net->lanes);
+  net->conns = (struct sim_conn *)numbers(whole->conn_count, sizeof *net->conns);
   net->links = (uint32_t *)numbers(whole->link_count, sizeof *net->links);
   fold->lane_of = (uint32_t *)numbers(whole->lane_count, sizeof(uint32_t));
   const bool made = taken && net->blocks && net->lanes && net->conns && net->links && fold->lane_of;
@@ -401,7 +401,7 @@ static bool ranks_fold(const struct folder *folder, struct fold *fold) {
   return fold->rank_of != NULL;
 }
 
-static bool folder_make(struct folder *folder, const struct cluster *cluster, const struct walk_net *net,
+static bool folder_make(struct folder *folder, const struct cluster *cluster, const struct sim_net *net,
                         const struct fold_turns *turns) {
   folder->cluster = cluster;
   folder->net = net;
@@ -422,7 +422,7 @@ static void folder_free(struct folder *folder) {
   refine_graph_free(&folder->graph);
 }
 
-static bool may_fold(const struct walk_net *net, const struct fold_turns *turns) {
+static bool may_fold(const struct sim_net *net, const struct fold_turns *turns) {
   bool placeless = false, single = false;
   for (uint32_t i = 0; i < net->lane_count && !placeless; i++)
     placeless = work_is_placeless(net->lanes[i].work);
@@ -443,7 +443,7 @@ static bool lanes_fold(struct folder *folder, struct fold *fold) {
   return folded;
 }
 
-bool fold_make(const struct cluster *cluster, const struct walk_net *whole, const struct fold_turns *turns,
+bool fold_make(const struct cluster *cluster, const struct sim_net *whole, const struct fold_turns *turns,
                struct fold *fold) {
   struct folder folder;
   bool folded = false;
@@ -463,6 +463,6 @@ void fold_free(struct fold *fold) {
   os_free(fold->first_share);
   os_free(fold->links);
   os_free(fold->users);
-  walk_net_free(&fold->net);
+  sim_net_free(&fold->net);
   memset(fold, 0, sizeof *fold);
 }

@@ -10,9 +10,9 @@
 #include "simulate/cluster.h"
 
 struct fold {
-  struct walk_net
-      net; /* lanes that run. A link is WALK_NONE where another one of its lane has the same peers */
-  uint32_t *lane_of;       /* by lane of net: which one of the whole it is */
+  struct sim_net
+      net;           /* lanes that run. A link is SIM_NONE where another one of its lane has the same peers */
+  uint32_t *lane_of; /* by lane of net: which one of the whole it is */
   uint32_t *first_share;   /* by connection of net; one more behind the last */
   uint32_t *links, *users; /* by share: a link of the cluster; connections of that kind on it */
   uint32_t *rank_of;       /* by rank, with turns: whose lanes run in its place */
@@ -33,7 +33,7 @@ struct fold_turns {
 /* True when some lanes are alike, and *fold is filled (free with fold_free). False, with *fold all zero, when
  * none are, when that cannot be told, or when memory is out. `whole` outlives the fold. `turns`: NULL where
  * all lanes begin at once. */
-bool fold_make(const struct cluster *cluster, const struct walk_net *whole, const struct fold_turns *turns,
+bool fold_make(const struct cluster *cluster, const struct sim_net *whole, const struct fold_turns *turns,
                struct fold *fold);
 void fold_free(struct fold *fold);
 

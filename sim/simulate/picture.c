@@ -8,7 +8,7 @@
 /* Threads of lanes are numbered below it. */
 enum { KERNEL_THREADS = 1000 };
 
-void picture_begin(struct picture *picture, FILE *out, const struct walk_net *net) {
+void picture_begin(struct picture *picture, FILE *out, const struct sim_net *net) {
   memset(picture, 0, sizeof *picture);
   picture->json.out = out;
   picture->net = net;
@@ -20,7 +20,7 @@ void picture_begin(struct picture *picture, FILE *out, const struct walk_net *ne
 static void span_write(struct picture *picture, const struct engine_span *span, const char *name,
                        uint64_t begin_ps, uint64_t end_ps) {
   struct json *json = &picture->json;
-  const struct walk_lane *lane = &picture->net->lanes[span->lane];
+  const struct sim_lane *lane = &picture->net->lanes[span->lane];
   json_open(json, NULL, '{');
   json_text(json, "name", name);
   json_text(json, "ph", "X");
@@ -38,11 +38,11 @@ static void span_write(struct picture *picture, const struct engine_span *span, 
 static const char *slice_name(uint32_t flags) {
   static const char *const names[] = {"copy", "receive", "send", "receive, send"};
   static const char *const reducing[] = {"reduce", "receive, reduce", "send", "receive, reduce, send"};
-  const uint32_t way = ((flags & STEP_RECV) ? 1u : 0) | ((flags & STEP_SEND) ? 2u : 0);
-  return (flags & STEP_REDUCE) ? reducing[way] : names[way];
+  const uint32_t sides = ((flags & STEP_RECV) ? 1u : 0) | ((flags & STEP_SEND) ? 2u : 0);
+  return (flags & STEP_REDUCE) ? reducing[sides] : names[sides];
 }
 
-void picture_hear(void *context, const struct engine_span *span) {
+void picture_see(void *context, const struct engine_span *span) {
   struct picture *picture = (struct picture *)context;
   if (picture->spans++ >= PICTURE_SPANS_MAX) return;
   if (span->begin_ps > span->ready_ps) span_write(picture, span, "wait", span->ready_ps, span->begin_ps);

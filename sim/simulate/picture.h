@@ -13,13 +13,13 @@
 
 struct picture {
   struct json json;
-  const struct walk_net *net;
+  const struct sim_net *net;
   uint64_t spans, kernels; /* that came, written or not */
 };
 
-/* Begins the file; picture_hear() then is the engine's, with the picture as its context. */
-void picture_begin(struct picture *picture, FILE *out, const struct walk_net *net);
-void picture_hear(void *context, const struct engine_span *span);
+/* Begins the file; picture_see() then is the engine's, with the picture as its context. */
+void picture_begin(struct picture *picture, FILE *out, const struct sim_net *net);
+void picture_see(void *context, const struct engine_span *span);
 /* A kernel of a workload, on a thread of its stream, in front of the lanes'. */
 void picture_kernel(struct picture *picture, const char *name, const struct run_kernel *kernel);
 /* False when spans were left out, as there were more than PICTURE_SPANS_MAX. */

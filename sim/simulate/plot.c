@@ -21,12 +21,12 @@ struct frame {
 };
 
 ncclResult_t plot_add(struct plot *plot, uint32_t series, const char *name, double bytes, double gbps) {
-  if (plot->point_count == plot->point_room) {
-    const uint32_t room = plot->point_room ? 2 * plot->point_room : 64;
-    struct plot_point *points = (struct plot_point *)os_realloc(plot->points, room * sizeof *points);
-    if (!points) return log_fail(ncclSystemError, "no memory for a plot of %u points", room);
+  if (plot->point_count == plot->point_capacity) {
+    const uint32_t capacity = plot->point_capacity ? 2 * plot->point_capacity : 64;
+    struct plot_point *points = (struct plot_point *)os_realloc(plot->points, capacity * sizeof *points);
+    if (!points) return log_fail(ncclSystemError, "no memory for a plot of %u points", capacity);
     plot->points = points;
-    plot->point_room = room;
+    plot->point_capacity = capacity;
   }
   plot->names[series % PLOT_SERIES_MOST] = name;
   if (bytes > 0 && gbps > 0)

@@ -1,4 +1,4 @@
-/* plot.h: bandwidth against size, of one way or of several, as SVG. */
+/* plot.h: bandwidth against size, of one option or of several, as SVG. */
 #ifndef TUTTI_SIM_SIMULATE_PLOT_H
 #define TUTTI_SIM_SIMULATE_PLOT_H
 
@@ -16,7 +16,7 @@ struct plot_point {
 struct plot {
   const char *names[PLOT_SERIES_MOST]; /* of series; outlive the plot */
   struct plot_point *points;
-  uint32_t point_count, point_room;
+  uint32_t point_count, point_capacity;
 };
 
 /* Points of a series come in the order of their sizes. ncclSystemError when memory is out. */

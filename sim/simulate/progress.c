@@ -38,7 +38,7 @@ void progress_say(struct progress *progress, uint64_t slices, uint64_t now_ns) {
   progress->said_ns = now_ns;
 }
 
-void progress_tell(void *context, uint64_t slices) {
+void progress_report(void *context, uint64_t slices) {
   progress_say((struct progress *)context, slices, os_time_ns());
 }
 

@@ -24,8 +24,8 @@ void progress_open(struct progress *progress, FILE *out, bool always, uint64_t n
 void progress_begin(struct progress *progress, const char *what, uint64_t slice_count, uint64_t now_ns);
 /* So many slices are done; says so at most once a second. */
 void progress_say(struct progress *progress, uint64_t slices, uint64_t now_ns);
-/* The same now, for the engine (engine_tell): the context is a progress. */
-void progress_tell(void *context, uint64_t slices);
+/* The same now, for the engine (engine_output): the context is a progress. */
+void progress_report(void *context, uint64_t slices);
 /* Clears the line of a terminal, before something else is written. */
 void progress_clear(struct progress *progress);
 

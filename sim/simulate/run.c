@@ -32,8 +32,8 @@ static void track_push(struct run *run, uint32_t index) {
   struct track *track = &run->tracks[index];
   if (track->ready || track->running) return;
   track->ready = true;
-  track->next_ready = WALK_NONE;
-  if (run->last_ready != WALK_NONE) run->tracks[run->last_ready].next_ready = index;
+  track->next_ready = SIM_NONE;
+  if (run->last_ready != SIM_NONE) run->tracks[run->last_ready].next_ready = index;
   else run->first_ready = index;
   run->last_ready = index;
 }
@@ -59,13 +59,13 @@ static ncclResult_t rank_tracks_make(struct run *run, uint32_t rank) {
     track->first_block = run->net.block_count;
     for (uint32_t i = 0; i < own->step_count; i++) {
       const uint32_t number = run->shape_of[rank][i];
-      if (number == WALK_NONE || run->workload->calls[own->steps[i].call].stream != stream) continue;
+      if (number == SIM_NONE || run->workload->calls[own->steps[i].call].stream != stream) continue;
       const struct shape *shape = &run->shapes[number];
-      if (shape->lane_count > track->lane_room) track->lane_room = shape->lane_count;
-      if (shape->block_count > track->block_room) track->block_room = shape->block_count;
+      if (shape->lane_count > track->lane_capacity) track->lane_capacity = shape->lane_count;
+      if (shape->block_count > track->block_capacity) track->block_capacity = shape->block_count;
     }
-    run->net.lane_count += track->lane_room;
-    run->net.block_count += track->block_room;
+    run->net.lane_count += track->lane_capacity;
+    run->net.block_count += track->block_capacity;
     track_seek(run, track);
     track_push(run, run->track_count - 1);
   }
@@ -92,14 +92,14 @@ static ncclResult_t tracks_make(struct run *run) {
 }
 
 /* The rows that kernels are made of. */
-static const struct walk_net *run_rows(const struct run *run) {
+static const struct sim_net *run_rows(const struct run *run) {
   return run->folded ? &run->fold.net : &run->rows;
 }
 
 /* What the engine takes a net for: connections and links are those of the rows. */
 static ncclResult_t net_make(struct run *run) {
-  const struct walk_net *rows = run_rows(run);
-  struct walk_net *net = &run->net;
+  const struct sim_net *rows = run_rows(run);
+  struct sim_net *net = &run->net;
   net->rank_count = rows->rank_count;
   net->plan_count = rows->plan_count;
   net->plans = rows->plans;
@@ -107,8 +107,8 @@ static ncclResult_t net_make(struct run *run) {
   net->link_count = rows->link_count;
   net->conns = rows->conns;
   net->conn_count = rows->conn_count;
-  net->lanes = (struct walk_lane *)os_alloc((net->lane_count + (size_t)1) * sizeof *net->lanes);
-  net->blocks = (struct walk_block *)os_alloc((net->block_count + (size_t)1) * sizeof *net->blocks);
+  net->lanes = (struct sim_lane *)os_alloc((net->lane_count + (size_t)1) * sizeof *net->lanes);
+  net->blocks = (struct sim_block *)os_alloc((net->block_count + (size_t)1) * sizeof *net->blocks);
   return net->lanes && net->blocks ? ncclSuccess : run_no_memory(run);
 }
 
@@ -117,16 +117,16 @@ static ncclResult_t net_make(struct run *run) {
 /* Its rows become those of the plan. */
 static void track_load(struct run *run, const struct track *track, const struct shape *shape,
                        struct engine_kernel *kernel) {
-  const struct walk_net *rows = run_rows(run);
-  struct walk_net *net = &run->net;
+  const struct sim_net *rows = run_rows(run);
+  struct sim_net *net = &run->net;
   for (uint32_t i = 0; i < shape->block_count; i++) {
-    struct walk_block *block = &net->blocks[track->first_block + i];
+    struct sim_block *block = &net->blocks[track->first_block + i];
     *block = rows->blocks[shape->first_block + i];
     block->track = (uint32_t)(track - run->tracks);
     block->first_lane = block->first_lane - shape->first_lane + track->first_lane;
   }
   for (uint32_t i = 0; i < shape->lane_count; i++) {
-    struct walk_lane *lane = &net->lanes[track->first_lane + i];
+    struct sim_lane *lane = &net->lanes[track->first_lane + i];
     *lane = rows->lanes[shape->first_lane + i];
     lane->block = lane->block - shape->first_block + track->first_block;
   }
@@ -155,14 +155,14 @@ static void arrival_add(struct run *run, const struct shape *shape, uint64_t beg
   run->failed = run->failed || !arrivals->next;
   if (!arrivals->next) return;
   const uint32_t number = arrivals->next[shape->place]++;
-  if (number >= arrivals->row_room) {
-    const uint32_t room = arrivals->row_room ? 2 * arrivals->row_room : 64;
-    struct arrival *rows = (struct arrival *)os_realloc(arrivals->rows, room * sizeof *rows);
+  if (number >= arrivals->row_capacity) {
+    const uint32_t capacity = arrivals->row_capacity ? 2 * arrivals->row_capacity : 64;
+    struct arrival *rows = (struct arrival *)os_realloc(arrivals->rows, capacity * sizeof *rows);
     run->failed = run->failed || !rows;
     if (!rows) return;
-    memset(&rows[arrivals->row_room], 0, (room - arrivals->row_room) * sizeof *rows);
+    memset(&rows[arrivals->row_capacity], 0, (capacity - arrivals->row_capacity) * sizeof *rows);
     arrivals->rows = rows;
-    arrivals->row_room = room;
+    arrivals->row_capacity = capacity;
   }
   struct arrival *row = &arrivals->rows[number];
   row->sum_ps += begin_ps;
@@ -177,13 +177,13 @@ static void busy_add(struct run *run, const struct track *track, uint64_t end_ps
     run->report->busy_ps[track->rank] += end_ps - track->begin_ps;
     return;
   }
-  if (intervals->count == intervals->room) {
-    const uint32_t room = intervals->room ? 2 * intervals->room : 64;
-    struct interval *rows = (struct interval *)os_realloc(intervals->rows, room * sizeof *rows);
+  if (intervals->count == intervals->capacity) {
+    const uint32_t capacity = intervals->capacity ? 2 * intervals->capacity : 64;
+    struct interval *rows = (struct interval *)os_realloc(intervals->rows, capacity * sizeof *rows);
     run->failed = run->failed || !rows;
     if (!rows) return;
     intervals->rows = rows;
-    intervals->room = room;
+    intervals->capacity = capacity;
   }
   intervals->rows[intervals->count++] = (struct interval){track->begin_ps, end_ps};
 }
@@ -212,7 +212,7 @@ static void busy_join(struct run *run) {
 static uint64_t arrivals_late_ps(const struct run *run) {
   uint64_t late_ps = 0;
   for (uint32_t i = 0; i < run->workload->comm_count; i++)
-    for (uint32_t k = 0; k < run->arrivals[i].row_room; k++) {
+    for (uint32_t k = 0; k < run->arrivals[i].row_capacity; k++) {
       const struct arrival *row = &run->arrivals[i].rows[k];
       late_ps += row->count * row->last_ps - row->sum_ps;
     }
@@ -231,12 +231,12 @@ static uint64_t compute_ps(const struct run *run, const struct workload_call *ca
 
 static bool supply_next(void *context, struct engine_kernel *kernel) {
   struct run *run = (struct run *)context;
-  while (run->first_ready != WALK_NONE) {
+  while (run->first_ready != SIM_NONE) {
     const uint32_t index = run->first_ready;
     struct track *track = &run->tracks[index];
     uint64_t begin_ps;
     run->first_ready = track->next_ready;
-    if (run->first_ready == WALK_NONE) run->last_ready = WALK_NONE;
+    if (run->first_ready == SIM_NONE) run->last_ready = SIM_NONE;
     track->ready = false;
     if (run_track_ended(run, track) || !track_free(run, track, &begin_ps)) continue;
     const struct workload_call *call = run_step_call(run, track);
@@ -247,7 +247,7 @@ static bool supply_next(void *context, struct engine_kernel *kernel) {
     kernel->first_block = track->first_block;
     const uint64_t after_ps = compute_ps(run, call);
     kernel->begin_ps = track->begin_ps = later(begin_ps + after_ps, call->at_ps);
-    if (number != WALK_NONE) track_load(run, track, &run->shapes[number], kernel);
+    if (number != SIM_NONE) track_load(run, track, &run->shapes[number], kernel);
     run->report->compute_ps[track->rank] += after_ps;
     track->running = true;
     return true;
@@ -351,7 +351,7 @@ static int kind_compare(const void *left, const void *right) {
 
 static ncclResult_t run_make(struct run *run) {
   const struct workload *workload = run->workload;
-  run->first_ready = run->last_ready = WALK_NONE;
+  run->first_ready = run->last_ready = SIM_NONE;
   run->graphs = (struct graph *)os_alloc((workload->comm_count + (size_t)1) * sizeof *run->graphs);
   run->arrivals = (struct arrivals *)os_alloc((workload->comm_count + (size_t)1) * sizeof *run->arrivals);
   run->intervals = (struct intervals *)os_alloc(workload->rank_count * sizeof *run->intervals);
@@ -368,8 +368,8 @@ static ncclResult_t run_make(struct run *run) {
   if (!run->request->exact && !run->request->watch) TRY(run_fold(run));
   TRY(tracks_make(run));
   TRY(net_make(run));
-  run->stands = (struct stand *)os_alloc((run->track_count + (size_t)1) * sizeof *run->stands);
-  return run->stands ? ncclSuccess : run_no_memory(run);
+  run->stuck = (struct stuck_lane *)os_alloc((run->track_count + (size_t)1) * sizeof *run->stuck);
+  return run->stuck ? ncclSuccess : run_no_memory(run);
 }
 
 static void run_free(struct run *run) {
@@ -391,7 +391,7 @@ static void run_free(struct run *run) {
   os_free(run->net.lanes);
   os_free(run->net.blocks);
   fold_free(&run->fold);
-  walk_net_free(&run->rows);
+  sim_net_free(&run->rows);
   os_free(run->graphs);
   os_free(run->shapes);
   os_free(run->buckets);
@@ -404,7 +404,7 @@ static void run_free(struct run *run) {
   os_free(run->conn_next);
   os_free(run->plans);
   os_free(run->ops);
-  os_free(run->stands);
+  os_free(run->stuck);
   os_free(run->kind_of);
   os_free(run->demand_gbps);
   os_free(run->pieces);
@@ -412,7 +412,7 @@ static void run_free(struct run *run) {
 
 /* Fills run->pieces. */
 static ncclResult_t pieces_find(struct run *run) {
-  const struct walk_net *rows = run_rows(run);
+  const struct sim_net *rows = run_rows(run);
   run->pieces = (uint8_t *)os_alloc(rows->conn_count + (size_t)1);
   if (!run->pieces) return run_no_memory(run);
   memset(run->pieces, 1, rows->conn_count);
@@ -421,7 +421,7 @@ static ncclResult_t pieces_find(struct run *run) {
     const uint8_t own = (uint8_t)engine_pieces(work);
     for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
       const uint32_t conn = rows->links[rows->lanes[i].first_link + k];
-      if (conn != WALK_NONE && own > run->pieces[conn]) run->pieces[conn] = own;
+      if (conn != SIM_NONE && own > run->pieces[conn]) run->pieces[conn] = own;
     }
   }
   return ncclSuccess;
@@ -429,13 +429,13 @@ static ncclResult_t pieces_find(struct run *run) {
 
 /* Of all kernels of the ranks that run. */
 static uint64_t run_slices(const struct run *run) {
-  struct walk_net net = *run_rows(run);
-  struct walk_lane *lanes = net.lanes;
+  struct sim_net net = *run_rows(run);
+  struct sim_lane *lanes = net.lanes;
   uint64_t sum = 0;
   for (uint32_t i = 0; i < run->shape_count; i++) {
     net.lanes = &lanes[run->shapes[i].first_lane];
     net.lane_count = run->shapes[i].lane_count;
-    sum += run->shapes[i].uses * walk_net_slices(&net);
+    sum += run->shapes[i].uses * sim_net_slices(&net);
   }
   return sum;
 }
@@ -451,15 +451,15 @@ static ncclResult_t run_engine(struct run *run) {
                                        .demand_gbps = run->demand_gbps,
                                        .next = supply_next,
                                        .ended = supply_ended,
-                                       .stands = run_stands};
+                                       .stuck = run_stuck_add};
   const struct engine_request engine = {.cluster = run->request->cluster,
                                         .net = &run->net,
                                         .fold = run->folded ? &run->fold : NULL,
                                         .hear = watch ? watch->hear : NULL,
                                         .context = watch ? watch->context : NULL,
-                                        .hear_message = watch ? watch->hear_message : NULL,
-                                        .tell = progress ? progress_tell : NULL,
-                                        .tell_context = progress,
+                                        .see_message = watch ? watch->see_message : NULL,
+                                        .tell = progress ? progress_report : NULL,
+                                        .report_context = progress,
                                         .supply = &supply};
   struct engine_report engine_report;
   if (watch && watch->net) watch->net(watch->context, &run->net);

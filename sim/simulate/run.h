@@ -18,10 +18,10 @@ struct run_kernel {
 /* Who looks on; members may be NULL. */
 struct run_watch {
   void *context;
-  void (*net)(void *context, const struct walk_net *net); /* before all else */
+  void (*net)(void *context, const struct sim_net *net); /* before all else */
   void (*kernel)(void *context, const struct run_kernel *kernel);
-  engine_hear *hear;
-  engine_hear_message *hear_message;
+  engine_see *hear;
+  engine_see_message *see_message;
 };
 
 struct run_request {

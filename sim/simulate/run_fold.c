@@ -19,9 +19,9 @@ struct turns {
 static void turns_add(const struct run *run, const struct shape *shape, struct turns *turns) {
   const struct cluster *cluster = run->request->cluster;
   for (uint32_t i = shape->first_lane; i < shape->first_lane + shape->lane_count; i++) {
-    const struct walk_lane *lane = &run->rows.lanes[i];
+    const struct sim_lane *lane = &run->rows.lanes[i];
     for (uint32_t k = 0; k < lane->work->send_count; k++) {
-      const struct walk_conn *conn =
+      const struct sim_conn *conn =
           &run->rows.conns[run->rows.links[lane->first_link + lane->work->recv_count + k]];
       struct cluster_route route;
       cluster_route_find(cluster, conn, &route);
@@ -78,7 +78,7 @@ static bool network_find(const struct run *run) {
   struct demand demand;
   bool whole = demand_make(cluster, &demand);
   for (uint32_t i = 0; whole && i < run->rows.conn_count; i++) {
-    const struct walk_conn *conn = &run->rows.conns[i];
+    const struct sim_conn *conn = &run->rows.conns[i];
     struct cluster_route route;
     if (!conn->sends || conn->sender / cluster->gpus == conn->receiver / cluster->gpus) continue;
     cluster_route_find(cluster, conn, &route);
@@ -104,7 +104,7 @@ bool run_has_rank(const struct run *run, uint32_t rank) {
 /* What a rank does in a step, but for the plan itself. */
 static uint32_t step_plan(const struct run *run, uint32_t rank, uint32_t step) {
   const uint32_t shape = run->shape_of[rank][step];
-  return shape == WALK_NONE ? WALK_NONE : shape - run->first_shape[rank];
+  return shape == SIM_NONE ? SIM_NONE : shape - run->first_shape[rank];
 }
 
 static bool order_alike(const void *context, uint32_t one, uint32_t other) {
@@ -165,7 +165,7 @@ static bool calls_wait_in_turn(const struct run *run, struct last_call *last) {
 
 /* Rows of the fold take the place of those of all plans. */
 static bool shapes_fold(struct run *run) {
-  const struct walk_net *net = &run->fold.net;
+  const struct sim_net *net = &run->fold.net;
   run->times = (struct interval **)os_alloc(run->workload->rank_count * sizeof *run->times);
   if (!run->times) return false;
   for (uint32_t i = 0, lane = 0; i < run->shape_count; i++) {

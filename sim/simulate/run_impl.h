@@ -14,7 +14,7 @@
 /* A plan: of one rank, for calls that are alike. */
 struct shape {
   uint32_t comm, place, call; /* call: one of those that are alike */
-  uint32_t next;              /* of one hash, WALK_NONE */
+  uint32_t next;              /* of one hash, SIM_NONE */
   uint64_t uses;              /* kernels */
   uint64_t streams;           /* a bit a stream on which they are */
   struct plan plan;
@@ -25,12 +25,12 @@ struct track {
   uint32_t rank, stream;
   uint32_t step; /* of the rank: the one that runs, or is next */
   uint32_t done; /* steps of this track that have ended */
-  uint32_t first_lane, lane_room, first_block, block_room;
+  uint32_t first_lane, lane_capacity, first_block, block_capacity;
   uint64_t begin_ps, end_ps; /* of the kernel that runs; of the last that has ended */
   uint64_t *ends;            /* of all steps, where others wait for them */
-  uint32_t next_ready;       /* WALK_NONE */
+  uint32_t next_ready;       /* SIM_NONE */
   bool ready, running;
-  uint32_t stand; /* a lane's, when nothing moves: place in stands + 1 */
+  uint32_t stuck; /* a lane's, when nothing moves: place in stands + 1 */
 };
 
 /* The n-th kernel of a communicator's collectives: when its ranks came. */
@@ -41,7 +41,7 @@ struct arrival {
 struct arrivals {
   uint32_t *next; /* by place: the number of its next one */
   struct arrival *rows;
-  uint32_t row_room;
+  uint32_t row_capacity;
 };
 
 /* When a kernel ran. */
@@ -51,10 +51,10 @@ struct interval {
 /* Of a rank with several streams. */
 struct intervals {
   struct interval *rows;
-  uint32_t count, room;
+  uint32_t count, capacity;
 };
 
-struct stand {
+struct stuck_lane {
   uint32_t peer; /* of the job */
   const char *wants;
   char link[64];
@@ -66,13 +66,13 @@ struct run {
   struct run_report *report;
   struct graph *graphs; /* by communicator; empty where the cluster's serves, or none is needed */
   struct shape *shapes;
-  uint32_t shape_count, shape_room;
+  uint32_t shape_count, shape_capacity;
   uint32_t *buckets; /* of shapes */
   uint32_t bucket_mask;
   uint32_t **shape_of;   /* by rank and step */
   uint32_t *first_shape; /* by rank; one entry more */
-  struct walk_net rows;  /* of all plans, one after another: ranks, links and connections of the job */
-  uint32_t lane_room, block_room, link_room;
+  struct sim_net rows;   /* of all plans, one after another: ranks, links and connections of the job */
+  uint32_t lane_capacity, block_capacity, link_capacity;
   uint8_t *pieces;     /* by connection of the rows that run: into which steps are cut */
   double *demand_gbps; /* by link: the most that kernels ask for at a time */
   struct fold fold;    /* whose net's rows take the place of these, where ranks are alike */
@@ -82,14 +82,14 @@ struct run {
   uint32_t track_count, first_ready, last_ready;
   uint32_t *first_track; /* by rank; one entry more */
   bool awaited[WORKLOAD_STREAMS_MAX];
-  struct walk_net net;
-  uint32_t *conn_buckets, conn_mask, conn_room;
+  struct sim_net net;
+  uint32_t *conn_buckets, conn_mask, conn_capacity;
   uint32_t *conn_comms, *conn_next; /* by connection: whose it is; of one hash */
   struct plan *plans;               /* by rank of the job: limits alone, for the engine */
   struct plan_op *ops;
-  uint32_t op_room;
-  struct stand *stands;
-  uint32_t stand_count;
+  uint32_t op_capacity;
+  struct stuck_lane *stuck;
+  uint32_t stuck_count;
   uint32_t *kind_of;           /* by call */
   struct arrivals *arrivals;   /* by communicator */
   struct intervals *intervals; /* by rank */
@@ -119,7 +119,7 @@ ncclResult_t run_fold(struct run *run);
 
 /* ---- run_stuck.c */
 /* For the engine: a lane that stands. */
-void run_stands(void *context, const struct engine_stand *stand);
+void run_stuck_add(void *context, const struct engine_stuck *stuck);
 /* Into the report's text. */
 void run_stuck_report(struct run *run);
 

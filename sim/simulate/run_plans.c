@@ -41,13 +41,13 @@ static ncclResult_t graph_get(struct run *run, uint32_t comm_index, const struct
 static void op_call(const struct run *run, const struct graph *graph, const struct workload_op *op,
                     uint32_t place, struct check_call *call) {
   const struct run_request *request = run->request;
-  const uint8_t way = op->func < FUNC_SEND_RECV || op->func == FUNC_ALL_TO_ALL ? op->func : FUNC_ALL_REDUCE;
+  const uint8_t func = op->func < FUNC_SEND_RECV || op->func == FUNC_ALL_TO_ALL ? op->func : FUNC_ALL_REDUCE;
   call_fill(graph, op->func, op->dtype, (size_t)op->count, request->channels, call);
   if (request->kernels) call_limits_kernels(&call->limits);
   call->op = op->op;
   call->root = op->peer;
-  call->algo_mask = request->algo_mask[way];
-  call->proto_mask = request->proto_mask[way];
+  call->algo_mask = request->algo_mask[func];
+  call->proto_mask = request->proto_mask[func];
   call->tune_file = request->tune_file;
   call->place = place;
 }
@@ -76,12 +76,12 @@ static ncclResult_t plan_make(struct run *run, struct shape *shape) {
   struct check_call row;
   TRY(graph_get(run, shape->comm, &graph));
   const uint64_t most = (2 * (uint64_t)comm->rank_count + 2) * call->op_count;
-  if (most > run->op_room) {
+  if (most > run->op_capacity) {
     struct plan_op *ops =
         most > UINT32_MAX / 2 ? NULL : (struct plan_op *)os_realloc(run->ops, (size_t)most * sizeof *ops);
     if (!ops) return run_no_memory(run);
     run->ops = ops;
-    run->op_room = (uint32_t)most;
+    run->op_capacity = (uint32_t)most;
   }
   uint32_t count = 0;
   for (uint32_t i = call->op_count; i-- > 0;) { /* the first one last: the request is of it */
@@ -104,25 +104,25 @@ static ncclResult_t plan_make(struct run *run, struct shape *shape) {
 
 /* ---- connections of all plans ---- */
 
-static uint64_t conn_hash(const struct walk_conn *conn, uint32_t comm) {
+static uint64_t conn_hash(const struct sim_conn *conn, uint32_t comm) {
   const uint64_t ends = (uint64_t)conn->sender << 32 | conn->receiver;
   const uint64_t rest = (uint64_t)comm << 32 | (uint64_t)conn->channel << 16 | (uint64_t)conn->index << 4;
   return hash_mix(hash_mix(HASH_SEED, ends), rest | conn->proto);
 }
 
 static bool conns_grow(struct run *run) {
-  const uint32_t room = run->conn_room ? 2 * run->conn_room : 1024, mask = 2 * room - 1;
-  struct walk_conn *conns = (struct walk_conn *)os_realloc(run->rows.conns, room * sizeof *conns);
+  const uint32_t capacity = run->conn_capacity ? 2 * run->conn_capacity : 1024, mask = 2 * capacity - 1;
+  struct sim_conn *conns = (struct sim_conn *)os_realloc(run->rows.conns, capacity * sizeof *conns);
   if (conns) run->rows.conns = conns;
-  uint32_t *comms = (uint32_t *)os_realloc(run->conn_comms, room * sizeof *comms);
+  uint32_t *comms = (uint32_t *)os_realloc(run->conn_comms, capacity * sizeof *comms);
   if (comms) run->conn_comms = comms;
-  uint32_t *nexts = (uint32_t *)os_realloc(run->conn_next, room * sizeof *nexts);
+  uint32_t *nexts = (uint32_t *)os_realloc(run->conn_next, capacity * sizeof *nexts);
   if (nexts) run->conn_next = nexts;
   uint32_t *buckets = (uint32_t *)os_realloc(run->conn_buckets, (size_t)(mask + 1) * sizeof *buckets);
   if (buckets) run->conn_buckets = buckets;
-  if (!conns || !comms || !nexts || !buckets || room > RUN_LINKS_MAX) return false;
+  if (!conns || !comms || !nexts || !buckets || capacity > RUN_LINKS_MAX) return false;
   memset(buckets, 0xff, (size_t)(mask + 1) * sizeof *buckets);
-  run->conn_room = room;
+  run->conn_capacity = capacity;
   run->conn_mask = mask;
   for (uint32_t i = 0; i < run->rows.conn_count; i++) {
     uint32_t *bucket = &buckets[conn_hash(&conns[i], comms[i]) & mask];
@@ -133,11 +133,11 @@ static bool conns_grow(struct run *run) {
 }
 
 /* The connection's number among all: communicators have their own, and each protocol its own slots. */
-static bool conn_find(struct run *run, const struct walk_conn *key, uint32_t comm, uint32_t *number) {
-  if (run->rows.conn_count == run->conn_room && !conns_grow(run)) return false;
+static bool conn_find(struct run *run, const struct sim_conn *key, uint32_t comm, uint32_t *number) {
+  if (run->rows.conn_count == run->conn_capacity && !conns_grow(run)) return false;
   uint32_t *bucket = &run->conn_buckets[conn_hash(key, comm) & run->conn_mask];
-  for (*number = *bucket; *number != WALK_NONE; *number = run->conn_next[*number]) {
-    struct walk_conn *conn = &run->rows.conns[*number];
+  for (*number = *bucket; *number != SIM_NONE; *number = run->conn_next[*number]) {
+    struct sim_conn *conn = &run->rows.conns[*number];
     if (conn->sender != key->sender || conn->receiver != key->receiver || conn->channel != key->channel ||
         conn->index != key->index || conn->proto != key->proto || run->conn_comms[*number] != comm)
       continue;
@@ -154,56 +154,57 @@ static bool conn_find(struct run *run, const struct walk_conn *key, uint32_t com
 
 /* ---- rows of all plans ---- */
 
-static bool room_make(void **rows, uint32_t count, uint32_t *room, size_t row_bytes) {
-  if (count <= *room) return true;
-  uint32_t more = *room > 0 ? *room : 1024;
+static bool array_reserve(void **rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
+  if (count <= *capacity) return true;
+  uint32_t more = *capacity > 0 ? *capacity : 1024;
   while (more < count) more *= 2;
   void *made = os_realloc(*rows, more * row_bytes);
   if (!made) return false;
   *rows = made;
-  *room = more;
+  *capacity = more;
   return true;
 }
 
-static ncclResult_t rows_reserve(struct run *run, const struct walk_net *more) {
-  struct walk_net *rows = &run->rows;
+static ncclResult_t rows_reserve(struct run *run, const struct sim_net *more) {
+  struct sim_net *rows = &run->rows;
   const uint64_t links = (uint64_t)rows->link_count + more->link_count;
   if (links >= RUN_LINKS_MAX || (uint64_t)rows->lane_count + more->lane_count >= RUN_LINKS_MAX)
     return log_fail(ncclInvalidUsage, "%s: more than %u links of plans that differ; take a part of it",
                     run->workload->name, RUN_LINKS_MAX);
-  return room_make((void **)&rows->lanes, rows->lane_count + more->lane_count, &run->lane_room,
-                   sizeof *rows->lanes) &&
-                 room_make((void **)&rows->blocks, rows->block_count + more->block_count, &run->block_room,
-                           sizeof *rows->blocks) &&
-                 room_make((void **)&rows->links, (uint32_t)links, &run->link_room, sizeof *rows->links)
+  return array_reserve((void **)&rows->lanes, rows->lane_count + more->lane_count, &run->lane_capacity,
+                       sizeof *rows->lanes) &&
+                 array_reserve((void **)&rows->blocks, rows->block_count + more->block_count,
+                               &run->block_capacity, sizeof *rows->blocks) &&
+                 array_reserve((void **)&rows->links, (uint32_t)links, &run->link_capacity,
+                               sizeof *rows->links)
              ? ncclSuccess
              : run_no_memory(run);
 }
 
 /* Copies what a plan alone has behind the rows of the others; ranks are the job's from here on. */
-static ncclResult_t rows_add(struct run *run, struct shape *shape, const struct walk_net *net) {
+static ncclResult_t rows_add(struct run *run, struct shape *shape, const struct sim_net *net) {
   const struct workload_comm *comm = &run->workload->comms[shape->comm];
-  struct walk_net *rows = &run->rows;
+  struct sim_net *rows = &run->rows;
   TRY(rows_reserve(run, net));
   shape->first_lane = rows->lane_count;
   shape->lane_count = net->lane_count;
   shape->first_block = rows->block_count;
   shape->block_count = net->block_count;
   for (uint32_t i = 0; i < net->block_count; i++) {
-    struct walk_block *block = &rows->blocks[rows->block_count++];
+    struct sim_block *block = &rows->blocks[rows->block_count++];
     *block = net->blocks[i];
     block->rank = workload_rank_of(comm, shape->place);
     block->first_lane += shape->first_lane;
   }
   for (uint32_t i = 0; i < net->lane_count; i++) {
     const struct work *work = net->lanes[i].work;
-    struct walk_lane *lane = &rows->lanes[rows->lane_count++];
+    struct sim_lane *lane = &rows->lanes[rows->lane_count++];
     *lane = net->lanes[i];
     lane->rank = workload_rank_of(comm, shape->place);
     lane->block += shape->first_block;
     lane->first_link = rows->link_count;
     for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
-      struct walk_conn key = net->conns[net->links[net->lanes[i].first_link + k]];
+      struct sim_conn key = net->conns[net->links[net->lanes[i].first_link + k]];
       key.sender = workload_rank_of(comm, key.sender);
       key.receiver = workload_rank_of(comm, key.receiver);
       key.proto = work->proto;
@@ -244,14 +245,14 @@ bool run_calls_same(const struct workload *workload, const struct workload_call 
 }
 
 static bool shapes_grow(struct run *run) {
-  const uint32_t room = run->shape_room ? 2 * run->shape_room : 256, mask = 2 * room - 1;
-  struct shape *shapes = (struct shape *)os_realloc(run->shapes, room * sizeof *shapes);
+  const uint32_t capacity = run->shape_capacity ? 2 * run->shape_capacity : 256, mask = 2 * capacity - 1;
+  struct shape *shapes = (struct shape *)os_realloc(run->shapes, capacity * sizeof *shapes);
   if (shapes) run->shapes = shapes;
   uint32_t *buckets = (uint32_t *)os_realloc(run->buckets, (size_t)(mask + 1) * sizeof *buckets);
   if (buckets) run->buckets = buckets;
   if (!shapes || !buckets) return false;
   memset(buckets, 0xff, (size_t)(mask + 1) * sizeof *buckets);
-  run->shape_room = room;
+  run->shape_capacity = capacity;
   run->bucket_mask = mask;
   for (uint32_t i = 0; i < run->shape_count; i++) {
     const uint64_t hash = run_ops_hash(run->workload, &run->workload->calls[shapes[i].call], true,
@@ -262,16 +263,16 @@ static bool shapes_grow(struct run *run) {
   return true;
 }
 
-/* The plan for the rank's call; WALK_NONE where it only computes. */
+/* The plan for the rank's call; SIM_NONE where it only computes. */
 static ncclResult_t shape_find(struct run *run, uint32_t rank, uint32_t call_index, uint32_t *number) {
   const struct workload_call *call = &run->workload->calls[call_index];
-  *number = WALK_NONE;
+  *number = SIM_NONE;
   if (call->op_count == 0) return ncclSuccess;
   const uint32_t place = workload_place_of(&run->workload->comms[call->comm], rank);
-  if (run->shape_count == run->shape_room && !shapes_grow(run)) return run_no_memory(run);
+  if (run->shape_count == run->shape_capacity && !shapes_grow(run)) return run_no_memory(run);
   const uint64_t hash = run_ops_hash(run->workload, call, true, (uint64_t)call->comm << 32 | place);
   uint32_t *bucket = &run->buckets[hash & run->bucket_mask];
-  for (*number = *bucket; *number != WALK_NONE; *number = run->shapes[*number].next) {
+  for (*number = *bucket; *number != SIM_NONE; *number = run->shapes[*number].next) {
     const struct shape *shape = &run->shapes[*number];
     if (shape->place == place && shape->comm == call->comm &&
         run_calls_same(run->workload, call, &run->workload->calls[shape->call], true))
@@ -301,7 +302,7 @@ ncclResult_t run_shapes_make(struct run *run) {
     for (uint32_t i = 0; i < own->step_count; i++) {
       uint32_t *number = &run->shape_of[rank][i];
       TRY(shape_find(run, rank, own->steps[i].call, number));
-      if (*number == WALK_NONE) continue;
+      if (*number == SIM_NONE) continue;
       run->shapes[*number].uses += 1;
       run->shapes[*number].streams |= UINT64_C(1) << workload->calls[own->steps[i].call].stream;
     }
@@ -309,10 +310,10 @@ ncclResult_t run_shapes_make(struct run *run) {
   run->first_shape[workload->rank_count] = run->shape_count;
   for (uint32_t i = 0; i < run->shape_count; i++) { /* rows of plans no longer move */
     struct shape *shape = &run->shapes[i];
-    struct walk_net net;
-    TRY(walk_net_make_rank(&shape->plan, shape->place, run->workload->comms[shape->comm].rank_count, &net));
+    struct sim_net net;
+    TRY(sim_net_make_rank(&shape->plan, shape->place, run->workload->comms[shape->comm].rank_count, &net));
     const ncclResult_t result = rows_add(run, shape, &net);
-    walk_net_free(&net);
+    sim_net_free(&net);
     TRY(result);
   }
   run->report->plan_count = run->shape_count;

@@ -8,15 +8,15 @@
 
 /* ---- when nothing moves ---- */
 
-void run_stands(void *context, const struct engine_stand *stand) {
+void run_stuck_add(void *context, const struct engine_stuck *stuck) {
   struct run *run = (struct run *)context;
-  struct track *track = &run->tracks[run->net.blocks[run->net.lanes[stand->lane].block].track];
-  if (track->stand != 0 || !run->stands) return;
-  struct stand *kept = &run->stands[run->stand_count++];
-  kept->peer = stand->peer;
-  kept->wants = stand->wants;
-  snprintf(kept->link, sizeof kept->link, "%s", stand->link);
-  track->stand = run->stand_count;
+  struct track *track = &run->tracks[run->net.blocks[run->net.lanes[stuck->lane].block].track];
+  if (track->stuck != 0 || !run->stuck) return;
+  struct stuck_lane *kept = &run->stuck[run->stuck_count++];
+  kept->peer = stuck->peer;
+  kept->wants = stuck->wants;
+  snprintf(kept->link, sizeof kept->link, "%s", stuck->link);
+  track->stuck = run->stuck_count;
 }
 
 #define say(run, ...) text_append((run)->report->text, sizeof(run)->report->text, __VA_ARGS__)
@@ -40,7 +40,7 @@ static struct track *track_behind(const struct run *run, uint32_t rank, uint32_t
 /* For which track this one waits; NULL: for none that will come. */
 static struct track *track_waits_for(const struct run *run, const struct track *track) {
   const struct workload_call *call = run_step_call(run, track);
-  if (track->stand != 0) return track_behind(run, run->stands[track->stand - 1].peer, call->comm);
+  if (track->stuck != 0) return track_behind(run, run->stuck[track->stuck - 1].peer, call->comm);
   return track->running ? NULL : run_track_find(run, track->rank, call->wait_stream);
 }
 
@@ -52,13 +52,13 @@ static void track_say(struct run *run, const struct track *track) {
   if (call->op_count > 1) snprintf(more, sizeof more, " and %u more", call->op_count - 1);
   workload_say_place(run->workload, call, where, sizeof where);
   say(run, "rank %u (%s%s%s) waits for ", track->rank, where, op, more);
-  if (track->stand == 0)
+  if (track->stuck == 0)
     say(run, "its stream %s",
         call->wait_stream < run->workload->stream_count ? run->workload->streams[call->wait_stream] : "");
   else {
-    const struct stand *stand = &run->stands[track->stand - 1];
-    say(run, "%s %s rank %u", stand->wants, !strcmp(stand->wants, "data") ? "from" : "of", stand->peer);
-    if (stand->link[0]) say(run, " over %s, which carries nothing", stand->link);
+    const struct stuck_lane *stuck = &run->stuck[track->stuck - 1];
+    say(run, "%s %s rank %u", stuck->wants, !strcmp(stuck->wants, "data") ? "from" : "of", stuck->peer);
+    if (stuck->link[0]) say(run, " over %s, which carries nothing", stuck->link);
   }
 }
 
@@ -66,7 +66,7 @@ static void track_say(struct run *run, const struct track *track) {
 static struct track *circle_find(const struct run *run, struct track *track, struct track **last) {
   for (uint32_t hops = 0; hops <= 2 * run->track_count; hops++) {
     *last = track;
-    if (track->stand != 0 && run->stands[track->stand - 1].link[0]) return NULL;
+    if (track->stuck != 0 && run->stuck[track->stuck - 1].link[0]) return NULL;
     struct track *next = track_waits_for(run, track);
     if (!next || run_track_ended(run, next)) return NULL;
     track = next;
@@ -81,7 +81,7 @@ void run_stuck_report(struct run *run) {
   for (uint32_t i = 0; i < run->track_count; i++) {
     if (run_track_ended(run, &run->tracks[i])) continue;
     open += 1;
-    if (!first && (run->tracks[i].stand != 0 || !run->tracks[i].running)) first = &run->tracks[i];
+    if (!first && (run->tracks[i].stuck != 0 || !run->tracks[i].running)) first = &run->tracks[i];
   }
   say(run, "%u of %u streams of ranks never end: ", open, run->track_count);
   if (!first) return;

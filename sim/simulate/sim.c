@@ -65,7 +65,7 @@ static const struct option_row rows[] = {
     {'r', "root", "RANK", OPTION_INT, AT(root), 0, CLUSTER_RANKS_MAX,
      "root of broadcast, reduce, gather and scatter (default 0)"},
     {0, "fault", "WHAT", OPTION_LIST, AT(faults), 0, 0,
-     "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:CARD:FACTOR or nic:NODE:CARD:off; again and "
+     "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:NIC:FACTOR or nic:NODE:NIC:off; again and "
      "again"},
     {0, "scale", "WHAT", OPTION_LIST, AT(scales), 0, 0,
      "nics:FACTOR, links:FACTOR (within nodes) or, of workloads, compute:FACTOR: so many times as fast, "
@@ -93,7 +93,8 @@ static const struct option_row rows[] = {
     {0, "plot", "FILE", OPTION_TEXT, AT(plot), 0, 0,
      "also draw bus bandwidth against size into FILE, of each algorithm of --compare"},
     {0, "kernels", NULL, OPTION_FLAG, AT(kernels), 0, 0,
-     "as this library's own kernels on GPUs of one node: their plans, where small calls are exchanges, and "
+     "as this library's own kernels on GPUs of one node: their plans, where small calls are direct "
+     "collectives, and "
      "their costs, instead of NCCL's"},
     {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where lanes are alike"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
@@ -125,10 +126,10 @@ struct sim {
   double compute;           /* of what --scale says it is as fast as */
   struct plot plot;
   struct custom_schedule *schedule; /* of --plan, NULL: none */
-  uint64_t possible;                /* sizes that some way could carry */
+  uint64_t possible;                /* sizes that some option could carry */
 };
 
-/* What came of one size by one way. */
+/* What came of one size by one option. */
 struct sim_row {
   size_t count, bytes;
   bool possible, is_messages;
@@ -271,7 +272,7 @@ static void sizes_complete(struct sim_flags *flags) {
   if (!flags->step_bytes && !flags->step_factor) flags->step_factor = 2;
 }
 
-/* Reads a workload: of the job's calls, and the cluster that has room for them. */
+/* Reads a workload: of the job's calls, and the cluster that has space for them. */
 static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operands) {
   const struct sim_flags *flags = &sim->flags;
   const int asked = (flags->workload != NULL) + flags->records + flags->chakra + (flags->plan != NULL);
@@ -382,8 +383,8 @@ static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
   sim->call.in_place = sim->call.custom && (sim->schedule->places & CUSTOM_OUT_OF_PLACE) == 0;
 }
 
-/* The way that planning chose: of the first rank that does anything. */
-static void row_way(const struct sim *sim, struct sim_row *row) {
+/* The option that planning chose: of the first rank that does anything. */
+static void row_option(const struct sim *sim, struct sim_row *row) {
   uint64_t channels = 0;
   for (uint32_t rank = 0; rank < sim->cluster.ranks; rank++) {
     const struct plan *plan = &sim->setup.plans[rank];
@@ -414,7 +415,7 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
   if (result == ncclSuccess) {
     drawing_net(&drawing, request->net);
     request->hear = drawing_span;
-    request->hear_message = drawing_message;
+    request->see_message = drawing_message;
     request->context = &drawing;
     result = engine_run(request, &row->report);
   }
@@ -427,7 +428,7 @@ enum { LANES_EXACT = 50000 };
 /* Folds the row's net; `flat` is the cluster to run it on then, or a copy of it that tells no leaves apart:
  * among leaves hardly two nodes are alike where all send to all, and so many transfers share links that
  * every one of them would be minutes of work. What that adds is at most two switches and cables a message. */
-static bool row_fold(const struct sim *sim, const struct sim_row *row, const struct walk_net *net,
+static bool row_fold(const struct sim *sim, const struct sim_row *row, const struct sim_net *net,
                      struct cluster *flat, struct fold *fold) {
   *flat = sim->cluster;
   flat->flat = row->is_messages && sim->cluster.leaf_count > 1 && sim->cluster.fabric.oversubscription <= 1 &&
@@ -437,9 +438,9 @@ static bool row_fold(const struct sim *sim, const struct sim_row *row, const str
   return false;
 }
 
-/* Planning that finds no way leaves row->possible false. */
+/* Planning that finds no option leaves row->possible false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
-  struct walk_net net;
+  struct sim_net net;
   struct cluster cluster;
   struct fold fold;
   char what[64];
@@ -450,19 +451,19 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   if (result == ncclInvalidUsage && (sim->compared_count || sim->schedule)) return ncclSuccess;
   TRY(result);
   sim->possible += 1;
-  row_way(sim, row);
+  row_option(sim, row);
   row->possible = true;
-  TRY(walk_net_make(sim->setup.plans, sim->cluster.ranks, &net));
+  TRY(sim_net_make(sim->setup.plans, sim->cluster.ranks, &net));
   const bool drawn = sim->flags.perfetto || sim->flags.svg;
   const bool folded = !sim->flags.exact && !drawn && row_fold(sim, row, &net, &cluster, &fold);
   row->flat = folded && cluster.flat;
   struct engine_request request = {.cluster = folded ? &cluster : &sim->cluster,
                                    .net = folded ? &fold.net : &net,
                                    .fold = folded ? &fold : NULL,
-                                   .tell = progress_tell,
-                                   .tell_context = &sim->progress};
+                                   .tell = progress_report,
+                                   .report_context = &sim->progress};
   const uint64_t begin_ns = os_time_ns();
-  progress_begin(&sim->progress, what, sim->progress.out ? walk_net_slices(request.net) : 0, begin_ns);
+  progress_begin(&sim->progress, what, sim->progress.out ? sim_net_slices(request.net) : 0, begin_ns);
   result = drawn ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;
@@ -470,7 +471,7 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
   row->lane_count = net.lane_count;
   row->run_count = request.net->lane_count;
   if (folded) fold_free(&fold);
-  walk_net_free(&net);
+  sim_net_free(&net);
   return result;
 }
 
@@ -550,7 +551,7 @@ static enum exit_code row_do(struct sim *sim, uint32_t algo_mask, struct sim_row
   return EXIT_WRONG;
 }
 
-/* A point of the way's line; without --compare there is one line, of what planning chose. */
+/* A point of the option's line; without --compare there is one line, of what planning chose. */
 static bool row_plot(struct sim *sim, uint32_t series, const struct sim_row *row) {
   const double us = row_us(row), factor = sim->collective->factor(sim->cluster.ranks);
   const char *name = sim->compared_count ? names_algo[__builtin_ctz(sim->compared[series])] : "chosen";
@@ -568,8 +569,8 @@ static enum exit_code plot_do(struct sim *sim) {
 }
 
 static enum exit_code size_do(struct sim *sim, int64_t size, struct json *json) {
-  const uint32_t ways = sim->compared_count ? sim->compared_count : 1;
-  for (uint32_t i = 0; i < ways; i++) {
+  const uint32_t options = sim->compared_count ? sim->compared_count : 1;
+  for (uint32_t i = 0; i < options; i++) {
     struct sim_row row;
     memset(&row, 0, sizeof row);
     row.count = collective_count(sim->collective, (size_t)size, sim->type_bytes, sim->cluster.ranks);
@@ -683,8 +684,9 @@ const struct verb verb_sim = {
     "slice, for a lane), move_us (and of each that has data), nvlink_post_us, pci_post_us, network_post_us "
     "(until the other end sees it), lane_gbps (what a lane moves at most). Without: link_share (of a link's "
     "figure that data may take), proxy_us (until a proxy has seen what a lane posted), message_us (of a "
-    "network card, for each), side_us (of a lane for receiving, and for sending), gap_us (of a card between "
-    "messages, at least), links_gbps (of every link; 0: the machine's), lands (1: what is stored straight "
+    "NIC, for each), side_us (of a lane for receiving, and for sending), gap_us (of a NIC between "
+    "messages, at least), links_gbps (of every link; 0: the machine's), zero_copy (1: what is stored "
+    "straight "
     "into outputs takes its receiver no move; 0). LogGP's L is what posts take on every link, o is side_us, "
     "g gap_us, 1/G links_gbps; all others are 0.\n"
     "\n"

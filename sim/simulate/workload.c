@@ -11,14 +11,14 @@
 
 /* ---- making ---- */
 
-/* Room for one more row. */
-static bool grow(void **rows, uint32_t count, uint32_t *room, size_t row_bytes) {
-  if (count < *room) return true;
-  const uint32_t more = *room > 0 ? 2 * *room : 8;
+/* Space for one more row. */
+static bool grow(void **rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
+  if (count < *capacity) return true;
+  const uint32_t more = *capacity > 0 ? 2 * *capacity : 8;
   void *grown = os_realloc(*rows, more * row_bytes);
   if (!grown) return false;
   *rows = grown;
-  *room = more;
+  *capacity = more;
   return true;
 }
 
@@ -58,7 +58,8 @@ ncclResult_t workload_add_comm(struct workload *workload, const char *name, cons
                                uint32_t rank_count, uint32_t *number) {
   if (workload->comm_count == WORKLOAD_COMMS_MAX)
     return log_fail(ncclInvalidUsage, "%s: more than %u communicators", workload->name, WORKLOAD_COMMS_MAX);
-  if (!grow((void **)&workload->comms, workload->comm_count, &workload->comm_room, sizeof *workload->comms))
+  if (!grow((void **)&workload->comms, workload->comm_count, &workload->comm_capacity,
+            sizeof *workload->comms))
     return no_memory(workload);
   struct workload_comm *comm = &workload->comms[workload->comm_count];
   memset(comm, 0, sizeof *comm);
@@ -81,7 +82,7 @@ ncclResult_t workload_add_stream(struct workload *workload, const char *name, ui
 
 ncclResult_t workload_add_op(struct workload *workload, const struct workload_op *op) {
   if (workload->op_count == UINT32_MAX / 2 ||
-      !grow((void **)&workload->ops, workload->op_count, &workload->op_room, sizeof *workload->ops))
+      !grow((void **)&workload->ops, workload->op_count, &workload->op_capacity, sizeof *workload->ops))
     return no_memory(workload);
   workload->ops[workload->op_count++] = *op;
   return ncclSuccess;
@@ -92,7 +93,8 @@ ncclResult_t workload_add_call(struct workload *workload, const struct workload_
   if (workload->call_count == WORKLOAD_CALLS_MAX)
     return log_fail(ncclInvalidUsage, "%s: more than %u calls that differ; take a part of it", workload->name,
                     WORKLOAD_CALLS_MAX);
-  if (!grow((void **)&workload->calls, workload->call_count, &workload->call_room, sizeof *workload->calls))
+  if (!grow((void **)&workload->calls, workload->call_count, &workload->call_capacity,
+            sizeof *workload->calls))
     return no_memory(workload);
   workload->calls[workload->call_count] = *call;
   *number = workload->call_count++;
@@ -107,7 +109,8 @@ ncclResult_t workload_add_waiting(struct workload *workload, uint32_t rank, uint
                     workload->name, WORKLOAD_STEPS_MAX);
   if (!own->stream_steps)
     own->stream_steps = (uint32_t *)os_alloc(WORKLOAD_STREAMS_MAX * sizeof *own->stream_steps);
-  if (!own->stream_steps || !grow((void **)&own->steps, own->step_count, &own->step_room, sizeof *own->steps))
+  if (!own->stream_steps ||
+      !grow((void **)&own->steps, own->step_count, &own->step_capacity, sizeof *own->steps))
     return no_memory(workload);
   own->steps[own->step_count++] = (struct workload_step){call, wait};
   own->stream_steps[workload->calls[call].stream] += 1;

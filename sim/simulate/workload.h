@@ -54,7 +54,7 @@ struct workload_step {
 };
 struct workload_rank {
   struct workload_step *steps;
-  uint32_t step_count, step_room;
+  uint32_t step_count, step_capacity;
   uint32_t *stream_steps; /* by stream: steps so far */
 };
 
@@ -66,7 +66,7 @@ struct workload {
   struct workload_call *calls;
   struct workload_rank *ranks;
   uint32_t rank_count, comm_count, stream_count, op_count, call_count;
-  uint32_t comm_room, op_room, call_room;
+  uint32_t comm_capacity, op_capacity, call_capacity;
   uint64_t step_count; /* of all ranks */
 };
 
@@ -120,7 +120,7 @@ ncclResult_t workload_parse(const char *name, char *text, uint32_t rank_count, s
  * come when they came, or with `gaps` as long after the end of the one before as lay between their times.
  * What cannot be used is told on stderr. */
 ncclResult_t workload_records(int path_count, char **paths, bool gaps, struct workload *workload);
-/* Reads Chakra traces, the files of all ranks (goal/chakra.h). A node that waits for itself by way of others
+/* Reads Chakra traces, the files of all ranks (goal/chakra.h). A node that waits for itself through others
  * is refused. */
 ncclResult_t workload_chakra(int path_count, char **paths, struct workload *workload);
 /* As text that reads as the same. */

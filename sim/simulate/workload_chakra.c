@@ -25,12 +25,12 @@ struct event {
   bool entered;                  /* on the way to its turn: if it comes again, nodes wait in a circle */
 };
 
-struct chakra_seat {
+struct chakra_rank {
   const char *path;
   struct event *events;
   uint64_t *deps;   /* ids, then places in events */
   uint32_t *sorted; /* places by id */
-  uint32_t event_count, event_room, dep_count, dep_room;
+  uint32_t event_count, event_capacity, dep_count, dep_capacity;
 };
 
 /* A process group: the ranks that name it. */
@@ -42,10 +42,10 @@ struct group {
 
 struct chakra_jobs {
   struct workload *workload;
-  struct chakra_seat *seats;
+  struct chakra_rank *ranks;
   uint32_t rank_count, rank; /* rank: the one that is read */
   struct group *groups;
-  uint32_t group_count, group_room;
+  uint32_t group_count, group_capacity;
   uint64_t event_count;
   uint32_t compute, sends, receives; /* streams */
   const struct group *world;         /* the first group of all ranks; NULL: there is none */
@@ -56,13 +56,13 @@ static ncclResult_t no_memory(const char *path) {
   return log_fail(ncclSystemError, "%s: no memory for its nodes", path);
 }
 
-static bool grow(void **rows, uint32_t count, uint32_t *room, size_t row_bytes) {
-  if (count < *room) return true;
-  const uint32_t more = *room > 0 ? 2 * *room : 64;
+static bool grow(void **rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
+  if (count < *capacity) return true;
+  const uint32_t more = *capacity > 0 ? 2 * *capacity : 64;
   void *grown = os_realloc(*rows, more * row_bytes);
   if (!grown) return false;
   *rows = grown;
-  *room = more;
+  *capacity = more;
   return true;
 }
 
@@ -70,11 +70,11 @@ static bool grow(void **rows, uint32_t count, uint32_t *room, size_t row_bytes) 
 
 /* The group's number; the rank that is read is in it from now on. */
 static ncclResult_t group_join(struct chakra_jobs *jobs, const char *name, uint32_t *number) {
-  const char *path = jobs->seats[jobs->rank].path;
+  const char *path = jobs->ranks[jobs->rank].path;
   for (*number = 0; *number < jobs->group_count; *number += 1)
     if (!strcmp(jobs->groups[*number].name, name)) break;
   if (*number == jobs->group_count) {
-    if (!grow((void **)&jobs->groups, jobs->group_count, &jobs->group_room, sizeof *jobs->groups))
+    if (!grow((void **)&jobs->groups, jobs->group_count, &jobs->group_capacity, sizeof *jobs->groups))
       return no_memory(path);
     struct group *fresh = &jobs->groups[jobs->group_count++];
     memset(fresh, 0, sizeof *fresh);
@@ -90,13 +90,13 @@ static ncclResult_t group_join(struct chakra_jobs *jobs, const char *name, uint3
 
 static ncclResult_t node_fail(const struct chakra_jobs *jobs, const struct chakra_node *node,
                               const char *what) {
-  return log_fail(ncclInvalidArgument, "%s: node %" PRIu64 ": %s", jobs->seats[jobs->rank].path, node->id,
+  return log_fail(ncclInvalidArgument, "%s: node %" PRIu64 ": %s", jobs->ranks[jobs->rank].path, node->id,
                   what);
 }
 
 static ncclResult_t event_take(void *context, const struct chakra_node *node) {
   struct chakra_jobs *jobs = (struct chakra_jobs *)context;
-  struct chakra_seat *seat = &jobs->seats[jobs->rank];
+  struct chakra_rank *own = &jobs->ranks[jobs->rank];
   struct event event;
   memset(&event, 0, sizeof event);
   event.id = node->id;
@@ -104,7 +104,7 @@ static ncclResult_t event_take(void *context, const struct chakra_node *node) {
   event.us = node->duration_us;
   event.bytes = node->comm_size;
   event.type = (uint32_t)node->comm_type;
-  event.first_dep = seat->dep_count;
+  event.first_dep = own->dep_count;
   event.dep_count = node->dep_count;
   if (++jobs->event_count > NODES_MAX) return node_fail(jobs, node, "more than 16777216 nodes of all ranks");
   if (node->kind == CHAKRA_COLL && node->comm_type > CHAKRA_BARRIER)
@@ -116,13 +116,13 @@ static ncclResult_t event_take(void *context, const struct chakra_node *node) {
     return node_fail(jobs, node, "its message is to or from no rank of these");
   if (event.bytes > WORKLOAD_COUNT_MAX) return node_fail(jobs, node, "comm_size must be at most 2^40");
   if (event.us > WORKLOAD_PS_MAX / PS_A_US) return node_fail(jobs, node, "it takes more than 100000 seconds");
-  if (!grow((void **)&seat->events, seat->event_count, &seat->event_room, sizeof event))
-    return no_memory(seat->path);
-  seat->events[seat->event_count++] = event;
+  if (!grow((void **)&own->events, own->event_count, &own->event_capacity, sizeof event))
+    return no_memory(own->path);
+  own->events[own->event_count++] = event;
   for (uint32_t i = 0; i < node->dep_count; i++) {
-    if (!grow((void **)&seat->deps, seat->dep_count, &seat->dep_room, sizeof *seat->deps))
-      return no_memory(seat->path);
-    seat->deps[seat->dep_count++] = node->deps[i];
+    if (!grow((void **)&own->deps, own->dep_count, &own->dep_capacity, sizeof *own->deps))
+      return no_memory(own->path);
+    own->deps[own->dep_count++] = node->deps[i];
   }
   return ncclSuccess;
 }
@@ -133,45 +133,45 @@ static int place_compare(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
-static uint32_t event_find(const struct chakra_seat *seat, uint64_t id) {
-  uint32_t low = 0, high = seat->event_count;
+static uint32_t event_find(const struct chakra_rank *own, uint64_t id) {
+  uint32_t low = 0, high = own->event_count;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    if (seat->events[seat->sorted[middle]].id < id) low = middle + 1;
+    if (own->events[own->sorted[middle]].id < id) low = middle + 1;
     else high = middle;
   }
-  return low < seat->event_count && seat->events[seat->sorted[low]].id == id ? seat->sorted[low] : UINT32_MAX;
+  return low < own->event_count && own->events[own->sorted[low]].id == id ? own->sorted[low] : UINT32_MAX;
 }
 
 /* Ids become places. */
-static ncclResult_t deps_resolve(struct chakra_seat *seat) {
-  seat->sorted = (uint32_t *)os_alloc((seat->event_count + (size_t)1) * sizeof *seat->sorted);
-  if (!seat->sorted) return no_memory(seat->path);
-  for (uint32_t i = 0; i < seat->event_count; i++) seat->sorted[i] = i;
-  sorting = seat->events;
-  qsort(seat->sorted, seat->event_count, sizeof *seat->sorted, place_compare);
-  for (uint32_t i = 1; i < seat->event_count; i++)
-    if (seat->events[seat->sorted[i]].id == seat->events[seat->sorted[i - 1]].id)
-      return log_fail(ncclInvalidArgument, "%s: two nodes have the id %" PRIu64, seat->path,
-                      seat->events[seat->sorted[i]].id);
-  for (uint32_t i = 0; i < seat->dep_count; i++) {
-    const uint32_t place = event_find(seat, seat->deps[i]);
+static ncclResult_t deps_resolve(struct chakra_rank *own) {
+  own->sorted = (uint32_t *)os_alloc((own->event_count + (size_t)1) * sizeof *own->sorted);
+  if (!own->sorted) return no_memory(own->path);
+  for (uint32_t i = 0; i < own->event_count; i++) own->sorted[i] = i;
+  sorting = own->events;
+  qsort(own->sorted, own->event_count, sizeof *own->sorted, place_compare);
+  for (uint32_t i = 1; i < own->event_count; i++)
+    if (own->events[own->sorted[i]].id == own->events[own->sorted[i - 1]].id)
+      return log_fail(ncclInvalidArgument, "%s: two nodes have the id %" PRIu64, own->path,
+                      own->events[own->sorted[i]].id);
+  for (uint32_t i = 0; i < own->dep_count; i++) {
+    const uint32_t place = event_find(own, own->deps[i]);
     if (place == UINT32_MAX)
       return log_fail(ncclInvalidArgument, "%s: a node waits for node %" PRIu64 ", which is not there",
-                      seat->path, seat->deps[i]);
-    seat->deps[i] = place;
+                      own->path, own->deps[i]);
+    own->deps[i] = place;
   }
   return ncclSuccess;
 }
 
-static ncclResult_t seat_read(struct chakra_jobs *jobs, uint32_t rank) {
-  FILE *file = fopen(jobs->seats[rank].path, "rbe");
+static ncclResult_t rank_file_read(struct chakra_jobs *jobs, uint32_t rank) {
+  FILE *file = fopen(jobs->ranks[rank].path, "rbe");
   if (!file)
-    return log_fail(ncclSystemError, "%s cannot be read: %s", jobs->seats[rank].path, strerror(errno));
+    return log_fail(ncclSystemError, "%s cannot be read: %s", jobs->ranks[rank].path, strerror(errno));
   jobs->rank = rank;
-  ncclResult_t result = chakra_read(jobs->seats[rank].path, file, event_take, jobs);
+  ncclResult_t result = chakra_read(jobs->ranks[rank].path, file, event_take, jobs);
   fclose(file);
-  return result == ncclSuccess ? deps_resolve(&jobs->seats[rank]) : result;
+  return result == ncclSuccess ? deps_resolve(&jobs->ranks[rank]) : result;
 }
 
 /* ---- calls ---- */
@@ -223,11 +223,11 @@ static bool op_of(const struct chakra_jobs *jobs, const struct event *event, str
 }
 
 /* Steps on other streams that the event's dependences are: the last of each. */
-static void waits_of(const struct chakra_seat *seat, const struct event *event,
+static void waits_of(const struct chakra_rank *own, const struct event *event,
                      uint32_t waits[WORKLOAD_STREAMS_MAX]) {
   memset(waits, 0, WORKLOAD_STREAMS_MAX * sizeof *waits);
   for (uint32_t i = 0; i < event->dep_count; i++) {
-    const struct event *other = &seat->events[seat->deps[event->first_dep + i]];
+    const struct event *other = &own->events[own->deps[event->first_dep + i]];
     if (other->stream != event->stream && other->position > waits[other->stream])
       waits[other->stream] = other->position;
   }
@@ -245,7 +245,7 @@ static ncclResult_t event_add(struct chakra_jobs *jobs, uint32_t rank, struct ev
                   : event->kind == CHAKRA_RECV ? jobs->receives
                                                : jobs->compute;
   call.stream = event->stream;
-  waits_of(&jobs->seats[rank], event, waits);
+  waits_of(&jobs->ranks[rank], event, waits);
   for (uint32_t stream = 0; stream < workload->stream_count; stream++) {
     if (waits[stream] == 0) continue;
     if (call.wait_stream != WORKLOAD_NONE) {
@@ -268,25 +268,24 @@ static ncclResult_t event_add(struct chakra_jobs *jobs, uint32_t rank, struct ev
 
 /* The event, behind all that it waits for: in the order of the file but for that. */
 static ncclResult_t event_enter(struct chakra_jobs *jobs, uint32_t rank, uint32_t first) {
-  struct chakra_seat *seat = &jobs->seats[rank];
+  struct chakra_rank *own = &jobs->ranks[rank];
   uint32_t depth = 0;
   jobs->stack[depth++] = first;
   while (depth > 0) {
-    struct event *event = &seat->events[jobs->stack[depth - 1]];
+    struct event *event = &own->events[jobs->stack[depth - 1]];
     uint32_t i = 0;
-    while (i < event->dep_count && seat->events[seat->deps[event->first_dep + i]].position > 0) i++;
+    while (i < event->dep_count && own->events[own->deps[event->first_dep + i]].position > 0) i++;
     if (event->position > 0 || i == event->dep_count) {
       if (event->position == 0) TRY(event_add(jobs, rank, event));
       depth -= 1;
       continue;
     }
-    const uint32_t next = (uint32_t)seat->deps[event->first_dep + i];
+    const uint32_t next = (uint32_t)own->deps[event->first_dep + i];
     event->entered = true;
-    if (seat->events[next].entered)
+    if (own->events[next].entered)
       return log_fail(ncclInvalidArgument,
-                      "%s: node %" PRIu64 " waits for node %" PRIu64
-                      ", and that one, by way of others, for it",
-                      seat->path, event->id, seat->events[next].id);
+                      "%s: node %" PRIu64 " waits for node %" PRIu64 ", and that one, through others, for it",
+                      own->path, event->id, own->events[next].id);
     jobs->stack[depth++] = next;
   }
   return ncclSuccess;
@@ -302,25 +301,25 @@ static ncclResult_t jobs_fill(struct chakra_jobs *jobs) {
     if (jobs->groups[i].rank_count == jobs->rank_count) jobs->world = &jobs->groups[i];
   for (uint32_t i = 0; i < jobs->group_count; i++) TRY(group_settle(jobs, &jobs->groups[i]));
   for (uint32_t i = 0; i < jobs->rank_count; i++)
-    if (jobs->seats[i].event_count > most) most = jobs->seats[i].event_count;
+    if (jobs->ranks[i].event_count > most) most = jobs->ranks[i].event_count;
   jobs->stack = (uint32_t *)os_alloc((most + (size_t)2) * sizeof *jobs->stack);
   if (!jobs->stack) return no_memory(workload->name);
   for (uint32_t rank = 0; rank < jobs->rank_count; rank++)
-    for (uint32_t i = 0; i < jobs->seats[rank].event_count; i++) TRY(event_enter(jobs, rank, i));
+    for (uint32_t i = 0; i < jobs->ranks[rank].event_count; i++) TRY(event_enter(jobs, rank, i));
   return ncclSuccess;
 }
 
 static ncclResult_t jobs_read(struct chakra_jobs *jobs, char **paths) {
-  jobs->seats = (struct chakra_seat *)os_alloc(jobs->rank_count * sizeof *jobs->seats);
-  if (!jobs->seats) return no_memory(paths[0]);
+  jobs->ranks = (struct chakra_rank *)os_alloc(jobs->rank_count * sizeof *jobs->ranks);
+  if (!jobs->ranks) return no_memory(paths[0]);
   for (uint32_t i = 0; i < jobs->rank_count; i++) {
     const uint32_t rank = chakra_rank_of(paths[i]);
-    if (rank >= jobs->rank_count || jobs->seats[rank].path)
+    if (rank >= jobs->rank_count || jobs->ranks[rank].path)
       return log_fail(ncclInvalidArgument, "%s: %u files are expected to end in .0.et to .%u.et, each once",
                       paths[i], jobs->rank_count, jobs->rank_count - 1);
-    jobs->seats[rank].path = paths[i];
+    jobs->ranks[rank].path = paths[i];
   }
-  for (uint32_t rank = 0; rank < jobs->rank_count; rank++) TRY(seat_read(jobs, rank));
+  for (uint32_t rank = 0; rank < jobs->rank_count; rank++) TRY(rank_file_read(jobs, rank));
   return jobs_fill(jobs);
 }
 
@@ -331,13 +330,13 @@ ncclResult_t workload_chakra(int path_count, char **paths, struct workload *work
   jobs.rank_count = (uint32_t)path_count;
   ncclResult_t result = workload_make(paths[0], jobs.rank_count, workload);
   if (result == ncclSuccess) result = jobs_read(&jobs, paths);
-  for (uint32_t i = 0; jobs.seats && i < jobs.rank_count; i++) {
-    os_free(jobs.seats[i].events);
-    os_free(jobs.seats[i].deps);
-    os_free(jobs.seats[i].sorted);
+  for (uint32_t i = 0; jobs.ranks && i < jobs.rank_count; i++) {
+    os_free(jobs.ranks[i].events);
+    os_free(jobs.ranks[i].deps);
+    os_free(jobs.ranks[i].sorted);
   }
   for (uint32_t i = 0; i < jobs.group_count; i++) os_free(jobs.groups[i].ranks);
-  os_free(jobs.seats);
+  os_free(jobs.ranks);
   os_free(jobs.groups);
   os_free(jobs.stack);
   return result;

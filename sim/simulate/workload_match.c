@@ -10,7 +10,7 @@
 #include "simulate/workload.h"
 
 /* An operation that one rank calls. Sorted, those that meet lie side by side. */
-struct meeting {
+struct participant {
   uint32_t comm, from, to; /* from, to: places of a message; WORKLOAD_NONE of a collective */
   uint32_t number;         /* on its communicator and rank, or among the pair's messages */
   uint32_t place, call, op;
@@ -19,15 +19,15 @@ struct meeting {
 
 struct matching {
   const struct workload *workload;
-  struct meeting *meetings;
+  struct participant *participants;
   uint64_t count;
   void (*tell)(void *context, const char *text);
   void *context;
   uint64_t wrong;
 };
 
-static int meeting_compare(const void *left, const void *right) {
-  const struct meeting *a = (const struct meeting *)left, *b = (const struct meeting *)right;
+static int participant_compare(const void *left, const void *right) {
+  const struct participant *a = (const struct participant *)left, *b = (const struct participant *)right;
   if (a->comm != b->comm) return a->comm < b->comm ? -1 : 1;
   if (a->from != b->from) return a->from < b->from ? -1 : 1;
   if (a->to != b->to) return a->to < b->to ? -1 : 1;
@@ -38,7 +38,7 @@ static int meeting_compare(const void *left, const void *right) {
 
 /* By who, before they are numbered: in the order in which each is called. */
 static int message_compare(const void *left, const void *right) {
-  const struct meeting *a = (const struct meeting *)left, *b = (const struct meeting *)right;
+  const struct participant *a = (const struct participant *)left, *b = (const struct participant *)right;
   if (a->comm != b->comm) return a->comm < b->comm ? -1 : 1;
   if (a->from != b->from) return a->from < b->from ? -1 : 1;
   if (a->to != b->to) return a->to < b->to ? -1 : 1;
@@ -50,21 +50,22 @@ static void find(struct matching *matching, const char *text) {
   if (matching->wrong++ < WORKLOAD_TOLD_MOST) matching->tell(matching->context, text);
 }
 
-static void say(const struct matching *matching, const struct meeting *meeting, char *out, size_t out_bytes) {
+static void say(const struct matching *matching, const struct participant *participant, char *out,
+                size_t out_bytes) {
   const struct workload *workload = matching->workload;
-  const struct workload_call *call = &workload->calls[meeting->call];
+  const struct workload_call *call = &workload->calls[participant->call];
   char op[160], where[256];
-  workload_say_op(workload, call, &workload->ops[meeting->op], op, sizeof op);
+  workload_say_op(workload, call, &workload->ops[participant->op], op, sizeof op);
   workload_say_place(workload, call, where, sizeof where);
-  snprintf(out, out_bytes, "%srank %u calls %s", where, meeting->place, op);
+  snprintf(out, out_bytes, "%srank %u calls %s", where, participant->place, op);
 }
 
 /* Messages of a pair, sends before receives, get their numbers. */
 static void messages_number(struct matching *matching) {
-  qsort(matching->meetings, matching->count, sizeof *matching->meetings, message_compare);
+  qsort(matching->participants, matching->count, sizeof *matching->participants, message_compare);
   for (uint64_t i = 0, number = 0; i < matching->count; i++) {
-    struct meeting *own = &matching->meetings[i];
-    const struct meeting *before = i > 0 ? own - 1 : NULL;
+    struct participant *own = &matching->participants[i];
+    const struct participant *before = i > 0 ? own - 1 : NULL;
     if (own->from == WORKLOAD_NONE) continue;
     if (!before || before->comm != own->comm || before->from != own->from || before->to != own->to ||
         before->receives != own->receives)
@@ -78,7 +79,7 @@ static uint64_t op_bytes(const struct workload_op *op) {
   return op->count * (op->dtype < ncclNumTypes ? bytes[op->dtype] : 1);
 }
 
-static void message_check(struct matching *matching, const struct meeting *first, uint64_t count) {
+static void message_check(struct matching *matching, const struct participant *first, uint64_t count) {
   char text[1200], one[512], two[512];
   const struct workload_op *ops = matching->workload->ops;
   say(matching, first, one, sizeof one);
@@ -96,7 +97,7 @@ static void message_check(struct matching *matching, const struct meeting *first
 }
 
 /* All that the ranks of a communicator call as its n-th collective. */
-static void collective_check(struct matching *matching, const struct meeting *first, uint64_t count) {
+static void collective_check(struct matching *matching, const struct participant *first, uint64_t count) {
   const struct workload *workload = matching->workload;
   const struct workload_comm *comm = &workload->comms[first->comm];
   const struct workload_op *own = &workload->ops[first->op];
@@ -120,10 +121,10 @@ static void collective_check(struct matching *matching, const struct meeting *fi
   find(matching, text);
 }
 
-static void meetings_check(struct matching *matching) {
-  qsort(matching->meetings, matching->count, sizeof *matching->meetings, meeting_compare);
+static void participants_check(struct matching *matching) {
+  qsort(matching->participants, matching->count, sizeof *matching->participants, participant_compare);
   for (uint64_t i = 0, count; i < matching->count; i += count) {
-    const struct meeting *own = &matching->meetings[i];
+    const struct participant *own = &matching->participants[i];
     for (count = 1; i + count < matching->count; count++)
       if (own[count].comm != own->comm || own[count].from != own->from || own[count].to != own->to ||
           own[count].number != own->number)
@@ -146,20 +147,20 @@ static void rank_gather(struct matching *matching, uint32_t rank, uint32_t *plac
       if (places[call->comm] == WORKLOAD_NONE)
         places[call->comm] = workload_place_of(&workload->comms[call->comm], rank);
       const uint32_t place = places[call->comm];
-      struct meeting *meeting = &matching->meetings[matching->count++];
-      *meeting = (struct meeting){.comm = call->comm,
-                                  .from = WORKLOAD_NONE,
-                                  .to = WORKLOAD_NONE,
-                                  .place = place,
-                                  .call = own->steps[i].call,
-                                  .op = call->first_op + k,
-                                  .receives = receives};
+      struct participant *participant = &matching->participants[matching->count++];
+      *participant = (struct participant){.comm = call->comm,
+                                          .from = WORKLOAD_NONE,
+                                          .to = WORKLOAD_NONE,
+                                          .place = place,
+                                          .call = own->steps[i].call,
+                                          .op = call->first_op + k,
+                                          .receives = receives};
       if (sends || receives) {
-        meeting->from = sends ? place : op->peer;
-        meeting->to = sends ? op->peer : place;
-        meeting->number = message++;
+        participant->from = sends ? place : op->peer;
+        participant->to = sends ? op->peer : place;
+        participant->number = message++;
       } else {
-        meeting->number = numbers[call->comm]++;
+        participant->number = numbers[call->comm]++;
       }
     }
   }
@@ -179,8 +180,8 @@ ncclResult_t workload_match(const struct workload *workload, void (*tell)(void *
   const uint64_t count = ops_count(workload);
   uint32_t *numbers = (uint32_t *)os_alloc((workload->comm_count + (size_t)1) * sizeof *numbers);
   uint32_t *places = (uint32_t *)os_alloc((workload->comm_count + (size_t)1) * sizeof *places);
-  matching.meetings = (struct meeting *)os_alloc((count + 1) * sizeof *matching.meetings);
-  const bool whole = numbers && places && matching.meetings;
+  matching.participants = (struct participant *)os_alloc((count + 1) * sizeof *matching.participants);
+  const bool whole = numbers && places && matching.participants;
   for (uint32_t rank = 0; whole && rank < workload->rank_count; rank++) {
     memset(numbers, 0, workload->comm_count * sizeof *numbers);
     memset(places, 0xff, workload->comm_count * sizeof *places); /* WORKLOAD_NONE: not yet known */
@@ -188,11 +189,11 @@ ncclResult_t workload_match(const struct workload *workload, void (*tell)(void *
   }
   if (whole) {
     messages_number(&matching);
-    meetings_check(&matching);
+    participants_check(&matching);
   }
   os_free(numbers);
   os_free(places);
-  os_free(matching.meetings);
+  os_free(matching.participants);
   *wrong = matching.wrong;
   if (whole) return ncclSuccess;
   return log_fail(ncclSystemError, "%s: no memory to compare %" PRIu64 " operations", workload->name, count);

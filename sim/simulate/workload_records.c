@@ -34,7 +34,7 @@ struct hearing {
   struct shared *shared; /* by communicator of the workload, but the first */
   uint32_t *comm_of;     /* by member */
   struct heard *rows;    /* of all ranks */
-  uint32_t row_count, row_room;
+  uint32_t row_count, row_capacity;
   bool gaps, own; /* own: files of this library, which tell groups and streams */
   uint64_t left_out, unknown;
 };
@@ -51,19 +51,19 @@ static bool comms_meet(const struct record_comm *a, const struct record_comm *b)
 
 /* The first collective of which the member's records still tell. */
 static uint32_t first_of(const struct member *member) {
-  struct walk walk = walk_begin(&member->seat);
+  struct record_iter iter = record_iter_begin(&member->state);
   const struct record_call *call;
-  uint32_t first = member->seat.collectives;
-  while ((call = walk_collective(&walk)) != NULL) first = call->collective;
+  uint32_t first = member->state.collectives;
+  while ((call = record_iter_collective(&iter)) != NULL) first = call->collective;
   return first;
 }
 
 static void shared_add(struct shared *shared, const struct member *member) {
-  const uint32_t first = first_of(member), end = member->seat.collectives;
+  const uint32_t first = first_of(member), end = member->state.collectives;
   if (shared->members == 0 || (int32_t)(first - shared->first) > 0) shared->first = first;
   if (shared->members == 0 || (int32_t)(end - shared->end) < 0) shared->end = end;
   shared->members += 1;
-  shared->cut = shared->cut || member->seat.view->first > 0;
+  shared->cut = shared->cut || member->state.view->first > 0;
 }
 
 /* Names are for people: they must be words, and differ. */
@@ -143,12 +143,12 @@ static bool call_is_shared(const struct shared *shared, const struct record_call
 }
 
 static ncclResult_t row_add(struct hearing *hearing, const struct heard *row) {
-  if (hearing->row_count == hearing->row_room) {
-    const uint32_t room = hearing->row_room ? 2 * hearing->row_room : 1024;
-    struct heard *rows = (struct heard *)os_realloc(hearing->rows, room * sizeof *rows);
+  if (hearing->row_count == hearing->row_capacity) {
+    const uint32_t capacity = hearing->row_capacity ? 2 * hearing->row_capacity : 1024;
+    struct heard *rows = (struct heard *)os_realloc(hearing->rows, capacity * sizeof *rows);
     if (!rows) return no_memory(hearing);
     hearing->rows = rows;
-    hearing->row_room = room;
+    hearing->row_capacity = capacity;
   }
   hearing->rows[hearing->row_count++] = *row;
   return ncclSuccess;
@@ -165,14 +165,14 @@ static ncclResult_t stream_of(struct hearing *hearing, const struct record_comm 
   return *stream != WORKLOAD_NONE ? ncclSuccess : workload_add_stream(hearing->workload, name, stream);
 }
 
-static ncclResult_t member_hear(struct hearing *hearing, uint32_t index) {
+static ncclResult_t member_see(struct hearing *hearing, uint32_t index) {
   const struct member *member = &hearing->job->members[index];
   const struct record_comm *comm = member_comm(member);
   const struct shared *shared = &hearing->shared[hearing->comm_of[index]];
-  struct walk walk = walk_begin(&member->seat);
+  struct record_iter iter = record_iter_begin(&member->state);
   const union record *record;
   const struct record_place *place = NULL;
-  while ((record = walk_back(&walk)) != NULL) {
+  while ((record = record_iter_back(&iter)) != NULL) {
     if (record->kind == RECORD_PLACE) place = &record->place;
     if (record->kind != RECORD_CALL) continue;
     const struct record_call *call = &record->call;
@@ -290,16 +290,16 @@ static ncclResult_t rows_add(struct hearing *hearing) {
   return ncclSuccess;
 }
 
-static ncclResult_t job_hear(struct hearing *hearing) {
+static ncclResult_t job_see(struct hearing *hearing) {
   TRY(comms_add(hearing));
-  for (uint32_t i = 0; i < hearing->job->count; i++) TRY(member_hear(hearing, i));
+  for (uint32_t i = 0; i < hearing->job->count; i++) TRY(member_see(hearing, i));
   if (hearing->row_count == 0) return ncclSuccess;
   qsort(hearing->rows, hearing->row_count, sizeof *hearing->rows, heard_compare);
   TRY(messages_trim(hearing));
   return rows_add(hearing);
 }
 
-static void lacks_tell(const struct hearing *hearing, const struct records *records) {
+static void lacks_report(const struct hearing *hearing, const struct records *records) {
   const char *lack = records_lack(records);
   if (lack) fprintf(stderr, "tutti sim: %s\n", lack);
   if (hearing->left_out > 0)
@@ -313,8 +313,8 @@ static void lacks_tell(const struct hearing *hearing, const struct records *reco
             hearing->unknown);
 }
 
-static ncclResult_t records_hear(const struct records *records, const struct job *job, bool gaps,
-                                 struct workload *workload) {
+static ncclResult_t records_see(const struct records *records, const struct job *job, bool gaps,
+                                struct workload *workload) {
   struct hearing hearing;
   memset(&hearing, 0, sizeof hearing);
   hearing.workload = workload;
@@ -323,8 +323,8 @@ static ncclResult_t records_hear(const struct records *records, const struct job
   hearing.own = records->sources == SOURCE_RECORDS;
   hearing.shared = (struct shared *)os_alloc((job->count + (size_t)2) * sizeof *hearing.shared);
   hearing.comm_of = (uint32_t *)os_alloc((job->count + (size_t)1) * sizeof *hearing.comm_of);
-  ncclResult_t result = hearing.shared && hearing.comm_of ? job_hear(&hearing) : no_memory(&hearing);
-  if (result == ncclSuccess) lacks_tell(&hearing, records);
+  ncclResult_t result = hearing.shared && hearing.comm_of ? job_see(&hearing) : no_memory(&hearing);
+  if (result == ncclSuccess) lacks_report(&hearing, records);
   os_free(hearing.shared);
   os_free(hearing.comm_of);
   os_free(hearing.rows);
@@ -345,7 +345,7 @@ ncclResult_t workload_records(int path_count, char **paths, bool gaps, struct wo
     if (job.count == 0)
       result = log_fail(ncclInvalidUsage, "%s: no communicator is left in these files", paths[0]);
     else result = workload_make(paths[0], job.rank_count, workload);
-    if (result == ncclSuccess) result = records_hear(&records, &job, gaps, workload);
+    if (result == ncclSuccess) result = records_see(&records, &job, gaps, workload);
     job_close(&job);
   }
   records_free(&records);

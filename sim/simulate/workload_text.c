@@ -36,7 +36,7 @@ struct reader {
   uint32_t group_line;
   struct workload_call group; /* what its line says of when and where */
   struct group_row *rows;
-  uint32_t row_count, row_room;
+  uint32_t row_count, row_capacity;
   uint32_t *list; /* of ranks, as the last one that was read */
   uint32_t list_count;
 };
@@ -286,15 +286,15 @@ static ncclResult_t clause_read(struct reader *reader, const struct collective *
 
 static ncclResult_t row_add(struct reader *reader, uint32_t rank, uint32_t comm,
                             const struct workload_op *op) {
-  if (reader->row_count == reader->row_room) {
-    const uint32_t room = reader->row_room ? 2 * reader->row_room : 64;
-    if (room > WORKLOAD_STEPS_MAX)
+  if (reader->row_count == reader->row_capacity) {
+    const uint32_t capacity = reader->row_capacity ? 2 * reader->row_capacity : 64;
+    if (capacity > WORKLOAD_STEPS_MAX)
       return log_fail(ncclInvalidUsage, "%s line %u: a group of more than %u operations of all ranks",
                       reader->workload->name, reader->line, reader->row_count);
-    struct group_row *rows = (struct group_row *)os_realloc(reader->rows, room * sizeof *rows);
+    struct group_row *rows = (struct group_row *)os_realloc(reader->rows, capacity * sizeof *rows);
     if (!rows) return log_fail(ncclSystemError, "%s: no memory for its calls", reader->workload->name);
     reader->rows = rows;
-    reader->row_room = room;
+    reader->row_capacity = capacity;
   }
   reader->rows[reader->row_count] = (struct group_row){rank, comm, reader->row_count, *op};
   reader->row_count += 1;

@@ -17,7 +17,7 @@ enum { CHECK_RANKS = 4, CHECK_STEPS = 20000 };
 
 struct check_text {
   char *text;
-  size_t used, room;
+  size_t used, capacity;
 };
 
 static void must(bool good) {
@@ -27,9 +27,9 @@ static void must(bool good) {
 static void check_emit(void *argument, const char *line) {
   struct check_text *out = (struct check_text *)argument;
   const size_t length = strlen(line);
-  if (out->used + length + 2 > out->room) {
-    out->room = 2 * (out->used + length + 2);
-    out->text = (char *)realloc(out->text, out->room);
+  if (out->used + length + 2 > out->capacity) {
+    out->capacity = 2 * (out->used + length + 2);
+    out->text = (char *)realloc(out->text, out->capacity);
     must(out->text != NULL);
   }
   memcpy(out->text + out->used, line, length);
@@ -94,11 +94,11 @@ static void check_same(const struct custom_schedule *a, const struct custom_sche
 
 static void check_round_trip(const struct custom_schedule *schedule) {
   struct check_text out = {NULL, 0, 0};
-  struct custom_schedule *again = NULL;
+  struct custom_schedule *second = NULL;
   custom_print(schedule, check_emit, &out);
-  must(custom_parse("printed", out.text, out.used, &again) == ncclSuccess);
-  check_same(schedule, again);
-  custom_free(again);
+  must(custom_parse("printed", out.text, out.used, &second) == ncclSuccess);
+  check_same(schedule, second);
+  custom_free(second);
   free(out.text);
 }
 

@@ -1,8 +1,8 @@
-/* fuzz_frames.c: what greeted connections say, from any bytes: to a root, by way of another root, from a
- * root, between parties, and as calls. Input: pieces of {connection, length, bytes}. Nothing may crash, hang
- * or stay behind. */
-/* sources: core/bootstrap/control core/bootstrap/boot core/bootstrap/root core/bootstrap/relay.c
- * core/bootstrap/gather core/bootstrap/exchange.c core/bootstrap/watch.c core/bootstrap/wire base/ */
+/* fuzz_frames.c: what authenticated connections say, from any bytes: to a root, through another root, from a
+ * root, between processes, and as calls. Input: pieces of {connection, length, bytes}. Nothing may crash,
+ * hang or stay behind. */
+/* sources: core/bootstrap/control core/bootstrap/boot core/bootstrap/root
+ * core/bootstrap/gather core/bootstrap/allgather.c core/bootstrap/watch.c core/bootstrap/wire base/ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static void input_run(const uint8_t *data, size_t size) {
   bool dropped;
   if (control_use(&address) != ncclSuccess || root_register(KEY, false, &dropped) != ncclSuccess) abort();
   const struct gather_call call = {"fuzz", KEY, &address, 1, false, 4, 1, false, false};
-  if (gather_open(&call, &gather) != ncclSuccess || gather_check_in(gather, 0, "card", 4) != ncclSuccess)
+  if (gather_open(&call, &gather) != ncclSuccess || gather_check_in(gather, 0, "peer info", 4) != ncclSuccess)
     abort();
   control_lock();
   conns[0] = conn_open(root_accept, KEY, NULL, &gather_root_class, &others[0]);

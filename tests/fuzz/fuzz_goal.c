@@ -30,7 +30,7 @@ static void compare(const struct goal *one, const struct goal *two) {
 }
 
 static void write_and_read(const struct goal *goal, bool binary) {
-  struct goal again;
+  struct goal second;
   char *bytes = NULL;
   size_t byte_count = 0;
   FILE *file = open_memstream(&bytes, &byte_count);
@@ -39,9 +39,9 @@ static void write_and_read(const struct goal *goal, bool binary) {
   fclose(file);
   if (result != ncclSuccess) abort();
   file = fmemopen(bytes, byte_count, "rb");
-  if (file == NULL || goal_read("memory", file, &again) != ncclSuccess) abort();
-  compare(goal, &again);
-  goal_free(&again);
+  if (file == NULL || goal_read("memory", file, &second) != ncclSuccess) abort();
+  compare(goal, &second);
+  goal_free(&second);
   fclose(file);
   free(bytes);
 }

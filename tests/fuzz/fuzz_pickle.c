@@ -10,17 +10,17 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  json_t *dump = NULL, *again = NULL;
+  json_t *dump = NULL, *second = NULL;
   char *bytes = NULL;
   size_t byte_count = 0;
   if (pickle_read("input", data, size, &dump) != ncclSuccess) return 0;
   /* what is held twice is written twice: only of small inputs that stays small */
   if (size < 256 && pickle_write(dump, &bytes, &byte_count) == ncclSuccess &&
-      pickle_read("again", bytes, byte_count, &again) == ncclSuccess && !json_equal(dump, again))
+      pickle_read("again", bytes, byte_count, &second) == ncclSuccess && !json_equal(dump, second))
     abort();
   flight_check(dump);
   json_decref(dump);
-  json_decref(again);
+  json_decref(second);
   os_free(bytes);
   return 0;
 }

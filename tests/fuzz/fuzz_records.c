@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "explain/judge.h"
+#include "explain/diagnose.h"
 #include "files/digest.h"
 #include "trace/record_text.h"
 
@@ -15,15 +15,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct text {
   char *bytes;
-  size_t used, room;
+  size_t used, capacity;
 };
 
 static void text_put(void *argument, const char *line) {
   struct text *text = (struct text *)argument;
   const size_t length = strlen(line) + 1;
-  if (text->used + length > text->room) {
-    text->room = 2 * (text->used + length);
-    text->bytes = (char *)os_realloc(text->bytes, text->room);
+  if (text->used + length > text->capacity) {
+    text->capacity = 2 * (text->used + length);
+    text->bytes = (char *)os_realloc(text->bytes, text->capacity);
     if (text->bytes == NULL) abort();
   }
   memcpy(text->bytes + text->used, line, length);
@@ -43,7 +43,7 @@ static struct text text_of(const void *bytes, size_t size) {
 }
 
 /* The text of the file that this text makes; no bytes where it makes none. */
-static struct text text_again(const char *bytes, size_t size) {
+static struct text text_reread(const char *bytes, size_t size) {
   void *packed = NULL;
   size_t packed_size = 0;
   struct text text = {NULL, 0, 0};
@@ -55,9 +55,9 @@ static struct text text_again(const char *bytes, size_t size) {
 
 /* Tables of a hostile file may lie in one another; what the first text makes of them then stays so. */
 static void text_try(const char *bytes, size_t size) {
-  struct text one = text_again(bytes, size), two = {NULL, 0, 0}, three = {NULL, 0, 0};
-  if (one.bytes != NULL) two = text_again(one.bytes, one.used);
-  if (two.bytes != NULL) three = text_again(two.bytes, two.used);
+  struct text one = text_reread(bytes, size), two = {NULL, 0, 0}, three = {NULL, 0, 0};
+  if (one.bytes != NULL) two = text_reread(one.bytes, one.used);
+  if (two.bytes != NULL) three = text_reread(two.bytes, two.used);
   if (three.bytes != NULL && (two.used != three.used || memcmp(two.bytes, three.bytes, two.used) != 0))
     abort();
   os_free(one.bytes);
@@ -66,12 +66,12 @@ static void text_try(const char *bytes, size_t size) {
 }
 
 static void digest_try(const void *bytes, size_t size) {
-  static struct verdict verdict;
+  static struct diagnosis diagnosis;
   struct record_file file, digest;
   if (record_file_read("input", bytes, size, NULL, &file) != ncclSuccess) return;
   void *kept = digest_make(&file, &digest);
   if (kept == NULL || digest.view_count != file.view_count) abort();
-  if (!judge_files(&digest, 1, &verdict)) abort();
+  if (!diagnose_files(&digest, 1, &diagnosis)) abort();
   record_file_free(&digest);
   record_file_free(&file);
   os_free(kept);

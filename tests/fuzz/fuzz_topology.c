@@ -27,16 +27,16 @@ static void graph_try(const struct topology *topology) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  struct topology topology, again;
+  struct topology topology, second;
   if (topology_parse("input", (const char *)data, size, 2, &topology) != ncclSuccess) return 0;
   char *text = topology_text(&topology);
-  if (text == NULL || topology_parse("written", text, strlen(text), 2, &again) != ncclSuccess) abort();
-  char *text_again = topology_text(&again);
-  if (text_again == NULL || strcmp(text, text_again) != 0) abort();
+  if (text == NULL || topology_parse("written", text, strlen(text), 2, &second) != ncclSuccess) abort();
+  char *text_second = topology_text(&second);
+  if (text_second == NULL || strcmp(text, text_second) != 0) abort();
   graph_try(&topology);
   os_free(text);
-  os_free(text_again);
+  os_free(text_second);
   topology_free(&topology);
-  topology_free(&again);
+  topology_free(&second);
   return 0;
 }

@@ -27,24 +27,24 @@ static char *rules_write(const struct tune_file *file) {
   return text;
 }
 
-static void rules_compare(const struct tune_file *file, const struct tune_file *again) {
-  if (file->count != again->count) abort();
+static void rules_compare(const struct tune_file *file, const struct tune_file *second) {
+  if (file->count != second->count) abort();
   for (uint32_t i = 0; i < file->count; i++) {
-    struct tune_rule left = file->rules[i], right = again->rules[i];
+    struct tune_rule left = file->rules[i], right = second->rules[i];
     left.line = right.line = 0;
     if (memcmp(&left, &right, sizeof left) != 0) abort();
   }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  struct tune_file *file = NULL, *again = NULL;
+  struct tune_file *file = NULL, *second = NULL;
   if (tune_file_parse("input", (const char *)data, size, &file) != ncclSuccess) return 0;
   char *text = rules_write(file);
   if (text == NULL) abort();
-  if (tune_file_parse("again", text, strlen(text), &again) != ncclSuccess) abort();
-  rules_compare(file, again);
+  if (tune_file_parse("again", text, strlen(text), &second) != ncclSuccess) abort();
+  rules_compare(file, second);
   os_free(text);
-  os_free(again);
+  os_free(second);
   os_free(file);
   return 0;
 }

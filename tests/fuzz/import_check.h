@@ -6,18 +6,18 @@
 #include <stdlib.h>
 
 #include "base/os.h"
-#include "explain/judge.h"
+#include "explain/diagnose.h"
 #include "files/import.h"
 
 static inline void image_check(const struct image *image) {
   struct record_listener listener = {NULL, NULL, 0};
   struct record_file file;
-  struct verdict verdict;
+  struct diagnosis diagnosis;
   size_t byte_count = 0;
   void *bytes = image_make(image, &byte_count);
   if (bytes == NULL) abort();
   if (record_file_read("image", bytes, byte_count, &listener, &file) != ncclSuccess) abort();
-  if (!judge_files(&file, 1, &verdict)) abort();
+  if (!diagnose_files(&file, 1, &diagnosis)) abort();
   record_file_free(&file);
   os_free(bytes);
 }

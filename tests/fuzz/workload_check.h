@@ -42,7 +42,7 @@ static char *print(const struct workload *workload) {
 }
 
 /* `text` is what the first one printed: it must mean the same. */
-static void read_again(const struct workload *first, char *text) {
+static void reread(const struct workload *first, char *text) {
   struct workload second;
   char *kept = os_strdup(text);
   if (workload_parse("again", text, 1, &second) != ncclSuccess) abort();
@@ -59,7 +59,7 @@ static void read_again(const struct workload *first, char *text) {
 static void workload_check(const struct workload *workload) {
   if (workload->step_count > STEPS_MOST) return;
   char *printed = print(workload);
-  read_again(workload, printed);
+  reread(workload, printed);
   free(printed);
 }
 

@@ -121,18 +121,18 @@ static void test_call(enum call call, const struct kind *kind, size_t count, boo
 
 /* Of several lengths, each at its own place. */
 static void test_group(const struct kind *kind) {
-  const size_t room = BYTES / PARTS / 16 * 16;
+  const size_t capacity = BYTES / PARTS / 16 * 16;
   for (int r = 0; r < rank_count; r++)
-    for (size_t i = 0; i < PARTS; i++) values_fill(r, kind, ins[r] + i * room, 1 + i * 97);
+    for (size_t i = 0; i < PARTS; i++) values_fill(r, kind, ins[r] + i * capacity, 1 + i * 97);
   for (int turn = 0; turn < 3; turn++) {
     NEED(ncclGroupStart());
     for (int r = 0; r < rank_count; r++)
       for (size_t i = 0; i < PARTS; i++)
-        call_on(r, ALL_REDUCE, kind, 1 + i * 97, ins[r] + i * room, outs[r] + i * room);
+        call_on(r, ALL_REDUCE, kind, 1 + i * 97, ins[r] + i * capacity, outs[r] + i * capacity);
     NEED(ncclGroupEnd());
   }
   for (int r = 0; r < rank_count; r++)
-    for (size_t i = 0; i < PARTS; i++) values_check(r, ALL_REDUCE, kind, 1 + i * 97, outs[r] + i * room);
+    for (size_t i = 0; i < PARTS; i++) values_check(r, ALL_REDUCE, kind, 1 + i * 97, outs[r] + i * capacity);
 }
 
 int main(void) {
@@ -146,9 +146,9 @@ int main(void) {
   }
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
-      for (int way = 0; way < 4; way++)
+      for (int option = 0; option < 4; option++)
         for (enum call call = ALL_REDUCE; call < CALLS; call++)
-          test_call(call, &kinds[k], counts[c], way % 2 == 1, way / 2 == 1 ? SHIFT : 0);
+          test_call(call, &kinds[k], counts[c], option % 2 == 1, option / 2 == 1 ? SHIFT : 0);
     test_group(&kinds[k]);
   }
   for (int r = 0; r < rank_count; r++) {

@@ -1,4 +1,4 @@
-/* hang.c: jobs that stand, for `tutti explain` (hang.sh). All GPUs are ranks of one process; the last one
+/* hang.c: jobs that hang, for `tutti explain` (hang.sh). All GPUs are ranks of one process; the last one
  * does not do what the others do. Then the process kills itself, as whoever loses patience with a job does.
  *
  *   hang SCENARIO SECONDS      kills itself after so long; TUTTI_TRACE says where its file goes
@@ -62,7 +62,7 @@ static void alone(void) {
   NEED(ncclSend(ranks.data[0], COUNT, ncclFloat, 1, ranks.comms[0], ranks.streams[0]));
 }
 
-static void CUDART_CB stand(void *argument) {
+static void CUDART_CB hang_host(void *argument) {
   (void)argument;
   pause();
 }
@@ -71,7 +71,7 @@ static void CUDART_CB stand(void *argument) {
 static void blocked(void) {
   sums(2);
   NEED(cudaSetDevice(ranks.count - 1));
-  NEED(cudaLaunchHostFunc(ranks.streams[ranks.count - 1], stand, NULL));
+  NEED(cudaLaunchHostFunc(ranks.streams[ranks.count - 1], hang_host, NULL));
   sum(ranks.count, COUNT, COUNT);
 }
 
@@ -94,7 +94,7 @@ static void wait_seconds(int seconds) {
   }
 }
 
-static int stand_still(const char *name, int seconds) {
+static int hang_for(const char *name, int seconds) {
   for (int i = 0; i < SCENARIOS; i++) {
     if (strcmp(scenarios[i].name, name) != 0) continue;
     ranks_open();
@@ -121,9 +121,9 @@ static int was_killed(const char *program, const char *name) {
 
 int main(int argument_count, char **arguments) {
   int killed = 0;
-  if (argument_count == 3) return stand_still(arguments[1], atoi(arguments[2]));
+  if (argument_count == 3) return hang_for(arguments[1], atoi(arguments[2]));
   for (int i = 0; i < SCENARIOS; i++) killed += was_killed(arguments[0], scenarios[i].name);
-  printf("hang: %d of %d scenarios stood until they were killed: %s\n", killed, SCENARIOS,
+  printf("hang: %d of %d scenarios hung until they were killed: %s\n", killed, SCENARIOS,
          killed == SCENARIOS ? "ok" : "not ok");
   return killed != SCENARIOS;
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# hang.sh: jobs that stand on GPUs (hang.c), and what is said of them: by the watchdog while they stand, by
-# `tutti explain` once they were killed; and `tutti replay` brings them to where they stood. Prints one
+# hang.sh: jobs that hang on GPUs (hang.c), and what is said of them: by the watchdog while they hang, by
+# `tutti explain` once they were killed; and `tutti replay` brings them to the recorded state. Prints one
 # `ok - ` or `not ok - ` line a check, and a sentence that was not expected; exit status 1: something failed.
 #
 #     tests/gpu/hang.sh                 where two GPUs or more are; BUILD=build has gpu/hang and bin/tutti
@@ -19,8 +19,8 @@ check() {
   fi
 }
 
-# stands SCENARIO SENTENCE: explain's first line is like that, and the watchdog has said the same.
-stands() {
+# hangs SCENARIO SENTENCE: explain's first line is like that, and the watchdog has said the same.
+hangs() {
   TUTTI_TRACE=$work/$1.trace TUTTI_WATCHDOG_SECONDS=2 NCCL_DEBUG=WARN \
     timeout 60 "$build/gpu/hang" "$1" 6 >"$work/said" 2>&1
   "$build/bin/tutti" explain "$work/$1.trace" >"$work/log" 2>&1
@@ -39,9 +39,9 @@ stands() {
   if [ -n "${OUT:-}" ]; then cp "$work/$1.trace" "$OUT/"; fi
 }
 
-stands fine '^nothing is wrong'
-stands absent '^rank [0-9]+ .* has not called operation #2'
-stands count '^rank [0-9]+ .* called AllReduce of (131072|262144) float32, .*(another count|and they differ)'
-stands alone '^rank 1 .* has no ncclRecv for operation #2 of rank 0'
-stands blocked '^rank [0-9]+ .* has launched operation #2, and its kernel has not started'
+hangs fine '^nothing is wrong'
+hangs absent '^rank [0-9]+ .* has not called operation #2'
+hangs count '^rank [0-9]+ .* called AllReduce of (131072|262144) float32, .*(another count|and they differ)'
+hangs alone '^rank 1 .* has no ncclRecv for operation #2 of rank 0'
+hangs blocked '^rank [0-9]+ .* has launched operation #2, and its kernel has not started'
 [ "$failures" -eq 0 ]

@@ -131,15 +131,15 @@ static double measure(const struct job *job, enum call call, int turns) {
   return bytes * shares[call] * turns / (now_s() - begin_s) / 1e9;
 }
 
-static void job_open(struct job *job, size_t room_bytes) {
+static void job_open(struct job *job, size_t capacity_bytes) {
   NEED(job->rank_count < 2);
   for (int r = 0; r < job->rank_count; r++) {
     NEED(cudaSetDevice(r));
     NEED(cudaStreamCreateWithFlags(&job->streams[r], cudaStreamNonBlocking));
-    NEED(cudaMalloc((void **)&job->in[r], room_bytes));
-    NEED(cudaMalloc((void **)&job->out[r], room_bytes));
+    NEED(cudaMalloc((void **)&job->in[r], capacity_bytes));
+    NEED(cudaMalloc((void **)&job->out[r], capacity_bytes));
   }
-  NEED((job->host = (uint32_t *)malloc(room_bytes)) == NULL);
+  NEED((job->host = (uint32_t *)malloc(capacity_bytes)) == NULL);
 }
 
 static void job_close(struct job *job) {

@@ -24,7 +24,7 @@ static struct {
   int timed;
   cudaStream_t stream;
   int *in, *out, *host;
-  size_t room; /* elements of each */
+  size_t capacity; /* elements of each */
 } self;
 
 static double now_us(void) {
@@ -93,7 +93,7 @@ static int value(int rank, size_t i) { return (int)(i % 1009) * 31 + rank * 7 + 
 static void fill(size_t count) {
   for (size_t i = 0; i < count; i++) self.host[i] = value(self.rank, i);
   NEED(cudaMemcpyAsync(self.in, self.host, count * sizeof(int), cudaMemcpyHostToDevice, self.stream));
-  NEED(cudaMemsetAsync(self.out, 0xee, self.room * sizeof(int), self.stream));
+  NEED(cudaMemsetAsync(self.out, 0xee, self.capacity * sizeof(int), self.stream));
   NEED(cudaStreamSynchronize(self.stream));
 }
 
@@ -256,9 +256,9 @@ static void phase_outputs(void) {
   for (int turn = 0; turn < 6; turn++) {
     const size_t shift = (size_t)turn * 3 + (size_t)self.rank;
     void *memory = NULL;
-    NEED(cudaMalloc(&memory, (self.room + 64) * sizeof(int)));
+    NEED(cudaMalloc(&memory, (self.capacity + 64) * sizeof(int)));
     self.out = (int *)memory + shift;
-    for (int again = 0; again < 3; again++) {
+    for (int second = 0; second < 3; second++) {
       all_gather(comm, count / 8);
       broadcast(comm, count, turn % self.size);
       exchange(comm, count / 8);
@@ -276,7 +276,7 @@ static void phase_outputs(void) {
 }
 
 /* Memory that others may still use is used again only when they have left. */
-static void phase_again(void) {
+static void phase_repeat(void) {
   for (int turn = 0; turn < 4; turn++) {
     ncclComm_t comm = comm_new(self.rank, self.size);
     all_reduce(comm, 1000);
@@ -351,15 +351,15 @@ static int run_rank(void) {
   NEED(cudaGetDeviceCount(&device_count));
   NEED(cudaSetDevice(self.rank % device_count));
   NEED(cudaStreamCreateWithFlags(&self.stream, cudaStreamNonBlocking));
-  self.room = counts[COUNTS - 1] * (size_t)self.size;
-  if (self.timed && self.room < (256u << 20) / sizeof(int)) self.room = (256u << 20) / sizeof(int);
-  self.host = (int *)malloc(self.room * sizeof(int));
+  self.capacity = counts[COUNTS - 1] * (size_t)self.size;
+  if (self.timed && self.capacity < (256u << 20) / sizeof(int)) self.capacity = (256u << 20) / sizeof(int);
+  self.host = (int *)malloc(self.capacity * sizeof(int));
   NEED(self.host == NULL);
-  NEED(cudaMalloc((void **)&self.in, self.room * sizeof(int)));
-  NEED(cudaMalloc((void **)&self.out, self.room * sizeof(int)));
+  NEED(cudaMalloc((void **)&self.in, self.capacity * sizeof(int)));
+  NEED(cudaMalloc((void **)&self.out, self.capacity * sizeof(int)));
   phase_all();
   if (getenv("PROCESSES_FIRST") != NULL) return 0;
-  phase_again();
+  phase_repeat();
   phase_outputs();
   phase_mismatch();
   if (self.size > 2) phase_kill();

@@ -9,7 +9,7 @@
 #     BUILD=build               has lib/libnccl.so.2, libtutti-cuda.so and libtutti-audit.so
 #     GPUS="1 2 4"              numbers of GPUs, as far as they are there
 #     LIBRARY=tutti             or nccl, what PyTorch brings: tries the programs themselves; or both
-#     WAY=preload               or audit, path (LD_LIBRARY_PATH), installed (the wheel's own file is ours)
+#     MODE=preload               or audit, path (LD_LIBRARY_PATH), installed (the wheel's own file is ours)
 #     OUT=                      folder for outputs; default: a temporary one, which goes
 #     LIMIT=60                  longest time of one run, seconds
 #     PYTHON=python3
@@ -22,7 +22,7 @@ export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) || exit 3
 trap 'rm -rf "$work"' EXIT
-python=${PYTHON:-python3} limit=${LIMIT:-60} way=${WAY:-preload} library=${LIBRARY:-tutti}
+python=${PYTHON:-python3} limit=${LIMIT:-60} mode=${MODE:-preload} library=${LIBRARY:-tutti}
 out=${OUT:-$work/out}
 mkdir -p "$out" || exit 3
 failures=0 port=${PORT:-$((20000 + $$ % 10000 * 4))}
@@ -41,15 +41,15 @@ if [ "$library" != nccl ]; then
 fi
 
 # What brings a library into every process of a run.
-way_in() {
+settings_of() {
   [ "$1" = tutti ] || return
   echo TUTTI_BACKEND=cuda
-  case $way in
+  case $mode in
     preload) echo "LD_PRELOAD=$build/lib/libnccl.so.2" ;;
     audit) echo "LD_AUDIT=$build/lib/libtutti-audit.so" ;;
     path) echo "LD_LIBRARY_PATH=$build/lib:${LD_LIBRARY_PATH:-}" ;;
     installed) ;;
-    *) echo "torch.sh: WAY=$way: preload, audit, path or installed" >&2; exit 2 ;;
+    *) echo "torch.sh: MODE=$mode: preload, audit, path or installed" >&2; exit 2 ;;
   esac
 }
 
@@ -58,10 +58,10 @@ ranks() {
   local count=$1 which=$2 file=$3
   shift 3
   port=$((port + 1))
-  # The ways in are words.
+  # The modes are words.
   # shellcheck disable=SC2046
   env TMPDIR="$work" PYTHONPATH="$here" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=2 \
-    TUTTI_TEST_LIBRARY="$which" NCCL_DEBUG="${NCCL_DEBUG:-VERSION}" $(way_in "$which") \
+    TUTTI_TEST_LIBRARY="$which" NCCL_DEBUG="${NCCL_DEBUG:-VERSION}" $(settings_of "$which") \
     timeout -k 5 "$limit" "$python" -m torch.distributed.run --nnodes 1 --nproc-per-node "$count" \
     --master-addr 127.0.0.1 --master-port "$port" "$@" >"$file" 2>&1 </dev/null
 }
@@ -75,8 +75,8 @@ loaded() {
   echo "not ok - the library that was called is not $1" >>"$2"
 }
 
-# verdict STATUS FILE TITLE SECONDS LIBRARY: one line for a run; of a bad one what failed and its end.
-verdict() {
+# outcome STATUS FILE TITLE SECONDS LIBRARY: one line for a run; of a bad one what failed and its end.
+outcome() {
   local good bad skipped
   loaded "$5" "$2"
   good=$(grep -c '^ok - ' "$2")
@@ -103,7 +103,7 @@ part_run() {
     [ "$status" -ne 0 ]
     status=$?
   fi
-  verdict "$status" "$file" "$name${4:+, $4}, $count GPUs, $which" $((SECONDS - begin)) "$which"
+  outcome "$status" "$file" "$name${4:+, $4}, $count GPUs, $which" $((SECONDS - begin)) "$which"
 }
 
 # losses_compare COUNT: the lines of both libraries. Sums in another order move a loss by rounding, which

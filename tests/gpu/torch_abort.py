@@ -1,5 +1,5 @@
 """torch_abort.py: what happens when a rank stays away: a time-out, an abort by the program, an abort by
-PyTorch's watchdog, and a clean exit. torch_abort.py WAY, with WAY one of
+PyTorch's watchdog, and a clean exit. torch_abort.py MODE, with MODE one of
 
     work       Work.wait(timeout) in blocking-wait mode fails, the group is aborted, the program ends well
     abort      the program aborts a stuck group itself and makes a new one
@@ -12,10 +12,10 @@ import sys
 import time
 from datetime import timedelta
 
-WAY = sys.argv[1] if len(sys.argv) > 1 else 'abort'
-if WAY == 'work':
+MODE = sys.argv[1] if len(sys.argv) > 1 else 'abort'
+if MODE == 'work':
     os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'
-if WAY != 'watchdog':
+if MODE != 'watchdog':
     os.environ['TORCH_NCCL_ASYNC_ERROR_HANDLING'] = '0'
     os.environ['TORCH_NCCL_ENABLE_MONITORING'] = '0'
 os.environ['TORCH_NCCL_DUMP_ON_TIMEOUT'] = '0'
@@ -101,14 +101,14 @@ def watchdog():
     print('not ok - the watchdog let it pass', flush=True)
 
 
-start(timeout=SHORT if WAY == 'watchdog' else timedelta(seconds=30))
+start(timeout=SHORT if MODE == 'watchdog' else timedelta(seconds=30))
 run('the library', check_library)
 run('a sum that ends', sums)
-if WAY == 'leave' and SIZE > 1:
+if MODE == 'leave' and SIZE > 1:
     leave()
-elif WAY == 'watchdog' and SIZE > 1:
+elif MODE == 'watchdog' and SIZE > 1:
     watchdog()
-elif WAY == 'work':
+elif MODE == 'work':
     run('a time-out of one call', stuck_work)
     if SIZE > 1:
         dist.distributed_c10d._abort_process_group()

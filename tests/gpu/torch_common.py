@@ -50,7 +50,7 @@ def last_words(error):
     return '%s: %s: %s' % (place, type(error).__name__, text[:300])
 
 
-def verdict_of(body):
+def outcome_of(body):
     try:
         body()
         synchronize()
@@ -63,13 +63,13 @@ def verdict_of(body):
         return 'skip: gloo: %s' % str(error).split('\n')[0][:80] if lacking else last_words(error)
 
 
-def agree(name, verdict):
+def agree(name, outcome):
     """All ranks call it; rank 0 prints what all of them say."""
     global _count, _failed
     _count += 1
-    _store.set('%d/%d' % (_count, RANK), verdict)
+    _store.set('%d/%d' % (_count, RANK), outcome)
     if RANK != 0:
-        _failed += verdict != 'ok' and not verdict.startswith('skip')
+        _failed += outcome != 'ok' and not outcome.startswith('skip')
         return
     faults, skips = [], []
     for rank in range(SIZE):
@@ -89,7 +89,7 @@ def agree(name, verdict):
 
 
 def run(name, body, *arguments):
-    agree('torch, %d GPUs: %s' % (SIZE, name), verdict_of(lambda: body(*arguments)))
+    agree('torch, %d GPUs: %s' % (SIZE, name), outcome_of(lambda: body(*arguments)))
 
 
 def library():

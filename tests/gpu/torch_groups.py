@@ -1,7 +1,7 @@
 """torch_groups.py: messages and groups of PyTorch: send and receive in every form, batches of them,
 sub-groups, split groups, barriers, Python objects, and process groups made and destroyed again.
-torch_groups.py WAY, with WAY `lazy` (groups without device_id, which connect at their first call) or `eager`
-(with). Run by torch.sh."""
+torch_groups.py MODE, with MODE `lazy` (groups without device_id, which connect at their first call) or
+`eager` (with). Run by torch.sh."""
 import sys
 
 import torch

@@ -20,7 +20,7 @@ def streams_make():
 
 
 def groups_make():
-    """Each makes its first call, which connects it, in the same order on all ranks: that is a meeting."""
+    """Each makes its first call, which connects it, in the same order on all ranks: that is a rendezvous."""
     groups = [dist.new_group(list(range(SIZE))) for _ in range(GROUPS)]
     for group in groups:
         dist.all_reduce(torch.zeros(COUNT, device=DEVICE), group=group)

@@ -16,7 +16,7 @@ def scenario(emu, functions='all_reduce', protocols='simple', counts='48', ranks
 
 
 FIFO, LANE = 'lib/protocol/fifo.h', 'lib/protocol/lane.h'
-SIMPLE, LINES = 'lib/protocol/simple.h', 'lib/protocol/lines.h'
+SIMPLE, LL_H = 'lib/protocol/simple.h', 'lib/protocol/ll.h'
 RING, P2P = 'lib/schedule/ring.h', 'lib/schedule/p2p.h'
 PRIM = 'lib/backends/emu/prim_impl.h'
 
@@ -52,7 +52,7 @@ MUTANTS = [
            'link->cached = prim_load_head(&link->sender->head); return link->cached',
            'link->cached = prim_load_head(&link->sender->head); return true || link->cached',
            'invariant', 'the sender writes a slot that is not free', SLOTS),
-    Mutant('sender_of_lines_ignores_a_full_fifo', LINES,
+    Mutant('ll_sender_ignores_a_full_fifo', LL_H,
            'if (!link_has_slots(&lane->send[i], 1)) return false;', '',
            'invariant', 'the sender writes a slot that is not free', LL),
     Mutant('sender_counts_one_slot_too_many', FIFO,
@@ -76,7 +76,7 @@ MUTANTS = [
            ' static const struct prim prim; prim_store_head(&prim, &lane->recv[i].sender->head,'
            ' lane->recv[i].step + lane->work->slice_steps);',
            'invariant', 'the sender writes a slot that is not free', LATE),
-    Mutant('receiver_of_lines_frees_a_slot_at_the_first', LINES,
+    Mutant('ll_receiver_frees_a_slot_at_the_first', LL_H,
            'lane->line_index += lines; }',
            'lane->line_index += lines;'
            ' if (work->recv_count > 0 && (step->recv_links & 1) != 0)'
@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant('receiver_never_frees_a_slot', SIMPLE,
            'prim_store_head(prim, &lane->recv[i].sender->head, lane->recv[i].posted);', '',
            'invariant', 'head is not the number of steps that were freed', SLOTS),
-    Mutant('receiver_of_lines_never_frees_a_slot', LINES,
+    Mutant('ll_receiver_never_frees_a_slot', LL_H,
            'prim_store_head(prim, &link->sender->head, link->posted);', '',
            'invariant', 'head is not the number of steps that were freed', LL),
     Mutant('empty_slice_does_not_post', SIMPLE,
@@ -107,10 +107,10 @@ MUTANTS = [
            ' if (flight->move.count == 0) { lane->posted += 1; return; }',
            'invariant', 'is not the number of steps', SHORT),
     Mutant('sender_forgets_the_size', LANE,
-           'prim_cell_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link),'
+           'prim_tagged_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link),'
            ' lane_agreed_bytes(lane_part(lane)));', '(void)prim;',
            'deadlock', 'waits for data from rank', SLOTS._replace(ranks=2)),
-    Mutant('lines_begin_on_the_announcement', LINES, '(short_lines ? FIFO_LL_CELL_BYTES : 0) +', '0 +',
+    Mutant('ll_begins_on_the_announcement', LL_H, '(short_lines ? FIFO_LL_TAGGED_BYTES : 0) +', '0 +',
            'mismatch', 'where rank', LL._replace(ranks=2)),
     Mutant('sender_announces_another_size', LANE,
            'link_tag(link), lane_agreed_bytes(lane_part(lane))); link->agreed = true;',
@@ -145,24 +145,24 @@ MUTANTS = [
            'prim_store_release(&words[1], both >> 32 | flag << 32);',
            'prim_store_release(&words[1], flag << 32);',
            'data', 'protocol 0', LL),
-    Mutant('flags_run_ahead_of_ll_lines', LINES,
+    Mutant('flags_run_ahead_of_ll_lines', LL_H,
            'lane->line_index), lines, line_flag(lane, &lane->send[i]), &data);',
            'lane->line_index), lane->line_count - lane->line_index, line_flag(lane, &lane->send[i]), &data);',
            'data', 'protocol 0', LL_SPLIT),
-    Mutant('flags_run_ahead_of_ll128_lines', LINES,
+    Mutant('flags_run_ahead_of_ll128_lines', LL_H,
            'lane->line_index), lines, line_flag(lane, &lane->send[i]), &data);',
            'lane->line_index), lane->line_count - lane->line_index, line_flag(lane, &lane->send[i]), &data);',
            'data', 'protocol 1', LL128_SPLIT),
-    Mutant('first_flag_is_that_of_fresh_memory', LINES,
+    Mutant('first_flag_is_that_of_fresh_memory', LL_H,
            'return lane->flag_bits >= 32 ? link->line + 1 :', 'return lane->flag_bits >= 32 ? link->line :',
            'data', 'protocol 0', LL_SPLIT),
-    Mutant('wrapped_ll_flags_are_not_cleaned', LINES,
+    Mutant('wrapped_ll_flags_are_not_cleaned', LL_H,
            'if (line_cleans(lane, link))', 'if (false)',
            'data', 'protocol 0', WRAP),
-    Mutant('wrapped_ll128_flags_are_not_cleaned', LINES,
+    Mutant('wrapped_ll128_flags_are_not_cleaned', LL_H,
            'if (line_cleans(lane, link))', 'if (false)',
            'data', 'protocol 1', WRAP128),
-    Mutant('cleaning_skips_slots', LINES,
+    Mutant('cleaning_skips_slots', LL_H,
            'return (link->line & (half - 1)) >= half - link->slots;',
            'return (link->line & (half - 1)) == half - link->slots + 1;',
            'data', 'protocol 0', WRAP),
@@ -192,10 +192,10 @@ MUTANTS = [
            'invariant', 'the sender skips a step', SLOTS),
     Mutant('line_counter_not_saved', LANE,
            'lane->send[i].sender->send_line[kind] = lane->send[i].line;', '(void)kind;',
-           'deadlock', 'waits for lines from rank', LL),
+           'deadlock', 'waits for LL lines from rank', LL),
     Mutant('offer_of_another_operation_is_taken', LANE,
-           'return prim_cell_load(&link->sender->offer, link_tag(link), &address) &&',
-           'return true || prim_cell_load(&link->sender->offer, link_tag(link), &address) &&',
+           'return prim_tagged_load(&link->sender->offer, link_tag(link), &address) &&',
+           'return true || prim_tagged_load(&link->sender->offer, link_tag(link), &address) &&',
            'mismatch', 'has 0 bytes', DIRECT),
 
     # ---- schedules

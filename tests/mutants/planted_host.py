@@ -6,8 +6,8 @@ one test of `program`, or a pattern of names (* and ?). A quick one is tried wit
 
 Not here, as nothing goes wrong with them: a receive that looks at its deadline only when nothing has come
 (sock.c: it ends with the next gap, or with the message); ranks that check in with another root than usual
-(gather.c: all roots pass on); a link that is kept after its round (exchange.c: it ends with the gather);
-a lost link that its root is not told of (exchange.c: the root has lost the process as well, unless a network
+(gather.c: all roots pass on); a link that is kept after its round (allgather.c: it ends with the gather);
+a lost link that its root is not told of (allgather.c: the root has lost the process as well, unless a network
 is cut, which test_hosts.sh does); steps that rounding skips and that are freed late (proxy_conn.c: a slice
 never needs them); a proxy service that is not woken for what was posted (proxy.c: the launch wakes it)."""
 from collections import namedtuple
@@ -21,37 +21,41 @@ def plant(file, name, find, replace, program, tests, quick=False):
     FAULTS.append(Fault(name, file, find, replace, program, tests, quick))
 
 
-# ---- sockets and greetings
+# ---- sockets and handshakes
 
-SOCK, GREET = 'lib/base/sock.c', 'lib/base/greet.c'
+SOCK, HANDSHAKE = 'lib/base/sock.c', 'lib/base/handshake.c'
 plant(SOCK, 'port_in_the_hosts_order', 'kernel->four.sin_port = htons(address->port);',
       'kernel->four.sin_port = address->port;', 'test_sock', 'test_stream_ipv4')
 plant(SOCK, 'descriptor_survives_exec', 'SOCK_NONBLOCK | SOCK_CLOEXEC); if (fd >= 0)',
       'SOCK_NONBLOCK); if (fd >= 0)', 'test_sock', 'test_options')
-plant(SOCK, 'shortage_looks_like_nobody', 'shortage_tell(cause); return -2;',
-      'shortage_tell(cause); return -1;', 'test_sock', 'test_out_of_descriptors')
+plant(SOCK, 'shortage_looks_like_nobody', 'shortage_log(cause); return -2;',
+      'shortage_log(cause); return -1;', 'test_sock', 'test_out_of_descriptors')
 plant(SOCK, 'failed_connect_leaks', 'else sock_close(made);', '', 'test_sock',
       'test_nobody_listens', quick=True)
 plant(SOCK, 'one_try_too_few', '|| tries > retries)', '|| tries >= retries)', 'test_sock',
       'test_nobody_listens')
 plant(SOCK, 'no_user_timeout', 'option_set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(seconds * 1000));', '',
       'test_sock', 'test_options')
-plant(GREET, 'proof_not_compared', 'if (!memeql_sec(proof, greeting->other, PROOF_BYTES))', 'if (false)',
-      'test_greet', 'test_wrong_secret', quick=True)
-plant(GREET, 'acceptor_not_proved', 'return memeql_sec(proof, verdict->proof, PROOF_BYTES);',
-      'return proof[0] == proof[0];', 'test_greet', 'test_impostors')
-plant(GREET, 'challenge_not_drawn', 'head_fill(&head, MESSAGE_CHALLENGE); nonce_draw(head.nonce);',
-      'head_fill(&head, MESSAGE_CHALLENGE);', 'test_greet', 'test_replay')
-plant(GREET, 'verdict_not_in_the_proof', 'proved.welcome = welcome;', 'proved.welcome = 1;', 'test_greet',
+plant(HANDSHAKE, 'proof_not_compared', 'if (!memeql_sec(proof, handshake->other, PROOF_BYTES))', 'if (false)',
+      'test_handshake', 'test_wrong_secret', quick=True)
+plant(HANDSHAKE, 'server_not_proved', 'return memeql_sec(proof, reply->proof, PROOF_BYTES);',
+      'return proof[0] == proof[0];', 'test_handshake', 'test_impostors')
+plant(HANDSHAKE, 'challenge_not_drawn', 'head_fill(&head, MESSAGE_CHALLENGE); nonce_draw(head.nonce);',
+      'head_fill(&head, MESSAGE_CHALLENGE);', 'test_handshake', 'test_replay')
+plant(HANDSHAKE, 'reply_not_in_the_proof', 'proved.welcome = welcome;', 'proved.welcome = 1;',
+      'test_handshake',
       'test_turned_answer')
-plant(GREET, 'greeting_without_deadline',
-      'if (os_time_ns() - greeting->begin_ns < GREET_SECONDS * NS_PER_SECOND)', '', 'test_greet', 'test_late')
-plant(GREET, 'magic_waited_for', 'return greeting->phase != PHASE_HELLO ||', 'return true ||', 'test_greet',
+plant(HANDSHAKE, 'handshake_without_deadline',
+      'if (os_time_ns() - handshake->begin_ns < HANDSHAKE_SECONDS * NS_PER_SECOND)', '', 'test_handshake',
+      'test_late')
+plant(HANDSHAKE, 'magic_waited_for', 'return handshake->phase != PHASE_HELLO ||', 'return true ||',
+      'test_handshake',
       'test_strangers')
-plant(GREET, 'version_not_compared', 'if (hello.version != GREET_VERSION) {', 'if (false) {', 'test_greet',
+plant(HANDSHAKE, 'version_not_compared', 'if (hello.version != HANDSHAKE_VERSION) {', 'if (false) {',
+      'test_handshake',
       'test_wrong_version')
-plant(GREET, 'strangers_letters_in_the_log', "if (*letter < ' ' || *letter > '~') *letter = '?';", ';',
-      'test_greet', 'test_odd_acceptors')
+plant(HANDSHAKE, 'strangers_letters_in_the_log', "if (*letter < ' ' || *letter > '~') *letter = '?';", ';',
+      'test_handshake', 'test_odd_servers')
 
 # ---- shared memory
 
@@ -70,12 +74,14 @@ plant(SHARE, 'child_writes_into_its_parents', 'MAP_PRIVATE | MAP_FIXED', 'MAP_SH
       'test_share', 'test_fork')
 plant(SHARE, 'thread_ends_with_the_first_block', 'if (block->offered) return NULL;', ';', 'test_share',
       'test_*')
-plant(SHARE, 'stray_descriptor_kept', 'if (stray >= 0) close(stray);', '', 'test_share', 'test_nonsense')
-plant(CONN_SHARE, 'offset_not_checked', '&& card->fifo <= bytes - card->block_bytes - BLOCK_OFFSET', '',
-      'test_share', 'test_bad_cards')
-plant(CONN_SHARE, 'slots_not_compared', 'card->slots == limits->slots &&', '', 'test_share', 'test_bad_cards')
-plant(CONN_SHARE, 'peer_shift_of_the_wrong_sign', '(uint64_t)(uintptr_t)memory - card->base;',
-      '(uint64_t)(uintptr_t)memory + card->base;', 'test_processes', 'test_two_guarded')
+plant(SHARE, 'unasked_descriptor_kept', 'if (unasked >= 0) close(unasked);', '', 'test_share',
+      'test_nonsense')
+plant(CONN_SHARE, 'offset_not_checked', '&& handle->fifo <= bytes - handle->block_bytes - BLOCK_OFFSET', '',
+      'test_share', 'test_bad_handles')
+plant(CONN_SHARE, 'slots_not_compared', 'handle->slots == limits->slots &&', '', 'test_share',
+      'test_bad_handles')
+plant(CONN_SHARE, 'peer_shift_of_the_wrong_sign', '(uint64_t)(uintptr_t)memory - handle->base;',
+      '(uint64_t)(uintptr_t)memory + handle->base;', 'test_processes', 'test_two_guarded')
 plant(CONN_SHARE, 'mapping_kept_by_a_sender', 'share_unmap(conn->peer_memory, conn->peer_bytes);', '',
       'test_share', 'test_many_connections')
 plant(CONN_SHARE, 'second_import_keeps_a_count', 'if (!used) share_unmap(memory, content.ticket.bytes);', '',
@@ -93,18 +99,19 @@ plant(NET_END, 'lane_not_woken', 'if (lane != NULL) emu_actor_wake(&lane->actor)
 
 # ---- the log's last error
 
-plant('lib/base/log.c', 'echoes_hide_verdicts',
-      'if (urgent || !thread_gathers_evidence || !last_is_verdict) {', 'if (true) {',
+plant('lib/base/log.c', 'echoes_hide_urgent_errors',
+      'if (urgent || !thread_gathers_evidence || !last_is_urgent) {', 'if (true) {',
       'test_base', 'test_log_evidence')
-plant('lib/base/log.c', 'verdicts_never_give_way', 'last_is_verdict = urgent;', 'last_is_verdict |= urgent;',
+plant('lib/base/log.c', 'urgent_errors_never_give_way', 'last_is_urgent = urgent;',
+      'last_is_urgent |= urgent;',
       'test_base', 'test_log_evidence')
 
 # ---- who finds whom: launchers, unique ids, the control server, the gather
 
-LAUNCH, RELAY = 'lib/base/launch.c', 'lib/core/bootstrap/relay.c'
+LAUNCH, ROOT_FORWARD = 'lib/base/launch.c', 'lib/core/bootstrap/root_forward.c'
 CONTROL, BOOTSTRAP = 'lib/core/bootstrap/control.c', 'lib/core/bootstrap/bootstrap.c'
 ROOT, GATHER = 'lib/core/bootstrap/root.c', 'lib/core/bootstrap/gather.c'
-EXCHANGE, WATCH = 'lib/core/bootstrap/exchange.c', 'lib/core/bootstrap/watch.c'
+ALLGATHER, WATCH = 'lib/core/bootstrap/allgather.c', 'lib/core/bootstrap/watch.c'
 WIRE = 'lib/core/bootstrap/wire.c'
 TEXT = 'lib/base/text.c'
 plant(LAUNCH, 'restart_is_the_same_job', '"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",',
@@ -117,7 +124,8 @@ plant(LAUNCH, 'port_beyond_the_last', 'port + MASTER_PORT_OFFSET < 65536', 'port
       'test_*')
 plant(LAUNCH, 'node_off_by_one', 'if (index < times) return (int)tasks;',
       'if (index <= times) return (int)tasks;', 'test_launch', 'test_lists')
-plant(CONTROL, 'silence_forgiven', 'if (conn->beats && silence > 0 && now_ns > conn->heard_ns + silence) {',
+plant(CONTROL, 'silence_forgiven',
+      'if (conn->beats && silence > 0 && now_ns > conn->received_ns + silence) {',
       'if (false) {', 'test_gather', 'test_watch_stop')
 plant(CONTROL, 'beats_not_sent', 'control_send(conn, FRAME_BEAT, NULL, 0, NULL, 0);', ';', 'test_gather',
       'test_watch_patience')
@@ -125,8 +133,8 @@ plant(CONTROL, 'length_not_checked', 'return limit != CONTROL_UNKNOWN && conn->h
       'return limit != CONTROL_UNKNOWN;', 'test_control', 'test_nonsense', quick=True)
 plant(CONTROL, 'sent_bytes_not_counted', 'conn->out_begin += (size_t)moved;',
       'conn->out_begin += moved > 0 && 0;', 'test_gather', 'test_meets')
-plant(CONTROL, 'shortage_drops_nobody', 'dropped < ACCEPTS_AT_ONCE && server.greetings.first; dropped++',
-      'dropped < 0 && server.greetings.first; dropped++', 'test_control', 'test_shortage')
+plant(CONTROL, 'shortage_drops_nobody', 'dropped < ACCEPTS_AT_ONCE && server.handshakes.first; dropped++',
+      'dropped < 0 && server.handshakes.first; dropped++', 'test_control', 'test_shortage')
 plant(CONTROL, 'dropped_connection_not_closed', 'sock_close(conn->fd); conn->fd = -1;', 'conn->fd = -1;',
       'test_control', 'test_half')
 plant(CONTROL, 'body_kept_after_a_frame', 'conn->head_bytes = conn->body_bytes = 0;', 'conn->head_bytes = 0;',
@@ -137,86 +145,90 @@ plant(BOOTSTRAP, 'dropped_id_holds_the_server', 'inside this process alone"); co
       'inside this process alone"); }', 'test_bootstrap', 'test_many_ids')
 plant(BOOTSTRAP, 'held_root_holds_the_server', 'id_register(id->nonce, id->lasting); control_leave();',
       'id_register(id->nonce, id->lasting);', 'test_bootstrap', 'test_comm_id')
-plant(ROOT, 'rank_twice_not_seen', 'if (root->seats[seat]) {', 'if (root->seats[seat] && false) {',
+plant(ROOT, 'rank_twice_not_seen', 'if (root->ranks[rank]) {', 'if (root->ranks[rank] && false) {',
       'test_gather', 'test_contradictions')
-plant(ROOT, 'count_not_compared', '} else if (said->seat_count != root->seat_count) {', '} else if (false) {',
+plant(ROOT, 'count_not_compared', '} else if (said->rank_count != root->rank_count) {', '} else if (false) {',
       'test_gather', 'test_contradictions')
 plant(ROOT, 'signature_not_compared', '} else if (said->signature != root->signature) {',
       '} else if (false) {', 'test_gather', 'test_contradictions')
 plant(ROOT, 'failure_told_to_the_first_alone',
       'root_send_all(root, FRAME_FAIL, &fail, sizeof fail, root->reason);',
-      'if (root->party_count > 0) root_party_refuse(root->parties[0], code, root->reason);', 'test_gather',
+      'if (root->process_count > 0) root_process_refuse(root->processes[0], code, root->reason);',
+      'test_gather',
       'test_contradictions')
 plant(ROOT, 'missing_rank_not_named',
-      'for (uint32_t i = 0; i < root->seat_count; i++) taken[i] = root->seats[i] != 0;', '', 'test_gather',
+      'for (uint32_t i = 0; i < root->rank_count; i++) taken[i] = root->ranks[i] != 0;', '', 'test_gather',
       'test_missing')
-plant(ROOT, 'first_bad_verdict_wins', '|| party->number < root->agree_party)',
-      '&& party->number < root->agree_party)', 'test_gather', 'test_agreement', quick=True)
-plant(ROOT, 'verdicts_not_counted_anew', 'root->agree_count = 0;', '', 'test_gather', 'test_meets')
-plant(ROOT, 'wrong_peer_named', '(party->number + root->party_count - distance) % root->party_count;',
-      '(party->number + distance) % root->party_count;', 'test_gather', 'test_meets', quick=True)
-plant(RELAY, 'answer_to_every_party', 'if (party->about.uid != relay.uid || !party->conn) continue;',
-      'if (!party->conn) continue;', 'test_bootstrap', 'test_several_roots')
-plant(RELAY, 'early_parties_not_passed_on',
-      'control_send(root->up, FRAME_RELAY, NULL, 0, at_byte + sizeof head, head.bytes);', '',
+plant(ROOT, 'first_bad_outcome_wins', '|| process->number < root->agree_process)',
+      '&& process->number < root->agree_process)', 'test_gather', 'test_agreement', quick=True)
+plant(ROOT, 'outcomes_not_counted_anew', 'root->agree_count = 0;', '', 'test_gather', 'test_meets')
+plant(ROOT, 'wrong_peer_named', '(process->number + root->process_count - distance) % root->process_count;',
+      '(process->number + distance) % root->process_count;', 'test_gather', 'test_meets', quick=True)
+plant(ROOT_FORWARD, 'answer_to_every_process',
+      'if (process->about.uid != forward.uid || !process->conn) continue;',
+      'if (!process->conn) continue;', 'test_bootstrap', 'test_several_roots')
+plant(ROOT_FORWARD, 'early_processes_not_passed_on',
+      'control_send(root->up, FRAME_FORWARD, NULL, 0, at_byte + sizeof head, head.bytes);', '',
       'test_bootstrap', 'test_several_roots')
-plant(GATHER, 'seats_told_twice', 'gather->sent_count = gather->own_count;', '', 'test_gather',
-      'test_seats_come_late')
-plant(GATHER, 'cancel_not_told', 'if (result != ncclSuccess) root_tell(gather);', '', 'test_gather',
+plant(GATHER, 'ranks_sent_twice', 'gather->sent_count = gather->own_count;', '', 'test_gather',
+      'test_ranks_come_late')
+plant(GATHER, 'cancel_not_told', 'if (result != ncclSuccess) root_report(gather);', '', 'test_gather',
       'test_cancel_early')
 plant(GATHER, 'goodbye_not_retried', 'if (gather->fixed && !why && !gather->rostered) {', 'if (false) {',
       'test_bootstrap', 'test_in_a_row')
-plant(EXCHANGE, 'round_sends_too_much', 'return distance < rest ? distance : rest;',
+plant(ALLGATHER, 'round_sends_too_much', 'return distance < rest ? distance : rest;',
       'return distance < rest ? distance : distance;', 'test_gather', 'test_meets')
-plant(EXCHANGE, 'padding_left_out', 'card.bytes + wire_padding(card.bytes))) return false;',
-      'card.bytes)) return false;', 'test_gather', 'test_meets', quick=True)
+plant(ALLGATHER, 'padding_left_out', 'info.bytes + wire_padding(info.bytes))) return false;',
+      'info.bytes)) return false;', 'test_gather', 'test_meets', quick=True)
 plant(WATCH, 'news_not_passed_on', 'watch_pass(watch, news, from);', '', 'test_gather', 'test_watch_fail')
-plant(WATCH, 'listener_not_told', 'news->due = about->party != watch->party;', 'news->due = false;',
+plant(WATCH, 'listener_not_told', 'news->due = about->process_index != watch->process_index;',
+      'news->due = false;',
       'test_gather', 'test_watch_fail')
 plant(TEXT, 'controls_in_a_text', "if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';", '',
       'test_gather', 'test_texts')
-plant(WIRE, 'range_one_too_short', 'while (i + 1 < seat_count &&', 'while (i + 2 < seat_count &&',
+plant(WIRE, 'range_one_too_short', 'while (i + 1 < rank_count &&', 'while (i + 2 < rank_count &&',
       'test_gather', 'test_missing')
 
 # ---- proxies, rails and networks
 
 PROXY, PROXY_CONN = 'lib/core/proxy/proxy.c', 'lib/core/proxy/proxy_conn.c'
 PROXY_OPS = 'lib/core/proxy/proxy_ops.c'
-WALK, RAILS, FAR = 'lib/core/proxy/proxy_walk.c', 'lib/core/topology/rails.c', 'lib/core/far/far.c'
+PROXY_ITER, RAILS = 'lib/core/proxy/proxy_iter.c', 'lib/core/topology/rails.c'
+REMOTE = 'lib/core/remote/remote.c'
 plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != conn->n_received) {',
       'if (false) {', 'test_proxy', 'a_fault_is_named', quick=True)
 plant(PROXY_CONN, 'bytes_of_the_operation_not_compared', 'trailer.agreed_bytes == slice->agreed_bytes &&', '',
       'test_proxy', 'sizes_that_differ_are_named')
 plant(PROXY_CONN, 'message_not_checked',
-      'if (!skipped && !recv_agree(conn, flight, bytes, landed)) return false;', '', 'test_proxy',
+      'if (!skipped && !recv_agree(conn, flight, bytes, zero_copy)) return false;', '', 'test_proxy',
       'a_fault_is_named')
-plant(PROXY_CONN, 'lent_data_not_kept', 'if (lent->data != NULL) memcpy(', 'if (false) memcpy(',
-      'test_proxy', 'a_kernel_that_ended_lends_nothing')
+plant(PROXY_CONN, 'zero_copy_data_not_kept', 'if (zero_copy->data != NULL) memcpy(', 'if (false) memcpy(',
+      'test_proxy', 'a_kernel_that_ended_sends_no_zero_copy')
 plant(PROXY_CONN, 'unsettled_behind_a_kernel', 'if (!conn->direct) return;', 'return;', 'test_proxy',
       'a_kernel_that_*', quick=True)
 plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) >= flight->slice.end;',
-      'conn->end.tail) >= flight->slice.begin;', 'test_proxy', 'every_way_comes_out_exact', quick=True)
-plant(PROXY_CONN, 'empty_steps_of_lines_rewrite_nothing', 'proxy_lines_put(conn, flight); /* an empty',
-      'if (!slice->skipped) proxy_lines_put(conn, flight); /* an empty', 'test_proxy', 'no_old_line_counts')
-plant('lib/backends/emu/net_end.c', 'slots_of_lines_are_not_rewritten',
+      'conn->end.tail) >= flight->slice.begin;', 'test_proxy', 'every_option_comes_out_exact', quick=True)
+plant(PROXY_CONN, 'empty_ll_steps_rewrite_nothing', 'proxy_ll_put(conn, flight); /* an empty',
+      'if (!slice->skipped) proxy_ll_put(conn, flight); /* an empty', 'test_proxy', 'no_old_line_counts')
+plant('lib/backends/emu/net_end.c', 'll_slots_are_not_rewritten',
       'if (net_line_cleans(step, conn->slots)) ', 'if (false) ', 'test_proxy', 'no_old_line_counts',
       quick=True)
-plant('lib/backends/emu/net_end.c', 'lines_taken_when_one_is_there', 'lines, net_line_count(step),',
-      'lines, 1,', 'test_proxy', 'every_way_comes_out_exact', quick=True)
-plant('lib/core/proxy/proxy_walk.c', 'empty_steps_of_lines_are_messages_at_one_end',
-      '|| slice->lines); /* whose', '|| (slice->lines && walk->sends)); /* whose', 'test_proxy',
-      'every_way_comes_out_exact')
-plant('lib/backends/emu/block.c', 'lines_of_messages_lie_in_shared_slots',
+plant('lib/backends/emu/net_end.c', 'll_taken_when_one_line_is_there', 'lines, net_line_count(step),',
+      'lines, 1,', 'test_proxy', 'every_option_comes_out_exact', quick=True)
+plant('lib/core/proxy/proxy_iter.c', 'empty_ll_steps_are_messages_at_one_end',
+      '|| slice->ll); /* whose', '|| (slice->ll && iter->sends)); /* whose', 'test_proxy',
+      'every_option_comes_out_exact')
+plant('lib/backends/emu/block.c', 'll_messages_lie_in_shared_slots',
       'if (!conn->pooled || work->proto == PROTO_LL) return;', 'if (!conn->pooled) return;', 'test_proxy',
       'messages_change_their_protocol')
-plant('lib/core/proxy/proxy.c', 'slots_unknown_behind_lines',
+plant('lib/core/proxy/proxy.c', 'slots_unknown_behind_ll',
       'conn->end.step_bytes != 0)) return ncclSuccess;', 'true)) return ncclSuccess;',
       'test_proxy', 'messages_change_their_protocol', quick=True)
-plant('lib/core/plan/plan_p2p.c', 'message_over_a_network_in_lines_however_long',
+plant('lib/core/plan/plan_p2p.c', 'message_over_a_network_over_ll_however_long',
       'return bytes <= size_min(most, tune_net_message_bytes(request));', 'return bytes <= most;',
       'test_plan', 'test_messages_over_networks', quick=True)
-plant('lib/core/plan/plan_p2p.c', 'lines_over_a_network_are_spread',
-      'if (peer_is_far(request, op->peer)) return p2p_split_of(bytes, 1);', '', 'test_plan',
+plant('lib/core/plan/plan_p2p.c', 'll_over_a_network_is_spread',
+      'if (peer_is_remote(request, op->peer)) return p2p_split_of(bytes, 1);', '', 'test_plan',
       'test_messages_over_networks')
 plant(PROXY_CONN, 'registration_kept',
       'net->unregister_memory(conn->connection, conn->registrations[i]);', ';',
@@ -233,88 +245,89 @@ plant(PROXY_CONN, 'leave_beyond_what_is_posted', 'conn->end.pooled ? conn->steps
 plant(PROXY_OPS, 'every_message_has_the_first_set',
       'backend_slots_key(name->channel_index, place, name->sends));',
       'backend_slots_key(name->channel_index, place & 1, name->sends));', 'test_faults', 'test_guarded')
-PXN_RELAY, PXN_PASS = 'lib/core/proxy/proxy_relay.c', 'lib/core/proxy/proxy_pass.c'
-plant(PXN_RELAY, 'notes_not_checked', 'if (!note_is_sane(conn, &note)) {', 'if (false) {', 'test_proxy',
-      'relays_take_no_nonsense', quick=True)
-plant(PXN_RELAY, 'note_of_another_slice', 'relay->block->notes[relay->taken % PROXY_SLICES_MAX];',
-      'relay->block->notes[0];', 'test_proxy', 'relays_carry_every_way')
-plant(PXN_RELAY, 'failure_of_a_relay_not_told',
+PXN, PXN_CLIENT = 'lib/core/proxy/proxy_pxn.c', 'lib/core/proxy/proxy_pxn_client.c'
+plant(PXN, 'slices_not_checked', 'if (!slice_is_sane(conn, &slice)) {', 'if (false) {', 'test_proxy',
+      'pxn_takes_no_nonsense', quick=True)
+plant(PXN, 'note_of_another_slice', 'pxn->block->slices[pxn->taken % PROXY_SLICES_MAX];',
+      'pxn->block->slices[0];', 'test_proxy', 'pxn_carries_every_collective')
+plant(PXN, 'failure_of_pxn_not_reported',
       '__atomic_store_n(&block->failed, (uint32_t)comm->code, __ATOMIC_RELEASE);', '', 'test_proxy',
-      'a_relay_that_is_given_up_is_told')
-plant(PXN_RELAY, 'relay_of_another_communicator_ends',
-      'if (relay->comm.call.comm_key != comm_key || relay->over', 'if (relay->over', 'test_proxy',
-      'a_relay_that_is_given_up_is_told')
-plant(PXN_RELAY, 'relay_made_twice', 'if (found != NULL) *card = found->card;', 'found = NULL;', 'test_proxy',
-      'a_relay_is_made_once')
-plant(PXN_RELAY, 'relay_never_ends',
+      'a_pxn_proxy_that_is_given_up_is_told')
+plant(PXN, 'pxn_of_another_communicator_ends',
+      'if (pxn->comm.call.comm_key != comm_key || pxn->over', 'if (pxn->over', 'test_proxy',
+      'a_pxn_proxy_that_is_given_up_is_told')
+plant(PXN, 'pxn_made_twice', 'if (found != NULL) *handle = found->handle;', 'found = NULL;', 'test_proxy',
+      'a_pxn_proxy_is_made_once')
+plant(PXN, 'pxn_never_ends',
       'if (__atomic_load_n(&block->left, __ATOMIC_SEQ_CST) != 0) return true;', '', 'test_proxy',
-      'relays_carry_every_way')
-plant(PXN_PASS, 'way_not_named', '"by way of rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,',
-      '"rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,', 'test_proxy', 'relays_name_what_fails')
-plant('lib/core/far/far_relay.c', 'sends_for_whoever_asks',
-      'far_way_to(far, question->over, question->rank) == FAR_SHARED &&', '', 'test_relay_call',
+      'pxn_carries_every_collective')
+plant(PXN_CLIENT, 'route_not_named', '"through rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,',
+      '"rank %" PRIu32 ", device %" PRIu32 ": %s", conn->over,', 'test_proxy', 'pxn_names_what_fails')
+plant('lib/core/remote/remote_pxn.c', 'sends_for_whoever_asks',
+      'remote_transport_to(remote, question->over, question->rank) == TRANSPORT_SHARED &&', '',
+      'test_pxn_call',
       'test_nonsense')
-plant('lib/core/far/far_relay.c', 'relay_of_a_receive', '&& question->name.sends;', ';', 'test_relay_call',
+plant('lib/core/remote/remote_pxn.c', 'pxn_of_a_receive', '&& question->name.sends;', ';', 'test_pxn_call',
       'test_nonsense')
-plant(PROXY, 'failure_told_twice', 'comm->told = comm->telling = true;', 'comm->telling = true;',
+plant(PROXY, 'failure_told_twice', 'comm->reported = comm->reporting = true;', 'comm->reporting = true;',
       'test_proxy', 'a_fault_is_named')
 plant(PROXY_OPS, 'left_operations_leak',
       'ops_unlist(ops); ops->previous = ops->next = NULL; if (ops->freed) ops_release(ops);',
       'ops_unlist(ops); ops->previous = ops->next = NULL;', 'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_OPS, 'number_of_the_first_operation_lost', 'ops->works[i].op_sequence += plan->first_sequence;',
       ';', 'test_proxy', 'a_fault_is_named')
-plant(WALK, 'step_not_rounded', '(saved_step + chunk_steps - 1) & ~(chunk_steps - 1);', 'saved_step;',
-      'test_proxy', 'every_way_comes_out_exact')
-plant(WALK, 'slice_past_the_chunk', 'size_min(walk->held - offset, walk->slice_elements)',
-      '(walk->sends ? walk->slice_elements : size_min(walk->held - offset, walk->slice_elements))',
-      'test_proxy', 'every_way_comes_out_exact')
-plant(RAILS, 'one_card_for_all_channels', 'channel_index % alike', '0 % alike', 'test_rails',
-      'channels_spread_over_cards')
+plant(PROXY_ITER, 'step_not_rounded', '(saved_step + chunk_steps - 1) & ~(chunk_steps - 1);', 'saved_step;',
+      'test_proxy', 'every_option_comes_out_exact')
+plant(PROXY_ITER, 'slice_past_the_chunk', 'size_min(iter->held - offset, iter->slice_elements)',
+      '(iter->sends ? iter->slice_elements : size_min(iter->held - offset, iter->slice_elements))',
+      'test_proxy', 'every_option_comes_out_exact')
+plant(RAILS, 'one_nic_for_all_channels', 'channel_index % alike', '0 % alike', 'test_rails',
+      'channels_spread_over_nics')
 plant(RAILS, 'gpu_of_another_process', 'gpu != ask->gpu && ask->here[gpu] &&', 'gpu != ask->gpu &&',
-      'test_rails', 'nobody_beside_the_card_is_no_way')
+      'test_rails', 'nobody_beside_the_nic_is_no_route')
 plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu, ask->channel_index);',
       'net_of_channel(ask->paths, ask->gpu, ask->channel_index);', 'test_rails',
       'messages_take_the_receivers_rail')
-plant(FAR, 'failure_kept_from_its_ranks',
-      'if (team->device_comms[rank]) comm->ops->comm_fail(team->device_comms[rank], code);', ';',
+plant(REMOTE, 'failure_kept_from_its_ranks',
+      'if (shared->device_comms[rank]) comm->ops->comm_fail(shared->device_comms[rank], code);', ';',
       'test_faults', '*guarded')
-REACH = 'lib/core/far/reach.c'
+REACH = 'lib/core/remote/reach.c'
 plant(REACH, 'other_hosts_are_tried',
-      'card_of(view, a)->host == card_of(view, b)->host;', 'view->party_count > 0;', 'test_reach',
+      'info_of(view, a)->host == info_of(view, b)->host;', 'view->process_count > 0;', 'test_reach',
       'test_hosts')
-plant(REACH, 'always_oneself_is_apart', 'failed == 1 && tried > 1 ? last : view->own_party;',
-      'view->own_party;', 'test_reach', 'test_one_apart', quick=True)
+plant(REACH, 'always_oneself_is_apart', 'failed == 1 && tried > 1 ? last : view->own_process;',
+      'view->own_process;', 'test_reach', 'test_one_apart', quick=True)
 plant(REACH, 'all_of_many_are_tried', 'count <= ALL_TRIED_MOST + 1 ||', 'count > 0 ||', 'test_reach',
       'test_many')
 plant(REACH, 'hosts_never_given_up', 'const bool whole_host = turn >= TURNS_MOST;',
       'const bool whole_host = false;', 'test_reach', 'test_hosts')
-plant(ROOT, 'verdict_about_the_speaker',
-      'root->agree_about = said.party < root->party_count ? said.party : party->number;',
-      'root->agree_about = party->number;', 'test_reach', 'test_one_apart')
-plant(FAR, 'ranks_of_all_nodes_share', 'if (a->party == b->party) return one_node;',
-      'if (a->party == b->party) return true;', 'test_faults', '*')
+plant(ROOT, 'failure_about_the_speaker',
+      'root->agree_about = said.process_index < root->process_count ? said.process_index : process->number;',
+      'root->agree_about = process->number;', 'test_reach', 'test_one_apart')
+plant(REMOTE, 'ranks_of_all_nodes_share', 'if (a->process_index == b->process_index) return one_node;',
+      'if (a->process_index == b->process_index) return true;', 'test_faults', '*')
 
 # ---- the socket net
 
 FRAME, SEND, RECEIVE = ('lib/backends/socket/%s.c' % name for name in ('frame', 'send', 'receive'))
-CREW, PORT, DIAL = ('lib/backends/socket/%s.c' % name for name in ('crew', 'port', 'dial'))
+IO_THREADS, PORT, DIAL = ('lib/backends/socket/%s.c' % name for name in ('io_threads', 'port', 'dial'))
 plant(FRAME, 'number_of_a_frame_not_checked', 'if (read.number != number) return "a frame out of its turn";',
       '', 'test_socket_net', 'test_frames')
 plant(FRAME, 'last_piece_left_out', '(rest + cut.task_bytes - 1) / cut.task_bytes', 'rest / cut.task_bytes',
       'test_socket_net', '*striped')
-plant(FRAME, 'key_of_the_communicator_ignored', 'card->number ^ (comm_key * HASH_STEP)',
-      'card->number ^ (comm_key & 0)', 'test_socket_net', '*wrong_key')
+plant(FRAME, 'key_of_the_communicator_ignored', 'endpoint->number ^ (comm_key * HASH_STEP)',
+      'endpoint->number ^ (comm_key & 0)', 'test_socket_net', '*wrong_key')
 plant(SEND, 'long_message_sent', 'messages_ahead(sender) < 0 && bytes > *place',
       'messages_ahead(sender) < 0 && false', 'test_socket_net', '*too_long')
-plant(SEND, 'room_not_waited_for', 'return sender->rooms_read == 0 ||',
-      'return false && sender->rooms_read == 0 ||', 'test_socket_net', '*room_first')
+plant(SEND, 'credit_not_waited_for', 'return sender->credits_read == 0 ||',
+      'return false && sender->credits_read == 0 ||', 'test_socket_net', '*credit_first')
 plant(SEND, 'offset_in_a_message_lost', 'request_spans(request, data_skip, rest,',
       'request_spans(request, 0, rest,', 'test_socket_net', 'test_one_socket', quick=True)
 plant(RECEIVE, 'other_length_comes_in_two_parts',
       'if (frame.bytes != request->whole_bytes) request->first_bytes = 0;', '', 'test_socket_net',
       'test_parts')
-plant(SEND, 'room_socket_leaks',
-      'sock_close(sender->writable); sock_close(end->stream); sock_close(end->room);',
+plant(SEND, 'credit_socket_leaks',
+      'sock_close(sender->writable); sock_close(end->stream); sock_close(end->credit);',
       'sock_close(sender->writable); sock_close(end->stream);', 'test_socket_net', '*one_socket')
 plant(RECEIVE, 'end_of_stream_waited_out', 'if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);',
       'if (got < 0) return end_fail_errno(end, errno);', 'test_socket_net', '*killed')
@@ -322,13 +335,15 @@ plant(RECEIVE, 'frame_read_twice', 'receiver->ahead_begin += FRAME_BYTES;', '', 
       '*one_socket')
 plant(RECEIVE, 'length_of_a_message_not_checked', '|| frame.bytes > request->bytes) {', ') {',
       'test_socket_net', '*too_long_ahead')
-plant(CREW, 'piece_counted_twice', 'atomic_fetch_sub_explicit(&request->tasks, 1, memory_order_release);',
+plant(IO_THREADS, 'piece_counted_twice',
+      'atomic_fetch_sub_explicit(&request->tasks, 1, memory_order_release);',
       'atomic_fetch_sub_explicit(&request->tasks, 2, memory_order_release);', 'test_socket_net', '*striped')
-plant(CREW, 'strands_not_closed', 'sock_close(crew->strands[i].fd); os_free(crew->members);',
-      '; os_free(crew->members);', 'test_socket_net', '*striped')
-plant(PORT, 'stranger_takes_a_seat', 'const bool seated = greet_answer(guest, refusal) && refusal == NULL;',
-      'const bool seated = greet_answer(guest, refusal) && listener != NULL;', 'test_socket_net',
-      'test_seats', quick=True)
+plant(IO_THREADS, 'data_sockets_not_closed', 'sock_close(io->data_sockets[i].fd); os_free(io->members);',
+      '; os_free(io->members);', 'test_socket_net', '*striped')
+plant(PORT, 'stranger_is_accepted',
+      'const bool accepted = handshake_answer(guest, refusal) && refusal == NULL;',
+      'const bool accepted = handshake_answer(guest, refusal) && listener != NULL;', 'test_socket_net',
+      'test_guests', quick=True)
 plant(PORT, 'untaken_connection_counts_on', 'if (listener->complete && !listener->claimed) ready_take(port);',
       '', 'test_socket_net', 'test_untaken')
 plant(DIAL, 'dials_leak', 'for (uint32_t i = 0; i < dials->count; i++) sock_close(dials->dials[i].fd);', '',
@@ -339,7 +354,7 @@ plant(DIAL, 'dials_leak', 'for (uint32_t i = 0; i < dials->count; i++) sock_clos
 ADAPT, LOAD = 'lib/backends/plugin/adapt.c', 'lib/backends/plugin/load.c'
 plant(LOAD, 'oldest_version_first', 'for (int version = ABI_NEWEST; version >= ABI_OLDEST; version--)',
       'for (int version = ABI_OLDEST; version < ABI_NEWEST; version++)', 'test_plugin', 'test_versions')
-plant(LOAD, 'faulty_table_taken', 'if (fault == NULL) {', 'if (fault != NULL || net != NULL) {',
+plant(LOAD, 'fault_net_table_taken', 'if (fault == NULL) {', 'if (fault != NULL || net != NULL) {',
       'test_plugin', 'test_broken')
 plant(ADAPT, 'context_of_an_accept_not_counted', 'if (end->context != NULL) end->context->use_count += 1;',
       '', 'test_plugin', 'test_versions', quick=True)
@@ -354,13 +369,14 @@ plant(ADAPT, 'memory_kind_not_asked', '|| (theirs.device.memory & ABI_MEMORY_HOS
 
 # ---- calls that are made again
 
-AGAIN, GROUP = 'lib/core/again.c', 'lib/core/group.c'
-plant(AGAIN, 'longer_group_taken', 'again->path->call_count == count ? again->path : find_path(again, NULL)',
-      'again->path', 'test_again', 'test_long')
-plant(AGAIN, 'other_output_taken', 'args->out == call->out &&', '', 'test_again', 'test_paths')
-plant(AGAIN, 'followed_after_others', 'again->noted == 0 ? find_path(again, call)',
-      'again != NULL ? find_path(again, call)', 'test_again', 'test_paths')
-plant(GROUP, 'followed_calls_forgotten', 'TRY(group_unfollow(comms));', '', 'test_again', 'test_*',
+CALL_CACHE, GROUP = 'lib/core/call_cache.c', 'lib/core/group.c'
+plant(CALL_CACHE, 'longer_group_taken',
+      'cache->path->call_count == count ? cache->path : find_path(cache, NULL)',
+      'cache->path', 'test_call_cache', 'test_long')
+plant(CALL_CACHE, 'other_output_taken', 'args->out == call->out &&', '', 'test_call_cache', 'test_paths')
+plant(CALL_CACHE, 'followed_after_others', 'cache->noted == 0 ? find_path(cache, call)',
+      'cache != NULL ? find_path(cache, call)', 'test_call_cache', 'test_paths')
+plant(GROUP, 'followed_calls_forgotten', 'TRY(group_unfollow(comms));', '', 'test_call_cache', 'test_*',
       quick=True)
 
 # ---- InfiniBand
@@ -368,26 +384,26 @@ plant(GROUP, 'followed_calls_forgotten', 'TRY(group_unfollow(comms));', '', 'tes
 IBV = 'lib/backends/ibv/'
 plant(IBV + 'flush.c', 'device_memory_is_not_flushed', 'if (last == UINT32_MAX) return ncclSuccess;',
       'return ncclSuccess;', 'test_ibv', 'test_device_memory')
-plant(IBV + 'again.c', 'calls_that_are_done_come_again',
+plant(IBV + 'reconnect.c', 'finished_calls_are_repeated',
       '(uint64_t)(end->answers[k % IB_SLOTS].outstanding == 0) << k % IB_SLOTS', '0', 'test_ibv',
-      'test_again')
-plant(IBV + 'again.c', 'entries_are_not_told_again', ': ib_receive_tell_again(end)', ': ncclSuccess',
-      'test_ibv', 'test_again')
+      'test_reconnect')
+plant(IBV + 'reconnect.c', 'entries_are_not_reannounced', ': ib_receive_reannounce(end)', ': ncclSuccess',
+      'test_ibv', 'test_reconnect')
 plant('lib/core/proxy/proxy_conn.c', 'slots_in_device_memory_are_not_flushed',
-      'if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.lines) return true;',
+      'if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.ll) return true;',
       'return true;', 'test_ibv_run',
       'test_device_slots', quick=True)
 plant('lib/core/proxy/proxy_memory.c', 'memory_of_nccl_is_not_offered',
       'if (announced == NULL) announced = memory_find(offered, data, bytes);', '', 'test_ibv_run',
       'test_registered')
 plant(IBV + 'ports.c', 'ports_that_came_back_stay_left', 'back |= port_bits(end, i) & end->own.bad;', '',
-      'test_ibv', 'test_again')
+      'test_ibv', 'test_reconnect')
 plant(IBV + 'silence.c', 'silent_queue_pairs_are_left_alone', 'limit_ns > 0 && ', 'limit_ns == 0 && ',
       'test_ibv_wires', 'test_forgotten')
-plant(IBV + 'again.c', 'parts_of_words_are_taken_for_words', 'end->told = true, end->wire.received = 0;',
+plant(IBV + 'reconnect.c', 'parts_of_words_are_taken_for_words', 'end->told = true, end->wire.received = 0;',
       'end->told = true;', 'test_ibv_wires', 'test_wires')
-plant('lib/core/proxy/proxy_tend.c', 'idle_connections_are_not_looked_at',
-      'due && conn->tend == NET_LOOK_LATER',
-      'false', 'test_ibv_run', 'test_again')
-plant('lib/backends/emu/net_end.c', 'lent_memory_is_not_waited_for',
+plant('lib/core/proxy/proxy_progress_idle.c', 'idle_connections_are_not_looked_at',
+      'due && conn->idle_look == NET_LOOK_LATER',
+      'false', 'test_ibv_run', 'test_reconnect')
+plant('lib/backends/emu/net_end.c', 'zero_copy_memory_is_not_waited_for',
       '__atomic_load_n(&direct->holds, __ATOMIC_RELAXED) == 0', 'true', 'test_ibv_run', 'test_registered')

@@ -138,12 +138,12 @@ def main():
         pairs = sorted({(fault.program, fault.tests) for fault in faults})
         sound = {pair: pool.submit(try_sound, base, *pair, number) for number, pair in enumerate(pairs)}
         jobs = [pool.submit(try_fault, base, fault, sound[fault.program, fault.tests]) for fault in faults]
-        verdicts = []
+        outcomes = []
         for job in jobs:
-            verdict, line = job.result()
-            verdicts.append(verdict)
-            print('%s - %s' % (verdict, line), flush=True)
-    return 1 if 'not ok' in verdicts else 0
+            outcome, line = job.result()
+            outcomes.append(outcome)
+            print('%s - %s' % (outcome, line), flush=True)
+    return 1 if 'not ok' in outcomes else 0
 
 
 if __name__ == '__main__':

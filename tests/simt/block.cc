@@ -21,7 +21,7 @@ struct gate {
 struct warp {
   struct gate gate;
   uint64_t values[2]
-                 [SIMT_WARP]; /* of this meeting, and of the one before, which some may not have read yet */
+                 [SIMT_WARP]; /* of this synchronization, and of the one before, which some may not have read yet */
 };
 
 struct fibre {

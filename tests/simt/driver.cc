@@ -68,13 +68,13 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 struct count_wait {
   const uint64_t *count;
   uint64_t value;
-  bool comes_again;
+  bool is_repeated;
 };
 
 static void count_await(void *argument) {
   struct count_wait *wait = (struct count_wait *)argument;
   while (__atomic_load_n(wait->count, __ATOMIC_ACQUIRE) < wait->value) sched_yield();
-  if (!wait->comes_again) free(wait);
+  if (!wait->is_repeated) free(wait);
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {

@@ -12,18 +12,18 @@
   CALL(mixed, launch)               \
   CALL(ll_links, launch)            \
   CALL(links, launch)               \
-  CALL(exchange_ll, launch)         \
-  CALL(exchange_once, launch)       \
-  CALL(exchange_once_links, launch) \
+  CALL(direct_ll, launch)         \
+  CALL(direct_once, launch)       \
+  CALL(direct_once_links, launch) \
   CALL(bulk, launch)                \
-  CALL(exchange_simple, launch_long)
+  CALL(direct_simple, launch_long)
 
 extern "C" {
 #define DECLARED(name, type) void tutti_kernel_##name(const struct type);
 LAUNCHED(DECLARED)
 void tutti_link_test_send(struct link_test_buffer *buffer, uint64_t seed);
 void tutti_link_test_check(const struct link_test_buffer *buffer, uint64_t seed, uint64_t number,
-                           uint64_t patience_ns, struct link_test_verdict *verdict);
+                           uint64_t patience_ns, struct link_test_finding *finding);
 }
 
 #define CALLED(name, type) \
@@ -37,7 +37,7 @@ static void call_send(void **parameters) {
 static void call_check(void **parameters) {
   tutti_link_test_check(*(const struct link_test_buffer **)parameters[0], *(uint64_t *)parameters[1],
                         *(uint64_t *)parameters[2], *(uint64_t *)parameters[3],
-                        *(struct link_test_verdict **)parameters[4]);
+                        *(struct link_test_finding **)parameters[4]);
 }
 
 #define ROW(name, type) {(const void *)tutti_kernel_##name, call_##name, {sizeof(struct type)}},

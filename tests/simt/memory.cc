@@ -36,11 +36,11 @@ static struct allocation *allocations;
 static uint64_t last_id;
 
 /* What a handle holds. */
-struct card {
+struct shared_file {
   int pid, file;
   size_t bytes;
 };
-static_assert(sizeof(struct card) <= sizeof(cudaIpcMemHandle_t), "a handle has room for it");
+static_assert(sizeof(struct shared_file) <= sizeof(cudaIpcMemHandle_t), "a handle has space for it");
 
 static void allocation_add(uint8_t *base, size_t bytes, void *raw, int file) {
   struct allocation *fresh = (struct allocation *)malloc(sizeof *fresh);
@@ -128,24 +128,24 @@ cudaError_t cudaFree(void *pointer) {
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
   struct allocation found;
   if (!allocation_copy(pointer, &found) || found.file < 0) return cudaErrorInvalidValue;
-  const struct card card = {getpid(), found.file, found.bytes};
+  const struct shared_file shared = {getpid(), found.file, found.bytes};
   memset(handle, 0, sizeof *handle);
-  memcpy(handle, &card, sizeof card);
+  memcpy(handle, &shared, sizeof shared);
   return cudaSuccess;
 }
 
 cudaError_t cudaIpcOpenMemHandle(void **pointer, cudaIpcMemHandle_t handle, unsigned int flags) {
-  struct card card;
+  struct shared_file shared;
   char path[64];
   (void)flags;
-  memcpy(&card, &handle, sizeof card);
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", card.pid, card.file);
+  memcpy(&shared, &handle, sizeof shared);
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.pid, shared.file);
   const int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return cudaErrorInvalidValue;
-  void *base = mmap(NULL, whole_pages(card.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void *base = mmap(NULL, whole_pages(shared.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (base == MAP_FAILED) return cudaErrorInvalidValue;
-  allocation_add((uint8_t *)base, card.bytes, NULL, -1);
+  allocation_add((uint8_t *)base, shared.bytes, NULL, -1);
   *pointer = base;
   return cudaSuccess;
 }

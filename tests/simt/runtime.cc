@@ -27,7 +27,7 @@ static const struct simt_kernel *kernel_find(const void *entry) {
 struct simt_launch {
   const struct simt_kernel *kernel;
   uint32_t block_count, thread_count;
-  bool comes_again; /* a graph's: launched as often as the graph */
+  bool is_repeated; /* a graph's: launched as often as the graph */
   void *parameters[SIMT_PARAMETERS];
 };
 
@@ -63,7 +63,7 @@ static void launch_run(void *argument) {
   }
   for (uint32_t index = 0; index < launch->block_count; index++) pthread_join(jobs[index].thread, NULL);
   free(jobs);
-  if (!launch->comes_again) launch_free(launch);
+  if (!launch->is_repeated) launch_free(launch);
 }
 
 static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 grid, dim3 block,
@@ -93,7 +93,7 @@ cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **pa
   struct simt_launch *launch = launch_make(kernel, grid, block, parameters);
   if (launch == NULL) return cudaErrorMemoryAllocation;
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
-  launch->comes_again = status == cudaStreamCaptureStatusActive;
+  launch->is_repeated = status == cudaStreamCaptureStatusActive;
   if (error == cudaSuccess) error = cudaLaunchHostFunc(stream, launch_run, launch);
   if (error != cudaSuccess) launch_free(launch);
   return error;

@@ -19,18 +19,18 @@ printf '%q ' bash "$@" >"$job/job.sh"
 threads=multi clock=() sleep=on
 [ "${IDLE:-}" != skipped ] || sleep=off
 [ "${CLOCK:-}" != instructions ] || threads=single clock=(-icount shift=1,sleep=$sleep)
-cards=(-nic none)
+nics=(-nic none)
 if [ "${wires#far}" != "$wires" ]; then
-  own=${wires#far} other=$((3 - ${wires#far})) cards=()
+  own=${wires#far} other=$((3 - ${wires#far})) nics=()
   for wire in 0 1; do
-    cards+=(-netdev "dgram,id=w$wire,local.type=unix,local.path=$WIRES/$own.$wire,\
+    nics+=(-netdev "dgram,id=w$wire,local.type=unix,local.path=$WIRES/$own.$wire,\
 remote.type=unix,remote.path=$WIRES/$other.$wire"
       -device "virtio-net-pci,netdev=w$wire,host_mtu=4200,mac=52:54:00:00:0$wire:0$own")
   done
 fi
 timeout "$seconds" qemu-system-x86_64 -M q35 -accel "tcg,thread=$threads,tb-size=256" "${clock[@]}" -cpu max \
   -smp "${CORES:-1}" -m 1536 -nodefaults -no-user-config -display none -no-reboot -serial stdio \
-  "${cards[@]}" \
+  "${nics[@]}" \
   -kernel "$guest/vmlinux" -initrd "$guest/initrd.cpio" \
   -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 selinux=0 apparmor=0 wires=$wires" \
   -fsdev local,id=root,path=/,readonly=on,security_model=none,multidevs=remap \

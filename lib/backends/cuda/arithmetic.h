@@ -23,12 +23,12 @@ PRIM_FN uint32_t word_element_bytes(uint8_t dtype) {
 /* ---- any type: element by element ---- */
 
 #define WORD_TYPE(value, name, storage, accumulator)                                                      \
-  union word_##name##_cell {                                                                              \
+  union word_##name##_view {                                                                              \
     uint64_t word;                                                                                        \
     storage elements[8 / sizeof(storage)];                                                                \
   };                                                                                                      \
   PRIM_FN uint64_t word_##name##_combine(uint8_t op, uint64_t left, uint64_t right) {                     \
-    union word_##name##_cell first, second;                                                               \
+    union word_##name##_view first, second;                                                               \
     first.word = left;                                                                                    \
     second.word = right;                                                                                  \
     _Pragma("unroll") for (uint32_t i = 0; i < 8 / sizeof(storage); i++) switch (op) {                    \
@@ -135,9 +135,9 @@ PRIM_FN uint64_t word_scale(uint8_t dtype, uint64_t word, uint64_t op_arg) {
 PRIM_FN uint64_t element_divide(uint8_t dtype, uint64_t element, uint64_t divisor) {
 #define WORD_TYPE(value, name, storage, accumulator)                  \
   case value: {                                                       \
-    union word_##name##_cell cell;                                    \
-    cell.word = element;                                              \
-    return (uint64_t)type_##name##_divide(cell.elements[0], divisor); \
+    union word_##name##_view view;                                    \
+    view.word = element;                                              \
+    return (uint64_t)type_##name##_divide(view.elements[0], divisor); \
   }
   switch (dtype) { TYPE_TABLE(WORD_TYPE) }
 #undef WORD_TYPE
@@ -173,7 +173,7 @@ PRIM_FN void word_store(uint8_t *address, uint32_t bytes, uint64_t word) {
     if (i < bytes) element_store(address + i, 1, word >> (8 * i));
 }
 
-/* ---- a worker's words of a group of lines ---- */
+/* ---- a compute thread's words of a group of LL lines ---- */
 
 /* Beside enum work_op: the operator's stage before and after a sum. */
 #define WORDS_SCALE OP_COUNT

@@ -3,7 +3,7 @@
  * not reach each other, or where the other end lies behind a network. Buffers are made protocol by protocol
  * when first asked for. */
 #include "backends/cuda/ipc.h"
-#include "backends/net_lines.h"
+#include "backends/net_ll.h"
 #include "base/log.h"
 
 struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
@@ -120,7 +120,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
     TRY(conn_create_net(comm, &conn));
     if (pools) conn_pool(conn, limits->slots);
     conn->slots = limits->slots;
-    conn->ll_bytes = pools ? plan_net_lines_bytes(limits) : limits->step_bytes[PROTO_LL];
+    conn->ll_bytes = pools ? plan_net_ll_bytes(limits) : limits->step_bytes[PROTO_LL];
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
                conn);
     comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
@@ -184,19 +184,19 @@ void cuda_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag,
 }
 
 /* No process sends for another. */
-bool cuda_net_lines(bool relays) {
-  (void)relays;
+bool cuda_net_ll(bool pxn) {
+  (void)pxn;
   return true;
 }
 
-static uint8_t *lines_at(const struct cuda_conn *conn, const struct device_net_step *step) {
+static uint8_t *ll_at(const struct cuda_conn *conn, const struct device_net_step *step) {
   return conn->buffer[PROTO_LL] + step->line % conn->slots * conn->ll_bytes;
 }
 
 /* An empty step has no line that could tell of it, but the operation's first one has the size to tell. */
 bool cuda_net_take(struct device_net_conn *net, const struct device_net_step *step, void *data) {
   const struct cuda_conn *conn = conn_of(net);
-  const uint8_t *lines = lines_at(conn, step);
+  const uint8_t *lines = ll_at(conn, step);
   if (step->bytes == 0 && !step->announces) return true;
   if (step->bytes == 0) {
     const uint64_t *halves = announced_at(conn, step->step % conn->slots);
@@ -204,19 +204,19 @@ bool cuda_net_take(struct device_net_conn *net, const struct device_net_step *st
     return (uint32_t)(net_line_word(halves, 0) >> 32) == tag &&
            (uint32_t)(net_line_word(halves, 1) >> 32) == tag;
   }
-  if (!net_lines_ready(lines, step)) return false;
-  if (data != NULL) net_lines_read(lines, step->bytes, (uint8_t *)data);
+  if (!net_ll_ready(lines, step)) return false;
+  if (data != NULL) net_ll_read(lines, step->bytes, (uint8_t *)data);
   return true;
 }
 
 void cuda_net_put(struct device_net_conn *net, const struct device_net_step *step, const void *data) {
   const struct cuda_conn *conn = conn_of(net);
-  uint8_t *lines = lines_at(conn, step);
+  uint8_t *lines = ll_at(conn, step);
   if (step->announces)
     cuda_net_announce(net, (uint32_t)(step->step % conn->slots), (uint32_t)step->step + 1,
                       step->agreed_bytes);
-  net_lines_write(lines, step, (const uint8_t *)data);
-  if (net_line_cleans(step, conn->slots)) net_lines_clean(lines, conn->ll_bytes, step);
+  net_ll_write(lines, step, (const uint8_t *)data);
+  if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->ll_bytes, step);
 }
 
 /* Other processes hear that this rank's kernels have ended before anything is let go. */
@@ -224,8 +224,8 @@ static void conns_leave(const struct device_comm *comm) {
   bool told = false;
   for (uint32_t i = 0; i < comm->conns.capacity; i++) {
     const struct cuda_conn *conn = (const struct cuda_conn *)comm->conns.entries[i].value;
-    if (conn == NULL || conn->far == NULL) continue;
-    cuda_conn_far_leave(conn);
+    if (conn == NULL || conn->remote == NULL) continue;
+    cuda_conn_remote_leave(conn);
     told = true;
   }
   if (told) cuda_settle();
@@ -238,7 +238,7 @@ void cuda_conn_close_all(struct device_comm *comm) {
     if (conn == NULL) continue;
     conn->reference_count -= 1;
     if (conn->reference_count > 0) continue;
-    if (conn->far != NULL) cuda_conn_far_free(conn);
+    if (conn->remote != NULL) cuda_conn_remote_free(conn);
     else conn_free(conn);
   }
   map_clear(&comm->conns);

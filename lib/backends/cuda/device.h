@@ -13,17 +13,17 @@
 #include "base/os.h"
 #include "trace/recorder.h"
 
-struct cuda_conn_far;
+struct cuda_conn_remote;
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct cuda_conn {
   void *sender, *receiver; /* addresses that both ends' devices can use */
   uint8_t *buffer[PROTO_COUNT];
   struct arena_block sender_block, receiver_block, buffer_block[PROTO_COUNT]; /* what is this process's */
-  struct cuda_conn_far *far; /* conn_far.c: the other end is another process's; NULL: it is not */
-  bool on_host;              /* the devices do not reach each other: all of it is memory of the host */
-  bool pooled;               /* a message's, over a network: its slots are sets of the rank's */
-  uint32_t slots, ll_bytes;  /* over a network: of LL, whose slots lie so far apart */
+  struct cuda_conn_remote *remote; /* conn_remote.c: the other end is another process's; NULL: it is not */
+  bool on_host;                    /* the devices do not reach each other: all of it is memory of the host */
+  bool pooled;                     /* a message's, over a network: its slots are sets of the rank's */
+  uint32_t slots, ll_bytes;        /* over a network: of LL, whose slots lie so far apart */
   uint32_t reference_count;
 };
 
@@ -36,7 +36,7 @@ struct cuda_slab {
   struct cuda_slab *next;
 };
 
-/* What orders a rank's kernels (order.c). */
+/* What orders a rank's kernels (launch_order.c). */
 struct cuda_order {
   struct launch_counts *counts; /* memory of the device */
   struct arena_block counts_block;
@@ -79,8 +79,8 @@ struct device_comm {
   struct device_comm_config config;
   char name[64];
   struct cuda_world *world;
-  struct rank_cells *cells; /* memory of the host */
-  struct arena_block cells_block;
+  struct rank_control *control; /* memory of the host */
+  struct arena_block control_block;
   struct cuda_order order;
   struct cuda_side side;
   bool hosted;        /* a connection of it lies behind a network, in memory of the host */
@@ -162,7 +162,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
                            struct device_net_end *end);
 ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer);
-bool cuda_net_lines(bool relays);
+bool cuda_net_ll(bool pxn);
 bool cuda_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data);
 void cuda_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
 void cuda_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
@@ -172,8 +172,8 @@ void cuda_conn_close_all(struct device_comm *comm);
 bool cuda_net_memory(struct device_comm *comm, enum pointer_kind kind);
 ncclResult_t cuda_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
 
-/* order.c: the order of a rank's kernels, whatever their streams. Within the rank's device. All but open and
- * close return a cudaError. */
+/* launch_order.c: the order of a rank's kernels, whatever their streams. Within the rank's device. All but
+ * open and close return a cudaError. */
 ncclResult_t cuda_order_open(struct cuda_order *order, uint32_t device_index);
 void cuda_order_close(struct cuda_order *order);
 int cuda_order_capture(cudaStream_t stream, struct cuda_capture *capture);
@@ -196,7 +196,7 @@ ncclResult_t cuda_slab_take(struct device_comm *comm, size_t bytes, struct cuda_
 /* Back to the pool: no kernel has seen it. */
 void cuda_slab_put(struct cuda_slab *slab);
 /* To the rank, until the kernel just launched on the stream has ended. */
-void cuda_slab_lend(struct device_comm *comm, struct cuda_slab *slab, cudaStream_t stream);
+void cuda_slab_hold(struct device_comm *comm, struct cuda_slab *slab, cudaStream_t stream);
 /* To the graph, until it and all that was made of it are destroyed. */
 ncclResult_t cuda_slab_leave(struct cuda_slab *slab, cudaGraph_t graph);
 

@@ -149,13 +149,13 @@ static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_p
   os_mutex_lock(&cuda_mutex);
   topology_path(from, to, info);
   info->peer_access = cuda_reach(from, to);
-  info->lines128 = info->peer_access && info->type <= PATH_NVL;
+  info->ll128 = info->peer_access && info->type <= PATH_NVL;
   os_mutex_unlock(&cuda_mutex);
   return ncclSuccess;
 }
 
 /* Nothing of other devices is touched: they may be of other processes. */
-static ncclResult_t cuda_device_far_path(uint32_t device_index, struct device_path_info *info) {
+static ncclResult_t cuda_device_farthest_path(uint32_t device_index, struct device_path_info *info) {
   os_mutex_lock(&cuda_mutex);
   topology_path_farthest(device_index, info);
   info->peer_access = topology_level() != PATH_LOC;
@@ -360,7 +360,7 @@ static ncclResult_t comm_launch_first(struct device_comm *comm) {
   union launch_any launch;
   const cudaStream_t stream = own_streams[comm->config.device_index];
   memset(&launch, 0, sizeof launch);
-  launch.arguments.cells = comm->cells;
+  launch.arguments.control = comm->control;
   launch.arguments.failed = comm->world->failed;
   launch.arguments.counts = comm->order.counts;
   launch.arguments.from_graph = 1;
@@ -379,8 +379,8 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
   cuda_ipc_self(); /* found out while others are kept out */
   cuda_ipc_owner();
   TRY(world_enter(comm));
-  TRY(cuda_arena_take(ARENA_HOST, sizeof *comm->cells, &comm->cells_block));
-  comm->cells = (struct rank_cells *)comm->cells_block.address;
+  TRY(cuda_arena_take(ARENA_HOST, sizeof *comm->control, &comm->control_block));
+  comm->control = (struct rank_control *)comm->control_block.address;
   TRY(cuda_order_open(&comm->order, comm->config.device_index));
   TRY(cuda_slabs_open(comm));
   return comm_launch_first(comm);
@@ -396,7 +396,7 @@ static void comm_free(struct device_comm *comm) {
   cuda_record_close(comm);
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++)
     cuda_arena_give(&comm->rings[channel].block);
-  cuda_arena_give(&comm->cells_block);
+  cuda_arena_give(&comm->control_block);
   world_leave(comm->world);
   os_free(comm);
 }
@@ -408,7 +408,7 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->regions.rank_count = config->rank_count;
-  fresh->memory_bytes = sizeof *fresh + sizeof *fresh->cells;
+  fresh->memory_bytes = sizeof *fresh + sizeof *fresh->control;
   os_mutex_init(&fresh->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
   os_mutex_lock(&cuda_mutex);
@@ -448,7 +448,7 @@ bool cuda_comm_idle(struct device_comm *comm) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   bool ended = false;
   const int error = cuda_order_ended(&comm->order, own_streams[comm->config.device_index],
-                                     &comm->cells->counts_seen, &ended);
+                                     &comm->control->counts_seen, &ended);
   if (error != 0) cudaGetLastError();
   else cuda_record_ended(comm);
   cuda_scope_leave(&scope);
@@ -477,7 +477,7 @@ bool cuda_all_idle(void) {
 static bool comm_wait_idle(struct device_comm *comm) {
   const uint64_t end_ns = os_time_ns() + ABORTED_WAIT_NS;
   while (!cuda_comm_idle(comm)) {
-    const bool aborted = __atomic_load_n(&comm->cells->abort, __ATOMIC_ACQUIRE) != 0;
+    const bool aborted = __atomic_load_n(&comm->control->abort, __ATOMIC_ACQUIRE) != 0;
     if (aborted && os_time_ns() >= end_ns) {
       log_warn(
           "rank %u of comm %s was aborted, and its kernels are still behind other work of the device: its "
@@ -536,11 +536,11 @@ static ncclResult_t cuda_ops_conn_net(struct device_comm *comm, const struct dev
 }
 
 static ncclResult_t cuda_ops_conn_export(struct device_comm *comm, const struct device_conn_name *name,
-                                         struct device_conn_card *card) {
+                                         struct device_conn_handle *handle) {
   os_mutex_lock(&cuda_mutex);
   os_mutex_lock(&comm->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  const ncclResult_t result = cuda_conn_export(comm, name, card);
+  const ncclResult_t result = cuda_conn_export(comm, name, handle);
   cuda_scope_leave(&scope);
   os_mutex_unlock(&comm->conns_mutex);
   os_mutex_unlock(&cuda_mutex);
@@ -548,11 +548,11 @@ static ncclResult_t cuda_ops_conn_export(struct device_comm *comm, const struct 
 }
 
 static ncclResult_t cuda_ops_conn_import(struct device_comm *comm, const struct device_conn_name *name,
-                                         const struct device_conn_card *card) {
+                                         const struct device_conn_handle *handle) {
   os_mutex_lock(&cuda_mutex);
   os_mutex_lock(&comm->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  const ncclResult_t result = cuda_conn_import(comm, name, card);
+  const ncclResult_t result = cuda_conn_import(comm, name, handle);
   cuda_scope_leave(&scope);
   os_mutex_unlock(&comm->conns_mutex);
   os_mutex_unlock(&cuda_mutex);
@@ -580,7 +580,7 @@ static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) 
 }
 
 static void cuda_comm_abort(struct device_comm *comm) {
-  __atomic_store_n(&comm->cells->abort, 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&comm->control->abort, 1, __ATOMIC_RELEASE);
 }
 
 /* Streams go on without an error; who asks for the communicator's hears of it. */
@@ -612,11 +612,11 @@ static void report_mismatch(const struct device_comm *comm, const struct launch_
 static ncclResult_t comm_look(struct device_comm *comm) {
   ncclResult_t error = ncclSuccess;
   if (comm->error != ncclSuccess) return comm->error;
-  const bool own = __atomic_load_n(&comm->cells->failed, __ATOMIC_ACQUIRE) != 0;
+  const bool own = __atomic_load_n(&comm->control->failed, __ATOMIC_ACQUIRE) != 0;
   if (own || __atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) != 0) error = ncclInvalidUsage;
   if (own)
     for (uint32_t i = 0; i < PLAN_CHANNELS_MAX; i++)
-      if (comm->cells->errors[i].error != 0) report_mismatch(comm, &comm->cells->errors[i], i);
+      if (comm->control->errors[i].error != 0) report_mismatch(comm, &comm->control->errors[i], i);
   const bool others = error != ncclSuccess && !own;
   if (error == ncclSuccess)
     error = cuda_result(device_state(comm), "a kernel on the device, ours or the program's,");
@@ -632,7 +632,7 @@ static ncclResult_t cuda_comm_error(struct device_comm *comm) {
   const ncclResult_t known = (ncclResult_t)__atomic_load_n(&comm->error, __ATOMIC_ACQUIRE);
   if (known != ncclSuccess) return known;
   if (__atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) == 0 &&
-      __atomic_load_n(&comm->cells->failed, __ATOMIC_ACQUIRE) == 0 && !device_failed(comm))
+      __atomic_load_n(&comm->control->failed, __ATOMIC_ACQUIRE) == 0 && !device_failed(comm))
     return ncclSuccess;
   os_mutex_lock(&cuda_mutex);
   const ncclResult_t result = comm_look(comm);
@@ -702,18 +702,18 @@ static const struct device_ops cuda_ops = {
     .net_announce = cuda_net_announce,
     .net_take = cuda_net_take,
     .net_put = cuda_net_put,
-    .net_lines = cuda_net_lines,
+    .net_ll = cuda_net_ll,
     .net_slots = cuda_ops_net_slots,
     .net_memory = cuda_net_memory,
     .memory_dmabuf = cuda_memory_dmabuf,
-    .comm_card = cuda_comm_card,
+    .comm_handle = cuda_comm_handle,
     .comm_reach = cuda_comm_reach,
     .conn_export = cuda_ops_conn_export,
     .conn_import = cuda_ops_conn_import,
     .conn_both_ends = cuda_conn_both_ends,
-    .device_far_path = cuda_device_far_path,
+    .device_farthest_path = cuda_device_farthest_path,
     .region_ask = cuda_region_ask,
-    .region_told = cuda_region_told,
+    .region_answered = cuda_region_answered,
     .region_map = cuda_region_map,
     .region_unmap = cuda_region_unmap,
     .region_gone = cuda_region_gone,

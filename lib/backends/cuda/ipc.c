@@ -25,7 +25,7 @@ const struct os_process *cuda_ipc_self(void) {
 }
 
 ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer) {
-  static_assert(sizeof piece->handle == IPC_HANDLE_BYTES, "a card holds a handle");
+  static_assert(sizeof piece->handle == IPC_HANDLE_BYTES, "as long as CUDA's handle");
   TRY(cuda_arena_handle(piece));
   offer->owner = cuda_ipc_owner();
   offer->number = piece->number;
@@ -137,7 +137,7 @@ void cuda_ipc_close(struct ipc_mapping *taken) {
   }
 }
 
-/* ---- cards ---- */
+/* ---- handles ---- */
 
 /* A few bytes of each device that others read for a try. */
 static struct {
@@ -158,7 +158,7 @@ static ncclResult_t probe_make(uint32_t device_index) {
   return ncclSuccess;
 }
 
-static ncclResult_t card_fill(const struct device_comm *comm, struct ipc_card *content) {
+static ncclResult_t handle_fill(const struct device_comm *comm, struct ipc_comm_handle *content) {
   const uint32_t device_index = comm->config.device_index;
   const struct arena_block *block = &probes[device_index].block;
   char name[PATH_NAME_BYTES];
@@ -176,12 +176,12 @@ static ncclResult_t card_fill(const struct device_comm *comm, struct ipc_card *c
   return ncclSuccess;
 }
 
-ncclResult_t cuda_comm_card(struct device_comm *comm, struct device_card *card) {
-  struct ipc_card content;
+ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handle *handle) {
+  struct ipc_comm_handle content;
   memset(&content, 0, sizeof content);
   os_mutex_lock(&cuda_mutex);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  if (card_fill(comm, &content) != ncclSuccess) {
+  if (handle_fill(comm, &content) != ncclSuccess) {
     content.flags |= IPC_NO_SHARING;
     log_info(LOG_INIT | LOG_P2P,
              "comm %s: rank %u shares no memory with other processes, and takes the network", comm->name,
@@ -189,21 +189,21 @@ ncclResult_t cuda_comm_card(struct device_comm *comm, struct device_card *card) 
   }
   cuda_scope_leave(&scope);
   os_mutex_unlock(&cuda_mutex);
-  ipc_card_write(&content, card);
+  ipc_comm_handle_write(&content, handle);
   return ncclSuccess;
 }
 
 /* Maps, and finds what the owner has written. */
-static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct ipc_card *card) {
+static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
   struct ipc_mapping *mapping = NULL;
   uint64_t token = 0;
   char whose[96];
-  snprintf(whose, sizeof whose, "rank %u (process %d, GPU %.31s)", peer, (int)card->process.number,
-           card->bus_id);
+  snprintf(whose, sizeof whose, "rank %u (process %d, GPU %.31s)", peer, (int)handle->process.number,
+           handle->bus_id);
   const struct cuda_scope scope = cuda_scope_enter(device_index);
-  ncclResult_t result = cuda_ipc_map(device_index, &card->piece, &card->process, whose, &mapping);
-  if (result == ncclSuccess) result = cuda_memory_fetch(&token, mapping->base + card->probe, sizeof token);
-  if (result == ncclSuccess && token != card->token)
+  ncclResult_t result = cuda_ipc_map(device_index, &handle->piece, &handle->process, whose, &mapping);
+  if (result == ncclSuccess) result = cuda_memory_fetch(&token, mapping->base + handle->probe, sizeof token);
+  if (result == ncclSuccess && token != handle->token)
     result = log_fail(ncclSystemError,
                       "device %u maps device memory of %s, but what is read there is not what was written; "
                       "likely causes are an IOMMU or PCI access control (ACS); set NCCL_P2P_DISABLE=1",
@@ -214,30 +214,31 @@ static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct
 }
 
 /* The same at both ends: the shorter level counts. */
-static bool level_allows(uint32_t device_index, uint32_t peer, const struct ipc_card *card) {
+static bool level_allows(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
   struct device_path_info info;
   const enum device_path_type own = topology_level();
-  const enum device_path_type level = card->level < (uint32_t)own ? (enum device_path_type)card->level : own;
-  topology_path_named(device_index, card->bus_id, &info);
+  const enum device_path_type level =
+      handle->level < (uint32_t)own ? (enum device_path_type)handle->level : own;
+  topology_path_named(device_index, handle->bus_id, &info);
   if (info.type <= level) return true;
   log_warn(
       "the path from device %u to GPU %.31s of rank %u is %s, and NCCL_P2P_LEVEL allows none longer than "
       "%s; set it higher for direct access",
-      device_index, card->bus_id, peer, info.name, path_name(level));
+      device_index, handle->bus_id, peer, info.name, path_name(level));
   return false;
 }
 
 /* Locked. */
-static bool reach_find(uint32_t device_index, uint32_t peer, const struct ipc_card *card) {
-  if (topology_level() == PATH_LOC || (card->flags & IPC_NO_SHARING) != 0) return false;
-  if (card->piece.owner == cuda_ipc_owner()) return true;
-  return level_allows(device_index, peer, card) && reach_try(device_index, peer, card) == ncclSuccess;
+static bool reach_find(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
+  if (topology_level() == PATH_LOC || (handle->flags & IPC_NO_SHARING) != 0) return false;
+  if (handle->piece.owner == cuda_ipc_owner()) return true;
+  return level_allows(device_index, peer, handle) && reach_try(device_index, peer, handle) == ncclSuccess;
 }
 
-ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                              bool *reach) {
-  struct ipc_card content;
-  if (!ipc_card_read(card, &content))
+  struct ipc_comm_handle content;
+  if (!ipc_comm_handle_read(handle, &content))
     return log_fail(ncclInvalidUsage,
                     "comm %s: what rank %u says of its device is not understood; use the same build and "
                     "backend on all ranks",

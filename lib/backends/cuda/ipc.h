@@ -6,7 +6,7 @@
 
 #include "backends/cuda/arena.h"
 #include "backends/cuda/device.h"
-#include "backends/cuda/ipc_card.h"
+#include "backends/cuda/ipc_handle.h"
 
 struct ipc_mapping {
   uint8_t *base;
@@ -26,39 +26,39 @@ void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; closes not
  * may wait for kernels: then without cuda_mutex. */
 struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone);
 void cuda_ipc_close(struct ipc_mapping *mappings);
-/* This process, as cards have it. */
+/* This process, as handles have it. */
 uint64_t cuda_ipc_owner(void);
 const struct os_process *cuda_ipc_self(void);
 
-ncclResult_t cuda_comm_card(struct device_comm *comm, struct device_card *card);
-ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handle *handle);
+ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                              bool *reach);
 
 /* ipc_region.c */
 bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
-                     struct device_region_card *card);
-void cuda_region_told(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
-                      uint64_t address);
-ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
-                             uint64_t *address);
-void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_region_card *card);
-bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_region_card *card);
+                     struct device_memory_handle *handle);
+void cuda_region_answered(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle,
+                          uint64_t address);
+ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer,
+                             const struct device_memory_handle *handle, uint64_t *address);
+void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle);
+bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle);
 void cuda_region_sweep(void);
 void cuda_regions_close(struct device_comm *comm);
 /* What is to be added to an output's address to make it the peer's; false: the peer has not mapped it. With
  * the rank's conns_mutex held. */
 bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift);
 
-/* conn_far.c: connections with ranks of other processes. Each end is memory of its rank's device, and mapped
- * by the other's process. */
+/* conn_remote.c: connections with ranks of other processes. Each end is memory of its rank's device, and
+ * mapped by the other's process. */
 ncclResult_t cuda_conn_export(struct device_comm *comm, const struct device_conn_name *name,
-                              struct device_conn_card *card);
+                              struct device_conn_handle *handle);
 ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn_name *name,
-                              const struct device_conn_card *card);
+                              const struct device_conn_handle *handle);
 /* Tells the other process that this rank's kernels use its end no more; takes effect by cuda_settle(). */
-void cuda_conn_far_leave(const struct cuda_conn *conn);
+void cuda_conn_remote_leave(const struct cuda_conn *conn);
 /* Lets go of the other end, and keeps what the other process may still use. */
-void cuda_conn_far_free(struct cuda_conn *conn);
+void cuda_conn_remote_free(struct cuda_conn *conn);
 /* Frees what was kept, where the other end has gone. */
 void cuda_conn_kept_sweep(void);
 

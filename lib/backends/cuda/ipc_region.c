@@ -78,41 +78,41 @@ static bool region_offer(struct region *region) {
   return true;
 }
 
-static void card_write(const struct ipc_piece *piece, struct device_region_card *card) {
-  struct ipc_region_card content;
+static void handle_write(const struct ipc_piece *piece, struct device_memory_handle *handle) {
+  struct ipc_memory_handle content;
   memset(&content, 0, sizeof content);
   content.piece = *piece;
   content.process = *cuda_ipc_self();
-  ipc_region_card_write(&content, card);
+  ipc_memory_handle_write(&content, handle);
 }
 
 /* Locked. */
 static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer, bool lasts,
-                          struct device_region_card *card) {
+                          struct device_memory_handle *handle) {
   struct region *region = region_now(comm, address);
   if (region != NULL && lasts) region->lasts = true;
   if (region == NULL || !region->mappable || region->answers[peer] != REGION_UNASKED) return false;
   if (region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
   if ((region->use_count < USES_BEFORE_ASKED && !lasts) || !region_offer(region)) return false;
   region->answers[peer] = REGION_ASKED;
-  card_write(&region->piece, card);
+  handle_write(&region->piece, handle);
   return true;
 }
 
 bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
-                     struct device_region_card *card) {
+                     struct device_memory_handle *handle) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   os_mutex_lock(&comm->conns_mutex);
-  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)output, peer, lasts, card);
+  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)output, peer, lasts, handle);
   os_mutex_unlock(&comm->conns_mutex);
   cuda_scope_leave(&scope);
   return wanted;
 }
 
-void cuda_region_told(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
-                      uint64_t address) {
-  struct ipc_region_card content;
-  if (!ipc_region_card_read(card, &content)) return;
+void cuda_region_answered(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle,
+                          uint64_t address) {
+  struct ipc_memory_handle content;
+  if (!ipc_memory_handle_read(handle, &content)) return;
   os_mutex_lock(&comm->conns_mutex);
   struct region *region = region_of_piece(&comm->regions, content.piece.number);
   if (region != NULL) region->answers[peer] = address > REGION_REFUSED ? address : REGION_REFUSED;
@@ -134,7 +134,7 @@ static void regions_look(struct device_comm *comm) {
   }
 }
 
-bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_region_card *card) {
+bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle) {
   struct ipc_piece piece;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   os_mutex_lock(&comm->conns_mutex);
@@ -143,7 +143,7 @@ bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_re
   const bool gone = region_next_gone(&comm->regions, idle, peer, &piece);
   os_mutex_unlock(&comm->conns_mutex);
   cuda_scope_leave(&scope);
-  if (gone) card_write(&piece, card);
+  if (gone) handle_write(&piece, handle);
   return gone;
 }
 
@@ -164,16 +164,16 @@ static struct cuda_guest_region **guest_place(struct device_comm *comm, const st
 }
 
 /* Locked. */
-static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const struct ipc_region_card *card,
+static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const struct ipc_memory_handle *handle,
                               uint64_t *address) {
-  struct cuda_guest_region **place = guest_place(comm, &card->piece), *guest = *place;
+  struct cuda_guest_region **place = guest_place(comm, &handle->piece), *guest = *place;
   char whose[64];
   if (guest == NULL) {
     guest = (struct cuda_guest_region *)os_alloc(sizeof *guest);
     if (guest == NULL) return log_fail(ncclSystemError, "no memory to note memory of rank %u", peer);
-    snprintf(whose, sizeof whose, "rank %u (process %d)", peer, (int)card->process.number);
+    snprintf(whose, sizeof whose, "rank %u (process %d)", peer, (int)handle->process.number);
     const ncclResult_t result =
-        cuda_ipc_map(comm->config.device_index, &card->piece, &card->process, whose, &guest->mapping);
+        cuda_ipc_map(comm->config.device_index, &handle->piece, &handle->process, whose, &guest->mapping);
     if (result != ncclSuccess) {
       os_free(guest);
       return result;
@@ -185,10 +185,10 @@ static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const str
   return ncclSuccess;
 }
 
-ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer, const struct device_region_card *card,
-                             uint64_t *address) {
-  struct ipc_region_card content;
-  if (!ipc_region_card_read(card, &content))
+ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer,
+                             const struct device_memory_handle *handle, uint64_t *address) {
+  struct ipc_memory_handle content;
+  if (!ipc_memory_handle_read(handle, &content))
     return log_fail(ncclInvalidUsage,
                     "comm %s: what rank %u says of its memory is not understood; use the same build on all "
                     "ranks",
@@ -208,10 +208,10 @@ static void guest_drop(struct cuda_guest_region **place) {
   os_free(guest);
 }
 
-void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_region_card *card) {
-  struct ipc_region_card content;
+void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle) {
+  struct ipc_memory_handle content;
   (void)peer;
-  if (!ipc_region_card_read(card, &content)) return;
+  if (!ipc_memory_handle_read(handle, &content)) return;
   os_mutex_lock(&cuda_mutex);
   struct cuda_guest_region **place = guest_place(comm, &content.piece);
   if (*place != NULL) guest_drop(place);

@@ -1,5 +1,5 @@
 /* launch.c: a plan on its way to the GPU. Small plans travel with the kernel's arguments; larger ones lie in
- * memory of the host that the kernel reads once (slab.c). order.c keeps the order of a rank's kernels.
+ * memory of the host that the kernel reads once (slab.c). launch_order.c keeps the order of a rank's kernels.
  * Promises that nothing here waits for a kernel, so that one thread may launch for several devices, and that
  * a launch takes no lock that another rank's launch takes. */
 #include <stdio.h>
@@ -42,7 +42,7 @@ static uint32_t further_count(const struct work *work) {
 
 /* Entries that a work takes among them: behind its links what is added to its offers, where it makes any, and
  * to its input's address, where it shows that. */
-static uint32_t further_room(const struct work *work) {
+static uint32_t further_entries(const struct work *work) {
   const uint32_t links = further_count(work), entry_words = sizeof(struct bound_further) / sizeof(uint64_t);
   uint32_t words = 0;
   if (work->flags & WORK_DIRECT_RECV) words += work->recv_count;
@@ -81,7 +81,7 @@ static size_t data_further_offset(const struct plan *plan) {
 static size_t data_bytes(const struct plan *plan) {
   size_t bytes = data_further_offset(plan);
   for (uint32_t i = 0; i < plan->work_count; i++)
-    bytes += further_room(&plan->works[i]) * sizeof(struct bound_further);
+    bytes += further_entries(&plan->works[i]) * sizeof(struct bound_further);
   return bytes;
 }
 
@@ -153,14 +153,14 @@ static bool shift_find(struct device_comm *comm, const struct work *work, uint32
   const uint32_t peer = (sends ? work->send_peer : work->recv_peer)[index];
   const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends);
   *shift = 0;
-  return conn->far == NULL ? memory_reached(asked, memory) : cuda_region_shift(comm, memory, peer, shift);
+  return conn->remote == NULL ? memory_reached(asked, memory) : cuda_region_shift(comm, memory, peer, shift);
 }
 
 /* All links of a work show its output, or none. */
 static void bind_offers(struct device_comm *comm, struct work *work, const void *out,
                         struct reach_asked *asked, struct bound_work *bound, struct bound_further *further) {
   const uint32_t links = further_count(work);
-  uint64_t *shifts = further_room(work) > 0 ? (uint64_t *)(void *)(further + links) : &bound->further;
+  uint64_t *shifts = further_entries(work) > 0 ? (uint64_t *)(void *)(further + links) : &bound->further;
   for (uint32_t i = 0; i < work->recv_count; i++)
     if (!shift_find(comm, work, i, false, out, asked, &shifts[i])) work->flags |= WORK_OUTPUT_HIDDEN;
 }
@@ -194,7 +194,7 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
     work.op_sequence += plan->first_sequence;
     if (aside && own_copy_takes(&work)) own_copy_leave(&work);
     if (work_goes_by_slots(&work)) work.flags &= ~(uint32_t)(WORK_DIRECT_SEND | WORK_DIRECT_RECV);
-    works[i].further = further_room(&work) > 0 ? further_used : 0;
+    works[i].further = further_entries(&work) > 0 ? further_used : 0;
     if (work.flags & WORK_DIRECT_RECV)
       bind_offers(comm, &work, out, &out_asked, &works[i], further + further_used);
     if (work.flags & WORK_SHOWS_INPUT)
@@ -205,7 +205,7 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
     works[i].buffers = plan->buffers[i];
     bind_ends(comm, &work, &works[i]);
     bind_further(comm, &work, further + further_used);
-    further_used += further_room(&work);
+    further_used += further_entries(&work);
   }
   bind_pools(comm, plan, works);
   if (plan->batch_count > 0)
@@ -244,57 +244,57 @@ static size_t work_chunk_bytes(const struct work *work) {
          chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
 }
 
-/* The kernel of a direct exchange in LL: whether its lines go once round over a block's threads, and its sum,
- * where it has one, is of those that networks are trained with; and its links. */
-static uint32_t work_exchange_kernel(const struct work *work) {
+/* The kernel of a direct collective in LL: whether its lines go once round over a block's threads, and its
+ * sum, where it has one, is of those that networks are trained with; and its links. */
+static uint32_t work_direct_kernel(const struct work *work) {
   const bool plain = work->dtype == ncclFloat || work->dtype == ncclBfloat16 || work->dtype == ncclHalf;
   const bool few = work->send_count <= LAUNCH_ONCE_LINKS && work->recv_count <= LAUNCH_ONCE_LINKS;
   const bool once = work->part_count <= work->chunk_count * algo_loop_chunks(work);
   const uint32_t warps = few ? LAUNCH_ONCE_WARPS : LAUNCH_ONCE_LINKS_WARPS;
-  if (work->op != OP_SUM || (work_adds(work) && !plain) || !once) return LAUNCH_KERNEL_EXCHANGE;
-  if (work_chunk_bytes(work) > (warps - 1) * WARP_LL_BYTES) return LAUNCH_KERNEL_EXCHANGE;
+  if (work->op != OP_SUM || (work_adds(work) && !plain) || !once) return LAUNCH_KERNEL_DIRECT;
+  if (work_chunk_bytes(work) > (warps - 1) * WARP_LL_BYTES) return LAUNCH_KERNEL_DIRECT;
   return few ? LAUNCH_KERNEL_ONCE : LAUNCH_KERNEL_ONCE_LINKS;
 }
 
 /* One for all. */
-static uint32_t plan_exchange_kernel(const struct plan *plan) {
-  const uint32_t kernel = work_exchange_kernel(&plan->works[0]);
+static uint32_t plan_direct_kernel(const struct plan *plan) {
+  const uint32_t kernel = work_direct_kernel(&plan->works[0]);
   for (uint32_t i = 1; i < plan->work_count; i++)
-    if (work_exchange_kernel(&plan->works[i]) != kernel) return LAUNCH_KERNEL_EXCHANGE;
+    if (work_direct_kernel(&plan->works[i]) != kernel) return LAUNCH_KERNEL_DIRECT;
   return kernel;
 }
 
 /* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
- * ring's nor a message's, those that have more than one link a side. The kernel of exchanges in Simple
- * frees an operation's last slots when the next one begins: a proxy would wait for it. */
+ * ring's nor a message's, those that have more than one link a side. The kernel of direct collectives over
+ * Simple frees an operation's last slots when the next one begins: a proxy would wait for it. */
 static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
-  bool alike = true, linked = false, exchanges = true;
+  bool alike = true, linked = false, direct = true;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const uint8_t family = algo_family(&plan->works[i]);
     alike = alike && plan->works[i].proto == proto;
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
-    exchanges = exchanges && family == FAMILY_DIRECT;
+    direct = direct && family == FAMILY_DIRECT;
   }
-  if (exchanges && alike && proto == PROTO_LL) return plan_exchange_kernel(plan);
-  if (exchanges && alike && proto == PROTO_SIMPLE && !comm->hosted) return LAUNCH_KERNEL_EXCHANGE_SIMPLE;
+  if (direct && alike && proto == PROTO_LL) return plan_direct_kernel(plan);
+  if (direct && alike && proto == PROTO_SIMPLE && !comm->hosted) return LAUNCH_KERNEL_DIRECT_SIMPLE;
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
   if (alike && proto == PROTO_SIMPLE && plan_is_bulk(comm, plan)) return LAUNCH_KERNEL_BULK;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-/* Warps that a work is worth: those that lines keep busy, a scout and a poster. */
-static size_t work_warps(const struct work *work, bool exchanges) {
+/* Warps that a work is worth: those that lines keep busy, an issue warp and a commit warp. */
+static size_t work_warps(const struct work *work, bool direct) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
   const size_t bytes = work_chunk_bytes(work);
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
-  return (exchanges ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
+  return (direct ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
 }
 
 static uint32_t kernel_warps_most(uint32_t kernel) {
   switch (kernel) {
-    case LAUNCH_KERNEL_EXCHANGE: return LAUNCH_EXCHANGE_WARPS;
-    case LAUNCH_KERNEL_EXCHANGE_SIMPLE: return LAUNCH_EXCHANGE_SIMPLE_WARPS;
+    case LAUNCH_KERNEL_DIRECT: return LAUNCH_DIRECT_WARPS;
+    case LAUNCH_KERNEL_DIRECT_SIMPLE: return LAUNCH_DIRECT_SIMPLE_WARPS;
     case LAUNCH_KERNEL_ONCE: return LAUNCH_ONCE_WARPS;
     case LAUNCH_KERNEL_ONCE_LINKS: return LAUNCH_ONCE_LINKS_WARPS;
     default: return LAUNCH_WARPS_MAX;
@@ -304,15 +304,15 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
 /* Of a block, whose batches come one after another. */
 static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
   const uint32_t limit = kernel_warps_most(kernel);
-  const bool exchanges =
-      kernel == LAUNCH_KERNEL_EXCHANGE || kernel == LAUNCH_KERNEL_ONCE || kernel == LAUNCH_KERNEL_ONCE_LINKS;
+  const bool direct =
+      kernel == LAUNCH_KERNEL_DIRECT || kernel == LAUNCH_KERNEL_ONCE || kernel == LAUNCH_KERNEL_ONCE_LINKS;
   size_t most = 1;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     size_t warps = 0;
     for (uint32_t i = 0; i < batch->work_count; i++) {
-      const size_t own = work_warps(&plan->works[batch->first_work + i], exchanges);
-      warps = exchanges ? size_max(warps, own) : warps + own; /* these take turns */
+      const size_t own = work_warps(&plan->works[batch->first_work + i], direct);
+      warps = direct ? size_max(warps, own) : warps + own; /* these take turns */
     }
     most = size_max(most, warps);
   }
@@ -331,7 +331,7 @@ static uint32_t plan_blocks(const struct plan *plan, uint16_t *first_batch) {
 /* ---- launch ---- */
 
 /* One kernel, on its way. */
-struct launch_way {
+struct launch_setup {
   struct device_comm *comm;
   const device_stream *streams;
   uint32_t stream_count;
@@ -349,16 +349,16 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
   arguments->from_graph = from_graph;
   arguments->hosted = comm->hosted;
   arguments->counts = comm->order.counts;
-  arguments->cells = comm->cells;
+  arguments->control = comm->control;
   arguments->failed = comm->world->failed;
   arguments->limits = plan->limits;
 }
 
 /* The rank's own table: peers that connect to it meanwhile are kept out, its peers' launches are not. */
-static ncclResult_t launch_bind(const struct launch_way *way, const struct plan *plan, uint8_t *data) {
-  os_mutex_lock(&way->comm->conns_mutex);
-  const ncclResult_t result = bind_plan(way->comm, plan, way->aside.bytes > 0, data);
-  os_mutex_unlock(&way->comm->conns_mutex);
+static ncclResult_t launch_bind(const struct launch_setup *setup, const struct plan *plan, uint8_t *data) {
+  os_mutex_lock(&setup->comm->conns_mutex);
+  const ncclResult_t result = bind_plan(setup->comm, plan, setup->aside.bytes > 0, data);
+  os_mutex_unlock(&setup->comm->conns_mutex);
   return result;
 }
 
@@ -397,78 +397,78 @@ static ncclResult_t hook_capture(const struct launch_hook *hook, cudaStream_t st
 
 /* Enqueueing is not locked: it waits where a stream's queue is full, for kernels that may wait for another
  * thread's. */
-static ncclResult_t launch_enqueue(const struct launch_way *way, const union launch_any *launch) {
-  struct cuda_order *order = &way->comm->order;
-  TRY(cuda_result(cuda_order_before(order, way->streams, way->stream_count, &way->capture),
+static ncclResult_t launch_enqueue(const struct launch_setup *setup, const union launch_any *launch) {
+  struct cuda_order *order = &setup->comm->order;
+  TRY(cuda_result(cuda_order_before(order, setup->streams, setup->stream_count, &setup->capture),
                   "ordering a kernel"));
-  const bool aside = way->aside.bytes > 0;
+  const bool aside = setup->aside.bytes > 0;
   if (aside)
-    TRY(cuda_result(cuda_side_begin(&way->comm->side, &way->aside, (cudaStream_t)way->streams[0]),
+    TRY(cuda_result(cuda_side_begin(&setup->comm->side, &setup->aside, (cudaStream_t)setup->streams[0]),
                     "copying beside a kernel"));
-  TRY(cuda_result(step_kernel_launch(way->kernel, launch, way->block_count, way->warp_count,
-                                     way->comm->overlaps, way->streams[0]),
+  TRY(cuda_result(step_kernel_launch(setup->kernel, launch, setup->block_count, setup->warp_count,
+                                     setup->comm->overlaps, setup->streams[0]),
                   "launching a kernel"));
   if (aside)
-    TRY(cuda_result(cuda_side_end(&way->comm->side, (cudaStream_t)way->streams[0]),
+    TRY(cuda_result(cuda_side_end(&setup->comm->side, (cudaStream_t)setup->streams[0]),
                     "waiting for a copy beside a kernel"));
   return cuda_result(
-      cuda_order_after(order, way->streams, way->stream_count, &way->capture, way->block_count),
+      cuda_order_after(order, setup->streams, setup->stream_count, &setup->capture, setup->block_count),
       "ordering what follows a kernel");
 }
 
-static ncclResult_t launch_by_slab(const struct launch_way *way, const struct plan *plan, size_t bytes,
+static ncclResult_t launch_by_slab(const struct launch_setup *setup, const struct plan *plan, size_t bytes,
                                    union launch_any *launch) {
   struct cuda_slab *slab = NULL;
-  TRY(cuda_slab_take(way->comm, bytes, &slab));
+  TRY(cuda_slab_take(setup->comm, bytes, &slab));
   launch->arguments.data = slab->data;
-  const ncclResult_t bound = launch_bind(way, plan, slab->data);
+  const ncclResult_t bound = launch_bind(setup, plan, slab->data);
   if (bound != ncclSuccess) {
     cuda_slab_put(slab);
     return bound;
   }
-  if (way->capture.id != 0) {
-    TRY(cuda_slab_leave(slab, way->capture.graph));
-    return launch_enqueue(way, launch);
+  if (setup->capture.id != 0) {
+    TRY(cuda_slab_leave(slab, setup->capture.graph));
+    return launch_enqueue(setup, launch);
   }
-  const ncclResult_t result = launch_enqueue(way, launch);
-  cuda_slab_lend(way->comm, slab, (cudaStream_t)way->streams[0]);
+  const ncclResult_t result = launch_enqueue(setup, launch);
+  cuda_slab_hold(setup->comm, slab, (cudaStream_t)setup->streams[0]);
   return result;
 }
 
 /* Allocates, and asks events, also while this thread captures: within a scope. */
-static ncclResult_t launch_in_scope(const struct launch_way *way, const struct plan *plan, size_t bytes,
+static ncclResult_t launch_in_scope(const struct launch_setup *setup, const struct plan *plan, size_t bytes,
                                     union launch_any *launch) {
-  const struct cuda_scope scope = cuda_scope_enter(way->comm->config.device_index);
+  const struct cuda_scope scope = cuda_scope_enter(setup->comm->config.device_index);
   ncclResult_t result;
-  if (bytes > way->plan_bytes) {
-    result = launch_by_slab(way, plan, bytes, launch);
+  if (bytes > setup->plan_bytes) {
+    result = launch_by_slab(setup, plan, bytes, launch);
   } else {
-    result = launch_bind(way, plan, (uint8_t *)launch->longer.plan);
-    if (result == ncclSuccess) result = launch_enqueue(way, launch);
+    result = launch_bind(setup, plan, (uint8_t *)launch->longer.plan);
+    if (result == ncclSuccess) result = launch_enqueue(setup, launch);
   }
   cuda_scope_leave(&scope);
   return result;
 }
 
 /* In a scope only where something is done that needs one. */
-static ncclResult_t launch_bound(const struct launch_way *way, const struct plan *plan, size_t bytes,
+static ncclResult_t launch_bound(const struct launch_setup *setup, const struct plan *plan, size_t bytes,
                                  union launch_any *launch) {
-  if (way->capture.id != 0 || way->aside.bytes > 0 || bytes > way->plan_bytes)
-    return launch_in_scope(way, plan, bytes, launch);
-  TRY(launch_bind(way, plan, (uint8_t *)launch->longer.plan));
-  return launch_enqueue(way, launch);
+  if (setup->capture.id != 0 || setup->aside.bytes > 0 || bytes > setup->plan_bytes)
+    return launch_in_scope(setup, plan, bytes, launch);
+  TRY(launch_bind(setup, plan, (uint8_t *)launch->longer.plan));
+  return launch_enqueue(setup, launch);
 }
 
 /* A plain launch starts once: as good as now, for whoever carries what it sends. */
-static ncclResult_t launch_hooked(struct launch_way *way, const struct plan *plan, size_t bytes,
+static ncclResult_t launch_hooked(struct launch_setup *setup, const struct plan *plan, size_t bytes,
                                   union launch_any *launch) {
   const struct launch_hook *hook = plan->hook;
-  if (way->capture.id != 0) {
-    TRY(hook_capture(hook, (cudaStream_t)way->streams[0], way->capture.graph));
-    return launch_in_scope(way, plan, bytes, launch);
+  if (setup->capture.id != 0) {
+    TRY(hook_capture(hook, (cudaStream_t)setup->streams[0], setup->capture.graph));
+    return launch_in_scope(setup, plan, bytes, launch);
   }
   hook->start(hook->argument);
-  const ncclResult_t result = launch_bound(way, plan, bytes, launch);
+  const ncclResult_t result = launch_bound(setup, plan, bytes, launch);
   hook->drop(hook->argument);
   return result;
 }
@@ -477,28 +477,28 @@ static ncclResult_t launch_hooked(struct launch_way *way, const struct plan *pla
  * of all. A capture would take our stream along. */
 #define ASIDE_BLOCKS_MAX 8u
 
-static bool launch_copies_aside(const struct launch_way *way) {
-  return way->block_count <= ASIDE_BLOCKS_MAX && way->capture.id == 0;
+static bool launch_copies_aside(const struct launch_setup *setup) {
+  return setup->block_count <= ASIDE_BLOCKS_MAX && setup->capture.id == 0;
 }
 
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
   union launch_any launch; /* only what the plan fills is ever read */
-  struct launch_way way = {comm, streams, stream_count, {0, NULL}, 0, 0, 0, 0, {NULL, NULL, 0}};
+  struct launch_setup setup = {comm, streams, stream_count, {0, NULL}, 0, 0, 0, 0, {NULL, NULL, 0}};
   const size_t bytes = data_bytes(plan);
-  const int asked = cuda_order_capture((cudaStream_t)streams[0], &way.capture);
+  const int asked = cuda_order_capture((cudaStream_t)streams[0], &setup.capture);
   if (asked != 0 && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
   TRY(cuda_result(asked, "asking a stream for its capture"));
-  launch_fill(comm, plan, way.capture.id != 0, &launch.arguments);
-  way.block_count = plan_blocks(plan, launch.arguments.first_batch);
-  if (way.block_count == 0) return ncclSuccess;
-  way.kernel = plan_kernel(comm, plan);
-  way.warp_count = plan_warps(plan, way.kernel);
-  way.plan_bytes =
-      way.kernel == LAUNCH_KERNEL_EXCHANGE_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
-  if (launch_copies_aside(&way)) own_copy_find(plan, &way.aside);
-  return plan->hook != NULL ? launch_hooked(&way, plan, bytes, &launch)
-                            : launch_bound(&way, plan, bytes, &launch);
+  launch_fill(comm, plan, setup.capture.id != 0, &launch.arguments);
+  setup.block_count = plan_blocks(plan, launch.arguments.first_batch);
+  if (setup.block_count == 0) return ncclSuccess;
+  setup.kernel = plan_kernel(comm, plan);
+  setup.warp_count = plan_warps(plan, setup.kernel);
+  setup.plan_bytes =
+      setup.kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
+  if (launch_copies_aside(&setup)) own_copy_find(plan, &setup.aside);
+  return plan->hook != NULL ? launch_hooked(&setup, plan, bytes, &launch)
+                            : launch_bound(&setup, plan, bytes, &launch);
 }
 
 static ncclResult_t launch_on_device(struct device_comm *comm, const struct plan *plan,

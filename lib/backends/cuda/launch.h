@@ -58,7 +58,7 @@ struct launch_error {
 };
 
 /* How far a rank's kernels are, in blocks, since the rank was opened: one a rank, in memory of its device. A
- * stream can wait for a count (order.c), so a block adds to it when everything that it wrote into the
+ * stream can wait for a count (launch_order.c), so a block adds to it when everything that it wrote into the
  * rank's connections is visible to the device's next kernel, and is done with them and with the arguments
  * then. A graph's blocks also count themselves at
  * their begin, because the host does not know how often a graph is launched. */
@@ -78,14 +78,14 @@ struct launch_wait {
 #define LAUNCH_WAITS (PLAN_CHANNELS_MAX * PLAN_BATCH_WORKS_MAX)
 
 /* Memory of the host that kernels write to: one a rank. */
-struct rank_cells {
+struct rank_control {
   int abort;  /* the host's word to this rank's kernels; first: a block knows its address */
   int failed; /* a kernel's word to the host: errors[] has an entry */
   struct launch_counts counts_seen; /* the host's copy, for the host alone */
   struct launch_error errors[PLAN_CHANNELS_MAX];
   struct launch_wait waits[LAUNCH_WAITS]; /* by channel * PLAN_BATCH_WORKS_MAX + place in the batch */
 };
-static_assert(offsetof(struct rank_cells, abort) == 0 && offsetof(struct rank_cells, waits) % 16 == 0 &&
+static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_control, waits) % 16 == 0 &&
                   sizeof(struct launch_wait) == 32,
               "a block stores vectors");
 
@@ -94,22 +94,23 @@ static_assert(offsetof(struct rank_cells, abort) == 0 && offsetof(struct rank_ce
 /* And two for works of more than one link a side: of LL alone, and of all protocols. */
 #define LAUNCH_KERNEL_LL_LINKS (PROTO_COUNT + 1)
 #define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
-/* And one for direct exchanges alone, in LL. */
-#define LAUNCH_KERNEL_EXCHANGE (PROTO_COUNT + 3)
+/* And one for direct collectives alone, in LL. */
+#define LAUNCH_KERNEL_DIRECT (PROTO_COUNT + 3)
 /* And one for long copies of Simple, which copy engines carry (compute capability 9.0). */
 #define LAUNCH_KERNEL_BULK (PROTO_COUNT + 4)
 /* And two for those whose lines go once round, with plain sums: of few links, and of many. */
 #define LAUNCH_KERNEL_ONCE (PROTO_COUNT + 5)
 #define LAUNCH_KERNEL_ONCE_LINKS (PROTO_COUNT + 6)
-/* And one for direct exchanges alone, in Simple. */
-#define LAUNCH_KERNEL_EXCHANGE_SIMPLE (PROTO_COUNT + 7)
+/* And one for direct collectives alone, in Simple. */
+#define LAUNCH_KERNEL_DIRECT_SIMPLE (PROTO_COUNT + 7)
 #define LAUNCH_KERNELS (PROTO_COUNT + 8)
 
-/* Most warps of a block: two for every work of a batch, or a scout, a poster and fourteen workers for one. */
+/* Most warps of a block: two for every work of a batch, or an issue warp, a commit warp and fourteen compute
+ * warps for one. */
 #define LAUNCH_WARPS_MAX 16
-/* Of a block of exchanges, whose threads have more lines in flight and so more registers each. */
-#define LAUNCH_EXCHANGE_WARPS 12
-#define LAUNCH_EXCHANGE_SIMPLE_WARPS 15
+/* Of a block of direct collectives, whose threads have more lines in flight and so more registers each. */
+#define LAUNCH_DIRECT_WARPS 12
+#define LAUNCH_DIRECT_SIMPLE_WARPS 15
 /* Of one whose lines go once round: sixteen warps for 4 KiB, and one that keeps the accounts. Of many links,
  * as many as registers allow. */
 #define LAUNCH_ONCE_WARPS 17
@@ -126,9 +127,10 @@ struct launch_arguments {
   uint32_t batches_offset; /* bytes from the works to the batches */
   uint32_t further_offset; /* and to the further links */
   uint32_t from_graph;     /* 1: each launch of a graph runs this kernel anew; 0: the host launches it once */
-  uint32_t hosted; /* 1: a proxy may wait for slots to be freed: kernels of exchanges do it at their end */
+  uint32_t hosted; /* 1: a proxy may wait for slots to be freed: kernels of direct collectives do it at their
+                      end */
   struct launch_counts *counts;
-  struct rank_cells *cells;
+  struct rank_control *control;
   int *failed; /* of the communicator: set by whoever finds a mismatch, seen by all its ranks */
   struct plan_limits limits;
   uint16_t first_batch[PLAN_CHANNELS_MAX + 1]; /* by block, and one behind the last */
@@ -139,12 +141,12 @@ struct launch {
   uint64_t plan[LAUNCH_PLAN_BYTES / 8];
 };
 
-/* Of direct exchanges in Simple, whose works have many links: 24 works of three. */
+/* Of direct collectives in Simple, whose works have many links: 24 works of three. */
 #define LAUNCH_LONG_PLAN_BYTES 10240
 static_assert(24 * (sizeof(struct bound_work) + 6 * sizeof(struct bound_further) +
                     sizeof(struct plan_batch)) <=
                   LAUNCH_LONG_PLAN_BYTES,
-              "nor do exchanges among four (core/plan/tune.c, EXCHANGE_SIMPLE_CHANNELS)");
+              "nor do direct collectives among four (core/plan/tune.c, DIRECT_SIMPLE_CHANNELS)");
 
 struct launch_long {
   struct launch_arguments arguments;

@@ -1,5 +1,5 @@
 /* link_test.c: runs the self-test of a link and says what is wrong with one. Each device keeps a stream, a
- * buffer and a verdict once it has been tested: freeing them would wait for the program's kernels. Promises
+ * buffer and a finding once it has been tested: freeing them would wait for the program's kernels. Promises
  * not to wait longer than its deadlines for anything, so that it may run while kernels spin: a test that
  * cannot be finished then proves nothing, and its kernels, which may still run later, never meet another
  * test's buffer. */
@@ -19,14 +19,14 @@
 static struct link_end {
   cudaStream_t stream;
   struct link_test_buffer *buffer;
-  struct link_test_verdict *verdict;
+  struct link_test_finding *finding;
   uint32_t last_sender; /* the device whose kernel was the last to store here */
 } ends[DEVICES_MAX];
 
 /* ---- one device ---- */
 
 static void end_free(struct link_end *end) {
-  if (end->verdict != NULL) cudaFreeHost(end->verdict);
+  if (end->finding != NULL) cudaFreeHost(end->finding);
   if (end->buffer != NULL) cudaFree(end->buffer);
   if (end->stream != NULL) cudaStreamDestroy(end->stream);
   memset(end, 0, sizeof *end);
@@ -34,15 +34,15 @@ static void end_free(struct link_end *end) {
 
 /* Within the device's scope. */
 static int end_fill(struct link_end *end) {
-  void *buffer = NULL, *verdict = NULL;
+  void *buffer = NULL, *finding = NULL;
   int error = link_test_load();
   if (error == 0) error = cudaStreamCreateWithFlags(&end->stream, cudaStreamNonBlocking);
   if (error == 0) error = cudaMalloc(&buffer, sizeof *end->buffer);
   end->buffer = (struct link_test_buffer *)buffer;
   if (error == 0)
-    error = cudaHostAlloc(&verdict, sizeof *end->verdict, cudaHostAllocPortable | cudaHostAllocMapped);
-  end->verdict = (struct link_test_verdict *)verdict;
-  if (error == 0) memset(end->verdict, 0, sizeof *end->verdict);
+    error = cudaHostAlloc(&finding, sizeof *end->finding, cudaHostAllocPortable | cudaHostAllocMapped);
+  end->finding = (struct link_test_finding *)finding;
+  if (error == 0) memset(end->finding, 0, sizeof *end->finding);
   return error != 0 ? error : (int)cudaMemsetAsync(end->buffer, 0, sizeof *end->buffer, end->stream);
 }
 
@@ -87,18 +87,18 @@ static int launch_send(uint32_t from, uint32_t to, uint64_t seed) {
 static int launch_check(uint32_t to, uint64_t seed, uint64_t number) {
   const struct cuda_scope scope = cuda_scope_enter(to);
   const int error =
-      link_test_check(ends[to].buffer, seed, number, PATIENCE_NS, ends[to].verdict, ends[to].stream);
+      link_test_check(ends[to].buffer, seed, number, PATIENCE_NS, ends[to].finding, ends[to].stream);
   cuda_scope_leave(&scope);
   return error;
 }
 
-static enum link_test_outcome verdict_await(uint32_t to, uint64_t number, uint64_t deadline_ns) {
-  const struct link_test_verdict *verdict = ends[to].verdict;
-  while (__atomic_load_n(&verdict->number, __ATOMIC_ACQUIRE) != number) {
+static enum link_test_outcome finding_await(uint32_t to, uint64_t number, uint64_t deadline_ns) {
+  const struct link_test_finding *finding = ends[to].finding;
+  while (__atomic_load_n(&finding->number, __ATOMIC_ACQUIRE) != number) {
     if (os_time_ns() >= deadline_ns) return LINK_TEST_UNKNOWN;
     os_yield();
   }
-  return (enum link_test_outcome)verdict->outcome;
+  return (enum link_test_outcome)finding->outcome;
 }
 
 /* The check waits on the receiver while the sender stores, so that a flag that overtakes its data is seen. A
@@ -112,10 +112,10 @@ static enum link_test_outcome link_try(uint32_t from, uint32_t to) {
     return LINK_TEST_UNKNOWN;
   last_number += 2;
   if (launch_check(to, seed, seed) != 0 || launch_send(from, to, seed) != 0) return LINK_TEST_UNKNOWN;
-  const enum link_test_outcome outcome = verdict_await(to, seed, end_ns);
+  const enum link_test_outcome outcome = finding_await(to, seed, end_ns);
   if (outcome != LINK_TEST_SILENT) return outcome;
   if (!end_drain(from, end_ns) || launch_check(to, seed, again) != 0) return LINK_TEST_UNKNOWN;
-  return verdict_await(to, again, end_ns);
+  return finding_await(to, again, end_ns);
 }
 
 /* ---- what is said ---- */
@@ -126,14 +126,14 @@ static void name_device(uint32_t device_index, char name[NAME_BYTES]) {
   snprintf(name, NAME_BYTES, "%u (%.19s)", device_index, bus_id);
 }
 
-static void seen_describe(const struct link_test_verdict *verdict, char seen[SEEN_BYTES]) {
-  if (verdict->outcome == LINK_TEST_SILENT) {
+static void seen_describe(const struct link_test_finding *finding, char seen[SEEN_BYTES]) {
+  if (finding->outcome == LINK_TEST_SILENT) {
     snprintf(seen, SEEN_BYTES, "nothing of it arrives");
     return;
   }
   snprintf(seen, SEEN_BYTES, "wrong data arrives, at offset %u: %08x%08x%08x%08x instead of %08x%08x%08x%08x",
-           verdict->offset_bytes, verdict->found[3], verdict->found[2], verdict->found[1], verdict->found[0],
-           verdict->expected[3], verdict->expected[2], verdict->expected[1], verdict->expected[0]);
+           finding->offset_bytes, finding->found[3], finding->found[2], finding->found[1], finding->found[0],
+           finding->expected[3], finding->expected[2], finding->expected[1], finding->expected[0]);
 }
 
 bool cuda_link_works(uint32_t from, uint32_t to) {
@@ -149,7 +149,7 @@ bool cuda_link_works(uint32_t from, uint32_t to) {
              from_name, to_name);
     return true;
   }
-  seen_describe(ends[to].verdict, seen);
+  seen_describe(ends[to].finding, seen);
   log_warn(
       "device %s stores into memory of device %s, as the driver allows, but %s; the likely cause is an "
       "IOMMU or PCI access control (ACS) between them; their connections take the way through memory of "

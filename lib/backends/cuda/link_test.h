@@ -24,7 +24,7 @@ enum link_test_outcome {
 };
 
 /* Memory of the host; the kernel writes `number`, the host's number of the check, last. */
-struct link_test_verdict {
+struct link_test_finding {
   uint32_t outcome, offset_bytes; /* of the first wrong word */
   uint32_t found[4], expected[4];
   uint64_t number;
@@ -36,7 +36,7 @@ extern "C" {
 /* Each enqueues a kernel of one block on a stream of the current device: a cudaError. */
 int link_test_send(struct link_test_buffer *buffer, uint64_t seed, void *stream);
 int link_test_check(const struct link_test_buffer *buffer, uint64_t seed, uint64_t number,
-                    uint64_t patience_ns, struct link_test_verdict *verdict, void *stream);
+                    uint64_t patience_ns, struct link_test_finding *finding, void *stream);
 /* Loads both onto the current device, so that no launch has to. A cudaError. */
 int link_test_load(void);
 #ifdef __cplusplus

@@ -35,7 +35,7 @@ void cuda_record_launch(struct device_comm *comm) {
 void cuda_record_ended(struct device_comm *comm) {
   struct record_comm *noted = comm->live.comm;
   if (noted == NULL) return;
-  const uint64_t blocks = __atomic_load_n(&comm->cells->counts_seen.plain_ended, __ATOMIC_RELAXED);
+  const uint64_t blocks = __atomic_load_n(&comm->control->counts_seen.plain_ended, __ATOMIC_RELAXED);
   const uint64_t launched = __atomic_load_n(&noted->launched, __ATOMIC_ACQUIRE);
   uint64_t ended = __atomic_load_n(&noted->ended, __ATOMIC_RELAXED);
   const uint64_t before = ended;
@@ -68,7 +68,7 @@ struct end_seen {
   uint64_t own[(LAUNCH_END_BYTES - LAUNCH_STEP_OFFSET) / 8 - 1];
 };
 static_assert(sizeof(struct end_seen) == LAUNCH_END_BYTES, "one of either kind");
-#define END_CELLS ((LAUNCH_STEP_OFFSET - LAUNCH_ANNOUNCED_OFFSET) / 16)
+#define END_TAGGED_WORDS ((LAUNCH_STEP_OFFSET - LAUNCH_ANNOUNCED_OFFSET) / 16)
 
 static uint8_t work_conn(const struct work *work) {
   return work->func == FUNC_SEND || work->func == FUNC_RECV ? CONN_MESSAGE : CONN_COLLECTIVE;
@@ -77,7 +77,7 @@ static uint8_t work_conn(const struct work *work) {
 /* Of the operations that were announced, where the last one up to `step` began; UINT64_MAX: none was. */
 static uint64_t end_announced(const struct end_seen *receiver, uint64_t step) {
   uint32_t least = UINT32_MAX;
-  for (uint32_t i = 0; i < END_CELLS; i++) {
+  for (uint32_t i = 0; i < END_TAGGED_WORDS; i++) {
     const uint32_t tag = (uint32_t)(receiver->announced[i][0] >> 32), ago = (uint32_t)step + 1 - tag;
     if (tag != 0 && ago < least) least = ago;
   }
@@ -98,8 +98,8 @@ static bool link_see(struct device_comm *comm, const struct work *work, uint32_t
 }
 
 /* Steps by which the counters of both links with a peer are ahead of where the operation began: kernels of
- * exchanges save where the next one begins as soon as they have told all heads and their sizes
- * (kernels/exchange.h). NULL: there is no such link. */
+ * direct collectives save where the next one begins as soon as they have told all heads and their sizes
+ * (kernels/direct.h). NULL: there is no such link. */
 static uint64_t links_ahead(const struct work *work, const struct link_seen *to,
                             const struct link_seen *from) {
   if (work->algo != ALGO_DIRECT && work->algo != ALGO_TWO_SHOT) return 0;
@@ -110,7 +110,7 @@ static uint64_t links_ahead(const struct work *work, const struct link_seen *to,
   return to->announced < to->step ? to->step - to->announced : 0;
 }
 
-/* From where the link's counters are to where the operation began. Operations in lines leave the tail where
+/* From where the link's counters are to where the operation began. Operations over LL leave the tail where
  * it was. */
 static void link_settle(struct link_seen *seen, uint64_t ahead) {
   seen->step -= ahead < seen->step ? ahead : seen->step;
@@ -128,7 +128,7 @@ static void link_note(const struct device_comm *comm, const struct work *work, b
   row->tail = seen->tail;
 }
 
-/* Steps of the operation that have come, as far as it is told: of lines those that were freed, maybe late. */
+/* Steps of the operation that have come, as far as it is told: over LL those that were freed, maybe late. */
 static uint64_t link_progress(const struct work *work, const struct link_seen *seen) {
   const uint64_t counter = work->proto == PROTO_SIMPLE ? seen->tail : seen->head;
   return counter > seen->step ? counter - seen->step : 0;
@@ -178,7 +178,7 @@ static void wait_note(const struct device_comm *comm, const struct work *work, c
     row->wait = WAITS_OFFER;
     return;
   }
-  row->wait = !receives ? WAITS_SLOT : work->proto == PROTO_SIMPLE ? WAITS_DATA : WAITS_LINES;
+  row->wait = !receives ? WAITS_SLOT : work->proto == PROTO_SIMPLE ? WAITS_DATA : WAITS_LL;
   row->have = receives ? link->tail : link->head + slots;
   row->need = next;
 }
@@ -206,14 +206,14 @@ static void lane_note(struct device_comm *comm, const struct work *work, const s
  * before the next look. */
 static void lanes_look(struct device_comm *comm) {
   struct record_comm *noted = comm->live.comm;
-  const struct launch_counts *counts = &comm->cells->counts_seen;
+  const struct launch_counts *counts = &comm->control->counts_seen;
   const bool graph = counts->graph_started != counts->graph_ended; /* nothing else runs beside it */
   noted->graph_operation = 0;
   for (uint32_t i = 0; i < LAUNCH_WAITS && i < noted->lane_rows; i++) {
-    const struct launch_wait wait = comm->cells->waits[i];
+    const struct launch_wait wait = comm->control->waits[i];
     struct work work;
     comm->live.lanes[i].used = 0;
-    comm->cells->waits[i].sequence = 0;
+    comm->control->waits[i].sequence = 0;
     memset(&work, 0, sizeof work);
     memcpy(&work, wait.work, sizeof wait.work);
     if (wait.sequence == 0 || work.channel_index != i / PLAN_BATCH_WORKS_MAX) continue;

@@ -5,7 +5,7 @@
 #ifndef TUTTI_BACKENDS_CUDA_REGION_H
 #define TUTTI_BACKENDS_CUDA_REGION_H
 
-#include "backends/cuda/ipc_card.h"
+#include "backends/cuda/ipc_handle.h"
 
 #define REGIONS_MOST 64 /* of a rank, but for those of graphs; the one used least recently goes first */
 

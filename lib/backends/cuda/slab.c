@@ -96,7 +96,7 @@ ncclResult_t cuda_slab_take(struct device_comm *comm, size_t bytes, struct cuda_
   return ncclSuccess;
 }
 
-void cuda_slab_lend(struct device_comm *comm, struct cuda_slab *slab, cudaStream_t stream) {
+void cuda_slab_hold(struct device_comm *comm, struct cuda_slab *slab, cudaStream_t stream) {
   cudaEvent_t read = NULL;
   slab->next = NULL;
   *comm->last_slab = slab;

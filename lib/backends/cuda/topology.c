@@ -143,7 +143,7 @@ void topology_path_farthest(uint32_t from, struct device_path_info *info) {
     info->gbps = links.count * (links.gbps_a_link > 0 ? links.gbps_a_link : link_gbps(from));
   }
   info->name = path_name(info->type);
-  info->lines128 = info->type == PATH_NVL;
+  info->ll128 = info->type == PATH_NVL;
 }
 
 /* The longest path that the settings allow; LOC allows none between two devices. */

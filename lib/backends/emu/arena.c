@@ -46,7 +46,7 @@ static bool arena_make(void) {
   void *memory = NULL;
   arena_leave_parents();
   if (arena.memory != NULL) return true;
-  const uint64_t bytes = share_room(ARENA_BYTES_MOST);
+  const uint64_t bytes = share_capacity(ARENA_BYTES_MOST);
   if (bytes < ARENA_BYTES_LEAST) return true;
   if (share_alloc(bytes, &memory, NULL) != ncclSuccess) return false;
   mprotect(memory, bytes, PROT_NONE);
@@ -167,7 +167,7 @@ ncclResult_t emu_arena_pin(struct share_ticket *ticket, uint64_t *base) {
   ncclResult_t result = arena_make() ? ncclSuccess : ncclSystemError;
   if (result == ncclSuccess && arena.memory == NULL)
     result = log_fail(ncclSystemError,
-                      "emulated devices: no room for memory that other processes can map; raise `ulimit -v` "
+                      "emulated devices: no space for memory that other processes can map; raise `ulimit -v` "
                       "and `ulimit -f`");
   if (result == ncclSuccess) result = share_offer(arena.memory, ticket);
   if (result == ncclSuccess) {

@@ -1,5 +1,5 @@
 /* block.c: kernels of the emulator. A launch is a plan bound to a rank; each channel of it is a block, each
- * work of a block's current batch a lane that runs the shared executors. guarded: lanes are actors, one move
+ * work of a block's current batch a lane that runs the shared executors. guarded: lanes are actors, one event
  * at a time, with the checks around it. threads: a block is a thread that advances its lanes in turn. Knows
  * nothing of algorithms: works say what to do. */
 #include "backends/emu/block.h"
@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "backends/emu/check.h"
-#include "backends/emu/hold.h"
-#include "backends/emu/mishap.h"
+#include "backends/emu/scheduler_gate.h"
+#include "backends/emu/fault_injection.h"
 #include "backends/emu/record.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -21,7 +21,7 @@
 
 struct device_comm *emu_comms;
 struct emu_kernel_run *emu_runs;
-const struct emu_hold *emu_hold;
+const struct emu_gate *emu_gate;
 
 static bool comm_aborted(const struct device_comm *comm) {
   return __atomic_load_n(&comm->abort_flag, __ATOMIC_RELAXED) != 0;
@@ -59,12 +59,12 @@ uint64_t emu_lane_sequence(const struct emu_lane *emu) {
 }
 
 static void lane_report_broken(struct emu_lane *emu, const char *text) {
-  char lane_text[320], again[512];
+  char lane_text[320], cached[512];
   const struct device_comm *comm = emu->block->run->launch->comm;
   emu_report_lane(lane_text, sizeof lane_text, emu);
-  emu_report_reproduce(again, sizeof again);
-  log_urgent("comm %s: invariant broken at move %" PRIu64 ": %s; %s; %s", comm->name, emu_move_count(), text,
-             lane_text, again);
+  emu_report_reproduce(cached, sizeof cached);
+  log_urgent("comm %s: invariant broken at event %" PRIu64 ": %s; %s; %s", comm->name, emu_event_count(),
+             text, lane_text, cached);
   emu_comm_fail(comm->config.comm_id, ncclInternalError);
 }
 
@@ -93,7 +93,7 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
   link->peer = peer;
 }
 
-/* Lines have slots of their connection's. */
+/* LL has slots of their connection's. */
 static void lane_bind_pool(struct emu_lane *emu, struct link *link, const struct work *work,
                            const struct emu_conn *conn, bool sends) {
   const struct device_comm *comm = emu->block->run->launch->comm;
@@ -152,7 +152,7 @@ static inline void lane_wake(struct emu_lane *emu) {
 
 /* A step of a list has ended: the rank's others may wait for it. */
 static void lane_wake_lists(const struct emu_lane *emu) {
-  if (emu->lane.cells == NULL || emu->lane.work->algo != ALGO_CUSTOM) return;
+  if (emu->lane.progress == NULL || emu->lane.work->algo != ALGO_CUSTOM) return;
   run_wake_lanes(emu->block->run);
 }
 
@@ -182,7 +182,7 @@ static bool lane_actor_enabled(struct emu_actor *actor) {
   else emu->actions = lane_enabled(&emu->lane, &emu->prim);
   if ((emu->actions & LANE_END) != 0 && emu_lane_is_held(emu)) emu->actions &= ~(uint32_t)LANE_END;
   if (emu->lane.error != LANE_OK) emu->actions = EMU_LANE_ABORT;
-  if (emu_hold != NULL) emu->actions = emu_hold->lane(emu, emu->actions);
+  if (emu_gate != NULL) emu->actions = emu_gate->lane(emu, emu->actions);
   return emu->actions != 0;
 }
 
@@ -200,7 +200,7 @@ static uint32_t lane_choose(uint32_t actions) {
 
 static void lane_trace(const struct emu_lane *emu, uint32_t action) {
   const struct lane *lane = &emu->lane;
-  const uint64_t elements = action == LANE_BEGIN || action == LANE_LINES ? lane->step.count : 0;
+  const uint64_t elements = action == LANE_BEGIN || action == LANE_LL ? lane->step.count : 0;
   const uint64_t value = lane->steps_done << 32 | (elements & 0xffffffffu);
   emu_trace_hash(emu->trace_key, (uint8_t)action, value);
   if (emu_meter.tracing)
@@ -243,18 +243,18 @@ static bool lane_act(struct emu_lane *emu, uint32_t action) {
 
 static void block_lane_ended(struct emu_block *block);
 
-static void lane_actor_move(struct emu_actor *actor) {
+static void lane_actor_run(struct emu_actor *actor) {
   struct emu_lane *emu = (struct emu_lane *)actor;
   const uint32_t action = lane_choose(emu->actions);
   emu->actions = 0;
-  emu->since = emu_move_count();
+  emu->since = emu_event_count();
   if (action == EMU_LANE_ABORT) {
     if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
     emu->lane.phase = LANE_DONE;
   } else {
     if (action == LANE_BEGIN) emu->prim.late = emu->lag != 0 && emu_random() % 100 < emu->lag;
     if (lane_act(emu, action)) {
-      emu_mishap_look(emu, action);
+      emu_fault_inject(emu, action);
       lane_wake_peers(emu, action);
     }
     if (emu->prim.weak != NULL) emu_weak_settle(emu->prim.weak);
@@ -272,7 +272,7 @@ static void lane_actor_move(struct emu_actor *actor) {
   block_lane_ended(emu->block);
 }
 
-static const struct emu_actor_ops lane_actor_ops = {lane_actor_enabled, lane_actor_move};
+static const struct emu_actor_ops lane_actor_ops = {lane_actor_enabled, lane_actor_run};
 
 /* ---- blocks ---- */
 
@@ -282,7 +282,7 @@ static uint64_t lane_actor_key(const struct device_comm *comm, const struct work
 }
 
 /* Output that is longer than this would only drive out of the caches what is still of use there. */
-#define FAR_BYTES 8388608u
+#define REMOTE_BYTES 8388608u
 
 static size_t work_output_bytes(const struct work *work) {
   const bool blocks = work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL;
@@ -290,9 +290,9 @@ static size_t work_output_bytes(const struct work *work) {
 }
 
 /* A list's steps may read what they wrote. */
-static bool lane_is_far(const struct work *work) {
+static bool lane_is_remote(const struct work *work) {
   return emu_options()->mode == EMU_THREADS && work->algo != ALGO_CUSTOM &&
-         work_output_bytes(work) >= FAR_BYTES;
+         work_output_bytes(work) >= REMOTE_BYTES;
 }
 
 /* What stays as it is from run to run of a launch. */
@@ -307,12 +307,12 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
   emu->lane.group_lines = emu_options()->span_lines;
-  emu->lane.far = lane_is_far(work);
+  emu->lane.remote = lane_is_remote(work);
   emu->keeps_step = false;
-  emu->lane.cells = NULL;
+  emu->lane.progress = NULL;
   emu->lane.scratch = NULL;
   if (work->algo == ALGO_CUSTOM && launch->plan.scratch != NULL) {
-    emu->lane.cells = (uint64_t *)launch->plan.scratch;
+    emu->lane.progress = (uint64_t *)launch->plan.scratch;
     emu->lane.scratch = (uint8_t *)launch->plan.scratch + (size_t)work->scratch_page * LIST_PAGE_BYTES;
   }
   lane_bind(emu, work);
@@ -330,7 +330,7 @@ static void lane_start_guarded(struct emu_lane *emu, struct work *work, const st
   const struct device_comm *comm = emu->block->run->launch->comm;
   emu->actions = 0;
   emu->frozen = false;
-  emu->since = emu_move_count();
+  emu->since = emu_event_count();
   emu->trace_key = emu_trace_key(TRACE_LANE, comm, work->channel_index, emu->lane_index);
   emu_actor_init(&emu->actor, &lane_actor_ops, lane_actor_key(comm, work, emu->lane_index));
   lane_attach(emu, work);
@@ -431,11 +431,11 @@ static void run_ended(struct emu_kernel_run *run) {
 static bool run_ready(struct emu_kernel_run *run) {
   const struct device_comm *comm = run->launch->comm;
   return __atomic_load_n(&comm->turn, __ATOMIC_ACQUIRE) == run->turn &&
-         (emu_hold == NULL || emu_hold->kernel(comm, run->turn));
+         (emu_gate == NULL || emu_gate->kernel(comm, run->turn));
 }
 
 /* A rank that was aborted starts nothing any more. */
-static void run_tell_start(const struct emu_kernel_run *run) {
+static void run_signal_start(const struct emu_kernel_run *run) {
   if (run->hook.start != NULL && !comm_aborted(run->launch->comm)) run->hook.start(run->hook.argument);
 }
 
@@ -465,7 +465,7 @@ static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, 
   run->ended = ended;
   run->ended_argument = argument;
   run_begin_guarded(run);
-  run_tell_start(run);
+  run_signal_start(run);
   if (run->launch->block_count == 0) {
     run_ended(run);
     return;
@@ -518,10 +518,10 @@ static void block_settle_batch(struct emu_block *block) {
   emu_unlock();
 }
 
-/* Changes with every move of the lane. */
+/* Changes with every event of the lane. */
 static uint64_t lane_mark(const struct lane *lane) {
   return (lane->steps_done << 24) + ((uint64_t)lane->line_index << 8) + lane->begun + lane->posted +
-         lane->exchange_index + ((uint64_t)lane->step_open << 7);
+         lane->offer_index + ((uint64_t)lane->step_open << 7);
 }
 
 static bool lane_go(struct emu_lane *emu, uint64_t slices) {
@@ -535,10 +535,10 @@ static bool lane_go(struct emu_lane *emu, uint64_t slices) {
 /* Looks that find nothing to do, until it is noted what the lanes wait for, and until it is noted again: part
  * of it may have come. */
 #define RECORD_LOOKS 256u
-#define RECORD_LOOKS_AGAIN 4096u /* a power of two */
+#define RECORD_LOOKS_PERIOD 4096u /* a power of two */
 
 static void block_record(struct emu_block *block, bool moved) {
-  if (!moved && (++block->idle_looks & (RECORD_LOOKS_AGAIN - 1)) == RECORD_LOOKS) {
+  if (!moved && (++block->idle_looks & (RECORD_LOOKS_PERIOD - 1)) == RECORD_LOOKS) {
     emu_lock();
     emu_record_block(block);
     emu_unlock();
@@ -550,7 +550,7 @@ static void block_record(struct emu_block *block, bool moved) {
   block->shown = false;
 }
 
-/* By a network that reads what it has lent, unless nobody waits for that any more. */
+/* By a network that reads what it sends without a copy, unless nobody waits for that any more. */
 static bool lane_is_kept(const struct emu_lane *emu) {
   return emu->prim.direct != NULL && !prim_aborted(&emu->prim) && emu_lane_is_held(emu);
 }
@@ -580,7 +580,7 @@ static bool block_advance(struct emu_block *block) {
   }
   if (moved) __atomic_store_n(&block->progress, block->progress + 1, __ATOMIC_RELAXED);
   block_record(block, moved);
-  if (running > 0 && !moved && emu_block_is_asked(block, block->run->launch->comm)) emu_block_tell(block);
+  if (running > 0 && !moved && emu_block_is_asked(block, block->run->launch->comm)) emu_block_report(block);
   if (running > 0) return moved;
   const bool aborted = comm_aborted(block->run->launch->comm);
   if (broken || aborted) block_settle_batch(block);
@@ -636,7 +636,7 @@ static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patienc
   if (!run->started) {
     if (!run_ready(run)) return result;
     run_begin(run);
-    run_tell_start(run);
+    run_signal_start(run);
     run_share(run);
   }
   for (uint32_t looks = 0; __atomic_load_n(&run->blocks_live, __ATOMIC_ACQUIRE) > 0; looks++) {
@@ -929,8 +929,9 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
   return kernel;
 }
 
-struct emu_kernel *emu_launch_find_again(struct device_comm *comm, const struct device_again *again) {
-  struct emu_launch *launch = launch_kept(comm, again->serial, again->first_sequence, again->buffers);
+struct emu_kernel *emu_launch_find_cached(struct device_comm *comm,
+                                          const struct device_cached_launch *cached) {
+  struct emu_launch *launch = launch_kept(comm, cached->serial, cached->first_sequence, cached->buffers);
   return launch != NULL ? &launch->kernel : NULL;
 }
 
@@ -992,7 +993,7 @@ bool emu_lanes_look(void) {
   return any;
 }
 
-void emu_hold_loosened(void) {
+void emu_gate_loosened(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) run_wake_lanes(run);
   emu_kernel_runs_wake();
 }

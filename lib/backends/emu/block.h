@@ -51,13 +51,13 @@ struct emu_conn {
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
-  size_t block_bytes;         /* shared by proxies, behind the FIFO; 0: no relay */
+  size_t block_bytes;         /* shared by proxies, behind the FIFO; 0: no PXN proxy */
   bool invited;               /* EXPORTED: the sender's process has been told where it lies */
   struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
   uint64_t kept_until_ns;
   bool net;                         /* one end alone: the other lies behind a network, and a proxy plays it */
   bool pooled;                      /* net: its slots are sets of the rank's */
-  struct device_net_direct *direct; /* where net, and lanes may lend */
+  struct device_net_direct *direct; /* where net, and lanes may send without a copy */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
@@ -118,10 +118,10 @@ struct emu_lane {
   uint32_t actions;        /* of lane_enabled(), until one is taken */
   uint8_t lane_index, lag; /* lag: percent of slices that are moved late */
   uint64_t trace_key;
-  uint64_t since; /* its last move: number of the move (guarded), monotonic ns (threads) */
+  uint64_t since; /* its last event: number of the event (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
-  bool frozen;             /* guarded mode: it makes no move any more (mishap.h) */
+  bool frozen;             /* guarded mode: it makes no progress any more (fault_injection.h) */
   bool bound;              /* guarded mode: has its connections, and has not ended */
   bool remote;             /* is linked to another process: nobody here knows when it can go on */
   struct device_wait said; /* threads mode: what it waited for when the block was asked; locked */
@@ -139,12 +139,12 @@ struct emu_block {
   uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
   /* threads mode */
-  uint32_t bound_batch;     /* + 1: whose connections the lanes hold; 0: none */
-  bool given, done;         /* to a thread of its own; has ended */
-  bool shown;               /* the recorder has where its lanes wait */
-  uint32_t idle_looks;      /* that found nothing to do, since the last move */
-  uint64_t told, told_turn; /* the last asking that its lanes have answered, in this run ... */
-  uint32_t told_batch;      /* ... and this batch; locked, but for its own thread's reads */
+  uint32_t bound_batch;             /* + 1: whose connections the lanes hold; 0: none */
+  bool given, done;                 /* to a thread of its own; has ended */
+  bool shown;                       /* the recorder has where its lanes wait */
+  uint32_t idle_looks;              /* that found nothing to do, since the last event */
+  uint64_t reported, reported_turn; /* the last asking that its lanes have answered, in this run ... */
+  uint32_t reported_batch;          /* ... and this batch; locked, but for its own thread's reads */
 };
 
 /* Everything behind the struct lies in the same allocation. */
@@ -194,19 +194,19 @@ size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto);
 ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes);
 
 /* conn_share.c: the members of struct device_ops for ranks of other processes. */
-ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card);
-ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle *handle);
+ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                             bool *reach);
 bool emu_conn_both_ends(void);
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
-                             struct device_conn_card *card);
+                             struct device_conn_handle *handle);
 ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
-                             const struct device_conn_card *card);
-ncclResult_t emu_relay_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
-                            size_t block_bytes, struct device_relay *relay, struct device_conn_card *card);
-void emu_relay_drop(struct device_net_conn *conn);
-ncclResult_t emu_relay_end(struct device_comm *sender, const struct device_conn_name *name,
-                           size_t block_bytes, struct device_relay *relay);
+                             const struct device_conn_handle *handle);
+ncclResult_t emu_pxn_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                          size_t block_bytes, struct device_pxn *pxn, struct device_conn_handle *handle);
+void emu_pxn_drop(struct device_net_conn *conn);
+ncclResult_t emu_pxn_end(struct device_comm *sender, const struct device_conn_name *name, size_t block_bytes,
+                         struct device_pxn *pxn);
 /* Closes this rank's end of one of these connections, and frees it now or later. `failed`: nothing will be
  * transferred any more, whatever the sender thinks. */
 void emu_conn_unshare(struct emu_conn *conn, bool failed);
@@ -219,16 +219,16 @@ void emu_conn_keep(struct emu_conn *conn, bool failed);
 void emu_conn_free_exported(struct emu_conn *conn);
 
 /* net_end.c */
-bool emu_net_may_lend(void);
+bool emu_net_may_zero_copy(void);
 bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work);
-/* Some of what the lane has lent is still being read. */
+/* Some of what the lane sends without a copy is still being read. */
 bool emu_lane_is_held(const struct emu_lane *emu);
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                           struct device_net_end *end);
 uint64_t emu_net_load(struct device_net_conn *conn, const uint64_t *counter);
 void emu_net_store(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
 void emu_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
-bool emu_net_lines(bool relays);
+bool emu_net_ll(bool pxn);
 bool emu_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data);
 void emu_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
 bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind);
@@ -277,7 +277,8 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
  * buffers. */
 struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan);
 /* One that is still kept, else NULL; no reference comes with it. */
-struct emu_kernel *emu_launch_find_again(struct device_comm *comm, const struct device_again *again);
+struct emu_kernel *emu_launch_find_cached(struct device_comm *comm,
+                                          const struct device_cached_launch *cached);
 void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */
@@ -295,10 +296,10 @@ uint64_t emu_lane_sequence(const struct emu_lane *lane);
 /* stall.c */
 void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall);
 /* On the thread that advances the block: notes what its lanes wait for. */
-void emu_block_tell(struct emu_block *block);
+void emu_block_report(struct emu_block *block);
 /* Somebody has asked since the block last told. */
 static inline bool emu_block_is_asked(const struct emu_block *block, const struct device_comm *comm) {
-  return block->told != __atomic_load_n(&comm->asked, __ATOMIC_RELAXED);
+  return block->reported != __atomic_load_n(&comm->asked, __ATOMIC_RELAXED);
 }
 
 /* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
@@ -318,7 +319,7 @@ void emu_options_text(char *out, size_t out_bytes);
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value);
 
-/* What of a record stays the same for all moves of one actor, as one number. */
+/* What of a record stays the same for all events of one actor, as one number. */
 static inline uint64_t emu_trace_key(uint8_t kind, const struct device_comm *comm, uint32_t channel,
                                      uint32_t lane) {
   return ((uint64_t)kind << 56 | (uint64_t)(channel & 0xff) << 40 | (uint64_t)(lane & 0xff) << 32 |
@@ -326,7 +327,7 @@ static inline uint64_t emu_trace_key(uint8_t kind, const struct device_comm *com
          comm->config.comm_id * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Every move enters the hash, whether a trace is written or not. guarded mode only. */
+/* Every event enters the hash, whether a trace is written or not. guarded mode only. */
 static inline void emu_trace_hash(uint64_t key, uint8_t action, uint64_t value) {
   const uint64_t mixed =
       (emu_meter.trace_hash ^ key ^ (uint64_t)action << 48 ^ value * UINT64_C(0x9e3779b97f4a7c15)) *

@@ -1,4 +1,4 @@
-/* check.h: what must hold around every guarded move, in constant time. Beside each connection stand the
+/* check.h: what must hold around every guarded event, in constant time. Beside each connection stand the
  * checks' own counters, moved by what lanes do and not by what they store, in steps since the connection was
  * made:
  *
@@ -8,17 +8,17 @@
  * then say the same. Schedule steps that share a slot move the account with the first (writing, reading) and
  * the last of them (the others); within the slot, what is written must be new or added to, and follow what is
  * there, and what is read must lie there. Of an end in another process stand the counters that it shares, and
- * nothing is known of what a slot holds. A broken rule is a fault of the protocol or a stray store, never of
- * the user's calls. The functions return NULL, or a sentence about what is broken. A header, because block.c,
- * which alone includes it, asks at every move. */
+ * nothing is known of what a slot holds. A broken rule is a fault of the protocol or a misplaced store, never
+ * of the user's calls. The functions return NULL, or a sentence about what is broken. A header, because
+ * block.c, which alone includes it, asks at every event. */
 #ifndef TUTTI_BACKENDS_EMU_CHECK_H
 #define TUTTI_BACKENDS_EMU_CHECK_H
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "backends/emu/hold.h"
-#include "backends/emu/mishap.h"
+#include "backends/emu/scheduler_gate.h"
+#include "backends/emu/fault_injection.h"
 
 static char check_text[256];
 
@@ -59,7 +59,7 @@ static inline const char *begin_send(struct emu_conn *conn, const struct link *l
     return check_failed(conn, step, "a slice runs over the end of the slots");
   shadow->writing = step + steps;
   if (emu_conn_is_remote(conn)) shadow->freed = prim_load_acquire(&conn->fifo->sender.head);
-  if (shadow->writing > shadow->freed + conn->slots && emu_hold == NULL)
+  if (shadow->writing > shadow->freed + conn->slots && emu_gate == NULL)
     return check_failed(conn, step, "the sender writes a slot that is not free");
   return NULL;
 }
@@ -99,7 +99,7 @@ static inline const char *begin_recv_place(struct emu_conn *conn, const struct l
   shadow->read_open = (step->flags & STEP_RECV_MORE) != 0;
   if (emu_conn_is_remote(conn)) return NULL;
   if (conn->net) return NULL;        /* what its slots hold is known to the proxy alone, which compares it */
-  if (emu_hold != NULL) return NULL; /* a replay: its ranks may well have called different things */
+  if (emu_gate != NULL) return NULL; /* a replay: its ranks may well have called different things */
   if ((uint64_t)step->recv_place + step->count > shadow->held[slot])
     return check_failed(conn, shadow->reading - 1, "the receiver reads more than the slot holds");
   return NULL;
@@ -166,7 +166,7 @@ static inline const char *check_post(struct emu_lane *emu) {
 
 /* Lines carry their own announcement; what is left to prove is that a step opens only on free slots, and
  * frees each once. */
-static inline const char *check_lines_open(struct emu_lane *emu) {
+static inline const char *check_ll_open(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   if (lane->step_open) return NULL;
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
@@ -179,7 +179,7 @@ static inline const char *check_lines_open(struct emu_lane *emu) {
   return NULL;
 }
 
-static inline const char *check_lines_post(struct emu_lane *emu) {
+static inline const char *check_ll_post(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     struct emu_shadow *shadow = &emu->recv_conn[i]->shadow;
@@ -208,8 +208,8 @@ static inline const char *emu_check_before(struct emu_lane *emu, uint32_t action
   switch (action) {
     case LANE_BEGIN: return check_begin(emu);
     case LANE_FINISH: return check_finish(emu);
-    case LANE_LINES: return check_lines_open(emu);
-    case LANE_POST: return slots ? check_post(emu) : check_lines_post(emu);
+    case LANE_LL: return check_ll_open(emu);
+    case LANE_POST: return slots ? check_post(emu) : check_ll_post(emu);
     default: return NULL;
   }
 }
@@ -221,7 +221,7 @@ static inline const char *emu_check_after(struct emu_lane *emu, uint32_t action)
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     const uint64_t head =
         emu->prim.weak != NULL ? lane->recv[i].posted : emu->recv_conn[i]->fifo->sender.head;
-    if (head != emu->recv_conn[i]->shadow.freed && !emu_mishap_holds(&emu->recv_conn[i]->fifo->sender.head))
+    if (head != emu->recv_conn[i]->shadow.freed && !emu_fault_holds(&emu->recv_conn[i]->fifo->sender.head))
       return check_failed(emu->recv_conn[i], head, "head is not the number of steps that were freed");
   }
   for (uint32_t i = 0; i < lane->work->send_count && lane->work->proto == PROTO_SIMPLE; i++)

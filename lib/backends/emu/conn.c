@@ -110,7 +110,7 @@ static void conn_pool(struct emu_conn *conn, const struct plan_limits *limits, b
   struct emu_shadow *shadow = &conn->shadow;
   conn->pooled = true;
   conn->step_bytes[PROTO_SIMPLE] = plan_pool_step_bytes(limits);
-  conn->step_bytes[PROTO_LL] = plan_net_lines_bytes(limits);
+  conn->step_bytes[PROTO_LL] = plan_net_ll_bytes(limits);
   conn->fifo->sender.send_step = conn->fifo->receiver.recv_step = conn->slots;
   shadow->announced = shadow->written = shadow->writing = conn->slots;
   shadow->read = shadow->reading = conn->slots;
@@ -130,7 +130,7 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     if (conn == NULL) return emu_conn_no_memory(comm, sizeof *conn + sizeof *conn->fifo);
     conn->reference_count = 1;
     conn->net = true;
-    if (emu_net_may_lend())
+    if (emu_net_may_zero_copy())
       conn->direct = (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: slots will do */
     if (name->conn_index == CONN_MESSAGE) conn_pool(conn, &comm->config.limits, name->sends);
     conn->comm_id = comm->config.comm_id;

@@ -1,7 +1,7 @@
 /* conn_share.c: connections between processes of one host. The receiver's process has FIFO and buffers in its
  * arena (arena.h); the sender's maps that arena, once for all connections, and finds them by their offsets.
- * With the same mapping it stores into outputs that receivers offer. What comes in cards is checked before it
- * becomes an address. Knows nothing of how cards travel. */
+ * With the same mapping it stores into outputs that receivers offer. What comes in handles is checked before
+ * it becomes an address. Knows nothing of how handles travel. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,26 +11,26 @@
 #include "base/os.h"
 #include "base/param.h"
 
-#define CARD_MAGIC UINT64_C(0x7475747469636431)
+#define HANDLE_MAGIC UINT64_C(0x7475747469636431)
 #define CONN_MAGIC UINT64_C(0x7475747469636e31)
-#define CARD_NO_SHARING 1u /* the process's settings forbid it */
+#define HANDLE_NO_SHARING 1u /* the process's settings forbid it */
 
-struct card {
+struct comm_handle {
   uint64_t magic;
   struct share_ticket ticket; /* of the arena; 0 bytes: there is none */
   uint64_t flags;
 };
-static_assert(sizeof(struct card) <= DEVICE_CARD_BYTES, "a card holds it");
+static_assert(sizeof(struct comm_handle) <= DEVICE_COMM_HANDLE_BYTES, "a handle holds it");
 
-struct conn_card {
+struct conn_handle {
   uint64_t magic;
   struct share_ticket ticket;
   uint64_t base;         /* address of the arena in the receiver's process */
   uint64_t fifo, buffer; /* offsets in the arena */
   uint32_t slots, step_bytes;
-  uint64_t block_bytes; /* behind the FIFO: of a relay */
+  uint64_t block_bytes; /* behind the FIFO: of a PXN proxy */
 };
-static_assert(sizeof(struct conn_card) <= DEVICE_CONN_CARD_BYTES, "a card holds it");
+static_assert(sizeof(struct conn_handle) <= DEVICE_CONN_HANDLE_BYTES, "a handle holds it");
 
 static bool sharing_forbidden(void) {
   return param_int(PARAM_SHM_DISABLE) != 0 && param_int(PARAM_P2P_DISABLE) != 0;
@@ -55,12 +55,12 @@ static ncclResult_t comm_pin(struct device_comm *comm) {
   return ncclSuccess;
 }
 
-ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card) {
-  struct card content;
+ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle *handle) {
+  struct comm_handle content;
   memset(&content, 0, sizeof content);
-  memset(card, 0, sizeof *card);
-  content.magic = CARD_MAGIC;
-  content.flags = sharing_forbidden() ? CARD_NO_SHARING : 0;
+  memset(handle, 0, sizeof *handle);
+  content.magic = HANDLE_MAGIC;
+  content.flags = sharing_forbidden() ? HANDLE_NO_SHARING : 0;
   if (content.flags == 0) {
     if (comm_pin(comm) == ncclSuccess) content.ticket = comm->ticket;
     else
@@ -68,7 +68,7 @@ ncclResult_t emu_comm_card(struct device_comm *comm, struct device_card *card) {
                "comm %s: rank %" PRIu32 " shares no memory with other processes, and takes the network: %s",
                comm->name, comm->config.rank, log_own_error());
   }
-  memcpy(card->bytes, &content, sizeof content);
+  memcpy(handle->bytes, &content, sizeof content);
   return ncclSuccess;
 }
 
@@ -115,11 +115,11 @@ static ncclResult_t peer_map(struct device_comm *comm, const struct share_ticket
   return ncclSuccess;
 }
 
-ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_card *card,
+ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                             bool *reach) {
-  struct card content;
-  memcpy(&content, card->bytes, sizeof content);
-  if (content.magic != CARD_MAGIC)
+  struct comm_handle content;
+  memcpy(&content, handle->bytes, sizeof content);
+  if (content.magic != HANDLE_MAGIC)
     return log_fail(ncclInvalidUsage,
                     "comm %s: what rank %" PRIu32
                     " says of its device is not understood; use the same build "
@@ -133,7 +133,7 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
   return *reach ? ncclSuccess : peer_map(comm, &content.ticket, reach);
 }
 
-/* Where a relay's block begins behind its FIFO. */
+/* Where a PXN proxy's block begins behind its FIFO. */
 #define BLOCK_OFFSET \
   ((sizeof(struct emu_fifo) + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES * (size_t)FIFO_LINE_BYTES)
 
@@ -213,9 +213,9 @@ static ncclResult_t name_check(const struct device_comm *comm, const struct devi
                   name->proto);
 }
 
-static void card_fill(const struct device_comm *comm, const struct emu_conn *conn, uint8_t proto,
-                      struct device_conn_card *card) {
-  struct conn_card content;
+static void handle_fill(const struct device_comm *comm, const struct emu_conn *conn, uint8_t proto,
+                        struct device_conn_handle *handle) {
+  struct conn_handle content;
   memset(&content, 0, sizeof content);
   content.magic = CONN_MAGIC;
   content.ticket = comm->ticket;
@@ -225,48 +225,49 @@ static void card_fill(const struct device_comm *comm, const struct emu_conn *con
   content.slots = conn->slots;
   content.step_bytes = conn->step_bytes[proto];
   content.block_bytes = conn->block_bytes;
-  memset(card, 0, sizeof *card);
-  memcpy(card->bytes, &content, sizeof content);
+  memset(handle, 0, sizeof *handle);
+  memcpy(handle->bytes, &content, sizeof content);
 }
 
 /* A sender's end lies beside its receiver's: where it is asked for all the same, there is nothing to say. */
 bool emu_conn_both_ends(void) { return emu_options()->both_ends; }
 
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
-                             struct device_conn_card *card) {
+                             struct device_conn_handle *handle) {
   struct emu_conn *conn = NULL;
   TRY(name_check(receiver, name));
-  if (name->sends && card != NULL) {
-    const struct conn_card nothing = {.magic = CONN_MAGIC};
-    memset(card, 0, sizeof *card);
-    memcpy(card->bytes, &nothing, sizeof nothing);
+  if (name->sends && handle != NULL) {
+    const struct conn_handle nothing = {.magic = CONN_MAGIC};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle->bytes, &nothing, sizeof nothing);
   }
   if (name->sends) return ncclSuccess;
   TRY(comm_pin(receiver));
   emu_lock();
   const ncclResult_t result = export_locked(receiver, name, &conn);
-  if (result == ncclSuccess && card != NULL) conn->invited = true;
+  if (result == ncclSuccess && handle != NULL) conn->invited = true;
   emu_unlock();
-  if (result == ncclSuccess && card != NULL) card_fill(receiver, conn, name->proto, card);
+  if (result == ncclSuccess && handle != NULL) handle_fill(receiver, conn, name->proto, handle);
   return result;
 }
 
 /* ---- the sender's end ---- */
 
-/* What the card names lies in the block, and fits what this rank plans with. */
-static bool conn_card_fits(const struct conn_card *card, const struct plan_limits *limits, uint8_t proto) {
-  const uint64_t bytes = card->ticket.bytes,
-                 buffer_bytes = card->slots * fifo_slot_bytes(proto, card->step_bytes);
-  if (card->block_bytes > bytes || bytes - card->block_bytes < BLOCK_OFFSET) return false;
-  const bool pool = card->block_bytes > 0 && card->step_bytes == plan_pool_step_bytes(limits);
-  return card->magic == CONN_MAGIC && card->slots == limits->slots &&
-         (pool || card->step_bytes == limits->step_bytes[proto]) && card->fifo % FIFO_LINE_BYTES == 0 &&
-         card->buffer % 16 == 0 && buffer_bytes <= bytes &&
-         card->fifo <= bytes - card->block_bytes - BLOCK_OFFSET && card->buffer <= bytes - buffer_bytes;
+/* What the handle names lies in the block, and fits what this rank plans with. */
+static bool conn_handle_fits(const struct conn_handle *handle, const struct plan_limits *limits,
+                             uint8_t proto) {
+  const uint64_t bytes = handle->ticket.bytes,
+                 buffer_bytes = handle->slots * fifo_slot_bytes(proto, handle->step_bytes);
+  if (handle->block_bytes > bytes || bytes - handle->block_bytes < BLOCK_OFFSET) return false;
+  const bool pool = handle->block_bytes > 0 && handle->step_bytes == plan_pool_step_bytes(limits);
+  return handle->magic == CONN_MAGIC && handle->slots == limits->slots &&
+         (pool || handle->step_bytes == limits->step_bytes[proto]) && handle->fifo % FIFO_LINE_BYTES == 0 &&
+         handle->buffer % 16 == 0 && buffer_bytes <= bytes &&
+         handle->fifo <= bytes - handle->block_bytes - BLOCK_OFFSET && handle->buffer <= bytes - buffer_bytes;
 }
 
 /* The checks' account begins where the steps do. */
-static void import_relay(struct emu_conn *conn, uint32_t step_bytes) {
+static void import_pxn(struct emu_conn *conn, uint32_t step_bytes) {
   struct emu_shadow *shadow = &conn->shadow;
   conn->step_bytes[PROTO_SIMPLE] = step_bytes;
   if (conn->conn_index == CONN_MESSAGE)
@@ -275,7 +276,7 @@ static void import_relay(struct emu_conn *conn, uint32_t step_bytes) {
 
 /* Locked. The connection counts the mapping, whose count the caller gives away: *used says whether it was. */
 static struct emu_conn *import_create(struct device_comm *sender, const struct device_conn_name *name,
-                                      const struct conn_card *card, void *memory) {
+                                      const struct conn_handle *handle, void *memory) {
   if (!map_reserve(&sender->conns)) return NULL;
   struct emu_conn *conn = emu_conn_new(&sender->config.limits, sender->config.rank, name->peer,
                                        name->channel_index, name->conn_index);
@@ -283,12 +284,12 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
   conn->place = EMU_CONN_IMPORTED;
   sender->has_remote = true;
   conn->peer_memory = memory;
-  conn->peer_bytes = card->ticket.bytes;
-  conn->peer_shift = (uint64_t)(uintptr_t)memory - card->base;
-  conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + card->fifo);
+  conn->peer_bytes = handle->ticket.bytes;
+  conn->peer_shift = (uint64_t)(uintptr_t)memory - handle->base;
+  conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + handle->fifo);
   conn->fifo->sender_conn = conn;
-  conn->block_bytes = card->block_bytes;
-  if (card->block_bytes > 0) import_relay(conn, card->step_bytes);
+  conn->block_bytes = handle->block_bytes;
+  if (handle->block_bytes > 0) import_pxn(conn, handle->step_bytes);
   os_process_self(&conn->fifo->guest.process);
   __atomic_store_n(&conn->fifo->guest.came, 1, __ATOMIC_RELEASE);
   map_insert(&sender->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
@@ -298,26 +299,26 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
 
 /* Locked. */
 static ncclResult_t import_locked(struct device_comm *sender, const struct device_conn_name *name,
-                                  const struct conn_card *card, void *memory, bool *used) {
+                                  const struct conn_handle *handle, void *memory, bool *used) {
   struct emu_conn *conn = emu_conn_find(sender, name->peer, name->channel_index, name->conn_index, true);
   *used = conn == NULL;
-  if (conn == NULL) conn = import_create(sender, name, card, memory);
+  if (conn == NULL) conn = import_create(sender, name, handle, memory);
   *used = *used && conn != NULL;
   if (conn == NULL) return peer_no_memory(sender);
   if (conn->place != EMU_CONN_IMPORTED || conn->peer_memory != memory) return wrong_place(sender, name);
-  conn->buffer[name->proto] = (uint8_t *)memory + card->buffer;
+  conn->buffer[name->proto] = (uint8_t *)memory + handle->buffer;
   return ncclSuccess;
 }
 
 ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
-                             const struct device_conn_card *card) {
-  struct conn_card content;
+                             const struct device_conn_handle *handle) {
+  struct conn_handle content;
   void *memory;
   bool used;
-  memcpy(&content, card->bytes, sizeof content);
+  memcpy(&content, handle->bytes, sizeof content);
   TRY(name_check(sender, name));
   if (!name->sends && content.magic == CONN_MAGIC) return emu_conn_export(sender, name, NULL);
-  if (!conn_card_fits(&content, &sender->config.limits, name->proto))
+  if (!conn_handle_fits(&content, &sender->config.limits, name->proto))
     return log_fail(ncclInvalidUsage,
                     "comm %s: rank %" PRIu32 " cannot use the connection that rank %" PRIu32
                     " made for it; use the same build and the same settings on all ranks",
@@ -330,54 +331,53 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
   return result;
 }
 
-/* ---- relays: a sender of another process, and a proxy of this one ---- */
+/* ---- PXN proxies: a sender of another process, and a proxy of this one ---- */
 
 /* As the receiver's end counts, whose messages lie in shared slots (conn.c). */
-static uint64_t relay_first_step(const struct emu_conn *conn) {
+static uint64_t pxn_first_step(const struct emu_conn *conn) {
   return conn->conn_index == CONN_MESSAGE ? conn->slots : 0;
 }
 
 /* All its slots are free. */
-static void relay_begin(struct emu_conn *conn) {
-  conn->fifo->sender.head = conn->fifo->sender.send_step = relay_first_step(conn);
+static void pxn_begin(struct emu_conn *conn) {
+  conn->fifo->sender.head = conn->fifo->sender.send_step = pxn_first_step(conn);
 }
 
-static void relay_fill(struct emu_conn *conn, uint8_t proto, struct device_relay *relay) {
-  memset(relay, 0, sizeof *relay);
-  relay->end.conn = (struct device_net_conn *)(void *)conn;
-  relay->end.head = &conn->fifo->sender.head;
-  relay->end.tail = &conn->fifo->receiver.tail;
-  relay->end.buffer = conn->buffer[proto];
-  relay->end.slots = conn->slots;
-  relay->end.step_bytes = conn->step_bytes[proto];
-  relay->end.memory = POINTER_HOST;
-  relay->first_step = relay_first_step(conn);
-  relay->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
+static void pxn_fill(struct emu_conn *conn, uint8_t proto, struct device_pxn *pxn) {
+  memset(pxn, 0, sizeof *pxn);
+  pxn->end.conn = (struct device_net_conn *)(void *)conn;
+  pxn->end.head = &conn->fifo->sender.head;
+  pxn->end.tail = &conn->fifo->receiver.tail;
+  pxn->end.buffer = conn->buffer[proto];
+  pxn->end.slots = conn->slots;
+  pxn->end.step_bytes = conn->step_bytes[proto];
+  pxn->end.memory = POINTER_HOST;
+  pxn->first_step = pxn_first_step(conn);
+  pxn->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
 }
 
 /* Slots and counters. What was taken when it fails is the caller's to free. */
-static ncclResult_t relay_furnish(struct device_comm *comm, uint8_t proto, struct emu_conn *conn) {
+static ncclResult_t pxn_furnish(struct device_comm *comm, uint8_t proto, struct emu_conn *conn) {
   void *pages = NULL;
   if (conn->conn_index == CONN_MESSAGE) conn->step_bytes[proto] = plan_pool_step_bytes(&comm->config.limits);
   TRY(arena_take(comm, BLOCK_OFFSET + conn->block_bytes, &conn->fifo_memory));
   conn->fifo = (struct emu_fifo *)conn->fifo_memory;
   conn->fifo->receiver_conn = conn;
-  relay_begin(conn);
+  pxn_begin(conn);
   TRY(arena_take(comm, emu_conn_buffer_bytes(conn, proto), &pages));
   conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
   return ncclSuccess;
 }
 
 /* Of no rank's table: it outlives the rank. Locked. */
-static ncclResult_t relay_create(struct device_comm *comm, uint32_t sender,
-                                 const struct device_conn_name *name, size_t block_bytes,
-                                 struct emu_conn **made) {
+static ncclResult_t pxn_create(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                               size_t block_bytes, struct emu_conn **made) {
   struct emu_conn *conn =
       emu_conn_new(&comm->config.limits, sender, name->peer, name->channel_index, name->conn_index);
   if (conn == NULL) return emu_conn_no_memory(comm, sizeof *conn);
   conn->place = EMU_CONN_EXPORTED;
   conn->block_bytes = block_bytes;
-  const ncclResult_t result = relay_furnish(comm, name->proto, conn);
+  const ncclResult_t result = pxn_furnish(comm, name->proto, conn);
   if (result == ncclSuccess) {
     *made = conn;
     return ncclSuccess;
@@ -387,35 +387,35 @@ static ncclResult_t relay_create(struct device_comm *comm, uint32_t sender,
   return result;
 }
 
-ncclResult_t emu_relay_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
-                            size_t block_bytes, struct device_relay *relay, struct device_conn_card *card) {
+ncclResult_t emu_pxn_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
+                          size_t block_bytes, struct device_pxn *pxn, struct device_conn_handle *handle) {
   struct emu_conn *conn = NULL;
   TRY(name_check(comm, name));
   TRY(comm_pin(comm));
   emu_lock();
-  const ncclResult_t result = relay_create(comm, sender, name, block_bytes, &conn);
+  const ncclResult_t result = pxn_create(comm, sender, name, block_bytes, &conn);
   emu_unlock();
   TRY(result);
-  relay_fill(conn, name->proto, relay);
-  card_fill(comm, conn, name->proto, card);
+  pxn_fill(conn, name->proto, pxn);
+  handle_fill(comm, conn, name->proto, handle);
   return ncclSuccess;
 }
 
 /* Its proxy has told the sender, or heard from it, that nothing more is carried. */
-void emu_relay_drop(struct device_net_conn *conn) {
+void emu_pxn_drop(struct device_net_conn *conn) {
   emu_lock();
   emu_conn_unshare((struct emu_conn *)(void *)conn, true);
   emu_unlock();
 }
 
-ncclResult_t emu_relay_end(struct device_comm *sender, const struct device_conn_name *name,
-                           size_t block_bytes, struct device_relay *relay) {
+ncclResult_t emu_pxn_end(struct device_comm *sender, const struct device_conn_name *name, size_t block_bytes,
+                         struct device_pxn *pxn) {
   emu_lock();
   struct emu_conn *conn = emu_conn_find(sender, name->peer, name->channel_index, name->conn_index, true);
   emu_unlock();
   if (conn == NULL || conn->place != EMU_CONN_IMPORTED || conn->block_bytes != block_bytes)
     return wrong_place(sender, name);
-  relay_fill(conn, name->proto, relay);
+  pxn_fill(conn, name->proto, pxn);
   return ncclSuccess;
 }
 

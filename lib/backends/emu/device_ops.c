@@ -329,25 +329,26 @@ static ncclResult_t emu_launch(struct device_comm *comm, const struct plan *plan
   return cuda_result(error, "launching a kernel");
 }
 
-static bool launch_again_on(struct device_comm *comm, const struct device_again *again, int *error) {
-  struct emu_stream *stream = emu_stream_find(again->stream);
+static bool launch_cached_on(struct device_comm *comm, const struct device_cached_launch *cached,
+                             int *error) {
+  struct emu_stream *stream = emu_stream_find(cached->stream);
   if (stream == NULL || emu_stream_capture_id(stream) != 0) return false;
-  struct emu_kernel *kernel = emu_launch_find_again(comm, again);
+  struct emu_kernel *kernel = emu_launch_find_cached(comm, cached);
   if (kernel == NULL) return false;
   if (!emu_stream_launch_whole(stream, kernel)) *error = emu_stream_launch(stream, kernel, NULL, 0);
   return true;
 }
 
 /* Free threads alone are in such a hurry. Default streams' names mean the rank's device. */
-static bool emu_launch_again(struct device_comm *comm, const struct device_again *again,
-                             ncclResult_t *result) {
+static bool emu_launch_cached(struct device_comm *comm, const struct device_cached_launch *cached,
+                              ncclResult_t *result) {
   const uint32_t selected = emu_device_current();
   const bool selects = selected != comm->config.device_index;
   int error = 0;
   if (emu_options()->mode != EMU_THREADS || emu_comm_error(comm) != ncclSuccess) return false;
   if (selects) emu_device_select(comm->config.device_index);
   emu_lock();
-  const bool launched = launch_again_on(comm, again, &error);
+  const bool launched = launch_cached_on(comm, cached, &error);
   emu_unlock();
   if (selects) emu_device_select(selected);
   if (launched) *result = error == 0 ? ncclSuccess : cuda_result(error, "launching a kernel");
@@ -384,11 +385,11 @@ static ncclResult_t emu_device_path(uint32_t from, uint32_t to, struct device_pa
   return ncclSuccess;
 }
 
-#define PROGRESS_MOVES 256
+#define PROGRESS_EVENTS 256
 
 static void emu_progress(void) {
   emu_lock();
-  emu_poll(never, NULL, PROGRESS_MOVES);
+  emu_poll(never, NULL, PROGRESS_EVENTS);
   emu_unlock();
 }
 
@@ -426,12 +427,12 @@ const struct device_ops *emu_device_ops(void) {
       .comm_error = emu_comm_error,
       .comm_idle = emu_comm_idle,
       .launch = emu_launch,
-      .launch_again = emu_launch_again,
+      .launch_cached = emu_launch_cached,
       .stream_capture = emu_stream_capture,
       .wait_until = emu_wait_until,
       .progress = emu_progress,
       .comm_scratch = emu_comm_scratch,
-      .comm_card = emu_comm_card,
+      .comm_handle = emu_comm_handle,
       .comm_reach = emu_comm_reach,
       .conn_export = emu_conn_export,
       .conn_import = emu_conn_import,
@@ -442,17 +443,17 @@ const struct device_ops *emu_device_ops(void) {
       .net_announce = emu_net_announce,
       .net_take = emu_net_take,
       .net_put = emu_net_put,
-      .net_lines = emu_net_lines,
-      .relay_make = emu_relay_make,
-      .relay_drop = emu_relay_drop,
-      .relay_end = emu_relay_end,
+      .net_ll = emu_net_ll,
+      .pxn_make = emu_pxn_make,
+      .pxn_drop = emu_pxn_drop,
+      .pxn_end = emu_pxn_end,
       .net_slots = emu_net_slots,
       .net_memory = emu_net_memory,
       .memory_dmabuf = emu_memory_dmabuf,
       .service_add = emu_service_add,
       .service_wake = emu_service_wake,
       .outside_wait = emu_world_outside_wait,
-      .stand_in = emu_stand_in,
+      .drive_idle = emu_drive_idle,
       .keeps_time = emu_keeps_time,
       .comm_stall = emu_comm_stall,
       .service_remove = emu_service_remove,

@@ -76,7 +76,7 @@ static void node_over(void *argument, int error) {
   if (last) stream_head_ended(run->stream, run->error); /* frees the run */
 }
 
-static void node_move(struct emu_actor *actor) {
+static void node_run_event(struct emu_actor *actor) {
   struct node_run *node = node_of(actor);
   node->started = true;
   emu_trace_actor(actor, (uint8_t)node_work(node)->kind);
@@ -89,7 +89,7 @@ static void node_move(struct emu_actor *actor) {
   node_over(node, 0);
 }
 
-static const struct emu_actor_ops node_actor_ops = {node_enabled, node_move};
+static const struct emu_actor_ops node_actor_ops = {node_enabled, node_run_event};
 
 void emu_graph_run_start(struct emu_graph_run *run) {
   if (run->remaining == 0) {

@@ -7,16 +7,16 @@
 __attribute__((flatten)) void emu_ll_open(struct emu_lane *emu, const struct work *work,
                                           const struct plan_buffers *buffers) {
   if (emu->keeps_step && emu->lane.work == work) {
-    lane_open_again(&emu->lane, &emu->prim, buffers->in, buffers->out);
+    lane_reopen(&emu->lane, &emu->prim, buffers->in, buffers->out);
     return;
   }
   emu->keeps_step = false;
   lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
 }
 
-/* A lane of lines runs from the moment that it is open. */
+/* An LL lane runs from the moment that it is open. */
 __attribute__((flatten)) bool emu_ll_advance(struct emu_lane *emu) {
-  if (!lines_go(&emu->lane, &emu->prim, false)) return emu->lane.error != LANE_OK || prim_aborted(&emu->prim);
+  if (!ll_go(&emu->lane, &emu->prim, false)) return emu->lane.error != LANE_OK || prim_aborted(&emu->prim);
   emu->keeps_step = lane_keeps_step(&emu->lane);
   return true;
 }

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #include "backends/emu/block.h"
-#include "backends/net_lines.h"
+#include "backends/net_ll.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/wake.h"
@@ -89,8 +89,8 @@ uint64_t emu_net_load(struct device_net_conn *net, const uint64_t *counter) {
 
 static void account_broken(const struct emu_conn *conn, uint64_t value, const char *what) {
   log_urgent("connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 " step %" PRIu64
-             ": invariant broken at move %" PRIu64 ": %s",
-             conn->sender_rank, conn->receiver_rank, conn->channel_index, value, emu_move_count(), what);
+             ": invariant broken at event %" PRIu64 ": %s",
+             conn->sender_rank, conn->receiver_rank, conn->channel_index, value, emu_event_count(), what);
   emu_comm_fail(conn->comm_id, ncclInternalError);
 }
 
@@ -100,7 +100,7 @@ static void account_move(struct emu_conn *conn, bool head, uint64_t value) {
   struct emu_shadow *shadow = &conn->shadow;
   if (head) {
     if (value < shadow->freed) account_broken(conn, value, "head falls");
-    const bool silent = conn->buffer[PROTO_LL] != NULL; /* an empty step of lines announces nothing */
+    const bool silent = conn->buffer[PROTO_LL] != NULL; /* an empty LL step announces nothing */
     if (value > shadow->announced + conn->slots && !silent)
       account_broken(conn, value, "head is beyond what was announced");
     shadow->freed = shadow->read = shadow->reading = value;
@@ -114,7 +114,7 @@ static void account_move(struct emu_conn *conn, bool head, uint64_t value) {
 void emu_net_store(struct device_net_conn *net, uint64_t *counter, uint64_t value) {
   struct emu_conn *conn = conn_of(net);
   const bool head = counter == &conn->fifo->sender.head;
-  /* The lane at a relay's other end is another process's, which looks by itself. */
+  /* The lane at a PXN proxy's other end is another process's, which looks by itself. */
   if (emu_options()->mode == EMU_THREADS || conn->place == EMU_CONN_EXPORTED) {
     __atomic_store_n(counter, value, __ATOMIC_RELEASE);
     return;
@@ -131,13 +131,13 @@ static struct prim plain; /* whose memory is not weak */
 
 /* The tail that follows wakes who waits for it. */
 void emu_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, uint64_t bytes) {
-  prim_cell_store(&plain, &conn_of(net)->fifo->receiver.announced[slot], tag, bytes);
+  prim_tagged_store(&plain, &conn_of(net)->fifo->receiver.announced[slot], tag, bytes);
 }
 
-/* ---- lines ---- */
+/* ---- LL ---- */
 
-/* A relay has slots of Simple alone. */
-bool emu_net_lines(bool relays) { return !relays; }
+/* A PXN proxy has slots of Simple alone. */
+bool emu_net_ll(bool pxn) { return !pxn; }
 
 static uint8_t *line_slot_of(const struct emu_conn *conn, const struct device_net_step *step) {
   return conn->buffer[PROTO_LL] +
@@ -146,32 +146,33 @@ static uint8_t *line_slot_of(const struct emu_conn *conn, const struct device_ne
 
 /* Stores of weak memory that are still on their way are not seen here either. */
 bool emu_net_take(struct device_net_conn *net, const struct device_net_step *step, void *data) {
-  const uint8_t *slot = line_slot_of(conn_of(net), step), *lines = slot + FIFO_LL_CELL_BYTES;
+  const uint8_t *slot = line_slot_of(conn_of(net), step), *lines = slot + FIFO_LL_TAGGED_BYTES;
   uint64_t bytes;
   if (step->bytes == 0)
     return !step->announces ||
-           prim_cell_load((const struct fifo_cell *)(const void *)slot, (uint32_t)step->step + 1, &bytes);
+           prim_tagged_load((const struct tagged_word *)(const void *)slot, (uint32_t)step->step + 1, &bytes);
   if (!prim_line_ready(&plain, LINE_LL, lines, net_line_count(step), net_line_flag(step))) return false;
-  if (data != NULL) net_lines_read(lines, step->bytes, (uint8_t *)data);
+  if (data != NULL) net_ll_read(lines, step->bytes, (uint8_t *)data);
   return true;
 }
 
-static void lines_put(const struct emu_conn *conn, const struct device_net_step *step, const void *data) {
-  uint8_t *slot = line_slot_of(conn, step), *lines = slot + FIFO_LL_CELL_BYTES;
+static void ll_put(const struct emu_conn *conn, const struct device_net_step *step, const void *data) {
+  uint8_t *slot = line_slot_of(conn, step), *lines = slot + FIFO_LL_TAGGED_BYTES;
   if (step->announces)
-    prim_cell_store(&plain, (struct fifo_cell *)(void *)slot, (uint32_t)step->step + 1, step->agreed_bytes);
-  net_lines_write(lines, step, (const uint8_t *)data);
-  if (net_line_cleans(step, conn->slots)) net_lines_clean(lines, conn->step_bytes[PROTO_LL], step);
+    prim_tagged_store(&plain, (struct tagged_word *)(void *)slot, (uint32_t)step->step + 1,
+                      step->agreed_bytes);
+  net_ll_write(lines, step, (const uint8_t *)data);
+  if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->step_bytes[PROTO_LL], step);
 }
 
 void emu_net_put(struct device_net_conn *net, const struct device_net_step *step, const void *data) {
   const struct emu_conn *conn = conn_of(net);
   if (emu_options()->mode == EMU_THREADS) {
-    lines_put(conn, step, data);
+    ll_put(conn, step, data);
     return;
   }
   emu_lock();
-  lines_put(conn, step, data);
+  ll_put(conn, step, data);
   if (conn->recv_lane != NULL) emu_actor_wake(&conn->recv_lane->actor);
   emu_unlock();
 }
@@ -200,34 +201,34 @@ static void slot_spoil(uint8_t *slot, size_t bytes) {
 }
 
 /* What the proxy has brought elsewhere is read there. */
-static void move_from_landed(const struct emu_lane *emu, size_t bytes, struct move *move) {
+static void move_from_zero_copy(const struct emu_lane *emu, size_t bytes, struct move *move) {
   const struct device_net_direct *direct = emu->recv_conn[0]->direct;
   for (uint32_t i = 0; i < move->source_count; i++) {
     const int slot = slot_at(&emu->lane.recv[0], move->source[i]);
-    if (slot < 0 || direct->landed[slot] == NULL) continue;
+    if (slot < 0 || direct->zero_copy_receives[slot] == NULL) continue;
     slot_spoil(emu->lane.recv[0].buffer + (size_t)slot * emu->lane.recv[0].step_bytes, bytes);
-    move->source[i] = direct->landed[slot];
+    move->source[i] = direct->zero_copy_receives[slot];
   }
 }
 
 /* What lies in user memory, or is brought there anyway, need not be written to the slot too. */
-static void move_lends(const struct emu_lane *emu, size_t bytes, struct move *move) {
+static void move_zero_copy_send(const struct emu_lane *emu, size_t bytes, struct move *move) {
   struct device_net_direct *direct = emu->send_conn[0]->direct;
   const uint32_t last = move->destination_count - 1u;
   const int slot = slot_at(&emu->lane.send[0], move->destination[last]);
   const void *data = NULL;
-  if (slot < 0 || __atomic_load_n(&direct->lends, __ATOMIC_ACQUIRE) == 0) return;
+  if (slot < 0 || __atomic_load_n(&direct->zero_copy_send, __ATOMIC_ACQUIRE) == 0) return;
   uint8_t *unused = (uint8_t *)move->destination[last];
   const bool receives = (emu->lane.step.flags & STEP_RECV) != 0; /* from a slot, or what lies in the output */
   if (is_copy(move) && (!receives || !is_in_slots(&emu->lane.recv[0], move->source[0])))
     data = move->source[0];
   else if (last > 0) data = move->destination[0];
   if (data == NULL) return;
-  direct->lent[slot].bytes = bytes;
-  __atomic_store_n(&direct->lent[slot].data, data, __ATOMIC_RELEASE);
+  direct->zero_copy_sends[slot].bytes = bytes;
+  __atomic_store_n(&direct->zero_copy_sends[slot].data, data, __ATOMIC_RELEASE);
   slot_spoil(unused, bytes);
   move->destination_count -= 1;
-  if (data != move->source[0]) move->far_destinations = 0; /* the proxy reads it soon */
+  if (data != move->source[0]) move->remote_destinations = 0; /* the proxy reads it soon */
 }
 
 void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
@@ -239,16 +240,16 @@ void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
   }
   struct move move = *asked;
   if (lane->work->recv_count > 0 && emu->recv_conn[0]->direct != NULL && (lane->step.flags & STEP_RECV) != 0)
-    move_from_landed(emu, bytes, &move);
+    move_from_zero_copy(emu, bytes, &move);
   if (lane->work->send_count > 0 && emu->send_conn[0]->direct != NULL && (lane->step.flags & STEP_SEND) != 0)
-    move_lends(emu, bytes, &move);
+    move_zero_copy_send(emu, bytes, &move);
   if (move.destination_count == 0) return;
   if (is_copy(&move) && move.destination_count == 1 && move.source[0] == move.destination[0]) return;
   kernel_move(&move);
 }
 
 /* Not where stores are late, or one step is under way while another is in hand. */
-bool emu_net_may_lend(void) {
+bool emu_net_may_zero_copy(void) {
   const struct emu_options *options = emu_options();
   return options->mode == EMU_THREADS || (!emu_weak_on && options->depth == 1);
 }
@@ -258,14 +259,14 @@ bool emu_lane_is_held(const struct emu_lane *emu) {
   const struct device_net_direct *direct = emu->send_conn[0]->direct;
   if (direct == NULL || __atomic_load_n(&direct->holds, __ATOMIC_RELAXED) == 0) return false;
   for (uint32_t i = 0; i < DEVICE_NET_SLOTS_MAX; i++)
-    if (__atomic_load_n(&direct->lent[i].data, __ATOMIC_ACQUIRE) != NULL) return true;
+    if (__atomic_load_n(&direct->zero_copy_sends[i].data, __ATOMIC_ACQUIRE) != NULL) return true;
   return false;
 }
 
 /* Rings and messages alone: elsewhere, what is sent may be overwritten before the receiver has it. */
 bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work) {
   const uint8_t family = algo_family(work);
-  if (!emu_net_may_lend() || (family != FAMILY_RING && family != FAMILY_P2P)) return false;
+  if (!emu_net_may_zero_copy() || (family != FAMILY_RING && family != FAMILY_P2P)) return false;
   const bool net = (work->recv_count > 0 && emu->recv_conn[0]->direct != NULL) ||
                    (work->send_count > 0 && emu->send_conn[0]->direct != NULL);
   return net && plan_is_loose(plan);

@@ -36,7 +36,7 @@ struct request {
   enum request_state state;
   struct end *end;
   uint8_t *data;
-  size_t bytes;       /* of the message; of a receive until it is done, the room */
+  size_t bytes;       /* of the message; of a receive until it is done, the space */
   size_t other_bytes; /* REQUEST_TOO_LONG: what the other end has */
   uint64_t due;       /* sends: the turn from which on it may arrive */
   uint64_t due_ns;    /* sends of a slow connection in threads mode: the time; else 0 */
@@ -66,8 +66,8 @@ struct wire {
   bool slow;                 /* takes long for each */
   uint64_t cut_turn, cut_ns; /* since when it is WIRE_CUT */
   uint64_t due, due_ns;      /* of the message before: nothing arrives earlier */
-  uint8_t *again;            /* a message that arrives a second time, before any other */
-  size_t again_bytes;
+  uint8_t *duplicate;        /* a message that arrives a second time, before any other */
+  size_t duplicate_bytes;
   struct end send, recv;
 };
 
@@ -124,7 +124,7 @@ static struct request *request_head(const struct end *end) {
 
 static bool wire_met(const struct wire *wire) {
   return wire->state == WIRE_GOOD && request_head(&wire->recv) != NULL &&
-         (wire->again != NULL || request_head(&wire->send) != NULL);
+         (wire->duplicate != NULL || request_head(&wire->send) != NULL);
 }
 
 static bool wire_counts_down(const struct wire *wire) {
@@ -144,25 +144,25 @@ static void request_finish(struct end *end, struct request *request, enum reques
 
 /* Kept for its second arrival; without memory for that it arrives once. */
 static void wire_repeat(struct wire *wire, const struct request *send) {
-  wire->again = (uint8_t *)os_alloc(send->bytes);
-  wire->again_bytes = send->bytes;
-  if (wire->again != NULL) memcpy(wire->again, send->data, send->bytes);
+  wire->duplicate = (uint8_t *)os_alloc(send->bytes);
+  wire->duplicate_bytes = send->bytes;
+  if (wire->duplicate != NULL) memcpy(wire->duplicate, send->data, send->bytes);
 }
 
 /* A message of its own, which takes a receive and no send. */
-static void arrive_again(struct wire *wire, struct request *recv) {
-  recv->bytes = wire->again_bytes < recv->bytes ? wire->again_bytes : recv->bytes;
-  memcpy(recv->data, wire->again, recv->bytes);
+static void arrive_duplicate(struct wire *wire, struct request *recv) {
+  recv->bytes = wire->duplicate_bytes < recv->bytes ? wire->duplicate_bytes : recv->bytes;
+  memcpy(recv->data, wire->duplicate, recv->bytes);
   request_finish(&wire->recv, recv, REQUEST_DONE);
-  os_free(wire->again);
-  wire->again = NULL;
+  os_free(wire->duplicate);
+  wire->duplicate = NULL;
 }
 
 static void wire_arrive(struct wire *wire) {
   struct request *send = request_head(&wire->send), *recv = request_head(&wire->recv);
   enum request_state state = REQUEST_DONE;
-  if (wire->again != NULL) {
-    arrive_again(wire, recv);
+  if (wire->duplicate != NULL) {
+    arrive_duplicate(wire, recv);
     return;
   }
   send->other_bytes = recv->bytes;
@@ -179,7 +179,7 @@ static void wire_arrive(struct wire *wire) {
 }
 
 static bool wire_is_due(const struct wire *wire) {
-  if (wire->again != NULL) return true;
+  if (wire->duplicate != NULL) return true;
   const struct request *send = request_head(&wire->send);
   return send->due <= net.turn && (send->due_ns == 0 || send->due_ns <= os_time_ns());
 }
@@ -447,7 +447,7 @@ static void wire_free(struct wire *wire) {
   struct wire **link = &net.wires;
   while (*link != wire) link = &(*link)->next;
   *link = wire->next;
-  os_free(wire->again);
+  os_free(wire->duplicate);
   os_free(wire);
 }
 
@@ -554,11 +554,11 @@ static ncclResult_t too_long(const struct request *request) {
   const struct end *end = request->end;
   const struct wire *wire = end->wire;
   const size_t sent = end->sends ? request->bytes : request->other_bytes;
-  const size_t room = end->sends ? request->other_bytes : request->bytes;
+  const size_t capacity = end->sends ? request->other_bytes : request->bytes;
   return log_fail(ncclInvalidUsage,
-                  "network Emu: rank %u sends %zu bytes to rank %u of %s, which has room for %zu: the "
+                  "network Emu: rank %u sends %zu bytes to rank %u of %s, which has space for %zu: the "
                   "ranks' counts or calls differ",
-                  wire->sender, sent, wire->receiver, wire->comm_name, room);
+                  wire->sender, sent, wire->receiver, wire->comm_name, capacity);
 }
 
 static ncclResult_t test_locked(struct request *request, bool *done, size_t *bytes) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/emu/mishap.h"
+#include "backends/emu/fault_injection.h"
 #include "backends/fault.h"
 #include "base/launch.h"
 #include "base/log.h"
@@ -279,7 +279,7 @@ static void options_apply(const struct emu_options *fresh) {
   emu_world_restart(options.seed);
   emu_services_restart();
   emu_network_restart(&options);
-  emu_mishap_restart(&options);
+  emu_fault_restart(&options);
 }
 
 static void options_load(void) {
@@ -288,8 +288,9 @@ static void options_load(void) {
     const struct emu_options fresh = options_of_environment();
     options_apply(&fresh);
     __atomic_store_n(&options_loaded, 1, __ATOMIC_RELEASE);
-    if (param_text(PARAM_TUTTI_MOVES)[0] != '\0' && options.mode == EMU_GUARDED)
-      trace_open(param_text(PARAM_TUTTI_MOVES));
+    const char *events = param_text(PARAM_TUTTI_EVENTS);
+    const char *path = events[0] != '\0' ? events : param_text(PARAM_TUTTI_MOVES);
+    if (path[0] != '\0' && options.mode == EMU_GUARDED) trace_open(path);
   }
   os_mutex_unlock(&options_lock);
 }
@@ -393,7 +394,7 @@ ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats) {
     return log_fail(ncclInvalidArgument,
                     "tutti_emu_stats: stats is NULL or its size member is not sizeof(tutti_emu_stats_t)");
   emu_lock();
-  stats->moves = emu_move_count();
+  stats->events = emu_event_count();
   stats->steps = emu_meter.steps_done;
   stats->trace_hash = emu_meter.trace_hash;
   emu_unlock();
@@ -410,7 +411,7 @@ ncclResult_t tutti_emu_trace_close(void) {
 /* A trace that the program did not close is still whole. */
 __attribute__((destructor)) static void trace_end(void) { trace_close(); }
 
-/* ---- called at every move that is traced ---- */
+/* ---- called at every event that is traced ---- */
 
 void emu_trace_actor(const struct emu_actor *actor, uint8_t operation) {
   static struct device_comm nobody;
@@ -421,7 +422,7 @@ void emu_trace_actor(const struct emu_actor *actor, uint8_t operation) {
 
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value) {
-  const struct trace_record record = {emu_move_count(),
+  const struct trace_record record = {emu_event_count(),
                                       kind,
                                       action,
                                       (uint8_t)channel,

@@ -79,18 +79,19 @@ PRIM_FN void prim_store_head(const struct prim *prim, uint64_t *address, uint64_
   else prim_store_release(address, value);
 }
 
-PRIM_FN void prim_cell_store(const struct prim *prim, struct fifo_cell *cell, uint32_t tag, uint64_t value) {
-  uint64_t *halves = (uint64_t *)(void *)cell;
+PRIM_FN void prim_tagged_store(const struct prim *prim, struct tagged_word *word, uint32_t tag,
+                               uint64_t value) {
+  uint64_t *halves = (uint64_t *)(void *)word;
   if (prim_is_weak(prim)) {
-    emu_weak_store_cell(prim->weak, halves, tag, value);
+    emu_weak_store_tagged(prim->weak, halves, tag, value);
     return;
   }
   prim_store_release(&halves[0], (value & 0xffffffffu) | (uint64_t)tag << 32);
   prim_store_release(&halves[1], value >> 32 | (uint64_t)tag << 32);
 }
-PRIM_FN bool prim_cell_load(const struct fifo_cell *cell, uint32_t tag, uint64_t *value) {
-  const uint64_t *halves = (const uint64_t *)(const void *)cell;
-  if (prim_may_be_weak()) return emu_weak_load_cell(halves, tag, value);
+PRIM_FN bool prim_tagged_load(const struct tagged_word *word, uint32_t tag, uint64_t *value) {
+  const uint64_t *halves = (const uint64_t *)(const void *)word;
+  if (prim_may_be_weak()) return emu_weak_load_tagged(halves, tag, value);
   const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
   if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;
   *value = (low & 0xffffffffu) | high << 32;
@@ -172,7 +173,7 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
                              uint64_t flag) {
   (void)prim;
   const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
-  if (prim_may_be_weak()) return emu_weak_lines_ready(kind, line, line_count, flag);
+  if (prim_may_be_weak()) return emu_weak_ll_ready(kind, line, line_count, flag);
 #ifdef PRIM_WHOLE_LINES
   if (kind == LINE_LL) return prim_ll_ready(line, line_count, flag);
 #endif
@@ -185,7 +186,7 @@ PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t
                             uint64_t flag, struct prim_fragment *fragment) {
   (void)flag; /* prim_line_ready has seen it */
   if (prim_is_weak(prim)) {
-    emu_weak_note_lines(prim->weak, WEAK_LINE_LOAD, line, line_count, 0, fragment);
+    emu_weak_note_ll(prim->weak, WEAK_LINE_LOAD, line, line_count, 0, fragment);
     return;
   }
 #ifdef PRIM_WHOLE_LINES
@@ -209,7 +210,7 @@ PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t
 PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *line, uint32_t line_count,
                              uint64_t flag, const struct prim_fragment *fragment) {
   if (prim_is_weak(prim)) {
-    emu_weak_note_lines(prim->weak, WEAK_LINE_STORE, line, line_count, flag, fragment);
+    emu_weak_note_ll(prim->weak, WEAK_LINE_STORE, line, line_count, flag, fragment);
     return;
   }
 #ifdef PRIM_WHOLE_LINES

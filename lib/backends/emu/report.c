@@ -69,9 +69,9 @@ static void wait_text(char *out, size_t out_bytes, const struct work *work, cons
                "waits for a free slot towards %s: head and slots make %" PRIu64 ", needs %" PRIu64, other,
                wait->have, wait->need);
       break;
-    case WAIT_LINES:
-      snprintf(out, out_bytes, "waits for lines from %s: line %" PRIu64 " of %" PRIu64 " has not come", other,
-               wait->have, wait->need);
+    case WAIT_LL:
+      snprintf(out, out_bytes, "waits for LL lines from %s: line %" PRIu64 " of %" PRIu64 " has not come",
+               other, wait->have, wait->need);
       break;
     case WAIT_OFFER:
       snprintf(out, out_bytes, "waits for %s to enter the operation and offer its output", other);
@@ -137,7 +137,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *emu) {
   wait_text(wait, sizeof wait, work, &first);
   const bool alone = first.kind == WAIT_NOTHING || first.kind == WAIT_LIST;
   peer_text(peer, sizeof peer, emu, alone ? comm->config.rank : first.peer);
-  if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since move %" PRIu64, emu->since);
+  if (emu_options()->mode == EMU_GUARDED) snprintf(since, sizeof since, "since event %" PRIu64, emu->since);
   else snprintf(since, sizeof since, "for %" PRIu64 " ms", (os_time_ns() - emu->since) / 1000000u);
   snprintf(out, out_bytes, "%s %s #%" PRIu64 " step %" PRIu64 " %s%s (%s)", who, emu_func_name(work->func),
            emu_lane_sequence(emu), emu->lane.steps_done, wait, peer, since);
@@ -163,9 +163,9 @@ void emu_report_reproduce(char *out, size_t out_bytes) {
   os_free(command);
 }
 
-static void report_begin(const char *verdict) {
+static void report_begin(const char *headline) {
   report.used = report.lane_count = 0;
-  report_add("%s", verdict);
+  report_add("%s", headline);
 }
 
 static void report_end_lanes(void) {

@@ -1,12 +1,12 @@
 /* stall.c: what a rank's lanes wait for, for the core, which asks other processes about it. guarded: lanes
- * stand still while the world is locked, and are looked at. threads: a lane is its driver's alone, so blocks
- * are asked, and note what their lanes wait for the next time that these find nothing to do. */
+ * make no progress while the world is locked, and are looked at. threads: a lane is its driver's alone, so
+ * blocks are asked, and note what their lanes wait for the next time that these find nothing to do. */
 #include <string.h>
 
 #include "backends/emu/block.h"
 
 static uint64_t lane_moves(const struct lane *lane) {
-  return lane->steps_done * 64 + lane->begun + lane->finished + lane->posted + lane->exchange_index +
+  return lane->steps_done * 64 + lane->begun + lane->finished + lane->posted + lane->offer_index +
          lane->line_index + lane->phase;
 }
 
@@ -36,12 +36,12 @@ static bool lane_waits(struct emu_lane *emu, struct device_wait *result) {
 }
 
 /* All of the block's lanes are those of the batch that it told of: batches do not overlap. */
-static void stall_add_told(struct device_stall *stall, const struct emu_kernel_run *run,
-                           const struct emu_block *block) {
+static void stall_add_reported(struct device_stall *stall, const struct emu_kernel_run *run,
+                               const struct emu_block *block) {
   const struct plan_batch *batches = run->launch->plan.batches;
   const uint32_t index = __atomic_load_n(&block->batch_index, __ATOMIC_RELAXED);
-  if (index >= block->batch_end || block->told != run->launch->comm->asked) return;
-  if (block->told_turn != run->turn || block->told_batch != index) return;
+  if (index >= block->batch_end || block->reported != run->launch->comm->asked) return;
+  if (block->reported_turn != run->turn || block->reported_batch != index) return;
   for (uint32_t i = 0; i < batches[index].work_count && stall->wait_count < DEVICE_WAITS_MOST; i++)
     if (block->lanes[i].waited) stall->waits[stall->wait_count++] = block->lanes[i].said;
 }
@@ -64,7 +64,7 @@ void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *st
     if (run->launch->comm != comm) continue;
     stall->moves = stall->moves * 31 + run_moves(run);
     for (uint32_t b = 0; b < run->launch->block_count; b++) {
-      if (threads) stall_add_told(stall, run, &run->launch->blocks[b]);
+      if (threads) stall_add_reported(stall, run, &run->launch->blocks[b]);
       else stall_add_seen(stall, &run->launch->blocks[b]);
     }
   }
@@ -72,14 +72,14 @@ void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *st
   emu_unlock();
 }
 
-void emu_block_tell(struct emu_block *block) {
+void emu_block_report(struct emu_block *block) {
   emu_lock();
   for (uint32_t i = 0; i < block->lane_count; i++) {
     struct emu_lane *emu = &block->lanes[i];
     emu->waited = lane_waits(emu, &emu->said);
   }
-  block->told = block->run->launch->comm->asked;
-  block->told_turn = block->run->turn;
-  block->told_batch = block->batch_index;
+  block->reported = block->run->launch->comm->asked;
+  block->reported_turn = block->run->turn;
+  block->reported_batch = block->batch_index;
   emu_unlock();
 }

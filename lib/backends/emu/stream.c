@@ -479,7 +479,7 @@ static enum emu_advance at_once_drive(struct emu_stream *stream, const struct st
   return result;
 }
 
-/* False when the launch must go the long way; else it was made, or *error says why not. */
+/* False when the launch must go the full path; else it was made, or *error says why not. */
 static bool launch_at_once(struct emu_stream *stream, const struct emu_work *work, int *error) {
   const struct emu_kernel_ops *ops = work->as.kernel->ops;
   if (stream->at_once_pause > 0) {

@@ -55,7 +55,7 @@ static void thread_streams_end(void *argument) {
   mine->device_count = 0;
 }
 
-/* Room for the current device; the number of devices may have grown since the last time. */
+/* Space for the current device; the number of devices may have grown since the last time. */
 static bool thread_streams_reserve(void) {
   if (!thread_streams_key_made) {
     thread_streams_key_made = pthread_key_create(&thread_streams_key, thread_streams_end) == 0;

@@ -252,7 +252,7 @@ struct emu_graph *emu_capture_graph(const struct emu_stream *stream);
 /* Graphs (graph.c). */
 struct graph_node {
   uint32_t node_index; /* place in its graph */
-  bool marked;         /* scratch of whoever walks the graph, under the lock */
+  bool marked;         /* scratch of whoever traverses the graph, under the lock */
   struct emu_work work;
   struct node_list dependencies;
 };

@@ -4,7 +4,7 @@
 #include "backends/emu/stream_impl.h"
 
 /* how far a query lets the guarded world move, so that a polling loop comes to an end */
-enum { QUERY_MOVE_COUNT = 64 };
+enum { QUERY_EVENT_COUNT = 64 };
 
 struct wait_target {
   const struct emu_device *device;
@@ -46,7 +46,7 @@ static int host_wait(bool (*done)(void *argument), void *argument) {
 
 static int host_query(bool (*done)(void *argument), void *argument) {
   if (emu_in_host_function()) return cudaErrorNotPermitted;
-  if (!done(argument)) emu_poll(done, argument, QUERY_MOVE_COUNT);
+  if (!done(argument)) emu_poll(done, argument, QUERY_EVENT_COUNT);
   return done(argument) ? 0 : cudaErrorNotReady;
 }
 

@@ -66,13 +66,13 @@ struct emu_weak {
 
 bool emu_weak_on;
 
-const char *const emu_weaken_names[WEAKEN_COUNT + 1] = {"nothing",        "tail_release",
-                                                        "tail_acquire",   "head_release",
-                                                        "head_acquire",   "ll_first_flag",
-                                                        "ll_second_flag", "ll_word",
-                                                        "ll128_flag",     "ll128_line",
-                                                        "cell_first_tag", "cell_second_tag",
-                                                        "cell_half",      NULL};
+const char *const emu_weaken_names[WEAKEN_COUNT + 1] = {"nothing",          "tail_release",
+                                                        "tail_acquire",     "head_release",
+                                                        "head_acquire",     "ll_first_flag",
+                                                        "ll_second_flag",   "ll_word",
+                                                        "ll128_flag",       "ll128_line",
+                                                        "tagged_first_tag", "tagged_second_tag",
+                                                        "tagged_half",      NULL};
 
 static bool weakened(enum weak_point point) { return emu_options()->weaken == point; }
 
@@ -280,8 +280,8 @@ static void move_carry(struct emu_weak *weak, struct note *place) {
   note_drop(weak, place);
 }
 
-static struct note *lines_carry_stores(struct emu_weak *weak, struct note *place, const struct group *group,
-                                       const struct group_op *op, const struct prim_fragment *fragment) {
+static struct note *ll_carry_stores(struct emu_weak *weak, struct note *place, const struct group *group,
+                                    const struct group_op *op, const struct prim_fragment *fragment) {
   static _Alignas(16) uint8_t wire[PRIM_FRAGMENT_LINES * 128]; /* locked */
   const size_t line_bytes = line_wire_bytes(group->kind), bytes = op->line_count * line_bytes;
   prim_line_store(&plain, group->kind, wire, op->line_count, op->flag, fragment);
@@ -312,7 +312,7 @@ static void group_carry(struct emu_weak *weak, struct note *place) {
         break;
       case WEAK_COMBINE: prim_fragment_combine(&plain, fragment, other, op->bytes, group->work); break;
       case WEAK_POST: prim_fragment_post(&plain, fragment, op->bytes, group->work); break;
-      case WEAK_LINE_STORE: behind = lines_carry_stores(weak, behind, group, op, fragment); break;
+      case WEAK_LINE_STORE: behind = ll_carry_stores(weak, behind, group, op, fragment); break;
       default: behind = store_add(weak, behind, op->memory, fragment->data, op->bytes); break;
     }
   }
@@ -340,7 +340,7 @@ static void carry_until(struct emu_weak *weak, uint64_t until) {
   }
 }
 
-/* ---- counters, cells, lines ---- */
+/* ---- counters, tagged words, LL lines ---- */
 
 static void acquire(const struct emu_lane *writer, const uint64_t *counter) {
   struct emu_weak *weak = writer != NULL ? writer->prim.weak : NULL;
@@ -379,17 +379,17 @@ void emu_weak_store_head(struct emu_weak *weak, uint64_t *address, uint64_t valu
   counter_store(weak, address, value, !weakened(WEAKEN_HEAD_RELEASE));
 }
 
-void emu_weak_store_cell(struct emu_weak *weak, uint64_t *halves, uint32_t tag, uint64_t value) {
+void emu_weak_store_tagged(struct emu_weak *weak, uint64_t *halves, uint32_t tag, uint64_t value) {
   const uint64_t fresh[2] = {(value & 0xffffffffu) | (uint64_t)tag << 32, value >> 32 | (uint64_t)tag << 32};
   for (int i = 0; i < 2; i++)
     polled_add(weak, NULL, (uint8_t *)&halves[i], (const uint8_t *)&fresh[i], 8,
-               weakened(WEAKEN_CELL_HALF) ? 4 : 8);
+               weakened(WEAKEN_TAGGED_HALF) ? 4 : 8);
 }
 
-bool emu_weak_load_cell(const uint64_t *halves, uint32_t tag, uint64_t *value) {
+bool emu_weak_load_tagged(const uint64_t *halves, uint32_t tag, uint64_t *value) {
   const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
-  if (!weakened(WEAKEN_CELL_FIRST_TAG) && (uint32_t)(low >> 32) != tag) return false;
-  if (!weakened(WEAKEN_CELL_SECOND_TAG) && (uint32_t)(high >> 32) != tag) return false;
+  if (!weakened(WEAKEN_TAGGED_FIRST_TAG) && (uint32_t)(low >> 32) != tag) return false;
+  if (!weakened(WEAKEN_TAGGED_SECOND_TAG) && (uint32_t)(high >> 32) != tag) return false;
   *value = (low & 0xffffffffu) | high << 32;
   return true;
 }
@@ -402,7 +402,7 @@ static bool line_flagged(uint8_t kind, const uint64_t *words, uint64_t flag) {
           (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag);
 }
 
-bool emu_weak_lines_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag) {
+bool emu_weak_ll_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag) {
   for (uint32_t i = 0; i < line_count; i++, line += line_wire_bytes(kind))
     if (!line_flagged(kind, (const uint64_t *)(const void *)line, flag)) return false;
   return true;
@@ -449,8 +449,8 @@ void emu_weak_note(struct emu_weak *weak, enum weak_action action, const void *m
   if (other != NULL) op->other = register_of(weak, other);
 }
 
-void emu_weak_note_lines(struct emu_weak *weak, enum weak_action action, const uint8_t *line,
-                         uint32_t line_count, uint64_t flag, const struct prim_fragment *fragment) {
+void emu_weak_note_ll(struct emu_weak *weak, enum weak_action action, const uint8_t *line,
+                      uint32_t line_count, uint64_t flag, const struct prim_fragment *fragment) {
   struct group_op *op = group_add(weak, action, line, fragment);
   op->line_count = line_count;
   op->flag = flag;

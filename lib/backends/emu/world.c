@@ -1,7 +1,7 @@
 /* world.c: the lock, the guarded scheduler and the waiting of host threads. See world.h for the rules of the
  * game. The ready set is an array without order: an actor is in it when it was enabled at the time it was
  * last looked at; it leaves when it is found stuck, and whoever changes what it waits for wakes it. A move
- * costs one draw, one predicate, one move. */
+ * costs one draw, one predicate, one event. */
 #include "backends/emu/world.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct emu_owner {
 struct emu_waiter {
   bool (*done)(void *argument);
   void *argument;
-  uint64_t move_limit; /* a poll gives up at this move; UINT64_MAX for a wait */
+  uint64_t event_limit; /* a poll gives up at this event; UINT64_MAX for a wait */
   bool released;
   struct emu_owner *owner;
   struct emu_waiter *next;
@@ -43,7 +43,7 @@ static struct {
   uint32_t sleepers; /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
-  bool pumping, inside; /* a thread makes moves; and it is within one, not within a call-out */
+  bool pumping, inside; /* a thread runs events; and it is within one, not within a call-out */
   bool change;          /* a waiter's condition may have become true */
   bool outside;         /* nothing can move but what comes from outside of the world */
   int outside_waits;    /* of the host, for other processes: they may bring what kernels wait for */
@@ -53,7 +53,7 @@ static struct {
   struct emu_owner *owners;
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-uint64_t emu_moves;
+uint64_t emu_events;
 
 static pthread_key_t owner_key;
 static pthread_once_t world_once = PTHREAD_ONCE_INIT;
@@ -75,7 +75,7 @@ static inline uint32_t random_below(uint32_t bound) {
 
 uint64_t emu_random(void) { return random_next(); }
 
-uint64_t emu_clock_ns(void) { return emu_options()->mode == EMU_GUARDED ? emu_moves * 100 : os_time_ns(); }
+uint64_t emu_clock_ns(void) { return emu_options()->mode == EMU_GUARDED ? emu_events * 100 : os_time_ns(); }
 
 static void owner_thread_ended(void *value);
 
@@ -179,7 +179,7 @@ void emu_world_restart(uint64_t seed) {
   uint64_t state = seed;
   world.random[0] = hash_draw(&state);
   world.random[1] = hash_draw(&state);
-  emu_moves = 0;
+  emu_events = 0;
 }
 
 void emu_changed(void) {
@@ -274,15 +274,15 @@ static struct emu_actor *pick_by_priority(void) {
 static inline struct emu_actor *pick(enum emu_rule rule) {
   if (rule == EMU_RULE_RANDOM) return world.ready[random_below(world.ready_count)];
   if (rule == EMU_RULE_PRIORITY) return pick_by_priority();
-  return world.ready[emu_moves % world.ready_count];
+  return world.ready[emu_events % world.ready_count];
 }
 
 /* ---- waiting ---- */
 
-static uint64_t waiters_move_limit(void) {
+static uint64_t waiters_event_limit(void) {
   uint64_t limit = UINT64_MAX;
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
-    if (!waiter->released && waiter->move_limit < limit) limit = waiter->move_limit;
+    if (!waiter->released && waiter->event_limit < limit) limit = waiter->event_limit;
   return limit;
 }
 
@@ -294,14 +294,14 @@ static void waiter_release(struct emu_waiter *waiter) {
   }
 }
 
-/* Releases every waiter whose condition holds; true when there was one. From then on the world stands still
- * until they wait again. */
+/* Releases every waiter whose condition holds; true when there was one. From then on the world makes no
+ * progress until they wait again. */
 static bool waiters_release(void) {
   bool any = false;
   world.change = false;
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) {
     if (waiter->released) continue;
-    if (emu_moves >= waiter->move_limit || waiter->done(waiter->argument)) {
+    if (emu_events >= waiter->event_limit || waiter->done(waiter->argument)) {
       waiter_release(waiter);
       any = true;
     }
@@ -316,17 +316,17 @@ static bool owners_wait(void) {
   return true;
 }
 
-/* Makes moves until a waiter's condition holds (true) or nothing can move (false). */
+/* Runs events until a waiter's condition holds (true) or nothing can move (false). */
 static bool pump(void) {
   const enum emu_rule rule = emu_options()->rule;
-  uint64_t limit = waiters_move_limit();
+  uint64_t limit = waiters_event_limit();
   bool any = false;
   world.pumping = true;
   world.change = true;
   for (;;) {
-    if (world.change || emu_moves >= limit) {
+    if (world.change || emu_events >= limit) {
       if ((any = waiters_release())) break;
-      limit = waiters_move_limit();
+      limit = waiters_event_limit();
     }
     /* Behind the release: what the freed threads are about to wake must enter together with what is here. */
     if (world.pending_count > 0) pending_enter();
@@ -336,7 +336,7 @@ static bool pump(void) {
       ready_drop(actor);
       continue;
     }
-    emu_moves += 1;
+    emu_events += 1;
     world.inside = true;
     actor->ops->move(actor);
     world.inside = false;
@@ -434,7 +434,7 @@ static void outside_complain(uint64_t moved) {
 #define NAP_US_MOST 1000
 #define NAP_US_CROWD 30
 
-static uint64_t nap_count, nap_moves; /* locked */
+static uint64_t nap_count, nap_events; /* locked */
 
 void emu_world_outside_moved(void) { nap_count = 0; }
 
@@ -447,8 +447,8 @@ void emu_world_outside_wait(int more) {
 
 /* What another process does wakes nobody here: looks again after a while that grows as nothing happens. */
 static void outside_nap(void) {
-  if (nap_moves != emu_moves) nap_count = 0;
-  nap_moves = emu_moves;
+  if (nap_events != emu_events) nap_count = 0;
+  nap_events = emu_events;
   nap_count += 1;
   const uint32_t crowd = emu_lanes_crowd();
   const uint64_t spins = NAP_SPINS / crowd, most = crowd * NAP_US_CROWD;
@@ -464,10 +464,10 @@ static void outside_nap(void) {
 }
 
 /* Declares kernels that wait stuck when that is final. True when this changed anything. */
-static bool verdict(struct quiet *quiet) {
+static bool stuck_declare(struct quiet *quiet) {
   if (!emu_lanes_waiting()) return false;
   const bool outside = world.outside || world.outside_waits > 0;
-  if (outside) outside_complain(emu_lanes_progress()); /* services that look around make moves too */
+  if (outside) outside_complain(emu_lanes_progress()); /* services that look around run events too */
   if (outside || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
@@ -506,7 +506,7 @@ static bool guarded_turn(struct quiet *quiet) {
       return true;
     }
     world.outside = emu_services_look_outside() || emu_lanes_outside();
-    if (verdict(quiet)) return true;
+    if (stuck_declare(quiet)) return true;
   }
   return false;
 }
@@ -543,7 +543,7 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
 
 /* Threads mode: since when no lane has made progress while some waited. One for all waits, so that a loop of
  * short ones sees what a long one would; after a pause in which nobody looked it begins anew. */
-static bool lanes_stand_still(void) {
+static bool lanes_are_stuck(void) {
   static struct quiet still; /* locked; its generation is the lanes' progress */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
@@ -577,7 +577,7 @@ static void threads_pause(uint64_t idle_ns, uint64_t deadline_ms) {
 }
 
 /* Threads mode: the waiter carries out what it waits for, as far as it is its own to carry out; a watch over
- * progress finds kernels that stand still. */
+ * progress finds kernels that make no progress. */
 static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
   uint64_t begin_ns = 0, idle_since_ns = 0;
   while (!done(argument)) {
@@ -592,7 +592,7 @@ static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, u
     if (deadline_ms != 0 && now_ns - begin_ns >= deadline_ms * 1000000u) return ncclInProgress;
     if (world.outside_waits > 0 || emu_lanes_outside() || emu_lanes_reach_out())
       outside_complain(emu_lanes_progress());
-    else if (lanes_stand_still()) emu_lanes_stop_stuck();
+    else if (lanes_are_stuck()) emu_lanes_stop_stuck();
     threads_pause(now_ns - idle_since_ns, deadline_ms);
   }
   return ncclSuccess;
@@ -608,13 +608,13 @@ ncclResult_t emu_wait(bool (*done)(void *argument), void *argument, uint64_t dea
   return result;
 }
 
-void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count) {
+void emu_poll(bool (*done)(void *argument), void *argument, uint32_t event_count) {
   if (done(argument)) return;
   if (emu_options()->mode == EMU_THREADS) {
     if (!emu_streams_help()) threads_pause(0, 0);
     return;
   }
-  struct emu_waiter waiter = {done, argument, emu_moves + move_count, false, NULL, NULL};
+  struct emu_waiter waiter = {done, argument, emu_events + event_count, false, NULL, NULL};
   static struct quiet quiet = {0, 0, 0, true}; /* locked */
   waiter_enter(&waiter);
   if (!guarded_turn(&quiet) && !waiter.released) nap(1);
@@ -623,8 +623,8 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count)
 
 /* ---- other processes wait, and no thread of this one does ---- */
 
-#define STAND_IN_MS 20
-#define STAND_IN_MOVES 20000u
+#define DRIVE_IDLE_MS 20
+#define DRIVE_IDLE_EVENTS 20000u
 
 static bool never(void *argument) {
   (void)argument;
@@ -637,8 +637,8 @@ static void owners_excuse(void) {
     owner->absent = owner->absent || owner->waiting == 0;
 }
 
-bool emu_world_settle(uint64_t move_count) {
-  struct emu_waiter waiter = {never, NULL, emu_moves + move_count, false, NULL, NULL};
+bool emu_world_settle(uint64_t event_count) {
+  struct emu_waiter waiter = {never, NULL, emu_events + event_count, false, NULL, NULL};
   waiter_enter(&waiter);
   const bool settled = !pump();
   waiter_leave(&waiter);
@@ -646,27 +646,27 @@ bool emu_world_settle(uint64_t move_count) {
 }
 
 /* One turn, without a verdict; true when something moved, or can. */
-static bool stand_in_turn(void) {
-  const uint64_t moves = emu_moves;
-  emu_world_settle(STAND_IN_MOVES);
+static bool drive_idle_turn(void) {
+  const uint64_t moves = emu_events;
+  emu_world_settle(DRIVE_IDLE_EVENTS);
   emu_services_look_outside();
-  return emu_lanes_look() || emu_moves != moves;
+  return emu_lanes_look() || emu_events != moves;
 }
 
 bool emu_keeps_time(void) { return emu_options()->mode == EMU_THREADS; }
 
-uint32_t emu_stand_in(void) {
+uint32_t emu_drive_idle(void) {
   static uint64_t seen_turns; /* locked */
   if (emu_options()->mode != EMU_GUARDED) return UINT32_MAX;
   emu_lock();
   bool moves = false;
   if (world_turns == seen_turns && !world.pumping) {
     owners_excuse();
-    moves = stand_in_turn();
+    moves = drive_idle_turn();
   }
   seen_turns = world_turns;
   emu_unlock();
-  return moves ? 0 : STAND_IN_MS;
+  return moves ? 0 : DRIVE_IDLE_MS;
 }
 
 /* ---- owners ---- */

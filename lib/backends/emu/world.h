@@ -5,7 +5,7 @@
  * guarded mode: nothing has a thread of its own. Host threads that wait (cudaStreamSynchronize, blocking
  * inits, ...) lend their time: when every thread that owns a rank is inside a waiting call, the last one to
  * arrive moves actors until some waiter's condition holds. Which actor moves depends on the seed and on
- * earlier moves only, never on which thread enqueued first: actors woken from outside the pump are put into
+ * earlier events only, never on which thread enqueued first: actors woken from outside the pump are put into
  * the ready set in the order of their keys. threads mode: actors are not used; streams and blocks are
  * pthreads; waiters sleep on the world's condition variable. */
 #ifndef TUTTI_BACKENDS_EMU_WORLD_H
@@ -19,8 +19,8 @@
 enum emu_mode { EMU_GUARDED, EMU_THREADS };
 enum emu_rule { EMU_RULE_RANDOM, EMU_RULE_PRIORITY, EMU_RULE_ROUND_ROBIN };
 
-/* From TUTTI_SEED, TUTTI_EMU and TUTTI_MOVES, or tutti_emu_configure(); fixed from the first use of the world
- * on. */
+/* From TUTTI_SEED, TUTTI_EMU and TUTTI_EVENTS, or tutti_emu_configure(); fixed from the first use of the
+ * world on. */
 struct emu_options {
   enum emu_mode mode;
   enum emu_rule rule;
@@ -29,8 +29,8 @@ struct emu_options {
   uint32_t node_count;                                   /* that these are divided into, in order */
   uint32_t slots, chunk_bytes, channel_count, flag_bits; /* 0 = the production value */
   uint32_t depth;                                        /* slices in flight a lane, 1..LANE_DEPTH_MAX */
-  uint32_t lag;           /* percent of moves whose data is moved late, at finish instead of at begin */
-  uint32_t span_lines;    /* lines that one move of a line protocol carries; 0 = all that are ready */
+  uint32_t lag;           /* percent of events whose data is moved late, at finish instead of at begin */
+  uint32_t span_lines;    /* lines that one event of a line protocol carries; 0 = all that are ready */
   bool direct;            /* offer direct stores between ranks */
   bool both_ends;         /* of connections between processes are asked for, as GPUs need it */
   bool weak, tear;        /* see weak.h; lines of 128 bytes arrive in pieces */
@@ -48,7 +48,7 @@ const struct emu_options *emu_options(void);
 struct emu_actor;
 struct emu_actor_ops {
   bool (*enabled)(struct emu_actor *actor); /* may it move now? no side effect */
-  void (*move)(struct emu_actor *actor);    /* one move; called only when enabled; may end the actor */
+  void (*move)(struct emu_actor *actor);    /* one event; called only when enabled; may end the actor */
 };
 struct emu_actor {
   const struct emu_actor_ops *ops;
@@ -72,9 +72,9 @@ void emu_changed(void);
  * ranks fail with ncclRemoteError) or until the deadline (ncclInProgress; deadline_ms 0 = none). May release
  * the lock while waiting. */
 ncclResult_t emu_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms);
-/* For queries in polling loops: guarded: waits as emu_wait does, but at most until `move_count` further moves
- * were made, or nothing can move. Threads: yields. */
-void emu_poll(bool (*done)(void *argument), void *argument, uint32_t move_count);
+/* For queries in polling loops: guarded: waits as emu_wait does, but at most until `event_count` further
+ * moves were made, or nothing can move. Threads: yields. */
+void emu_poll(bool (*done)(void *argument), void *argument, uint32_t event_count);
 
 /* Who drives ranks: the calling thread gains or loses one. A thread that ends loses all of its ranks. */
 struct emu_owner;
@@ -88,13 +88,14 @@ void emu_call_out(void (*function)(void *argument), void *argument);
  */
 void emu_trace_actor(const struct emu_actor *actor, uint8_t operation);
 
-uint64_t emu_random(void); /* the world's own seeded stream; locked; guarded mode only */
-extern uint64_t emu_moves; /* moves made since start; changed by the world alone */
-static inline uint64_t emu_move_count(void) { return emu_moves; }
-uint64_t emu_clock_ns(void); /* guarded: modelled, a function of moves; threads: real */
+uint64_t emu_random(void);  /* the world's own seeded stream; locked; guarded mode only */
+extern uint64_t emu_events; /* events run since start; changed by the world alone */
+static inline uint64_t emu_event_count(void) { return emu_events; }
+uint64_t emu_clock_ns(void); /* guarded: modelled, a function of events; threads: real */
 
 /* How many looks find that a kernel waits before its thread leaves the core to others for a while: half as
- * many each time that nothing has moved, since a job that stands still is to leave its cores to others. */
+ * many each time that nothing has moved, since a job that makes no progress is to leave its cores to others.
+ */
 #define EMU_PATIENCE 4096u
 #define EMU_PATIENCE_LEAST 8u
 static inline uint32_t emu_patience_next(uint32_t patience, bool moved) {

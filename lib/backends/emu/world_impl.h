@@ -9,12 +9,12 @@
 #include "base/os.h"
 struct emu_options;
 
-/* Starts the moves and draws anew; the world must be idle. */
+/* Starts the events and draws anew; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
-/* guarded mode, locked: makes moves until nothing can move any more, or so many were made; true when nothing
+/* guarded mode, locked: runs events until nothing can move any more, or so many were made; true when nothing
  * can. No verdict, whoever waits. */
-bool emu_world_settle(uint64_t move_count);
+bool emu_world_settle(uint64_t event_count);
 /* service.c: those that are there draw anew. */
 void emu_services_restart(void);
 /* network.c: starts the network's draws and its fault anew. */
@@ -39,7 +39,7 @@ void emu_lanes_stop_stuck(void);
  * is none. And world.c: something came from there. */
 bool emu_services_look_outside(void);
 void emu_world_outside_moved(void);
-uint32_t emu_stand_in(void);           /* see stand_in of backend.h */
+uint32_t emu_drive_idle(void);         /* see drive_idle of backend.h */
 bool emu_keeps_time(void);             /* see keeps_time of backend.h */
 void emu_world_outside_wait(int more); /* see outside_wait of backend.h */
 /* block.c, threads mode: a kernel that has started has connections that lead out of the process: what it

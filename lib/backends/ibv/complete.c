@@ -53,8 +53,8 @@ static uint64_t qp_bit(const struct ib_end *end, const struct ib_qp *qp, enum ib
 /* True where queue pairs are made again. Over a port that is down, devices fail in many ways. */
 static bool goes_on(struct ib_end *end, const struct ib_qp *qp, const struct ibv_wc *wc, bool down) {
   if (!status_may_pass(wc->status) && !down) return false;
-  if (wc->wr_id >> 60 == IB_WORK_FLUSH) return ib_flush_again(end);
-  return ib_again_begin(end, qp_bit(end, qp, wc->status), false);
+  if (wc->wr_id >> 60 == IB_WORK_FLUSH) return ib_flush_reconnect(end);
+  return ib_reconnect_begin(end, qp_bit(end, qp, wc->status), false);
 }
 
 static ncclResult_t completion_fail(struct ib_end *end, const struct ib_qp *qp, const struct ibv_wc *wc) {
@@ -92,7 +92,7 @@ static struct ib_qp *qp_of(struct ib_end *end, uint32_t outlet, uint32_t number)
 static ncclResult_t completion_take(struct ib_end *end, uint32_t outlet, const struct ibv_wc *wc) {
   const uint64_t number = wc->wr_id >> 32 & 0xfffffff;
   struct ib_qp *qp = qp_of(end, outlet, wc->qp_num);
-  if (qp == NULL && end->again.generation + end->tries > 0)
+  if (qp == NULL && end->reconnect.generation + end->tries > 0)
     return ncclSuccess; /* of one that it had before */
   if (qp == NULL)
     return ib_fail(end, ncclInternalError, "a completion of queue pair %u, which is not there", wc->qp_num);
@@ -155,7 +155,7 @@ static void wire_look(struct ib_end *end) {
   if (end->gone || end->wire.fd < 0) return;
   int got = 0;
   while (!end->told && (got = ib_wire_note_receive(&end->wire)) > 0) {
-    end->told = end->wire.note.kind == WIRE_AGAIN;
+    end->told = end->wire.note.kind == WIRE_RECONNECT;
     if (end->wire.note.kind != WIRE_BYE) continue;
     end->said_bye = true;
     end->bye = end->wire.note.number;
@@ -166,7 +166,7 @@ static void wire_look(struct ib_end *end) {
 }
 
 /* A receiver waits a moment for completions that are behind the news on the socket. */
-static ncclResult_t gone_judge(struct ib_end *end) {
+static ncclResult_t gone_check(struct ib_end *end) {
   if (end->kind == IB_SEND) return sender_settle(end);
   if (end->finished == end->begun || os_time_ns() - end->phase_ns < GONE_NS) return ncclSuccess;
   return ib_gone(end);
@@ -174,23 +174,24 @@ static ncclResult_t gone_judge(struct ib_end *end) {
 
 static ncclResult_t idle_look(struct ib_end *end, bool closely) {
   end->idle++;
-  if (!closely && end->idle % WIRE_PERIOD != 0) return end->gone ? gone_judge(end) : ncclSuccess;
+  if (!closely && end->idle % WIRE_PERIOD != 0) return end->gone ? gone_check(end) : ncclSuccess;
   wire_look(end);
-  if (end->told) return ib_again_asked(end);
+  if (end->told) return ib_reconnect_asked(end);
   const bool all = closely || end->idle % EVENTS_PERIOD == 0;
   for (uint32_t i = 0; i < end->device->port_count && all; i++) ib_events_look(end->device->ports[i].of);
   const char *event = ib_end_event(end);
-  if (event != NULL && end->event == IBV_EVENT_QP_FATAL && ib_again_begin(end, 0, false)) return ncclSuccess;
+  if (event != NULL && end->event == IBV_EVENT_QP_FATAL && ib_reconnect_begin(end, 0, false))
+    return ncclSuccess;
   if (event != NULL && param_int(PARAM_IB_RETURN_ASYNC_EVENTS) != 0)
     return ib_fail(end, ncclSystemError, "%s", event);
-  if (end->gone) return gone_judge(end);
+  if (end->gone) return gone_check(end);
   return all ? ib_silence_look(end) : ncclSuccess;
 }
 
-static ncclResult_t flushed_judge(struct ib_end *end) {
+static ncclResult_t flushed_check(struct ib_end *end) {
   struct ibv_wc wc;
   wire_look(end);
-  if (end->told) return ib_again_asked(end);
+  if (end->told) return ib_reconnect_asked(end);
   if (end->gone) return end->kind == IB_SEND ? sender_settle(end) : ib_gone(end);
   memset(&wc, 0, sizeof wc);
   wc.status = IBV_WC_WR_FLUSH_ERR;
@@ -202,7 +203,7 @@ static ncclResult_t poll_end(struct ib_end *end, bool closely) {
   uint32_t count = 0;
   if (end->failed != ncclSuccess) return end->failed;
   TRY(queues_poll(end, &count));
-  if (end->flushed != NULL) return flushed_judge(end);
+  if (end->flushed != NULL) return flushed_check(end);
   if (count == 0 && end->phase == IB_READY) return idle_look(end, closely);
   return ncclSuccess;
 }
@@ -212,11 +213,11 @@ ncclResult_t ib_poll(struct ib_end *end) { return poll_end(end, false); }
 /* An end that failed has said so. */
 ncclResult_t ib_look(struct ib_end *end, enum net_look *wish) {
   *wish = NET_LOOK_NEVER;
-  if (end->gone || end->failed != ncclSuccess || ib_again_most() == 0) return ncclSuccess;
+  if (end->gone || end->failed != ncclSuccess || ib_reconnect_most() == 0) return ncclSuccess;
   *wish = NET_LOOK_LATER;
   if (!end->was_ready) return ncclSuccess; /* isend and irecv make it so */
   TRY(end->phase == IB_READY ? poll_end(end, true) : ib_end_step(end));
-  if (end->phase == IB_READY && !end->gone) ib_again_back(end);
+  if (end->phase == IB_READY && !end->gone) ib_reconnect_back(end);
   if (end->phase != IB_READY) *wish = NET_LOOK_SOON;
   return ncclSuccess;
 }

@@ -1,9 +1,9 @@
 /* conn.c: an end of a connection: what it is made of, how it becomes ready, how it fails and how it goes.
  *
  *   sender                                              receiver
- *   connect: dials, greets                          ->  accept: which listener is meant
- *   card: queue pairs, GIDs, where it wants to be told  ->  makes its queue pairs, connects them
- *                                                   <-  card
+ *   connect: dials, authenticates                          ->  accept: which listener is meant
+ *   info: queue pairs, GIDs, where it wants to be told  ->  makes its queue pairs, connects them
+ *                                                   <-  info
  *   connects its queue pairs, tries each path (path.c)
  *   go                                              ->  may tell the sender of receives */
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-#define CARD_MAGIC 0x7475747469696234ull
+#define CONN_INFO_MAGIC 0x7475747469696234ull
 #define HANDLE_MAGIC 0x7475747469696230ull
 #define GUESTS_MAX 4
 static_assert(sizeof(struct ib_handle) <= NET_HANDLE_BYTES, "a handle fits");
@@ -60,7 +60,7 @@ static void end_names(struct ib_end *end, enum ib_kind kind, const struct net_pe
            peer->comm_name != NULL ? peer->comm_name : "communicator");
 }
 
-/* Completion queues have room for all that can be under way on their queue pairs. */
+/* Completion queues have space for all that can be under way on their queue pairs. */
 static ncclResult_t outlet_open(struct ib_end *end, uint32_t index) {
   const struct ib_port *port = &end->device->ports[index];
   struct ib_outlet *outlet = &end->outlets[index];
@@ -79,12 +79,12 @@ static ncclResult_t outlet_open(struct ib_end *end, uint32_t index) {
   if (outlet->memory == NULL)
     return ib_fail(end, ncclSystemError, "memory cannot be registered with %s: see `ulimit -l`",
                    port->of->name);
-  struct ib_port_card *card = &end->own.ports[index];
-  memcpy(card->gid, port->gid.raw, sizeof card->gid);
-  card->lid = port->attributes.lid;
-  card->mtu = (uint8_t)port->attributes.active_mtu;
-  card->ethernet = port->ethernet;
-  card->key = outlet->memory->rkey;
+  struct ib_port_info *info = &end->own.ports[index];
+  memcpy(info->gid, port->gid.raw, sizeof info->gid);
+  info->lid = port->attributes.lid;
+  info->mtu = (uint8_t)port->attributes.active_mtu;
+  info->ethernet = port->ethernet;
+  info->key = outlet->memory->rkey;
   return ncclSuccess;
 }
 
@@ -92,13 +92,13 @@ static ncclResult_t end_open(struct ib_end *end, uint32_t qp_count) {
   end->qp_count = qp_count;
   end->memory = (struct ib_memory *)os_pages_map(sizeof *end->memory);
   if (end->memory == NULL) return ib_fail(end, ncclSystemError, "no memory for a connection");
-  end->own.magic = CARD_MAGIC;
+  end->own.magic = CONN_INFO_MAGIC;
   end->own.qp_count = qp_count;
   end->own.port_count = end->device->port_count;
   end->own.memory = (uint64_t)(uintptr_t)end->memory;
   snprintf(end->own.name, sizeof end->own.name, "%s", end->device->name);
   for (uint32_t i = 0; i < end->device->port_count; i++) TRY(outlet_open(end, i));
-  end->own.bad = end->other.bad; /* a receiver has the sender's card */
+  end->own.bad = end->other.bad; /* a receiver has the sender's info */
   ib_ports_choose(end);
   return ib_qps_create(end);
 }
@@ -135,19 +135,19 @@ struct ib_request *ib_request_take(struct ib_end *end, bool flush) {
 
 /* ---- becoming ready ---- */
 
-static bool card_is_good(const struct ib_end *end) {
-  const struct ib_card *card = &end->other;
+static bool info_is_good(const struct ib_end *end) {
+  const struct ib_conn_info *info = &end->other;
   for (uint32_t i = 0; i < end->qp_count; i++)
-    if (card->outlets[i] >= card->port_count) return false;
-  return card->magic == CARD_MAGIC && card->qp_count == end->qp_count && card->port_count > 0 &&
-         card->port_count <= IB_PORTS_MAX && card->memory != 0 &&
-         memchr(card->name, '\0', sizeof card->name) != NULL;
+    if (info->outlets[i] >= info->port_count) return false;
+  return info->magic == CONN_INFO_MAGIC && info->qp_count == end->qp_count && info->port_count > 0 &&
+         info->port_count <= IB_PORTS_MAX && info->memory != 0 &&
+         memchr(info->name, '\0', sizeof info->name) != NULL;
 }
 
-/* Both ends come to the same numbers, from both cards. */
-ncclResult_t ib_card_take(struct ib_end *end) {
+/* Both ends come to the same numbers, from both ends' info. */
+ncclResult_t ib_conn_info_take(struct ib_end *end) {
   const uint32_t own = end->device->port_count;
-  if (!card_is_good(end)) return ib_fail(end, ncclRemoteError, "the other end's card makes no sense");
+  if (!info_is_good(end)) return ib_fail(end, ncclRemoteError, "the other end's connection info is invalid");
   if (end->other.ports[0].ethernet != end->own.ports[0].ethernet)
     return ib_fail(end, ncclRemoteError,
                    "%s is %s, and the other end's %s is not: NCCL_IB_HCA chooses devices of one kind",
@@ -159,7 +159,7 @@ ncclResult_t ib_card_take(struct ib_end *end) {
   const bool adaptive = routing < 0 ? !end->own.ports[0].ethernet : routing != 0;
   end->adaptive_bytes = adaptive ? (size_t)param_int(PARAM_IB_AR_THRESHOLD) : SIZE_MAX;
   TRY(ib_qps_connect(end));
-  end->phase = end->kind == IB_SEND ? IB_PATH : IB_CARD_OUT;
+  end->phase = end->kind == IB_SEND ? IB_PATH : IB_INFO_OUT;
   end->phase_ns = os_time_ns();
   return ncclSuccess;
 }
@@ -175,8 +175,9 @@ static ncclResult_t step_dial(struct ib_end *end) {
   if (state >= 0) state = ib_wire_dialed(end->wire.fd);
   if (state == 0) return ncclSuccess;
   if (state > 0) {
-    greet_dialer_begin(&end->dialer, end->wire.fd, GREET_DATA, ib_handle_key(&end->handle, end->comm_key));
-    end->phase = IB_GREETING;
+    handshake_client_begin(&end->client, end->wire.fd, HANDSHAKE_DATA,
+                           ib_handle_key(&end->handle, end->comm_key));
+    end->phase = IB_HANDSHAKE;
     return ncclSuccess;
   }
   sock_close(end->wire.fd);
@@ -187,48 +188,48 @@ static ncclResult_t step_dial(struct ib_end *end) {
   return ncclSuccess;
 }
 
-static ncclResult_t step_greet(struct ib_end *end) {
+static ncclResult_t step_handshake(struct ib_end *end) {
   char reason[128] = "";
-  switch (greet_dialer_step(&end->dialer, reason, sizeof reason)) {
-    case GREET_DONE: end->phase = IB_CARD_OUT; return ncclSuccess;
-    case GREET_GONE:
+  switch (handshake_client_step(&end->client, reason, sizeof reason)) {
+    case HANDSHAKE_DONE: end->phase = IB_INFO_OUT; return ncclSuccess;
+    case HANDSHAKE_GONE:
       return ib_fail(end, ncclRemoteError, "connecting: %s",
                      reason[0] != '\0' ? reason : "the other end hung up");
     default: return ncclSuccess;
   }
 }
 
-static ncclResult_t step_cards(struct ib_end *end) {
-  const bool out = end->phase == IB_CARD_OUT;
+static ncclResult_t step_infos(struct ib_end *end) {
+  const bool out = end->phase == IB_INFO_OUT;
   const int moved = out ? ib_wire_send(&end->wire, &end->own, sizeof end->own)
                         : ib_wire_receive(&end->wire, &end->other, sizeof end->other);
   if (moved < 0) return ib_gone(end);
   if (moved == 0) return ncclSuccess;
-  if (!out) return ib_card_take(end);
-  end->phase = end->kind == IB_SEND ? IB_CARD_IN : IB_GO;
+  if (!out) return ib_conn_info_take(end);
+  end->phase = end->kind == IB_SEND ? IB_INFO_IN : IB_GO;
   return ncclSuccess;
 }
 
 static ncclResult_t step_go(struct ib_end *end) {
   const int got = ib_wire_note_receive(&end->wire);
   if (got < 0) return ib_gone(end);
-  if (got > 0 && end->wire.note.kind == WIRE_AGAIN) return ib_again_asked(end);
+  if (got > 0 && end->wire.note.kind == WIRE_RECONNECT) return ib_reconnect_asked(end);
   if (got == 0 || end->wire.note.kind != WIRE_GO) return ncclSuccess;
   end->phase = IB_READY;
-  return ib_again_resume(end);
+  return ib_reconnect_resume(end);
 }
 
 ncclResult_t ib_end_step(struct ib_end *end) {
   if (end->failed != ncclSuccess) return end->failed;
   switch (end->phase) {
     case IB_DIALING: return step_dial(end);
-    case IB_GREETING: return step_greet(end);
-    case IB_CARD_OUT:
-    case IB_CARD_IN: return step_cards(end);
+    case IB_HANDSHAKE: return step_handshake(end);
+    case IB_INFO_OUT:
+    case IB_INFO_IN: return step_infos(end);
     case IB_DRAIN:
-    case IB_AGAIN_OUT:
-    case IB_AGAIN_IN:
-    case IB_LINK: return ib_again_step(end);
+    case IB_RECONNECT_OUT:
+    case IB_RECONNECT_IN:
+    case IB_LINK: return ib_reconnect_step(end);
     case IB_PATH: return ib_path_step(end);
     case IB_GO: return step_go(end);
     default: return ncclSuccess;
@@ -272,14 +273,14 @@ struct listener {
   char comm_name[64];
   struct ib_handle handle;
   bool claimed, guest_used[GUESTS_MAX];
-  struct greeting guests[GUESTS_MAX];
+  struct handshake guests[GUESTS_MAX];
   struct ib_end *end; /* on its way to be a connection */
 };
 
 static ncclResult_t listener_open(struct listener *listener) {
   struct sock_interface interfaces[SOCK_INTERFACES_MAX];
   uint32_t count = 0;
-  TRY(greet_check());
+  TRY(handshake_check());
   TRY(sock_interfaces_find(NULL, interfaces, &count));
   if (count == 0)
     return log_fail(ncclSystemError, "Network IB: no interface to meet at: see NCCL_SOCKET_IFNAME");
@@ -331,13 +332,13 @@ static void guests_admit(struct listener *listener) {
   int fd;
   for (uint32_t i = 0; i < GUESTS_MAX && (fd = sock_accept(listener->fd, &from)) >= 0; i++) {
     const uint32_t index = guest_place(listener);
-    greet_begin(&listener->guests[index], fd);
+    handshake_begin(&listener->guests[index], fd);
     listener->guest_used[index] = true;
   }
 }
 
-/* The guest is the sender: from here on it is an end. How many queue pairs it wants, its card will say. */
-static ncclResult_t guest_seat(struct listener *listener, int fd) {
+/* The guest is the sender: from here on it is an end. How many queue pairs it wants, its info will say. */
+static ncclResult_t guest_accept(struct listener *listener, int fd) {
   const struct net_peer peer = {listener->comm_key, listener->rank, listener->peer, listener->comm_name};
   struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
   if (end == NULL) {
@@ -348,35 +349,35 @@ static ncclResult_t guest_seat(struct listener *listener, int fd) {
   end_names(end, IB_RECEIVE, &peer);
   end->wire.fd = fd;
   end->address = sock_peer(fd);
-  end->phase = IB_CARD_IN;
+  end->phase = IB_INFO_IN;
   listener->end = end;
   return ncclSuccess;
 }
 
 static ncclResult_t guest_step(struct listener *listener, uint32_t index) {
-  struct greeting *guest = &listener->guests[index];
-  const enum greet_state state = greet_step(guest);
-  if (state == GREET_MORE) return ncclSuccess;
+  struct handshake *guest = &listener->guests[index];
+  const enum handshake_state state = handshake_step(guest);
+  if (state == HANDSHAKE_MORE) return ncclSuccess;
   const char *refusal = NULL;
-  if (guest->kind != GREET_DATA) refusal = "this is a port for data";
+  if (guest->kind != HANDSHAKE_DATA) refusal = "this is a port for data";
   else if (guest->key != ib_handle_key(&listener->handle, listener->comm_key)) refusal = "no such listener";
   else if (listener->end != NULL) refusal = "connected already";
   listener->guest_used[index] = false;
-  if (state == GREET_DONE && greet_answer(guest, refusal) && refusal == NULL)
-    return guest_seat(listener, guest->fd);
+  if (state == HANDSHAKE_DONE && handshake_answer(guest, refusal) && refusal == NULL)
+    return guest_accept(listener, guest->fd);
   sock_close(guest->fd);
   return ncclSuccess;
 }
 
-/* The sender's card has come whole: only now is it known how many queue pairs there are. */
-static ncclResult_t receiver_card(struct ib_end *end) {
+/* The sender's info has come whole: only now is it known how many queue pairs there are. */
+static ncclResult_t receiver_info(struct ib_end *end) {
   const int moved = ib_wire_receive(&end->wire, &end->other, sizeof end->other);
   if (moved < 0) return ib_gone(end);
   if (moved == 0) return ncclSuccess;
   if (end->other.qp_count < 1 || end->other.qp_count > IB_QPS_MAX)
-    return ib_fail(end, ncclRemoteError, "the other end's card makes no sense");
+    return ib_fail(end, ncclRemoteError, "the other end's connection info is invalid");
   TRY(end_open(end, end->other.qp_count));
-  return ib_card_take(end);
+  return ib_conn_info_take(end);
 }
 
 ncclResult_t ib_accept(void *at, void **connection) {
@@ -388,7 +389,7 @@ ncclResult_t ib_accept(void *at, void **connection) {
     if (listener->guest_used[i]) TRY(guest_step(listener, i));
   struct ib_end *end = listener->end;
   if (end == NULL) return ncclSuccess;
-  if (end->phase == IB_CARD_IN) TRY(receiver_card(end));
+  if (end->phase == IB_INFO_IN) TRY(receiver_info(end));
   else TRY(ib_end_step(end));
   if (end->phase < IB_GO) return ncclSuccess;
   listener->claimed = true;

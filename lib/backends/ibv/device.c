@@ -95,8 +95,8 @@ static bool port_fill(struct ib_context *of, uint8_t number, struct ib_port *por
   return port->gid_index >= 0;
 }
 
-/* Functions of one card differ behind the last point of its path. */
-static bool path_is_same_card(const char *a, const char *b) {
+/* Functions of one NIC differ behind the last point of its path. */
+static bool path_is_same_nic(const char *a, const char *b) {
   const char *end = strrchr(a, '.');
   const size_t length = end != NULL ? (size_t)(end - a) : strlen(a);
   return a[0] != '\0' && strncmp(a, b, length) == 0 && strchr(b + length, '/') == NULL;
@@ -121,7 +121,7 @@ static bool device_merges(const struct ib_device *device, const char *path, cons
   if (device->port_count == IB_PORTS_MAX || first->ethernet != port->ethernet) return false;
   if (ports_are_forced(first, port)) return true;
   return param_int(PARAM_IB_MERGE_NICS) != 0 && first->speed_mbps == port->speed_mbps &&
-         path_is_same_card(device->path, path);
+         path_is_same_nic(device->path, path);
 }
 
 static void port_add(const struct ib_port *port, const char *path) {

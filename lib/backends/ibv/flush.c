@@ -26,9 +26,9 @@ static ncclResult_t flush_begin(struct ib_end *end, struct ib_request *request) 
   return ncclSuccess;
 }
 
-bool ib_flush_again(struct ib_end *end) {
+bool ib_flush_reconnect(struct ib_end *end) {
   const uint32_t loops = end->loop_count;
-  if (!ib_again_may(end, false)) return false;
+  if (!ib_reconnect_may(end, false)) return false;
   end->loop_count = 0;
   ib_qps_drop(end, end->qp_count, loops);
   if (ib_qps_loop(end) != ncclSuccess) return false;

@@ -9,14 +9,14 @@
 #include "backends/ibv/gid.h"
 #include "backends/ibv/verbs.h"
 #include "backends/net.h"
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/sock.h"
 
 enum {
   IB_DEVICES_MAX = 32,
-  IB_PORTS_MAX = 8,     /* of a device: ports of one card that are used as one */
+  IB_PORTS_MAX = 8,     /* of a device: ports of one NIC that are used as one */
   IB_QPS_MAX = 128,     /* of a connection */
   IB_GROUP_MAX = 8,     /* receives of one call */
   IB_SLOTS = 64,        /* calls to irecv that may be under way; more than NET_REQUESTS_MAX */
@@ -68,19 +68,19 @@ bool ib_list_allows(const char *list, const char *name, uint8_t port);
 
 /* ---- what both ends tell each other */
 
-struct ib_port_card {
+struct ib_port_info {
   uint8_t gid[16];
   uint16_t lid;
   uint8_t mtu, ethernet;
   uint32_t key;           /* of the end's memory (struct ib_memory), by this port */
   struct ibv_ece options; /* of its queue pairs */
 };
-struct ib_card {
+struct ib_conn_info {
   uint64_t magic;
   uint32_t qp_count, port_count;
   uint64_t memory; /* address of its struct ib_memory */
   char name[64];   /* of its device */
-  struct ib_port_card ports[IB_PORTS_MAX];
+  struct ib_port_info ports[IB_PORTS_MAX];
   uint32_t qps[IB_QPS_MAX];    /* the k-th is connected to the other end's k-th */
   uint8_t outlets[IB_QPS_MAX]; /* at which port each lies */
   uint64_t bad;                /* bit k: nothing passes between the ports that queue pair k first had */
@@ -107,7 +107,7 @@ static_assert(sizeof(struct ib_clear) == 64, "a line, which no write splits");
 #define IB_INLINE_BYTES sizeof(struct ib_clear)
 
 /* A receive in two places (IB_SPLIT) has two entries: what a message of the right size begins with goes where
- * the first says, and its last `tag` bytes to the second, which has room for all of any other message. Where
+ * the first says, and its last `tag` bytes to the second, which has space for all of any other message. Where
  * that tag is IB_TAIL every size is right: the second is filled with the message's end, the first has what is
  * before.
  */
@@ -120,27 +120,27 @@ struct ib_memory {
   uint32_t sizes[IB_SLOTS][IB_GROUP_MAX];        /* of grouped messages; the other way round */
   uint64_t flushed;                              /* what reads that flush bring: nobody looks */
 };
-/* In an immediate value, and in sizes: the message was longer than its room and did not come. */
+/* In an immediate value, and in sizes: the message was longer than its buffer and did not come. */
 #define IB_TOO_LONG 0x80000000u
 
 /* ---- wire.c: the socket beside a connection */
 
-/* Behind again comes what the connection goes on with (struct ib_again). */
-enum { WIRE_GO = 1, WIRE_BYE = 2, WIRE_AGAIN, WIRE_LINKED };
+/* Behind a reconnect comes what the connection goes on with (struct ib_reconnect). */
+enum { WIRE_GO = 1, WIRE_BYE = 2, WIRE_RECONNECT, WIRE_LINKED };
 struct ib_note {
   uint32_t magic, kind;
   uint64_t number; /* bye: receives that were completed; again: which time this is */
 };
 struct ib_wire {
   int fd;
-  size_t sent, received; /* of a card, or what a connection goes on with */
+  size_t sent, received; /* of an info, or what a connection goes on with */
   size_t note_received;
   struct ib_note note;
 };
 struct ib_handle {
   uint64_t magic;
   struct sock_address address;
-  uint64_t number;   /* random; with the communicator's key it makes the key of the greeting */
+  uint64_t number;   /* random; with the communicator's key it makes the key of the handshake */
   uint32_t qp_count; /* that the receiver wants */
   uint32_t port_count;
 };
@@ -161,12 +161,12 @@ int ib_wire_note_receive(struct ib_wire *wire);
 enum ib_kind { IB_SEND = 1, IB_RECEIVE, IB_LISTENER };
 enum ib_phase {
   IB_DIALING,
-  IB_GREETING,
-  IB_CARD_OUT,
-  IB_CARD_IN,
-  IB_DRAIN, /* from here to IB_LINK: being made again (again.c) */
-  IB_AGAIN_OUT,
-  IB_AGAIN_IN,
+  IB_HANDSHAKE,
+  IB_INFO_OUT,
+  IB_INFO_IN,
+  IB_DRAIN, /* from here to IB_LINK: being made again (reconnect.c) */
+  IB_RECONNECT_OUT,
+  IB_RECONNECT_IN,
   IB_LINK,
   IB_PATH,
   IB_GO,
@@ -183,7 +183,7 @@ struct ib_qp {
   uint32_t receives;        /* that are posted */
   bool path_good;
   uint32_t heard; /* `retired` when it was last seen to change, and since when: silence.c */
-  uint64_t heard_ns, asked_ns;
+  uint64_t received_ns, asked_ns;
 };
 
 /* One of the device's ports, as this connection uses it. */
@@ -223,12 +223,12 @@ struct ib_answer {
 };
 
 /* What an end tells the other where they are connected again. */
-struct ib_again {
+struct ib_reconnect {
   uint64_t generation;
   uint64_t finished, begun, done; /* a receiver's: as in its end; bit k modulo IB_SLOTS: call k is done */
-  uint64_t back;                  /* bits of the card's `bad` that are good again */
+  uint64_t back;                  /* bits of the info's `bad` that are good again */
   bool knew;                      /* it was made with the other end's word of this generation at hand */
-  struct ib_card card;
+  struct ib_conn_info info;
 };
 
 struct ib_end {
@@ -242,10 +242,10 @@ struct ib_end {
   const struct verbs *verbs;
   struct sock_address address; /* of the other process */
   struct ib_wire wire;
-  struct greet_dialer dialer;
+  struct handshake_client client;
   struct ib_handle handle;
   uint64_t comm_key, phase_ns, path_ns;
-  struct ib_card own, other;
+  struct ib_conn_info own, other;
   struct ib_memory *memory;
   struct ib_outlet outlets[IB_PORTS_MAX];
   struct ib_qp *qps;
@@ -261,8 +261,8 @@ struct ib_end {
   const struct ib_qp *flushed; /* a completion said that this one had stopped before */
   uint64_t flushed_id;
   uint32_t idle;
-  int event;                     /* an asynchronous event that ends it; atomic */
-  struct ib_again again, others; /* being made again: generation, and what is said */
+  int event;                             /* an asynchronous event that ends it; atomic */
+  struct ib_reconnect reconnect, others; /* being made again: generation, and what is said */
   uint64_t tries;
   uint64_t linked_ns;          /* when it became ready, last */
   uint32_t left;               /* bit i: its i-th port was down, and its queue pairs lie elsewhere */
@@ -312,42 +312,42 @@ void ib_qps_stop(struct ib_end *end);
 void ib_qps_drop(struct ib_end *end, uint32_t begin, uint32_t count);
 void ib_qps_destroy(struct ib_end *end);
 uint64_t ib_work_id(enum ib_work work, uint64_t number, const struct ib_qp *qp);
-bool ib_qp_has_room(const struct ib_qp *qp, uint32_t requests);
+bool ib_qp_has_space(const struct ib_qp *qp, uint32_t requests);
 /* Posts a chain of `count`; the last must be signalled or followed by one that is. */
 ncclResult_t ib_qp_post(struct ib_end *end, struct ib_qp *qp, struct ibv_send_wr *first, uint32_t count);
 /* "queue pair 2 (17 to 18), mlx5_0:1 GID ... to GID ...". Returns `out`. */
 #define IB_QP_TEXT_BYTES 256
 const char *ib_qp_text(const struct ib_end *end, const struct ib_qp *qp, char out[IB_QP_TEXT_BYTES]);
 
-ncclResult_t ib_card_take(struct ib_end *end);
+ncclResult_t ib_conn_info_take(struct ib_end *end);
 /* Takes a connection that is ready, or was, as far as it goes now. */
 ncclResult_t ib_end_poll(struct ib_end *end);
 
-/* ---- ports.c: between which ports queue pairs lie, by what both ends know of them (struct ib_card) */
+/* ---- ports.c: between which ports queue pairs lie, by what both ends know of them (struct ib_conn_info) */
 void ib_ports_choose(struct ib_end *end);
 /* Whether the other end has chosen the same. */
 bool ib_ports_agree(const struct ib_end *end);
 /* Its word has come. */
-void ib_ports_hear(struct ib_end *end);
+void ib_ports_learn(struct ib_end *end);
 /* Whether queue pairs lie elsewhere than first, for a port of this end. */
 bool ib_ports_left(struct ib_end *end);
-/* Queue pairs that may go back to their first ports: bits of what the card calls bad. */
+/* Queue pairs that may go back to their first ports: bits of what the info calls bad. */
 uint64_t ib_ports_back(struct ib_end *end);
 
-/* ---- again.c: a connection whose queue pairs failed gets new ones, and goes on where it was */
+/* ---- reconnect.c: a connection whose queue pairs failed gets new ones, and goes on where it was */
 /* How many times, by the settings. */
-uint64_t ib_again_most(void);
+uint64_t ib_reconnect_most(void);
 /* True where another time is allowed; it counts. */
-bool ib_again_may(struct ib_end *end, bool asked);
+bool ib_reconnect_may(struct ib_end *end, bool asked);
 /* True where it does, and nothing has failed. `bad`: bits of queue pairs that reach nothing. */
-bool ib_again_begin(struct ib_end *end, uint64_t bad, bool asked);
+bool ib_reconnect_begin(struct ib_end *end, uint64_t bad, bool asked);
 /* The same to go back to ports that are up again, where there are any. */
-void ib_again_back(struct ib_end *end);
-ncclResult_t ib_again_step(struct ib_end *end);
+void ib_reconnect_back(struct ib_end *end);
+ncclResult_t ib_reconnect_step(struct ib_end *end);
 /* The other end has asked: its word follows on the wire. */
-ncclResult_t ib_again_asked(struct ib_end *end);
+ncclResult_t ib_reconnect_asked(struct ib_end *end);
 /* All paths are good: what was under way goes on. */
-ncclResult_t ib_again_resume(struct ib_end *end);
+ncclResult_t ib_reconnect_resume(struct ib_end *end);
 
 /* ---- path.c: a write without data on every queue pair, before anything rests on it */
 ncclResult_t ib_path_step(struct ib_end *end);
@@ -391,14 +391,14 @@ ncclResult_t ib_flush(struct ib_end *end, uint32_t count, void *const *data, con
                       void *const *registrations, void **request);
 void ib_flush_completed(struct ib_end *end, uint64_t number);
 /* True where what was under way goes on over new queue pairs: the other end has no part in it. */
-bool ib_flush_again(struct ib_end *end);
+bool ib_flush_reconnect(struct ib_end *end);
 
 /* ---- send.c, receive.c */
 ncclResult_t ib_send(struct ib_end *end, const struct ib_place places[IB_PLACES], int tag, void **request);
 void ib_send_completed(struct ib_end *end, uint64_t number);
-ncclResult_t ib_send_again(struct ib_end *end);
-ncclResult_t ib_receive_again(struct ib_end *end);
-ncclResult_t ib_receive_tell_again(struct ib_end *end);
+ncclResult_t ib_send_reconnect(struct ib_end *end);
+ncclResult_t ib_receive_reconnect(struct ib_end *end);
+ncclResult_t ib_receive_reannounce(struct ib_end *end);
 void ib_send_linger(struct ib_end *end);
 ncclResult_t ib_receive(struct ib_end *end, uint32_t count, void *const *data, const size_t *bytes,
                         const int *tags, void *const *registrations, void **request);

@@ -6,7 +6,7 @@
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-#define AGAIN_NS 100000000ull
+#define RETRY_NS 100000000ull
 
 ncclResult_t ib_path_write(struct ib_end *end, struct ib_qp *qp, uint32_t index) {
   struct ibv_send_wr request;
@@ -36,7 +36,7 @@ ncclResult_t ib_path_fail(struct ib_end *end, const struct ib_qp *qp) {
   char text[IB_QP_TEXT_BYTES];
   uint64_t bad = 0;
   for (uint32_t i = 0; i < end->qp_count && i < 64; i++) bad |= (uint64_t)!end->qps[i].path_good << i;
-  if (ib_again_begin(end, bad, false)) return ncclSuccess;
+  if (ib_reconnect_begin(end, bad, false)) return ncclSuccess;
   return ib_fail(
       end, ncclRemoteError,
       "no answer in %llu ms over %s (%u of %u queue pairs have none): is this GID of the network that "
@@ -56,13 +56,13 @@ ncclResult_t ib_path_step(struct ib_end *end) {
     end->phase = IB_READY;
     log_info(LOG_NET, "Network IB: %s: rank %u to rank %u over %s, %u queue pairs", end->comm_name, end->rank,
              end->peer, end->device->name, end->qp_count);
-    return ib_again_resume(end);
+    return ib_reconnect_resume(end);
   }
   if (now - end->phase_ns > (uint64_t)param_int(PARAM_TUTTI_IB_PATH_MS) * 1000000)
     return ib_path_fail(end, first);
-  if (end->path_ns != 0 && now - end->path_ns < AGAIN_NS) return ncclSuccess;
+  if (end->path_ns != 0 && now - end->path_ns < RETRY_NS) return ncclSuccess;
   end->path_ns = now;
   for (uint32_t i = 0; i < end->qp_count; i++)
-    if (!end->qps[i].path_good && ib_qp_has_room(&end->qps[i], 1)) TRY(ib_path_write(end, &end->qps[i], i));
+    if (!end->qps[i].path_good && ib_qp_has_space(&end->qps[i], 1)) TRY(ib_path_write(end, &end->qps[i], i));
   return ncclSuccess;
 }

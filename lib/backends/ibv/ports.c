@@ -65,16 +65,16 @@ void ib_ports_choose(struct ib_end *end) {
 }
 
 bool ib_ports_agree(const struct ib_end *end) {
-  if (end->other.port_count == 0) return true; /* a card that makes no sense: ib_card_take says so */
+  if (end->other.port_count == 0) return true; /* info that is invalid: ib_conn_info_take says so */
   for (uint32_t i = 0; i < end->qp_count; i++)
     if (end->other.outlets[i] != place_of(end, i) % end->other.port_count) return false;
   return true;
 }
 
-void ib_ports_hear(struct ib_end *end) {
-  const struct ib_again *others = &end->others;
-  if (others->knew && others->generation == end->again.generation) end->own.bad = others->card.bad;
-  else end->own.bad = (end->own.bad | others->card.bad) & ~(end->again.back | others->back);
+void ib_ports_learn(struct ib_end *end) {
+  const struct ib_reconnect *others = &end->others;
+  if (others->knew && others->generation == end->reconnect.generation) end->own.bad = others->info.bad;
+  else end->own.bad = (end->own.bad | others->info.bad) & ~(end->reconnect.back | others->back);
 }
 
 bool ib_ports_left(struct ib_end *end) {
@@ -85,7 +85,7 @@ bool ib_ports_left(struct ib_end *end) {
   return left;
 }
 
-/* What the cards say of it still holds. */
+/* What the infos say of it still holds. */
 static bool port_is_itself(const struct ib_port *port) {
   const struct verbs *verbs = port->of->verbs;
   struct ibv_port_attr now;

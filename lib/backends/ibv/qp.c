@@ -1,4 +1,4 @@
-/* qp.c: queue pairs, from their making to ready to send, and the room in their send queues. What a work
+/* qp.c: queue pairs, from their making to ready to send, and the space in their send queues. What a work
  * request is for, which message it is of and how many were posted before it all travel in its id, because a
  * completion that failed says nothing else for certain. */
 #include <errno.h>
@@ -14,7 +14,7 @@ uint64_t ib_work_id(enum ib_work work, uint64_t number, const struct ib_qp *qp) 
   return (uint64_t)work << 60 | (number & 0xfffffff) << 32 | qp->posted;
 }
 
-bool ib_qp_has_room(const struct ib_qp *qp, uint32_t requests) {
+bool ib_qp_has_space(const struct ib_qp *qp, uint32_t requests) {
   return qp->posted - qp->retired + requests <= IB_SEND_DEPTH;
 }
 
@@ -37,7 +37,7 @@ const char *ib_qp_text(const struct ib_end *end, const struct ib_qp *qp, char ou
     snprintf(out, IB_QP_TEXT_BYTES, "the queue pair of %s:%u to itself", port->of->name, port->number);
     return out;
   }
-  const struct ib_port_card *other = &end->other.ports[end->other.outlets[index]];
+  const struct ib_port_info *other = &end->other.ports[end->other.outlets[index]];
   union ibv_gid gid;
   char own_text[GID_TEXT_BYTES], other_text[GID_TEXT_BYTES];
   memcpy(gid.raw, other->gid, sizeof gid.raw);
@@ -104,7 +104,7 @@ ncclResult_t ib_qps_create(struct ib_end *end) {
 }
 
 /* A global route is needed on Ethernet, to other subnets, and where a port has no local identifier. */
-static void qp_address(const struct ib_end *end, const struct ib_port *port, const struct ib_port_card *other,
+static void qp_address(const struct ib_end *end, const struct ib_port *port, const struct ib_port_info *other,
                        struct ibv_ah_attr *at) {
   const int64_t own_class = end->kind == IB_RECEIVE ? param_int(PARAM_IB_FIFO_TC) : -1;
   const bool other_subnet = memcmp(port->gid.raw, other->gid, 8) != 0;
@@ -118,7 +118,7 @@ static void qp_address(const struct ib_end *end, const struct ib_port *port, con
   at->port_num = port->number;
 }
 
-static ncclResult_t qp_connect(struct ib_end *end, struct ib_qp *qp, const struct ib_port_card *other,
+static ncclResult_t qp_connect(struct ib_end *end, struct ib_qp *qp, const struct ib_port_info *other,
                                uint32_t number) {
   const struct ib_port *port = &end->device->ports[qp->outlet];
   struct ibv_qp_attr attributes;
@@ -148,7 +148,7 @@ static ncclResult_t qp_connect(struct ib_end *end, struct ib_qp *qp, const struc
 /* Options of the makers of both devices, where both have any: the sender says what it can, the receiver's
  * device what of that it can too. */
 static void qp_agree(struct ib_end *end, struct ib_qp *qp, uint32_t index) {
-  struct ib_port_card *own = &end->own.ports[qp->outlet];
+  struct ib_port_info *own = &end->own.ports[qp->outlet];
   const struct ibv_ece *other = &end->other.ports[end->other.outlets[index]].options;
   const struct verbs *verbs = end->verbs;
   if (other->vendor_id == 0 || own->options.vendor_id != other->vendor_id) return;

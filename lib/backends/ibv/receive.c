@@ -70,7 +70,7 @@ static ncclResult_t receive_take(struct ib_end *end, uint32_t count, struct ib_r
   if (end->failed != ncclSuccess) return end->failed;
   if (end->phase != IB_READY) return ib_end_step(end);
   if (end->gone && end->finished == end->begun) return ib_gone(end);
-  if (ib_qp_has_room(clear_qp(end), 1)) *request = ib_request_take(end, false);
+  if (ib_qp_has_space(clear_qp(end), 1)) *request = ib_request_take(end, false);
   if (*request == NULL) return ib_poll(end);
   struct ib_answer *answer = &end->answers[end->begun % IB_SLOTS];
   ib_answer_begin(answer, end->begun, count);
@@ -81,7 +81,7 @@ static ncclResult_t receive_take(struct ib_end *end, uint32_t count, struct ib_r
   return ncclSuccess;
 }
 
-static ncclResult_t receive_tell(struct ib_end *end, uint32_t entries) {
+static ncclResult_t receive_report(struct ib_end *end, uint32_t entries) {
   struct ib_qp *qp = clear_qp(end);
   const uint64_t number = end->begun++;
   TRY(receives_post(end, number));
@@ -102,7 +102,7 @@ ncclResult_t ib_receive(struct ib_end *end, uint32_t count, void *const *data, c
     request->bytes[i] = bytes[i];
     clear_fill(end, &end->memory->clear[request->slot % IB_SLOTS][i], request->slot, count, &place, tags[i]);
   }
-  TRY(receive_tell(end, count));
+  TRY(receive_report(end, count));
   *out = request;
   return ncclSuccess;
 }
@@ -119,13 +119,13 @@ ncclResult_t ib_receive_split(struct ib_end *end, const struct ib_place places[I
   clear_fill(end, &clear[0], request->slot, IB_SPLIT, &places[0], 0);
   clear_fill(end, &clear[1], request->slot, IB_SPLIT, &places[1],
              tail ? IB_TAIL : (int)(whole_bytes - places[0].bytes));
-  TRY(receive_tell(end, IB_PLACES));
+  TRY(receive_report(end, IB_PLACES));
   *out = request;
   return ncclSuccess;
 }
 
 /* Calls that are not done begin anew, on new queue pairs: ... */
-ncclResult_t ib_receive_again(struct ib_end *end) {
+ncclResult_t ib_receive_reconnect(struct ib_end *end) {
   for (uint64_t number = end->finished; number < end->begun; number++) {
     struct ib_answer *answer = &end->answers[number % IB_SLOTS];
     if (answer->outstanding == 0) continue;
@@ -136,7 +136,7 @@ ncclResult_t ib_receive_again(struct ib_end *end) {
 }
 
 /* ... and the sender may not have heard of them: an entry that comes twice is the same. */
-ncclResult_t ib_receive_tell_again(struct ib_end *end) {
+ncclResult_t ib_receive_reannounce(struct ib_end *end) {
   for (uint64_t number = end->finished; number < end->begun; number++) {
     const uint32_t slot = (uint32_t)(number % IB_SLOTS);
     const uint32_t receives = end->memory->clear[slot][0].number >> 28;
@@ -156,7 +156,7 @@ static ncclResult_t receive_sizes(struct ib_end *end, struct ib_request *request
     if ((size & IB_TOO_LONG) != 0 || bytes > request->bytes[i])
       return ib_fail(
           end, ncclInvalidUsage,
-          "message %llu has %zu bytes, but the receive that was posted for it has room for %zu: the "
+          "message %llu has %zu bytes, but the receive that was posted for it has space for %zu: the "
           "ranks' counts or calls differ",
           (unsigned long long)request->slot, bytes, request->bytes[i]);
   }

@@ -44,7 +44,7 @@ ncclResult_t ib_region_take(struct ib_end *end, const struct ib_dmabuf *dmabuf, 
   const bool by_address = dmabuf == NULL && kind == NET_MEMORY_CUDA;
   if (by_address && !end->verbs->peer_memory())
     return log_fail(ncclInvalidArgument,
-                    "Network IB: memory of GPUs goes by way of the host's: the kernel has no nvidia_peermem");
+                    "Network IB: memory of GPUs goes through the host's: the kernel has no nvidia_peermem");
   for (struct ib_region *region = end->regions; region != NULL; region = region->next) {
     if (begin < region->begin || past > region->end) continue;
     region->uses++;

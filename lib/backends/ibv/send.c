@@ -188,14 +188,14 @@ static bool answer_place(const struct ib_end *end, const struct ib_answer *answe
   return false;
 }
 
-static bool answer_has_room(const struct ib_end *end, const struct ib_answer *answer) {
+static bool answer_has_space(const struct ib_end *end, const struct ib_answer *answer) {
   for (uint32_t stripe = 0; stripe < end->stripes; stripe++)
-    if (!ib_qp_has_room(&end->qps[qp_index(end, answer->number, stripe)], CHAIN_MAX)) return false;
+    if (!ib_qp_has_space(&end->qps[qp_index(end, answer->number, stripe)], CHAIN_MAX)) return false;
   return true;
 }
 
 /* For a message of any size. */
-static uint64_t answer_room(const struct ib_end *end, const struct ib_answer *answer, uint32_t index) {
+static uint64_t answer_capacity(const struct ib_end *end, const struct ib_answer *answer, uint32_t index) {
   const struct ib_clear *clear = end->memory->clear[answer->number % IB_SLOTS];
   if (!answer->split) return clear[index].bytes;
   return (uint64_t)clear[1].bytes + (clear[1].tag == IB_TAIL ? clear[0].bytes : 0);
@@ -205,16 +205,16 @@ static uint64_t answer_room(const struct ib_end *end, const struct ib_answer *an
 static ncclResult_t answer_refuse(struct ib_end *end, struct ib_answer *answer, uint32_t index,
                                   size_t bytes) {
   const uint32_t slot = (uint32_t)(answer->number % IB_SLOTS);
-  const unsigned long long number = answer->number, room = answer_room(end, answer, index);
+  const unsigned long long number = answer->number, capacity = answer_capacity(end, answer, index);
   answer->refused = IB_TOO_LONG | (uint32_t)bytes;
   memset(end->memory->sizes[slot], 0, sizeof end->memory->sizes[slot]);
   end->memory->sizes[slot][index] = answer->refused;
   end->begun++;
   TRY(answer_post(end, answer));
   ib_fail(end, ncclInvalidUsage,
-          "message %llu has %zu bytes, but the receive that was posted for it has room for %llu: the ranks' "
+          "message %llu has %zu bytes, but the receive that was posted for it has space for %llu: the ranks' "
           "counts or calls differ",
-          number, bytes, room);
+          number, bytes, capacity);
   end->failed = ncclSuccess;
   end->refused = ncclInvalidUsage;
   return ncclInvalidUsage;
@@ -232,10 +232,10 @@ ncclResult_t ib_send(struct ib_end *end, const struct ib_place places[IB_PLACES]
   if (end->phase != IB_READY) return ib_end_step(end);
   struct ib_answer *answer = answer_next(end);
   if (answer == NULL && end->gone) return ib_gone(end);
-  if (answer == NULL || !answer_place(end, answer, tag, &index) || !answer_has_room(end, answer))
+  if (answer == NULL || !answer_place(end, answer, tag, &index) || !answer_has_space(end, answer))
     return ib_poll(end);
   const uint32_t slot = (uint32_t)(answer->number % IB_SLOTS);
-  if (bytes > answer_room(end, answer, index)) return answer_refuse(end, answer, index, bytes);
+  if (bytes > answer_capacity(end, answer, index)) return answer_refuse(end, answer, index, bytes);
   struct ib_request *request = ib_request_take(end, false);
   if (request == NULL) return ib_poll(end);
   request->slot = answer->number;
@@ -255,8 +255,8 @@ ncclResult_t ib_send(struct ib_end *end, const struct ib_place places[IB_PLACES]
 
 /* What the receiver has is done. What it has not goes again, in order: one that was acknowledged it must
  * have. */
-ncclResult_t ib_send_again(struct ib_end *end) {
-  const struct ib_again *others = &end->others;
+ncclResult_t ib_send_reconnect(struct ib_end *end) {
+  const struct ib_reconnect *others = &end->others;
   if (others->finished + IB_SLOTS < end->begun)
     return ib_fail(end, ncclRemoteError, "the other end's word makes no sense");
   for (uint64_t number = others->finished; number < end->begun; number++) {

@@ -21,7 +21,7 @@ static uint64_t silence_ns(void) {
   const uint64_t times = ACK_FACTOR * (uint64_t)(param_int(PARAM_IB_RETRY_CNT) + 1);
   const uint64_t owed = (ACK_UNIT_NS << exponent) * times, due = owed > LEAST_NS ? owed : LEAST_NS;
   const uint64_t patience = (uint64_t)param_int(PARAM_TUTTI_NET_PATIENCE_SECONDS) * 750000000;
-  const bool may = ib_again_most() > 0 && patience > 0;
+  const bool may = ib_reconnect_most() > 0 && patience > 0;
   return may && patience < due ? patience : due; /* before the communicator is given up */
 }
 
@@ -32,7 +32,7 @@ static ncclResult_t qp_give_up(struct ib_end *end, const struct ib_qp *qp, uint6
       "nothing has come of what is under way for %llu ms on %s: not even an error, which its device owes "
       "when NCCL_IB_RETRY_CNT is used up (TUTTI_IB_SILENCE_MS)";
   ib_qp_text(end, qp, text);
-  if (!ib_again_begin(end, 0, false)) return ib_fail(end, ncclRemoteError, why, ms, text);
+  if (!ib_reconnect_begin(end, 0, false)) return ib_fail(end, ncclRemoteError, why, ms, text);
   char sentence[sizeof why + IB_QP_TEXT_BYTES + 20];
   snprintf(sentence, sizeof sentence, why, ms, text);
   log_warn("Network IB: %s: %s", end->comm_name, sentence);
@@ -41,17 +41,17 @@ static ncclResult_t qp_give_up(struct ib_end *end, const struct ib_qp *qp, uint6
 
 static ncclResult_t qp_look(struct ib_end *end, uint32_t index, uint64_t now_ns, uint64_t limit_ns) {
   struct ib_qp *qp = &end->qps[index];
-  if (qp->posted == qp->retired || qp->heard_ns == 0 || qp->heard != qp->retired) {
+  if (qp->posted == qp->retired || qp->received_ns == 0 || qp->heard != qp->retired) {
     qp->heard = qp->retired;
-    qp->heard_ns = qp->asked_ns = now_ns;
+    qp->received_ns = qp->asked_ns = now_ns;
     return ncclSuccess;
   }
   if (now_ns - qp->asked_ns < limit_ns / ASKS) return ncclSuccess;
   /* An end that was away for long, as its process was, asks before it judges. */
-  if (now_ns - qp->asked_ns > limit_ns) qp->heard_ns = now_ns;
+  if (now_ns - qp->asked_ns > limit_ns) qp->received_ns = now_ns;
   qp->asked_ns = now_ns;
-  if (now_ns - qp->heard_ns >= limit_ns) return qp_give_up(end, qp, limit_ns);
-  return ib_qp_has_room(qp, 1) ? ib_path_write(end, qp, index) : ncclSuccess;
+  if (now_ns - qp->received_ns >= limit_ns) return qp_give_up(end, qp, limit_ns);
+  return ib_qp_has_space(qp, 1) ? ib_path_write(end, qp, index) : ncclSuccess;
 }
 
 ncclResult_t ib_silence_look(struct ib_end *end) {

@@ -13,7 +13,7 @@ enum gid_kind { GID_NONE, GID_INFINIBAND, GID_ROCE1, GID_ROCE2 };
 struct verbs {
   struct ibv_device **(*device_list)(int *count);
   void (*device_list_free)(struct ibv_device **list);
-  /* Of the card below /sys, "" where there is none. */
+  /* Of the NIC below /sys, "" where there is none. */
   void (*device_path)(struct ibv_device *device, char *out, size_t out_bytes);
   struct ibv_context *(*context_open)(struct ibv_device *device);
   int (*context_close)(struct ibv_context *context);

@@ -1,4 +1,4 @@
-/* wire.c: the socket beside a connection: the two cards, then notes. It stays open, so that each end hears
+/* wire.c: the socket beside a connection: the two infos, then notes. It stays open, so that each end hears
  * when the other has closed, or its process has ended, in which case a queue pair would say nothing. */
 #include <errno.h>
 #include <netinet/in.h>

@@ -86,14 +86,14 @@ static ncclResult_t result_sane(ncclResult_t result) {
   return value >= 0 && value < ncclNumResults ? result : ncclInternalError;
 }
 
-/* The plugin's verdict, with a sentence when it is a bad one. */
-static ncclResult_t verdict(ncclResult_t result, const char *call) {
+/* The plugin's plugin_result, with a sentence when it is a bad one. */
+static ncclResult_t plugin_result(ncclResult_t result, const char *call) {
   if (result == ncclSuccess) return result;
   return log_fail(result_sane(result), "network plugin '%s' (%s): %s fails with '%s'", NET->name,
                   in_use.plugin.from, call, err_text(result_sane(result)));
 }
 
-static ncclResult_t verdict_end(ncclResult_t result, const struct end *end, const char *call) {
+static ncclResult_t plugin_result_of(ncclResult_t result, const struct end *end, const char *call) {
   if (result == ncclSuccess) return result;
   return log_fail(result_sane(result),
                   "network plugin '%s' (%s): %s of rank %u with rank %u of communicator %s fails with '%s'",
@@ -124,12 +124,12 @@ const char *plugin_table_fault(const struct abi_net *net) {
 static ncclResult_t plugin_init(uint64_t comm_key, void **context) {
   struct abi_config config = {ABI_UNDEFINED};
   *context = NULL;
-  if (in_use.plugin.version == 10) return verdict(NET->init.v10(plugin_log, plugin_profile), "init");
-  return verdict(NET->init.v11(context, comm_key, &config, plugin_log, plugin_profile), "init");
+  if (in_use.plugin.version == 10) return plugin_result(NET->init.v10(plugin_log, plugin_profile), "init");
+  return plugin_result(NET->init.v11(context, comm_key, &config, plugin_log, plugin_profile), "init");
 }
 
 static void plugin_finalize(void *context) {
-  if (in_use.plugin.version > 10 && NET->finalize != NULL) verdict(NET->finalize(context), "finalize");
+  if (in_use.plugin.version > 10 && NET->finalize != NULL) plugin_result(NET->finalize(context), "finalize");
 }
 
 /* Both with the mutex held. */
@@ -243,7 +243,7 @@ static ncclResult_t plugin_listen(uint32_t device, const struct net_peer *peer, 
     os_mutex_unlock(&in_use.mutex);
   }
   memset(handle, 0, sizeof *handle);
-  if (result == ncclSuccess) result = verdict_end(call_listen(device, handle, end), end, "listen");
+  if (result == ncclSuccess) result = plugin_result_of(call_listen(device, handle, end), end, "listen");
   if (result == ncclSuccess && end->theirs == NULL)
     result = log_fail(ncclInternalError, "network plugin '%s': listen yields nothing", NET->name);
   if (result == ncclSuccess) *listener = end;
@@ -259,7 +259,7 @@ static ncclResult_t call_connect(uint32_t device, struct net_handle *handle, str
 }
 
 /* The context stays in use while the connect is not done. */
-static ncclResult_t connect_again_later(const void *handle, struct end *end) {
+static ncclResult_t reconnect_later(const void *handle, struct end *end) {
   os_mutex_lock(&in_use.mutex);
   const ncclResult_t result = has_contexts() ? pending_put(handle, end->context) : ncclSuccess;
   os_mutex_unlock(&in_use.mutex);
@@ -278,9 +278,9 @@ static ncclResult_t plugin_connect(uint32_t device, const struct net_peer *peer,
     result = pending_take(peer, handle, &end->context);
     os_mutex_unlock(&in_use.mutex);
   }
-  if (result == ncclSuccess) result = verdict_end(call_connect(device, handle, end), end, "connect");
+  if (result == ncclSuccess) result = plugin_result_of(call_connect(device, handle, end), end, "connect");
   *connection = NULL;
-  if (result == ncclSuccess && end->theirs == NULL) return connect_again_later(handle, end);
+  if (result == ncclSuccess && end->theirs == NULL) return reconnect_later(handle, end);
   if (result == ncclSuccess) *connection = end;
   else end_free(end);
   return result;
@@ -290,7 +290,7 @@ static ncclResult_t plugin_accept(void *listener, void **connection) {
   struct end *from = (struct end *)listener;
   void *theirs = NULL, *offload = NULL;
   *connection = NULL;
-  TRY(verdict_end(NET->accept(from->theirs, &theirs, &offload), from, "accept"));
+  TRY(plugin_result_of(NET->accept(from->theirs, &theirs, &offload), from, "accept"));
   if (theirs == NULL) return ncclSuccess;
   const struct net_peer peer = {from->context != NULL ? from->context->key : 0, from->rank, from->peer,
                                 from->comm_name};
@@ -309,7 +309,7 @@ static ncclResult_t plugin_accept(void *listener, void **connection) {
 }
 
 static ncclResult_t end_close(struct end *end, ncclResult_t (*close)(void *theirs), const char *call) {
-  const ncclResult_t result = verdict_end(close(end->theirs), end, call);
+  const ncclResult_t result = plugin_result_of(close(end->theirs), end, call);
   end_free(end);
   return result;
 }
@@ -331,14 +331,14 @@ static ncclResult_t plugin_register(void *connection, void *data, size_t bytes, 
   struct end *end = (struct end *)connection;
   const int memory = kind == NET_MEMORY_CUDA ? ABI_MEMORY_CUDA : ABI_MEMORY_HOST;
   void *theirs = NULL;
-  TRY(verdict_end(NET->register_memory(end->theirs, data, bytes, memory, &theirs), end, "regMr"));
+  TRY(plugin_result_of(NET->register_memory(end->theirs, data, bytes, memory, &theirs), end, "regMr"));
   *registration = theirs;
   return ncclSuccess;
 }
 
 static ncclResult_t plugin_unregister(void *connection, void *registration) {
   struct end *end = (struct end *)connection;
-  return verdict_end(NET->unregister_memory(end->theirs, registration), end, "deregMr");
+  return plugin_result_of(NET->unregister_memory(end->theirs, registration), end, "deregMr");
 }
 
 /* ---- requests ---- */
@@ -367,8 +367,9 @@ static ncclResult_t plugin_isend(void *connection, const void *data, size_t byte
   void *theirs = NULL;
   *request = NULL;
   if (place == NULL) return ncclSuccess;
-  TRY(verdict_end(NET->isend(end->theirs, (void *)(uintptr_t)data, bytes, tag, registration, NULL, &theirs),
-                  end, "isend"));
+  TRY(plugin_result_of(
+      NET->isend(end->theirs, (void *)(uintptr_t)data, bytes, tag, registration, NULL, &theirs), end,
+      "isend"));
   request_give(end, place, theirs, 1, request);
   return ncclSuccess;
 }
@@ -390,8 +391,8 @@ static ncclResult_t plugin_irecv(void *connection, uint32_t count, void *const *
     handles[i] = registrations[i];
     parents[i] = NULL;
   }
-  TRY(verdict_end(NET->irecv(end->theirs, (int)count, places, sizes, marks, handles, parents, &theirs), end,
-                  "irecv"));
+  TRY(plugin_result_of(NET->irecv(end->theirs, (int)count, places, sizes, marks, handles, parents, &theirs),
+                       end, "irecv"));
   request_give(end, place, theirs, count, request);
   return ncclSuccess;
 }
@@ -412,7 +413,7 @@ static ncclResult_t plugin_iflush(void *connection, uint32_t count, void *const 
     sizes[i] = (int)bytes[i];
     handles[i] = registrations[i];
   }
-  TRY(verdict_end(NET->iflush(end->theirs, (int)count, places, sizes, handles, &theirs), end, "iflush"));
+  TRY(plugin_result_of(NET->iflush(end->theirs, (int)count, places, sizes, handles, &theirs), end, "iflush"));
   request_give(end, place, theirs, 0, request);
   return ncclSuccess;
 }
@@ -421,7 +422,8 @@ static ncclResult_t plugin_test(void *request, bool *done, size_t *bytes) {
   struct request *mine = (struct request *)request;
   int finished = 0, sizes[RECVS_MAX] = {0};
   *done = false;
-  TRY(verdict_end(NET->test(mine->theirs, &finished, mine->count > 0 ? sizes : NULL), mine->end, "test"));
+  TRY(plugin_result_of(NET->test(mine->theirs, &finished, mine->count > 0 ? sizes : NULL), mine->end,
+                       "test"));
   if (finished == 0) return ncclSuccess;
   for (uint32_t i = 0; i < mine->count; i++) {
     if (sizes[i] < 0)
@@ -466,7 +468,7 @@ static ncclResult_t plugin_properties(uint32_t device, struct net_properties *pr
   union abi_properties theirs;
   memset(&theirs, 0, sizeof theirs);
   if (in_use.plugin.version >= 12) theirs.v12.rail = theirs.v12.plane = ABI_UNDEFINED;
-  TRY(verdict(NET->properties((int)device, &theirs), "getProperties"));
+  TRY(plugin_result(NET->properties((int)device, &theirs), "getProperties"));
   if (theirs.device.device_type != ABI_OFFLOAD_NONE || (theirs.device.memory & ABI_MEMORY_HOST) == 0)
     return log_fail(ncclInvalidUsage,
                     "network plugin '%s' (%s): device %u %s; choose another with NCCL_NET_PLUGIN, or leave "
@@ -490,7 +492,7 @@ static ncclResult_t plugin_devices(uint32_t *count) {
     TRY(plugin_init(0, &in_use.context));
     in_use.started = true;
   }
-  TRY(verdict(NET->devices(&found), "devices"));
+  TRY(plugin_result(NET->devices(&found), "devices"));
   for (int device = 0; device < found; device++) TRY(plugin_properties((uint32_t)device, &properties));
   *count = found > 0 ? (uint32_t)found : 0;
   return ncclSuccess;

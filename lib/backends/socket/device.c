@@ -79,7 +79,7 @@ ncclResult_t socket_properties(uint32_t device, struct net_properties *propertie
   return ncclSuccess;
 }
 
-/* Some clouds' cards carry one stream slowly, and many fast. */
+/* Some clouds' NICs carry one stream slowly, and many fast. */
 static void cloud_defaults(const char *name, uint32_t *threads, uint32_t *each) {
   const long vendor = sys_number(name, "device/vendor");
   *threads = vendor == VENDOR_AWS ? 2 : vendor == VENDOR_GOOGLE ? 4 : 0;
@@ -96,7 +96,7 @@ static void cloud_defaults(const char *name, uint32_t *threads, uint32_t *each) 
 
 static bool cores_are_many(void) {
   const uint32_t cores = os_core_count();
-  return cores >= MANY_CORES && crew_helpers() + MANY_CORES_THREADS <= cores;
+  return cores >= MANY_CORES && io_threads_running() + MANY_CORES_THREADS <= cores;
 }
 
 static uint32_t bytes_param(enum param_id param) {
@@ -104,7 +104,7 @@ static uint32_t bytes_param(enum param_id param) {
   return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
 }
 
-void socket_settings(const char *interface_name, struct card *card) {
+void socket_settings(const char *interface_name, struct endpoint *endpoint) {
   uint32_t threads, each;
   cloud_defaults(interface_name, &threads, &each);
   const bool threads_set = param_is_set(PARAM_SOCKET_NTHREADS),
@@ -114,19 +114,19 @@ void socket_settings(const char *interface_name, struct card *card) {
   if (threads_set) threads = (uint32_t)param_int(PARAM_SOCKET_NTHREADS);
   if (each_set) each = (uint32_t)param_int(PARAM_NSOCKS_PERTHREAD);
   if (threads_set && threads > 0 && each == 0) each = 1;
-  uint32_t strands = (threads > 0 ? threads : 1) * each;
-  if (strands > STRANDS_MAX) {
+  uint32_t data_sockets = (threads > 0 ? threads : 1) * each;
+  if (data_sockets > DATA_SOCKETS_MAX) {
     log_warn("%s=%u times %s=%u are more than %d sockets a connection: %d are used",
              param_name(PARAM_SOCKET_NTHREADS), threads, param_name(PARAM_NSOCKS_PERTHREAD), each,
-             STRANDS_MAX, STRANDS_MAX);
-    strands = STRANDS_MAX;
+             DATA_SOCKETS_MAX, DATA_SOCKETS_MAX);
+    data_sockets = DATA_SOCKETS_MAX;
   }
-  card->strands = strands;
-  card->threads = threads < strands ? threads : strands;
-  card->inline_bytes = bytes_param(PARAM_SOCKET_INLINE);
-  card->task_bytes = bytes_param(PARAM_SOCKET_MIN_TASKSIZE);
-  card->whole_bytes = card->inline_bytes;
+  endpoint->data_sockets = data_sockets;
+  endpoint->threads = threads < data_sockets ? threads : data_sockets;
+  endpoint->inline_bytes = bytes_param(PARAM_SOCKET_INLINE);
+  endpoint->task_bytes = bytes_param(PARAM_SOCKET_MIN_TASKSIZE);
+  endpoint->whole_bytes = endpoint->inline_bytes;
   if (!many) return;
-  if (card->whole_bytes < MANY_CORES_WHOLE_BYTES) card->whole_bytes = MANY_CORES_WHOLE_BYTES;
-  if (!param_is_set(PARAM_SOCKET_MIN_TASKSIZE)) card->task_bytes = MANY_CORES_TASK_BYTES;
+  if (endpoint->whole_bytes < MANY_CORES_WHOLE_BYTES) endpoint->whole_bytes = MANY_CORES_WHOLE_BYTES;
+  if (!param_is_set(PARAM_SOCKET_MIN_TASKSIZE)) endpoint->task_bytes = MANY_CORES_TASK_BYTES;
 }

@@ -1,5 +1,5 @@
 /* dial.c: the sockets of a sending end on their way to a listener, all at once and without waiting:
- * connected, greeted, welcomed; or refused, which is tried again as often and as slowly as
+ * connected, authenticated, welcomed; or refused, which is tried again as often and as slowly as
  * NCCL_SOCKET_RETRY_CNT and NCCL_SOCKET_RETRY_SLEEP_MSEC say. */
 #include <errno.h>
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 #include "backends/socket/socket.h"
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "base/log.h"
 #include "base/param.h"
 
@@ -19,17 +19,17 @@ struct dial {
   uint32_t tries;
   uint64_t at_ns; /* of the next try, or the begin of this one */
   uint64_t key;
-  struct greet_dialer dialer;
+  struct handshake_client client;
 };
 
-ncclResult_t dials_open(struct dials *dials, const struct card *card, uint64_t comm_key) {
-  const uint32_t count = SOCKET_STRAND + card->strands;
+ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, uint64_t comm_key) {
+  const uint32_t count = SOCKET_DATA + endpoint->data_sockets;
   dials->dials = (struct dial *)os_alloc(count * sizeof *dials->dials);
   if (dials->dials == NULL) return log_fail(ncclSystemError, "socket net: no memory for %u sockets", count);
   dials->count = count;
   for (uint32_t i = 0; i < count; i++) {
     dials->dials[i].fd = -1;
-    dials->dials[i].key = card_key(card, comm_key, i);
+    dials->dials[i].key = endpoint_key(endpoint, comm_key, i);
   }
   return ncclSuccess;
 }
@@ -96,19 +96,19 @@ static ncclResult_t dial_connecting(struct dial *dial, char *text, size_t text_b
   if (poll(&polled, 1, 0) <= 0) return ncclSuccess;
   if (getsockopt(dial->fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0) error = errno;
   if (error != 0) return dial_failed(dial, error, text, text_bytes);
-  dial->phase = DIAL_GREETING;
+  dial->phase = DIAL_HANDSHAKE;
   dial->at_ns = os_time_ns();
-  greet_dialer_begin(&dial->dialer, dial->fd, GREET_DATA, dial->key);
+  handshake_client_begin(&dial->client, dial->fd, HANDSHAKE_DATA, dial->key);
   return ncclSuccess;
 }
 
 /* A listener that closes without a word had too many guests: it is asked again. */
-static ncclResult_t dial_greeting(struct dial *dial, char *text, size_t text_bytes) {
+static ncclResult_t dial_handshake(struct dial *dial, char *text, size_t text_bytes) {
   const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
   char reason[128] = "";
-  switch (greet_dialer_step(&dial->dialer, reason, sizeof reason)) {
-    case GREET_DONE: dial->phase = DIAL_DONE; return ncclSuccess;
-    case GREET_GONE:
+  switch (handshake_client_step(&dial->client, reason, sizeof reason)) {
+    case HANDSHAKE_DONE: dial->phase = DIAL_DONE; return ncclSuccess;
+    case HANDSHAKE_GONE:
       if (reason[0] == '\0') return dial_failed(dial, ECONNRESET, text, text_bytes);
       snprintf(text, text_bytes, "refused: %s", reason);
       return ncclRemoteError;
@@ -127,14 +127,14 @@ static ncclResult_t dial_step(struct dial *dial, const struct sock_address *to, 
     TRY(dial_begin(dial, to, text, text_bytes));
   }
   if (dial->phase == DIAL_CONNECTING) TRY(dial_connecting(dial, text, text_bytes));
-  return dial->phase == DIAL_GREETING ? dial_greeting(dial, text, text_bytes) : ncclSuccess;
+  return dial->phase == DIAL_HANDSHAKE ? dial_handshake(dial, text, text_bytes) : ncclSuccess;
 }
 
-ncclResult_t dials_step(struct dials *dials, const struct card *card, char *text, size_t text_bytes) {
+ncclResult_t dials_step(struct dials *dials, const struct endpoint *endpoint, char *text, size_t text_bytes) {
   dials->done = 0;
   for (uint32_t i = 0; i < dials->count; i++) {
     struct dial *dial = &dials->dials[i];
-    if (dial->phase != DIAL_DONE) TRY(dial_step(dial, &card->address, text, text_bytes));
+    if (dial->phase != DIAL_DONE) TRY(dial_step(dial, &endpoint->address, text, text_bytes));
     dials->done += dial->phase == DIAL_DONE;
   }
   return ncclSuccess;

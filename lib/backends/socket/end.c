@@ -20,7 +20,7 @@ void end_open(struct end *end, enum end_kind kind, const struct net_peer *peer,
   end->rank = peer->rank;
   end->peer = peer->peer;
   end->interface = *interface;
-  end->stream = end->room = -1;
+  end->stream = end->credit = -1;
   snprintf(end->comm_name, sizeof end->comm_name, "%s",
            peer->comm_name != NULL ? peer->comm_name : "communicator");
 }
@@ -57,12 +57,12 @@ ncclResult_t end_fail(struct end *end, ncclResult_t code, const char *format, ..
 
 ncclResult_t end_fail_errno(struct end *end, int error) {
   const bool cut = error == -1 || error == EPIPE || error == ECONNRESET;
-  const uint32_t under_way = end->begun - end->moved;
+  const uint32_t in_flight = end->begun - end->moved;
   char doing[128];
-  if (under_way > 0) {
+  if (in_flight > 0) {
     const struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
     snprintf(doing, sizeof doing, "message %u (%s%zu bytes) was under way, and %u behind it", end->moved,
-             end->kind == END_SEND ? "" : "room for ", request->bytes, under_way - 1);
+             end->kind == END_SEND ? "" : "space for ", request->bytes, in_flight - 1);
   } else {
     snprintf(doing, sizeof doing, "%u messages had been moved", end->moved);
   }
@@ -88,7 +88,7 @@ const char *socket_error_text(int error) {
     case ETIMEDOUT: return "the other host did not answer for TUTTI_PEER_TIMEOUT_SECONDS";
     case ECONNREFUSED: return "nobody listens there: the other process has ended";
     case EHOSTUNREACH:
-    case ENETUNREACH: return "there is no way to that host: look at the interface and at routes";
+    case ENETUNREACH: return "there is no route to that host: look at the interface and at routes";
     case EMFILE: return "this process is out of descriptors: raise `ulimit -n`";
     case ENFILE: return "the system is out of descriptors: raise fs.file-max";
     case ENOBUFS:

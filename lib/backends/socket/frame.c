@@ -1,4 +1,4 @@
-/* frame.c: frames, cards and cuts to bytes and back. All hosts of a communicator have one byte order, so
+/* frame.c: frames, endpoints and cuts to bytes and back. All hosts of a communicator have one byte order, so
  * numbers travel as they lie in memory; the magic tells a host that has the other one. */
 #include "backends/socket/frame.h"
 
@@ -7,7 +7,7 @@
 #include "base/hash.h"
 
 #define FRAME_MAGIC 0x7469
-#define CARD_MAGIC 0x74757474692d6e32ull
+#define ENDPOINT_MAGIC 0x74757474692d6e32ull
 #define INLINE_BYTES_MAX (1u << 20)
 
 void frame_write(const struct frame *frame, uint8_t out[FRAME_BYTES]) {
@@ -26,7 +26,7 @@ const char *frame_read(const uint8_t in[FRAME_BYTES], uint32_t number, struct fr
   memcpy(&read.number, in + 4, 4);
   memcpy(&read.bytes, in + 8, 8);
   if (magic != FRAME_MAGIC) return "no frame of ours";
-  if (kind < FRAME_MESSAGE || kind > FRAME_ROOM) return "a frame of an unknown kind";
+  if (kind < FRAME_MESSAGE || kind > FRAME_CREDIT) return "a frame of an unknown kind";
   read.kind = (enum frame_kind)kind;
   if (read.number != number) return "a frame out of its turn";
   if (read.kind == FRAME_MESSAGE && read.bytes > MESSAGE_BYTES_MAX) return "a message longer than any may be";
@@ -34,42 +34,42 @@ const char *frame_read(const uint8_t in[FRAME_BYTES], uint32_t number, struct fr
   return NULL;
 }
 
-struct card_bytes {
+struct endpoint_bytes {
   uint64_t magic;
-  struct card card;
+  struct endpoint endpoint;
 };
-_Static_assert(sizeof(struct card_bytes) <= NET_HANDLE_BYTES, "a card fits a handle");
+_Static_assert(sizeof(struct endpoint_bytes) <= NET_HANDLE_BYTES, "an endpoint fits a handle");
 
-void card_write(const struct card *card, struct net_handle *handle) {
-  const struct card_bytes bytes = {CARD_MAGIC, *card};
+void endpoint_write(const struct endpoint *endpoint, struct net_handle *handle) {
+  const struct endpoint_bytes bytes = {ENDPOINT_MAGIC, *endpoint};
   memset(handle, 0, sizeof *handle);
   memcpy(handle->bytes, &bytes, sizeof bytes);
 }
 
-bool card_read(const struct net_handle *handle, struct card *card) {
-  struct card_bytes bytes;
+bool endpoint_read(const struct net_handle *handle, struct endpoint *endpoint) {
+  struct endpoint_bytes bytes;
   memcpy(&bytes, handle->bytes, sizeof bytes);
-  const struct card *read = &bytes.card;
-  if (bytes.magic != CARD_MAGIC || read->address.port == 0) return false;
+  const struct endpoint *read = &bytes.endpoint;
+  if (bytes.magic != ENDPOINT_MAGIC || read->address.port == 0) return false;
   if (read->address.family != 4 && read->address.family != 6) return false;
-  if (read->strands > STRANDS_MAX || read->threads > read->strands) return false;
+  if (read->data_sockets > DATA_SOCKETS_MAX || read->threads > read->data_sockets) return false;
   if (read->inline_bytes > INLINE_BYTES_MAX || read->whole_bytes < read->inline_bytes) return false;
   if (read->task_bytes == 0) return false;
-  *card = *read;
+  *endpoint = *read;
   return true;
 }
 
-uint64_t card_key(const struct card *card, uint64_t comm_key, uint32_t index) {
-  return (hash_scramble(card->number ^ (comm_key * HASH_STEP)) & ~0xffull) | index;
+uint64_t endpoint_key(const struct endpoint *endpoint, uint64_t comm_key, uint32_t index) {
+  return (hash_scramble(endpoint->number ^ (comm_key * HASH_STEP)) & ~0xffull) | index;
 }
 
-struct cut message_cut(const struct card *card, size_t bytes) {
+struct cut message_cut(const struct endpoint *endpoint, size_t bytes) {
   struct cut cut = {bytes, 0, 0};
-  if (card->strands == 0 || bytes <= card->whole_bytes) return cut;
-  const size_t rest = bytes - card->inline_bytes;
-  const size_t even = (rest + card->strands - 1) / card->strands;
-  cut.stream_bytes = card->inline_bytes;
-  cut.task_bytes = even > card->task_bytes ? even : card->task_bytes;
+  if (endpoint->data_sockets == 0 || bytes <= endpoint->whole_bytes) return cut;
+  const size_t rest = bytes - endpoint->inline_bytes;
+  const size_t even = (rest + endpoint->data_sockets - 1) / endpoint->data_sockets;
+  cut.stream_bytes = endpoint->inline_bytes;
+  cut.task_bytes = even > endpoint->task_bytes ? even : endpoint->task_bytes;
   cut.tasks = (uint32_t)((rest + cut.task_bytes - 1) / cut.task_bytes);
   return cut;
 }

@@ -12,13 +12,13 @@
 
 #define FRAME_BYTES 16
 #define MESSAGE_BYTES_MAX (1ull << 30)
-#define STRANDS_MAX 64                /* data sockets of a connection */
-#define SOCKETS_MAX (2 + STRANDS_MAX) /* and the stream and the room socket */
+#define DATA_SOCKETS_MAX 64                /* data sockets of a connection */
+#define SOCKETS_MAX (2 + DATA_SOCKETS_MAX) /* and the stream and the credit socket */
 
 enum frame_kind {
   FRAME_MESSAGE = 1,  /* sender: `bytes` of message `number` follow */
-  FRAME_TOO_LONG = 2, /* sender: message `number` has `bytes`, more than the room, and does not follow */
-  FRAME_ROOM = 3      /* receiver: receive `number` has room for `bytes` */
+  FRAME_TOO_LONG = 2, /* sender: message `number` has `bytes`, more than the credit, and does not follow */
+  FRAME_CREDIT = 3    /* receiver: receive `number` has space for `bytes` */
 };
 
 struct frame {
@@ -33,27 +33,27 @@ void frame_write(const struct frame *frame, uint8_t out[FRAME_BYTES]);
 const char *frame_read(const uint8_t in[FRAME_BYTES], uint32_t number, struct frame *frame);
 
 /* What a handle says: where the listener is, and how the receiver wants messages cut. */
-struct card {
+struct endpoint {
   struct sock_address address;
-  uint64_t number;       /* random; with the communicator's key it makes the key of the greeting */
-  uint32_t strands;      /* data sockets */
-  uint32_t threads;      /* helper threads a side; at most one a strand */
-  uint32_t whole_bytes;  /* longest message that goes over the stream, when there are strands */
+  uint64_t number;       /* random; with the communicator's key it makes the key of the handshake */
+  uint32_t data_sockets; /* data sockets */
+  uint32_t threads;      /* helper threads a side; at most one a data socket */
+  uint32_t whole_bytes;  /* longest message that goes over the stream, when there are data sockets */
   uint32_t inline_bytes; /* of longer ones, what does */
-  uint32_t task_bytes;   /* the least that is worth a strand of its own */
+  uint32_t task_bytes;   /* the least that is worth a data socket of its own */
 };
-void card_write(const struct card *card, struct net_handle *handle);
-/* False when these bytes are no card. */
-bool card_read(const struct net_handle *handle, struct card *card);
-/* The greeting's key of socket `index` of a connection: the low eight bits are the index. */
-uint64_t card_key(const struct card *card, uint64_t comm_key, uint32_t index);
+void endpoint_write(const struct endpoint *endpoint, struct net_handle *handle);
+/* False when these bytes are no endpoint. */
+bool endpoint_read(const struct net_handle *handle, struct endpoint *endpoint);
+/* The handshake's key of socket `index` of a connection: the low eight bits are the index. */
+uint64_t endpoint_key(const struct endpoint *endpoint, uint64_t comm_key, uint32_t index);
 
 /* How a message is cut: `stream_bytes` go over the stream, the rest in `tasks` pieces of `task_bytes` (the
- * last may be shorter) to one strand each. A pure function, so both ends cut alike. */
+ * last may be shorter) to one data socket each. A pure function, so both ends cut alike. */
 struct cut {
   size_t stream_bytes, task_bytes;
   uint32_t tasks;
 };
-struct cut message_cut(const struct card *card, size_t bytes);
+struct cut message_cut(const struct endpoint *endpoint, size_t bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* port.c: where connections come in. A device has one listening socket while any listener of it is open,
- * whoever connects is greeted, and its key says which listener, and which socket of a connection, is meant.
- * Promises that strangers hold nobody up: they wait in a bounded room, and the eldest leaves when it is full.
+ * whoever connects is authenticated, and its key says which listener, and which socket of a connection, is
+ * meant. Promises that strangers hold nobody up: they wait in a bounded queue, and the eldest leaves when it
+ * is full.
  */
 #include <errno.h>
 #include <string.h>
@@ -9,10 +10,10 @@
 #include <unistd.h>
 
 #include "backends/socket/socket.h"
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "base/log.h"
 
-#define GUESTS_MAX 64  /* of a device, in greeting */
+#define GUESTS_MAX 64  /* of a device, in handshake */
 #define ACCEPTS_MAX 64 /* of one look */
 #define EVENTS_MAX 32
 #define EVENT_LISTEN UINT32_MAX
@@ -26,7 +27,7 @@ struct listener {
   uint32_t rank, peer;
   char comm_name[64];
   struct sock_interface interface;
-  struct card card;
+  struct endpoint endpoint;
   bool claimed, complete;
   int fds[SOCKETS_MAX];
 };
@@ -36,7 +37,7 @@ struct port {
   struct sock_address at;
   struct listener *listeners;
   uint32_t guest_count;
-  struct greeting guests[GUESTS_MAX];
+  struct handshake guests[GUESTS_MAX];
   bool guest_used[GUESTS_MAX];
 };
 
@@ -101,9 +102,9 @@ static void listener_names(struct listener *listener, uint32_t device, const str
 static ncclResult_t listener_add(struct listener *listener) {
   struct port **port = &ports[listener->device];
   if (*port == NULL) TRY(port_create(&listener->interface, port));
-  listener->card.address = (*port)->at;
-  listener->card.number = os_entropy();
-  listener->key = card_key(&listener->card, listener->comm_key, 0);
+  listener->endpoint.address = (*port)->at;
+  listener->endpoint.number = os_entropy();
+  listener->key = endpoint_key(&listener->endpoint, listener->comm_key, 0);
   listener->next = (*port)->listeners;
   (*port)->listeners = listener;
   return ncclSuccess;
@@ -113,12 +114,12 @@ ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct ne
                          void **out) {
   struct sock_interface interface;
   TRY(socket_interface(device, &interface));
-  TRY(greet_check());
+  TRY(handshake_check());
   struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
   if (listener == NULL) return log_fail(ncclSystemError, "socket net: no memory for a listener");
   listener_names(listener, device, peer);
   listener->interface = interface;
-  socket_settings(interface.name, &listener->card);
+  socket_settings(interface.name, &listener->endpoint);
   os_mutex_lock(&mutex);
   const ncclResult_t result = listener_add(listener);
   os_mutex_unlock(&mutex);
@@ -126,40 +127,40 @@ ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct ne
     os_free(listener);
     return result;
   }
-  card_write(&listener->card, handle);
+  endpoint_write(&listener->endpoint, handle);
   *out = listener;
   return ncclSuccess;
 }
 
 /* A guest is who it should be: its socket goes to the listener that it names. */
-static void guest_seat(struct port *port, uint32_t index) {
-  struct greeting *guest = &port->guests[index];
+static void guest_accept(struct port *port, uint32_t index) {
+  struct handshake *guest = &port->guests[index];
   const uint32_t socket_index = (uint32_t)(guest->key & 0xff);
   struct listener *listener = port->listeners;
   while (listener != NULL && listener->key != (guest->key & ~0xffull)) listener = listener->next;
   const char *refusal = NULL;
-  if (guest->kind != GREET_DATA) refusal = "this is a port for data";
+  if (guest->kind != HANDSHAKE_DATA) refusal = "this is a port for data";
   else if (listener == NULL) refusal = "no such listener: its communicator has ended, or has another key";
-  else if (socket_index >= SOCKET_STRAND + listener->card.strands) refusal = "no such socket";
+  else if (socket_index >= SOCKET_DATA + listener->endpoint.data_sockets) refusal = "no such socket";
   else if (listener->fds[socket_index] >= 0 || listener->complete) refusal = "connected already";
   epoll_ctl(port->epoll, EPOLL_CTL_DEL, guest->fd, NULL);
-  const bool seated = greet_answer(guest, refusal) && refusal == NULL;
-  if (seated) {
+  const bool accepted = handshake_answer(guest, refusal) && refusal == NULL;
+  if (accepted) {
     const uint64_t one = 1;
     socket_options(guest->fd);
     listener->fds[socket_index] = guest->fd;
     listener->have++;
-    listener->complete = listener->have == SOCKET_STRAND + listener->card.strands;
+    listener->complete = listener->have == SOCKET_DATA + listener->endpoint.data_sockets;
     if (listener->complete && write(port->ready, &one, sizeof one) < 0) log_info(LOG_NET, "eventfd is full");
   }
-  guest_drop(port, index, !seated);
+  guest_drop(port, index, !accepted);
 }
 
 static void guest_step(struct port *port, uint32_t index) {
   if (!port->guest_used[index]) return;
-  switch (greet_step(&port->guests[index])) {
-    case GREET_DONE: guest_seat(port, index); break;
-    case GREET_GONE: guest_drop(port, index, true); break;
+  switch (handshake_step(&port->guests[index])) {
+    case HANDSHAKE_DONE: guest_accept(port, index); break;
+    case HANDSHAKE_GONE: guest_drop(port, index, true); break;
     default: break;
   }
 }
@@ -182,7 +183,7 @@ static int guests_admit(struct port *port) {
   int fd = -1;
   for (int i = 0; i < ACCEPTS_MAX && (fd = sock_accept(port->fd, &from)) >= 0; i++) {
     const uint32_t index = guest_place(port);
-    greet_begin(&port->guests[index], fd);
+    handshake_begin(&port->guests[index], fd);
     port->guest_used[index] = true;
     port->guest_count++;
     if (!port_watch(port, fd, index)) guest_drop(port, index, true);
@@ -194,7 +195,8 @@ static int guests_admit(struct port *port) {
 static void guests_late(struct port *port) {
   const uint64_t now = os_time_ns();
   for (uint32_t i = 0; i < GUESTS_MAX && port->guest_count > 0; i++) {
-    const bool late = port->guest_used[i] && now - port->guests[i].begin_ns > GREET_SECONDS * 1000000000ull;
+    const bool late =
+        port->guest_used[i] && now - port->guests[i].begin_ns > HANDSHAKE_SECONDS * 1000000000ull;
     if (late) guest_drop(port, i, true);
   }
 }
@@ -241,7 +243,7 @@ ncclResult_t port_accept(void *at, void **connection) {
   memcpy(fds, listener->fds, sizeof fds);
   for (uint32_t i = 0; i < SOCKETS_MAX; i++) listener->fds[i] = -1;
   listener->claimed = true;
-  return receive_open(&peer, &listener->interface, &listener->card, fds, connection);
+  return receive_open(&peer, &listener->interface, &listener->endpoint, fds, connection);
 }
 
 int port_descriptor(void *at) {

@@ -19,89 +19,90 @@ struct receiver {
   bool large;  /* the last message was */
   size_t current_moved;
   uint32_t arrived;   /* messages whose frame is read */
-  uint32_t announced; /* receives that were announced, or are in room_bytes; of end.begun */
-  bool deaf;          /* the sender has closed the room socket: it needs no more rooms */
-  uint32_t room_have;
-  uint8_t room_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
+  uint32_t announced; /* receives that were announced, or are in credit_bytes; of end.begun */
+  bool deaf;          /* the sender has closed the credit socket: it needs no more credits */
+  uint32_t credit_have;
+  uint8_t credit_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
   bool drained; /* the last read brought a message's end, and all that there was */
   uint32_t ahead_begin, ahead_end;
   uint8_t ahead[AHEAD_BYTES];
 };
 
 ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interface *interface,
-                          const struct card *card, const int *fds, void **connection) {
+                          const struct endpoint *endpoint, const int *fds, void **connection) {
   struct receiver *receiver = (struct receiver *)os_alloc(sizeof *receiver);
   if (receiver == NULL) {
-    for (uint32_t i = 0; i < SOCKET_STRAND + card->strands; i++) sock_close(fds[i]);
+    for (uint32_t i = 0; i < SOCKET_DATA + endpoint->data_sockets; i++) sock_close(fds[i]);
     return log_fail(ncclSystemError, "socket net: no memory for a connection");
   }
   struct end *end = &receiver->end;
   end_open(end, END_RECEIVE, peer, interface);
-  end->card = *card;
+  end->endpoint = *endpoint;
   end->stream = fds[SOCKET_STREAM];
-  end->room = fds[SOCKET_ROOM];
+  end->credit = fds[SOCKET_CREDIT];
   end->address = sock_peer(end->stream);
-  const ncclResult_t result = crew_open(&end->crew, false, card, fds + SOCKET_STRAND);
+  const ncclResult_t result = io_threads_open(&end->io, false, endpoint, fds + SOCKET_DATA);
   if (result == ncclSuccess) *connection = receiver;
   else receive_close(end);
   return result;
 }
 
 /* Writes what is announced. A sender that closed has all it wanted, or its stream will say so. */
-static ncclResult_t rooms_write(struct receiver *receiver) {
-  while (receiver->room_have > 0 && !receiver->deaf) {
-    const ssize_t sent =
-        send(receiver->end.room, receiver->room_bytes, receiver->room_have, MSG_DONTWAIT | MSG_NOSIGNAL);
+static ncclResult_t credits_write(struct receiver *receiver) {
+  while (receiver->credit_have > 0 && !receiver->deaf) {
+    const ssize_t sent = send(receiver->end.credit, receiver->credit_bytes, receiver->credit_have,
+                              MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
     if (sent < 0 && errno == ETIMEDOUT) return end_fail_errno(&receiver->end, errno);
     if (sent < 0) receiver->deaf = true;
-    else receiver->room_have -= (uint32_t)sent;
-    if (sent > 0) memmove(receiver->room_bytes, receiver->room_bytes + sent, receiver->room_have);
+    else receiver->credit_have -= (uint32_t)sent;
+    if (sent > 0) memmove(receiver->credit_bytes, receiver->credit_bytes + sent, receiver->credit_have);
   }
   return ncclSuccess;
 }
 
-static void room_write(struct receiver *receiver) {
+static void credit_write(struct receiver *receiver) {
   const struct end *end = &receiver->end;
   const struct request *request = &end->requests[receiver->announced % NET_REQUESTS_MAX];
-  const struct frame frame = {FRAME_ROOM, receiver->announced, request->bytes};
-  frame_write(&frame, receiver->room_bytes + receiver->room_have);
-  receiver->room_have += FRAME_BYTES;
+  const struct frame frame = {FRAME_CREDIT, receiver->announced, request->bytes};
+  frame_write(&frame, receiver->credit_bytes + receiver->credit_have);
+  receiver->credit_have += FRAME_BYTES;
   receiver->announced++;
 }
 
 /* The first receive is announced at once, as the first message waits for it; then several together: the
  * sender runs ahead. */
-static ncclResult_t rooms_announce(struct receiver *receiver, uint32_t least) {
+static ncclResult_t credits_announce(struct receiver *receiver, uint32_t least) {
   struct end *end = &receiver->end;
   const bool due = receiver->announced == 0 || end->begun - receiver->announced >= least;
-  if (!due && receiver->room_have == 0) return ncclSuccess;
+  if (!due && receiver->credit_have == 0) return ncclSuccess;
   while (due && receiver->announced != end->begun &&
-         receiver->room_have + FRAME_BYTES <= sizeof receiver->room_bytes)
-    room_write(receiver);
-  return rooms_write(receiver);
+         receiver->credit_have + FRAME_BYTES <= sizeof receiver->credit_bytes)
+    credit_write(receiver);
+  return credits_write(receiver);
 }
 
-/* A message's frame: its receive now knows how long it is, and its strands may begin. */
+/* A message's frame: its receive now knows how long it is, and its data sockets may begin. */
 static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes) {
   struct end *end = &receiver->end;
   struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
   struct frame frame;
   const char *wrong = frame_read(bytes, end->moved, &frame);
-  if (wrong == NULL && frame.kind == FRAME_ROOM) wrong = "a frame of a receiver";
+  if (wrong == NULL && frame.kind == FRAME_CREDIT) wrong = "a frame of a receiver";
   if (wrong != NULL) return end_fail(end, ncclRemoteError, "the sender sent %s", wrong);
   if (frame.kind == FRAME_TOO_LONG || frame.bytes > request->bytes) {
-    TRY(rooms_announce(receiver, 1)); /* the sender hears of it by that */
-    return end_fail(end, ncclInvalidUsage,
-                    "message %u has %llu bytes, but the receive that was posted for it has room for %zu: the "
-                    "ranks' counts or calls differ",
-                    frame.number, (unsigned long long)frame.bytes, request->bytes);
+    TRY(credits_announce(receiver, 1)); /* the sender hears of it by that */
+    return end_fail(
+        end, ncclInvalidUsage,
+        "message %u has %llu bytes, but the receive that was posted for it has space for %zu: the "
+        "ranks' counts or calls differ",
+        frame.number, (unsigned long long)frame.bytes, request->bytes);
   }
-  const struct cut cut = message_cut(&end->card, frame.bytes);
+  const struct cut cut = message_cut(&end->endpoint, frame.bytes);
   if (frame.bytes != request->whole_bytes) request->first_bytes = 0;
   request->bytes = frame.bytes;
   request->stream_bytes = cut.stream_bytes;
-  if (cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
+  if (cut.tasks > 0) io_threads_push(&end->io, request, cut.stream_bytes, &cut);
   acks_hold(end->stream, receiver->arrived++);
   receiver->inside = true;
   receiver->large = cut.stream_bytes >= LARGE_BYTES;
@@ -196,9 +197,9 @@ ncclResult_t receive_move(struct end *end) {
   if (receiver->ahead_end > 0) TRY(ahead_take(receiver));
   for (int call = 0; call < CALLS_MAX && more && end->moved != end->begun; call++)
     TRY(stream_read(receiver, &more));
-  if (receiver->room_have > 0) TRY(rooms_write(receiver));
-  crew_move(&end->crew);
-  const int failure = atomic_load_explicit(&end->crew.failure, memory_order_relaxed);
+  if (receiver->credit_have > 0) TRY(credits_write(receiver));
+  io_threads_move(&end->io);
+  const int failure = atomic_load_explicit(&end->io.failure, memory_order_relaxed);
   return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
 }
 
@@ -219,21 +220,22 @@ ncclResult_t receive_begin(struct end *end, const struct net_part *first, size_t
   slot->stream_done = false;
   atomic_store_explicit(&slot->tasks, 0, memory_order_relaxed);
   end->begun++;
-  TRY(rooms_announce(receiver, ANNOUNCE_LEAST));
+  TRY(credits_announce(receiver, ANNOUNCE_LEAST));
   *request = slot;
   return ncclSuccess;
 }
 
-uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t room) {
+uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t capacity) {
   const struct receiver *receiver = (const struct receiver *)end;
-  if (!crew_idle(&end->crew) || receiver->room_have > 0 || room < 1 || end->failed != ncclSuccess) return 0;
+  if (!io_threads_idle(&end->io) || receiver->credit_have > 0 || capacity < 1 || end->failed != ncclSuccess)
+    return 0;
   descriptors[0] = end->stream;
   return 1;
 }
 
 void receive_close(struct end *end) {
-  crew_close(&end->crew);
+  io_threads_close(&end->io);
   sock_close(end->stream);
-  sock_close(end->room);
+  sock_close(end->credit);
   os_free(end);
 }

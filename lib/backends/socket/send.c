@@ -1,6 +1,6 @@
-/* send.c: the sending end. The first message is begun when the receiver has announced room for it; from then
- * on messages may run ahead of announcements by some, which are compared when they come. Frame and data go
- * out behind those of the messages before, as many a call as fit. */
+/* send.c: the sending end. The first message is begun when the receiver has announced credit for it; from
+ * then on messages may run ahead of announcements by some, which are compared when they come. Frame and data
+ * go out behind those of the messages before, as many a call as fit. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,13 +10,13 @@
 #include "backends/socket/socket.h"
 #include "base/log.h"
 
-#define ROOMS_MAX (2 * NET_REQUESTS_MAX) /* receives that wait and messages ahead, in one ring */
-#define AHEAD_LOOK (AHEAD_MAX / 2)       /* ahead of announcements by so many: look for some */
-#define PARTS_MAX 24                     /* of one sendmsg(): eight messages */
-#define FLAT_BYTES 4096                  /* of messages that leave in one piece */
-#define CALL_BYTES (4u << 20)            /* of one sendmsg(), so that other connections have their turn */
+#define CREDITS_MAX (2 * NET_REQUESTS_MAX) /* receives that wait and messages ahead, in one ring */
+#define AHEAD_LOOK (AHEAD_MAX / 2)         /* ahead of announcements by so many: look for some */
+#define PARTS_MAX 24                       /* of one sendmsg(): eight messages */
+#define FLAT_BYTES 4096                    /* of messages that leave in one piece */
+#define CALL_BYTES (4u << 20)              /* of one sendmsg(), so that other connections have their turn */
 
-_Static_assert(AHEAD_MAX <= ROOMS_MAX && ANNOUNCE_LEAST <= NET_REQUESTS_MAX, "rooms have places");
+_Static_assert(AHEAD_MAX <= CREDITS_MAX && ANNOUNCE_LEAST <= NET_REQUESTS_MAX, "credits have places");
 
 struct sender {
   struct end end;
@@ -24,13 +24,13 @@ struct sender {
   ncclResult_t refused; /* what isend says after a message that was too long; what is under way goes on */
   struct dials dials;
   uint64_t comm_key;
-  size_t current_moved;      /* bytes of frame and data of message `moved` that are out */
-  uint64_t rooms[ROOMS_MAX]; /* of messages that are not begun; of those that are, their bytes */
-  uint32_t rooms_read;       /* announced */
-  uint8_t room_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
-  uint32_t room_reads;
-  uint32_t room_have; /* bytes of it that begin a frame which is not whole yet */
-  int writable;       /* epoll: readable when the stream takes data; -1 until somebody wants to sleep */
+  size_t current_moved;          /* bytes of frame and data of message `moved` that are out */
+  uint64_t credits[CREDITS_MAX]; /* of messages that are not begun; of those that are, their bytes */
+  uint32_t credits_read;         /* announced */
+  uint8_t credit_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
+  uint32_t credit_reads;
+  uint32_t credit_have; /* bytes of it that begin a frame which is not whole yet */
+  int writable;         /* epoll: readable when the stream takes data; -1 until somebody wants to sleep */
 };
 
 /* A link-local address means something together with an interface of this host alone. */
@@ -44,16 +44,16 @@ static ncclResult_t send_dial(struct sender *sender) {
   int fds[SOCKETS_MAX];
   char text[256];
   struct end *end = &sender->end;
-  const ncclResult_t result = dials_step(&sender->dials, &end->card, text, sizeof text);
+  const ncclResult_t result = dials_step(&sender->dials, &end->endpoint, text, sizeof text);
   if (result != ncclSuccess) return end_fail(end, result, "connecting: %s", text);
   if (sender->dials.done < sender->dials.count) return ncclSuccess;
   const uint32_t count = sender->dials.count;
   for (uint32_t i = 0; i < count; i++) fds[i] = dials_take(&sender->dials, i);
   dials_close(&sender->dials);
   end->stream = fds[SOCKET_STREAM];
-  end->room = fds[SOCKET_ROOM];
+  end->credit = fds[SOCKET_CREDIT];
   sender->connected = true;
-  const ncclResult_t opened = crew_open(&end->crew, true, &end->card, fds + SOCKET_STRAND);
+  const ncclResult_t opened = io_threads_open(&end->io, true, &end->endpoint, fds + SOCKET_DATA);
   return opened == ncclSuccess ? ncclSuccess : end_fail(end, opened, "connecting: no helpers");
 }
 
@@ -67,12 +67,12 @@ ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const st
   end_open(end, END_SEND, peer, &interface);
   sender->writable = -1;
   ncclResult_t result;
-  if (!card_read(handle, &end->card)) {
+  if (!endpoint_read(handle, &end->endpoint)) {
     result = end_fail(end, ncclInvalidArgument, "these bytes are no handle of this network");
   } else {
-    scope_own(&end->card.address, &interface);
-    end->address = end->card.address;
-    result = dials_open(&sender->dials, &end->card, peer->comm_key);
+    scope_own(&end->endpoint.address, &interface);
+    end->address = end->endpoint.address;
+    result = dials_open(&sender->dials, &end->endpoint, peer->comm_key);
     if (result == ncclSuccess) result = send_dial(sender);
   }
   if (result == ncclSuccess) *connection = sender;
@@ -82,50 +82,50 @@ ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const st
 
 /* Messages that were begun before their receives were announced; negative: receives that wait. */
 static int32_t messages_ahead(const struct sender *sender) {
-  return (int32_t)(sender->end.begun - sender->rooms_read);
+  return (int32_t)(sender->end.begun - sender->credits_read);
 }
 
 static const char too_long[] =
-    "message %u has %llu bytes, but the receive that was posted for it has room for %llu: the ranks' counts "
+    "message %u has %llu bytes, but the receive that was posted for it has space for %llu: the ranks' counts "
     "or calls differ";
 
 /* A receive is announced: of a message that is under way or still to come. */
-static ncclResult_t room_take(struct sender *sender, uint64_t room_bytes) {
-  const uint32_t number = sender->rooms_read++;
-  uint64_t *place = &sender->rooms[number % ROOMS_MAX];
-  if (messages_ahead(sender) < 0) *place = room_bytes;
-  else if (*place > room_bytes)
+static ncclResult_t credit_take(struct sender *sender, uint64_t credit_bytes) {
+  const uint32_t number = sender->credits_read++;
+  uint64_t *place = &sender->credits[number % CREDITS_MAX];
+  if (messages_ahead(sender) < 0) *place = credit_bytes;
+  else if (*place > credit_bytes)
     return end_fail(&sender->end, ncclInvalidUsage, too_long, number, (unsigned long long)*place,
-                    (unsigned long long)room_bytes);
+                    (unsigned long long)credit_bytes);
   return ncclSuccess;
 }
 
 /* Reads what the receiver has announced. */
-static ncclResult_t rooms_read(struct sender *sender) {
+static ncclResult_t credits_read(struct sender *sender) {
   struct end *end = &sender->end;
-  uint8_t *bytes = sender->room_bytes;
-  const ssize_t got =
-      recv(end->room, bytes + sender->room_have, sizeof sender->room_bytes - sender->room_have, MSG_DONTWAIT);
+  uint8_t *bytes = sender->credit_bytes;
+  const ssize_t got = recv(end->credit, bytes + sender->credit_have,
+                           sizeof sender->credit_bytes - sender->credit_have, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ncclSuccess;
   if (got <= 0) return end_fail_errno(end, got == 0 ? -1 : errno);
-  acks_hold(end->room, sender->room_reads++);
-  const uint32_t have = sender->room_have + (uint32_t)got, whole = have - have % FRAME_BYTES;
+  acks_hold(end->credit, sender->credit_reads++);
+  const uint32_t have = sender->credit_have + (uint32_t)got, whole = have - have % FRAME_BYTES;
   for (uint32_t at = 0; at < whole; at += FRAME_BYTES) {
     struct frame frame;
-    const char *wrong = frame_read(bytes + at, sender->rooms_read, &frame);
-    if (wrong == NULL && frame.kind != FRAME_ROOM) wrong = "a frame of a sender";
+    const char *wrong = frame_read(bytes + at, sender->credits_read, &frame);
+    if (wrong == NULL && frame.kind != FRAME_CREDIT) wrong = "a frame of a sender";
     if (wrong == NULL && -messages_ahead(sender) >= NET_REQUESTS_MAX) wrong = "too many receives";
     if (wrong != NULL) return end_fail(end, ncclRemoteError, "the receiver announced %s", wrong);
-    TRY(room_take(sender, frame.bytes));
+    TRY(credit_take(sender, frame.bytes));
   }
-  sender->room_have = have - whole;
-  memmove(bytes, bytes + whole, sender->room_have);
+  sender->credit_have = have - whole;
+  memmove(bytes, bytes + whole, sender->credit_have);
   return ncclSuccess;
 }
 
-/* A receiver that drops the connection over a message that is too long has announced its room. */
+/* A receiver that drops the connection over a message that is too long has announced its credit. */
 static ncclResult_t stream_failed(struct sender *sender, int error) {
-  if (messages_ahead(sender) > 0) TRY(rooms_read(sender));
+  if (messages_ahead(sender) > 0) TRY(credits_read(sender));
   return end_fail_errno(&sender->end, error);
 }
 
@@ -191,8 +191,8 @@ ncclResult_t send_move(struct end *end) {
     stream_advance(sender, (size_t)sent);
     if ((size_t)sent < due) break;
   }
-  crew_move(&end->crew);
-  const int failure = atomic_load_explicit(&end->crew.failure, memory_order_relaxed);
+  io_threads_move(&end->io);
+  const int failure = atomic_load_explicit(&end->io.failure, memory_order_relaxed);
   return failure == 0 ? ncclSuccess : end_fail_errno(end, failure);
 }
 
@@ -200,7 +200,7 @@ static void message_begin(struct end *end, enum frame_kind kind, const struct ne
                           const void *data, size_t bytes) {
   struct request *request = end_slot(end);
   const struct frame frame = {kind, end->begun, bytes};
-  const struct cut cut = message_cut(&end->card, bytes);
+  const struct cut cut = message_cut(&end->endpoint, bytes);
   frame_write(&frame, request->frame);
   request->end = end;
   request->data = (uint8_t *)(uintptr_t)data; /* never written through */
@@ -211,24 +211,24 @@ static void message_begin(struct end *end, enum frame_kind kind, const struct ne
   request->stream_done = false;
   request->used = true;
   atomic_store_explicit(&request->tasks, 0, memory_order_relaxed);
-  if (kind == FRAME_MESSAGE && cut.tasks > 0) crew_push(&end->crew, request, cut.stream_bytes, &cut);
+  if (kind == FRAME_MESSAGE && cut.tasks > 0) io_threads_push(&end->io, request, cut.stream_bytes, &cut);
   end->begun++;
 }
 
 /* The receiver is told too; what was begun before goes on. */
-static ncclResult_t message_refuse(struct sender *sender, const void *data, size_t bytes, uint64_t room) {
+static ncclResult_t message_refuse(struct sender *sender, const void *data, size_t bytes, uint64_t capacity) {
   struct end *end = &sender->end;
   const uint32_t number = end->begun;
   message_begin(end, FRAME_TOO_LONG, NULL, data, bytes);
   TRY(send_move(end));
-  end_fail(end, ncclInvalidUsage, too_long, number, (unsigned long long)bytes, (unsigned long long)room);
+  end_fail(end, ncclInvalidUsage, too_long, number, (unsigned long long)bytes, (unsigned long long)capacity);
   end->failed = ncclSuccess;
   sender->refused = ncclInvalidUsage;
   return ncclInvalidUsage;
 }
 
 static bool must_wait(const struct sender *sender) {
-  return sender->rooms_read == 0 || messages_ahead(sender) >= AHEAD_MAX;
+  return sender->credits_read == 0 || messages_ahead(sender) >= AHEAD_MAX;
 }
 
 ncclResult_t send_begin(struct end *end, const struct net_part *first, const void *data, size_t rest_bytes,
@@ -246,9 +246,9 @@ ncclResult_t send_begin(struct end *end, const struct net_part *first, const voi
   if (!sender->connected) return ncclSuccess;
   struct request *slot = end_slot(end);
   if (slot == NULL) return send_move(end);
-  if (sender->rooms_read == 0 || messages_ahead(sender) >= AHEAD_LOOK) TRY(rooms_read(sender));
+  if (sender->credits_read == 0 || messages_ahead(sender) >= AHEAD_LOOK) TRY(credits_read(sender));
   if (must_wait(sender)) return send_move(end);
-  uint64_t *place = &sender->rooms[end->begun % ROOMS_MAX];
+  uint64_t *place = &sender->credits[end->begun % CREDITS_MAX];
   if (messages_ahead(sender) < 0 && bytes > *place) return message_refuse(sender, data, bytes, *place);
   *place = bytes;
   message_begin(end, FRAME_MESSAGE, first, data, bytes);
@@ -270,12 +270,13 @@ static int writable_descriptor(struct sender *sender) {
   return -1;
 }
 
-uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t room) {
+uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t capacity) {
   struct sender *sender = (struct sender *)end;
   const bool unsent = end->moved != end->begun;
-  if (!sender->connected || !crew_idle(&end->crew) || room < 2 || end->failed != ncclSuccess) return 0;
+  if (!sender->connected || !io_threads_idle(&end->io) || capacity < 2 || end->failed != ncclSuccess)
+    return 0;
   uint32_t count = 0;
-  if (must_wait(sender)) descriptors[count++] = end->room;
+  if (must_wait(sender)) descriptors[count++] = end->credit;
   if (!unsent) return count;
   descriptors[count] = writable_descriptor(sender);
   return descriptors[count] >= 0 ? count + 1 : 0;
@@ -286,9 +287,9 @@ void send_close(struct end *end) {
   if (sender->refused != ncclSuccess && end->moved != end->begun)
     send_move(end); /* the receiver's sentence */
   dials_close(&sender->dials);
-  crew_close(&end->crew);
+  io_threads_close(&end->io);
   sock_close(sender->writable);
   sock_close(end->stream);
-  sock_close(end->room);
+  sock_close(end->credit);
   os_free(sender);
 }

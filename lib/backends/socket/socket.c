@@ -34,10 +34,10 @@ static ncclResult_t net_receive(void *connection, uint32_t count, void *const *d
   return receive_begin((struct end *)connection, NULL, 0, data[0], bytes[0], request);
 }
 
-/* Strands take pieces that lie in one place. */
+/* Data sockets take pieces that lie in one place. */
 static enum net_parts net_takes_parts(void *connection) {
   const struct end *end = (const struct end *)connection;
-  return end->card.strands == 0 ? NET_PARTS_ANYWHERE : NET_PARTS_NONE;
+  return end->endpoint.data_sockets == 0 ? NET_PARTS_ANYWHERE : NET_PARTS_NONE;
 }
 
 static ncclResult_t net_send_parts(void *connection, const struct net_part *first, const void *data,
@@ -89,14 +89,15 @@ static ncclResult_t net_connect(uint32_t device, const struct net_peer *peer, st
   return send_connect(device, peer, handle, connection);
 }
 
-static ncclResult_t net_wait_descriptors(void *connection, int *descriptors, uint32_t room, uint32_t *count) {
+static ncclResult_t net_wait_descriptors(void *connection, int *descriptors, uint32_t capacity,
+                                         uint32_t *count) {
   struct end *end = (struct end *)connection;
   *count = 0;
-  if (room == 0) return ncclSuccess;
+  if (capacity == 0) return ncclSuccess;
   if (end->kind == END_SEND) {
-    *count = send_descriptors(end, descriptors, room);
+    *count = send_descriptors(end, descriptors, capacity);
   } else if (end->kind == END_RECEIVE) {
-    *count = receive_descriptors(end, descriptors, room);
+    *count = receive_descriptors(end, descriptors, capacity);
   } else {
     descriptors[0] = port_descriptor(connection);
     *count = 1;

@@ -1,9 +1,9 @@
 /* socket.h: what the files of the socket net share: an end of a connection, its requests, its helpers.
  *
- * A connection is one stream socket (frames and data, sender to receiver), one room socket (announced
- * receives, receiver to sender), and any number of strands: further data sockets that large messages are
- * cut over. Data and rooms have a socket each because a TCP socket that is closed with unread bytes resets
- * the connection and takes what was not yet delivered with it: so no socket ever carries both ways. */
+ * A connection is one stream socket (frames and data, sender to receiver), one credit socket (announced
+ * receives, receiver to sender), and any number of data sockets, over which large messages are cut. Data and
+ * credits have a socket each because a TCP socket that is closed with unread bytes resets the connection and
+ * takes what was not yet delivered with it: so no socket ever carries both ways. */
 #ifndef TUTTI_SOCKET_SOCKET_H
 #define TUTTI_SOCKET_SOCKET_H
 
@@ -17,55 +17,56 @@
 #include "base/sock.h"
 
 enum end_kind { END_SEND = 1, END_RECEIVE, END_LISTENER };
-enum { SOCKET_STREAM = 0, SOCKET_ROOM = 1, SOCKET_STRAND = 2 }; /* indices of a connection's sockets */
+enum { SOCKET_STREAM = 0, SOCKET_CREDIT = 1, SOCKET_DATA = 2 }; /* indices of a connection's sockets */
 
 struct end;
 
-/* One isend or irecv. Done when its part of the stream is, and no strand has any of it left. */
+/* One isend or irecv. Done when its part of the stream is, and no data socket has any of it left. */
 struct request {
   struct end *end;
   uint8_t *first, *data; /* a message begins at `first`, with so many bytes, and goes on at `data` */
   size_t first_bytes;
   size_t whole_bytes;  /* of a receive: what the message must have to begin at `first`, not at `data` */
-  size_t bytes;        /* of the message; of a receive, until its message comes, the room */
+  size_t bytes;        /* of the message; of a receive, until its message comes, the space */
   size_t stream_bytes; /* of it, over the stream */
   bool used, stream_done;
-  atomic_uint tasks; /* strands that still have some of it */
+  atomic_uint tasks; /* data sockets that still have some of it */
   uint8_t frame[FRAME_BYTES];
 };
 
-/* A strand moves its pieces in order. The end's own thread pushes, one mover (a helper or the same thread)
- * takes. */
+/* A data socket moves its pieces in order. The end's own thread pushes, one mover (a helper or the same
+ * thread) takes. */
 struct piece {
   uint8_t *data;
   size_t bytes;
   struct request *request;
 };
-struct strand {
+struct data_socket {
   int fd;
   size_t moved;             /* of the piece in hand */
   atomic_uint pushed, done; /* pieces; they lie in pieces[number % NET_REQUESTS_MAX] */
   struct piece pieces[NET_REQUESTS_MAX];
 };
 
-struct crew_member;
-/* The strands of an end, and the helpers that move them; without helpers crew_move() does it. */
-struct crew {
+struct io_thread;
+/* The data sockets of an end, and the helpers that move them; without helpers io_threads_move() does it. */
+struct io_threads {
   bool writes;
-  uint32_t strand_count, member_count;
-  uint32_t turn;      /* the strand that the next piece goes to */
-  atomic_int failure; /* errno of a strand that failed; -1: closed by the other end; 0: none */
-  struct strand *strands;
-  struct crew_member *members;
+  uint32_t data_socket_count, member_count;
+  uint32_t turn;      /* the data socket that the next piece goes to */
+  atomic_int failure; /* errno of a data socket that failed; -1: closed by the other end; 0: none */
+  struct data_socket *data_sockets;
+  struct io_thread *members;
 };
 /* Helper threads of the process that are running. */
-uint32_t crew_helpers(void);
-ncclResult_t crew_open(struct crew *crew, bool writes, const struct card *card, const int *fds);
-void crew_push(struct crew *crew, struct request *request, size_t offset, const struct cut *cut);
-void crew_move(struct crew *crew);
-bool crew_idle(const struct crew *crew);
+uint32_t io_threads_running(void);
+ncclResult_t io_threads_open(struct io_threads *io, bool writes, const struct endpoint *endpoint,
+                             const int *fds);
+void io_threads_push(struct io_threads *io, struct request *request, size_t offset, const struct cut *cut);
+void io_threads_move(struct io_threads *io);
+bool io_threads_idle(const struct io_threads *io);
 /* No helper touches any memory when this returns. The sockets are closed. */
-void crew_close(struct crew *crew);
+void io_threads_close(struct io_threads *io);
 
 /* What both kinds of end have; the first member of each, as callers hold a void pointer. */
 struct end {
@@ -75,9 +76,9 @@ struct end {
   char comm_name[64];
   struct sock_interface interface;
   struct sock_address address; /* of the other process */
-  struct card card;
-  int stream, room;
-  struct crew crew;
+  struct endpoint endpoint;
+  int stream, credit;
+  struct io_threads io;
   struct request requests[NET_REQUESTS_MAX]; /* request k lies at k % NET_REQUESTS_MAX */
   uint32_t begun;                            /* requests begun */
   uint32_t moved;                            /* requests that are done with the stream */
@@ -110,8 +111,8 @@ const struct net_ops *socket_net_ops(void);
 ncclResult_t socket_devices(uint32_t *count);
 ncclResult_t socket_properties(uint32_t device, struct net_properties *properties);
 ncclResult_t socket_interface(uint32_t device, struct sock_interface *out);
-/* Fills the card's settings; the rest of it stays. */
-void socket_settings(const char *interface_name, struct card *card);
+/* Fills the endpoint's settings; the rest of it stays. */
+void socket_settings(const char *interface_name, struct endpoint *endpoint);
 
 /* ---- port.c: one listening socket a device, shared by its listeners */
 ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
@@ -122,16 +123,16 @@ ncclResult_t port_close(void *listener);
 int port_descriptor(void *listener);
 
 /* ---- dial.c: one socket on its way to a listener */
-enum dial_phase { DIAL_WAITING, DIAL_CONNECTING, DIAL_GREETING, DIAL_DONE };
+enum dial_phase { DIAL_WAITING, DIAL_CONNECTING, DIAL_HANDSHAKE, DIAL_DONE };
 struct dial;
 struct dials {
   struct dial *dials;
   uint32_t count, done;
   uint64_t begin_ns;
 };
-ncclResult_t dials_open(struct dials *dials, const struct card *card, uint64_t comm_key);
+ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, uint64_t comm_key);
 /* Takes every socket as far as it goes now. *error_text is filled when the result is not ncclSuccess. */
-ncclResult_t dials_step(struct dials *dials, const struct card *card, char *text, size_t text_bytes);
+ncclResult_t dials_step(struct dials *dials, const struct endpoint *endpoint, char *text, size_t text_bytes);
 int dials_take(struct dials *dials,
                uint32_t index); /* the connected socket, which is the caller's from now */
 void dials_close(struct dials *dials);
@@ -146,16 +147,16 @@ ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const st
 ncclResult_t send_begin(struct end *end, const struct net_part *first, const void *data, size_t bytes,
                         void **request);
 ncclResult_t send_move(struct end *end);
-uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t room);
+uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t capacity);
 void send_close(struct end *end);
 
 /* Takes the sockets, also when it fails. */
 ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interface *interface,
-                          const struct card *card, const int *fds, void **connection);
+                          const struct endpoint *endpoint, const int *fds, void **connection);
 ncclResult_t receive_begin(struct end *end, const struct net_part *first, size_t whole_bytes, void *data,
                            size_t bytes, void **request);
 ncclResult_t receive_move(struct end *end);
-uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t room);
+uint32_t receive_descriptors(struct end *end, int *descriptors, uint32_t capacity);
 void receive_close(struct end *end);
 
 #endif

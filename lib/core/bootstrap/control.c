@@ -1,4 +1,4 @@
-/* control.c: see control.h and control_conn.h: the server's life, its thread, its greetings and its frames.
+/* control.c: see control.h and control_conn.h: the server's life, its thread, its handshakes and its frames.
  * Promises: nothing that comes from outside blocks the thread or makes it hold more than it said it would; a
  * body's memory grows with what has arrived, never with what was announced. */
 #include "core/bootstrap/control_conn.h"
@@ -11,11 +11,11 @@
 #include "base/poller.h"
 #include "core/bootstrap/control.h"
 
-#define GREETINGS_MOST 2048u
+#define HANDSHAKES_MOST 2048u
 #define LISTENERS_MOST 17u
 #define ACCEPTS_AT_ONCE 128u
 #define READ_BYTES 65536u
-#define ROOM_MOST_BYTES (1u << 30) /* of what is queued for one connection */
+#define QUEUED_BYTES_MOST (1u << 30) /* of what is queued for one connection */
 #define SECOND_NS 1000000000ull
 #define LINGER_NS (2 * SECOND_NS)
 #define PAUSE_NS (SECOND_NS / 10) /* of listening, when descriptors are out */
@@ -44,7 +44,7 @@ static struct server {
   struct listener listeners[LISTENERS_MOST];
   uint32_t listener_count;
   uint64_t paused_ns; /* not 0: the listeners are not watched until then */
-  struct conn_list greetings, conns, dead;
+  struct conn_list handshakes, conns, dead;
   uint64_t process, nonsense;
   uint64_t tick_ns, looped_ns;
   uint8_t read[READ_BYTES];
@@ -117,14 +117,14 @@ static struct control_conn *conn_create(int fd) {
   struct control_conn *conn = (struct control_conn *)os_alloc(sizeof *conn);
   if (!conn) return NULL;
   conn->fd = fd;
-  conn->begin_ns = conn->heard_ns = conn->sent_ns = os_time_ns();
+  conn->begin_ns = conn->received_ns = conn->sent_ns = os_time_ns();
   if (poller_add(&server.poller, fd, conn)) return conn;
   os_free(conn);
   return NULL;
 }
 
 static void conn_free(struct control_conn *conn) {
-  os_free(conn->greeting);
+  os_free(conn->handshake);
   os_free(conn->body);
   os_free(conn->out);
   os_free(conn);
@@ -135,7 +135,7 @@ void control_drop(struct control_conn *conn) {
   poller_remove(&server.poller, conn->fd);
   sock_close(conn->fd);
   conn->fd = -1;
-  list_take(conn->greeting ? &server.greetings : &server.conns, conn);
+  list_take(conn->handshake ? &server.handshakes : &server.conns, conn);
   conn->dead = true;
   conn->owner = NULL;
   list_add(&server.dead, conn);
@@ -143,7 +143,7 @@ void control_drop(struct control_conn *conn) {
 
 static void conn_lose(struct control_conn *conn, const char *why) {
   if (conn->dead) return;
-  if (!conn->ending && !conn->greeting) conn->conn_class->gone(conn, why);
+  if (!conn->ending && !conn->handshake) conn->conn_class->gone(conn, why);
   control_drop(conn);
 }
 
@@ -172,10 +172,10 @@ static void conn_flush(struct control_conn *conn) {
     conn->sent_bytes += (uint64_t)moved;
   }
   if (conn->broken || conn->out_begin == conn->out_end) conn->out_begin = conn->out_end = 0;
-  if (conn->out_end == 0 && conn->out_room > READ_BYTES) {
+  if (conn->out_end == 0 && conn->out_capacity > READ_BYTES) {
     os_free(conn->out);
     conn->out = NULL;
-    conn->out_room = 0;
+    conn->out_capacity = 0;
   }
   const bool writes = conn->out_end > 0;
   if (writes != conn->writes) poller_set(&server.poller, conn->fd, conn, true, writes);
@@ -183,20 +183,20 @@ static void conn_flush(struct control_conn *conn) {
 }
 
 static bool conn_reserve(struct control_conn *conn, size_t bytes) {
-  if (conn->out_room - conn->out_end >= bytes) return true;
+  if (conn->out_capacity - conn->out_end >= bytes) return true;
   if (conn->out_begin > 0) {
     memmove(conn->out, conn->out + conn->out_begin, conn->out_end - conn->out_begin);
     conn->out_end -= conn->out_begin;
     conn->out_begin = 0;
   }
-  if (conn->out_end + bytes > ROOM_MOST_BYTES) return false;
-  size_t room = conn->out_room < 256 ? 256 : conn->out_room;
-  while (room < conn->out_end + bytes) room *= 2;
-  if (room == conn->out_room) return true;
-  uint8_t *grown = (uint8_t *)os_realloc(conn->out, room);
+  if (conn->out_end + bytes > QUEUED_BYTES_MOST) return false;
+  size_t capacity = conn->out_capacity < 256 ? 256 : conn->out_capacity;
+  while (capacity < conn->out_end + bytes) capacity *= 2;
+  if (capacity == conn->out_capacity) return true;
+  uint8_t *grown = (uint8_t *)os_realloc(conn->out, capacity);
   if (!grown) return false;
   conn->out = grown;
-  conn->out_room = room;
+  conn->out_capacity = capacity;
   return true;
 }
 
@@ -250,17 +250,17 @@ static void frame_done(struct control_conn *conn) {
   if (kind == FRAME_BEAT || conn->ending) return;
   conn->hurried = false;
   conn->conn_class->frame(conn, kind, conn->body, bytes);
-  if (conn->body_room > READ_BYTES && !conn->dead) {
+  if (conn->body_capacity > READ_BYTES && !conn->dead) {
     os_free(conn->body);
     conn->body = NULL;
-    conn->body_room = 0;
+    conn->body_capacity = 0;
   }
 }
 
 uint8_t *control_take_body(struct control_conn *conn) {
   uint8_t *body = conn->body;
   conn->body = NULL;
-  conn->body_room = 0;
+  conn->body_capacity = 0;
   return body;
 }
 
@@ -275,13 +275,13 @@ static bool frame_begin(struct control_conn *conn) {
 }
 
 static bool body_reserve(struct control_conn *conn, size_t more) {
-  size_t room = conn->body_room < 256 ? 256 : conn->body_room;
-  while (room < conn->body_bytes + more) room *= 2;
-  if (room == conn->body_room) return true;
-  uint8_t *grown = (uint8_t *)os_realloc(conn->body, room);
+  size_t capacity = conn->body_capacity < 256 ? 256 : conn->body_capacity;
+  while (capacity < conn->body_bytes + more) capacity *= 2;
+  if (capacity == conn->body_capacity) return true;
+  uint8_t *grown = (uint8_t *)os_realloc(conn->body, capacity);
   if (!grown) return false;
   conn->body = grown;
-  conn->body_room = (uint32_t)room;
+  conn->body_capacity = (uint32_t)capacity;
   return true;
 }
 
@@ -338,44 +338,45 @@ static void conn_read(struct control_conn *conn) {
     conn_lose(conn, "closed its connection without goodbye");
     return;
   }
-  conn->heard_ns = os_time_ns();
+  conn->received_ns = os_time_ns();
   conn->received_bytes += (uint64_t)moved;
   control_feed(conn, server.read, (size_t)moved);
 }
 
-/* ---- greetings ---- */
+/* ---- handshakes ---- */
 
-static void greeting_welcome(struct control_conn *conn) {
-  struct greeting greeting = *conn->greeting;
+static void handshake_welcome(struct control_conn *conn) {
+  struct handshake handshake = *conn->handshake;
   const char *refusal = "this address takes no such connections";
-  list_take(&server.greetings, conn);
-  os_free(conn->greeting);
-  conn->greeting = NULL;
+  list_take(&server.handshakes, conn);
+  os_free(conn->handshake);
+  conn->handshake = NULL;
   list_add(&server.conns, conn);
   conn->hurried = true;
   conn->begin_ns = os_time_ns();
   tick_by(conn->begin_ns + SECOND_NS / 2);
-  conn->key = greeting.key;
+  conn->key = handshake.key;
   if (server.state == SERVER_STOPPING) {
     control_drop(conn); /* as if it had stopped listening already */
     return;
   }
-  if (greeting.kind == GREET_CHECK_IN) refusal = root_accept(conn);
-  else if (greeting.kind == GREET_LINK) refusal = gather_accept(conn);
-  else if (greeting.kind == GREET_CALL) refusal = call_accept(conn);
-  if (!greet_answer(&greeting, refusal) && !refusal) conn_lose(conn, "closed its connection without goodbye");
+  if (handshake.kind == HANDSHAKE_CHECK_IN) refusal = root_accept(conn);
+  else if (handshake.kind == HANDSHAKE_LINK) refusal = gather_accept(conn);
+  else if (handshake.kind == HANDSHAKE_CALL) refusal = call_accept(conn);
+  if (!handshake_answer(&handshake, refusal) && !refusal)
+    conn_lose(conn, "closed its connection without goodbye");
   else if (refusal) control_drop(conn);
 }
 
-static void greeting_move(struct control_conn *conn) {
-  const enum greet_state state = greet_step(conn->greeting);
-  if (state == GREET_DONE) {
-    greeting_welcome(conn);
-  } else if (state == GREET_GONE) {
+static void handshake_move(struct control_conn *conn) {
+  const enum handshake_state state = handshake_step(conn->handshake);
+  if (state == HANDSHAKE_DONE) {
+    handshake_welcome(conn);
+  } else if (state == HANDSHAKE_GONE) {
     control_drop(conn);
   } else { /* the one that was idle for the longest goes first, when there are too many */
-    list_take(&server.greetings, conn);
-    list_add(&server.greetings, conn);
+    list_take(&server.handshakes, conn);
+    list_add(&server.handshakes, conn);
   }
 }
 
@@ -385,11 +386,11 @@ static void listeners_watch(bool reads) {
   }
 }
 
-static bool greeting_begin(int fd) {
-  if (server.greetings.count >= GREETINGS_MOST) control_drop(server.greetings.first);
+static bool handshake_accept(int fd) {
+  if (server.handshakes.count >= HANDSHAKES_MOST) control_drop(server.handshakes.first);
   struct control_conn *conn = conn_create(fd);
-  struct greeting *greeting = conn ? (struct greeting *)os_alloc(sizeof *greeting) : NULL;
-  if (!greeting) {
+  struct handshake *handshake = conn ? (struct handshake *)os_alloc(sizeof *handshake) : NULL;
+  if (!handshake) {
     if (conn) {
       poller_remove(&server.poller, fd);
       os_free(conn);
@@ -397,9 +398,9 @@ static bool greeting_begin(int fd) {
     sock_close(fd);
     return false;
   }
-  greet_begin(greeting, fd);
-  conn->greeting = greeting;
-  list_add(&server.greetings, conn);
+  handshake_begin(handshake, fd);
+  conn->handshake = handshake;
+  list_add(&server.handshakes, conn);
   return true;
 }
 
@@ -408,10 +409,10 @@ static void listener_move(struct listener *listener) {
     struct sock_address from;
     const int fd = sock_accept(listener->fd, &from);
     if (fd == -1) return;
-    if (fd >= 0 && greeting_begin(fd)) continue;
+    if (fd >= 0 && handshake_accept(fd)) continue;
     /* No descriptors: those who only stand in the door go, and the rest waits in the system's queue. */
-    for (uint32_t dropped = 0; dropped < ACCEPTS_AT_ONCE && server.greetings.first; dropped++) {
-      control_drop(server.greetings.first);
+    for (uint32_t dropped = 0; dropped < ACCEPTS_AT_ONCE && server.handshakes.first; dropped++) {
+      control_drop(server.handshakes.first);
     }
     server.paused_ns = os_time_ns() + PAUSE_NS;
     listeners_watch(false);
@@ -423,14 +424,14 @@ static void listener_move(struct listener *listener) {
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-static uint64_t greetings_tick(uint64_t now_ns) {
-  const uint64_t limit = (uint64_t)GREET_SECONDS * SECOND_NS;
+static uint64_t handshakes_tick(uint64_t now_ns) {
+  const uint64_t limit = (uint64_t)HANDSHAKE_SECONDS * SECOND_NS;
   struct control_conn *next;
-  for (struct control_conn *conn = server.greetings.first; conn; conn = next) {
+  for (struct control_conn *conn = server.handshakes.first; conn; conn = next) {
     next = conn->next;
     if (now_ns - conn->begin_ns > limit) control_drop(conn);
   }
-  return server.greetings.first ? now_ns + SECOND_NS / 2 : UINT64_MAX;
+  return server.handshakes.first ? now_ns + SECOND_NS / 2 : UINT64_MAX;
 }
 
 static uint64_t conn_tick(struct control_conn *conn, uint64_t now_ns) {
@@ -443,11 +444,11 @@ static uint64_t conn_tick(struct control_conn *conn, uint64_t now_ns) {
     conn_lose(conn, "takes no more messages");
     return now_ns;
   }
-  if (conn->hurried && now_ns - conn->begin_ns > (uint64_t)GREET_SECONDS * SECOND_NS) {
-    conn_lose(conn, "said nothing after its greeting");
+  if (conn->hurried && now_ns - conn->begin_ns > (uint64_t)HANDSHAKE_SECONDS * SECOND_NS) {
+    conn_lose(conn, "said nothing after its handshake");
     return now_ns;
   }
-  if (conn->beats && silence > 0 && now_ns > conn->heard_ns + silence) {
+  if (conn->beats && silence > 0 && now_ns > conn->received_ns + silence) {
     char text[96];
     snprintf(text, sizeof text, "was silent for %llu seconds", (unsigned long long)(silence / SECOND_NS));
     conn_lose(conn, text);
@@ -465,11 +466,11 @@ static void forgive(uint64_t now_ns) {
   const uint64_t silence = control_silence_ns();
   if (silence == 0 || server.looped_ns == 0 || now_ns - server.looped_ns < silence / 2 + beat_period_ns())
     return;
-  for (struct control_conn *conn = server.conns.first; conn; conn = conn->next) conn->heard_ns = now_ns;
+  for (struct control_conn *conn = server.conns.first; conn; conn = conn->next) conn->received_ns = now_ns;
 }
 
 static void server_tick(uint64_t now_ns) {
-  uint64_t next_ns = greetings_tick(now_ns);
+  uint64_t next_ns = handshakes_tick(now_ns);
   forgive(now_ns);
   server.looped_ns = now_ns;
   if (now_ns < server.tick_ns) return;
@@ -496,8 +497,8 @@ static void server_event(const struct poller_event *event) {
   }
   struct control_conn *conn = (struct control_conn *)event->tag;
   if (conn->dead) return;
-  if (conn->greeting) {
-    greeting_move(conn);
+  if (conn->handshake) {
+    handshake_move(conn);
     return;
   }
   if (event->writes) conn_flush(conn);
@@ -507,7 +508,7 @@ static void server_event(const struct poller_event *event) {
 static int server_timeout_ms(uint64_t now_ns) {
   uint64_t until = server.tick_ns;
   if (server.paused_ns) until = earlier(until, server.paused_ns);
-  if (server.greetings.first) until = earlier(until, now_ns + SECOND_NS / 2);
+  if (server.handshakes.first) until = earlier(until, now_ns + SECOND_NS / 2);
   if (server.state == SERVER_STOPPING) until = earlier(until, now_ns + SECOND_NS / 20);
   if (until == UINT64_MAX) return -1;
   return until <= now_ns ? 0 : (int)((until - now_ns) / 1000000 + 1);
@@ -535,7 +536,7 @@ static bool any_ending(void) {
 }
 
 static void turned_away_log(void) {
-  const struct greet_counts counted = greet_counted();
+  const struct handshake_counts counted = handshake_counted();
   if (counted.strangers + counted.wrong_secret + counted.wrong_version + counted.late + counted.refused +
           server.nonsense ==
       0)
@@ -543,7 +544,7 @@ static void turned_away_log(void) {
   log_info(
       LOG_BOOTSTRAP,
       "turned away until now: %llu strangers, %llu without the secret, %llu of another version, %llu that "
-      "did not greet in time, %llu for whom nobody waited, %llu that said what nobody may say",
+      "did not finish the handshake in time, %llu for whom nobody waited, %llu that said what nobody may say",
       (unsigned long long)counted.strangers, (unsigned long long)counted.wrong_secret,
       (unsigned long long)counted.wrong_version, (unsigned long long)counted.late,
       (unsigned long long)counted.refused, (unsigned long long)server.nonsense);
@@ -553,7 +554,7 @@ static void server_clear(void) {
   turned_away_log();
   root_stop();
   while (server.conns.first) control_drop(server.conns.first);
-  while (server.greetings.first) control_drop(server.greetings.first);
+  while (server.handshakes.first) control_drop(server.handshakes.first);
   free_dead();
   for (uint32_t i = 0; i < server.listener_count; i++) sock_close(server.listeners[i].fd);
   server.listener_count = 0;
@@ -615,7 +616,7 @@ static ncclResult_t server_open(void) {
   uint32_t count = SOCK_INTERFACES_MAX;
   const char *text = param_text(PARAM_COMM_ID);
   const bool guided = *text && sock_address_parse(text, "NCCL_COMM_ID", &near) == ncclSuccess;
-  TRY(greet_check());
+  TRY(handshake_check());
   TRY(sock_interfaces_find(guided ? &near : NULL, found, &count));
   if (count == 0) {
     return log_fail(ncclSystemError,
@@ -642,15 +643,15 @@ static void fork_child(void) {
   os_mutex_init(&server.mutex);
   os_cond_init(&server.changed);
   for (struct control_conn *conn = server.conns.first; conn; conn = conn->next) sock_close(conn->fd);
-  for (struct control_conn *conn = server.greetings.first; conn; conn = conn->next) sock_close(conn->fd);
+  for (struct control_conn *conn = server.handshakes.first; conn; conn = conn->next) sock_close(conn->fd);
   for (uint32_t i = 0; i < server.listener_count; i++) sock_close(server.listeners[i].fd);
   if (server.state != SERVER_STOPPED) poller_close(&server.poller);
   call_forget();
-  relay_forget();
+  root_forward_forget();
   root_forget();
   gather_forget();
   watch_forget();
-  memset(&server.greetings, 0, sizeof server.greetings);
+  memset(&server.handshakes, 0, sizeof server.handshakes);
   memset(&server.conns, 0, sizeof server.conns);
   memset(&server.dead, 0, sizeof server.dead);
   server.listener_count = server.users = 0;
@@ -703,7 +704,7 @@ void control_leave(void) {
   const os_thread thread = server.thread;
   control_unlock();
   call_stop();
-  relay_stop();
+  root_forward_stop();
   os_thread_join(thread);
   os_thread_note(-1);
   control_lock();

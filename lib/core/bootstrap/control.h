@@ -1,23 +1,24 @@
 /* control.h: the process's control server: one thread, one listening socket for all communicators of the
- * process. Whoever connects is greeted (base/greet.h) and handed to what its connection is for: a root where
- * ranks check in (bootstrap.h), a link between parties (gather.h), or a call, one question and one answer,
- * to a communicator. Strangers cost a bounded number of descriptors for a bounded time. The server starts
- * when first used and ends when nothing uses it; after a fork the child has none until it starts its own. */
+ * process. Whoever connects is authenticated (base/handshake.h) and handed to what its connection is for: a
+ * root where ranks check in (bootstrap.h), a link between processes (gather.h), or a call, one question and
+ * one answer, to a communicator. Strangers cost a bounded number of descriptors for a bounded time. The
+ * server starts when first used and ends when nothing uses it; after a fork the child has none until it
+ * starts its own. */
 #ifndef TUTTI_CORE_CONTROL_H
 #define TUTTI_CORE_CONTROL_H
 
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "base/text.h"
 
 /* One more user of the server; *address is where other processes reach it. */
 ncclResult_t control_use(struct sock_address *address);
 void control_leave(void);
 
-/* Connections that passed their greeting and then said what nobody may say, since the start. */
+/* Connections that passed their handshake and then said what nobody may say, since the start. */
 uint64_t control_nonsense(void);
 
 /* Answers a call, on a thread beside the server's that answers one after another: must not wait for other
- * ranks. The answer's bytes go to `reply` (CONTROL_REPLY_MOST of room; set *reply_bytes). A failure travels
+ * ranks. The answer's bytes go to `reply` (CONTROL_REPLY_MOST of space; set *reply_bytes). A failure travels
  * back as its code and sentence. */
 #define CONTROL_REQUEST_MOST 65536
 #define CONTROL_REPLY_MOST 65536

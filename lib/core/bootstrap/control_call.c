@@ -55,7 +55,7 @@ static void calls_prepare(void) {
   calls.prepared = true;
 }
 
-/* ---- the answerer's side ---- */
+/* ---- the server's side ---- */
 
 static struct served *served_find(uint64_t key) {
   for (struct served *served = calls.served; served; served = served->next) {
@@ -274,9 +274,9 @@ static void kept_put(const struct sock_address *to, int fd) {
   os_mutex_unlock(&kept_mutex);
 }
 
-static ncclResult_t call_exchange(int fd, uint64_t key, const struct sock_wait *wait, const void *request,
-                                  uint32_t bytes, void *reply, uint32_t *reply_bytes, int32_t *code,
-                                  char *text) {
+static ncclResult_t call_roundtrip(int fd, uint64_t key, const struct sock_wait *wait, const void *request,
+                                   uint32_t bytes, void *reply, uint32_t *reply_bytes, int32_t *code,
+                                   char *text) {
   struct frame_head head = {(uint32_t)sizeof key + bytes, FRAME_CALL, 0};
   TRY(sock_send(fd, &head, sizeof head, wait));
   TRY(sock_send(fd, &key, sizeof key, wait));
@@ -288,11 +288,11 @@ static ncclResult_t call_exchange(int fd, uint64_t key, const struct sock_wait *
   if (!sane || head.bytes > sizeof *code + CONTROL_REPLY_MOST)
     return log_fail(ncclRemoteError, "%s: an answer that is none came; load the same library everywhere",
                     wait->what);
-  const uint32_t room = *reply_bytes, answer = head.bytes - (uint32_t)sizeof *code;
+  const uint32_t capacity = *reply_bytes, answer = head.bytes - (uint32_t)sizeof *code;
   TRY(sock_receive(fd, code, sizeof *code, wait));
-  if (*code == ncclSuccess && answer > room)
-    return log_fail(ncclInternalError, "%s: an answer of %u bytes came, there is room for %u", wait->what,
-                    answer, room);
+  if (*code == ncclSuccess && answer > capacity)
+    return log_fail(ncclInternalError, "%s: an answer of %u bytes came, there is space for %u", wait->what,
+                    answer, capacity);
   if (*code == ncclSuccess) {
     *reply_bytes = answer;
     return sock_receive(fd, reply, answer, wait);
@@ -311,14 +311,14 @@ static ncclResult_t call_exchange(int fd, uint64_t key, const struct sock_wait *
 static ncclResult_t call_on(int fd, const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
                             const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes,
                             int32_t *code, char *text) {
-  const ncclResult_t result = call_exchange(fd, key, wait, request, bytes, reply, reply_bytes, code, text);
+  const ncclResult_t result = call_roundtrip(fd, key, wait, request, bytes, reply, reply_bytes, code, text);
   if (result == ncclSuccess) kept_put(to, fd);
   else sock_close(fd);
   return result;
 }
 
-static ncclResult_t call_greet(int fd, uint64_t key, const struct sock_wait *wait) {
-  const ncclResult_t result = greet_dial(fd, GREET_CALL, key, wait);
+static ncclResult_t call_handshake(int fd, uint64_t key, const struct sock_wait *wait) {
+  const ncclResult_t result = handshake_dial(fd, HANDSHAKE_CALL, key, wait);
   if (result != ncclSuccess) sock_close(fd);
   return result;
 }
@@ -332,7 +332,7 @@ ncclResult_t control_call(const struct sock_address *to, uint64_t key, const str
   int fd = kept_take(to);
   if (fd < 0) {
     TRY(sock_connect(to, wait, &fd));
-    TRY(call_greet(fd, key, wait));
+    TRY(call_handshake(fd, key, wait));
   }
   TRY(call_on(fd, to, key, wait, request, bytes, reply, reply_bytes, &code, text));
   if (code == ncclSuccess) return ncclSuccess;
@@ -350,7 +350,7 @@ enum control_outcome control_ask(const struct sock_address *to, uint64_t key, co
     const ncclResult_t result = sock_connect_once(to, wait, &fd);
     if (result == ncclSuccess && fd < 0 && errno == ECONNREFUSED) return CONTROL_GONE;
     if (result != ncclSuccess || fd < 0) return CONTROL_SILENT;
-    if (call_greet(fd, key, wait) != ncclSuccess) return CONTROL_SILENT;
+    if (call_handshake(fd, key, wait) != ncclSuccess) return CONTROL_SILENT;
   }
   if (call_on(fd, to, key, wait, request, bytes, reply, reply_bytes, &code, text) != ncclSuccess)
     return CONTROL_SILENT;

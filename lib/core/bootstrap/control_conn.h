@@ -1,9 +1,9 @@
-/* control_conn.h: the control server from within: connections that have been greeted, as frames in and out.
- * Everything here is called with the server locked; classes' functions are called so, on its thread. */
+/* control_conn.h: the control server from within: connections that have been authenticated, as frames in and
+ * out. Everything here is called with the server locked; classes' functions are called so, on its thread. */
 #ifndef TUTTI_CORE_CONTROL_CONN_H
 #define TUTTI_CORE_CONTROL_CONN_H
 
-#include "base/greet.h"
+#include "base/handshake.h"
 #include "base/os.h"
 #include "core/bootstrap/wire.h"
 
@@ -29,16 +29,16 @@ struct control_conn {
   uint64_t key;
   uint32_t number, round; /* the class's */
   bool beats;             /* heartbeats out, and silence is a loss */
-  bool hurried;           /* GREET_SECONDS to say what it wants */
+  bool hurried;           /* HANDSHAKE_SECONDS to say what it wants */
   bool ending;            /* closed when everything is out and the other end has closed, or in a while */
   bool broken, writes, dead;
-  struct greeting *greeting;
+  struct handshake *handshake;
   struct frame_head head;
-  uint32_t head_bytes, body_bytes, body_room;
+  uint32_t head_bytes, body_bytes, body_capacity;
   uint8_t *body;
   uint8_t *out;
-  size_t out_begin, out_end, out_room;
-  uint64_t begin_ns, heard_ns, sent_ns; /* ending: begin_ns is when it began to end */
+  size_t out_begin, out_end, out_capacity;
+  uint64_t begin_ns, received_ns, sent_ns; /* ending: begin_ns is when it began to end */
   uint64_t received_bytes, sent_bytes;
   struct control_conn *previous, *next;
 };
@@ -48,7 +48,8 @@ void control_unlock(void);
 bool control_on_thread(void);
 bool control_wait(os_cond *cond, uint64_t deadline_ns); /* unlocked meanwhile; false at the deadline */
 
-/* A dialed and greeted socket becomes a connection; NULL (logged) when memory is out, and fd is closed. */
+/* A dialed and authenticated socket becomes a connection; NULL (logged) when memory is out, and fd is closed.
+ */
 struct control_conn *control_adopt(int fd, const struct control_class *conn_class, void *owner);
 /* Sends, or queues what cannot go now. False when the connection is gone, or memory is: its class will hear
  * of it on the server's thread. */
@@ -84,13 +85,13 @@ const char *call_accept(struct control_conn *conn);
 uint64_t root_tick(uint64_t now_ns);
 /* Losses that somebody is to be told of; unlocked while they are told. */
 void watch_tick(void);
-/* The server ends: forget everything. call_stop and relay_stop run unlocked, first. */
+/* The server ends: forget everything. call_stop and root_forward_stop run unlocked, first. */
 void root_stop(void);
 void call_begin(void); /* the server has started */
 void call_stop(void);
-void relay_stop(void);
+void root_forward_stop(void);
 void call_forget(void); /* in a child after fork */
-void relay_forget(void);
+void root_forward_forget(void);
 void root_forget(void);
 void gather_forget(void);
 void watch_forget(void);

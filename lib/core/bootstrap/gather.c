@@ -29,10 +29,10 @@ struct gather *gather_find(uint64_t uid) {
   return gather;
 }
 
-const char *wire_party_text(const struct wire_party *party, char *text, size_t bytes) {
+const char *wire_process_text(const struct wire_process *process, char *text, size_t bytes) {
   char at[SOCK_TEXT_BYTES];
-  snprintf(text, bytes, "process %u on host %s (%s)", party->pid, party->host,
-           sock_address_text(&party->address, at));
+  snprintf(text, bytes, "process %u on host %s (%s)", process->pid, process->host,
+           sock_address_text(&process->address, at));
   return text;
 }
 
@@ -46,9 +46,9 @@ static void gather_end(struct gather *gather, ncclResult_t code, const char *tex
   os_cond_broadcast(&gather->changed);
 }
 
-static void gather_tell(struct gather *gather, ncclResult_t code, const char *text) {
+static void gather_report(struct gather *gather, ncclResult_t code, const char *text) {
   const struct wire_fail fail = {0, (int32_t)code, 0};
-  gather->told = control_send(gather->root, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
+  gather->reported = control_send(gather->root, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
 }
 
 void gather_fail(struct gather *gather, ncclResult_t code, const char *format, ...) {
@@ -58,7 +58,7 @@ void gather_fail(struct gather *gather, ncclResult_t code, const char *format, .
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  gather_tell(gather, code, text);
+  gather_report(gather, code, text);
   gather_end(gather, code, text);
 }
 
@@ -70,10 +70,10 @@ bool gather_await(struct gather *gather) {
   return slept;
 }
 
-void gather_suspect(struct gather *gather, const struct wire_party *peer, const char *why) {
+void gather_suspect(struct gather *gather, const struct wire_process *peer, const char *why) {
   char text[WIRE_TEXT_MOST], who[256];
   if (gather->code != ncclSuccess) return;
-  snprintf(text, sizeof text, "%s %s", wire_party_text(peer, who, sizeof who), why);
+  snprintf(text, sizeof text, "%s %s", wire_process_text(peer, who, sizeof who), why);
   if (control_send(gather->root, FRAME_SUSPECT, &peer->uid, sizeof peer->uid, text, strlen(text))) {
     const uint64_t limit_ns = os_time_ns() + 2 * SECOND_NS;
     if (limit_ns < gather->deadline_ns) gather->deadline_ns = limit_ns;
@@ -97,8 +97,8 @@ static uint32_t root_limit(struct control_conn *conn, uint32_t kind) {
   (void)conn;
   switch (kind) {
     case FRAME_STATUS: return sizeof(struct wire_status) + WIRE_TEXT_MOST;
-    case FRAME_ROSTER: return sizeof(struct wire_roster) + ROUNDS_MOST * sizeof(struct wire_party);
-    case FRAME_VERDICT: return sizeof(struct wire_verdict) + WIRE_TEXT_MOST;
+    case FRAME_ROSTER: return sizeof(struct wire_roster) + ROUNDS_MOST * sizeof(struct wire_process);
+    case FRAME_AGREED: return sizeof(struct wire_agreement) + WIRE_TEXT_MOST;
     case FRAME_FAIL: return sizeof(struct wire_fail) + WIRE_TEXT_MOST;
     default: return CONTROL_UNKNOWN;
   }
@@ -108,9 +108,10 @@ static void roster_read(struct gather *gather, struct wire_reader *reader) {
   struct wire_roster roster;
   uint32_t rounds = 0;
   if (gather->rostered || !wire_take(reader, &roster, sizeof roster)) return;
-  while (rounds < ROUNDS_MOST && 1u << rounds < roster.party_count) rounds++;
-  const bool sane = roster.party < roster.party_count && roster.party_count <= gather->seat_count &&
-                    roster.round_count == rounds && reader->left == rounds * sizeof(struct wire_party);
+  while (rounds < ROUNDS_MOST && 1u << rounds < roster.process_count) rounds++;
+  const bool sane = roster.process_index < roster.process_count &&
+                    roster.process_count <= gather->rank_count && roster.round_count == rounds &&
+                    reader->left == rounds * sizeof(struct wire_process);
   if (!sane) {
     gather_fail(gather, ncclInternalError,
                 "the root's answer cannot be read; load the same library everywhere");
@@ -119,7 +120,8 @@ static void roster_read(struct gather *gather, struct wire_reader *reader) {
   for (uint32_t i = 0; i < rounds; i++) {
     wire_take(reader, &gather->to[i].peer, sizeof gather->to[i].peer);
     text_clean(gather->to[i].peer.host, sizeof gather->to[i].peer.host);
-    gather->to[i].party = (roster.party + roster.party_count - (1u << i)) % roster.party_count;
+    gather->to[i].process_index =
+        (roster.process_index + roster.process_count - (1u << i)) % roster.process_count;
   }
   gather->roster = roster;
   gather->rostered = true;
@@ -128,7 +130,7 @@ static void roster_read(struct gather *gather, struct wire_reader *reader) {
 static void root_frame(struct control_conn *conn, uint32_t kind, const uint8_t *body, uint32_t bytes) {
   struct gather *gather = (struct gather *)conn->owner;
   struct wire_reader reader = {body, bytes};
-  struct wire_verdict verdict;
+  struct wire_agreement agreement;
   struct wire_fail fail;
   char text[WIRE_TEXT_MOST];
   if (!gather) return;
@@ -138,11 +140,12 @@ static void root_frame(struct control_conn *conn, uint32_t kind, const uint8_t *
   } else if (kind == FRAME_STATUS && wire_take(&reader, &gather->status, sizeof gather->status)) {
     wire_take_text(&reader, gather->missing, sizeof gather->missing);
     gather->status_new = true;
-  } else if (kind == FRAME_VERDICT && wire_take(&reader, &verdict, sizeof verdict)) {
+  } else if (kind == FRAME_AGREED && wire_take(&reader, &agreement, sizeof agreement)) {
     wire_take_text(&reader, gather->agree_text, sizeof gather->agree_text);
-    gather->agree_code = verdict.code;
-    gather->agree_about = verdict.party < gather->roster.party_count ? verdict.party : 0;
-    gather->agree_turn = verdict.turn;
+    gather->agree_code = agreement.code;
+    gather->agree_about =
+        agreement.process_index < gather->roster.process_count ? agreement.process_index : 0;
+    gather->agree_turn = agreement.turn;
   } else if (kind == FRAME_FAIL && wire_take(&reader, &fail, sizeof fail)) {
     wire_take_text(&reader, text, sizeof text);
     const bool known = fail.code > ncclSuccess && fail.code < ncclNumResults;
@@ -175,18 +178,18 @@ static ncclResult_t root_unreached(ncclResult_t result) {
   return log_fail(result, "%s; this root is gone or out of reach: look at what its process said last", why);
 }
 
-ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum greet_kind kind,
+ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum handshake_kind kind,
                          uint64_t key, const char *what, int *fd) {
   control_lock();
   const struct sock_wait wait = {gather->deadline_ns, &gather->cancel, what};
   control_unlock();
   int dialed = -1;
   const ncclResult_t connected = sock_connect(to, &wait, &dialed);
-  if (connected != ncclSuccess && kind == GREET_CHECK_IN &&
+  if (connected != ncclSuccess && kind == HANDSHAKE_CHECK_IN &&
       !__atomic_load_n(&gather->cancel, __ATOMIC_ACQUIRE))
     return root_unreached(connected);
   TRY(connected);
-  const ncclResult_t result = greet_dial(dialed, kind, key, &wait);
+  const ncclResult_t result = handshake_dial(dialed, kind, key, &wait);
   if (result != ncclSuccess) {
     sock_close(dialed);
     return result;
@@ -195,18 +198,18 @@ ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, e
   return ncclSuccess;
 }
 
-/* Seats are spread evenly, in order: the first seat_count mod root_count roots have one more. */
-static uint32_t root_of(uint32_t seat, uint32_t seat_count, uint32_t root_count) {
-  const uint32_t each = seat_count / root_count, more = seat_count % root_count;
+/* Ranks are spread evenly, in order: the first rank_count mod root_count roots have one more. */
+static uint32_t root_of(uint32_t rank, uint32_t rank_count, uint32_t root_count) {
+  const uint32_t each = rank_count / root_count, more = rank_count % root_count;
   const uint32_t wide = more * (each + 1);
-  if (seat < wide) return seat / (each + 1);
-  return each == 0 ? root_count - 1 : more + (seat - wide) / each;
+  if (rank < wide) return rank / (each + 1);
+  return each == 0 ? root_count - 1 : more + (rank - wide) / each;
 }
 
-static void seats_send(struct gather *gather) {
+static void ranks_send(struct gather *gather) {
   const uint32_t count = gather->own_count - gather->sent_count;
   if (!gather->root || count == 0) return;
-  control_send(gather->root, FRAME_SEATS, NULL, 0, gather->own_seats + gather->sent_count,
+  control_send(gather->root, FRAME_RANKS, NULL, 0, gather->own_ranks + gather->sent_count,
                count * sizeof(uint32_t));
   gather->sent_count = gather->own_count;
   gather->cost.sent_bytes += count * sizeof(uint32_t) + sizeof(struct frame_head);
@@ -219,7 +222,7 @@ static void check_in_send(struct gather *gather) {
   said.process = gather->process;
   said.signature = gather->signature;
   said.version = NCCL_VERSION_CODE;
-  said.seat_count = gather->seat_count;
+  said.rank_count = gather->rank_count;
   said.pid = (uint32_t)os_pid();
   said.child = gather->child || gather->fixed;
   said.first = sock_address_equal(&gather->root_address, &gather->roots[0]);
@@ -235,29 +238,29 @@ static void check_in_send(struct gather *gather) {
 
 static void gather_free(struct gather *gather) {
   os_cond_destroy(&gather->changed);
-  wire_free(&gather->own_cards);
+  wire_free(&gather->own_infos);
   for (uint32_t i = 0; i < ROUNDS_MOST; i++) os_free(gather->raw[i]);
   os_free(gather->own_block);
   os_free((void *)gather->blocks);
-  os_free(gather->seats);
+  os_free(gather->ranks);
   os_free(gather->addresses);
-  os_free(gather->own_seats);
+  os_free(gather->own_ranks);
   os_free(gather->roots);
   os_free(gather);
 }
 
 static ncclResult_t gather_fill(struct gather *gather, const struct gather_call *call) {
   gather->roots = (struct sock_address *)os_alloc(call->root_count * sizeof *gather->roots);
-  gather->own_seats = (uint32_t *)os_alloc(call->seat_count * sizeof *gather->own_seats);
-  if (!gather->roots || !gather->own_seats)
+  gather->own_ranks = (uint32_t *)os_alloc(call->rank_count * sizeof *gather->own_ranks);
+  if (!gather->roots || !gather->own_ranks)
     return log_fail(ncclSystemError, "%s: no memory to gather %u ranks; free some and try again", call->call,
-                    call->seat_count);
+                    call->rank_count);
   memcpy(gather->roots, call->roots, call->root_count * sizeof *gather->roots);
   gather->call = call->call;
   gather->key = call->key;
   gather->signature = call->signature;
   gather->root_count = call->root_count;
-  gather->seat_count = call->seat_count;
+  gather->rank_count = call->rank_count;
   gather->child = call->child;
   gather->fixed = call->fixed;
   gather->lasting = call->lasting;
@@ -268,13 +271,13 @@ static ncclResult_t gather_fill(struct gather *gather, const struct gather_call 
 }
 
 ncclResult_t gather_open(const struct gather_call *call, struct gather **out) {
-  if (call->root_count == 0 || call->root_count > call->seat_count || call->seat_count >> SEATS_MOST_BITS)
+  if (call->root_count == 0 || call->root_count > call->rank_count || call->rank_count >> RANKS_MOST_BITS)
     return log_fail(ncclInternalError, "%s: %u roots for %u ranks", call->call, call->root_count,
-                    call->seat_count);
+                    call->rank_count);
   struct gather *gather = (struct gather *)os_alloc(sizeof *gather);
   if (!gather)
     return log_fail(ncclSystemError, "%s: no memory to gather %u ranks; free some and try again", call->call,
-                    call->seat_count);
+                    call->rank_count);
   os_cond_init(&gather->changed);
   const ncclResult_t result = gather_fill(gather, call);
   if (result != ncclSuccess) {
@@ -290,27 +293,27 @@ ncclResult_t gather_open(const struct gather_call *call, struct gather **out) {
   return ncclSuccess;
 }
 
-ncclResult_t gather_check_in(struct gather *gather, uint32_t seat, const void *card, uint32_t card_bytes) {
+ncclResult_t gather_check_in(struct gather *gather, uint32_t rank, const void *info, uint32_t info_bytes) {
   static const uint8_t zeros[WIRE_ALIGN] = {0};
-  const struct wire_card head = {seat, card_bytes};
-  if (card_bytes > GATHER_CARD_MOST)
-    return log_fail(ncclInternalError, "%s: a card of %u bytes", gather->call, card_bytes);
+  const struct wire_info head = {rank, info_bytes};
+  if (info_bytes > GATHER_INFO_MOST)
+    return log_fail(ncclInternalError, "%s: peer info of %u bytes", gather->call, info_bytes);
   control_lock();
-  const bool full = gather->own_count == gather->seat_count;
+  const bool full = gather->own_count == gather->rank_count;
   if (full) {
-    gather_fail(gather, ncclInvalidUsage, "more than %u ranks came from one process", gather->seat_count);
+    gather_fail(gather, ncclInvalidUsage, "more than %u ranks came from one process", gather->rank_count);
   } else {
-    wire_put(&gather->own_cards, &head, sizeof head);
-    wire_put(&gather->own_cards, card, card_bytes);
-    wire_put(&gather->own_cards, zeros, wire_padding(card_bytes));
-    gather->own_seats[gather->own_count++] = seat;
-    seats_send(gather);
+    wire_put(&gather->own_infos, &head, sizeof head);
+    wire_put(&gather->own_infos, info, info_bytes);
+    wire_put(&gather->own_infos, zeros, wire_padding(info_bytes));
+    gather->own_ranks[gather->own_count++] = rank;
+    ranks_send(gather);
     os_cond_broadcast(&gather->changed);
   }
-  const bool failed = gather->own_cards.failed;
-  if (failed) gather_fail(gather, ncclSystemError, "rank %u has no memory for its card", seat);
+  const bool failed = gather->own_infos.failed;
+  if (failed) gather_fail(gather, ncclSystemError, "rank %u has no memory for its peer info", rank);
   control_unlock();
-  return failed ? log_fail(ncclSystemError, "%s: rank %u: no memory for its card", gather->call, seat)
+  return failed ? log_fail(ncclSystemError, "%s: rank %u: no memory for its peer info", gather->call, rank)
                 : ncclSuccess;
 }
 
@@ -325,12 +328,12 @@ static void status_log(struct gather *gather) {
   memcpy(missing, gather->missing, sizeof missing);
   control_unlock();
   log_warn("%s: for %u seconds %u of %u ranks have come; missing: rank %s", gather->call, status.seconds,
-           status.present, status.seat_count, missing);
+           status.present, status.rank_count, missing);
   control_lock();
 }
 
-/* Locked: until the first seat is taken. */
-static ncclResult_t seat_wait(struct gather *gather) {
+/* Locked: until the first rank is taken. */
+static ncclResult_t rank_wait(struct gather *gather) {
   while (gather->code == ncclSuccess && gather->own_count == 0) {
     if (!control_wait(&gather->changed, gather->deadline_ns))
       gather_fail(gather, ncclRemoteError, "no rank of this process came");
@@ -339,26 +342,26 @@ static ncclResult_t seat_wait(struct gather *gather) {
 }
 
 /* Locked: connected to the root: says who is here. */
-static void root_greeted(struct gather *gather, int fd) {
+static void root_authenticated(struct gather *gather, int fd) {
   gather->root = control_adopt(fd, &gather_root_class, gather);
   if (!gather->root) return;
   gather->root->beats = true;
   gather->sent_count = 0;
   check_in_send(gather);
-  seats_send(gather);
+  ranks_send(gather);
 }
 
-/* One try to connect and greet within `wait`: *fd is -1 where nobody answers. */
+/* One try to connect and do the handshake within `wait`: *fd is -1 where nobody answers. */
 static ncclResult_t root_try(const struct gather *gather, const struct sock_wait *wait, int *fd) {
-  struct greet_dialer dialer;
+  struct handshake_client client;
   char why[128] = "", at[SOCK_TEXT_BYTES];
   TRY(sock_connect_once(&gather->root_address, wait, fd));
   if (*fd < 0) return ncclSuccess;
-  greet_dialer_begin(&dialer, *fd, GREET_CHECK_IN, gather->key);
-  enum greet_state state = GREET_MORE;
-  while ((state = greet_dialer_step(&dialer, why, sizeof why)) == GREET_MORE && sock_poll(*fd, false, wait)) {
-  }
-  if (state == GREET_DONE) return ncclSuccess;
+  handshake_client_begin(&client, *fd, HANDSHAKE_CHECK_IN, gather->key);
+  enum handshake_state state = HANDSHAKE_MORE;
+  while ((state = handshake_client_step(&client, why, sizeof why)) == HANDSHAKE_MORE &&
+         sock_poll(*fd, false, wait)) {}
+  if (state == HANDSHAKE_DONE) return ncclSuccess;
   sock_close(*fd);
   *fd = -1;
   if (!why[0]) return ncclSuccess;
@@ -412,14 +415,14 @@ static ncclResult_t root_reach(struct gather *gather) {
   char why[WIRE_TEXT_MOST];
   int fd = -1;
   control_lock();
-  ncclResult_t result = seat_wait(gather);
-  const uint32_t seat = result == ncclSuccess ? gather->own_seats[0] % gather->seat_count : 0;
-  gather->root_address = gather->roots[root_of(seat, gather->seat_count, gather->root_count)];
+  ncclResult_t result = rank_wait(gather);
+  const uint32_t rank = result == ncclSuccess ? gather->own_ranks[0] % gather->rank_count : 0;
+  gather->root_address = gather->roots[root_of(rank, gather->rank_count, gather->root_count)];
   control_unlock();
   TRY(result);
   if (gather->fixed) result = root_await(gather, &fd);
   else
-    result = gather_dial(gather, &gather->root_address, GREET_CHECK_IN, gather->key,
+    result = gather_dial(gather, &gather->root_address, HANDSHAKE_CHECK_IN, gather->key,
                          "checking in with the process that made the unique id, at", &fd);
   if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_own_error());
   control_lock();
@@ -428,7 +431,7 @@ static ncclResult_t root_reach(struct gather *gather) {
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
   } else {
-    root_greeted(gather, fd);
+    root_authenticated(gather, fd);
     if (!gather->root) gather_fail(gather, ncclSystemError, "no memory for a connection to the root");
   }
   result = gather->code;
@@ -438,16 +441,16 @@ static ncclResult_t root_reach(struct gather *gather) {
 
 /* A rank that gave up before the root was reached says so all the same: the others need not wait for their
  * deadline. */
-static void root_tell(struct gather *gather) {
+static void root_report(struct gather *gather) {
   const struct sock_wait wait = {os_time_ns() + TELL_NS, NULL, "giving up at the root at"};
   int fd = -1;
   control_lock();
-  const bool due = gather->cancelled && !gather->told && !gather->root;
+  const bool due = gather->cancelled && !gather->reported && !gather->root;
   control_unlock();
   if (!due || root_try(gather, &wait, &fd) != ncclSuccess || fd < 0) return;
   control_lock();
-  root_greeted(gather, fd);
-  gather_tell(gather, gather->code, gather->reason);
+  root_authenticated(gather, fd);
+  gather_report(gather, gather->code, gather->reason);
   control_unlock();
 }
 
@@ -459,7 +462,7 @@ static void roster_late(struct gather *gather) {
     gather_fail(gather, ncclRemoteError,
                 "%u of %u ranks came within %lld seconds; missing: rank %s; look there first, or raise "
                 "TUTTI_INIT_TIMEOUT_SECONDS",
-                gather->status.present, gather->status.seat_count, seconds, gather->missing);
+                gather->status.present, gather->status.rank_count, seconds, gather->missing);
   else
     gather_fail(gather, ncclRemoteError,
                 "the root at %s, the process that made the unique id, gave no answer within %lld seconds",
@@ -489,21 +492,21 @@ ncclResult_t gather_wait(struct gather *gather, char *reason, size_t reason_byte
     result = root_reach(gather);
     if (result == ncclSuccess) result = roster_wait(gather, &rostered);
   }
-  if (result != ncclSuccess) root_tell(gather);
+  if (result != ncclSuccess) root_report(gather);
   gather->cost.check_in_ns = os_time_ns() - begin_ns;
-  if (result == ncclSuccess) result = gather_exchange(gather);
-  gather->cost.exchange_ns = os_time_ns() - begin_ns - gather->cost.check_in_ns;
+  if (result == ncclSuccess) result = gather_allgather(gather);
+  gather->cost.allgather_ns = os_time_ns() - begin_ns - gather->cost.check_in_ns;
   control_lock();
   if (result != ncclSuccess) snprintf(reason, reason_bytes, "%s", gather->reason);
   control_unlock();
   return result;
 }
 
-const struct gather_seat *gather_seats(const struct gather *gather) { return gather->seats; }
-uint32_t gather_party_count(const struct gather *gather) { return gather->roster.party_count; }
-uint32_t gather_own_party(const struct gather *gather) { return gather->roster.party; }
-const struct sock_address *gather_address(const struct gather *gather, uint32_t party) {
-  return &gather->addresses[party];
+const struct gather_rank *gather_ranks(const struct gather *gather) { return gather->ranks; }
+uint32_t gather_process_count(const struct gather *gather) { return gather->roster.process_count; }
+uint32_t gather_own_process(const struct gather *gather) { return gather->roster.process_index; }
+const struct sock_address *gather_address(const struct gather *gather, uint32_t process_index) {
+  return &gather->addresses[process_index];
 }
 
 /* ---- agreeing ---- */
@@ -513,7 +516,7 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
   const uint64_t begin_ns = os_time_ns();
   control_lock();
   const uint32_t turn = gather->agree_turn + 1;
-  const struct wire_verdict said = {turn, (int32_t)own, *about, 0};
+  const struct wire_agreement said = {turn, (int32_t)own, *about, 0};
   char text[WIRE_TEXT_MOST] = "";
   if (own != ncclSuccess) snprintf(text, sizeof text, "%s", reason);
   control_send(gather->root, FRAME_AGREE, &said, sizeof said, text, strlen(text));
@@ -523,10 +526,10 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
     gather_fail(gather, ncclRemoteError, "%s",
                 gather->missing[0] ? gather->missing : "not all processes have agreed within the time");
   }
-  /* A verdict counts for whom it has reached, also where its root has left at once. */
+  /* An agreement counts for whom it has reached, also where its root has left at once. */
   const bool decided = gather->agree_turn == turn && !gather->cancelled;
   ncclResult_t result = decided ? ncclSuccess : gather->code;
-  *about = GATHER_NO_PARTY;
+  *about = GATHER_NO_PROCESS;
   if (result != ncclSuccess) {
     snprintf(reason, reason_bytes, "%s", gather->reason);
   } else if (gather->agree_code != ncclSuccess) {
@@ -541,7 +544,7 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
 }
 
 ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes) {
-  uint32_t about = gather->roster.party;
+  uint32_t about = gather->roster.process_index;
   return gather_agree_about(gather, own, &about, reason, reason_bytes);
 }
 

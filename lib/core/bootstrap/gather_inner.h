@@ -1,6 +1,6 @@
-/* gather_inner.h: a gather between its files: gather.c has its life and its talk with the root, exchange.c
- * the rounds in which cards travel, watch.c what becomes of its links. Everything in it is guarded by the
- * server's lock. */
+/* gather_inner.h: a gather between its files: gather.c has its life and its talk with the root, allgather.c
+ * the rounds in which peer info travels, watch.c what becomes of its links. Everything in it is guarded by
+ * the server's lock. */
 #ifndef TUTTI_CORE_GATHER_INNER_H
 #define TUTTI_CORE_GATHER_INNER_H
 
@@ -8,13 +8,14 @@
 #include "core/bootstrap/gather.h"
 
 #define ROUNDS_MOST 24u
-#define SEATS_MOST_BITS 20u
+#define RANKS_MOST_BITS 20u
 
-/* A connection to another party: `to` this party sends its blocks of a round over it, `from` it gets some. */
+/* A connection to another process: `to` this process sends its blocks of a round over it, `from` it gets
+ * some. */
 struct gather_link {
   struct control_conn *conn; /* NULL: not there yet, or no longer */
-  struct wire_party peer;
-  uint32_t party;
+  struct wire_process peer;
+  uint32_t process_index;
 };
 
 struct gather {
@@ -22,13 +23,13 @@ struct gather {
   const char *call;
   uint64_t key, uid, signature, process;
   struct sock_address *roots;
-  uint32_t root_count, seat_count;
+  uint32_t root_count, rank_count;
   bool child, fixed, lasting;
-  bool cancelled, told;        /* given up by this process; the root knows why the gather failed */
+  bool cancelled, reported;    /* given up by this process; the root knows why the gather failed */
   struct sock_address address; /* of this process */
-  uint32_t *own_seats;         /* seats taken here; told of them: sent_count */
+  uint32_t *own_ranks;         /* ranks taken here; told of them: sent_count */
   uint32_t own_count, sent_count;
-  struct wire_writer own_cards; /* wire_card and bytes of each */
+  struct wire_writer own_infos; /* wire_info and bytes of each */
   struct control_conn *root;
   struct sock_address root_address;
   os_cond changed;
@@ -44,15 +45,15 @@ struct gather {
   uint8_t *raw[ROUNDS_MOST]; /* what came in each round */
   uint32_t raw_bytes[ROUNDS_MOST];
   uint8_t *own_block;
-  const uint8_t **blocks; /* by party */
-  struct gather_seat *seats;
+  const uint8_t **blocks; /* by process */
+  struct gather_rank *ranks;
   struct sock_address *addresses;
-  bool exchanged;
-  uint32_t agree_turn; /* of the last verdict */
+  bool complete;
+  uint32_t agree_turn; /* of the last agreement */
   int32_t agree_code;
   uint32_t agree_about;
   char agree_text[WIRE_TEXT_MOST];
-  bool news; /* a party was lost, or has failed, when its news had no watch to go to */
+  bool news; /* a process was lost, or has failed, when its news had no watch to go to */
   struct wire_fail news_about;
   char news_text[WIRE_TEXT_MOST];
   struct gather_cost cost;
@@ -62,20 +63,20 @@ struct gather {
 void gather_fail(struct gather *gather, ncclResult_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Locked: until something changes; false at the deadline. Who slept past it (a process that was stopped, a
- * machine that stood still) waits for what the others said meanwhile. */
+ * machine that made no progress) waits for what the others said meanwhile. */
 bool gather_await(struct gather *gather);
-/* The link to this party broke: the root is told, and will know better who is to blame. */
-void gather_suspect(struct gather *gather, const struct wire_party *peer, const char *why);
+/* The link to this process broke: the root is told, and will know better who is to blame. */
+void gather_suspect(struct gather *gather, const struct wire_process *peer, const char *why);
 struct gather *gather_find(uint64_t uid);
 extern const struct control_class gather_root_class; /* connections to roots */
-const char *wire_party_text(const struct wire_party *party, char *text, size_t bytes);
+const char *wire_process_text(const struct wire_process *process, char *text, size_t bytes);
 /* True when this round's links stay for the watch. */
 bool gather_keeps(const struct gather *gather, uint32_t round);
 
-/* Unlocked: dials and greets; the result is not logged where the gather has ended meanwhile. */
-ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum greet_kind kind,
+/* Unlocked: dials and does the handshake; the result is not logged where the gather has ended meanwhile. */
+ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum handshake_kind kind,
                          uint64_t key, const char *what, int *fd);
 /* Unlocked: all rounds. */
-ncclResult_t gather_exchange(struct gather *gather);
+ncclResult_t gather_allgather(struct gather *gather);
 
 #endif

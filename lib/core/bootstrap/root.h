@@ -1,5 +1,6 @@
-/* root.h: the root's side of a gather, between its files: root.c collects parties, relay.c passes the parties
- * of another root on to the first. Everything is called with the server locked unless it says otherwise. */
+/* root.h: the root's side of a gather, between its files: root.c collects processes, root_forward.c passes
+ * the processes of another root on to the first. Everything is called with the server locked unless it says
+ * otherwise. */
 #ifndef TUTTI_CORE_ROOT_H
 #define TUTTI_CORE_ROOT_H
 
@@ -7,15 +8,15 @@
 
 struct control_conn;
 
-enum root_phase { ROOT_EMPTY, ROOT_FILLING, ROOT_EXCHANGE, ROOT_FAILED };
+enum root_phase { ROOT_EMPTY, ROOT_FILLING, ROOT_ALLGATHER, ROOT_FAILED };
 
-struct root_party {
+struct root_process {
   struct root *root;
   struct control_conn *conn; /* NULL: it has left */
-  bool relayed;              /* conn leads to another root */
+  bool forwarded;            /* conn leads to another root */
   struct wire_check_in said;
-  struct wire_party about;
-  uint32_t place, number, seat_count, first_seat, agree_turn;
+  struct wire_process about;
+  uint32_t place, number, rank_count, first_rank, agree_turn;
 };
 
 struct root {
@@ -25,18 +26,18 @@ struct root {
   bool lasting;    /* one communicator after another */
   bool over, detached, called, call_due, calling, doomed;
   enum root_phase phase;
-  struct root_party **parties;
-  uint32_t party_count, party_room, live, left;
-  uint32_t seat_count, present;
-  uint32_t *seats; /* 1 + place of the party; 0: free */
+  struct root_process **processes;
+  uint32_t process_count, process_capacity, live, left;
+  uint32_t rank_count, present;
+  uint32_t *ranks; /* 1 + place of the process; 0: free */
   uint64_t signature, bytes;
   uint64_t begin_ns, due_ns, status_ns, status_gap_ns, suspect_ns;
   ncclResult_t code;
-  uint32_t agree_turn, agree_count, agree_party, agree_about;
+  uint32_t agree_turn, agree_count, agree_process, agree_about;
   int32_t agree_code;
   char reason[WIRE_TEXT_MOST], suspicion[WIRE_TEXT_MOST], agree_text[WIRE_TEXT_MOST], scratch[WIRE_TEXT_MOST];
-  /* relay */
-  bool relay, dialed;
+  /* root forwarding */
+  bool forwards, dialed;
   struct sock_address first_root;
   struct control_conn *up;
   struct wire_writer pending; /* frames for the first root, until it is reached */
@@ -47,22 +48,22 @@ struct root *root_find(uint64_t key);
 bool root_waits(uint64_t key);
 void root_fail(struct root *root, ncclResult_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* relayed: by another root; this one is the first. NULL: refused, with a code and a sentence. */
-struct root_party *root_check_in(struct control_conn *conn, bool relayed, struct wire_reader *body,
-                                 ncclResult_t *code, const char **why);
-void root_party_frame(struct root_party *party, uint32_t kind, struct wire_reader *reader);
-void root_party_gone(struct root_party *party, const char *why);
+/* forwarded: by another root; this one is the first. NULL: refused, with a code and a sentence. */
+struct root_process *root_check_in(struct control_conn *conn, bool forwarded, struct wire_reader *body,
+                                   ncclResult_t *code, const char **why);
+void root_process_frame(struct root_process *process, uint32_t kind, struct wire_reader *reader);
+void root_process_gone(struct root_process *process, const char *why);
 
-/* Tells a party alone. */
-void root_party_refuse(struct root_party *party, ncclResult_t code, const char *text);
-/* Here, for parties whose root is another process: */
-void root_relay_open(struct root *root);
-void root_relay_up(struct root *root, const struct root_party *party, uint32_t kind,
-                   struct wire_reader *reader);
+/* Tells a process alone. */
+void root_process_refuse(struct root_process *process, ncclResult_t code, const char *text);
+/* Here, for processes whose root is another process: */
+void root_forward_open(struct root *root);
+void root_forward_up(struct root *root, const struct root_process *process, uint32_t kind,
+                     struct wire_reader *reader);
 /* There, for what comes from such a process: */
-uint32_t root_relay_limit(void);
-void root_relayed(struct control_conn *conn, struct wire_reader *reader);
-void root_relay_lost(struct control_conn *conn, const char *why);
+uint32_t root_forward_limit(void);
+void root_forwarded(struct control_conn *conn, struct wire_reader *reader);
+void root_forward_lost(struct control_conn *conn, const char *why);
 struct root *root_first(void);
 
 /* ---- unlocked ---- */

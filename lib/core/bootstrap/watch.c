@@ -1,6 +1,6 @@
-/* watch.c: who of a communicator's parties is still there. Each listens to four others, over a ring and its
+/* watch.c: who of a communicator's processes is still there. Each listens to four others, over a ring and its
  * chords, and passes bad news on, the first time that it hears them, to all of them but the one they came
- * from; so news reaches everybody as long as no three neighbours of one party are lost at once. Runs on the
+ * from; so news reaches everybody as long as no three neighbours of one process are lost at once. Runs on the
  * server's thread. */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define LINKS_MOST 4u
 #define NEWS_MOST 4096u
 
-/* One loss (key 0), or one failure of one communicator, of one party. */
+/* One loss (key 0), or one failure of one communicator, of one process. */
 struct news {
   struct news *next;
   struct wire_fail about;
@@ -25,7 +25,7 @@ struct watch {
   uint64_t process;
   watch_lost *lost;
   void *argument;
-  uint32_t party;
+  uint32_t process_index;
   struct gather_link links[LINKS_MOST];
   bool calling; /* `lost` runs */
   os_cond changed;
@@ -47,7 +47,7 @@ static void watch_pass(struct watch *watch, const struct news *news, const struc
 
 static bool watch_knows(const struct watch *watch, const struct wire_fail *about) {
   for (const struct news *news = watch->news; news; news = news->next)
-    if (news->about.party == about->party && news->about.key == about->key) return true;
+    if (news->about.process_index == about->process_index && news->about.key == about->key) return true;
   return false;
 }
 
@@ -66,7 +66,7 @@ static void watch_news(struct watch *watch, const struct wire_fail *about, const
   struct news *news = news_alloc(watch);
   if (!news) return;
   news->about = *about;
-  news->due = about->party != watch->party;
+  news->due = about->process_index != watch->process_index;
   snprintf(news->text, sizeof news->text, "%s", text);
   news->next = watch->news;
   watch->news = news;
@@ -98,7 +98,7 @@ static void watch_frame(struct control_conn *conn, uint32_t kind, const uint8_t 
   wire_take_text(&reader, text, sizeof text);
   if (fail.code <= ncclSuccess || fail.code >= ncclNumResults) fail.code = ncclRemoteError;
   struct watch *watch = (struct watch *)conn->owner;
-  if (fail.party != watch->party)
+  if (fail.process_index != watch->process_index)
     watch_news(watch, &fail, text, conn); /* that we are lost is not for us to pass on */
 }
 
@@ -110,8 +110,8 @@ static void watch_gone(struct control_conn *conn, const char *why) {
     if (link->conn != conn) continue;
     link->conn = NULL;
     if (!why) return;
-    const struct wire_fail fail = {link->party, ncclRemoteError, 0};
-    snprintf(text, sizeof text, "%s %s", wire_party_text(&link->peer, who, sizeof who), why);
+    const struct wire_fail fail = {link->process_index, ncclRemoteError, 0};
+    snprintf(text, sizeof text, "%s %s", wire_process_text(&link->peer, who, sizeof who), why);
     watch_news(watch, &fail, text, conn);
   }
 }
@@ -148,7 +148,7 @@ ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argumen
   watch->argument = argument;
   control_lock();
   watch->process = control_process();
-  watch->party = gather->roster.party;
+  watch->process_index = gather->roster.process_index;
   watch_take_links(watch, gather);
   watch->next = watches;
   watches = watch;
@@ -159,7 +159,7 @@ ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argumen
 }
 
 void watch_fail(struct watch *watch, uint64_t key, ncclResult_t code, const char *text) {
-  const struct wire_fail about = {watch->party, (int32_t)code, key};
+  const struct wire_fail about = {watch->process_index, (int32_t)code, key};
   control_lock();
   if (watch->process == control_process()) watch_news(watch, &about, text, NULL);
   control_unlock();
@@ -183,7 +183,7 @@ void watch_tick(void) {
     news->due = false;
     watch->calling = true;
     control_unlock();
-    watch->lost(watch->argument, news->about.party, news->about.key, (ncclResult_t)news->about.code,
+    watch->lost(watch->argument, news->about.process_index, news->about.key, (ncclResult_t)news->about.code,
                 news->text);
     control_lock();
     watch->calling = false;

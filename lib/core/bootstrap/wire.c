@@ -11,17 +11,17 @@
 
 void wire_put(struct wire_writer *writer, const void *data, size_t bytes) {
   if (writer->failed || bytes == 0) return;
-  if (writer->room - writer->used < bytes) {
-    size_t room = writer->room < 512 ? 512 : writer->room * 2;
-    while (room < writer->used + bytes) room *= 2;
-    uint8_t *grown = (uint8_t *)os_realloc(writer->bytes, room);
+  if (writer->capacity - writer->used < bytes) {
+    size_t capacity = writer->capacity < 512 ? 512 : writer->capacity * 2;
+    while (capacity < writer->used + bytes) capacity *= 2;
+    uint8_t *grown = (uint8_t *)os_realloc(writer->bytes, capacity);
     if (!grown) {
       wire_free(writer);
       writer->failed = true;
       return;
     }
     writer->bytes = grown;
-    writer->room = room;
+    writer->capacity = capacity;
   }
   memcpy(writer->bytes + writer->used, data, bytes);
   writer->used += bytes;
@@ -49,14 +49,14 @@ void wire_take_text(struct wire_reader *reader, char *out, size_t out_bytes) {
   reader->left = 0;
 }
 
-const char *wire_seats_text(const uint8_t *taken, bool which, uint32_t seat_count, char *text, size_t bytes) {
+const char *wire_ranks_text(const uint8_t *taken, bool which, uint32_t rank_count, char *text, size_t bytes) {
   uint32_t shown = 0, left = 0;
   size_t used = 0;
   text[0] = '\0';
-  for (uint32_t begin = 0, i; begin < seat_count; begin = i + 1) {
+  for (uint32_t begin = 0, i; begin < rank_count; begin = i + 1) {
     i = begin;
     if ((taken[begin] != 0) != which) continue;
-    while (i + 1 < seat_count && (taken[i + 1] != 0) == which) i++;
+    while (i + 1 < rank_count && (taken[i + 1] != 0) == which) i++;
     if (shown == RANGES_SHOWN || used + 32 > bytes) {
       left += i - begin + 1;
       continue;

@@ -63,7 +63,7 @@ const char *custom_func_name(uint8_t func);
 /* A protocol by its name in any case, -1 for none. */
 int custom_proto_of(const char *name);
 
-/* The schedule's name as a file gives it, cut to its room, without what tutti's text cannot hold. */
+/* The schedule's name as a file gives it, cut to its space, without what tutti's text cannot hold. */
 void custom_name_take(struct custom_schedule *schedule, const char *text);
 
 /* Fill an empty schedule. `text` ends with a zero behind `bytes`. */

@@ -20,8 +20,8 @@ static ncclResult_t list_add(struct lists *lists, uint32_t block, uint32_t rank,
     return custom_fail(lists->plan->build, line,
                        "rank %u has more than %d blocks and blocks of others that touch its memory", rank,
                        LIST_LANES_MAX);
-  if (!onesided_room(&own->lists, own->count, &own->room, sizeof *own->lists) ||
-      !onesided_room(&lists->lists, lists->count, &lists->room, sizeof *lists->lists))
+  if (!onesided_reserve(&own->lists, own->count, &own->capacity, sizeof *own->lists) ||
+      !onesided_reserve(&lists->lists, lists->count, &lists->capacity, sizeof *lists->lists))
     return out_of_memory(lists);
   struct one_list *list = &lists->lists[lists->count];
   memset(list, 0, sizeof *list);
@@ -98,7 +98,7 @@ ncclResult_t lists_push(struct lists *lists, struct one_list *list, const struct
   if (list->step_count == CUSTOM_STEPS_MAX)
     return custom_fail(lists->plan->build, line, "a block has at most %d steps of one chunk",
                        CUSTOM_STEPS_MAX);
-  if (!onesided_room(&list->steps, list->step_count, &list->step_room, sizeof *list->steps))
+  if (!onesided_reserve(&list->steps, list->step_count, &list->step_capacity, sizeof *list->steps))
     return out_of_memory(lists);
   struct listed_step *row = &list->steps[list->step_count++];
   row->step = *step;
@@ -146,7 +146,7 @@ static ncclResult_t wait_for_known(struct lists *lists, struct one_list *list, c
 static ncclResult_t mark_push(struct lists *lists, struct one_list *list, uint32_t op_count) {
   const uint32_t before = list->mark_count == 0 ? 0 : list->marks[list->mark_count - 1].step_count;
   if (list->step_count == before) return ncclSuccess;
-  if (!onesided_room(&list->marks, list->mark_count, &list->mark_room, sizeof *list->marks))
+  if (!onesided_reserve(&list->marks, list->mark_count, &list->mark_capacity, sizeof *list->marks))
     return out_of_memory(lists);
   list->marks[list->mark_count++] = (struct list_mark){op_count, list->step_count};
   return ncclSuccess;
@@ -236,8 +236,8 @@ static ncclResult_t channels_give(struct lists *lists) {
   struct taken taken = {NULL, NULL, ranks};
   taken.connections = (uint64_t *)os_alloc((size_t)ranks * ranks * sizeof *taken.connections);
   taken.places = (uint8_t(*)[PLAN_CHANNELS_MAX])os_alloc(ranks * sizeof *taken.places);
-  const bool room = taken.connections != NULL && taken.places != NULL;
-  const ncclResult_t result = room ? channels_choose(lists, &taken) : out_of_memory(lists);
+  const bool enough = taken.connections != NULL && taken.places != NULL;
+  const ncclResult_t result = enough ? channels_choose(lists, &taken) : out_of_memory(lists);
   os_free(taken.connections);
   os_free(taken.places);
   return result;

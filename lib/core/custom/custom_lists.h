@@ -22,7 +22,7 @@ struct one_list {
   uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX], recv_count, send_count;
   struct listed_step *steps;
   struct list_mark *marks;
-  uint32_t step_count, step_room, mark_count, mark_room;
+  uint32_t step_count, step_capacity, mark_count, mark_capacity;
   uint32_t version;        /* of its block's knowledge, for which it has waited */
   uint32_t *awaited;       /* by the rank's lists: steps that it has waited for */
   struct list_step before; /* a wait that the next step takes along */
@@ -31,13 +31,13 @@ struct one_list {
 /* The lists of one rank, in the order of their numbers there. */
 struct rank_lists {
   uint32_t *lists;
-  uint32_t count, room;
+  uint32_t count, capacity;
 };
 
 struct lists {
   const struct onesided_plan *plan;
   struct one_list *lists; /* of each block, by its number; then hands */
-  uint32_t count, room;
+  uint32_t count, capacity;
   struct rank_lists *ranks;
   uint32_t *spare; /* by block: the chunk of scratch for sums that have no place of the rank's, from 1 on */
 };

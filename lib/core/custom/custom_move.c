@@ -32,7 +32,7 @@ static bool place_same(const struct onesided_place *a, const struct onesided_pla
 /* ---- the way of one chunk ---- */
 
 /* What is summed where, and who has got it. */
-struct way {
+struct state {
   struct lists *lists;
   const struct onesided_op *op;
   uint32_t block, rank, chunk;
@@ -44,28 +44,28 @@ struct way {
   uint32_t source, target; /* the next of other ranks */
 };
 
-static struct onesided_place place_at(const struct way *way, uint32_t index) {
-  struct onesided_place place = way->places[index];
-  place.chunk += way->chunk;
+static struct onesided_place place_at(const struct state *state, uint32_t index) {
+  struct onesided_place place = state->places[index];
+  place.chunk += state->chunk;
   return place;
 }
 
-static const struct custom_schedule *schedule_of(const struct way *way) {
-  return way->lists->plan->build->schedule;
+static const struct custom_schedule *schedule_of(const struct state *state) {
+  return state->lists->plan->build->schedule;
 }
 
-static ncclResult_t own_push(struct way *way, const struct list_step *step) {
-  return lists_push(way->lists, &way->lists->lists[way->block], step, way->op->line);
+static ncclResult_t own_push(struct state *state, const struct list_step *step) {
+  return lists_push(state->lists, &state->lists->lists[state->block], step, state->op->line);
 }
 
 /* The link of the block's list to a rank, made if it is not there; the hand at the other end has that one. */
-static ncclResult_t link_to(struct way *way, bool sends, uint32_t rank, uint16_t *links) {
-  struct one_list *list = &way->lists->lists[way->block];
+static ncclResult_t link_to(struct state *state, bool sends, uint32_t rank, uint16_t *links) {
+  struct one_list *list = &state->lists->lists[state->block];
   uint32_t *peers = sends ? list->send_peer : list->recv_peer;
   uint32_t *count = sends ? &list->send_count : &list->recv_count, link = 0;
   while (link < *count && peers[link] != rank) link++;
   if (link == STEP_LINKS_MAX)
-    return custom_fail(way->lists->plan->build, way->op->line,
+    return custom_fail(state->lists->plan->build, state->op->line,
                        "a block %s the memory of at most %d other ranks", sends ? "writes" : "reads",
                        STEP_LINKS_MAX);
   if (link == *count) peers[(*count)++] = rank;
@@ -74,179 +74,179 @@ static ncclResult_t link_to(struct way *way, bool sends, uint32_t rank, uint16_t
 }
 
 /* What the hand at a place's rank does for it: keeps what is written there, sends what is read there. */
-static ncclResult_t hand_push(struct way *way, const struct onesided_place *place, bool written) {
-  struct one_list *hand = &way->lists->lists[lists_hand(way->lists, way->block, place->rank)];
+static ncclResult_t hand_push(struct state *state, const struct onesided_place *place, bool written) {
+  struct one_list *hand = &state->lists->lists[lists_hand(state->lists, state->block, place->rank)];
   struct list_step step = {.flags = written ? STEP_RECV : STEP_SEND};
   if (written) {
-    hand->recv_peer[0] = way->rank;
+    hand->recv_peer[0] = state->rank;
     hand->recv_count = 1;
     step.recv_links = 1;
-    place_to(schedule_of(way), place, &step);
+    place_to(schedule_of(state), place, &step);
   } else {
-    hand->send_peer[0] = way->rank;
+    hand->send_peer[0] = state->rank;
     hand->send_count = 1;
     step.send_links = 1;
     place_from(place, &step);
   }
-  return lists_push(way->lists, hand, &step, way->op->line);
+  return lists_push(state->lists, hand, &step, state->op->line);
 }
 
 /* ---- targets ---- */
 
 /* Sends to as many of the targets at other ranks as one step can: one a rank, in their order. */
-static ncclResult_t tell_some(struct way *way, struct list_step *step) {
-  const struct onesided_op *op = way->op;
-  for (; way->target < op->target_count; way->target++) {
-    const struct onesided_place place = place_at(way, op->source_count + way->target);
+static ncclResult_t send_some(struct state *state, struct list_step *step) {
+  const struct onesided_op *op = state->op;
+  for (; state->target < op->target_count; state->target++) {
+    const struct onesided_place place = place_at(state, op->source_count + state->target);
     uint16_t link = 0;
-    if (place.rank == way->rank) continue;
-    TRY(link_to(way, true, place.rank, &link));
+    if (place.rank == state->rank) continue;
+    TRY(link_to(state, true, place.rank, &link));
     if (step->send_links & link) break;
     step->send_links |= link;
     step->flags |= STEP_SEND;
-    TRY(hand_push(way, &place, true));
+    TRY(hand_push(state, &place, true));
   }
   return ncclSuccess;
 }
 
 /* Where the sum is kept: the first target of the own rank, if it has one. */
-static void kept_choose(struct way *way) {
-  const struct onesided_op *op = way->op;
-  for (uint32_t i = 0; i < op->target_count && !way->has_kept; i++) {
-    way->kept = place_at(way, op->source_count + i);
-    way->has_kept = way->kept.rank == way->rank;
+static void kept_choose(struct state *state) {
+  const struct onesided_op *op = state->op;
+  for (uint32_t i = 0; i < op->target_count && !state->has_kept; i++) {
+    state->kept = place_at(state, op->source_count + i);
+    state->has_kept = state->kept.rank == state->rank;
   }
 }
 
 /* Where a sum is kept that has no target on the own rank. */
-static ncclResult_t spare_take(struct way *way, struct onesided_place *place) {
-  struct custom_schedule *schedule = way->lists->plan->build->schedule;
-  uint32_t *spare = &way->lists->spare[way->block];
+static ncclResult_t spare_take(struct state *state, struct onesided_place *place) {
+  struct custom_schedule *schedule = state->lists->plan->build->schedule;
+  uint32_t *spare = &state->lists->spare[state->block];
   if (*spare == 0 && schedule->scratch_count == CUSTOM_CHUNKS_MAX)
-    return custom_fail(way->lists->plan->build, way->op->line, "its sums take more than %d chunks of scratch",
-                       CUSTOM_CHUNKS_MAX);
+    return custom_fail(state->lists->plan->build, state->op->line,
+                       "its sums take more than %d chunks of scratch", CUSTOM_CHUNKS_MAX);
   if (*spare == 0) *spare = ++schedule->scratch_count;
-  *place = (struct onesided_place){way->rank, *spare - 1, ONESIDED_SCRATCH};
+  *place = (struct onesided_place){state->rank, *spare - 1, ONESIDED_SCRATCH};
   return ncclSuccess;
 }
 
 /* A step that makes the sum, or a part of it: kept if somebody asks for it after this step, and sent when it
  * is whole. */
-static ncclResult_t sum_push(struct way *way, struct list_step *step, bool whole) {
-  if (whole) TRY(tell_some(way, step));
-  way->whole = whole;
-  if (way->has_kept || !whole || (step->flags & STEP_FOLD) || way->target < way->op->target_count) {
-    if (way->has_kept) way->own = way->kept;
-    else TRY(spare_take(way, &way->own));
-    way->has_own = true;
-    place_to(schedule_of(way), &way->own, step);
+static ncclResult_t sum_push(struct state *state, struct list_step *step, bool whole) {
+  if (whole) TRY(send_some(state, step));
+  state->whole = whole;
+  if (state->has_kept || !whole || (step->flags & STEP_FOLD) || state->target < state->op->target_count) {
+    if (state->has_kept) state->own = state->kept;
+    else TRY(spare_take(state, &state->own));
+    state->has_own = true;
+    place_to(schedule_of(state), &state->own, step);
   }
-  return own_push(way, step);
+  return own_push(state, step);
 }
 
 /* What no step before could do: a plain copy, targets of the own rank behind the first, and ranks that have
  * several. */
-static ncclResult_t tell_rest(struct way *way) {
-  const struct onesided_op *op = way->op;
+static ncclResult_t send_rest(struct state *state) {
+  const struct onesided_op *op = state->op;
   uint32_t own_targets = 0;
-  for (bool first = !way->whole;; first = false) {
+  for (bool first = !state->whole;; first = false) {
     struct list_step step = {.flags = 0};
-    TRY(tell_some(way, &step));
+    TRY(send_some(state, &step));
     if (!first && step.send_links == 0) break;
-    place_from(&way->own, &step);
-    if (first && way->has_kept) place_to(schedule_of(way), &way->kept, &step);
-    TRY(own_push(way, &step));
+    place_from(&state->own, &step);
+    if (first && state->has_kept) place_to(schedule_of(state), &state->kept, &step);
+    TRY(own_push(state, &step));
   }
   for (uint32_t i = 0; i < op->target_count; i++) {
-    const struct onesided_place place = place_at(way, op->source_count + i);
+    const struct onesided_place place = place_at(state, op->source_count + i);
     struct list_step step = {.flags = 0};
-    if (place.rank != way->rank || own_targets++ == 0) continue;
-    place_from(&way->own, &step);
-    place_to(schedule_of(way), &place, &step);
-    TRY(own_push(way, &step));
+    if (place.rank != state->rank || own_targets++ == 0) continue;
+    place_from(&state->own, &step);
+    place_to(schedule_of(state), &place, &step);
+    TRY(own_push(state, &step));
   }
   return ncclSuccess;
 }
 
 /* ---- sources ---- */
 
-static uint32_t own_sources(const struct way *way) {
+static uint32_t own_sources(const struct state *state) {
   uint32_t count = 0;
-  for (uint32_t i = 0; i < way->op->source_count; i++) count += way->places[i].rank == way->rank;
+  for (uint32_t i = 0; i < state->op->source_count; i++) count += state->places[i].rank == state->rank;
   return count;
 }
 
 /* The own source that the others are added to: the one that lies where the sum is kept, or the first. */
-static uint32_t first_own(const struct way *way) {
-  uint32_t first = way->op->source_count;
-  for (uint32_t i = 0; i < way->op->source_count; i++) {
-    const struct onesided_place place = place_at(way, i);
-    if (place.rank != way->rank) continue;
-    if (way->has_kept && place_same(&place, &way->kept)) return i;
-    if (first == way->op->source_count) first = i;
+static uint32_t first_own(const struct state *state) {
+  uint32_t first = state->op->source_count;
+  for (uint32_t i = 0; i < state->op->source_count; i++) {
+    const struct onesided_place place = place_at(state, i);
+    if (place.rank != state->rank) continue;
+    if (state->has_kept && place_same(&place, &state->kept)) return i;
+    if (first == state->op->source_count) first = i;
   }
   return first;
 }
 
 /* Sources of the own rank: the sum of several is kept before others are asked. */
-static ncclResult_t sum_own(struct way *way) {
-  const struct onesided_op *op = way->op;
-  const uint32_t own_count = own_sources(way), first = first_own(way);
+static ncclResult_t sum_own(struct state *state) {
+  const struct onesided_op *op = state->op;
+  const uint32_t own_count = own_sources(state), first = first_own(state);
   uint32_t added = 1;
   if (own_count == 0) return ncclSuccess;
-  way->own = place_at(way, first);
-  way->has_own = true;
+  state->own = place_at(state, first);
+  state->has_own = true;
   if (own_count == 1) return ncclSuccess;
-  if (!way->has_kept || !place_same(&way->own, &way->kept)) {
+  if (!state->has_kept || !place_same(&state->own, &state->kept)) {
     struct list_step step = {.flags = 0};
-    place_from(&way->own, &step);
-    TRY(sum_push(way, &step, false));
+    place_from(&state->own, &step);
+    TRY(sum_push(state, &step, false));
   }
   for (uint32_t i = 0; i < op->source_count; i++) {
-    const struct onesided_place place = place_at(way, i);
+    const struct onesided_place place = place_at(state, i);
     struct list_step step = {.flags = STEP_REDUCE | STEP_FOLD};
-    if (place.rank != way->rank || i == first) continue;
+    if (place.rank != state->rank || i == first) continue;
     place_from(&place, &step);
     added += 1;
-    TRY(sum_push(way, &step, added == op->source_count));
+    TRY(sum_push(state, &step, added == op->source_count));
   }
   return ncclSuccess;
 }
 
 /* Sources of other ranks: as many at once as have a connection each. */
-static ncclResult_t sum_others(struct way *way) {
-  const struct onesided_op *op = way->op;
+static ncclResult_t sum_others(struct state *state) {
+  const struct onesided_op *op = state->op;
   for (;;) {
     struct list_step step = {.flags = 0};
     bool more = false;
-    for (; way->source < op->source_count && !more; way->source += !more) {
-      const struct onesided_place place = place_at(way, way->source);
+    for (; state->source < op->source_count && !more; state->source += !more) {
+      const struct onesided_place place = place_at(state, state->source);
       uint16_t link = 0;
-      if (place.rank == way->rank) continue;
-      TRY(link_to(way, false, place.rank, &link));
+      if (place.rank == state->rank) continue;
+      TRY(link_to(state, false, place.rank, &link));
       more = (step.recv_links & link) != 0;
       if (more) continue;
       step.recv_links |= link;
-      TRY(hand_push(way, &place, false));
+      TRY(hand_push(state, &place, false));
     }
     if (step.recv_links == 0) return ncclSuccess;
     step.flags |= STEP_RECV;
-    if (way->has_own) place_from(&way->own, &step);
-    if (way->has_own || (step.recv_links & (step.recv_links - 1)) != 0) step.flags |= STEP_REDUCE;
-    TRY(sum_push(way, &step, !more));
+    if (state->has_own) place_from(&state->own, &step);
+    if (state->has_own || (step.recv_links & (step.recv_links - 1)) != 0) step.flags |= STEP_REDUCE;
+    TRY(sum_push(state, &step, !more));
   }
 }
 
 ncclResult_t lists_move_chunk(struct lists *lists, uint32_t block, const struct onesided_op *op,
                               uint32_t chunk) {
-  struct way way = {.lists = lists,
-                    .op = op,
-                    .block = block,
-                    .rank = lists->plan->blocks[block].rank,
-                    .chunk = chunk,
-                    .places = &lists->plan->places[op->first_place]};
-  kept_choose(&way);
-  TRY(sum_own(&way));
-  TRY(sum_others(&way));
-  return tell_rest(&way);
+  struct state state = {.lists = lists,
+                        .op = op,
+                        .block = block,
+                        .rank = lists->plan->blocks[block].rank,
+                        .chunk = chunk,
+                        .places = &lists->plan->places[op->first_place]};
+  kept_choose(&state);
+  TRY(sum_own(&state));
+  TRY(sum_others(&state));
+  return send_rest(&state);
 }

@@ -125,8 +125,9 @@ static ncclResult_t head_take(const struct pp_reader *reader, const struct json_
 
 static ncclResult_t counter_add(struct pp_reader *reader, uint32_t initial, uint32_t peer) {
   struct onesided_plan *plan = &reader->plan;
-  if (!onesided_room(&reader->ends, plan->counter_count, &reader->end_room, sizeof *reader->ends) ||
-      !onesided_room(&plan->counters, plan->counter_count, &plan->counter_room, sizeof *plan->counters))
+  if (!onesided_reserve(&reader->ends, plan->counter_count, &reader->end_capacity, sizeof *reader->ends) ||
+      !onesided_reserve(&plan->counters, plan->counter_count, &plan->counter_capacity,
+                        sizeof *plan->counters))
     return pp_out_of_memory(reader);
   reader->ends[plan->counter_count] = (struct pp_end){peer, UINT32_MAX};
   plan->counters[plan->counter_count++] = (struct onesided_counter){initial, 0};
@@ -279,7 +280,7 @@ static ncclResult_t block_take(struct pp_reader *reader, const struct json_value
   if (plan->block_count == ONESIDED_BLOCKS_MAX)
     return pp_fail(reader, value, "expected at most %d threadblocks of all gpus together",
                    ONESIDED_BLOCKS_MAX);
-  if (!onesided_room(&plan->blocks, plan->block_count, &plan->block_room, sizeof *plan->blocks))
+  if (!onesided_reserve(&plan->blocks, plan->block_count, &plan->block_capacity, sizeof *plan->blocks))
     return pp_out_of_memory(reader);
   const uint32_t first = plan->op_count;
   reader->block = value;

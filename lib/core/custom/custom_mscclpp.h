@@ -32,8 +32,8 @@ struct pp_reader {
   uint32_t parts;      /* chunks of the grid to one of the file: groups of blocks share each of the file's */
   uint32_t rank;       /* whose block is being read */
   const struct json_value *block;
-  uint32_t *barrier_ids;                             /* of the file, by barrier */
-  uint32_t end_room, barrier_id_room, rank_barriers; /* the first barrier of the rank */
+  uint32_t *barrier_ids;                                     /* of the file, by barrier */
+  uint32_t end_capacity, barrier_id_capacity, rank_barriers; /* the first barrier of the rank */
 };
 
 #define pp_fail(reader, value, ...) custom_fail((reader)->build, (value)->line, __VA_ARGS__)

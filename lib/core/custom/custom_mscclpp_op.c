@@ -60,7 +60,7 @@ struct op_reader {
 
 static ncclResult_t op_add(struct pp_reader *reader, const struct onesided_op *op) {
   struct onesided_plan *plan = &reader->plan;
-  if (!onesided_room(&plan->ops, plan->op_count, &plan->op_room, sizeof *plan->ops))
+  if (!onesided_reserve(&plan->ops, plan->op_count, &plan->op_capacity, sizeof *plan->ops))
     return pp_out_of_memory(reader);
   plan->ops[plan->op_count++] = *op;
   return ncclSuccess;
@@ -153,9 +153,10 @@ static ncclResult_t semaphores_sync(struct op_reader *op, bool raises) {
 
 static ncclResult_t barrier_add(struct pp_reader *file, uint32_t id, uint32_t count) {
   struct onesided_plan *plan = &file->plan;
-  if (!onesided_room(&plan->barriers, plan->barrier_count, &plan->barrier_room, sizeof *plan->barriers) ||
-      !onesided_room(&file->barrier_ids, plan->barrier_count, &file->barrier_id_room,
-                     sizeof *file->barrier_ids))
+  if (!onesided_reserve(&plan->barriers, plan->barrier_count, &plan->barrier_capacity,
+                        sizeof *plan->barriers) ||
+      !onesided_reserve(&file->barrier_ids, plan->barrier_count, &file->barrier_id_capacity,
+                        sizeof *file->barrier_ids))
     return pp_out_of_memory(file);
   file->barrier_ids[plan->barrier_count] = id;
   plan->barriers[plan->barrier_count++] = count;
@@ -200,19 +201,19 @@ static ncclResult_t place_add(struct op_reader *op, const struct json_value *val
   TRY(pp_take_number(file, value, "size", 1, CUSTOM_CHUNKS_MAX, &size));
   const uint64_t chunks = (uint64_t)size * file->parts;
   const uint64_t first = (uint64_t)index * file->parts,
-                 room = buffer == ONESIDED_SCRATCH  ? file->ranks[rank].scratch_count
-                        : buffer == ONESIDED_OUTPUT ? custom_out_chunks(schedule)
-                                                    : custom_in_chunks(schedule);
-  if (first + chunks > room)
+                 capacity = buffer == ONESIDED_SCRATCH  ? file->ranks[rank].scratch_count
+                            : buffer == ONESIDED_OUTPUT ? custom_out_chunks(schedule)
+                                                        : custom_in_chunks(schedule);
+  if (first + chunks > capacity)
     return pp_fail(file, value,
                    "chunks %" PRIu32 " to %" PRIu32 " of a buffer of rank %" PRIu32 " that has %" PRIu64,
-                   index, index + size - 1, rank, room / file->parts);
+                   index, index + size - 1, rank, capacity / file->parts);
   const uint32_t count = (uint32_t)(chunks / op->part_count);
   if (op->chunk_count != 0 && op->chunk_count != count)
     return pp_fail(file, value, "\"size\" is %" PRIu32 ", and another where the op begins: expected one",
                    size);
   op->chunk_count = count;
-  if (!onesided_room(&plan->places, plan->place_count, &plan->place_room, sizeof *plan->places))
+  if (!onesided_reserve(&plan->places, plan->place_count, &plan->place_capacity, sizeof *plan->places))
     return pp_out_of_memory(file);
   plan->places[plan->place_count++] =
       (struct onesided_place){rank, (uint32_t)first + op->part * count, buffer};

@@ -20,7 +20,7 @@ struct moment {
 
 struct moments {
   struct moment *items;
-  uint32_t count, room;
+  uint32_t count, capacity;
 };
 
 /* A block on its way; queues of blocks are chained by `next`. */
@@ -34,7 +34,7 @@ struct run {
   struct runner *runners;
   uint32_t ready, ready_last;
   uint32_t **versions; /* what is known, by block; version 0: nothing */
-  uint32_t version_count, version_room;
+  uint32_t version_count, version_capacity;
   struct moments *raises;                                       /* by counter, in the order of the run */
   uint32_t *awaited;                                            /* by counter: how often it was lowered */
   uint32_t *counter_waiters, *packet_waiters, *barrier_waiters; /* first of a chain; by rank: packets */
@@ -43,15 +43,15 @@ struct run {
   struct moments packets;
 };
 
-bool onesided_room(void *array, uint32_t count, uint32_t *room, size_t item_bytes) {
+bool onesided_reserve(void *array, uint32_t count, uint32_t *capacity, size_t item_bytes) {
   void **place = (void **)array;
-  if (count < *room) return true;
+  if (count < *capacity) return true;
   if (count >= UINT32_MAX / 2) return false;
-  const uint32_t wanted = *room == 0 ? 16 : 2 * *room;
+  const uint32_t wanted = *capacity == 0 ? 16 : 2 * *capacity;
   void *grown = os_realloc(*place, wanted * item_bytes);
   if (grown == NULL) return false;
   *place = grown;
-  *room = wanted;
+  *capacity = wanted;
   return true;
 }
 
@@ -99,7 +99,7 @@ static ncclResult_t version_add(struct run *run, const uint32_t *from, uint32_t 
   if (run->version_count >= KNOWLEDGE_MAX / blocks)
     return custom_fail(run->plan->build, 0, "its %u blocks wait more than %u times, which is more than fits",
                        blocks, run->version_count);
-  if (!onesided_room(&run->versions, run->version_count, &run->version_room, sizeof *run->versions))
+  if (!onesided_reserve(&run->versions, run->version_count, &run->version_capacity, sizeof *run->versions))
     return out_of_memory(run);
   uint32_t *fresh = (uint32_t *)os_alloc(blocks * sizeof *fresh);
   if (fresh == NULL) return out_of_memory(run);
@@ -141,7 +141,7 @@ static ncclResult_t learn(struct run *run, uint32_t block, const struct moment *
 static ncclResult_t counter_raise(struct run *run, uint32_t block, const struct onesided_op *op) {
   struct moments *raises = &run->raises[op->object];
   const struct runner *runner = &run->runners[block];
-  if (!onesided_room(&raises->items, raises->count, &raises->room, sizeof *raises->items))
+  if (!onesided_reserve(&raises->items, raises->count, &raises->capacity, sizeof *raises->items))
     return out_of_memory(run);
   raises->items[raises->count++] = (struct moment){.block = block,
                                                    .version = runner->version,
@@ -233,7 +233,7 @@ static ncclResult_t packets_make(struct run *run, uint32_t block, const struct o
   const struct onesided_place *places = &run->plan->places[op->first_place + op->source_count];
   const struct runner *runner = &run->runners[block];
   struct moments *packets = &run->packets;
-  if (!onesided_room(&packets->items, packets->count, &packets->room, sizeof *packets->items))
+  if (!onesided_reserve(&packets->items, packets->count, &packets->capacity, sizeof *packets->items))
     return out_of_memory(run);
   packets->items[packets->count++] =
       (struct moment){.block = block, .version = runner->version, .op_count = runner->op_index + 1};

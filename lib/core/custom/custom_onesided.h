@@ -55,11 +55,11 @@ struct onesided_plan {
   struct onesided_counter *counters;
   uint32_t *barriers; /* how many blocks meet there */
   uint32_t block_count, op_count, place_count, counter_count, barrier_count;
-  uint32_t block_room, op_room, place_room, counter_room, barrier_room;
+  uint32_t block_capacity, op_capacity, place_capacity, counter_capacity, barrier_capacity;
 };
 
-/* Room for one item more at the end of an array; false when memory is out. */
-bool onesided_room(void *array, uint32_t count, uint32_t *room, size_t item_bytes);
+/* Space for one item more at the end of an array; false when memory is out. */
+bool onesided_reserve(void *array, uint32_t count, uint32_t *capacity, size_t item_bytes);
 void onesided_free(struct onesided_plan *plan);
 
 /* Fills the builder with lists. Fails with file and line when a block waits for what never comes, when

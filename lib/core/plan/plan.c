@@ -1,7 +1,7 @@
 /* plan.c: how a group's operations become works and batches. Collectives first (plan_collective.c,
  * plan_fused.c), then sends and receives in the order of the rounds in which their ends meet (plan_p2p.c); at
- * the end all are sorted by channel. Every rank walks the same rounds and draws the same borders, so no batch
- * of one rank waits for a later batch of another. */
+ * the end all are sorted by channel. Every rank goes through the same rounds and draws the same borders, so
+ * no batch of one rank waits for a later batch of another. */
 #include "core/plan/plan.h"
 
 #include <string.h>
@@ -78,16 +78,16 @@ bool plan_op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND
 /* ---- all-to-all ---- */
 
 /* Messages are its ring: where Direct is possible, they carry it unless the user leaves them out, or cores
- * do, or exchanges are quick and so small a one takes less time. A user's schedule carries it where messages
- * are left out. */
+ * do, or direct collectives are quick and so small a one takes less time. A user's schedule carries it where
+ * messages are left out. */
 static bool all_to_all_is_direct(const struct plan_request *request, const struct plan_op *op) {
   const bool messages = ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0;
-  const bool cores = request->limits.cores && request->limits.room_bytes == 0;
+  const bool cores = request->limits.cores && request->limits.reserved_bytes == 0;
   if (request->rank_count == 1) return false;
   if (!messages && request->custom != NULL && custom_func(request->custom) == FUNC_ALL_TO_ALL &&
       ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_CUSTOM) & 1) != 0)
     return true;
-  if (messages && !cores) return tune_exchange_is_best(request, op->count * plan_type_bytes(op->dtype));
+  if (messages && !cores) return tune_direct_is_best(request, op->count * plan_type_bytes(op->dtype));
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
     if (rules_forbid(request, FUNC_ALL_TO_ALL, ALGO_DIRECT, proto) == NULL) return true;
   return false;
@@ -112,14 +112,14 @@ static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t ra
 /* The request with messages in the place of each all-to-all, where they carry it. */
 static ncclResult_t request_expand(struct plan_request *request, struct plan_memory *memory) {
   const struct plan_request given = *request;
-  uint32_t exchanges = 0;
+  uint32_t expansions = 0;
   for (uint32_t i = 0; i < request->op_count; i++) {
     if (request->ops[i].func != FUNC_ALL_TO_ALL) continue;
-    if (!all_to_all_is_direct(request, &request->ops[i])) exchanges += 1;
+    if (!all_to_all_is_direct(request, &request->ops[i])) expansions += 1;
   }
   request->algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which is the messages' name alone */
-  if (exchanges == 0) return ncclSuccess;
-  const size_t count = request->op_count + (size_t)exchanges * (2 * request->rank_count - 1);
+  if (expansions == 0) return ncclSuccess;
+  const size_t count = request->op_count + (size_t)expansions * (2 * request->rank_count - 1);
   if (!plan_block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
     return plan_out_of_memory(request);
   struct plan_op *next = (struct plan_op *)memory->messages;

@@ -39,8 +39,9 @@ struct plan_request {
   size_t p2p_ll_threshold;               /* bytes a channel below which point-to-point uses LL */
   uint32_t net_peer_channels;            /* most of a message between GPUs' nodes; 0: as of others */
   bool net_plain;                        /* messages over a network are in Simple alone */
-  const uint32_t *groups;  /* by rank: those of one share memory, others lie behind a network; NULL: all do */
-  const uint32_t *islands; /* by rank: ranks of one island store into each other's output; NULL: all do */
+  const uint32_t *groups; /* by rank: those of one share memory, others lie behind a network; NULL: all do */
+  const uint32_t
+      *p2p_domains; /* by rank: ranks of one P2P domain store into each other's output; NULL: all do */
   const struct plan_op *ops;
   uint32_t op_count;
 };

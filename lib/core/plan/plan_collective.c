@@ -34,7 +34,7 @@ static size_t chunk_grains(uint8_t proto, size_t bytes) {
 
 /* Most data bytes of a chunk. */
 size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
-  size_t bytes = (size_t)(limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes) * chunk_steps;
+  size_t bytes = (size_t)(limits->step_bytes[PROTO_SIMPLE] - limits->reserved_bytes) * chunk_steps;
   if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
   if (proto == PROTO_LL128) bytes = (size_t)limits->step_bytes[PROTO_LL128] / 128 * 120;
   if (limits->chunk_bytes != 0) bytes = size_min(bytes, limits->chunk_bytes);
@@ -74,17 +74,18 @@ static uint32_t work_final_flags(const struct work *work) {
   return work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE ? 0 : both;
 }
 
-static bool island_shared(const struct plan_request *request, const uint32_t *peers, uint32_t peer_count) {
-  const uint32_t *islands = request->islands;
-  for (uint32_t i = 0; islands != NULL && i < peer_count; i++)
-    if (islands[peers[i]] != islands[request->rank]) return false;
+static bool p2p_domain_shared(const struct plan_request *request, const uint32_t *peers,
+                              uint32_t peer_count) {
+  const uint32_t *p2p_domains = request->p2p_domains;
+  for (uint32_t i = 0; p2p_domains != NULL && i < peer_count; i++)
+    if (p2p_domains[peers[i]] != p2p_domains[request->rank]) return false;
   return peer_count > 0;
 }
 
-static bool islands_one(const struct plan_request *request) {
-  const uint32_t *islands = request->islands;
-  for (uint32_t rank = 1; islands != NULL && rank < request->rank_count; rank++)
-    if (islands[rank] != islands[0]) return false;
+static bool p2p_domains_one(const struct plan_request *request) {
+  const uint32_t *p2p_domains = request->p2p_domains;
+  for (uint32_t rank = 1; p2p_domains != NULL && rank < request->rank_count; rank++)
+    if (p2p_domains[rank] != p2p_domains[0]) return false;
   return true;
 }
 
@@ -92,8 +93,8 @@ static bool islands_one(const struct plan_request *request) {
  * twice. */
 #define CORES_DIRECT_BYTES 16384u
 
-/* Exchanges that add what they read as it is, where kernels carry them by phases. In one shot and in place
- * the sum goes where others would still read. */
+/* Direct collectives that add what they read as it is, where kernels carry them by phases. In one shot and in
+ * place the sum goes where others would still read. */
 static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
   const bool adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
   const bool in_order =
@@ -104,16 +105,16 @@ static uint32_t work_input_flags(const struct work *work, const struct plan_requ
 
 /* They may be stored straight into a neighbour's output where it is in reach. Both ends of a link must come
  * to the same answer, and the flags are for all links of a side: where a side may have several, only
- * communicators of one island store directly. */
+ * communicators of one P2P domain store directly. */
 uint32_t work_direct_flags(const struct work *work, const struct plan_request *request) {
   const bool one_link = work->algo == ALGO_RING;
   if (!request->limits.direct || work->proto != PROTO_SIMPLE) return 0;
   if (request->limits.cores && work->count * work->element_bytes < CORES_DIRECT_BYTES) return 0;
-  if (!one_link && !islands_one(request)) return 0;
+  if (!one_link && !p2p_domains_one(request)) return 0;
   return work_input_flags(work, request) |
          (work_final_flags(work) &
-          ((island_shared(request, work->send_peer, work->send_count) ? (uint32_t)WORK_DIRECT_SEND : 0) |
-           (island_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0)));
+          ((p2p_domain_shared(request, work->send_peer, work->send_count) ? (uint32_t)WORK_DIRECT_SEND : 0) |
+           (p2p_domain_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0)));
 }
 
 struct work work_of_task(const struct plan_request *request, const struct task *task) {
@@ -186,7 +187,8 @@ static void work_shorten_stage(const struct draft *draft, const struct task *tas
 /* Blocks of aggregated trees that are small share a slot. */
 static void work_pack(struct work *work, const struct plan_limits *limits) {
   const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
-  work->pack = pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
+  work->pack =
+      pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->reserved_bytes);
 }
 
 /* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts
@@ -224,7 +226,7 @@ static ncclResult_t draft_custom(struct draft *draft, const struct task *task) {
   const struct custom_schedule *custom = draft->request->custom;
   const uint64_t batch_id = draft->next_batch_id++;
   struct work work = work_of_task(draft->request, task);
-  if (custom_needs_scratch(custom) && draft->scratch_bytes == 0) draft->scratch_bytes = LIST_CELLS_BYTES;
+  if (custom_needs_scratch(custom) && draft->scratch_bytes == 0) draft->scratch_bytes = LIST_PROGRESS_BYTES;
   work.scratch_page = (uint32_t)(draft->scratch_bytes / LIST_PAGE_BYTES);
   for (uint32_t index = 0; custom_work(custom, index, &work); index++)
     TRY(draft_add(draft, &work, task->op->in, task->op->out, batch_id));

@@ -1,5 +1,5 @@
 /* plan_p2p.c: sends and receives -> works, in the order of the rounds in which their ends meet: every rank
- * walks the same rounds. A message to oneself is a copy. */
+ * goes through the same rounds. A message to oneself is a copy. */
 #include <string.h>
 
 #include "base/os.h"
@@ -49,12 +49,12 @@ static const struct plan_op *queues_take(const struct plan_request *request, str
 #define CORES_LL_BYTES 512u
 
 /* How a message travels: both ends find the same. */
-struct message_way {
+struct message_config {
   uint8_t proto;
   struct p2p_split split;
 };
 
-static bool peer_is_far(const struct plan_request *request, uint32_t peer) {
+static bool peer_is_remote(const struct plan_request *request, uint32_t peer) {
   return request->groups != NULL && request->groups[peer] != request->groups[request->rank];
 }
 
@@ -62,54 +62,54 @@ static bool peer_is_far(const struct plan_request *request, uint32_t peer) {
 static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
   const struct graph *graph = request->graph;
   const uint32_t all = request->limits.p2p_channels_per_peer;
-  const bool far = graph != NULL && graph->node_count > 1 && graph->node[peer] != graph->node[request->rank];
-  if (!far || request->limits.cores || request->net_peer_channels == 0) return all;
+  const bool remote =
+      graph != NULL && graph->node_count > 1 && graph->node[peer] != graph->node[request->rank];
+  if (!remote || request->limits.cores || request->net_peer_channels == 0) return all;
   return all < request->net_peer_channels ? all : request->net_peer_channels;
 }
 
 /* Over a network a message is judged by its own size alone: the two directions between ranks may differ, and
  * neither end knows what else the other's group has. */
-static bool lines_are_worth(const struct plan_request *request, const struct plan_op *op, size_t bytes,
-                            uint32_t part_count) {
+static bool ll_is_worth(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                        uint32_t part_count) {
   const size_t most = request->p2p_ll_threshold;
-  if (peer_is_far(request, op->peer)) return bytes <= size_min(most, tune_net_message_bytes(request));
+  if (peer_is_remote(request, op->peer)) return bytes <= size_min(most, tune_net_message_bytes(request));
   return bytes <= part_count * (request->limits.cores ? size_min(most, CORES_LL_BYTES) : most);
 }
 
-static bool speaks_lines(const struct plan_request *request, const struct plan_op *op, size_t bytes,
-                         uint32_t part_count) {
+static bool speaks_ll(const struct plan_request *request, const struct plan_op *op, size_t bytes,
+                      uint32_t part_count) {
   const uint32_t protos = request->proto_mask[op->func];
   if (((protos >> PROTO_LL) & 1) == 0) return false;
-  if (request->net_plain && peer_is_far(request, op->peer)) return false;
-  return ((protos >> PROTO_SIMPLE) & 1) == 0 || lines_are_worth(request, op, bytes, part_count);
+  if (request->net_plain && peer_is_remote(request, op->peer)) return false;
+  return ((protos >> PROTO_SIMPLE) & 1) == 0 || ll_is_worth(request, op, bytes, part_count);
 }
 
 /* Over a network each part is a message of its own, for both proxies and the network: lines take one. */
-static struct p2p_split lines_split(const struct plan_request *request, const struct plan_op *op,
-                                    size_t bytes) {
-  if (peer_is_far(request, op->peer)) return p2p_split_of(bytes, 1);
-  return p2p_lines_split(bytes, request->rank_count, request->limits.p2p_channel_count,
-                         channels_to(request, op->peer));
+static struct p2p_split ll_split(const struct plan_request *request, const struct plan_op *op, size_t bytes) {
+  if (peer_is_remote(request, op->peer)) return p2p_split_of(bytes, 1);
+  return p2p_ll_split(bytes, request->rank_count, request->limits.p2p_channel_count,
+                      channels_to(request, op->peer));
 }
 
-static struct message_way message_way_of(const struct plan_request *request, const struct plan_op *op,
-                                         size_t bytes) {
+static struct message_config message_config_of(const struct plan_request *request, const struct plan_op *op,
+                                               size_t bytes) {
   const struct plan_limits *limits = &request->limits;
-  struct message_way way = {PROTO_LL, lines_split(request, op, bytes)};
-  if (speaks_lines(request, op, bytes, way.split.part_count)) return way;
-  way.proto = PROTO_SIMPLE;
-  way.split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
-                                limits->p2p_channel_count, channels_to(request, op->peer));
-  return way;
+  struct message_config config = {PROTO_LL, ll_split(request, op, bytes)};
+  if (speaks_ll(request, op, bytes, config.split.part_count)) return config;
+  config.proto = PROTO_SIMPLE;
+  config.split = p2p_message_split(bytes, limits->p2p_chunk_bytes, request->rank_count,
+                                   limits->p2p_channel_count, channels_to(request, op->peer));
+  return config;
 }
 
 /* Most data bytes of a message's chunk. */
 static size_t message_chunk_bytes(const struct plan_request *request, uint32_t peer, uint8_t proto) {
   const struct plan_limits *limits = &request->limits;
   if (proto == PROTO_SIMPLE)
-    return size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->room_bytes);
+    return size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->reserved_bytes);
   const size_t most = chunk_data_bytes(limits, PROTO_LL, 1);
-  return peer_is_far(request, peer) ? size_min(most, plan_net_lines_bytes(limits) / 2) : most;
+  return peer_is_remote(request, peer) ? size_min(most, plan_net_ll_bytes(limits) / 2) : most;
 }
 
 static struct work work_of_message(const struct plan_request *request, const struct plan_op *op, size_t bytes,
@@ -142,10 +142,10 @@ static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, ui
   const struct plan_request *request = draft->request;
   const struct plan_limits *limits = &request->limits;
   const size_t bytes = op->count * plan_type_bytes(op->dtype);
-  const struct message_way way = message_way_of(request, op, bytes);
-  struct work work = work_of_message(request, op, bytes, way.proto);
-  for (uint32_t part = 0; part < way.split.part_count; part++) {
-    p2p_part(&way.split, bytes, part, &work.part_offset, &work.part_count);
+  const struct message_config config = message_config_of(request, op, bytes);
+  struct work work = work_of_message(request, op, bytes, config.proto);
+  for (uint32_t part = 0; part < config.split.part_count; part++) {
+    p2p_part(&config.split, bytes, part, &work.part_offset, &work.part_count);
     if (work.part_count == 0 && part > 0) break;
     work.channel_index = (uint16_t)p2p_channel(round, part, limits->p2p_channel_count);
     TRY(draft_add(draft, &work, op->in, op->out, batch_id));

@@ -75,13 +75,13 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
 }
 
 /* Executors on cores reach other nodes as they reach each other: by slots, that proxies carry. GPUs' kernels
- * of exchanges do so in lines; beyond a few nodes a ring's bytes are less, and with several ranks a node its
- * hops are not all over networks. */
+ * of direct collectives do so over LL; beyond a few nodes a ring's bytes are less, and with several ranks a
+ * node its hops are not all over networks. */
 #define GPU_NODES_MOST 4
-static bool nodes_exchange(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
+static bool nodes_go_direct(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const struct plan_limits *limits = &request->limits;
   const struct graph *graph = request->graph;
-  if (limits->room_bytes == 0) return false;
+  if (limits->reserved_bytes == 0) return false;
   if (limits->cores) return true;
   return algo == ALGO_DIRECT && proto == PROTO_LL && ((limits->quick_protos >> PROTO_LL) & 1) != 0 &&
          func != FUNC_ALL_TO_ALL && graph->node_count == graph->rank_count &&
@@ -97,7 +97,7 @@ static const char *forbid_machine(const struct plan_request *request, uint8_t fu
   if ((needs & NEED_SWITCH) != 0) return forbid_switch(request, func, algo);
   if ((needs & NEED_EXECUTOR) != 0 && ((limits->algos >> algo) & 1) == 0)
     return "this backend's executors do not carry it";
-  if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_exchange(request, func, algo, proto))
+  if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_go_direct(request, func, algo, proto))
     return "it is for the ranks of one node, which reach each other's memory";
   if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > limits->links)
     return (needs & NEED_LINKS) != 0 ? "it needs a link to every other rank, more than an executor has"
@@ -106,8 +106,8 @@ static const char *forbid_machine(const struct plan_request *request, uint8_t fu
 }
 
 /* LL128 needs stores of 128 bytes to arrive whole: of themselves they do over NVLink, and over the network
- * from a GPU near its card. Naming it overrules that, as for the links of one node (settings.h). */
-static const char *forbid_lines128(const struct plan_request *request, uint8_t func) {
+ * from a GPU near its NIC. Naming it overrules that, as for the links of one node (settings.h). */
+static const char *forbid_ll128(const struct plan_request *request, uint8_t func) {
   const struct graph *graph = request->graph;
   const struct graph_speed *speed = &graph->ring_speed;
   const uint32_t bit = PROTO(LL128);
@@ -115,7 +115,7 @@ static const char *forbid_lines128(const struct plan_request *request, uint8_t f
   if (speed->intra_path > GRAPH_NVB)
     return "LL128 needs NVLink between the GPUs of a node; elsewhere 128 bytes may arrive in pieces";
   if (graph->node_count > 1 && speed->inter_path > (graph->capability_min >= 90 ? GRAPH_PXN : GRAPH_PXB))
-    return "LL128 needs network cards near the GPUs; elsewhere 128 bytes may arrive in pieces";
+    return "LL128 needs NICs near the GPUs; elsewhere 128 bytes may arrive in pieces";
   if (graph->capability_min != 0 && graph->capability_min < 70) return "LL128 needs compute capability 7.0";
   if (graph->capability_min != graph->capability_max && graph->capability_min < 90)
     return "LL128 needs GPUs of one kind, or all of compute capability 9.0 and above";
@@ -132,7 +132,7 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
   const uint32_t protos = request->limits.protos;
   if (algo != ALGO_RING && protos != 0 && ((protos >> proto) & 1) == 0)
     return "this backend's executors carry it with other protocols alone";
-  return proto == PROTO_LL128 ? forbid_lines128(request, func) : NULL;
+  return proto == PROTO_LL128 ? forbid_ll128(request, func) : NULL;
 }
 
 /* The variable of its own by which an algorithm is off. */
@@ -154,7 +154,7 @@ const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8
   if (((request->algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
   if (((request->protos_torn >> proto) & 1) != 0 && ((request->proto_mask[func] >> proto) & 1) == 0)
     return proto == PROTO_LL128 ? "a path between two of the ranks may break lines of 128 bytes apart"
-                                : "what joins the hosts carries no lines";
+                                : "what joins the hosts does not carry LL";
   if (((request->proto_mask[func] >> proto) & 1) == 0) return "NCCL_PROTO leaves it out";
   return NULL;
 }

@@ -31,7 +31,7 @@ struct query {
 
 static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
 
-static bool algo_exchanges(uint8_t algo) { return algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT; }
+static bool algo_is_direct(uint8_t algo) { return algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT; }
 
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -57,14 +57,14 @@ static bool graph_is_measured(const struct graph *graph) {
          graph->ring_speed.intra_path <= GRAPH_NVL;
 }
 
-static bool lines_are_proxied(const struct query *q) { return q->proxied && q->nodes > 1; }
+static bool ll_is_proxied(const struct query *q) { return q->proxied && q->nodes > 1; }
 
 static double measured_ring_gbps(const struct query *q) {
   const struct tune_measured_ring *ring = &tune_measured_ring;
   const double all = least(ring->channel_gbps * q->channel_count, ring->all_gbps);
   double gbps = all;
   if (q->proto == PROTO_LL) gbps = least(all / 2, ring->ll_all_gbps);
-  if (q->proto == PROTO_LL && lines_are_proxied(q)) gbps = least(gbps, tune_proxied_ll_gbps);
+  if (q->proto == PROTO_LL && ll_is_proxied(q)) gbps = least(gbps, tune_proxied_ll_gbps);
   if (q->proto == PROTO_LL128)
     gbps = least(ring->ll128_share * all, ring->ll128_channel_gbps * q->channel_count);
   if (q->ranks != 2 || q->func != FUNC_REDUCE_SCATTER) return gbps;
@@ -81,7 +81,7 @@ static double measured_ring_us(const struct query *q) {
 }
 
 /* Bytes that leave the busiest rank, a byte of the operation. */
-static double exchange_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
+static double direct_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
   const double n = rank_count;
   if (algo == ALGO_TWO_SHOT) return 2 * (n - 1) / n;
   return func_is_halves(func) ? (n - 1) / n : n - 1;
@@ -93,35 +93,34 @@ static double exchange_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
 #define ONCE_LINKS 3u
 #define ONCE_LINKS_BYTES 2048.0
 
-static bool exchange_goes_once(const struct query *q) {
+static bool direct_goes_once(const struct query *q) {
   const bool blocks = q->algo == ALGO_TWO_SHOT || func_is_halves(q->func);
   const double block_bytes = q->bytes / q->channel_count / (blocks ? q->ranks : 1);
   return q->quick && q->proto == PROTO_LL &&
          block_bytes <= (q->ranks - 1 <= ONCE_LINKS ? ONCE_BYTES : ONCE_LINKS_BYTES);
 }
 
-static const struct tune_measured_exchange *exchange_measured(const struct query *q) {
-  const bool once = exchange_goes_once(q);
+static const struct tune_measured_direct *direct_measured(const struct query *q) {
+  const bool once = direct_goes_once(q);
   if (q->algo == ALGO_TWO_SHOT) return once ? &tune_measured_two_shot_once : &tune_measured_two_shot;
   return once ? &tune_measured_one_shot_once : &tune_measured_one_shot;
 }
 
 /* Where the links are slower than those measured, a hop costs more and the links bound the rate. */
-static double exchange_us(const struct query *q) {
-  const struct tune_measured_exchange *exchange = exchange_measured(q);
+static double direct_us(const struct query *q) {
+  const struct tune_measured_direct *direct = direct_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
-  double gbps = least(exchange->all_gbps[q->proto], exchange->channel_gbps[q->proto] * q->channel_count);
+  double gbps = least(direct->all_gbps[q->proto], direct->channel_gbps[q->proto] * q->channel_count);
   const bool adds = q->func == FUNC_ALL_REDUCE || q->func == FUNC_REDUCE_SCATTER;
-  if (q->func == FUNC_ALL_TO_ALL) gbps = least(gbps, tune_measured_messages.exchange_gbps[q->proto]);
-  if (adds && q->algo == ALGO_DIRECT && q->ranks == 2 && !exchange_goes_once(q))
+  if (q->func == FUNC_ALL_TO_ALL) gbps = least(gbps, tune_measured_messages.direct_gbps[q->proto]);
+  if (adds && q->algo == ALGO_DIRECT && q->ranks == 2 && !direct_goes_once(q))
     gbps = least(gbps, tune_measured_pair.one_shot_gbps[q->proto]);
-  double time_us =
-      exchange->base_us[q->proto] + exchange->rounds * (q->ranks - 1) * exchange->peer_us[q->proto];
+  double time_us = direct->base_us[q->proto] + direct->rounds * (q->ranks - 1) * direct->peer_us[q->proto];
   if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
   if (ring->intra_path > GRAPH_NVL)
-    time_us += exchange->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
-  return time_us + q->bytes * exchange_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+    time_us += direct->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
+  return time_us + q->bytes * direct_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
 }
 
 /* ---- measured: cores that share memory ---- */
@@ -147,9 +146,9 @@ static bool cores_route(const struct query *q, double *hops, double *share) {
   }
   if (q->algo == ALGO_RING) return true;
   if (cores_tree(q, hops, share)) return true;
-  if (!algo_exchanges(q->algo)) return false;
+  if (!algo_is_direct(q->algo)) return false;
   *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
-  *share = exchange_share(q->func, q->algo, q->ranks);
+  *share = direct_share(q->func, q->algo, q->ranks);
   if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE)
     *share *= 1.15; /* every rank adds everything up */
   return true;
@@ -164,19 +163,19 @@ static double cores_us(const struct query *q) {
          q->bytes * share / (1000.0 * cores->gbps[q->proto]);
 }
 
-/* One hop of an exchange is a message to each of the others. */
+/* One hop of a direct collective is a message to each of the others. */
 static double sockets_us(const struct query *q) {
   const struct tune_measured_sockets *sockets = &tune_measured_sockets;
   double hops, share;
   if (!cores_route(q, &hops, &share)) return INFINITY;
-  const bool exchanges = algo_exchanges(q->algo);
-  const double messages = exchanges ? hops * (q->ranks - 1) : hops;
-  if (q->algo == ALGO_DIRECT) share = exchange_share(q->func, q->algo, q->ranks);
-  const double lines_us = q->proto == PROTO_SIMPLE ? 0
-                                                   : messages * sockets->lines_us +
-                                                         q->bytes * share / (1000.0 * sockets->lines_gbps);
-  return lines_us + sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
-         q->bytes * share / (1000.0 * (exchanges ? sockets->exchange_gbps : sockets->gbps));
+  const bool direct = algo_is_direct(q->algo);
+  const double messages = direct ? hops * (q->ranks - 1) : hops;
+  if (q->algo == ALGO_DIRECT) share = direct_share(q->func, q->algo, q->ranks);
+  const double ll_us = q->proto == PROTO_SIMPLE
+                           ? 0
+                           : messages * sockets->ll_us + q->bytes * share / (1000.0 * sockets->ll_gbps);
+  return ll_us + sockets->base_us + hops * sockets->hop_us + messages * sockets->message_us +
+         q->bytes * share / (1000.0 * (direct ? sockets->direct_gbps : sockets->gbps));
 }
 
 /* ---- NCCL's formulas ---- */
@@ -208,7 +207,7 @@ static const struct tune_limit *limit_of(const struct graph *graph) {
 /* Most of LL over all channels. Over several nodes the host's processor decides, not the GPU; the first row
  * is that of Intel's and of unknown ones. Where our proxies carry them, they do. */
 static double ll_most_gbps(const struct query *q) {
-  if (lines_are_proxied(q)) return tune_proxied_ll_gbps;
+  if (ll_is_proxied(q)) return tune_proxied_ll_gbps;
   const struct tune_limit *limit = q->nodes == 1 ? q->limit : &tune_limit[TUNE_VOLTA];
   return limit->ll_all_gbps[q->nodes_class];
 }
@@ -334,11 +333,11 @@ static double measured_tree_latency_us(const struct query *q) {
          2 * (q->ranks - 1.0) * hop_us;
 }
 
-/* An exchange between hosts in lines: one hop over the network, as of a ring's, and all bytes by the proxies.
- * What further messages of the hop take was not measured: a fifth of the first. */
-static double network_exchange_us(const struct query *q) {
+/* A direct collective between hosts over LL: one hop over the network, as of a ring's, and all bytes by the
+ * proxies. What further messages of the hop take was not measured: a fifth of the first. */
+static double network_direct_us(const struct query *q) {
   const double hop_us = tune_latency[ALGO_TREE].hop_us[TUNE_NET][q->proto], others = q->ranks - 1.0;
-  const double bytes = q->bytes * exchange_share(q->func, q->algo, q->ranks);
+  const double bytes = q->bytes * direct_share(q->func, q->algo, q->ranks);
   return tune_latency[ALGO_RING].base_us[q->proto] + hop_us * (1 + 0.2 * (others - 1)) +
          bytes / (1000.0 * tune_proxied_ll_gbps);
 }
@@ -367,10 +366,11 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               channel_count,
                               (double)bytes,
                               ((request->limits.quick_protos >> proto) & 1) != 0,
-                              request->limits.room_bytes != 0};
+                              request->limits.reserved_bytes != 0};
   if (algo == ALGO_CUSTOM) return INFINITY;
-  if (request->limits.cores) return request->limits.room_bytes != 0 ? sockets_us(&query) : cores_us(&query);
-  if (algo_exchanges(algo)) return nodes > 1 ? network_exchange_us(&query) : exchange_us(&query);
+  if (request->limits.cores)
+    return request->limits.reserved_bytes != 0 ? sockets_us(&query) : cores_us(&query);
+  if (algo_is_direct(algo)) return nodes > 1 ? network_direct_us(&query) : direct_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
     return measured_ring_us(&query);
   return formula_us(&query);
@@ -380,23 +380,23 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
 
 /* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much; beyond
  * so many bytes a channel of LL rings are faster, however few channels there are. */
-#define EXCHANGE_CHANNELS 16u
-#define EXCHANGE_SIMPLE_CHANNELS 24u
-#define EXCHANGE_CHANNEL_BYTES 49152u
+#define DIRECT_CHANNELS 16u
+#define DIRECT_SIMPLE_CHANNELS 24u
+#define DIRECT_CHANNEL_BYTES 49152u
 
 /* Not where some ranks lie behind a network: what is quick stores into their memory. */
 bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
-  return algo_exchanges(algo) && request->limits.room_bytes == 0 &&
+  return algo_is_direct(algo) && request->limits.reserved_bytes == 0 &&
          ((request->limits.quick_protos >> proto) & 1) != 0;
 }
 
-static uint32_t exchange_channels(const struct plan_request *request, uint8_t proto) {
-  const uint32_t most = proto == PROTO_SIMPLE ? EXCHANGE_SIMPLE_CHANNELS : EXCHANGE_CHANNELS;
+static uint32_t direct_channels(const struct plan_request *request, uint8_t proto) {
+  const uint32_t most = proto == PROTO_SIMPLE ? DIRECT_SIMPLE_CHANNELS : DIRECT_CHANNELS;
   return (uint32_t)size_min(request->limits.channel_count, most);
 }
 
 /* Each channel over a network costs a proxy, and the network, the same work again: two for each chain that
- * the cards have bandwidth for keep them busy. */
+ * the NICs have bandwidth for keep them busy. */
 static uint32_t network_channels(const struct plan_request *request, uint32_t all) {
   const struct graph_speed *ring = &request->graph->ring_speed;
   if (request->graph->node_count <= 1 || request->limits.cores || ring->inter_gbps <= 0) return all;
@@ -408,19 +408,21 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
   const uint32_t all = request->limits.channel_count;
   uint32_t threads = request->max_threads[proto] != 0 ? request->max_threads[proto] : tune_threads[proto];
   size_t thread_bytes = tune_thread_bytes[proto];
-  if (request->limits.cores && request->limits.room_bytes != 0) return 1; /* one core feeds all connections */
+  if (request->limits.cores && request->limits.reserved_bytes != 0)
+    return 1; /* one core feeds all connections */
   if (algo == ALGO_RING && request->graph->node_count <= 1) return all;
   if (algo == ALGO_RING && proto == PROTO_LL) thread_bytes *= request->rank_count;
-  if (proto == PROTO_LL && request->limits.room_bytes != 0) /* a channel is a message more, as in Simple */
+  if (proto == PROTO_LL &&
+      request->limits.reserved_bytes != 0) /* a channel is a message more, as in Simple */
     thread_bytes = size_max(thread_bytes, tune_thread_bytes[PROTO_SIMPLE]);
   if (algo_is_collnet(algo)) thread_bytes = 512;
   if (algo == ALGO_RING && request->thread_bytes[1][proto] != 0)
     thread_bytes = request->thread_bytes[1][proto];
   if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
     thread_bytes = request->thread_bytes[0][proto];
-  const uint32_t most = tune_is_quick(request, algo, proto) ? exchange_channels(request, proto)
-                                                            : network_channels(request, all);
-  const double share = algo_exchanges(algo) ? exchange_share(func, algo, request->rank_count) : 1;
+  const uint32_t most =
+      tune_is_quick(request, algo, proto) ? direct_channels(request, proto) : network_channels(request, all);
+  const double share = algo_is_direct(algo) ? direct_share(func, algo, request->rank_count) : 1;
   const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
   return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
 }
@@ -488,8 +490,7 @@ static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8
   const struct graph *graph = request->graph;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
   if (tune_is_quick(request, algo, proto))
-    return proto != PROTO_SIMPLE &&
-           bytes > (size_t)exchange_channels(request, proto) * EXCHANGE_CHANNEL_BYTES;
+    return proto != PROTO_SIMPLE && bytes > (size_t)direct_channels(request, proto) * DIRECT_CHANNEL_BYTES;
   return graph->node_count <= 1 && ((request->limits.algos_last >> algo) & 1) != 0;
 }
 
@@ -512,7 +513,7 @@ uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_
   return allowed;
 }
 
-bool tune_exchange_is_best(const struct plan_request *request, size_t block_bytes) {
+bool tune_direct_is_best(const struct plan_request *request, size_t block_bytes) {
   const struct tune_measured_messages *messages = &tune_measured_messages;
   const double sent_bytes = (double)block_bytes * (request->rank_count - 1);
   const double most_us = messages->base_us + sent_bytes / (1000.0 * messages->gbps);
@@ -521,7 +522,7 @@ bool tune_exchange_is_best(const struct plan_request *request, size_t block_byte
   tune_candidates(request, FUNC_ALL_TO_ALL, block_bytes, rows);
   for (uint32_t index = 0; index < TUNE_CANDIDATES; index++) {
     const struct tune_candidate *row = &rows[index];
-    if (algo_exchanges(row->algo) && row->forbidden == NULL && !row->last && row->time_us < most_us)
+    if (algo_is_direct(row->algo) && row->forbidden == NULL && !row->last && row->time_us < most_us)
       return true;
   }
   return false;
@@ -561,10 +562,11 @@ static ncclResult_t nothing_left(const struct plan_request *request, uint8_t fun
                                why != NULL ? why : "NCCL_PROTO leaves no protocol that it has");
   }
   names_list(names_algo, ALGO_COUNT, possible, would, sizeof would);
-  return log_fail(ncclInvalidUsage,
-                  "rank %u: NCCL_ALGO (%s) and NCCL_PROTO (%s) leave no way for %s%s. Allowed without them: "
-                  "%s; change or unset them",
-                  request->rank, algos, protos, names_func[func], rules, would);
+  return log_fail(
+      ncclInvalidUsage,
+      "rank %u: NCCL_ALGO (%s) and NCCL_PROTO (%s) leave no option for %s%s. Allowed without them: "
+      "%s; change or unset them",
+      request->rank, algos, protos, names_func[func], rules, would);
 }
 
 /* What the tuning file says of this size, where the rules allow it. */

@@ -13,15 +13,15 @@
 size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t rank_count);
 
 /* Predicted microseconds of one collective, or of one message of `bytes` for SEND and RECV (Ring), spread
- * over `channel_count` channels; infinite where the graph has no way for the algorithm. Does not ask the
+ * over `channel_count` channels; infinite where the graph has no path for the algorithm. Does not ask the
  * rules. One node of Hopper GPUs over NVLink, and a graph without speeds, go by what was measured, all others
  * by NCCL's formulas. */
 double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                     size_t bytes, uint32_t channel_count);
 
-/* True where a direct exchange that the backend carries quickly is predicted to take less time for an
+/* True where a direct collective that the backend carries quickly is predicted to take less time for an
  * all-to-all, in blocks of so many bytes, than messages between all ranks. */
-bool tune_exchange_is_best(const struct plan_request *request, size_t block_bytes);
+bool tune_direct_is_best(const struct plan_request *request, size_t block_bytes);
 
 /* Bytes of a message over a network up to which LL takes no longer than Simple: what lines save a hop on one
  * node, at the rate at which proxies carry them. The figures are those of collectives between hosts, whose LL
@@ -42,10 +42,10 @@ struct tune_choice {
 ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                          struct tune_choice *choice);
 
-/* A direct exchange that the backend carries quickly (plan_limits.quick_protos). */
+/* A direct collective that the backend carries quickly (plan_limits.quick_protos). */
 bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto);
 
-/* One way to carry an operation. */
+/* One option to carry an operation. */
 struct tune_candidate {
   uint8_t algo, proto;
   const char *forbidden;  /* the rule, a sentence without its full stop; NULL: allowed */

@@ -1,6 +1,6 @@
 /* tune_table.c: the figures. Columns of three are LL, LL128, Simple. The first four tables are those of
  * NCCL's model; the measured ones are fitted to four H200 over NVLink: the ring to what bench/gpu.sh
- * recorded, the exchanges to kernels written for that alone. */
+ * recorded, the direct collectives to kernels written for that alone. */
 #include "core/plan/tune_table.h"
 
 const struct tune_latency tune_latency[ALGO_COUNT] = {
@@ -44,24 +44,24 @@ const struct tune_measured_ring tune_measured_ring = {
 /* LL of both: this library's, in graphs, from 8 bytes to 512 KiB over 8 and 16 channels; Simple of both, of
  * one shot the halves: from 256 KiB to 128 MiB over 8, 12, 16 and 32. These figures meet them within a
  * seventh. LL128 was not measured: it stands between. */
-const struct tune_measured_exchange tune_measured_one_shot = {
+const struct tune_measured_direct tune_measured_one_shot = {
     {4.8, 6.2, 8}, {0.1, 0.2, 0.2}, {140, 200, 290}, {11, 11, 20}, 1};
-const struct tune_measured_exchange tune_measured_two_shot = {
+const struct tune_measured_direct tune_measured_two_shot = {
     {6.1, 7.0, 6.8}, {0.1, 0.2, 0.2}, {138, 200, 305}, {11, 11, 30}, 2};
 
 /* The same in LL where a block's lines go once round, from 8 bytes to 64 KiB in one shot, to 256 KiB in two:
  * met within a tenth. */
-const struct tune_measured_exchange tune_measured_one_shot_once = {
+const struct tune_measured_direct tune_measured_one_shot_once = {
     {2.1, 0, 0}, {0.1, 0, 0}, {126, 0, 0}, {20, 0, 0}, 1};
-const struct tune_measured_exchange tune_measured_two_shot_once = {
+const struct tune_measured_direct tune_measured_two_shot_once = {
     {3.15, 0, 0}, {0.1, 0, 0}, {184, 0, 0}, {20, 0, 0}, 2};
 
 /* On two H200, by processes: one shot in LL from 256 KiB to 2 MiB, in Simple from 2 to 256 MiB, rings from 2
  * to 64 MiB, met within a tenth; LL128 of one shot was not measured. */
 const struct tune_measured_pair tune_measured_pair = {{86, 110, 153}, {92, 107, 290}};
 
-/* Of Simple, from 256 KiB to 64 MiB to one other rank and to three, met within a tenth; the exchange in LL,
- * from 16 KiB to 2 MiB. */
+/* Of Simple, from 256 KiB to 64 MiB to one other rank and to three, met within a tenth; direct collectives
+ * over LL, from 16 KiB to 2 MiB. */
 const struct tune_measured_messages tune_measured_messages = {15.5, 345, {78, 200, 324}};
 
 /* Met within a tenth by two cores from 8 bytes to 64 KiB: LL up to some 150 bytes, then Simple, in one shot

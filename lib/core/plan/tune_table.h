@@ -47,15 +47,15 @@ struct tune_measured_ring {
 };
 extern const struct tune_measured_ring tune_measured_ring;
 
-/* An exchange of all with all: time = base + rounds * (ranks - 1) * peer + bytes that leave a rank / rate. */
-struct tune_measured_exchange {
+/* A direct collective: time = base + rounds * (ranks - 1) * peer + bytes that leave a rank / rate. */
+struct tune_measured_direct {
   double base_us[PROTO_COUNT], peer_us[PROTO_COUNT];
   double all_gbps[PROTO_COUNT];     /* of all channels together */
   double channel_gbps[PROTO_COUNT]; /* of one */
   uint32_t rounds;
 };
-extern const struct tune_measured_exchange tune_measured_one_shot, tune_measured_two_shot;
-extern const struct tune_measured_exchange tune_measured_one_shot_once, tune_measured_two_shot_once;
+extern const struct tune_measured_direct tune_measured_one_shot, tune_measured_two_shot;
+extern const struct tune_measured_direct tune_measured_one_shot_once, tune_measured_two_shot_once;
 
 /* Sums of two ranks, which have one link alone: what bounds one shot, and a reduce-scatter's ring. */
 struct tune_measured_pair {
@@ -63,11 +63,11 @@ struct tune_measured_pair {
 };
 extern const struct tune_measured_pair tune_measured_pair;
 
-/* Messages to all others at once: time = base + bytes that leave a rank / rate. And most of an exchange that
- * does the same. */
+/* Messages to all others at once: time = base + bytes that leave a rank / rate. And most of a direct
+ * collective that does the same. */
 struct tune_measured_messages {
   double base_us, gbps;
-  double exchange_gbps[PROTO_COUNT];
+  double direct_gbps[PROTO_COUNT];
 };
 extern const struct tune_measured_messages tune_measured_messages;
 
@@ -79,10 +79,10 @@ struct tune_measured_cores {
 extern const struct tune_measured_cores tune_measured_cores;
 
 /* Cores behind sockets: time = base + hops that follow one another + messages that a rank sends + bytes that
- * a rank sends / rate; exchanges send a slot and receive one in turn, and are slower. */
+ * a rank sends / rate; direct collectives send a slot and receive one in turn, and are slower. */
 struct tune_measured_sockets {
-  double base_us, hop_us, message_us, gbps, exchange_gbps;
-  double lines_us, lines_gbps; /* what LL adds: a message, and its bytes, pass through lines at both ends */
+  double base_us, hop_us, message_us, gbps, direct_gbps;
+  double ll_us, ll_gbps; /* what LL adds: a message, and its bytes, pass through lines at both ends */
 };
 extern const struct tune_measured_sockets tune_measured_sockets;
 

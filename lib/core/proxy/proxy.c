@@ -14,13 +14,13 @@
 #include "base/wake.h"
 #include "core/proxy/net.h"
 #include "core/proxy/proxy_impl.h"
-#include "core/proxy/proxy_relay.h"
+#include "core/proxy/proxy_pxn.h"
 #include "core/topology/rails.h"
 
 #define SPIN_NS 100000u   /* of looking on, once nothing moves */
 #define YIELD_NS 300000u  /* and then of looking now and then */
 #define NAP_US 100u       /* between looks while operations are under way */
-#define NAP_LONG_US 1000u /* when they have stood still for long */
+#define NAP_LONG_US 1000u /* when they have made no progress for long */
 #define LONG_NS 50000000u
 #define CONNECT_US 10000u /* between looks while only connections are to be made */
 #define ENGINE_KEY 1u
@@ -50,50 +50,51 @@ static os_mutex engine_mutex = OS_MUTEX_INITIALIZER;
 static os_mutex life_mutex = OS_MUTEX_INITIALIZER;   /* of starting and stopping; behind the backend's lock */
 static os_cond life_cond = PTHREAD_COND_INITIALIZER; /* the thread has run its last turn */
 static os_mutex open_mutex = OS_MUTEX_INITIALIZER;   /* of opening a connection; before the backend's lock */
-static os_cond told_cond = PTHREAD_COND_INITIALIZER;
+static os_cond reported_cond = PTHREAD_COND_INITIALIZER;
 
-/* ---- mail ---- */
+/* ---- the mailbox ---- */
 
-static struct proxy_mail *mail_newest; /* atomic */
+static struct proxy_mailbox_entry *mailbox_newest; /* atomic */
 
 /* The oldest, followed by those behind it. */
-static struct proxy_mail *mail_take(void) {
-  struct proxy_mail *oldest = NULL;
-  if (__atomic_load_n(&mail_newest, __ATOMIC_SEQ_CST) == NULL) return NULL;
-  for (struct proxy_mail *mail = __atomic_exchange_n(&mail_newest, NULL, __ATOMIC_ACQ_REL), *older;
-       mail != NULL; mail = older) {
-    older = mail->next;
-    mail->next = oldest;
-    oldest = mail;
+static struct proxy_mailbox_entry *mailbox_take(void) {
+  struct proxy_mailbox_entry *oldest = NULL;
+  if (__atomic_load_n(&mailbox_newest, __ATOMIC_SEQ_CST) == NULL) return NULL;
+  for (struct proxy_mailbox_entry *entry = __atomic_exchange_n(&mailbox_newest, NULL, __ATOMIC_ACQ_REL),
+                                  *older;
+       entry != NULL; entry = older) {
+    older = entry->next;
+    entry->next = oldest;
+    oldest = entry;
   }
   return oldest;
 }
 
-static void mail_hear(void) {
-  for (struct proxy_mail *mail = mail_take(), *next; mail != NULL; mail = next) {
-    next = mail->next;
-    proxy_ops_hear(mail);
+static void mail_read(void) {
+  for (struct proxy_mailbox_entry *entry = mailbox_take(), *next; entry != NULL; entry = next) {
+    next = entry->next;
+    proxy_ops_read(entry);
   }
 }
 
 void proxy_lock(void) {
   os_mutex_lock(&engine_mutex);
-  mail_hear();
+  mail_read();
 }
 
 static bool engine_try_lock(void) {
   if (!os_mutex_try_lock(&engine_mutex)) return false;
-  mail_hear();
+  mail_read();
   return true;
 }
 
 void proxy_unlock(void) { os_mutex_unlock(&engine_mutex); }
 
 /* A thread that is awake takes the lock at least once more before it sleeps. */
-void proxy_mail_put(struct proxy_mail *mail) {
-  mail->next = __atomic_load_n(&mail_newest, __ATOMIC_RELAXED);
-  while (
-      !__atomic_compare_exchange_n(&mail_newest, &mail->next, mail, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+void proxy_mailbox_put(struct proxy_mailbox_entry *entry) {
+  entry->next = __atomic_load_n(&mailbox_newest, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(&mailbox_newest, &entry->next, entry, true, __ATOMIC_SEQ_CST,
+                                      __ATOMIC_RELAXED))
     continue;
   if (__atomic_load_n(&engine.threaded, __ATOMIC_SEQ_CST) != 0 &&
       __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST) == ENGINE_AWAKE)
@@ -137,35 +138,35 @@ void proxy_wake(void) {
 /* ---- turning ---- */
 
 static bool comm_busy(const struct proxy_comm *comm) {
-  if (comm->failed) return !comm->told;
-  return comm->live > 0 || comm->connecting > 0 || !comm->idle_told;
+  if (comm->failed) return !comm->reported;
+  return comm->live > 0 || comm->connecting > 0 || !comm->idle_reported;
 }
 
 static bool conn_busy(const struct proxy_conn *conn) {
-  return (conn->connection == NULL && conn->pass == NULL) || conn->first != NULL ||
+  return (conn->connection == NULL && conn->pxn_client == NULL) || conn->first != NULL ||
          conn->n_done != conn->n_posted;
 }
 
 /* Tells a failure, once, with the lock given away. */
-static bool comm_tell(struct proxy_comm *comm) {
-  if (!comm->failed || comm->told) return false;
-  comm->told = comm->telling = true;
+static bool comm_report(struct proxy_comm *comm) {
+  if (!comm->failed || comm->reported) return false;
+  comm->reported = comm->reporting = true;
   proxy_unlock();
   comm->call.failed(comm->call.argument, comm->code, comm->text);
   proxy_lock();
-  comm->telling = false;
-  os_cond_broadcast(&told_cond);
+  comm->reporting = false;
+  os_cond_broadcast(&reported_cond);
   return true;
 }
 
 /* Whoever waits for a communicator to become idle waits in the backend. */
-static bool comm_tell_idle(struct proxy_comm *comm) {
+static bool comm_report_idle(struct proxy_comm *comm) {
   if (comm->live > 0) {
-    comm->idle_told = false;
+    comm->idle_reported = false;
     return false;
   }
-  if (comm->idle_told) return false;
-  comm->idle_told = true;
+  if (comm->idle_reported) return false;
+  comm->idle_reported = true;
   return true;
 }
 
@@ -221,7 +222,7 @@ bool proxy_turn(struct proxy_comm *const *place, bool last) {
     moved = true;
   }
   if (comm != NULL && last) comm_settle(comm);
-  if (comm != NULL) left = comm->failed ? !comm->told : last && comm->live > 0;
+  if (comm != NULL) left = comm->failed ? !comm->reported : last && comm->live > 0;
   if (left) engine_call(); /* under the lock: behind it the engine may be stopped */
   proxy_unlock();
   return moved;
@@ -257,9 +258,9 @@ static void service_turn(void *argument) {
   engine.moved = advance_one();
   uint32_t attention = 0;
   for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
-    (void)proxy_comm_tend(comm);
-    engine.moved |= comm_tell(comm);
-    engine.moved |= comm_tell_idle(comm);
+    (void)proxy_comm_progress_idle(comm);
+    engine.moved |= comm_report(comm);
+    engine.moved |= comm_report_idle(comm);
     attention += comm_busy(comm);
   }
   __atomic_store_n(&engine.attention, attention, __ATOMIC_RELAXED);
@@ -302,12 +303,12 @@ static void service_report(void *argument, char *out, size_t out_bytes) {
 
 /* ---- on a thread ---- */
 
-enum { ENGINE_MOVED, ENGINE_WAITS, ENGINE_CONNECTS, ENGINE_TENDS, ENGINE_IDLE };
+enum { ENGINE_MOVED, ENGINE_WAITS, ENGINE_CONNECTS, ENGINE_LOOKS, ENGINE_IDLE };
 
-static int comm_tend(struct proxy_comm *comm) {
-  switch (proxy_comm_tend(comm)) {
+static int comm_progress_idle(struct proxy_comm *comm) {
+  switch (proxy_comm_progress_idle(comm)) {
     case NET_LOOK_SOON: return ENGINE_WAITS;
-    case NET_LOOK_LATER: return ENGINE_TENDS;
+    case NET_LOOK_LATER: return ENGINE_LOOKS;
     default: return ENGINE_IDLE;
   }
 }
@@ -317,15 +318,15 @@ static int thread_turn(bool *idle_news) {
   int state = ENGINE_IDLE;
   proxy_lock();
   for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
-    const int tends = comm_tend(comm);
-    if (tends < state) state = tends;
+    const int looks = comm_progress_idle(comm);
+    if (looks < state) state = looks;
     if (!comm_busy(comm)) continue;
     const bool moved = comm_turn(comm, 32);
-    if (comm_tell(comm)) {
+    if (comm_report(comm)) {
       state = ENGINE_MOVED; /* the list may have changed meanwhile */
       break;
     }
-    *idle_news |= comm_tell_idle(comm);
+    *idle_news |= comm_report_idle(comm);
     const int found = moved                  ? ENGINE_MOVED
                       : comm->failed         ? ENGINE_IDLE
                       : comm->live > 0       ? ENGINE_WAITS
@@ -337,24 +338,25 @@ static int thread_turn(bool *idle_news) {
   return state;
 }
 
-static uint32_t descriptors_of(int *descriptors, uint32_t room) {
+static uint32_t descriptors_of(int *descriptors, uint32_t capacity) {
   uint32_t count = 0;
   proxy_lock();
-  for (struct proxy_conn *conn = next_of_all(NULL); conn != NULL && count < room; conn = next_of_all(conn)) {
+  for (struct proxy_conn *conn = next_of_all(NULL); conn != NULL && count < capacity;
+       conn = next_of_all(conn)) {
     const struct net_ops *net = conn->comm->net;
     uint32_t more = 0;
     void *of = conn->connection != NULL ? conn->connection : conn->listener;
     if (!conn_busy(conn) || conn->comm->failed || of == NULL || net->wait_descriptors == NULL) continue;
-    if (net->wait_descriptors(of, descriptors + count, room - count, &more) == ncclSuccess) count += more;
+    if (net->wait_descriptors(of, descriptors + count, capacity - count, &more) == ncclSuccess) count += more;
   }
   proxy_unlock();
   return count;
 }
 
 static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
-  if (state >= ENGINE_TENDS && driven) return DRIVEN_NAP_US;
+  if (state >= ENGINE_LOOKS && driven) return DRIVEN_NAP_US;
   if (state == ENGINE_IDLE) return UINT64_MAX;
-  if (state == ENGINE_TENDS) return PROXY_TEND_US;
+  if (state == ENGINE_LOOKS) return PROXY_PROGRESS_IDLE_US;
   if (state == ENGINE_CONNECTS) return CONNECT_US;
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
@@ -368,7 +370,7 @@ static bool thread_sleep(uint64_t since_ns, bool driven) {
   __atomic_store_n(&engine.asleep, driven ? ENGINE_NAPS : ENGINE_SLEEPS, __ATOMIC_SEQ_CST);
   const int state = thread_turn(&idle_news);
   if (state != ENGINE_MOVED && !idle_news && __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) {
-    const uint32_t count = state >= ENGINE_TENDS ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
+    const uint32_t count = state >= ENGINE_LOOKS ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
     wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
   }
   const bool roused = __atomic_exchange_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST) == ENGINE_AWAKE;
@@ -385,8 +387,8 @@ static void thread_nap(void) {
   __atomic_store_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST);
   proxy_lock();
   for (struct proxy_comm *comm = engine.comms; comm != NULL; comm = comm->next) {
-    (void)proxy_comm_tend(comm);
-    if (comm->failed && !comm->told) engine_call();
+    (void)proxy_comm_progress_idle(comm);
+    if (comm->failed && !comm->reported) engine_call();
   }
   proxy_unlock();
 }
@@ -428,7 +430,7 @@ static void *thread_body(void *argument) {
     const bool driven = driven_ns != 0 && now_ns - driven_ns < DRIVEN_NS;
     if (state == ENGINE_MOVED) {
       since_ns = now_ns;
-    } else if ((driven && state >= ENGINE_TENDS) ||
+    } else if ((driven && state >= ENGINE_LOOKS) ||
                now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) {
       if (thread_sleep(since_ns, driven)) since_ns = os_time_ns();
     } else if (now_ns - since_ns > SPIN_NS) {
@@ -477,7 +479,7 @@ static void engine_forget(void) {
   engine.running = false;
   __atomic_store_n(&engine.threaded, 0, __ATOMIC_SEQ_CST);
   engine.wake = -1;
-  mail_newest = NULL;
+  mailbox_newest = NULL;
 }
 
 static ncclResult_t engine_start(const struct device_ops *ops) {
@@ -515,9 +517,9 @@ static void engine_stop(void) {
 /* ---- communicators ---- */
 
 void proxy_limits(struct plan_limits *limits) {
-  if (limits->room_bytes != 0) return;
-  limits->room_bytes = PROXY_ROOM_BYTES;
-  limits->step_bytes[PROTO_SIMPLE] += PROXY_ROOM_BYTES;
+  if (limits->reserved_bytes != 0) return;
+  limits->reserved_bytes = PROXY_RESERVED_BYTES;
+  limits->step_bytes[PROTO_SIMPLE] += PROXY_RESERVED_BYTES;
 }
 
 static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
@@ -552,7 +554,7 @@ ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_co
   comm->call = *call;
   os_mutex_init(&comm->names);
   snprintf(comm->name, sizeof comm->name, "%s", call->name != NULL ? call->name : "communicator");
-  comm->idle_told = true;
+  comm->idle_reported = true;
   ncclResult_t outcome = comm_choose_net(comm);
   if (outcome == ncclSuccess) proxy_device_choose(comm);
   if (outcome == ncclSuccess) outcome = comm_enlist(comm);
@@ -575,8 +577,8 @@ static void comm_unlist(struct proxy_comm *comm) {
 void proxy_comm_close(struct proxy_comm *comm) {
   if (comm == NULL) return;
   proxy_lock();
-  comm->failed = comm->told = true; /* unless it is being told */
-  while (comm->telling) os_cond_wait(&told_cond, &engine_mutex);
+  comm->failed = comm->reported = true; /* unless it is being told */
+  while (comm->reporting) os_cond_wait(&reported_cond, &engine_mutex);
   comm_unlist(comm);
   proxy_ops_forget(comm);
   proxy_unlock();
@@ -588,7 +590,7 @@ void proxy_comm_close(struct proxy_comm *comm) {
   map_clear(&comm->conns);
   log_info(LOG_NET | LOG_PROXY,
            "comm %s: rank %" PRIu32 ": bytes over networks: sent %" PRIu64 " from users' memory, %" PRIu64
-           " by way of slots; received %" PRIu64 " and %" PRIu64,
+           " through slots; received %" PRIu64 " and %" PRIu64,
            comm->name, comm->call.rank, comm->bytes.sent_direct, comm->bytes.sent_staged,
            comm->bytes.received_direct, comm->bytes.received_staged);
   proxy_comm_forget_memory(comm);
@@ -630,7 +632,7 @@ static ncclResult_t conn_listen(struct proxy_conn *conn) {
   return ncclSuccess;
 }
 
-/* One engine carries all cards: to send over another GPU is to take the card at its side. */
+/* One engine carries all NICs: to send over another GPU is to take the NIC at its side. */
 static uint32_t conn_device(const struct proxy_comm *comm, const struct device_conn_name *name) {
   uint32_t over = comm->call.rank;
   if (comm->call.rails == NULL)
@@ -646,27 +648,27 @@ static uint32_t conn_device(const struct proxy_comm *comm, const struct device_c
 }
 
 /* How a sender reaches the receiver. */
-struct conn_way {
+struct conn_route {
   const struct net_handle *handle;
   const struct proxy_over *over; /* a rank of another process sends; NULL: this process */
 };
 
 /* The end was made for LL: slots of Simple are a later plan's to ask for. */
-static ncclResult_t conn_take_lines(struct proxy_conn *conn) {
+static ncclResult_t conn_take_ll(struct proxy_conn *conn) {
   const struct device_net_end end = conn->end;
   conn->end.buffer = NULL;
   conn->end.step_bytes = 0;
-  return proxy_lines_open(conn, &end);
+  return proxy_ll_open(conn, &end);
 }
 
 /* A plan speaks another protocol there than those before. */
 static ncclResult_t conn_add_proto(struct proxy_conn *conn, const struct device_conn_name *name) {
   const struct proxy_comm_call *call = &conn->comm->call;
   struct device_net_end end;
-  const bool lines = name->proto == PROTO_LL;
-  if (conn->pass != NULL || (lines ? conn->lines != NULL : conn->end.step_bytes != 0)) return ncclSuccess;
+  const bool ll = name->proto == PROTO_LL;
+  if (conn->pxn_client != NULL || (ll ? conn->ll != NULL : conn->end.step_bytes != 0)) return ncclSuccess;
   TRY(call->ops->conn_net(call->device_comm, name, &end));
-  if (lines) return proxy_lines_open(conn, &end);
+  if (ll) return proxy_ll_open(conn, &end);
   proxy_lock();
   conn->end.buffer = end.buffer;
   conn->end.step_bytes = end.step_bytes;
@@ -675,14 +677,14 @@ static ncclResult_t conn_add_proto(struct proxy_conn *conn, const struct device_
 }
 
 static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_name *name,
-                              const struct conn_way *way, struct proxy_conn *conn) {
+                              const struct conn_route *route, struct proxy_conn *conn) {
   conn->comm = comm;
   conn->name = *name;
-  if (way->handle != NULL) conn->handle = *way->handle;
-  if (way->over != NULL) {
-    conn->over = way->over->rank;
-    conn->net_device = way->over->device;
-    return proxy_pass_make(conn);
+  if (route->handle != NULL) conn->handle = *route->handle;
+  if (route->over != NULL) {
+    conn->over = route->over->rank;
+    conn->net_device = route->over->device;
+    return proxy_pxn_client_make(conn);
   }
   conn->net_device = conn_device(comm, name);
   TRY(comm->call.ops->conn_net(comm->call.device_comm, name, &conn->end));
@@ -690,7 +692,7 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
                     comm->name, conn->end.slots, PROXY_SLICES_MAX);
   if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
-  if (name->proto == PROTO_LL) TRY(conn_take_lines(conn));
+  if (name->proto == PROTO_LL) TRY(conn_take_ll(conn));
   TRY(proxy_device_open(conn));
   return name->sends ? ncclSuccess : conn_listen(conn);
 }
@@ -698,8 +700,8 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
 static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
   proxy_lock();
   os_mutex_lock(&comm->names);
-  const bool room = map_reserve(&comm->conns);
-  if (room) {
+  const bool reserved = map_reserve(&comm->conns);
+  if (reserved) {
     struct proxy_conn **place = &comm->first;
     while (*place != NULL && conn_key(&(*place)->name) < conn_key(&conn->name)) place = &(*place)->next;
     conn->next = *place;
@@ -708,24 +710,24 @@ static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
     conn->record =
         recorder_proxy(&comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, conn->name.proto,
                        (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
-    if (conn->pass == NULL)
+    if (conn->pxn_client == NULL)
       conn->pace = recorder_pace(
           &comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, (uint8_t)conn->net_device,
           (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
-    comm->connecting += conn->pass == NULL;
+    comm->connecting += conn->pxn_client == NULL;
     proxy_conn_list(conn);
     proxy_attend();
   }
   os_mutex_unlock(&comm->names);
   proxy_unlock();
-  return room;
+  return reserved;
 }
 
 static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_name *name,
-                              const struct conn_way *way, struct proxy_conn **made) {
+                              const struct conn_route *route, struct proxy_conn **made) {
   struct proxy_conn *conn = (struct proxy_conn *)os_alloc(sizeof *conn);
   ncclResult_t result = conn == NULL ? ncclSystemError : ncclSuccess;
-  if (result == ncclSuccess) result = conn_make(comm, name, way, conn);
+  if (result == ncclSuccess) result = conn_make(comm, name, route, conn);
   if (result == ncclSuccess && conn_enlist(comm, conn)) {
     *made = conn;
     return ncclSuccess;
@@ -740,11 +742,11 @@ static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_
 }
 
 static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_name *name,
-                             const struct conn_way *way, struct proxy_conn **conn) {
+                             const struct conn_route *route, struct proxy_conn **conn) {
   os_mutex_lock(&open_mutex);
   *conn = proxy_conn_find(comm, name);
   const bool fresh = *conn == NULL;
-  const ncclResult_t result = fresh ? conn_open(comm, name, way, conn) : conn_add_proto(*conn, name);
+  const ncclResult_t result = fresh ? conn_open(comm, name, route, conn) : conn_add_proto(*conn, name);
   os_mutex_unlock(&open_mutex);
   if (fresh && result == ncclSuccess) proxy_wake();
   return result;
@@ -752,23 +754,23 @@ static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_n
 
 ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_conn_name *name,
                                 struct net_handle *handle) {
-  const struct conn_way way = {NULL, NULL};
+  const struct conn_route route = {NULL, NULL};
   struct proxy_conn *conn = NULL;
-  TRY(conn_get(comm, name, &way, &conn));
+  TRY(conn_get(comm, name, &route, &conn));
   *handle = conn->listens_at;
   return ncclSuccess;
 }
 
 ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct net_handle *handle) {
-  const struct conn_way way = {handle, NULL};
+  const struct conn_route route = {handle, NULL};
   struct proxy_conn *conn = NULL;
-  return conn_get(comm, name, &way, &conn);
+  return conn_get(comm, name, &route, &conn);
 }
 
 ncclResult_t proxy_send_over(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct proxy_over *over) {
-  const struct conn_way way = {NULL, over};
+  const struct conn_route route = {NULL, over};
   struct proxy_conn *conn = NULL;
-  return conn_get(comm, name, &way, &conn);
+  return conn_get(comm, name, &route, &conn);
 }

@@ -14,7 +14,7 @@ struct rails;
 struct proxy_comm; /* one rank's connections over networks */
 
 /* How far one end of a connection is, in messages since it was made: a sender has `ready` of them filled, has
- * given `moved` to the network, which has taken `done`; a receiver has room for `ready`, and `moved` have
+ * given `moved` to the network, which has taken `done`; a receiver has space for `ready`, and `moved` have
  * come. */
 struct proxy_state {
   bool connected;
@@ -42,12 +42,12 @@ struct proxy_comm_call {
   void *argument;
   const struct net_ops *net; /* NULL: the process's own (core/proxy/net.h) */
   uint32_t net_device_count; /* of `net`, when it is given */
-  const struct rails *rails; /* which card a connection takes (rails.h); NULL: they take turns */
+  const struct rails *rails; /* which NIC a connection takes (rails.h); NULL: they take turns */
 };
 
 /* Bytes behind a slice in its slots that are the proxies': a communicator with ranks behind networks adds
  * them to its slots, on all of its ranks, before its plans and connections are made. */
-#define PROXY_ROOM_BYTES 256
+#define PROXY_RESERVED_BYTES 256
 void proxy_limits(struct plan_limits *limits);
 
 ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_comm **comm);
@@ -58,7 +58,7 @@ void proxy_comm_close(struct proxy_comm *comm);
  */
 bool proxy_comm_idle(struct proxy_comm *comm);
 
-/* Memory that the program has announced, until it is withdrawn: networks whose cards read and write users'
+/* Memory that the program has announced, until it is withdrawn: networks whose NICs read and write users'
  * memory do so there. The same memory may be announced several times. */
 ncclResult_t proxy_comm_announce(struct proxy_comm *comm, uintptr_t begin, size_t bytes);
 void proxy_comm_withdraw(struct proxy_comm *comm, uintptr_t begin, size_t bytes);
@@ -69,7 +69,7 @@ void proxy_comm_withdraw(struct proxy_comm *comm, uintptr_t begin, size_t bytes)
 ncclResult_t proxy_memory_offer(uintptr_t begin, size_t bytes);
 void proxy_memory_withdraw(uintptr_t begin);
 
-/* Of data, since the communicator was made: how much went from and to users' memory, and by way of slots. */
+/* Of data, since the communicator was made: how much went from and to users' memory, and through slots. */
 struct proxy_bytes {
   uint64_t sent_direct, sent_staged, received_direct, received_staged;
 };
@@ -83,7 +83,7 @@ ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_con
 ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct net_handle *handle);
 
-/* The same where a rank of another process of the host sends (proxy_relay.h); conn_import has taken what that
+/* The same where a rank of another process of the host sends (proxy_pxn.h); conn_import has taken what that
  * process made. Idempotent. */
 struct proxy_over {
   uint32_t rank, device; /* of the network */
@@ -106,10 +106,10 @@ bool proxy_ops_turn(struct proxy_ops *ops, bool last);
 /* What was posted goes on. NULL is allowed; also after the communicator was closed. */
 void proxy_ops_free(struct proxy_ops *ops);
 
-/* Looks at all connections, `passed_ms` after the last look: *count of at most `room` that are owed
+/* Looks at all connections, `passed_ms` after the last look: *count of at most `capacity` that are owed
  * something. Returns a number that changes with whatever moves on any of them. */
-uint64_t proxy_comm_look(struct proxy_comm *comm, uint64_t passed_ms, struct proxy_debt *debts, uint32_t room,
-                         uint32_t *count);
+uint64_t proxy_comm_status(struct proxy_comm *comm, uint64_t passed_ms, struct proxy_debt *debts,
+                           uint32_t capacity, uint32_t *count);
 /* How far one of them was at the last look; false when there is none of this name. */
 bool proxy_comm_state(struct proxy_comm *comm, const struct device_conn_name *name,
                       struct proxy_state *state);

@@ -1,8 +1,8 @@
 /* proxy_conn.c: one connection's state machine, one action at a time. A sender's slices are posted as there
- * is room for them, transmitted when the kernel's tail has passed them, and done when the network has taken
+ * is space for them, transmitted when the kernel's tail has passed them, and done when the network has taken
  * them: then head frees their slots. A receiver's are posted into free slots, received, flushed where the
  * slots are device memory, transmitted to the kernel by tail, and done when its head has passed them. Of
- * slices of lines the lines themselves say what tail would (proxy_lines.c). Knows nothing of who turns it, or
+ * LL slices the lines themselves say what tail would (proxy_ll.c). Knows nothing of who turns it, or
  * when. */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "core/plan/names.h"
 #include "core/proxy/proxy_impl.h"
-#include "core/proxy/proxy_relay.h"
+#include "core/proxy/proxy_pxn.h"
 
 void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *format, ...) {
   va_list arguments;
@@ -32,7 +32,7 @@ static const char *operation_text(const struct work *work, char out[64]) {
   return out;
 }
 
-/* A message that finds no room where it comes to is none that its receiver waits for: lines have less room
+/* A message that finds no space where it comes to is none that its receiver waits for: lines have less space
  * than slots of Simple, and both ends choose by the size. */
 static void conn_disagree(struct proxy_conn *conn, const char *operation, const char *why) {
   const uint32_t rank = conn->comm->call.rank;
@@ -85,20 +85,21 @@ static bool conn_connect(struct proxy_conn *conn) {
   if (conn->connection == NULL) return false;
   conn->comm->connecting -= 1;
   if (net->takes_parts != NULL) conn->parts = net->takes_parts(conn->connection);
-  /* In a deterministic world lanes wait for what they have lent: only what cards hold. */
+  /* In a deterministic world lanes wait for what they send without a copy: only what NICs hold. */
   if (proxy_in_world() && conn->parts == NET_PARTS_ANYWHERE) conn->parts = NET_PARTS_NONE;
   conn->direct =
       conn->end.direct != NULL && conn->parts != NET_PARTS_NONE && conn->end.memory != POINTER_DEVICE;
-  proxy_conn_lends(conn);
-  if (net->look != NULL) conn->tend = NET_LOOK_LATER;
-  if (conn->comm->tend < conn->tend) conn->comm->tend = conn->tend;
+  proxy_conn_update_zero_copy(conn);
+  if (net->look != NULL) conn->idle_look = NET_LOOK_LATER;
+  if (conn->comm->idle_look < conn->idle_look) conn->comm->idle_look = conn->idle_look;
   return true;
 }
 
-void proxy_conn_tend(struct proxy_conn *conn) {
+void proxy_conn_progress_idle(struct proxy_conn *conn) {
   log_evidence(true);
-  if (!net_good(conn, conn->comm->net->look(conn->connection, &conn->tend), "keeping the connection with"))
-    conn->tend = NET_LOOK_NEVER;
+  if (!net_good(conn, conn->comm->net->look(conn->connection, &conn->idle_look),
+                "keeping the connection with"))
+    conn->idle_look = NET_LOOK_NEVER;
   log_evidence(false);
 }
 
@@ -107,17 +108,17 @@ void proxy_conn_close(const struct net_ops *net, struct proxy_conn *conn) {
     if (conn->registrations[i] != NULL) net->unregister_memory(conn->connection, conn->registrations[i]);
   proxy_conn_forget_memory(net, conn);
   proxy_device_close(net, conn);
-  proxy_lines_withdraw(net, conn);
+  proxy_ll_withdraw(net, conn);
   if (conn->connection != NULL && conn->name.sends) net->close_send(conn->connection);
   if (conn->connection != NULL && !conn->name.sends) net->close_recv(conn->connection);
   if (conn->listener != NULL) net->close_listen(conn->listener);
-  proxy_lines_close(conn);
-  if (conn->pass != NULL) proxy_pass_close(conn);
+  proxy_ll_close(conn);
+  if (conn->pxn_client != NULL) proxy_pxn_client_close(conn);
 }
 
 /* ---- slots ---- */
 
-/* A relay has no tasks. */
+/* A PXN proxy has no tasks. */
 static uint8_t *slots_of(const struct proxy_conn *conn, const struct proxy_task *task) {
   return task != NULL && task->set != NULL ? task->set->buffer : conn->end.buffer;
 }
@@ -131,7 +132,7 @@ static bool slots_register(struct proxy_conn *conn, const struct proxy_task *tas
   const struct net_ops *net = conn->comm->net;
   const struct device_net_end *end = &conn->end;
   const uint32_t index = place_of(task);
-  if (conn->next_slice.lines) return net_good(conn, proxy_lines_register(conn), "registering memory towards");
+  if (conn->next_slice.ll) return net_good(conn, proxy_ll_register(conn), "registering memory towards");
   if ((conn->registered >> index & 1) != 0) return true;
   conn->registered |= 1u << index;
   uint8_t *slots = slots_of(conn, task);
@@ -157,46 +158,45 @@ static uint8_t *slot_of(const struct proxy_conn *conn, const struct proxy_task *
 
 /* Where its message lies. */
 static uint8_t *flight_slot(const struct proxy_conn *conn, const struct proxy_flight *flight) {
-  if (flight->slice.lines) return proxy_lines_place(conn, flight);
+  if (flight->slice.ll) return proxy_ll_place(conn, flight);
   return slot_of(conn, flight->task, &flight->slice);
 }
 
 /* What a message of the slice may have. */
 static size_t slots_bytes(const struct proxy_conn *conn, const struct proxy_slice *slice) {
-  if (slice->lines) return conn->lines->place_bytes;
+  if (slice->ll) return conn->ll->place_bytes;
   return (size_t)(slice->end - slice->begin) * conn->end.step_bytes;
 }
 
 /* Behind the slice in its slots, where the host reaches those. */
 static uint8_t *flight_trailer(struct proxy_conn *conn, const struct proxy_flight *flight) {
-  if (conn->trailers != NULL && !flight->slice.lines)
-    return (uint8_t *)&conn->trailers[flight - conn->flights];
+  if (conn->trailers != NULL && !flight->slice.ll) return (uint8_t *)&conn->trailers[flight - conn->flights];
   return flight_slot(conn, flight) + flight->slice.bytes;
 }
 
 static void *flight_registration(const struct proxy_conn *conn, const struct proxy_flight *flight) {
-  return flight->slice.lines ? conn->lines->registration : conn->registrations[place_of(flight->task)];
+  return flight->slice.ll ? conn->ll->registration : conn->registrations[place_of(flight->task)];
 }
 
 static void task_settle(struct proxy_task *task) {
-  if (task->walked && task->outstanding == 0) proxy_task_done(task);
+  if (task->iterated && task->outstanding == 0) proxy_task_done(task);
 }
 
 /* The next slice of the oldest task that has one; tasks that have none left are taken off on the way. A task
  * that waits for its slots has none yet. */
 static bool conn_next_slice(struct proxy_conn *conn) {
-  if (conn->relay != NULL && !conn->has_next) conn->has_next = proxy_relay_take(conn);
+  if (conn->pxn != NULL && !conn->has_next) conn->has_next = proxy_pxn_take(conn);
   while (!conn->has_next && conn->first != NULL) {
     struct proxy_task *task = conn->first;
     if (task->set != NULL && task->set->first != task) return false;
     if (!task->begun)
-      proxy_walk_begin(&task->walk, task->work, task->link_index, conn->name.sends, conn->next_step,
+      proxy_iter_begin(&task->iter, task->work, task->link_index, conn->name.sends, conn->next_step,
                        &task->posting->ops->limits);
     task->begun = true;
-    conn->has_next = proxy_walk_next(&task->walk, &conn->next_slice);
-    conn->next_step = task->walk.next_step;
+    conn->has_next = proxy_iter_next(&task->iter, &conn->next_slice);
+    conn->next_step = task->iter.next_step;
     if (conn->has_next) return true;
-    task->walked = true;
+    task->iterated = true;
     conn->first = task->next;
     if (conn->first == NULL) conn->last = NULL;
     task_settle(task);
@@ -208,33 +208,33 @@ static bool conn_next_slice(struct proxy_conn *conn) {
 static void conn_skip(struct proxy_conn *conn) {
   if (conn->n_done != conn->n_posted || conn->next_slice.begin <= conn->steps.done) return;
   conn->steps.done = conn->next_slice.begin;
-  if (conn->name.sends && conn->pass == NULL && !conn->end.pooled)
+  if (conn->name.sends && conn->pxn_client == NULL && !conn->end.pooled)
     conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
 }
 
-/* Plans leave the proxies' room at the end of slots (proxy_limits); one that did not is not carried. */
-static bool conn_has_room(struct proxy_conn *conn) {
+/* Plans leave the proxies' space at the end of slots (proxy_limits); one that did not is not carried. */
+static bool conn_has_space(struct proxy_conn *conn) {
   if (!conn_next_slice(conn)) return false;
   if (conn->next_slice.bytes + sizeof(struct proxy_trailer) > slots_bytes(conn, &conn->next_slice)) {
     proxy_comm_fail(conn->comm, ncclInternalError,
-                    "a slice of %zu bytes for rank %" PRIu32 " leaves no room in its slots",
+                    "a slice of %zu bytes for rank %" PRIu32 " leaves no space in its slots",
                     conn->next_slice.bytes, conn->name.peer);
     return false;
   }
   conn_skip(conn);
-  if (conn->pass == NULL && !slots_register(conn, conn->first)) return false;
+  if (conn->pxn_client == NULL && !slots_register(conn, conn->first)) return false;
   return conn->next_slice.end <= conn->steps.done + conn->end.slots;
 }
 
 static void conn_posted(struct proxy_conn *conn, void *request, void *direct) {
   struct proxy_flight *flight = flight_at(conn, conn->n_posted);
   flight->slice = conn->next_slice;
-  flight->task = conn->first; /* a relay knows none */
+  flight->task = conn->first; /* a PXN proxy knows none */
   if (flight->task != NULL) flight->task->outstanding += 1;
   flight->request = request;
   flight->direct = direct;
   flight->staged = false;
-  if (flight->slice.lines) flight->line = conn->lines->next++;
+  if (flight->slice.ll) flight->line = conn->ll->next++;
   conn->has_next = false;
   conn->n_posted += 1;
   conn->steps.posted = flight->slice.end;
@@ -250,8 +250,8 @@ static void conn_done(struct proxy_conn *conn) {
 }
 
 /* True when the flight's request has ended; the network may fail here. */
-static bool flight_landed(struct proxy_conn *conn, struct proxy_flight *flight, size_t *bytes,
-                          const char *what) {
+static bool flight_ended(struct proxy_conn *conn, struct proxy_flight *flight, size_t *bytes,
+                         const char *what) {
   bool done = false;
   if (!net_good(conn, conn->comm->net->test(flight->request, &done, bytes), what) || !done) return false;
   flight->request = NULL;
@@ -268,68 +268,70 @@ static void send_leave(struct proxy_conn *conn) {
   conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, head);
 }
 
-static struct device_net_lent *lent_of(const struct proxy_conn *conn, const struct proxy_flight *flight) {
-  return &conn->end.direct->lent[flight->slice.begin % conn->end.slots];
+static struct device_net_zero_copy *zero_copy_of(const struct proxy_conn *conn,
+                                                 const struct proxy_flight *flight) {
+  return &conn->end.direct->zero_copy_sends[flight->slice.begin % conn->end.slots];
 }
 
 /* Nobody reads it there any more. A lane that waits for that looks when head is stored. */
-static void lent_return(struct device_net_lent *lent) {
-  __atomic_store_n(&lent->data, NULL, __ATOMIC_RELEASE);
+static void zero_copy_end(struct device_net_zero_copy *zero_copy) {
+  __atomic_store_n(&zero_copy->data, NULL, __ATOMIC_RELEASE);
 }
 
-/* Of what is lent; NULL in its data: all of the message lies in the slot, perhaps from now on. */
-static struct net_part send_lent(struct proxy_conn *conn, struct proxy_flight *flight) {
+/* Of what is sent without a copy; NULL in its data: all of the message lies in the slot, perhaps from now on.
+ */
+static struct net_part send_zero_copy(struct proxy_conn *conn, struct proxy_flight *flight) {
   struct net_part first = {NULL, 0, NULL};
   if (!conn->direct) return first;
-  struct device_net_lent *lent = lent_of(conn, flight);
-  if (lent->data == NULL) return first;
-  first = (struct net_part){(void *)(uintptr_t)lent->data, lent->bytes, NULL};
+  struct device_net_zero_copy *zero_copy = zero_copy_of(conn, flight);
+  if (zero_copy->data == NULL) return first;
+  first = (struct net_part){(void *)(uintptr_t)zero_copy->data, zero_copy->bytes, NULL};
   if (conn->parts != NET_PARTS_REGISTERED) return first;
   first.registration = proxy_conn_registration(conn, first.data, first.bytes);
   if (first.registration != NULL) return first;
   memcpy(flight_slot(conn, flight), first.data, first.bytes);
-  lent_return(lent);
+  zero_copy_end(zero_copy);
   send_leave(conn);
   first.data = NULL;
   return first;
 }
 
-/* The data may be lent: then the slot has the trailer alone, where it would be anyway. */
+/* The data may be sent without a copy: then the slot has the trailer alone, where it would be anyway. */
 static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *flight) {
   const struct proxy_comm *comm = conn->comm;
   const struct proxy_slice *slice = &flight->slice;
   uint8_t *data = flight_slot(conn, flight);
   void *registration = flight_registration(conn, flight);
-  if (conn->trailers != NULL && !slice->lines) {
+  if (conn->trailers != NULL && !slice->ll) {
     const struct net_part all = {data, slice->bytes, registration};
     return comm->net->isend_parts(conn->connection, &all, flight_trailer(conn, flight),
                                   sizeof(struct proxy_trailer), conn->trailers_registration,
                                   &flight->request);
   }
-  const struct net_part first = slice->lines ? (struct net_part){NULL, 0, NULL} : send_lent(conn, flight);
+  const struct net_part first = slice->ll ? (struct net_part){NULL, 0, NULL} : send_zero_copy(conn, flight);
   if (first.data == NULL)
     return comm->net->isend(conn->connection, data, slice->bytes + sizeof(struct proxy_trailer),
                             (int)comm->call.rank, registration, &flight->request);
   if (first.bytes != slice->bytes)
-    return log_fail(ncclInternalError, "a kernel lends %zu bytes for a slice of %zu", first.bytes,
-                    slice->bytes);
+    return log_fail(ncclInternalError, "a kernel sends %zu bytes without a copy for a slice of %zu",
+                    first.bytes, slice->bytes);
   TRY(comm->net->isend_parts(conn->connection, &first, data + slice->bytes, sizeof(struct proxy_trailer),
                              registration, &flight->request));
   if (flight->request == NULL) return ncclSuccess;
   flight->direct = first.data;
-  if (conn->parts != NET_PARTS_REGISTERED) lent_return(lent_of(conn, flight));
+  if (conn->parts != NET_PARTS_REGISTERED) zero_copy_end(zero_copy_of(conn, flight));
   return ncclSuccess;
 }
 
 bool proxy_conn_is_filled(const struct proxy_conn *conn, const struct proxy_flight *flight) {
-  if (flight->slice.lines) return flight->slice.skipped || flight->staged || proxy_lines_look(conn, flight);
+  if (flight->slice.ll) return flight->slice.skipped || flight->staged || proxy_ll_is_filled(conn, flight);
   return conn->comm->call.ops->net_load(conn->end.conn, conn->end.tail) >= flight->slice.end;
 }
 
 /* The same; lines that are there are taken. */
 static bool send_is_filled(struct proxy_conn *conn, struct proxy_flight *flight) {
-  const bool takes = flight->slice.lines && !flight->slice.skipped;
-  return takes ? proxy_lines_take(conn, flight) : proxy_conn_is_filled(conn, flight);
+  const bool takes = flight->slice.ll && !flight->slice.skipped;
+  return takes ? proxy_ll_take(conn, flight) : proxy_conn_is_filled(conn, flight);
 }
 
 static bool send_transmit(struct proxy_conn *conn) {
@@ -358,13 +360,13 @@ static bool send_transmit(struct proxy_conn *conn) {
 }
 
 static bool send_post(struct proxy_conn *conn) {
-  if (!conn_has_room(conn)) return false;
+  if (!conn_has_space(conn)) return false;
   conn_posted(conn, NULL, NULL);
   if (conn->end.pooled) send_leave(conn);
   return true;
 }
 
-/* A sender has something on its way, a receiver room for what has not come. */
+/* A sender has something on its way, a receiver space for what has not come. */
 static void conn_pace(const struct proxy_conn *conn, const struct record_proxy *before) {
   const bool sends = conn->name.sends;
   const uint64_t asked = sends ? conn->n_transmitted : conn->n_posted;
@@ -397,8 +399,8 @@ static bool send_advance(struct proxy_conn *conn) {
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
   struct proxy_flight *flight = flight_at(conn, conn->n_done);
   const bool held = flight->direct != NULL && conn->parts == NET_PARTS_REGISTERED;
-  if (!flight->slice.skipped && !flight_landed(conn, flight, NULL, text_sending)) return false;
-  if (held) lent_return(lent_of(conn, flight));
+  if (!flight->slice.skipped && !flight_ended(conn, flight, NULL, text_sending)) return false;
+  if (held) zero_copy_end(zero_copy_of(conn, flight));
   conn_done(conn);
   if (!conn->end.pooled || held) send_leave(conn);
   return true;
@@ -406,14 +408,14 @@ static bool send_advance(struct proxy_conn *conn) {
 
 /* ---- passing on ---- */
 
-/* The relay moves head, the kernel tail. */
-static bool pass_advance(struct proxy_conn *conn) {
-  if (conn_has_room(conn)) {
-    proxy_pass_note(conn);
+/* The PXN proxy moves head, the kernel tail. */
+static bool pxn_client_advance(struct proxy_conn *conn) {
+  if (conn_has_space(conn)) {
+    proxy_pxn_client_describe(conn);
     conn_posted(conn, NULL, NULL);
     return true;
   }
-  if (conn->comm->failed || !proxy_pass_look(conn) || conn->n_done == conn->n_posted) return false;
+  if (conn->comm->failed || !proxy_pxn_client_check(conn) || conn->n_done == conn->n_posted) return false;
   if (conn->comm->call.ops->net_load(conn->end.conn, conn->end.head) <
       flight_at(conn, conn->n_done)->slice.end)
     return false;
@@ -425,23 +427,23 @@ static bool pass_advance(struct proxy_conn *conn) {
 /* ---- receiving ---- */
 
 /* Where the next slice may come to without a stay in its slot; NULL: nowhere. */
-static struct net_part landing_of(struct proxy_conn *conn) {
+static struct net_part zero_copy_receive_of(struct proxy_conn *conn) {
   const struct proxy_slice *slice = &conn->next_slice;
   const struct proxy_ops *ops = conn->first->posting->ops;
-  struct net_part landing = {NULL, slice->bytes, NULL};
-  if (!conn->direct || slice->lines || !slice->lands || ops->buffers == NULL ||
+  struct net_part target = {NULL, slice->bytes, NULL};
+  if (!conn->direct || slice->ll || !slice->zero_copy || ops->buffers == NULL ||
       slice->bytes < DEVICE_NET_DIRECT_BYTES_MIN)
-    return landing;
+    return target;
   uint8_t *out = (uint8_t *)ops->buffers[slice->part - ops->works].out;
-  if (out == NULL) return landing;
-  landing.data = out + slice->out_offset * slice->part->element_bytes;
-  if (conn->parts != NET_PARTS_REGISTERED) return landing;
-  landing.registration = proxy_conn_registration(conn, landing.data, landing.bytes);
-  if (landing.registration == NULL) landing.data = NULL;
-  return landing;
+  if (out == NULL) return target;
+  target.data = out + slice->out_offset * slice->part->element_bytes;
+  if (conn->parts != NET_PARTS_REGISTERED) return target;
+  target.registration = proxy_conn_registration(conn, target.data, target.bytes);
+  if (target.registration == NULL) target.data = NULL;
+  return target;
 }
 
-static ncclResult_t recv_request(struct proxy_conn *conn, const struct net_part *landing, void **request) {
+static ncclResult_t recv_request(struct proxy_conn *conn, const struct net_part *target, void **request) {
   const struct net_ops *net = conn->comm->net;
   struct proxy_flight *flight = flight_at(conn, conn->n_posted); /* that it becomes */
   flight->slice = conn->next_slice;
@@ -449,32 +451,31 @@ static ncclResult_t recv_request(struct proxy_conn *conn, const struct net_part 
   void *data = flight_slot(conn, flight);
   void *registration = flight_registration(conn, flight);
   const size_t bytes = slots_bytes(conn, &conn->next_slice);
-  if (conn->trailers != NULL && !conn->next_slice.lines) {
+  if (conn->trailers != NULL && !conn->next_slice.ll) {
     const struct net_part all = {data, bytes - sizeof(struct proxy_trailer), registration};
     return net->irecv_parts(conn->connection, &all, NET_PARTS_TAIL, flight_trailer(conn, flight),
                             sizeof(struct proxy_trailer), conn->trailers_registration, request);
   }
   const int tag = (int)conn->name.peer;
-  if (landing->data == NULL)
+  if (target->data == NULL)
     return net->irecv(conn->connection, 1, &data, &bytes, &tag, &registration, request);
-  return net->irecv_parts(conn->connection, landing, landing->bytes + sizeof(struct proxy_trailer), data,
-                          bytes, registration, request);
+  return net->irecv_parts(conn->connection, target, target->bytes + sizeof(struct proxy_trailer), data, bytes,
+                          registration, request);
 }
 
 static bool recv_post(struct proxy_conn *conn) {
-  if (!conn_has_room(conn)) return false;
+  if (!conn_has_space(conn)) return false;
   if (conn->next_slice.skipped) {
     conn_posted(conn, NULL, NULL);
     return true;
   }
   void *request = NULL;
-  const struct net_part landing = landing_of(conn);
-  if (!net_good(conn, recv_request(conn, &landing, &request), text_receiving) || request == NULL)
-    return false;
+  const struct net_part target = zero_copy_receive_of(conn);
+  if (!net_good(conn, recv_request(conn, &target, &request), text_receiving) || request == NULL) return false;
   if (conn->end.direct != NULL)
-    conn->end.direct->landed[conn->next_slice.begin % conn->end.slots] = landing.data;
+    conn->end.direct->zero_copy_receives[conn->next_slice.begin % conn->end.slots] = target.data;
   conn->comm->requests += 1;
-  conn_posted(conn, request, landing.data);
+  conn_posted(conn, request, target.data);
   return true;
 }
 
@@ -495,14 +496,14 @@ static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *sli
 /* Ranks that called different operations disagree about sizes; a network that lost or repeated a message
  * about the number of messages. */
 static bool recv_agree(struct proxy_conn *conn, const struct proxy_flight *flight, size_t bytes,
-                       bool landed) {
+                       bool zero_copy) {
   const struct proxy_slice *slice = &flight->slice;
   const uint8_t *slot = flight_slot(conn, flight);
   struct proxy_trailer trailer;
   char operation[64];
   memset(&trailer, 0, sizeof trailer);
-  if (conn->trailers != NULL && !slice->lines) memcpy(&trailer, flight_trailer(conn, flight), sizeof trailer);
-  else if (landed && bytes == slice->bytes + sizeof trailer) memcpy(&trailer, slot, sizeof trailer);
+  if (conn->trailers != NULL && !slice->ll) memcpy(&trailer, flight_trailer(conn, flight), sizeof trailer);
+  else if (zero_copy && bytes == slice->bytes + sizeof trailer) memcpy(&trailer, slot, sizeof trailer);
   else if (bytes >= sizeof trailer && bytes <= slots_bytes(conn, slice))
     memcpy(&trailer, slot + bytes - sizeof trailer, sizeof trailer);
   if (trailer.magic != PROXY_MAGIC || trailer.bytes + sizeof trailer != bytes) {
@@ -535,14 +536,14 @@ static bool recv_received(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_received);
   size_t bytes = 0;
   if (conn->n_received == conn->n_posted) return false;
-  const bool skipped = flight->slice.skipped, landed = flight->direct != NULL;
-  if (!skipped && !flight_landed(conn, flight, &bytes, text_receiving)) return false;
-  if (!skipped && !recv_agree(conn, flight, bytes, landed)) return false;
-  if (landed) conn->comm->bytes.received_direct += flight->slice.bytes;
+  const bool skipped = flight->slice.skipped, zero_copy = flight->direct != NULL;
+  if (!skipped && !flight_ended(conn, flight, &bytes, text_receiving)) return false;
+  if (!skipped && !recv_agree(conn, flight, bytes, zero_copy)) return false;
+  if (zero_copy) conn->comm->bytes.received_direct += flight->slice.bytes;
   else conn->comm->bytes.received_staged += flight->slice.bytes;
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
-  if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.lines) return true;
+  if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.ll) return true;
   void *data = flight_slot(conn, flight), *registration = conn->registrations[place_of(flight->task)];
   const struct net_ops *net = conn->comm->net;
   net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &registration, &flight->request),
@@ -552,11 +553,11 @@ static bool recv_received(struct proxy_conn *conn) {
 }
 
 /* The kernel's lines, or its tail. */
-static void recv_tell(const struct proxy_conn *conn, const struct proxy_flight *flight) {
+static void recv_report(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   const struct device_ops *ops = conn->comm->call.ops;
   const struct proxy_slice *slice = &flight->slice;
-  if (slice->lines) {
-    proxy_lines_put(conn, flight); /* an empty step may be one that rewrites its slot */
+  if (slice->ll) {
+    proxy_ll_put(conn, flight); /* an empty step may be one that rewrites its slot */
     return;
   }
   if (slice->announces)
@@ -569,10 +570,10 @@ static bool recv_transmit(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_transmitted);
   const struct proxy_slice *slice = &flight->slice;
   if (conn->n_transmitted == conn->n_received) return false;
-  if (flight->request != NULL && !flight_landed(conn, flight, NULL, "flushing what came from")) return false;
+  if (flight->request != NULL && !flight_ended(conn, flight, NULL, "flushing what came from")) return false;
   conn->n_flushed += 1;
   conn->steps.flushed = slice->end;
-  recv_tell(conn, flight);
+  recv_report(conn, flight);
   conn->n_transmitted += 1;
   conn->steps.transmitted = slice->end;
   return true;
@@ -594,7 +595,7 @@ static bool recv_advance(struct proxy_conn *conn) {
 }
 
 static bool conn_advance(struct proxy_conn *conn) {
-  if (conn->pass != NULL) return pass_advance(conn);
+  if (conn->pxn_client != NULL) return pxn_client_advance(conn);
   if (conn->connection == NULL) return conn_connect(conn);
   return conn->name.sends ? send_advance(conn) : recv_advance(conn);
 }
@@ -610,7 +611,7 @@ bool proxy_conn_advance(struct proxy_conn *conn) {
 /* ---- a kernel's end ---- */
 
 /* Of a set, a kernel has no other slots than those of slices that are posted. */
-static uint8_t *lent_slot(struct proxy_conn *conn, uint32_t index) {
+static uint8_t *zero_copy_slot(struct proxy_conn *conn, uint32_t index) {
   uint8_t *slots = conn->end.buffer;
   for (uint64_t k = conn->n_transmitted; k < conn->n_posted && conn->end.pooled; k++)
     if (flight_at(conn, k)->slice.begin % conn->end.slots == index)
@@ -622,9 +623,9 @@ static uint8_t *lent_slot(struct proxy_conn *conn, uint32_t index) {
 static void send_settle(struct proxy_conn *conn) {
   struct device_net_direct *direct = conn->end.direct;
   for (uint32_t i = 0; i < conn->end.slots; i++) {
-    struct device_net_lent *lent = &direct->lent[i];
-    if (lent->data != NULL) memcpy(lent_slot(conn, i), lent->data, lent->bytes);
-    lent->data = NULL;
+    struct device_net_zero_copy *zero_copy = &direct->zero_copy_sends[i];
+    if (zero_copy->data != NULL) memcpy(zero_copy_slot(conn, i), zero_copy->data, zero_copy->bytes);
+    zero_copy->data = NULL;
   }
   for (uint64_t k = conn->n_done; k < conn->n_transmitted; k++) {
     struct proxy_flight *flight = flight_at(conn, k);
@@ -645,14 +646,14 @@ static void recv_settle(struct proxy_conn *conn) {
   }
 }
 
-/* Lanes have waited for all that cards hold: this kernel was given up. What has landed all the same stays
+/* Lanes have waited for all that NICs hold: this kernel was given up. What has arrived all the same stays
  * known as that: its trailer lies elsewhere than behind data in a slot. */
 static void held_settle(struct proxy_conn *conn) {
   for (uint64_t k = conn->n_done; k < conn->n_posted; k++) {
     struct proxy_flight *flight = flight_at(conn, k);
     if (flight->direct != NULL) conn->comm->net->part_move(flight->request, NULL);
   }
-  for (uint32_t i = 0; i < conn->end.slots; i++) lent_return(&conn->end.direct->lent[i]);
+  for (uint32_t i = 0; i < conn->end.slots; i++) zero_copy_end(&conn->end.direct->zero_copy_sends[i]);
 }
 
 void proxy_conn_settle(struct proxy_conn *conn) {
@@ -663,7 +664,7 @@ void proxy_conn_settle(struct proxy_conn *conn) {
 }
 
 static const char *waits_for(const struct proxy_conn *conn) {
-  if (conn->pass != NULL) return "the kernel's data, or the process that sends it (PXN)";
+  if (conn->pxn_client != NULL) return "the kernel's data, or the process that sends it (PXN)";
   if (conn->connection == NULL) return "the network to connect";
   if (conn->first != NULL && conn->first->set != NULL && conn->first->set->first != conn->first)
     return "slots that an earlier message has";

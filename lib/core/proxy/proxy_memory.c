@@ -1,6 +1,6 @@
 /* proxy_memory.c: users' memory that networks read and write themselves: what the program has announced to a
  * communicator, or got from ncclMemAlloc, and what of it is registered with which connection, from the first
- * slice in it on. What cannot be registered goes by way of slots. All of it under the engine's lock. */
+ * slice in it on. What cannot be registered goes through slots. All of it under the engine's lock. */
 #include <inttypes.h>
 
 #include "base/log.h"
@@ -47,28 +47,29 @@ void *proxy_conn_registration(struct proxy_conn *conn, const void *data, size_t 
                            &memory->registration) != ncclSuccess) {
     memory->registration = NULL;
     log_warn("comm %s: rank %" PRIu32 ": %zu bytes of registered memory go to and from rank %" PRIu32
-             " by way of slots: %s",
+             " through slots: %s",
              conn->comm->name, conn->comm->call.rank, memory->bytes, conn->name.peer, log_own_error());
   }
   return memory->registration;
 }
 
-void proxy_conn_lends(const struct proxy_conn *conn) {
+void proxy_conn_update_zero_copy(const struct proxy_conn *conn) {
   struct device_net_direct *direct = conn->end.direct;
   if (!conn->direct) return;
   __atomic_store_n(&direct->holds, conn->parts == NET_PARTS_REGISTERED, __ATOMIC_RELAXED);
   const bool known = conn->comm->announced != NULL || offered != NULL;
-  __atomic_store_n(&direct->lends, conn->parts != NET_PARTS_REGISTERED || known, __ATOMIC_RELEASE);
+  __atomic_store_n(&direct->zero_copy_send, conn->parts != NET_PARTS_REGISTERED || known, __ATOMIC_RELEASE);
 }
 
-static void comm_lends(struct proxy_comm *comm) {
-  for (const struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) proxy_conn_lends(conn);
+static void comm_update_zero_copy(struct proxy_comm *comm) {
+  for (const struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next)
+    proxy_conn_update_zero_copy(conn);
 }
 
 ncclResult_t proxy_comm_announce(struct proxy_comm *comm, uintptr_t begin, size_t bytes) {
   proxy_lock();
   const bool added = memory_add(&comm->announced, begin, bytes) != NULL;
-  comm_lends(comm);
+  comm_update_zero_copy(comm);
   proxy_unlock();
   return added ? ncclSuccess
                : log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to note a registration",
@@ -93,18 +94,18 @@ void proxy_comm_withdraw(struct proxy_comm *comm, uintptr_t begin, size_t bytes)
   os_free(memory_take(&comm->announced, begin, bytes));
   for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next)
     conn_withdraw(conn, begin, bytes);
-  comm_lends(comm);
+  comm_update_zero_copy(comm);
   proxy_unlock();
 }
 
-static void all_lend(void) {
-  for (struct proxy_comm *comm = proxy_comms(); comm != NULL; comm = comm->next) comm_lends(comm);
+static void all_update_zero_copy(void) {
+  for (struct proxy_comm *comm = proxy_comms(); comm != NULL; comm = comm->next) comm_update_zero_copy(comm);
 }
 
 ncclResult_t proxy_memory_offer(uintptr_t begin, size_t bytes) {
   proxy_lock();
   const bool added = memory_add(&offered, begin, bytes) != NULL;
-  all_lend();
+  all_update_zero_copy();
   proxy_unlock();
   return added ? ncclSuccess
                : log_fail(ncclSystemError, "no memory to note an allocation of %zu bytes", bytes);
@@ -120,7 +121,7 @@ void proxy_memory_withdraw(uintptr_t begin) {
     for (struct proxy_comm *comm = proxy_comms(); comm != NULL; comm = comm->next)
       for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next)
         conn_withdraw(conn, begin, bytes);
-    all_lend();
+    all_update_zero_copy();
   }
   proxy_unlock();
 }

@@ -1,6 +1,6 @@
-/* proxy_ops.c: what a plan moves over networks. A task is one work's share of one connection: it walks the
- * work's steps as its slices are posted, so its memory does not grow with the data. Tasks queue up on their
- * connections in the order in which the kernel's blocks will use them. */
+/* proxy_ops.c: what a plan moves over networks. A task is one work's share of one connection: it iterates
+ * over the work's steps as its slices are posted, so its memory does not grow with the data. Tasks queue up
+ * on their connections in the order in which the kernel's blocks will use them. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -24,14 +24,14 @@ static uint32_t work_task_count(const struct work *work, const uint8_t *remote) 
 static ncclResult_t work_check(const struct proxy_comm *comm, const struct plan *plan,
                                const struct work *work) {
   const struct plan_limits *limits = &plan->limits;
-  const bool lines = work->proto == PROTO_LL && comm->call.ops->net_lines(false);
-  if (work->proto != PROTO_SIMPLE && !lines)
+  const bool ll = work->proto == PROTO_LL && comm->call.ops->net_ll(false);
+  if (work->proto != PROTO_SIMPLE && !ll)
     return log_fail(ncclInternalError,
                     "comm %s: rank %" PRIu32
                     ": an operation between hosts was planned with a protocol that networks do not carry",
                     comm->name, comm->call.rank);
-  if (limits->room_bytes >= PROXY_ROOM_BYTES) return ncclSuccess;
-  return log_fail(ncclInternalError, "comm %s: rank %" PRIu32 ": its slots have no room for the proxies",
+  if (limits->reserved_bytes >= PROXY_RESERVED_BYTES) return ncclSuccess;
+  return log_fail(ncclInternalError, "comm %s: rank %" PRIu32 ": its slots have no space for the proxies",
                   comm->name, comm->call.rank);
 }
 
@@ -61,14 +61,14 @@ static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_n
   TRY(comm->call.ops->net_slots(comm->call.device_comm, name->channel_index, place, name->sends, &buffer));
   struct proxy_set *set = (struct proxy_set *)os_alloc(sizeof *set);
   os_mutex_lock(&comm->names);
-  const bool room = set != NULL && map_reserve(&comm->sets);
-  if (room) {
+  const bool reserved = set != NULL && map_reserve(&comm->sets);
+  if (reserved) {
     set->buffer = buffer;
     set->place = place;
     map_insert(&comm->sets, backend_slots_key(name->channel_index, place, name->sends), set);
   }
   os_mutex_unlock(&comm->names);
-  if (room) return ncclSuccess;
+  if (reserved) return ncclSuccess;
   os_free(set);
   return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to share slots", comm->name,
                   comm->call.rank);
@@ -176,8 +176,8 @@ ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, 
     ops_release(ops);
     return added;
   }
-  ops->made_mail = (struct proxy_mail){NULL, PROXY_MAIL_MADE, ops, NULL};
-  proxy_mail_put(&ops->made_mail);
+  ops->made_entry = (struct proxy_mailbox_entry){NULL, PROXY_MAILBOX_MADE, ops, NULL};
+  proxy_mailbox_put(&ops->made_entry);
   *result = ops;
   return ncclSuccess;
 }
@@ -205,8 +205,8 @@ static void ops_settle(struct proxy_ops *ops) {
 
 void proxy_ops_free(struct proxy_ops *ops) {
   if (ops == NULL) return;
-  ops->freed_mail = (struct proxy_mail){NULL, PROXY_MAIL_FREED, ops, NULL};
-  proxy_mail_put(&ops->freed_mail);
+  ops->freed_entry = (struct proxy_mailbox_entry){NULL, PROXY_MAILBOX_FREED, ops, NULL};
+  proxy_mailbox_put(&ops->freed_entry);
 }
 
 /* ---- posting ---- */
@@ -258,7 +258,7 @@ static void posting_begin(struct proxy_posting *posting) {
   posting->live = ops->task_count;
   ops->posted += 1;
   ops->comm->live += ops->task_count;
-  ops->comm->idle_told = false;
+  ops->comm->idle_reported = false;
   for (uint32_t i = 0; i < ops->task_count; i++) {
     posting->tasks[i] = ops->tasks[i];
     posting->tasks[i].posting = posting;
@@ -269,7 +269,7 @@ static void posting_begin(struct proxy_posting *posting) {
     if (posting->tasks[i].conn->end.pooled) proxy_conn_lead(posting->tasks[i].conn);
 }
 
-static void hear_posted(struct proxy_posting *posting) {
+static void read_posted(struct proxy_posting *posting) {
   const struct proxy_comm *comm = posting->ops->comm;
   if (comm == NULL || comm->failed) {
     posting_spare(posting);
@@ -279,12 +279,12 @@ static void hear_posted(struct proxy_posting *posting) {
   proxy_attend();
 }
 
-void proxy_ops_hear(const struct proxy_mail *mail) {
-  struct proxy_ops *ops = mail->ops;
-  switch (mail->kind) {
-    case PROXY_MAIL_MADE: ops_enlist(ops); break;
-    case PROXY_MAIL_POSTED: hear_posted(mail->posting); break;
-    case PROXY_MAIL_FREED:
+void proxy_ops_read(const struct proxy_mailbox_entry *entry) {
+  struct proxy_ops *ops = entry->ops;
+  switch (entry->kind) {
+    case PROXY_MAILBOX_MADE: ops_enlist(ops); break;
+    case PROXY_MAILBOX_POSTED: read_posted(entry->posting); break;
+    case PROXY_MAILBOX_FREED:
       ops->freed = true;
       ops_settle(ops);
       break;
@@ -304,8 +304,8 @@ void proxy_ops_post(struct proxy_ops *ops) {
   if (ops == NULL) return;
   struct proxy_posting *posting = posting_take(ops);
   if (posting != NULL) {
-    posting->mail = (struct proxy_mail){NULL, PROXY_MAIL_POSTED, ops, posting};
-    proxy_mail_put(&posting->mail);
+    posting->entry = (struct proxy_mailbox_entry){NULL, PROXY_MAILBOX_POSTED, ops, posting};
+    proxy_mailbox_put(&posting->entry);
   } else {
     post_fail(ops);
   }
@@ -342,7 +342,7 @@ static void conn_drop_tasks(struct proxy_conn *conn) {
   for (; conn->n_done < conn->n_posted; conn->n_done++) {
     struct proxy_task *task = conn->flights[conn->n_done % PROXY_SLICES_MAX].task;
     task->outstanding -= 1;
-    if (task->walked && task->outstanding == 0) task_drop(task);
+    if (task->iterated && task->outstanding == 0) task_drop(task);
   }
   while (conn->first != NULL) {
     struct proxy_task *task = conn->first;

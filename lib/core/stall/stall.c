@@ -1,8 +1,8 @@
 /* stall.c: the thread that looks at communicators of several processes a few times each TUTTI_STALL_SECONDS,
- * asks about those that stand still, and judges. Promises at most PEERS_MOST questions a rank and
- * TUTTI_STALL_SECONDS, asked one after another with no lock held, and no verdict from a clock alone: time is
- * counted in looks, and what breaks a communicator has been said by the other end. Between looks the thread
- * stands in for those that drive ranks and are away. */
+ * asks about those that make no progress, and diagnoses. Promises at most PEERS_MOST questions a rank and
+ * TUTTI_STALL_SECONDS, asked one after another with no lock held, and no diagnosis from a clock alone: time
+ * is counted in looks, and what breaks a communicator has been said by the other end. Between looks the
+ * thread stands in for those that drive ranks and are away. */
 #include "core/stall/stall.h"
 
 #include <stdio.h>
@@ -25,8 +25,8 @@
 /* One rank of this process; under the communicator's lock. */
 struct stall_rank {
   uint32_t rank;
-  uint64_t moves, quiet_ms, asked_ms, told_ms; /* asked_ms, told_ms: how quiet it was then, or 0 */
-  uint32_t round;                              /* of questions, since it stands still */
+  uint64_t moves, quiet_ms, asked_ms, reported_ms; /* asked_ms, reported_ms: how quiet it was then, or 0 */
+  uint32_t round;                                  /* of questions, since it makes no progress */
   bool waits;
   struct device_wait wait; /* one of those that it has */
   uint32_t gone[PEERS_MOST], gone_count;
@@ -34,7 +34,7 @@ struct stall_rank {
 
 struct stall {
   struct stall *next;
-  struct far *far;
+  struct remote *remote;
   uint32_t called_off; /* atomic */
   bool looking;
   uint64_t pass, looked_ns;
@@ -56,7 +56,7 @@ static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* of starting and ending the 
 /* ---- questions and answers ---- */
 
 struct stall_question {
-  uint32_t kind; /* FAR_CALL_STALL */
+  uint32_t kind; /* REMOTE_CALL_STALL */
   uint32_t rank;
   uint32_t peer, channel_index, conn_index; /* a connection, as that rank names it */
   uint8_t proto, sends, has_conn, unused;
@@ -77,12 +77,13 @@ static struct stall_rank *rank_find(struct stall *stall, uint32_t rank) {
   return NULL;
 }
 
-static void answer_conn(struct far *far, const struct stall_question *question, struct stall_reply *reply) {
+static void answer_conn(struct remote *remote, const struct stall_question *question,
+                        struct stall_reply *reply) {
   const struct device_conn_name name = {question->peer, question->channel_index, question->conn_index,
                                         question->proto, question->sends != 0};
   struct proxy_state state;
-  if (!question->has_conn || !far->proxies[question->rank]) return;
-  if (!proxy_comm_state(far->proxies[question->rank], &name, &state)) return;
+  if (!question->has_conn || !remote->proxies[question->rank]) return;
+  if (!proxy_comm_state(remote->proxies[question->rank], &name, &state)) return;
   reply->has_conn = 1;
   reply->connected = state.connected;
   reply->ready = state.ready;
@@ -92,14 +93,15 @@ static void answer_conn(struct far *far, const struct stall_question *question, 
 }
 
 /* The communicator is locked. */
-static void answer_fill(struct far *far, const struct stall_question *question, struct stall_reply *reply) {
-  const struct ncclComm *comm = far->comms[question->rank];
-  const struct stall_rank *rank = rank_find(far->stall, question->rank);
+static void answer_fill(struct remote *remote, const struct stall_question *question,
+                        struct stall_reply *reply) {
+  const struct ncclComm *comm = remote->comms[question->rank];
+  const struct stall_rank *rank = rank_find(remote->stall, question->rank);
   struct device_stall device;
   memset(reply, 0, sizeof *reply);
   if (!comm) {
     reply->left = reply->left_known = 1;
-    reply->sequence = far->left[question->rank];
+    reply->sequence = remote->left[question->rank];
     return;
   }
   comm->ops->comm_stall(comm->device_comm, false, &device);
@@ -113,28 +115,29 @@ static void answer_fill(struct far *far, const struct stall_question *question, 
     reply->wait_func = rank->wait.func;
     reply->wait_operation = rank->wait.operation;
   }
-  answer_conn(far, question, reply);
+  answer_conn(remote, question, reply);
 }
 
-static bool question_is_sane(const struct far *far, const struct stall_question *question) {
-  const uint32_t rank_count = far->team->rank_count;
-  return question->rank < rank_count && far->ranks[question->rank].party == far->own_party &&
+static bool question_is_sane(const struct remote *remote, const struct stall_question *question) {
+  const uint32_t rank_count = remote->shared->rank_count;
+  return question->rank < rank_count && remote->ranks[question->rank].process_index == remote->own_process &&
          question->peer < rank_count && question->channel_index < PLAN_CHANNELS_MAX &&
          question->conn_index < 4 && question->proto < PROTO_COUNT;
 }
 
-ncclResult_t stall_answer(struct far *far, const void *request, uint32_t bytes, void *reply,
+ncclResult_t stall_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
                           uint32_t *reply_bytes) {
   struct stall_question question;
   if (bytes == sizeof question) memcpy(&question, request, sizeof question);
-  if (bytes != sizeof question || !question_is_sane(far, &question))
-    return log_fail(ncclRemoteError,
-                    "a question of %u bytes about an operation that stands still makes no sense; load the "
-                    "same library everywhere",
-                    bytes);
-  os_mutex_lock(&far->lock);
-  answer_fill(far, &question, (struct stall_reply *)reply);
-  os_mutex_unlock(&far->lock);
+  if (bytes != sizeof question || !question_is_sane(remote, &question))
+    return log_fail(
+        ncclRemoteError,
+        "a question of %u bytes about an operation that makes no progress makes no sense; load the "
+        "same library everywhere",
+        bytes);
+  os_mutex_lock(&remote->lock);
+  answer_fill(remote, &question, (struct stall_reply *)reply);
+  os_mutex_unlock(&remote->lock);
   *reply_bytes = sizeof(struct stall_reply);
   return ncclSuccess;
 }
@@ -166,28 +169,28 @@ static uint64_t patience_ms(void) { return (uint64_t)param_int(PARAM_TUTTI_NET_P
 static uint64_t tick_ms(void) { return stall_ms() / 4 < TICK_MS_MOST ? stall_ms() / 4 : TICK_MS_MOST; }
 
 static void rank_moved(struct stall_rank *rank) {
-  rank->quiet_ms = rank->asked_ms = rank->told_ms = 0;
+  rank->quiet_ms = rank->asked_ms = rank->reported_ms = 0;
   rank->round = rank->gone_count = 0;
 }
 
 /* The communicator that may be looked at; locked. */
-static struct ncclComm *rank_comm(const struct far *far, const struct stall_rank *rank) {
-  struct ncclComm *comm = far->comms[rank->rank];
+static struct ncclComm *rank_comm(const struct remote *remote, const struct stall_rank *rank) {
+  struct ncclComm *comm = remote->comms[rank->rank];
   if (!comm || __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0) return NULL;
   return comm_async_error(comm) == ncclSuccess ? comm : NULL;
 }
 
 /* Takes note of what moves, `passed_ms` after the last look, or 0 for one between; locked. */
-static void rank_look(const struct far *far, struct stall_rank *rank, const struct ncclComm *comm,
+static void rank_look(const struct remote *remote, struct stall_rank *rank, const struct ncclComm *comm,
                       uint64_t passed_ms, struct look *look) {
   const bool asks = passed_ms > 0 && rank->quiet_ms > 0;
   comm->ops->comm_stall(comm->device_comm, asks, &look->device);
   look->moves = look->device.moves;
   look->debt_count = 0;
-  struct proxy_comm *proxy = far->proxies[rank->rank];
+  struct proxy_comm *proxy = remote->proxies[rank->rank];
   if (proxy)
     look->moves =
-        look->moves * 31 + proxy_comm_look(proxy, passed_ms, look->debts, SUSPECTS_MOST, &look->debt_count);
+        look->moves * 31 + proxy_comm_status(proxy, passed_ms, look->debts, SUSPECTS_MOST, &look->debt_count);
   if (look->moves != rank->moves || !(look->device.busy || look->debt_count > 0)) rank_moved(rank);
   else rank->quiet_ms += passed_ms;
   rank->moves = look->moves;
@@ -207,11 +210,11 @@ static struct suspect *suspect_get(struct look *look, uint32_t rank, uint8_t fun
   return suspect;
 }
 
-static void suspects_find(const struct far *far, struct look *look) {
+static void suspects_find(const struct remote *remote, struct look *look) {
   look->suspect_count = 0;
   for (uint32_t i = 0; i < look->device.wait_count; i++) {
     const struct device_wait *wait = &look->device.waits[i];
-    if (wait->peer >= far->team->rank_count) continue;
+    if (wait->peer >= remote->shared->rank_count) continue;
     struct suspect *suspect = suspect_get(look, wait->peer, wait->func, wait->operation);
     if (suspect) suspect->by_lane = true;
   }
@@ -245,9 +248,9 @@ static const char *operation_name(uint8_t func) {
   return names_collective[func] ? names_collective[func] : names_func[func];
 }
 
-static void peer_text(const struct far *far, uint32_t rank, struct sentence *out) {
-  snprintf(out->text, sizeof out->text, "rank %u (process %d on %s)", rank, far->cards[rank].process,
-           far->cards[rank].host_name);
+static void peer_text(const struct remote *remote, uint32_t rank, struct sentence *out) {
+  snprintf(out->text, sizeof out->text, "rank %u (process %d on %s)", rank, remote->infos[rank].process,
+           remote->infos[rank].host_name);
 }
 
 static bool is_message(uint8_t func) {
@@ -275,8 +278,8 @@ static void alive_text(const struct suspect *suspect, char *out, size_t out_byte
   else if (reply->known) snprintf(out, out_bytes, "; it is at work");
 }
 
-static void suspect_text(const struct far *far, const struct suspect *suspect, struct sentence *out) {
-  peer_text(far, suspect->rank, out);
+static void suspect_text(const struct remote *remote, const struct suspect *suspect, struct sentence *out) {
+  peer_text(remote, suspect->rank, out);
   const size_t used = strlen(out->text);
   if (suspect->outcome == CONTROL_ANSWERED && !suspect->reply.left)
     alive_text(suspect, out->text + used, sizeof out->text - used);
@@ -285,23 +288,24 @@ static void suspect_text(const struct far *far, const struct suspect *suspect, s
              suspect->outcome == CONTROL_SILENT ? " has not answered" : " has left the communicator");
 }
 
-static void warn(const struct far *far, const struct stall_rank *rank, const struct ncclComm *comm,
+static void warn(const struct remote *remote, const struct stall_rank *rank, const struct ncclComm *comm,
                  const struct look *look) {
   char all[4096];
   size_t used = 0;
   for (uint32_t i = 0; i < look->suspect_count && used + 1 < sizeof all; i++) {
     struct sentence one;
-    suspect_text(far, &look->suspects[i], &one);
+    suspect_text(remote, &look->suspects[i], &one);
     const int added = snprintf(all + used, sizeof all - used, "\n  %s", one.text);
     if (added > 0) used += (size_t)added;
   }
   log_warn(
-      "rank %u of comm '%s' has stood still for %llu s in %s #%llu, and waits for:%s\n  the wait goes on",
+      "rank %u of comm '%s' has made no progress for %llu s in %s #%llu, and waits for:%s\n  the wait goes "
+      "on",
       rank->rank, comm->name, (unsigned long long)rank->quiet_ms / 1000,
       operation_name(look->suspects[0].func), (unsigned long long)look->suspects[0].operation, all);
 }
 
-/* ---- verdicts ---- */
+/* ---- diagnoses ---- */
 
 static bool gone_before(struct stall_rank *rank, uint32_t peer) {
   for (uint32_t i = 0; i < rank->gone_count; i++)
@@ -320,12 +324,12 @@ static bool has_left(struct stall_rank *rank, const struct suspect *suspect) {
   return suspect->by_lane || (patience_ms() != 0 && suspect->debt.state.quiet_ms >= patience_ms());
 }
 
-static void left_text(const struct far *far, const struct stall_rank *rank, const struct suspect *suspect,
-                      struct sentence *out) {
+static void left_text(const struct remote *remote, const struct stall_rank *rank,
+                      const struct suspect *suspect, struct sentence *out) {
   char after[64] = "";
   if (suspect->outcome == CONTROL_ANSWERED)
     snprintf(after, sizeof after, " after %llu operations", (unsigned long long)suspect->reply.sequence);
-  peer_text(far, suspect->rank, out);
+  peer_text(remote, suspect->rank, out);
   const size_t used = strlen(out->text);
   snprintf(out->text + used, sizeof out->text - used,
            " has left the communicator%s; rank %u waits for it in %s #%llu", after, rank->rank,
@@ -356,15 +360,16 @@ static bool network_fails(const struct suspect *suspect, uint64_t *message, cons
   return true;
 }
 
-static void network_text(const struct far *far, const struct stall_rank *rank, const struct suspect *suspect,
-                         uint64_t message, const char *fault, struct sentence *out) {
+static void network_text(const struct remote *remote, const struct stall_rank *rank,
+                         const struct suspect *suspect, uint64_t message, const char *fault,
+                         struct sentence *out) {
   const struct net_ops *net = NULL;
   uint32_t device_count;
   const struct device_conn_name *name = &suspect->debt.name;
   char at[SOCK_TEXT_BYTES];
   struct sentence peer;
   const char *network = net_choose(&net, &device_count) == ncclSuccess ? net->name : "?";
-  peer_text(far, suspect->rank, &peer);
+  peer_text(remote, suspect->rank, &peer);
   snprintf(out->text, sizeof out->text,
            "network %s: message %llu of connection %u -> %u, channel %u, for %s #%llu %s; nothing has moved "
            "on it for %llu s at rank %u, nor at %.500s, whose process is at %s (TUTTI_NET_PATIENCE_SECONDS)",
@@ -372,22 +377,22 @@ static void network_text(const struct far *far, const struct stall_rank *rank, c
            name->sends ? name->peer : rank->rank, name->channel_index, operation_name(suspect->func),
            (unsigned long long)suspect->operation, fault,
            (unsigned long long)suspect->debt.state.quiet_ms / 1000, rank->rank, peer.text,
-           sock_address_text(&far->addresses[far->ranks[suspect->rank].party], at));
+           sock_address_text(&remote->addresses[remote->ranks[suspect->rank].process_index], at));
 }
 
 /* Locked. True when the communicator was broken. */
-static bool judge(const struct far *far, struct stall_rank *rank, struct ncclComm *comm,
-                  const struct look *look) {
+static bool diagnose(const struct remote *remote, struct stall_rank *rank, struct ncclComm *comm,
+                     const struct look *look) {
   struct sentence reason;
   for (uint32_t i = 0; i < look->suspect_count; i++) {
     const struct suspect *suspect = &look->suspects[i];
     const char *fault;
     uint64_t message;
-    if (has_left(rank, suspect)) left_text(far, rank, suspect, &reason);
+    if (has_left(rank, suspect)) left_text(remote, rank, suspect, &reason);
     else if (network_fails(suspect, &message, &fault))
-      network_text(far, rank, suspect, message, fault, &reason);
+      network_text(remote, rank, suspect, message, fault, &reason);
     else continue;
-    far_give_up(comm, ncclRemoteError, reason.text);
+    remote_give_up(comm, ncclRemoteError, reason.text);
     return true;
   }
   return false;
@@ -396,10 +401,10 @@ static bool judge(const struct far *far, struct stall_rank *rank, struct ncclCom
 /* ---- a round of questions ---- */
 
 static void ask(struct stall *stall, const struct stall_rank *rank, struct suspect *suspect) {
-  struct far *far = stall->far;
-  const struct sock_address *to = &far->addresses[far->ranks[suspect->rank].party];
+  struct remote *remote = stall->remote;
+  const struct sock_address *to = &remote->addresses[remote->ranks[suspect->rank].process_index];
   const struct device_conn_name *name = &suspect->debt.name;
-  struct stall_question question = {FAR_CALL_STALL, suspect->rank, rank->rank, 0, 0, 0, 0, 0, 0};
+  struct stall_question question = {REMOTE_CALL_STALL, suspect->rank, rank->rank, 0, 0, 0, 0, 0, 0};
   char what[160];
   snprintf(what, sizeof what, "rank %u asking rank %u why nothing moves", rank->rank, suspect->rank);
   const struct sock_wait wait = {os_time_ns() + ASK_NS, &stall->called_off, what};
@@ -412,24 +417,24 @@ static void ask(struct stall *stall, const struct stall_rank *rank, struct suspe
     question.sends = !name->sends;
     question.has_conn = 1;
   }
-  if (far->ranks[suspect->rank].party == far->own_party) {
-    os_mutex_lock(&far->lock);
-    answer_fill(far, &question, &suspect->reply);
-    os_mutex_unlock(&far->lock);
+  if (remote->ranks[suspect->rank].process_index == remote->own_process) {
+    os_mutex_lock(&remote->lock);
+    answer_fill(remote, &question, &suspect->reply);
+    os_mutex_unlock(&remote->lock);
     return;
   }
   suspect->outcome =
-      control_ask(to, far->wire_key, &wait, &question, sizeof question, &suspect->reply, &bytes);
+      control_ask(to, remote->wire_key, &wait, &question, sizeof question, &suspect->reply, &bytes);
   if (suspect->outcome == CONTROL_ANSWERED && bytes != sizeof suspect->reply)
     suspect->outcome = CONTROL_SILENT;
 }
 
-/* Whether the rank stands still as it did before the questions; locked. */
-static struct ncclComm *rank_stands(const struct far *far, struct stall_rank *rank, uint64_t moves) {
+/* Whether the rank makes no progress as it did before the questions; locked. */
+static struct ncclComm *rank_is_stuck(const struct remote *remote, struct stall_rank *rank, uint64_t moves) {
   struct look now;
-  struct ncclComm *comm = rank_comm(far, rank);
+  struct ncclComm *comm = rank_comm(remote, rank);
   if (!comm) return NULL;
-  rank_look(far, rank, comm, 0, &now);
+  rank_look(remote, rank, comm, 0, &now);
   return now.moves == moves && rank->quiet_ms > 0 ? comm : NULL;
 }
 
@@ -438,16 +443,16 @@ static bool called_off(const struct stall *stall) {
 }
 
 /* What is under way at one rank. True when somebody is to be asked. */
-static bool rank_is_due(const struct far *far, struct stall_rank *rank, uint64_t passed_ms,
+static bool rank_is_due(const struct remote *remote, struct stall_rank *rank, uint64_t passed_ms,
                         struct look *look) {
-  const struct ncclComm *comm = rank_comm(far, rank);
+  const struct ncclComm *comm = rank_comm(remote, rank);
   if (!comm) {
     rank_moved(rank);
     return false;
   }
-  rank_look(far, rank, comm, passed_ms, look);
+  rank_look(remote, rank, comm, passed_ms, look);
   if (rank->quiet_ms < rank->asked_ms + stall_ms()) return false;
-  suspects_find(far, look);
+  suspects_find(remote, look);
   suspects_choose(look, rank->round);
   if (look->suspect_count == 0) return false;
   rank->asked_ms = rank->quiet_ms;
@@ -456,22 +461,22 @@ static bool rank_is_due(const struct far *far, struct stall_rank *rank, uint64_t
 }
 
 static void rank_turn(struct stall *stall, struct stall_rank *rank, uint64_t passed_ms, struct look *look) {
-  struct far *far = stall->far;
-  os_mutex_lock(&far->lock);
-  if (far->comms[rank->rank]) far_tell_error(far->comms[rank->rank]);
-  const bool due = rank_is_due(far, rank, passed_ms, look);
-  os_mutex_unlock(&far->lock);
+  struct remote *remote = stall->remote;
+  os_mutex_lock(&remote->lock);
+  if (remote->comms[rank->rank]) remote_report_error(remote->comms[rank->rank]);
+  const bool due = rank_is_due(remote, rank, passed_ms, look);
+  os_mutex_unlock(&remote->lock);
   if (!due) return;
   for (uint32_t i = 0; i < look->suspect_count && !called_off(stall); i++)
     ask(stall, rank, &look->suspects[i]);
   if (called_off(stall)) return;
-  os_mutex_lock(&far->lock);
-  struct ncclComm *comm = rank_stands(far, rank, look->moves);
-  if (comm && !judge(far, rank, comm, look) && rank->quiet_ms >= 2 * rank->told_ms) {
-    rank->told_ms = rank->quiet_ms;
-    warn(far, rank, comm, look);
+  os_mutex_lock(&remote->lock);
+  struct ncclComm *comm = rank_is_stuck(remote, rank, look->moves);
+  if (comm && !diagnose(remote, rank, comm, look) && rank->quiet_ms >= 2 * rank->reported_ms) {
+    rank->reported_ms = rank->quiet_ms;
+    warn(remote, rank, comm, look);
   }
-  os_mutex_unlock(&far->lock);
+  os_mutex_unlock(&remote->lock);
 }
 
 /* ---- the thread ---- */
@@ -494,9 +499,9 @@ static void looker_rest(void) {
   const uint64_t end_ns = os_time_ns() + tick_ms() * 1000000;
   for (uint64_t now_ns = os_time_ns(); !looker.stop && now_ns < end_ns; now_ns = os_time_ns()) {
     os_mutex_unlock(&looker_lock);
-    const uint64_t again_ns = now_ns + backend_device_ops()->stand_in() * UINT64_C(1000000);
+    const uint64_t retry_ns = now_ns + backend_device_ops()->drive_idle() * UINT64_C(1000000);
     os_mutex_lock(&looker_lock);
-    const uint64_t until_ns = again_ns < end_ns ? again_ns : end_ns;
+    const uint64_t until_ns = retry_ns < end_ns ? retry_ns : end_ns;
     while (!looker.stop && os_cond_wait_until(&looker_changed, &looker_lock, until_ns)) {}
   }
 }
@@ -513,7 +518,8 @@ static void *looker_body(void *argument) {
       const uint64_t passed_ms = stall_passed_ms(stall);
       for (uint32_t i = 0; i < stall->rank_count; i++) {
         rank_turn(stall, &stall->ranks[i], passed_ms, look);
-        if (stall->far->shows) far_regions_sweep(stall->far, stall->ranks[i].rank, &stall->called_off);
+        if (stall->remote->shows)
+          remote_regions_sweep(stall->remote, stall->ranks[i].rank, &stall->called_off);
       }
       os_mutex_lock(&looker_lock);
       stall->looking = false;
@@ -545,26 +551,27 @@ static ncclResult_t looker_start(void) {
     return ncclSuccess;
   }
   os_free(look);
-  return log_fail(ncclSystemError,
-                  "no thread that watches over operations that stand still; raise ulimit -u, or the limit of "
-                  "memory");
+  return log_fail(
+      ncclSystemError,
+      "no thread that watches over operations that make no progress; raise ulimit -u, or the limit of "
+      "memory");
 }
 
-static struct stall *stall_create(struct far *far) {
+static struct stall *stall_create(struct remote *remote) {
   uint32_t count = 0;
-  for (uint32_t rank = 0; rank < far->team->rank_count; rank++) count += far->comms[rank] != NULL;
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) count += remote->comms[rank] != NULL;
   struct stall *stall = (struct stall *)os_alloc(sizeof *stall + count * sizeof stall->ranks[0]);
   if (!stall) return NULL;
-  stall->far = far;
+  stall->remote = remote;
   stall->looked_ns = os_time_ns();
-  for (uint32_t rank = 0; rank < far->team->rank_count; rank++)
-    if (far->comms[rank]) stall->ranks[stall->rank_count++].rank = rank;
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++)
+    if (remote->comms[rank]) stall->ranks[stall->rank_count++].rank = rank;
   return stall;
 }
 
-ncclResult_t stall_open(struct far *far, struct stall **result) {
-  struct stall *stall = stall_create(far);
-  if (!stall) return log_fail(ncclSystemError, "no memory to watch over operations that stand still");
+ncclResult_t stall_open(struct remote *remote, struct stall **result) {
+  struct stall *stall = stall_create(remote);
+  if (!stall) return log_fail(ncclSystemError, "no memory to watch over operations that make no progress");
   os_mutex_lock(&life_lock);
   looker_forget();
   const ncclResult_t started = looker.first ? ncclSuccess : looker_start();

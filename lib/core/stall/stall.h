@@ -1,4 +1,4 @@
-/* stall.h: why nothing moves. Where a rank's kernels or its networks have stood still for
+/* stall.h: why nothing moves. Where a rank's kernels or its networks have made no progress for
  * TUTTI_STALL_SECONDS, a thread of the process asks the processes of the ranks that are waited for: have they
  * left, have they called the operation, what do they wait for, which message is the next. A peer that has
  * left, and a network that both ends wait for, break the communicator; a peer that is merely behind is named
@@ -10,16 +10,16 @@
 
 #include "base/err.h"
 
-struct far;
+struct remote;
 struct stall;
 
 /* Watches over the ranks of this process in a communicator of several; before any operation. */
-ncclResult_t stall_open(struct far *far, struct stall **stall);
+ncclResult_t stall_open(struct remote *remote, struct stall **stall);
 /* No look at the communicator is under way when it returns. NULL is allowed. */
 void stall_close(struct stall *stall);
 
 /* Answers another process's question, as a control_handler does. */
-ncclResult_t stall_answer(struct far *far, const void *request, uint32_t bytes, void *reply,
+ncclResult_t stall_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
                           uint32_t *reply_bytes);
 
 #endif

@@ -27,7 +27,7 @@
 /* ---- communicators that others may ask about ---- */
 
 static struct {
-  struct far *first;
+  struct remote *first;
   uint32_t fork_count;
 } joined;
 static os_mutex joined_lock = OS_MUTEX_INITIALIZER;
@@ -41,46 +41,46 @@ static void joined_renew(void) {
 
 static control_handler survey_answer;
 
-ncclResult_t survey_join(struct far *far) {
+ncclResult_t survey_join(struct remote *remote) {
   char at[SOCK_TEXT_BYTES];
-  recorder_note_address(sock_address_text(&far->addresses[far->own_party], at));
+  recorder_note_address(sock_address_text(&remote->addresses[remote->own_process], at));
   os_mutex_lock(&joined_lock);
   joined_renew();
   const ncclResult_t result =
       joined.first == NULL ? control_serve(SURVEY_KEY, survey_answer, NULL) : ncclSuccess;
   if (result == ncclSuccess) {
-    far->joined_next = joined.first;
-    joined.first = far;
+    remote->joined_next = joined.first;
+    joined.first = remote;
   }
   os_mutex_unlock(&joined_lock);
   return result;
 }
 
-void survey_leave(struct far *far) {
+void survey_leave(struct remote *remote) {
   os_mutex_lock(&joined_lock);
-  struct far **link = &joined.first;
+  struct remote **link = &joined.first;
   if (joined.fork_count != os_fork_count()) *link = NULL;
-  while (*link != NULL && *link != far) link = &(*link)->joined_next;
+  while (*link != NULL && *link != remote) link = &(*link)->joined_next;
   const bool found = *link != NULL;
-  if (found) *link = far->joined_next;
+  if (found) *link = remote->joined_next;
   const bool last = found && joined.first == NULL;
   os_mutex_unlock(&joined_lock);
   if (last) control_unserve(SURVEY_KEY);
 }
 
-bool survey_parties(uint32_t *index, uint64_t comm_id, struct survey_parties *parties) {
+bool survey_processes(uint32_t *index, uint64_t comm_id, struct survey_processes *processes) {
   uint32_t at = 0;
   bool found = false;
   os_mutex_lock(&joined_lock);
   joined_renew();
-  for (const struct far *far = joined.first; far != NULL && !found; far = far->joined_next) {
-    if (at++ < *index || (comm_id != 0 && far->team->comm_id != comm_id)) continue;
-    const struct survey_parties copy = {
-        far->wire_key, far->own_party, far->party_count,
-        (struct sock_address *)os_alloc(far->party_count * sizeof *copy.addresses)};
+  for (const struct remote *remote = joined.first; remote != NULL && !found; remote = remote->joined_next) {
+    if (at++ < *index || (comm_id != 0 && remote->shared->comm_id != comm_id)) continue;
+    const struct survey_processes copy = {
+        remote->wire_key, remote->own_process, remote->process_count,
+        (struct sock_address *)os_alloc(remote->process_count * sizeof *copy.addresses)};
     if (copy.addresses == NULL) break;
-    memcpy(copy.addresses, far->addresses, far->party_count * sizeof *copy.addresses);
-    *parties = copy;
+    memcpy(copy.addresses, remote->addresses, remote->process_count * sizeof *copy.addresses);
+    *processes = copy;
     found = true;
   }
   *index = at;
@@ -103,7 +103,7 @@ static uint64_t section_find(uint64_t cursor, uint64_t *bytes) {
 }
 
 /* One communicator, cut down; 0: it makes no sense, or memory is out. */
-static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t room) {
+static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t capacity) {
   struct record_file file;
   uint32_t put = 0;
   uint8_t *copy = (uint8_t *)os_alloc(RECORD_PAGE_BYTES + bytes);
@@ -113,7 +113,7 @@ static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t 
   ((struct record_header *)(void *)copy)->used_bytes = RECORD_PAGE_BYTES + bytes;
   if (record_is_file(copy, RECORD_PAGE_BYTES) &&
       record_file_read("own", copy, RECORD_PAGE_BYTES + bytes, NULL, &file) == ncclSuccess) {
-    if (file.view_count > 0) put = record_image_section(&file.views[0], out, room);
+    if (file.view_count > 0) put = record_image_section(&file.views[0], out, capacity);
     record_file_free(&file);
   }
   os_free(copy);
@@ -122,53 +122,55 @@ static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t 
 
 /* The header comes in front of the first section. */
 static void answer_own(const struct survey_question *question, struct survey_reply *reply, uint8_t *out,
-                       uint32_t room) {
+                       uint32_t capacity) {
   uint64_t bytes = 0;
   backend_device_ops()->records_look();
   recorder_note_time();
   const uint64_t at = section_find(question->cursor, &bytes);
-  memset(out, 0, room);
+  memset(out, 0, capacity);
   if (question->cursor == 0) {
     const bool there = recorder_copy(0, out, sizeof(struct record_header)) > 0;
     reply->bytes = there ? RECORD_PAGE_BYTES : 0;
     if (!there) reply->state = SURVEY_NOTHING;
   }
   if (at == 0) return;
-  reply->bytes += section_put(at, bytes, out + reply->bytes, room - reply->bytes);
+  reply->bytes += section_put(at, bytes, out + reply->bytes, capacity - reply->bytes);
   reply->next = at + bytes;
 }
 
 /* Locked. */
-static const struct far *far_find(uint64_t comm_id) {
+static const struct remote *remote_find(uint64_t comm_id) {
   joined_renew();
-  const struct far *far = joined.first;
-  while (far != NULL && far->team->comm_id != comm_id) far = far->joined_next;
-  return far;
+  const struct remote *remote = joined.first;
+  while (remote != NULL && remote->shared->comm_id != comm_id) remote = remote->joined_next;
+  return remote;
 }
 
 /* Ranks of a communicator from `first` on; returns how many of them fit. Locked. */
-static uint32_t ranks_put(const struct far *far, uint64_t first, struct survey_rank *out, uint32_t most) {
+static uint32_t ranks_put(const struct remote *remote, uint64_t first, struct survey_rank *out,
+                          uint32_t most) {
   uint32_t count = 0;
-  for (uint64_t rank = first; rank < far->team->rank_count && count < most; rank++, count++) {
-    out[count].address = far->addresses[far->ranks[rank].party];
+  for (uint64_t rank = first; rank < remote->shared->rank_count && count < most; rank++, count++) {
+    out[count].address = remote->addresses[remote->ranks[rank].process_index];
     out[count].rank = (uint32_t)rank;
-    out[count].process = (uint32_t)far->cards[rank].process;
-    memcpy(out[count].host, far->cards[rank].host_name, sizeof out[count].host);
+    out[count].process = (uint32_t)remote->infos[rank].process;
+    memcpy(out[count].host, remote->infos[rank].host_name, sizeof out[count].host);
   }
   return count;
 }
-static_assert(sizeof(((struct survey_rank *)0)->host) == sizeof(((struct far_card *)0)->host_name),
+static_assert(sizeof(((struct survey_rank *)0)->host) == sizeof(((struct peer_info *)0)->host_name),
               "the same");
 
 static void answer_ranks(const struct survey_question *question, struct survey_reply *reply, uint8_t *out,
-                         uint32_t room) {
+                         uint32_t capacity) {
   os_mutex_lock(&joined_lock);
-  const struct far *far = far_find(question->which);
-  if (far != NULL) {
-    const uint32_t count = ranks_put(far, question->cursor, (struct survey_rank *)(void *)out,
-                                     room / (uint32_t)sizeof(struct survey_rank));
+  const struct remote *remote = remote_find(question->which);
+  if (remote != NULL) {
+    const uint32_t count = ranks_put(remote, question->cursor, (struct survey_rank *)(void *)out,
+                                     capacity / (uint32_t)sizeof(struct survey_rank));
     reply->bytes = count * (uint32_t)sizeof(struct survey_rank);
-    if (count > 0 && question->cursor + count < far->team->rank_count) reply->next = question->cursor + count;
+    if (count > 0 && question->cursor + count < remote->shared->rank_count)
+      reply->next = question->cursor + count;
   } else reply->state = SURVEY_NOTHING;
   os_mutex_unlock(&joined_lock);
 }
@@ -177,7 +179,7 @@ static ncclResult_t survey_answer(void *argument, const void *request, uint32_t 
                                   uint32_t *reply_bytes) {
   struct survey_question question;
   struct survey_reply head = {0, 0, SURVEY_READY, 0};
-  const uint32_t room = CONTROL_REPLY_MOST - (uint32_t)sizeof head;
+  const uint32_t capacity = CONTROL_REPLY_MOST - (uint32_t)sizeof head;
   uint8_t *out = (uint8_t *)reply + sizeof head;
   (void)argument;
   if (bytes == sizeof question) memcpy(&question, request, sizeof question);
@@ -187,13 +189,14 @@ static ncclResult_t survey_answer(void *argument, const void *request, uint32_t 
                     "of this library's version",
                     bytes);
   if (question.kind == SURVEY_ASK_JOB) return watchdog_answer(request, bytes, reply, reply_bytes);
-  if (question.kind == SURVEY_ASK_OWN) answer_own(&question, &head, out, room);
-  else answer_ranks(&question, &head, out, room);
+  if (question.kind == SURVEY_ASK_OWN) answer_own(&question, &head, out, capacity);
+  else answer_ranks(&question, &head, out, capacity);
   memcpy(reply, &head, sizeof head);
   *reply_bytes = (uint32_t)sizeof head + head.bytes;
   return ncclSuccess;
 }
-static_assert(CONTROL_REPLY_MOST >= sizeof(struct survey_reply) + RECORD_PAGE_BYTES + RECORD_IMAGE_ROOM_LEAST,
+static_assert(CONTROL_REPLY_MOST >=
+                  sizeof(struct survey_reply) + RECORD_PAGE_BYTES + RECORD_IMAGE_BYTES_LEAST,
               "any communicator fits into an answer");
 
 /* ---- a round ---- */
@@ -209,7 +212,7 @@ struct round {
   os_mutex lock; /* of all but the last two */
   struct survey_bytes *survey;
   struct target *targets;
-  uint32_t target_count, target_room;
+  uint32_t target_count, target_capacity;
   uint64_t comms[COMMS_MOST]; /* whose ranks are among the targets, or are all here */
   uint32_t comm_count;
   struct sock_address own;
@@ -228,13 +231,13 @@ struct asker {
 };
 
 static bool bytes_put(struct survey_bytes *survey, const void *data, size_t bytes) {
-  if (survey->room - survey->used < bytes) {
-    size_t room = survey->room < 65536 ? 65536 : survey->room;
-    while (room - survey->used < bytes) room *= 2;
-    uint8_t *grown = room <= SURVEY_BYTES_MOST ? (uint8_t *)os_realloc(survey->bytes, room) : NULL;
+  if (survey->capacity - survey->used < bytes) {
+    size_t capacity = survey->capacity < 65536 ? 65536 : survey->capacity;
+    while (capacity - survey->used < bytes) capacity *= 2;
+    uint8_t *grown = capacity <= SURVEY_BYTES_MOST ? (uint8_t *)os_realloc(survey->bytes, capacity) : NULL;
     if (grown == NULL) return false;
     survey->bytes = grown;
-    survey->room = room;
+    survey->capacity = capacity;
   }
   if (bytes > 0) memcpy(survey->bytes + survey->used, data, bytes);
   survey->used += bytes;
@@ -256,13 +259,13 @@ static bool comm_is_known(struct round *round, uint64_t comm_id) {
 }
 
 static bool targets_reserve(struct round *round) {
-  if (round->target_count < round->target_room) return true;
-  const uint32_t room = round->target_room > 0 ? 2 * round->target_room : 64;
+  if (round->target_count < round->target_capacity) return true;
+  const uint32_t capacity = round->target_capacity > 0 ? 2 * round->target_capacity : 64;
   struct target *grown =
-      room <= TARGETS_MOST ? (struct target *)os_realloc(round->targets, room * sizeof *grown) : NULL;
+      capacity <= TARGETS_MOST ? (struct target *)os_realloc(round->targets, capacity * sizeof *grown) : NULL;
   if (grown == NULL) return false;
   round->targets = grown;
-  round->target_room = room;
+  round->target_capacity = capacity;
   return true;
 }
 
@@ -424,11 +427,11 @@ static_assert(sizeof(struct survey_silent) % 8 == 0, "entries are");
 
 /* Any of this process's communicators says where its own server is. */
 static void round_find_own(struct round *round) {
-  struct survey_parties parties;
+  struct survey_processes processes;
   uint32_t index = 0;
-  if (!survey_parties(&index, 0, &parties)) return;
-  round->own = parties.addresses[parties.own];
-  os_free(parties.addresses);
+  if (!survey_processes(&index, 0, &processes)) return;
+  round->own = processes.addresses[processes.own];
+  os_free(processes.addresses);
 }
 
 static void round_run(struct round *round, struct asker *askers) {

@@ -1,6 +1,6 @@
 /* survey.h: what all processes of a job have recorded, gathered over control connections, for `tutti status`
  * and the watchdog. A process is asked for its communicators, section by section, each cut down to what
- * verdicts need (trace/record_image.h); communicators that the asker is not in lead to more processes. Who
+ * diagnoses need (trace/record_image.h); communicators that the asker is not in lead to more processes. Who
  * does not answer is named. Rests on records and addresses alone: no backend, no lock of a communicator. */
 #ifndef TUTTI_CORE_SURVEY_H
 #define TUTTI_CORE_SURVEY_H
@@ -8,23 +8,23 @@
 #include "base/sock.h"
 #include "trace/record_read.h"
 
-struct far;
+struct remote;
 
-/* ---- the answerer's side ---- */
+/* ---- the server's side ---- */
 
 /* A communicator of several processes, which others may ask about; before its server goes, it leaves. */
-ncclResult_t survey_join(struct far *far);
-void survey_leave(struct far *far);
+ncclResult_t survey_join(struct remote *remote);
+void survey_leave(struct remote *remote);
 
 /* The processes of a communicator that has joined, in the same order everywhere. */
-struct survey_parties {
+struct survey_processes {
   uint64_t wire_key;
   uint32_t own, count;
   struct sock_address *addresses;
 };
 /* The first behind *index whose number is comm_id, or 0 for any; false: there is none, or no memory. Its
  * addresses are the caller's to free. */
-bool survey_parties(uint32_t *index, uint64_t comm_id, struct survey_parties *parties);
+bool survey_processes(uint32_t *index, uint64_t comm_id, struct survey_processes *processes);
 
 /* ---- gathering ---- */
 
@@ -54,7 +54,7 @@ const char *survey_why_text(uint32_t why);
 
 struct survey_bytes {
   uint8_t *bytes;
-  size_t used, room;
+  size_t used, capacity;
 };
 /* Everything that this process can reach, itself first; *called_off ends it early. False when memory is out.
  */

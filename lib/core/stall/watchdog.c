@@ -1,7 +1,7 @@
-/* watchdog.c: looks at this process's records, and when a communicator of it stands still, sees to it that
- * one process judges: the first of the communicator's that answers. That one gathers, and tells all others.
- * Promises to hold no lock while it asks, and to say a sentence once. Time is counted in looks: who was
- * stopped himself accuses nobody. */
+/* watchdog.c: looks at this process's records, and when a communicator of it makes no progress, sees to it
+ * that one process diagnoses: the first of the communicator's that answers. That one gathers, and tells all
+ * others. Promises to hold no lock while it asks, and to say a sentence once. Time is counted in looks: who
+ * was stopped himself accuses nobody. */
 #include "core/stall/watchdog.h"
 
 #include <stdio.h>
@@ -14,30 +14,30 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "core/bootstrap/control.h"
-#include "core/far/far.h"
+#include "core/remote/remote.h"
 #include "core/stall/survey.h"
-#include "explain/judge.h"
+#include "explain/diagnose.h"
 #include "trace/recorder.h"
 
 #define COMMS_MOST 256u /* watched at once */
-#define JUDGES_MOST 3u  /* processes that are asked to judge, before this one does so itself */
+#define ASKED_MOST 3u   /* processes that are asked to diagnose, before this one does so itself */
 #define TICK_MS_MOST 1000u
 #define TELL_NS UINT64_C(1500000000)
-#define VERDICT_NS UINT64_C(15000000000) /* that a judge may take */
-#define JOB_NS UINT64_C(30000000000)     /* that a survey is kept after it was last asked for */
+#define DIAGNOSIS_NS UINT64_C(15000000000) /* that a diagnose may take */
+#define JOB_NS UINT64_C(30000000000)       /* that a survey is kept after it was last asked for */
 #define TEXT_BYTES 1024
 #define TEXTS_MOST 4u
 
 struct watched {
   uint64_t place, moves, quiet_ms; /* place: in the file of records */
-  bool told;                       /* since it stands still */
+  bool reported;                   /* since it makes no progress */
 };
 
-/* A stall that another process was asked to judge. */
+/* A stall that another process was asked to diagnose. */
 struct alarm {
   bool on;
   uint64_t comm_id, due_ns;
-  uint32_t next, heard; /* the party to be asked next; verdicts heard when it began */
+  uint32_t next, received; /* the process to be asked next; diagnoses heard when it began */
 };
 
 static struct {
@@ -46,12 +46,12 @@ static struct {
   uint64_t limit_ms; /* TUTTI_WATCHDOG_SECONDS as the first user found it; 0: nothing is watched */
   os_thread thread;
   uint32_t called_off; /* atomic */
-  bool judge;          /* another process wants a verdict */
-  uint32_t heard;      /* verdicts, this process's own among them */
-  uint64_t heard_ns;
+  bool diagnose;       /* another process wants a diagnosis */
+  uint32_t received;   /* diagnoses, this process's own among them */
+  uint64_t received_ns;
   char texts[TEXTS_MOST][TEXT_BYTES]; /* the last ones that were logged */
   uint32_t text_count;
-  uint64_t said_moves;
+  uint64_t reported_moves;
   /* of the thread alone */
   struct watched comms[COMMS_MOST];
   uint32_t comm_count;
@@ -71,7 +71,7 @@ static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* of starting and ending the 
 
 static uint64_t tick_ms(void) { return dog.limit_ms / 4 < TICK_MS_MOST ? dog.limit_ms / 4 : TICK_MS_MOST; }
 
-/* ---- verdicts ---- */
+/* ---- diagnoses ---- */
 
 /* Changes whenever something moves in this process. */
 static uint64_t all_moves(void) {
@@ -84,41 +84,42 @@ static uint64_t all_moves(void) {
 /* Notes the sentence; true when it has not been said, and no other has since anything moved here. Locked. */
 static bool text_is_new(const char *text) {
   const uint64_t moves = all_moves();
-  if (dog.text_count > 0 && dog.said_moves == moves) return false;
+  if (dog.text_count > 0 && dog.reported_moves == moves) return false;
   for (uint32_t i = 0; i < TEXTS_MOST; i++)
     if (strcmp(dog.texts[i], text) == 0) return false;
   snprintf(dog.texts[dog.text_count++ % TEXTS_MOST], TEXT_BYTES, "%s", text);
-  dog.said_moves = moves;
+  dog.reported_moves = moves;
   return true;
 }
 
-/* Nothing stands still, as it seems: all is looked at for as long again. Locked. */
+/* Nothing makes no progress, as it seems: all is looked at for as long again. Locked. */
 static void comms_excuse(void) {
   for (uint32_t i = 0; i < dog.comm_count; i++) {
     dog.comms[i].quiet_ms = 0;
-    dog.comms[i].told = false;
+    dog.comms[i].reported = false;
   }
 }
 
-void watchdog_hear(const char *text, uint32_t bytes) {
+void watchdog_receive(const char *text, uint32_t bytes) {
   char clean[TEXT_BYTES];
   snprintf(clean, sizeof clean, "%.*s", (int)(bytes < sizeof clean ? bytes : sizeof clean - 1), text);
   text_clean(clean, sizeof clean);
   os_mutex_lock(&dog_lock);
-  dog.heard += 1;
-  dog.heard_ns = os_time_ns();
+  dog.received += 1;
+  dog.received_ns = os_time_ns();
   if (clean[0] == '\0') comms_excuse();
   const bool says = clean[0] != '\0' && text_is_new(clean);
   if (dog.running) os_cond_broadcast(&dog_changed);
   os_mutex_unlock(&dog_lock);
-  if (says) log_urgent("operations stand still: %s", clean);
+  if (says) log_urgent("operations make no progress: %s", clean);
 }
 
-/* The sentence of `tutti explain`, and who does not answer; "" where nothing stands still. */
+/* The sentence of `tutti explain`, and who does not answer; "" where nothing makes no progress. */
 static void text_make(const struct survey *survey, char *text) {
-  struct verdict verdict;
-  if (!judge_files(survey->files, survey->file_count, &verdict) || verdict.kind <= VERDICT_RUNNING) return;
-  size_t used = (size_t)snprintf(text, TEXT_BYTES, "%s", verdict.sentence);
+  struct diagnosis diagnosis;
+  if (!diagnose_files(survey->files, survey->file_count, &diagnosis) || diagnosis.kind <= DIAGNOSIS_RUNNING)
+    return;
+  size_t used = (size_t)snprintf(text, TEXT_BYTES, "%s", diagnosis.sentence);
   for (uint32_t i = 0; i < survey->silent_count && i < 2 && used < TEXT_BYTES; i++) {
     const struct survey_silent *silent = &survey->silents[i];
     used += (size_t)snprintf(text + used, TEXT_BYTES - used, "; rank %u (process %u on %s) %s", silent->rank,
@@ -126,36 +127,38 @@ static void text_make(const struct survey *survey, char *text) {
   }
 }
 
-struct told {
-  uint32_t kind; /* FAR_CALL_TOLD */
+struct reported {
+  uint32_t kind; /* REMOTE_CALL_REPORTED */
   char text[TEXT_BYTES];
 };
 
-static bool party_is_silent(const struct survey *survey, const struct sock_address *address) {
+static bool process_is_silent(const struct survey *survey, const struct sock_address *address) {
   for (uint32_t i = 0; i < survey->silent_count; i++)
     if (sock_address_equal(&survey->silents[i].address, address)) return true;
   return false;
 }
 
 /* Every process that shares a communicator with this one hears it. */
-static void tell_all(const struct survey *survey, const char *text) {
-  struct survey_parties parties;
-  struct told told = {FAR_CALL_TOLD, ""};
-  snprintf(told.text, sizeof told.text, "%s", text);
-  const uint32_t bytes = (uint32_t)(offsetof(struct told, text) + strlen(told.text));
-  for (uint32_t index = 0; survey_parties(&index, 0, &parties);) {
-    for (uint32_t party = 0; party < parties.count; party++) {
+static void report_all(const struct survey *survey, const char *text) {
+  struct survey_processes processes;
+  struct reported reported = {REMOTE_CALL_REPORTED, ""};
+  snprintf(reported.text, sizeof reported.text, "%s", text);
+  const uint32_t bytes = (uint32_t)(offsetof(struct reported, text) + strlen(reported.text));
+  for (uint32_t index = 0; survey_processes(&index, 0, &processes);) {
+    for (uint32_t process_index = 0; process_index < processes.count; process_index++) {
       const struct sock_wait wait = {os_time_ns() + TELL_NS, &dog.called_off, "telling why nothing moves"};
       uint32_t unused, unused_bytes = sizeof unused;
-      if (party == parties.own || party_is_silent(survey, &parties.addresses[party])) continue;
-      control_ask(&parties.addresses[party], parties.wire_key, &wait, &told, bytes, &unused, &unused_bytes);
+      if (process_index == processes.own || process_is_silent(survey, &processes.addresses[process_index]))
+        continue;
+      control_ask(&processes.addresses[process_index], processes.wire_key, &wait, &reported, bytes, &unused,
+                  &unused_bytes);
     }
-    os_free(parties.addresses);
+    os_free(processes.addresses);
   }
 }
 
 /* Unlocked. */
-static void judge_all(void) {
+static void diagnose_all(void) {
   struct survey_bytes bytes;
   struct survey survey;
   uint32_t refused;
@@ -164,8 +167,8 @@ static void judge_all(void) {
   if (survey_read(bytes.bytes, bytes.used, &survey, &refused)) {
     text_make(&survey, text);
     if (__atomic_load_n(&dog.called_off, __ATOMIC_ACQUIRE) == 0) {
-      watchdog_hear(text, (uint32_t)strlen(text));
-      tell_all(&survey, text);
+      watchdog_receive(text, (uint32_t)strlen(text));
+      report_all(&survey, text);
     }
     survey_free(&survey);
   }
@@ -174,32 +177,33 @@ static void judge_all(void) {
 
 /* ---- alarms ---- */
 
-/* Asks the next process to judge, or does it itself. Unlocked. */
+/* Asks the next process to diagnose, or does it itself. Unlocked. */
 static void alarm_go_on(struct alarm *alarm) {
-  const uint32_t kind = FAR_CALL_ALARM;
-  struct survey_parties parties;
+  const uint32_t kind = REMOTE_CALL_ALARM;
+  struct survey_processes processes;
   uint32_t index = 0;
-  if (!survey_parties(&index, alarm->comm_id, &parties)) parties = (struct survey_parties){0, 0, 0, NULL};
-  while (alarm->next < parties.own && alarm->next < JUDGES_MOST) {
+  if (!survey_processes(&index, alarm->comm_id, &processes))
+    processes = (struct survey_processes){0, 0, 0, NULL};
+  while (alarm->next < processes.own && alarm->next < ASKED_MOST) {
     const struct sock_wait wait = {os_time_ns() + TELL_NS, &dog.called_off, "asking why nothing moves"};
-    const struct sock_address *to = &parties.addresses[alarm->next++];
+    const struct sock_address *to = &processes.addresses[alarm->next++];
     uint32_t unused, bytes = sizeof unused;
-    if (control_ask(to, parties.wire_key, &wait, &kind, sizeof kind, &unused, &bytes) != CONTROL_ANSWERED)
+    if (control_ask(to, processes.wire_key, &wait, &kind, sizeof kind, &unused, &bytes) != CONTROL_ANSWERED)
       continue;
-    os_free(parties.addresses);
-    alarm->due_ns = os_time_ns() + VERDICT_NS;
+    os_free(processes.addresses);
+    alarm->due_ns = os_time_ns() + DIAGNOSIS_NS;
     return;
   }
-  os_free(parties.addresses);
+  os_free(processes.addresses);
   alarm->on = false;
-  judge_all();
+  diagnose_all();
 }
 
-/* A communicator has stood still for `quiet_ms`, of which no verdict has been heard since. */
+/* A communicator has made no progress for `quiet_ms`, of which no diagnosis has been heard since. */
 static void alarm_begin(uint64_t comm_id, uint64_t quiet_ms) {
   os_mutex_lock(&dog_lock);
-  const bool heard = dog.heard > 0 && os_time_ns() - dog.heard_ns < quiet_ms * 1000000;
-  if (!heard && !dog.alarm.on) dog.alarm = (struct alarm){true, comm_id, 0, 0, dog.heard};
+  const bool received = dog.received > 0 && os_time_ns() - dog.received_ns < quiet_ms * 1000000;
+  if (!received && !dog.alarm.on) dog.alarm = (struct alarm){true, comm_id, 0, 0, dog.received};
   os_mutex_unlock(&dog_lock);
 }
 
@@ -233,10 +237,10 @@ static void look(void) {
     if (watched != NULL) {
       const bool moved = !comm.pends || comm.moves != watched->moves;
       watched->quiet_ms = moved ? 0 : watched->quiet_ms + passed;
-      watched->told = watched->told && !moved;
+      watched->reported = watched->reported && !moved;
       watched->moves = comm.moves;
-      due = !watched->told && watched->quiet_ms >= dog.limit_ms;
-      watched->told = watched->told || due;
+      due = !watched->reported && watched->quiet_ms >= dog.limit_ms;
+      watched->reported = watched->reported || due;
     }
     os_mutex_unlock(&dog_lock);
     if (due) alarm_begin(comm.comm_id, watched->quiet_ms);
@@ -268,7 +272,7 @@ static ncclResult_t dog_run(void);
 
 /* A fresh survey is begun unless one is being made already. Locked. */
 static void job_answer(const struct survey_question *question, struct survey_reply *head, uint8_t *out,
-                       uint32_t room) {
+                       uint32_t capacity) {
   const bool making = job.number != 0 && !job.ready;
   job.asked_ns = os_time_ns();
   if (question->which == 0 && !making) {
@@ -283,7 +287,7 @@ static void job_answer(const struct survey_question *question, struct survey_rep
   else if (question->cursor > job.survey.used) head->state = SURVEY_NOTHING;
   if (head->state != SURVEY_READY) return;
   const uint64_t left = job.survey.used - question->cursor;
-  head->bytes = left < room ? (uint32_t)left : room & ~7u;
+  head->bytes = left < capacity ? (uint32_t)left : capacity & ~7u;
   memcpy(out, job.survey.bytes + question->cursor, head->bytes);
   if (left > head->bytes) head->next = question->cursor + head->bytes;
 }
@@ -304,7 +308,7 @@ ncclResult_t watchdog_answer(const void *request, uint32_t bytes, void *reply, u
 ncclResult_t watchdog_alarm(void) {
   TRY(dog_run());
   os_mutex_lock(&dog_lock);
-  dog.judge = true;
+  dog.diagnose = true;
   os_cond_broadcast(&dog_changed);
   os_mutex_unlock(&dog_lock);
   return ncclSuccess;
@@ -316,7 +320,7 @@ ncclResult_t watchdog_alarm(void) {
 static void dog_rest(void) {
   const uint64_t now_ns = os_time_ns();
   const uint64_t until_ns = now_ns + (dog.limit_ms > 0 ? tick_ms() : JOB_NS / 1000000) * 1000000;
-  while (!dog.stop && !job.wanted && !dog.judge && (!dog.alarm.on || dog.alarm.heard == dog.heard))
+  while (!dog.stop && !job.wanted && !dog.diagnose && (!dog.alarm.on || dog.alarm.received == dog.received))
     if (!os_cond_wait_until(&dog_changed, &dog_lock, until_ns)) return;
 }
 
@@ -327,13 +331,13 @@ static bool dog_serve(void) {
     job_make();
     return true;
   }
-  const bool judges = dog.judge;
-  dog.judge = false;
-  if (alarm.on && alarm.heard != dog.heard) alarm.on = dog.alarm.on = false;
-  const bool asks = !judges && alarm.on && os_time_ns() >= alarm.due_ns;
-  if (!judges && !asks) return false;
+  const bool diagnoses = dog.diagnose;
+  dog.diagnose = false;
+  if (alarm.on && alarm.received != dog.received) alarm.on = dog.alarm.on = false;
+  const bool asks = !diagnoses && alarm.on && os_time_ns() >= alarm.due_ns;
+  if (!diagnoses && !asks) return false;
   os_mutex_unlock(&dog_lock);
-  if (judges) judge_all();
+  if (diagnoses) diagnose_all();
   else alarm_go_on(&alarm);
   os_mutex_lock(&dog_lock);
   if (asks) dog.alarm = alarm;
@@ -368,9 +372,10 @@ static ncclResult_t dog_start(void) {
     dog.running = true;
     return ncclSuccess;
   }
-  return log_fail(ncclSystemError,
-                  "no thread that looks after operations which stand still; raise ulimit -u, or the limit of "
-                  "memory");
+  return log_fail(
+      ncclSystemError,
+      "no thread that looks after operations which make no progress; raise ulimit -u, or the limit of "
+      "memory");
 }
 
 static ncclResult_t dog_run(void) {
@@ -410,9 +415,9 @@ void watchdog_enter(void) {
   os_mutex_lock(&life_lock);
   dog_renew();
   if (dog.users++ == 0) {
-    dog.comm_count = dog.heard = dog.text_count = 0;
+    dog.comm_count = dog.received = dog.text_count = 0;
     memset(dog.texts, 0, sizeof dog.texts);
-    dog.alarm.on = dog.judge = false;
+    dog.alarm.on = dog.diagnose = false;
     dog.limit_ms = (uint64_t)param_int(PARAM_TUTTI_WATCHDOG_SECONDS) * 1000;
     if (!backend_device_ops()->keeps_time()) dog.limit_ms = 0;
   }

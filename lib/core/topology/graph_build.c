@@ -12,8 +12,8 @@
 
 /* Nodes whose ranks use the same GPUs in the same order are of one kind. */
 struct kind {
-  uint32_t seat_count;
-  const uint32_t *seats;
+  uint32_t gpu_count;
+  const uint32_t *gpus;
   struct search_result ring, tree;
 };
 
@@ -21,12 +21,12 @@ struct building {
   const struct graph_request *request;
   struct paths paths;
   uint32_t node_count;
-  uint32_t *node, *local;  /* by rank */
-  uint32_t *first;         /* by node: where its ranks begin in `ranks` and `seats`; one more at the end */
-  uint32_t *ranks, *seats; /* ranks node by node, and the GPU of each */
-  uint32_t *kind_of;       /* by node */
+  uint32_t *node, *local; /* by rank */
+  uint32_t *first;        /* by node: where its ranks begin in `ranks` and `ranks`; one more at the end */
+  uint32_t *ranks, *gpus; /* ranks node by node, and the GPU of each */
+  uint32_t *kind_of;      /* by node */
   struct kind *kinds;
-  uint32_t kind_count, kind_room;
+  uint32_t kind_count, kind_capacity;
   struct search_result ring, tree; /* what all kinds have in common; chains are not of use */
   uint32_t tree_copies;            /* rows a tree chain: 2 where there is a second tree */
   uint32_t *rings, *heads;
@@ -66,7 +66,7 @@ static bool nodes_number(struct building *b) {
   for (uint32_t rank = 0; rank < request->rank_count; rank++) {
     const uint32_t place = b->first[b->node[rank]] + b->local[rank];
     b->ranks[place] = rank;
-    b->seats[place] = request->places[rank].gpu;
+    b->gpus[place] = request->places[rank].gpu;
   }
   return true;
 }
@@ -76,11 +76,11 @@ static uint32_t node_ranks(const struct building *b, uint32_t node) {
 }
 
 static uint32_t kind_find(const struct building *b, uint32_t node) {
-  const uint32_t *seats = b->seats + b->first[node], count = node_ranks(b, node);
+  const uint32_t *gpus = b->gpus + b->first[node], count = node_ranks(b, node);
   uint32_t kind = 0;
   for (; kind < b->kind_count; kind++) {
     const struct kind *known = &b->kinds[kind];
-    if (known->seat_count == count && memcmp(known->seats, seats, count * sizeof *seats) == 0) break;
+    if (known->gpu_count == count && memcmp(known->gpus, gpus, count * sizeof *gpus) == 0) break;
   }
   return kind;
 }
@@ -93,8 +93,8 @@ static ncclResult_t kind_search_paths(const struct building *b, const struct pat
   struct search_request search;
   memset(&search, 0, sizeof search);
   search.paths = paths;
-  search.seats = kind->seats;
-  search.seat_count = kind->seat_count;
+  search.gpus = kind->gpus;
+  search.gpu_count = kind->gpu_count;
   search.pattern = SEARCH_RING;
   search.node_count = b->node_count;
   search.channels_most = alone ? 1 : SEARCH_CHANNELS_MAX;
@@ -111,7 +111,7 @@ static ncclResult_t kind_search(const struct building *b, struct kind *kind) {
   struct paths paths;
   bool in_use[TOPOLOGY_GPUS_MAX];
   memset(in_use, 0, sizeof in_use);
-  for (uint32_t seat = 0; seat < kind->seat_count; seat++) in_use[kind->seats[seat]] = true;
+  for (uint32_t place = 0; place < kind->gpu_count; place++) in_use[kind->gpus[place]] = true;
   rules.in_use = in_use;
   TRY(paths_find(b->request->topology, &rules, &paths));
   const ncclResult_t result = kind_search_paths(b, &paths, kind);
@@ -120,18 +120,18 @@ static ncclResult_t kind_search(const struct building *b, struct kind *kind) {
 }
 
 static ncclResult_t kind_add(struct building *b, uint32_t node) {
-  if (b->kind_count == b->kind_room) {
-    const uint32_t room = b->kind_room == 0 ? 1 : 2 * b->kind_room;
-    struct kind *grown = (struct kind *)os_realloc(b->kinds, room * sizeof *grown);
-    if (grown == NULL) return log_fail(ncclSystemError, "no memory for %u kinds of nodes", room);
+  if (b->kind_count == b->kind_capacity) {
+    const uint32_t capacity = b->kind_capacity == 0 ? 1 : 2 * b->kind_capacity;
+    struct kind *grown = (struct kind *)os_realloc(b->kinds, capacity * sizeof *grown);
+    if (grown == NULL) return log_fail(ncclSystemError, "no memory for %u kinds of nodes", capacity);
     b->kinds = grown;
-    b->kind_room = room;
+    b->kind_capacity = capacity;
   }
   struct kind *kind = &b->kinds[b->kind_count];
-  kind->seats = b->seats + b->first[node];
-  kind->seat_count = node_ranks(b, node);
-  if (kind->seat_count > TOPOLOGY_GPUS_MAX)
-    return log_fail(ncclInvalidUsage, "node %u has %u ranks; expected at most %u", node, kind->seat_count,
+  kind->gpus = b->gpus + b->first[node];
+  kind->gpu_count = node_ranks(b, node);
+  if (kind->gpu_count > TOPOLOGY_GPUS_MAX)
+    return log_fail(ncclInvalidUsage, "node %u has %u ranks; expected at most %u", node, kind->gpu_count,
                     TOPOLOGY_GPUS_MAX);
   TRY(kind_search(b, kind));
   b->kind_count += 1;
@@ -150,7 +150,7 @@ static void result_agree(struct search_result *all, const struct search_result *
   if (one->pattern > all->pattern) all->pattern = one->pattern; /* the simpler tree */
 }
 
-/* One channel in rank order where there is no way, so that there is a graph at all. */
+/* One channel in rank order where no path is found, so that there is a graph at all. */
 static void result_settle(struct building *b, bool ring) {
   struct search_result *all = ring ? &b->ring : &b->tree;
   bool crossing = true;
@@ -161,7 +161,7 @@ static void result_settle(struct building *b, bool ring) {
   }
   all->cross_nic = crossing ? 2 : all->cross_nic == 2 ? 1 : all->cross_nic;
   if (all->channel_count > 0) return;
-  log_info(LOG_GRAPH, "%s: no way over %u nodes is found in the topology '%s'; one channel in rank order",
+  log_info(LOG_GRAPH, "%s: no path over %u nodes is found in the topology '%s'; one channel in rank order",
            ring ? "ring" : "tree", b->node_count, b->request->topology->name);
   all->channel_count = 1;
   all->gbps = NOTHING_FOUND_GBPS;
@@ -170,7 +170,7 @@ static void result_settle(struct building *b, bool ring) {
   all->same_channels = true;
   for (uint32_t i = 0; i < b->kind_count; i++) {
     struct search_result *one = ring ? &b->kinds[i].ring : &b->kinds[i].tree;
-    for (uint32_t seat = 0; seat < b->kinds[i].seat_count; seat++) one->chain[0][seat] = seat;
+    for (uint32_t place = 0; place < b->kinds[i].gpu_count; place++) one->chain[0][place] = place;
     one->net[0][0] = one->net[0][1] = TOPOLOGY_NONE;
   }
 }
@@ -193,7 +193,7 @@ static uint32_t chain_rank(const struct building *b, const struct search_result 
   return b->ranks[b->first[node] + result->chain[channel][place]];
 }
 
-/* Where rings leave by their pair's card, odd nodes take the pair's chain: so data stays on its rail. */
+/* Where rings leave by their pair's NIC, odd nodes take the pair's chain: so data stays on its rail. */
 static void ring_fill(const struct building *b, uint32_t channel, uint32_t *row) {
   const uint32_t count = b->request->rank_count;
   uint32_t used = 0, shift = 0;
@@ -203,7 +203,7 @@ static void ring_fill(const struct building *b, uint32_t channel, uint32_t *row)
       row[used++] = chain_rank(b, &b->kinds[b->kind_of[node]].ring, swapped, node, place);
   }
   while (row[shift] != 0) shift += 1;
-  uint32_t *turned = row + count; /* room for one more row is there */
+  uint32_t *turned = row + count; /* space for one more row is there */
   for (uint32_t i = 0; i < count; i++) turned[i] = row[(shift + i) % count];
   memcpy(row, turned, count * sizeof *row);
 }
@@ -254,7 +254,7 @@ static void tree_fill(const struct building *b, uint32_t channel, bool second, s
   }
 }
 
-/* NCCL's count: each channel twice, so that both trees carry half; twice again where cards are fast and
+/* NCCL's count: each channel twice, so that both trees carry half; twice again where NICs are fast and
  * channels few; then the user's bounds. */
 static uint32_t channels_wanted(const struct building *b, uint32_t capability) {
   uint32_t count = 2 * b->channel_found;
@@ -279,15 +279,15 @@ static void speed_fill(struct graph_speed *speed, const struct search_result *re
 /* A switch that adds: one channel a GPU, whose head it is, as fast as all of them together leave. */
 static void switch_fill(const struct building *b, struct graph *graph) {
   const uint32_t heads = graph->node_ranks_max;
-  double most = 0, cards = 0;
+  double most = 0, nics = 0;
   if (graph->capability_min < 90 || heads < 2 || !graph->nodes_even) return;
   for (uint32_t i = 0; i < b->request->rank_count; i++) {
-    const double gbps = paths_switch_gbps(&b->paths, b->seats[i]);
+    const double gbps = paths_switch_gbps(&b->paths, b->gpus[i]);
     if (i == 0 || gbps < most) most = gbps;
   }
   for (uint32_t net = 0; net < b->paths.net_count; net++)
-    cards += topology_net_gbps(&b->paths.topology->devices[b->paths.topology->nets[net]]);
-  if (b->node_count > 1 && cards < most) most = cards;
+    nics += topology_net_gbps(&b->paths.topology->devices[b->paths.topology->nets[net]]);
+  if (b->node_count > 1 && nics < most) most = nics;
   const double *speed = search_speeds(graph->capability_min, b->node_count > 1);
   while (*speed > 0 && *speed * heads > most) speed += 1;
   if (*speed == 0) return;
@@ -300,14 +300,14 @@ static void switch_fill(const struct building *b, struct graph *graph) {
   found->pattern = SEARCH_SWITCH;
 }
 
-/* A network that adds: as trees, over the cards that have it; its cards only send once and receive once. */
+/* A network that adds: as trees, over the NICs that have it; its NICs only send once and receive once. */
 static void network_fill(const struct building *b, struct graph *graph) {
-  uint32_t cards = 0;
+  uint32_t nics = 0;
   for (uint32_t net = 0; net < b->paths.net_count; net++)
-    cards += b->paths.topology->devices[b->paths.topology->nets[net]].adds;
-  if (b->node_count < 2 || cards == 0 || b->tree.gbps <= NOTHING_FOUND_GBPS) return;
+    nics += b->paths.topology->devices[b->paths.topology->nets[net]].adds;
+  if (b->node_count < 2 || nics == 0 || b->tree.gbps <= NOTHING_FOUND_GBPS) return;
   speed_fill(&graph->network_speed, &b->tree, true);
-  if (cards < b->tree.channel_count) graph->network_speed.channel_count = cards;
+  if (nics < b->tree.channel_count) graph->network_speed.channel_count = nics;
   graph->network_speed.pattern = SEARCH_DIRECT;
 }
 
@@ -324,7 +324,7 @@ static void graph_fill(const struct building *b, struct graph *graph) {
     if (count > graph->node_ranks_max) graph->node_ranks_max = count;
   }
   for (uint32_t i = 0; i < graph->rank_count; i++) {
-    const uint32_t capability = topology->devices[topology->gpus[b->seats[i]]].capability;
+    const uint32_t capability = topology->devices[topology->gpus[b->gpus[i]]].capability;
     if (i == 0 || capability < graph->capability_min) graph->capability_min = capability;
     if (capability > graph->capability_max) graph->capability_max = capability;
   }
@@ -388,8 +388,8 @@ static ncclResult_t building_begin(struct building *b, const struct graph_reques
   if (b->node == NULL) return log_fail(ncclSystemError, "no memory for the places of %zu ranks", ranks);
   b->local = b->node + ranks;
   b->ranks = b->local + ranks;
-  b->seats = b->ranks + ranks;
-  b->kind_of = b->seats + ranks;
+  b->gpus = b->ranks + ranks;
+  b->kind_of = b->gpus + ranks;
   b->first = b->kind_of + ranks;
   if (!nodes_number(b)) return log_fail(ncclSystemError, "no memory for the numbers of nodes");
   TRY(paths_find(request->topology, &request->rules, &b->paths));
@@ -437,9 +437,9 @@ static void graph_write(struct text *text, const struct building *b, uint32_t id
   for (uint32_t channel = 0; channel < all->channel_count; channel++) {
     text_add(text, "    <channel>\n");
     graph_write_net(text, b, chains->net[channel][0]);
-    for (uint32_t place = 0; place < b->kinds[0].seat_count; place++)
+    for (uint32_t place = 0; place < b->kinds[0].gpu_count; place++)
       text_add(text, "      <gpu dev=\"%d\"/>\n",
-               topology->devices[topology->gpus[b->seats[chains->chain[channel][place]]]].number);
+               topology->devices[topology->gpus[b->gpus[chains->chain[channel][place]]]].number);
     graph_write_net(text, b, chains->net[channel][1]);
     text_add(text, "    </channel>\n");
   }

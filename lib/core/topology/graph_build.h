@@ -21,8 +21,9 @@ struct graph_request {
   struct paths_rules rules;
 };
 
-/* Fills *graph; free with graph_free(). A topology without a way gives one channel of 0.1 GB/s in rank order.
- * Fails with ncclInvalidUsage when a place is not in the topology, ncclSystemError when memory is out. */
+/* Fills *graph; free with graph_free(). A topology without a path gives one channel of 0.1 GB/s in rank
+ * order. Fails with ncclInvalidUsage when a place is not in the topology, ncclSystemError when memory is out.
+ */
 ncclResult_t graph_build(const struct graph_request *request, struct graph *graph);
 
 /* What was found for the node of rank 0, in the XML of NCCL_GRAPH_DUMP_FILE. */

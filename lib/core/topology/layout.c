@@ -34,7 +34,7 @@ struct paths_rules layout_rules(void) {
   struct paths_rules rules = PATHS_RULES_DEFAULT;
   rules.peer_level = peer_level();
   rules.over_gpu = param_int(PARAM_NVB_DISABLE) == 0;
-  rules.card_over_gpu = param_int(PARAM_PXN_DISABLE) == 0;
+  rules.nic_over_gpu = param_int(PARAM_PXN_DISABLE) == 0;
   return rules;
 }
 
@@ -62,7 +62,7 @@ static ncclResult_t layout_from_numbers(struct layout *layout) {
   memset(&spec, 0, sizeof spec);
   spec.nodes = layout->node_count;
   spec.gpus = layout->node_devices;
-  /* The cards that the emulated network has on each node, where it is in use. */
+  /* The NICs that the emulated network has on each node, where it is in use. */
   const struct net_ops *net = emu_net_ops();
   if (net != NULL) TRY(net->devices(&spec.nics));
   return topology_make(&spec, &layout->topology);
@@ -163,8 +163,8 @@ static uint32_t places_gpus(const struct graph_place *places, uint32_t rank_coun
   return gpus;
 }
 
-ncclResult_t layout_graph_far(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
-                              uint32_t channel_count, struct graph *graph) {
+ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
+                                 uint32_t channel_count, struct graph *graph) {
   const char *path = param_text(PARAM_TOPO_FILE);
   struct topology topology;
   struct topology_spec spec;

@@ -15,8 +15,8 @@ ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices,
 
 /* The same for ranks of several processes and hosts: by rank its node, and its place among the ranks of that
  * node, both counted from 0 in the order of the ranks. */
-ncclResult_t layout_graph_far(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
-                              uint32_t channel_count, struct graph *graph);
+ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
+                                 uint32_t channel_count, struct graph *graph);
 /* The topology that such a graph is made from; without devices where all of them are as one. Free with
  * topology_free(). */
 ncclResult_t layout_topology(const struct device_ops *ops, struct topology *topology);

@@ -1,4 +1,4 @@
-/* links.c: neighbours by algorithm. Knows rings, trees, exchanges of all with all, distances of powers of
+/* links.c: neighbours by algorithm. Knows rings, trees, direct collectives, distances of powers of
  * two, and who hosts the switches that add; nothing of sizes. */
 #include "core/topology/links.h"
 

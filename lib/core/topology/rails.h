@@ -1,7 +1,7 @@
-/* rails.h: which network card a connection goes through, and over which GPU of the node. Receives take the
- * card that is nearest to their GPU. So do sends of collectives, where that may be a card behind another GPU
- * (PXN). Messages are sent, at level 2, through the card that is nearest to the receiver's own place in a
- * node, by way of the GPU beside it, so that all of a node's messages to one rank take one rail. A pure
+/* rails.h: which NIC a connection goes through, and over which GPU of the node. Receives take the
+ * NIC that is nearest to their GPU. So do sends of collectives, where that may be a NIC behind another GPU
+ * (PXN). Messages are sent, at level 2, through the NIC that is nearest to the receiver's own place in a
+ * node, through the GPU beside it, so that all of a node's messages to one rank take one rail. A pure
  * function of topology, places and settings. */
 #ifndef TUTTI_CORE_RAILS_H
 #define TUTTI_CORE_RAILS_H
@@ -33,7 +33,7 @@ struct rails_place {
   bool here;       /* a rank of this process */
   uint32_t node;   /* ranks with equal numbers share a node, and map each other's memory */
 };
-/* NULL in *rails where nothing is known of cards. Free with rails_free(). */
+/* NULL in *rails where nothing is known of NICs. Free with rails_free(). */
 ncclResult_t rails_create(const struct device_ops *ops, const struct rails_place *places, uint32_t rank_count,
                           struct rails **rails);
 void rails_free(struct rails *rails); /* NULL is allowed */
@@ -43,7 +43,7 @@ uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct dev
                       uint32_t device_count, uint32_t *over);
 /* Whether it should rather go over a device beside the GPU of a rank of another process, *over; which is only
  * so where the network has the very devices that the topology has. */
-bool rails_relay(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
-                 uint32_t device_count, uint32_t *device, uint32_t *over);
+bool rails_pxn(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
+               uint32_t device_count, uint32_t *device, uint32_t *over);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/os.h"
 
-#define UNKNOWN_GBPS 12.0 /* PCI 3.0 with 16 lanes; also a network card that does not say */
+#define UNKNOWN_GBPS 12.0 /* PCI 3.0 with 16 lanes; also a NIC that does not say */
 
 void topology_free(struct topology *topology) {
   os_free(topology->devices);
@@ -235,7 +235,7 @@ static uint32_t share_end(uint32_t total, uint32_t index, uint32_t count) {
   return (uint32_t)((uint64_t)total * (index + 1) / count);
 }
 
-/* Two CPUs with half of the switches each; below a switch its share of GPUs and cards. */
+/* Two CPUs with half of the switches each; below a switch its share of GPUs and NICs. */
 static void making_fill(struct making *making) {
   const uint32_t a_switch = making->preset->gpus_a_switch;
   const uint32_t switch_count = (making->gpu_count + a_switch - 1) / a_switch;
@@ -282,7 +282,7 @@ ncclResult_t topology_make(const struct topology_spec *spec, struct topology *to
   snprintf(made.name, sizeof made.name, "%s", preset->name);
   made.node_count = spec->nodes == 0 ? 1 : spec->nodes;
   const uint32_t gpu_count = spec->gpus == 0 ? preset->gpus : spec->gpus;
-  /* A machine with one card a GPU keeps that for other numbers of GPUs. */
+  /* A machine with one NIC a GPU keeps that for other numbers of GPUs. */
   const uint32_t nics = preset->nics == preset->gpus ? gpu_count : preset->nics;
   struct making making;
   memset(&making, 0, sizeof making);

@@ -1,5 +1,5 @@
 /* topology.h: what a cluster is made of: one kind of node, so many times. A node is a tree of CPUs, PCI
- * switches, GPUs and network cards, and NVLinks between its GPUs, read from NCCL's XML or made from a few
+ * switches, GPUs and NICs, and NVLinks between its GPUs, read from NCCL's XML or made from a few
  * numbers. Pure data: no device is asked. Who reaches whom how fast is topology_paths.h's to say. */
 #ifndef TUTTI_CORE_TOPOLOGY_H
 #define TUTTI_CORE_TOPOLOGY_H
@@ -34,7 +34,7 @@ struct topology_device {
   char maker[TOPOLOGY_NAME_BYTES]; /* CPU: "GenuineIntel", "AuthenticAMD", ... */
   char affinity[320];              /* CPU: mask, as the file has it */
   int32_t family, model;           /* CPU */
-  uint32_t pci_class;              /* PCI: 0x060400 a bridge, 0x0302xx a GPU, 0x02xxxx a network card */
+  uint32_t pci_class;              /* PCI: 0x060400 a bridge, 0x0302xx a GPU, 0x02xxxx a NIC */
   uint32_t pci_ids[4];             /* PCI: vendor, device, vendor and device of the subsystem */
   double link_gts;                 /* PCI: speed of a lane of its link upwards, GT/s; 0 unknown */
   uint32_t link_width;             /* PCI: lanes; 0 unknown */
@@ -102,14 +102,14 @@ double topology_link_gbps(const struct topology *topology, uint32_t device);
 double topology_nvlink_gbps(uint32_t capability);
 /* GB/s of the link between CPUs, seen from this one. */
 double topology_socket_gbps(const struct topology_device *cpu);
-/* GB/s of a network card's port in one direction. */
+/* GB/s of a NIC's port in one direction. */
 double topology_net_gbps(const struct topology_device *net);
 /* True when the other end of these links is an NVSwitch. */
 bool topology_link_is_switch(const struct topology_link *link);
 
 /* ---- for who fills a topology ---- */
 
-/* Room for one more row, zeroed; NULL when memory is out or the bound is reached. */
+/* Space for one more row, zeroed; NULL when memory is out or the bound is reached. */
 struct topology_device *topology_add(struct topology *topology, enum topology_kind kind, uint32_t parent);
 struct topology_link *topology_add_link(struct topology *topology, uint32_t gpu);
 /* Fills the lists and the links' peers. Fails with ncclInvalidUsage, naming `path`, when there is no GPU or

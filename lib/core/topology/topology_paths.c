@@ -10,7 +10,7 @@
 #define UNLIMITED_GBPS 1e9
 #define INTEL_COST (6.0 / 5.0) /* packets between GPUs that pass an Intel root complex are smaller */
 
-/* Numbers of links: row to parent (a CPU: to the other CPUs), GPU to NVSwitch, GPU to its CPU, card to
+/* Numbers of links: row to parent (a CPU: to the other CPUs), GPU to NVSwitch, GPU to its CPU, NIC to
  * network: two each, away from the device and towards it; then a row of NVLinks between GPUs: one each. */
 static uint32_t link_tree(uint32_t row, bool down) { return 2 * row + down; }
 
@@ -210,7 +210,7 @@ static bool rule_in_use(const struct paths_rules *rules, uint32_t gpu) {
   return rules->in_use == NULL || rules->in_use[gpu];
 }
 
-/* The route by way of a third GPU, where it is the first of its type or faster than the one found. */
+/* The route through a third GPU, where it is the first of its type or faster than the one found. */
 static void route_try_over(const struct paths *paths, enum graph_path type, uint32_t over,
                            const struct paths_route *first, const struct paths_route *second,
                            struct paths_route *found) {
@@ -244,7 +244,7 @@ static void paths_between_gpus(const struct paths *paths, const struct paths_rul
       route_over_gpu(paths, rules, i / count, i % count, &paths->gpu_gpu[i]);
 }
 
-/* ---- Network cards ---- */
+/* ---- NICs ---- */
 
 static void paths_to_net(const struct paths *paths, uint32_t gpu, uint32_t net) {
   const uint32_t gpu_row = paths->topology->gpus[gpu], net_row = paths->topology->nets[net];
@@ -260,7 +260,7 @@ static void paths_to_net(const struct paths *paths, uint32_t gpu, uint32_t net) 
   in->type = inside.type;
 }
 
-/* The other GPU lies near the card: none of its own kind of detour is taken twice. */
+/* The other GPU lies near the NIC: none of its own kind of detour is taken twice. */
 static void paths_to_net_over_gpu(const struct paths *paths, const struct paths_rules *rules, uint32_t gpu,
                                   uint32_t net) {
   struct paths_route *out = &paths->gpu_net[gpu * paths->net_count + net];
@@ -278,7 +278,7 @@ static void paths_to_net_over_gpu(const struct paths *paths, const struct paths_
 static void paths_between_nets(const struct paths *paths, const struct paths_rules *rules) {
   for (uint32_t gpu = 0; gpu < paths->gpu_count; gpu++)
     for (uint32_t net = 0; net < paths->net_count; net++) paths_to_net(paths, gpu, net);
-  for (uint32_t gpu = 0; gpu < paths->gpu_count && rules->card_over_gpu; gpu++)
+  for (uint32_t gpu = 0; gpu < paths->gpu_count && rules->nic_over_gpu; gpu++)
     for (uint32_t net = 0; net < paths->net_count; net++) paths_to_net_over_gpu(paths, rules, gpu, net);
 }
 

@@ -1,4 +1,4 @@
-/* topology_paths.h: how the GPUs and network cards of one node reach each other: the type of each path, what
+/* topology_paths.h: how the GPUs and NICs of one node reach each other: the type of each path, what
  * it carries, and the links that it takes, so that a search can count what is left on them. A pure function
  * of a topology and of what the user allows. */
 #ifndef TUTTI_CORE_TOPOLOGY_PATHS_H
@@ -11,11 +11,11 @@
 #define PATHS_HOPS_MAX (2 * TOPOLOGY_DEPTH_MAX + 8)
 
 /* What the user allows: the longest path between GPUs that store into each other's memory
- * (NCCL_P2P_LEVEL; longer ones go through the host), paths over a GPU in between (NVB), to a card over
+ * (NCCL_P2P_LEVEL; longer ones go through the host), paths over a GPU in between (NVB), to a NIC over
  * another GPU (PXN). */
 struct paths_rules {
   enum graph_path peer_level;
-  bool over_gpu, card_over_gpu;
+  bool over_gpu, nic_over_gpu;
   const bool *in_use; /* by GPU: may be gone over; NULL: all */
 };
 

@@ -12,7 +12,7 @@
 #define STEPS_ATTEMPT (1u << 14)
 #define STEPS_SAME (1u << 8) /* one chain is to be found */
 #define SLACK_GBPS 1e-6      /* sums of doubles */
-#define GOOD_ENOUGH 0.9      /* of what the GPUs or cards carry at all */
+#define GOOD_ENOUGH 0.9      /* of what the GPUs or NICs carry at all */
 #define WORSE_MUST_BRING 1.1
 
 static const double intra_speeds[] = {40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 0};
@@ -52,13 +52,13 @@ static bool is_tree(const struct search *search) { return search->now.pattern !=
 static bool has_network(const struct search *search) { return search->request->node_count > 1; }
 
 static const struct paths_route *route_inside(const struct search *search, uint32_t from, uint32_t to) {
-  const uint32_t *seats = search->request->seats;
-  return &search->paths->gpu_gpu[seats[from] * search->paths->gpu_count + seats[to]];
+  const uint32_t *gpus = search->request->gpus;
+  return &search->paths->gpu_gpu[gpus[from] * search->paths->gpu_count + gpus[to]];
 }
 
-static const struct paths_route *route_card(const struct search *search, uint32_t seat, uint32_t net,
-                                            bool out) {
-  const uint32_t index = search->request->seats[seat] * search->paths->net_count + net;
+static const struct paths_route *route_nic(const struct search *search, uint32_t place, uint32_t net,
+                                           bool out) {
+  const uint32_t index = search->request->gpus[place] * search->paths->net_count + net;
   return out ? &search->paths->gpu_net[index] : &search->paths->net_gpu[index];
 }
 
@@ -101,32 +101,32 @@ static void edge_give(struct search *search, uint32_t from, uint32_t to) {
 
 /* Share of a tree's traffic that the node's first or second rank has with the network: on average over a pair
  * of trees a node has one parent and one child, and half of the speed is each one's. */
-static double card_share(const struct search *search, bool second) {
+static double nic_share(const struct search *search, bool second) {
   if (search->now.pattern == SEARCH_BALANCED_TREE) return second ? .25 : .75;
   if (search->now.pattern == SEARCH_SPLIT_TREE) return .5;
   return second ? 0 : 1;
 }
 
-static bool card_take(struct search *search, uint32_t seat, uint32_t net, bool out, double share) {
-  const struct paths_route *route = route_card(search, seat, net, out);
+static bool nic_take(struct search *search, uint32_t place, uint32_t net, bool out, double share) {
+  const struct paths_route *route = route_nic(search, place, net, out);
   return route->type <= search->inter_most && links_take(search, route, search->gbps * share);
 }
 
-static void card_give(struct search *search, uint32_t seat, uint32_t net, bool out, double share) {
-  const struct paths_route *route = route_card(search, seat, net, out);
+static void nic_give(struct search *search, uint32_t place, uint32_t net, bool out, double share) {
+  const struct paths_route *route = route_nic(search, place, net, out);
   links_give(search, route, route->hop_count, search->gbps * share);
 }
 
-static bool card_take_both(struct search *search, uint32_t seat, uint32_t net, double share) {
-  if (!card_take(search, seat, net, false, share)) return false;
-  if (card_take(search, seat, net, true, share)) return true;
-  card_give(search, seat, net, false, share);
+static bool nic_take_both(struct search *search, uint32_t place, uint32_t net, double share) {
+  if (!nic_take(search, place, net, false, share)) return false;
+  if (nic_take(search, place, net, true, share)) return true;
+  nic_give(search, place, net, false, share);
   return false;
 }
 
-static void card_give_both(struct search *search, uint32_t seat, uint32_t net, double share) {
-  card_give(search, seat, net, false, share);
-  card_give(search, seat, net, true, share);
+static void nic_give_both(struct search *search, uint32_t place, uint32_t net, double share) {
+  nic_give(search, place, net, false, share);
+  nic_give(search, place, net, true, share);
 }
 
 /* ---- Laying chains; each function goes on to the next one and undoes its part. True: no more is wanted ----
@@ -135,7 +135,7 @@ static void card_give_both(struct search *search, uint32_t seat, uint32_t net, d
 static bool channel_begin(struct search *search);
 static bool chain_extend(struct search *search, uint32_t length);
 
-/* A ring that leaves by its pair's card needs the pair. */
+/* A ring that leaves by its pair's NIC needs the pair. */
 static void channels_note(struct search *search) {
   const struct search_result *now = &search->now;
   struct search_result *found = &search->found;
@@ -161,8 +161,8 @@ static bool channel_end(struct search *search) {
   return enough;
 }
 
-/* The card by which channel number channel_count leaves, TOPOLOGY_NONE where there is a choice. */
-static uint32_t ring_card_out(const struct search *search) {
+/* The NIC by which channel number channel_count leaves, TOPOLOGY_NONE where there is a choice. */
+static uint32_t ring_nic_out(const struct search *search) {
   const struct search_result *now = &search->now;
   const uint32_t channel = now->channel_count;
   if (search->cross_nic == 0) return now->net[channel][0];
@@ -171,47 +171,47 @@ static uint32_t ring_card_out(const struct search *search) {
 
 static bool ring_leave(struct search *search, uint32_t last) {
   uint32_t *net = search->now.net[search->now.channel_count];
-  const uint32_t fixed = ring_card_out(search);
+  const uint32_t fixed = ring_nic_out(search);
   for (uint32_t turn = 0; turn < search->paths->net_count; turn++) {
-    const uint32_t card = paths_net_near(search->paths, search->request->seats[last], turn);
-    if (fixed != TOPOLOGY_NONE && card != fixed) continue;
-    if (search->cross_nic == 2 && card == net[0]) continue;
-    if (!card_take(search, last, card, true, 1)) continue;
-    net[1] = card;
+    const uint32_t nic = paths_net_near(search->paths, search->request->gpus[last], turn);
+    if (fixed != TOPOLOGY_NONE && nic != fixed) continue;
+    if (search->cross_nic == 2 && nic == net[0]) continue;
+    if (!nic_take(search, last, nic, true, 1)) continue;
+    net[1] = nic;
     if (channel_end(search)) return true;
-    card_give(search, last, card, true, 1);
+    nic_give(search, last, nic, true, 1);
   }
   return false;
 }
 
 static bool ring_close(struct search *search) {
   const uint32_t *chain = search->now.chain[search->now.channel_count];
-  const uint32_t first = chain[0], last = chain[search->request->seat_count - 1];
+  const uint32_t first = chain[0], last = chain[search->request->gpu_count - 1];
   if (has_network(search)) return ring_leave(search, last);
-  if (search->request->seat_count == 1) return channel_end(search);
+  if (search->request->gpu_count == 1) return channel_end(search);
   if (!edge_take(search, last, first)) return false;
   if (channel_end(search)) return true;
   edge_give(search, last, first);
   return false;
 }
 
-/* The second rank of a tree has a card of its own, the nearest that has room. */
-static bool tree_second(struct search *search, uint32_t seat) {
+/* The second rank of a tree has a NIC of its own, the nearest that has space. */
+static bool tree_second(struct search *search, uint32_t place) {
   uint32_t *net = search->now.net[search->now.channel_count];
-  const double share = card_share(search, true);
+  const double share = nic_share(search, true);
   for (uint32_t turn = 0; turn < search->paths->net_count; turn++) {
-    const uint32_t card = paths_net_near(search->paths, search->request->seats[seat], turn);
-    if (!card_take_both(search, seat, card, share)) continue;
-    net[1] = card;
+    const uint32_t nic = paths_net_near(search->paths, search->request->gpus[place], turn);
+    if (!nic_take_both(search, place, nic, share)) continue;
+    net[1] = nic;
     if (chain_extend(search, 2)) return true;
-    card_give_both(search, seat, card, share);
+    nic_give_both(search, place, nic, share);
   }
   return false;
 }
 
 static bool chain_go_on(struct search *search, uint32_t length) {
   const uint32_t *chain = search->now.chain[search->now.channel_count];
-  if (length == 2 && is_tree(search) && has_network(search) && card_share(search, true) > 0)
+  if (length == 2 && is_tree(search) && has_network(search) && nic_share(search, true) > 0)
     return tree_second(search, chain[1]);
   return chain_extend(search, length);
 }
@@ -219,73 +219,73 @@ static bool chain_go_on(struct search *search, uint32_t length) {
 /* One more GPU, the following ones by number first, and nearer ones before others. */
 static bool chain_extend(struct search *search, uint32_t length) {
   uint32_t *chain = search->now.chain[search->now.channel_count];
-  const uint32_t count = search->request->seat_count, previous = chain[length - 1];
+  const uint32_t count = search->request->gpu_count, previous = chain[length - 1];
   if (length == count) return is_tree(search) ? channel_end(search) : ring_close(search);
   for (uint32_t type = GRAPH_LOC; type <= (uint32_t)search->intra_most; type++) {
     for (uint32_t step = (search->intra_types >> type & 1) != 0 ? 1 : count; step < count; step++) {
-      const uint32_t seat = (previous + step) % count;
-      if (search->used[seat] || route_inside(search, previous, seat)->type != type) continue;
-      const bool may_end = search->last_allowed[seat];
+      const uint32_t place = (previous + step) % count;
+      if (search->used[place] || route_inside(search, previous, place)->type != type) continue;
+      const bool may_end = search->last_allowed[place];
       if (length + 1 < count && may_end && search->last_left == 1) continue;
       if (length + 1 == count && !may_end) continue;
       if (search->steps_left == 0) return true;
       search->steps_left -= 1;
-      if (!edge_take(search, previous, seat)) continue;
-      chain[length] = seat;
-      search->used[seat] = true;
+      if (!edge_take(search, previous, place)) continue;
+      chain[length] = place;
+      search->used[place] = true;
       search->last_left -= may_end;
       if (chain_go_on(search, length + 1)) return true;
       search->last_left += may_end;
-      search->used[seat] = false;
-      edge_give(search, previous, seat);
+      search->used[place] = false;
+      edge_give(search, previous, place);
     }
   }
   return false;
 }
 
-/* Which GPUs may be a ring's end: those near the card that it must leave by. */
+/* Which GPUs may be a ring's end: those near the NIC that it must leave by. */
 static void chain_bound_end(struct search *search) {
-  const uint32_t card = is_tree(search) || !has_network(search) ? TOPOLOGY_NONE : ring_card_out(search);
+  const uint32_t nic = is_tree(search) || !has_network(search) ? TOPOLOGY_NONE : ring_nic_out(search);
   search->last_left = 0;
-  for (uint32_t seat = 0; seat < search->request->seat_count; seat++) {
-    search->last_allowed[seat] =
-        card == TOPOLOGY_NONE || route_card(search, seat, card, true)->type <= search->inter_most;
-    search->last_left += search->last_allowed[seat];
+  for (uint32_t place = 0; place < search->request->gpu_count; place++) {
+    search->last_allowed[place] =
+        nic == TOPOLOGY_NONE || route_nic(search, place, nic, true)->type <= search->inter_most;
+    search->last_left += search->last_allowed[place];
   }
 }
 
-static bool chain_begin(struct search *search, uint32_t seat) {
+static bool chain_begin(struct search *search, uint32_t place) {
   memset(search->used, 0, sizeof search->used);
   chain_bound_end(search);
-  search->now.chain[search->now.channel_count][0] = seat;
-  search->used[seat] = true;
-  if (search->last_allowed[seat]) {
-    if (search->last_left == 1 && search->request->seat_count > 1) return false;
+  search->now.chain[search->now.channel_count][0] = place;
+  search->used[place] = true;
+  if (search->last_allowed[place]) {
+    if (search->last_left == 1 && search->request->gpu_count > 1) return false;
     search->last_left -= 1;
   }
   return chain_extend(search, 1);
 }
 
-/* In by this card, into the nearest GPUs first. */
-static bool channel_begin_at(struct search *search, uint32_t card) {
-  const uint32_t channel = search->now.channel_count, count = search->request->seat_count;
+/* In by this NIC, into the nearest GPUs first. */
+static bool channel_begin_at(struct search *search, uint32_t nic) {
+  const uint32_t channel = search->now.channel_count, count = search->request->gpu_count;
   const bool tree = is_tree(search);
-  const double share = tree ? card_share(search, false) : 1;
-  const uint32_t port = route_card(search, 0, card, false)->hops[0];
+  const double share = tree ? nic_share(search, false) : 1;
+  const uint32_t port = route_nic(search, 0, nic, false)->hops[0];
   if (search->left[port] < search->gbps * share - SLACK_GBPS) return false;
-  search->now.net[channel][0] = search->now.net[channel][1] = card;
+  search->now.net[channel][0] = search->now.net[channel][1] = nic;
   for (uint32_t type = GRAPH_LOC; type <= (uint32_t)search->inter_most; type++) {
     for (uint32_t turn = 0; turn < count; turn++) {
-      const uint32_t seat = (channel + turn) % count;
-      if (route_card(search, seat, card, false)->type != type) continue;
+      const uint32_t place = (channel + turn) % count;
+      if (route_nic(search, place, nic, false)->type != type) continue;
       if (search->steps_left == 0) return true;
       search->steps_left -= 1;
       const bool taken =
-          tree ? card_take_both(search, seat, card, share) : card_take(search, seat, card, false, share);
+          tree ? nic_take_both(search, place, nic, share) : nic_take(search, place, nic, false, share);
       if (!taken) continue;
-      if (chain_begin(search, seat)) return true;
-      if (tree) card_give_both(search, seat, card, share);
-      else card_give(search, seat, card, false, share);
+      if (chain_begin(search, place)) return true;
+      if (tree) nic_give_both(search, place, nic, share);
+      else nic_give(search, place, nic, false, share);
     }
   }
   return false;
@@ -293,11 +293,11 @@ static bool channel_begin_at(struct search *search, uint32_t card) {
 
 /* On one node a ring has no first GPU, and a tree's first differs from channel to channel. */
 static bool channel_begin_inside(struct search *search) {
-  const uint32_t channel = search->now.channel_count, count = search->request->seat_count;
+  const uint32_t channel = search->now.channel_count, count = search->request->gpu_count;
   search->now.net[channel][0] = search->now.net[channel][1] = TOPOLOGY_NONE;
   for (uint32_t turn = 0; turn < (is_tree(search) ? count : 1); turn++) {
-    const uint32_t seat = is_tree(search) ? (channel + turn) % count : 0;
-    if (chain_begin(search, seat)) return true;
+    const uint32_t place = is_tree(search) ? (channel + turn) % count : 0;
+    if (chain_begin(search, place)) return true;
   }
   return false;
 }
@@ -317,7 +317,7 @@ static bool channel_begin(struct search *search) {
 static enum graph_path worse(enum graph_path a, enum graph_path b) { return a > b ? a : b; }
 
 static void result_measure(const struct search *search, struct search_result *result) {
-  const uint32_t count = search->request->seat_count;
+  const uint32_t count = search->request->gpu_count;
   const bool ring = result->pattern == SEARCH_RING, network = has_network(search);
   result->intra_path = result->inter_path = GRAPH_LOC;
   for (uint32_t channel = 0; channel < result->channel_count; channel++) {
@@ -328,19 +328,19 @@ static void result_measure(const struct search *search, struct search_result *re
       result->intra_path = worse(result->intra_path, route_inside(search, chain[count - 1], chain[0])->type);
     if (!network) continue;
     const uint32_t second = ring ? chain[count - 1] : chain[result->pattern == SEARCH_TREE ? 0 : 1];
-    result->inter_path = worse(result->inter_path, route_card(search, chain[0], net[0], false)->type);
-    result->inter_path = worse(result->inter_path, route_card(search, second, net[1], true)->type);
+    result->inter_path = worse(result->inter_path, route_nic(search, chain[0], net[0], false)->type);
+    result->inter_path = worse(result->inter_path, route_nic(search, second, net[1], true)->type);
   }
 }
 
-/* The one chain found, as often as there is room for it. */
+/* The one chain found, as often as there is space for it. */
 static void channels_repeat(struct search *search) {
   struct search_result *found = &search->found;
   double most = search->request->channels_most;
   for (uint32_t link = 0; link < search->paths->link_count; link++) {
     const double once = search->paths->link_gbps[link] - search->left[link];
-    const double room = once > SLACK_GBPS ? (search->paths->link_gbps[link] + SLACK_GBPS) / once : most;
-    if (room < most) most = room;
+    const double capacity = once > SLACK_GBPS ? (search->paths->link_gbps[link] + SLACK_GBPS) / once : most;
+    if (capacity < most) most = capacity;
   }
   const uint32_t hops = found->hop_count;
   for (found->channel_count = 1; found->channel_count + 1 <= most; found->channel_count++) {
@@ -381,19 +381,19 @@ static double gpu_slot_gbps(const struct paths *paths, uint32_t gpu) {
   return topology_link_gbps(topology, topology->devices[topology->gpus[gpu]].parent);
 }
 
-/* What the slowest GPU carries at all; on several nodes, what cards and GPUs do together. */
+/* What the slowest GPU carries at all; on several nodes, what NICs and GPUs do together. */
 static double node_gbps(const struct search *search) {
   const struct paths *paths = search->paths;
-  double slowest = 0, slots = 0, cards = 0;
+  double slowest = 0, slots = 0, nics = 0;
   for (uint32_t net = 0; net < paths->net_count; net++)
-    cards += topology_net_gbps(&paths->topology->devices[paths->topology->nets[net]]);
-  for (uint32_t seat = 0; seat < search->request->seat_count; seat++) {
-    const uint32_t gpu = search->request->seats[seat];
+    nics += topology_net_gbps(&paths->topology->devices[paths->topology->nets[net]]);
+  for (uint32_t place = 0; place < search->request->gpu_count; place++) {
+    const uint32_t gpu = search->request->gpus[place];
     const double slot = gpu_slot_gbps(paths, gpu), links = paths_nvlink_gbps(paths, gpu);
     slots += slot;
-    if (seat == 0 || (links > slot ? links : slot) < slowest) slowest = links > slot ? links : slot;
+    if (place == 0 || (links > slot ? links : slot) < slowest) slowest = links > slot ? links : slot;
   }
-  if (has_network(search)) return cards < slots ? cards : slots;
+  if (has_network(search)) return nics < slots ? nics : slots;
   return slowest;
 }
 
@@ -402,16 +402,16 @@ static bool is_done(const struct search *search, double most) {
 }
 
 /* A type that no path has is not worth an attempt. */
-static uint32_t types_present(const struct search *search, bool cards) {
-  const uint32_t count = search->request->seat_count;
+static uint32_t types_present(const struct search *search, bool nics) {
+  const uint32_t count = search->request->gpu_count;
   uint32_t types = 0;
-  for (uint32_t a = 0; a < count && !cards; a++)
+  for (uint32_t a = 0; a < count && !nics; a++)
     for (uint32_t b = 0; b < count; b++)
       if (a != b || count == 1) types |= 1u << route_inside(search, a, b)->type;
-  for (uint32_t a = 0; a < count && cards; a++)
+  for (uint32_t a = 0; a < count && nics; a++)
     for (uint32_t net = 0; net < search->paths->net_count; net++)
-      types |= 1u << route_card(search, a, net, true)->type | 1u << route_card(search, a, net, false)->type;
-  return cards && !has_network(search) ? 1u << GRAPH_LOC : types;
+      types |= 1u << route_nic(search, a, net, true)->type | 1u << route_nic(search, a, net, false)->type;
+  return nics && !has_network(search) ? 1u << GRAPH_LOC : types;
 }
 
 /* One speed and reach: all channels alike, then each its own; trees from the wanted pattern to the simplest.
@@ -419,7 +419,7 @@ static uint32_t types_present(const struct search *search, bool cards) {
 static void attempt_patterns(struct search *search, double most) {
   const uint32_t wanted = search->request->pattern;
   for (uint32_t pattern = wanted; pattern <= (wanted == SEARCH_RING ? SEARCH_RING : SEARCH_TREE); pattern++) {
-    if (pattern != SEARCH_RING && (search->request->seat_count == 1 || !has_network(search)))
+    if (pattern != SEARCH_RING && (search->request->gpu_count == 1 || !has_network(search)))
       pattern = SEARCH_TREE;
     if (pattern == SEARCH_SPLIT_TREE && wanted != SEARCH_SPLIT_TREE) continue;
     search->now.pattern = (enum search_pattern)pattern;
@@ -442,7 +442,7 @@ static void attempt_types(struct search *search, double most) {
   }
 }
 
-/* Whether rings may leave by other cards than they came in by, at which step of the relaxation; pairs need as
+/* Whether rings may leave by other NICs than they came in by, at which step of the relaxation; pairs need as
  * many odd nodes as even ones. */
 static bool crossing_allowed(const struct search *search, uint32_t cross_nic) {
   const struct search_request *request = search->request;
@@ -451,7 +451,7 @@ static bool crossing_allowed(const struct search *search, uint32_t cross_nic) {
   return cross_nic == request->cross_nic && (cross_nic != 2 || request->node_count % 2 == 0);
 }
 
-/* The most that channels of this speed carry together: a card, or a GPU on one node, holds whole channels. */
+/* The most that channels of this speed carry together: a NIC, or a GPU on one node, holds whole channels. */
 static double speed_most(const struct search *search, double slowest, double gbps) {
   const struct paths *paths = search->paths;
   double most = 0;
@@ -496,12 +496,12 @@ ncclResult_t search_run(const struct search_request *request, struct search_resu
   if (search == NULL || left == NULL) {
     os_free(search);
     os_free(left);
-    return log_fail(ncclSystemError, "no memory to search rings for %u GPUs", request->seat_count);
+    return log_fail(ncclSystemError, "no memory to search rings for %u GPUs", request->gpu_count);
   }
   uint32_t capability = 0;
-  for (uint32_t seat = 0; seat < request->seat_count; seat++) {
-    const uint32_t own = paths->topology->devices[paths->topology->gpus[request->seats[seat]]].capability;
-    if (seat == 0 || own < capability) capability = own;
+  for (uint32_t place = 0; place < request->gpu_count; place++) {
+    const uint32_t own = paths->topology->devices[paths->topology->gpus[request->gpus[place]]].capability;
+    if (place == 0 || own < capability) capability = own;
   }
   search->request = request;
   search->paths = paths;

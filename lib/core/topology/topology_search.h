@@ -1,4 +1,4 @@
-/* topology_search.h: chains of a node's GPUs, and the network cards at their ends, that rings and trees are
+/* topology_search.h: chains of a node's GPUs, and the NICs at their ends, that rings and trees are
  * made of: as many at once, and each as fast, as the links carry. A bounded search: what it does not find in
  * so many steps is not there. A pure function of its request. */
 #ifndef TUTTI_CORE_TOPOLOGY_SEARCH_H
@@ -20,12 +20,12 @@ enum search_pattern {
 
 struct search_request {
   const struct paths *paths;
-  const uint32_t *seats; /* by local rank: its GPU */
-  uint32_t seat_count;
+  const uint32_t *gpus; /* by local rank: its GPU */
+  uint32_t gpu_count;
   enum search_pattern pattern; /* SEARCH_RING, or the tree to begin with */
-  uint32_t node_count;         /* above 1: chains begin and end at cards */
+  uint32_t node_count;         /* above 1: chains begin and end at NICs */
   uint32_t channels_most;      /* 1..SEARCH_CHANNELS_MAX */
-  uint32_t cross_nic;          /* NCCL_CROSS_NIC: 0 never, 1 a ring may leave by any card, 2 by its pair's */
+  uint32_t cross_nic;          /* NCCL_CROSS_NIC: 0 never, 1 a ring may leave by any NIC, 2 by its pair's */
 };
 
 struct search_result {
@@ -37,7 +37,7 @@ struct search_result {
   uint32_t cross_nic;                                     /* as used */
   uint32_t hop_count;                                     /* links of all channels */
   uint32_t chain[SEARCH_CHANNELS_MAX][TOPOLOGY_GPUS_MAX]; /* local ranks in order */
-  uint32_t net[SEARCH_CHANNELS_MAX][2]; /* cards at the two ends: a ring comes in by the first and leaves by
+  uint32_t net[SEARCH_CHANNELS_MAX][2]; /* NICs at the two ends: a ring comes in by the first and leaves by
                                            the second; TOPOLOGY_NONE on one node */
 };
 

@@ -68,7 +68,7 @@ struct attribute {
   const char *name;
   enum attribute_kind kind;
   bool required;
-  size_t offset, room; /* of the member; room of a text */
+  size_t offset, capacity; /* of the member; space of a text */
   double lowest, highest;
 };
 
@@ -150,7 +150,7 @@ static bool number_parse(const struct attribute *attribute, const char *value, d
 
 static const char *attribute_purpose(const struct attribute *attribute, char *text, size_t bytes) {
   switch (attribute->kind) {
-    case TEXT: snprintf(text, bytes, "at most %zu bytes", attribute->room - 1); break;
+    case TEXT: snprintf(text, bytes, "at most %zu bytes", attribute->capacity - 1); break;
     case BUS_ID: snprintf(text, bytes, "a bus id like 0000:3b:00.0"); break;
     case LINK_SPEED: snprintf(text, bytes, "a speed like \"32.0 GT/s PCIe\""); break;
     case HEX64: snprintf(text, bytes, "a hexadecimal number of 64 bits"); break;
@@ -163,7 +163,7 @@ static const char *attribute_purpose(const struct attribute *attribute, char *te
 }
 
 static bool text_store(const struct attribute *attribute, const char *value, char *member) {
-  if (strlen(value) >= attribute->room) return false;
+  if (strlen(value) >= attribute->capacity) return false;
   memcpy(member, value, strlen(value) + 1);
   return true;
 }

@@ -1,7 +1,7 @@
 /* simt_block.h: a GPU's block on a thread of the host. Each of the block's threads is a fibre; fibres take
  * turns where one waits for its warp, at a barrier, or for memory. A warp that has met goes on in the order
  * of its lanes, so that what it stores lies before what its last lane stores: LL128 asks for that. Random
- * turns (SIMT_SEED) try other orders. Knows nothing of kernels. */
+ * turns (SIMT_SEED) try other descriptors. Knows nothing of kernels. */
 #ifndef TUTTI_TESTS_SIMT_BLOCK_H
 #define TUTTI_TESTS_SIMT_BLOCK_H
 
@@ -34,7 +34,7 @@ void simt_block_run(uint32_t block, uint32_t thread_count, void (*body)(void *),
 void simt_yield(void);
 /* Now and then, as a seed says. */
 void simt_stir(void);
-/* Hands in a value and waits for the warp: all lanes' values, until its next meeting. */
+/* Hands in a value and waits for the warp: all lanes' values, until its next synchronization. */
 const uint64_t *simt_meet(uint64_t value);
 void simt_barrier(uint32_t id, uint32_t threads, bool waits);
 uint64_t simt_time_ns(void);

@@ -1,0 +1,192 @@
+/* call_cache.c: a small table of calls, by a hash of their arguments; a call that finds its place taken takes
+ * it. Groups lie in a list, which is short. Promises that nothing is launched that the full path would
+ * refuse. */
+#include "core/call_cache.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "core/collective.h"
+#include "core/record.h"
+
+static struct call_cache_entry *call_cache_place(struct call_cache *cache,
+                                                 const struct collective_call *call) {
+  const uint64_t mixed = (uintptr_t)call->in ^ (uintptr_t)call->out >> 3 ^ (uintptr_t)call->stream ^
+                         (uint64_t)call->count << 9 ^ (uint64_t)call->func << 5;
+  return &cache->calls[mixed * HASH_STEP >> 61];
+}
+static_assert(CALL_CACHE_CALLS == 8, "three bits of the hash choose");
+
+static bool args_are(const struct call_cache_args *args, const struct collective_call *call) {
+  return args->in == call->in && args->out == call->out && args->count == call->count &&
+         args->stream == call->stream && args->peer == call->peer && args->func == call->func &&
+         args->dtype == (uint32_t)call->dtype && args->op == (uint32_t)call->op;
+}
+
+static void args_set(struct call_cache_args *args, const struct collective_call *call) {
+  *args = (struct call_cache_args){call->name,        call->in,   call->out,  call->count,
+                                   call->stream,      call->peer, call->func, (uint8_t)call->dtype,
+                                   (uint8_t)call->op, 0};
+}
+
+/* Operators of the user may change their meaning; a call for nothing may be none. */
+static bool call_keeps(const struct collective_call *call) {
+  return (uint32_t)call->op < ncclNumOps && call->count != 0 && !call->comm->settings.check_pointers;
+}
+
+/* Whoever reads the log wants to see the call. */
+static bool call_is_quiet(const struct collective_call *call) {
+  return call->comm && comm_is_ready(call->comm) && !log_enabled(LOG_INFO, LOG_COLL | LOG_CALL);
+}
+
+/* ---- a call ---- */
+
+static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buffers *buffers,
+                   const struct call_cache_args *args, uint32_t call_count, ncclResult_t *result) {
+  comm_own(comm);
+  const struct device_cached_launch cache = {serial, comm->sequence, buffers, args->stream};
+  if (!comm->ops->launch_cached(comm->device_comm, &cache, result)) return false;
+  if (*result == ncclSuccess)
+    __atomic_store_n(&comm->sequence, comm->sequence + call_count, __ATOMIC_RELAXED);
+  return true;
+}
+
+bool call_cache_launch(const struct collective_call *call, ncclResult_t *result) {
+  if (!call_is_quiet(call)) return false;
+  const struct call_cache_entry *entry = call_cache_place(&call->comm->call_cache, call);
+  if (entry->serial == 0 || !args_are(&entry->args, call)) return false;
+  const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
+  if (!launch(call->comm, entry->serial, entry->buffers, &entry->args, 1, result)) return false;
+  if (*result == ncclSuccess) record_cached(call, ticks, launched, entry->serial);
+  return true;
+}
+
+/* Proxies must hear of each launch; a plan that is not kept cannot be launched again. */
+void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count) {
+  const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL;
+  comm->call_cache.serial = kept ? plan->serial : 0;
+  comm->call_cache.sequence = comm->queue.first_sequence;
+  comm->call_cache.work_count = plan->work_count;
+  comm->call_cache.buffers = plan->buffers;
+}
+
+/* Takes the plan that so many calls have just come to; 0: none that can be launched again. */
+static uint64_t take_serial(struct ncclComm *comm, uint32_t call_count) {
+  const uint64_t serial = comm->call_cache.serial;
+  comm->call_cache.serial = 0;
+  return comm->call_cache.sequence + call_count == comm->sequence ? serial : 0;
+}
+
+void call_cache_note(const struct collective_call *call) {
+  struct call_cache *cache = &call->comm->call_cache;
+  const uint64_t serial = take_serial(call->comm, 1);
+  if (serial == 0 || cache->work_count > CALL_CACHE_ENTRY_WORKS || !call_keeps(call)) return;
+  struct call_cache_entry *entry = call_cache_place(cache, call);
+  args_set(&entry->args, call);
+  entry->serial = serial;
+  for (uint32_t i = 0; i < cache->work_count; i++) entry->buffers[i] = cache->buffers[i];
+}
+
+/* ---- groups ---- */
+
+/* A group that begins with the calls that were followed, and has another one, `call`; NULL: that has none. */
+static const struct call_cache_group *find_path(const struct call_cache *cache,
+                                                const struct collective_call *call) {
+  const uint32_t count = cache->followed;
+  for (uint32_t i = 0; i < CALL_CACHE_GROUPS; i++) {
+    const struct call_cache_group *group = &cache->groups->kept[i];
+    if (group->serial == 0 || (call ? group->call_count <= count : group->call_count != count)) continue;
+    if (call && !args_are(&group->calls[count], call)) continue;
+    if (count == 0 || memcmp(group->calls, cache->path->calls, count * sizeof *group->calls) == 0)
+      return group;
+  }
+  return NULL;
+}
+
+bool call_cache_follow(const struct collective_call *call) {
+  if (!call_is_quiet(call) || comm_async_error(call->comm) != ncclSuccess) return false;
+  struct call_cache *cache = &call->comm->call_cache;
+  const struct call_cache_group *path =
+      cache->groups != NULL && cache->noted == 0 ? find_path(cache, call) : NULL;
+  if (path == NULL) return false;
+  cache->path = path;
+  cache->followed += 1;
+  return true;
+}
+
+bool call_cache_follow_on(struct call_cache *cache, const struct collective_call *call) {
+  const struct call_cache_group *path = cache->path;
+  const uint32_t count = cache->followed;
+  if (count == 0 || count >= path->call_count || !args_are(&path->calls[count], call)) return false;
+  cache->followed = count + 1;
+  return true;
+}
+
+bool call_cache_launch_group(struct ncclComm *comm, ncclResult_t *result) {
+  struct call_cache *cache = &comm->call_cache;
+  const uint32_t count = cache->followed;
+  if (count == 0 || !comm_is_ready(comm)) return false;
+  const struct call_cache_group *path =
+      cache->path->call_count == count ? cache->path : find_path(cache, NULL);
+  const uint64_t number = record_launched(comm), sequence = comm->sequence;
+  if (path == NULL || !launch(comm, path->serial, path->buffers, path->calls, count, result)) return false;
+  if (*result == ncclSuccess) record_launch(comm, number, path->serial, sequence, count, 1, false);
+  return true;
+}
+
+struct collective_call call_cache_followed(struct ncclComm *comm, uint32_t i) {
+  const struct call_cache_args *args = &comm->call_cache.path->calls[i];
+  const struct collective_call call = {args->name,
+                                       args->func,
+                                       args->in,
+                                       args->out,
+                                       args->count,
+                                       (ncclDataType_t)args->dtype,
+                                       (ncclRedOp_t)args->op,
+                                       args->peer,
+                                       comm,
+                                       args->stream,
+                                       NULL};
+  return call;
+}
+
+ncclResult_t call_cache_note_call(const struct collective_call *call) {
+  struct call_cache *cache = &call->comm->call_cache;
+  struct call_cache_groups *groups = cache->groups;
+  if (!call->comm->queue.queued) return ncclSuccess; /* it was for nothing */
+  if (cache->noted >= CALL_CACHE_GROUP_CALLS || !call_keeps(call)) {
+    cache->noted = CALL_CACHE_GROUP_CALLS + 1;
+    return ncclSuccess;
+  }
+  if (groups == NULL) groups = cache->groups = (struct call_cache_groups *)os_alloc(sizeof *groups);
+  if (groups == NULL)
+    return log_fail(ncclSystemError, "%s: no memory to remember the group; free some and try again",
+                    call->name);
+  groups->kept[groups->next].serial = 0;
+  args_set(&groups->kept[groups->next].calls[cache->noted++], call);
+  return ncclSuccess;
+}
+
+void call_cache_note_group(struct ncclComm *comm) {
+  struct call_cache *cache = &comm->call_cache;
+  const uint32_t count = cache->noted;
+  if (count == 0 || count > CALL_CACHE_GROUP_CALLS) return;
+  const uint64_t serial = take_serial(comm, count);
+  if (serial == 0) return;
+  struct call_cache_group *group = &cache->groups->kept[cache->groups->next];
+  cache->groups->next = (cache->groups->next + 1) % CALL_CACHE_GROUPS;
+  group->call_count = count;
+  group->serial = serial;
+  for (uint32_t i = 0; i < cache->work_count; i++) group->buffers[i] = cache->buffers[i];
+}
+
+void call_cache_end_group(struct ncclComm *comm) { comm->call_cache.followed = comm->call_cache.noted = 0; }
+
+uint64_t call_cache_bytes(const struct call_cache *cache) {
+  return cache->groups != NULL ? sizeof *cache->groups : 0;
+}
+
+void call_cache_free(struct call_cache *cache) { os_free(cache->groups); }

@@ -1,0 +1,655 @@
+/* remote.c: the table of a communicator's ranks in other processes, made from their peer info, and what this
+ * process answers when they ask for connections. Promises that both ends of any pair come to the same
+ * transport. Does not know how the peer info came here, nor what a connection is made of. */
+#include "core/remote/remote.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "base/share.h"
+#include "core/bootstrap/control.h"
+#include "core/comm.h"
+#include "core/proxy/net.h"
+#include "core/proxy/proxy_pxn.h"
+#include "core/stall/stall.h"
+#include "core/stall/survey.h"
+#include "core/stall/watchdog.h"
+#include "core/topology/layout.h"
+#include "core/topology/rails.h"
+
+#define REASON_WAIT_MS 300 /* for why the other end has gone */
+
+/* ---- Peer info ---- */
+
+/* What holds for a rank's device and all others of its host. */
+static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_count,
+                               struct settings_paths *paths) {
+  struct device_path_info info;
+  TRY(comm->ops->device_farthest_path(comm->device_index, &info));
+  if (info.name) {
+    paths->peer_access = info.peer_access;
+    paths->ll128 = info.ll128;
+  } else if (device_count > 1) {
+    settings_add_path(comm->ops, comm->device_index, (comm->device_index + 1) % device_count, paths);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *model, struct peer_info *info) {
+  const struct device_ops *ops = comm->ops;
+  const struct plan_limits *limits = &comm->settings.limits;
+  struct settings_paths paths = {true, true};
+  uint32_t device_count = 0;
+  bool reach = false;
+  memset(info, 0, sizeof *info);
+  TRY(ops->device_count(&device_count));
+  TRY(ops->device_node(comm->device_index, &info->node));
+  if (model) {
+    TRY(ops->comm_handle(model, &info->device));
+    TRY(ops->comm_reach(model, comm->rank, &info->device, &reach));
+  }
+  TRY(info_paths(comm, device_count, &paths));
+  info->host = share_host();
+  info->settings = settings_digest(&comm->settings);
+  info->channel_count = limits->channel_count;
+  info->p2p_channel_count = limits->p2p_channel_count;
+  info->p2p_channels_per_peer = limits->p2p_channels_per_peer;
+  info->device_index = comm->device_index;
+  info->process = os_pid();
+  info->present = 1;
+  info->shareable = reach;
+  info->direct = limits->direct && paths.peer_access && param_int(PARAM_P2P_DISABLE) == 0;
+  info->ll128 = paths.ll128;
+  os_host_name(info->host_name, sizeof info->host_name);
+  return ncclSuccess;
+}
+
+/* ---- The table ---- */
+
+static bool remote_same_group(const struct remote_rank *a, const struct remote_rank *b) {
+  const bool one_node = a->info->host == b->info->host && a->info->node == b->info->node;
+  if (a->process_index == b->process_index) return one_node;
+  return one_node && a->info->shareable && b->info->shareable;
+}
+
+/* The first rank that this one belongs with stands for all of its group. */
+static void remote_find_groups(struct remote *remote) {
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
+    uint32_t first = 0;
+    while (!remote_same_group(&remote->ranks[first], &remote->ranks[rank])) first += 1;
+    remote->ranks[rank].group = remote->groups[rank] = first;
+    remote->networked = remote->networked || first != 0;
+  }
+}
+
+/* Users' memory is mapped within a group, or within a process alone. */
+static bool remote_same_p2p_domain(const struct remote_rank *a, const struct remote_rank *b) {
+  return a->group == b->group && (b->info->direct || a->process_index == b->process_index);
+}
+
+static void remote_find_p2p_domains(struct remote *remote) {
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
+    uint32_t first = 0;
+    while (!remote_same_p2p_domain(&remote->ranks[first], &remote->ranks[rank])) first += 1;
+    remote->p2p_domains[rank] = first;
+    remote->shows =
+        remote->shows || (remote->ranks[first].process_index != remote->ranks[rank].process_index &&
+                          remote->shared->ops->conn_both_ends());
+  }
+}
+
+enum remote_transport remote_transport_to(const struct remote *remote, uint32_t own_rank, uint32_t rank) {
+  const struct remote_rank *own = &remote->ranks[own_rank], *other = &remote->ranks[rank];
+  if (own->group != other->group) return TRANSPORT_NETWORK;
+  return own->process_index == other->process_index ? TRANSPORT_LOCAL : TRANSPORT_SHARED;
+}
+
+static ncclResult_t remote_check_settings(const struct remote *remote) {
+  for (uint32_t rank = 1; rank < remote->shared->rank_count; rank++) {
+    const struct peer_info *first = &remote->infos[0], *info = &remote->infos[rank];
+    if (info->settings == first->settings) continue;
+    return log_fail(ncclInvalidUsage,
+                    "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "
+                    "buffers, algorithms or protocols; give NCCL_BUFFSIZE, NCCL_ALGO, NCCL_PROTO and their "
+                    "kin the same values everywhere",
+                    first->process, first->host_name, rank, info->process, info->host_name);
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t remote_take_infos(struct remote *remote, const struct gather *gather,
+                                      const uint32_t *ranks, const uint8_t *apart) {
+  const struct gather_rank *said = gather_ranks(gather);
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
+    const struct gather_rank *gathered = &said[ranks[rank]];
+    if (gathered->info_bytes != sizeof remote->infos[rank])
+      return log_fail(ncclInvalidUsage,
+                      "rank %u described itself with %u bytes, this library does with %zu; load the same "
+                      "library everywhere",
+                      rank, gathered->info_bytes, sizeof remote->infos[rank]);
+    memcpy(&remote->infos[rank], gathered->info, sizeof remote->infos[rank]);
+    remote->infos[rank].host_name[sizeof remote->infos[rank].host_name - 1] = '\0';
+    remote->ranks[rank].info = &remote->infos[rank];
+    remote->ranks[rank].process_index = gathered->process_index;
+    if (apart[gathered->process_index]) remote->infos[rank].shareable = 0;
+  }
+  return remote_check_settings(remote);
+}
+
+static bool remote_alloc(struct remote *remote, uint32_t rank_count) {
+  remote->addresses = (struct sock_address *)os_alloc(remote->process_count * sizeof *remote->addresses);
+  remote->ranks = (struct remote_rank *)os_alloc(rank_count * sizeof *remote->ranks);
+  remote->groups = (uint32_t *)os_alloc(rank_count * sizeof *remote->groups);
+  remote->p2p_domains = (uint32_t *)os_alloc(rank_count * sizeof *remote->p2p_domains);
+  remote->remotes = (uint8_t **)os_alloc(rank_count * sizeof *remote->remotes);
+  remote->comms = (struct ncclComm **)os_alloc(rank_count * sizeof *remote->comms);
+  remote->left = (uint64_t *)os_alloc(rank_count * sizeof *remote->left);
+  remote->proxies = (struct proxy_comm **)os_alloc(rank_count * sizeof *remote->proxies);
+  remote->infos = (struct peer_info *)os_alloc(rank_count * sizeof *remote->infos);
+  return remote->addresses && remote->ranks && remote->groups && remote->p2p_domains && remote->remotes &&
+         remote->comms && remote->left && remote->proxies && remote->infos;
+}
+
+/* A rank's number among those of its host. */
+static uint32_t remote_place(const struct remote *remote, uint32_t rank) {
+  uint32_t place = 0;
+  for (uint32_t i = 0; i < rank; i++) place += remote->infos[i].host == remote->infos[rank].host;
+  return place;
+}
+
+/* Within one process the backend's nodes say where the NICs lie, else the user's file, or nobody. */
+static ncclResult_t remote_find_rails(struct remote *remote) {
+  const uint32_t rank_count = remote->shared->rank_count;
+  const bool several = remote->process_count > 1;
+  if (several && (!remote->networked || param_text(PARAM_TOPO_FILE)[0] == '\0')) return ncclSuccess;
+  struct rails_place *places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
+  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    const struct peer_info *info = &remote->infos[rank];
+    places[rank].device = several ? remote_place(remote, rank) : info->device_index;
+    places[rank].here = remote->ranks[rank].process_index == remote->own_process;
+    places[rank].node = several ? remote->ranks[rank].group : info->node;
+  }
+  const ncclResult_t result = rails_create(remote->shared->ops, places, rank_count, &remote->rails);
+  os_free(places);
+  return result;
+}
+
+ncclResult_t remote_create(struct comm_shared *shared, uint64_t wire_key, const struct gather *gather,
+                           const uint32_t *ranks, const uint8_t *apart, struct remote **out) {
+  struct remote *remote = (struct remote *)os_alloc(sizeof *remote);
+  if (!remote) return log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+  os_mutex_init(&remote->lock);
+  remote->shared = shared;
+  remote->wire_key = wire_key;
+  remote->process_count = gather_process_count(gather);
+  remote->own_process = gather_own_process(gather);
+  ncclResult_t result = ncclSuccess;
+  if (!remote_alloc(remote, shared->rank_count))
+    result = log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+  if (result == ncclSuccess) result = remote_take_infos(remote, gather, ranks, apart);
+  if (result != ncclSuccess) {
+    remote_free(remote);
+    return result;
+  }
+  for (uint32_t process_index = 0; process_index < remote->process_count; process_index++)
+    remote->addresses[process_index] = *gather_address(gather, process_index);
+  remote_find_groups(remote);
+  remote_find_p2p_domains(remote);
+  result = remote_find_rails(remote);
+  if (result == ncclSuccess) *out = remote;
+  else remote_free(remote);
+  return result;
+}
+
+static ncclResult_t remote_fill_here(struct remote *remote, struct ncclComm *const *comms) {
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
+    TRY(peer_info_fill(comms[rank], NULL, &remote->infos[rank]));
+    remote->ranks[rank].info = &remote->infos[rank];
+  }
+  remote_find_groups(remote);
+  remote_find_p2p_domains(remote);
+  return ncclSuccess;
+}
+
+static bool nodes_differ(struct ncclComm *const *comms, uint32_t count) {
+  uint32_t first = 0, node = 0;
+  for (uint32_t i = 0; i < count; i++)
+    if (comms[i]->ops->device_node(comms[i]->device_index, i == 0 ? &first : &node) != ncclSuccess ||
+        (i > 0 && node != first))
+      return true;
+  return false;
+}
+
+ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *const *comms,
+                                struct remote **out) {
+  if (!nodes_differ(comms, shared->rank_count)) return ncclSuccess;
+  struct remote *remote = (struct remote *)os_alloc(sizeof *remote);
+  if (!remote) return log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+  os_mutex_init(&remote->lock);
+  remote->shared = shared;
+  remote->wire_key = shared->comm_id; /* the same on every run */
+  remote->process_count = 1;
+  ncclResult_t result = ncclSuccess;
+  if (!remote_alloc(remote, shared->rank_count))
+    result = log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+  if (result == ncclSuccess) result = remote_fill_here(remote, comms);
+  if (result == ncclSuccess) result = remote_find_rails(remote);
+  if (result == ncclSuccess) *out = remote;
+  else remote_free(remote);
+  return result;
+}
+
+/* Where peer info are known, a rank of another process may send (PXN). The same answer on all ranks. */
+static bool remote_has_ll(const struct remote *remote) {
+  return remote->shared->ops->net_ll(remote->rails != NULL && remote->process_count > 1);
+}
+
+void remote_settle(const struct remote *remote, struct settings *settings) {
+  struct settings_paths paths = {true, true};
+  struct settings other;
+  memset(&other, 0, sizeof other);
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
+    const struct peer_info *info = &remote->infos[rank];
+    other.limits.channel_count = info->channel_count;
+    other.limits.p2p_channel_count = info->p2p_channel_count;
+    other.limits.p2p_channels_per_peer = info->p2p_channels_per_peer;
+    settings_agree(settings, &other);
+    paths.ll128 = paths.ll128 && info->ll128;
+  }
+  settings_take_paths(settings, &paths);
+  if (remote->networked) proxy_limits(&settings->limits);
+  if (remote->networked && settings_take_network(settings, remote_has_ll(remote), remote->shared->rank_count))
+    log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
+             remote_has_ll(remote) ? "LL and Simple" : "Simple alone");
+}
+
+/* Hosts are nodes, in the order of their first ranks. */
+ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count, struct graph *graph) {
+  const uint32_t rank_count = remote->shared->rank_count;
+  struct graph_place *places = (struct graph_place *)os_alloc(rank_count * sizeof *places);
+  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  uint32_t node_count = 0;
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    uint32_t first = rank, last = rank;
+    for (uint32_t i = rank; i-- > 0;) {
+      if (remote->infos[i].host != remote->infos[rank].host) continue;
+      if (last == rank) last = i;
+      first = i;
+    }
+    places[rank].node = first < rank ? places[first].node : node_count++;
+    places[rank].gpu = last < rank ? places[last].gpu + 1 : 0;
+  }
+  const ncclResult_t result = layout_graph_places(places, rank_count, node_count, channel_count, graph);
+  os_free(places);
+  return result;
+}
+
+/* ---- Connections that others ask for ---- */
+
+struct remote_message {
+  uint32_t kind; /* REMOTE_CALL_CONNECT */
+  uint32_t count;
+  struct remote_request requests[REMOTE_REQUESTS_MOST];
+};
+static_assert(sizeof(struct remote_message) <= CONTROL_REQUEST_MOST, "a call holds it");
+static_assert(REMOTE_REQUESTS_MOST * sizeof(union remote_answer) <= CONTROL_REPLY_MOST, "an answer holds it");
+
+/* Who receives asks for the sender's end, too. */
+static bool sends_too(const struct remote *remote, enum remote_transport transport) {
+  return transport == TRANSPORT_SHARED && remote->shared->ops->conn_both_ends();
+}
+
+static bool request_is_sane(const struct remote *remote, const struct remote_request *request) {
+  const uint32_t rank_count = remote->shared->rank_count;
+  return request->rank < rank_count && request->name.peer < rank_count &&
+         remote->ranks[request->rank].process_index == remote->own_process &&
+         request->name.channel_index < PLAN_CHANNELS_MAX && request->name.conn_index < 4 &&
+         request->name.proto < PROTO_COUNT &&
+         (!request->name.sends || sends_too(remote, request->transport)) &&
+         request->transport == remote_transport_to(remote, request->rank, request->name.peer) &&
+         request->transport != TRANSPORT_LOCAL;
+}
+
+static ncclResult_t listener_open(struct proxy_comm *proxy, const struct device_conn_name *name,
+                                  struct remote_listener *listener) {
+  const struct net_ops *net = NULL;
+  uint32_t device_count = 0;
+  TRY(net_choose(&net, &device_count));
+  snprintf(listener->network, sizeof listener->network, "%s", net->name);
+  return proxy_receive_open(proxy, name, &listener->handle);
+}
+
+static ncclResult_t request_carry_out(struct remote *remote, const struct remote_request *request,
+                                      union remote_answer *answer) {
+  struct ncclComm *comm = remote->comms[request->rank];
+  memset(answer, 0, sizeof *answer);
+  if (!comm)
+    return log_fail(ncclRemoteError,
+                    "rank %u has destroyed its communicator; all ranks must take part until "
+                    "the last operation",
+                    request->rank);
+  if (request->transport == TRANSPORT_SHARED)
+    return comm->ops->conn_export(comm->device_comm, &request->name, &answer->shared);
+  return listener_open(remote->proxies[request->rank], &request->name, &answer->network);
+}
+
+static ncclResult_t answer_requests(struct remote *remote, const void *request, uint32_t bytes, void *reply,
+                                    uint32_t *reply_bytes) {
+  const struct remote_message *message = (const struct remote_message *)request;
+  const uint32_t head_bytes = (uint32_t)offsetof(struct remote_message, requests);
+  if (bytes < head_bytes || message->kind != REMOTE_CALL_CONNECT || message->count > REMOTE_REQUESTS_MOST ||
+      bytes != head_bytes + message->count * sizeof message->requests[0])
+    return log_fail(ncclRemoteError,
+                    "a call for connections of %u bytes makes no sense; load the same "
+                    "library everywhere",
+                    bytes);
+  for (uint32_t i = 0; i < message->count; i++) {
+    if (!request_is_sane(remote, &message->requests[i]))
+      return log_fail(ncclRemoteError, "rank %u asks rank %u for a connection that cannot be",
+                      message->requests[i].name.peer, message->requests[i].rank);
+    os_mutex_lock(&remote->lock);
+    const ncclResult_t result =
+        request_carry_out(remote, &message->requests[i], &((union remote_answer *)reply)[i]);
+    os_mutex_unlock(&remote->lock);
+    TRY(result);
+  }
+  *reply_bytes = (uint32_t)(message->count * sizeof(union remote_answer));
+  return ncclSuccess;
+}
+
+/* A control_handler: on the thread that answers calls. */
+static ncclResult_t remote_answer_call(void *argument, const void *request, uint32_t bytes, void *reply,
+                                       uint32_t *reply_bytes) {
+  struct remote *remote = (struct remote *)argument;
+  uint32_t kind = REMOTE_CALL_CONNECT;
+  if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
+  if (kind == REMOTE_CALL_STALL) return stall_answer(remote, request, bytes, reply, reply_bytes);
+  if (kind == REMOTE_CALL_REGION) return remote_region_answer(remote, request, bytes, reply, reply_bytes);
+  if (kind == REMOTE_CALL_ALARM || kind == REMOTE_CALL_REPORTED) {
+    *reply_bytes = 0;
+    if (kind == REMOTE_CALL_ALARM) return watchdog_alarm();
+    watchdog_receive((const char *)request + sizeof kind, bytes - (uint32_t)sizeof kind);
+    return ncclSuccess;
+  }
+  if (kind == REMOTE_CALL_PXN) return remote_pxn_answer(remote, request, bytes, reply, reply_bytes);
+  return answer_requests(remote, request, bytes, reply, reply_bytes);
+}
+
+static bool comm_is_broken(const struct ncclComm *comm) {
+  return __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2;
+}
+
+/* A call that was given up because the communicator broke says why that was. Where the other end has gone or
+ * listens no more, its own word of why is on its way, as a rule. */
+static ncclResult_t ask_result(const struct ncclComm *comm, const char *what, ncclResult_t result) {
+  if (result == ncclSuccess) return result;
+  for (uint32_t ms = 0; result == ncclRemoteError && ms < REASON_WAIT_MS && !comm_is_broken(comm); ms++) {
+    if (__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE)) return result;
+    os_sleep_ms(1);
+  }
+  return comm_is_broken(comm) ? log_fail(comm->reason_code, "%s: %s", what, comm->reason) : result;
+}
+
+static ncclResult_t remote_ask_some(struct ncclComm *comm, const struct remote_request *requests,
+                                    uint32_t count, union remote_answer *answers) {
+  const struct remote *remote = comm->shared->remote;
+  const struct sock_address *to = &remote->addresses[remote->ranks[requests[0].rank].process_index];
+  struct remote_message *message = (struct remote_message *)os_alloc(sizeof *message);
+  char what[256], at[SOCK_TEXT_BYTES];
+  const struct sock_wait wait = {
+      os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u, &comm->called_off,
+      what};
+  uint32_t reply_bytes = (uint32_t)(count * sizeof *answers); /* the space there is */
+  if (!message)
+    return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for connections", comm->rank,
+                    comm->name);
+  snprintf(what, sizeof what, "rank %u of comm '%s' asking rank %u (%s, %s) for connections", comm->rank,
+           comm->name, requests[0].rank, remote->infos[requests[0].rank].host_name,
+           sock_address_text(to, at));
+  message->kind = REMOTE_CALL_CONNECT;
+  message->count = count;
+  memcpy(message->requests, requests, count * sizeof *requests);
+  const ncclResult_t result =
+      control_call(to, remote->wire_key, &wait, message,
+                   (uint32_t)(offsetof(struct remote_message, requests) + count * sizeof *requests), answers,
+                   &reply_bytes);
+  os_free(message);
+  TRY(ask_result(comm, what, result));
+  if (reply_bytes == count * sizeof *answers) return ncclSuccess;
+  return log_fail(ncclRemoteError,
+                  "%s: %u bytes came back for %u connections; load the same library "
+                  "everywhere",
+                  what, reply_bytes, count);
+}
+
+/* Receivers of this process, on another of its nodes. */
+static ncclResult_t remote_ask_here(struct remote *remote, const struct remote_request *requests,
+                                    uint32_t count, union remote_answer *answers) {
+  ncclResult_t result = ncclSuccess;
+  os_mutex_lock(&remote->lock);
+  for (uint32_t i = 0; result == ncclSuccess && i < count; i++)
+    result = request_carry_out(remote, &requests[i], &answers[i]);
+  os_mutex_unlock(&remote->lock);
+  return result;
+}
+
+ncclResult_t remote_ask(struct ncclComm *comm, const struct remote_request *requests, uint32_t count,
+                        union remote_answer *answers) {
+  struct remote *remote = comm->shared->remote;
+  if (remote->ranks[requests[0].rank].process_index == remote->own_process)
+    return remote_ask_here(remote, requests, count, answers);
+  for (uint32_t done = 0; done < count;) {
+    const uint32_t some = count - done < REMOTE_REQUESTS_MOST ? count - done : REMOTE_REQUESTS_MOST;
+    TRY(remote_ask_some(comm, requests + done, some, answers + done));
+    done += some;
+  }
+  return ncclSuccess;
+}
+
+/* ---- Opening and closing ---- */
+
+void remote_give_up(struct ncclComm *comm, ncclResult_t code, const char *text) {
+  const struct comm_shared *shared = comm->shared;
+  char sentence[COMM_REASON_BYTES];
+  snprintf(sentence, sizeof sentence, "rank %u: %s", comm->rank, text);
+  comm_break(comm, code, text);
+  for (uint32_t rank = 0; rank < shared->rank_count; rank++)
+    if (shared->device_comms[rank]) comm->ops->comm_fail(shared->device_comms[rank], code);
+  remote_fail(shared->remote, code, sentence);
+}
+
+/* The process's last sentence is that of the failure, unless something else has failed meanwhile. */
+void remote_report_error(struct ncclComm *comm) {
+  char text[COMM_REASON_BYTES];
+  const ncclResult_t error = comm_async_error(comm);
+  if (error == ncclSuccess || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 0) return;
+  snprintf(text, sizeof text, "its kernels have failed: %s", log_last_error());
+  remote_give_up(comm, error, text);
+}
+
+/* On the proxy engine's thread, while the rank's proxy is open. */
+static void remote_proxy_failed(void *argument, ncclResult_t code, const char *text) {
+  remote_give_up((struct ncclComm *)argument, code, text);
+}
+
+static ncclResult_t remote_note_networked(struct remote *remote, uint32_t own_rank) {
+  const uint32_t rank_count = remote->shared->rank_count;
+  remote->remotes[own_rank] = (uint8_t *)os_alloc(rank_count);
+  if (!remote->remotes[own_rank])
+    return log_fail(ncclSystemError, "no memory for the transports to %u ranks", rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++)
+    remote->remotes[own_rank][rank] = remote_transport_to(remote, own_rank, rank) == TRANSPORT_NETWORK;
+  return ncclSuccess;
+}
+
+ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms) {
+  struct sock_address unused;
+  for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
+    struct ncclComm *comm = remote->comms[rank] = comms[rank];
+    if (!comm || !remote->networked) continue;
+    TRY(remote_note_networked(remote, rank));
+    const struct proxy_comm_call call = {.ops = comm->ops,
+                                         .device_comm = comm->device_comm,
+                                         .comm_key = remote->wire_key,
+                                         .rank = rank,
+                                         .rank_count = comm->rank_count,
+                                         .name = comm->name,
+                                         .live = recorder_live(&comm->recorder),
+                                         .failed = remote_proxy_failed,
+                                         .argument = comm,
+                                         .rails = remote->rails};
+    TRY(proxy_comm_open(&call, &remote->proxies[rank]));
+  }
+  if (remote->process_count == 1) return ncclSuccess; /* nobody else will ask */
+  TRY(control_use(&unused));
+  const ncclResult_t result = control_serve(remote->wire_key, remote_answer_call, remote);
+  remote->serving = result == ncclSuccess;
+  if (!remote->serving) control_leave();
+  if (!remote->serving) return result;
+  struct stall *stall = NULL;
+  TRY(stall_open(remote, &stall));
+  os_mutex_lock(&remote->lock); /* somebody may ask already */
+  remote->stall = stall;
+  os_mutex_unlock(&remote->lock);
+  return survey_join(remote);
+}
+
+void remote_leave(struct remote *remote, uint32_t rank) {
+  os_mutex_lock(&remote->lock);
+  const struct ncclComm *comm = remote->comms[rank];
+  const bool broken = comm && (comm_async_error(comm) != ncclSuccess ||
+                               __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0);
+  struct proxy_comm *proxy = remote->proxies[rank];
+  remote->proxies[rank] = NULL;
+  if (remote->comms[rank])
+    remote->left[rank] = __atomic_load_n(&remote->comms[rank]->sequence, __ATOMIC_RELAXED);
+  remote->comms[rank] = NULL;
+  os_mutex_unlock(&remote->lock);
+  if (broken) proxy_pxn_break(remote->wire_key, rank, "it has given the communicator up");
+  if (proxy) proxy_comm_close(proxy);
+}
+
+void remote_free(struct remote *remote) {
+  if (!remote) return;
+  survey_leave(remote);
+  if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what goes next */
+  stall_close(remote->stall);
+  if (remote->serving) control_leave();
+  for (uint32_t rank = 0; remote->proxies && rank < remote->shared->rank_count; rank++)
+    if (remote->proxies[rank]) proxy_comm_close(remote->proxies[rank]);
+  for (uint32_t rank = 0; remote->remotes && rank < remote->shared->rank_count; rank++)
+    os_free(remote->remotes[rank]);
+  rails_free(remote->rails);
+  os_mutex_destroy(&remote->lock);
+  os_free(remote->addresses);
+  os_free(remote->ranks);
+  os_free(remote->groups);
+  os_free(remote->p2p_domains);
+  os_free(remote->remotes);
+  os_free(remote->comms);
+  os_free(remote->left);
+  os_free(remote->proxies);
+  os_free(remote->infos);
+  os_free(remote);
+}
+
+/* ---- Who is still there ---- */
+
+struct remote_watch {
+  struct watch *watch;
+  os_mutex lock;        /* taken before a communicator's, and before the backend's */
+  struct remote *first; /* communicators that listen */
+  uint32_t share_count; /* the opener's and the communicators' */
+};
+
+static bool remote_find_process(const struct remote *remote, uint32_t process_index, uint32_t *rank) {
+  for (*rank = 0; *rank < remote->shared->rank_count; *rank += 1)
+    if (remote->ranks[*rank].process_index == process_index) return true;
+  return false;
+}
+
+static void remote_report(struct remote *remote, uint32_t rank, ncclResult_t code, const char *text) {
+  const struct peer_info *info = &remote->infos[rank];
+  char sentence[COMM_REASON_BYTES];
+  snprintf(sentence, sizeof sentence, "rank %u (process %d on %s): %s", rank, info->process, info->host_name,
+           text);
+  os_mutex_lock(&remote->lock);
+  for (uint32_t i = 0; i < remote->shared->rank_count; i++) {
+    if (!remote->comms[i]) continue;
+    comm_break(remote->comms[i], code, sentence);
+    proxy_pxn_break(remote->wire_key, i, sentence);
+  }
+  os_mutex_unlock(&remote->lock);
+}
+
+/* A watch_lost: on the server's thread. */
+static void remote_lost(void *argument, uint32_t process_index, uint64_t key, ncclResult_t code,
+                        const char *text) {
+  struct remote_watch *watch = (struct remote_watch *)argument;
+  uint32_t rank;
+  os_mutex_lock(&watch->lock);
+  for (struct remote *remote = watch->first; remote; remote = remote->next) {
+    if (key != 0 && key != remote->wire_key) continue;
+    if (remote_find_process(remote, process_index, &rank)) remote_report(remote, rank, code, text);
+  }
+  os_mutex_unlock(&watch->lock);
+}
+
+ncclResult_t remote_watch_open(struct gather *gather, struct remote_watch **out) {
+  struct remote_watch *watch = (struct remote_watch *)os_alloc(sizeof *watch);
+  if (!watch)
+    return log_fail(ncclSystemError, "no memory to watch over %u processes", gather_process_count(gather));
+  os_mutex_init(&watch->lock);
+  watch->share_count = 1;
+  const ncclResult_t result = gather_watch(gather, remote_lost, watch, &watch->watch);
+  if (result != ncclSuccess) {
+    os_mutex_destroy(&watch->lock);
+    os_free(watch);
+    return result;
+  }
+  *out = watch;
+  return ncclSuccess;
+}
+
+void remote_watch_join(struct remote_watch *watch, struct remote *remote) {
+  os_mutex_lock(&watch->lock);
+  remote->watch = watch;
+  remote->next = watch->first;
+  watch->first = remote;
+  watch->share_count += 1;
+  os_mutex_unlock(&watch->lock);
+}
+
+/* Takes the communicator out of the list, if it is in it. */
+static void watch_unlist(struct remote_watch *watch, struct remote *remote) {
+  struct remote **link = &watch->first;
+  while (*link && *link != remote) link = &(*link)->next;
+  if (*link) *link = remote->next;
+}
+
+static void watch_give_back(struct remote_watch *watch, struct remote *remote) {
+  os_mutex_lock(&watch->lock);
+  watch_unlist(watch, remote);
+  const bool last = --watch->share_count == 0;
+  os_mutex_unlock(&watch->lock);
+  if (!last) return;
+  watch_leave(watch->watch);
+  os_mutex_destroy(&watch->lock);
+  os_free(watch);
+}
+
+void remote_watch_drop(struct remote_watch *watch) { watch_give_back(watch, NULL); }
+
+void remote_watch_leave(struct remote *remote) {
+  if (remote->watch) watch_give_back(remote->watch, remote);
+  remote->watch = NULL;
+}
+
+void remote_fail(struct remote *remote, ncclResult_t code, const char *text) {
+  if (remote->watch) watch_fail(remote->watch->watch, remote->wire_key, code, text);
+}

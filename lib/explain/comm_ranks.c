@@ -1,0 +1,132 @@
+/* comm_ranks.c: what the diagnoses of calls, messages and channels share: words, lists of ranks, who is
+ * there. */
+#include "explain/comm_ranks.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "trace/record_text.h"
+
+void say(char *out, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(out, DIAGNOSIS_TEXT_BYTES, format, arguments);
+  va_end(arguments);
+}
+
+void show(struct diagnosis *diagnosis, const char *format, ...) {
+  va_list arguments;
+  if (diagnosis->evidence_count == DIAGNOSIS_EVIDENCE_MOST) return;
+  va_start(arguments, format);
+  vsnprintf(diagnosis->evidence[diagnosis->evidence_count++], DIAGNOSIS_TEXT_BYTES, format, arguments);
+  va_end(arguments);
+}
+
+const char *ranks_comm_name(const struct comm_ranks *ranks, char out[64]) {
+  const struct record_comm *comm = ranks->states[0].view->comm;
+  snprintf(out, 64, "'%.40s'", comm->name);
+  return out;
+}
+
+static void list_flush(struct rank_list *list) {
+  if (list->count == 0 || list->used + 32 > sizeof list->text) return;
+  const char *comma = list->used > 0 ? ", " : "";
+  const int added = list->first == list->last
+                        ? snprintf(list->text + list->used, 32, "%s%u", comma, list->first)
+                        : snprintf(list->text + list->used, 32, "%s%u-%u", comma, list->first, list->last);
+  list->used += (size_t)added;
+}
+
+void list_add(struct rank_list *list, uint32_t rank) {
+  if (list->count > 0 && rank == list->last + 1) list->last = rank;
+  else {
+    list_flush(list);
+    list->first = list->last = rank;
+  }
+  list->count += 1;
+}
+
+const char *list_end(struct rank_list *list) {
+  list_flush(list);
+  list->count = list->count > 0;
+  list->first = list->last = UINT32_MAX - 1;
+  return list->text;
+}
+
+void rank_place(const struct rank_state *state, char out[160]) {
+  const struct record_header *header = &state->file->header;
+  snprintf(out, 160, "rank %u (process %u on %.64s)", rank_number(state), header->process, header->host);
+}
+
+void call_text(const struct record_call *call, char out[160]) {
+  const bool reduces =
+      call->func == FUNC_REDUCE || call->func == FUNC_ALL_REDUCE || call->func == FUNC_REDUCE_SCATTER;
+  const bool rooted = call->func == FUNC_REDUCE || call->func == FUNC_BROADCAST ||
+                      call->func == FUNC_GATHER || call->func == FUNC_SCATTER;
+  int used = snprintf(out, 160, "%s of %" PRIu64 " %s", record_func_name(call->func), call->count,
+                      record_type_name(call->dtype));
+  if (reduces) used += snprintf(out + used, 160 - (size_t)used, ", %s", record_op_name(call->op));
+  if (rooted) used += snprintf(out + used, 160 - (size_t)used, ", root %u", call->peer);
+  if (is_message(call->func))
+    snprintf(out + used, 160 - (size_t)used, " %s rank %u", call->func == FUNC_SEND ? "to" : "from",
+             call->peer);
+}
+
+/* What two calls of one collective must have in common; NULL: nothing differs. */
+const struct rank_state *ranks_find(const struct comm_ranks *ranks, uint32_t rank) {
+  uint32_t low = 0, high = ranks->count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (rank_number(&ranks->states[middle]) < rank) low = middle + 1;
+    else high = middle;
+  }
+  return low < ranks->count && rank_number(&ranks->states[low]) == rank ? &ranks->states[low] : NULL;
+}
+
+/* What a rank is doing that has not called what others have. */
+void absent_text(const struct rank_state *state, char *out, size_t out_bytes) {
+  const struct record_comm *comm = state->view->comm;
+  if (comm->state == RECORD_ABORTED)
+    snprintf(out, out_bytes, "it has aborted its communicator after %" PRIu64 " operations", state->called);
+  else if (comm->state == RECORD_ENDED)
+    snprintf(out, out_bytes, "it has destroyed its communicator after %" PRIu64 " operations", state->called);
+  else if (state->file->header.state == RECORD_ENDED)
+    snprintf(out, out_bytes, "its process has exited after %" PRIu64 " operations", state->called);
+  else if (state->called == 0) snprintf(out, out_bytes, "it has called nothing on it");
+  else if (rank_knows_ends(state) && state->done >= state->called)
+    snprintf(out, out_bytes, "its last call, #%" PRIu64 ", has ended: it is elsewhere in its program",
+             state->called - 1);
+  else if (!rank_knows_ends(state))
+    snprintf(out, out_bytes, "its last call was #%" PRIu64, state->called - 1);
+  else snprintf(out, out_bytes, "it is still in #%" PRIu64, state->done);
+}
+
+/* Ranks that left no file, the first 64 of them; how many those are. */
+uint32_t ranks_missing(const struct comm_ranks *ranks, struct rank_list *list) {
+  uint32_t at = 0, missing = 0;
+  for (uint32_t rank = 0; rank < ranks->rank_count && missing < 64; rank++) {
+    while (at < ranks->count && rank_number(&ranks->states[at]) < rank) at++;
+    if (at < ranks->count && rank_number(&ranks->states[at]) == rank) continue;
+    list_add(list, rank);
+    missing++;
+  }
+  list_end(list);
+  return missing;
+}
+
+void blame(struct comm_ranks *ranks, enum diagnosis_kind kind, const char *detail,
+           const struct rank_state *state) {
+  ranks->diagnosis->kind = kind;
+  ranks->diagnosis->detail = detail;
+  ranks->diagnosis->rank = state != NULL ? rank_number(state) : DIAGNOSIS_NOBODY;
+}
+
+const struct record_call *ranks_first_pending(const struct comm_ranks *ranks) {
+  const struct record_call *first = NULL;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_call *own = ranks->states[i].first;
+    if (own != NULL && (first == NULL || (int32_t)(own->collective - first->collective) < 0)) first = own;
+  }
+  return first;
+}

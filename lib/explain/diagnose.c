@@ -1,0 +1,276 @@
+/* diagnose.c: the communicators of all files, one by one: the first operation that did not end everywhere,
+ * what each rank did about it, and whom that leaves. */
+#include "explain/diagnose.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "explain/circle.h"
+#include "explain/comm_ranks.h"
+#include "explain/wrong_comm.h"
+
+static void show_missing(const struct comm_ranks *ranks) {
+  struct rank_list list = {"", 0, 0, 0, 0};
+  char name[64];
+  const uint32_t missing = ranks_missing(ranks, &list);
+  if (missing == 0) return;
+  show(ranks->diagnosis, "of comm %s %u of %u ranks left no file: %s%s", ranks_comm_name(ranks, name),
+       ranks->rank_count - ranks->count, ranks->rank_count, list.text, missing == 64 ? ", ..." : "");
+}
+
+/* ---- a communicator's diagnosis ---- */
+
+static bool ranks_pend(const struct comm_ranks *ranks) {
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (rank_pends(&ranks->states[i])) return true;
+  return false;
+}
+
+static uint32_t ranks_last_collective(const struct comm_ranks *ranks) {
+  uint32_t last = 0;
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (ranks->states[i].collectives > last) last = ranks->states[i].collectives;
+  return last;
+}
+
+/* Collectives that have ended are looked at too: of these so many. */
+#define PAST_MOST 16u
+
+#define COMPARED_MOST (UINT32_C(1) << 20) /* collectives; a ring that holds more is a stranger's */
+
+/* The earliest collective of [begin, end) that ranks called differently; `end`: none. `calls`: by number from
+ * begin on, what somebody called, for all others to be compared with. */
+static uint32_t ranks_difference(const struct comm_ranks *ranks, const struct record_call **calls,
+                                 uint32_t begin, uint32_t end) {
+  uint32_t found = end;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    struct record_iter iter = record_iter_begin(&ranks->states[i]);
+    uint32_t above = end; /* the last record of a number counts: those before it were no operation */
+    for (const struct record_call *call = record_iter_collective(&iter); call != NULL;
+         call = record_iter_collective(&iter)) {
+      if (call->collective < begin) break;
+      if (call->collective >= above) continue;
+      above = call->collective;
+      const struct record_call **place = &calls[above - begin];
+      if (*place == NULL) *place = call;
+      else if (above < found && calls_differ(*place, call) != NULL) found = above;
+    }
+  }
+  return found;
+}
+
+/* Differences are looked for in all that has not ended, and in some that has: its result is wrong. */
+static bool diagnose_difference(struct comm_ranks *ranks, const struct record_call *first) {
+  const uint32_t end = ranks_last_collective(ranks), live = first != NULL ? first->collective : end;
+  const uint32_t least = end < COMPARED_MOST ? 0 : end - COMPARED_MOST;
+  const uint32_t begin = live > least + PAST_MOST ? live - PAST_MOST : least;
+  if (begin >= end) return false;
+  const struct record_call **calls = (const struct record_call **)os_alloc((end - begin) * sizeof *calls);
+  const uint32_t found = calls != NULL ? ranks_difference(ranks, calls, begin, end) : end;
+  os_free(calls);
+  return found != end && diagnose_mismatch(ranks, found);
+}
+
+static bool diagnose_calls(struct comm_ranks *ranks, const struct record_call *first) {
+  return diagnose_refused(ranks, first->collective, first) || diagnose_died(ranks) ||
+         diagnose_absent(ranks) || diagnose_messages(ranks, false) ||
+         diagnose_not_arrived(ranks, first->collective, first);
+}
+
+static void diagnose_rest(struct comm_ranks *ranks) {
+  struct diagnosis *diagnosis = ranks->diagnosis;
+  char name[64];
+  bool knows = true, waits = false;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    knows = knows && rank_knows_ends(&ranks->states[i]);
+    waits = waits || rank_has_waits(&ranks->states[i]);
+  }
+  ranks_comm_name(ranks, name);
+  if (!knows) {
+    diagnosis->kind = DIAGNOSIS_UNKNOWN;
+    say(diagnosis->sentence,
+        "all ranks of comm %s that left a file called the same; their device does not tell what "
+        "of it has ended",
+        name);
+    say(diagnosis->next, "compare with the program's own log");
+  } else if (ranks_pend(ranks)) {
+    diagnosis->kind = DIAGNOSIS_RUNNING;
+    say(diagnosis->sentence, "operations of comm %s were under way when these files were taken, and %s", name,
+        waits ? "no rank waited for long" : "they do not tell whether a rank waits");
+    say(diagnosis->next, "take the files again; if nothing has moved between both, keep them for a report");
+  } else {
+    diagnosis->kind = DIAGNOSIS_FINE;
+    say(diagnosis->sentence, "nothing is wrong in comm %s: all that its %u rank%s called has ended", name,
+        ranks->count, ranks->count == 1 ? "" : "s");
+    say(diagnosis->next,
+        "if the job hangs, it hangs outside of collective communication: look at its stacks");
+  }
+}
+
+/* What ranks that broke have said, where it was not the same. */
+static void show_reasons(const struct comm_ranks *ranks) {
+  const char *said[4] = {"", "", "", ""};
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < ranks->count && count < 4; i++) {
+    const struct record_comm *comm = ranks->states[i].view->comm;
+    if (memchr(comm->reason, 0, sizeof comm->reason) == NULL) continue; /* no recorder wrote it */
+    uint32_t k = 0;
+    if (comm->error == 0 || comm->reason[0] == '\0') continue;
+    while (k < count && strncmp(said[k], comm->reason, sizeof comm->reason) != 0) k++;
+    if (k < count) continue;
+    said[count++] = comm->reason;
+    show(ranks->diagnosis, "rank %u failed: %.*s", comm->rank, (int)strcspn(comm->reason, "\n"),
+         comm->reason);
+  }
+}
+
+static void diagnose_ranks(struct comm_ranks *ranks) {
+  const struct record_call *first = ranks_first_pending(ranks);
+  show_missing(ranks);
+  show_reasons(ranks);
+  show_graphs(ranks);
+  if (diagnose_not_met(ranks) || diagnose_difference(ranks, first)) return;
+  if (diagnose_graph(ranks) || (first != NULL && diagnose_calls(ranks, first))) return;
+  if (diagnose_died(ranks) || diagnose_absent(ranks) || diagnose_messages(ranks, true)) return;
+  if (diagnose_failed(ranks) || diagnose_not_launched(ranks) || diagnose_not_started(ranks)) return;
+  if (diagnose_slow_link(ranks) || diagnose_links(ranks) || diagnose_channel(ranks) || diagnose_frozen(ranks))
+    return;
+  if (diagnose_slow(ranks)) return;
+  diagnose_rest(ranks);
+}
+
+/* ---- all communicators ---- */
+
+static int rank_compare(const void *left, const void *right) {
+  const struct record_comm *a = ((const struct rank_state *)left)->view->comm;
+  const struct record_comm *b = ((const struct rank_state *)right)->view->comm;
+  if (a->comm_id != b->comm_id) return a->comm_id < b->comm_id ? -1 : 1;
+  if (a->rank_count != b->rank_count) return a->rank_count < b->rank_count ? -1 : 1;
+  if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+  /* one that lives before one that has ended, a later one before an earlier one */
+  if ((a->state == RECORD_OPEN) != (b->state == RECORD_OPEN)) return a->state == RECORD_OPEN ? -1 : 1;
+  return a->born > b->born ? -1 : a->born < b->born;
+}
+
+static bool ranks_live(const struct comm_ranks *ranks) {
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (ranks->states[i].view->comm->state == RECORD_OPEN || ranks->states[i].view->comm->error != 0)
+      return true;
+  return ranks_pend(ranks);
+}
+
+/* Of ranks whose device does not tell what has ended: all that every rank has called and launched, it is
+ * taken for ended. */
+static void ranks_assume(struct comm_ranks *ranks) {
+  uint32_t common = UINT32_MAX;
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (ranks->states[i].collectives < common) common = ranks->states[i].collectives;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    struct rank_state *state = &ranks->states[i];
+    if (rank_knows_ends(state)) continue;
+    state->pending_messages = 0;
+    state->first = rank_has_called(state, common) ? rank_find_collective(state, common) : NULL;
+    if (state->first == NULL && state->launched < state->called && state->collectives > 0)
+      state->first = rank_find_collective(state, state->collectives - 1);
+    state->done =
+        state->first != NULL ? widen(state->view->comm->calls, state->first->sequence) : state->called;
+  }
+}
+
+/* The ranks of one communicator; the most telling diagnosis stays. */
+static void diagnose_one(const struct comm_ranks *ranks_of, struct diagnosis *diagnosis) {
+  struct comm_ranks ranks = *ranks_of;
+  struct diagnosis own;
+  memset(&own, 0, sizeof own);
+  own.rank = DIAGNOSIS_NOBODY;
+  own.comm_id = ranks.states[0].view->comm->comm_id;
+  ranks.diagnosis = &own;
+  if (!ranks_live(&ranks)) return;
+  diagnose_ranks(&ranks);
+  if (own.kind >= diagnosis->kind || diagnosis->sentence[0] == '\0') *diagnosis = own;
+}
+
+struct rank_state *rank_states_gather(const struct record_file *files, uint32_t file_count,
+                                      uint32_t *state_count) {
+  uint32_t count = 0, filled = 0, kept = 0;
+  for (uint32_t i = 0; i < file_count; i++) count += files[i].view_count;
+  struct rank_state *states = (struct rank_state *)os_alloc((count + 1) * sizeof *states);
+  if (states == NULL) return NULL;
+  for (uint32_t i = 0; i < file_count; i++)
+    for (uint32_t k = 0; k < files[i].view_count; k++)
+      states[filled++] = (struct rank_state){.file = &files[i], .view = &files[i].views[k]};
+  qsort(states, count, sizeof *states, rank_compare);
+  for (uint32_t i = 0; i < count; i++) {
+    const bool again = kept > 0 && rank_states_same_comm(&states[kept - 1], &states[i]) &&
+                       rank_number(&states[kept - 1]) == rank_number(&states[i]);
+    if (!again) states[kept++] = states[i];
+  }
+  for (uint32_t i = 0; i < kept; i++) rank_state_read(&states[i]);
+  *state_count = kept;
+  return states;
+}
+
+static void diagnose_pace(const struct comm_ranks *ranks_of, struct diagnosis *diagnosis) {
+  struct comm_ranks ranks = *ranks_of;
+  ranks.diagnosis = diagnosis;
+  if (diagnosis->kind == DIAGNOSIS_SLOW || !ranks_live(&ranks)) return;
+  diagnosis->comm_id = ranks.states[0].view->comm->comm_id;
+  diagnose_slow_link(&ranks);
+}
+
+enum pass { PASS_ASSUME, PASS_DIAGNOSE, PASS_PACE };
+
+static void diagnose_each(struct rank_state *states, uint32_t count, enum pass pass,
+                          struct diagnosis *diagnosis) {
+  for (uint32_t begin = 0, end; begin < count; begin = end) {
+    end = begin + 1;
+    while (end < count && rank_states_same_comm(&states[begin], &states[end])) end++;
+    struct comm_ranks ranks = {states + begin, end - begin, states[begin].view->comm->rank_count,
+                               states,         count,       NULL};
+    if (pass == PASS_ASSUME) ranks_assume(&ranks);
+    else if (pass == PASS_DIAGNOSE) diagnose_one(&ranks, diagnosis);
+    else diagnose_pace(&ranks, diagnosis);
+  }
+}
+
+/* Waits in a circle tell more than where each communicator hangs, but not what is wrong with calls. */
+static void diagnose_all(struct rank_state *states, uint32_t count, struct diagnosis *diagnosis) {
+  diagnose_each(states, count, PASS_ASSUME, diagnosis); /* of one communicator: that counts for the others */
+  diagnose_each(states, count, PASS_DIAGNOSE, diagnosis);
+  if (diagnosis->kind <= DIAGNOSIS_SLOW || diagnose_wrong_comm(states, count, diagnosis)) return;
+  if (diagnosis->kind < DIAGNOSIS_CIRCLE) diagnose_circle(states, count, diagnosis);
+}
+
+static bool files_diagnose(const struct record_file *files, uint32_t file_count, bool moving,
+                           struct diagnosis *diagnosis) {
+  uint32_t count = 0;
+  memset(diagnosis, 0, sizeof *diagnosis);
+  diagnosis->rank = DIAGNOSIS_NOBODY;
+  struct rank_state *states = rank_states_gather(files, file_count, &count);
+  if (states == NULL) return false;
+  if (moving) diagnose_each(states, count, PASS_PACE, diagnosis);
+  else diagnose_all(states, count, diagnosis);
+  os_free(states);
+  return true;
+}
+
+bool diagnose_files(const struct record_file *files, uint32_t file_count, struct diagnosis *diagnosis) {
+  if (!files_diagnose(files, file_count, false, diagnosis)) return false;
+  if (diagnosis->sentence[0] == '\0')
+    say(diagnosis->sentence, "nothing is wrong: every communicator in these files has ended in good order");
+  return true;
+}
+
+bool diagnose_moving(const struct record_file *files, uint32_t file_count, struct diagnosis *diagnosis) {
+  return files_diagnose(files, file_count, true, diagnosis);
+}
+
+const char *diagnosis_name(enum diagnosis_kind kind) {
+  static const char *const names[] = {"fine",    "unknown",     "running",      "slow",    "failed",
+                                      "behind",  "absent",      "not arrived",  "channel", "proxy",
+                                      "counter", "not started", "not launched", "circle",  "alone",
+                                      "refused", "died",        "mismatch"};
+  return names[kind];
+}

@@ -1,0 +1,339 @@
+/* diagnose_calls.c: what ranks called, and did not: other collectives or arguments, ranks that did not come,
+ * or are no more. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "explain/comm_ranks.h"
+#include "trace/record_text.h"
+
+#include <stdlib.h>
+
+const char *calls_differ(const struct record_call *left, const struct record_call *right) {
+  const bool reduces =
+      left->func == FUNC_REDUCE || left->func == FUNC_ALL_REDUCE || left->func == FUNC_REDUCE_SCATTER;
+  const bool rooted = left->func == FUNC_REDUCE || left->func == FUNC_BROADCAST ||
+                      left->func == FUNC_GATHER || left->func == FUNC_SCATTER;
+  if (left->func != right->func) return "collective";
+  if (left->dtype != right->dtype) return "type";
+  if (left->count != right->count) return "count";
+  if (reduces && left->op != right->op) return "operator";
+  if (rooted && left->peer != right->peer) return "root";
+  return NULL;
+}
+
+/* ---- different calls ---- */
+
+const struct record_call *ranks_majority(const struct comm_ranks *ranks, uint32_t collective,
+                                         uint32_t *agree_count, uint32_t *seen_count) {
+  const struct record_call *best = NULL;
+  *agree_count = *seen_count = 0;
+  const struct record_call *tried[8];
+  uint32_t votes[8] = {0}, tried_count = 0;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
+    uint32_t k = 0;
+    if (call == NULL) continue;
+    *seen_count += 1;
+    while (k < tried_count && calls_differ(tried[k], call) != NULL) k++;
+    if (k == tried_count && tried_count < 8) tried[tried_count++] = call;
+    if (k < tried_count) votes[k] += 1;
+  }
+  for (uint32_t k = 0; k < tried_count; k++) {
+    if (votes[k] <= *agree_count) continue;
+    *agree_count = votes[k];
+    best = tried[k];
+  }
+  return best;
+}
+
+static bool same_call(const struct record_call *left, const struct record_call *right) {
+  return left != NULL && right != NULL && calls_differ(left, right) == NULL;
+}
+
+/* What the rank called as this one the others call next, and what it called next they call as this one; where
+ * it has called nothing behind it, or they have not, the other half is enough. Or it left one out: its calls
+ * are theirs, one earlier. */
+static bool rank_swaps(const struct comm_ranks *ranks, const struct rank_state *state, uint32_t collective,
+                       const struct record_call *right) {
+  uint32_t agree, seen;
+  const struct record_call *own = rank_find_collective(state, collective),
+                           *next = rank_find_collective(state, collective + 1);
+  const struct record_call *theirs = ranks_majority(ranks, collective + 1, &agree, &seen);
+  if (theirs == next) theirs = NULL; /* nobody else has come so far */
+  if (theirs == NULL) return same_call(next, right);
+  if (!same_call(theirs, own)) return false;
+  if (next == NULL || same_call(next, right)) return true;
+  return same_call(next, ranks_majority(ranks, collective + 2, &agree, &seen));
+}
+
+/* One line for each of the calls that were made. */
+static void show_calls(const struct comm_ranks *ranks, uint32_t collective) {
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
+    struct rank_list list = {"", 0, 0, 0, 0};
+    char text[160];
+    bool told = call == NULL;
+    for (uint32_t k = 0; k < i && !told; k++) {
+      const struct record_call *before = rank_find_collective(&ranks->states[k], collective);
+      told = before != NULL && calls_differ(before, call) == NULL;
+    }
+    if (told) continue;
+    for (uint32_t k = i; k < ranks->count; k++) {
+      const struct record_call *same = rank_find_collective(&ranks->states[k], collective);
+      if (same != NULL && calls_differ(same, call) == NULL) list_add(&list, rank_number(&ranks->states[k]));
+    }
+    call_text(call, text);
+    const char *who = list_end(&list);
+    show(ranks->diagnosis, "%s %s called %s", strchr(who, ',') || strchr(who, '-') ? "ranks" : "rank", who,
+         text);
+  }
+}
+
+static void report_mismatch(struct comm_ranks *ranks, const struct rank_state *root_cause,
+                            struct rank_list *list, const struct record_call *right, uint32_t agree) {
+  const struct record_call *wrong = rank_find_collective(root_cause, right->collective);
+  const char *what = calls_differ(wrong, right);
+  const bool tie = agree == list->count;
+  char text[160], own[160], name[64], why[80];
+  if (rank_swaps(ranks, root_cause, right->collective, right)) what = "order";
+  snprintf(why, sizeof why, "another %s", what);
+  if (strcmp(what, "order") == 0) snprintf(why, sizeof why, "the calls come in another order");
+  else if (tie) snprintf(why, sizeof why, "neither is in the majority, and they differ in the %s", what);
+  call_text(right, text);
+  call_text(wrong, own);
+  blame(ranks, DIAGNOSIS_MISMATCH, what, root_cause);
+  say(ranks->diagnosis->sentence,
+      "%s %s of comm %s called %s as operation #%u, where %u other%s called %s: %s", ranks_word(list),
+      list_end(list), ranks_comm_name(ranks, name), own, wrong->sequence, agree, agree == 1 ? "" : "s", text,
+      why);
+  show_calls(ranks, right->collective);
+  say(ranks->diagnosis->next,
+      "make every rank call the same collectives with the same arguments in the same "
+      "order; look at what leads rank %u to this call",
+      rank_number(root_cause));
+}
+
+bool diagnose_mismatch(struct comm_ranks *ranks, uint32_t collective) {
+  uint32_t agree, seen;
+  const struct record_call *right = ranks_majority(ranks, collective, &agree, &seen);
+  if (right == NULL || agree == seen) return false;
+  const struct rank_state *root_cause = NULL;
+  struct rank_list list = {"", 0, 0, 0, 0};
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
+    if (call == NULL || same_call(call, right)) continue;
+    if (root_cause == NULL) root_cause = &ranks->states[i];
+    list_add(&list, rank_number(&ranks->states[i]));
+  }
+  report_mismatch(ranks, root_cause, &list, right, agree);
+  return true;
+}
+
+/* ---- who is not there ---- */
+
+static const char *refusal_text(const struct record_error *error) {
+  static const char *const texts[] = {"success",           "a CUDA error",     "a system error",
+                                      "an internal error", "invalid argument", "invalid usage",
+                                      "a remote error"};
+  return error->result < sizeof texts / sizeof texts[0] ? texts[error->result] : "another result";
+}
+
+/* `wanted`: a call of the collective by somebody. */
+bool diagnose_refused(struct comm_ranks *ranks, uint32_t collective, const struct record_call *wanted) {
+  char place[160], text[160], name[64];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    if (state->refused == NULL || rank_has_called(state, collective)) continue;
+    blame(ranks, DIAGNOSIS_REFUSED, NULL, state);
+    rank_place(state, place);
+    call_text(wanted, text);
+    say(ranks->diagnosis->sentence,
+        "%s of comm %s had a call refused (%s) and so is not in operation #%u, %s, for which the others wait",
+        place, ranks_comm_name(ranks, name), refusal_text(state->refused), wanted->sequence, text);
+    say(ranks->diagnosis->next,
+        "check what that call returns on rank %u, and look for its sentence in the log "
+        "(NCCL_DEBUG=WARN)",
+        rank_number(state));
+    return true;
+  }
+  return false;
+}
+
+/* What else holds the rank: an operation of another communicator on its device. NULL: nothing. */
+static const struct rank_state *rank_elsewhere(const struct comm_ranks *ranks,
+                                               const struct rank_state *state) {
+  for (uint32_t i = 0; i < ranks->all_count; i++) {
+    const struct rank_state *other = &ranks->all[i];
+    if (other != state && rank_states_same_device(other, state) && rank_pends(other)) return other;
+  }
+  return NULL;
+}
+
+bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const struct record_call *wanted) {
+  struct rank_list missing = {"", 0, 0, 0, 0}, there = {"", 0, 0, 0, 0};
+  const struct rank_state *root_cause = NULL;
+  bool held = false;
+  char text[160], name[64], place[160], why[160];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const bool called = rank_has_called(&ranks->states[i], collective);
+    list_add(called ? &there : &missing, rank_number(&ranks->states[i]));
+    if (called) continue;
+    if (root_cause == NULL || (held && rank_elsewhere(ranks, &ranks->states[i]) == NULL))
+      root_cause = &ranks->states[i];
+    held = rank_elsewhere(ranks, root_cause) != NULL;
+  }
+  if (root_cause == NULL) return false;
+  const uint32_t missing_count = missing.count > 1 ? missing.count : 1, there_count = there.count;
+  call_text(wanted, text);
+  rank_place(root_cause, place);
+  absent_text(root_cause, why, sizeof why);
+  if (held) {
+    const struct rank_state *elsewhere = rank_elsewhere(ranks, root_cause);
+    snprintf(why, sizeof why, "it is stuck in #%" PRIu64 " of comm '%.40s'", elsewhere->done,
+             elsewhere->view->comm->name);
+  }
+  list_end(&missing);
+  blame(ranks, held ? DIAGNOSIS_BEHIND : DIAGNOSIS_NOT_ARRIVED, NULL, root_cause);
+  if (missing_count == 1)
+    say(ranks->diagnosis->sentence,
+        "%s has not called operation #%u of comm %s, %s, for which %u other%s wait%s: %s", place,
+        wanted->sequence, ranks_comm_name(ranks, name), text, there_count, there_count == 1 ? "" : "s",
+        there_count == 1 ? "s" : "", why);
+  else
+    say(ranks->diagnosis->sentence,
+        "ranks %s have not called operation #%u of comm %s, %s, for which %u other%s "
+        "wait%s; of rank %u: %s",
+        missing.text, wanted->sequence, ranks_comm_name(ranks, name), text, there_count,
+        there_count == 1 ? "" : "s", there_count == 1 ? "s" : "", rank_number(root_cause), why);
+  show(ranks->diagnosis, "ranks %s called it", list_end(&there));
+  say(ranks->diagnosis->next,
+      "look at what rank %u's program does now (py-spy dump, gdb -p), and why it did not "
+      "come here",
+      rank_number(root_cause));
+  return true;
+}
+
+/* Others have failed, and so have heard of something that the file would tell. */
+bool diagnose_absent(struct comm_ranks *ranks) {
+  struct rank_list list = {"", 0, 0, 0, 0};
+  char name[64];
+  uint32_t failed = 0;
+  for (uint32_t i = 0; i < ranks->count; i++) failed += ranks->states[i].view->comm->error != 0;
+  if (failed == 0 || ranks_missing(ranks, &list) == 0) return false;
+  blame(ranks, DIAGNOSIS_ABSENT, NULL, NULL);
+  ranks->diagnosis->rank = (uint32_t)strtoul(list.text, NULL, 10);
+  say(ranks->diagnosis->sentence,
+      "rank%s %s of comm %s left no file, and %u other%s failed: see what %s said of it",
+      ranks->rank_count - ranks->count == 1 ? "" : "s", list.text, ranks_comm_name(ranks, name), failed,
+      failed == 1 ? "" : "s", failed == 1 ? "that one" : "they");
+  say(ranks->diagnosis->next, "find out what became of rank %u, and add its file if there is one",
+      (uint32_t)strtoul(list.text, NULL, 10));
+  return true;
+}
+
+/* Ranks of its process have not failed either. */
+static bool has_died(const struct rank_state *state) {
+  const struct record_file *file = state->file;
+  for (uint32_t i = 0; i < file->view_count; i++)
+    if (file->views[i].comm->error != 0) return false;
+  return state->view->comm->state == RECORD_OPEN && file->header.state == RECORD_OPEN;
+}
+
+/* Ranks whose reason names this one first. */
+static uint32_t votes_against(const struct comm_ranks *ranks, uint32_t rank) {
+  uint32_t votes = 0;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_comm *comm = ranks->states[i].view->comm;
+    if (comm->error == 0 || memchr(comm->reason, 0, sizeof comm->reason) == NULL) continue;
+    const char *named = strstr(comm->reason, "rank ");
+    votes += named != NULL && strtoul(named + 5, NULL, 10) == rank;
+  }
+  return votes;
+}
+
+/* Some ranks have failed, others have not: those died before, or have not heard of it; most are right about
+ * whom. */
+bool diagnose_died(struct comm_ranks *ranks) {
+  const struct rank_state *dead = NULL;
+  uint32_t told = 0, votes = 0, gone = 0;
+  char place[160], name[64];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    told += state->view->comm->error != 0;
+    if (!has_died(state)) continue;
+    gone += 1;
+    const uint32_t against = votes_against(ranks, rank_number(state));
+    if (dead != NULL && against <= votes) continue;
+    dead = state;
+    votes = against;
+  }
+  if (dead == NULL || told == 0) return false;
+  rank_place(dead, place);
+  blame(ranks, DIAGNOSIS_DIED, NULL, dead);
+  say(ranks->diagnosis->sentence,
+      "%s of comm %s died after %" PRIu64 " operations; %u other%s noticed, and failed", place,
+      ranks_comm_name(ranks, name), dead->called, told, told == 1 ? "" : "s");
+  if (gone > 1) show(ranks->diagnosis, "%u ranks have not said how they ended", gone);
+  say(ranks->diagnosis->next,
+      "look for what ended process %u on %.64s: its own log, dmesg (out of memory), the "
+      "scheduler",
+      dead->file->header.process, dead->file->header.host);
+  return true;
+}
+
+/* What others have told is not the begin of it. */
+static bool is_hearsay(const char *reason) { return strncmp(reason, "its kernels have failed: ", 25) == 0; }
+
+/* That nothing moves any more is said of what else is to be explained. */
+static bool is_hang(const char *reason) { return strncmp(reason, "deadlock: ", 10) == 0; }
+
+bool ranks_have_failed(const struct comm_ranks *ranks) {
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (ranks->states[i].view->comm->error != 0 && !is_hang(ranks->states[i].view->comm->reason)) return true;
+  return false;
+}
+
+bool diagnose_failed(struct comm_ranks *ranks) {
+  const struct record_comm *first = NULL;
+  uint32_t failed = 0;
+  char name[64];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_comm *comm = ranks->states[i].view->comm;
+    if (comm->error == 0 || memchr(comm->reason, 0, sizeof comm->reason) == NULL) continue;
+    if (first == NULL || (is_hearsay(first->reason) && !is_hearsay(comm->reason))) first = comm;
+    failed += 1;
+  }
+  if (first == NULL || is_hang(first->reason)) return false;
+  blame(ranks, DIAGNOSIS_FAILED, NULL, NULL);
+  say(ranks->diagnosis->sentence, "%u of %u ranks of comm %s failed; rank %u says: %.*s", failed,
+      ranks->rank_count, ranks_comm_name(ranks, name), first->rank, (int)strcspn(first->reason, "\n"),
+      first->reason);
+  say(ranks->diagnosis->next, "read that sentence to its end in the log of rank %u (NCCL_DEBUG=WARN)",
+      first->rank);
+  return true;
+}
+
+/* The communicator was never made: `topology_digest` is what ranks know of it when all have met. */
+bool diagnose_not_met(struct comm_ranks *ranks) {
+  struct rank_list missing = {"", 0, 0, 0, 0};
+  char name[64];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_comm *comm = ranks->states[i].view->comm;
+    if (comm->topology_digest != 0 || comm->calls != 0) return false;
+  }
+  if (ranks_missing(ranks, &missing) == 0) return false;
+  blame(ranks, DIAGNOSIS_NOT_ARRIVED, "rendezvous", NULL);
+  ranks->diagnosis->rank = (uint32_t)strtoul(missing.text, NULL, 10);
+  say(ranks->diagnosis->sentence,
+      "rank%s %s of comm %s never came to make it: %u of %u ranks still wait in ncclCommInitRank, or have "
+      "called "
+      "nothing since",
+      ranks->rank_count - ranks->count == 1 ? "" : "s", missing.text, ranks_comm_name(ranks, name),
+      ranks->count, ranks->rank_count);
+  say(ranks->diagnosis->next,
+      "look at what rank %u's program does now, whether it was started, and whether it was given the same "
+      "unique "
+      "id and number of ranks",
+      ranks->diagnosis->rank);
+  return true;
+}

@@ -1,0 +1,72 @@
+/* diagnose_launch.c: calls that have not come to the device, and kernels that have not begun. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "explain/comm_ranks.h"
+
+bool diagnose_not_launched(struct comm_ranks *ranks) {
+  char place[160], name[64];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    const struct record_comm *comm = state->view->comm;
+    if (!rank_pends(state) || state->launched > state->done) continue;
+    if (state->launched >= state->called) continue;
+    rank_place(state, place);
+    blame(ranks, DIAGNOSIS_NOT_LAUNCHED, comm->open_group != 0 ? "group" : "call", state);
+    say(ranks->diagnosis->sentence, "%s of comm %s has called operation #%" PRIu64 " and not launched it: %s",
+        place, ranks_comm_name(ranks, name), state->launched,
+        comm->open_group != 0 ? "it is in a group that it has not ended"
+                              : "it is still inside the call, perhaps making connections");
+    if (comm->open_group != 0)
+      say(ranks->diagnosis->next,
+          "end the group: look for the ncclGroupEnd, or for what "
+          "rank %u waits for before it",
+          rank_number(state));
+    else
+      say(ranks->diagnosis->next, "look at the stack of rank %u's process (gdb -p), and at its log",
+          rank_number(state));
+    return true;
+  }
+  return false;
+}
+
+/* Launched, and not started. */
+static bool rank_queues(const struct rank_state *state) {
+  const struct record_comm *comm = state->view->comm;
+  if (!rank_pends(state) || !rank_knows_ends(state) || comm->started > comm->ended) return false;
+  return comm->launched > comm->started;
+}
+
+/* The first whose device nothing that was recorded holds, if there is one; *holder is what does. */
+static const struct rank_state *ranks_queued(const struct comm_ranks *ranks,
+                                             const struct rank_state **holder) {
+  const struct rank_state *first = NULL;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    if (!rank_queues(&ranks->states[i])) continue;
+    const struct rank_state *held_by = rank_holder(ranks->all, ranks->all_count, &ranks->states[i]);
+    if (first != NULL && held_by != NULL) continue;
+    first = &ranks->states[i];
+    *holder = held_by;
+    if (held_by == NULL) break;
+  }
+  return first;
+}
+
+bool diagnose_not_started(struct comm_ranks *ranks) {
+  char place[160], name[64], what[64] = "a graph", front[96] = "other work on its stream or device";
+  const struct rank_state *holder = NULL, *state = ranks_queued(ranks, &holder);
+  if (state == NULL) return false;
+  if (!state->graph_queued) snprintf(what, sizeof what, "operation #%" PRIu64, state->done);
+  if (holder != NULL)
+    snprintf(front, sizeof front, "a kernel of comm '%.40s' on its device", holder->view->comm->name);
+  rank_place(state, place);
+  blame(ranks, holder != NULL ? DIAGNOSIS_BEHIND : DIAGNOSIS_NOT_STARTED, NULL, state);
+  say(ranks->diagnosis->sentence,
+      "%s of comm %s has launched %s, and its kernel has not started: it waits behind %s", place,
+      ranks_comm_name(ranks, name), what, front);
+  say(ranks->diagnosis->next,
+      "look at what is in front of it on rank %u's stream: another communicator's kernel, "
+      "an event, a kernel of the program",
+      rank_number(state));
+  return true;
+}

@@ -1,0 +1,17 @@
+/* kernel_direct_once_links.cu: the same for many links a side. */
+#include <cuda_runtime.h>
+
+#include "backends/cuda/link_count.h"
+
+#define PRIM_WORDS 1
+#define PRIM_LINKS LAUNCH_LINKS
+#define PRIM_ALGOS 1
+#define PRIM_PROTO PROTO_LL
+#define DIRECT_ONCE_LINKS LAUNCH_LINKS
+
+#include "kernels/direct_once.h"
+
+extern "C" __global__ void __launch_bounds__(LAUNCH_ONCE_LINKS_WARPS *PRIM_WARP, 1)
+    tutti_kernel_direct_once_links(const __grid_constant__ struct launch launch) {
+  direct_launch<direct_run_ll<direct_work_once>, true>(&launch.arguments, launch.plan);
+}

@@ -1,0 +1,236 @@
+/* ll.h: the protocols LL and LL128. Data and flag travel in one line, so arrival is seen in the data
+ * itself and no tail is posted; the receiver frees the slot through head when it has read every line of a
+ * step.
+ *
+ *   LL      16 bytes: | data 4 | flag 4 | data 4 | flag 4 |     valid when both flags match; 8 bytes of data
+ *   LL128  128 bytes: | data 120                 | flag 8 |     valid when the flag matches; needs 128-byte
+ * stores that do not tear
+ *
+ * A step's flag is its number among this protocol's steps plus one, cut to flag_bits. Lines that a short step
+ * leaves unused keep old flags; so that none of them can match after the flag wraps, a sender rewrites the
+ * whole slot in the last `slots` steps of every half period. */
+#ifndef TUTTI_PROTOCOL_LL_H
+#define TUTTI_PROTOCOL_LL_H
+
+#include "protocol/lane.h"
+
+PRIM_FN uint32_t line_wire_bytes(uint8_t kind) { return kind == LINE_LL ? 16 : 128; }
+PRIM_FN uint32_t line_data_bytes(uint8_t kind) { return kind == LINE_LL ? 8 : 120; }
+
+PRIM_FN uint64_t line_flag(const struct lane *lane, const struct link *link) {
+  return lane->flag_bits >= 32 ? link->line + 1 : (link->line + 1) & (((uint64_t)1 << lane->flag_bits) - 1);
+}
+
+/* True in the last `slots` steps before half of the flag's values are used up. */
+PRIM_FN bool line_cleans(const struct lane *lane, const struct link *link) {
+  const uint64_t half = (uint64_t)1 << (lane->flag_bits - 1);
+  return (link->line & (half - 1)) >= half - link->slots;
+}
+
+PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t line_index) {
+  const bool short_lines = kind == LINE_LL;
+  return link->buffer +
+         link->line_slot * fifo_slot_bytes(short_lines ? PROTO_LL : PROTO_LL128, link->step_bytes) +
+         (short_lines ? FIFO_LL_TAGGED_BYTES : 0) + (size_t)line_index * line_wire_bytes(kind);
+}
+
+PRIM_FN uint32_t ll_group(const struct lane *lane) {
+  const uint32_t left = lane->line_count - lane->line_index;
+  return left < lane->group_lines ? left : lane->group_lines;
+}
+
+/* Where the current group's data begins within the step, and its bytes: a slot holds less than 4 GiB. */
+PRIM_FN uint32_t ll_offset(const struct lane *lane) {
+  return lane->line_index * line_data_bytes(line_kind_of(lane->work));
+}
+
+PRIM_FN uint32_t ll_bytes(const struct lane *lane) {
+  const uint32_t left = lane->line_bytes - ll_offset(lane);
+  const uint32_t most = ll_group(lane) * line_data_bytes(line_kind_of(lane->work));
+  return left < most ? left : most;
+}
+
+PRIM_FN const uint8_t *ll_input(const struct lane *lane) { return lane_own(lane, 0) + ll_offset(lane); }
+
+/* Makes the next step current; false when the work has no more. */
+PRIM_FN bool ll_next_step(struct lane *lane) {
+  if (lane->step_held) return true;
+  if (!lane_next_step(lane)) return false;
+  lane->step_held = true;
+  const uint32_t data_bytes = line_data_bytes(line_kind_of(lane->work));
+  lane->line_index = 0;
+  lane->line_bytes = (uint32_t)lane_bytes(lane, lane->step.count);
+  lane->line_count = (lane->line_bytes + data_bytes - 1) / data_bytes;
+  return true;
+}
+
+/* The lines of the current group carry the step's flag on this link. */
+PRIM_FN bool ll_arrived(struct lane *lane, struct link *link, struct prim *prim) {
+  const uint8_t kind = line_kind_of(lane->work);
+  const uint32_t lines = ll_group(lane);
+  if (!lane_poll_size(lane, link, prim)) return false;
+  return lines == 0 || prim_line_ready(prim, kind, line_address(link, kind, lane->line_index), lines,
+                                       line_flag(lane, link));
+}
+
+/* A group may move when its lines have arrived on every link and, at the start of a step, slots are free. */
+PRIM_FN bool ll_ready(struct lane *lane, struct prim *prim) {
+  const struct step *step = &lane->step;
+  if (!lane->step_open && !lane_may_follow(lane)) return false;
+  FIFO_EACH_LINK(i, lane->step_open ? 0u : lane->work->send_count, step->send_links) {
+    if (!link_has_slots(&lane->send[i], 1)) return false;
+  }
+  FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
+    if (!ll_arrived(lane, &lane->recv[i], prim)) return false;
+  }
+  return true;
+}
+
+/* All of an open step is carried. ll_go() opens a step before it waits for those who send it, so one that
+ * has no lines may be open while some of them have yet to come. */
+PRIM_FN bool ll_carried(struct lane *lane, struct prim *prim) {
+  if (!lane->step_open || lane->line_index < lane->line_count) return false;
+  return lane->line_count > 0 || ll_ready(lane, prim);
+}
+
+PRIM_FN uint32_t ll_enabled(struct lane *lane, struct prim *prim) {
+  if (!lane->has_step || !ll_next_step(lane)) return LANE_END;
+  if (ll_carried(lane, prim)) return LANE_POST;
+  return ll_ready(lane, prim) ? (uint32_t)LANE_LL : 0;
+}
+
+/* Rewrites the lines of a slot that the step did not use. */
+PRIM_FN void ll_clean(const struct lane *lane, struct prim *prim, const struct link *link) {
+  const uint8_t kind = line_kind_of(lane->work);
+  const uint32_t slot_lines = link->step_bytes / line_wire_bytes(kind);
+  struct prim_fragment nothing;
+  prim_fragment_zero(&nothing);
+  for (uint32_t line = lane->line_count; line < slot_lines; line++) {
+    prim_group_begin(prim);
+    prim_line_store(prim, kind, line_address(link, kind, line), 1, line_flag(lane, link), &nothing);
+    prim_group_end(prim, kind, 1, 0, lane->work);
+  }
+}
+
+/* Opens the step: the slots are ours. */
+PRIM_FN void ll_open(struct lane *lane, struct prim *prim) {
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links)
+  lane_announce(lane, &lane->send[i], prim);
+  lane->step_open = true;
+}
+
+PRIM_FN void ll_carry(struct lane *lane, struct prim *prim) {
+  const struct work *work = lane->work;
+  const struct step *step = &lane->step;
+  const uint8_t kind = line_kind_of(work);
+  const uint32_t lines = ll_group(lane);
+  const uint32_t bytes = ll_bytes(lane);
+  struct prim_fragment data, arrived;
+  const uint32_t own_index = PRIM_LINKS == 1 ? 0 : step->own_index;
+  const bool own = (step->flags & STEP_COPY_IN) != 0;
+  uint32_t held = 0;
+  prim_group_begin(prim);
+  if (own && own_index == 0) {
+    prim_fragment_load(prim, &data, ll_input(lane), bytes, work);
+    held = 1;
+  }
+  FIFO_EACH_LINK(i, work->recv_count, step->recv_links) {
+    const uint8_t *line = line_address(&lane->recv[i], kind, lane->line_index);
+    if (held > 0) {
+      prim_line_load(prim, kind, line, lines, line_flag(lane, &lane->recv[i]), &arrived);
+      prim_fragment_combine(prim, &data, &arrived, bytes, work);
+    } else {
+      prim_line_load(prim, kind, line, lines, line_flag(lane, &lane->recv[i]), &data);
+    }
+    held += 1;
+    if (own && own_index != 0 && own_index == held) {
+      prim_fragment_load(prim, &arrived, ll_input(lane), bytes, work);
+      prim_fragment_combine(prim, &data, &arrived, bytes, work);
+    }
+  }
+  if (PRIM_ALGOS > 1 && (step->flags & STEP_FOLD)) {
+    prim_fragment_load(prim, &arrived, lane_kept(lane, 0) + ll_offset(lane), bytes, work);
+    prim_fragment_combine(prim, &data, &arrived, bytes, work);
+  }
+  if (step->flags & STEP_POST_OP) prim_fragment_post(prim, &data, bytes, work);
+  FIFO_EACH_LINK(i, work->send_count, step->send_links) {
+    prim_line_store(prim, kind, line_address(&lane->send[i], kind, lane->line_index), lines,
+                    line_flag(lane, &lane->send[i]), &data);
+  }
+  if (step->flags & STEP_KEEP)
+    prim_fragment_store(prim, lane_kept(lane, 0) + ll_offset(lane), &data, bytes, work);
+  prim_group_end(prim, kind, lines, bytes, work);
+  lane->line_index += lines;
+}
+
+/* A step is over on this link. */
+PRIM_FN void ll_advance(struct link *link) {
+  link_advance(link, 1);
+  link->posted = link->step;
+  link->line += 1;
+  link->line_slot = link->line_slot + 1 == link->slots ? 0 : link->line_slot + 1;
+}
+
+/* Behind the last line of a step: every line is read, so the slot goes back. What was sent needs no post: the
+ * lines say it. */
+PRIM_FN void ll_post(struct lane *lane, struct prim *prim) {
+  prim_join(prim);
+  FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
+    struct link *link = &lane->recv[i];
+    ll_advance(link);
+    prim_store_head(prim, &link->sender->head, link->posted);
+  }
+  FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
+    struct link *link = &lane->send[i];
+    if (line_cleans(lane, link)) ll_clean(lane, prim, link);
+    ll_advance(link);
+  }
+  lane->step_open = lane->step_held = false;
+  lane->steps_done += 1;
+  lane_signal_lists(lane, prim, lane->steps_done);
+}
+
+/* What a lane waits for is there; one that waits looks until it is, or until it is told to stop. */
+#define LL_AWAIT(condition) \
+  while (!(condition))      \
+    if (!waits || prim_aborted(prim)) return false
+
+/* What ll_enabled() and ll_move() do in the same order, without asking where they are: to the end of
+ * the lane's lines, or to where there is something to wait for and `waits` is false. Called again, it goes on
+ * there. False, too, when it was aborted, or found a mismatch. */
+PRIM_FN bool ll_go(struct lane *lane, struct prim *prim, bool waits) {
+  while (ll_next_step(lane)) {
+    if (waits || !lane->step_open) {
+      LL_AWAIT(lane_may_follow(lane));
+      FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
+        LL_AWAIT(link_has_slots(&lane->send[i], 1));
+      }
+      ll_open(lane, prim);
+    }
+    do {
+      FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
+        LL_AWAIT(ll_arrived(lane, &lane->recv[i], prim));
+      }
+      if (lane->error != LANE_OK) return false;
+      if (lane->line_count > 0) ll_carry(lane, prim);
+    } while (lane->line_index < lane->line_count);
+    ll_post(lane, prim);
+  }
+  lane_close(lane, prim);
+  return true;
+}
+
+PRIM_FN void ll_move(struct lane *lane, struct prim *prim, uint32_t action) {
+  if (action == LANE_END) {
+    lane_close(lane, prim);
+    return;
+  }
+  if (action == LANE_POST) {
+    ll_post(lane, prim);
+    return;
+  }
+  if (!lane->step_open) ll_open(lane, prim);
+  if (lane->line_index < lane->line_count) ll_carry(lane, prim);
+}
+
+#endif

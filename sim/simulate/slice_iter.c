@@ -1,0 +1,259 @@
+/* slice_iter.c: see slice_iter.h. Slices are cut as lib/protocol cuts them: Simple cuts a chunk into slices,
+ * trailing ones may be empty; for the line protocols a step is one slice and takes one slot. */
+#include "simulate/slice_iter.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/os.h"
+
+/* ---- one lane ---- */
+
+uint32_t slice_iter_steps(const struct work *work) {
+  return work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
+}
+
+uint32_t slice_iter_round_steps(const struct work *work) { return work->chunk_steps; }
+
+void slice_iter_begin(struct slice_iter *iter, const struct plan_limits *limits, const struct work *work) {
+  const bool linked = work->recv_count + work->send_count > 0;
+  iter->work = work;
+  iter->slice_index = iter->slice_count = 0;
+  iter->slice_elements = 0;
+  iter->slice_capacity = work->chunk_count;
+  if (linked && work->proto == PROTO_SIMPLE)
+    iter->slice_capacity =
+        (uint64_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] / work->element_bytes;
+  algo_begin(&iter->steps, work);
+}
+
+static bool step_next(struct slice_iter *iter) {
+  const struct work *work = iter->work;
+  const bool simple = work->proto == PROTO_SIMPLE;
+  if (!algo_next(&iter->steps, work, &iter->step)) return false;
+  iter->slice_index = 0;
+  iter->slice_count = simple ? (uint32_t)work->chunk_steps / work->slice_steps : 1;
+  iter->slice_elements = simple ? chunk_slice_count(iter->step.count, iter->slice_count, iter->slice_capacity)
+                                : iter->step.count;
+  return true;
+}
+
+bool slice_iter_next(struct slice_iter *iter, struct sim_slice *slice) {
+  if (iter->slice_index == iter->slice_count && !step_next(iter)) return false;
+  const struct step *step = &iter->step;
+  const uint64_t begin = iter->slice_index * iter->slice_elements;
+  const uint64_t rest = step->count > begin ? step->count - begin : 0;
+  const bool awaits = (step->flags & STEP_AWAIT_LIST) != 0 && iter->slice_index == 0;
+  slice->recv_links = step->recv_links;
+  slice->send_links = step->send_links;
+  slice->frees = (step->flags & STEP_RECV_MORE) != 0 ? 0 : step->recv_links;
+  slice->announces = (step->flags & STEP_SEND_MORE) != 0 ? 0 : step->send_links;
+  slice->fifo_steps = slice_iter_steps(iter->work);
+  slice->flags = step->flags;
+  slice->bytes = size_min(rest, iter->slice_elements) * iter->work->element_bytes;
+  slice->wait_lane = awaits ? step->wait_lane : SIM_NONE;
+  slice->wait_steps = awaits ? step->wait_count : 0;
+  iter->slice_index += 1;
+  slice->ends_step = iter->slice_index == iter->slice_count;
+  return true;
+}
+
+/* ---- all ranks ---- */
+
+static bool work_is_sound(const struct work *work, uint32_t rank, uint32_t rank_count, uint32_t slots) {
+  const bool with_itself = work->conn_index == CONN_SWITCH; /* a rank hosts its own switch */
+  bool sound = work->recv_count <= STEP_LINKS_MAX && work->send_count <= STEP_LINKS_MAX &&
+               work->slice_steps > 0 && work->chunk_steps >= work->slice_steps &&
+               work->chunk_steps % work->slice_steps == 0 && work->chunk_steps <= slots &&
+               work->rank == rank && work->proto < PROTO_COUNT && work->element_bytes > 0;
+  for (uint32_t i = 0; sound && i < work->recv_count; i++)
+    sound = work->recv_peer[i] < rank_count && (with_itself || work->recv_peer[i] != rank);
+  for (uint32_t i = 0; sound && i < work->send_count; i++)
+    sound = work->send_peer[i] < rank_count && (with_itself || work->send_peer[i] != rank);
+  return sound;
+}
+
+/* Connections by what tells them apart: open addressing over conns' numbers plus one. */
+struct conn_table {
+  uint32_t *slots;
+  uint32_t mask;
+};
+
+static uint32_t conn_hash(const struct sim_conn *conn) {
+  const uint64_t ends = ((uint64_t)conn->sender << 32 | conn->receiver) * UINT64_C(0x9e3779b97f4a7c15);
+  const uint64_t mixed = ends + ((uint64_t)conn->channel << 16 | conn->index) * UINT64_C(0x85ebca6b);
+  return (uint32_t)((mixed ^ mixed >> 31) * UINT64_C(0xbf58476d1ce4e5b9) >> 33);
+}
+
+static uint32_t conn_find(struct sim_net *net, struct conn_table *table, const struct sim_conn *key) {
+  uint32_t at = conn_hash(key) & table->mask;
+  for (; table->slots[at] != 0; at = (at + 1) & table->mask) {
+    const struct sim_conn *conn = &net->conns[table->slots[at] - 1];
+    if (conn->sender == key->sender && conn->receiver == key->receiver && conn->channel == key->channel &&
+        conn->index == key->index)
+      return table->slots[at] - 1;
+  }
+  net->conns[net->conn_count] = *key;
+  table->slots[at] = ++net->conn_count;
+  return net->conn_count - 1;
+}
+
+/* Lanes, blocks and links that the plans have; each work of a batch is one lane. */
+static ncclResult_t net_count(struct sim_net *net) {
+  for (uint32_t rank = net->first_rank; rank < net->first_rank + net->plan_count; rank++) {
+    const struct plan *plan = &net->plans[rank - net->first_rank];
+    for (uint32_t b = 0; b < plan->batch_count; b++) {
+      const struct plan_batch *batch = &plan->batches[b];
+      net->block_count += b == 0 || batch->channel_index != plan->batches[b - 1].channel_index;
+      net->lane_count += batch->work_count;
+      for (uint32_t i = 0; i < batch->work_count; i++) {
+        const struct work *work = &plan->works[batch->first_work + i];
+        net->link_count += (uint32_t)work->recv_count + work->send_count;
+        if (!work_is_sound(work, rank, net->rank_count, plan->limits.slots))
+          return log_fail(ncclInvalidUsage,
+                          "rank %u has a work on channel %u that no executor takes: its links, steps a chunk "
+                          "or element size are out of range; `tutti check` says more",
+                          rank, batch->channel_index);
+      }
+    }
+  }
+  return ncclSuccess;
+}
+
+static void lane_set(struct sim_net *net, struct conn_table *table, struct sim_lane *lane) {
+  const struct work *work = lane->work;
+  const uint32_t links = (uint32_t)work->recv_count + work->send_count;
+  for (uint32_t i = 0; i < links; i++) {
+    const bool sends = i >= work->recv_count;
+    const uint32_t peer = sends ? work->send_peer[i - work->recv_count] : work->recv_peer[i];
+    const struct sim_conn key = {sends ? lane->rank : peer,
+                                 sends ? peer : lane->rank,
+                                 work->channel_index,
+                                 (uint16_t)work_link_conn(work, peer, sends),
+                                 work->proto,
+                                 false};
+    const uint32_t number = conn_find(net, table, &key);
+    struct sim_conn *conn = &net->conns[number];
+    if (sends && !conn->sends) conn->proto = work->proto;
+    conn->sends = conn->sends || sends;
+    net->links[lane->first_link + i] = number;
+  }
+}
+
+static void rank_set(struct sim_net *net, struct conn_table *table, uint32_t rank, uint32_t *lane_index,
+                     uint32_t *link_index) {
+  const struct plan *plan = &net->plans[rank - net->first_rank];
+  uint32_t turn = 0;
+  for (uint32_t b = 0; b < plan->batch_count; b++, turn++) {
+    const struct plan_batch *batch = &plan->batches[b];
+    if (b == 0 || batch->channel_index != plan->batches[b - 1].channel_index) {
+      struct sim_block *block = &net->blocks[net->block_count++];
+      block->rank = rank;
+      block->channel = batch->channel_index;
+      block->first_lane = *lane_index;
+      turn = 0;
+    }
+    for (uint32_t i = 0; i < batch->work_count; i++) {
+      struct sim_lane *lane = &net->lanes[(*lane_index)++];
+      lane->work = &plan->works[batch->first_work + i];
+      lane->rank = rank;
+      lane->block = net->block_count - 1;
+      lane->batch = turn;
+      lane->first_link = *link_index;
+      *link_index += (uint32_t)lane->work->recv_count + lane->work->send_count;
+      net->blocks[lane->block].lane_count += 1;
+      lane_set(net, table, lane);
+    }
+  }
+}
+
+static ncclResult_t net_fill(struct sim_net *net) {
+  struct conn_table table = {NULL, 15};
+  uint32_t lane_index = 0, link_index = 0;
+  while (table.mask < 2 * (size_t)net->link_count) table.mask = 2 * table.mask + 1;
+  table.slots = (uint32_t *)os_alloc(((size_t)table.mask + 1) * sizeof *table.slots);
+  net->blocks = (struct sim_block *)os_alloc(((size_t)net->block_count + 1) * sizeof *net->blocks);
+  net->lanes = (struct sim_lane *)os_alloc(((size_t)net->lane_count + 1) * sizeof *net->lanes);
+  net->links = (uint32_t *)os_alloc(((size_t)net->link_count + 1) * sizeof *net->links);
+  net->conns = (struct sim_conn *)os_alloc(((size_t)net->link_count + 1) * sizeof *net->conns);
+  const bool whole = table.slots && net->blocks && net->lanes && net->links && net->conns;
+  net->block_count = 0;
+  for (uint32_t rank = net->first_rank; whole && rank < net->first_rank + net->plan_count; rank++)
+    rank_set(net, &table, rank, &lane_index, &link_index);
+  os_free(table.slots);
+  if (whole) return ncclSuccess;
+  return log_fail(ncclSystemError, "no memory for %u lanes and %u links of %u ranks; take fewer ranks",
+                  net->lane_count, net->link_count, net->rank_count);
+}
+
+static ncclResult_t net_make(const struct plan *plans, uint32_t first_rank, uint32_t plan_count,
+                             uint32_t rank_count, struct sim_net *net) {
+  struct sim_net made;
+  memset(&made, 0, sizeof made);
+  made.plans = plans;
+  made.first_rank = first_rank;
+  made.plan_count = plan_count;
+  made.rank_count = rank_count;
+  TRY(net_count(&made));
+  const ncclResult_t result = net_fill(&made);
+  if (result == ncclSuccess) *net = made;
+  else sim_net_free(&made);
+  return result;
+}
+
+ncclResult_t sim_net_make(const struct plan *plans, uint32_t rank_count, struct sim_net *net) {
+  return net_make(plans, 0, rank_count, rank_count, net);
+}
+
+ncclResult_t sim_net_make_rank(const struct plan *plan, uint32_t rank, uint32_t rank_count,
+                               struct sim_net *net) {
+  return net_make(plan, rank, 1, rank_count, net);
+}
+
+void sim_net_free(struct sim_net *net) {
+  os_free(net->blocks);
+  os_free(net->lanes);
+  os_free(net->links);
+  os_free(net->conns);
+  memset(net, 0, sizeof *net);
+}
+
+uint32_t sim_net_list(const struct sim_net *net, uint32_t rank, uint32_t number) {
+  for (uint32_t i = 0; i < net->lane_count; i++) {
+    const struct sim_lane *lane = &net->lanes[i];
+    if (lane->rank == rank && lane->work->algo == ALGO_CUSTOM && lane->work->role == number) return i;
+  }
+  return SIM_NONE;
+}
+
+/* How many steps a work has does not depend on its rank, but for lists and over switches. */
+static bool works_have_as_many(const struct work *a, const struct work *b) {
+  return a->func == b->func && a->algo == b->algo && a->proto == b->proto && a->flags == b->flags &&
+         a->chunk_steps == b->chunk_steps && a->slice_steps == b->slice_steps && a->role == b->role &&
+         a->count == b->count && a->part_count == b->part_count && a->chunk_count == b->chunk_count &&
+         a->last_chunk_count == b->last_chunk_count && a->rank_count == b->rank_count &&
+         a->recv_count == b->recv_count && a->send_count == b->send_count && a->algo != ALGO_CUSTOM &&
+         !switch_is_algo(a->algo);
+}
+
+uint64_t sim_net_slices(const struct sim_net *net) {
+  enum { KINDS = 16 };
+  const struct work *kinds[KINDS] = {NULL};
+  uint64_t slices[KINDS] = {0}, sum = 0;
+  for (uint32_t i = 0, next = 0; i < net->lane_count; i++) {
+    const struct work *work = net->lanes[i].work;
+    uint32_t kind = 0;
+    while (kind < KINDS && !(kinds[kind] && works_have_as_many(kinds[kind], work))) kind += 1;
+    if (kind == KINDS) {
+      struct sim_slice slice;
+      struct slice_iter iter;
+      kind = next++ % KINDS;
+      kinds[kind] = work;
+      slices[kind] = 0;
+      slice_iter_begin(&iter, &net->plans[net->lanes[i].rank - net->first_rank].limits, work);
+      while (slice_iter_next(&iter, &slice)) slices[kind] += 1;
+    }
+    sum += slices[kind];
+  }
+  return sum;
+}
