@@ -14,7 +14,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/tune.h"
 #include "core/plan/tune_file.h"
-#include "core/settings.h"
+#include "core/settings/settings.h"
 #include "files/explain_files.h"
 #include "json.h"
 #include "machine.h"

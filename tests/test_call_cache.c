@@ -15,7 +15,7 @@
 #include "backends/emu/include/cuda_runtime.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "tutti.h"
 
 #define RANKS 2

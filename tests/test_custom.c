@@ -11,13 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cuda_runtime.h>
 
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/custom/custom.h"
+#include "schedules/schedules.h"
 #include "core/custom/custom_build.h"
 #include "core/plan/plan.h"
 #include "schedule/algo.h"
@@ -50,6 +51,21 @@ static struct custom_schedule *parse(const char *text) {
   struct custom_schedule *schedule = NULL;
   if (custom_parse("text", text, strlen(text), &schedule) != ncclSuccess) fail_msg("%s", log_last_error());
   return schedule;
+}
+
+/* Prints the schedule of `path` into a file that programs read, and makes `path` name that. */
+static void as_text(char *path, size_t path_bytes) {
+  struct custom_schedule *schedule;
+  struct text text = {NULL, 0, 0};
+  assert_int_equal(custom_read(path, &schedule), ncclSuccess);
+  custom_print(schedule, text_add, &text);
+  custom_free(schedule);
+  snprintf(path, path_bytes, "%s", "/tmp/test_custom.XXXXXX");
+  const int file = mkstemp(path);
+  assert_true(file >= 0);
+  assert_int_equal(write(file, text.bytes, text.used), (int)text.used);
+  close(file);
+  free(text.bytes);
 }
 
 static void assert_same(const struct custom_schedule *a, const struct custom_schedule *b) {
@@ -504,6 +520,8 @@ static void run_file(const struct run_case *run, const char *protocol, uint64_t 
   uint64_t state = seed * 77;
   char path[80];
   snprintf(path, sizeof path, SCHEDULES "%s", run->file);
+  const bool converted = strstr(run->file, ".xml") != NULL;
+  if (converted) as_text(path, sizeof path);
   setenv("TUTTI_CUSTOM_FILE", path, 1);
   setenv("NCCL_ALGO", "Custom", 1);
   setenv("NCCL_PROTO", protocol, 1);
@@ -523,6 +541,7 @@ static void run_file(const struct run_case *run, const char *protocol, uint64_t 
     assert_int_equal(ncclCommDestroy(comms[rank]), ncclSuccess);
     cudaFree(memory[rank]);
   }
+  if (converted) unlink(path);
 }
 
 static void clear_environment(void) {

@@ -19,6 +19,14 @@ bench() {
   return 1
 }
 
+for name in msccl_all_gather4 msccl_all_reduce4; do
+  "$build/bin/tutti" check --plan "$samples/$name.xml" --print >"$work/$name.txt"
+done
+for name in msccl_all_gather4.xml mscclpp_all_gather4.json; do
+  ! bench 0 "$samples/$name" all_gather --ranks 4 -b 64 -e 64 &&
+    grep -q "tutti check --plan $samples/$name --print" "$work/log"
+  check $? "$name is refused by a running program, with the command that converts it"
+done
 for mode in "" --threads; do
   bench 0 "$samples/ring4.txt" all_reduce --ranks 4 -b 4 -e 256K -f 16 $mode
   check $? "ring4.txt: every size $mode"
@@ -28,10 +36,10 @@ for mode in "" --threads; do
   check $? "staged2.txt $mode"
   bench 0 "$samples/four_slots.txt" all_gather --ranks 2 -b 32 -e 64K -f 8 $mode
   check $? "four_slots.txt with eight slots $mode"
-  NCCL_ALGO='' bench 0 "$samples/msccl_all_gather4.xml" all_gather --ranks 4 -b 64 -e 256K -f 16 $mode
-  check $? "msccl_all_gather4.xml, built-in steps in place $mode"
-  NCCL_ALGO='' bench 0 "$samples/msccl_all_reduce4.xml" all_reduce --ranks 4 -b 16 -e 256K -f 16 $mode
-  check $? "msccl_all_reduce4.xml, built-in steps out of place $mode"
+  NCCL_ALGO='' bench 0 "$work/msccl_all_gather4.txt" all_gather --ranks 4 -b 64 -e 256K -f 16 $mode
+  check $? "msccl_all_gather4, built-in steps in place $mode"
+  NCCL_ALGO='' bench 0 "$work/msccl_all_reduce4.txt" all_reduce --ranks 4 -b 16 -e 256K -f 16 $mode
+  check $? "msccl_all_reduce4, built-in steps out of place $mode"
 done
 bench 0 "$samples/ring4.txt" all_reduce --ranks 4 -b 1K -e 1K -o avg -d int32
 check $? "averages of integers are divided where the text says finish"

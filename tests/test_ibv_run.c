@@ -19,7 +19,7 @@
 #include "backends/net.h"
 #include "base/hash.h"
 #include "base/param.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "core/remote/remote.h"
 #include "tutti.h"
 #include "verbs_fake.h"

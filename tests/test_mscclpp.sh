@@ -21,10 +21,11 @@ for file in all_gather4 all_reduce4 packets3 switch4 reduce_scatter3 all_to_all3
   check $? "$file as tutti's text is proved too"
 done
 
-# runs FILE COLLECTIVE RANKS: right results of the library, on cores and as modelled.
+# runs FILE COLLECTIVE RANKS: right results of the library, which reads tutti's text, on cores and modelled.
 runs() {
+  "$tutti" check --plan "$samples/mscclpp_$1.json" --print >"$work/printed.txt"
   for mode in "" --threads; do
-    TUTTI_CUSTOM_FILE=$samples/mscclpp_$1.json timeout 60 "$tutti" bench "$2" --ranks "$3" -b 12K -e 1200K \
+    TUTTI_CUSTOM_FILE=$work/printed.txt timeout 60 "$tutti" bench "$2" --ranks "$3" -b 12K -e 1200K \
       -f 10 $mode >"$work/log" 2>&1
     check $? "$1 runs as $2 of $3 ranks $mode"
   done
@@ -36,7 +37,8 @@ runs reduce_scatter3 reduce_scatter 3
 runs switch4 all_reduce 4
 NCCL_ALGO=Custom runs all_to_all3 alltoall 3
 sed '/"copy"/d' "$samples/mscclpp_all_gather4.json" >"$work/edited.json"
-TUTTI_CUSTOM_FILE=$work/edited.json timeout 60 "$tutti" bench all_gather --ranks 4 -b 12K -e 12K \
+"$tutti" check --plan "$work/edited.json" --print >"$work/edited.txt"
+TUTTI_CUSTOM_FILE=$work/edited.txt timeout 60 "$tutti" bench all_gather --ranks 4 -b 12K -e 12K \
   >"$work/log" 2>&1
 [ $? -eq 1 ] && grep -q 'wrong elements' "$work/log"
 check $? "a plan without its copies gives wrong results"

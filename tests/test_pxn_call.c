@@ -12,7 +12,8 @@
 #include <string.h>
 
 #include "core/bootstrap/control.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
+#include "core/remote/remote.h"
 
 /* Rank 0 is here, rank 1 in another process of this host, rank 2 behind a network. */
 enum { RANKS = 3, NAME_BYTES = sizeof(struct device_conn_name), WORDS = 4 };

@@ -19,7 +19,7 @@
 #include "base/hash.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "trace/record_text.h"
 #include "tutti.h"
 

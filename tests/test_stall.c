@@ -10,7 +10,8 @@
 #include <string.h>
 
 #include "core/bootstrap/control.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
+#include "core/remote/remote.h"
 #include "core/stall/stall.h"
 
 #define RANKS 3

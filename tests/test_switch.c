@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "core/plan/rules.h"
-#include "core/settings.h"
+#include "core/settings/settings.h"
 #include "core/topology/links.h"
 #include "ranks.h"
 #include "tutti.h"

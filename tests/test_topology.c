@@ -19,7 +19,7 @@
 #include "backends/cuda/path.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "core/settings.h"
+#include "core/settings/settings.h"
 
 /* ---- places ---- */
 

@@ -17,12 +17,12 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
-#include "core/config.h"
+#include "core/settings/config.h"
 #include "core/plan/plan.h"
 #include "core/plan/rules.h"
 #include "core/plan/tune.h"
 #include "core/plan/tune_file.h"
-#include "core/settings.h"
+#include "core/settings/settings.h"
 #include "tune_visit.h"
 
 #define KIB ((size_t)1 << 10)

@@ -9,7 +9,7 @@
 #include "base/os.h"
 #include "core/api.h"
 #include "core/group.h"
-#include "core/record.h"
+#include "core/comm/record.h"
 #include "kernels/kernels.h"
 
 static struct plan_op op_make(uint8_t func, uint32_t peer, const void *in, void *out, size_t bytes) {

@@ -1,22 +1,8 @@
-/* collective.h: one call of a collective, a send or a receive, as the user made it. */
+/* collective.h: from a call of a collective, a send or a receive to an operation of its group. */
 #ifndef TUTTI_CORE_COLLECTIVE_H
 #define TUTTI_CORE_COLLECTIVE_H
 
-#include "core/comm.h"
-
-struct collective_call {
-  const char *name; /* "ncclAllReduce" */
-  uint8_t func;     /* enum work_func */
-  const void *in;
-  void *out;
-  size_t count;
-  ncclDataType_t dtype;
-  ncclRedOp_t op; /* of reductions */
-  int peer;       /* root of rooted functions, other end of send and receive, else 0 */
-  struct ncclComm *comm;
-  device_stream stream;
-  const void *caller; /* where the call returns to; NULL: nobody noted it */
-};
+#include "core/comm/collective_call.h"
 
 /* Everything that can be said against the call without asking other ranks. */
 ncclResult_t collective_check(const struct collective_call *call);

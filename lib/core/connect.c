@@ -7,55 +7,22 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
+#include "core/remote/remote.h"
 #include "core/proxy/net.h"
 
-#define CONNECT_CAPACITY_FIRST 16
-
-static uint64_t connect_key(uint32_t peer, bool sending, uint32_t conn_index, uint8_t proto) {
-  return ((((uint64_t)peer * 2 + sending) * 4 + conn_index) * 4 + proto) + 1;
-}
-
-/* The entry of the key, or the free one where it belongs. The table is never full. */
-static struct connect_entry *connect_slot(const struct connect_table *table, uint64_t key) {
-  uint32_t index = (uint32_t)((key * 0x9e3779b97f4a7c15ull) >> 32) & (table->capacity - 1);
-  while (table->entries[index].key != 0 && table->entries[index].key != key) {
-    index = (index + 1) & (table->capacity - 1);
-  }
-  return &table->entries[index];
-}
-
-static ncclResult_t connect_grow(struct ncclComm *comm) {
-  struct connect_table *table = &comm->connections;
-  struct connect_table grown = {NULL, table->capacity ? 2 * table->capacity : CONNECT_CAPACITY_FIRST,
-                                table->count};
-  if (table->count * 2 < table->capacity) return ncclSuccess;
-  grown.entries = (struct connect_entry *)os_alloc(grown.capacity * sizeof *grown.entries);
-  if (!grown.entries) {
-    return log_fail(ncclSystemError,
-                    "rank %u of comm '%s': no memory for %u connections; free some and try again", comm->rank,
-                    comm->name, grown.capacity);
-  }
-  for (uint32_t i = 0; i < table->capacity; i++) {
-    if (table->entries[i].key != 0) *connect_slot(&grown, table->entries[i].key) = table->entries[i];
-  }
-  os_free(table->entries);
-  *table = grown;
-  return ncclSuccess;
+static ncclResult_t connect_reserve(struct ncclComm *comm) {
+  if (connect_table_reserve(&comm->connections)) return ncclSuccess;
+  return log_fail(ncclSystemError,
+                  "rank %u of comm '%s': no memory to note a connection; free some and try again", comm->rank,
+                  comm->name);
 }
 
 /* A link that the table lacks. */
 struct connect_lack {
-  uint64_t key, bit;
+  struct connect_link link;
   struct device_conn_name name; /* as this rank names it */
 };
-
-static void connect_note(struct ncclComm *comm, const struct connect_lack *lack) {
-  struct connect_entry *entry = connect_slot(&comm->connections, lack->key);
-  if (entry->key == 0) comm->connections.count += 1;
-  entry->key = lack->key;
-  entry->channel_mask |= lack->bit;
-}
 
 static void connect_log(const struct ncclComm *comm, const struct device_conn_name *name, const char *via) {
   log_trace(LOG_P2P, "Channel %02u/%u : %u -> %u via %s, connection %u, protocol %u", name->channel_index,
@@ -115,7 +82,8 @@ struct connect_list {
 static ncclResult_t list_add(struct ncclComm *comm, struct connect_list *list,
                              const struct connect_lack *lack) {
   for (uint32_t i = 0; i < list->count; i++)
-    if (list->lacks[i].key == lack->key && list->lacks[i].bit == lack->bit) return ncclSuccess;
+    if (list->lacks[i].link.key == lack->link.key && list->lacks[i].link.bit == lack->link.bit)
+      return ncclSuccess;
   if (list->count == list->capacity) {
     const uint32_t capacity = list->capacity ? 2 * list->capacity : 16;
     void *grown = os_realloc(list->lacks, capacity * sizeof *list->lacks);
@@ -132,13 +100,12 @@ static ncclResult_t list_add(struct ncclComm *comm, struct connect_list *list,
 static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer, bool sending,
                                  struct connect_list *list) {
   const uint32_t conn_index = work_link_conn(work, peer, sending);
-  const struct connect_lack lack = {connect_key(peer, sending, conn_index, work->proto),
-                                    1ull << work->channel_index,
-                                    {peer, work->channel_index, conn_index, work->proto, sending}};
+  const struct connect_lack lack = {
+      connect_link_of(peer, sending, conn_index, work->proto, work->channel_index),
+      {peer, work->channel_index, conn_index, work->proto, sending}};
   if (peer == comm->rank && work->conn_index != CONN_SWITCH) return ncclSuccess;
-  TRY(connect_grow(comm));
-  const struct connect_entry *entry = connect_slot(&comm->connections, lack.key);
-  if (entry->key == lack.key && (entry->channel_mask & lack.bit) != 0) return ncclSuccess;
+  if (connect_table_has(&comm->connections, lack.link)) return ncclSuccess;
+  TRY(connect_reserve(comm));
   const struct remote *remote = comm->shared->remote;
   const enum remote_transport transport =
       remote ? remote_transport_to(remote, comm->rank, peer) : TRANSPORT_LOCAL;
@@ -146,7 +113,7 @@ static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work,
   if (transport != TRANSPORT_LOCAL && asks) return list_add(comm, list, &lack);
   TRY(transport == TRANSPORT_LOCAL ? connect_here(comm, &lack.name)
                                    : connect_receiver(comm, &lack.name, transport));
-  connect_note(comm, &lack);
+  connect_table_add(&comm->connections, lack.link);
   return ncclSuccess;
 }
 
@@ -167,8 +134,8 @@ static ncclResult_t connect_ask(struct ncclComm *comm, const struct connect_list
   for (uint32_t i = 0; i < list->count; i++) {
     if (list->lacks[i].name.peer != peer) continue;
     TRY(connect_answered(comm, &list->lacks[i].name, transport, &answers[next++]));
-    TRY(connect_grow(comm));
-    connect_note(comm, &list->lacks[i]);
+    TRY(connect_reserve(comm));
+    connect_table_add(&comm->connections, list->lacks[i].link);
   }
   return ncclSuccess;
 }
@@ -214,10 +181,4 @@ ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan) {
   TRY(result);
   if (plan->scratch_bytes == 0) return ncclSuccess;
   return comm->ops->comm_scratch(comm->device_comm, plan->scratch_bytes, &plan->scratch);
-}
-
-void connect_table_free(struct connect_table *table) {
-  os_free(table->entries);
-  table->entries = NULL;
-  table->capacity = table->count = 0;
 }

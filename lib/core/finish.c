@@ -6,7 +6,9 @@
 #include "base/log.h"
 #include "core/api.h"
 #include "core/group.h"
-#include "core/record.h"
+#include "core/comm/record.h"
+#include "core/remote/remote.h"
+#include "core/life.h"
 
 #define DRAIN_POLLS 64
 

@@ -11,8 +11,11 @@
 #include "base/os.h"
 #include "core/api.h"
 #include "core/collective.h"
+#include "core/connect.h"
 #include "core/plan/plan_cache.h"
-#include "core/record.h"
+#include "core/comm/record.h"
+#include "core/remote/remote.h"
+#include "core/life.h"
 
 #define SIM_INFO_MAGIC 0x74685283u
 

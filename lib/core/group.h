@@ -2,7 +2,7 @@
 #ifndef TUTTI_CORE_GROUP_H
 #define TUTTI_CORE_GROUP_H
 
-#include "core/bootstrap/rendezvous.h"
+#include "core/rendezvous/rendezvous.h"
 
 /* Making one communicator. The group owns call.comm until the job has succeeded. */
 struct group_job {

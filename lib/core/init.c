@@ -8,8 +8,9 @@
 #include "base/param.h"
 #include "core/api.h"
 #include "core/bootstrap/bootstrap.h"
-#include "core/config.h"
+#include "core/settings/config.h"
 #include "core/group.h"
+#include "core/life.h"
 
 ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
   if (!uniqueId)

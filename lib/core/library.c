@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "core/api.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "core/proxy/proxy.h"
 #include "tutti.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "core/group.h"
 #include "core/plan/names.h"
 #include "core/plan/tune.h"

@@ -1,32 +1,18 @@
 /* register.c: registration of user buffers. A range is remembered once, however often it is announced;
  * nothing is done with it until what lies in it is shown to other processes (remote_region.c), or a network
  * carries it (proxy_memory.c). A window is a range that all ranks announce. */
-#include "core/register.h"
-
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "core/remote/remote.h"
-
-void register_list_free(struct registration *list) {
-  for (struct registration *next; list; list = next) {
-    next = list->next;
-    os_free(list);
-  }
-}
+#include "core/proxy/proxy.h"
 
 static struct registration *register_find(struct ncclComm *comm, uintptr_t begin, size_t bytes) {
   for (struct registration *row = comm->registrations; row; row = row->next) {
     if (row->begin == begin && row->bytes == bytes) return row;
   }
   return NULL;
-}
-
-bool register_holds(const struct ncclComm *comm, const void *address) {
-  for (const struct registration *row = comm->registrations; row; row = row->next)
-    if ((uintptr_t)address - row->begin < row->bytes) return true;
-  return false;
 }
 
 /* Where networks are between the communicator's ranks; NULL: nowhere. */

@@ -6,8 +6,10 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
-#include "core/config.h"
+#include "core/remote/remote.h"
+#include "core/settings/config.h"
 #include "core/group.h"
+#include "core/life.h"
 
 /* Notes the job; a rank without color brings no communicator. */
 static ncclResult_t split_add(struct rendezvous_call *call, ncclComm_t *result, const ncclConfig_t *config) {

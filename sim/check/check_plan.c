@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "collective.h"
-#include "core/custom/custom.h"
+#include "schedules/schedules.h"
 #include "core/plan/names.h"
 #include "core/plan/plan.h"
 #include "json.h"

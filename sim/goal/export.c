@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/os.h"
-#include "simulate/slice_iter.h"
+#include "steps/slice_iter.h"
 
 #define NO_OP UINT32_MAX
 

@@ -8,7 +8,7 @@
 #include "base/os.h"
 #include "bench/bench.h"
 #include "core/plan/names.h"
-#include "core/settings.h"
+#include "core/settings/settings.h"
 #include "machine.h"
 
 enum { RANKS_MOST = 65536 };

@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "json.h"
 #include "replay/replay.h"
+#include "schedules/schedules.h"
 #include "verb.h"
 
 #define TRIES_MOST 16 /* events whose arrival is tried */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "core/custom/custom.h"
+#include "schedules/schedules.h"
 #include "core/custom/custom_build.h"
 #include "core/plan/plan.h"
 #include "schedule/algo.h"

@@ -1,6 +1,6 @@
 /* fuzz_custom_text.c: schedules in tutti's text, from any bytes to plans. What must hold is in
  * custom_check.h. */
-/* sources: core/custom/ core/plan/ core/topology/links.c core/topology/graph.c base/ */
+/* sources: core/custom/ core/plan/ core/topology/links.c core/topology/graph.c base/ sim/schedules/ */
 #include "custom_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -66,9 +66,20 @@ int custom_proto_of(const char *name);
 /* The schedule's name as a file gives it, cut to its space, without what tutti's text cannot hold. */
 void custom_name_take(struct custom_schedule *schedule, const char *text);
 
-/* Fill an empty schedule. `text` ends with a zero behind `bytes`. */
-ncclResult_t custom_text_parse(struct custom_build *build, char *text, size_t bytes);
-ncclResult_t custom_msccl_parse(struct custom_build *build, const char *text, size_t bytes);
-ncclResult_t custom_mscclpp_parse(struct custom_build *build, char *text, size_t bytes);
+/* Of tutti's text. */
+#define CUSTOM_TEXT_FIRST_LINE "tutti-schedule 1"
+#define CUSTOM_TEXT_LINE_BYTES 4096 /* at most */
+
+/* Fills an empty schedule. `text` ends with a zero behind `bytes`. */
+typedef ncclResult_t custom_parser(struct custom_build *build, char *text, size_t bytes);
+custom_parser custom_text_parse;
+
+/* A schedule out of text in memory, or out of a file, by one of those; `name` stands for the path in
+ * sentences. *schedule is set on success alone. */
+ncclResult_t custom_parse_as(const char *name, const char *text, size_t bytes, custom_parser *parse,
+                             struct custom_schedule **schedule);
+ncclResult_t custom_read_as(const char *path, custom_parser *parse, struct custom_schedule **schedule);
+/* The first letter behind blanks: XML begins with an angle bracket, JSON with a brace. */
+char custom_first_letter(const char *text);
 
 #endif

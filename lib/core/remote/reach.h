@@ -6,7 +6,7 @@
 #define TUTTI_CORE_REACH_H
 
 #include "core/bootstrap/gather.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 
 struct reach {
   uint8_t *apart;              /* by process: its memory is not mapped by others, nor others' by it */

@@ -12,12 +12,9 @@
 #include "base/param.h"
 #include "base/share.h"
 #include "core/bootstrap/control.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "core/proxy/net.h"
 #include "core/proxy/proxy_pxn.h"
-#include "core/stall/stall.h"
-#include "core/stall/survey.h"
-#include "core/stall/watchdog.h"
 #include "core/topology/layout.h"
 #include "core/topology/rails.h"
 
@@ -368,15 +365,10 @@ static ncclResult_t remote_answer_call(void *argument, const void *request, uint
   struct remote *remote = (struct remote *)argument;
   uint32_t kind = REMOTE_CALL_CONNECT;
   if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
-  if (kind == REMOTE_CALL_STALL) return stall_answer(remote, request, bytes, reply, reply_bytes);
   if (kind == REMOTE_CALL_REGION) return remote_region_answer(remote, request, bytes, reply, reply_bytes);
-  if (kind == REMOTE_CALL_ALARM || kind == REMOTE_CALL_REPORTED) {
-    *reply_bytes = 0;
-    if (kind == REMOTE_CALL_ALARM) return watchdog_alarm();
-    watchdog_receive((const char *)request + sizeof kind, bytes - (uint32_t)sizeof kind);
-    return ncclSuccess;
-  }
   if (kind == REMOTE_CALL_PXN) return remote_pxn_answer(remote, request, bytes, reply, reply_bytes);
+  if (kind == REMOTE_CALL_STALL || kind == REMOTE_CALL_ALARM || kind == REMOTE_CALL_REPORTED)
+    return remote->watcher->answer(remote, kind, request, bytes, reply, reply_bytes);
   return answer_requests(remote, request, bytes, reply, reply_bytes);
 }
 
@@ -487,7 +479,8 @@ static ncclResult_t remote_note_networked(struct remote *remote, uint32_t own_ra
   return ncclSuccess;
 }
 
-ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms) {
+ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
+                         const struct remote_watcher *watcher) {
   struct sock_address unused;
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
     struct ncclComm *comm = remote->comms[rank] = comms[rank];
@@ -507,16 +500,12 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms) {
   }
   if (remote->process_count == 1) return ncclSuccess; /* nobody else will ask */
   TRY(control_use(&unused));
+  remote->watcher = watcher;
   const ncclResult_t result = control_serve(remote->wire_key, remote_answer_call, remote);
   remote->serving = result == ncclSuccess;
   if (!remote->serving) control_leave();
   if (!remote->serving) return result;
-  struct stall *stall = NULL;
-  TRY(stall_open(remote, &stall));
-  os_mutex_lock(&remote->lock); /* somebody may ask already */
-  remote->stall = stall;
-  os_mutex_unlock(&remote->lock);
-  return survey_join(remote);
+  return watcher->open(remote, &remote->watcher_state);
 }
 
 void remote_leave(struct remote *remote, uint32_t rank) {
@@ -536,9 +525,9 @@ void remote_leave(struct remote *remote, uint32_t rank) {
 
 void remote_free(struct remote *remote) {
   if (!remote) return;
-  survey_leave(remote);
+  if (remote->watcher) remote->watcher->leave(remote);
   if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what goes next */
-  stall_close(remote->stall);
+  if (remote->watcher) remote->watcher->close(remote->watcher_state);
   if (remote->serving) control_leave();
   for (uint32_t rank = 0; remote->proxies && rank < remote->shared->rank_count; rank++)
     if (remote->proxies[rank]) proxy_comm_close(remote->proxies[rank]);
@@ -556,6 +545,11 @@ void remote_free(struct remote *remote) {
   os_free(remote->proxies);
   os_free(remote->infos);
   os_free(remote);
+}
+
+void remote_free_team(struct comm_shared *shared) {
+  if (shared) remote_free(shared->remote);
+  comm_shared_free(shared);
 }
 
 /* ---- Who is still there ---- */

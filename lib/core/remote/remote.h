@@ -9,10 +9,11 @@
 #include "base/os.h"
 #include "core/bootstrap/gather.h"
 #include "core/proxy/proxy.h"
-#include "core/settings.h"
+#include "core/settings/settings.h"
 
+struct remote;
+struct remote_watcher;
 struct ncclComm;
-struct stall;
 struct comm_shared;
 
 /* The transports from one rank to another. */
@@ -20,6 +21,19 @@ enum remote_transport {
   TRANSPORT_LOCAL,  /* in this process */
   TRANSPORT_SHARED, /* on this host: its memory is mapped */
   TRANSPORT_NETWORK /* over a network, through proxies */
+};
+
+/* Who looks after a communicator of several processes while it is open, and answers the calls that remote.c
+ * does not know (core/stall). All of it is called on the thread that opens or frees. */
+struct remote_watcher {
+  /* Other processes may call already. *state is kept for close(). */
+  ncclResult_t (*open)(struct remote *remote, void **state);
+  /* Before this process stops to answer calls of the communicator, and behind that. */
+  void (*leave)(struct remote *remote);
+  void (*close)(void *state); /* NULL is allowed */
+  /* A control_handler's call; `kind` is its first word. */
+  ncclResult_t (*answer)(struct remote *remote, uint32_t kind, const void *request, uint32_t bytes,
+                         void *reply, uint32_t *reply_bytes);
 };
 
 /* What every rank says of itself when a communicator is made. Travels as it is. */
@@ -64,7 +78,8 @@ struct remote {
   struct proxy_comm **proxies; /* by rank: theirs, where networked */
   struct peer_info *infos;     /* by rank */
   struct remote_watch *watch;
-  struct stall *stall;        /* asks why nothing moves */
+  const struct remote_watcher *watcher; /* of remote_open */
+  void *watcher_state;
   struct remote *next;        /* of the same watch */
   struct remote *joined_next; /* of all that survey.h answers for */
   bool serving;               /* answers calls */
@@ -84,10 +99,13 @@ void remote_settle(const struct remote *remote, struct settings *settings);
 /* The graph over all hosts. */
 ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count, struct graph *graph);
 /* Opens what other processes reach: proxies of this process's ranks, and the answers to their calls. */
-ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms);
+ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
+                         const struct remote_watcher *watcher);
 /* A rank of this process goes: nobody reaches it any more. */
 void remote_leave(struct remote *remote, uint32_t rank);
 void remote_free(struct remote *remote); /* NULL is allowed; nobody is told: see remote_watch_leave */
+/* Frees a communicator that was never opened, and its far ranks. NULL is allowed. */
+void remote_free_team(struct comm_shared *shared);
 
 /* The same for a communicator of this process alone. *remote stays NULL where its devices are on one node, as
  * most are.

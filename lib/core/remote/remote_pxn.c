@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "core/bootstrap/control.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "core/remote/remote.h"
 #include "core/proxy/net.h"
 #include "core/proxy/proxy_pxn.h"

@@ -7,9 +7,8 @@
 
 #include "base/log.h"
 #include "core/bootstrap/control.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "core/remote/remote.h"
-#include "core/register.h"
 
 #define ANSWER_NS UINT64_C(10000000000)
 #define SEEN_MOST 32
@@ -95,7 +94,7 @@ static void region_show_all(struct ncclComm *comm, const void *memory, const uin
   for (uint32_t k = 0; memory != NULL && k < count; k++)
     if (remote_transport_to(comm->shared->remote, comm->rank, peers[k]) == TRANSPORT_SHARED &&
         !seen_before(seen, memory, peers[k]))
-      region_show(comm, memory, peers[k], lasts || register_holds(comm, memory));
+      region_show(comm, memory, peers[k], lasts || registrations_hold(comm->registrations, memory));
 }
 
 void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool lasts) {

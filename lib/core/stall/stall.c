@@ -13,7 +13,8 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/bootstrap/control.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
+#include "core/remote/remote.h"
 #include "core/plan/names.h"
 #include "core/proxy/net.h"
 
@@ -96,7 +97,7 @@ static void answer_conn(struct remote *remote, const struct stall_question *ques
 static void answer_fill(struct remote *remote, const struct stall_question *question,
                         struct stall_reply *reply) {
   const struct ncclComm *comm = remote->comms[question->rank];
-  const struct stall_rank *rank = rank_find(remote->stall, question->rank);
+  const struct stall_rank *rank = rank_find((struct stall *)remote->watcher_state, question->rank);
   struct device_stall device;
   memset(reply, 0, sizeof *reply);
   if (!comm) {

@@ -11,7 +11,11 @@
 #include "base/err.h"
 
 struct remote;
+struct remote_watcher;
 struct stall;
+
+/* For remote_open(): this, and survey.h's and watchdog.h's part (watcher.c). */
+extern const struct remote_watcher stall_watcher;
 
 /* Watches over the ranks of this process in a communicator of several; before any operation. */
 ncclResult_t stall_open(struct remote *remote, struct stall **stall);

@@ -1,30 +1,22 @@
-/* comm.c: the life of one rank's communicator and of the state that its ranks share.
- * Promises that a freed or foreign handle is recognised where memory allows, and that device-side halves are
- * closed only when no rank of the communicator is left that might still be written to. Does not know how
- * ranks meet nor what they communicate. */
-#include "core/comm.h"
+/* comm.c: the state of one rank's communicator, and the state that its ranks share.
+ * Promises that a freed or foreign handle is recognised where memory allows. Does not know how ranks meet,
+ * nor what they communicate. */
+#include "core/comm/comm.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/os.h"
-#include "base/param.h"
-#include "core/bootstrap/bootstrap.h"
-#include "core/bootstrap/rendezvous.h"
-#include "core/custom/custom.h"
-#include "core/group.h"
 #include "core/plan/plan_cache.h"
-#include "core/record.h"
-#include "core/stall/watchdog.h"
+#include "core/comm/record.h"
 #include "core/topology/layout.h"
 
 #define CANARY_LIVE 0x7475747469636f6dull
 #define CANARY_FREED 0x6672656564636f6dull
 
-/* Both under the backend's lock. */
+/* Under the backend's lock. */
 static struct comm_shared *shared_states;
-static uint32_t live_count;
 
 struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count) {
   static uint64_t last_serial;
@@ -55,7 +47,6 @@ ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *co
 
 void comm_shared_free(struct comm_shared *shared) {
   if (!shared) return;
-  remote_free(shared->remote);
   graph_free(&shared->graph);
   os_free(shared->device_comms);
   os_free(shared);
@@ -73,71 +64,10 @@ bool comm_shared_id_taken(uint64_t comm_id) {
   return false;
 }
 
-static void comm_shared_delist(struct comm_shared *shared) {
+void comm_shared_delist(struct comm_shared *shared) {
   struct comm_shared **link = &shared_states;
   while (*link && *link != shared) link = &(*link)->next;
   if (*link) *link = shared->next;
-}
-
-/* One rank goes; the last one closes everything. Until then nobody drives the rank that went. */
-static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
-  if (shared->remote) remote_leave(shared->remote, rank);
-  shared->ops->comm_disown(shared->device_comms[rank]);
-  shared->ops->lock();
-  const bool last = --shared->live_count == 0;
-  if (last) comm_shared_delist(shared);
-  shared->ops->unlock();
-  if (!last) return;
-  if (shared->remote) remote_watch_leave(shared->remote);
-  remote_free(shared->remote); /* before the device-side halves that it answers for */
-  shared->remote = NULL;
-  for (uint32_t i = shared->rank_count; i > 0; i--) shared->ops->comm_close(shared->device_comms[i - 1]);
-  comm_shared_free(shared);
-}
-
-uint32_t comm_live_count(void) { return live_count; }
-
-static void comm_count(const struct device_ops *ops, bool born) {
-  ops->lock();
-  live_count += born ? 1 : (uint32_t)-1;
-  if (live_count == 0 && !rendezvous_any()) bootstrap_restart_numbers();
-  ops->unlock();
-  if (born) watchdog_enter();
-  else watchdog_leave();
-}
-
-ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
-                         struct ncclComm **comm) {
-  const struct device_ops *ops = backend_device_ops();
-  if (!ops) return ncclInvalidUsage;
-  struct settings settings;
-  TRY(settings_read(ops, config, &settings));
-  const struct custom_schedule *custom = NULL;
-  const char *path = param_text(PARAM_CUSTOM_FILE);
-  const ncclResult_t shared = *path != '\0' ? custom_share(path, &custom) : ncclSuccess;
-  if (shared != ncclSuccess) {
-    settings_free(&settings);
-    return shared;
-  }
-  struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
-  if (!fresh) {
-    settings_free(&settings);
-    custom_release(custom);
-    return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
-  }
-  fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
-  fresh->ops = ops;
-  fresh->device_index = device_index;
-  fresh->fork_count = os_fork_count();
-  fresh->settings = settings;
-  fresh->custom = custom;
-  fresh->config = *config;
-  fresh->config.commName = fresh->config.netName = NULL;
-  fresh->state = COMM_RENDEZVOUS;
-  if (config->commName) snprintf(fresh->name, sizeof fresh->name, "%s", config->commName);
-  comm_count(ops, true);
-  *comm = fresh;
-  return ncclSuccess;
 }
 
 ncclResult_t comm_open(struct ncclComm *comm) {
@@ -155,32 +85,6 @@ ncclResult_t comm_open(struct ncclComm *comm) {
   const struct recorder_live live = recorder_live(&comm->recorder);
   config.live = &live;
   return comm->ops->comm_open(&config, &comm->device_comm);
-}
-
-static void comm_free(struct ncclComm *comm) {
-  const struct device_ops *ops = comm->ops;
-  recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
-  call_cache_free(&comm->call_cache);
-  os_free(comm->queue.ops);
-  os_free(comm->queue.streams);
-  plan_memory_free(&comm->queue.plan_memory);
-  settings_free(&comm->settings);
-  connect_table_free(&comm->connections);
-  redop_table_free(&comm->redops);
-  register_list_free(comm->registrations);
-  custom_release(comm->custom);
-  comm->canary_begin = comm->canary_end = CANARY_FREED;
-  os_free(comm);
-  comm_count(ops, false);
-}
-
-void comm_discard(struct ncclComm *comm) {
-  group_forget(comm);
-  rendezvous_withdraw(comm, "was dropped");
-  rendezvous_forget_parent(comm);
-  if (comm->shared) comm_shared_leave(comm->shared, comm->rank);
-  else comm->ops->comm_close(comm->device_comm);
-  comm_free(comm);
 }
 
 enum comm_state comm_state(const struct ncclComm *comm) {
@@ -217,6 +121,10 @@ void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
 
 const char *comm_why(const struct ncclComm *comm, ncclResult_t error) {
   return __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2 ? comm->reason : err_text(error);
+}
+
+void comm_mark(struct ncclComm *comm, bool live) {
+  comm->canary_begin = comm->canary_end = live ? CANARY_LIVE : CANARY_FREED;
 }
 
 static bool comm_is_live(const struct ncclComm *comm) {

@@ -1,5 +1,5 @@
 /* record.c: describes calls and plans as records. Promises that nothing here fails, waits or allocates. */
-#include "core/record.h"
+#include "core/comm/record.h"
 
 #include <string.h>
 

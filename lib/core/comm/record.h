@@ -3,7 +3,7 @@
 #ifndef TUTTI_CORE_RECORD_H
 #define TUTTI_CORE_RECORD_H
 
-#include "core/collective.h"
+#include "core/comm/collective_call.h"
 #include "trace/recorder.h"
 
 /* Begins to record: the rank's numbers, name and settings are known. */

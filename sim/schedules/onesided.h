@@ -1,4 +1,4 @@
-/* custom_onesided.h: plans in which a block reads and writes other ranks' memory itself and tells them so
+/* onesided.h: plans in which a block reads and writes other ranks' memory itself and tells them so
  * with signals, as MSCCL++ has them; and the way from there to lists that send and receive.
  *
  * Each block becomes a list of its rank, and, for every other rank whose memory it touches, a list of that
@@ -8,8 +8,8 @@
  * touches a rank's memory waits there for all that its block knows to be done. So two accesses are in order
  * in the lists exactly if they were in the plan, and what the checker says of the lists holds for the plan.
  * Operations of one block are taken in order, and a packet to stand for all that its writer knew. */
-#ifndef TUTTI_CORE_CUSTOM_ONESIDED_H
-#define TUTTI_CORE_CUSTOM_ONESIDED_H
+#ifndef TUTTI_SIM_SCHEDULES_ONESIDED_H
+#define TUTTI_SIM_SCHEDULES_ONESIDED_H
 
 #include "core/custom/custom_build.h"
 
@@ -66,7 +66,7 @@ void onesided_free(struct onesided_plan *plan);
  * packets are written twice, and beyond the bounds of schedules. */
 ncclResult_t onesided_lower(struct onesided_plan *plan);
 
-/* ---- between the run (custom_onesided.c) and the lists (custom_lists.c) ---- */
+/* ---- between the run (onesided.c) and the lists (lists.c) ---- */
 
 struct lists;
 

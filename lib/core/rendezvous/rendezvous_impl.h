@@ -3,7 +3,7 @@
 #ifndef TUTTI_CORE_RENDEZVOUS_IMPL_H
 #define TUTTI_CORE_RENDEZVOUS_IMPL_H
 
-#include "core/bootstrap/rendezvous.h"
+#include "core/rendezvous/rendezvous.h"
 #include "core/remote/remote.h"
 
 struct rank_slot {

@@ -1,7 +1,7 @@
 /* config.c: one table of ncclConfig_t's members gives offsets, ages, defaults and bounds; everything else
  * traverses it. Promises that a caller built against an older header gets the defaults for what it does not
  * know. Does not know what the members mean. */
-#include "core/config.h"
+#include "core/settings/config.h"
 
 #include <stddef.h>
 #include <string.h>

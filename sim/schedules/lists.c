@@ -1,6 +1,6 @@
-/* custom_lists.c: lists of blocks and hands (custom_onesided.h) from their making to the builder: what each
+/* lists.c: lists of blocks and hands (onesided.h) from their making to the builder: what each
  * waits for on its rank, and the channels on which blocks meet their hands. */
-#include "core/custom/custom_lists.h"
+#include "schedules/lists.h"
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * neither time nor data. A net says which lanes there are and which connection each of their links is: the
  * k-th announcement on a connection is what the k-th wait for data on it takes. Memory grows with ranks and
  * channels, never with steps. */
-#ifndef TUTTI_SIM_SIMULATE_SLICE_ITER_H
-#define TUTTI_SIM_SIMULATE_SLICE_ITER_H
+#ifndef TUTTI_SIM_STEPS_WALK_H
+#define TUTTI_SIM_STEPS_WALK_H
 
 #include "core/plan/plan.h"
 #include "schedule/algo.h"

@@ -1,8 +1,8 @@
-/* custom_move.c: the steps of one chunk of a one-sided move. What the block reads of its own rank and of
+/* move.c: the steps of one chunk of a one-sided move. What the block reads of its own rank and of
  * others is summed where its first target on the own rank is, or in a spare chunk, and goes from there to all
  * other targets. A chunk is done before the next begins, on all lists: both ends of a connection then take
  * its chunks in one order, and one slot is enough. */
-#include "core/custom/custom_lists.h"
+#include "schedules/lists.h"
 
 /* ---- places ---- */
 

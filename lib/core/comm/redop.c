@@ -1,14 +1,14 @@
 /* redop.c: a communicator's table of operators. A handle names its row and carries a stamp, so that a
  * destroyed, foreign or invented handle is recognised. Promises that a kernel sees six operators only. Does
  * not know collectives. */
-#include "core/redop.h"
+#include "core/comm/redop.h"
 
 #include <string.h>
 
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 #include "kernels/kernels.h"
 
 #define REDOP_ROWS_MAX (1u << 15)

@@ -1,6 +1,6 @@
 /* slice_iter.c: see slice_iter.h. Slices are cut as lib/protocol cuts them: Simple cuts a chunk into slices,
  * trailing ones may be empty; for the line protocols a step is one slice and takes one slot. */
-#include "simulate/slice_iter.h"
+#include "steps/slice_iter.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 
 #include "base/sock.h"
 #include "core/bootstrap/bootstrap.h"
-#include "core/comm.h"
+#include "core/comm/comm.h"
 
 enum rendezvous_kind { RENDEZVOUS_INIT, RENDEZVOUS_SPLIT };
 

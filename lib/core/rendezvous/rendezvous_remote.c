@@ -10,8 +10,10 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/bootstrap/bootstrap.h"
-#include "core/bootstrap/rendezvous_impl.h"
+#include "core/remote/remote.h"
+#include "core/rendezvous/rendezvous_impl.h"
 #include "core/remote/reach.h"
+#include "core/stall/stall.h"
 
 /* What one rendezvous's thread works with. */
 struct conduct {
@@ -177,7 +179,7 @@ static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclCom
     }
     shared->device_comms[rank] = comm->device_comm;
   }
-  return remote_open(shared->remote, comms);
+  return remote_open(shared->remote, comms, &stall_watcher);
 }
 
 /* The communicator of members [begin, end), if this process has ranks in it. It is noted before it is filled,

@@ -5,18 +5,18 @@
 #define TUTTI_CORE_COMM_H
 
 #include "backends/backend.h"
-#include "core/call_cache.h"
-#include "core/connect.h"
-#include "core/remote/remote.h"
+#include "core/comm/call_cache.h"
+#include "core/comm/connect_table.h"
 #include "core/plan/plan.h"
-#include "core/redop.h"
-#include "core/register.h"
-#include "core/settings.h"
+#include "core/comm/redop.h"
+#include "core/comm/registrations.h"
+#include "core/settings/settings.h"
 #include "trace/recorder.h"
 
 #define COMM_NAME_BYTES 48
 #define COMM_REASON_BYTES 512
 
+struct remote;
 struct rendezvous;
 
 /* The last rank to go closes the device-side halves of all: while one rank lives, its peers' memory is
@@ -92,15 +92,10 @@ struct ncclComm {
   uint64_t canary_end;
 };
 
-/* A communicator that nobody has met: device and config noted, settings read. `config` has every member
- * set. */
-ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
-                         struct ncclComm **comm);
 /* Opens the device-side half; rank, rank_count, comm_id and settings are known. */
 ncclResult_t comm_open(struct ncclComm *comm);
-/* Takes a communicator out of whatever it is in and frees it: withdraws from a rendezvous, or leaves its
- * communicator. */
-void comm_discard(struct ncclComm *comm);
+/* Notes that memory is a communicator, and that it is none any more. */
+void comm_mark(struct ncclComm *comm, bool live);
 
 /* NULL, freed or foreign memory: ncclInvalidArgument, naming the call. */
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call);
@@ -129,12 +124,11 @@ uint64_t comm_core_bytes(const struct ncclComm *comm);
 struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count);
 /* Once all ranks and their settings are known, by rank: makes the communicator's graph. */
 ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *const *comms);
+/* Its far ranks (communicator->far) have been freed before. NULL is allowed. */
 void comm_shared_free(struct comm_shared *shared);
-/* Locked: makes the communicator known, and asks whether a number is taken. */
+/* Locked: makes the communicator known, or unknown, and asks whether a number is taken. */
 void comm_shared_enlist(struct comm_shared *shared);
+void comm_shared_delist(struct comm_shared *shared);
 bool comm_shared_id_taken(uint64_t comm_id);
-
-/* Locked: communicators alive in the process. */
-uint32_t comm_live_count(void);
 
 #endif

@@ -1,10 +1,10 @@
-/* custom_mscclpp_op.c: the ops of MSCCL++'s thread blocks. An op names a channel by its place among its
+/* mscclpp_op.c: the ops of MSCCL++'s thread blocks. An op names a channel by its place among its
  * block's channel_ids, and memory of another rank by its place among the block's remote_buffer_ids; both lead
  * to lists of the rank. */
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/custom/custom_mscclpp.h"
+#include "schedules/mscclpp.h"
 
 enum op_kind { OP_NONE, OP_SIGNAL, OP_WAIT, OP_ACQUIRE, OP_RELEASE, OP_BARRIER, OP_PIPELINE, OP_MOVE };
 

@@ -1,7 +1,7 @@
-/* custom_onesided.c: runs a plan of one-sided operations once, block by block as far as each gets, and keeps
+/* onesided.c: runs a plan of one-sided operations once, block by block as far as each gets, and keeps
  * what every block knows: how many operations of each other block are behind it. Where several could raise a
  * counter, a block that comes through knows only of those raises that no order of events can be without. */
-#include "core/custom/custom_onesided.h"
+#include "schedules/onesided.h"
 
 #include <string.h>
 

@@ -12,7 +12,9 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/bootstrap/bootstrap.h"
-#include "core/bootstrap/rendezvous_impl.h"
+#include "core/remote/remote.h"
+#include "core/rendezvous/rendezvous_impl.h"
+#include "core/stall/stall.h"
 
 #define REMIND_MS 5000
 #define NS_PER_MS 1000000ull
@@ -76,7 +78,7 @@ static uint64_t rendezvous_comm_id(uint64_t number) {
 }
 
 static void rendezvous_free(struct rendezvous *rendezvous) {
-  comm_shared_free(rendezvous->shared);
+  remote_free_team(rendezvous->shared);
   for (uint32_t i = 0; rendezvous->slots && i < rendezvous->first.rank_count; i++)
     os_free(rendezvous->slots[i].info);
   os_free(rendezvous->roots);
@@ -393,7 +395,7 @@ static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm
     shared->device_comms[i] = comms[i]->device_comm;
     comms[i]->ops->comm_settle(comms[i]->device_comm, &comms[i]->settings.limits);
   }
-  return remote_open(shared->remote, comms);
+  return remote_open(shared->remote, comms, &stall_watcher);
 }
 
 /* The communicator's graph, and what all of its ranks agree on. */
@@ -511,7 +513,7 @@ static void complete_split(struct rendezvous *rendezvous, const struct device_op
   else rendezvous_fail(rendezvous, result, log_own_error());
   rendezvous_unlock(ops);
   for (uint32_t i = 0; result != ncclSuccess && i < split.shared_count; i++)
-    comm_shared_free(split.shared_states[i]);
+    remote_free_team(split.shared_states[i]);
   os_free(split.comms);
   os_free(split.slots);
   os_free(split.shared_states);

@@ -1,10 +1,10 @@
-/* custom_mscclpp.h: what the two halves of the reader of MSCCL++'s plans share: the file's head, ranks and
- * blocks (custom_mscclpp.c), and the ops of a block (custom_mscclpp_op.c). */
-#ifndef TUTTI_CORE_CUSTOM_MSCCLPP_H
-#define TUTTI_CORE_CUSTOM_MSCCLPP_H
+/* mscclpp.h: what the two halves of the reader of MSCCL++'s plans share: the file's head, ranks and
+ * blocks (mscclpp.c), and the ops of a block (mscclpp_op.c). */
+#ifndef TUTTI_SIM_SCHEDULES_MSCCLPP_H
+#define TUTTI_SIM_SCHEDULES_MSCCLPP_H
 
 #include "base/json_read.h"
-#include "core/custom/custom_onesided.h"
+#include "schedules/onesided.h"
 
 enum pp_channel { PP_MEMORY, PP_PORT, PP_SWITCH, PP_CHANNEL_TYPES };
 extern const char *const pp_channel_names[PP_CHANNEL_TYPES];

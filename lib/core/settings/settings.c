@@ -1,7 +1,7 @@
 /* settings.c: turns parameters into numbers and masks. Promises masks that are never empty and limits that
  * backends accept. Does not know which algorithms are implemented; the plan says so when a list leaves
  * none. */
-#include "core/settings.h"
+#include "core/settings/settings.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
-/* custom_mscclpp.c: MSCCL++'s execution plans, JSON: in gpus[] a rank each, in its threadblocks[] the ops.
- * What the ops do is custom_onesided.h's. Written from the format's public description and from plans that
+/* mscclpp.c: MSCCL++'s execution plans, JSON: in gpus[] a rank each, in its threadblocks[] the ops.
+ * What the ops do is onesided.h's. Written from the format's public description and from plans that
  * were published. */
-#include "core/custom/custom_mscclpp.h"
+#include "schedules/formats.h"
+#include "schedules/mscclpp.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* custom_lists.h: the lists that a one-sided plan becomes, while they grow: who adds steps to them
- * (custom_move.c) and who keeps and ends them (custom_lists.c). */
-#ifndef TUTTI_CORE_CUSTOM_LISTS_H
-#define TUTTI_CORE_CUSTOM_LISTS_H
+/* lists.h: the lists that a one-sided plan becomes, while they grow: who adds steps to them
+ * (move.c) and who keeps and ends them (lists.c). */
+#ifndef TUTTI_SIM_SCHEDULES_LISTS_H
+#define TUTTI_SIM_SCHEDULES_LISTS_H
 
-#include "core/custom/custom_onesided.h"
+#include "schedules/onesided.h"
 
 struct listed_step {
   struct list_step step;
@@ -48,7 +48,7 @@ uint32_t lists_hand(const struct lists *lists, uint32_t block, uint32_t rank);
 ncclResult_t lists_push(struct lists *lists, struct one_list *list, const struct list_step *step,
                         uint32_t line);
 
-/* One chunk of a move: steps of the block's list and of its hands (custom_move.c). */
+/* One chunk of a move: steps of the block's list and of its hands (move.c). */
 ncclResult_t lists_move_chunk(struct lists *lists, uint32_t block, const struct onesided_op *op,
                               uint32_t chunk);
 

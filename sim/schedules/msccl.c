@@ -1,4 +1,4 @@
-/* custom_msccl.c: MSCCL's XML: <algo>, in it a <gpu> a rank, in that a <tb> a thread block, in that a <step>.
+/* msccl.c: MSCCL's XML: <algo>, in it a <gpu> a rank, in that a <tb> a thread block, in that a <step>.
  * Its buffers i, o and s are input, output and scratch; where it is for calls in place, what it writes to i
  * is part of the output. A dependence (depid, deps) is a wait for another block of the rank. libexpat reads
  * the XML; whatever it finds in a document type is refused. */
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/custom/custom_build.h"
+#include "schedules/formats.h"
 
 enum xml_depth { DEPTH_NONE, DEPTH_ALGO, DEPTH_GPU, DEPTH_TB, DEPTH_STEP };
 
@@ -330,7 +331,7 @@ static ncclResult_t document_parse(struct xml_reader *reader, const char *text, 
   return xml_fail(reader, "expected well-formed XML: %s", XML_ErrorString(error));
 }
 
-ncclResult_t custom_msccl_parse(struct custom_build *build, const char *text, size_t bytes) {
+ncclResult_t custom_msccl_parse(struct custom_build *build, char *text, size_t bytes) {
   struct xml_reader reader;
   memset(&reader, 0, sizeof reader);
   reader.build = build;

@@ -1,7 +1,7 @@
 /* call_cache.c: a small table of calls, by a hash of their arguments; a call that finds its place taken takes
  * it. Groups lie in a list, which is short. Promises that nothing is launched that the full path would
  * refuse. */
-#include "core/call_cache.h"
+#include "core/comm/call_cache.h"
 
 #include <assert.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "core/collective.h"
-#include "core/record.h"
+#include "core/comm/collective_call.h"
+#include "core/comm/record.h"
 
 static struct call_cache_entry *call_cache_place(struct call_cache *cache,
                                                  const struct collective_call *call) {

@@ -1,0 +1,104 @@
+/* life.c: how one rank's communicator begins and ends. Promises that device-side halves are closed only when
+ * no rank of the communicator is left that might still be written to. Does not know how ranks meet, nor what
+ * they communicate. */
+#include "core/life.h"
+
+#include <stdio.h>
+
+#include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/bootstrap/bootstrap.h"
+#include "core/custom/custom.h"
+#include "core/remote/remote.h"
+#include "core/group.h"
+#include "core/plan/plan_cache.h"
+#include "core/rendezvous/rendezvous.h"
+#include "core/stall/watchdog.h"
+
+static uint32_t live_count; /* communicators of the process; under the backend's lock */
+
+/* One rank goes; the last one closes everything. Until then nobody drives the rank that went. */
+static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
+  if (shared->remote) remote_leave(shared->remote, rank);
+  shared->ops->comm_disown(shared->device_comms[rank]);
+  shared->ops->lock();
+  const bool last = --shared->live_count == 0;
+  if (last) comm_shared_delist(shared);
+  shared->ops->unlock();
+  if (!last) return;
+  if (shared->remote) remote_watch_leave(shared->remote);
+  remote_free(shared->remote); /* before the device-side halves that it answers for */
+  shared->remote = NULL;
+  for (uint32_t i = shared->rank_count; i > 0; i--) shared->ops->comm_close(shared->device_comms[i - 1]);
+  comm_shared_free(shared);
+}
+
+static void comm_count(const struct device_ops *ops, bool born) {
+  ops->lock();
+  live_count += born ? 1 : (uint32_t)-1;
+  if (live_count == 0 && !rendezvous_any()) bootstrap_restart_numbers();
+  ops->unlock();
+  if (born) watchdog_enter();
+  else watchdog_leave();
+}
+
+ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
+                         struct ncclComm **comm) {
+  const struct device_ops *ops = backend_device_ops();
+  if (!ops) return ncclInvalidUsage;
+  struct settings settings;
+  TRY(settings_read(ops, config, &settings));
+  const struct custom_schedule *custom = NULL;
+  const char *path = param_text(PARAM_CUSTOM_FILE);
+  const ncclResult_t shared = *path != '\0' ? custom_share(path, &custom) : ncclSuccess;
+  if (shared != ncclSuccess) {
+    settings_free(&settings);
+    return shared;
+  }
+  struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
+  if (!fresh) {
+    settings_free(&settings);
+    custom_release(custom);
+    return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
+  }
+  comm_mark(fresh, true);
+  fresh->ops = ops;
+  fresh->device_index = device_index;
+  fresh->fork_count = os_fork_count();
+  fresh->settings = settings;
+  fresh->custom = custom;
+  fresh->config = *config;
+  fresh->config.commName = fresh->config.netName = NULL;
+  fresh->state = COMM_RENDEZVOUS;
+  if (config->commName) snprintf(fresh->name, sizeof fresh->name, "%s", config->commName);
+  comm_count(ops, true);
+  *comm = fresh;
+  return ncclSuccess;
+}
+
+static void comm_free(struct ncclComm *comm) {
+  const struct device_ops *ops = comm->ops;
+  recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
+  call_cache_free(&comm->call_cache);
+  os_free(comm->queue.ops);
+  os_free(comm->queue.streams);
+  plan_memory_free(&comm->queue.plan_memory);
+  settings_free(&comm->settings);
+  connect_table_free(&comm->connections);
+  redop_table_free(&comm->redops);
+  registrations_free(comm->registrations);
+  custom_release(comm->custom);
+  comm_mark(comm, false);
+  os_free(comm);
+  comm_count(ops, false);
+}
+
+void comm_discard(struct ncclComm *comm) {
+  group_forget(comm);
+  rendezvous_withdraw(comm, "was dropped");
+  rendezvous_forget_parent(comm);
+  if (comm->shared) comm_shared_leave(comm->shared, comm->rank);
+  else comm->ops->comm_close(comm->device_comm);
+  comm_free(comm);
+}
