@@ -44,7 +44,7 @@ struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t co
 
 ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *const *comms) {
   uint32_t *devices = (uint32_t *)os_alloc(shared->rank_count * sizeof *devices);
-  if (!devices) return log_fail(ncclSystemError, "no memory for the devices of %u ranks", shared->rank_count);
+  if (!devices) return log_no_memory("the devices of %u ranks", shared->rank_count);
   for (uint32_t rank = 0; rank < shared->rank_count; rank++) devices[rank] = comms[rank]->device_index;
   const uint32_t channel_count = comms[0]->settings.limits.channel_count;
   const ncclResult_t result =
@@ -95,8 +95,6 @@ static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
   comm_shared_free(shared);
 }
 
-uint32_t comm_live_count(void) { return live_count; }
-
 static void comm_count(const struct device_ops *ops, bool born) {
   ops->lock();
   live_count += born ? 1 : (uint32_t)-1;
@@ -123,7 +121,7 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   if (!fresh) {
     settings_free(&settings);
     custom_release(custom);
-    return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
+    return log_no_memory("%s: a communicator", call);
   }
   fresh->canary_begin = fresh->canary_end = CANARY_LIVE;
   fresh->ops = ops;

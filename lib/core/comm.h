@@ -134,7 +134,4 @@ void comm_shared_free(struct comm_shared *shared);
 void comm_shared_enlist(struct comm_shared *shared);
 bool comm_shared_id_taken(uint64_t comm_id);
 
-/* Locked: communicators alive in the process. */
-uint32_t comm_live_count(void);
-
 #endif

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/comm.h"
@@ -32,9 +33,7 @@ static ncclResult_t connect_grow(struct ncclComm *comm) {
   if (table->count * 2 < table->capacity) return ncclSuccess;
   grown.entries = (struct connect_entry *)os_alloc(grown.capacity * sizeof *grown.entries);
   if (!grown.entries) {
-    return log_fail(ncclSystemError,
-                    "rank %u of comm '%s': no memory for %u connections; free some and try again", comm->rank,
-                    comm->name, grown.capacity);
+    return log_no_memory("rank %u of comm '%s': %u connections", comm->rank, comm->name, grown.capacity);
   }
   for (uint32_t i = 0; i < table->capacity; i++) {
     if (table->entries[i].key != 0) *connect_slot(&grown, table->entries[i].key) = table->entries[i];
@@ -116,15 +115,8 @@ static ncclResult_t list_add(struct ncclComm *comm, struct connect_list *list,
                              const struct connect_lack *lack) {
   for (uint32_t i = 0; i < list->count; i++)
     if (list->lacks[i].key == lack->key && list->lacks[i].bit == lack->bit) return ncclSuccess;
-  if (list->count == list->capacity) {
-    const uint32_t capacity = list->capacity ? 2 * list->capacity : 16;
-    void *grown = os_realloc(list->lacks, capacity * sizeof *list->lacks);
-    if (!grown)
-      return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to note %u links", comm->rank,
-                      comm->name, capacity);
-    list->lacks = (struct connect_lack *)grown;
-    list->capacity = capacity;
-  }
+  if (!array_grow(&list->lacks, &list->capacity, (uint64_t)list->count + 1, sizeof *list->lacks))
+    return log_no_memory("rank %u of comm '%s': noting %u links", comm->rank, comm->name, list->count + 1);
   list->lacks[list->count++] = *lack;
   return ncclSuccess;
 }
@@ -185,8 +177,7 @@ static ncclResult_t connect_list_open(struct ncclComm *comm, const struct connec
   union remote_answer *answers = (union remote_answer *)os_alloc(list->count * sizeof *answers);
   ncclResult_t result = ncclSuccess;
   if (!requests || !answers)
-    result = log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for %u links", comm->rank,
-                      comm->name, list->count);
+    result = log_no_memory("rank %u of comm '%s': asking for %u links", comm->rank, comm->name, list->count);
   for (uint32_t i = 0; result == ncclSuccess && i < list->count; i++)
     if (!list_names_before(list, i))
       result = connect_ask(comm, list, list->lacks[i].name.peer, requests, answers);

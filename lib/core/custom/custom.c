@@ -35,7 +35,7 @@ ncclResult_t custom_start(const char *name, struct custom_build *build) {
   memset(build, 0, sizeof *build);
   build->name = name;
   build->schedule = (struct custom_schedule *)os_alloc(sizeof *build->schedule);
-  if (build->schedule == NULL) return log_fail(ncclSystemError, "%s: no memory for a schedule", name);
+  if (build->schedule == NULL) return log_no_memory("%s: a schedule", name);
   build->schedule->max_bytes = SIZE_MAX;
   return ncclSuccess;
 }
@@ -54,7 +54,7 @@ ncclResult_t custom_parse(const char *name, const char *text, size_t bytes,
     return log_fail(ncclInvalidUsage, "%s: %zu bytes, and a schedule has at most %u", name, bytes,
                     CUSTOM_FILE_BYTES_MAX);
   char *copy = (char *)os_alloc(bytes + 1);
-  if (copy == NULL) return log_fail(ncclSystemError, "%s: no memory for its %zu bytes", name, bytes);
+  if (copy == NULL) return log_no_memory("%s: its %zu bytes", name, bytes);
   memcpy(copy, text, bytes);
   ncclResult_t result = custom_start(name, &build);
   if (result == ncclSuccess) {
@@ -96,7 +96,7 @@ static ncclResult_t shared_read(const char *path, struct custom_shared **result)
   if (fresh != NULL) fresh->path = os_strdup(path);
   if (fresh == NULL || fresh->path == NULL) {
     os_free(fresh);
-    return log_fail(ncclSystemError, "%s: no memory for a schedule", path);
+    return log_no_memory("%s: a schedule", path);
   }
   const ncclResult_t read = custom_read(path, &fresh->schedule);
   if (read != ncclSuccess) {
@@ -262,8 +262,7 @@ void custom_plans_free(const struct custom_schedule *schedule, struct plan *plan
 ncclResult_t custom_plans(const struct custom_schedule *schedule, size_t count,
                           const struct plan_limits *limits, struct plan **plans) {
   struct plan *fresh = (struct plan *)os_alloc(schedule->rank_count * sizeof *fresh);
-  if (fresh == NULL)
-    return log_fail(ncclSystemError, "no memory for the plans of %u ranks", schedule->rank_count);
+  if (fresh == NULL) return log_no_memory("the plans of %u ranks", schedule->rank_count);
   for (uint32_t rank = 0; rank < schedule->rank_count; rank++) {
     const ncclResult_t result = custom_plan(schedule, rank, count, limits, &fresh[rank]);
     if (result == ncclSuccess) continue;
