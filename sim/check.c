@@ -288,7 +288,7 @@ static ncclResult_t prove_parts(struct check_command *command, bool *proved) {
 
 static ncclResult_t prove_call(struct check_command *command, bool *proved) {
   command->engine = check_engine_new();
-  if (!command->engine) return log_fail(ncclSystemError, "no memory for the checker");
+  if (!command->engine) return log_no_memory("the checker");
   const struct check_call *call = &command->c.call;
   if (call->func <= FUNC_ALL_REDUCE && call->group_count <= 1 && call->rank_count >= RANKS_MANY)
     return prove_parts(command, proved);

@@ -59,7 +59,6 @@ struct explain {
   struct tune_file *file;
   size_t bytes; /* as the model counts them */
   struct tune_candidate candidates[TUNE_CANDIDATES];
-  uint32_t candidate_count;
   struct tune_choice choice;
   struct plan plan;
 };

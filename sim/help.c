@@ -69,10 +69,30 @@ static void print_default(const struct param_row *row) {
   else printf("%lld", (long long)row->initial);
 }
 
-static enum exit_code print_params(void) {
-  printf(
-      "Settings are read from the environment, then from NCCL_CONF_FILE or ~/.nccl.conf, then from "
-      "/etc/nccl.conf.\n");
+static const char params_sources[] =
+    "Settings are read from the environment, then from NCCL_CONF_FILE or ~/.nccl.conf, then from "
+    "/etc/nccl.conf.";
+static const char params_accepted[] =
+    "Names that are accepted and have no effect; setting one is logged once (NCCL_DEBUG=INFO, subsystem "
+    "ENV):";
+
+static void print_accepted(void) {
+  fputc('\n', stdout);
+  option_print_wrapped(stdout, params_accepted, 0);
+  fputc('\n', stdout);
+  const struct param_accepted *row;
+  for (size_t i = 0; (row = param_accepted(i)) != NULL; i++) {
+    printf("\n%s", row->name);
+    if (param_accepted_source(i)) printf("  [set in %s]", param_accepted_source(i));
+    printf("\n    ");
+    option_print_wrapped(stdout, row->why, 4);
+    fputc('\n', stdout);
+  }
+}
+
+static void print_params(void) {
+  option_print_wrapped(stdout, params_sources, 0);
+  fputc('\n', stdout);
   for (int index = 0; index < PARAM_COUNT; index++) {
     enum param_id id = (enum param_id)index;
     const struct param_row *row = param_row(id);
@@ -85,7 +105,7 @@ static enum exit_code print_params(void) {
     option_print_wrapped(stdout, row->help, 4);
     fputc('\n', stdout);
   }
-  return EXIT_GOOD;
+  print_accepted();
 }
 
 static void roff_section(const char *title) { printf(".SH %s\n", title); }
@@ -133,6 +153,38 @@ static void roff_verb(const struct verb *verb) {
   printf(".BR tutti (1)\n");
 }
 
+/* A manual page is for all readers: it does not say what is set here. */
+static void roff_params(void) {
+  printf(".TH TUTTI\\-params 1 \"\" \"tutti %d.%d.%d\" \"User Commands\"\n", TUTTI_VERSION_MAJOR,
+         TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH);
+  roff_section("NAME");
+  printf("tutti\\-params \\- settings of the library: NCCL_* and TUTTI_* variables\n");
+  roff_section("DESCRIPTION");
+  option_print_roff_text(stdout, params_sources);
+  fputc('\n', stdout);
+  roff_section("SETTINGS");
+  for (int index = 0; index < PARAM_COUNT; index++) {
+    const struct param_row *row = param_row((enum param_id)index);
+    printf(".TP\n\\fB%s\\fR (default: ", row->name);
+    print_default(row);
+    if (row->kind != PARAM_TEXT) printf("; %lld to %lld", (long long)row->lowest, (long long)row->highest);
+    printf(")\n");
+    option_print_roff_text(stdout, row->help);
+    fputc('\n', stdout);
+  }
+  roff_section("ACCEPTED NAMES");
+  option_print_roff_text(stdout, params_accepted);
+  fputc('\n', stdout);
+  const struct param_accepted *accepted;
+  for (size_t i = 0; (accepted = param_accepted(i)) != NULL; i++) {
+    printf(".TP\n\\fB%s\\fR\n", accepted->name);
+    option_print_roff_text(stdout, accepted->why);
+    fputc('\n', stdout);
+  }
+  roff_section("SEE ALSO");
+  printf(".BR tutti (1)\n");
+}
+
 static void roff_overview(void) {
   printf(".TH TUTTI 1 \"\" \"tutti %d.%d.%d\" \"User Commands\"\n", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
          TUTTI_VERSION_PATCH);
@@ -165,7 +217,11 @@ static enum exit_code help_run(int argc, char **argv) {
     else print_overview();
     return EXIT_GOOD;
   }
-  if (!strcmp(argv[operand], "params")) return print_params();
+  if (!strcmp(argv[operand], "params")) {
+    if (values.man) roff_params();
+    else print_params();
+    return EXIT_GOOD;
+  }
   const struct verb *verb = verb_find(argv[operand]);
   if (!verb) return verb_unknown(argv[operand]);
   if (values.man) roff_verb(verb);
@@ -180,7 +236,7 @@ const struct verb verb_help = {
     "  tutti help bench\n  tutti help params\n  tutti help --man bench | man -l -\n",
     "Prints the verbs, the flags of one verb with examples, or every NCCL_* and TUTTI_* setting with its "
     "default, its\n"
-    "bounds and where it was set.\n",
+    "bounds and where it was set, then the names that are accepted and have no effect.\n",
     &help_options,
     help_run,
 };

@@ -12,7 +12,7 @@ static ncclResult_t ranks_place(const struct topology *topology, uint32_t gpus, 
   struct graph_place *places = (struct graph_place *)os_alloc(ranks * sizeof *places);
   const struct paths_rules rules = PATHS_RULES_DEFAULT;
   struct graph_request request;
-  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", ranks);
+  if (!places) return log_no_memory("the places of %u ranks", ranks);
   for (uint32_t rank = 0; rank < ranks; rank++) {
     places[rank].node = rank / gpus;
     places[rank].gpu = rank % gpus;

@@ -485,7 +485,7 @@ static enum exit_code status_print(const struct status_flags *flags, struct samp
     json_close(&report.json, '}');
     puts("");
   }
-  if (!made) fprintf(stderr, "tutti status: no memory to compare %u processes\n", sample->count);
+  if (!made) fprintf(stderr, "tutti status: comparing %u processes" LOG_OUT_OF_MEMORY "\n", sample->count);
   return !made ? EXIT_ENVIRONMENT : report.good ? EXIT_GOOD : EXIT_WRONG;
 }
 

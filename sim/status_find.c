@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/mapped_file.h"
 #include "base/log.h"
@@ -24,24 +25,14 @@
 
 /* ---- a sample ---- */
 
-static void *grown(void *rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
-  if (count < *capacity) return rows;
-  const uint32_t more = *capacity > 0 ? 2 * *capacity : 16;
-  void *larger = os_realloc(rows, more * row_bytes);
-  if (larger != NULL) *capacity = more;
-  return larger;
-}
-
 /* A block that goes with the sample; freed at once where there is no memory for that. */
 static bool sample_keep(struct sample *sample, void *block) {
-  void **blocks =
-      (void **)grown(sample->blocks, sample->block_count, &sample->block_capacity, sizeof *sample->blocks);
-  if (blocks == NULL) {
+  if (!array_grow(&sample->blocks, &sample->block_capacity, (uint64_t)sample->block_count + 1,
+                  sizeof *sample->blocks)) {
     os_free(block);
     return false;
   }
-  sample->blocks = blocks;
-  blocks[sample->block_count++] = block;
+  sample->blocks[sample->block_count++] = block;
   return true;
 }
 
@@ -51,16 +42,13 @@ static bool file_is(const struct record_file *a, const struct record_file *b) {
 }
 
 static bool sample_reserve(struct sample *sample) {
-  const uint32_t capacity = sample->capacity;
-  struct record_file *files =
-      (struct record_file *)grown(sample->files, sample->count, &sample->capacity, sizeof *files);
-  if (files == NULL) return false;
-  sample->files = files;
-  if (sample->capacity == capacity) return true;
-  uint32_t *jobs = (uint32_t *)os_realloc(sample->jobs, sample->capacity * sizeof *jobs);
-  if (jobs == NULL) sample->capacity = capacity;
-  else sample->jobs = jobs;
-  return jobs != NULL;
+  if (sample->count < sample->capacity) return true;
+  const uint32_t capacity = sample->capacity > 0 ? 2 * sample->capacity : 16;
+  if (!array_resize(&sample->files, capacity, sizeof *sample->files) ||
+      !array_resize(&sample->jobs, capacity, sizeof *sample->jobs))
+    return false;
+  sample->capacity = capacity;
+  return true;
 }
 
 /* Takes the file over, and drops it where its process has one already, or memory is out: false. */
@@ -88,7 +76,7 @@ void sample_free(struct sample *sample) {
 }
 
 static enum exit_code no_memory(void) {
-  fprintf(stderr, "tutti status: no memory for what these processes have recorded\n");
+  fprintf(stderr, "tutti status: what these processes have recorded" LOG_OUT_OF_MEMORY "\n");
   return EXIT_ENVIRONMENT;
 }
 
@@ -214,11 +202,9 @@ static bool job_is_whole(const struct sample *sample, uint32_t job) {
 /* False when memory is out. */
 static bool silents_add(struct sample *sample, const struct survey_silent *silents, uint32_t count) {
   if (count == 0) return true;
-  struct survey_silent *grown_silents = (struct survey_silent *)os_realloc(
-      sample->silents, (sample->silent_count + count) * sizeof *grown_silents);
-  if (grown_silents == NULL) return false;
-  memcpy(grown_silents + sample->silent_count, silents, count * sizeof *silents);
-  sample->silents = grown_silents;
+  if (!array_resize(&sample->silents, (uint64_t)sample->silent_count + count, sizeof *sample->silents))
+    return false;
+  memcpy(sample->silents + sample->silent_count, silents, count * sizeof *silents);
   sample->silent_count += count;
   return true;
 }
@@ -377,7 +363,7 @@ static enum exit_code process_take(int64_t pid, struct sample *sample) {
 static enum exit_code address_take(const struct status_target *target, struct sample *sample) {
   if (job_fetch(&target->at, 0, sample) && (sample->count > 0 || sample->silent_count > 0)) return EXIT_GOOD;
   fprintf(stderr, "tutti status: %s: %s\n", target->address,
-          sample->count > 0 ? "no memory for what it answers" : log_last_error());
+          sample->count > 0 ? "what it answers" LOG_OUT_OF_MEMORY : log_last_error());
   return EXIT_ENVIRONMENT;
 }
 

@@ -5,8 +5,8 @@ rule.
     python3 tests/check_tree.py [--self-test] [ROOT]
 
 Rules: who may include whom (ARROWS), which calls belong to lib/base and lib/backends alone (CALLS),
-functions of at most 70 lines, lines of at most 110 columns, no tabs, no blanks
-at a line's end.
+functions of at most 70 lines, lines of at most 110 columns, no tabs, no blanks at a line's end; a setting of
+params.def is read somewhere, a name of params_accepted.def nowhere.
 --self-test checks that each rule can fail. The exit status is 0 when no line breaks a rule."""
 import os
 import re
@@ -73,6 +73,8 @@ FILES = 'fopen fread fwrite fclose fgets fprintf fputs'
 PRINT = 'printf puts putchar vprintf perror'
 CALLS = (
     ('lib/', 'lib/base/', MEMORY, 'memory goes through lib/base/os.h'),
+    ('lib/', 'lib/base/', 'os_realloc', 'arrays grow through lib/base/array.h'),
+    ('sim/', '', 'os_realloc', 'arrays grow through lib/base/array.h'),
     ('lib/', 'lib/base/ lib/backends/', WORLD, 'clock, threads and environment come from lib/base/os.h'),
     ('lib/', 'lib/base/ lib/backends/ lib/trace/', FILES, 'files: lib/base, the backends, lib/trace'),
     ('lib/', '', PRINT, 'the library prints through lib/base/log.h'),
@@ -202,6 +204,31 @@ def check_file(root, path, text):
     return sorted(faults)
 
 
+PARAMS, ACCEPTED = 'lib/base/params.def', 'lib/base/params_accepted.def'
+
+
+def check_params(texts):
+    """texts: the tree's texts by path. A setting is read by its number (PARAM_X), or by its name where the
+    environment is read itself; what nothing reads would do nothing without a word."""
+    code = {path: text for path, text in texts.items() if path.startswith(('lib/', 'sim/'))
+            and path.endswith(C_SUFFIXES) and not path.endswith('.def')}
+    read = {word for text in code.values() for word in re.findall(r'\bPARAM_\w+', text)}
+    read |= {word for path, text in code.items() if path.startswith('lib/')
+             for word in re.findall(r'"((?:NCCL|TUTTI)_\w+)"', text)}
+    for match in re.finditer(r'^PARAM(?:_STR)?\((\w+),\s*"(\w+)"', texts.get(PARAMS, ''), re.M):
+        if 'PARAM_' + match.group(1) not in read and match.group(2) not in read:
+            yield PARAMS, match, match.group(2) + ': nothing reads it; its place is ' + ACCEPTED
+    for match in re.finditer(r'^ACCEPTED\("(\w+)"', texts.get(ACCEPTED, ''), re.M):
+        name = match.group(1)
+        if name in read or re.search(r'"%s"' % name, texts.get(PARAMS, '')):
+            yield ACCEPTED, match, name + ': something reads it; its place is ' + PARAMS
+
+
+def params_faults(texts):
+    return [(path, match.string.count('\n', 0, match.start()) + 1, fault)
+            for path, match, fault in check_params(texts)]
+
+
 # Text that breaks one rule, and what must be said about it; an empty answer means that nothing may be said.
 PLANTED = (
     ('lib/schedule/x.h', '#include <string.h>\n', 'lib/schedule/ may include of the system'),
@@ -213,6 +240,7 @@ PLANTED = (
     ('lib/core/x.c', '#include <pthread.h>\n', 'may include of the system'),
     ('lib/core/x.c', 'void f(void) { free(p); }\n', 'calls free'),
     ('lib/core/x.c', 'void f(void) { t = time(0); }\n', 'calls time'),
+    ('sim/x.c', 'void f(void) { p = os_realloc(p, 2); }\n', 'calls os_realloc'),
     ('lib/backends/emu/x.c', 'void f(void) { p = malloc(1); }\n', 'calls malloc'),
     ('lib/backends/emu/x.c', 'void f(void) { printf(p); }\n', 'calls printf'),
     ('lib/core/x.c', 'void f(void) {\n' + '  g();\n' * 69 + '}\n', 'a function of 71 lines'),
@@ -231,6 +259,16 @@ def self_test(root):
         if (answer not in said) or (not answer and said):
             print('self-test: %r in %s: expected "%s", said "%s"' % (text[:60], path, answer, said))
             wrong += 1
+    for code, answer in (('int f(void) { return param_int(PARAM_A); }', ''),
+                         ('int f(void) { return os_env("NCCL_A"); }', ''),
+                         ('int f(void) { return param_int(PARAM_AB); }', 'NCCL_A: nothing reads it'),
+                         ('int f(void) { g(PARAM_A, "NCCL_B"); }', 'NCCL_B: something reads it')):
+        said = '; '.join(fault for _, _, fault in params_faults(
+            {PARAMS: 'PARAM(A, "NCCL_A", INT, 0, 0, 1,\n      "x")\n', ACCEPTED: 'ACCEPTED("NCCL_B", "y")\n',
+             'lib/core/x.c': code}))
+        if (answer not in said) or (not answer and said):
+            print('self-test: %r: expected "%s", said "%s"' % (code, answer, said))
+            wrong += 1
     return wrong
 
 
@@ -240,13 +278,14 @@ def main(arguments):
     root = places[0] if places else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if testing:
         return 1 if self_test(root) else 0
-    faults = 0
+    texts, faults = {}, []
     for path in source_files(root):
         with open(os.path.join(root, path), encoding='utf-8') as file:
-            text = file.read()
-        for number, fault in check_file(root, path, text):
-            print('%s:%d: %s' % (path, number, fault))
-            faults += 1
+            texts[path] = file.read()
+        faults += [(path, number, fault) for number, fault in check_file(root, path, texts[path])]
+    faults += params_faults(texts)
+    for path, number, fault in faults:
+        print('%s:%d: %s' % (path, number, fault))
     return 1 if faults else 0
 
 

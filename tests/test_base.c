@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -33,7 +34,7 @@ static void file_write(const char *path, const char *text) {
 
 /* What the log's file holds now; valid until the next call. */
 static const char *log_text(void) {
-  static char text[16384];
+  static char text[65536];
   FILE *file = fopen(log_path, "r");
   size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
   if (file) fclose(file);
@@ -276,7 +277,47 @@ static void test_param_report(void **state) {
   log_to_file("INFO");
   param_int(PARAM_BUFFSIZE);
   assert_logged("NCCL INFO NCCL_BUFFSIZE set by environment to 1M$");
-  assert_logged("NCCL INFO NCCL_SET_STACK_SIZE set by environment to 1: not implemented, ignored$");
+  assert_logged(
+      "NCCL INFO NCCL_SET_STACK_SIZE is accepted and has no effect in tutti: the stack size of kernels is "
+      "never changed$");
+}
+
+static unsigned count_of(const char *text, const char *word) {
+  unsigned count = 0;
+  for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) count++;
+  return count;
+}
+
+/* Every accepted name says once that it has no effect, however often settings are read and wherever it is
+ * set; unset, it says nothing. */
+static void test_param_accepted(void **state) {
+  char file[] = "/tmp/tutti_accepted_XXXXXX", sentence[400];
+  const struct param_accepted *row;
+  (void)state;
+  const int descriptor = mkstemp(file);
+  assert_true(descriptor >= 0);
+  for (size_t i = 0; (row = param_accepted(i)) != NULL; i++) {
+    setenv(row->name, "1", 1);
+    dprintf(descriptor, "%s=2\n", row->name);
+  }
+  close(descriptor);
+  setenv("NCCL_CONF_FILE", file, 1);
+  log_to_file("INFO");
+  param_int(PARAM_BUFFSIZE);
+  param_int(PARAM_NTHREADS);
+  assert_null(strstr(log_text(), " WARN "));
+  for (size_t i = 0; (row = param_accepted(i)) != NULL; i++) {
+    snprintf(sentence, sizeof sentence, " %s is accepted and has no effect in tutti: %s\n", row->name,
+             row->why);
+    assert_int_equal(count_of(log_text(), sentence), 1);
+    assert_string_equal(param_accepted_source(i), "environment");
+    unsetenv(row->name);
+  }
+  unsetenv("NCCL_CONF_FILE");
+  unlink(file);
+  log_to_file("INFO");
+  param_int(PARAM_BUFFSIZE);
+  assert_null(strstr(log_text(), "has no effect"));
 }
 
 static void test_param_table(void **state) {
@@ -290,6 +331,9 @@ static void test_param_table(void **state) {
     for (int other = 0; other < id; other++) {
       assert_string_not_equal(row->name, param_row((enum param_id)other)->name);
     }
+    const struct param_accepted *accepted;
+    for (size_t i = 0; (accepted = param_accepted(i)) != NULL; i++)
+      assert_string_not_equal(row->name, accepted->name);
   }
 }
 
@@ -466,6 +510,30 @@ static void test_os_memory(void **state) {
   assert_int_equal(os_alloc_live(), live);
 }
 
+/* An array keeps its items while it grows, and itself where memory is out. */
+static void test_array_grows(void **state) {
+  uint32_t *items = NULL, capacity = 0;
+  (void)state;
+  for (uint32_t i = 0; i < 1000; i++) {
+    assert_int_equal(array_reserve(&items, &capacity, i + 1, sizeof *items, "numbers"), ncclSuccess);
+    items[i] = i;
+  }
+  for (uint32_t i = 0; i < 1000; i++) assert_int_equal(items[i], i);
+  const uint32_t before = capacity;
+  uint32_t *const place = items;
+  os_alloc_fail_at(1);
+  assert_int_equal(array_reserve(&items, &capacity, before + 1, sizeof *items, "numbers"), ncclSystemError);
+  assert_last_error("^numbers: out of memory \\([0-9]+ bytes\\); free some and try again$");
+  assert_int_equal(array_reserve(&items, &capacity, UINT64_MAX, sizeof *items, "numbers"), ncclSystemError);
+  assert_last_error("^numbers: out of memory; free some and try again$");
+  assert_true(items == place && capacity == before);
+  size_t wide = 0;
+  void *rows = NULL;
+  assert_false(array_grow_long(&rows, &wide, SIZE_MAX / 2, 16)); /* bytes that overflow */
+  assert_true(!rows && wide == 0);
+  os_free(items);
+}
+
 static void test_os_alloc_fails_at(void **state) {
   (void)state;
   os_alloc_fail_at(2);
@@ -592,6 +660,7 @@ int main(void) {
                                      TEST(test_param_unknown_names),
                                      TEST(test_param_faults_once),
                                      TEST(test_param_report),
+                                     TEST(test_param_accepted),
                                      TEST(test_param_table),
                                      TEST(test_log_shapes),
                                      TEST(test_log_levels),
@@ -603,6 +672,7 @@ int main(void) {
                                      TEST(test_log_threads),
                                      TEST(test_err_text),
                                      TEST(test_os_memory),
+                                     TEST(test_array_grows),
                                      TEST(test_os_alloc_fails_at),
                                      TEST(test_os_alloc_threads),
                                      TEST(test_os_files),

@@ -144,6 +144,13 @@ try 0 bench --help && cp "$work/out" "$work/help" && try 0 help bench && cmp -s 
 check $? "bench --help is help bench"
 try 0 help params && grep -q '^NCCL_BUFFSIZE ' "$work/out" && grep -q '^TUTTI_SEED ' "$work/out"
 check $? "help params lists the library's settings"
+grep -q '^Names that are accepted and have no effect' "$work/out" &&
+  grep -q '^NCCL_NVTX_DISABLE$' "$work/out" && ! grep -q 'not implemented' "$work/out"
+check $? "help params lists the names that are accepted and have no effect"
+try 0 help --man params && grep -q '^\.SH ACCEPTED NAMES$' "$work/out" &&
+  grep -q '^.fBNCCL_NVTX_DISABLE.fR$' "$work/out" &&
+  grep -q '^.fBNCCL_BUFFSIZE.fR (default: 4194304;' "$work/out"
+check $? "help --man params is a manual page of both"
 try 0 --version && grep -q '^tutti [0-9]' "$work/out"
 check $? "--version"
 try 0 help --man && cmp -s "$work/out" "$here/../sim/tutti.1"

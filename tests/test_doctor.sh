@@ -303,7 +303,7 @@ doctor 1 "not ok .*NCCL_MAX_CTAS=9999 .*out of range" NCCL_MAX_CTAS=9999 LD_PREL
 check $? "a setting out of range"
 doctor 0 "note .*NCCL_BUFSIZE is no setting of this library; did you mean NCCL_BUFFSIZE" NCCL_BUFSIZE=1 \
   NCCL_IB_MERGE_VFS=1 NCCL_ALGO=ring LD_PRELOAD="$ours" -- "$rpath" &&
-  grep -q 'NCCL_IB_MERGE_VFS=1 is accepted and does nothing yet' "$work/log" &&
+  grep -q 'NCCL_IB_MERGE_VFS=1 is accepted and has no effect in tutti: a virtual function' "$work/log" &&
     grep -q 'NCCL_ALGO=ring: over' "$work/log"
 check $? "settings that are unknown, do nothing, or change things"
 doctor 1 "VLLM_NCCL_SO_PATH names another library" VLLM_NCCL_SO_PATH="$work/other/libnccl.so.2" \

@@ -292,7 +292,8 @@ static void test_channel_bounds(void **state) {
 /* Nodes of different sizes, ranks of which come in any order. */
 static void test_uneven_nodes(void **state) {
   (void)state;
-  static const struct graph_place uneven[] = {{2, 3}, {0, 0}, {2, 1}, {1, 7}, {0, 5}, {2, 0}, {0, 1}};
+  static const struct graph_place uneven[] = {{2, 3, false}, {0, 0, false}, {2, 1, false}, {1, 7, false},
+                                              {0, 5, false}, {2, 0, false}, {0, 1, false}};
   struct cluster cluster = {"dgx-h100", 3, 0, 0, 0, false};
   struct topology topology;
   struct graph_request request;
@@ -310,7 +311,7 @@ static void test_uneven_nodes(void **state) {
   assert_int_equal(graph.local[5], 2);
   graph_free(&graph);
   request.rank_count = 1;
-  request.places = &(struct graph_place){3, 0};
+  request.places = &(struct graph_place){3, 0, false};
   assert_int_equal(graph_build(&request, &graph), ncclInvalidUsage);
   assert_non_null(strstr(log_last_error(), "GPU 0 of node 3"));
   topology_free(&topology);

@@ -16,7 +16,6 @@ struct device_cached_launch;
 struct recorder_live;
 struct device_comm; /* one rank's device-side communicator: connections, abort flag, order of launches; owned
                        by the backend */
-struct device_kernel; /* a plan bound to memory, ready to be launched once or, from a graph, many times */
 
 enum pointer_kind { POINTER_UNKNOWN, POINTER_HOST, POINTER_DEVICE, POINTER_MANAGED };
 

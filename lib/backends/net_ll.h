@@ -9,7 +9,6 @@
 
 #include "backends/backend.h"
 
-#define NET_LINE_BYTES 16u
 #define NET_LINE_DATA_BYTES 8u
 
 static inline uint32_t net_line_flag(const struct device_net_step *step) {

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 
-#define VALUES_FIRST 256
 
 struct json_scan {
   struct json_tree *tree;
@@ -31,13 +31,7 @@ static uint32_t value_add(struct json_scan *scan) {
     tree->fault = "expected at most 4194304 values";
     return 0;
   }
-  if (tree->count == tree->capacity) {
-    const uint32_t capacity = tree->capacity == 0 ? VALUES_FIRST : 2 * tree->capacity;
-    void *grown = os_realloc(tree->values, capacity * sizeof *tree->values);
-    if (grown == NULL) return 0;
-    tree->values = (struct json_value *)grown;
-    tree->capacity = capacity;
-  }
+  if (!array_grow(&tree->values, &tree->capacity, (uint64_t)tree->count + 1, sizeof *tree->values)) return 0;
   struct json_value *value = &tree->values[tree->count];
   memset(value, 0, sizeof *value);
   value->line = tree->line;

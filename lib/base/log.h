@@ -56,6 +56,12 @@ ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const ch
 #define log_urgent(...) log_urgent_at(__FILE__, __LINE__, __VA_ARGS__)
 /* Logs the warning and yields `code`: return log_fail(ncclInvalidArgument, "..."); */
 #define log_fail(code, ...) log_fail_at(__FILE__, __LINE__, (code), __VA_ARGS__)
+/* Memory is out, in the same words everywhere: the format says for what. Logs "WHAT: out of memory (N bytes);
+ * free some and try again", N being what this thread asked for in vain, and yields ncclSystemError. */
+ncclResult_t log_no_memory_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
+#define log_no_memory(...) log_no_memory_at(__FILE__, __LINE__, __VA_ARGS__)
+/* Those words, for texts that go elsewhere than to the log. */
+#define LOG_OUT_OF_MEMORY ": out of memory; free some and try again"
 
 /* Text of the process's last warning; "" when there was none. Valid until the calling thread asks again. */
 const char *log_last_error(void);

@@ -31,6 +31,14 @@ static atomic_uint_fast64_t alloc_count;
 static atomic_uint_fast64_t alloc_live;
 static atomic_uint_fast64_t alloc_fail_index;
 
+static _Thread_local size_t failed_bytes;
+
+size_t os_alloc_failed_bytes(void) {
+  const size_t bytes = failed_bytes;
+  failed_bytes = 0;
+  return bytes;
+}
+
 /* Takes the next allocation's number; false when a test asked for this one to fail. */
 static bool alloc_admit(void) {
   uint64_t index = atomic_fetch_add(&alloc_count, 1) + 1;
@@ -40,16 +48,16 @@ static bool alloc_admit(void) {
 }
 
 void *os_alloc(size_t bytes) {
-  if (!alloc_admit()) return NULL;
-  void *pointer = calloc(1, bytes > 0 ? bytes : 1);
+  void *pointer = alloc_admit() ? calloc(1, bytes > 0 ? bytes : 1) : NULL;
   if (pointer) atomic_fetch_add(&alloc_live, 1);
+  else failed_bytes = bytes;
   return pointer;
 }
 
 void *os_realloc(void *pointer, size_t bytes) {
-  if (!alloc_admit()) return NULL;
-  void *grown = realloc(pointer, bytes > 0 ? bytes : 1);
-  if (grown && !pointer) atomic_fetch_add(&alloc_live, 1);
+  void *grown = alloc_admit() ? realloc(pointer, bytes > 0 ? bytes : 1) : NULL;
+  if (!grown) failed_bytes = bytes;
+  else if (!pointer) atomic_fetch_add(&alloc_live, 1);
   return grown;
 }
 
@@ -70,10 +78,14 @@ char *os_strdup(const char *text) {
 static size_t pages_bytes(size_t bytes) { return bytes > 0 ? bytes : 1; }
 
 void *os_pages_map(size_t bytes) {
-  if (!alloc_admit()) return NULL;
-  void *pointer = mmap(NULL, pages_bytes(bytes), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (pointer == MAP_FAILED) return NULL;
+  void *pointer = MAP_FAILED;
+  if (alloc_admit())
+    pointer = mmap(NULL, pages_bytes(bytes), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pointer == MAP_FAILED) {
+    failed_bytes = bytes;
+    return NULL;
+  }
   atomic_fetch_add(&alloc_live, 1);
   return pointer;
 }

@@ -19,6 +19,8 @@ char *os_strdup(const char *text);
  * there are none. */
 void *os_pages_map(size_t bytes);
 void os_pages_unmap(void *pointer, size_t bytes);
+/* Bytes of this thread's last allocation that failed, 0 when none has since the last time it was asked. */
+size_t os_alloc_failed_bytes(void);
 void os_descriptor_close(int descriptor);
 
 /* Fault injection and accounting for tests. fail_at(k): the k-th coming allocation (counted from 1) and no

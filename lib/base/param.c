@@ -34,6 +34,13 @@ static const struct param_row rows[PARAM_COUNT] = {
 #undef PARAM_STR
 };
 
+static const struct param_accepted accepted_rows[] = {
+#define ACCEPTED(name, why) {name, why},
+#include "base/params_accepted.def"
+#undef ACCEPTED
+};
+#define ACCEPTED_COUNT (sizeof accepted_rows / sizeof accepted_rows[0])
+
 struct param_value {
   const char *source; /* NULL: nobody set it */
   const char *text;   /* as it was spelled */
@@ -45,6 +52,7 @@ static os_mutex load_mutex = OS_MUTEX_INITIALIZER;
 static atomic_bool loaded;
 static atomic_bool report_due;
 static struct param_value values[PARAM_COUNT];
+static const char *accepted_sources[ACCEPTED_COUNT]; /* NULL: nobody set it */
 static char value_texts[VALUES_BYTES];
 static size_t value_texts_used;
 static char user_file[PATH_BYTES];
@@ -123,11 +131,22 @@ static void value_set(enum param_id id, const char *text, size_t length, const c
   values[id] = value;
 }
 
+static bool name_is(const char *known, const char *name, size_t length) {
+  return strlen(known) == length && memcmp(known, name, length) == 0;
+}
+
 /* Row with this name, PARAM_COUNT when there is none. */
 static enum param_id row_find(const char *name, size_t length) {
   int id = 0;
-  while (id < PARAM_COUNT && (strlen(rows[id].name) != length || memcmp(rows[id].name, name, length))) id++;
+  while (id < PARAM_COUNT && !name_is(rows[id].name, name, length)) id++;
   return (enum param_id)id;
+}
+
+/* Index among the accepted names, ACCEPTED_COUNT when it is none of them. */
+static size_t accepted_find(const char *name, size_t length) {
+  size_t index = 0;
+  while (index < ACCEPTED_COUNT && !name_is(accepted_rows[index].name, name, length)) index++;
+  return index;
 }
 
 /* Least number of letters to insert, delete, change, or swap with a neighbour (Damerau, restricted). */
@@ -156,10 +175,12 @@ static unsigned edit_distance(const char *a, const char *b) {
 static const char *nearest_name(const char *name) {
   const char *nearest = rows[0].name;
   unsigned least = ~0u;
-  for (int id = 0; id < PARAM_COUNT; id++) {
-    unsigned distance = edit_distance(name, rows[id].name);
-    if (distance < least) nearest = rows[id].name;
-    if (distance < least) least = distance;
+  for (size_t i = 0; i < PARAM_COUNT + ACCEPTED_COUNT; i++) {
+    const char *known = i < PARAM_COUNT ? rows[i].name : accepted_rows[i - PARAM_COUNT].name;
+    const unsigned distance = edit_distance(name, known);
+    if (distance >= least) continue;
+    nearest = known;
+    least = distance;
   }
   return nearest;
 }
@@ -191,14 +212,22 @@ static void unknown_name_log(const char *text, size_t length, const char *where)
              where, name, nearest_name(name));
 }
 
+/* One setting from one source, whichever table it belongs to. */
+static void setting_take(const char *name, size_t name_length, const char *value, size_t value_length,
+                         const char *source, const char *where) {
+  const enum param_id id = row_find(name, name_length);
+  const size_t accepted = accepted_find(name, name_length);
+  if (id != PARAM_COUNT) value_set(id, value, value_length, source, where);
+  else if (accepted == ACCEPTED_COUNT) unknown_name_log(name, name_length, where);
+  else if (value_length > 0 && !accepted_sources[accepted]) accepted_sources[accepted] = source;
+}
+
 static void environment_read(void) {
   for (const char *const *entry = os_environ(); entry && *entry; entry++) {
     const char *equals = strchr(*entry, '=');
     size_t length = equals ? (size_t)(equals - *entry) : 0;
     if (strncmp(*entry, "NCCL_", 5) != 0 && strncmp(*entry, "TUTTI_", 6) != 0) continue;
-    enum param_id id = row_find(*entry, length);
-    if (id == PARAM_COUNT) unknown_name_log(*entry, length, "environment");
-    else value_set(id, equals + 1, strlen(equals + 1), "environment", "environment");
+    setting_take(*entry, length, equals + 1, strlen(equals + 1), "environment", "environment");
   }
 }
 
@@ -228,9 +257,7 @@ static void file_line_read(const char *begin, const char *end, const char *path,
     return;
   }
   const char *value = blank_skip(equals + 1, end);
-  enum param_id id = row_find(begin, (size_t)(name_end - begin));
-  if (id == PARAM_COUNT) unknown_name_log(begin, (size_t)(name_end - begin), where);
-  else value_set(id, value, (size_t)(end - value), path, where);
+  setting_take(begin, (size_t)(name_end - begin), value, (size_t)(end - value), path, where);
 }
 
 /* A file that is not there is no fault, unless somebody named it. */
@@ -264,6 +291,7 @@ static void param_load(void) {
   os_mutex_lock(&load_mutex);
   if (!atomic_load(&loaded)) {
     memset(values, 0, sizeof values);
+    memset(accepted_sources, 0, sizeof accepted_sources);
     value_texts_used = 0;
     notice_count = 0;
     environment_read();
@@ -284,11 +312,13 @@ void param_report(void) {
   for (int id = 0; id < PARAM_COUNT; id++) {
     const struct param_value *value = &values[id];
     if (!value->source) continue;
-    bool not_yet = strncmp(rows[id].help, PARAM_NOT_YET, strlen(PARAM_NOT_YET)) == 0;
     const bool hidden = id == PARAM_TUTTI_SECRET && value->text[0] != '@'; /* logs are read by many */
-    log_info(LOG_ENV, "%s set by %s to %s%s", rows[id].name, value->source, hidden ? "..." : value->text,
-             not_yet ? ": not implemented, ignored" : "");
+    log_info(LOG_ENV, "%s set by %s to %s", rows[id].name, value->source, hidden ? "..." : value->text);
   }
+  for (size_t i = 0; i < ACCEPTED_COUNT; i++)
+    if (accepted_sources[i])
+      log_info(LOG_ENV, "%s is accepted and has no effect in tutti: %s", accepted_rows[i].name,
+               accepted_rows[i].why);
   for (unsigned i = 0; i < notice_count && i < NOTICE_LIMIT; i++) log_warn("%s", notices[i]);
   if (notice_count > NOTICE_LIMIT) {
     log_warn("%u more faults in the environment and settings files are not listed",
@@ -324,6 +354,15 @@ const char *param_source(enum param_id id) {
 }
 
 const struct param_row *param_row(enum param_id id) { return &rows[id]; }
+
+const struct param_accepted *param_accepted(size_t index) {
+  return index < ACCEPTED_COUNT ? &accepted_rows[index] : NULL;
+}
+
+const char *param_accepted_source(size_t index) {
+  param_prepare();
+  return index < ACCEPTED_COUNT ? accepted_sources[index] : NULL;
+}
 
 void param_reset(void) {
   os_mutex_lock(&load_mutex);

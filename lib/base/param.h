@@ -1,4 +1,5 @@
-/* param.h: every setting of the library, in one table (params.def), and where each value came from.
+/* param.h: every setting that acts, in one table (params.def), and where each value came from; and the names
+ * that are accepted without an effect (params_accepted.def).
  * The table yields the parser, the range check, the text of `tutti help params`, the man page and the log of
  * what was set. A value is looked up in the environment, then in NCCL_CONF_FILE or ~/.nccl.conf, then in
  * /etc/nccl.conf. A value out of range or unparsable is logged with its bounds and ignored. An unknown NCCL_*
@@ -12,10 +13,6 @@
 #include <stdint.h>
 
 enum param_kind { PARAM_INT, PARAM_BYTES, PARAM_TEXT }; /* BYTES accepts K, M, G suffixes of 1024 */
-
-/* Help of a row that is taken, so that scripts that set it run, but has no effect yet; setting it is logged
- * as such. */
-#define PARAM_NOT_YET "accepted, not implemented yet"
 
 /* params.def has one row per setting: PARAM(id, "NAME", kind, default, lowest, highest, "help").
  * Text rows give their default as a string in the last-but-one column: PARAM_STR(id, "NAME", "default",
@@ -41,6 +38,13 @@ struct param_row {
   int64_t initial, lowest, highest;
 };
 const struct param_row *param_row(enum param_id id); /* for help and man pages */
+
+/* A name that is accepted and has no effect. Whoever sets it reads so once in the log (INFO, ENV). */
+struct param_accepted {
+  const char *name, *why;
+};
+const struct param_accepted *param_accepted(size_t index); /* NULL past the last */
+const char *param_accepted_source(size_t index);           /* as param_source; NULL: not set */
 
 /* For the log alone, which is not ready to speak while it reads its settings: param_text without the report,
  * and then the report: what was set and from where (INFO, subsystem ENV) and what was wrong (WARN), once for

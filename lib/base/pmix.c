@@ -107,7 +107,7 @@ __attribute__((destructor)) static void pmix_leave(void) {
 ncclResult_t pmix_publish(const char *key, const void *data, size_t bytes) {
   TRY(pmix_join());
   char *text = (char *)os_alloc(2 * bytes + 1);
-  if (!text) return log_fail(ncclSystemError, "no memory for %zu bytes of %s", bytes, key);
+  if (!text) return log_no_memory("%zu bytes of %s", bytes, key);
   for (size_t i = 0; i < bytes; i++) snprintf(text + 2 * i, 3, "%02x", ((const unsigned char *)data)[i]);
   struct pmix_value value;
   memset(&value, 0, sizeof value);

@@ -283,7 +283,7 @@ static ncclResult_t server_open(struct server *server) {
 static ncclResult_t server_start(void) {
   if (share.server != NULL) return ncclSuccess;
   struct server *server = (struct server *)os_alloc(sizeof *server);
-  if (server == NULL) return log_fail(ncclSystemError, "shared memory: no memory for its thread");
+  if (server == NULL) return log_no_memory("shared memory: its thread");
   const ncclResult_t result = server_open(server);
   if (result == ncclSuccess) {
     share.server = server;
@@ -406,7 +406,7 @@ static struct block *block_of(const void *memory) {
 ncclResult_t share_alloc(size_t bytes, void **memory, struct share_ticket *ticket) {
   TRY(size_check(bytes));
   struct block *block = (struct block *)os_alloc(sizeof *block);
-  if (block == NULL) return log_fail(ncclSystemError, "shared memory: no memory to note a block");
+  if (block == NULL) return log_no_memory("shared memory: noting a block");
   block->fd = -1;
   block->bytes = page_round(bytes > 0 ? bytes : 1);
   block->number = os_entropy();
@@ -625,7 +625,7 @@ ncclResult_t share_map(const struct share_ticket *ticket, void **memory) {
   os_mutex_unlock(&share.lock);
   if (found) return ncclSuccess;
   struct mapped *mapped = (struct mapped *)os_alloc(sizeof *mapped);
-  if (mapped == NULL) return log_fail(ncclSystemError, "shared memory: no memory to note a peer's block");
+  if (mapped == NULL) return log_no_memory("shared memory: noting a peer's block");
   mapped->ticket = *ticket;
   mapped->count = 1;
   /* Without the lock: the owner may be this process, whose thread needs it. */

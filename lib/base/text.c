@@ -5,22 +5,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 
 static bool text_reserve(struct text *text, size_t bytes) {
   if (text->failed) return false;
   if (text->capacity > text->bytes + bytes) return true;
-  size_t capacity = text->capacity < 4096 ? 4096 : text->capacity;
-  while (capacity <= text->bytes + bytes) capacity *= 2;
-  char *grown = (char *)os_realloc(text->begin, capacity);
-  if (grown == NULL) {
-    text_free(text);
-    text->failed = true;
-    return false;
-  }
-  text->begin = grown;
-  text->capacity = capacity;
-  return true;
+  const size_t wanted = text->bytes + bytes + 1;
+  if (array_grow_long(&text->begin, &text->capacity, wanted < 4096 ? 4096 : wanted, 1)) return true;
+  text_free(text);
+  text->failed = true;
+  return false;
 }
 
 void text_add(struct text *text, const char *format, ...) {

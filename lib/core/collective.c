@@ -70,9 +70,8 @@ static ncclResult_t p2p_expand(const struct collective_call *call) {
   const size_t capacity = 2 * (size_t)call->comm->rank_count + 1;
   expansion.ops = (struct plan_op *)os_alloc(capacity * sizeof *expansion.ops);
   if (!expansion.ops) {
-    return log_fail(ncclSystemError,
-                    "%s: rank %u of comm '%s': no memory for %zu messages; free some and try again",
-                    call->name, call->comm->rank, call->comm->name, capacity);
+    return log_no_memory("%s: rank %u of comm '%s': %zu messages", call->name, call->comm->rank,
+                         call->comm->name, capacity);
   }
   expansion_describe(&expansion);
   const ncclResult_t result = group_add_ops(call->comm, expansion.ops, expansion.op_count, call->stream);

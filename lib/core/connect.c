@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/comm/comm.h"
@@ -13,9 +14,7 @@
 
 static ncclResult_t connect_reserve(struct ncclComm *comm) {
   if (connect_table_reserve(&comm->connections)) return ncclSuccess;
-  return log_fail(ncclSystemError,
-                  "rank %u of comm '%s': no memory to note a connection; free some and try again", comm->rank,
-                  comm->name);
+  return log_no_memory("rank %u of comm '%s': noting a connection", comm->rank, comm->name);
 }
 
 /* A link that the table lacks. */
@@ -84,15 +83,8 @@ static ncclResult_t list_add(struct ncclComm *comm, struct connect_list *list,
   for (uint32_t i = 0; i < list->count; i++)
     if (list->lacks[i].link.key == lack->link.key && list->lacks[i].link.bit == lack->link.bit)
       return ncclSuccess;
-  if (list->count == list->capacity) {
-    const uint32_t capacity = list->capacity ? 2 * list->capacity : 16;
-    void *grown = os_realloc(list->lacks, capacity * sizeof *list->lacks);
-    if (!grown)
-      return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to note %u links", comm->rank,
-                      comm->name, capacity);
-    list->lacks = (struct connect_lack *)grown;
-    list->capacity = capacity;
-  }
+  if (!array_grow(&list->lacks, &list->capacity, (uint64_t)list->count + 1, sizeof *list->lacks))
+    return log_no_memory("rank %u of comm '%s': noting %u links", comm->rank, comm->name, list->count + 1);
   list->lacks[list->count++] = *lack;
   return ncclSuccess;
 }
@@ -152,8 +144,7 @@ static ncclResult_t connect_list_open(struct ncclComm *comm, const struct connec
   union remote_answer *answers = (union remote_answer *)os_alloc(list->count * sizeof *answers);
   ncclResult_t result = ncclSuccess;
   if (!requests || !answers)
-    result = log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for %u links", comm->rank,
-                      comm->name, list->count);
+    result = log_no_memory("rank %u of comm '%s': asking for %u links", comm->rank, comm->name, list->count);
   for (uint32_t i = 0; result == ncclSuccess && i < list->count; i++)
     if (!list_names_before(list, i))
       result = connect_ask(comm, list, list->lacks[i].name.peer, requests, answers);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
@@ -49,8 +50,7 @@ void group_enter(void) {
 
 ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *result) {
   struct group_job *job = (struct group_job *)os_alloc(sizeof *job);
-  if (!job)
-    return log_fail(ncclSystemError, "%s: no memory to note the call; free some and try again", call->call);
+  if (!job) return log_no_memory("%s: noting the call", call->call);
   job->call = *call;
   job->result = result;
   *group.last_job = job;
@@ -58,26 +58,11 @@ ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *resul
   return ncclSuccess;
 }
 
-/* Doubles an array of `bytes`-sized items until `needed` fit. */
-static bool array_reserve(void **array, uint32_t *capacity, uint32_t needed, size_t bytes) {
-  uint32_t grown = *capacity > 0 ? *capacity : 4;
-  if (needed <= *capacity) return true;
-  while (grown < needed) grown *= 2;
-  void *moved = os_realloc(*array, grown * bytes);
-  if (!moved) return false;
-  *array = moved;
-  *capacity = grown;
-  return true;
-}
-
 static bool queue_reserve(struct comm_queue *queue, uint32_t op_count) {
-  void *ops = queue->ops, *streams = queue->streams;
-  const bool fits =
-      array_reserve(&ops, &queue->op_capacity, queue->op_count + op_count, sizeof *queue->ops) &&
-      array_reserve(&streams, &queue->stream_capacity, queue->stream_count + 1, sizeof *queue->streams);
-  queue->ops = (struct plan_op *)ops;
-  queue->streams = (device_stream *)streams;
-  return fits;
+  return array_grow(&queue->ops, &queue->op_capacity, (uint64_t)queue->op_count + op_count,
+                    sizeof *queue->ops) &&
+         array_grow(&queue->streams, &queue->stream_capacity, (uint64_t)queue->stream_count + 1,
+                    sizeof *queue->streams);
 }
 
 static void queue_add_stream(struct comm_queue *queue, device_stream stream) {
@@ -102,10 +87,8 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
                            device_stream stream) {
   struct comm_queue *queue = &comm->queue;
   if (!queue_reserve(queue, op_count)) {
-    return log_fail(ncclSystemError,
-                    "rank %u of comm '%s': no memory for %u operations in the group; free some and try "
-                    "again",
-                    comm->rank, comm->name, queue->op_count + op_count);
+    return log_no_memory("rank %u of comm '%s': %u operations in the group", comm->rank, comm->name,
+                         queue->op_count + op_count);
   }
   comm_own(comm);
   group_list(comm);

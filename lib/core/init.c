@@ -53,7 +53,7 @@ static ncclResult_t init_rank(struct rendezvous_call *call, ncclComm_t *comm, co
   ncclConfig_t full;
   TRY(config_read(call->call, config, NULL, &full));
   const ncclResult_t result = init_note(call, comm, &full, device_index);
-  if (result == ncclSystemError) rendezvous_refuse(call, "has no memory for a communicator");
+  if (result == ncclSystemError) rendezvous_refuse(call, "cannot hold a communicator" LOG_OUT_OF_MEMORY);
   return result;
 }
 
@@ -71,7 +71,7 @@ static ncclResult_t init_read_id(const struct rendezvous_call *call, const ncclU
 static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, const ncclUniqueId *ids) {
   struct bootstrap_id id;
   struct sock_address *roots = (struct sock_address *)os_alloc((size_t)id_count * sizeof *roots);
-  if (!roots) return log_fail(ncclSystemError, "%s: no memory for %d ids", call->call, id_count);
+  if (!roots) return log_no_memory("%s: %d ids", call->call, id_count);
   ncclResult_t result = ncclSuccess;
   for (int i = id_count; result == ncclSuccess && i-- > 0;) {
     result = init_read_id(call, &ids[i], &id);
@@ -138,7 +138,7 @@ API_EXPORT(CommInitRankScalable);
 
 static ncclResult_t init_all_check_devices(int device_count, const int *devices, uint32_t present) {
   uint8_t *seen = (uint8_t *)os_alloc(present);
-  if (!seen) return log_fail(ncclSystemError, "ncclCommInitAll: no memory for %u devices", present);
+  if (!seen) return log_no_memory("ncclCommInitAll: %u devices", present);
   ncclResult_t result = ncclSuccess;
   for (int i = 0; result == ncclSuccess && i < device_count; i++) {
     const int device = devices ? devices[i] : i;

@@ -60,7 +60,7 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   if (!fresh) {
     settings_free(&settings);
     custom_release(custom);
-    return log_fail(ncclSystemError, "%s: no memory for a communicator; free some and try again", call);
+    return log_no_memory("%s: a communicator", call);
   }
   comm_mark(fresh, true);
   fresh->ops = ops;

@@ -79,7 +79,7 @@ ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t by
                     row || !collective ? "" : collective);
   }
   struct plan_op *ops = (struct plan_op *)os_alloc(2 * (size_t)comm->rank_count * sizeof *ops);
-  if (!ops) return log_fail(ncclSystemError, "%s: no memory for %u messages", call, 2 * comm->rank_count);
+  if (!ops) return log_no_memory("%s: %u messages", call, 2 * comm->rank_count);
   const size_t elements = bytes / sizeof(float) / (row->divided ? comm->rank_count : 1);
   group_request(comm, ops, model_describe(comm, row, elements, ops), &request);
   *time_us = plan_time_us(&request);

@@ -27,9 +27,7 @@ static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *
   if (!row) {
     row = (struct registration *)os_alloc(sizeof *row);
     if (!row) {
-      return log_fail(ncclSystemError,
-                      "%s: rank %u of comm '%s': no memory to note the buffer; free some and try again", call,
-                      comm->rank, comm->name);
+      return log_no_memory("%s: rank %u of comm '%s': noting the buffer", call, comm->rank, comm->name);
     }
     struct proxy_comm *proxy = register_proxy(comm);
     const ncclResult_t told = proxy ? proxy_comm_announce(proxy, (uintptr_t)buffer, bytes) : ncclSuccess;

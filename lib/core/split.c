@@ -37,7 +37,7 @@ static ncclResult_t split_take_root(struct rendezvous_call *call, uint32_t first
   const struct remote *remote = call->parent->shared->remote;
   if (!remote || remote->process_count == 1) return ncclSuccess; /* nobody but this process */
   struct sock_address *root = (struct sock_address *)os_alloc(sizeof *root);
-  if (!root) return log_fail(ncclSystemError, "%s: no memory for an address", call->call);
+  if (!root) return log_no_memory("%s: an address", call->call);
   *root = remote->addresses[remote->ranks[first_rank].process_index];
   call->roots = root;
   call->root_count = 1;
@@ -114,8 +114,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
   struct rendezvous_call call;
   split_begin(&call, name, comm);
   uint8_t *marks = (uint8_t *)os_alloc(comm->rank_count);
-  if (!marks)
-    return log_fail(ncclSystemError, "%s: rank %u of comm '%s': no memory", name, comm->rank, comm->name);
+  if (!marks) return log_no_memory("%s: rank %u of comm '%s': a communicator", name, comm->rank, comm->name);
   ncclResult_t marked = shrink_mark(comm, excluded, excluded_count, marks, &call);
   uint32_t first = 0;
   while (first < comm->rank && marks[first]) first += 1;

@@ -57,9 +57,6 @@ const struct record_call *ranks_first_pending(const struct comm_ranks *ranks);
 
 /* What two calls of one collective must have in common; NULL: nothing differs. */
 const char *calls_differ(const struct record_call *left, const struct record_call *right);
-/* The call that most ranks made; NULL: no record of any is left. */
-const struct record_call *ranks_majority(const struct comm_ranks *ranks, uint32_t collective,
-                                         uint32_t *agree_count, uint32_t *seen_count);
 
 /* The other end of a message of the rank that has not ended; NULL: the other rank has not called it. */
 const struct record_call *message_partner(const struct rank_state *state, const struct rank_state *other,

@@ -23,8 +23,9 @@ const char *calls_differ(const struct record_call *left, const struct record_cal
 
 /* ---- different calls ---- */
 
-const struct record_call *ranks_majority(const struct comm_ranks *ranks, uint32_t collective,
-                                         uint32_t *agree_count, uint32_t *seen_count) {
+/* The call that most ranks made; NULL: no record of any is left. */
+static const struct record_call *ranks_majority(const struct comm_ranks *ranks, uint32_t collective,
+                                                uint32_t *agree_count, uint32_t *seen_count) {
   const struct record_call *best = NULL;
   *agree_count = *seen_count = 0;
   const struct record_call *tried[8];

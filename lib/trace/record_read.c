@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -129,13 +130,8 @@ static const void *row_at(const struct record_view *view, uint32_t offset) {
 }
 
 static bool view_add(struct record_file *file, const struct record_view *view) {
-  if (file->view_count == file->view_capacity) {
-    const uint32_t capacity = file->view_capacity > 0 ? 2 * file->view_capacity : 4;
-    struct record_view *grown = (struct record_view *)os_realloc(file->views, capacity * sizeof *grown);
-    if (grown == NULL) return false;
-    file->views = grown;
-    file->view_capacity = capacity;
-  }
+  if (!array_grow(&file->views, &file->view_capacity, (uint64_t)file->view_count + 1, sizeof *file->views))
+    return false;
   file->views[file->view_count++] = *view;
   return true;
 }
@@ -194,7 +190,7 @@ static ncclResult_t sections_read(const struct reading *reading) {
     }
     const uint64_t capacity = section.bytes < end - at ? section.bytes : end - at;
     if (section.kind == RECORD_SECTION_COMM && !comm_read(reading, at, capacity))
-      return log_fail(ncclSystemError, "%s: no memory for %u sections", file->name, file->view_count);
+      return log_no_memory("%s: %u sections", file->name, file->view_count);
     if (section.bytes >= end - at) break;
     at += section.bytes;
   }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "schedule/work.h"
@@ -370,14 +371,8 @@ static ncclResult_t pack_grow(struct packing *packing, size_t more) {
   const size_t wanted = packing->byte_count + more;
   if (wanted > FILE_BYTES_MOST)
     return pack_fail(packing, "more than %u bytes of sections; are they all of one file?", FILE_BYTES_MOST);
-  if (wanted > packing->capacity) {
-    const size_t capacity = 2 * wanted < FILE_BYTES_MOST ? 2 * wanted : FILE_BYTES_MOST;
-    uint8_t *grown = (uint8_t *)os_realloc(packing->bytes, capacity);
-    if (grown == NULL)
-      return log_fail(ncclSystemError, "%s: no memory for %zu bytes", packing->name, capacity);
-    packing->bytes = grown;
-    packing->capacity = capacity;
-  }
+  if (!array_grow_long(&packing->bytes, &packing->capacity, wanted, 1))
+    return log_no_memory("%s: %zu bytes", packing->name, wanted);
   memset(packing->bytes + packing->byte_count, 0, more);
   packing->byte_count = wanted;
   return ncclSuccess;

@@ -22,7 +22,7 @@ struct trace_writer {
 ncclResult_t trace_writer_open(const char *path, const struct trace_header *header,
                                struct trace_writer **writer) {
   struct trace_writer *fresh = (struct trace_writer *)os_alloc(sizeof *fresh + strlen(path));
-  if (fresh == NULL) return log_fail(ncclSystemError, "trace %s: out of memory", path);
+  if (fresh == NULL) return log_no_memory("trace %s", path);
   fresh->file = fopen(path, "wb");
   if (fresh->file == NULL) {
     os_free(fresh);

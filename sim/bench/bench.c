@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/log.h"
 #include "base/param.h"
 #include "tutti.h"
 
@@ -102,7 +103,7 @@ uint32_t bench_own_device(const struct bench *bench) {
 }
 bool bench_is_speaker(const struct bench *bench) { return bench->launch.rank == 0; }
 
-bool bench_places_make(struct bench *bench) {
+static bool bench_places_make(struct bench *bench) {
   if (!bench->places)
     bench->places = (struct bench_place *)os_alloc((size_t)bench->flags.rank_count * sizeof bench->places[0]);
   if (!bench->places) return false;
@@ -221,7 +222,7 @@ static enum exit_code rows_make(struct bench *bench) {
   rows_enumerate(bench, types, ops, roots);
   bench->rows = (struct bench_row *)os_alloc(bench->row_count * sizeof bench->rows[0]);
   if (!bench->rows) {
-    fprintf(stderr, "tutti bench: no memory for a table of %zu rows; take fewer sizes\n", bench->row_count);
+    fprintf(stderr, "tutti bench: a table of %zu rows" LOG_OUT_OF_MEMORY "\n", bench->row_count);
     return EXIT_ENVIRONMENT;
   }
   rows_enumerate(bench, types, ops, roots);
@@ -288,7 +289,7 @@ static void threads_run(struct bench *bench) {
   int count = (int)bench->flags.thread_count, started = 1;
   struct thread_start *starts = (struct thread_start *)os_alloc((size_t)count * sizeof starts[0]);
   if (!starts) {
-    bench_fail(bench, true, "no memory for %d threads", count);
+    bench_fail(bench, true, "%d threads" LOG_OUT_OF_MEMORY, count);
     return;
   }
   for (int index = 0; index < count; index++) {
@@ -386,7 +387,7 @@ static enum exit_code bench_execute(struct bench *bench) {
             (long long)bench->flags.rank_count, bench->buffer_bytes);
   }
   if (!bench_places_make(bench)) {
-    fprintf(stderr, "tutti bench: no memory\n");
+    fprintf(stderr, "tutti bench: its ranks" LOG_OUT_OF_MEMORY "\n");
     return EXIT_ENVIRONMENT;
   }
   if (bench->flags.tune_path) return bench_tune(bench);
@@ -451,7 +452,7 @@ static enum exit_code bench_run(int argc, char **argv) {
   memset(&bench, 0, sizeof bench);
   bench.command = command_join(argc, argv);
   if (!bench.command) {
-    fprintf(stderr, "tutti bench: no memory\n");
+    fprintf(stderr, "tutti bench: its ranks" LOG_OUT_OF_MEMORY "\n");
     return EXIT_ENVIRONMENT;
   }
   bench_flags_initial(&bench.flags);

@@ -98,8 +98,6 @@ uint32_t bench_own_first(const struct bench *bench);
 uint32_t bench_own_device(const struct bench *bench);
 /* Several processes: this one speaks for all. */
 bool bench_is_speaker(const struct bench *bench);
-/* Space for the places of all ranks, and this process's own; false when memory is out. */
-bool bench_places_make(struct bench *bench);
 
 /* With --gpu: checks the flags, loads the library and the CUDA runtime, counts the GPUs. EXIT_GOOD also
  * without

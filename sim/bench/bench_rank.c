@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "base/log.h"
 #include "tutti.h"
 
 enum { GUARD_BYTES = 512, PATTERN = 0xa5, AGREE_COUNT = 4 };
@@ -85,7 +86,7 @@ static bool ranks_allocate(struct thread_ranks *own, int thread_index) {
     has_memory = own->ranks[index].image != NULL;
   }
   if (!has_memory)
-    bench_fail(bench, true, "host buffers: no memory for %u ranks of %zu bytes", own->count,
+    bench_fail(bench, true, "host buffers: %u ranks of %zu bytes" LOG_OUT_OF_MEMORY, own->count,
                bench->buffer_bytes);
   return has_memory;
 }
@@ -348,7 +349,7 @@ static bool places_learn(struct thread_ranks *own) {
   if (is_alone(own)) return true;
   unsigned char *all = (unsigned char *)os_alloc(bytes);
   bool is_good = all != NULL;
-  if (!is_good) bench_fail(bench, true, "no memory for the places of all ranks");
+  if (!is_good) bench_fail(bench, true, "the places of all ranks" LOG_OUT_OF_MEMORY);
   is_good = is_good && places_gather(own, all, place_bytes);
   if (is_good && own->is_first) {
     os_mutex_lock(&bench->mutex);

@@ -65,7 +65,7 @@ static enum exit_code attempt_time(struct tuning *tuning, struct attempt *attemp
   struct bench *bench = tuning->bench;
   attempt->times_us = (double *)os_alloc(bench->row_count * sizeof attempt->times_us[0]);
   if (!attempt->times_us) {
-    fprintf(stderr, "tutti bench: no memory for %zu sizes\n", bench->row_count);
+    fprintf(stderr, "tutti bench: %zu sizes" LOG_OUT_OF_MEMORY "\n", bench->row_count);
     return EXIT_ENVIRONMENT;
   }
   option_set(tuning, attempt);

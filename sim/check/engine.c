@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/os.h"
 
 static const char *const rule_names[CHECK_RULE_COUNT] = {"none",   "parts",      "match",  "deadlock",
@@ -36,8 +37,7 @@ bool engine_fail(struct check_engine *engine, enum check_rule rule, const struct
 }
 
 bool engine_out_of_memory(struct check_engine *engine) {
-  return engine_fail(engine, CHECK_RESOURCES, NULL, UINT32_MAX,
-                     "memory is out; take fewer ranks or a smaller count");
+  return engine_fail(engine, CHECK_RESOURCES, NULL, UINT32_MAX, "the state of all ranks" LOG_OUT_OF_MEMORY);
 }
 
 struct check_engine *check_engine_new(void) {

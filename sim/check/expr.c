@@ -4,19 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 
 enum { ROWS_FIRST = 1024 };
 
-static bool grow(void **block, uint32_t *capacity, uint32_t wanted, size_t row_bytes) {
-  if (wanted <= *capacity) return true;
-  uint32_t rows = *capacity < ROWS_FIRST ? ROWS_FIRST : *capacity;
-  while (rows < wanted) rows *= 2;
-  void *grown = os_realloc(*block, (size_t)rows * row_bytes);
-  if (!grown) return false;
-  *block = grown;
-  *capacity = rows;
-  return true;
+static bool grow(void *block, uint32_t *capacity, uint64_t wanted, size_t row_bytes) {
+  return array_grow(block, capacity, wanted < ROWS_FIRST ? ROWS_FIRST : wanted, row_bytes);
 }
 
 bool value_add(struct value *value, uint64_t count, int64_t origin, expr_id expr) {
@@ -26,7 +20,7 @@ bool value_add(struct value *value, uint64_t count, int64_t origin, expr_id expr
     last->count += count;
     return true;
   }
-  if (!grow((void **)&value->pieces, &value->capacity, value->count + 1, sizeof *value->pieces)) return false;
+  if (!grow(&value->pieces, &value->capacity, value->count + 1, sizeof *value->pieces)) return false;
   struct piece *piece = &value->pieces[value->count++];
   piece->count = count;
   piece->origin = origin;
@@ -44,9 +38,9 @@ bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count
   table->leaf_count = rank_count * op_count;
   table->traversal = 0;
   table->failed = false;
-  if (!grow((void **)&table->seen, &table->seen_capacity, rank_count, sizeof *table->seen)) return false;
+  if (!grow(&table->seen, &table->seen_capacity, rank_count, sizeof *table->seen)) return false;
   memset(table->seen, 0, rank_count * sizeof *table->seen);
-  if (!grow((void **)&table->leaves, &table->leaf_capacity, 2 * table->leaf_count, sizeof *table->leaves))
+  if (!grow(&table->leaves, &table->leaf_capacity, 2 * table->leaf_count, sizeof *table->leaves))
     return false;
   memset(table->leaves, 0, 2 * table->leaf_count * sizeof *table->leaves);
   table->count = 0;
@@ -69,8 +63,8 @@ static inline uint32_t *list_of(struct expr_table *table, expr_id id) {
 
 static bool table_grow(struct expr_table *table) {
   uint32_t known = table->capacity;
-  return grow((void **)&table->known, &known, table->count + 1, sizeof *table->known) &&
-         grow((void **)&table->rows, &table->capacity, table->count + 1, sizeof *table->rows);
+  return grow(&table->known, &known, table->count + 1, sizeof *table->known) &&
+         grow(&table->rows, &table->capacity, table->count + 1, sizeof *table->rows);
 }
 
 expr_id expr_combine(struct expr_table *table, expr_id left, expr_id right) {
@@ -97,7 +91,7 @@ bool expr_is_final(const struct expr_table *table, expr_id id) {
 }
 
 static bool stack_push(struct expr_table *table, uint32_t *depth, expr_id id) {
-  if (!grow((void **)&table->stack, &table->stack_capacity, *depth + 1, sizeof *table->stack)) {
+  if (!grow(&table->stack, &table->stack_capacity, *depth + 1, sizeof *table->stack)) {
     table->failed = true;
     return false;
   }

@@ -39,7 +39,6 @@ bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count
 void expr_free(struct expr_table *table);
 
 static inline expr_id expr_input(uint32_t leaf) { return 2 * leaf; }
-static inline expr_id expr_contribution(uint32_t leaf) { return 2 * leaf + 1; }
 static inline bool expr_is_leaf(const struct expr_table *table, expr_id id) {
   return id < 2 * table->leaf_count;
 }

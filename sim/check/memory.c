@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 
 enum {
@@ -17,19 +18,16 @@ enum {
 static bool arena_grow(struct arena *arena, size_t bytes) {
   if (arena->block_count == arena->block_capacity) {
     const uint32_t capacity = arena->block_capacity ? 2 * arena->block_capacity : 16;
-    uint8_t **blocks = (uint8_t **)os_realloc(arena->blocks, capacity * sizeof *blocks);
-    if (!blocks) return false;
-    arena->blocks = blocks;
-    size_t *sizes = (size_t *)os_realloc(arena->block_bytes, capacity * sizeof *sizes);
-    if (!sizes) return false;
-    arena->block_bytes = sizes;
+    if (!array_resize(&arena->blocks, capacity, sizeof *arena->blocks) ||
+        !array_resize(&arena->block_bytes, capacity, sizeof *arena->block_bytes))
+      return false;
     arena->block_capacity = capacity;
   }
   const uint32_t doublings = arena->block_count < 8 ? arena->block_count : 8;
   size_t capacity = (size_t)BLOCK_BYTES_FIRST << doublings;
   if (capacity < bytes) capacity = bytes;
-  uint8_t *block = (uint8_t *)os_realloc(NULL, capacity);
-  if (!block) return false;
+  uint8_t *block = NULL;
+  if (!array_resize(&block, capacity, 1)) return false;
   arena->blocks[arena->block_count] = block;
   arena->block_bytes[arena->block_count++] = capacity;
   return true;

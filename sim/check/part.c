@@ -137,7 +137,7 @@ ncclResult_t part_setup(struct check_setup *part, const struct check_setup *setu
       os_free(memory->plan);
       memory->plan = os_alloc(bytes);
       memory->plan_bytes = memory->plan ? bytes : 0;
-      if (!memory->plan) return log_fail(ncclSystemError, "no memory for a plan of %zu bytes", bytes);
+      if (!memory->plan) return log_no_memory("a plan of %zu bytes", bytes);
     }
     *out = *plan;
     out->works = (struct work *)memory->plan;

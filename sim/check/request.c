@@ -290,7 +290,7 @@ const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8
 }
 
 static ncclResult_t no_memory(const struct check_call *call) {
-  return log_fail(ncclSystemError, "no memory for the plans of %u ranks; take fewer", call->rank_count);
+  return log_no_memory("the plans of %u ranks", call->rank_count);
 }
 
 void check_setup_free(struct check_setup *setup) {
@@ -461,7 +461,7 @@ bool check_plan_of_request(struct check_engine *engine, const struct plan_reques
     if (request->ops[i].func > FUNC_ALL_REDUCE && request->ops[i].func != FUNC_ALL_TO_ALL)
       return request_fail(report, "a request of one rank does not say what others send and receive");
   bool proved = setup_reserve(&setup, request->rank_count, request->op_count);
-  if (!proved) request_fail(report, "no memory for the plans of all ranks");
+  if (!proved) request_fail(report, "the plans of all ranks" LOG_OUT_OF_MEMORY);
   for (uint32_t i = 0; proved && i < request->op_count; i++)
     call_of_op(request, &request->ops[i], &setup.calls[i]);
   if (proved) {

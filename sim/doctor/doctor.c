@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/child.h"
+#include "base/log.h"
 #include "base/os.h"
 #include "json.h"
 #include "tutti.h"
@@ -239,7 +240,7 @@ static void doctor_examine(struct doctor *doctor, char *const *arguments) {
 
 static enum exit_code doctor_report(struct doctor *doctor, const struct doctor_flags *flags) {
   if (doctor->out_of_memory) {
-    fprintf(stderr, "tutti doctor: no memory for the report; end other programs and try again\n");
+    fprintf(stderr, "tutti doctor: the report" LOG_OUT_OF_MEMORY "\n");
     return EXIT_ENVIRONMENT;
   }
   if (flags->json) report_json(doctor);

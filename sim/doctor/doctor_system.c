@@ -214,11 +214,6 @@ static const struct {
 
 static void setting_known(struct doctor *doctor, enum param_id id, const char *value) {
   const struct param_row *row = param_row(id);
-  if (!strcmp(row->help, PARAM_NOT_YET)) {
-    doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s=%s is accepted and does nothing yet", row->name,
-               value);
-    return;
-  }
   if (*value && !param_is_set(id)) {
     doctor_add(doctor, DOCTOR_BAD, "setting", "`tutti help params` has each setting's range",
                "%s=%s cannot be read, or is out of range, and does not count", row->name, value);
@@ -245,6 +240,13 @@ static void setting_diagnose(struct doctor *doctor, const char *name, const char
     }
     const char *each = param_name((enum param_id)id);
     if (count < NAMES_MOST && !strncmp(each, name, prefix)) names[count++] = each + prefix;
+  }
+  const struct param_accepted *accepted = param_accepted(0);
+  for (size_t i = 0; accepted && strcmp(accepted->name, name) != 0; i++) accepted = param_accepted(i + 1);
+  if (accepted) {
+    doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s=%s is accepted and has no effect in tutti: %s", name,
+               value, accepted->why);
+    return;
   }
   const char *nearest = option_nearest(name + prefix, names, count);
   doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s is no setting of this library%s%.*s%s%s", name,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <zstd.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -25,9 +26,7 @@ static ncclResult_t grow(const char *path, struct archive *archive, size_t *capa
                     ARCHIVE_BYTES_MOST >> 20);
   size_t wanted = *capacity > 0 ? 2 * *capacity : FIRST_BYTES;
   if (wanted > ARCHIVE_BYTES_MOST) wanted = (size_t)ARCHIVE_BYTES_MOST + 2;
-  char *grown = (char *)os_realloc(archive->bytes, wanted);
-  if (grown == NULL) return log_fail(ncclSystemError, "%s: no memory for %zu bytes", path, wanted);
-  archive->bytes = grown;
+  if (!array_resize(&archive->bytes, wanted, 1)) return log_no_memory("%s: %zu bytes", path, wanted);
   *capacity = wanted;
   return ncclSuccess;
 }
@@ -57,7 +56,7 @@ static ncclResult_t unpack_all(const char *path, const char *bytes, size_t byte_
                                struct archive *archive) {
   ZSTD_DCtx *stream = ZSTD_createDCtx();
   ZSTD_inBuffer in = {bytes, byte_count, 0};
-  if (stream == NULL) return log_fail(ncclSystemError, "%s: no memory to unpack it", path);
+  if (stream == NULL) return log_no_memory("%s: unpacking it", path);
   ncclResult_t result = unpack(path, stream, &in, archive);
   ZSTD_freeDCtx(stream);
   if (result == ncclSuccess && archive->byte_count == 0)
@@ -100,7 +99,7 @@ ncclResult_t archive_write(const char *path, const void *bytes, size_t byte_coun
     packed_bytes = ZSTD_compress2(stream, packed, capacity, bytes, byte_count);
   }
   if (packed == NULL || stream == NULL || ZSTD_isError(packed_bytes))
-    log_warn("%s: no memory to pack %zu bytes", path, byte_count);
+    log_no_memory("%s: packing %zu bytes", path, byte_count);
   else if (!os_file_write(path, packed, packed_bytes))
     log_warn("%s: cannot be written: %s", path, strerror(errno));
   else result = ncclSuccess;

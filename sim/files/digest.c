@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 
 static size_t round_page(size_t bytes) {
@@ -72,8 +73,8 @@ void *digest_make(const struct record_file *file, struct record_file *digest) {
   for (uint32_t i = 0; i < file->view_count; i++)
     byte_count +=
         round_page(head_bytes(file, &file->views[i])) + (size_t)records_stay(&file->views[i]) * RECORD_BYTES;
-  uint8_t *bytes = (uint8_t *)os_realloc(NULL, byte_count);
-  if (bytes == NULL) return NULL;
+  uint8_t *bytes = NULL;
+  if (!array_resize(&bytes, byte_count, 1)) return NULL; /* not zeroed: all of it is written */
   uint8_t *out = heads_put(file, bytes);
   if (record_file_read(file->name, bytes, (size_t)(out - bytes), NULL, digest) != ncclSuccess) {
     os_free(bytes);

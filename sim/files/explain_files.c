@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "explain/diagnose.h"
 #include "json.h"
 
@@ -53,7 +54,7 @@ static enum exit_code records_explain(const struct records *records, bool json) 
   if (records_mixed("explain", records)) return EXIT_USAGE;
   if (!records_any(records)) return EXIT_INPUT;
   if (!diagnose_files(records->files, records->count, &diagnosis)) {
-    fprintf(stderr, "tutti explain: no memory to compare %u files\n", records->count);
+    fprintf(stderr, "tutti explain: comparing %u files" LOG_OUT_OF_MEMORY "\n", records->count);
     return EXIT_ENVIRONMENT;
   }
   if (json) diagnosis_json(&diagnosis, records);

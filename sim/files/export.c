@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/mapped_file.h"
+#include "base/log.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -15,7 +16,7 @@ static enum exit_code out_close(FILE *file, const char *path, bool good) {
   const bool closed = file == stdout ? fflush(file) == 0 : fclose(file) == 0;
   if (good && !failed && closed) return EXIT_GOOD;
   fprintf(stderr, "tutti trace export: %s: cannot be written: %s\n", path,
-          good ? strerror(errno) : "no memory for it");
+          good ? strerror(errno) : "out of memory");
   if (file != stdout) remove(path);
   return EXIT_ENVIRONMENT;
 }
@@ -89,7 +90,7 @@ enum exit_code export_files(const char *format, const char *out, int path_count,
   enum exit_code code = EXIT_INPUT;
   if (records_mixed("trace export", &records)) code = EXIT_USAGE;
   else if (!job_open(&records, &job)) {
-    fputs("tutti trace export: no memory to compare these files\n", stderr);
+    fputs("tutti trace export: comparing these files" LOG_OUT_OF_MEMORY "\n", stderr);
     code = EXIT_ENVIRONMENT;
   } else {
     if (job.count > 0) code = job_export(&job, format, out);

@@ -259,7 +259,7 @@ enum exit_code export_flight(const struct job *job, const char *prefix, bool jso
     snprintf(path, sizeof path, "%s%" PRIu32, prefix, job->members[begin].rank);
     json_t *dump = dump_make(job, begin, end);
     if (dump == NULL) {
-      fprintf(stderr, "tutti trace export: %s: no memory for its entries\n", path);
+      fprintf(stderr, "tutti trace export: %s: its entries" LOG_OUT_OF_MEMORY "\n", path);
       return EXIT_ENVIRONMENT;
     }
     const ncclResult_t result = dump_write(dump, path, json);

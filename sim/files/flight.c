@@ -95,7 +95,7 @@ static ncclResult_t group_add(struct import *import, struct image *image, const 
     return ncclSuccess;
   }
   const uint32_t number = image_comm_add(image);
-  if (number == UINT32_MAX) return log_fail(ncclSystemError, "%s: no memory for its groups", import->path);
+  if (number == UINT32_MAX) return log_no_memory("%s: its groups", import->path);
   struct record_comm *comm = &image->comms[number].comm;
   const bool plain = desc[0] == '\0' || strcmp(desc, name) == 0;
   comm->comm_id = group_id(name, desc, ranks);
@@ -261,8 +261,7 @@ static ncclResult_t entry_read(struct import *import, struct image *image, size_
   const bool message = func == FUNC_SEND || func == FUNC_RECV;
   if (call.count == 0 && !message) return ncclSuccess; /* no data, no operation */
   numbers_begin(comm, entry, message);
-  if (!image_call_add(comm, &call, &place))
-    return log_fail(ncclSystemError, "%s: no memory for entry %zu", import->path, number);
+  if (!image_call_add(comm, &call, &place)) return log_no_memory("%s: entry %zu", import->path, number);
   state_add(comm, entry);
   return ncclSuccess;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 #include "schedule/work.h"
 
@@ -10,25 +11,16 @@ enum { RING_OFFSET = 512, RECORDS_A_CALL = 3, RING_LEAST = 4 };
 static_assert(RING_OFFSET >= sizeof(struct record_comm), "the ring lies behind it");
 
 uint32_t image_comm_add(struct image *image) {
-  if (image->comm_count == image->comm_capacity) {
-    const uint32_t capacity = image->comm_capacity > 0 ? 2 * image->comm_capacity : 4;
-    struct image_comm *grown = (struct image_comm *)os_realloc(image->comms, capacity * sizeof *grown);
-    if (grown == NULL) return UINT32_MAX;
-    image->comms = grown;
-    image->comm_capacity = capacity;
-  }
+  if (!array_grow(&image->comms, &image->comm_capacity, (uint64_t)image->comm_count + 1,
+                  sizeof *image->comms))
+    return UINT32_MAX;
   memset(&image->comms[image->comm_count], 0, sizeof *image->comms);
   return image->comm_count++;
 }
 
 static bool records_reserve(struct image_comm *comm) {
-  if (comm->record_count + RECORDS_A_CALL <= comm->record_capacity) return true;
-  const uint32_t capacity = comm->record_capacity > 0 ? 2 * comm->record_capacity : 8 * RECORDS_A_CALL;
-  union record *grown = (union record *)os_realloc(comm->records, capacity * sizeof *grown);
-  if (grown == NULL) return false;
-  comm->records = grown;
-  comm->record_capacity = capacity;
-  return true;
+  return array_grow(&comm->records, &comm->record_capacity, (uint64_t)comm->record_count + RECORDS_A_CALL,
+                    sizeof *comm->records);
 }
 
 bool image_call_add(struct image_comm *comm, const struct record_call *call,

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -117,13 +118,8 @@ static bool speaker_read(const char *line, const char *end, struct speaker *spea
 
 static ncclResult_t process_add(struct nccl_log *log, const struct import *import,
                                 const struct speaker *speaker, uint32_t bucket) {
-  if (log->count == log->capacity) {
-    const uint32_t capacity = log->capacity > 0 ? 2 * log->capacity : 16;
-    struct process *grown = (struct process *)os_realloc(log->processes, capacity * sizeof *grown);
-    if (grown == NULL) return log_fail(ncclSystemError, "%s: no memory for its processes", import->path);
-    log->processes = grown;
-    log->capacity = capacity;
-  }
+  if (!array_grow(&log->processes, &log->capacity, (uint64_t)log->count + 1, sizeof *log->processes))
+    return log_no_memory("%s: its processes", import->path);
   struct process *process = &log->processes[log->count++];
   memset(process, 0, sizeof *process);
   process->path = import->path;
@@ -164,15 +160,11 @@ static ncclResult_t comm_add(struct process *process, const struct handle *handl
     return log_fail(ncclInvalidArgument,
                     "%s: process %" PRIu32 " has more than %u communicators: is this a log?", process->path,
                     image->header.process, (unsigned)COMMS_MOST);
-  if (image->comm_count == process->handle_capacity) {
-    const uint32_t capacity = process->handle_capacity > 0 ? 2 * process->handle_capacity : 4;
-    struct handle *grown = (struct handle *)os_realloc(process->handles, capacity * sizeof *grown);
-    if (grown == NULL) return log_fail(ncclSystemError, "no memory for %u communicators", capacity);
-    process->handles = grown;
-    process->handle_capacity = capacity;
-  }
+  if (!array_grow(&process->handles, &process->handle_capacity, (uint64_t)image->comm_count + 1,
+                  sizeof *process->handles))
+    return log_no_memory("%u communicators", image->comm_count + 1);
   const uint32_t number = image_comm_add(image);
-  if (number == UINT32_MAX) return log_fail(ncclSystemError, "no memory for a communicator");
+  if (number == UINT32_MAX) return log_no_memory("a communicator");
   process->handles[number] = *handle;
   *comm = &image->comms[number];
   return ncclSuccess;
@@ -256,7 +248,7 @@ static ncclResult_t call_read(struct nccl_log *log, const struct import *import,
   /* -1 until a thread has chosen one */
   if (comm->comm.rank == NO_RANK && speaker->device != NO_RANK) comm->comm.device = speaker->device;
   if (image_call_add(comm, &call, &place)) return ncclSuccess;
-  return log_fail(ncclSystemError, "%s: no memory for its calls", import->path);
+  return log_no_memory("%s: its calls", import->path);
 }
 
 static void end_read(const struct process *process, const char *line) {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -103,7 +104,7 @@ static ncclResult_t pickle_fail(const struct pickle *pickle, const char *text) {
 }
 
 static ncclResult_t memory_fail(const struct pickle *pickle) {
-  return log_fail(ncclSystemError, "%s: no memory for what it holds", pickle->name);
+  return log_no_memory("%s: what it holds", pickle->name);
 }
 
 /* Little-endian bytes of an argument. */
@@ -119,15 +120,9 @@ static ncclResult_t number_take(struct pickle *pickle, uint32_t bytes, uint64_t 
 /* ---- the stack ---- */
 
 static ncclResult_t stack_push(struct pickle *pickle, struct entry entry) {
-  if (pickle->depth == pickle->stack_capacity) {
-    const size_t capacity = pickle->stack_capacity > 0 ? 2 * pickle->stack_capacity : 64;
-    struct entry *grown = (struct entry *)os_realloc(pickle->stack, capacity * sizeof *grown);
-    if (grown == NULL) {
-      json_decref(entry.value);
-      return memory_fail(pickle);
-    }
-    pickle->stack = grown;
-    pickle->stack_capacity = capacity;
+  if (!array_grow_long(&pickle->stack, &pickle->stack_capacity, pickle->depth + 1, sizeof *pickle->stack)) {
+    json_decref(entry.value);
+    return memory_fail(pickle);
   }
   pickle->stack[pickle->depth++] = entry;
   return ncclSuccess;
@@ -277,13 +272,8 @@ static ncclResult_t memo_put(struct pickle *pickle, uint64_t number) {
   if (top == NULL || top->value == NULL) return pickle_fail(pickle, "a value was expected below");
   if (number != pickle->memo_count || top->kept != 0)
     return pickle_fail(pickle, "numbers of kept values were expected to count up from 0, one a value");
-  if (pickle->memo_count == pickle->memo_capacity) {
-    const size_t capacity = pickle->memo_capacity > 0 ? 2 * pickle->memo_capacity : 64;
-    struct kept *grown = (struct kept *)os_realloc(pickle->memo, capacity * sizeof *grown);
-    if (grown == NULL) return memory_fail(pickle);
-    pickle->memo = grown;
-    pickle->memo_capacity = capacity;
-  }
+  if (!array_grow_long(&pickle->memo, &pickle->memo_capacity, pickle->memo_count + 1, sizeof *pickle->memo))
+    return memory_fail(pickle);
   pickle->memo[pickle->memo_count++] = (struct kept){json_incref(top->value), top->height};
   top->kept = pickle->memo_count;
   return ncclSuccess;
@@ -454,13 +444,7 @@ struct out {
 };
 
 static void put(struct out *out, const void *bytes, size_t count) {
-  if (!out->failed && out->used + count > out->capacity) {
-    const size_t capacity = 2 * (out->used + count);
-    char *grown = (char *)os_realloc(out->bytes, capacity);
-    out->failed = grown == NULL;
-    if (grown != NULL) out->bytes = grown;
-    if (grown != NULL) out->capacity = capacity;
-  }
+  if (!out->failed) out->failed = !array_grow_long(&out->bytes, &out->capacity, out->used + count, 1);
   if (out->failed) return;
   memcpy(out->bytes + out->used, bytes, count);
   out->used += count;
@@ -531,7 +515,7 @@ ncclResult_t pickle_write(const json_t *value, char **bytes, size_t *byte_count)
   put_opcode(&out, OP_STOP);
   if (out.failed) {
     os_free(out.bytes);
-    return log_fail(ncclSystemError, "no memory to write a pickle of %zu bytes", out.used);
+    return log_no_memory("writing a pickle of %zu bytes", out.used);
   }
   *bytes = out.bytes;
   *byte_count = out.used;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "files/archive.h"
@@ -35,20 +36,18 @@ static void refuse(struct reading *reading, const char *path) {
 static bool records_reserve(struct records *records) {
   if (records->count < records->capacity) return true;
   const uint32_t capacity = records->capacity > 0 ? 2 * records->capacity : 8;
-  struct record_file *files =
-      (struct record_file *)os_realloc(records->files, capacity * sizeof *records->files);
-  if (files != NULL) records->files = files;
-  void **memory = (void **)os_realloc(records->memory, capacity * sizeof *records->memory);
-  if (memory != NULL) records->memory = memory;
-  if (files != NULL && memory != NULL) records->capacity = capacity;
-  return files != NULL && memory != NULL;
+  if (!array_resize(&records->files, capacity, sizeof *records->files) ||
+      !array_resize(&records->memory, capacity, sizeof *records->memory))
+    return false;
+  records->capacity = capacity;
+  return true;
 }
 
 /* In place of the file and its bytes. */
 static ncclResult_t file_shrink(struct record_file *file, void **bytes) {
   struct record_file digest;
   void *memory = digest_make(file, &digest);
-  if (memory == NULL) return log_fail(ncclSystemError, "%s: no memory for its records", file->name);
+  if (memory == NULL) return log_no_memory("%s: its records", file->name);
   record_file_free(file);
   os_free(*bytes);
   *file = digest;
@@ -64,7 +63,7 @@ static ncclResult_t file_add(struct reading *reading, const char *path, void *by
   struct record_file file;
   ncclResult_t result = ncclSuccess;
   memset(&file, 0, sizeof file);
-  if (!records_reserve(records)) result = log_fail(ncclSystemError, "%s: no memory to read it", path);
+  if (!records_reserve(records)) result = log_no_memory("%s: reading it", path);
   if (result == ncclSuccess) result = record_file_read(path, bytes, byte_count, &listener, &file);
   if (result == ncclSuccess && reading->use == RECORDS_DIAGNOSED) result = file_shrink(&file, &bytes);
   if (result != ncclSuccess) {
@@ -82,7 +81,7 @@ static ncclResult_t image_add(struct reading *reading, const char *path, const s
                               enum record_source source) {
   size_t byte_count = 0;
   void *bytes = image_make(image, &byte_count);
-  if (bytes == NULL) return log_fail(ncclSystemError, "%s: no memory for its calls", path);
+  if (bytes == NULL) return log_no_memory("%s: its calls", path);
   return file_add(reading, path, bytes, byte_count, source);
 }
 
@@ -119,7 +118,7 @@ static ncclResult_t flight_add(struct reading *reading, const char *path, const 
 static ncclResult_t log_add(struct reading *reading, const char *path, const struct archive *archive) {
   struct import import = {reading->verb, path, 0};
   if (reading->log == NULL) reading->log = nccl_log_open();
-  if (reading->log == NULL) return log_fail(ncclSystemError, "%s: no memory to read it", path);
+  if (reading->log == NULL) return log_no_memory("%s: reading it", path);
   return nccl_log_read(reading->log, &import, archive->bytes, archive->byte_count);
 }
 
@@ -180,7 +179,7 @@ bool records_read(const char *verb, enum records_use use, int path_count, char *
   memset(records, 0, sizeof *records);
   records->refused_paths = (const char **)os_alloc((size_t)path_count * sizeof *records->refused_paths);
   if (records->refused_paths == NULL) {
-    fprintf(stderr, "tutti %s: no memory for %d files\n", verb, path_count);
+    fprintf(stderr, "tutti %s: %d files" LOG_OUT_OF_MEMORY "\n", verb, path_count);
     return false;
   }
   for (int i = 0; i < path_count; i++) path_read(&reading, paths[i]);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "goal/chakra_fields.h"
@@ -74,13 +75,8 @@ static void take_text(struct span bytes, char *text) {
 }
 
 static bool take_dep(struct chakra_node *node, uint64_t id) {
-  if (node->dep_count == node->dep_capacity) {
-    const uint32_t capacity = node->dep_capacity * 2 + 8;
-    uint64_t *larger = (uint64_t *)os_realloc(node->deps, capacity * sizeof *larger);
-    if (larger == NULL) return false;
-    node->deps = larger;
-    node->dep_capacity = capacity;
-  }
+  if (!array_grow(&node->deps, &node->dep_capacity, (uint64_t)node->dep_count + 1, sizeof *node->deps))
+    return false;
   node->deps[node->dep_count++] = id;
   return true;
 }
@@ -166,7 +162,7 @@ static ncclResult_t read_message(struct chakra_reader *reader, size_t *count) {
     os_free(reader->message);
     reader->message = (uint8_t *)os_alloc(length + 1);
     reader->message_capacity = reader->message != NULL ? length + 1 : 0;
-    if (reader->message == NULL) return log_fail(ncclSystemError, "%s: memory is out", reader->name);
+    if (reader->message == NULL) return log_no_memory("%s", reader->name);
   }
   if (fread(reader->message, 1, length, reader->file) != length) return read_fail(reader, "is cut off");
   *count = length + 1; /* an empty message is not the end */
@@ -261,15 +257,6 @@ static ncclResult_t node_to_op(const struct chakra_rank *own, const struct chakr
   return ncclSuccess;
 }
 
-static bool array_reserve(void **array, uint32_t *capacity, uint32_t count, size_t bytes) {
-  if (count < *capacity) return true;
-  void *larger = os_realloc(*array, (*capacity * 2 + (size_t)64) * bytes);
-  if (larger == NULL) return false;
-  *array = larger;
-  *capacity = *capacity * 2 + 64;
-  return true;
-}
-
 uint64_t chakra_coll_bytes(uint64_t comm_type, uint64_t comm_size, uint32_t rank_count) {
   return comm_type == CHAKRA_ALL_GATHER || comm_type == CHAKRA_GATHER ? comm_size * rank_count : comm_size;
 }
@@ -279,15 +266,13 @@ static ncclResult_t coll_check(struct chakra_rank *own, const struct chakra_node
   struct chakra_job *job = own->job;
   const struct chakra_coll_call call = {(uint32_t)node->comm_type, node->comm_size};
   const uint32_t number = own->coll_count++;
-  void *colls = job->colls;
   if (node->comm_type > CHAKRA_BARRIER) return node_fail(own, node, "is a collective of no kind from 0 to 9");
   if (node->comm_size > GOAL_BYTES_MOST) return node_fail(own, node, "has more than 2^40 bytes");
   if (node->group[0] != '\0')
     return node_fail(own, node, "names a process group; only collectives of all ranks are known");
   if (job->first_path == own->path) {
-    if (!array_reserve(&colls, &job->coll_capacity, number, sizeof call))
-      return log_fail(ncclSystemError, "memory is out");
-    job->colls = (struct chakra_coll_call *)colls;
+    TRY(array_reserve(&job->colls, &job->coll_capacity, (uint64_t)number + 1, sizeof *job->colls,
+                      "the collectives of a Chakra trace"));
     job->colls[job->coll_count++] = call;
     return ncclSuccess;
   }
@@ -310,7 +295,7 @@ static ncclResult_t coll_take(struct chakra_rank *own, const struct chakra_node 
   TRY(coll_check(own, node));
   TRY(planner->plan(planner->context, own->job->out, (uint32_t)node->comm_type, node->comm_size, &number));
   const uint32_t end_op = goal_build_op(own->build, &end);
-  if (end_op == UINT32_MAX) return log_fail(ncclSystemError, "%s: memory is out", own->path);
+  if (end_op == UINT32_MAX) return log_no_memory("%s", own->path);
   TRY(goal_export_rank(own->job->out, number, own->rank, *op, end_op));
   *op = end_op;
   return ncclSuccess;
@@ -318,19 +303,17 @@ static ncclResult_t coll_take(struct chakra_rank *own, const struct chakra_node 
 
 static ncclResult_t node_take(void *context, const struct chakra_node *node) {
   struct chakra_rank *own = (struct chakra_rank *)context;
-  void *ids = own->ids, *waits = own->waits;
   struct goal_op op;
   TRY(node_to_op(own, node, &op));
   const uint32_t index = goal_build_op(own->build, &op);
-  bool fits = index != UINT32_MAX && array_reserve(&ids, &own->id_capacity, own->id_count, sizeof *own->ids);
-  own->ids = (struct chakra_id *)ids;
+  bool fits = index != UINT32_MAX &&
+              array_grow(&own->ids, &own->id_capacity, (uint64_t)own->id_count + 1, sizeof *own->ids);
   for (uint32_t i = 0; fits && i < node->dep_count; i++) {
     const struct chakra_wait wait = {node->deps[i], index};
-    fits = array_reserve(&waits, &own->wait_capacity, own->wait_count, sizeof wait);
-    own->waits = (struct chakra_wait *)waits;
+    fits = array_grow(&own->waits, &own->wait_capacity, (uint64_t)own->wait_count + 1, sizeof *own->waits);
     if (fits) own->waits[own->wait_count++] = wait;
   }
-  if (!fits) return log_fail(ncclSystemError, "%s: memory is out", own->path);
+  if (!fits) return log_no_memory("%s", own->path);
   struct chakra_id id = {node->id, index};
   if (node->kind == CHAKRA_COLL) TRY(coll_take(own, node, &id.op));
   own->ids[own->id_count++] = id;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "goal/chakra.h"
@@ -18,13 +19,7 @@ struct bytes {
 };
 
 static void put_byte(struct bytes *bytes, uint8_t byte) {
-  if (bytes->count == bytes->capacity && !bytes->failed) {
-    uint8_t *larger = (uint8_t *)os_realloc(bytes->begin, bytes->capacity * 2 + 256);
-    bytes->failed = larger == NULL;
-    if (bytes->failed) return;
-    bytes->begin = larger;
-    bytes->capacity = bytes->capacity * 2 + 256;
-  }
+  if (!bytes->failed) bytes->failed = !array_grow_long(&bytes->begin, &bytes->capacity, bytes->count + 1, 1);
   if (!bytes->failed) bytes->begin[bytes->count++] = byte;
 }
 
@@ -87,7 +82,7 @@ static ncclResult_t own_find(const struct goal_program *program, uint32_t **othe
   *others = (uint32_t *)os_alloc((program->op_count + 1) * sizeof **others);
   if (messages == NULL || *others == NULL) {
     os_free(messages);
-    return log_fail(ncclSystemError, "memory is out");
+    return log_no_memory("a Chakra trace");
   }
   for (uint32_t i = 0; i < program->op_count; i++) {
     const struct goal_op *op = &program->ops[i];
@@ -133,7 +128,7 @@ static void put_node(const struct goal *goal, uint32_t rank, uint32_t index, con
 static ncclResult_t befores_make(const struct goal_program *program, uint32_t **firsts, uint32_t **befores) {
   *firsts = (uint32_t *)os_alloc((program->op_count + (size_t)2) * sizeof **firsts);
   *befores = (uint32_t *)os_alloc(program->next_count * sizeof **befores);
-  if (*firsts == NULL || *befores == NULL) return log_fail(ncclSystemError, "memory is out");
+  if (*firsts == NULL || *befores == NULL) return log_no_memory("a Chakra trace");
   for (int pass = 0; pass < 2; pass++) { /* counts, two places ahead; then fills, one place ahead */
     for (uint32_t i = 0; i < program->op_count; i++) {
       const struct goal_op *op = &program->ops[i];

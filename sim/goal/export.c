@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/os.h"
@@ -46,13 +47,8 @@ struct goal_export {
 };
 
 static ncclResult_t list_add(struct op_list *list, uint32_t op) {
-  if (list->count == list->capacity) {
-    const uint32_t capacity = list->capacity * 2 + 16;
-    uint32_t *larger = (uint32_t *)os_realloc(list->ops, capacity * sizeof *larger);
-    if (larger == NULL) return log_fail(ncclSystemError, "memory is out for the waits of a lane");
-    list->ops = larger;
-    list->capacity = capacity;
-  }
+  TRY(array_reserve(&list->ops, &list->capacity, (uint64_t)list->count + 1, sizeof *list->ops,
+                    "the waits of a lane"));
   list->ops[list->count++] = op;
   return ncclSuccess;
 }
@@ -60,8 +56,7 @@ static ncclResult_t list_add(struct op_list *list, uint32_t op) {
 static ncclResult_t op_add(struct goal_export *out, const struct goal_op *op, uint32_t *index) {
   *index = goal_build_op(out->build, op);
   if (*index != NO_OP) return ncclSuccess;
-  return log_fail(ncclSystemError,
-                  "memory is out for the steps of a rank; export fewer bytes or larger chunks");
+  return log_no_memory("the steps of a rank");
 }
 
 static ncclResult_t op_wait(struct goal_export *out, uint32_t op, const struct op_list *list) {
@@ -197,9 +192,7 @@ static ncclResult_t block_add(struct goal_export *out, const struct sim_block *b
 
 /* ---- calls ---- */
 
-static ncclResult_t fail_memory(void) {
-  return log_fail(ncclSystemError, "memory is out for a call's connections");
-}
+static ncclResult_t fail_memory(void) { return log_no_memory("a call's connections"); }
 
 /* The connection's counters, shared by all calls. */
 static ncclResult_t conn_get(struct goal_export *out, struct export_call *call, uint32_t index,
@@ -244,13 +237,10 @@ ncclResult_t goal_export_open(struct goal_build *build, const struct goal_export
 
 ncclResult_t goal_export_call(struct goal_export *out, const struct plan *plans, uint32_t rank_count,
                               uint32_t *number) {
-  struct export_call **calls =
-      (struct export_call **)os_realloc(out->calls, (out->call_count + (size_t)1) * sizeof *calls);
-  if (calls == NULL) return fail_memory();
-  out->calls = calls;
+  if (!array_resize(&out->calls, (uint64_t)out->call_count + 1, sizeof *out->calls)) return fail_memory();
   struct export_call *call = (struct export_call *)os_alloc(sizeof *call);
   if (call == NULL) return fail_memory();
-  calls[out->call_count++] = call; /* from here on goal_export_close() frees it */
+  out->calls[out->call_count++] = call; /* from here on goal_export_close() frees it */
   TRY(sim_net_make(plans, rank_count, &call->net));
   TRY(call_fill(out, call));
   *number = out->call_count - 1;

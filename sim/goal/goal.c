@@ -6,25 +6,12 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 
-static ncclResult_t fail_memory(void) {
-  return log_fail(ncclSystemError,
-                  "memory is out for a schedule of this size; free some, or simulate fewer ranks");
-}
-
-/* Space for one more; the array grows by half. */
-static bool grow(void **array, uint32_t *capacity, uint32_t count, size_t entry_bytes) {
-  if (count < *capacity) return true;
-  const uint32_t more = *capacity < 64 ? 64 : *capacity + *capacity / 2;
-  void *larger = os_realloc(*array, more * entry_bytes);
-  if (larger == NULL) return false;
-  *array = larger;
-  *capacity = more;
-  return true;
-}
+static ncclResult_t fail_memory(void) { return log_no_memory("a schedule of this size"); }
 
 ncclResult_t goal_build_open(struct goal_build *build, struct goal *goal, uint32_t rank_count) {
   memset(build, 0, sizeof *build);
@@ -41,21 +28,18 @@ ncclResult_t goal_build_open(struct goal_build *build, struct goal *goal, uint32
 }
 
 uint32_t goal_build_op(struct goal_build *build, const struct goal_op *op) {
-  void *ops = build->ops;
-  if (build->op_count >= GOAL_OPS_MOST || !grow(&ops, &build->op_capacity, build->op_count + 1, sizeof *op))
+  if (build->op_count >= GOAL_OPS_MOST ||
+      !array_grow(&build->ops, &build->op_capacity, (uint64_t)build->op_count + 2, sizeof *build->ops))
     return UINT32_MAX;
-  build->ops = (struct goal_op *)ops;
   memcpy(&build->ops[build->op_count], op,
          sizeof *op); /* with what lies between members, which is compared */
   return build->op_count++;
 }
 
 ncclResult_t goal_build_edge(struct goal_build *build, uint32_t before, uint32_t after, bool begin) {
-  void *edges = build->edges;
-  if (build->edge_count == UINT32_MAX - 1 ||
-      !grow(&edges, &build->edge_capacity, build->edge_count, sizeof *build->edges))
+  if (!array_grow(&build->edges, &build->edge_capacity, (uint64_t)build->edge_count + 1,
+                  sizeof *build->edges))
     return fail_memory();
-  build->edges = (struct goal_edge *)edges;
   const struct goal_edge edge = {before, after, begin};
   build->edges[build->edge_count++] = edge;
   return ncclSuccess;

@@ -97,8 +97,7 @@ static ncclResult_t nodes_take(struct goal_binary *binary, uint64_t nodes_at) {
     struct goal_op op;
     TRY(node_take(binary, nodes_at + (uint64_t)i * NODE_BYTES, &op));
     if (goal_build_op(binary->build, &op) == UINT32_MAX)
-      return log_fail(ncclSystemError, "%s: memory is out for the operations of rank %" PRIu32, binary->name,
-                      binary->rank);
+      return log_no_memory("%s: the operations of rank %" PRIu32, binary->name, binary->rank);
   }
   for (uint32_t i = 0; i < binary->node_count; i++) {
     const uint64_t at = nodes_at + (uint64_t)i * NODE_BYTES;
@@ -131,8 +130,7 @@ static ncclResult_t rank_take(struct goal_binary *binary) {
     os_free(binary->data);
     binary->data = (uint8_t *)os_alloc(binary->bytes);
     binary->data_capacity = binary->data != NULL ? binary->bytes : 0;
-    if (binary->data == NULL)
-      return log_fail(ncclSystemError, "%s: memory is out for rank %" PRIu32, binary->name, binary->rank);
+    if (binary->data == NULL) return log_no_memory("%s: rank %" PRIu32, binary->name, binary->rank);
   }
   TRY(read_at(binary, binary->begin, binary->data, binary->bytes));
   binary->node_count = get32(binary->data);
@@ -203,7 +201,7 @@ ncclResult_t goal_read_binary(const char *name, FILE *file, struct goal_build *b
   TRY(goal_build_open(build, build->goal, rank_count));
   const size_t place_bytes = (size_t)rank_count * PLACE_BYTES;
   uint8_t *places = (uint8_t *)os_alloc(place_bytes);
-  if (places == NULL) return log_fail(ncclSystemError, "%s: memory is out for its ranks", name);
+  if (places == NULL) return log_no_memory("%s: its ranks", name);
   ncclResult_t result = read_at(&binary, HEAD_BYTES, places, place_bytes);
   if (result == ncclSuccess) result = ranks_take(&binary, places);
   os_free(places);
@@ -282,8 +280,7 @@ ncclResult_t goal_write_binary(const struct goal *goal, const char *name, FILE *
     if (bytes > most) most = bytes;
   }
   uint8_t *data = (uint8_t *)os_alloc(most);
-  if (data == NULL)
-    return log_fail(ncclSystemError, "%s: memory is out for a rank of %" PRIu64 " bytes", name, most);
+  if (data == NULL) return log_no_memory("%s: a rank of %" PRIu64 " bytes", name, most);
   const ncclResult_t result = write_ranks(goal, name, file, data);
   os_free(data);
   return result;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -182,17 +183,12 @@ static uint32_t name_hash(const char *word, uint32_t bytes) {
 }
 
 static ncclResult_t names_grow(struct goal_text *text, uint32_t bytes) {
-  if (text->letter_capacity - text->letter_count < bytes) {
-    const uint32_t capacity = text->letter_capacity * 2 + NAME_BYTES_MOST;
-    char *letters = capacity > text->letter_capacity ? (char *)os_realloc(text->letters, capacity) : NULL;
-    if (letters == NULL) return log_fail(ncclSystemError, "%s: memory is out for names", text->file_name);
-    text->letters = letters;
-    text->letter_capacity = capacity;
-  }
+  if (!array_grow(&text->letters, &text->letter_capacity, (uint64_t)text->letter_count + bytes, 1))
+    return log_no_memory("%s: names", text->file_name);
   if (text->name_count < text->name_capacity / 2) return ncclSuccess;
   const uint32_t capacity = text->name_capacity * 2;
   struct name *names = (struct name *)os_alloc(capacity * sizeof *names), *old = text->names;
-  if (names == NULL) return log_fail(ncclSystemError, "%s: memory is out for names", text->file_name);
+  if (names == NULL) return log_no_memory("%s: names", text->file_name);
   for (uint32_t i = 0; i < text->name_capacity; i++) {
     if (old[i].bytes == 0) continue;
     uint32_t slot = old[i].hash & (capacity - 1);
@@ -315,8 +311,7 @@ static ncclResult_t take_op(struct goal_text *text, uint32_t rank, uint8_t kind,
                                             : "`tag`, `cpu`, `nic` or the end of the line"));
   *index = goal_build_op(text->build, &op);
   if (*index != UINT32_MAX) return ncclSuccess;
-  return log_fail(ncclSystemError, "%s:%" PRIu32 ": memory is out for the operations of rank %" PRIu32,
-                  text->file_name, text->line, rank);
+  return log_no_memory("%s:%" PRIu32 ": the operations of rank %" PRIu32, text->file_name, text->line, rank);
 }
 
 static ncclResult_t take_wait(struct goal_text *text, const char *after, uint32_t after_bytes) {
@@ -415,9 +410,8 @@ ncclResult_t goal_read_text(const char *name, FILE *file, struct goal_build *bui
   text.buffer = (char *)os_alloc(BUFFER_BYTES + 1);
   text.names = (struct name *)os_alloc(text.name_capacity * sizeof *text.names);
   text.at = text.end = text.buffer;
-  ncclResult_t result = text.buffer != NULL && text.names != NULL
-                            ? take_file(&text)
-                            : log_fail(ncclSystemError, "memory is out");
+  ncclResult_t result =
+      text.buffer != NULL && text.names != NULL ? take_file(&text) : log_no_memory("a schedule");
   if (result == ncclSuccess && ferror(file))
     result = log_fail(ncclSystemError, "%s: cannot be read: %s", name, strerror(errno));
   os_free(text.buffer);

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -16,9 +17,7 @@
 #define LATEST_NS ((uint64_t)1 << 62)
 enum { KIND_SHIFT = 30, OP_MASK = (1 << KIND_SHIFT) - 1 };
 
-static ncclResult_t fail_memory(void) {
-  return log_fail(ncclSystemError, "memory is out for this schedule; free some, or simulate fewer ranks");
-}
+static ncclResult_t fail_memory(void) { return log_no_memory("the simulation of this schedule"); }
 
 /* ---- gates ---- */
 
@@ -65,13 +64,8 @@ static ncclResult_t gate_take(struct gate *gate, uint64_t from_ns, uint64_t fixe
 /* ---- what becomes free ---- */
 
 static ncclResult_t free_one(struct loggops *run, uint32_t rank, uint32_t op) {
-  if (run->freed_count == run->freed_capacity) {
-    const uint32_t capacity = run->freed_capacity * 2 + 64;
-    void *larger = os_realloc(run->freed, capacity * sizeof *run->freed);
-    if (larger == NULL) return fail_memory();
-    run->freed = (struct freed *)larger;
-    run->freed_capacity = capacity;
-  }
+  if (!array_grow(&run->freed, &run->freed_capacity, (uint64_t)run->freed_count + 1, sizeof *run->freed))
+    return fail_memory();
   const struct freed freed = {rank, op};
   run->freed[run->freed_count++] = freed;
   return ncclSuccess;
@@ -217,13 +211,9 @@ static ncclResult_t unexpected_add(struct loggops *run, uint32_t rank, const str
   if (place != 0) {
     run->unexpected_free = run->unexpected[place].next;
   } else {
-    if (run->unexpected_count + 1 >= run->unexpected_capacity) {
-      const uint32_t capacity = run->unexpected_capacity * 2 + 64;
-      struct unexpected *larger = (struct unexpected *)os_realloc(run->unexpected, capacity * sizeof *larger);
-      if (larger == NULL) return fail_memory();
-      run->unexpected = larger;
-      run->unexpected_capacity = capacity;
-    }
+    if (!array_grow(&run->unexpected, &run->unexpected_capacity, (uint64_t)run->unexpected_count + 2,
+                    sizeof *run->unexpected))
+      return fail_memory();
     place = ++run->unexpected_count;
   }
   const struct unexpected unexpected = {message->rank, message->item & OP_MASK, 0, done_ns};

@@ -156,7 +156,7 @@ ncclResult_t loggops_explain(struct loggops *run, struct text *why) {
   const bool more_recvs = lonely_recvs(run, why, &recvs) == LOOKED_AT_MOST;
   const bool more = lonely_sends(run, why, &sends) == LOOKED_AT_MOST || more_recvs;
   uint8_t *seen = (uint8_t *)os_alloc(run->goal->op_count / 8 + 1);
-  if (seen == NULL) return log_fail(ncclSystemError, "memory is out");
+  if (seen == NULL) return log_no_memory("the report of a deadlock");
   const struct place first = circle_find(run, first_left(run), seen);
   os_free(seen);
   if (first.op != UINT32_MAX) circle = circle_describe(run, first, why);

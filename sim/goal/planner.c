@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "bench/bench.h"
@@ -67,15 +68,11 @@ ncclResult_t planner_plan(struct planner *planner, const struct collective *coll
     *found = planner->calls[i];
     if ((*found)->collective == collective && (*found)->bytes == bytes) return ncclSuccess;
   }
-  struct planner_call **calls =
-      (struct planner_call **)os_realloc(planner->calls, (planner->call_count + (size_t)1) * sizeof *calls);
-  if (calls == NULL)
-    return log_fail(ncclSystemError, "memory is out for %" PRIu32 " calls", planner->call_count);
-  planner->calls = calls;
+  if (!array_resize(&planner->calls, (uint64_t)planner->call_count + 1, sizeof *planner->calls))
+    return log_no_memory("%" PRIu32 " calls", planner->call_count);
   struct planner_call *row = (struct planner_call *)os_alloc(sizeof *row);
-  if (row == NULL)
-    return log_fail(ncclSystemError, "memory is out for %" PRIu32 " calls", planner->call_count);
-  calls[planner->call_count++] = row;
+  if (row == NULL) return log_no_memory("%" PRIu32 " calls", planner->call_count);
+  planner->calls[planner->call_count++] = row;
   row->collective = collective;
   row->bytes = bytes;
   row->number = UINT32_MAX;

@@ -3,16 +3,12 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 
 bool queue_add(struct queue *queue, const struct event *event) {
-  if (queue->count == queue->capacity) {
-    const uint32_t capacity = queue->capacity * 2 + 1024;
-    struct event *larger = (struct event *)os_realloc(queue->events, capacity * sizeof *larger);
-    if (larger == NULL) return false;
-    queue->events = larger;
-    queue->capacity = capacity;
-  }
+  if (!array_grow(&queue->events, &queue->capacity, (uint64_t)queue->count + 1, sizeof *queue->events))
+    return false;
   struct event *events = queue->events;
   uint32_t at = queue->count++;
   while (at > 0 && event_before(event, &events[(at - 1) / 4])) {
@@ -67,13 +63,9 @@ bool waiters_add(struct queue *queue, uint32_t *root, const struct event *event)
   if (fresh != 0) {
     queue->waiter_free = queue->waiters[fresh].right;
   } else {
-    if (queue->waiter_count + 1 >= queue->waiter_capacity) {
-      const uint32_t capacity = queue->waiter_capacity * 2 + 64;
-      struct waiter *larger = (struct waiter *)os_realloc(queue->waiters, capacity * sizeof *larger);
-      if (larger == NULL) return false;
-      queue->waiters = larger;
-      queue->waiter_capacity = capacity;
-    }
+    if (!array_grow(&queue->waiters, &queue->waiter_capacity, (uint64_t)queue->waiter_count + 2,
+                    sizeof *queue->waiters))
+      return false;
     fresh = ++queue->waiter_count;
   }
   const struct waiter waiter = {*event, 0, 0};

@@ -117,7 +117,7 @@ static ncclResult_t answer_choose(struct answer *answer) {
   const uint64_t deadline = os_time_ns() + TRIES_NS;
   uint32_t least = UINT32_MAX;
   ncclResult_t result = ncclSuccess;
-  if (tried == NULL) return log_fail(ncclSystemError, "no memory for a replay");
+  if (tried == NULL) return log_no_memory("a replay");
   for (uint32_t i = 0; i < answer->base.event_count && i < TRIES_MOST; i++) {
     const struct replay_event *event = &answer->base.events[i];
     if (os_time_ns() > deadline || (least == 0 && answer->event->kind != EVENT_RECV)) break;
@@ -180,7 +180,7 @@ static ncclResult_t answer_reach(struct answer *answer) {
   const uint32_t remark_count = answer->replay.remark_count;
   struct replay_outcome *first = (struct replay_outcome *)os_alloc(sizeof *first);
   ncclResult_t result = ncclSuccess;
-  if (first == NULL) return log_fail(ncclSystemError, "no memory for a replay");
+  if (first == NULL) return log_no_memory("a replay");
   for (uint32_t i = 0; i < transports && result == ncclSuccess && !answer->base.reached; i++) {
     answer->transport = (enum replay_transport)(i % TRANSPORT_COUNT);
     answer->assumes = i / TRANSPORT_COUNT % assumptions != 0;
@@ -297,7 +297,7 @@ static ncclResult_t answer_print(struct answer *answer) {
   struct replay_outcome *shown = (struct replay_outcome *)os_alloc(sizeof *shown);
   struct looking looking = {answer, shown};
   const bool goes_on = answer->flags.inject != NULL || answer->flags.steps > 0;
-  if (shown == NULL) return log_fail(ncclSystemError, "no memory for a replay");
+  if (shown == NULL) return log_no_memory("a replay");
   say_reached(answer, text);
   printf("%s\n", text);
   if (answer->base.reached) {

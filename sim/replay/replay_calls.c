@@ -14,7 +14,9 @@ static bool happens(enum replay_event_kind kind, uint32_t comm, uint32_t rank) {
 
 /* ---- messages that others have the other half of ---- */
 
-uint32_t messages_count(const struct replay_rank *rank, uint8_t func, uint32_t peer, uint32_t collective) {
+/* Messages of a function with a peer, called behind so many collectives (REPLAY_NONE: anywhere). */
+static uint32_t messages_count(const struct replay_rank *rank, uint8_t func, uint32_t peer,
+                               uint32_t collective) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < rank->op_count; i++) {
     const struct record_call *call = &rank->ops[i].call;
@@ -89,7 +91,7 @@ static ncclResult_t messages_make(uint32_t comm_index, uint32_t r, uint32_t limi
   ncclResult_t result = ncclSuccess;
   if (count == 0) return ncclSuccess;
   struct replay_op *ops = (struct replay_op *)os_alloc(count * sizeof *ops);
-  if (ops == NULL) return log_fail(ncclSystemError, "no memory for %u messages", count);
+  if (ops == NULL) return log_no_memory("%u messages", count);
   messages_missing(comm, r, ops);
   qsort(ops, count, sizeof *ops, message_compare);
   for (uint32_t i = rank->messages_made, end; i < count && result == ncclSuccess; i = end) {
@@ -129,7 +131,7 @@ ncclResult_t calls_make_recorded(uint32_t comm_index, uint32_t r, uint32_t index
   const struct replay_rank *rank = &comm->ranks[r], *of = NULL;
   struct replay_launch launch = rank->launches[index];
   struct replay_op *own = (struct replay_op *)os_alloc(launch.op_count * sizeof *own);
-  if (own == NULL) return log_fail(ncclSystemError, "no memory for %u operations", launch.op_count);
+  if (own == NULL) return log_no_memory("%u operations", launch.op_count);
   memcpy(own, &rank->ops[launch.first_op], launch.op_count * sizeof *own);
   for (uint32_t i = 0; i < launch.op_count && happens(EVENT_CALL, comm_index, r); i++) {
     const struct record_call *call =
@@ -156,7 +158,7 @@ static ncclResult_t launch_like(uint32_t comm_index, uint32_t r, const struct re
   const struct replay_rank *rank = &world.replay->comms[comm_index].ranks[r];
   struct replay_launch launch = {.launched = true, .borrowed = true, .plan = theirs->plan};
   struct replay_op *ops = (struct replay_op *)os_alloc(theirs->op_count * sizeof *ops);
-  if (ops == NULL) return log_fail(ncclSystemError, "no memory for %u operations", theirs->op_count);
+  if (ops == NULL) return log_no_memory("%u operations", theirs->op_count);
   for (uint32_t i = 0; i < theirs->op_count; i++) {
     const struct replay_op *op = &of->ops[theirs->first_op + i];
     if (is_message(op->call.func) || (int32_t)(op->call.collective - *next) < 0) continue;

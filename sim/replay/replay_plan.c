@@ -3,6 +3,7 @@
  * so, and the likest is taken. */
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/plan/tune_file.h"
@@ -22,13 +23,7 @@ struct op_list {
 };
 
 static struct plan_op *ops_next(struct op_list *list) {
-  if (list->count == list->capacity) {
-    const uint32_t capacity = list->capacity > 0 ? 2 * list->capacity : 16;
-    void *grown = os_realloc(list->ops, capacity * sizeof *list->ops);
-    if (grown == NULL) return NULL;
-    list->ops = (struct plan_op *)grown;
-    list->capacity = capacity;
-  }
+  if (!array_grow(&list->ops, &list->capacity, (uint64_t)list->count + 1, sizeof *list->ops)) return NULL;
   struct plan_op *op = &list->ops[list->count++];
   memset(op, 0, sizeof *op);
   return op;
@@ -323,7 +318,7 @@ ncclResult_t replay_plan(struct replay *replay, struct replay_comm *comm, const 
                       "comm '%s' ran a schedule from a file, which is not in these traces: name it by --plan",
                       comm->name);
   if (result == ncclSuccess && !list_fill(&list, replay, comm, rank->rank, ops, launch->op_count, memory))
-    result = log_fail(ncclSystemError, "no memory for %u operations", launch->op_count);
+    result = log_no_memory("%u operations", launch->op_count);
   if (result == ncclSuccess) result = plan_try(replay, comm, rank, launch, &list, plan);
   os_free(list.ops);
   return result;

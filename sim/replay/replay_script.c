@@ -39,9 +39,7 @@ void replay_remark(struct replay *replay, const char *format, ...) {
   memcpy(replay->remarks[replay->remark_count++], text, sizeof text);
 }
 
-static ncclResult_t no_memory(void) {
-  return log_fail(ncclSystemError, "no memory for what these files ask to be replayed");
-}
+static ncclResult_t no_memory(void) { return log_no_memory("what these files ask to be replayed"); }
 
 /* ---- calls that agree ---- */
 
@@ -360,7 +358,7 @@ static uint32_t places_by_host(const struct replay_comm *comm, struct graph_plac
   while (first + 1 < comm->rank_count && comm->ranks[first].state == NULL) first++;
   for (uint32_t i = 0; i < comm->rank_count; i++) {
     const struct rank_state *state = comm->ranks[i].state;
-    places[i] = (struct graph_place){i > 0 ? places[i - 1].node : 0, 0};
+    places[i] = (struct graph_place){i > 0 ? places[i - 1].node : 0, 0, false};
     if (state != NULL && i > first) places[i].node = nodes;
     for (uint32_t k = first; k < i && state != NULL; k++)
       if (comm->ranks[k].state != NULL &&
@@ -392,7 +390,8 @@ static bool graph_find(struct replay_comm *comm, struct graph_place *places, uin
     if (graph_fits(comm, places, hosts, channels[i], digest)) return true;
   for (uint32_t nodes = 2; hosts == 1 && nodes <= comm->rank_count && nodes <= 16; nodes++) {
     const uint32_t each = comm->rank_count / nodes;
-    for (uint32_t i = 0; i < comm->rank_count; i++) places[i] = (struct graph_place){i / each, i % each};
+    for (uint32_t i = 0; i < comm->rank_count; i++)
+      places[i] = (struct graph_place){i / each, i % each, false};
     for (size_t i = 0; comm->rank_count % nodes == 0 && i < sizeof channels; i++)
       if (graph_fits(comm, places, nodes, channels[i], digest)) return true;
   }

@@ -311,7 +311,7 @@ static ncclResult_t rank_open(uint32_t comm_index, uint32_t r) {
   struct device_comm_config config;
   rank->script = &comm->ranks[r];
   rank->may_start = rank->script->state != NULL ? rank->script->started : UINT64_MAX;
-  if (!rank_make_targets(comm, rank)) return log_fail(ncclSystemError, "no memory for rank %u", r);
+  if (!rank_make_targets(comm, rank)) return log_no_memory("rank %u", r);
   memset(&config, 0, sizeof config);
   config.comm_id = comm_index + 1;
   config.rank = r;
@@ -409,7 +409,7 @@ static ncclResult_t launches_make(void) {
     for (uint32_t r = 0; r < replay->comms[c].rank_count; r++)
       count += replay->comms[c].ranks[r].launched_count;
   struct turn *turns = (struct turn *)os_alloc((count + 1) * sizeof *turns);
-  if (turns == NULL) return log_fail(ncclSystemError, "no memory for %u launches", count);
+  if (turns == NULL) return log_no_memory("%u launches", count);
   for (uint32_t c = 0; c < replay->comm_count; c++)
     for (uint32_t r = 0; r < replay->comms[c].rank_count; r++) {
       const struct replay_rank *rank = &replay->comms[c].ranks[r];
@@ -523,15 +523,14 @@ static ncclResult_t world_open(void) {
   world.stride = fits ? bytes : 0;
   world.ranks = (struct live_rank **)os_alloc((replay->comm_count + 1) * sizeof *world.ranks);
   world.streams = (struct stream_of *)os_alloc(STREAMS_MOST * sizeof *world.streams);
-  if (world.ranks == NULL || world.streams == NULL)
-    return log_fail(ncclSystemError, "no memory for a replay");
+  if (world.ranks == NULL || world.streams == NULL) return log_no_memory("a replay");
   TRY(world.ops->memory_alloc(0, bytes + world.stride * replay->device_count, &memory));
   world.memory = (uint8_t *)memory;
   for (uint32_t c = 0; c < replay->comm_count; c++) {
     replay->comms[c].transport = world.scenario->transport;
     const uint32_t rank_count = replay->comms[c].rank_count;
     world.ranks[c] = (struct live_rank *)os_alloc(rank_count * sizeof *world.ranks[c]);
-    if (world.ranks[c] == NULL) return log_fail(ncclSystemError, "no memory for %u ranks", rank_count);
+    if (world.ranks[c] == NULL) return log_no_memory("%u ranks", rank_count);
     for (uint32_t r = 0; r < rank_count; r++) TRY(rank_open(c, r));
   }
   return ncclSuccess;

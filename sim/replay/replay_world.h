@@ -83,8 +83,6 @@ uint64_t seen_most(const struct emu_lane *emu, const struct link *link, bool sen
 ncclResult_t calls_make_recorded(uint32_t comm_index, uint32_t r, uint32_t index);
 ncclResult_t calls_make_event(const struct replay_event *event);
 ncclResult_t calls_assume(void);
-/* Messages of a function with a peer, called behind so many collectives (REPLAY_NONE: anywhere). */
-uint32_t messages_count(const struct replay_rank *rank, uint8_t func, uint32_t peer, uint32_t collective);
 /* Halves of messages that others called and this rank did not; `found` may be NULL. */
 uint32_t messages_missing(const struct replay_comm *comm, uint32_t r, struct replay_op *found);
 

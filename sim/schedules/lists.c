@@ -4,12 +4,14 @@
 
 #include <string.h>
 
+#include "base/array.h"
+#include "base/log.h"
 #include "base/os.h"
 
 #define LISTS_MAX 32768
 
 static ncclResult_t out_of_memory(const struct lists *lists) {
-  return log_fail(ncclSystemError, "%s: no memory for %u lists", lists->plan->build->name, lists->count);
+  return log_no_memory("%s: %u lists", lists->plan->build->name, lists->count);
 }
 
 /* ---- making them ---- */
@@ -20,8 +22,8 @@ static ncclResult_t list_add(struct lists *lists, uint32_t block, uint32_t rank,
     return custom_fail(lists->plan->build, line,
                        "rank %u has more than %d blocks and blocks of others that touch its memory", rank,
                        LIST_LANES_MAX);
-  if (!onesided_reserve(&own->lists, own->count, &own->capacity, sizeof *own->lists) ||
-      !onesided_reserve(&lists->lists, lists->count, &lists->capacity, sizeof *lists->lists))
+  if (!array_grow(&own->lists, &own->capacity, (uint64_t)own->count + 1, sizeof *own->lists) ||
+      !array_grow(&lists->lists, &lists->capacity, (uint64_t)lists->count + 1, sizeof *lists->lists))
     return out_of_memory(lists);
   struct one_list *list = &lists->lists[lists->count];
   memset(list, 0, sizeof *list);
@@ -69,7 +71,7 @@ static ncclResult_t lists_make(struct lists *lists) {
 ncclResult_t lists_begin(const struct onesided_plan *plan, struct lists **result) {
   struct lists *lists = (struct lists *)os_alloc(sizeof *lists);
   *result = lists;
-  if (lists == NULL) return log_fail(ncclSystemError, "%s: no memory for lists", plan->build->name);
+  if (lists == NULL) return log_no_memory("%s: lists", plan->build->name);
   lists->plan = plan;
   lists->ranks = (struct rank_lists *)os_alloc(plan->build->schedule->rank_count * sizeof *lists->ranks);
   lists->spare = (uint32_t *)os_alloc(plan->block_count * sizeof *lists->spare);
@@ -98,7 +100,7 @@ ncclResult_t lists_push(struct lists *lists, struct one_list *list, const struct
   if (list->step_count == CUSTOM_STEPS_MAX)
     return custom_fail(lists->plan->build, line, "a block has at most %d steps of one chunk",
                        CUSTOM_STEPS_MAX);
-  if (!onesided_reserve(&list->steps, list->step_count, &list->step_capacity, sizeof *list->steps))
+  if (!array_grow(&list->steps, &list->step_capacity, (uint64_t)list->step_count + 1, sizeof *list->steps))
     return out_of_memory(lists);
   struct listed_step *row = &list->steps[list->step_count++];
   row->step = *step;
@@ -146,7 +148,7 @@ static ncclResult_t wait_for_known(struct lists *lists, struct one_list *list, c
 static ncclResult_t mark_push(struct lists *lists, struct one_list *list, uint32_t op_count) {
   const uint32_t before = list->mark_count == 0 ? 0 : list->marks[list->mark_count - 1].step_count;
   if (list->step_count == before) return ncclSuccess;
-  if (!onesided_reserve(&list->marks, list->mark_count, &list->mark_capacity, sizeof *list->marks))
+  if (!array_grow(&list->marks, &list->mark_capacity, (uint64_t)list->mark_count + 1, sizeof *list->marks))
     return out_of_memory(lists);
   list->marks[list->mark_count++] = (struct list_mark){op_count, list->step_count};
   return ncclSuccess;

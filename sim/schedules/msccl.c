@@ -326,8 +326,7 @@ static ncclResult_t document_parse(struct xml_reader *reader, const char *text, 
   if (reader->result != ncclSuccess) return reader->result;
   if (status == XML_STATUS_OK && reader->seen_algo) return ncclSuccess;
   const enum XML_Error error = XML_GetErrorCode(reader->parser);
-  if (error == XML_ERROR_NO_MEMORY)
-    return log_fail(ncclSystemError, "%s: no memory for the XML", reader->build->name);
+  if (error == XML_ERROR_NO_MEMORY) return log_no_memory("%s: the XML", reader->build->name);
   return xml_fail(reader, "expected well-formed XML: %s", XML_ErrorString(error));
 }
 
@@ -336,7 +335,7 @@ ncclResult_t custom_msccl_parse(struct custom_build *build, char *text, size_t b
   memset(&reader, 0, sizeof reader);
   reader.build = build;
   reader.parser = XML_ParserCreate(NULL);
-  if (reader.parser == NULL) return log_fail(ncclSystemError, "%s: no memory for the XML", build->name);
+  if (reader.parser == NULL) return log_no_memory("%s: the XML", build->name);
   const ncclResult_t result = document_parse(&reader, text, bytes);
   XML_ParserFree(reader.parser);
   return result;

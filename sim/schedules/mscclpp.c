@@ -7,6 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/log.h"
 #include "base/os.h"
 
 /* Most parts that a chunk of the file is cut into. */
@@ -15,7 +17,7 @@
 const char *const pp_channel_names[PP_CHANNEL_TYPES] = {"memory", "port", "switch"};
 
 ncclResult_t pp_out_of_memory(const struct pp_reader *reader) {
-  return log_fail(ncclSystemError, "%s: no memory for the plan", reader->build->name);
+  return log_no_memory("%s: the plan", reader->build->name);
 }
 
 /* ---- members ---- */
@@ -126,9 +128,10 @@ static ncclResult_t head_take(const struct pp_reader *reader, const struct json_
 
 static ncclResult_t counter_add(struct pp_reader *reader, uint32_t initial, uint32_t peer) {
   struct onesided_plan *plan = &reader->plan;
-  if (!onesided_reserve(&reader->ends, plan->counter_count, &reader->end_capacity, sizeof *reader->ends) ||
-      !onesided_reserve(&plan->counters, plan->counter_count, &plan->counter_capacity,
-                        sizeof *plan->counters))
+  if (!array_grow(&reader->ends, &reader->end_capacity, (uint64_t)plan->counter_count + 1,
+                  sizeof *reader->ends) ||
+      !array_grow(&plan->counters, &plan->counter_capacity, (uint64_t)plan->counter_count + 1,
+                  sizeof *plan->counters))
     return pp_out_of_memory(reader);
   reader->ends[plan->counter_count] = (struct pp_end){peer, UINT32_MAX};
   plan->counters[plan->counter_count++] = (struct onesided_counter){initial, 0};
@@ -281,7 +284,8 @@ static ncclResult_t block_take(struct pp_reader *reader, const struct json_value
   if (plan->block_count == ONESIDED_BLOCKS_MAX)
     return pp_fail(reader, value, "expected at most %d threadblocks of all gpus together",
                    ONESIDED_BLOCKS_MAX);
-  if (!onesided_reserve(&plan->blocks, plan->block_count, &plan->block_capacity, sizeof *plan->blocks))
+  if (!array_grow(&plan->blocks, &plan->block_capacity, (uint64_t)plan->block_count + 1,
+                  sizeof *plan->blocks))
     return pp_out_of_memory(reader);
   const uint32_t first = plan->op_count;
   reader->block = value;

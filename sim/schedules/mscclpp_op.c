@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "schedules/mscclpp.h"
 
 enum op_kind { OP_NONE, OP_SIGNAL, OP_WAIT, OP_ACQUIRE, OP_RELEASE, OP_BARRIER, OP_PIPELINE, OP_MOVE };
@@ -60,7 +61,7 @@ struct op_reader {
 
 static ncclResult_t op_add(struct pp_reader *reader, const struct onesided_op *op) {
   struct onesided_plan *plan = &reader->plan;
-  if (!onesided_reserve(&plan->ops, plan->op_count, &plan->op_capacity, sizeof *plan->ops))
+  if (!array_grow(&plan->ops, &plan->op_capacity, (uint64_t)plan->op_count + 1, sizeof *plan->ops))
     return pp_out_of_memory(reader);
   plan->ops[plan->op_count++] = *op;
   return ncclSuccess;
@@ -153,10 +154,10 @@ static ncclResult_t semaphores_sync(struct op_reader *op, bool raises) {
 
 static ncclResult_t barrier_add(struct pp_reader *file, uint32_t id, uint32_t count) {
   struct onesided_plan *plan = &file->plan;
-  if (!onesided_reserve(&plan->barriers, plan->barrier_count, &plan->barrier_capacity,
-                        sizeof *plan->barriers) ||
-      !onesided_reserve(&file->barrier_ids, plan->barrier_count, &file->barrier_id_capacity,
-                        sizeof *file->barrier_ids))
+  if (!array_grow(&plan->barriers, &plan->barrier_capacity, (uint64_t)plan->barrier_count + 1,
+                  sizeof *plan->barriers) ||
+      !array_grow(&file->barrier_ids, &file->barrier_id_capacity, (uint64_t)plan->barrier_count + 1,
+                  sizeof *file->barrier_ids))
     return pp_out_of_memory(file);
   file->barrier_ids[plan->barrier_count] = id;
   plan->barriers[plan->barrier_count++] = count;
@@ -213,7 +214,8 @@ static ncclResult_t place_add(struct op_reader *op, const struct json_value *val
     return pp_fail(file, value, "\"size\" is %" PRIu32 ", and another where the op begins: expected one",
                    size);
   op->chunk_count = count;
-  if (!onesided_reserve(&plan->places, plan->place_count, &plan->place_capacity, sizeof *plan->places))
+  if (!array_grow(&plan->places, &plan->place_capacity, (uint64_t)plan->place_count + 1,
+                  sizeof *plan->places))
     return pp_out_of_memory(file);
   plan->places[plan->place_count++] =
       (struct onesided_place){rank, (uint32_t)first + op->part * count, buffer};

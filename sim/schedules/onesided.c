@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "base/array.h"
+#include "base/log.h"
 #include "base/os.h"
 
 /* Numbers that all knowledge together may take: 256 MiB. */
@@ -43,18 +45,6 @@ struct run {
   struct moments packets;
 };
 
-bool onesided_reserve(void *array, uint32_t count, uint32_t *capacity, size_t item_bytes) {
-  void **place = (void **)array;
-  if (count < *capacity) return true;
-  if (count >= UINT32_MAX / 2) return false;
-  const uint32_t wanted = *capacity == 0 ? 16 : 2 * *capacity;
-  void *grown = os_realloc(*place, wanted * item_bytes);
-  if (grown == NULL) return false;
-  *place = grown;
-  *capacity = wanted;
-  return true;
-}
-
 void onesided_free(struct onesided_plan *plan) {
   os_free(plan->blocks);
   os_free(plan->ops);
@@ -64,8 +54,7 @@ void onesided_free(struct onesided_plan *plan) {
 }
 
 static ncclResult_t out_of_memory(const struct run *run) {
-  return log_fail(ncclSystemError, "%s: no memory for a plan of %u operations", run->plan->build->name,
-                  run->plan->op_count);
+  return log_no_memory("%s: a plan of %u operations", run->plan->build->name, run->plan->op_count);
 }
 
 /* ---- queues ---- */
@@ -99,7 +88,8 @@ static ncclResult_t version_add(struct run *run, const uint32_t *from, uint32_t 
   if (run->version_count >= KNOWLEDGE_MAX / blocks)
     return custom_fail(run->plan->build, 0, "its %u blocks wait more than %u times, which is more than fits",
                        blocks, run->version_count);
-  if (!onesided_reserve(&run->versions, run->version_count, &run->version_capacity, sizeof *run->versions))
+  if (!array_grow(&run->versions, &run->version_capacity, (uint64_t)run->version_count + 1,
+                  sizeof *run->versions))
     return out_of_memory(run);
   uint32_t *fresh = (uint32_t *)os_alloc(blocks * sizeof *fresh);
   if (fresh == NULL) return out_of_memory(run);
@@ -141,7 +131,7 @@ static ncclResult_t learn(struct run *run, uint32_t block, const struct moment *
 static ncclResult_t counter_raise(struct run *run, uint32_t block, const struct onesided_op *op) {
   struct moments *raises = &run->raises[op->object];
   const struct runner *runner = &run->runners[block];
-  if (!onesided_reserve(&raises->items, raises->count, &raises->capacity, sizeof *raises->items))
+  if (!array_grow(&raises->items, &raises->capacity, (uint64_t)raises->count + 1, sizeof *raises->items))
     return out_of_memory(run);
   raises->items[raises->count++] = (struct moment){.block = block,
                                                    .version = runner->version,
@@ -233,7 +223,7 @@ static ncclResult_t packets_make(struct run *run, uint32_t block, const struct o
   const struct onesided_place *places = &run->plan->places[op->first_place + op->source_count];
   const struct runner *runner = &run->runners[block];
   struct moments *packets = &run->packets;
-  if (!onesided_reserve(&packets->items, packets->count, &packets->capacity, sizeof *packets->items))
+  if (!array_grow(&packets->items, &packets->capacity, (uint64_t)packets->count + 1, sizeof *packets->items))
     return out_of_memory(run);
   packets->items[packets->count++] =
       (struct moment){.block = block, .version = runner->version, .op_count = runner->op_index + 1};

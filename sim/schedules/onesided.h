@@ -58,8 +58,6 @@ struct onesided_plan {
   uint32_t block_capacity, op_capacity, place_capacity, counter_capacity, barrier_capacity;
 };
 
-/* Space for one item more at the end of an array; false when memory is out. */
-bool onesided_reserve(void *array, uint32_t count, uint32_t *capacity, size_t item_bytes);
 void onesided_free(struct onesided_plan *plan);
 
 /* Fills the builder with lists. Fails with file and line when a block waits for what never comes, when

@@ -61,8 +61,7 @@ void custom_plans_free(const struct custom_schedule *schedule, struct plan *plan
 ncclResult_t custom_plans(const struct custom_schedule *schedule, size_t count,
                           const struct plan_limits *limits, struct plan **plans) {
   struct plan *fresh = (struct plan *)os_alloc(schedule->rank_count * sizeof *fresh);
-  if (fresh == NULL)
-    return log_fail(ncclSystemError, "no memory for the plans of %u ranks", schedule->rank_count);
+  if (fresh == NULL) return log_no_memory("the plans of %u ranks", schedule->rank_count);
   for (uint32_t rank = 0; rank < schedule->rank_count; rank++) {
     const ncclResult_t result = custom_plan(schedule, rank, count, limits, &fresh[rank]);
     if (result == ncclSuccess) continue;

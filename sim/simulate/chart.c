@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "simulate/svg.h"
@@ -148,13 +149,10 @@ static struct carried *carried_of(struct chart *chart, uint32_t link) {
     chart->some_left_out = true;
     return NULL;
   }
-  if (chart->carried_count == chart->carried_capacity) {
-    const uint32_t capacity = chart->carried_capacity ? 2 * chart->carried_capacity : 64;
-    struct carried *carried = (struct carried *)os_realloc(chart->carried, capacity * sizeof *carried);
-    chart->failed = chart->failed || !carried;
-    if (!carried) return NULL;
-    chart->carried = carried;
-    chart->carried_capacity = capacity;
+  if (!array_grow(&chart->carried, &chart->carried_capacity, (uint64_t)chart->carried_count + 1,
+                  sizeof *chart->carried)) {
+    chart->failed = true;
+    return NULL;
   }
   struct carried *row = &chart->carried[chart->carried_count++];
   memset(row, 0, sizeof *row);
@@ -477,14 +475,14 @@ static void links_draw(const struct chart *chart, struct svg *svg, double y) {
 ncclResult_t chart_write(struct chart *chart, const char *title, const char *path) {
   struct lineup lineups[ROWS_MOST + 1];
   struct svg svg;
-  if (chart->failed) return log_fail(ncclSystemError, "%s: no memory for the picture", path);
+  if (chart->failed) return log_no_memory("%s: the picture", path);
   const uint32_t streams = chart->kernel_count <= KERNELS_MOST ? lineups_find(chart, lineups) : 0;
   const bool boxes = streams > 0 && streams <= ROWS_MOST;
   const uint32_t rows = boxes ? streams : rows_used(chart);
   const uint32_t links = chart->carried_count < LINKS_SHOWN ? chart->carried_count : LINKS_SHOWN;
   struct legend *legend = (struct legend *)os_alloc(sizeof *legend);
   double y = TOP;
-  if (!legend) return log_fail(ncclSystemError, "%s: no memory for the picture", path);
+  if (!legend) return log_no_memory("%s: the picture", path);
   if (boxes) legend_make(chart, legend);
   svg_begin(&svg, WIDTH, TOP + (rows + (boxes ? legend->count : 1) + links + 4) * ROW_HEIGHT, title);
   svg_words(&svg, 10, 16, "start", title);

@@ -46,7 +46,7 @@ static ncclResult_t graph_get(struct cluster *cluster) {
   const struct paths_rules rules = PATHS_RULES_DEFAULT;
   struct graph_request request;
   struct graph_place *places = (struct graph_place *)os_alloc(cluster->ranks * sizeof *places);
-  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", cluster->ranks);
+  if (!places) return log_no_memory("the places of %u ranks", cluster->ranks);
   for (uint32_t rank = 0; rank < cluster->ranks; rank++) {
     places[rank].node = rank / cluster->gpus;
     places[rank].gpu = rank % cluster->gpus;
@@ -82,8 +82,7 @@ static ncclResult_t links_make(struct cluster *cluster) {
   cluster->link_count = (uint32_t)links;
   cluster->link_gbps = (double *)os_alloc((size_t)links * sizeof *cluster->link_gbps);
   cluster->rank_slow = (double *)os_alloc(cluster->ranks * sizeof *cluster->rank_slow);
-  if (!cluster->link_gbps || !cluster->rank_slow)
-    return log_fail(ncclSystemError, "no memory for %" PRIu64 " links; take fewer nodes", links);
+  if (!cluster->link_gbps || !cluster->rank_slow) return log_no_memory("%" PRIu64 " links", links);
   for (uint32_t rank = 0; rank < cluster->ranks; rank++) cluster->rank_slow[rank] = 1;
   for (uint32_t node = 0; node < cluster->nodes; node++)
     for (uint32_t i = 0; i < paths->link_count; i++)
@@ -119,7 +118,7 @@ static ncclResult_t cluster_fill(const struct cluster_spec *spec, struct cluster
 ncclResult_t cluster_make(const struct cluster_spec *spec, struct cluster *result) {
   TRY(spec_check(spec));
   struct cluster *cluster = (struct cluster *)os_alloc(sizeof *cluster);
-  if (!cluster) return log_fail(ncclSystemError, "no memory for a cluster");
+  if (!cluster) return log_no_memory("a cluster");
   cluster->nodes = spec->nodes;
   cluster->gpus = spec->gpus;
   cluster->ranks = spec->nodes * spec->gpus;

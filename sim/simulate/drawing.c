@@ -16,8 +16,7 @@ ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask
   if (ask->perfetto && !drawing->out)
     return log_fail(ncclSystemError, "%s cannot be written: %s", ask->perfetto, strerror(errno));
   if (ask->svg) drawing->chart = chart_open(cluster, workload);
-  return ask->svg && !drawing->chart ? log_fail(ncclSystemError, "%s: no memory for the picture", ask->svg)
-                                     : ncclSuccess;
+  return ask->svg && !drawing->chart ? log_no_memory("%s: the picture", ask->svg) : ncclSuccess;
 }
 
 void drawing_net(void *context, const struct sim_net *net) {

@@ -759,8 +759,7 @@ static ncclResult_t flows_make(struct engine *engine) {
   struct cluster_route *routes =
       (struct cluster_route *)os_alloc((net->conn_count + (size_t)1) * sizeof *routes);
   ncclResult_t result = ncclSuccess;
-  if (!users || !routes || !demand)
-    result = log_fail(ncclSystemError, "no memory for %u routes", net->conn_count);
+  if (!users || !routes || !demand) result = log_no_memory("%u routes", net->conn_count);
   for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++)
     if (net->conns[i].sends) conn_make(engine, i, &routes[i]);
   for (uint32_t i = 0; result == ncclSuccess && i < net->conn_count; i++) {
@@ -770,7 +769,7 @@ static ncclResult_t flows_make(struct engine *engine) {
     users[i].most_gbps = engine->conns[i].gbps;
   }
   if (result == ncclSuccess && !supply && !fold && !demand_find(engine, routes, demand))
-    result = log_fail(ncclSystemError, "no memory for %u routes", net->conn_count);
+    result = log_no_memory("%u routes", net->conn_count);
   if (result == ncclSuccess)
     result = flow_set_make(engine->cluster->link_gbps,
                            supply ? supply->demand_gbps
@@ -864,15 +863,13 @@ static ncclResult_t engine_make(struct engine *engine) {
   if (engine->conns) pieces_find(engine);
   if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||
       !times_make(engine) || !queue_make(&engine->queue, net->conn_count + net->lane_count))
-    return log_fail(ncclSystemError, "no memory for %u lanes and %u connections; take fewer ranks",
-                    net->lane_count, net->conn_count);
+    return log_no_memory("%u lanes and %u connections", net->lane_count, net->conn_count);
   TRY(flows_make(engine));
   if (engine->request->supply) {
     engine->tracks =
         (struct track *)os_alloc((engine->request->supply->track_count + (size_t)1) * sizeof *engine->tracks);
     if (!engine->tracks)
-      return log_fail(ncclSystemError, "no memory for the kernels of %u tracks",
-                      engine->request->supply->track_count);
+      return log_no_memory("the kernels of %u tracks", engine->request->supply->track_count);
     engine->ended = net->lane_count;
     for (uint32_t i = 0; i < net->lane_count; i++) engine->lanes[i].phase = PHASE_ENDED;
     kernels_begin(engine);

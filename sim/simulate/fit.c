@@ -209,7 +209,7 @@ static ncclResult_t fit_text(const char *text, struct cluster_spec *spec, struct
     spec->costs = costs;
   }
   fitter_free(&fitter);
-  return whole ? ncclSuccess : log_fail(ncclSystemError, "no memory for %u measurements", fit->rules->count);
+  return whole ? ncclSuccess : log_no_memory("%u measurements", fit->rules->count);
 }
 
 ncclResult_t fit_read(const char *path, struct cluster_spec *spec, struct fit *fit) {

@@ -107,7 +107,7 @@ ncclResult_t flow_set_make(const double *link_gbps, const double *demand_gbps, u
   os_free(demand.number);
   if (whole) return ncclSuccess;
   flow_set_free(set);
-  return log_fail(ncclSystemError, "no memory for the links of %u connections; take fewer ranks", user_count);
+  return log_no_memory("the links of %u connections", user_count);
 }
 
 void flow_set_free(struct flow_set *set) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -21,13 +22,8 @@ struct frame {
 };
 
 ncclResult_t plot_add(struct plot *plot, uint32_t series, const char *name, double bytes, double gbps) {
-  if (plot->point_count == plot->point_capacity) {
-    const uint32_t capacity = plot->point_capacity ? 2 * plot->point_capacity : 64;
-    struct plot_point *points = (struct plot_point *)os_realloc(plot->points, capacity * sizeof *points);
-    if (!points) return log_fail(ncclSystemError, "no memory for a plot of %u points", capacity);
-    plot->points = points;
-    plot->point_capacity = capacity;
-  }
+  TRY(array_reserve(&plot->points, &plot->point_capacity, (uint64_t)plot->point_count + 1,
+                    sizeof *plot->points, "the points of a plot"));
   plot->names[series % PLOT_SERIES_MOST] = name;
   if (bytes > 0 && gbps > 0)
     plot->points[plot->point_count++] = (struct plot_point){series % PLOT_SERIES_MOST, bytes, gbps};

@@ -1,5 +1,6 @@
 /* run.c: see run.h. A track is a stream of a rank. Each plan that differs becomes rows of lanes and links
  * once; a kernel's rows are copied into its track's part of the engine's net when it begins. */
+#include "base/array.h"
 #include "simulate/run_impl.h"
 
 #include <stdlib.h>
@@ -156,13 +157,12 @@ static void arrival_add(struct run *run, const struct shape *shape, uint64_t beg
   if (!arrivals->next) return;
   const uint32_t number = arrivals->next[shape->place]++;
   if (number >= arrivals->row_capacity) {
-    const uint32_t capacity = arrivals->row_capacity ? 2 * arrivals->row_capacity : 64;
-    struct arrival *rows = (struct arrival *)os_realloc(arrivals->rows, capacity * sizeof *rows);
-    run->failed = run->failed || !rows;
-    if (!rows) return;
-    memset(&rows[arrivals->row_capacity], 0, (capacity - arrivals->row_capacity) * sizeof *rows);
-    arrivals->rows = rows;
-    arrivals->row_capacity = capacity;
+    const uint32_t before = arrivals->row_capacity;
+    if (!array_grow(&arrivals->rows, &arrivals->row_capacity, (uint64_t)number + 1, sizeof *arrivals->rows)) {
+      run->failed = true;
+      return;
+    }
+    memset(&arrivals->rows[before], 0, (arrivals->row_capacity - before) * sizeof *arrivals->rows);
   }
   struct arrival *row = &arrivals->rows[number];
   row->sum_ps += begin_ps;
@@ -177,13 +177,10 @@ static void busy_add(struct run *run, const struct track *track, uint64_t end_ps
     run->report->busy_ps[track->rank] += end_ps - track->begin_ps;
     return;
   }
-  if (intervals->count == intervals->capacity) {
-    const uint32_t capacity = intervals->capacity ? 2 * intervals->capacity : 64;
-    struct interval *rows = (struct interval *)os_realloc(intervals->rows, capacity * sizeof *rows);
-    run->failed = run->failed || !rows;
-    if (!rows) return;
-    intervals->rows = rows;
-    intervals->capacity = capacity;
+  if (!array_grow(&intervals->rows, &intervals->capacity, (uint64_t)intervals->count + 1,
+                  sizeof *intervals->rows)) {
+    run->failed = true;
+    return;
   }
   intervals->rows[intervals->count++] = (struct interval){track->begin_ps, end_ps};
 }

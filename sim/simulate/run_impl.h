@@ -97,8 +97,7 @@ struct run {
 };
 
 static inline ncclResult_t run_no_memory(const struct run *run) {
-  return log_fail(ncclSystemError, "%s: no memory for the plans of %u ranks; take fewer", run->workload->name,
-                  run->workload->rank_count);
+  return log_no_memory("%s: the plans of %u ranks", run->workload->name, run->workload->rank_count);
 }
 
 /* ---- run_plans.c */

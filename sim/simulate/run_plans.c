@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 
 /* ---- plans ---- */
@@ -76,13 +77,7 @@ static ncclResult_t plan_make(struct run *run, struct shape *shape) {
   struct check_call row;
   TRY(graph_get(run, shape->comm, &graph));
   const uint64_t most = (2 * (uint64_t)comm->rank_count + 2) * call->op_count;
-  if (most > run->op_capacity) {
-    struct plan_op *ops =
-        most > UINT32_MAX / 2 ? NULL : (struct plan_op *)os_realloc(run->ops, (size_t)most * sizeof *ops);
-    if (!ops) return run_no_memory(run);
-    run->ops = ops;
-    run->op_capacity = (uint32_t)most;
-  }
+  if (!array_grow(&run->ops, &run->op_capacity, most, sizeof *run->ops)) return run_no_memory(run);
   uint32_t count = 0;
   for (uint32_t i = call->op_count; i-- > 0;) { /* the first one last: the request is of it */
     op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
@@ -112,15 +107,13 @@ static uint64_t conn_hash(const struct sim_conn *conn, uint32_t comm) {
 
 static bool conns_grow(struct run *run) {
   const uint32_t capacity = run->conn_capacity ? 2 * run->conn_capacity : 1024, mask = 2 * capacity - 1;
-  struct sim_conn *conns = (struct sim_conn *)os_realloc(run->rows.conns, capacity * sizeof *conns);
-  if (conns) run->rows.conns = conns;
-  uint32_t *comms = (uint32_t *)os_realloc(run->conn_comms, capacity * sizeof *comms);
-  if (comms) run->conn_comms = comms;
-  uint32_t *nexts = (uint32_t *)os_realloc(run->conn_next, capacity * sizeof *nexts);
-  if (nexts) run->conn_next = nexts;
-  uint32_t *buckets = (uint32_t *)os_realloc(run->conn_buckets, (size_t)(mask + 1) * sizeof *buckets);
-  if (buckets) run->conn_buckets = buckets;
-  if (!conns || !comms || !nexts || !buckets || capacity > RUN_LINKS_MAX) return false;
+  if (capacity > RUN_LINKS_MAX || !array_resize(&run->rows.conns, capacity, sizeof *run->rows.conns) ||
+      !array_resize(&run->conn_comms, capacity, sizeof *run->conn_comms) ||
+      !array_resize(&run->conn_next, capacity, sizeof *run->conn_next) ||
+      !array_resize(&run->conn_buckets, (uint64_t)mask + 1, sizeof *run->conn_buckets))
+    return false;
+  const struct sim_conn *conns = run->rows.conns;
+  uint32_t *buckets = run->conn_buckets, *comms = run->conn_comms, *nexts = run->conn_next;
   memset(buckets, 0xff, (size_t)(mask + 1) * sizeof *buckets);
   run->conn_capacity = capacity;
   run->conn_mask = mask;
@@ -154,29 +147,17 @@ static bool conn_find(struct run *run, const struct sim_conn *key, uint32_t comm
 
 /* ---- rows of all plans ---- */
 
-static bool array_reserve(void **rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
-  if (count <= *capacity) return true;
-  uint32_t more = *capacity > 0 ? *capacity : 1024;
-  while (more < count) more *= 2;
-  void *made = os_realloc(*rows, more * row_bytes);
-  if (!made) return false;
-  *rows = made;
-  *capacity = more;
-  return true;
-}
-
 static ncclResult_t rows_reserve(struct run *run, const struct sim_net *more) {
   struct sim_net *rows = &run->rows;
   const uint64_t links = (uint64_t)rows->link_count + more->link_count;
   if (links >= RUN_LINKS_MAX || (uint64_t)rows->lane_count + more->lane_count >= RUN_LINKS_MAX)
     return log_fail(ncclInvalidUsage, "%s: more than %u links of plans that differ; take a part of it",
                     run->workload->name, RUN_LINKS_MAX);
-  return array_reserve((void **)&rows->lanes, rows->lane_count + more->lane_count, &run->lane_capacity,
-                       sizeof *rows->lanes) &&
-                 array_reserve((void **)&rows->blocks, rows->block_count + more->block_count,
-                               &run->block_capacity, sizeof *rows->blocks) &&
-                 array_reserve((void **)&rows->links, (uint32_t)links, &run->link_capacity,
-                               sizeof *rows->links)
+  return array_grow(&rows->lanes, &run->lane_capacity, rows->lane_count + more->lane_count,
+                    sizeof *rows->lanes) &&
+                 array_grow(&rows->blocks, &run->block_capacity, rows->block_count + more->block_count,
+                            sizeof *rows->blocks) &&
+                 array_grow(&rows->links, &run->link_capacity, (uint32_t)links, sizeof *rows->links)
              ? ncclSuccess
              : run_no_memory(run);
 }
@@ -246,11 +227,11 @@ bool run_calls_same(const struct workload *workload, const struct workload_call 
 
 static bool shapes_grow(struct run *run) {
   const uint32_t capacity = run->shape_capacity ? 2 * run->shape_capacity : 256, mask = 2 * capacity - 1;
-  struct shape *shapes = (struct shape *)os_realloc(run->shapes, capacity * sizeof *shapes);
-  if (shapes) run->shapes = shapes;
-  uint32_t *buckets = (uint32_t *)os_realloc(run->buckets, (size_t)(mask + 1) * sizeof *buckets);
-  if (buckets) run->buckets = buckets;
-  if (!shapes || !buckets) return false;
+  if (!array_resize(&run->shapes, capacity, sizeof *run->shapes) ||
+      !array_resize(&run->buckets, (uint64_t)mask + 1, sizeof *run->buckets))
+    return false;
+  struct shape *shapes = run->shapes;
+  uint32_t *buckets = run->buckets;
   memset(buckets, 0xff, (size_t)(mask + 1) * sizeof *buckets);
   run->shape_capacity = capacity;
   run->bucket_mask = mask;

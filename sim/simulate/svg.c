@@ -62,7 +62,7 @@ void svg_boxes_end(struct svg *svg, const char *colour) {
 ncclResult_t svg_write(struct svg *svg, const char *path) {
   text_add(&svg->text, "</svg>\n");
   ncclResult_t result = ncclSuccess;
-  if (svg->text.failed) result = log_fail(ncclSystemError, "%s: no memory for the picture", path);
+  if (svg->text.failed) result = log_no_memory("%s: the picture", path);
   else if (!os_file_write(path, svg->text.begin, svg->text.bytes))
     result = log_fail(ncclSystemError, "%s cannot be written: %s", path, strerror(errno));
   text_free(&svg->text);

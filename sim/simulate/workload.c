@@ -5,25 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "bench/bench.h"
 
 /* ---- making ---- */
 
-/* Space for one more row. */
-static bool grow(void **rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
-  if (count < *capacity) return true;
-  const uint32_t more = *capacity > 0 ? 2 * *capacity : 8;
-  void *grown = os_realloc(*rows, more * row_bytes);
-  if (!grown) return false;
-  *rows = grown;
-  *capacity = more;
-  return true;
-}
-
 static ncclResult_t no_memory(const struct workload *workload) {
-  return log_fail(ncclSystemError, "%s: no memory for its calls", workload->name);
+  return log_no_memory("%s: its calls", workload->name);
 }
 
 ncclResult_t workload_make(const char *name, uint32_t rank_count, struct workload *workload) {
@@ -58,8 +48,8 @@ ncclResult_t workload_add_comm(struct workload *workload, const char *name, cons
                                uint32_t rank_count, uint32_t *number) {
   if (workload->comm_count == WORKLOAD_COMMS_MAX)
     return log_fail(ncclInvalidUsage, "%s: more than %u communicators", workload->name, WORKLOAD_COMMS_MAX);
-  if (!grow((void **)&workload->comms, workload->comm_count, &workload->comm_capacity,
-            sizeof *workload->comms))
+  if (!array_grow(&workload->comms, &workload->comm_capacity, (uint64_t)workload->comm_count + 1,
+                  sizeof *workload->comms))
     return no_memory(workload);
   struct workload_comm *comm = &workload->comms[workload->comm_count];
   memset(comm, 0, sizeof *comm);
@@ -82,7 +72,8 @@ ncclResult_t workload_add_stream(struct workload *workload, const char *name, ui
 
 ncclResult_t workload_add_op(struct workload *workload, const struct workload_op *op) {
   if (workload->op_count == UINT32_MAX / 2 ||
-      !grow((void **)&workload->ops, workload->op_count, &workload->op_capacity, sizeof *workload->ops))
+      !array_grow(&workload->ops, &workload->op_capacity, (uint64_t)workload->op_count + 1,
+                  sizeof *workload->ops))
     return no_memory(workload);
   workload->ops[workload->op_count++] = *op;
   return ncclSuccess;
@@ -93,8 +84,8 @@ ncclResult_t workload_add_call(struct workload *workload, const struct workload_
   if (workload->call_count == WORKLOAD_CALLS_MAX)
     return log_fail(ncclInvalidUsage, "%s: more than %u calls that differ; take a part of it", workload->name,
                     WORKLOAD_CALLS_MAX);
-  if (!grow((void **)&workload->calls, workload->call_count, &workload->call_capacity,
-            sizeof *workload->calls))
+  if (!array_grow(&workload->calls, &workload->call_capacity, (uint64_t)workload->call_count + 1,
+                  sizeof *workload->calls))
     return no_memory(workload);
   workload->calls[workload->call_count] = *call;
   *number = workload->call_count++;
@@ -110,7 +101,7 @@ ncclResult_t workload_add_waiting(struct workload *workload, uint32_t rank, uint
   if (!own->stream_steps)
     own->stream_steps = (uint32_t *)os_alloc(WORKLOAD_STREAMS_MAX * sizeof *own->stream_steps);
   if (!own->stream_steps ||
-      !grow((void **)&own->steps, own->step_count, &own->step_capacity, sizeof *own->steps))
+      !array_grow(&own->steps, &own->step_capacity, (uint64_t)own->step_count + 1, sizeof *own->steps))
     return no_memory(workload);
   own->steps[own->step_count++] = (struct workload_step){call, wait};
   own->stream_steps[workload->calls[call].stream] += 1;

@@ -21,7 +21,6 @@
 #define WORKLOAD_COUNT_MAX ((uint64_t)1 << 40)       /* elements of a call */
 
 #define WORKLOAD_NONE UINT32_MAX
-#define WORKLOAD_ANY_TIME UINT64_MAX
 
 struct workload_comm {
   char name[48];

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "collective.h"
@@ -52,19 +53,7 @@ struct chakra_jobs {
   uint32_t *stack;
 };
 
-static ncclResult_t no_memory(const char *path) {
-  return log_fail(ncclSystemError, "%s: no memory for its nodes", path);
-}
-
-static bool grow(void **rows, uint32_t count, uint32_t *capacity, size_t row_bytes) {
-  if (count < *capacity) return true;
-  const uint32_t more = *capacity > 0 ? 2 * *capacity : 64;
-  void *grown = os_realloc(*rows, more * row_bytes);
-  if (!grown) return false;
-  *rows = grown;
-  *capacity = more;
-  return true;
-}
+static ncclResult_t no_memory(const char *path) { return log_no_memory("%s: its nodes", path); }
 
 /* ---- reading ---- */
 
@@ -74,7 +63,8 @@ static ncclResult_t group_join(struct chakra_jobs *jobs, const char *name, uint3
   for (*number = 0; *number < jobs->group_count; *number += 1)
     if (!strcmp(jobs->groups[*number].name, name)) break;
   if (*number == jobs->group_count) {
-    if (!grow((void **)&jobs->groups, jobs->group_count, &jobs->group_capacity, sizeof *jobs->groups))
+    if (!array_grow(&jobs->groups, &jobs->group_capacity, (uint64_t)jobs->group_count + 1,
+                    sizeof *jobs->groups))
       return no_memory(path);
     struct group *fresh = &jobs->groups[jobs->group_count++];
     memset(fresh, 0, sizeof *fresh);
@@ -116,11 +106,11 @@ static ncclResult_t event_take(void *context, const struct chakra_node *node) {
     return node_fail(jobs, node, "its message is to or from no rank of these");
   if (event.bytes > WORKLOAD_COUNT_MAX) return node_fail(jobs, node, "comm_size must be at most 2^40");
   if (event.us > WORKLOAD_PS_MAX / PS_A_US) return node_fail(jobs, node, "it takes more than 100000 seconds");
-  if (!grow((void **)&own->events, own->event_count, &own->event_capacity, sizeof event))
+  if (!array_grow(&own->events, &own->event_capacity, (uint64_t)own->event_count + 1, sizeof event))
     return no_memory(own->path);
   own->events[own->event_count++] = event;
   for (uint32_t i = 0; i < node->dep_count; i++) {
-    if (!grow((void **)&own->deps, own->dep_count, &own->dep_capacity, sizeof *own->deps))
+    if (!array_grow(&own->deps, &own->dep_capacity, (uint64_t)own->dep_count + 1, sizeof *own->deps))
       return no_memory(own->path);
     own->deps[own->dep_count++] = node->deps[i];
   }

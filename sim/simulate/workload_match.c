@@ -196,5 +196,5 @@ ncclResult_t workload_match(const struct workload *workload, void (*tell)(void *
   os_free(matching.participants);
   *wrong = matching.wrong;
   if (whole) return ncclSuccess;
-  return log_fail(ncclSystemError, "%s: no memory to compare %" PRIu64 " operations", workload->name, count);
+  return log_no_memory("%s: comparing %" PRIu64 " operations", workload->name, count);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "collective.h"
@@ -40,7 +41,7 @@ struct hearing {
 };
 
 static ncclResult_t no_memory(const struct hearing *hearing) {
-  return log_fail(ncclSystemError, "%s: no memory for its calls", hearing->workload->name);
+  return log_no_memory("%s: its calls", hearing->workload->name);
 }
 
 /* ---- communicators ---- */
@@ -143,13 +144,9 @@ static bool call_is_shared(const struct shared *shared, const struct record_call
 }
 
 static ncclResult_t row_add(struct hearing *hearing, const struct heard *row) {
-  if (hearing->row_count == hearing->row_capacity) {
-    const uint32_t capacity = hearing->row_capacity ? 2 * hearing->row_capacity : 1024;
-    struct heard *rows = (struct heard *)os_realloc(hearing->rows, capacity * sizeof *rows);
-    if (!rows) return no_memory(hearing);
-    hearing->rows = rows;
-    hearing->row_capacity = capacity;
-  }
+  if (!array_grow(&hearing->rows, &hearing->row_capacity, (uint64_t)hearing->row_count + 1,
+                  sizeof *hearing->rows))
+    return no_memory(hearing);
   hearing->rows[hearing->row_count++] = *row;
   return ncclSuccess;
 }
@@ -337,10 +334,9 @@ ncclResult_t workload_records(int path_count, char **paths, bool gaps, struct wo
   ncclResult_t result;
   memset(workload, 0, sizeof *workload);
   if (!records_read("sim", RECORDS_WHOLE, path_count, paths, &records))
-    return log_fail(ncclSystemError, "no memory for %d files", path_count);
+    return log_no_memory("%d files", path_count);
   if (records_mixed("sim", &records)) result = log_fail(ncclInvalidUsage, "files of one kind are expected");
-  else if (!job_open(&records, &job))
-    result = log_fail(ncclSystemError, "no memory for the ranks of %u files", records.count);
+  else if (!job_open(&records, &job)) result = log_no_memory("the ranks of %u files", records.count);
   else {
     if (job.count == 0)
       result = log_fail(ncclInvalidUsage, "%s: no communicator is left in these files", paths[0]);

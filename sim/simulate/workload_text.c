@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "bench/bench.h"
@@ -136,7 +137,7 @@ static ncclResult_t list_distinct(struct reader *reader) {
   const size_t bytes = (reader->workload->rank_count + 7) / 8;
   uint8_t *seen = (uint8_t *)os_alloc(bytes);
   bool twice = false;
-  if (!seen) return log_fail(ncclSystemError, "%s: no memory for its ranks", reader->workload->name);
+  if (!seen) return log_no_memory("%s: its ranks", reader->workload->name);
   for (uint32_t i = 0; i < reader->list_count; i++) {
     const uint32_t rank = reader->list[i];
     twice = twice || (seen[rank / 8] & 1u << rank % 8) != 0;
@@ -286,16 +287,12 @@ static ncclResult_t clause_read(struct reader *reader, const struct collective *
 
 static ncclResult_t row_add(struct reader *reader, uint32_t rank, uint32_t comm,
                             const struct workload_op *op) {
-  if (reader->row_count == reader->row_capacity) {
-    const uint32_t capacity = reader->row_capacity ? 2 * reader->row_capacity : 64;
-    if (capacity > WORKLOAD_STEPS_MAX)
-      return log_fail(ncclInvalidUsage, "%s line %u: a group of more than %u operations of all ranks",
-                      reader->workload->name, reader->line, reader->row_count);
-    struct group_row *rows = (struct group_row *)os_realloc(reader->rows, capacity * sizeof *rows);
-    if (!rows) return log_fail(ncclSystemError, "%s: no memory for its calls", reader->workload->name);
-    reader->rows = rows;
-    reader->row_capacity = capacity;
-  }
+  if (reader->row_count == WORKLOAD_STEPS_MAX)
+    return log_fail(ncclInvalidUsage, "%s line %u: a group of more than %u operations of all ranks",
+                    reader->workload->name, reader->line, reader->row_count);
+  if (!array_grow(&reader->rows, &reader->row_capacity, (uint64_t)reader->row_count + 1,
+                  sizeof *reader->rows))
+    return log_no_memory("%s: its calls", reader->workload->name);
   reader->rows[reader->row_count] = (struct group_row){rank, comm, reader->row_count, *op};
   reader->row_count += 1;
   return ncclSuccess;
@@ -457,7 +454,7 @@ static ncclResult_t repeat_read(struct reader *reader) {
   frame->line = reader->line;
   frame->times = times;
   frame->first_step = (uint32_t *)os_alloc(workload->rank_count * sizeof *frame->first_step);
-  if (!frame->first_step) return log_fail(ncclSystemError, "%s: no memory for its ranks", workload->name);
+  if (!frame->first_step) return log_no_memory("%s: its ranks", workload->name);
   for (uint32_t rank = 0; rank < workload->rank_count; rank++)
     frame->first_step[rank] = workload->ranks[rank].step_count;
   reader->has_calls = true;
@@ -511,7 +508,7 @@ static ncclResult_t ranks_read(struct reader *reader) {
   os_free(reader->list);
   TRY(workload_make(name, count, workload));
   reader->list = (uint32_t *)os_alloc(count * sizeof *reader->list);
-  return reader->list ? ncclSuccess : log_fail(ncclSystemError, "%s: no memory for its ranks", name);
+  return reader->list ? ncclSuccess : log_no_memory("%s: its ranks", name);
 }
 
 static ncclResult_t line_read(struct reader *reader) {
@@ -571,8 +568,7 @@ ncclResult_t workload_parse(const char *name, char *text, uint32_t rank_count, s
   reader.workload = workload;
   TRY(workload_make(name, rank_count, workload));
   reader.list = (uint32_t *)os_alloc(rank_count * sizeof *reader.list);
-  const ncclResult_t result = reader.list ? lines_read(&reader, text)
-                                          : log_fail(ncclSystemError, "%s: no memory for its ranks", name);
+  const ncclResult_t result = reader.list ? lines_read(&reader, text) : log_no_memory("%s: its ranks", name);
   while (reader.depth > 0) os_free(reader.frames[--reader.depth].first_step);
   os_free(reader.rows);
   os_free(reader.list);

@@ -9,7 +9,8 @@
 
 /* ---- one lane ---- */
 
-uint32_t slice_iter_steps(const struct work *work) {
+/* Slots that a slice of the work moves a link on. */
+static uint32_t slice_iter_steps(const struct work *work) {
   return work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
 }
 
@@ -182,8 +183,8 @@ static ncclResult_t net_fill(struct sim_net *net) {
     rank_set(net, &table, rank, &lane_index, &link_index);
   os_free(table.slots);
   if (whole) return ncclSuccess;
-  return log_fail(ncclSystemError, "no memory for %u lanes and %u links of %u ranks; take fewer ranks",
-                  net->lane_count, net->link_count, net->rank_count);
+  return log_no_memory("%u lanes and %u links of %u ranks", net->lane_count, net->link_count,
+                       net->rank_count);
 }
 
 static ncclResult_t net_make(const struct plan *plans, uint32_t first_rank, uint32_t plan_count,

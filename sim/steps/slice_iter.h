@@ -40,9 +40,7 @@ void slice_iter_begin(struct slice_iter *iter, const struct plan_limits *limits,
 /* False behind the last slice. */
 bool slice_iter_next(struct slice_iter *iter, struct sim_slice *slice);
 
-/* Slots that a slice of the work moves a link on, and to what both ends round a link's counter up when the
- * work begins. */
-uint32_t slice_iter_steps(const struct work *work);
+/* To what both ends round a link's counter up when the work begins. */
 uint32_t slice_iter_round_steps(const struct work *work);
 
 /* ---- all ranks ---- */

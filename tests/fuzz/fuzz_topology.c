@@ -12,7 +12,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void graph_try(const struct topology *topology) {
-  static const struct graph_place places[] = {{0, 0}, {1, 0}};
+  static const struct graph_place places[] = {{0, 0, false}, {1, 0, false}};
   const struct paths_rules rules = PATHS_RULES_DEFAULT;
   struct graph_request request;
   struct graph graph;

@@ -33,7 +33,7 @@ static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct are
   struct arena_piece *piece = (struct arena_piece *)os_alloc(sizeof *piece);
   if (piece == NULL || !extents_open(&piece->extents, bytes)) {
     os_free(piece);
-    return log_fail(ncclSystemError, "device %u: no memory to note a piece of its memory", device_index);
+    return log_no_memory("device %u: noting a piece of its memory", device_index);
   }
   const ncclResult_t result =
       device_index == ARENA_HOST ? cuda_zeroed_host(bytes, &base) : cuda_zeroed_device(bytes, &base);

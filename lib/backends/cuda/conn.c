@@ -34,8 +34,7 @@ static ncclResult_t conn_create(struct device_comm *sender, struct device_comm *
   if (map_reserve(&sender->conns) && map_reserve(&receiver->conns))
     conn = (struct cuda_conn *)os_alloc(sizeof *conn);
   if (conn == NULL)
-    return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection", receiver->config.rank,
-                    receiver->name);
+    return log_no_memory("rank %u of comm %s: a connection", receiver->config.rank, receiver->name);
   conn->on_host = !cuda_reach(sender->config.device_index, receiver->config.device_index) ||
                   !cuda_reach(receiver->config.device_index, sender->config.device_index);
   conn->reference_count = 2;
@@ -76,9 +75,7 @@ ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *rece
 static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn **result) {
   struct cuda_conn *conn = NULL;
   if (map_reserve(&comm->conns)) conn = (struct cuda_conn *)os_alloc(sizeof *conn);
-  if (conn == NULL)
-    return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection", comm->config.rank,
-                    comm->name);
+  if (conn == NULL) return log_no_memory("rank %u of comm %s: a connection", comm->config.rank, comm->name);
   conn->on_host = comm->hosted = true;
   conn->reference_count = 1;
   ncclResult_t made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->sender_block, &conn->sender);
@@ -147,8 +144,7 @@ static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, struct ar
   struct arena_block *block = NULL;
   if (map_reserve(&comm->slots)) block = (struct arena_block *)os_alloc(sizeof *block);
   if (block == NULL)
-    return log_fail(ncclSystemError, "rank %u of comm %s: no memory for messages' slots", comm->config.rank,
-                    comm->name);
+    return log_no_memory("rank %u of comm %s: messages' slots", comm->config.rank, comm->name);
   const ncclResult_t result = net_buffer(comm, PROTO_SIMPLE, bytes, block);
   if (result != ncclSuccess) {
     os_free(block);

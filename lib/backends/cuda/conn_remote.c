@@ -30,8 +30,7 @@ static struct arena_block *own_block(struct cuda_conn *conn) {
 /* ---- this process's end ---- */
 
 static ncclResult_t no_memory(const struct device_comm *comm) {
-  return log_fail(ncclSystemError, "rank %u of comm %s: no memory for a connection", comm->config.rank,
-                  comm->name);
+  return log_no_memory("rank %u of comm %s: a connection", comm->config.rank, comm->name);
 }
 
 static ncclResult_t conn_create(struct device_comm *comm, const struct device_conn_name *name,

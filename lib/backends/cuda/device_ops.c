@@ -318,7 +318,7 @@ static ncclResult_t world_enter(struct device_comm *comm) {
     world = (struct cuda_world *)os_alloc(sizeof *world);
     if (world == NULL) {
       cuda_arena_give(&flag);
-      return log_fail(ncclSystemError, "rank %u: out of memory", comm->config.rank);
+      return log_no_memory("rank %u: its device's part", comm->config.rank);
     }
     world->comm_id = comm->config.comm_id;
     world->failed_block = flag;
@@ -403,7 +403,7 @@ static void comm_free(struct device_comm *comm) {
 
 static ncclResult_t cuda_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
   struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
-  if (fresh == NULL) return log_fail(ncclSystemError, "rank %u: out of memory", config->rank);
+  if (fresh == NULL) return log_no_memory("rank %u: its device's part", config->rank);
   fresh->config = *config;
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 
 #define PARTS_FIRST 16
@@ -27,12 +28,8 @@ void extents_close(struct extents *extents) {
 
 /* Between blocks that are taken there are at most as many free parts as blocks, and one more. */
 static bool parts_reserve(struct extents *extents) {
-  if (extents->block_count + 2 <= extents->capacity) return true;
-  void *grown = os_realloc(extents->free_parts, 2 * (size_t)extents->capacity * sizeof *extents->free_parts);
-  if (grown == NULL) return false;
-  extents->free_parts = (struct extent *)grown;
-  extents->capacity *= 2;
-  return true;
+  return array_grow(&extents->free_parts, &extents->capacity, (uint64_t)extents->block_count + 2,
+                    sizeof *extents->free_parts);
 }
 
 static void part_remove(struct extents *extents, uint32_t index) {

@@ -92,7 +92,7 @@ ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
   struct ipc_mapping *found = mapping_find(device_index, piece);
   if (found == NULL) {
     found = (struct ipc_mapping *)os_alloc(sizeof *found);
-    if (found == NULL) return log_fail(ncclSystemError, "no memory to note device memory of %s", whose);
+    if (found == NULL) return log_no_memory("noting device memory of %s", whose);
     found->device_index = device_index;
     found->piece = *piece;
     found->process = *process;

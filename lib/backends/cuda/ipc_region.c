@@ -170,7 +170,7 @@ static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const str
   char whose[64];
   if (guest == NULL) {
     guest = (struct cuda_guest_region *)os_alloc(sizeof *guest);
-    if (guest == NULL) return log_fail(ncclSystemError, "no memory to note memory of rank %u", peer);
+    if (guest == NULL) return log_no_memory("noting memory of rank %u", peer);
     snprintf(whose, sizeof whose, "rank %u (process %d)", peer, (int)handle->process.number);
     const ncclResult_t result =
         cuda_ipc_map(comm->config.device_index, &handle->piece, &handle->process, whose, &guest->mapping);

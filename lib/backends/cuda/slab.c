@@ -25,7 +25,7 @@ static ncclResult_t slab_create(size_t bytes, struct cuda_slab **result) {
   void *data = NULL;
   const size_t whole_bytes = (bytes + SLAB_BYTES - 1) / SLAB_BYTES * SLAB_BYTES;
   struct cuda_slab *slab = (struct cuda_slab *)os_alloc(sizeof *slab);
-  if (slab == NULL) return log_fail(ncclSystemError, "no memory for a plan of %zu bytes", bytes);
+  if (slab == NULL) return log_no_memory("a plan of %zu bytes", bytes);
   const ncclResult_t made = cuda_zeroed_host(whole_bytes, &data);
   if (made != ncclSuccess) {
     os_free(slab);

@@ -75,10 +75,8 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
 }
 
 ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes) {
-  return log_fail(
-      ncclSystemError,
-      "rank %u of comm %s: no memory for a connection of %zu bytes; lower NCCL_BUFFSIZE or the number "
-      "of channels",
+  return log_no_memory(
+      "rank %u of comm %s: a connection of %zu bytes (see NCCL_BUFFSIZE, NCCL_MAX_NCHANNELS)",
       receiver->config.rank, receiver->name, bytes);
 }
 

@@ -75,8 +75,8 @@ ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle
 /* ---- whose memory is mapped ---- */
 
 static ncclResult_t peer_no_memory(const struct device_comm *comm) {
-  return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to note ranks of other processes",
-                  comm->name, comm->config.rank);
+  return log_no_memory("comm %s: rank %" PRIu32 ": noting ranks of other processes", comm->name,
+                       comm->config.rank);
 }
 
 static bool peer_known(struct device_comm *comm, const struct share_ticket *ticket) {

@@ -136,7 +136,7 @@ static ncclResult_t emu_memory_read(void *host, const void *device, size_t bytes
 
 static ncclResult_t emu_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
   struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
-  if (fresh == NULL) return log_fail(ncclSystemError, "rank %" PRIu32 ": out of memory", config->rank);
+  if (fresh == NULL) return log_no_memory("rank %" PRIu32 ": its device's part", config->rank);
   fresh->config = *config;
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
@@ -156,8 +156,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   emu_unlock();
   if (!owned) {
     os_free(fresh);
-    return log_fail(ncclSystemError, "rank %" PRIu32 ": no memory to note the thread that drives it",
-                    config->rank);
+    return log_no_memory("rank %" PRIu32 ": noting the thread that drives it", config->rank);
   }
   *comm = fresh;
   return ncclSuccess;
@@ -192,8 +191,8 @@ static ncclResult_t emu_comm_scratch(struct device_comm *comm, size_t bytes, voi
   if (fits) *memory = comm->scratch->memory;
   emu_unlock();
   if (fits) return ncclSuccess;
-  return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for %zu bytes of scratch",
-                  comm->name, comm->config.rank, bytes);
+  return log_no_memory("comm %s: rank %" PRIu32 ": %zu bytes of scratch", comm->name, comm->config.rank,
+                       bytes);
 }
 
 static void scratch_free_all(struct device_comm *comm) {

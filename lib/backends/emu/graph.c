@@ -2,29 +2,26 @@
  * stream. Promises: an instance is a copy, so that the graph may change or go; it lives until its last
  * launch has ended; launches of one instance do not overlap. Knows nothing of how nodes are scheduled
  * (graph_run.c). Everything locked. */
+#include "base/array.h"
 #include "backends/emu/stream_impl.h"
 
 #include <string.h>
 
 /* ---- sets of nodes ---- */
 
+/* For nodes known to be new: no look. */
+static bool node_list_append(struct node_list *list, struct graph_node *node) {
+  if (!array_grow(&list->items, &list->capacity, (uint64_t)list->count + 1, sizeof *list->items))
+    return false;
+  list->items[list->count++] = node;
+  return true;
+}
+
 bool node_list_add(struct node_list *list, struct graph_node *node) {
   for (uint32_t i = 0; i < list->count; i++) {
     if (list->items[i] == node) return true;
   }
   return node_list_append(list, node);
-}
-
-bool node_list_append(struct node_list *list, struct graph_node *node) {
-  if (list->count == list->capacity) {
-    uint32_t capacity = list->capacity == 0 ? 4 : list->capacity * 2;
-    struct graph_node **items = (struct graph_node **)os_realloc(list->items, capacity * sizeof *items);
-    if (items == NULL) return false;
-    list->items = items;
-    list->capacity = capacity;
-  }
-  list->items[list->count++] = node;
-  return true;
 }
 
 void node_list_clear(struct node_list *list) {

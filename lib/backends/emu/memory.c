@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/emu/arena.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -63,18 +64,11 @@ static struct record *record_of(const void *pointer) {
 static bool on_device(const struct record *record) { return record->allocation.kind != EMU_MEMORY_HOST; }
 
 static bool table_reserve(uint32_t device_index) {
-  if (memory.count == memory.capacity) {
-    size_t capacity = memory.capacity == 0 ? 64 : memory.capacity * 2;
-    struct record *records = (struct record *)os_realloc(memory.records, capacity * sizeof *records);
-    if (records == NULL) return false;
-    memory.records = records;
-    memory.capacity = capacity;
-  }
+  if (!array_grow_long(&memory.records, &memory.capacity, memory.count + 1, sizeof *memory.records))
+    return false;
   if (device_index < memory.used_count) return true;
-  uint64_t *used = (uint64_t *)os_realloc(memory.used, ((size_t)device_index + 1) * sizeof *used);
-  if (used == NULL) return false;
-  for (uint32_t i = memory.used_count; i <= device_index; i++) used[i] = 0;
-  memory.used = used;
+  if (!array_resize(&memory.used, (uint64_t)device_index + 1, sizeof *memory.used)) return false;
+  for (uint32_t i = memory.used_count; i <= device_index; i++) memory.used[i] = 0;
   memory.used_count = device_index + 1;
   return true;
 }

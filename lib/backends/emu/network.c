@@ -357,7 +357,7 @@ static ncclResult_t network_properties(uint32_t device, struct net_properties *p
 static ncclResult_t network_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
                                    void **result) {
   struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
-  if (listener == NULL) return log_fail(ncclSystemError, "network Emu: no memory for a listener");
+  if (listener == NULL) return log_no_memory("network Emu: a listener");
   (void)device;
   os_mutex_lock(&net.mutex);
   if (net.process == 0) net.process = os_entropy() | 1;
@@ -417,7 +417,7 @@ static ncclResult_t network_connect(uint32_t device, const struct net_peer *peer
                                     void **connection) {
   struct place place;
   struct wire *wire = (struct wire *)os_alloc(sizeof *wire);
-  if (wire == NULL) return log_fail(ncclSystemError, "network Emu: no memory for a connection");
+  if (wire == NULL) return log_no_memory("network Emu: a connection");
   memcpy(&place, handle->bytes, sizeof place);
   os_mutex_lock(&net.mutex);
   const ncclResult_t result = connect_locked(device, peer, &place, wire);

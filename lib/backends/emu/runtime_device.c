@@ -1,6 +1,7 @@
 /* runtime_device.c: the emulated runtime's device functions. The emulated GPU describes itself with the
  * sizes of a Hopper data-center GPU, so that programs which size their work by them take the paths they
  * take on one. */
+#include "base/array.h"
 #include "backends/emu/runtime.h"
 
 #include <stdio.h>
@@ -216,13 +217,8 @@ static bool peer_find(uint32_t from, uint32_t to, uint32_t *place) {
 static int peer_enable(uint32_t from, uint32_t to) {
   uint32_t place;
   if (peer_find(from, to, &place)) return cudaErrorPeerAccessAlreadyEnabled;
-  if (peer_count == peer_capacity) {
-    uint32_t capacity = peer_capacity == 0 ? 64 : peer_capacity * 2;
-    void *grown = os_realloc(peers, capacity * sizeof *peers);
-    if (grown == NULL) return cudaErrorMemoryAllocation;
-    memcpy(&peers, &grown, sizeof grown);
-    peer_capacity = capacity;
-  }
+  if (!array_grow(&peers, &peer_capacity, (uint64_t)peer_count + 1, sizeof *peers))
+    return cudaErrorMemoryAllocation;
   peers[peer_count].from = from;
   peers[peer_count++].to = to;
   return 0;

@@ -74,7 +74,7 @@ ncclResult_t emu_service_add(const struct device_service *service, void **handle
     return ncclSuccess;
   }
   struct emu_service *fresh = (struct emu_service *)os_alloc(sizeof *fresh);
-  if (fresh == NULL) return log_fail(ncclSystemError, "no memory for the service '%s'", service->name);
+  if (fresh == NULL) return log_no_memory("the service '%s'", service->name);
   fresh->service = *service;
   emu_lock();
   fresh->actor.ops = &service_ops;

@@ -10,7 +10,7 @@
 
 /* ---- points ---- */
 
-struct stream_point *stream_point_new(void) {
+static struct stream_point *stream_point_new(void) {
   struct stream_point *point = (struct stream_point *)os_alloc(sizeof *point);
   if (point != NULL) point->reference_count = 1;
   return point;
@@ -164,7 +164,8 @@ static void stream_move(struct emu_actor *actor) {
 
 static const struct emu_actor_ops stream_actor_ops = {stream_enabled, stream_move};
 
-void stream_head_perform(struct emu_stream *stream) {
+/* Threads: carries the head out, blocking. */
+static void stream_head_perform(struct emu_stream *stream) {
   struct stream_op *op = stream->head;
   int error = 0;
   stream->busy = true;
@@ -548,8 +549,6 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
   if (threads) stream_relieve(stream);
   return error;
 }
-
-uint32_t emu_stream_device(const struct emu_stream *stream) { return stream->device_index; }
 
 /* ---- life ---- */
 

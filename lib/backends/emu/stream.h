@@ -82,7 +82,6 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
 bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel);
 /* Capture id: 0 when the stream does not capture, else a number unique to the capture. Locked. */
 uint64_t emu_stream_capture_id(const struct emu_stream *stream);
-uint32_t emu_stream_device(const struct emu_stream *stream);
 
 /* Before the emulator's settings change: false when any stream has work left or captures. Else threads of
  * streams end, default streams are forgotten, and devices without other streams number the coming ones

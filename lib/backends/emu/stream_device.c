@@ -1,6 +1,7 @@
 /* stream_device.c: what each emulated device remembers of its streams, the calling thread's current
  * device, and the meaning of the stream handles that callers pass: the legacy default stream and the
  * per-thread one come into being at first use. */
+#include "base/array.h"
 #include "backends/emu/stream_impl.h"
 
 #include <stdio.h>
@@ -62,13 +63,10 @@ static bool thread_streams_reserve(void) {
     if (!thread_streams_key_made) return false;
   }
   if (current_device_index < thread_streams.device_count) return true;
-  size_t count = (size_t)current_device_index + 1;
-  struct emu_stream **streams =
-      (struct emu_stream **)os_realloc(thread_streams.streams, count * sizeof *thread_streams.streams);
-  if (streams == NULL) return false;
-  for (size_t i = thread_streams.device_count; i < count; i++) streams[i] = NULL;
-  thread_streams.streams = streams;
-  thread_streams.device_count = (uint32_t)count;
+  const uint32_t count = (uint32_t)current_device_index + 1;
+  if (!array_resize(&thread_streams.streams, count, sizeof *thread_streams.streams)) return false;
+  for (uint32_t i = thread_streams.device_count; i < count; i++) thread_streams.streams[i] = NULL;
+  thread_streams.device_count = count;
   pthread_setspecific(thread_streams_key, &thread_streams);
   return true;
 }

@@ -113,8 +113,6 @@ struct node_list {
 };
 /* a set: duplicates are skipped; false: no memory */
 bool node_list_add(struct node_list *list, struct graph_node *node);
-/* for nodes known to be new: no look */
-bool node_list_append(struct node_list *list, struct graph_node *node);
 bool node_list_copy(struct node_list *list, const struct node_list *other);
 void node_list_clear(struct node_list *list);
 
@@ -196,7 +194,6 @@ int emu_point_query(struct stream_point *point);
 bool emu_device_idle(uint32_t device_index);
 bool emu_in_host_function(void);
 
-struct stream_point *stream_point_new(void);
 void stream_point_drop(struct stream_point *point);
 
 /* threads mode (stream_thread.c). */
@@ -219,7 +216,6 @@ bool stream_op_is_own(const struct stream_op *op);
  * something ended. */
 bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own);
 bool stream_head_enabled(const struct emu_stream *stream);
-void stream_head_perform(struct emu_stream *stream); /* threads: carries the head out, blocking */
 void stream_free(struct emu_stream *stream);
 
 /* Captures (capture.c). Each returns 0 or the error of the capture, which is then invalid. */

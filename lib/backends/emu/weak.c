@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "base/log.h"
 #include "base/os.h"
 
 #define WEAK_NOTES_MAX 128 /* notes that a lane may have open */
@@ -110,7 +111,7 @@ static void fault_note(struct emu_lane *lane, const struct emu_conn *conn, const
 static void fault_memory(struct emu_lane *lane) {
   if (fault.lane != NULL) return;
   fault.lane = lane;
-  snprintf(fault.text, sizeof fault.text, "no memory for what weak=1 keeps back");
+  snprintf(fault.text, sizeof fault.text, "what weak=1 keeps back" LOG_OUT_OF_MEMORY);
 }
 
 /* ---- what a note reads and writes ---- */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backends/ibv/ib.h"
+#include "base/log.h"
 #include "base/param.h"
 
 #define CONN_INFO_MAGIC 0x7475747469696234ull
@@ -91,7 +92,7 @@ static ncclResult_t outlet_open(struct ib_end *end, uint32_t index) {
 static ncclResult_t end_open(struct ib_end *end, uint32_t qp_count) {
   end->qp_count = qp_count;
   end->memory = (struct ib_memory *)os_pages_map(sizeof *end->memory);
-  if (end->memory == NULL) return ib_fail(end, ncclSystemError, "no memory for a connection");
+  if (end->memory == NULL) return ib_fail(end, ncclSystemError, "a connection" LOG_OUT_OF_MEMORY);
   end->own.magic = CONN_INFO_MAGIC;
   end->own.qp_count = qp_count;
   end->own.port_count = end->device->port_count;
@@ -245,7 +246,7 @@ ncclResult_t ib_connect(uint32_t device, const struct net_peer *peer, struct net
   const struct ib_device *of = ib_device_of(device);
   if (of == NULL) return ncclInvalidArgument;
   struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
-  if (end == NULL) return log_fail(ncclSystemError, "Network IB: no memory for a connection");
+  if (end == NULL) return log_no_memory("Network IB: a connection");
   end->device = of;
   end->wire.fd = -1;
   end_names(end, IB_SEND, peer);
@@ -291,7 +292,7 @@ ncclResult_t ib_listen(uint32_t device, const struct net_peer *peer, struct net_
   const struct ib_device *of = ib_device_of(device);
   if (of == NULL) return ncclInvalidArgument;
   struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
-  if (listener == NULL) return log_fail(ncclSystemError, "Network IB: no memory for a listener");
+  if (listener == NULL) return log_no_memory("Network IB: a listener");
   listener->kind = IB_LISTENER;
   listener->fd = -1;
   listener->device = of;
@@ -343,7 +344,7 @@ static ncclResult_t guest_accept(struct listener *listener, int fd) {
   struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
   if (end == NULL) {
     sock_close(fd);
-    return log_fail(ncclSystemError, "Network IB: no memory for a connection");
+    return log_no_memory("Network IB: a connection");
   }
   end->device = listener->device;
   end_names(end, IB_RECEIVE, &peer);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/ibv/ib.h"
+#include "base/log.h"
 #include "base/param.h"
 
 enum { MIN_RNR_TIMER = 12 /* 0.64 ms */, RNR_FOR_EVER = 7, HOP_LIMIT = 255 };
@@ -92,7 +93,8 @@ static void qp_options(struct ib_end *end, const struct ib_qp *qp) {
 ncclResult_t ib_qps_create(struct ib_end *end) {
   if (end->qps == NULL)
     end->qps = (struct ib_qp *)os_alloc((end->qp_count + end->device->port_count) * sizeof *end->qps);
-  if (end->qps == NULL) return ib_fail(end, ncclSystemError, "no memory for %u queue pairs", end->qp_count);
+  if (end->qps == NULL)
+    return ib_fail(end, ncclSystemError, "%u queue pairs" LOG_OUT_OF_MEMORY, end->qp_count);
   for (uint32_t i = 0; i < end->qp_count; i++) {
     memset(&end->qps[i], 0, sizeof end->qps[i]);
     end->qps[i].outlet = end->own.outlets[i];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backends/ibv/ib.h"
+#include "base/log.h"
 #include "base/param.h"
 
 #define PAGE_BYTES 4096u
@@ -52,7 +53,7 @@ ncclResult_t ib_region_take(struct ib_end *end, const struct ib_dmabuf *dmabuf, 
     return ncclSuccess;
   }
   struct ib_region *region = (struct ib_region *)os_alloc(sizeof *region);
-  if (region == NULL) return ib_fail(end, ncclSystemError, "no memory for a registration");
+  if (region == NULL) return ib_fail(end, ncclSystemError, "a registration" LOG_OUT_OF_MEMORY);
   region->begin = begin;
   region->end = past;
   region->uses = 1;

@@ -141,7 +141,7 @@ static ncclResult_t context_use(uint64_t key, struct context **context) {
     return ncclSuccess;
   }
   struct context *fresh = (struct context *)os_alloc(sizeof *fresh);
-  if (fresh == NULL) return log_fail(ncclSystemError, "no memory for a communicator of a network plugin");
+  if (fresh == NULL) return log_no_memory("a communicator of a network plugin");
   const ncclResult_t result = plugin_init(key, &fresh->theirs);
   if (result != ncclSuccess) {
     os_free(fresh);
@@ -196,7 +196,7 @@ static ncclResult_t pending_take(const struct net_peer *peer, const void *handle
 
 static ncclResult_t pending_put(const void *handle, struct context *context) {
   struct pending *fresh = (struct pending *)os_alloc(sizeof *fresh);
-  if (fresh == NULL) return log_fail(ncclSystemError, "no memory for a connection of a network plugin");
+  if (fresh == NULL) return log_no_memory("a connection of a network plugin");
   fresh->handle = handle;
   fresh->context = context;
   fresh->next = in_use.pending;
@@ -209,7 +209,7 @@ static ncclResult_t pending_put(const void *handle, struct context *context) {
 static struct end *end_create(const struct net_peer *peer) {
   struct end *end = (struct end *)os_alloc(sizeof *end);
   if (end == NULL) {
-    log_warn("no memory for a connection of a network plugin");
+    log_no_memory("a connection of a network plugin");
     return NULL;
   }
   end->rank = peer->rank;

@@ -25,7 +25,7 @@ struct dial {
 ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, uint64_t comm_key) {
   const uint32_t count = SOCKET_DATA + endpoint->data_sockets;
   dials->dials = (struct dial *)os_alloc(count * sizeof *dials->dials);
-  if (dials->dials == NULL) return log_fail(ncclSystemError, "socket net: no memory for %u sockets", count);
+  if (dials->dials == NULL) return log_no_memory("socket net: %u sockets", count);
   dials->count = count;
   for (uint32_t i = 0; i < count; i++) {
     dials->dials[i].fd = -1;

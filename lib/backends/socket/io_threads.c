@@ -121,7 +121,7 @@ static void member_wake(struct io_thread *member) {
 /* The members' shares of the data sockets differ by one at most. */
 static ncclResult_t members_start(struct io_threads *io, uint32_t count) {
   io->members = (struct io_thread *)os_alloc(count * sizeof *io->members);
-  if (io->members == NULL) return log_fail(ncclSystemError, "socket net: no memory for %u threads", count);
+  if (io->members == NULL) return log_no_memory("socket net: %u threads", count);
   for (uint32_t i = 0; i < count; i++) {
     struct io_thread *member = &io->members[i];
     member->io = io;
@@ -153,7 +153,7 @@ ncclResult_t io_threads_open(struct io_threads *io, bool writes, const struct en
   io->data_sockets = (struct data_socket *)os_alloc(endpoint->data_sockets * sizeof *io->data_sockets);
   if (io->data_sockets == NULL) {
     for (uint32_t i = 0; i < endpoint->data_sockets; i++) sock_close(fds[i]);
-    return log_fail(ncclSystemError, "socket net: no memory for %u data sockets", endpoint->data_sockets);
+    return log_no_memory("socket net: %u data sockets", endpoint->data_sockets);
   }
   io->data_socket_count = endpoint->data_sockets;
   for (uint32_t i = 0; i < endpoint->data_sockets; i++) io->data_sockets[i].fd = fds[i];

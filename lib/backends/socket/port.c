@@ -69,8 +69,7 @@ static bool port_watch(struct port *port, int fd, uint32_t index) {
 
 static ncclResult_t port_create(const struct sock_interface *interface, struct port **out) {
   struct port *port = (struct port *)os_alloc(sizeof *port);
-  if (port == NULL)
-    return log_fail(ncclSystemError, "socket net: no memory to listen at %s", interface->name);
+  if (port == NULL) return log_no_memory("socket net: listening at %s", interface->name);
   port->fd = -1;
   port->epoll = epoll_create1(EPOLL_CLOEXEC);
   port->ready = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE);
@@ -116,7 +115,7 @@ ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct ne
   TRY(socket_interface(device, &interface));
   TRY(handshake_check());
   struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
-  if (listener == NULL) return log_fail(ncclSystemError, "socket net: no memory for a listener");
+  if (listener == NULL) return log_no_memory("socket net: a listener");
   listener_names(listener, device, peer);
   listener->interface = interface;
   socket_settings(interface.name, &listener->endpoint);

@@ -33,7 +33,7 @@ ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interfa
   struct receiver *receiver = (struct receiver *)os_alloc(sizeof *receiver);
   if (receiver == NULL) {
     for (uint32_t i = 0; i < SOCKET_DATA + endpoint->data_sockets; i++) sock_close(fds[i]);
-    return log_fail(ncclSystemError, "socket net: no memory for a connection");
+    return log_no_memory("socket net: a connection");
   }
   struct end *end = &receiver->end;
   end_open(end, END_RECEIVE, peer, interface);

@@ -62,7 +62,7 @@ ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const st
   struct sock_interface interface;
   TRY(socket_interface(device, &interface));
   struct sender *sender = (struct sender *)os_alloc(sizeof *sender);
-  if (sender == NULL) return log_fail(ncclSystemError, "socket net: no memory for a connection");
+  if (sender == NULL) return log_no_memory("socket net: a connection");
   struct end *end = &sender->end;
   end_open(end, END_SEND, peer, &interface);
   sender->writable = -1;

@@ -144,7 +144,7 @@ static ncclResult_t own_block_build(struct gather *gather) {
   gather->addresses = (struct sock_address *)os_alloc(count * sizeof *gather->addresses);
   gather->own_block = writer.bytes;
   if (writer.failed || !gather->blocks || !gather->ranks || !gather->addresses) {
-    gather_fail(gather, ncclSystemError, "no memory for the peer info of %u ranks", gather->rank_count);
+    gather_fail(gather, ncclSystemError, "the peer info of %u ranks" LOG_OUT_OF_MEMORY, gather->rank_count);
     return gather->code;
   }
   gather->blocks[gather->roster.process_index] = gather->own_block;
@@ -213,7 +213,7 @@ static void round_send(struct gather *gather, uint32_t round, const struct wire_
     wire_put(&writer, block, block_bytes(block));
   }
   if (writer.failed) {
-    gather_fail(gather, ncclSystemError, "no memory to pass peer info on");
+    gather_fail(gather, ncclSystemError, "passing peer info on" LOG_OUT_OF_MEMORY);
     return;
   }
   control_send(conn, FRAME_HELLO, &hello, sizeof hello, about, sizeof *about);
@@ -234,7 +234,7 @@ static void round_dial(struct gather *gather, uint32_t round, const struct wire_
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
   } else if (!(link->conn = control_adopt(fd, &link_class, gather))) {
-    gather_fail(gather, ncclSystemError, "no memory for a connection to another process");
+    gather_fail(gather, ncclSystemError, "a connection to another process" LOG_OUT_OF_MEMORY);
   } else {
     link->conn->beats = true;
     round_send(gather, round, about);

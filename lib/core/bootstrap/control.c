@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/poller.h"
@@ -55,7 +56,7 @@ void control_unlock(void) { os_mutex_unlock(&server.mutex); }
 bool control_wait(os_cond *cond, uint64_t deadline_ns) {
   return os_cond_wait_until(cond, &server.mutex, deadline_ns);
 }
-bool control_on_thread(void) { return server.state != SERVER_STOPPED && server.thread_id == os_tid(); }
+static bool control_on_thread(void) { return server.state != SERVER_STOPPED && server.thread_id == os_tid(); }
 
 uint64_t control_process(void) {
   while (server.process == 0) server.process = os_entropy();
@@ -69,7 +70,7 @@ uint64_t control_nonsense(void) {
   return count;
 }
 
-uint64_t control_silence_ns(void) {
+static uint64_t control_silence_ns(void) {
   return (uint64_t)param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS) * SECOND_NS;
 }
 
@@ -151,7 +152,7 @@ struct control_conn *control_adopt(int fd, const struct control_class *conn_clas
   struct control_conn *conn = conn_create(fd);
   if (!conn) {
     sock_close(fd);
-    log_fail(ncclSystemError, "no memory to keep a connection between processes; free some and try again");
+    log_no_memory("keeping a connection between processes");
     return NULL;
   }
   conn->conn_class = conn_class;
@@ -190,14 +191,8 @@ static bool conn_reserve(struct control_conn *conn, size_t bytes) {
     conn->out_begin = 0;
   }
   if (conn->out_end + bytes > QUEUED_BYTES_MOST) return false;
-  size_t capacity = conn->out_capacity < 256 ? 256 : conn->out_capacity;
-  while (capacity < conn->out_end + bytes) capacity *= 2;
-  if (capacity == conn->out_capacity) return true;
-  uint8_t *grown = (uint8_t *)os_realloc(conn->out, capacity);
-  if (!grown) return false;
-  conn->out = grown;
-  conn->out_capacity = capacity;
-  return true;
+  const size_t wanted = conn->out_end + bytes;
+  return array_grow_long(&conn->out, &conn->out_capacity, wanted < 256 ? 256 : wanted, 1);
 }
 
 static void conn_append(struct control_conn *conn, const void *data, size_t bytes) {
@@ -275,14 +270,8 @@ static bool frame_begin(struct control_conn *conn) {
 }
 
 static bool body_reserve(struct control_conn *conn, size_t more) {
-  size_t capacity = conn->body_capacity < 256 ? 256 : conn->body_capacity;
-  while (capacity < conn->body_bytes + more) capacity *= 2;
-  if (capacity == conn->body_capacity) return true;
-  uint8_t *grown = (uint8_t *)os_realloc(conn->body, capacity);
-  if (!grown) return false;
-  conn->body = grown;
-  conn->body_capacity = (uint32_t)capacity;
-  return true;
+  const size_t wanted = conn->body_bytes + more;
+  return array_grow(&conn->body, &conn->body_capacity, wanted < 256 ? 256 : wanted, 1);
 }
 
 static size_t feed_head(struct control_conn *conn, const uint8_t *data, size_t bytes) {
@@ -604,7 +593,7 @@ static ncclResult_t listener_add(const struct sock_address *at) {
   TRY(sock_listen(at, &listener->fd, &listener->address));
   if (!poller_add(&server.poller, listener->fd, listener)) {
     sock_close(listener->fd);
-    return log_fail(ncclSystemError, "no memory to watch a listening socket");
+    return log_no_memory("watching a listening socket");
   }
   server.listener_count++;
   return ncclSuccess;

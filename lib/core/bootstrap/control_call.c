@@ -66,7 +66,7 @@ static struct served *served_find(uint64_t key) {
 
 ncclResult_t control_serve(uint64_t key, control_handler *handler, void *argument) {
   struct served *served = (struct served *)os_alloc(sizeof *served);
-  if (!served) return log_fail(ncclSystemError, "no memory to answer other processes; free some");
+  if (!served) return log_no_memory("answering other processes");
   served->key = key;
   served->handler = handler;
   served->argument = argument;
@@ -163,7 +163,7 @@ static void call_gone(struct control_conn *conn, const char *why) {
 }
 
 static void call_frame(struct control_conn *conn, uint32_t kind, const uint8_t *body, uint32_t bytes) {
-  static const char full[] = "no memory to answer there";
+  static const char full[] = "the answer there" LOG_OUT_OF_MEMORY;
   const int32_t code = ncclSystemError;
   uint64_t key;
   (void)kind;

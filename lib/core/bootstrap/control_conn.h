@@ -45,7 +45,6 @@ struct control_conn {
 
 void control_lock(void);
 void control_unlock(void);
-bool control_on_thread(void);
 bool control_wait(os_cond *cond, uint64_t deadline_ns); /* unlocked meanwhile; false at the deadline */
 
 /* A dialed and authenticated socket becomes a connection; NULL (logged) when memory is out, and fd is closed.
@@ -71,8 +70,6 @@ ncclResult_t control_listen(const struct sock_address *at);
 bool control_is_own(const struct sock_address *address);
 /* A number of this process, new after a fork. */
 uint64_t control_process(void);
-/* The period of heartbeats; 0 where silence is no loss. */
-uint64_t control_silence_ns(void);
 /* Something wants control's ticks soon. */
 void control_wake(void);
 

@@ -253,8 +253,7 @@ static ncclResult_t gather_fill(struct gather *gather, const struct gather_call 
   gather->roots = (struct sock_address *)os_alloc(call->root_count * sizeof *gather->roots);
   gather->own_ranks = (uint32_t *)os_alloc(call->rank_count * sizeof *gather->own_ranks);
   if (!gather->roots || !gather->own_ranks)
-    return log_fail(ncclSystemError, "%s: no memory to gather %u ranks; free some and try again", call->call,
-                    call->rank_count);
+    return log_no_memory("%s: gathering %u ranks", call->call, call->rank_count);
   memcpy(gather->roots, call->roots, call->root_count * sizeof *gather->roots);
   gather->call = call->call;
   gather->key = call->key;
@@ -275,9 +274,7 @@ ncclResult_t gather_open(const struct gather_call *call, struct gather **out) {
     return log_fail(ncclInternalError, "%s: %u roots for %u ranks", call->call, call->root_count,
                     call->rank_count);
   struct gather *gather = (struct gather *)os_alloc(sizeof *gather);
-  if (!gather)
-    return log_fail(ncclSystemError, "%s: no memory to gather %u ranks; free some and try again", call->call,
-                    call->rank_count);
+  if (!gather) return log_no_memory("%s: gathering %u ranks", call->call, call->rank_count);
   os_cond_init(&gather->changed);
   const ncclResult_t result = gather_fill(gather, call);
   if (result != ncclSuccess) {
@@ -311,10 +308,9 @@ ncclResult_t gather_check_in(struct gather *gather, uint32_t rank, const void *i
     os_cond_broadcast(&gather->changed);
   }
   const bool failed = gather->own_infos.failed;
-  if (failed) gather_fail(gather, ncclSystemError, "rank %u has no memory for its peer info", rank);
+  if (failed) gather_fail(gather, ncclSystemError, "rank %u: its peer info" LOG_OUT_OF_MEMORY, rank);
   control_unlock();
-  return failed ? log_fail(ncclSystemError, "%s: rank %u: no memory for its peer info", gather->call, rank)
-                : ncclSuccess;
+  return failed ? log_no_memory("%s: rank %u: its peer info", gather->call, rank) : ncclSuccess;
 }
 
 /* ---- waiting ---- */
@@ -432,7 +428,7 @@ static ncclResult_t root_reach(struct gather *gather) {
     sock_close(fd);
   } else {
     root_authenticated(gather, fd);
-    if (!gather->root) gather_fail(gather, ncclSystemError, "no memory for a connection to the root");
+    if (!gather->root) gather_fail(gather, ncclSystemError, "a connection to the root" LOG_OUT_OF_MEMORY);
   }
   result = gather->code;
   control_unlock();

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
@@ -133,7 +134,7 @@ static void conn_refuse(struct control_conn *conn, ncclResult_t code, const char
   control_end(conn);
 }
 
-void root_process_refuse(struct root_process *process, ncclResult_t code, const char *text) {
+static void root_process_refuse(struct root_process *process, ncclResult_t code, const char *text) {
   const struct wire_fail fail = {0, (int32_t)code, 0};
   process_send(process, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
 }
@@ -150,7 +151,7 @@ static void process_send_roster(const struct root *root, const struct root_proce
   }
   if (writer.failed) {
     root_process_refuse((struct root_process *)process, ncclSystemError,
-                        "the root has no memory for its answer");
+                        "the root's answer" LOG_OUT_OF_MEMORY);
   } else {
     process_send(process, FRAME_ROSTER, &roster, sizeof roster, writer.bytes, writer.used);
   }
@@ -350,14 +351,9 @@ static bool root_begin(struct root *root, const struct wire_check_in *said) {
 
 static struct root_process *process_add(struct root *root, struct control_conn *conn,
                                         const struct wire_check_in *said) {
-  if (root->process_count == root->process_capacity) {
-    const uint32_t capacity = root->process_capacity ? root->process_capacity * 2 : 16;
-    struct root_process **grown =
-        (struct root_process **)os_realloc(root->processes, capacity * sizeof(struct root_process *));
-    if (!grown) return NULL;
-    root->processes = grown;
-    root->process_capacity = capacity;
-  }
+  if (!array_grow(&root->processes, &root->process_capacity, (uint64_t)root->process_count + 1,
+                  sizeof *root->processes))
+    return NULL;
   struct root_process *process = (struct root_process *)os_alloc(sizeof *process);
   if (!process) return NULL;
   process->root = root;
@@ -417,7 +413,7 @@ static struct root *root_for(uint64_t key, const struct wire_check_in *said, ncc
   }
   if (root->phase == ROOT_EMPTY && !root_begin(root, said)) {
     *code = ncclSystemError;
-    *why = "the root has no memory for so many ranks";
+    *why = "so many ranks at the root" LOG_OUT_OF_MEMORY;
     return NULL;
   }
   return root;
@@ -436,7 +432,7 @@ struct root_process *root_check_in(struct control_conn *conn, bool forwarded, st
   struct root *root = root_for(conn->key, &said, code, why);
   if (!root) return NULL;
   *code = ncclSystemError;
-  *why = "the root has no memory for another process";
+  *why = "another process at the root" LOG_OUT_OF_MEMORY;
   struct root_process *process = root->process_count < PROCESSES_MOST ? process_add(root, conn, &said) : NULL;
   if (!process) return NULL;
   root->bytes += body->left + sizeof(struct frame_head);
@@ -614,7 +610,7 @@ ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped) {
   }
   control_unlock();
   if (root) return ncclSuccess;
-  return log_fail(ncclSystemError, "no memory for the root of a unique id; free some and try again");
+  return log_no_memory("the root of a unique id");
 }
 
 uint64_t root_waiting(void) {

@@ -54,8 +54,6 @@ struct root_process *root_check_in(struct control_conn *conn, bool forwarded, st
 void root_process_frame(struct root_process *process, uint32_t kind, struct wire_reader *reader);
 void root_process_gone(struct root_process *process, const char *why);
 
-/* Tells a process alone. */
-void root_process_refuse(struct root_process *process, ncclResult_t code, const char *text);
 /* Here, for processes whose root is another process: */
 void root_forward_open(struct root *root);
 void root_forward_up(struct root *root, const struct root_process *process, uint32_t kind,

@@ -125,7 +125,8 @@ void root_forward_up(struct root *root, const struct root_process *process, uint
   wire_put(&root->pending, &head, sizeof head);
   wire_put(&root->pending, &forward, sizeof forward);
   wire_put(&root->pending, reader->at, reader->left);
-  if (root->pending.failed) root_fail(root, ncclSystemError, "no memory to pass ranks on to the first root");
+  if (root->pending.failed)
+    root_fail(root, ncclSystemError, "passing ranks on to the first root" LOG_OUT_OF_MEMORY);
 }
 
 void root_forward_stop(void) {

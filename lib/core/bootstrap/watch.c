@@ -137,7 +137,7 @@ static void watch_take_links(struct watch *watch, struct gather *gather) {
 
 ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argument, struct watch **out) {
   struct watch *watch = (struct watch *)os_alloc(sizeof *watch);
-  if (!watch) return log_fail(ncclSystemError, "%s: no memory to watch other processes", gather->call);
+  if (!watch) return log_no_memory("%s: watching other processes", gather->call);
   const ncclResult_t result = control_use(NULL);
   if (result != ncclSuccess) {
     os_free(watch);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/os.h"
 #include "base/text.h"
 
@@ -11,17 +12,11 @@
 
 void wire_put(struct wire_writer *writer, const void *data, size_t bytes) {
   if (writer->failed || bytes == 0) return;
-  if (writer->capacity - writer->used < bytes) {
-    size_t capacity = writer->capacity < 512 ? 512 : writer->capacity * 2;
-    while (capacity < writer->used + bytes) capacity *= 2;
-    uint8_t *grown = (uint8_t *)os_realloc(writer->bytes, capacity);
-    if (!grown) {
-      wire_free(writer);
-      writer->failed = true;
-      return;
-    }
-    writer->bytes = grown;
-    writer->capacity = capacity;
+  const size_t wanted = writer->used + bytes;
+  if (!array_grow_long(&writer->bytes, &writer->capacity, wanted < 512 ? 512 : wanted, 1)) {
+    wire_free(writer);
+    writer->failed = true;
+    return;
   }
   memcpy(writer->bytes + writer->used, data, bytes);
   writer->used += bytes;

@@ -162,9 +162,7 @@ ncclResult_t call_cache_note_call(const struct collective_call *call) {
     return ncclSuccess;
   }
   if (groups == NULL) groups = cache->groups = (struct call_cache_groups *)os_alloc(sizeof *groups);
-  if (groups == NULL)
-    return log_fail(ncclSystemError, "%s: no memory to remember the group; free some and try again",
-                    call->name);
+  if (groups == NULL) return log_no_memory("%s: remembering the group", call->name);
   groups->kept[groups->next].serial = 0;
   args_set(&groups->kept[groups->next].calls[cache->noted++], call);
   return ncclSuccess;

@@ -36,7 +36,7 @@ struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t co
 
 ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *const *comms) {
   uint32_t *devices = (uint32_t *)os_alloc(shared->rank_count * sizeof *devices);
-  if (!devices) return log_fail(ncclSystemError, "no memory for the devices of %u ranks", shared->rank_count);
+  if (!devices) return log_no_memory("the devices of %u ranks", shared->rank_count);
   for (uint32_t rank = 0; rank < shared->rank_count; rank++) devices[rank] = comms[rank]->device_index;
   const uint32_t channel_count = comms[0]->settings.limits.channel_count;
   const ncclResult_t result =

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
@@ -30,16 +31,16 @@ static struct redop *redop_find(struct ncclComm *comm, ncclRedOp_t op) {
 static ncclResult_t redop_grow(struct ncclComm *comm) {
   struct redop_table *table = &comm->redops;
   const uint32_t count = table->count > 0 ? 2 * table->count : REDOP_ROWS_FIRST;
-  struct redop *rows = NULL;
-  if (count <= REDOP_ROWS_MAX) rows = (struct redop *)os_realloc(table->rows, count * sizeof *rows);
-  if (!rows) {
-    return log_fail(ncclSystemError,
-                    "ncclRedOpCreatePreMulSum: rank %u of comm '%s' has %u operators and no memory for "
-                    "more; destroy those that are no longer used",
-                    comm->rank, comm->name, table->count);
-  }
-  memset(rows + table->count, 0, (count - table->count) * sizeof *rows);
-  table->rows = rows;
+  if (count > REDOP_ROWS_MAX)
+    return log_fail(
+        ncclSystemError,
+        "ncclRedOpCreatePreMulSum: rank %u of comm '%s' has %u operators, as many as there can be; "
+        "destroy those that are no longer used",
+        comm->rank, comm->name, table->count);
+  if (!array_resize(&table->rows, count, sizeof *table->rows))
+    return log_no_memory("ncclRedOpCreatePreMulSum: rank %u of comm '%s': an operator beside %u others",
+                         comm->rank, comm->name, table->count);
+  memset(table->rows + table->count, 0, (count - table->count) * sizeof *table->rows);
   table->count = count;
   return ncclSuccess;
 }

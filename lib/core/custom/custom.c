@@ -33,7 +33,7 @@ ncclResult_t custom_start(const char *name, struct custom_build *build) {
   memset(build, 0, sizeof *build);
   build->name = name;
   build->schedule = (struct custom_schedule *)os_alloc(sizeof *build->schedule);
-  if (build->schedule == NULL) return log_fail(ncclSystemError, "%s: no memory for a schedule", name);
+  if (build->schedule == NULL) return log_no_memory("%s: a schedule", name);
   build->schedule->max_bytes = SIZE_MAX;
   return ncclSuccess;
 }
@@ -61,7 +61,7 @@ ncclResult_t custom_parse_as(const char *name, const char *text, size_t bytes, c
     return log_fail(ncclInvalidUsage, "%s: %zu bytes, and a schedule has at most %u", name, bytes,
                     CUSTOM_FILE_BYTES_MAX);
   char *copy = (char *)os_alloc(bytes + 1);
-  if (copy == NULL) return log_fail(ncclSystemError, "%s: no memory for its %zu bytes", name, bytes);
+  if (copy == NULL) return log_no_memory("%s: its %zu bytes", name, bytes);
   memcpy(copy, text, bytes);
   ncclResult_t result = custom_start(name, &build);
   if (result == ncclSuccess) result = custom_finish(&build, parse(&build, copy, bytes), schedule);
@@ -97,7 +97,7 @@ static ncclResult_t shared_read(const char *path, struct custom_shared **result)
   if (fresh != NULL) fresh->path = os_strdup(path);
   if (fresh == NULL || fresh->path == NULL) {
     os_free(fresh);
-    return log_fail(ncclSystemError, "%s: no memory for a schedule", path);
+    return log_no_memory("%s: a schedule", path);
   }
   const ncclResult_t read = custom_read_as(path, parse_text, &fresh->schedule);
   if (read != ncclSuccess) {

@@ -9,10 +9,11 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/array.h"
+#include "base/log.h"
 #include "base/os.h"
 
 #define BLOCKS_FIRST 16
-#define ROWS_FIRST 64
 /* Steps of all of a file's lists: what a file of the largest size could hold. */
 #define ROWS_MAX (1u << 23)
 
@@ -28,8 +29,7 @@ ncclResult_t custom_fail_at(const char *source, int source_line, const struct cu
 }
 
 static ncclResult_t out_of_memory(const struct custom_build *build) {
-  return log_fail(ncclSystemError, "%s: no memory for the schedule of %u steps", build->name,
-                  build->row_count);
+  return log_no_memory("%s: the schedule of %u steps", build->name, build->row_count);
 }
 
 /* ---- names ---- */
@@ -87,26 +87,17 @@ uint32_t custom_out_chunks(const struct custom_schedule *schedule) {
 
 /* ---- growing ---- */
 
-static bool array_grow(void **array, uint32_t count, uint32_t capacity, size_t item_bytes) {
-  void *grown = os_realloc(*array, capacity * item_bytes);
-  if (grown == NULL) return false;
-  memset((uint8_t *)grown + count * item_bytes, 0, (capacity - count) * item_bytes);
-  *array = grown;
-  return true;
-}
-
 static bool blocks_reserve(struct custom_build *build) {
   struct custom_schedule *schedule = build->schedule;
   const uint32_t count = schedule->block_count;
   if (count < build->block_capacity) return true;
   const uint32_t capacity = count == 0 ? BLOCKS_FIRST : 2 * count;
-  void *blocks = schedule->blocks, *drafts = build->drafts;
-  const bool first = array_grow(&blocks, count, capacity, sizeof *schedule->blocks);
-  const bool both = first && array_grow(&drafts, count, capacity, sizeof *build->drafts);
-  schedule->blocks = (struct custom_block *)blocks;
-  build->drafts = (struct custom_draft *)drafts;
-  if (both) build->block_capacity = capacity;
-  return both;
+  if (!array_resize(&schedule->blocks, capacity, sizeof *schedule->blocks) ||
+      !array_resize(&build->drafts, capacity, sizeof *build->drafts))
+    return false;
+  memset(build->drafts + count, 0, (capacity - count) * sizeof *build->drafts);
+  build->block_capacity = capacity;
+  return true;
 }
 
 ncclResult_t custom_add_block(struct custom_build *build, uint32_t rank, uint32_t channel, uint32_t line,
@@ -206,14 +197,11 @@ static ncclResult_t check_places(const struct custom_build *build, const struct 
 }
 
 static bool rows_reserve(struct custom_build *build, uint32_t more) {
-  uint32_t capacity = build->row_capacity == 0 ? ROWS_FIRST : build->row_capacity;
-  if (build->row_count + more <= build->row_capacity) return true;
-  while (capacity < build->row_count + more) capacity *= 2;
-  void *rows = build->rows;
-  const bool grown = array_grow(&rows, build->row_count, capacity, sizeof *build->rows);
-  build->rows = (struct custom_row *)rows;
-  if (grown) build->row_capacity = capacity;
-  return grown;
+  const uint32_t before = build->row_capacity;
+  if (!array_grow(&build->rows, &build->row_capacity, (uint64_t)build->row_count + more, sizeof *build->rows))
+    return false;
+  memset(build->rows + before, 0, (build->row_capacity - before) * sizeof *build->rows);
+  return true;
 }
 
 ncclResult_t custom_add_step(struct custom_build *build, const struct list_step *step, uint32_t chunk_count,

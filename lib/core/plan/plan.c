@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -34,16 +35,13 @@ void plan_limits_default(struct plan_limits *limits) {
 #define ROWS_FIRST 8
 
 ncclResult_t plan_out_of_memory(const struct plan_request *request) {
-  return log_fail(ncclSystemError, "rank %u: out of memory while planning %u operations", request->rank,
-                  request->op_count);
+  return log_no_memory("rank %u: a plan of %u operations", request->rank, request->op_count);
 }
 
 /* What the block holds is kept. */
 bool plan_block_reserve(void **block, size_t *capacity_bytes, size_t bytes) {
   if (bytes <= *capacity_bytes) return true;
-  void *grown = os_realloc(*block, bytes);
-  if (grown == NULL) return false;
-  *block = grown;
+  if (!array_resize(block, bytes, 1)) return false;
   *capacity_bytes = bytes;
   return true;
 }

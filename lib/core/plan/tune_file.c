@@ -204,7 +204,7 @@ ncclResult_t tune_file_parse(const char *path, const char *text, size_t length, 
   if (count > TUNE_RULES_MAX)
     return log_fail(ncclInvalidUsage, "%s: expected at most %d rules, found %u", path, TUNE_RULES_MAX, count);
   struct tune_file *fresh = (struct tune_file *)os_alloc(sizeof *fresh + count * sizeof fresh->rules[0]);
-  if (fresh == NULL) return log_fail(ncclSystemError, "%s: no memory for %u tuning rules", path, count);
+  if (fresh == NULL) return log_no_memory("%s: %u tuning rules", path, count);
   const ncclResult_t result = file_fill(path, whole, fresh);
   if (result == ncclSuccess) *file = fresh;
   else os_free(fresh);

@@ -548,9 +548,7 @@ static ncclResult_t comm_enlist(struct proxy_comm *comm) {
 
 ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_comm **result) {
   struct proxy_comm *comm = (struct proxy_comm *)os_alloc(sizeof *comm);
-  if (comm == NULL)
-    return log_fail(ncclSystemError, "rank %" PRIu32 ": no memory for its connections over networks",
-                    call->rank);
+  if (comm == NULL) return log_no_memory("rank %" PRIu32 ": its connections over networks", call->rank);
   comm->call = *call;
   os_mutex_init(&comm->names);
   snprintf(comm->name, sizeof comm->name, "%s", call->name != NULL ? call->name : "communicator");
@@ -733,9 +731,8 @@ static ncclResult_t conn_open(struct proxy_comm *comm, const struct device_conn_
     return ncclSuccess;
   }
   if (result == ncclSuccess || conn == NULL)
-    result =
-        log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for a connection with rank %" PRIu32,
-                 comm->name, comm->call.rank, name->peer);
+    result = log_no_memory("comm %s: rank %" PRIu32 ": a connection with rank %" PRIu32, comm->name,
+                           comm->call.rank, name->peer);
   if (conn != NULL) proxy_conn_close(comm->net, conn);
   os_free(conn);
   return result;

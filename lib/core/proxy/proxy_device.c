@@ -34,7 +34,7 @@ void proxy_device_choose(struct proxy_comm *comm) {
 ncclResult_t proxy_device_open(struct proxy_conn *conn) {
   if (conn->end.memory != POINTER_DEVICE) return ncclSuccess;
   conn->trailers = (struct proxy_trailer *)os_pages_map(TRAILERS_BYTES);
-  return conn->trailers != NULL ? ncclSuccess : log_fail(ncclSystemError, "no memory for a connection");
+  return conn->trailers != NULL ? ncclSuccess : log_no_memory("a connection");
 }
 
 void proxy_device_close(const struct net_ops *net, struct proxy_conn *conn) {

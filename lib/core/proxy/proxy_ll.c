@@ -5,6 +5,7 @@
  * its own flags. The price is a copy at each end, of messages that are short. */
 #include <inttypes.h>
 
+#include "base/log.h"
 #include "base/os.h"
 #include "core/proxy/proxy_impl.h"
 
@@ -19,8 +20,8 @@ ncclResult_t proxy_ll_open(struct proxy_conn *conn, const struct device_net_end 
   }
   if (ll == NULL || ll->stage == NULL) {
     os_free(ll);
-    return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for the LL lines of rank %" PRIu32,
-                    conn->comm->name, conn->comm->call.rank, conn->name.peer);
+    return log_no_memory("comm %s: rank %" PRIu32 ": lines of rank %" PRIu32, conn->comm->name,
+                         conn->comm->call.rank, conn->name.peer);
   }
   proxy_lock();
   conn->ll = ll;

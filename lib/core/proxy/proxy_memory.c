@@ -71,9 +71,9 @@ ncclResult_t proxy_comm_announce(struct proxy_comm *comm, uintptr_t begin, size_
   const bool added = memory_add(&comm->announced, begin, bytes) != NULL;
   comm_update_zero_copy(comm);
   proxy_unlock();
-  return added ? ncclSuccess
-               : log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to note a registration",
-                          comm->name, comm->call.rank);
+  return added
+             ? ncclSuccess
+             : log_no_memory("comm %s: rank %" PRIu32 ": noting a registration", comm->name, comm->call.rank);
 }
 
 /* One that messages are under way to or from, against the rules, stays until the connection ends. */
@@ -107,8 +107,7 @@ ncclResult_t proxy_memory_offer(uintptr_t begin, size_t bytes) {
   const bool added = memory_add(&offered, begin, bytes) != NULL;
   all_update_zero_copy();
   proxy_unlock();
-  return added ? ncclSuccess
-               : log_fail(ncclSystemError, "no memory to note an allocation of %zu bytes", bytes);
+  return added ? ncclSuccess : log_no_memory("noting an allocation of %zu bytes", bytes);
 }
 
 void proxy_memory_withdraw(uintptr_t begin) {

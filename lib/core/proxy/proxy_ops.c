@@ -70,8 +70,7 @@ static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_n
   os_mutex_unlock(&comm->names);
   if (reserved) return ncclSuccess;
   os_free(set);
-  return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory to share slots", comm->name,
-                  comm->call.rank);
+  return log_no_memory("comm %s: rank %" PRIu32 ": sharing slots", comm->name, comm->call.rank);
 }
 
 /* Of messages in Simple: lines have slots of their own. */
@@ -168,8 +167,8 @@ ncclResult_t proxy_ops_create(struct proxy_comm *comm, const struct plan *plan, 
   TRY(open_sets(comm, plan, remote));
   struct proxy_ops *ops = ops_alloc(plan, count);
   if (ops == NULL)
-    return log_fail(ncclSystemError, "comm %s: rank %" PRIu32 ": no memory for %" PRIu32 " network transfers",
-                    comm->name, comm->call.rank, count);
+    return log_no_memory("comm %s: rank %" PRIu32 ": %" PRIu32 " network transfers", comm->name,
+                         comm->call.rank, count);
   ops->comm = comm;
   const ncclResult_t added = add_batches(ops, plan, remote);
   if (added != ncclSuccess) {
@@ -294,7 +293,7 @@ void proxy_ops_read(const struct proxy_mailbox_entry *entry) {
 static void post_fail(struct proxy_ops *ops) {
   proxy_lock();
   if (ops->comm != NULL)
-    proxy_comm_fail(ops->comm, ncclSystemError, "no memory for %" PRIu32 " network transfers",
+    proxy_comm_fail(ops->comm, ncclSystemError, "%" PRIu32 " network transfers" LOG_OUT_OF_MEMORY,
                     ops->task_count);
   proxy_attend();
   proxy_unlock();

@@ -395,8 +395,7 @@ ncclResult_t proxy_pxn_open(const struct proxy_pxn_call *call, struct device_con
   if (house_enter(call, handle)) return ncclSuccess;
   struct pxn *pxn = (struct pxn *)os_alloc(sizeof *pxn);
   if (pxn == NULL)
-    return log_fail(ncclSystemError, "rank %" PRIu32 ": no memory to send for rank %" PRIu32, call->over,
-                    call->rank);
+    return log_no_memory("rank %" PRIu32 ": sending for rank %" PRIu32, call->over, call->rank);
   const ncclResult_t result = pxn_make(call, pxn);
   if (result == ncclSuccess) *handle = pxn->handle;
   else os_free(pxn);

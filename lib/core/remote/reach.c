@@ -34,8 +34,7 @@ static ncclResult_t view_fill(struct view *view, const struct gather *gather, ui
   view->process_count = gather_process_count(gather);
   view->own_process = gather_own_process(gather);
   view->first_rank = (uint32_t *)os_alloc(view->process_count * sizeof *view->first_rank);
-  if (!view->first_rank)
-    return log_fail(ncclSystemError, "no memory to look for %u processes on this host", view->process_count);
+  if (!view->first_rank) return log_no_memory("looking for %u processes on this host", view->process_count);
   for (uint32_t rank = rank_count; rank-- > 0;) {
     const struct peer_info *info = (const struct peer_info *)view->ranks[rank].info;
     if (view->ranks[rank].info_bytes == sizeof *info && info->present && info->shareable)
@@ -108,7 +107,7 @@ static ncclResult_t try_all(const struct view *view, const uint8_t *apart, uint3
   uint32_t *processes = (uint32_t *)os_alloc(view->process_count * sizeof *processes);
   *about = view->own_process;
   if (!processes) {
-    snprintf(reason, reason_bytes, "no memory to look for processes of this host");
+    snprintf(reason, reason_bytes, "looking for processes of this host" LOG_OUT_OF_MEMORY);
     return ncclSystemError;
   }
   ncclResult_t result = ncclSuccess;
@@ -161,7 +160,7 @@ ncclResult_t reach_try(struct gather *gather, const char *call, const struct dev
   ncclResult_t result = view_fill(&view, gather, rank_count);
   reach->apart = result == ncclSuccess ? (uint8_t *)os_alloc(view.process_count) : NULL;
   if (result == ncclSuccess && !reach->apart)
-    result = log_fail(ncclSystemError, "no memory to look for %u processes on this host", view.process_count);
+    result = log_no_memory("looking for %u processes on this host", view.process_count);
   if (result != ncclSuccess) {
     snprintf(reason, reason_bytes, "%s", log_own_error());
     gather_cancel(gather, result, reason);

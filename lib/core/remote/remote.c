@@ -164,7 +164,7 @@ static ncclResult_t remote_find_rails(struct remote *remote) {
   const bool several = remote->process_count > 1;
   if (several && (!remote->networked || param_text(PARAM_TOPO_FILE)[0] == '\0')) return ncclSuccess;
   struct rails_place *places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
-  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  if (!places) return log_no_memory("the places of %u ranks", rank_count);
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     const struct peer_info *info = &remote->infos[rank];
     places[rank].device = several ? remote_place(remote, rank) : info->device_index;
@@ -179,7 +179,7 @@ static ncclResult_t remote_find_rails(struct remote *remote) {
 ncclResult_t remote_create(struct comm_shared *shared, uint64_t wire_key, const struct gather *gather,
                            const uint32_t *ranks, const uint8_t *apart, struct remote **out) {
   struct remote *remote = (struct remote *)os_alloc(sizeof *remote);
-  if (!remote) return log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+  if (!remote) return log_no_memory("a table of %u ranks", shared->rank_count);
   os_mutex_init(&remote->lock);
   remote->shared = shared;
   remote->wire_key = wire_key;
@@ -187,7 +187,7 @@ ncclResult_t remote_create(struct comm_shared *shared, uint64_t wire_key, const 
   remote->own_process = gather_own_process(gather);
   ncclResult_t result = ncclSuccess;
   if (!remote_alloc(remote, shared->rank_count))
-    result = log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+    result = log_no_memory("a table of %u ranks", shared->rank_count);
   if (result == ncclSuccess) result = remote_take_infos(remote, gather, ranks, apart);
   if (result != ncclSuccess) {
     remote_free(remote);
@@ -226,14 +226,14 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
                                 struct remote **out) {
   if (!nodes_differ(comms, shared->rank_count)) return ncclSuccess;
   struct remote *remote = (struct remote *)os_alloc(sizeof *remote);
-  if (!remote) return log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+  if (!remote) return log_no_memory("a table of %u ranks", shared->rank_count);
   os_mutex_init(&remote->lock);
   remote->shared = shared;
   remote->wire_key = shared->comm_id; /* the same on every run */
   remote->process_count = 1;
   ncclResult_t result = ncclSuccess;
   if (!remote_alloc(remote, shared->rank_count))
-    result = log_fail(ncclSystemError, "no memory for a table of %u ranks", shared->rank_count);
+    result = log_no_memory("a table of %u ranks", shared->rank_count);
   if (result == ncclSuccess) result = remote_fill_here(remote, comms);
   if (result == ncclSuccess) result = remote_find_rails(remote);
   if (result == ncclSuccess) *out = remote;
@@ -269,7 +269,7 @@ void remote_settle(const struct remote *remote, struct settings *settings) {
 ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count, struct graph *graph) {
   const uint32_t rank_count = remote->shared->rank_count;
   struct graph_place *places = (struct graph_place *)os_alloc(rank_count * sizeof *places);
-  if (!places) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  if (!places) return log_no_memory("the places of %u ranks", rank_count);
   uint32_t node_count = 0;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     uint32_t first = rank, last = rank;
@@ -280,6 +280,7 @@ ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count,
     }
     places[rank].node = first < rank ? places[first].node : node_count++;
     places[rank].gpu = last < rank ? places[last].gpu + 1 : 0;
+    places[rank].remote = remote->ranks[rank].process_index != remote->own_process;
   }
   const ncclResult_t result = layout_graph_places(places, rank_count, node_count, channel_count, graph);
   os_free(places);
@@ -397,9 +398,7 @@ static ncclResult_t remote_ask_some(struct ncclComm *comm, const struct remote_r
       os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u, &comm->called_off,
       what};
   uint32_t reply_bytes = (uint32_t)(count * sizeof *answers); /* the space there is */
-  if (!message)
-    return log_fail(ncclSystemError, "rank %u of comm '%s': no memory to ask for connections", comm->rank,
-                    comm->name);
+  if (!message) return log_no_memory("rank %u of comm '%s': asking for connections", comm->rank, comm->name);
   snprintf(what, sizeof what, "rank %u of comm '%s' asking rank %u (%s, %s) for connections", comm->rank,
            comm->name, requests[0].rank, remote->infos[requests[0].rank].host_name,
            sock_address_text(to, at));
@@ -472,8 +471,7 @@ static void remote_proxy_failed(void *argument, ncclResult_t code, const char *t
 static ncclResult_t remote_note_networked(struct remote *remote, uint32_t own_rank) {
   const uint32_t rank_count = remote->shared->rank_count;
   remote->remotes[own_rank] = (uint8_t *)os_alloc(rank_count);
-  if (!remote->remotes[own_rank])
-    return log_fail(ncclSystemError, "no memory for the transports to %u ranks", rank_count);
+  if (!remote->remotes[own_rank]) return log_no_memory("the ways to %u ranks", rank_count);
   for (uint32_t rank = 0; rank < rank_count; rank++)
     remote->remotes[own_rank][rank] = remote_transport_to(remote, own_rank, rank) == TRANSPORT_NETWORK;
   return ncclSuccess;
@@ -596,8 +594,7 @@ static void remote_lost(void *argument, uint32_t process_index, uint64_t key, nc
 
 ncclResult_t remote_watch_open(struct gather *gather, struct remote_watch **out) {
   struct remote_watch *watch = (struct remote_watch *)os_alloc(sizeof *watch);
-  if (!watch)
-    return log_fail(ncclSystemError, "no memory to watch over %u processes", gather_process_count(gather));
+  if (!watch) return log_no_memory("watching over %u processes", gather_process_count(gather));
   os_mutex_init(&watch->lock);
   watch->share_count = 1;
   const ncclResult_t result = gather_watch(gather, remote_lost, watch, &watch->watch);

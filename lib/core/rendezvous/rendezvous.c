@@ -290,8 +290,7 @@ static ncclResult_t join_locked(const struct rendezvous_call *call, const struct
   }
   if (!rendezvous) {
     rendezvous_note_over(call); /* those who come later need not wait for this rank */
-    return log_fail(ncclSystemError, "%s: rank %u: no memory to meet %u ranks; free some and try again",
-                    call->call, call->rank, call->rank_count);
+    return log_no_memory("%s: rank %u: rendezvous %u ranks", call->call, call->rank, call->rank_count);
   }
   TRY(rendezvous_agree(rendezvous, call));
   if (call->kind == RENDEZVOUS_INIT) TRY(rendezvous_take_device(rendezvous, call));
@@ -462,7 +461,7 @@ static ncclResult_t split_open_shared(struct split_work *split, const struct ren
                                       uint32_t begin, uint32_t end) {
   const uint64_t comm_id = rendezvous_child_id(first, split->slots[begin]->color);
   struct comm_shared *shared = comm_shared_create(split->ops, comm_id, end - begin);
-  if (!shared) return log_fail(ncclSystemError, "%s: no memory for %u ranks", first->call, end - begin);
+  if (!shared) return log_no_memory("%s: %u ranks", first->call, end - begin);
   split->shared_states[split->shared_count++] = shared;
   TRY(shared_settle_here(shared, split->comms + begin));
   for (uint32_t i = begin; i < end; i++) {
@@ -478,8 +477,7 @@ static ncclResult_t split_open_shared(struct split_work *split, const struct ren
 
 static ncclResult_t split_open(struct split_work *split, struct rendezvous *rendezvous) {
   if (!split_sort(split, rendezvous)) {
-    return log_fail(ncclSystemError, "%s: no memory to sort %u ranks", rendezvous->first.call,
-                    rendezvous->first.rank_count);
+    return log_no_memory("%s: sorting %u ranks", rendezvous->first.call, rendezvous->first.rank_count);
   }
   for (uint32_t begin = 0, end; begin < split->comm_count; begin = end) {
     end = begin + 1;

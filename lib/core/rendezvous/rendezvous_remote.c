@@ -67,7 +67,7 @@ static ncclResult_t slot_card(const struct rendezvous_call *call, struct peer_in
 
 ncclResult_t rendezvous_fill_info(const struct rendezvous_call *call, struct peer_info **out) {
   struct peer_info *info = (struct peer_info *)os_alloc(sizeof *info);
-  if (!info) return log_fail(ncclSystemError, "%s: no memory to describe rank %u", call->call, call->rank);
+  if (!info) return log_no_memory("%s: describing rank %u", call->call, call->rank);
   const ncclResult_t result = slot_card(call, info);
   if (result == ncclSuccess) *out = info;
   else os_free(info);
@@ -197,8 +197,7 @@ static ncclResult_t conduct_shared(struct conduct *conduct, uint32_t begin, uint
   if (!ours) return ncclSuccess;
   struct comm_shared *shared =
       child ? comm_shared_create(conduct->ops, comm_id, end - begin) : rendezvous->shared;
-  if (!shared)
-    return log_fail(ncclSystemError, "%s: no memory for %u ranks", rendezvous->first.call, end - begin);
+  if (!shared) return log_no_memory("%s: %u ranks", rendezvous->first.call, end - begin);
   rendezvous->shared = child ? rendezvous->shared : NULL;
   conduct->shared_states[conduct->shared_count++] = shared;
   TRY(remote_create(shared, wire_key, conduct->gather, conduct->ranks, conduct->reach.apart,
@@ -248,7 +247,7 @@ static ncclResult_t conduct_alloc(struct conduct *conduct) {
   conduct->ranks = (uint32_t *)os_alloc(count * sizeof *conduct->ranks);
   conduct->comms = (struct ncclComm **)os_alloc(count * sizeof *conduct->comms);
   if (conduct->shared_states && conduct->members && conduct->ranks && conduct->comms) return ncclSuccess;
-  return log_fail(ncclSystemError, "no memory to meet %u ranks", count);
+  return log_no_memory("rendezvous %u ranks", count);
 }
 
 static ncclResult_t conduct_watch(struct conduct *conduct) {

@@ -572,7 +572,7 @@ static struct stall *stall_create(struct remote *remote) {
 
 ncclResult_t stall_open(struct remote *remote, struct stall **result) {
   struct stall *stall = stall_create(remote);
-  if (!stall) return log_fail(ncclSystemError, "no memory to watch over operations that make no progress");
+  if (!stall) return log_no_memory("watching over operations that make no progress");
   os_mutex_lock(&life_lock);
   looker_forget();
   const ncclResult_t started = looker.first ? ncclSuccess : looker_start();

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/backend.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/bootstrap/control.h"
@@ -232,14 +233,9 @@ struct asker {
 };
 
 static bool bytes_put(struct survey_bytes *survey, const void *data, size_t bytes) {
-  if (survey->capacity - survey->used < bytes) {
-    size_t capacity = survey->capacity < 65536 ? 65536 : survey->capacity;
-    while (capacity - survey->used < bytes) capacity *= 2;
-    uint8_t *grown = capacity <= SURVEY_BYTES_MOST ? (uint8_t *)os_realloc(survey->bytes, capacity) : NULL;
-    if (grown == NULL) return false;
-    survey->bytes = grown;
-    survey->capacity = capacity;
-  }
+  const size_t wanted = survey->used + bytes;
+  if (wanted > SURVEY_BYTES_MOST) return false;
+  if (!array_grow_long(&survey->bytes, &survey->capacity, wanted < 65536 ? 65536 : wanted, 1)) return false;
   if (bytes > 0) memcpy(survey->bytes + survey->used, data, bytes);
   survey->used += bytes;
   return true;
@@ -260,14 +256,9 @@ static bool comm_is_known(struct round *round, uint64_t comm_id) {
 }
 
 static bool targets_reserve(struct round *round) {
-  if (round->target_count < round->target_capacity) return true;
-  const uint32_t capacity = round->target_capacity > 0 ? 2 * round->target_capacity : 64;
-  struct target *grown =
-      capacity <= TARGETS_MOST ? (struct target *)os_realloc(round->targets, capacity * sizeof *grown) : NULL;
-  if (grown == NULL) return false;
-  round->targets = grown;
-  round->target_capacity = capacity;
-  return true;
+  if (round->target_count >= TARGETS_MOST) return false;
+  return array_grow(&round->targets, &round->target_capacity, (uint64_t)round->target_count + 1,
+                    sizeof *round->targets);
 }
 
 /* An address that was asked before is not asked again. */
@@ -496,7 +487,7 @@ static ncclResult_t job_pull(const struct sock_address *to, uint64_t deadline_ns
       continue;
     }
     if (!bytes_put(got, (const uint8_t *)reply + sizeof head, head.bytes))
-      return log_fail(ncclSystemError, "no memory for what %zu bytes say of the job", got->used);
+      return log_no_memory("what %zu bytes say of the job", got->used);
     if (head.next <= question.cursor) return ncclSuccess;
     question.cursor = head.next;
   }
@@ -505,7 +496,7 @@ static ncclResult_t job_pull(const struct sock_address *to, uint64_t deadline_ns
 ncclResult_t survey_fetch(const struct sock_address *to, uint64_t deadline_ns, struct survey_bytes *survey) {
   struct survey_bytes got = {NULL, 0, 0};
   uint64_t *reply = (uint64_t *)os_alloc(CONTROL_REPLY_MOST);
-  if (reply == NULL) return log_fail(ncclSystemError, "no memory for an answer");
+  if (reply == NULL) return log_no_memory("an answer");
   const ncclResult_t result = job_pull(to, deadline_ns, reply, &got);
   os_free(reply);
   if (result == ncclSuccess) *survey = got;

@@ -11,7 +11,7 @@
 ncclResult_t graph_flat(uint32_t rank_count, struct graph *graph) {
   const size_t tree_bytes = rank_count * sizeof(struct graph_tree);
   uint8_t *memory = (uint8_t *)os_alloc(tree_bytes + 3 * (size_t)rank_count * sizeof(uint32_t));
-  if (memory == NULL) return log_fail(ncclSystemError, "no memory for the rings of %u ranks", rank_count);
+  if (memory == NULL) return log_no_memory("the rings of %u ranks", rank_count);
   memset(graph, 0, sizeof *graph);
   struct graph_tree *tree = (struct graph_tree *)(void *)memory;
   uint32_t *node = (uint32_t *)(void *)(memory + tree_bytes), *local = node + rank_count,

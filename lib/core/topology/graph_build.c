@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -120,13 +121,8 @@ static ncclResult_t kind_search(const struct building *b, struct kind *kind) {
 }
 
 static ncclResult_t kind_add(struct building *b, uint32_t node) {
-  if (b->kind_count == b->kind_capacity) {
-    const uint32_t capacity = b->kind_capacity == 0 ? 1 : 2 * b->kind_capacity;
-    struct kind *grown = (struct kind *)os_realloc(b->kinds, capacity * sizeof *grown);
-    if (grown == NULL) return log_fail(ncclSystemError, "no memory for %u kinds of nodes", capacity);
-    b->kinds = grown;
-    b->kind_capacity = capacity;
-  }
+  TRY(array_reserve(&b->kinds, &b->kind_capacity, (uint64_t)b->kind_count + 1, sizeof *b->kinds,
+                    "the kinds of nodes"));
   struct kind *kind = &b->kinds[b->kind_count];
   kind->gpus = b->gpus + b->first[node];
   kind->gpu_count = node_ranks(b, node);
@@ -357,7 +353,7 @@ static ncclResult_t rows_fill(struct building *b, struct graph *graph) {
   const size_t tree_bytes = trees * b->tree_copies * ranks * sizeof *b->trees;
   const size_t words = (rings + 3) * ranks + trees * nodes; /* a row to turn rings in; nodes and locals */
   uint8_t *memory = (uint8_t *)os_alloc(tree_bytes + words * sizeof(uint32_t));
-  if (memory == NULL) return log_fail(ncclSystemError, "no memory for the rings of %zu ranks", ranks);
+  if (memory == NULL) return log_no_memory("the rings of %zu ranks", ranks);
   graph->memory = memory;
   b->trees = (struct graph_tree *)(void *)memory;
   b->rings = (uint32_t *)(void *)(memory + tree_bytes);
@@ -385,13 +381,13 @@ static ncclResult_t building_begin(struct building *b, const struct graph_reques
   b->request = request;
   TRY(places_check(request));
   b->node = (uint32_t *)os_alloc((6 * ranks + 2) * sizeof *b->node);
-  if (b->node == NULL) return log_fail(ncclSystemError, "no memory for the places of %zu ranks", ranks);
+  if (b->node == NULL) return log_no_memory("the places of %zu ranks", ranks);
   b->local = b->node + ranks;
   b->ranks = b->local + ranks;
   b->gpus = b->ranks + ranks;
   b->kind_of = b->gpus + ranks;
   b->first = b->kind_of + ranks;
-  if (!nodes_number(b)) return log_fail(ncclSystemError, "no memory for the numbers of nodes");
+  if (!nodes_number(b)) return log_no_memory("the numbers of nodes");
   TRY(paths_find(request->topology, &request->rules, &b->paths));
   return nodes_search(b);
 }
@@ -405,8 +401,7 @@ static void building_end(struct building *b, uint32_t *node) {
 ncclResult_t graph_build(const struct graph_request *request, struct graph *graph) {
   struct building *b = (struct building *)os_alloc(sizeof *b);
   struct graph built;
-  if (b == NULL)
-    return log_fail(ncclSystemError, "no memory to build the graph of %u ranks", request->rank_count);
+  if (b == NULL) return log_no_memory("building the graph of %u ranks", request->rank_count);
   memset(&built, 0, sizeof built);
   ncclResult_t result = building_begin(b, request);
   uint32_t *node = b->node;
@@ -448,8 +443,7 @@ static void graph_write(struct text *text, const struct building *b, uint32_t id
 
 ncclResult_t graph_describe(const struct graph_request *request, struct text *text) {
   struct building *b = (struct building *)os_alloc(sizeof *b);
-  if (b == NULL)
-    return log_fail(ncclSystemError, "no memory to describe the graph of %u ranks", request->rank_count);
+  if (b == NULL) return log_no_memory("describing the graph of %u ranks", request->rank_count);
   const ncclResult_t result = building_begin(b, request);
   if (result == ncclSuccess) {
     text_add(text, "<graphs version=\"1\">\n");
@@ -460,5 +454,5 @@ ncclResult_t graph_describe(const struct graph_request *request, struct text *te
   building_end(b, b->node);
   os_free(b);
   TRY(result);
-  return text->failed ? log_fail(ncclSystemError, "no memory for the text of a graph") : ncclSuccess;
+  return text->failed ? log_no_memory("the text of a graph") : ncclSuccess;
 }

@@ -10,6 +10,7 @@
 struct graph_place {
   uint32_t node; /* below TOPOLOGY_NODES_MAX */
   uint32_t gpu;  /* index into topology.gpus */
+  bool remote;   /* the rank is of another process */
 };
 
 struct graph_request {

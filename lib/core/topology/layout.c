@@ -68,12 +68,18 @@ static ncclResult_t layout_from_numbers(struct layout *layout) {
   return topology_make(&spec, &layout->topology);
 }
 
+/* The process of one rank writes a dump, or processes of one host would write over each other's. */
+static bool layout_dumps(const struct graph_request *request, enum param_id path, enum param_id rank) {
+  const int64_t writer = param_int(rank);
+  return *param_text(path) != '\0' && writer < request->rank_count && !request->places[writer].remote;
+}
+
 /* Dumps are for looking at: one that cannot be written is no reason to fail. */
 static void layout_dump(const struct topology *topology, const struct graph_request *request) {
-  const char *path = param_text(PARAM_TOPO_DUMP_FILE);
-  if (*path != '\0') topology_write(topology, path);
-  path = param_text(PARAM_GRAPH_DUMP_FILE);
-  if (*path == '\0') return;
+  if (layout_dumps(request, PARAM_TOPO_DUMP_FILE, PARAM_TOPO_DUMP_FILE_RANK))
+    topology_write(topology, param_text(PARAM_TOPO_DUMP_FILE));
+  if (!layout_dumps(request, PARAM_GRAPH_DUMP_FILE, PARAM_GRAPH_DUMP_FILE_RANK)) return;
+  const char *path = param_text(PARAM_GRAPH_DUMP_FILE);
   struct text text;
   memset(&text, 0, sizeof text);
   if (graph_describe(request, &text) == ncclSuccess && !os_file_write(path, text.begin, text.bytes))
@@ -112,7 +118,7 @@ static ncclResult_t layout_build(const struct topology *topology, const struct g
 static ncclResult_t layout_places(const struct layout *layout, const uint32_t *devices, uint32_t rank_count,
                                   uint32_t channel_count, struct graph *graph) {
   struct graph_place *places = (struct graph_place *)os_alloc(rank_count * sizeof *places);
-  if (places == NULL) return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+  if (places == NULL) return log_no_memory("the places of %u ranks", rank_count);
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     places[rank].node = devices[rank] / layout->node_devices;
     places[rank].gpu = devices[rank] % layout->node_devices;

@@ -92,7 +92,7 @@ ncclResult_t rails_create(const struct device_ops *ops, const struct rails_place
   if (rails != NULL) rails->places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
   if (rails == NULL || rails->places == NULL) {
     os_free(rails);
-    return log_fail(ncclSystemError, "no memory for the places of %u ranks", rank_count);
+    return log_no_memory("the places of %u ranks", rank_count);
   }
   rails->rank_count = rank_count;
   const ncclResult_t filled = rails_fill(ops, places, rails);

@@ -84,7 +84,7 @@ static ncclResult_t check_counts(const char *path, const struct topology *topolo
 
 ncclResult_t topology_finish(const char *path, struct topology *topology) {
   topology->cpus = (uint32_t *)os_alloc(3 * TOPOLOGY_DEVICES_MAX * sizeof *topology->cpus);
-  if (topology->cpus == NULL) return log_fail(ncclSystemError, "%s: no memory for its lists", path);
+  if (topology->cpus == NULL) return log_no_memory("%s: its lists", path);
   topology->gpus = topology->cpus + TOPOLOGY_DEVICES_MAX;
   topology->nets = topology->gpus + TOPOLOGY_DEVICES_MAX;
   topology->cpu_count = rows_of_kind(topology, TOPOLOGY_CPU, topology->cpus);
@@ -292,8 +292,8 @@ ncclResult_t topology_make(const struct topology_spec *spec, struct topology *to
   making.nic_count = spec->nics == 0 ? nics : spec->nics;
   making.next_bus = 1;
   making_fill(&making);
-  const ncclResult_t result = making.full ? log_fail(ncclSystemError, "no memory for the rows of a node")
-                                          : topology_finish(preset->name, &made);
+  const ncclResult_t result =
+      making.full ? log_no_memory("the rows of a node") : topology_finish(preset->name, &made);
   if (result == ncclSuccess) *topology = made;
   else topology_free(&made);
   return result;

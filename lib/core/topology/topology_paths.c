@@ -317,7 +317,7 @@ ncclResult_t paths_find(const struct topology *topology, const struct paths_rule
   found.near = (uint32_t *)os_alloc(gpus * nets * sizeof *found.near);
   if (found.link_gbps == NULL || found.gpu_gpu == NULL || found.near == NULL) {
     paths_free(&found);
-    return log_fail(ncclSystemError, "no memory for the paths between %u GPUs", topology->gpu_count);
+    return log_no_memory("the paths between %u GPUs", topology->gpu_count);
   }
   found.gpu_net = found.gpu_gpu + gpus * gpus;
   found.net_gpu = found.gpu_net + gpus * nets;

@@ -496,7 +496,7 @@ ncclResult_t search_run(const struct search_request *request, struct search_resu
   if (search == NULL || left == NULL) {
     os_free(search);
     os_free(left);
-    return log_fail(ncclSystemError, "no memory to search rings for %u GPUs", request->gpu_count);
+    return log_no_memory("searching rings for %u GPUs", request->gpu_count);
   }
   uint32_t capability = 0;
   for (uint32_t place = 0; place < request->gpu_count; place++) {

@@ -304,7 +304,7 @@ static ncclResult_t reader_run(struct reader *reader, const char *text, size_t b
   const enum XML_Status status = XML_Parse(reader->parser, text, (int)bytes, XML_TRUE);
   const enum XML_Error error = XML_GetErrorCode(reader->parser);
   if (status != XML_STATUS_OK && error == XML_ERROR_NO_MEMORY)
-    return log_fail(ncclSystemError, "%s: no memory to read it", reader->path);
+    return log_no_memory("%s: reading it", reader->path);
   if (status != XML_STATUS_OK && reader->fault[0] == '\0')
     reader_fail(reader, "%s; expected the XML of a topology, <system version=\"1\">...</system>",
                 XML_ErrorString(error));
@@ -318,7 +318,7 @@ static ncclResult_t parse_into(const char *path, const char *text, size_t bytes,
   reader.path = path;
   reader.topology = topology;
   reader.parser = XML_ParserCreate_MM(NULL, &memory, NULL);
-  if (reader.parser == NULL) return log_fail(ncclSystemError, "%s: no memory to read it", path);
+  if (reader.parser == NULL) return log_no_memory("%s: reading it", path);
   const ncclResult_t result = reader_run(&reader, text, bytes);
   XML_ParserFree(reader.parser);
   TRY(result);
@@ -417,7 +417,7 @@ char *topology_text(const struct topology *topology) {
 
 ncclResult_t topology_write(const struct topology *topology, const char *path) {
   char *text = topology_text(topology);
-  if (text == NULL) return log_fail(ncclSystemError, "%s: no memory for what is to be written there", path);
+  if (text == NULL) return log_no_memory("%s: what is to be written there", path);
   const bool written = os_file_write(path, text, strlen(text));
   const int cause = errno;
   os_free(text);
