@@ -7,6 +7,11 @@
 . "$(dirname "$0")/script.inc"
 unset LD_LIBRARY_PATH LD_PRELOAD
 prefix="$work/prefix"
+# For the GPUs that the build is for: any others would have nvcc compile for minutes.
+GPUS=
+[ -e "$root/build/lib/libtutti-cuda.so" ] &&
+  GPUS=$(sed -n "s/.*for 'sm_\([0-9]*\)'.*/\1/p" "$root"/build/obj/lib/kernels/*.said | sort -nu |
+    paste -sd ,)
 SIZE_MAX_BYTES=1310720
 
 # compile PROGRAM COMPILER: examples/init_all.c against the installed files alone.
@@ -29,7 +34,7 @@ exports() {
 }
 
 # ---- installing
-(cd "$root" && scons -Q -s install PREFIX="$prefix") >"$work/log" 2>&1
+(cd "$root" && scons -Q -s install GPUS="$GPUS" PREFIX="$prefix") >"$work/log" 2>&1
 check $? "scons install PREFIX=..."
 for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/libnccl.so lib/libnccl.so.2 \
   lib/libtutti-cudart.so lib/libtutti-audit.so share/tutti/wheel.py \
@@ -39,7 +44,7 @@ for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/
 done >"$work/log"
 [ ! -s "$work/log" ]
 check $? "every installed file is there"
-(cd "$root" && scons -Q -s install DESTDIR="$work/stage" PREFIX=/opt/tutti) >"$work/log" 2>&1 &&
+(cd "$root" && scons -Q -s install GPUS="$GPUS" DESTDIR="$work/stage" PREFIX=/opt/tutti) >"$work/log" 2>&1 &&
   [ -e "$work/stage/opt/tutti/lib/libnccl.so.2" ]
 check $? "DESTDIR goes before PREFIX"
 ! grep -rlF -e "$root" -e "$work" "$prefix/lib/pkgconfig" "$prefix/include" "$prefix/share" >"$work/log"

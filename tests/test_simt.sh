@@ -109,6 +109,19 @@ for program in few mismatch abort processes; do
   check $? "gpu/$program"
 done
 
+# A GPU for which there is no code (tests/simt/SConscript says for which there is) is named, with the cure.
+refused() {
+  ! SIMT_CAPABILITY=$1 NCCL_DEBUG=WARN bench all_reduce -g 2 -b 64 -e 64 && cat "$work/out" >>"$work/log" &&
+    grep -q "has compute capability $2, and libtutti-cuda.so has no code for it.*$3" "$work/log"
+}
+refused 70 7.0 'GPUs before 8.0 are not supported'
+check $? "a GPU that is too old is named"
+SIMT_CAPABILITY=89 bench all_reduce -g 2 -b 64 -e 64
+check $? "code for 8.0 runs on 8.9"
+SIMT_CAPABILITY=100 NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/info" bench all_reduce -g 2 -b 64 -e 64 &&
+  cp "$work/info" "$work/log" && grep -q '10.0): the driver compiles the kernels from PTX' "$work/log"
+check $? "a newer GPU has PTX compiled, and the log says so"
+
 # Jobs that hang: what is said of them while they do, and once they were killed, and their replays.
 if [ -z "${QUICK:-}" ]; then
   mkdir -p "$work/hanging/gpu" "$work/hanging/bin"

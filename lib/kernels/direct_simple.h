@@ -18,8 +18,12 @@
 
 #include "backends/cuda/compute_warp.h"
 
-/* Vectors that a thread has in flight: of each of four links or sources, or of one source. */
+/* Vectors that a thread has in flight: of each of a group of links or sources, or of one source. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200 /* more would be spilled */
+#define DIRECT_GROUP 2u
+#else
 #define DIRECT_GROUP 4u
+#endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900 /* whose code takes more registers beside */
 #define DIRECT_VECTORS 1
 #define DIRECT_SPREAD_VECTORS 1

@@ -4,7 +4,11 @@
 
 #define PRIM_WORDS 1
 /* Few: for edges, for what does not lie alike, and for sums, which other kernels do. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* whose code takes more registers beside */
+#define PRIM_VECTORS 1
+#else
 #define PRIM_VECTORS 2
+#endif
 #define PRIM_SUM_VECTORS 4
 #define PRIM_COPY_VECTORS 4
 #define BLOCK_LANES_SHARED

@@ -1,15 +1,82 @@
 """A SCons tool for nvcc: env.CudaObject('x.cu') compiles one device source to an object.
 
 NVCC is the compiler's path, unset where there is none (the caller says so); NVCCFLAGS may be changed. GPUS
-lists compute capabilities, times ten; newer GPUs than the last one run its PTX. Headers are followed as for
-C, so that a change in the shared schedule recompiles the kernels. What the compiler says stays beside the
-object, as x.cu.said: registers and spills, which tests/test_device_code.sh reads."""
+says for which compute capabilities, times ten: `all`, which are those of CAPABILITIES that this nvcc knows;
+`native`, which are those of this machine's GPUs; a list; or nothing, and then NVCC is unset. GPU_CODE and
+GPU_PTX are what that comes to. Headers are followed as for C, so that a change in the shared schedule
+recompiles the kernels. What the compiler says stays beside the object, as x.cu.said: registers and spills,
+which tests/test_device_code.sh reads."""
 import os
+import re
+import subprocess
+
 import SCons.Defaults
 import SCons.Tool
-from SCons.Script import Action, Builder
+from SCons.Script import Action, Builder, Exit
 
 PLACES = ['/usr/local/cuda/bin', '/opt/cuda/bin']
+CAPABILITIES = [80, 90, 100, 120]
+# Code for a GPU is made of its own PTX, but for these: nvcc makes the same text for both, but for the
+# target's name, and half of its time goes there. A source that tells them apart sets NVCC_PTX_OF={}.
+PTX_OF = {120: 100}
+
+
+def fail(text):
+    print('scons: ' + text)
+    Exit(2)
+
+
+def compressed(compiler):
+    """Flags that compress machine code and PTX, to a quarter of the space. Loading unpacks a GPU's own, in
+    4 ms for all kernels. Drivers of the time before toolkit 13 may not know the better compression."""
+    said = subprocess.run([compiler, '--version'], stdout=subprocess.PIPE, universal_newlines=True).stdout
+    version = re.search(r'release (\d+)', said)
+    better = version and int(version.group(1)) >= 13
+    return ['--compress-mode=size'] if better else ['-Xfatbin', '-compress-all']
+
+
+def listed(names):
+    return ','.join(str(name) for name in names)
+
+
+def known(compiler):
+    """The capabilities that this nvcc compiles for, and the kernels are written for."""
+    command = [compiler, '--list-gpu-code']
+    said = subprocess.run(command, stdout=subprocess.PIPE, universal_newlines=True).stdout
+    numbers = [int(name[3:]) for name in said.split() if name.startswith('sm_') and name[3:].isdigit()]
+    return sorted(number for number in numbers if number >= CAPABILITIES[0])
+
+
+def native(env, supported):
+    """The capabilities of this machine's GPUs; of one that is newer than this nvcc, the last one before it,
+    whose PTX it runs."""
+    tool = env.WhereIs('nvidia-smi')
+    command = [tool, '--query-gpu=compute_cap', '--format=csv,noheader']
+    said = subprocess.run(command, stdout=subprocess.PIPE, universal_newlines=True).stdout if tool else ''
+    names = {line.strip().replace('.', '') for line in said.splitlines()}
+    before = [[name for name in supported if name <= int(found)] for found in names if found.isdigit()]
+    if not any(before):
+        fail('GPUS=native: nvidia-smi names no GPU here of compute capability %d.%d or newer; say which, as '
+             'GPUS=80,90, or GPUS=all' % divmod(CAPABILITIES[0], 10))
+    return sorted({max(each) for each in before if each})
+
+
+def chosen(env, compiler):
+    supported = known(compiler)
+    if env['GPUS'] == 'native':
+        return native(env, supported)
+    if env['GPUS'] == 'all':
+        absent = [name for name in CAPABILITIES if name not in supported]
+        if absent:
+            print('### this nvcc knows no GPUS=%s: they are left out; a newer toolkit has them ###'
+                  % listed(absent))
+        return [name for name in CAPABILITIES if name in supported]
+    names = env['GPUS'].split(',')
+    wrong = [name for name in names if not name.isdigit() or int(name) not in supported]
+    if wrong:
+        fail('GPUS=%s: the kernels cannot be compiled for %s; choose all, native, or some of %s'
+             % (env['GPUS'], ', '.join(wrong), listed(supported)))
+    return sorted({int(name) for name in names})
 
 
 def find(env):
@@ -19,17 +86,31 @@ def find(env):
     return env.WhereIs('nvcc', path + PLACES)
 
 
+def ptx_of(code):
+    return sorted({PTX_OF.get(name, name) for name in code})
+
+
+def gencode(target, source, env, for_signature):
+    """The flags for machine code and PTX."""
+    pairs = [(env['NVCC_PTX_OF'].get(name, name), 'sm_%d' % name) for name in env['GPU_CODE']]
+    pairs += [(name, 'compute_%d' % name) for name in env['GPU_PTX']]
+    return ['-gencode=arch=compute_%d,code=%s' % pair for pair in pairs]
+
+
 def generate(env):
     compiler = find(env)
     if compiler:
         env['NVCC'] = compiler
-    capabilities = env['GPUS'].split(',')
-    env['NVCC_GENCODE'] = ['-gencode=arch=compute_%s,code=sm_%s' % (name, name) for name in capabilities]
-    env['NVCC_GENCODE'].append('-gencode=arch=compute_{0},code=compute_{0}'.format(capabilities[-1]))
-    env['NVCCFLAGS'] = ['-std=c++17', '-O3', '-Werror', 'all-warnings', '--threads', '2',
-                        '-Xcompiler', '-fPIC,-Wall,-fno-threadsafe-statics']
-    env['NVCCCOM'] = ('$NVCC $NVCC_GENCODE $NVCCFLAGS $_CPPDEFFLAGS $_CPPINCFLAGS -c $SOURCE -o $TARGET '
-                      '>${TARGETS[1]} 2>&1 || { cat ${TARGETS[1]}; false; }')
+        env['GPU_CODE'] = chosen(env, compiler)
+        env['GPU_PTX'] = ptx_of(env['GPU_CODE'])
+        env['NVCC_COMPRESS'] = compressed(compiler)
+    env['NVCC_PTX_OF'] = PTX_OF
+    env['NVCC_GENCODE'] = gencode
+    threads = str(min(4, os.cpu_count()))
+    env['NVCCFLAGS'] = ['-std=c++17', '-O3', '-Werror', 'all-warnings', '--threads', threads, '-Xcompiler',
+                        '-fPIC,-Wall,-fno-threadsafe-statics']
+    env['NVCCCOM'] = ('$NVCC ${NVCC_GENCODE} $NVCC_COMPRESS $NVCCFLAGS $_CPPDEFFLAGS $_CPPINCFLAGS '
+                      '-c $SOURCE -o $TARGET >${TARGETS[1]} 2>&1 || { cat ${TARGETS[1]}; false; }')
     SCons.Tool.SourceFileScanner.add_scanner('.cu', SCons.Defaults.CScan)
     env['BUILDERS']['CudaObject'] = Builder(
         action=Action('$NVCCCOM', '$NVCCCOMSTR'), suffix='.cu.o', src_suffix='.cu',

@@ -22,6 +22,20 @@ static const struct simt_kernel *kernel_find(const void *entry) {
   return NULL;
 }
 
+/* ---- devices ---- */
+
+extern "C" cudaError_t tutti_cudart_GetDeviceProperties(struct cudaDeviceProp *properties, int device);
+
+/* SIMT_CAPABILITY=86: the devices are GPUs of compute capability 8.6, whatever code there is for them. */
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
+  const cudaError_t error = tutti_cudart_GetDeviceProperties(properties, device);
+  const char *text = getenv("SIMT_CAPABILITY");
+  if (error != cudaSuccess || text == NULL) return error;
+  properties->major = atoi(text) / 10;
+  properties->minor = atoi(text) % 10;
+  return cudaSuccess;
+}
+
 /* ---- a launch ---- */
 
 struct simt_launch {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/cuda/capability.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/ipc.h"
 #include "backends/cuda/link_test.h"
@@ -340,6 +341,24 @@ static void world_leave(struct cuda_world *world) {
   os_free(world);
 }
 
+/* Before the first kernel: a GPU without code is named, and not found out by a launch that fails. */
+static ncclResult_t device_check_code(uint32_t device_index) {
+  struct device_info info;
+  char text[512];
+  TRY(cuda_device_info(device_index, &info));
+  const enum capability_support support = capability_support(&capability_built, info.capability);
+  if (support == CAPABILITY_NONE) {
+    capability_explain(&capability_built, device_index, info.name, info.capability, text, sizeof text);
+    return log_fail(ncclInvalidUsage, "%s", text);
+  }
+  if (support == CAPABILITY_BY_PTX)
+    log_info(LOG_INIT,
+             "Device %u (%s, compute capability %u.%u): the driver compiles the kernels from PTX, once; "
+             "`scons GPUS=%u` builds them for it",
+             device_index, info.name, info.capability / 10, info.capability % 10, info.capability);
+  return ncclSuccess;
+}
+
 /* What needs a device once: a stream of our own, the kernel's code. A first launch may not wait for other
  * kernels. */
 static ncclResult_t device_prepare(uint32_t device_index) {
@@ -347,7 +366,8 @@ static ncclResult_t device_prepare(uint32_t device_index) {
     return log_fail(ncclInvalidArgument, "device %u: no more than %u devices are supported", device_index,
                     DEVICES_MAX);
   if (own_streams[device_index] != NULL) return ncclSuccess;
-  TRY(cuda_result(step_kernel_load(), "loading the kernel; the library has code for sm_80, sm_90 and newer"));
+  TRY(device_check_code(device_index));
+  TRY(cuda_result(step_kernel_load(), "loading the kernels"));
   cudaStream_t stream = NULL;
   TRY(cuda_result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
   own_streams[device_index] = stream;

@@ -1,0 +1,7 @@
+/* capability_built.c: what this library's kernels were compiled to, as the build says. */
+#include "backends/cuda/capability.h"
+
+static const uint32_t machine[] = {CAPABILITY_CODE, 0};
+static const uint32_t ptx[] = {CAPABILITY_PTX, 0};
+
+const struct capability_code capability_built = {machine, ptx};
