@@ -18,9 +18,11 @@
 #include "must.h"
 #include "trace/record_read.h"
 #include "trace/recorder.h"
+#include "turns.h"
 
 #define DEADLINE_MS 40000
 #define STILL_LOOKS 20
+#define STILL_NS 1000000u /* of each thread that goes on looking */
 #define ELEMENTS_MOST 40000u
 
 const char *const injected_names[INJECTED_KINDS] = {
@@ -382,17 +384,26 @@ static bool all_hang(uint64_t *mark) {
 }
 
 static void threads_settle(void) {
+  static struct turns turns;
   uint32_t still = 0;
   uint64_t before = 0;
+  turns_note(&turns);
   for (uint32_t waited_ms = 0; waited_ms < DEADLINE_MS; waited_ms += 10) {
     uint64_t mark;
     const bool hangs = all_hang(&mark);
     still = hangs && mark == before ? still + 1 : 0;
     before = mark;
-    if (still == STILL_LOOKS) return;
+    if (still == 0) turns_note(&turns);
+    if (still >= STILL_LOOKS && turns_passed(&turns, STILL_NS)) return;
     os_sleep_ms(10);
   }
   _exit(124);
+}
+
+/* Nothing stands: all that is called comes to its end, at whatever pace. */
+static bool trial_ends(const struct trial *trial) {
+  return trial->fault == INJECTED_NOTHING || trial->fault == INJECTED_SLOW ||
+         trial->fault == INJECTED_SLOW_LINK;
 }
 
 _Noreturn void trial_run(const struct trial *trial) {
@@ -404,8 +415,9 @@ _Noreturn void trial_run(const struct trial *trial) {
     must(pthread_create(&thread, NULL, rank_thread, &ranks[rank]) == 0, "pthread_create");
   }
   pthread_barrier_wait(&all_called);
-  if (trial->threads) threads_settle();
-  for (uint32_t rank = 0; rank < trial->rank_count && !trial->threads; rank++) {
+  const bool ends = trial_ends(trial);
+  if (trial->threads && !ends) threads_settle();
+  for (uint32_t rank = 0; rank < trial->rank_count && (ends || !trial->threads); rank++) {
     cudaStreamSynchronize(ranks[rank].stream);
     cudaStreamSynchronize(ranks[rank].second);
   }

@@ -189,12 +189,47 @@ static pid_t rank_program(const struct trial *trial, uint32_t process, const cha
   _exit(126);
 }
 
-/* Until all that are there have a file that does not change. */
+/* The files that can be read; the caller gives them back. */
+static struct record_file *files_open(const glob_t *paths, uint32_t *count) {
+  struct record_file *files = calloc(paths->gl_pathc + 1, sizeof *files);
+  *count = 0;
+  for (size_t i = 0; files != NULL && i < paths->gl_pathc; i++) {
+    size_t bytes = 0;
+    char *memory = os_file_read(paths->gl_pathv[i], &bytes);
+    if (memory == NULL) continue;
+    if (record_file_read(paths->gl_pathv[i], memory, bytes, NULL, &files[*count]) == ncclSuccess) *count += 1;
+    else os_free(memory);
+  }
+  return files;
+}
+
+static void files_close(struct record_file *files, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    os_free((void *)(uintptr_t)files[i].bytes);
+    record_file_free(&files[i]);
+  }
+  free(files);
+}
+
+/* Every rank that is there has noted that it waits to be met. */
+static bool rendezvous_is_noted(const struct trial *trial, const glob_t *paths) {
+  uint32_t count, views = 0;
+  struct diagnosis diagnosis;
+  struct record_file *files = files_open(paths, &count);
+  for (uint32_t i = 0; i < count; i++) views += files[i].view_count;
+  const bool noted = views == trial->rank_count - trial->rank_count / trial->process_count &&
+                     diagnose_files(files, count, &diagnosis) && diagnosis.detail != NULL &&
+                     strcmp(diagnosis.detail, "rendezvous") == 0;
+  files_close(files, count);
+  return noted;
+}
+
 static void rendezvous_wait(const struct trial *trial, const char *pattern) {
-  for (int looks = 0, still = 0; looks < 200 && still < 15; looks++) {
+  bool noted = false;
+  for (int looks = 0; looks < 50 * DEADLINE_SECONDS && !noted; looks++) {
     glob_t found;
     os_sleep_ms(20);
-    still = glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc == trial->process_count - 1 ? still + 1 : 0;
+    noted = glob(pattern, 0, NULL, &found) == 0 && rendezvous_is_noted(trial, &found);
     globfree(&found);
   }
 }
@@ -272,17 +307,10 @@ struct result {
 
 static void files_check(const struct trial *trial, const glob_t *paths, const char *log_path,
                         struct result *result) {
-  struct record_file *files = calloc(paths->gl_pathc + 1, sizeof *files);
-  uint32_t count = 0;
+  uint32_t count;
   struct diagnosis diagnosis;
   struct meant meant;
-  for (size_t i = 0; files != NULL && i < paths->gl_pathc; i++) {
-    size_t bytes = 0;
-    char *memory = os_file_read(paths->gl_pathv[i], &bytes);
-    if (memory == NULL) continue;
-    if (record_file_read(paths->gl_pathv[i], memory, bytes, NULL, &files[count]) == ncclSuccess) count += 1;
-    else os_free(memory);
-  }
+  struct record_file *files = files_open(paths, &count);
   diagnose_files(files, count, &diagnosis);
   meant_of(trial, files, count, log_path, &meant);
   label_of(&diagnosis, result->found);
@@ -295,11 +323,7 @@ static void files_check(const struct trial *trial, const glob_t *paths, const ch
            injected_names[trial->fault], (int)meant.rank, trial->rank_count,
            trial->threads ? "threads" : "guarded", trial->place, result->found, result->meant,
            diagnosis.sentence);
-  for (uint32_t i = 0; i < count; i++) {
-    os_free((void *)(uintptr_t)files[i].bytes);
-    record_file_free(&files[i]);
-  }
-  free(files);
+  files_close(files, count);
 }
 
 /* Status of `PATH replay FILES`. */

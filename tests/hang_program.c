@@ -22,11 +22,13 @@
 #include "must.h"
 #include "trace/record_read.h"
 #include "trace/recorder.h"
+#include "turns.h"
 
 #define RANKS 4
 #define ELEMENTS (4u << 20)
 #define DEADLINE_MS 30000
 #define STILL_LOOKS 20
+#define STILL_NS 1000000u /* of each thread that goes on looking */
 
 struct rank {
   int rank;
@@ -378,6 +380,7 @@ static void ranks_make(struct rank ranks[RANKS]) {
 
 int main(int argc, char **argv) {
   static struct rank ranks[RANKS];
+  static struct turns turns;
   for (size_t i = 0; argc >= 2 && i < sizeof scenarios / sizeof scenarios[0]; i++)
     if (strcmp(scenarios[i].name, argv[1]) == 0) scenario = &scenarios[i];
   if (scenario == NULL) return 2;
@@ -390,12 +393,14 @@ int main(int argc, char **argv) {
   pthread_barrier_wait(&bodies_done);
   for (int rank = 0; rank < RANKS && scenario->guarded; rank++) cudaStreamSynchronize(ranks[rank].stream);
   if (scenario->guarded) kill(getpid(), SIGKILL);
+  turns_note(&turns);
   uint32_t still = 0; /* looks that found them so: what they wait for is noted anew from time to time */
   for (uint32_t waited_ms = 0; waited_ms < DEADLINE_MS; waited_ms += 10) {
     bool moving = false;
     const bool hangs = ranks_waiting(&moving) >= scenario->waiting && !moving;
     still = hangs ? still + 1 : 0;
-    if (still == STILL_LOOKS) {
+    if (still == 0) turns_note(&turns);
+    if (still >= STILL_LOOKS && turns_passed(&turns, STILL_NS)) {
       os_sleep_ms(argc > 2 ? 1000 * (unsigned)strtoul(argv[2], NULL, 10) : 0);
       kill(getpid(), SIGKILL);
     }

@@ -2,14 +2,16 @@
  * train of messages to rank 2, through rank 1 where the settings say so, while rank 1 takes no part in
  * them:
  *
- *   pxn_program MODE  stay     waits until the last message has come, outside of any call
+ *   pxn_program MODEFOLDER
+ *                       stay     waits until rank 2 has received all it will, outside of any call
  *                       destroy  destroys its communicator behind the first message, and stays
  *                       exit     the same, and returns from main at once
- *                       quit     the same, and ends without a word
- *                       idle     as stay; all ranks wait for six seconds behind the last message, and rank 1
- *                                tells the time that its process has computed meanwhile
+ *                       quit     the same, and ends without a word; the train has no end
+ *                       idle     as stay; behind it rank 1 tells what share of five seconds its process has
+ *                                computed, and rank 0 stays until then
  *
- * Every rank prints `rank R ok`, or `rank R error SENTENCE`. Status: 0 ok, 1 wrong data, 3 an error. */
+ * FOLDER, which is empty, is where they tell each other outside of any call how far they are. Every rank
+ * prints `rank R ok`, or `rank R error SENTENCE`. Status: 0 ok, 1 wrong data, 3 an error. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,15 +25,33 @@
 #include <nccl.h>
 #include <tutti.h>
 
-enum { MESSAGES = 12, COUNT = 60000, PAUSE_US = 20000, IDLE_SECONDS = 6 };
+enum { MESSAGES = 12, COUNT = 60000, PAUSE_US = 20000, IDLE_SECONDS = 5 };
 
 static struct {
   tutti_launch_t launch;
   ncclComm_t comm;
   cudaStream_t stream;
   uint32_t *data, host[COUNT];
-  const char *mode;
+  const char *mode, *folder;
 } job;
+
+/* A mark is a file; who waits for one asks every ten milliseconds. */
+static void mark_path(const char *name, char path[4096]) { snprintf(path, 4096, "%s/%s", job.folder, name); }
+
+static void mark_set(const char *name) {
+  char path[4096];
+  mark_path(name, path);
+  FILE *file = fopen(path, "w");
+  if (file != NULL) fclose(file);
+}
+
+static void mark_await(const char *name) {
+  char path[4096];
+  mark_path(name, path);
+  while (access(path, F_OK) != 0) usleep(10000);
+}
+
+static bool mode_is(const char *mode) { return strcmp(job.mode, mode) == 0; }
 
 static int tell(ncclResult_t result) {
   if (result == ncclSuccess) return 0;
@@ -54,8 +74,10 @@ static ncclResult_t pass(int peer, bool sends) {
                       : ncclRecv(job.data, COUNT, ncclUint32, peer, job.comm, job.stream));
 }
 
+static bool train_goes_on(uint32_t message) { return message < MESSAGES || mode_is("quit"); }
+
 static ncclResult_t send_all(void) {
-  for (uint32_t message = 0; message < MESSAGES; message++) {
+  for (uint32_t message = 0; train_goes_on(message); message++) {
     for (uint32_t i = 0; i < COUNT; i++) job.host[i] = message * 1000003u + i;
     cudaMemcpy(job.data, job.host, sizeof job.host, cudaMemcpyHostToDevice);
     ncclResult_t result = pass(2, true);
@@ -67,7 +89,7 @@ static ncclResult_t send_all(void) {
 }
 
 static int receive_all(void) {
-  for (uint32_t message = 0; message < MESSAGES; message++) {
+  for (uint32_t message = 0; train_goes_on(message); message++) {
     const ncclResult_t result = pass(0, false);
     if (result != ncclSuccess) return tell(result);
     cudaMemcpy(job.host, job.data, sizeof job.host, cudaMemcpyDeviceToHost);
@@ -77,21 +99,19 @@ static int receive_all(void) {
   return 0;
 }
 
-static bool mode_is(const char *mode) { return strcmp(job.mode, mode) == 0; }
-
 static double computed_seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* All messages take a third of this. */
 static void stand_by(void) {
-  sleep(1);
+  mark_await("received");
   if (!mode_is("idle")) return;
   const double before = computed_seconds();
-  sleep(IDLE_SECONDS - 1);
-  printf("rank 1 idle %.4f\n", (computed_seconds() - before) / (IDLE_SECONDS - 1));
+  sleep(IDLE_SECONDS);
+  printf("rank 1 idle %.4f\n", (computed_seconds() - before) / IDLE_SECONDS);
+  mark_set("idled");
 }
 
 static int beside(void) {
@@ -110,18 +130,23 @@ static int run(void) {
   switch (job.launch.rank) {
     case 0: {
       const int status = tell(send_all());
-      if (mode_is("idle")) sleep(IDLE_SECONDS);
+      if (mode_is("idle")) mark_await("idled");
       return status;
     }
     case 1: return beside();
-    case 2: return receive_all();
+    case 2: {
+      const int status = receive_all();
+      mark_set("received");
+      return status;
+    }
     default: return 0;
   }
 }
 
 int main(int count, char **arguments) {
-  if (count != 2) return 2;
+  if (count != 3) return 2;
   job.mode = arguments[1];
+  job.folder = arguments[2];
   job.launch.size = sizeof job.launch;
   ncclUniqueId id;
   if (tutti_launch_read(&job.launch) != ncclSuccess || job.launch.rank_count != 4) return 2;

@@ -30,6 +30,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CORES = os.cpu_count() or 2
 WAITERS = 2  # jobs that mostly wait, beside those that compute
+LINES_KEPT = 100  # of what else a failed test prints, at its begin and at its end
 PROGRAM_SECONDS = 900  # what takes longer, or eight times what it says of itself, hangs: it is ended
 SANITIZERS = (('thread', 'build-tsan', 900), ('address,undefined', 'build-asan', 700))  # the longest first
 
@@ -58,8 +59,9 @@ class Report:
 
     def indented(self, text):
         lines = text.rstrip().split('\n')
-        if len(lines) > 60:
-            lines = lines[:20] + ['... %d lines left out ...' % (len(lines) - 60)] + lines[-40:]
+        if len(lines) > 2 * LINES_KEPT:
+            left_out = '... %d lines left out ...' % (len(lines) - 2 * LINES_KEPT)
+            lines = lines[:LINES_KEPT] + [left_out] + lines[-LINES_KEPT:]
         self.lines += ['    ' + line for line in lines]
 
     def close(self):
@@ -334,7 +336,18 @@ def tell_script(report, name, done):
                                               done.times))
     report.lines += ['         skipped ' + skip for skip in skips]
     if failed:
-        report.indented(re.sub(r'^ok\b.*\n', '', done.output, flags=re.M))
+        checks, rest = failed_checks(done.output)
+        report.lines += ['    ' + line for line in checks]
+        if rest.strip():
+            report.indented(rest)
+
+
+def failed_checks(output):
+    """What a script's failed checks say, which is told whole: the lines `not ok` with what stands indented
+    below them; and the rest of its output, without the checks that passed."""
+    block = re.compile(r'^not ok\b.*\n?(?:^    .*\n?)*', re.M)
+    checks = [line for text in block.findall(output) for line in text.rstrip('\n').split('\n')]
+    return checks, re.sub(r'^ok\b.*\n', '', block.sub('', output), flags=re.M)
 
 
 def check_tidy(report):

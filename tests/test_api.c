@@ -43,6 +43,7 @@ static struct {
   uint32_t launch_count, connect_count, open_count, abort_count, fail_launch_at;
   bool busy;          /* kernels run on and on */
   uint32_t waits;     /* looks that found them so */
+  uint32_t waiting;   /* threads within wait_until */
   ncclResult_t error; /* of all ranks' kernels */
 } fake = {.mutex = OS_MUTEX_INITIALIZER};
 
@@ -153,8 +154,10 @@ static ncclResult_t fake_wait_until(bool (*done)(void *argument), void *argument
   const uint64_t deadline_ns = os_time_ns() + deadline_ms * 1000000;
   bool in_time = true;
   os_mutex_lock(&fake.mutex);
+  fake.waiting += 1;
   while (!done(argument) && in_time) in_time = os_cond_wait_until(&fake.changed, &fake.mutex, deadline_ns);
   const bool is_done = done(argument);
+  fake.waiting -= 1;
   os_mutex_unlock(&fake.mutex);
   return is_done ? ncclSuccess : ncclInProgress;
 }
@@ -351,14 +354,23 @@ struct rank_thread {
   os_thread thread;
   ncclUniqueId id;
   int rank, rank_count, device, delay_ms;
+  bool comes_second; /* when another rank has checked in, and waits for the others */
   ncclComm_t comm;
   ncclResult_t result;
 };
+
+static bool fake_has_waiter(void) {
+  os_mutex_lock(&fake.mutex);
+  const bool has = fake.waiting > 0;
+  os_mutex_unlock(&fake.mutex);
+  return has;
+}
 
 static void *rank_body(void *argument) {
   struct rank_thread *rank = (struct rank_thread *)argument;
   current_device = (uint32_t)rank->device;
   os_sleep_ms((unsigned)rank->delay_ms);
+  for (int i = 0; i < 60000 && rank->comes_second && !fake_has_waiter(); i++) os_sleep_ms(1);
   rank->result = ncclCommInitRank(&rank->comm, rank->rank_count, rank->id, rank->rank);
   return NULL;
 }
@@ -406,7 +418,7 @@ static void test_init_disagreement(void **state) {
   (void)state;
   const struct rank_thread base = {.rank_count = 3};
   struct rank_thread first = base, second = base;
-  second.delay_ms = 50;
+  second.comes_second = true;
   second.rank = second.device = 1;
   second.rank_count = 4;
   expect_disagreement(first, second, ncclInvalidArgument, "rank 1 says 4 ranks, rank 0 says 3");

@@ -23,7 +23,7 @@ check() {
   fi
   echo "not ok - $2"
   for stream in out err; do
-    [ -s "$work/$stream" ] && sed -n '1,12s/^/    /p' "$work/$stream"
+    [ -s "$work/$stream" ] && tail -n 20 "$work/$stream" | sed 's/^/    /'
   done
   failures=$((failures + 1))
 }

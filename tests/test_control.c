@@ -56,14 +56,17 @@ static struct sock_wait wait_seconds(uint32_t seconds) {
 /* ---- calls ---- */
 
 static uint32_t running; /* handlers, read atomically */
+static uint32_t held;    /* "~" is not answered; atomic */
 
-/* Answers with the question turned around; "!" fails; "~" takes its time. */
+static void hold(uint32_t on) { __atomic_store_n(&held, on, __ATOMIC_RELEASE); }
+
+/* Answers with the question turned around; "!" fails; "~" takes as long as it is held. */
 static ncclResult_t answer(void *argument, const void *request, uint32_t bytes, void *reply,
                            uint32_t *reply_bytes) {
   const char *question = (const char *)request;
   char *text = (char *)reply;
   __atomic_add_fetch(&running, 1, __ATOMIC_ACQ_REL);
-  if (bytes > 0 && question[0] == '~') os_sleep_ms(300);
+  while (bytes > 0 && question[0] == '~' && __atomic_load_n(&held, __ATOMIC_ACQUIRE)) os_sleep_ms(1);
   for (uint32_t i = 0; i < bytes; i++) text[i] = question[bytes - 1 - i];
   *reply_bytes = bytes;
   __atomic_sub_fetch(&running, 1, __ATOMIC_ACQ_REL);
@@ -149,6 +152,12 @@ static void *cancel_soon(void *argument) {
   return argument;
 }
 
+static void *release_soon(void *argument) {
+  os_sleep_ms(50);
+  hold(0);
+  return argument;
+}
+
 /* A caller's deadline, and one called off; then nobody answers late into the next call. */
 static void test_call_late(void **state) {
   char reply[64];
@@ -156,6 +165,7 @@ static void test_call_late(void **state) {
   os_thread thread;
   (void)state;
   struct sock_wait wait = {os_time_ns() + 50000000, NULL, "asking"};
+  hold(1);
   assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
   assert_int_equal(control_call(&address, KEY, &wait, "~", 1, reply, &bytes), ncclRemoteError);
   cancel = 0;
@@ -164,12 +174,16 @@ static void test_call_late(void **state) {
   assert_true(os_thread_start(&thread, cancel_soon, NULL));
   assert_int_equal(control_call(&address, KEY, &wait, "~", 1, reply, &bytes), ncclInvalidUsage);
   os_thread_join(thread);
+  hold(0);
   assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
   assert_string_equal(reply, "cba");
+  hold(1);
   wait = wait_seconds(0);
   control_call(&address, KEY, &wait, "~", 1, reply, &bytes);
+  assert_true(os_thread_start(&thread, release_soon, NULL));
   control_unserve(KEY); /* waits for the handler, if it runs */
   assert_int_equal(__atomic_load_n(&running, __ATOMIC_ACQUIRE), 0);
+  os_thread_join(thread);
 }
 
 static enum control_outcome try_ask(const struct sock_address *to, uint64_t key, const char *question,
@@ -192,7 +206,9 @@ static void test_ask(void **state) {
   assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_ANSWERED);
   assert_int_equal(try_ask(&address, KEY + 1, "abc", 5000), CONTROL_NOBODY);
   assert_int_equal(try_ask(&address, KEY, "!", 5000), CONTROL_SILENT);
+  hold(1);
   assert_int_equal(try_ask(&address, KEY, "~", 50), CONTROL_SILENT);
+  hold(0);
   assert_int_equal(try_ask(&empty, KEY, "abc", 5000), CONTROL_GONE);
   assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_ANSWERED);
   control_unserve(KEY);

@@ -18,7 +18,10 @@ try() {
   echo "tutti trace $*: exit code $code, expected $expected" >>"$work/log"
   [ $code -eq "$expected" ]
 }
-says() { grep -qF -e "$1" "$work/log"; }
+says() {
+  grep -qF -e "$1" "$work/log"
+  noted $? "the text $1"
+}
 
 # ---- Perfetto ----
 for name in count lost circle died send_alone open_group; do

@@ -34,7 +34,10 @@ over() {
   return $status
 }
 
-has() { grep -q -e "$1" "$work/log"; }
+has() {
+  grep -q -e "$1" "$work/log"
+  noted $? "a line like $1"
+}
 
 # bench HOSTS COLLECTIVE FLAGS...: checked by the bench itself, sizes from 8 B to 1 MiB.
 bench() {

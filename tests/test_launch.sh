@@ -23,7 +23,10 @@ try() {
 }
 
 # said TEXT: on standard error of the last command.
-said() { grep -qF -e "$1" "$work/log"; }
+said() {
+  grep -qF -e "$1" "$work/log"
+  noted $? "the text $1"
+}
 
 # gone FILE: the processes whose numbers it holds have ended, or do so within ten seconds.
 gone() {
@@ -85,7 +88,8 @@ try 139 "$tutti" launch -n 3 sh -c '[ "$TUTTI_RANK" = 2 ] && kill -SEGV $$; slee
   said 'rank 2 (process ' && said 'was ended by signal 11, Segmentation fault'
 check $? "a rank that a signal ends is named with it"
 NCCL_DEBUG=WARN NCCL_SOCKET_IFNAME=lo try 137 "$tutti" launch -n 4 sh -c '[ "$TUTTI_RANK" != 2 ] ||
-  { sleep 6; kill -KILL $$; }; exec "$0" --launched --ops all_reduce' "$build/tests/rank_program" &&
+  { until grep -q "missing: rank 2" "$1"; do sleep 0.05; done; kill -KILL $$; }
+  exec "$0" --launched --ops all_reduce' "$build/tests/rank_program" "$work/out" &&
   said 'rank 2 (process ' && said 'was ended by signal 9, Killed; ending the others' &&
   grep -q '5 seconds 3 of 4 ranks have come; missing: rank 2' "$work/out"
 check $? "a rank that is killed before it checks in: the others say that it is missing, and end with it"

@@ -47,7 +47,10 @@ ended() {
 all_say() {
   all_text=$1
   shift
-  for all_rank; do grep -q -e "$all_text" "$work/rank.$all_rank" || return 1; done
+  for all_rank; do
+    grep -q -e "$all_text" "$work/rank.$all_rank"
+    noted $? "rank $all_rank says $all_text" || return 1
+  done
 }
 
 # awaits FILE TEXT: for at most twenty seconds.
@@ -58,6 +61,12 @@ awaits() {
   done
   return 1
 }
+
+# root_begin ARGS...: rank 0, whose process says who has checked in.
+root_begin() { NCCL_DEBUG=TRACE NCCL_DEBUG_SUBSYS=BOOTSTRAP rank 0 "$@"; }
+
+# are_here N: waits until so many have.
+are_here() { awaits "$work/rank.0" "has come: $1 of [0-9]* ranks are here"; }
 
 # ---- places
 next_port
@@ -109,9 +118,9 @@ all_say 'for [0-9]* seconds 3 of 4 ranks have come; missing: rank 3' 0 1 2 &&
   all_say 'error 6 .*3 of 4 ranks came within [0-9]* seconds; missing: rank 3' 0 1 2
 check $? 'a rank that never comes is named on every other, meanwhile and at last'
 TUTTI_INIT_TIMEOUT_SECONDS=3
-for number in 0 1 2; do rank $number --size 4 --id "$work/asleep"; done
-for number in 0 1 2; do awaits "$work/rank.$number" 'memory ok'; done
-sleep 0.3
+root_begin --size 4 --id "$work/asleep"
+for number in 1 2; do rank $number --size 4 --id "$work/asleep"; done
+are_here 3
 # shellcheck disable=SC2046
 kill -STOP $(programs_of_ranks 0 1 2)
 sleep 4
@@ -138,14 +147,13 @@ check $? 'ranks that disagree on their number'
 # when all others have: all that are there end at once with an error 5 that says so, and so does it.
 odd() {
   there=0
-  rank 0 --size 4 --id "$work/odd.$1.$3"
-  awaits "$work/rank.0" 'memory ok'
+  root_begin --size 4 --id "$work/odd.$1.$3"
+  awaits "$work/rank.0" 'memory ok' # it checks in when another one does
   [ "$3" = early ] || {
     there='0 1 2'
     for number in 1 2; do rank $number --size 4 --id "$work/odd.$1.$3"; done
-    for number in 1 2; do awaits "$work/rank.$number" 'memory ok'; done
+    are_here 3
   }
-  sleep 0.3 # who says something first is not the odd one
   timeout 60 "$build/tests/odd_rank" "$work/odd.$1.$3" 3 "$2" "$1" >"$work/rank.3" 2>&1
   # shellcheck disable=SC2086
   ended $there

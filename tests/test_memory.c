@@ -313,7 +313,7 @@ static void configure(const struct setting *setting) {
   setenv("TUTTI_INIT_TIMEOUT_SECONDS", "10", 1);
   param_reset();
   ncclResult_t result = tutti_emu_configure(&config);
-  for (int tries = 0; tries < 2000 && result == ncclInvalidUsage; tries++) {
+  for (int tries = 0; tries < 60000 && result == ncclInvalidUsage; tries++) {
     os_sleep_ms(1);
     result = tutti_emu_configure(&config);
   }
@@ -327,7 +327,7 @@ static int64_t blocks_unexplained(const struct setting *setting) {
 
 /* Threads of streams end a little late, and take their blocks along. */
 static int64_t blocks_left(const struct setting *setting, int64_t before) {
-  for (int tries = 0; tries < 500 && blocks_unexplained(setting) != before; tries++) os_sleep_ms(1);
+  for (int tries = 0; tries < 10000 && blocks_unexplained(setting) != before; tries++) os_sleep_ms(1);
   return blocks_unexplained(setting) - before;
 }
 
@@ -375,12 +375,13 @@ static void fail_each(void (*program)(struct life *life), const char *protocol, 
   const struct setting setting = {protocol, free_threads};
   struct life life;
   configure(&setting);
+  const uint32_t threads = os_thread_count();
   complaints = 0;
   for (int i = 0; i < 2; i++) {
     life_run(&life, program, 0);
     if (life.failed) fail_msg("%s: %d: %s", life.call, life.code, life.text);
   }
-  os_sleep_ms(free_threads ? 50 : 0);
+  for (int tries = 0; tries < 15000 && os_thread_count() > threads; tries++) os_sleep_ms(1);
   const int64_t before = blocks_unexplained(&setting);
   uint64_t k = 1;
   while (k < STEP_LIMIT && complaints < COMPLAINTS_MAX && fail_at(program, &setting, k, before))

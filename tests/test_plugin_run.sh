@@ -19,7 +19,10 @@ hosts() {
     >"$work/log" 2>&1 </dev/null
 }
 
-has() { grep -q -e "$1" "$work/log"; }
+has() {
+  grep -q -e "$1" "$work/log"
+  noted $? "a line like $1"
+}
 
 # said COUNT TEXT: so many lines of the last command have it.
 said() {

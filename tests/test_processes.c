@@ -65,7 +65,7 @@ static const char *run_calls(struct process *process, const struct setting *sett
 
 /* Peers that have not closed yet keep memory here. */
 static bool mappings_go(void) {
-  for (int tries = 0; tries < 2000 && process_mappings() != 0; tries++) {
+  for (int tries = 0; tries < 20000 && process_mappings() != 0; tries++) {
     os_sleep_ms(1);
     emu_kept_sweep();
   }
@@ -99,7 +99,7 @@ static const char *seeds_body(struct process *process, void *argument) {
     if (seed == 1) live = os_alloc_live();
   }
   if (!mappings_go()) return "mappings are left";
-  for (int tries = 0; tries < 1000 && os_thread_count() > 1 && strstr(setting->mode, "threads") == NULL;
+  for (int tries = 0; tries < 20000 && os_thread_count() > 1 && strstr(setting->mode, "threads") == NULL;
        tries++)
     os_sleep_ms(1);
   if (process_descriptors() != descriptors) return "descriptors are left";

@@ -212,13 +212,13 @@ static void world_close(void) {
     world.proxies[rank] = NULL;
   }
   ranks_close(&world.ranks);
-  for (int i = 0; i < 2000 && proxy_pxn_count() != 0; i++) os_sleep_ms(1);
+  for (int i = 0; i < 15000 && proxy_pxn_count() != 0; i++) os_sleep_ms(1);
   const struct fake_stats stats = fake_net_stats();
   assert_int_equal(stats.connections_open, 0);
   assert_int_equal(stats.listeners_open, 0);
   assert_int_equal(stats.registrations, 0);
   /* A stream's thread lets go of its last kernel behind the kernel's end. */
-  for (int i = 0; i < 2000 && __atomic_load_n(&world.hooks, __ATOMIC_RELAXED) != 0; i++) os_sleep_ms(1);
+  for (int i = 0; i < 15000 && __atomic_load_n(&world.hooks, __ATOMIC_RELAXED) != 0; i++) os_sleep_ms(1);
   assert_int_equal(__atomic_load_n(&world.hooks, __ATOMIC_RELAXED), 0);
 }
 
@@ -1022,7 +1022,7 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
       parts_end(&call);
       continue;
     }
-    for (uint32_t k = 0; k < 10000 && count_of(&parts_posted) == posted; k++) os_sleep_ms(1);
+    for (uint32_t k = 0; k < 15000 && count_of(&parts_posted) == posted; k++) os_sleep_ms(1);
     assert_true(count_of(&parts_posted) > posted);
     world.ranks.ops->comm_abort(world.ranks.comms[1]);
     rank_wait(1);
@@ -1117,7 +1117,7 @@ static void pxn_takes_no_nonsense(void **state) {
     __atomic_store_n(&block->posted, block->posted + 1, __ATOMIC_SEQ_CST);
     __atomic_store_n(&block->asleep, 0, __ATOMIC_SEQ_CST);
     assert_true(share_ring(&block->bell));
-    for (int k = 0; k < 5000 && __atomic_load_n(&block->failed, __ATOMIC_ACQUIRE) == 0; k++) os_sleep_ms(1);
+    for (int k = 0; k < 15000 && __atomic_load_n(&block->failed, __ATOMIC_ACQUIRE) == 0; k++) os_sleep_ms(1);
     if (block->failed != ncclInternalError) fail_msg("nonsense %u is taken: %s", i, block->text);
     call_launch_all(&world.ranks, &second);
     pxn_pair_end(&first, &second);

@@ -25,10 +25,17 @@ four() {
     >"$work/log" 2>&1 </dev/null && counts '^rank [0-3] ends with 0$' 4
 }
 
-has() { grep -q -e "$1" "$work/log"; }
+has() {
+  grep -q -e "$1" "$work/log"
+  noted $? "a line like $1"
+}
 
 # counts TEXT NUMBER: so many lines of the last command have it.
-counts() { [ "$(grep -c -e "$1" "$work/log")" -eq "$2" ]; }
+counts() {
+  counted=$(grep -c -e "$1" "$work/log")
+  [ "$counted" -eq "$2" ]
+  noted $? "$2 lines like $1, of which there are $counted"
+}
 
 # carried_by_pxn NUMBER: so many connections went through another process, and each of them carried something.
 carried_by_pxn() {
@@ -85,33 +92,52 @@ by_itself 'the network has other NICs than the file' NCCL_TOPO_FILE="$work/two.x
 by_itself 'processes that share no memory' NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1
 
 # ---- the rank beside the NIC does something else, or is gone
+PXN proxy() {
+  rm -rf "$work/marks"
+  mkdir "$work/marks"
+  four "$build/tests/pxn_program" "$1" "$work/marks"
+}
 for mode in threads guarded; do
   export TUTTI_EMU=mode=$mode
   for option in stay destroy exit; do
-    four "$build/tests/pxn_program" "$option" && counts '^rank [0-3] ok$' 4 && carried_by_pxn 1
+    PXN proxy "$option" && counts '^rank [0-3] ok$' 4 && carried_by_pxn 1
     check $? "$mode: rank 1 sends for rank 0 all the while: $option"
   done
-  four "$build/tests/pxn_program" quit
+  PXN proxy quit
   has '^rank 1 ends with 137$' && has '^rank 0 error .*rank [012]' && has '^rank 2 error .*rank [012]'
   check $? "$mode: sender and receiver are told that the process between them was killed"
 done
-four "$build/tests/pxn_program" idle && carried_by_pxn 1 &&
+PXN proxy idle && carried_by_pxn 1 &&
   awk '/^rank 1 idle / { spent = $4; seen = 1 } END { exit !(seen && spent < 0.05) }' "$work/log"
 check $? 'a PXN proxy that has nothing to send costs next to nothing'
 
 # The last of rank 0's messages, two slices each, is lost.
 NCCL_NET_PLUGIN=$build/lib/libtutti-net-fault.so TUTTI_NET_FAULTS=fault=drop,fault_at=24 \
-  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 four "$build/tests/pxn_program" idle
+  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 PXN proxy idle
 has '^rank 2 error .*: message 23 of connection 0 -> 2, .* has not come, though the network took it'
 check $? 'a message that is lost behind a PXN proxy is named'
 
-# ---- failures: killed RANK: it kills itself under way.
+# ---- failures
+# all_are_past_1: what waits for $work/go goes on when every rank has ended iteration 1.
+all_are_past_1() {
+  until [ -e "$work/go" ] || [ "$(grep -c '^rank [0-3] iteration 1 ok$' "$work/log")" = 4 ]; do
+    sleep 0.05
+  done
+  : >"$work/go"
+}
+
+# killed RANK: it kills itself when all others are on their way into iteration 2.
 # shellcheck disable=SC2016
 killed() {
-  rm -f "$work/id"
-  four sh -c 'more=; [ "$TUTTI_RANK" != "$2" ] || more="--kill-at 2"
+  rm -f "$work/id" "$work/go"
+  : >"$work/log"
+  all_are_past_1 &
+  watcher=$!
+  four sh -c 'more=; [ "$TUTTI_RANK" != "$2" ] || more="--hold 2,$3 --kill-at 2"
     exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --ops alltoall --bytes 1000000 $more' \
-    "$build/tests/rank_program" "$work/id" "$1"
+    "$build/tests/rank_program" "$work/id" "$1" "$work/go"
+  : >"$work/go"
+  wait "$watcher"
 }
 for rank in 0 1; do
   killed $rank

@@ -9,7 +9,10 @@ export TUTTI_INIT_TIMEOUT_SECONDS=20 TUTTI_STALL_SECONDS=1
 
 run() { timeout 60 "$build/tests/rank_program" "$@" >"$work/log" 2>&1; }
 
-has() { grep -q "$@" "$work/log"; }
+has() {
+  grep -q "$@" "$work/log"
+  noted $? "a line like $*"
+}
 
 for mode in guarded threads; do
   export TUTTI_EMU="mode=$mode"

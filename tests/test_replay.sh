@@ -8,7 +8,10 @@
 use_build
 tutti=$build/bin/tutti
 export NCCL_DEBUG=NONE TUTTI_STALL_SECONDS=1
-said() { grep -q "$1" "$work/log"; }
+said() {
+  grep -q "$1" "$work/log"
+  noted $? "a line like $1"
+}
 hang() { TUTTI_TRACE=$work/run timeout 60 "$build/tests/hang_program" "$1" >/dev/null 2>&1; }
 spoil() { sed "0,/$1/s//$2/" "$absent" >"$work/spoilt" && ! cmp -s "$absent" "$work/spoilt"; }
 reached() { timeout 60 "$tutti" replay "$work/spoilt" >"$work/log" 2>&1; }

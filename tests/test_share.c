@@ -46,7 +46,7 @@ static int begin(void **state) {
 
 static int end(void **state) {
   (void)state;
-  for (int tries = 0; tries < 1000 && os_thread_count() > 1; tries++) os_sleep_ms(1);
+  for (int tries = 0; tries < 15000 && os_thread_count() > 1; tries++) os_sleep_ms(1);
   if (os_alloc_live() != live_before) print_error("blocks are left\n");
   if (process_descriptors() != descriptors_before) print_error("descriptors are left\n");
   if (process_mappings() != mappings_before) print_error("mappings are left\n");
@@ -149,7 +149,7 @@ static void test_thread(void **state) {
   share_free(one.memory);
   assert_int_equal(os_thread_count(), threads + 1);
   share_free(other.memory);
-  for (int tries = 0; tries < 1000 && os_thread_count() > threads; tries++) os_sleep_ms(1);
+  for (int tries = 0; tries < 15000 && os_thread_count() > threads; tries++) os_sleep_ms(1);
   assert_int_equal(os_thread_count(), threads);
   share_free(quiet);
 }

@@ -33,8 +33,14 @@ finish() {
   cat "$work"/rank.* >"$work/log"
 }
 
-has() { grep -Eq -e "$1" "$work/log"; }
-rank_has() { grep -Eq -e "$2" "$work/rank.$1"; }
+has() {
+  grep -Eq -e "$1" "$work/log"
+  noted $? "a line like $1"
+}
+rank_has() {
+  grep -Eq -e "$2" "$work/rank.$1"
+  noted $? "rank $1 says $2"
+}
 
 # host RANK MODE: the host that a rank is told to be on.
 host() { [ "$2" = memory ] && echo one || echo "host$1"; }

@@ -55,7 +55,10 @@ until_true() {
   done
 }
 
-has() { grep -Eq -e "$1" "$work/log"; }
+has() {
+  grep -Eq -e "$1" "$work/log"
+  noted $? "a line like $1"
+}
 sentences() { sed -n 's/.*operations make no progress: //p' "$work/$1"; }
 # A rank's process has logged a sentence.
 said() { grep -qs 'operations make no progress' "$work/rank.$1"; }

@@ -20,11 +20,15 @@ for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
   status=$?
   want=1
   case $name in fine) want=0 ;; esac
-  [ $status -eq $want ] && cmp -s "$work/log" "$trace/expected"
+  diff "$trace/expected" "$work/log" >"$work/differences"
+  same=$?
+  cp "$work/differences" "$work/log"
+  noted $((status != want)) "exit status $want, which was $status" && [ $same -eq 0 ]
   check $? "$name: $(head -n 1 "$trace/expected" | cut -c 1-100)"
   case $name in gpu/*) ;; *)
     sh "$here/../traces/make.sh" "$work/new" "$name" >"$work/log" 2>&1 &&
-      [ "$(head -n 1 "$work/new/$name/expected" | plain)" = "$(head -n 1 "$trace/expected" | plain)" ]
+      head -n 1 "$work/new/$name/expected" | tee -a "$work/log" | plain >"$work/today" &&
+      [ "$(cat "$work/today")" = "$(head -n 1 "$trace/expected" | plain)" ]
     check $? "$name: the same of a run today"
     ;;
   esac

@@ -42,13 +42,14 @@ make_not_met() {
       --size 4 --id "$work/$1.id" --ops all_reduce >/dev/null 2>&1 &
     processes="$processes $!"
   done
-  for _ in $(seq 100); do
-    [ "$(ls "$work/$1".? 2>/dev/null | wc -l)" -lt 3 ] || break
+  for _ in $(seq 500); do
+    "$build/bin/tutti" explain "$work/$1".? 2>/dev/null | grep -q ': 3 of 4 ranks still wait' && break
     sleep 0.1
   done
-  sleep 0.3
-  for process in $processes; do
-    pkill -KILL -P "$process" >/dev/null 2>&1
+  for signal in STOP KILL; do # so that none sees another one end
+    for process in $processes; do
+      pkill -$signal -P "$process" >/dev/null 2>&1
+    done
   done
   wait
   rm -f "$work/$1.id"

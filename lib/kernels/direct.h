@@ -17,8 +17,10 @@
 #include "schedule/direct.h"
 
 #define DIRECT_LINKS LAUNCH_LINKS
-#define DIRECT_SENDS 16u          /* the thread of a warp that keeps the first link to send on */
+#define DIRECT_SENDS 16u /* the thread of a warp that keeps the first link to send on */
+#ifndef DIRECT_REMOTE_LOOKS
 #define DIRECT_REMOTE_LOOKS 1024u /* looks within the block for each one at the host's memory */
+#endif
 #define DIRECT_SLOTS FIFO_SLOTS_MAX
 /* Lines of each link that a thread has in flight, where there are few links: what registers allow. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900

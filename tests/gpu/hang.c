@@ -1,7 +1,7 @@
 /* hang.c: jobs that hang, for `tutti explain` (hang.sh). All GPUs are ranks of one process; the last one
- * does not do what the others do. Then the process kills itself, as whoever loses patience with a job does.
+ * does not do what the others do. Then the process waits to be killed, by whoever loses patience with it.
  *
- *   hang SCENARIO SECONDS      kills itself after so long; TUTTI_TRACE says where its file goes
+ *   hang SCENARIO SECONDS      kills itself after so long at the latest; TUTTI_TRACE says where its file goes
  *   hang                       starts itself with each scenario, and expects that it was killed */
 #include <signal.h>
 #include <string.h>
@@ -45,6 +45,8 @@ static void sums(int calls) {
 static void fine(void) {
   sums(3);
   for (int rank = 0; rank < ranks.count; rank++) NEED(cudaStreamSynchronize(ranks.streams[rank]));
+  puts("hang: all that was called has ended");
+  fflush(stdout);
 }
 
 static void absent(void) {

@@ -14,6 +14,7 @@
 #include "trace/recorder.h"
 
 struct cuda_conn_remote;
+struct cuda_lane_seen;
 
 /* One connection of two ranks; shared by both ends, freed by the second that closes. */
 struct cuda_conn {
@@ -99,6 +100,7 @@ struct device_comm {
   struct cuda_guest_region *guests; /* of other processes' programs; under cuda_mutex */
   struct recorder_live live;        /* what recorders know of this rank; comm NULL: nobody records */
   uint64_t *blocks_after;           /* by launch modulo RECORD_LAUNCHES: blocks launched up to its end */
+  struct cuda_lane_seen *lanes_seen; /* by place in the tagged words: who has said that it waits */
   struct device_comm *next;
 };
 

@@ -133,7 +133,9 @@ PRIM_FN bool prim_leader(const struct prim *prim) { return prim->commits; }
 /* Issue and commit warps look at the flags behind the slow bus, and rarely; all look at the block's own word
  * near by. */
 #define PRIM_CALLS_A_LOOK 16
+#ifndef PRIM_CALLS_A_REMOTE_LOOK /* ptx.h of a machine without that bus says its own */
 #define PRIM_CALLS_A_REMOTE_LOOK 16384
+#endif
 
 /* An issue warp that has looked for long says so; of whoever knows the work. */
 PRIM_FN void prim_note_wait(const struct prim *prim);

@@ -6,22 +6,35 @@
 #include <string.h>
 
 #include "backends/cuda/device.h"
+#include "base/hash.h"
 #include "base/ticks.h"
 #include "schedule/work.h"
 
-#define LOOKS_APART_NS UINT64_C(100000000) /* a lane that waits has said so several times meanwhile */
+#define LOOKS_APART_NS UINT64_C(100000000) /* each costs copies from the device */
+
+/* A lane that has said that it waits, and what the counters of its work's links came to when that was last
+ * looked at: as long as they stay, it waits there. When it says so again is up to how fast the device runs
+ * its kernels, which others may share. */
+struct cuda_lane_seen {
+  struct launch_wait wait; /* sequence 0: it does not wait, as far as anybody knows */
+  uint64_t counters;
+};
 
 static_assert((RECORD_LAUNCHES & (RECORD_LAUNCHES - 1)) == 0, "numbers of launches wrap around in it");
 
 void cuda_record_open(struct device_comm *comm, const struct recorder_live *live) {
   if (live == NULL || live->comm == NULL) return;
   comm->blocks_after = (uint64_t *)os_alloc(RECORD_LAUNCHES * sizeof *comm->blocks_after);
-  if (comm->blocks_after == NULL) return; /* nobody hears of ends */
+  comm->lanes_seen = (struct cuda_lane_seen *)os_alloc(LAUNCH_WAITS * sizeof *comm->lanes_seen);
+  if (comm->blocks_after == NULL || comm->lanes_seen == NULL) return; /* nobody hears of ends and waits */
   comm->live = *live;
   live->comm->counts = RECORD_COUNTS_SEEN;
 }
 
-void cuda_record_close(struct device_comm *comm) { os_free(comm->blocks_after); }
+void cuda_record_close(struct device_comm *comm) {
+  os_free(comm->blocks_after);
+  os_free(comm->lanes_seen);
+}
 
 void cuda_record_launch(struct device_comm *comm) {
   struct record_comm *noted = comm->live.comm;
@@ -183,42 +196,69 @@ static void wait_note(const struct device_comm *comm, const struct work *work, c
   row->need = next;
 }
 
-static void lane_note(struct device_comm *comm, const struct work *work, const struct launch_wait *wait,
-                      uint32_t row) {
+static uint64_t side_mix(uint64_t hash, const struct side_seen *side) {
+  const struct link_seen *link = &side->last;
+  if (!side->there) return hash_mix(hash, 0);
+  return hash_mix(hash_mix(hash_mix(hash_mix(hash, link->step), link->head), link->tail), link->announced);
+}
+
+/* What the counters of all links of the work come to. */
+static uint64_t lane_note(struct device_comm *comm, const struct work *work, const struct launch_wait *wait,
+                          struct record_lane *row) {
   struct side_seen to = {.any = false}, from = {.any = false};
-  struct record_lane lane = {.used = 1,
-                             .channel = (uint8_t)work->channel_index,
-                             .lane = (uint8_t)(row % PLAN_BATCH_WORKS_MAX),
-                             .sequence = (uint32_t)(wait->sequence - 1)};
+  uint64_t counters = HASH_SEED;
   for (uint32_t peer = 0; peer < comm->config.rank_count; peer++) {
     side_look(comm, work, wait, peer, true, &to);
     side_look(comm, work, wait, peer, false, &from);
+    counters = side_mix(side_mix(counters, &to), &from);
     const uint64_t ahead = links_ahead(work, to.there ? &to.last : NULL, from.there ? &from.last : NULL);
     side_note(comm, work, true, ahead, &to);
     side_note(comm, work, false, ahead, &from);
   }
-  if (!to.any && !from.any) return;
-  wait_note(comm, work, from.any ? &from.first : &to.first, from.any, &lane);
-  comm->live.lanes[row] = lane;
+  row->used = to.any || from.any;
+  if (row->used) wait_note(comm, work, from.any ? &from.first : &to.first, from.any, row);
+  return counters;
 }
 
-/* Under conns_mutex. What a lane has said is taken back at once: one that still waits says it again long
- * before the next look. */
+/* Takes back what the lane has said, so that the next look knows whether it has said it again. */
+static struct launch_wait wait_take(struct launch_wait *word) {
+  const struct launch_wait wait = *word;
+  word->sequence = 0;
+  return wait;
+}
+
+/* False when the lane at this place does not wait. */
+static bool lane_look(struct device_comm *comm, uint32_t place, struct cuda_lane_seen *seen, bool running) {
+  const struct launch_wait said = wait_take(&comm->control->waits[place]);
+  struct record_lane row = {.lane = (uint8_t)(place % PLAN_BATCH_WORKS_MAX)};
+  struct work work;
+  comm->live.lanes[place].used = 0;
+  if (said.sequence != 0) seen->wait = said;
+  else if (!running) seen->wait.sequence = 0;
+  memset(&work, 0, sizeof work);
+  memcpy(&work, seen->wait.work, sizeof seen->wait.work);
+  if (seen->wait.sequence == 0 || work.channel_index != place / PLAN_BATCH_WORKS_MAX) return false;
+  row.channel = (uint8_t)work.channel_index;
+  row.sequence = (uint32_t)(seen->wait.sequence - 1);
+  const uint64_t counters = lane_note(comm, &work, &seen->wait, &row);
+  const bool moved = said.sequence == 0 && counters != seen->counters;
+  seen->counters = counters;
+  if (moved) seen->wait.sequence = 0;
+  else comm->live.lanes[place] = row;
+  return !moved;
+}
+
+/* Under conns_mutex. */
 static void lanes_look(struct device_comm *comm) {
   struct record_comm *noted = comm->live.comm;
   const struct launch_counts *counts = &comm->control->counts_seen;
   const bool graph = counts->graph_started != counts->graph_ended; /* nothing else runs beside it */
+  const bool running = graph || noted->launched > noted->ended;
   noted->graph_operation = 0;
   for (uint32_t i = 0; i < LAUNCH_WAITS && i < noted->lane_rows; i++) {
-    const struct launch_wait wait = comm->control->waits[i];
-    struct work work;
-    comm->live.lanes[i].used = 0;
-    comm->control->waits[i].sequence = 0;
-    memset(&work, 0, sizeof work);
-    memcpy(&work, wait.work, sizeof wait.work);
-    if (wait.sequence == 0 || work.channel_index != i / PLAN_BATCH_WORKS_MAX) continue;
-    lane_note(comm, &work, &wait, i);
-    if (graph) noted->graph_operation = (uint32_t)wait.sequence;
+    struct cuda_lane_seen *seen = &comm->lanes_seen[i];
+    if (!lane_look(comm, i, seen, running)) continue;
+    if (graph) noted->graph_operation = (uint32_t)seen->wait.sequence;
     else if (noted->launched > noted->ended) noted->started = noted->ended + 1;
   }
 }

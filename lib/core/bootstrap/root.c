@@ -237,6 +237,8 @@ static void process_ranks(struct root *root, struct root_process *process, struc
     root->ranks[rank] = process->place + 1;
     root->present++;
   }
+  log_trace(LOG_BOOTSTRAP, "gather %llx: %s has come: %u of %u ranks are here", (unsigned long long)root->key,
+            process_text(process, who, sizeof who), root->present, root->rank_count);
   if (root->present == root->rank_count) root_complete(root);
 }
 

@@ -6,6 +6,10 @@
 /* A lane that a warp's threads share is written by all at once there; here each has its own. */
 #undef BLOCK_LANES_SHARED
 
+/* The host's memory is as near as the block's own, and a look takes a turn of all fibres. */
+#define PRIM_CALLS_A_REMOTE_LOOK 64
+#define DIRECT_REMOTE_LOOKS 64u
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
