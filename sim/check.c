@@ -14,6 +14,7 @@
 #include "check/shrink.h"
 #include "collective.h"
 #include "core/plan/names.h"
+#include "json.h"
 #include "kernels/kernels.h"
 #include "machine.h"
 #include "verb.h"
@@ -23,23 +24,23 @@ enum { UNSET = -1 };
 struct check_flags {
   const char *algo, *proto, *type, *op, *ranks, *machine, *plan;
   int64_t count, bytes, root, channels, slots, chunk_bytes, nodes, gpus, group, first_step;
-  bool in_place, indirect, json, all, mutants, print, min_slots, help;
+  bool in_place, indirect, json, all, mutants, print, min_slots;
 };
 
 #define AT(member) offsetof(struct check_flags, member)
 #define MANY ((int64_t)1 << 44)
 static const struct option_row rows[] = {
-    {0, "algo", "NAME", OPTION_TEXT, AT(algo), 0, 0,
-     "Ring, Tree, PAT, Direct, TwoShot, NVLS, NVLSTree, CollNetDirect or CollNetChain (default the library's "
-     "choice)"},
-    {0, "proto", "NAME", OPTION_TEXT, AT(proto), 0, 0, "LL, LL128 or Simple (default the library's choice)"},
+    {0, "algo", "ALGO", OPTION_TEXT, AT(algo), 0, 0,
+     "Ring, Tree, PAT, Direct, TwoShot, NVLS, NVLSTree, CollNetDirect or CollNetChain (default: the library "
+     "chooses)"},
+    {0, "proto", "PROTO", OPTION_TEXT, AT(proto), 0, 0, "LL, LL128 or Simple (default the library's choice)"},
     {0, "ranks", "N", OPTION_TEXT, AT(ranks), 0, 0,
      "ranks, 1 to 4096 (default 8); with --all also A-B (default 2-9)"},
     {0, "count", "N", OPTION_INT, AT(count), 0, MANY, "elements, as the NCCL call takes them"},
     {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 0, MANY,
      "size in nccl-tests' sense instead of --count (default 1M)"},
     {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0, "element type, as `tutti bench -d` (default float)"},
-    {'o', "op", "OP", OPTION_TEXT, AT(op), 0, 0, "sum, prod, max, min, avg or mulsum (default sum)"},
+    {'o', "op", "sum|prod|max|min|avg|mulsum", OPTION_TEXT, AT(op), 0, 0, "operator (default sum)"},
     {'r', "root", "RANK", OPTION_INT, AT(root), 0, 4095, "root of rooted collectives (default 0)"},
     {0, "channels", "N", OPTION_INT, AT(channels), 1, 64, "channels (default 2)"},
     {0, "slots", "N", OPTION_INT, AT(slots), 1, 8, "FIFO slots of a connection (default 8)"},
@@ -47,7 +48,7 @@ static const struct option_row rows[] = {
      "largest chunk (default what the slots hold)"},
     {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes that the ranks lie on (default 1)"},
     {0, "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "ranks of a node, instead of --ranks"},
-    {0, "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
+    {0, "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {0, "group", "N", OPTION_INT, AT(group), 1, 256,
      "the call so often in one group, each time with the next root (default 1)"},
@@ -59,14 +60,13 @@ static const struct option_row rows[] = {
      "prove every collective, algorithm, protocol, number of channels, and sizes around every border"},
     {0, "mutants", NULL, OPTION_FLAG, AT(mutants), 0, 0,
      "make every known fault in every algorithm and say which rule catches it"},
-    {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
+    {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
      "prove the schedule in FILE, tutti's text, MSCCL's XML or MSCCL++'s JSON, for its collective"},
     {0, "min-slots", NULL, OPTION_FLAG, AT(min_slots), 0, 0,
      "with --plan: print the fewest slots of a connection with which it is proved"},
     {0, "print", NULL, OPTION_FLAG, AT(print), 0, 0,
      "print the plans of the call, or the schedule of --plan, in the text that --plan reads; prove nothing"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false};
 
@@ -368,19 +368,8 @@ static enum exit_code check_plan_flags_run(const struct check_command *command, 
 
 static enum exit_code check_one(struct check_command *command, int argc, char **argv) {
   struct graph graph;
-  if (argc != 1) {
-    fprintf(stderr, "tutti check: %s (`tutti help check` says more)\n",
-            argc == 0 ? "which collective? `tutti check all_reduce --ranks 8`" : "one collective at a time");
-    return EXIT_USAGE;
-  }
-  command->collective = collective_find(argv[0]);
-  if (!command->collective) {
-    fprintf(stderr,
-            "tutti check: no collective `%s`; there are all_reduce, all_gather, reduce_scatter, broadcast, "
-            "reduce, sendrecv, alltoall, gather and scatter\n",
-            argv[0]);
-    return EXIT_USAGE;
-  }
+  command->collective = verb_collective("check", argc, argv);
+  if (!command->collective) return EXIT_USAGE;
   command->c.call.func = collective_func(command->collective);
   if (!take_flags(command)) return EXIT_USAGE;
   if (machine_graph(command->c.machine, command->c.nodes, command->c.gpus, &graph) != ncclSuccess) {
@@ -412,6 +401,32 @@ static void print_all(const struct check_all_report *report, uint32_t first, uin
          report->whole_count, seconds);
 }
 
+static void json_all(const struct check_command *command, const struct check_all_report *report,
+                     uint32_t first, uint32_t last, double seconds) {
+  struct json json;
+  memset(&json, 0, sizeof json);
+  json.out = stdout;
+  json_open(&json, NULL, '{');
+  json_bool(&json, "proved", !report->failed);
+  json_number(&json, "ranks_least", first);
+  json_number(&json, "ranks_most", last);
+  json_number(&json, "plans", (int64_t)report->plan_count);
+  json_number(&json, "channels", (int64_t)report->program_count);
+  json_number(&json, "runs", (int64_t)report->run_count);
+  json_number(&json, "whole_plans", (int64_t)report->whole_count);
+  json_number(&json, "steps", (int64_t)report->step_count);
+  json_number(&json, "slices", (int64_t)report->slice_count);
+  json_number(&json, "connections", (int64_t)report->connection_count);
+  json_decimal(&json, "seconds", seconds);
+  if (report->failed) {
+    json_open(&json, "failure", '{');
+    check_json_finding(&json, command->collective->name, &report->report, false);
+    json_close(&json, '}');
+  }
+  json_close(&json, '}');
+  putchar('\n');
+}
+
 static enum exit_code check_everything(struct check_command *command, int argc) {
   struct check_all_report report;
   uint32_t first = 2, last = 9;
@@ -424,17 +439,23 @@ static enum exit_code check_everything(struct check_command *command, int argc) 
     return EXIT_USAGE;
   }
   const uint64_t began_ns = os_time_ns();
-  if (check_all(first, last, 2, &report) != ncclSuccess) {
+  struct progress progress;
+  progress_open(&progress, "check", NULL, stderr, false, began_ns);
+  if (check_all(first, last, 2, &progress, &report) != ncclSuccess) {
     fprintf(stderr, "tutti check: %s\n", log_last_error());
     return EXIT_ENVIRONMENT;
   }
-  print_all(&report, first, last, (double)(os_time_ns() - began_ns) * 1e-9);
-  if (!report.failed) return EXIT_GOOD;
-  command->collective = collective_of(report.failure.call.func);
+  const double seconds = (double)(os_time_ns() - began_ns) * 1e-9;
+  command->collective = report.failed ? collective_of(report.failure.call.func) : NULL;
   command->c = report.failure;
   command->report = report.report;
-  print_text(command, false);
-  return EXIT_WRONG;
+  if (command->flags.json) {
+    json_all(command, &report, first, last, seconds);
+  } else {
+    print_all(&report, first, last, seconds);
+    if (report.failed) print_text(command, false);
+  }
+  return report.failed ? EXIT_WRONG : EXIT_GOOD;
 }
 
 /* One line a mutant: how each algorithm's check ends. */
@@ -472,8 +493,65 @@ static void print_reasons(uint32_t mutant, const struct mutant_entry *entries) {
 
 enum { MUTANT_COLUMNS_MAX = 32 };
 
+static void mutants_begin(struct json *json) {
+  if (json->out != NULL) {
+    json_open(json, NULL, '{');
+    json_open(json, "mutants", '[');
+    return;
+  }
+  for (uint32_t column = 0; column < mutant_column_count(); column++)
+    printf("# %2u %s\n", column, mutant_column_name(column));
+  printf("%-24s", "# mutant");
+  for (uint32_t column = 0; column < mutant_column_count(); column++) printf(" %-10u", column);
+  printf("\n");
+}
+
+static void mutant_print(struct json *json, uint32_t mutant, const struct mutant_entry *entries) {
+  static const char *const fates[] = {"not applicable", "caught", "equal", "missed"};
+  if (json->out == NULL) {
+    printf("%-24s", mutant_name(mutant));
+    for (uint32_t column = 0; column < mutant_column_count(); column++) print_entry(&entries[column]);
+    printf("\n");
+    print_reasons(mutant, entries);
+    return;
+  }
+  json_open(json, NULL, '{');
+  json_text(json, "mutant", mutant_name(mutant));
+  json_text(json, "text", mutant_text(mutant));
+  json_open(json, "algorithms", '[');
+  for (uint32_t column = 0; column < mutant_column_count(); column++) {
+    json_open(json, NULL, '{');
+    json_text(json, "algorithm", mutant_column_name(column));
+    json_text(json, "result", fates[entries[column].fate]);
+    if (entries[column].fate == MUTANT_CAUGHT)
+      json_text(json, "rule", check_rule_name((enum check_rule)entries[column].rule));
+    if (entries[column].fate == MUTANT_EQUIVALENT) json_text(json, "reason", entries[column].reason);
+    json_close(json, '}');
+  }
+  json_close(json, ']');
+  json_close(json, '}');
+}
+
+static void mutants_end(struct json *json, const struct mutant_totals *totals) {
+  if (json->out == NULL) {
+    printf("%s: %u mutants under %u algorithms: %u caught, %u equal, %u not applicable, %u missed\n",
+           totals->missed ? "wrong" : "proved", mutant_count(), mutant_column_count(), totals->caught,
+           totals->equivalent, totals->inapplicable, totals->missed);
+    return;
+  }
+  json_close(json, ']');
+  json_number(json, "caught", totals->caught);
+  json_number(json, "equal", totals->equivalent);
+  json_number(json, "not_applicable", totals->inapplicable);
+  json_number(json, "missed", totals->missed);
+  json_close(json, '}');
+  putchar('\n');
+}
+
 static enum exit_code check_mutants(struct check_command *command, int argc) {
   struct mutant_totals totals = {0, 0, 0, 0};
+  struct json json;
+  struct progress progress;
   const uint32_t columns = mutant_column_count();
   if (argc > 0) {
     fprintf(stderr, "tutti check: --mutants takes every algorithm; name no collective\n");
@@ -481,28 +559,25 @@ static enum exit_code check_mutants(struct check_command *command, int argc) {
   }
   command->engine = check_engine_new();
   if (!command->engine || columns > MUTANT_COLUMNS_MAX) return EXIT_ENVIRONMENT;
-  for (uint32_t column = 0; column < columns; column++)
-    printf("# %2u %s\n", column, mutant_column_name(column));
-  printf("%-24s", "# mutant");
-  for (uint32_t column = 0; column < columns; column++) printf(" %-10u", column);
-  printf("\n");
+  memset(&json, 0, sizeof json);
+  if (command->flags.json) json.out = stdout;
+  mutants_begin(&json);
+  progress_open(&progress, "check", NULL, stderr, false, os_time_ns());
+  progress_begin(&progress, "mutants", (uint64_t)mutant_count() * columns, os_time_ns());
   for (uint32_t mutant = 0; mutant < mutant_count(); mutant++) {
     struct mutant_entry entries[MUTANT_COLUMNS_MAX];
-    printf("%-24s", mutant_name(mutant));
     for (uint32_t column = 0; column < columns; column++) {
       if (mutant_run(command->engine, &command->setup, mutant, column, &entries[column]) != ncclSuccess) {
         fprintf(stderr, "tutti check: %s\n", log_last_error());
         return EXIT_ENVIRONMENT;
       }
-      print_entry(&entries[column]);
       mutant_total(&entries[column], &totals);
+      progress_say(&progress, (uint64_t)mutant * columns + column + 1, os_time_ns());
     }
-    printf("\n");
-    print_reasons(mutant, entries);
+    progress_clear(&progress);
+    mutant_print(&json, mutant, entries);
   }
-  printf("%s: %u mutants under %u algorithms: %u caught, %u equal, %u not applicable, %u missed\n",
-         totals.missed ? "wrong" : "proved", mutant_count(), columns, totals.caught, totals.equivalent,
-         totals.inapplicable, totals.missed);
+  mutants_end(&json, &totals);
   return totals.missed ? EXIT_WRONG : EXIT_GOOD;
 }
 
@@ -521,20 +596,16 @@ static enum exit_code check_verb_run(int argc, char **argv) {
   int operand;
   memset(&command, 0, sizeof command);
   flags_initial(&command.flags);
-  if (!option_parse(&check_options, argc, argv, &command.flags, &operand)) return EXIT_USAGE;
-  if (command.flags.help) {
-    char name[] = "help", verb[] = "check";
-    char *help[] = {name, verb, NULL};
-    return verb_help.run(2, help);
-  }
+  enum exit_code code;
+  if (!verb_parse(&check_options, argc, argv, &command.flags, &operand, &code)) return code;
   if (command.flags.min_slots && !command.flags.plan) {
     fprintf(stderr, "tutti check: --min-slots is of a schedule; give --plan FILE\n");
     return EXIT_USAGE;
   }
-  const enum exit_code code = command.flags.plan      ? check_plan_flags_run(&command, argc - operand)
-                              : command.flags.mutants ? check_mutants(&command, argc - operand)
-                              : command.flags.all     ? check_everything(&command, argc - operand)
-                                                      : check_one(&command, argc - operand, argv + operand);
+  code = command.flags.plan      ? check_plan_flags_run(&command, argc - operand)
+         : command.flags.mutants ? check_mutants(&command, argc - operand)
+         : command.flags.all     ? check_everything(&command, argc - operand)
+                                 : check_one(&command, argc - operand, argv + operand);
   check_setup_free(&command.setup);
   check_engine_free(command.engine);
   return code;
@@ -543,17 +614,22 @@ static enum exit_code check_verb_run(int argc, char **argv) {
 const struct verb verb_check = {
     "check",
     "prove a plan, for all ranks and all interleavings, without running data",
-    "COLLECTIVE [FLAGS] | --plan FILE [FLAGS] | --all | --mutants",
+    "COLLECTIVE [FLAGS]\n"
+    "--plan FILE [FLAGS]\n"
+    "--all [--ranks A-B] [--json]\n"
+    "--mutants [--json]",
+    "COLLECTIVE",
     "  tutti check all_reduce --algo Ring --ranks 8 --bytes 64M\n"
     "  tutti check reduce_scatter --ranks 5 --slots 2 --proto LL --in-place\n"
-    "  tutti check --all --ranks 2-64\n"
-    "  tutti check --plan examples/schedules/ring4.txt\n",
+    "  tutti check --all --ranks 2-9 --json\n"
+    "  tutti check --plan examples/schedules/ring4.txt --min-slots\n"
+    "  tutti check all_reduce --ranks 4 --algo ring --print | tutti check --plan -\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter.\n"
     "\n"
     "Makes the plans that all ranks would make of this call and proves of them: every send of a connection "
     "meets "
-    "its receive, step by step; nobody waits for ever; no slot is written before it was read; no element of "
+    "its receive, step by step; nothing deadlocks; no slot is written before it was read; no element of "
     "a "
     "user's buffer is overwritten before it was read; each element of each output is exactly the combination "
     "of "
@@ -561,7 +637,8 @@ const struct verb verb_check = {
     "steps "
     "that the kernel takes.\n"
     "\n"
-    "What is wrong is told as the rule that is broken, with rank, channel and step, and as the smallest call "
+    "What is wrong is reported as the rule that is broken, with rank, channel and step, and as the smallest "
+    "call "
     "that "
     "still breaks it.\n"
     "\n"
@@ -570,7 +647,7 @@ const struct verb verb_check = {
     "chunks "
     "unless --count or --bytes gives one. Blocks of a rank may wait for each other; memory that two of them "
     "use "
-    "in no order is told as wrong. --print writes the plans of a call as such a file.\n"
+    "in no order is reported as wrong. --print writes the plans of a call as such a file.\n"
     "\n"
     "--all proves the plans of every collective, algorithm and protocol: on one node, rings also on nodes of "
     "one rank, trees\n"

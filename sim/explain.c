@@ -25,7 +25,7 @@
 struct explain_flags {
   int64_t bytes, nodes, gpus, rank, root, channels;
   const char *type, *algo, *proto, *tune_file, *machine;
-  bool json, help;
+  bool json;
 };
 #define AT(member) offsetof(struct explain_flags, member)
 
@@ -35,18 +35,17 @@ static const struct option_row rows[] = {
     {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes (default 1)"},
     {'g', "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "GPUs, and so ranks, of a node (default 8)"},
     {0, "ranks", "N", OPTION_INT, AT(gpus), 1, 4096, "the same, where there is one node"},
-    {0, "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
+    {0, "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20, "whose plan is printed (default 0)"},
     {'r', "root", "RANK", OPTION_INT, AT(root), 0, 1 << 20, "root of broadcast and reduce (default 0)"},
     {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0,
      "data type, as `tutti bench` names it (default float)"},
-    {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
-    {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
+    {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
+    {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
-    {0, "tune-file", "FILE", OPTION_TEXT, AT(tune_file), 0, 0, "stands for TUTTI_TUNE_FILE"},
+    {0, "tune-file", "FILE", OPTION_INPUT, AT(tune_file), 0, 0, "stands for TUTTI_TUNE_FILE"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0], false};
 
@@ -85,12 +84,7 @@ static bool func_find(const char *name, uint8_t *func) {
   if (found >= 0) return true;
   for (uint32_t index = 0; index < FUNC_COUNT; index++)
     if (names_collective[index]) known[count++] = names_collective[index];
-  const char *nearest = option_nearest(name, known, count);
-  fprintf(stderr, "tutti explain: no collective `%s`", name);
-  if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
-  fprintf(stderr, " Known:");
-  for (size_t index = 0; index < count; index++) fprintf(stderr, " %s", known[index]);
-  fputc('\n', stderr);
+  verb_no_such("explain", "collective", name, known, count);
   return false;
 }
 
@@ -385,12 +379,8 @@ static enum exit_code explain_run(int argc, char **argv) {
   explain.flags.gpus = 8;
   explain.flags.type = "float";
   setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
-  if (!option_parse(&explain_options, argc, argv, &explain.flags, &operand)) return EXIT_USAGE;
-  if (explain.flags.help) {
-    char help[] = "help", verb[] = "explain";
-    char *arguments[] = {help, verb, NULL};
-    return verb_help.run(2, arguments);
-  }
+  enum exit_code code;
+  if (!verb_parse(&explain_options, argc, argv, &explain.flags, &operand, &code)) return code;
   if (operand < argc && !strcmp(argv[operand], "plan"))
     return explain_plan(&explain, argc - operand - 1, argv + operand + 1);
   if (operand < argc) return explain_files(argc - operand, argv + operand, explain.flags.json);
@@ -402,42 +392,40 @@ static enum exit_code explain_run(int argc, char **argv) {
 
 const struct verb verb_explain = {
     "explain",
-    "say why a job hangs, or how a collective would be carried",
-    "[--json] FILE... | plan COLLECTIVE [FLAGS]",
-    "  tutti explain /dev/shm/tutti.*.trace\n"
-    "  tutti explain --json nccl_trace_rank_*\n"
+    "diagnose a hung job, or show how a collective is planned",
+    "[--json] FILE...\n"
+    "plan COLLECTIVE [FLAGS]",
+    "plan|FILE COLLECTIVE|FILE",
+    "  tutti explain traces/count/*.txt\n"
+    "  tutti explain --json traces/absent/*.txt\n"
+    "  tutti trace export --to flight -o nccl_trace_rank_ traces/absent/*.txt\n"
+    "  tutti explain nccl_trace_rank_*\n"
     "  tutti explain plan all_reduce --bytes 1M --gpus 8\n"
     "  tutti explain plan all_reduce -b 64K -g 4 --algo ^Direct --rank 2\n"
     "  tutti explain plan broadcast -b 1G --nodes 4 --root 3 --json\n",
-    "With FILEs, one from each process of the job (TUTTI_TRACE), binary or as text: one sentence that says "
-    "who is stuck, on which operation, because of whom; then the evidence, and what to do next. Files that "
-    "are "
-    "missing, cut off or damaged are told; what is left of them is used. The exit code is 0 where nothing is "
-    "wrong, 1 where a rank is, and 4 where no file can be read.\n"
+    "With FILEs, one from each process of the job (TUTTI_TRACE), binary or as text: one sentence that "
+    "names the ranks that are stuck, the operation, and the root cause; then the evidence, and what to "
+    "do next. Files that are missing, truncated or damaged are reported; what is left of them is used. "
+    "The exit code is 0 where nothing is wrong, 1 where a rank is, and 4 where no file can be read.\n"
     "\n"
-    "FILEs may also be dumps of PyTorch's Flight Recorder (pickle or JSON; the rank is the number at the end "
-    "of "
-    "the name), of which nothing is executed, or logs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL, "
-    "one "
-    "or several; one kind at a time. They tell less, and the answer says what. Any of these may be packed by "
-    "zstd, and take 256 MiB unpacked.\n"
+    "FILEs may also be dumps of PyTorch's Flight Recorder (pickle or JSON; the rank is the number at "
+    "the end of the name), of which nothing is executed, or logs with NCCL_DEBUG=INFO and "
+    "NCCL_DEBUG_SUBSYS=INIT,COLL, one or several; one kind at a time. They hold less, and the answer "
+    "says what is missing. Any of these may be compressed by zstd, and take 256 MiB uncompressed.\n"
     "\n"
     "With --json the answer is an object: `kind` (fine, unknown, running, behind, absent, not arrived, "
-    "channel, "
-    "not started, not launched, circle, alone, refused, died, mismatch), `sentence`, `evidence` (texts), "
-    "`next`, "
-    "`source` (records, flight recorder, log), `lacks` (what such files cannot tell), `files` (how many were "
-    "read), `refused` (names of those that could not be).\n"
+    "channel, not started, not launched, circle, alone, refused, died, mismatch), `sentence`, "
+    "`evidence` (texts), `next`, `source` (records, flight recorder, log), `lacks` (what such files do "
+    "not record), `files` (how many were read), `refused` (names of those that could not be).\n"
     "\n"
-    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast or reduce. Prints every algorithm and "
-    "protocol with its\n"
-    "predicted time or the rule that forbids it, and then the plan of one rank: for each channel its part, "
-    "its chunks, its\n"
-    "steps, whom it receives from and sends to, and how many steps of their FIFOs it takes.\n"
+    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast or reduce. Prints every algorithm "
+    "and protocol with its predicted time or the rule that forbids it, and then the plan of one rank: "
+    "for each channel its part, its chunks and steps, its peers, and how many steps of their FIFOs it "
+    "takes.\n"
     "\n"
-    "The planning is the library's own, with the limits of production; NCCL_ALGO, NCCL_PROTO and "
-    "TUTTI_TUNE_FILE hold\n"
-    "where no flag stands for them. The exit code is 1 where no option is left.\n",
+    "The planning is the library's own, with its default limits; NCCL_ALGO, NCCL_PROTO and "
+    "TUTTI_TUNE_FILE apply where no flag replaces them. The exit code is 1 where nothing can carry the "
+    "collective.\n",
     &explain_options,
     explain_run,
 };

@@ -73,11 +73,13 @@ void json_decimal(struct json *json, const char *name, double number) {
   else fputs("null", json->out);
 }
 
-void json_thousandths(struct json *json, const char *name, int64_t thousandths) {
-  const uint64_t size = thousandths < 0 ? 0 - (uint64_t)thousandths : (uint64_t)thousandths;
+void json_millionths(struct json *json, const char *name, int64_t millionths) {
+  const uint64_t size = millionths < 0 ? 0 - (uint64_t)millionths : (uint64_t)millionths;
+  const unsigned rest = (unsigned)(size % 1000000);
   begin_value(json, name);
-  fprintf(json->out, "%s%llu.%03u", thousandths < 0 ? "-" : "", (unsigned long long)(size / 1000),
-          (unsigned)(size % 1000));
+  fprintf(json->out, "%s%llu", millionths < 0 ? "-" : "", (unsigned long long)(size / 1000000));
+  if (rest % 1000 == 0) fprintf(json->out, ".%03u", rest / 1000);
+  else fprintf(json->out, ".%06u", rest);
 }
 
 void json_bool(struct json *json, const char *name, bool value) {

@@ -21,8 +21,8 @@ void json_close(struct json *json, char bracket);                  /* '}' or ']'
 void json_text(struct json *json, const char *name, const char *text);
 void json_number(struct json *json, const char *name, int64_t number);
 void json_decimal(struct json *json, const char *name, double number);
-/* A number of thousandths, exactly. */
-void json_thousandths(struct json *json, const char *name, int64_t thousandths);
+/* A number of millionths, exactly. */
+void json_millionths(struct json *json, const char *name, int64_t millionths);
 void json_bool(struct json *json, const char *name, bool value);
 
 #endif

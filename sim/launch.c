@@ -25,7 +25,7 @@ enum { RANKS_MOST = 4096, LINE_BYTES = 8192, VALUE_BYTES = 64, OWN_VALUES = 7 };
 struct launch_flags {
   int64_t rank_count, grace_seconds;
   struct option_list values;
-  bool prefix, keep_going, bind, verbose, help;
+  bool prefix, keep_going, bind, verbose;
 };
 
 static const struct option_row rows[] = {
@@ -43,7 +43,6 @@ static const struct option_row rows[] = {
      "give each rank its share of the cores, and no others"},
     {'v', "verbose", NULL, OPTION_FLAG, offsetof(struct launch_flags, verbose), 0, 0,
      "tell on standard error what is started and how it ends"},
-    {'h', "help", NULL, OPTION_FLAG, offsetof(struct launch_flags, help), 0, 0, "print this page"},
 };
 static const struct option_set options = {"launch", rows, sizeof rows / sizeof rows[0], true};
 
@@ -391,12 +390,8 @@ static enum exit_code launch_run(int argc, char **argv) {
   memset(&job, 0, sizeof job);
   job.flags.rank_count = child_core_count() < RANKS_MOST ? child_core_count() : RANKS_MOST;
   job.flags.grace_seconds = 5;
-  if (!option_parse(&options, argc, argv, &job.flags, &operand)) return EXIT_USAGE;
-  if (job.flags.help) {
-    char name[] = "help", verb[] = "launch";
-    char *help[] = {name, verb, NULL};
-    return verb_help.run(2, help);
-  }
+  enum exit_code code;
+  if (!verb_parse(&options, argc, argv, &job.flags, &operand, &code)) return code;
   if (operand >= argc) {
     fprintf(stderr, "tutti launch: needs a program: tutti launch -n 4 ./program ... (`tutti help launch`)\n");
     return EXIT_USAGE;
@@ -411,9 +406,10 @@ const struct verb verb_launch = {
     "launch",
     "start the ranks of a program on this machine, one process each",
     "[FLAGS] PROGRAM [ARGUMENTS]",
-    "  tutti launch -n 4 ./program --its-own-flags\n"
+    "PROGRAM",
+    "  tutti launch -n 4 build/examples/launched\n"
     "  tutti launch -n 2 -p -x NCCL_DEBUG=INFO tutti bench all_reduce -e 1M\n"
-    "  tutti launch -n 8 --bind --grace 1 ./program < input\n",
+    "  echo only rank 0 reads this | tutti launch -n 8 --bind --grace 1 cat\n",
     "Starts N processes of PROGRAM and waits for them. Each finds its rank by tutti_launch_read, or\n"
     "in the environment:\n"
     "  TUTTI_RANK, TUTTI_SIZE             rank, and number of ranks\n"

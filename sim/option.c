@@ -8,10 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_MAX = 64, NAME_MAX_LENGTH = 48, COLUMNS = 110, HELP_COLUMN = 30 };
-enum {
-  CODE_BASE = 256
-}; /* getopt's code of row i is CODE_BASE + i for the long name; letters stay letters */
+#include "input.h"
+
+enum { ROWS_MAX = 64, NAME_MAX_LENGTH = 48 };
+/* getopt's code of row i is CODE_BASE + i for the long name; letters stay letters. */
+enum { CODE_BASE = 256 };
+
+static const struct option_row help_row = {'h', "help", NULL, OPTION_FLAG, 0, 0, 0, "print this page"};
+
+const struct option_row *option_row_at(const struct option_set *set, size_t index) {
+  return index < set->count ? &set->rows[index] : &help_row;
+}
 
 /* Edit distance (Levenshtein), names cut at NAME_MAX_LENGTH. */
 static size_t name_distance(const char *left, const char *right) {
@@ -43,15 +50,20 @@ const char *option_nearest(const char *name, const char *const *names, size_t co
   return nearest;
 }
 
-/* Says what is wrong with a flag that getopt refused. */
-static void report_unknown(const struct option_set *set, const char *given) {
-  const char *names[ROWS_MAX];
-  for (size_t index = 0; index < set->count; index++) names[index] = set->rows[index].name;
+/* Says what is wrong with a flag that getopt refused; `code` is its own where it takes no value. */
+static void report_refused(const struct option_set *set, int code, const char *given) {
+  const char *names[ROWS_MAX + 1];
+  for (size_t index = 0; index <= set->count; index++) names[index] = option_row_at(set, index)->name;
+  if (code >= CODE_BASE) {
+    fprintf(stderr, "tutti %s: --%s takes no value: `%s`\n", set->verb,
+            option_row_at(set, (size_t)(code - CODE_BASE))->name, given);
+    return;
+  }
   fprintf(stderr, "tutti %s: no flag `%s`", set->verb, given);
   char bare[NAME_MAX_LENGTH];
   snprintf(bare, sizeof bare, "%s", given + strspn(given, "-"));
   bare[strcspn(bare, "=")] = 0;
-  const char *nearest = strlen(bare) > 1 ? option_nearest(bare, names, set->count) : NULL;
+  const char *nearest = strlen(bare) > 1 ? option_nearest(bare, names, set->count + 1) : NULL;
   if (nearest) fprintf(stderr, "; did you mean `--%s`?", nearest);
   fprintf(stderr, " (`tutti help %s` lists the flags)\n", set->verb);
 }
@@ -109,6 +121,7 @@ static bool row_store(const struct option_set *set, const struct option_row *row
   switch (row->kind) {
     case OPTION_FLAG: *(bool *)member = true; return true;
     case OPTION_TEXT: *(const char **)member = text; return true;
+    case OPTION_INPUT: *(const char **)member = input_path(text); return true;
     case OPTION_LIST: return list_add(set, row, text, (struct option_list *)(void *)member);
     case OPTION_SEED:
       if (seed_parse(text, (uint64_t *)member)) return true;
@@ -137,8 +150,8 @@ static bool row_store(const struct option_set *set, const struct option_row *row
 static void getopt_tables(const struct option_set *set, struct option *longs, char *letters) {
   if (set->ends_at_operand) *letters++ = '+';
   *letters++ = ':';
-  for (size_t index = 0; index < set->count; index++) {
-    const struct option_row *row = &set->rows[index];
+  for (size_t index = 0; index <= set->count; index++) {
+    const struct option_row *row = option_row_at(set, index);
     longs[index].name = row->name;
     longs[index].has_arg = row->argument ? required_argument : no_argument;
     longs[index].flag = NULL;
@@ -148,21 +161,22 @@ static void getopt_tables(const struct option_set *set, struct option *longs, ch
     if (row->argument) *letters++ = ':';
   }
   *letters = 0;
-  memset(&longs[set->count], 0, sizeof longs[0]);
+  memset(&longs[set->count + 1], 0, sizeof longs[0]);
 }
 
 static const struct option_row *row_of_code(const struct option_set *set, int code) {
-  if (code >= CODE_BASE) return &set->rows[code - CODE_BASE];
-  for (size_t index = 0; index < set->count; index++) {
-    if (set->rows[index].letter == code) return &set->rows[index];
+  if (code >= CODE_BASE) return option_row_at(set, (size_t)(code - CODE_BASE));
+  for (size_t index = 0; index <= set->count; index++) {
+    if (option_row_at(set, index)->letter == code) return option_row_at(set, index);
   }
   return NULL;
 }
 
-bool option_parse(const struct option_set *set, int argc, char **argv, void *values, int *first_operand) {
-  struct option longs[ROWS_MAX + 1];
-  char letters[2 * ROWS_MAX + 3];
-  if (set->count > ROWS_MAX) return false;
+enum option_outcome option_parse(const struct option_set *set, int argc, char **argv, void *values,
+                                 int *first_operand) {
+  struct option longs[ROWS_MAX + 2];
+  char letters[2 * ROWS_MAX + 4];
+  if (set->count > ROWS_MAX) return OPTION_MISUSE;
   getopt_tables(set, longs, letters);
   opterr = 0;
   optind = 0; /* glibc: start anew */
@@ -171,72 +185,17 @@ bool option_parse(const struct option_set *set, int argc, char **argv, void *val
     if (code == -1) break;
     if (code == '?') {
       char letter[3] = {'-', (char)optopt, 0};
-      report_unknown(set, optopt > 0 && optopt < CODE_BASE ? letter : argv[optind - 1]);
-      return false;
+      report_refused(set, optopt, optopt > 0 && optopt < CODE_BASE ? letter : argv[optind - 1]);
+      return OPTION_MISUSE;
     }
     const struct option_row *row = row_of_code(set, code == ':' ? optopt : code);
+    if (row == &help_row) return OPTION_HELP;
     if (code == ':') {
       fprintf(stderr, "tutti %s: --%s needs a value, %s\n", set->verb, row->name, row->argument);
-      return false;
+      return OPTION_MISUSE;
     }
-    if (!row_store(set, row, optarg, values)) return false;
+    if (!row_store(set, row, optarg, values)) return OPTION_MISUSE;
   }
   *first_operand = optind;
-  return true;
-}
-
-void option_print_wrapped(FILE *out, const char *text, int indent) {
-  int column = indent;
-  while (*text) {
-    int length = (int)strcspn(text, " \n");
-    if (column + length > COLUMNS && column > indent) {
-      fprintf(out, "\n%*s", indent, "");
-      column = indent;
-    }
-    column += fprintf(out, "%.*s", length, text);
-    text += length;
-    bool was_space = *text != 0;
-    text += strspn(text, " \n");
-    if (was_space && *text) column += fprintf(out, " ");
-  }
-}
-
-void option_print_help(FILE *out, const struct option_set *set) {
-  for (size_t index = 0; index < set->count; index++) {
-    const struct option_row *row = &set->rows[index];
-    char letter[4] = "   ";
-    if (row->letter) snprintf(letter, sizeof letter, "-%c,", row->letter);
-    int column = fprintf(out, "  %s --%s%s%s", letter, row->name, row->argument ? " " : "",
-                         row->argument ? row->argument : "");
-    if (column > HELP_COLUMN - 2) column = fprintf(out, "\n") - 1;
-    fprintf(out, "%*s", HELP_COLUMN - column, "");
-    option_print_wrapped(out, row->help, HELP_COLUMN);
-    fputc('\n', out);
-  }
-}
-
-void option_print_roff_text(FILE *out, const char *text) {
-  bool at_line_start = true;
-  for (; *text; text++) {
-    if (at_line_start && (*text == '.' || *text == '\'')) fputs("\\&", out);
-    if (*text == '\\') fputs("\\e", out);
-    else if (*text == '-') fputs("\\-", out);
-    else fputc(*text, out);
-    at_line_start = *text == '\n';
-  }
-}
-
-void option_print_roff(FILE *out, const struct option_set *set) {
-  for (size_t index = 0; index < set->count; index++) {
-    const struct option_row *row = &set->rows[index];
-    fputs(".TP\n", out);
-    if (row->letter) fprintf(out, "\\fB\\-%c\\fR, ", row->letter);
-    fputs("\\fB\\-\\-", out);
-    option_print_roff_text(out, row->name);
-    fputs("\\fR", out);
-    if (row->argument) fprintf(out, " \\fI%s\\fR", row->argument);
-    fputc('\n', out);
-    option_print_roff_text(out, row->help);
-    fputs(".\n", out);
-  }
+  return OPTION_GOOD;
 }

@@ -1,6 +1,7 @@
-/* option.h: flags of a verb as one table, which yields the parser, the range checks, the help text and the
- * manual page. Values land in the verb's own struct at each row's offset; a flag that was not given leaves
- * its member as it was, so the verb sets its defaults before it parses. Knows nothing of what a flag means.
+/* option.h: flags of a verb as one table, which yields the parser, the range checks, the help text, the
+ * manual page and the completion of shells. Values land in the verb's own struct at each row's offset; a flag
+ * that was not given leaves its member as it was, so the verb sets its defaults before it parses. Knows
+ * nothing of what a flag means.
  */
 #ifndef TUTTI_SIM_OPTION_H
 #define TUTTI_SIM_OPTION_H
@@ -15,6 +16,7 @@ enum option_kind {
   OPTION_INT,   /* int64_t, decimal or 0x hexadecimal, within the bounds */
   OPTION_BYTES, /* int64_t, with an optional suffix K, M or G of 1024, within the bounds */
   OPTION_TEXT,  /* const char *, points into argv */
+  OPTION_INPUT, /* the same, a file that is read: `-` becomes /dev/stdin (input.h) */
   OPTION_SEED,  /* uint64_t: decimal, 0x hexadecimal, or a commit id (its first 16 digits) */
   OPTION_LIST   /* struct option_list: may be given again and again */
 };
@@ -28,7 +30,7 @@ struct option_list {
 struct option_row {
   int letter;           /* 'b', or 0 */
   const char *name;     /* "minbytes" */
-  const char *argument; /* "BYTES"; NULL for a flag */
+  const char *argument; /* "BYTES"; "a|b|c": one of these; NULL for a flag */
   enum option_kind kind;
   size_t offset;           /* of the member in the verb's struct */
   int64_t lowest, highest; /* for INT and BYTES */
@@ -42,18 +44,16 @@ struct option_set {
   bool ends_at_operand; /* what follows the first operand is somebody else's, flags and all */
 };
 
-/* Parses argv[1..]; operands may stand between flags, unless the set says otherwise, and are moved to the
- * end, the first of them at *first_operand. False after one sentence on stderr. */
-bool option_parse(const struct option_set *set, int argc, char **argv, void *values, int *first_operand);
+enum option_outcome { OPTION_GOOD, OPTION_HELP, OPTION_MISUSE };
 
-/* The table as text of at most 110 columns. */
-void option_print_help(FILE *out, const struct option_set *set);
-/* The table as tagged paragraphs in roff. */
-void option_print_roff(FILE *out, const struct option_set *set);
-/* `text` with what roff would take for its own made harmless. */
-void option_print_roff_text(FILE *out, const char *text);
-/* `text` broken at spaces into lines of at most 110 columns, each after `indent` spaces but the first. */
-void option_print_wrapped(FILE *out, const char *text, int indent);
+/* Parses argv[1..]; operands may stand between flags, unless the set says otherwise, and are moved to the
+ * end, the first of them at *first_operand. OPTION_MISUSE after one sentence on stderr; OPTION_HELP where -h
+ * or --help comes first, which every set has. */
+enum option_outcome option_parse(const struct option_set *set, int argc, char **argv, void *values,
+                                 int *first_operand);
+
+/* The rows of the set, and behind its last, at `count`, that of --help. */
+const struct option_row *option_row_at(const struct option_set *set, size_t index);
 
 /* The name that differs least from `name`, when it differs little; else NULL. */
 const char *option_nearest(const char *name, const char *const *names, size_t count);

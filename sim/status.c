@@ -21,7 +21,7 @@ enum { MEMBERS_SHOWN = 16, SILENTS_SHOWN = 16, TEXT_BYTES = 256 };
 
 struct status_flags {
   int64_t apart_ms;
-  bool json, help;
+  bool json;
 };
 
 #define AT(member) offsetof(struct status_flags, member)
@@ -30,7 +30,6 @@ static const struct option_row rows[] = {
     {'a', "apart", "MS", OPTION_INT, AT(apart_ms), 0, 60000,
      "look again after so many milliseconds, to see what moves (default 300; of GPUs, whose records are "
      "brought up to date once a second, 1500)"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set options = {"status", rows, sizeof rows / sizeof rows[0], false};
 
@@ -532,12 +531,8 @@ static enum exit_code status_run(int argc, char **argv) {
   struct status_target target;
   int operand;
   setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
-  if (!option_parse(&options, argc, argv, &flags, &operand)) return EXIT_USAGE;
-  if (flags.help) {
-    char help[] = "help", verb[] = "status";
-    char *arguments[] = {help, verb, NULL};
-    return verb_help.run(2, arguments);
-  }
+  enum exit_code code;
+  if (!verb_parse(&options, argc, argv, &flags, &operand, &code)) return code;
   if (argc - operand > 1) {
     fprintf(stderr, "tutti status: one process, or HOST:PORT, at a time; `%s` is one too many\n",
             argv[operand + 1]);
@@ -549,42 +544,36 @@ static enum exit_code status_run(int argc, char **argv) {
 
 const struct verb verb_status = {
     "status",
-    "say what the communicators of a running job do, and who is behind",
+    "report what the communicators of a running job do, and who is behind",
     "[PID | HOST:PORT] [FLAGS]",
+    NULL,
+    "  tutti bench all_reduce --ranks 4 --threads -b 1M -e 1M -n 2000 >bench.log & sleep 1\n"
     "  tutti status\n"
-    "  tutti status 4711\n"
-    "  tutti status 10.0.0.1:40123 --json\n",
-    "Without operand: all jobs of this user on this host. With the number of a process: its job. With "
-    "HOST:PORT, where its\n"
-    "control server listens, as its log says (NCCL_DEBUG=INFO) and the header of its records "
-    "(`tutti trace dump`): the same from\n"
-    "another host. Where TUTTI_SECRET is set in the job it must be set here. Processes of this host are "
-    "looked at through their\n"
-    "records (TUTTI_TRACE), so also those that are stopped; one of them is asked for those of other hosts, "
-    "and gathers over the\n"
-    "job's control connections.\n"
+    "  tutti status $! --json; wait\n"
+    "  # needs a job whose log names this address\n"
+    "  tutti status node7:40123\n",
+    "Without operand: all jobs of this user on this host. With a process number: that process's job. "
+    "With HOST:PORT of a process's control server, which its log (NCCL_DEBUG=INFO) and the header of "
+    "its records (`tutti trace dump`) name: the same from another host. Where TUTTI_SECRET is set in "
+    "the job it must be set for this command too. Processes of this host are read through their records "
+    "(TUTTI_TRACE), so stopped ones are seen as well; one process is asked for those of other hosts, "
+    "and gathers over the job's control connections.\n"
     "\n"
-    "Prints a line a job; then each communicator, with operations called and ended, from the rank with the "
-    "fewest to that with\n"
-    "the most; where it hangs, who is behind and who waits for whom; ranks that do not answer; and "
-    "what `tutti explain`\n"
-    "would say. A communicator that has moved between two looks does not hang; of such a job it says "
-    "which link over a\n"
-    "network is slow.\n"
+    "Prints a line for each job; then each communicator, with operations called and ended, from the "
+    "rank with the fewest to that with the most; where it makes no progress, who is behind and who "
+    "waits for whom; ranks that do not answer; and the diagnosis of `tutti explain`. A communicator "
+    "that progressed between two samples does not hang; of such a job the slow network link is named, "
+    "if there is one.\n"
     "\n"
-    "--json prints {version, jobs: [{state, good, processes, communicators: [{name, id, ranks, ranks_seen, "
-    "called_least,\n"
-    "called_most, ended_least, ended_most, state, members: [{rank, process, host, called, launched, ended, "
-    "ends_known, behind,\n"
-    "moved, error, waits: {for, rank, operation, channel, step, have, need}}]}], silent: [{rank, comm, "
-    "process, host, address,\n"
-    "why}], verdict: {kind, sentence, next, evidence}}]}. Keys stay; others may be added. `waits` is there "
-    "where a rank waits.\n"
+    "--json prints {version, jobs: [{state, good, processes, communicators: [{name, id, ranks, "
+    "ranks_seen, called_least, called_most, ended_least, ended_most, state, members: [{rank, process, "
+    "host, called, launched, ended, ends_known, behind, moved, error, waits: {for, rank, operation, "
+    "channel, step, have, need}}]}], silent: [{rank, comm, process, host, address, why}], verdict: "
+    "{kind, sentence, next, evidence}}]}. Keys stay; others may be added. `waits` is there where a rank "
+    "waits.\n"
     "\n"
     "The exit code is 0 where all is well, 1 where a job hangs, is broken, slow or has ranks that do "
-    "not "
-    "answer, 3 where\n"
-    "nobody answers, 4 where there is nothing to look at.\n",
+    "not answer, 3 where nobody answers, 4 where there is no job to report.\n",
     &options,
     status_run,
 };

@@ -27,9 +27,9 @@ static const struct option_row topo_rows[] = {
      "GPUs of a node; default: as the machine has"},
     {0, "nics", "K", OPTION_INT, AT(nics), 1, TOPOLOGY_NETS_MAX,
      "NICs of a node; default: as the machine has"},
-    {'m', "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
+    {'m', "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "dgx-h100 (the default), dgx-h200, dgx-a100, hgx-b200 or pcie-box"},
-    {'f', "file", "FILE", OPTION_TEXT, AT(file), 0, 0,
+    {'f', "file", "FILE", OPTION_INPUT, AT(file), 0, 0,
      "read a node from NCCL's XML, as NCCL_TOPO_FILE does, instead of making it from numbers"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
     {0, "dump", "FILE", OPTION_TEXT, AT(dump), 0, 0, "also write the node to FILE as XML"},
@@ -360,7 +360,8 @@ static enum exit_code topo_run(int argc, char **argv) {
   int operand;
   memset(&flags, 0, sizeof flags);
   flags.nodes = 1;
-  if (!option_parse(&topo_options, argc, argv, &flags, &operand)) return EXIT_USAGE;
+  enum exit_code code;
+  if (!verb_parse(&topo_options, argc, argv, &flags, &operand, &code)) return code;
   if (operand < argc) {
     fprintf(stderr, "tutti topo: it takes flags alone, `%s` is none (`tutti help topo`)\n", argv[operand]);
     return EXIT_USAGE;
@@ -369,7 +370,7 @@ static enum exit_code topo_run(int argc, char **argv) {
     fprintf(stderr, "tutti topo: --file says what a node has; leave out --machine, --gpus and --nics\n");
     return EXIT_USAGE;
   }
-  enum exit_code code = topo_open(&flags, &topology);
+  code = topo_open(&flags, &topology);
   if (code != EXIT_GOOD) return code;
   code = topo_show(&topology, &flags);
   topology_free(&topology);
@@ -379,10 +380,13 @@ static enum exit_code topo_run(int argc, char **argv) {
 const struct verb verb_topo = {
     "topo",
     "show a cluster's devices, their paths, and the rings and trees over them",
-    "[--nodes N --gpus G --nics K | --file FILE] [--machine NAME] [--json] [--dump FILE]",
+    "[--nodes N] [--gpus G] [--nics K] [--machine MACHINE] [--json] [--dump FILE]\n"
+    "--file FILE [--nodes N] [--json] [--dump FILE]",
+    NULL,
     "  tutti topo --nodes 4\n"
-    "  tutti topo --machine pcie-box --gpus 4\n"
-    "  tutti topo --file node.xml --nodes 16 --json\n",
+    "  tutti topo --machine pcie-box --gpus 4 --dump node.xml\n"
+    "  tutti topo --file node.xml --nodes 16 --json\n"
+    "  tutti topo --file - --nodes 2 <node.xml\n",
     "Describes a cluster of equal nodes, made from numbers or read from the XML that NCCL_TOPO_FILE takes: "
     "its\n"
     "devices, the type of the path between any two of one node, and the rings and trees of a communicator "

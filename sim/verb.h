@@ -4,6 +4,7 @@
 #ifndef TUTTI_SIM_VERB_H
 #define TUTTI_SIM_VERB_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "option.h"
@@ -19,10 +20,10 @@ enum exit_code {
 struct verb {
   const char *name;
   const char *summary;  /* one line, no full stop */
-  const char *synopsis; /* operands and flags, after "tutti NAME " */
-  const char *examples; /* three lines of commands */
-  const char
-      *description; /* paragraphs between empty lines; a line that begins with a space is kept as it is */
+  const char *synopsis; /* operands and flags, after "tutti NAME "; a line a form */
+  const char *operands; /* for completion.c: what stands at the first place, the second ..., "a|FILE b" */
+  const char *examples; /* lines of commands that run one after another as they stand, in the source tree */
+  const char *description; /* paragraphs between empty lines; a line that begins with a space stays one */
   const struct option_set *options;             /* NULL: the verb takes no flag */
   enum exit_code (*run)(int argc, char **argv); /* argv[0] is the verb's name */
 };
@@ -33,6 +34,16 @@ extern const struct verb verb_bench, verb_check, verb_doctor, verb_explain, verb
 extern const struct verb *const verbs[];
 extern const size_t verb_count;
 
+/* Parses the verb's flags. False where it has ended, with *code: its page was asked for and is printed, or a
+ * sentence on stderr says what is wrong. */
+bool verb_parse(const struct option_set *set, int argc, char **argv, void *values, int *first_operand,
+                enum exit_code *code);
+/* One sentence on stderr: `name` is no `what` of the verb, the nearest one that is, and all there are. */
+void verb_no_such(const char *verb, const char *what, const char *name, const char *const *names,
+                  size_t count);
+struct collective;
+/* The collective that the operands name; NULL after a sentence on stderr where they are not one such name. */
+const struct collective *verb_collective(const char *verb, int operand_count, char **operands);
 /* The verb of this name, or NULL. */
 const struct verb *verb_find(const char *name);
 /* One sentence on stderr about a name that is no verb, with the nearest one; yields EXIT_USAGE. */

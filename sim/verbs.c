@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "collective.h"
 #include "verb.h"
 
 const struct verb *const verbs[] = {&verb_bench,  &verb_check,  &verb_doctor, &verb_explain,
@@ -24,4 +25,29 @@ enum exit_code verb_unknown(const char *name) {
   if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
   fprintf(stderr, " (`tutti help` lists the verbs)\n");
   return EXIT_USAGE;
+}
+
+void verb_no_such(const char *verb, const char *what, const char *name, const char *const *names,
+                  size_t count) {
+  const char *nearest = option_nearest(name, names, count);
+  fprintf(stderr, "tutti %s: no %s `%s`", verb, what, name);
+  if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
+  fprintf(stderr, " Known:");
+  for (size_t index = 0; index < count; index++) fprintf(stderr, " %s", names[index]);
+  fputc('\n', stderr);
+}
+
+const struct collective *verb_collective(const char *verb, int operand_count, char **operands) {
+  const char *names[COLLECTIVE_COUNT];
+  size_t count = 0;
+  for (; collective_at(count); count++) names[count] = collective_at(count)->name;
+  if (operand_count != 1) {
+    fprintf(stderr,
+            "tutti %s: needs one collective, got %d: `tutti %s all_reduce` (`tutti help %s` says more)\n",
+            verb, operand_count, verb, verb);
+    return NULL;
+  }
+  const struct collective *collective = collective_find(operands[0]);
+  if (!collective) verb_no_such(verb, "collective", operands[0], names, count);
+  return collective;
 }

@@ -12,7 +12,7 @@ import re
 import sys
 
 PHASES = {'X': ('name', 'dur'), 'i': ('name', 's'), 's': ('id', 'cat'), 'f': ('id', 'cat', 'bp'),
-          'C': ('name', 'args'), 'M': ('name', 'args')}
+          'B': ('name',), 'C': ('name', 'args'), 'M': ('name', 'args')}
 
 
 def perfetto(paths):
@@ -35,9 +35,12 @@ def perfetto(paths):
         if begins:
             yield '%s: %d arrows without an end' % (path, len(begins))
         named = {(e['pid'], e['tid']) for e in events if e['ph'] == 'M' and e['name'] == 'thread_name'}
-        used = {(e['pid'], e['tid']) for e in events if e['ph'] in 'Xi'}
+        used = {(e['pid'], e['tid']) for e in events if e['ph'] in 'BXi'}
         if not used or used - named:
             yield '%s: threads without a name: %s' % (path, sorted(used - named))
+        processes = {e['pid'] for e in events if e['ph'] == 'M' and e['name'] == 'process_name'}
+        if {pid for pid, _ in used} - processes:
+            yield '%s: processes without a name' % path
 
 
 ENTRY = {'record_id': int, 'pg_id': int, 'process_group': (list, tuple), 'collective_seq_id': int,

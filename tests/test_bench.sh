@@ -137,7 +137,7 @@ misuse 4 "cannot be read" trace dump "$work/absent.tr"
 misuse 4 "this is no file of records" trace dump "$tutti"
 NCCL_TESTS_MIN_BW=1e9 misuse 1 "below NCCL_TESTS_MIN_BW" bench all_reduce --ranks 2 -e 8
 
-# ---- help and manual pages
+# ---- help
 try 0 help bench && grep -q -- '-b, --minbytes BYTES' "$work/out" && grep -q -- '--flag-bits' "$work/out"
 check $? "help bench lists the flags"
 try 0 bench --help && cp "$work/out" "$work/help" && try 0 help bench && cmp -s "$work/help" "$work/out"
@@ -153,14 +153,6 @@ try 0 help --man params && grep -q '^\.SH ACCEPTED NAMES$' "$work/out" &&
 check $? "help --man params is a manual page of both"
 try 0 --version && grep -q '^tutti [0-9]' "$work/out"
 check $? "--version"
-try 0 help --man && cmp -s "$work/out" "$here/../sim/tutti.1"
-check $? "sim/tutti.1 is what \`tutti help --man\` prints"
-for page in "$here"/../sim/tutti-*.1; do
-  verb=$(basename "$page" .1)
-  verb=${verb#tutti-}
-  try 0 help --man $verb && cmp -s "$work/out" "$here/../sim/tutti-$verb.1"
-  check $? "sim/tutti-$verb.1 is what \`tutti help --man $verb\` prints"
-done
 
 # ---- tuning
 printf '# kept\nbroadcast 8 16 algo=Ring proto=LL\nall_reduce 8 1K ranks=5 algo=Ring proto=LL\n' >"$work/tune"

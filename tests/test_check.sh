@@ -80,9 +80,9 @@ try 1 all_gather --algo ring --ranks 3 --slots 1 --json && grep -q '"rule": "dea
   grep -q '"step": 1,' "$work/out"
 check $? "a deadlock as JSON"
 
-refuses "which collective?"
+refuses "needs one collective"
 refuses "no collective \`all_produce\`" all_produce
-refuses "one collective at a time" all_reduce broadcast
+refuses "needs one collective, got 2" all_reduce broadcast
 refuses "--ranks 0: must be a number from 1 to 4096" all_reduce --ranks 0
 refuses "--ranks 2-4: must be a number" all_reduce --ranks 2-4
 refuses "5000 ranks are more than 4096" all_reduce --ranks 5000

@@ -333,7 +333,7 @@ doctor 1 "not ok .*library" LD_LIBRARY_PATH="$work/text" -- "$runpath" &&
 check $? "a libnccl.so.2 that is no library"
 doctor 2 "two patients" -- --pid 1 "$rpath" && doctor 2 "no flag" -- --nonsense && doctor 2 "" -- --pid 0
 check $? "a command line that makes no sense"
-doctor 0 "usage: tutti doctor" -- --help && "$tutti" help --man doctor | cmp -s - "$root/sim/tutti-doctor.1"
-check $? "help, and the manual page in the tree is what the command prints"
+doctor 0 "usage: tutti doctor" -- --help
+check $? "help"
 
 [ "$failures" -eq 0 ]

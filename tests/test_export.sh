@@ -24,7 +24,7 @@ says() {
 }
 
 # ---- Perfetto ----
-for name in count lost circle died send_alone open_group; do
+for name in count lost circle died send_alone open_group fine; do
   try 0 export --to perfetto -o "$work/$name.json" "$traces/$name"/*.txt &&
     formats perfetto "$work/$name.json"
   check $? "Perfetto: $name"
@@ -41,6 +41,8 @@ assert sum(e['ph'] == 's' and e['cat'] == 'collective' for e in count) == 9
 assert sum(e['ph'] == 's' and e['cat'] == 'waited for' for e in count) == 2
 waits = [e for e in count if 'waits for data of' in e['name']]
 assert len(waits) == 2 and all(e['args']['need'] == 3 for e in waits), waits
+assert all(e['ph'] == 'B' for e in waits) and not any(e['ph'] == 'E' for e in count)
+assert not any(e['ph'] == 'B' for e in events('fine'))
 full = [e for e in count if e['ph'] == 'C' and e['name'].endswith('full slots')]
 assert sum(e['args']['slots'] for e in full) > 0
 assert any(e['ph'] == 'C' and 'proxy' in e['name'] for e in lost)

@@ -238,7 +238,7 @@ static void engine_agrees_with_the_slow_one(void **state) {
     slow->goal = &goal;
     slow->costs = costs;
     slow_run(slow);
-    const ncclResult_t code = loggops_run(&goal, &costs, &result, &why);
+    const ncclResult_t code = loggops_run(&goal, &costs, NULL, &result, &why);
     uint32_t left = 0;
     for (uint32_t rank = 0; rank < goal.rank_count; rank++)
       left += slow->posted_count[rank] + slow->unexpected_count[rank];
@@ -277,7 +277,7 @@ static ncclResult_t everything(void) {
        *out = open_memstream(&bytes, &count);
   ncclResult_t code = goal_read("schedule", file, &goal);
   if (code == ncclSuccess) {
-    code = loggops_run(&goal, &costs, &result, &why);
+    code = loggops_run(&goal, &costs, NULL, &result, &why);
     if (code == ncclSuccess) loggops_result_free(&result);
     if (code == ncclSuccess) code = goal_write_binary(&goal, "memory", out);
     goal_free(&goal);

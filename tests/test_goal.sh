@@ -335,7 +335,8 @@ printf 'num_ranks 1\n/* rank 0 {\n}\n' | bad 'bad.goal:2: the comment that begin
 check $? "a comment without end"
 says 4 "No such file" sim /no/such/file &&
   says 2 "expected L, o, g, O, G or S" sim --loggops X=3 "$work/two.goal" &&
-  says 2 "G is at most 1048576" sim --loggops G=2000000 "$work/two.goal" && says 2 "what is asked for?" run
+  says 2 "G is at most 1048576" sim --loggops G=2000000 "$work/two.goal" &&
+  says 2 "no form \`run\`" run && says 2 "what is asked for?"
 check $? "flags that make no sense"
 
 [ "$failures" -eq 0 ]

@@ -38,8 +38,10 @@ exports() {
 check $? "scons install PREFIX=..."
 for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/libnccl.so lib/libnccl.so.2 \
   lib/libtutti-cudart.so lib/libtutti-audit.so share/tutti/wheel.py \
-  lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc bin/tutti \
-  share/man/man1/tutti.1; do
+  lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc \
+  lib/cmake/tutti/tuttiConfig.cmake lib/cmake/tutti/tuttiConfigVersion.cmake bin/tutti \
+  share/man/man1/tutti.1 share/man/man1/tutti-bench.1 share/bash-completion/completions/tutti \
+  share/zsh/site-functions/_tutti; do
   [ -e "$prefix/$file" ] || echo "$file is missing"
 done >"$work/log"
 [ ! -s "$work/log" ]
@@ -47,7 +49,8 @@ check $? "every installed file is there"
 (cd "$root" && scons -Q -s install GPUS="$GPUS" DESTDIR="$work/stage" PREFIX=/opt/tutti) >"$work/log" 2>&1 &&
   [ -e "$work/stage/opt/tutti/lib/libnccl.so.2" ]
 check $? "DESTDIR goes before PREFIX"
-! grep -rlF -e "$root" -e "$work" "$prefix/lib/pkgconfig" "$prefix/include" "$prefix/share" >"$work/log"
+! grep -rlF -e "$root" -e "$work" "$prefix/lib/pkgconfig" "$prefix/lib/cmake" "$prefix/include" \
+  "$prefix/share" >"$work/log"
 check $? "no installed text names the build's place"
 
 # ---- building against it
@@ -69,6 +72,27 @@ check $? "the prefix may move: the program runs with LD_LIBRARY_PATH"
 prefix="$work/moved"
 compile "$work/program" cc && runs "$work/program"
 check $? "the prefix may move: pkg-config follows"
+if command -v cmake >/dev/null; then
+  mkdir "$work/project"
+  cat >"$work/project/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.13)
+project(uses_tutti C)
+find_package(tutti 0.1 REQUIRED)
+add_executable(init_all ${SOURCE})
+target_link_libraries(init_all PRIVATE tutti::emu)
+CMAKE
+  cmake -S "$work/project" -B "$work/project/build" -DSOURCE="$root/examples/init_all.c" \
+    -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 &&
+    cmake --build "$work/project/build" >>"$work/log" 2>&1 &&
+    runs "$work/project/build/init_all"
+  check $? "a program builds with the CMake package and runs"
+  sed -i 's/tutti 0.1 /tutti 9.0 /' "$work/project/CMakeLists.txt" &&
+    ! cmake -S "$work/project" -B "$work/project/other" -DSOURCE=x.c -DCMAKE_PREFIX_PATH="$prefix" \
+      >"$work/log" 2>&1 && grep -q 'version: 0.1' "$work/log"
+  check $? "the CMake package has a version: it is none of version 9"
+else
+  echo "skip: the CMake package: cmake is not installed"
+fi
 "$prefix/bin/tutti" bench all_reduce --ranks 2 -e 64 -q >"$work/log" 2>&1
 check $? "the installed command runs"
 
@@ -149,5 +173,14 @@ if command -v python3 >/dev/null; then
 else
   echo "skip: loading with ctypes: python3 is not installed"
 fi
+
+# ---- uninstalling
+touch "$work/stage/opt/tutti/lib/not_ours"
+(cd "$root" && scons -Q -s uninstall DESTDIR="$work/stage" PREFIX=/opt/tutti) >"$work/log" 2>&1 &&
+  find "$work/stage" ! -type d >>"$work/log" &&
+  [ "$(find "$work/stage" ! -type d)" = "$work/stage/opt/tutti/lib/not_ours" ] &&
+  [ ! -e "$work/stage/opt/tutti/share" ] && [ -e "$root/build/lib/libnccl.so.2" ] &&
+  [ -x "$root/build/bin/tutti" ]
+check $? "scons uninstall takes away what install has copied, and nothing else"
 
 [ "$failures" -eq 0 ]

@@ -20,7 +20,7 @@
 #include "simulate/flow.h"
 #include "simulate/demand.h"
 #include "simulate/fold.h"
-#include "simulate/progress.h"
+#include "progress.h"
 
 static struct check_setup setup;
 static struct cluster cluster;
@@ -469,9 +469,9 @@ static void progress_converges(void **state) {
   struct progress progress;
   (void)state;
   assert_non_null(out);
-  progress_open(&progress, out, false, 0);
+  progress_open(&progress, "sim", "slices", out, false, 0);
   assert_null(progress.out);
-  progress_open(&progress, out, true, 0);
+  progress_open(&progress, "sim", "slices", out, true, 0);
   progress_begin(&progress, "8 bytes", 0, 999999999); /* not a second yet */
   progress_begin(&progress, "16 bytes", 8, 1000000000);
   progress_say(&progress, 1, 1500000000);

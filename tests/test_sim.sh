@@ -118,14 +118,16 @@ try 0 all_reduce -b 64K -e 64K --gpus 4 --perfetto "$work/picture.json" &&
 import json
 import sys
 events = json.load(open(sys.argv[1]))['traceEvents']
-assert {event['pid'] for event in events} == {0, 1, 2, 3} and all(event['dur'] >= 0 for event in events)
+assert {event['pid'] for event in events} == {0, 1, 2, 3}
+assert {event['ph'] for event in events} == {'M', 'X'}
+assert all(event['dur'] >= 0 for event in events if event['ph'] == 'X')
 assert {'wait', 'send', 'receive, reduce, send'} <= {event['name'] for event in events}
 PYTHON
 check $? "--perfetto"
 misuse 3 "cannot be written" all_reduce -b 64K -e 64K --perfetto "$work/none/picture.json"
 
-misuse 2 "one collective is expected"
-misuse 2 "one collective is expected" all_reduced
+misuse 2 "needs one collective"
+misuse 2 'did you mean `all_reduce`?' all_reduced
 misuse 2 "must be 1 to 65536" all_reduce --nodes 1000000000000
 misuse 2 "must be 1 to 131072; take fewer" all_reduce --nodes 65536 --gpus 8
 misuse 2 "there is no machine" all_reduce --machine abacus

@@ -37,7 +37,10 @@ for node in root.iter(space + 'path'):
     if node.get('fill') != 'none':
         print('columns', node.get('fill'), node.get('d').count('z'))
 for node in root.iter(space + 'text'):
-    assert 0 <= float(node.get('x')) <= width and 0 <= float(node.get('y')) <= height, node.attrib
+    long = 6.6 * len(''.join(node.itertext()))  # at most, of 11 pixels
+    begin = float(node.get('x')) - long * {'start': 0, 'middle': 0.5, 'end': 1}[node.get('text-anchor')]
+    assert 0 <= begin and begin + long <= width, (''.join(node.itertext()), node.attrib)
+    assert 11 <= float(node.get('y')) <= height, node.attrib
 PYTHON
 }
 # columns COLOUR: how many of this colour are in the picture.
@@ -55,6 +58,16 @@ check $? "the same bytes again"
 try 0 -w "$step" --svg "$work/both.svg" --perfetto "$work/both.json" &&
   cmp -s "$work/step.svg" "$work/both.svg"
 check $? "beside --perfetto, too"
+python3 -B "$here/formats.py" perfetto "$work/both.json" >"$work/log" &&
+  python3 - "$work/both.json" <<'PYTHON'
+import json, sys
+events = json.load(open(sys.argv[1]))['traceEvents']
+names = {(e['name'], e['args'].get('name')) for e in events if e['ph'] == 'M'}
+assert ('process_name', 'rank 9 (node 1, GPU 1)') in names, names
+assert ('thread_name', 'stream side') in names and ('thread_name', 'channel 3') in names
+assert not any(e['ph'] == 'B' for e in events)
+PYTHON
+check $? "--perfetto names ranks, streams and channels"
 printf 'repeat 700\n all_reduce 64K after 5us\nend\n' >"$work/many"
 try 0 -w "$work/many" --svg "$work/many.svg" && shows "$work/many.svg" "lanes move data" "rank 7" &&
   [ "$(columns '#0072b2')" -ge 640 ] && [ "$(wc -c <"$work/many.svg")" -lt 400000 ]
@@ -71,9 +84,16 @@ check $? "one GPU a node fills its NIC"
 try 0 all_gather -b 256M -e 256M --nodes 2 --gpus 1 --algo ring --proto simple --fault slow-rank:0:50 \
   --svg "$work/slow.svg" && shows "$work/slow.svg" && [ "$(columns '#d7301f')" -eq 0 ]
 check $? "a slow rank does not"
-try 1 all_reduce -b 16M -e 16M --nodes 2 --fault nic:1:2:off --svg "$work/dead.svg" &&
-  shows "$work/dead.svg" "rank 0"
-check $? "what stalls is drawn so far as it came"
+try 1 all_reduce -b 16M -e 16M --nodes 2 --fault nic:1:2:off --svg "$work/dead.svg" \
+  --perfetto "$work/dead.json" && shows "$work/dead.svg" "rank 0" "lanes wait for ever" &&
+  [ "$(columns '#d7301f')" -gt 0 ] && python3 - "$work/dead.json" <<'PYTHON'
+import json, sys
+events = json.load(open(sys.argv[1]))['traceEvents']
+hangs = [e for e in events if e['ph'] == 'B']
+assert hangs and all(e['name'].startswith('waits for ') for e in hangs)
+assert any('node 1 NIC 2' in str(e['args']) for e in hangs) and not any(e['ph'] == 'E' for e in events)
+PYTHON
+check $? "what stalls is drawn so far as it came, with waits that do not end"
 cat >"$work/named" <<'TEXT'
 comm a<b>&"c" 0-3
 all_reduce 1M comm a<b>&"c"

@@ -112,9 +112,9 @@ try 0 -w "$root/examples/workloads/step.txt" --perfetto "$work/picture.json" &&
 import json
 import sys
 events = json.load(open(sys.argv[1]))['traceEvents']
-kernels = [event for event in events if event['tid'] >= 1000]
+kernels = [event for event in events if event['ph'] == 'X' and event['tid'] < 1000]
 assert len(events) > 1000 and len(kernels) == 86
-assert {event['tid'] for event in kernels} == {1000, 1001}
+assert {event['tid'] for event in kernels} == {0, 1}
 assert {event['pid'] for event in kernels} == set(range(16))
 assert any(event['name'] == 'send 1048576 x bfloat16 to 8' and event['pid'] == 7 for event in kernels)
 PYTHON

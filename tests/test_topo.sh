@@ -49,9 +49,6 @@ says 2 "leave out --machine" --file "$work/node.xml" --machine dgx-h100
 check $? "flags that contradict each other"
 says 3 "cannot be written" --dump /no/such/folder/file
 check $? "a dump that cannot be written"
-"$tutti" help topo >"$work/log" && awk 'length > 110 { exit 1 }' "$work/log" &&
-  "$tutti" help --man topo | grep -q '^.TH'
-check $? "its help and manual page"
 
 # ---- communicators
 bench() {

@@ -288,7 +288,7 @@ static void progress_knows_all_slices(void **state) {
   char copy[sizeof text];
   memcpy(copy, text, sizeof text);
   assert_int_equal(workload_parse("job", copy, 4, &workload), ncclSuccess);
-  progress_open(&progress, stderr, true, os_time_ns());
+  progress_open(&progress, "sim", "slices", stderr, true, os_time_ns());
   const struct run_request request = {.cluster = &cluster,
                                       .workload = &workload,
                                       .algo_mask = algos,
@@ -297,7 +297,7 @@ static void progress_knows_all_slices(void **state) {
                                       .progress = &progress};
   assert_int_equal(run_workload(&request, &report), ncclSuccess);
   assert_true(report.slice_count > 0);
-  assert_int_equal(progress.slice_count, report.slice_count);
+  assert_int_equal(progress.work_count, report.slice_count);
   run_report_free(&report);
   workload_free(&workload);
 }

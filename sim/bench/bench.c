@@ -82,8 +82,40 @@ void bench_row_report(struct bench *bench, struct bench_row *row, const struct b
     half_add(&row->halves[index], &parts[index], is_first_part, is_first_thread);
   if (++row->reported == bench->flags.thread_count) {
     for (int index = 0; index < 2; index++) half_finish(bench, row, &row->halves[index]);
-    if (!bench->flags.tune_path) bench_table_row(bench, row);
+    if (!bench->flags.tune_path) {
+      progress_clear(&bench->progress);
+      bench_table_row(bench, row);
+    }
   }
+  os_mutex_unlock(&bench->mutex);
+}
+
+/* ---- who waits */
+
+/* A call's share of the whole: its bytes, and as much as a small one takes whatever its size. */
+static uint64_t call_work(const struct bench_row *row) { return row->bytes + 65536; }
+
+static void progress_start(struct bench *bench) {
+  char what[96];
+  uint64_t work = 0;
+  const struct bench_flags *flags = &bench->flags;
+  const bool in_place = bench->collective->in_place != IN_PLACE_NONE && !flags->tune_path;
+  const int64_t calls = flags->warmup_count + flags->iteration_count + flags->check_count;
+  for (size_t i = 0; i < bench->row_count; i++)
+    work += (uint64_t)calls * call_work(&bench->rows[i]) * (in_place ? 2 : 1);
+  snprintf(what, sizeof what, "%s%s%s%s%s", bench->collective->name, bench->forced ? " by " : "",
+           bench->forced ? bench->forced->algo : "", bench->forced ? " " : "",
+           bench->forced ? bench->forced->proto : "");
+  progress_open(&bench->progress, "bench", NULL, stderr, false, os_time_ns());
+  if (!bench_is_speaker(bench) || bench->options) bench->progress.out = NULL;
+  progress_begin(&bench->progress, what, work, os_time_ns());
+  bench->work_done = 0;
+}
+
+void bench_progress(struct bench *bench, const struct bench_row *row, int64_t call_count) {
+  os_mutex_lock(&bench->mutex);
+  bench->work_done += (uint64_t)call_count * call_work(row);
+  progress_say(&bench->progress, bench->work_done, os_time_ns());
   os_mutex_unlock(&bench->mutex);
 }
 
@@ -140,12 +172,7 @@ static bool name_parse(const char *flag, const char *text, const char *const *na
     range->first = (int)index;
     if (!strcmp(names[index], text)) return true;
   }
-  const char *nearest = option_nearest(text, names, name_count);
-  fprintf(stderr, "tutti bench: --%s %s: no such %s", flag, text, flag);
-  if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
-  fprintf(stderr, " Known: all");
-  for (size_t index = 0; index < name_count; index++) fprintf(stderr, " %s", names[index]);
-  fputc('\n', stderr);
+  verb_no_such("bench", flag, text, names, name_count);
   return false;
 }
 
@@ -371,7 +398,9 @@ static enum exit_code run_conclude(struct bench *bench) {
 
 enum exit_code bench_pass(struct bench *bench) {
   if (!bench_id_make(bench)) return EXIT_ENVIRONMENT;
+  progress_start(bench);
   threads_run(bench);
+  progress_clear(&bench->progress);
   return EXIT_GOOD;
 }
 
@@ -407,28 +436,6 @@ static char *command_join(int argc, char **argv) {
   return command;
 }
 
-static const struct collective *operand_collective(int operand_count, char **operands) {
-  const char *names[COLLECTIVE_COUNT];
-  size_t count = 0;
-  while (collective_at(count)) {
-    names[count] = collective_at(count)->name;
-    count++;
-  }
-  const struct collective *collective = operand_count == 1 ? collective_find(operands[0]) : NULL;
-  if (collective) return collective;
-  if (operand_count == 1) {
-    const char *nearest = option_nearest(operands[0], names, count);
-    fprintf(stderr, "tutti bench: no collective `%s`", operands[0]);
-    if (nearest) fprintf(stderr, "; did you mean `%s`?", nearest);
-  } else {
-    fprintf(stderr, "tutti bench: needs one collective, got %d.", operand_count);
-  }
-  fprintf(stderr, " Known:");
-  for (size_t index = 0; index < count; index++) fprintf(stderr, " %s", names[index]);
-  fputc('\n', stderr);
-  return NULL;
-}
-
 static bool launch_find(struct bench *bench) {
   bench->launch.size = sizeof bench->launch;
   if (tutti_launch_read(&bench->launch) == ncclSuccess) return true;
@@ -458,13 +465,10 @@ static enum exit_code bench_run(int argc, char **argv) {
   bench_flags_initial(&bench.flags);
   os_mutex_init(&bench.mutex);
   os_cond_init(&bench.changed);
-  enum exit_code code = EXIT_USAGE;
-  if (option_parse(&bench_options, argc, argv, &bench.flags, &operand)) {
-    char name[] = "help", verb[] = "bench";
-    char *help[] = {name, verb, NULL};
-    if (bench.flags.help) code = verb_help.run(2, help);
-    else bench.collective = operand_collective(argc - operand, argv + operand);
-    if (bench.collective) code = bench_start(&bench);
+  enum exit_code code;
+  if (verb_parse(&bench_options, argc, argv, &bench.flags, &operand, &code)) {
+    bench.collective = verb_collective("bench", argc - operand, argv + operand);
+    code = bench.collective ? bench_start(&bench) : EXIT_USAGE;
   }
   os_free(bench.rows);
   os_free(bench.places);
@@ -478,10 +482,13 @@ const struct verb verb_bench = {
     "bench",
     "run, check and time a collective, with nccl-tests' flags and table",
     "COLLECTIVE [FLAGS]",
+    "COLLECTIVE",
     "  tutti bench all_reduce -b 8 -e 1M -f 2 --ranks 8\n"
     "  tutti bench reduce_scatter --ranks 5 -d all -o all -b 64K -e 64K --seed 0x2a --slots 2 --proto LL\n"
-    "  tutti launch -n 2 tutti bench alltoall -g 4 -b 1M -e 64M -f 4 --threads -J alltoall.json\n"
-    "  mpirun -n 4 tutti bench all_reduce --gpu -b 8 -e 1G -f 4 --tune my.tune\n",
+    "  tutti launch -n 2 tutti bench alltoall -g 4 -b 1M -e 16M -f 4 --threads -J alltoall.json\n"
+    "  tutti bench all_reduce --ranks 4 -b 1K -e 64K -f 8 --tune my.tune\n"
+    "  # needs 4 GPUs and MPI\n"
+    "  mpirun -n 4 tutti bench all_reduce --gpu -b 8 -e 1G -f 4\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter,\n"
     "with or without _perf.\n"

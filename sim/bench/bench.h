@@ -12,6 +12,7 @@
 #include "base/os.h"
 #include "collective.h"
 #include "option.h"
+#include "progress.h"
 #include "tutti.h"
 #include "verb.h"
 
@@ -29,7 +30,7 @@ struct bench_flags {
   int64_t rank_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent;
   uint64_t seed;
   const char *proto, *algo, *trace_path, *tune_path, *nccl_path, *cudart_path;
-  bool gpu, threads, json, rate, quiet, verbose, help;
+  bool gpu, threads, json, rate, quiet, verbose;
 };
 extern const struct option_set bench_options;
 void bench_flags_initial(struct bench_flags *flags);
@@ -82,6 +83,8 @@ struct bench {
   uint64_t moving_ns; /* first thread: time inside calls and waits, without data and checks */
   int64_t barrier_arrived;
   uint64_t barrier_round;
+  struct progress progress; /* of this pass, of the first thread's ranks */
+  uint64_t work_done;
   bool failed, is_environment; /* is_environment: the failure is a lack of memory or devices */
   char failure[4096];
 };
@@ -126,6 +129,8 @@ void bench_fail(struct bench *bench, bool is_environment, const char *format, ..
 bool bench_has_failed(struct bench *bench);
 /* Free threads only: waits for all threads; false once the run has failed. */
 bool bench_barrier(struct bench *bench);
+/* The first thread has made so many calls of the row; says how far the pass has come. */
+void bench_progress(struct bench *bench, const struct bench_row *row, int64_t call_count);
 /* One pass over all rows by all threads, on communicators of its own. EXIT_GOOD, or a code after one
  * sentence.
  */

@@ -33,9 +33,8 @@ static const struct option_row rows[] = {
      "accepted for nccl-tests' sake: each thread makes the communicators of its own ranks anyway"},
     {'c', "check", "N", OPTION_INT, AT(check_count), 0, 1 << 20,
      "calls of each size, with new data, whose results are checked (default 1); 0 checks nothing"},
-    {'o', "op", "OP", OPTION_TEXT, AT(op), 0, 0,
-     "sum, prod, max, min, avg, mulsum (a pre-multiplied sum, each rank with its own factor) or all (default "
-     "sum)"},
+    {'o', "op", "sum|prod|max|min|avg|mulsum|all", OPTION_TEXT, AT(op), 0, 0,
+     "operator (default sum); mulsum is a pre-multiplied sum, each rank with its own factor"},
     {'d', "datatype", "TYPE", OPTION_TEXT, AT(type), 0, 0,
      "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2 or all "
      "(default float)"},
@@ -76,8 +75,8 @@ static const struct option_row rows[] = {
      "largest chunk (default what the slots hold)"},
     {0, "channels", "N", OPTION_INT, AT(channel_count), 1, 64,
      "channels of a collective (default 2; with --gpu the library's own number)"},
-    {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
-    {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, ..."},
+    {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
+    {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, ..."},
     {0, "tune", "FILE", OPTION_TEXT, AT(tune_path), 0, 0,
      "time every algorithm and protocol for each size, and write the fastest into this tuning file; implies "
      "--threads"},
@@ -92,7 +91,6 @@ static const struct option_row rows[] = {
      "print the results as JSON on standard output instead of the table"},
     {'q', "quiet", NULL, OPTION_FLAG, AT(quiet), 0, 0, "print the rows alone, without comment lines"},
     {'v', "verbose", NULL, OPTION_FLAG, AT(verbose), 0, 0, "tell on standard error what is done"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0], false};
 

@@ -603,8 +603,11 @@ static bool half_run(struct thread_ranks *own, const struct bench_row *row, bool
   struct half_job job = {row, is_in_place};
   double time_us = NAN;
   if (!half_time(own, &job, &time_us)) return false;
+  if (own->is_first)
+    bench_progress(own->bench, row, bench->flags.warmup_count + bench->flags.iteration_count);
   for (int64_t check = 0; check < bench->flags.check_count; check++) {
     if (!half_check(own, &job, check, part)) return false;
+    if (own->is_first) bench_progress(own->bench, row, 1);
   }
   if (bench->is_modelled &&
       tutti_model_time(own->ranks[0].comm, bench->collective->name, row->bytes, &time_us) != ncclSuccess) {

@@ -3,6 +3,7 @@
  * are tiny, so that borders lie at few elements. */
 #include "check/all.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/os.h"
@@ -24,6 +25,8 @@ struct all {
   os_mutex mutex;
   uint32_t first, next_rank_count, next_func;
   bool stop;
+  uint64_t work_done; /* of the progress */
+  struct progress *progress;
   struct check_all_report *report;
   ncclResult_t result;
 };
@@ -59,6 +62,17 @@ static bool job_take(struct all *all, struct job *job) {
   }
   os_mutex_unlock(&all->mutex);
   return any;
+}
+
+/* A job's share of the whole, for who waits: plans are as many as sizes, and as long as their ranks are many.
+ */
+static uint64_t job_work(uint32_t rank_count) { return (uint64_t)rank_count * rank_count; }
+
+static void job_end(struct all *all, const struct job *job) {
+  os_mutex_lock(&all->mutex);
+  all->work_done += job_work(job->rank_count);
+  progress_say(all->progress, all->work_done, os_time_ns());
+  os_mutex_unlock(&all->mutex);
 }
 
 /* ---- one plan ---- */
@@ -307,8 +321,10 @@ static void *thread_body(void *argument) {
   thread.all = all;
   thread.engine = check_engine_new();
   thread.result = thread.engine ? ncclSuccess : ncclSystemError;
-  while (thread.result == ncclSuccess && !thread.found.failed && job_take(all, &job))
+  while (thread.result == ncclSuccess && !thread.found.failed && job_take(all, &job)) {
     thread.result = prove_job(&thread, &job);
+    job_end(all, &job);
+  }
   if (thread.found.failed || thread.result != ncclSuccess) {
     os_mutex_lock(&all->mutex);
     all->stop = true;
@@ -325,7 +341,8 @@ static void *thread_body(void *argument) {
   return NULL;
 }
 
-ncclResult_t check_all(uint32_t first, uint32_t last, uint32_t threads, struct check_all_report *report) {
+ncclResult_t check_all(uint32_t first, uint32_t last, uint32_t threads, struct progress *progress,
+                       struct check_all_report *report) {
   os_thread handles[16];
   uint32_t started = 0;
   struct all all;
@@ -334,11 +351,18 @@ ncclResult_t check_all(uint32_t first, uint32_t last, uint32_t threads, struct c
   all.first = first;
   all.next_rank_count = last;
   all.report = report;
+  all.progress = progress;
+  uint64_t work = 0;
+  char what[64];
+  for (uint32_t ranks = first; ranks <= last; ranks++) work += FUNCS * job_work(ranks);
+  snprintf(what, sizeof what, "all plans of %u to %u ranks", first, last);
+  progress_begin(progress, what, work, os_time_ns());
   os_mutex_init(&all.mutex);
   while (started + 1 < threads && started < 16 && os_thread_start(&handles[started], thread_body, &all))
     started++;
   thread_body(&all);
   for (uint32_t i = 0; i < started; i++) os_thread_join(handles[i]);
+  progress_clear(progress);
   os_mutex_destroy(&all.mutex);
   return all.result;
 }

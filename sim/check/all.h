@@ -4,6 +4,7 @@
 #define TUTTI_SIM_CHECK_ALL_H
 
 #include "check/shrink.h"
+#include "progress.h"
 
 struct check_all_report {
   uint64_t plan_count;                                /* proved */
@@ -16,7 +17,9 @@ struct check_all_report {
   struct check_report report;
 };
 
-/* All of rank counts [first, last], on `threads` threads. ncclSystemError when memory is out. */
-ncclResult_t check_all(uint32_t first, uint32_t last, uint32_t threads, struct check_all_report *report);
+/* All of rank counts [first, last], on `threads` threads; says how far it has come. ncclSystemError when
+ * memory is out. */
+ncclResult_t check_all(uint32_t first, uint32_t last, uint32_t threads, struct progress *progress,
+                       struct check_all_report *report);
 
 #endif

@@ -38,26 +38,31 @@ static int64_t number_or_none(uint32_t number, bool proved) {
   return number == UINT32_MAX || proved ? -1 : (int64_t)number;
 }
 
+void check_json_finding(struct json *json, const char *collective, const struct check_report *report,
+                        bool proved) {
+  json_text(json, "collective", collective);
+  json_bool(json, "proved", proved);
+  json_text(json, "rule", proved ? "" : check_rule_name(report->rule));
+  json_number(json, "rank", number_or_none(report->rank, proved));
+  json_number(json, "channel", number_or_none(report->channel, proved));
+  json_number(json, "block", number_or_none(report->block, proved));
+  json_number(json, "step", report->step == UINT64_MAX || proved ? -1 : (int64_t)report->step);
+  json_text(json, "text", report->text);
+  json_number(json, "steps", (int64_t)report->step_count);
+  json_number(json, "slices", (int64_t)report->slice_count);
+  json_number(json, "connections", (int64_t)report->connection_count);
+  json_number(json, "channels", (int64_t)report->channel_count);
+  json_text(json, "order", report->order);
+  json_number(json, "orders", (int64_t)report->order_count);
+}
+
 void check_print_json(const char *collective, const struct check_report *report, bool proved,
                       int64_t slots_min) {
   struct json json;
   memset(&json, 0, sizeof json);
   json.out = stdout;
   json_open(&json, NULL, '{');
-  json_text(&json, "collective", collective);
-  json_bool(&json, "proved", proved);
-  json_text(&json, "rule", proved ? "" : check_rule_name(report->rule));
-  json_number(&json, "rank", number_or_none(report->rank, proved));
-  json_number(&json, "channel", number_or_none(report->channel, proved));
-  json_number(&json, "block", number_or_none(report->block, proved));
-  json_number(&json, "step", report->step == UINT64_MAX || proved ? -1 : (int64_t)report->step);
-  json_text(&json, "text", report->text);
-  json_number(&json, "steps", (int64_t)report->step_count);
-  json_number(&json, "slices", (int64_t)report->slice_count);
-  json_number(&json, "connections", (int64_t)report->connection_count);
-  json_number(&json, "channels", (int64_t)report->channel_count);
-  json_text(&json, "order", report->order);
-  json_number(&json, "orders", (int64_t)report->order_count);
+  check_json_finding(&json, collective, report, proved);
   if (slots_min >= 0) json_number(&json, "min_slots", slots_min);
   json_close(&json, '}');
   printf("\n");

@@ -28,7 +28,11 @@ enum exit_code check_plan_print(const char *name, struct check_setup *setup, con
 
 /* "rank 0 channel 1 block 2 step 3 ", as far as they are known. */
 void check_print_place(FILE *out, const struct check_report *report);
-/* A finding as one JSON object; slots_min below 0 is left out. */
+struct json;
+/* A finding as members of the JSON object that is open. */
+void check_json_finding(struct json *json, const char *collective, const struct check_report *report,
+                        bool proved);
+/* The same as one JSON object; slots_min below 0 is left out. */
 void check_print_json(const char *collective, const struct check_report *report, bool proved,
                       int64_t slots_min);
 

@@ -27,7 +27,7 @@
 struct doctor_flags {
   int64_t pid;
   const char *probe;
-  bool json, quiet, help;
+  bool json, quiet;
 };
 
 #define AT(member) offsetof(struct doctor_flags, member)
@@ -39,7 +39,6 @@ static const struct option_row rows[] = {
      "load the library WHAT, or `gpus` the driver, into this very process and say in plain lines what came; "
      "the "
      "doctor asks itself so"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set options = {"doctor", rows, sizeof rows / sizeof rows[0], true};
 
@@ -277,12 +276,8 @@ static enum exit_code doctor_run(int argc, char **argv) {
   int operand;
   memset(&flags, 0, sizeof flags);
   memset(&doctor, 0, sizeof doctor);
-  if (!option_parse(&options, argc, argv, &flags, &operand)) return EXIT_USAGE;
-  if (flags.help) {
-    char name[] = "help", verb[] = "doctor";
-    char *help[] = {name, verb, NULL};
-    return verb_help.run(2, help);
-  }
+  enum exit_code code;
+  if (!verb_parse(&options, argc, argv, &flags, &operand, &code)) return code;
   if (flags.probe) return (enum exit_code)doctor_probe(flags.probe);
   if (flags.pid > 0 && operand < argc) {
     fprintf(stderr, "tutti doctor: --pid and a program are two patients; ask for one at a time\n");
@@ -293,37 +288,36 @@ static enum exit_code doctor_run(int argc, char **argv) {
   doctor.findings = (struct doctor_finding *)os_alloc(DOCTOR_FINDINGS_MOST * sizeof *doctor.findings);
   if (doctor.findings) doctor_examine(&doctor, operand < argc ? argv + operand : NULL);
   else doctor.out_of_memory = true;
-  const enum exit_code code = doctor_report(&doctor, &flags);
+  code = doctor_report(&doctor, &flags);
   doctor_drop(&doctor);
   return code;
 }
 
 const struct verb verb_doctor = {
     "doctor",
-    "tell which libnccl a program would load, and what would not work",
+    "report which libnccl a program loads, and what would not work",
     "[FLAGS] [PROGRAM [ARGUMENTS]]",
+    "PROGRAM",
     "  tutti doctor python3 train.py\n"
-    "  LD_PRELOAD=build/lib/libnccl.so.2 tutti doctor ./program\n"
-    "  tutti doctor --pid 4242 --json\n",
-    "Looks at what the loader would do with PROGRAM, which is not run: its libraries as the loader itself "
-    "lists\n"
-    "them, with LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH and RPATH as they stand; for Python also PyTorch, CuPy "
-    "and\n"
-    "the wheel of NCCL, of the interpreter that would run; and what dlopen of libnccl.so.2 gives. Without\n"
-    "PROGRAM: that, and python3. With --pid: what the process has mapped, its variables and limits.\n"
+    "  LD_PRELOAD=build/lib/libnccl.so.2 tutti doctor build/examples/init_all\n"
+    "  tutti doctor --pid $$ --json\n",
+    "Reports what the loader would do with PROGRAM, without running it: its libraries as the loader "
+    "itself lists them, with LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH and RPATH as they are set; for "
+    "Python also PyTorch, CuPy and the NCCL wheel of the interpreter that would run; and what dlopen of "
+    "libnccl.so.2 yields. Without PROGRAM: the last of these, and python3. With --pid: what the process "
+    "has mapped, its variables and limits.\n"
     "\n"
-    "Then the driver, the GPUs and how they reach each other, what this machine allows, and each NCCL_* and\n"
-    "TUTTI_* setting that this library does not know or that changes how it works. Without a driver it says "
-    "so;\n"
-    "that is no fault: the emulator serves.\n"
+    "Then the driver, the GPUs and how they reach each other, what this machine allows, and each NCCL_* "
+    "and TUTTI_* setting that this library does not know or that changes how it works. A missing driver "
+    "is reported, but is no error: the emulator is used.\n"
     "\n"
-    "Ways in, for programs that are linked with another libnccl or bring one:\n"
+    "Options for programs that are linked with another libnccl or bring one:\n"
     "  LD_PRELOAD=.../lib/libnccl.so.2       works for every program that is not set-user-ID\n"
     "  LD_AUDIT=.../lib/libtutti-audit.so    also where a program opens its own file by its full path\n"
     "  LD_LIBRARY_PATH=.../lib               not where the program has an RPATH, as PyTorch's wheels have\n"
-    "  share/tutti/wheel.py                  makes a wheel that takes the place of NVIDIA's\n"
+    "  share/tutti/wheel.py                  makes a wheel that replaces NVIDIA's\n"
     "\n"
-    "The exit status is 1 when something needs a cure, which its line names; notes do not count.\n",
+    "The exit status is 1 when there is a problem; its line names the fix. Notes do not count.\n",
     &options,
     doctor_run,
 };

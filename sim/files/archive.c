@@ -10,6 +10,7 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "input.h"
 
 enum { LEVEL = 6, FIRST_BYTES = 1 << 16 };
 
@@ -70,7 +71,7 @@ static ncclResult_t unpack_all(const char *path, const char *bytes, size_t byte_
 ncclResult_t archive_read(const char *path, struct archive *archive) {
   struct archive fresh = {NULL, 0, ""};
   size_t byte_count = 0;
-  char *bytes = os_file_read_most(path, ARCHIVE_BYTES_MOST, &byte_count);
+  char *bytes = input_read(path, ARCHIVE_BYTES_MOST, &byte_count);
   if (bytes == NULL && errno == EFBIG)
     return log_fail(ncclInvalidArgument, "%s: is larger than %u MiB; no trace is", path,
                     ARCHIVE_BYTES_MOST >> 20);

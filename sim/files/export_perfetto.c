@@ -1,7 +1,7 @@
-/* export_perfetto.c: Chrome's trace event format ("Trace Event Format", Google, 2016): a process a rank, and
- * in it threads for each communicator: its calls, its device, and each channel that waits. Slices have begins
- * and ends that were recorded; what has not ended ends with the trace, and says so. An ended kernel's end was
- * not recorded: it is a point. Times are microseconds since the job's first. */
+/* export_perfetto.c: a job's records as Perfetto shows them: a process a rank, and in it threads for each
+ * communicator: its calls, its device, and each channel that waits. Slices have begins and ends that were
+ * recorded; what had not ended has no end. An ended kernel's end was not recorded: it is a point. Times are
+ * those since the job's first. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,111 +9,80 @@
 
 #include "base/os.h"
 #include "files/export.h"
-#include "json.h"
+#include "perfetto.h"
 #include "trace/record_text.h"
 
 /* Threads of a communicator, from its number times THREADS on. */
 enum { THREADS = 2000, THREAD_CALLS = 0, THREAD_DEVICE = 1, THREAD_LANES = 10, THREAD_LINKS = 1000 };
 
-struct perfetto {
+struct picture {
   const struct job *job;
-  struct json json;
-  int64_t arrows;
+  struct perfetto perfetto;
 };
 
-static int thread_of(const struct member *member, int thread) {
-  return (int)(member->place % 1000) * THREADS + thread;
+static struct perfetto_place place_of(const struct member *member, int thread) {
+  const struct perfetto_place place = {member->rank, (int64_t)(member->place % 1000) * THREADS + thread};
+  return place;
 }
 
-/* Opens an event; args may follow before event_end. */
-static void event_begin(struct perfetto *perfetto, const char *phase, const char *name,
-                        const struct member *member, int thread, int64_t at_ns) {
-  struct json *json = &perfetto->json;
-  json_open(json, NULL, '{');
-  json_text(json, "ph", phase);
-  json_text(json, "name", name);
-  json_number(json, "pid", member->rank);
-  json_number(json, "tid", thread_of(member, thread));
-  json_thousandths(json, "ts", at_ns - perfetto->job->first_ns);
+static int64_t since_ps(const struct picture *picture, int64_t at_ns) {
+  return (at_ns - picture->job->first_ns) * 1000;
 }
 
-static void event_end(struct perfetto *perfetto) { json_close(&perfetto->json, '}'); }
-
-static void slice_begin(struct perfetto *perfetto, const char *name, const struct member *member, int thread,
+static void slice_begin(struct picture *picture, const char *name, const struct member *member, int thread,
                         int64_t from_ns, int64_t to_ns) {
-  event_begin(perfetto, "X", name, member, thread, from_ns);
-  json_thousandths(&perfetto->json, "dur", to_ns > from_ns ? to_ns - from_ns : 0);
-  json_open(&perfetto->json, "args", '{');
+  perfetto_slice(&picture->perfetto, name, place_of(member, thread), since_ps(picture, from_ns),
+                 since_ps(picture, to_ns));
 }
 
-static void slice_end(struct perfetto *perfetto) {
-  json_close(&perfetto->json, '}');
-  event_end(perfetto);
+static void hang_begin(struct picture *picture, const char *name, const struct member *member, int thread,
+                       int64_t from_ns) {
+  perfetto_slice_open(&picture->perfetto, name, place_of(member, thread), since_ps(picture, from_ns));
 }
 
-static void point(struct perfetto *perfetto, const char *name, const struct member *member, int thread,
+static void slice_end(struct picture *picture) { perfetto_slice_end(&picture->perfetto); }
+
+static void point(struct picture *picture, const char *name, const struct member *member, int thread,
                   int64_t at_ns) {
-  event_begin(perfetto, "i", name, member, thread, at_ns);
-  json_text(&perfetto->json, "s", "t");
-  event_end(perfetto);
+  perfetto_point(&picture->perfetto, name, place_of(member, thread), since_ps(picture, at_ns));
 }
 
-static void name_put(struct perfetto *perfetto, const char *what, const char *name,
-                     const struct member *member, int thread) {
-  struct json *json = &perfetto->json;
-  json_open(json, NULL, '{');
-  json_text(json, "ph", "M");
-  json_text(json, "name", what);
-  json_number(json, "pid", member->rank);
-  json_number(json, "tid", thread_of(member, thread));
-  json_open(json, "args", '{');
-  json_text(json, "name", name);
-  json_close(json, '}');
-  json_close(json, '}');
-}
-
-static void thread_name(struct perfetto *perfetto, const struct member *member, int thread,
-                        const char *format, ...) __attribute__((format(printf, 4, 5)));
-static void thread_name(struct perfetto *perfetto, const struct member *member, int thread,
-                        const char *format, ...) {
+static void thread_name(struct picture *picture, const struct member *member, int thread, const char *format,
+                        ...) __attribute__((format(printf, 4, 5)));
+static void thread_name(struct picture *picture, const struct member *member, int thread, const char *format,
+                        ...) {
   char what[64], name[160];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(what, sizeof what, format, arguments);
   va_end(arguments);
   snprintf(name, sizeof name, "comm '%.48s': %s", member_comm(member)->name, what);
-  name_put(perfetto, "thread_name", name, member, thread);
+  perfetto_thread_name(&picture->perfetto, place_of(member, thread), name);
 }
 
-static void arrow(struct perfetto *perfetto, const char *name, const struct member *from, int from_thread,
+static void arrow(struct picture *picture, const char *name, const struct member *from, int from_thread,
                   int64_t from_ns, const struct member *to, int to_thread, int64_t to_ns) {
-  event_begin(perfetto, "s", name, from, from_thread, from_ns);
-  json_text(&perfetto->json, "cat", name);
-  json_number(&perfetto->json, "id", ++perfetto->arrows);
-  event_end(perfetto);
-  event_begin(perfetto, "f", name, to, to_thread, to_ns > from_ns ? to_ns : from_ns);
-  json_text(&perfetto->json, "cat", name);
-  json_text(&perfetto->json, "bp", "e");
-  json_number(&perfetto->json, "id", perfetto->arrows);
-  event_end(perfetto);
+  perfetto_arrow(&picture->perfetto, name, place_of(from, from_thread), since_ps(picture, from_ns),
+                 place_of(to, to_thread), since_ps(picture, to_ns));
 }
 
 /* ---- calls and launches ---- */
 
-static void call_put(struct perfetto *perfetto, const struct member *member, const struct record_call *call,
+static void call_put(struct picture *picture, const struct member *member, const struct record_call *call,
                      const struct record_launch *launch) {
-  struct json *json = &perfetto->json;
+  struct json *json = &picture->perfetto.json;
   const int64_t from = member_time_ns(member, call->ticks);
-  const int64_t to = launch != NULL ? member_time_ns(member, launch->ticks) : perfetto->job->end_ns;
   char name[64];
   snprintf(name, sizeof name, "%s #%u%s", record_func_name(call->func), call->sequence,
            launch != NULL ? "" : " (not launched)");
-  slice_begin(perfetto, name, member, THREAD_CALLS, from, to);
+  if (launch != NULL)
+    slice_begin(picture, name, member, THREAD_CALLS, from, member_time_ns(member, launch->ticks));
+  else hang_begin(picture, name, member, THREAD_CALLS, from);
   json_number(json, "count", (int64_t)call->count);
   json_text(json, "type", record_type_name(call->dtype));
   json_text(json, "operator", record_op_name(call->op));
   json_number(json, "root_or_peer", call->peer);
-  slice_end(perfetto);
+  slice_end(picture);
 }
 
 static const struct record_plan *plan_of(const struct member *member, uint32_t number) {
@@ -123,7 +92,7 @@ static const struct record_plan *plan_of(const struct member *member, uint32_t n
   return plan->used == 1 && plan->number == number ? plan : NULL;
 }
 
-static void launch_put(struct perfetto *perfetto, const struct member *member,
+static void launch_put(struct picture *picture, const struct member *member,
                        const struct record_launch *launch) {
   const struct record_comm *comm = member_comm(member);
   const struct record_plan *plan = plan_of(member, launch->plan);
@@ -134,27 +103,27 @@ static void launch_put(struct perfetto *perfetto, const struct member *member,
            plan != NULL ? ", " : "", plan != NULL ? record_algo_name(plan->algo) : "",
            plan != NULL ? " " : "", plan != NULL ? record_proto_name(plan->proto) : "");
   if (!stands) {
-    point(perfetto, name, member, THREAD_DEVICE, at);
+    point(picture, name, member, THREAD_DEVICE, at);
     return;
   }
-  slice_begin(perfetto, name, member, THREAD_DEVICE, at, perfetto->job->end_ns);
-  json_text(&perfetto->json, "state", launch->number < comm->started ? "started, not ended" : "not started");
-  slice_end(perfetto);
+  hang_begin(picture, name, member, THREAD_DEVICE, at);
+  json_text(&picture->perfetto.json, "state",
+            launch->number < comm->started ? "started, not ended" : "not started");
+  slice_end(picture);
 }
 
 /* From the last record to the first, so that a call meets the launch that it went with. */
-static void records_put(struct perfetto *perfetto, const struct member *member) {
+static void records_put(struct picture *picture, const struct member *member) {
   const struct record_launch *launch = NULL;
   struct record_iter iter = record_iter_begin(&member->state);
   for (const union record *record = record_iter_back(&iter); record != NULL;
        record = record_iter_back(&iter)) {
     if (record->kind == RECORD_LAUNCH) {
       launch = &record->launch;
-      launch_put(perfetto, member, launch);
-    } else if (record->kind == RECORD_CALL) call_put(perfetto, member, &record->call, launch);
+      launch_put(picture, member, launch);
+    } else if (record->kind == RECORD_CALL) call_put(picture, member, &record->call, launch);
     else if (record->kind == RECORD_ERROR)
-      point(perfetto, "a call was refused", member, THREAD_CALLS,
-            member_time_ns(member, record->error.ticks));
+      point(picture, "a call was refused", member, THREAD_CALLS, member_time_ns(member, record->error.ticks));
   }
 }
 
@@ -179,9 +148,9 @@ static const struct member *peer_find(const struct job *job, const struct member
 }
 
 /* The sender's end of what the lane waits for, as a slice, and the arrow from it. */
-static void post_put(struct perfetto *perfetto, const struct member *waiter, const struct record_lane *lane,
+static void post_put(struct picture *picture, const struct member *waiter, const struct record_lane *lane,
                      int thread, int64_t waits_ns) {
-  const struct member *peer = peer_find(perfetto->job, waiter, lane->peer);
+  const struct member *peer = peer_find(picture->job, waiter, lane->peer);
   for (uint32_t row = 0; peer != NULL && row < peer->state.view->link_rows; row++) {
     const struct record_link *link = &peer->state.view->links[row];
     const int own = THREAD_LINKS + (int)row;
@@ -191,15 +160,15 @@ static void post_put(struct perfetto *perfetto, const struct member *waiter, con
     if ((link->conn & RECORD_LINK_SENDS) == 0 || row >= THREADS - THREAD_LINKS) continue;
     const int64_t from = launch_time(peer, (uint32_t)member_comm(peer)->calls - 1);
     snprintf(name, sizeof name, "has posted up to slice %" PRIu64, link->tail);
-    thread_name(perfetto, peer, own, "channel %u to rank %u", link->channel, link->peer);
-    slice_begin(perfetto, name, peer, own, from, perfetto->job->end_ns);
-    slice_end(perfetto);
-    arrow(perfetto, "waited for", peer, own, from, waiter, thread, waits_ns);
+    thread_name(picture, peer, own, "channel %u to rank %u", link->channel, link->peer);
+    slice_begin(picture, name, peer, own, from, picture->job->end_ns);
+    slice_end(picture);
+    arrow(picture, "waited for", peer, own, from, waiter, thread, waits_ns);
     return;
   }
 }
 
-static void lanes_put(struct perfetto *perfetto, const struct member *member) {
+static void lanes_put(struct picture *picture, const struct member *member) {
   static const char *const waits[] = {"nothing", "an offer of", "data of", "a slot at", "lines of", "list"};
   const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->lane_rows && row < THREAD_LINKS - THREAD_LANES; row++) {
@@ -209,27 +178,24 @@ static void lanes_put(struct perfetto *perfetto, const struct member *member) {
     if (lane->used != 1 || lane->wait == WAITS_NOT || lane->wait > WAITS_LIST) continue;
     const int64_t from = launch_time(member, lane->sequence);
     snprintf(name, sizeof name, "#%u: waits for %s rank %u", lane->sequence, waits[lane->wait], lane->peer);
-    thread_name(perfetto, member, thread, "channel %u, lane %u", lane->channel, lane->lane);
-    slice_begin(perfetto, name, member, thread, from, perfetto->job->end_ns);
-    json_number(&perfetto->json, "step", lane->step);
-    json_number(&perfetto->json, "have", (int64_t)lane->have);
-    json_number(&perfetto->json, "need", (int64_t)lane->need);
-    slice_end(perfetto);
-    if (lane->wait == WAITS_DATA || lane->wait == WAITS_LL) post_put(perfetto, member, lane, thread, from);
+    thread_name(picture, member, thread, "channel %u, lane %u", lane->channel, lane->lane);
+    hang_begin(picture, name, member, thread, from);
+    json_number(&picture->perfetto.json, "step", lane->step);
+    json_number(&picture->perfetto.json, "have", (int64_t)lane->have);
+    json_number(&picture->perfetto.json, "need", (int64_t)lane->need);
+    slice_end(picture);
+    if (lane->wait == WAITS_DATA || lane->wait == WAITS_LL) post_put(picture, member, lane, thread, from);
   }
 }
 
-static void counter_put(struct perfetto *perfetto, const struct member *member, const char *name,
-                        int64_t at_ns, const char *series, int64_t value) {
-  event_begin(perfetto, "C", name, member, THREAD_DEVICE, at_ns);
-  json_open(&perfetto->json, "args", '{');
-  json_number(&perfetto->json, series, value);
-  json_close(&perfetto->json, '}');
-  event_end(perfetto);
+static void counter_put(struct picture *picture, const struct member *member, const char *name, int64_t at_ns,
+                        const char *series, int64_t value) {
+  perfetto_counter(&picture->perfetto, name, place_of(member, THREAD_DEVICE), since_ps(picture, at_ns),
+                   series, value);
 }
 
 /* A receiver's end knows both counters of its FIFO. */
-static void links_put(struct perfetto *perfetto, const struct member *member) {
+static void links_put(struct picture *picture, const struct member *member) {
   const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->link_rows; row++) {
     const struct record_link *link = &view->links[row];
@@ -237,11 +203,11 @@ static void links_put(struct perfetto *perfetto, const struct member *member) {
     if (link->used != 1 || (link->conn & RECORD_LINK_SENDS) != 0 || link->tail < link->head) continue;
     snprintf(name, sizeof name, "comm '%.48s' channel %u from rank %u: full slots", member_comm(member)->name,
              link->channel, link->peer);
-    counter_put(perfetto, member, name, perfetto->job->end_ns, "slots", (int64_t)(link->tail - link->head));
+    counter_put(picture, member, name, picture->job->end_ns, "slots", (int64_t)(link->tail - link->head));
   }
 }
 
-static void proxies_put(struct perfetto *perfetto, const struct member *member) {
+static void proxies_put(struct picture *picture, const struct member *member) {
   const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->proxy_rows; row++) {
     const struct record_proxy *proxy = &view->proxies[row];
@@ -250,7 +216,7 @@ static void proxies_put(struct perfetto *perfetto, const struct member *member) 
     if (proxy->used != 1) continue;
     snprintf(name, sizeof name, "comm '%.48s' proxy, channel %u, %s rank %u: messages under way",
              member_comm(member)->name, proxy->channel, sends ? "to" : "from", proxy->peer);
-    counter_put(perfetto, member, name, perfetto->job->end_ns, "messages",
+    counter_put(picture, member, name, picture->job->end_ns, "messages",
                 (int64_t)(proxy->posted - proxy->done));
   }
 }
@@ -295,8 +261,8 @@ static size_t arrivals_gather(const struct job *job, struct arrival *arrivals) {
 }
 
 /* From the rank that called first to the others. */
-static bool arrivals_put(struct perfetto *perfetto) {
-  const struct job *job = perfetto->job;
+static bool arrivals_put(struct picture *picture) {
+  const struct job *job = picture->job;
   const size_t count = arrivals_gather(job, NULL);
   struct arrival *arrivals = (struct arrival *)os_alloc((count + 1) * sizeof *arrivals);
   if (arrivals == NULL) return false;
@@ -305,34 +271,31 @@ static bool arrivals_put(struct perfetto *perfetto) {
   for (size_t i = 1, first = 0; i < count; i++) {
     if (!arrivals_same(&arrivals[i], &arrivals[first])) first = i;
     else
-      arrow(perfetto, "collective", &job->members[arrivals[first].member], THREAD_CALLS,
-            arrivals[first].at_ns, &job->members[arrivals[i].member], THREAD_CALLS, arrivals[i].at_ns);
+      arrow(picture, "collective", &job->members[arrivals[first].member], THREAD_CALLS, arrivals[first].at_ns,
+            &job->members[arrivals[i].member], THREAD_CALLS, arrivals[i].at_ns);
   }
   os_free(arrivals);
   return true;
 }
 
-static void member_put(struct perfetto *perfetto, const struct member *member) {
+static void member_put(struct picture *picture, const struct member *member) {
   char name[128];
   snprintf(name, sizeof name, "rank %u (process %u on %.64s)", member->rank,
            member->state.file->header.process, member->state.file->header.host);
-  if (member->place == 0) name_put(perfetto, "process_name", name, member, 0);
-  thread_name(perfetto, member, THREAD_CALLS, "calls");
-  thread_name(perfetto, member, THREAD_DEVICE, "device");
-  records_put(perfetto, member);
-  lanes_put(perfetto, member);
-  links_put(perfetto, member);
-  proxies_put(perfetto, member);
+  if (member->place == 0) perfetto_process_name(&picture->perfetto, member->rank, name);
+  thread_name(picture, member, THREAD_CALLS, "calls");
+  thread_name(picture, member, THREAD_DEVICE, "device");
+  records_put(picture, member);
+  lanes_put(picture, member);
+  links_put(picture, member);
+  proxies_put(picture, member);
 }
 
 bool export_perfetto(const struct job *job, FILE *out) {
-  struct perfetto perfetto = {.job = job, .json = {.out = out}};
-  json_open(&perfetto.json, NULL, '{');
-  json_text(&perfetto.json, "displayTimeUnit", "ns");
-  json_open(&perfetto.json, "traceEvents", '[');
-  for (uint32_t i = 0; i < job->count; i++) member_put(&perfetto, &job->members[i]);
-  const bool met = arrivals_put(&perfetto);
-  json_close(&perfetto.json, ']');
-  json_close(&perfetto.json, '}');
+  struct picture picture = {.job = job};
+  perfetto_begin(&picture.perfetto, out);
+  for (uint32_t i = 0; i < job->count; i++) member_put(&picture, &job->members[i]);
+  const bool met = arrivals_put(&picture);
+  perfetto_end(&picture.perfetto);
   return met;
 }

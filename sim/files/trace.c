@@ -9,6 +9,7 @@
 #include "files/archive.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "core/plan/names.h"
 #include "files/export.h"
 #include "files/records.h"
 #include "trace/record_text.h"
@@ -18,18 +19,16 @@
 
 struct trace_flags {
   const char *to, *output;
-  bool help;
 };
 #define AT(member) offsetof(struct trace_flags, member)
 
 static const struct option_row rows[] = {
-    {0, "to", "FORMAT", OPTION_TEXT, AT(to), 0, 0,
-     "export: perfetto, flight (as PyTorch's analyser reads it), flight-json or prometheus"},
+    {0, "to", "perfetto|flight|flight-json|prometheus", OPTION_TEXT, AT(to), 0, 0,
+     "export: format of what is written; flight: as PyTorch's analyser reads it"},
     {'o', "output", "PLACE", OPTION_TEXT, AT(output), 0, 0,
      "export, archive: file to write; flight: what its files' names begin with, or a folder; archive: a "
      "folder "
      "where there are several FILEs"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0], false};
 
@@ -138,6 +137,10 @@ static enum exit_code trace_archive(const char *place, int count, char **paths) 
     return EXIT_USAGE;
   }
   for (int i = 0; i < count; i++) {
+    if (place == NULL && strcmp(paths[i], "-") == 0) {
+      fprintf(stderr, "tutti trace archive: standard input has no name: give the archive's with -o FILE\n");
+      return EXIT_USAGE;
+    }
     const char *slash = strrchr(paths[i], '/'), *name = slash != NULL ? slash + 1 : paths[i];
     char path[PATH_BYTES];
     if (folder) snprintf(path, sizeof path, "%s/%s.zst", place, name);
@@ -152,11 +155,17 @@ static enum exit_code trace_archive(const char *place, int count, char **paths) 
 /* ---- the verb ---- */
 
 static enum exit_code trace_do(const struct trace_flags *flags, const char *what, int count, char **paths) {
+  enum { FORMS = 5 };
+  static const char *const forms[FORMS] = {"dump", "diff", "export", "archive", "pack"};
   if (!strcmp(what, "dump") && count > 0) return trace_dump_all(count, paths);
   if (!strcmp(what, "pack") && count == 2) return trace_pack(paths[0], paths[1]);
   if (!strcmp(what, "diff") && count == 2) return trace_diff(paths[0], paths[1]);
   if (!strcmp(what, "export") && count > 0) return export_files(flags->to, flags->output, count, paths);
   if (!strcmp(what, "archive") && count > 0) return trace_archive(flags->output, count, paths);
+  if (*what && names_find(forms, FORMS, what, strlen(what)) < 0) {
+    verb_no_such("trace", "form", what, forms, FORMS);
+    return EXIT_USAGE;
+  }
   fprintf(stderr,
           "tutti trace: what is asked for? `tutti trace dump FILE...`, `pack TEXT FILE`, `diff A B`, `export "
           "--to "
@@ -165,49 +174,48 @@ static enum exit_code trace_do(const struct trace_flags *flags, const char *what
 }
 
 static enum exit_code trace_run(int argc, char **argv) {
-  struct trace_flags flags = {NULL, NULL, false};
+  struct trace_flags flags = {NULL, NULL};
   int operand;
   setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
-  if (!option_parse(&trace_options, argc, argv, &flags, &operand)) return EXIT_USAGE;
-  if (flags.help) {
-    char help[] = "help", verb[] = "trace";
-    char *arguments[] = {help, verb, NULL};
-    return verb_help.run(2, arguments);
-  }
+  enum exit_code code;
+  if (!verb_parse(&trace_options, argc, argv, &flags, &operand, &code)) return code;
   const char *what = operand < argc ? argv[operand++] : "";
   return trace_do(&flags, what, argc - operand, argv + operand);
 }
 
 const struct verb verb_trace = {
     "trace",
-    "print, compare, export and pack traces",
-    "dump FILE... | diff A B | export --to FORMAT [-o PLACE] FILE... | archive [-o PLACE] FILE... | pack "
-    "TEXT "
-    "FILE",
-    "  tutti trace dump /dev/shm/tutti.*.trace | less\n"
-    "  tutti trace dump run.trace > run.txt && tutti trace pack run.txt again.trace && cmp run.trace "
-    "again.trace\n"
-    "  tutti trace export --to perfetto -o job.json /dev/shm/tutti.*.trace\n"
-    "  tutti trace export --to flight -o dumps/nccl_trace_rank_ *.trace && torchfrtrace dumps\n"
-    "  tutti trace archive -o kept /dev/shm/tutti.*.trace && tutti explain kept/*.zst\n"
-    "  tutti bench all_reduce --ranks 4 --seed 1 --trace run.tr && tutti trace dump run.tr\n",
-    "`dump` prints files of records (TUTTI_TRACE), a line each for header, communicator, row and record; and "
-    "the events that the guarded emulator wrote (TUTTI_EVENTS), which are the same, byte for byte, for the "
-    "same "
-    "seed. `pack` makes a file of records of such text. traces/README.md has both formats.\n"
+    "print, compare, export and compress traces",
+    "dump FILE...\n"
+    "diff A B\n"
+    "export --to FORMAT [-o PLACE] FILE...\n"
+    "archive [-o PLACE] FILE...\n"
+    "pack TEXT FILE",
+    "dump|diff|export|archive|pack FILE",
+    "  tutti bench all_reduce --ranks 4 --seed 1 --trace run.tr\n"
+    "  tutti trace dump run.tr\n"
+    "  tutti trace pack traces/count/0.txt count.trace\n"
+    "  tutti trace dump count.trace | head\n"
+    "  tutti trace diff traces/count/0.txt traces/absent/0.txt\n"
+    "  tutti trace export --to perfetto -o job.json traces/count/*.txt\n"
+    "  tutti trace export --to flight -o nccl_trace_rank_ traces/count/*.txt\n"
+    "  tutti trace archive count.trace\n"
+    "  tutti explain - <count.trace.zst\n",
+    "`dump` prints files of records (TUTTI_TRACE), a line each for header, communicator, row and "
+    "record; and the scheduler events that the guarded emulator wrote (TUTTI_EVENTS), which are the "
+    "same, byte for byte, for the same seed. `pack` makes a file of records of such text. "
+    "traces/README.md has both formats.\n"
     "\n"
-    "`diff` compares two files of events, or two of records, and prints the first thing that differs, of "
-    "both. "
-    "Of records it leaves out what differs from run to run: times, addresses, processes. The exit code is 0 "
-    "where both are the same, 1 where they are not.\n"
+    "`diff` compares two files of scheduler events, or two of records, and prints the first difference, "
+    "of both. Of records it leaves out what differs from run to run: times, addresses, processes. The "
+    "exit code is 0 where both are the same, 1 where they are not.\n"
     "\n"
-    "`export` writes all FILEs as one: `perfetto`, JSON for ui.perfetto.dev and chrome://tracing; `flight`, "
-    "a "
-    "dump for each rank as PyTorch's Flight Recorder makes them, for torchfrtrace, and `flight-json`, the "
-    "same "
-    "as JSON; `prometheus`, metrics for node_exporter's textfile collector.\n"
+    "`export` writes all FILEs as one: `perfetto`, JSON for ui.perfetto.dev and chrome://tracing, where "
+    "a hang is a slice that does not end; `flight`, a dump for each rank as PyTorch's Flight Recorder "
+    "makes them, for torchfrtrace, and `flight-json`, the same as JSON; `prometheus`, metrics for "
+    "node_exporter's textfile collector.\n"
     "\n"
-    "`archive` packs each FILE by zstd. Every command that reads traces takes packed ones.\n",
+    "`archive` compresses each FILE by zstd. Every command that reads traces takes compressed ones.\n",
     &trace_options,
     trace_run,
 };

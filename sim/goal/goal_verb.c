@@ -8,10 +8,13 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/plan/names.h"
 #include "core/topology/topology.h"
 #include "goal/loggops.h"
 #include "goal/planner.h"
+#include "input.h"
 #include "json.h"
+#include "progress.h"
 #include "verb.h"
 
 enum { RANKS_SHOWN = 16 };
@@ -20,7 +23,7 @@ struct goal_flags {
   const char *output, *to, *loggops;
   int64_t bytes, reduce_ns, copy_ns;
   struct goal_config config;
-  bool ranks, json, help;
+  bool ranks, json;
 };
 #define AT(member) offsetof(struct goal_flags, member)
 
@@ -30,21 +33,21 @@ static const struct option_row rows[] = {
      "them"},
     {'o', "output", "FILE", OPTION_TEXT, AT(output), 0, 0,
      "export, convert: file to write; of Chakra traces what their names begin with"},
-    {0, "to", "FORMAT", OPTION_TEXT, AT(to), 0, 0,
-     "export, convert: text, binary or chakra (default: binary where -o ends in .bin, else text)"},
+    {0, "to", "text|binary|chakra", OPTION_TEXT, AT(to), 0, 0,
+     "export, convert: format of the file (default binary where its name ends in .bin, else text)"},
     {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 1, (int64_t)1 << 40,
      "export: size in nccl-tests' sense (default 1M)"},
     {'g', "gpus", "N", OPTION_INT, AT(config.gpus), 1, 65536,
      "export, traces: GPUs, and so ranks, of a node (default 8; of traces, as many as there are)"},
     {0, "nodes", "N", OPTION_INT, AT(config.nodes), 1, TOPOLOGY_NODES_MAX,
      "export, traces: nodes (default 1)"},
-    {'m', "machine", "NAME", OPTION_TEXT, AT(config.machine), 0, 0,
+    {'m', "machine", "MACHINE", OPTION_TEXT, AT(config.machine), 0, 0,
      "export, traces: kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all "
      "GPUs "
      "alike)"},
-    {0, "algo", "LIST", OPTION_TEXT, AT(config.algo), 0, 0,
+    {0, "algo", "ALGO,...", OPTION_TEXT, AT(config.algo), 0, 0,
      "export, traces: stands for NCCL_ALGO: ring, tree, direct, ..."},
-    {0, "proto", "LIST", OPTION_TEXT, AT(config.proto), 0, 0,
+    {0, "proto", "PROTO,...", OPTION_TEXT, AT(config.proto), 0, 0,
      "export, traces: stands for NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(config.channels), 1, PLAN_CHANNELS_MAX,
      "export, traces: channels at most (default 1)"},
@@ -58,7 +61,6 @@ static const struct option_row rows[] = {
      "export: the same for each slice that is written to the output"},
     {0, "ranks", NULL, OPTION_FLAG, AT(ranks), 0, 0, "sim: each rank's end, however many there are"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "sim: print JSON"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set goal_options = {"goal", rows, sizeof rows / sizeof rows[0], false};
 
@@ -104,7 +106,7 @@ static enum exit_code files_read(int count, char **paths, const struct goal_flag
               count);
       return EXIT_USAGE;
     }
-    FILE *file = fopen(paths[0], "rb");
+    FILE *file = input_open(paths[0]);
     if (file == NULL) return complain_of_file(paths[0]);
     result = goal_read(paths[0], file, goal);
     fclose(file);
@@ -159,7 +161,12 @@ static enum exit_code goal_sim(int count, char **paths, const struct goal_flags 
     return complain(EXIT_USAGE);
   enum exit_code code = files_read(count, paths, flags, &goal);
   if (code != EXIT_GOOD) return code;
-  const ncclResult_t ran = loggops_run(&goal, &costs, &result, &why);
+  struct progress progress;
+  const struct loggops_watch watch = {progress_report, &progress};
+  progress_open(&progress, "goal sim", "operations", stderr, false, os_time_ns());
+  progress_begin(&progress, paths[0], goal.op_count, os_time_ns());
+  const ncclResult_t ran = loggops_run(&goal, &costs, &watch, &result, &why);
+  progress_clear(&progress);
   if (ran == ncclSuccess) {
     if (flags->json) ends_print_json(&goal, &result);
     else ends_print(&goal, &costs, &result, flags->ranks);
@@ -225,19 +232,14 @@ static enum exit_code goal_convert(int count, char **paths, const struct goal_fl
 
 /* ---- export ---- */
 
-static enum exit_code goal_export(const char *name, const struct goal_flags *flags) {
+static enum exit_code goal_export(int count, char **names, const struct goal_flags *flags) {
   const struct goal_export_costs costs = {(uint64_t)flags->reduce_ns, (uint64_t)flags->copy_ns};
-  const struct collective *collective = collective_find(name);
+  const struct collective *collective = verb_collective("goal export", count, names);
   struct planner planner;
   struct planner_call *call;
   struct goal goal;
   enum format format;
-  if (collective == NULL) {
-    fprintf(stderr, "tutti goal: no collective `%s`; there are", name);
-    for (size_t i = 0; collective_at(i) != NULL; i++) fprintf(stderr, " %s", collective_at(i)->name);
-    fputc('\n', stderr);
-    return EXIT_USAGE;
-  }
+  if (collective == NULL) return EXIT_USAGE;
   if (!output_is_sound(flags, &format)) return EXIT_USAGE;
   struct goal_config config = flags->config;
   if (config.gpus == 0) config.gpus = 8;
@@ -258,9 +260,14 @@ static enum exit_code goal_export(const char *name, const struct goal_flags *fla
 /* ---- the verb ---- */
 
 static enum exit_code goal_do(const struct goal_flags *flags, const char *what, int count, char **words) {
+  static const char *const forms[] = {"sim", "convert", "export"};
   if (!strcmp(what, "sim") && count > 0) return goal_sim(count, words, flags);
   if (!strcmp(what, "convert") && count > 0) return goal_convert(count, words, flags);
-  if (!strcmp(what, "export") && count == 1) return goal_export(words[0], flags);
+  if (!strcmp(what, "export")) return goal_export(count, words, flags);
+  if (*what && names_find(forms, 3, what, strlen(what)) < 0) {
+    verb_no_such("goal", "form", what, forms, 3);
+    return EXIT_USAGE;
+  }
   fprintf(
       stderr,
       "tutti goal: what is asked for? `tutti goal sim FILE`, `convert FILE -o FILE` or `export COLLECTIVE -o "
@@ -277,12 +284,8 @@ static enum exit_code goal_run(int argc, char **argv) {
   flags.bytes = 1 << 20;
   flags.config.nodes = flags.config.channels = 1;
   setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
-  if (!option_parse(&goal_options, argc, argv, &flags, &operand)) return EXIT_USAGE;
-  if (flags.help) {
-    char help[] = "help", verb[] = "goal";
-    char *arguments[] = {help, verb, NULL};
-    return verb_help.run(2, arguments);
-  }
+  enum exit_code code;
+  if (!verb_parse(&goal_options, argc, argv, &flags, &operand, &code)) return code;
   const char *what = operand < argc ? argv[operand++] : "";
   return goal_do(&flags, what, argc - operand, argv + operand);
 }
@@ -290,12 +293,16 @@ static enum exit_code goal_run(int argc, char **argv) {
 const struct verb verb_goal = {
     "goal",
     "run, convert and export schedules of messages: GOAL files, Chakra traces",
-    "sim [--loggops COSTS] FILE... | convert -o FILE FILE... | export COLLECTIVE -o FILE",
+    "sim [--loggops COSTS] [--json] FILE...\n"
+    "convert -o FILE FILE...\n"
+    "export COLLECTIVE -o FILE [FLAGS]",
+    "sim|convert|export COLLECTIVE|FILE",
+    "  tutti goal export all_reduce --algo ring --proto Simple -b 1M -g 64 -o ring.goal\n"
     "  tutti goal sim ring.goal\n"
-    "  tutti goal sim --loggops L=1000,G=1 --json ring.bin\n"
+    "  tutti goal sim - <ring.goal\n"
     "  tutti goal convert ring.goal -o ring.bin\n"
-    "  tutti goal export all_gather --algo pat -g 64 --to chakra -o pat\n"
-    "  tutti goal export all_reduce --algo ring --proto Simple -b 1M -g 64 -o ring.goal\n",
+    "  tutti goal sim --loggops L=1000,G=1 --json ring.bin\n"
+    "  tutti goal export all_gather --algo pat -g 64 --to chakra -o pat\n",
     "A GOAL file says what each rank sends, receives and computes, and which of these wait for which, as "
     "text or as "
     "LogGOPSim's binary. Chakra execution traces, one file a rank, whose names end in .RANK.et, say the same "

@@ -380,10 +380,13 @@ static ncclResult_t run_initial(struct loggops *run) {
   return ncclSuccess;
 }
 
+enum { TELL_EVERY = 1 << 17 };
+
 static ncclResult_t run_all(struct loggops *run) {
   TRY(run_initial(run));
-  while (run->queue.count > 0) {
+  for (uint64_t turn = 1; run->queue.count > 0; turn++) {
     struct event event;
+    if (run->watch && turn % TELL_EVERY == 0) run->watch->tell(run->watch->context, run->ended_count);
     queue_take(&run->queue, &event);
     if (event.item >> KIND_SHIFT == EVENT_GATE) TRY(run_gate(run, &event));
     else TRY(run_event(run, &event));
@@ -499,12 +502,13 @@ static void run_free(struct loggops *run) {
 }
 
 ncclResult_t loggops_run(const struct goal *goal, const struct loggops_costs *costs,
-                         struct loggops_result *result, struct text *why) {
+                         const struct loggops_watch *watch, struct loggops_result *result, struct text *why) {
   struct loggops run;
   memset(&run, 0, sizeof run);
   run.goal = goal;
   run.costs = *costs;
   run.why = why;
+  run.watch = watch;
   ncclResult_t code = run_make(&run);
   if (code == ncclSuccess) code = run_all(&run);
   if (code == ncclSuccess) {

@@ -25,11 +25,17 @@ struct loggops_result {
   uint32_t last_rank;           /* the first of those that finish last */
 };
 
-/* Runs the schedule. One that does not end fails with ncclInvalidUsage, and so does one with a receive of
- * another size than what is sent to it; `why` then has a line for each operation that nobody answers and for
- * each of a circle. */
+/* Who waits is told now and then how many operations have ended. */
+struct loggops_watch {
+  void (*tell)(void *context, uint64_t ended_count);
+  void *context;
+};
+
+/* Runs the schedule; `watch` may be NULL. One that does not end fails with ncclInvalidUsage, and so does one
+ * with a receive of another size than what is sent to it; `why` then has a line for each operation that
+ * nobody answers and for each of a circle. */
 ncclResult_t loggops_run(const struct goal *goal, const struct loggops_costs *costs,
-                         struct loggops_result *result, struct text *why);
+                         const struct loggops_watch *watch, struct loggops_result *result, struct text *why);
 void loggops_result_free(struct loggops_result *result);
 
 #endif

@@ -65,6 +65,7 @@ struct loggops {
   uint32_t freed_count, freed_capacity;
   uint64_t *rank_ns, ended_count, event_count;
   struct text *why;
+  const struct loggops_watch *watch; /* or NULL */
 };
 
 static inline uint32_t *loggops_state(const struct loggops *run, uint32_t rank, uint32_t op) {

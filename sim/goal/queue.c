@@ -5,38 +5,25 @@
 
 #include "base/array.h"
 #include "base/os.h"
+#include "heap.h"
+
+static inline void queue_put(struct queue *queue, uint32_t at, const struct event *event) {
+  queue->items[at] = *event;
+}
+
+HEAP(queue, queue, event, event_before, queue_put)
 
 bool queue_add(struct queue *queue, const struct event *event) {
-  if (!array_grow(&queue->events, &queue->capacity, (uint64_t)queue->count + 1, sizeof *queue->events))
+  if (!array_grow(&queue->items, &queue->capacity, (uint64_t)queue->count + 1, sizeof *queue->items))
     return false;
-  struct event *events = queue->events;
-  uint32_t at = queue->count++;
-  while (at > 0 && event_before(event, &events[(at - 1) / 4])) {
-    events[at] = events[(at - 1) / 4];
-    at = (at - 1) / 4;
-  }
-  events[at] = *event;
+  queue_rise(queue, queue->count++, event);
   return true;
 }
 
 void queue_take(struct queue *queue, struct event *event) {
-  struct event *events = queue->events;
-  *event = events[0];
+  *event = queue->items[0];
   const uint32_t count = --queue->count;
-  const struct event last = events[count];
-  uint32_t at = 0;
-  for (;;) {
-    const uint32_t child = 4 * at + 1, end = child + 4 < count ? child + 4 : count;
-    uint32_t least = child;
-    if (child >= count) break;
-    for (uint32_t other = child + 1; other < end; other++) {
-      if (event_before(&events[other], &events[least])) least = other;
-    }
-    if (!event_before(&events[least], &last)) break;
-    events[at] = events[least];
-    at = least;
-  }
-  events[at] = last;
+  queue_sink(queue, count, 0, &queue->items[count]);
 }
 
 /* Without recursion: the right ways of both, woven together, each node's children swapped on the way. */
@@ -84,7 +71,7 @@ void waiters_take(struct queue *queue, uint32_t *root, struct event *event) {
 }
 
 void queue_free(struct queue *queue) {
-  os_free(queue->events);
+  os_free(queue->items);
   os_free(queue->waiters);
   memset(queue, 0, sizeof *queue);
 }

@@ -1,5 +1,5 @@
 /* queue.h: events by time, and by number among those of one time; and heaps of such that wait for a gate.
- * Numbers are given by whoever adds. A heap of four children a node; nodes that wait lie in one array and are
+ * Numbers are given by whoever adds. Nodes that wait lie in one array and are
  * named by place. */
 #ifndef TUTTI_SIM_GOAL_QUEUE_H
 #define TUTTI_SIM_GOAL_QUEUE_H
@@ -21,7 +21,7 @@ struct waiter {
 };
 
 struct queue {
-  struct event *events;
+  struct event *items; /* a heap (heap.h) */
   uint32_t count, capacity;
   struct waiter *waiters; /* from 1 on */
   uint32_t waiter_count, waiter_capacity, waiter_free;

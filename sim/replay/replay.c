@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "json.h"
+#include "progress.h"
 #include "replay/replay.h"
 #include "schedules/schedules.h"
 #include "verb.h"
@@ -21,7 +22,7 @@ struct replay_flags {
   const char *inject, *until, *plan;
   int64_t steps, rank;
   uint64_t seed;
-  bool json, help;
+  bool json;
 };
 #define AT(member) offsetof(struct replay_flags, member)
 
@@ -32,14 +33,13 @@ static const struct option_row rows[] = {
     {'u', "until", "PLACE", OPTION_TEXT, AT(until), 0, 0,
      "stop where a lane comes to a step: `rank 7 channel 2 step 40`"},
     {'s', "step", "N", OPTION_INT, AT(steps), 1, 1000000000,
-     "run N events beyond the recorded state, and stop there"},
+     "run N scheduler events on from the recorded hang, and stop there"},
     {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20,
      "print all lanes of this rank, with their connections"},
     {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "draw another order of events (default 1)"},
-    {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
+    {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
      "the schedule from a file that the job ran (TUTTI_CUSTOM_FILE)"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0], false};
 
@@ -118,8 +118,13 @@ static ncclResult_t answer_choose(struct answer *answer) {
   uint32_t least = UINT32_MAX;
   ncclResult_t result = ncclSuccess;
   if (tried == NULL) return log_no_memory("a replay");
-  for (uint32_t i = 0; i < answer->base.event_count && i < TRIES_MOST; i++) {
+  const uint32_t tries = answer->base.event_count < TRIES_MOST ? answer->base.event_count : TRIES_MOST;
+  struct progress progress;
+  progress_open(&progress, "replay", "missing events", stderr, false, os_time_ns());
+  progress_begin(&progress, "tries each alone", tries, os_time_ns());
+  for (uint32_t i = 0; i < tries; i++) {
     const struct replay_event *event = &answer->base.events[i];
+    progress_say(&progress, i, os_time_ns());
     if (os_time_ns() > deadline || (least == 0 && answer->event->kind != EVENT_RECV)) break;
     result = answer_run(answer, event, true, NULL, NULL, tried);
     if (result != ncclSuccess) break;
@@ -132,6 +137,7 @@ static ncclResult_t answer_choose(struct answer *answer) {
     answer->event = event;
     answer->with = *tried;
   }
+  progress_clear(&progress);
   os_free(tried);
   return result;
 }
@@ -392,14 +398,13 @@ static enum exit_code replay_verb(int argc, char **argv) {
   struct answer *answer = (struct answer *)os_alloc(sizeof *answer);
   if (answer == NULL) return EXIT_ENVIRONMENT;
   answer->flags = (struct replay_flags){.rank = -1, .seed = 1};
-  enum exit_code code = EXIT_USAGE;
-  if (!option_parse(&replay_options, argc, argv, &answer->flags, &first)) code = EXIT_USAGE;
-  else if (answer->flags.help) {
-    char help[] = "help", verb[] = "replay";
-    char *arguments[] = {help, verb, NULL};
-    code = verb_help.run(2, arguments);
-  } else if (first == argc)
-    fputs("tutti replay: which files? `tutti replay /dev/shm/tutti.*.trace`\n", stderr);
+  enum exit_code code;
+  if (!verb_parse(&replay_options, argc, argv, &answer->flags, &first, &code)) {
+    os_free(answer);
+    return code;
+  }
+  code = EXIT_USAGE;
+  if (first == argc) fputs("tutti replay: which files? `tutti replay /dev/shm/tutti.*.trace`\n", stderr);
   else if (answer->flags.json &&
            (answer->flags.until != NULL || answer->flags.steps > 0 || answer->flags.rank >= 0))
     fputs("tutti replay: --json tells no lanes: leave out --until, --step and --rank\n", stderr);
@@ -415,24 +420,26 @@ static enum exit_code replay_verb(int argc, char **argv) {
 
 const struct verb verb_replay = {
     "replay",
-    "run a hung job's records again, up to the recorded state, and on",
+    "replay a hung job from its records, up to the recorded hang and beyond",
     "[--inject EVENT] [--until PLACE] [--step N] [--rank RANK] [--seed SEED] [--plan FILE] FILE...",
-    "  tutti replay /dev/shm/tutti.*.trace\n"
-    "  tutti replay --inject \"rank 7 channel 2 send 41\" traces/*.trace\n"
-    "  tutti replay --until \"rank 7 channel 2 step 40\" --rank 7 traces/*.trace\n",
-    "Reads the files that each rank left behind (TUTTI_TRACE; binary, or their text), makes the same\n"
-    "communicators, plans and calls in the guarded emulator, wherever the job ran, and moves every rank to\n"
-    "the recorded state. It says whether the schedule can stop there (a counter that is wrong makes it\n"
-    "impossible), which single event is missing, and what would happen if it came: all that is missing is\n"
-    "tried alone, and the event that leaves the least undone explains the rest.\n"
+    "FILE",
+    "  tutti replay traces/absent/*.txt\n"
+    "  tutti replay --inject 'rank 2 call' traces/absent/*.txt\n"
+    "  tutti replay --until 'rank 0 channel 0 step 1' --rank 0 traces/absent/*.txt\n"
+    "  tutti replay --json traces/absent/*.txt\n",
+    "Reads the files that each rank left behind (TUTTI_TRACE; binary, or their text), makes the same "
+    "communicators, plans and calls in the guarded emulator, wherever the job ran, and moves every rank "
+    "to the point that its records show. It says whether the schedule can hang there (a wrong counter "
+    "makes it impossible), which single event is missing, and what would happen if it came: each "
+    "missing event is tried alone, and the one that leaves the least undone is the root cause of the "
+    "others.\n"
     "\n"
-    "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 start`), "
-    "or\n"
-    "a step that it has sent or freed and that has not come to where it is waited for (`rank 7 channel 2\n"
-    "send 41`, `recv`; `channel 0-21` where several are alike); `comm NAME` tells communicators apart.\n"
-    "Steps are counted as the connection counts them.\n"
+    "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 "
+    "start`), or a step that it has sent or freed and that has not arrived where it is waited for "
+    "(`rank 7 channel 2 send 41`, `recv`; `channel 0-21` where several wait alike); `comm NAME` selects "
+    "a communicator. Steps are counted as the connection counts them.\n"
     "\n"
-    "The exit status is 0 when the recorded state is reached, 1 when the schedule cannot stop there.\n",
+    "The exit status is 0 when the recorded hang is reached, 1 when the schedule cannot hang there.\n",
     &replay_options,
     replay_verb,
 };

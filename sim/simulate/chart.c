@@ -19,17 +19,17 @@ enum {
   LEGEND_MOST = SVG_COLOURS
 };
 /* Of the picture. */
-#define LEFT 150.0
 #define WIDTH 1000.0
-#define RIGHT 20.0
+#define RIGHT 44.0 /* half of the last time on the axis */
 #define ROW_HEIGHT 14.0
 #define TOP 46.0
 #define WAITING "#f2c9a0"
+#define STUCK "#d7301f"
 
 /* Time in a column, ps. */
 struct row {
-  double moves[COLUMNS], waits[COLUMNS];
-  uint32_t lanes; /* of its ranks */
+  double moves[COLUMNS], waits[COLUMNS], stuck[COLUMNS]; /* stuck: waits that do not end */
+  uint32_t lanes;                                        /* of its ranks */
 };
 
 /* A link's bytes by column. */
@@ -53,7 +53,8 @@ struct chart {
   uint32_t *place; /* by link: in carried + 1 */
   struct carried *carried;
   uint32_t carried_count, carried_capacity;
-  bool failed, some_left_out;
+  bool failed, some_left_out, some_stuck;
+  double left; /* of the picture: where names end and time begins */
 };
 
 struct chart *chart_open(const struct cluster *cluster, const struct workload *workload) {
@@ -111,6 +112,7 @@ static void columns_join(struct chart *chart) {
       struct row *row = &chart->rows[i];
       row->moves[c] = half ? row->moves[2 * c] + row->moves[2 * c + 1] : 0;
       row->waits[c] = half ? row->waits[2 * c] + row->waits[2 * c + 1] : 0;
+      row->stuck[c] = half ? row->stuck[2 * c] + row->stuck[2 * c + 1] : 0;
     }
     for (uint32_t i = 0; i < chart->carried_count; i++) {
       float *bytes = chart->carried[i].bytes;
@@ -193,6 +195,14 @@ void chart_span(void *context, const struct engine_span *span) {
   }
 }
 
+void chart_stuck(void *context, const struct engine_stuck *stuck) {
+  struct chart *chart = (struct chart *)context;
+  const struct sim_lane *lane = &chart->net->lanes[stuck->lane];
+  if (chart->failed || stuck->since_ps >= chart->end_ps) return;
+  time_add(chart, chart->rows[lane->rank / chart->row_ranks].stuck, stuck->since_ps, chart->end_ps);
+  chart->some_stuck = true;
+}
+
 void chart_message(void *context, const struct engine_message *message) {
   struct chart *chart = (struct chart *)context;
   if (chart->failed) return;
@@ -212,7 +222,7 @@ void chart_kernel(void *context, const struct run_kernel *kernel) {
 /* ---- drawing ---- */
 
 static double x_of(const struct chart *chart, double ps) {
-  return LEFT + (chart->end_ps > 0 ? ps / (double)chart->end_ps : 0) * (WIDTH - LEFT - RIGHT);
+  return chart->left + (chart->end_ps > 0 ? ps / (double)chart->end_ps : 0) * (WIDTH - chart->left - RIGHT);
 }
 
 /* Where a column begins; the last one ends with the run. */
@@ -225,9 +235,13 @@ static uint32_t row_count(const struct chart *chart) {
   return (chart->cluster->ranks + chart->row_ranks - 1) / chart->row_ranks;
 }
 
+static double column_sum(const struct row *row, uint32_t column) {
+  return row->moves[column] + row->waits[column] + row->stuck[column];
+}
+
 static bool row_is_used(const struct row *row) {
   for (uint32_t c = 0; c < COLUMNS; c++)
-    if (row->moves[c] + row->waits[c] > 0) return true;
+    if (column_sum(row, c) > 0) return true;
   return false;
 }
 
@@ -257,51 +271,87 @@ static double row_whole(const struct chart *chart, const struct row *row) {
   double most = 0;
   if (row->lanes > 0) return row->lanes * (double)chart->column_ps;
   for (uint32_t c = 0; c < COLUMNS; c++)
-    if (row->moves[c] + row->waits[c] > most) most = row->moves[c] + row->waits[c];
+    if (column_sum(row, c) > most) most = column_sum(row, c);
   return most;
 }
 
+/* What a row has in a column, the lowest first. */
+enum part { PART_MOVES, PART_WAITS, PART_STUCK, PARTS };
+static const struct {
+  const char *colour, *name;
+} parts[PARTS] = {{NULL, "lanes move data"}, {WAITING, "lanes wait"}, {STUCK, "lanes wait for ever"}};
+
+static const char *part_colour(enum part part) {
+  return part == PART_MOVES ? svg_colour(0) : parts[part].colour;
+}
+
 static void row_draw(const struct chart *chart, struct svg *svg, const struct row *row, double y,
-                     bool waits) {
+                     enum part part) {
+  const double *const columns[PARTS] = {row->moves, row->waits, row->stuck};
   const double unit = (ROW_HEIGHT - 2) / row_whole(chart, row);
   for (uint32_t c = 0; c < COLUMNS; c++) {
-    const double below = waits ? row->moves[c] * unit : 0,
-                 height = (waits ? row->waits[c] : row->moves[c]) * unit;
-    const double x = column_x(chart, c);
+    double below = 0;
+    for (uint32_t i = 0; i < (uint32_t)part; i++) below += columns[i][c] * unit;
+    const double x = column_x(chart, c), height = columns[part][c] * unit;
     if (height >= 0.05)
       svg_boxes_add(svg, x, y + ROW_HEIGHT - 2 - below - height, column_x(chart, c + 1) - x, height);
   }
 }
 
-static void row_name(const struct chart *chart, struct svg *svg, uint32_t number, double y) {
-  char words[48];
-  const uint32_t first = number * chart->row_ranks, ranks = chart->cluster->ranks;
-  const uint32_t last = first + chart->row_ranks < ranks ? first + chart->row_ranks - 1 : ranks - 1;
-  if (first == last) snprintf(words, sizeof words, "rank %u", first);
-  else snprintf(words, sizeof words, "ranks %u-%u", first, last);
-  svg_words(svg, LEFT - 6, y + ROW_HEIGHT - 4, "end", words);
+static double name_draw(const struct chart *chart, struct svg *svg, double y, const char *name) {
+  if (svg) svg_words(svg, chart->left - 6, y + ROW_HEIGHT - 4, "end", name);
+  return svg_words_width(name) + 12;
 }
 
-/* Rows of ranks: of their lanes' time what moves (below) and what waits (above it). */
+static void row_name(const struct chart *chart, uint32_t number, char *words, size_t bytes) {
+  const uint32_t first = number * chart->row_ranks, ranks = chart->cluster->ranks;
+  const uint32_t last = first + chart->row_ranks < ranks ? first + chart->row_ranks - 1 : ranks - 1;
+  if (first == last) snprintf(words, bytes, "rank %u", first);
+  else snprintf(words, bytes, "ranks %u-%u", first, last);
+}
+
+static void rows_legend(const struct chart *chart, struct svg *svg, double y) {
+  double x = chart->left;
+  for (uint32_t part = 0; part < (chart->some_stuck ? PARTS : PART_STUCK); part++) {
+    svg_box(svg, x, y + 2, 10, 10, part_colour((enum part)part), NULL);
+    svg_words(svg, x + 14, y + 11, "start", parts[part].name);
+    x += 30 + svg_words_width(parts[part].name);
+  }
+}
+
+/* Rows of ranks: of their lanes' time what moves (below), what waits, and what waits for ever (above). */
 static void rows_draw(const struct chart *chart, struct svg *svg, double *y) {
   double at = *y;
-  for (uint32_t pass = 0; pass < 3; pass++) {
+  for (uint32_t part = 0; part < PARTS; part++) {
+    svg_boxes_begin(svg);
     at = *y;
-    if (pass < 2) svg_boxes_begin(svg);
     for (uint32_t i = 0; i < row_count(chart); i++) {
       if (!row_is_used(&chart->rows[i])) continue;
-      if (pass < 2) row_draw(chart, svg, &chart->rows[i], at, pass == 1);
-      else row_name(chart, svg, i, at);
+      row_draw(chart, svg, &chart->rows[i], at, (enum part)part);
       at += ROW_HEIGHT;
     }
-    if (pass < 2) svg_boxes_end(svg, pass == 0 ? svg_colour(0) : WAITING);
+    svg_boxes_end(svg, part_colour((enum part)part));
+  }
+  at = *y;
+  for (uint32_t i = 0; i < row_count(chart); i++) {
+    char words[48];
+    if (!row_is_used(&chart->rows[i])) continue;
+    row_name(chart, i, words, sizeof words);
+    name_draw(chart, svg, at, words);
+    at += ROW_HEIGHT;
   }
   *y = at;
-  svg_box(svg, LEFT, *y + 2, 10, 10, svg_colour(0), NULL);
-  svg_words(svg, LEFT + 14, *y + 11, "start", "lanes move data");
-  svg_box(svg, LEFT + 120, *y + 2, 10, 10, WAITING, NULL);
-  svg_words(svg, LEFT + 134, *y + 11, "start", "lanes wait");
-  *y += ROW_HEIGHT;
+  rows_legend(chart, svg, *y);
+  *y += ROW_HEIGHT + 6;
+}
+
+/* As much of the words as there is space for up to the right edge. */
+static void words_cut(struct svg *svg, double x, double y, const char *words) {
+  char cut[256];
+  const size_t most = (size_t)((WIDTH - x - 4) / svg_words_width("m"));
+  if (strlen(words) <= most) snprintf(cut, sizeof cut, "%s", words);
+  else snprintf(cut, sizeof cut, "%.*s...", (int)most - 3, words);
+  svg_words(svg, x, y, "start", cut);
 }
 
 /* ---- kernels, each a box ---- */
@@ -364,6 +414,11 @@ static void legend_make(const struct chart *chart, struct legend *legend) {
   }
 }
 
+static void lineup_name(const struct chart *chart, const struct lineup *lineup, char *words, size_t bytes) {
+  if (lineup->stream == 0) snprintf(words, bytes, "rank %u", lineup->rank);
+  else snprintf(words, bytes, "rank %u %.32s", lineup->rank, chart->workload->streams[lineup->stream]);
+}
+
 static void kernels_draw(const struct chart *chart, struct svg *svg, const struct lineup *lineups,
                          uint32_t count, const struct legend *legend, double *y) {
   char words[256];
@@ -377,16 +432,13 @@ static void kernels_draw(const struct chart *chart, struct svg *svg, const struc
             svg_colour(legend->of[i]), words);
   }
   for (uint32_t row = 0; row < count; row++) {
-    if (lineups[row].stream == 0) snprintf(words, sizeof words, "rank %u", lineups[row].rank);
-    else
-      snprintf(words, sizeof words, "rank %u %.16s", lineups[row].rank,
-               chart->workload->streams[lineups[row].stream]);
-    svg_words(svg, LEFT - 6, *y + row * ROW_HEIGHT + ROW_HEIGHT - 4, "end", words);
+    lineup_name(chart, &lineups[row], words, sizeof words);
+    name_draw(chart, svg, *y + row * ROW_HEIGHT, words);
   }
   *y += count * ROW_HEIGHT + 8;
   for (uint32_t i = 0; i < legend->count; i++) {
-    svg_box(svg, LEFT, *y, 10, 10, svg_colour(i), NULL);
-    svg_words(svg, LEFT + 16, *y + 9, "start", i == LEGEND_MOST - 1 ? "others" : legend->words[i]);
+    svg_box(svg, chart->left, *y, 10, 10, svg_colour(i), NULL);
+    words_cut(svg, chart->left + 16, *y + 9, i == LEGEND_MOST - 1 ? "others" : legend->words[i]);
     *y += ROW_HEIGHT;
   }
 }
@@ -434,7 +486,7 @@ static void links_legend(const struct chart *chart, struct svg *svg, uint32_t co
   char words[96];
   snprintf(words, sizeof words, "links: the %u fullest of %u that carry data%s", count, chart->carried_count,
            chart->some_left_out ? " and more" : "");
-  svg_words(svg, LEFT, y + 10, "start", words);
+  svg_words(svg, chart->left, y + 10, "start", words);
   for (uint32_t shade = 0; shade < SHADES; shade++) {
     const double x = WIDTH - RIGHT - (SHADES - shade) * 64;
     svg_box(svg, x, y + 1, 10, 10, shades[shade].colour, NULL);
@@ -454,6 +506,12 @@ static void link_draw(const struct chart *chart, struct svg *svg, const struct c
   }
 }
 
+static void link_name(const struct chart *chart, const struct carried *row, char *words, size_t bytes) {
+  char name[64];
+  cluster_link_name(chart->cluster, row->link, name, sizeof name);
+  snprintf(words, bytes, "%s  %.0f %%", name, 100 * fill_of(chart, row));
+}
+
 static void links_draw(const struct chart *chart, struct svg *svg, double y) {
   const struct carried *shown[LINKS_SHOWN];
   const uint32_t count = links_choose(chart, shown);
@@ -465,10 +523,23 @@ static void links_draw(const struct chart *chart, struct svg *svg, double y) {
     svg_boxes_end(svg, shades[shade].colour);
   }
   for (uint32_t i = 0; i < count; i++) {
-    char name[64], words[96];
-    cluster_link_name(chart->cluster, shown[i]->link, name, sizeof name);
-    snprintf(words, sizeof words, "%s  %.0f %%", name, 100 * fill_of(chart, shown[i]));
-    svg_words(svg, LEFT - 6, y + i * ROW_HEIGHT + ROW_HEIGHT - 4, "end", words);
+    char words[96];
+    link_name(chart, shown[i], words, sizeof words);
+    name_draw(chart, svg, y + i * ROW_HEIGHT, words);
+  }
+}
+
+/* Space for the longest name on the left. */
+static void left_find(struct chart *chart, const struct lineup *lineups, uint32_t streams) {
+  const struct carried *shown[LINKS_SHOWN];
+  const uint32_t links = links_choose(chart, shown);
+  char words[96];
+  chart->left = 100;
+  for (uint32_t i = 0; i < streams + links; i++) {
+    if (i < streams) lineup_name(chart, &lineups[i], words, sizeof words);
+    else link_name(chart, shown[i - streams], words, sizeof words);
+    const double width = name_draw(chart, NULL, 0, words);
+    if (width > chart->left) chart->left = width;
   }
 }
 
@@ -476,19 +547,24 @@ ncclResult_t chart_write(struct chart *chart, const char *title, const char *pat
   struct lineup lineups[ROWS_MOST + 1];
   struct svg svg;
   if (chart->failed) return log_no_memory("%s: the picture", path);
-  const uint32_t streams = chart->kernel_count <= KERNELS_MOST ? lineups_find(chart, lineups) : 0;
-  const bool boxes = streams > 0 && streams <= ROWS_MOST;
-  const uint32_t rows = boxes ? streams : rows_used(chart);
+  const uint32_t found = chart->kernel_count <= KERNELS_MOST ? lineups_find(chart, lineups) : 0;
+  const uint32_t streams = found <= ROWS_MOST ? found : 0, rows = rows_used(chart);
   const uint32_t links = chart->carried_count < LINKS_SHOWN ? chart->carried_count : LINKS_SHOWN;
   struct legend *legend = (struct legend *)os_alloc(sizeof *legend);
   double y = TOP;
   if (!legend) return log_no_memory("%s: the picture", path);
-  if (boxes) legend_make(chart, legend);
-  svg_begin(&svg, WIDTH, TOP + (rows + (boxes ? legend->count : 1) + links + 4) * ROW_HEIGHT, title);
-  svg_words(&svg, 10, 16, "start", title);
-  axis_draw(chart, &svg, TOP - 2, TOP + rows * ROW_HEIGHT);
-  if (boxes) kernels_draw(chart, &svg, lineups, streams, legend, &y);
-  else rows_draw(chart, &svg, &y);
+  if (streams > 0) legend_make(chart, legend);
+  left_find(chart, lineups, streams);
+  const uint32_t kernel_lines = streams > 0 ? streams + legend->count + 3 : 0;
+  svg_begin(&svg, WIDTH, TOP + (kernel_lines + rows + links + 5) * ROW_HEIGHT, title);
+  words_cut(&svg, 10, 16, title);
+  if (streams > 0) {
+    axis_draw(chart, &svg, y - 2, y + streams * ROW_HEIGHT);
+    kernels_draw(chart, &svg, lineups, streams, legend, &y);
+    y += 2 * ROW_HEIGHT;
+  }
+  axis_draw(chart, &svg, y - 2, y + rows * ROW_HEIGHT);
+  rows_draw(chart, &svg, &y);
   links_draw(chart, &svg, y + ROW_HEIGHT);
   os_free(legend);
   return svg_write(&svg, path);

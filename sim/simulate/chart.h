@@ -16,6 +16,7 @@ void chart_close(struct chart *chart); /* NULL is allowed */
 void chart_net(void *context, const struct sim_net *net);
 void chart_kernel(void *context, const struct run_kernel *kernel);
 void chart_span(void *context, const struct engine_span *span);
+void chart_stuck(void *context, const struct engine_stuck *stuck); /* behind all spans */
 void chart_message(void *context, const struct engine_message *message);
 
 /* ncclSystemError with a sentence when memory was or is out, or the file cannot be written. */

@@ -12,6 +12,7 @@ ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask
   memset(drawing, 0, sizeof *drawing);
   drawing->ask = ask;
   drawing->workload = workload;
+  drawing->cluster = cluster;
   if (ask->perfetto) drawing->out = fopen(ask->perfetto, "we");
   if (ask->perfetto && !drawing->out)
     return log_fail(ncclSystemError, "%s cannot be written: %s", ask->perfetto, strerror(errno));
@@ -21,7 +22,12 @@ ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask
 
 void drawing_net(void *context, const struct sim_net *net) {
   struct drawing *drawing = (struct drawing *)context;
-  if (drawing->out) picture_begin(&drawing->picture, drawing->out, net);
+  const struct workload *workload = drawing->workload;
+  if (drawing->out) picture_begin(&drawing->picture, drawing->out, net, drawing->cluster->gpus);
+  for (uint32_t rank = 0; drawing->out && workload && rank < workload->rank_count; rank++)
+    for (uint32_t stream = 0; stream < workload->stream_count; stream++)
+      if (workload->ranks[rank].stream_steps && workload->ranks[rank].stream_steps[stream] > 0)
+        picture_stream(&drawing->picture, rank, stream, workload->streams[stream]);
   if (drawing->chart) chart_net(drawing->chart, net);
 }
 
@@ -39,6 +45,12 @@ void drawing_span(void *context, const struct engine_span *span) {
   struct drawing *drawing = (struct drawing *)context;
   if (drawing->out) picture_see(&drawing->picture, span);
   if (drawing->chart) chart_span(drawing->chart, span);
+}
+
+void drawing_stuck(void *context, const struct engine_stuck *stuck) {
+  struct drawing *drawing = (struct drawing *)context;
+  if (drawing->out) picture_stuck(&drawing->picture, stuck);
+  if (drawing->chart) chart_stuck(drawing->chart, stuck);
 }
 
 void drawing_message(void *context, const struct engine_message *message) {

@@ -16,6 +16,7 @@ struct drawing {
   FILE *out; /* Perfetto's */
   struct picture picture;
   const struct workload *workload; /* or NULL */
+  const struct cluster *cluster;
   struct chart *chart;
 };
 
@@ -26,6 +27,7 @@ ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask
 void drawing_net(void *context, const struct sim_net *net);
 void drawing_kernel(void *context, const struct run_kernel *kernel);
 void drawing_span(void *context, const struct engine_span *span);
+void drawing_stuck(void *context, const struct engine_stuck *stuck);
 void drawing_message(void *context, const struct engine_message *message);
 /* Writes what is not written yet, unless `result` is a failure, and answers that or its own. */
 ncclResult_t drawing_close(struct drawing *drawing, ncclResult_t result, const char *title);

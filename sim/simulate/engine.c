@@ -612,17 +612,18 @@ static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
   return index;
 }
 
-/* To the supply, which knows what they run. */
+/* To the supply, which knows what they run, and to whoever draws. */
 static void stuck_print(struct engine *engine) {
   for (uint32_t i = 0; i < engine->net->lane_count; i++) {
     const struct lane *lane = &engine->lanes[i];
-    struct engine_stuck stuck = {i, 0, want_words[lane->want], ""};
+    struct engine_stuck stuck = {i, 0, want_words[lane->want], "", lane->now_ps};
     char link[64] = "";
     if (lane->phase == PHASE_ENDED || lane->want == WANT_NOTHING) continue;
     stuck_behind(engine, i, &stuck.peer);
     if (lane->want <= WANT_SLOT) conn_is_dead(engine, lane->want_of, link, sizeof link);
     stuck.link = link;
-    engine->request->supply->stuck(engine->request->supply->context, &stuck);
+    if (engine->tracks) engine->request->supply->stuck(engine->request->supply->context, &stuck);
+    if (engine->request->hear_stuck) engine->request->hear_stuck(engine->request->context, &stuck);
   }
 }
 
@@ -631,10 +632,8 @@ static void stuck_report(struct engine *engine) {
   char link[64] = "";
   uint32_t index = 0, peer, length = 0;
   engine->report->stalled = true;
-  if (engine->tracks) {
-    stuck_print(engine);
-    return;
-  }
+  if (engine->tracks || engine->request->hear_stuck) stuck_print(engine);
+  if (engine->tracks) return;
   while (index < engine->net->lane_count && engine->lanes[index].want == WANT_NOTHING) index += 1;
   stuck_say(engine, "%u of %u lanes never end: ", engine->net->lane_count - engine->ended,
             engine->net->lane_count);

@@ -35,7 +35,9 @@ struct engine_stuck {
   uint32_t lane, peer; /* peer: the rank that could let it go on */
   const char *wants;   /* "data", "a free slot", ... */
   const char *link;    /* that carries nothing; "" */
+  uint64_t since_ps;
 };
+typedef void engine_hear_stuck(void *context, const struct engine_stuck *stuck);
 /* Kernels that follow one another on tracks (a rank's streams), each on connections as the last one left
  * them. The supply owns the net's rows of lanes and blocks and fills those of a kernel before it begins;
  * connections are all there from the begin. */
@@ -65,6 +67,7 @@ struct engine_request {
   engine_output *tell; /* NULL: nobody asks */
   void *report_context;
   engine_see_message *see_message;    /* the same context */
+  engine_hear_stuck *hear_stuck;      /* the same context; each lane, when nothing moves */
   const struct engine_supply *supply; /* NULL: all lanes of the net begin at once, and nothing follows */
 };
 

@@ -1,26 +1,31 @@
-/* picture.h: a simulated run as Chrome's trace events, for ui.perfetto.dev: a process a rank, a thread a
- * lane, a span a slice, and before it the span in which it waited; of a workload also a thread a stream, a
- * span a kernel. */
+/* picture.h: a simulated run for ui.perfetto.dev: a process a rank, a thread a lane, a slice a slice, and
+ * before it the time in which it waited; a lane that waits for ever has a slice that does not end. Of a
+ * workload also a thread a stream, a slice a kernel. */
 #ifndef TUTTI_SIM_SIMULATE_PICTURE_H
 #define TUTTI_SIM_SIMULATE_PICTURE_H
 
 #include <stdio.h>
 
-#include "json.h"
+#include "perfetto.h"
 #include "simulate/run.h"
 
 #define PICTURE_SPANS_MAX 2000000u
 
 struct picture {
-  struct json json;
+  struct perfetto perfetto;
   const struct sim_net *net;
+  uint64_t *named;         /* by rank: a bit for each lane's thread that has its name */
   uint64_t spans, kernels; /* that came, written or not */
 };
 
-/* Begins the file; picture_see() then is the engine's, with the picture as its context. */
-void picture_begin(struct picture *picture, FILE *out, const struct sim_net *net);
+/* Begins the file, of ranks on nodes of `gpus`; picture_see() then is the engine's, with the picture as its
+ * context. */
+void picture_begin(struct picture *picture, FILE *out, const struct sim_net *net, uint32_t gpus);
+/* Names the thread of a rank's stream. */
+void picture_stream(struct picture *picture, uint32_t rank, uint32_t stream, const char *name);
 void picture_see(void *context, const struct engine_span *span);
-/* A kernel of a workload, on a thread of its stream, in front of the lanes'. */
+void picture_stuck(struct picture *picture, const struct engine_stuck *stuck);
+/* A kernel of a workload, on the thread of its stream. */
 void picture_kernel(struct picture *picture, const char *name, const struct run_kernel *kernel);
 /* False when spans were left out, as there were more than PICTURE_SPANS_MAX. */
 bool picture_end(struct picture *picture);

@@ -1,9 +1,10 @@
-/* queue.h: which of a fixed set of numbers comes next: a binary heap over (time, number), so that ties have
+/* queue.h: which of a fixed set of numbers comes next: a heap (heap.h) over (time, number), so that ties have
  * one order. Each number has one place at most; its time may change. Memory is taken once. */
 #ifndef TUTTI_SIM_SIMULATE_QUEUE_H
 #define TUTTI_SIM_SIMULATE_QUEUE_H
 
 #include "base/os.h"
+#include "heap.h"
 
 struct queue_item {
   uint64_t time_ps;
@@ -28,33 +29,21 @@ static inline void queue_free(struct queue *queue) {
   os_free(queue->place);
 }
 
-static inline bool queue_before(struct queue_item a, struct queue_item b) {
-  return a.time_ps != b.time_ps ? a.time_ps < b.time_ps : a.number < b.number;
+static inline bool queue_before(const struct queue_item *a, const struct queue_item *b) {
+  return a->time_ps != b->time_ps ? a->time_ps < b->time_ps : a->number < b->number;
 }
 
-static inline void queue_put(struct queue *queue, uint32_t at, struct queue_item item) {
-  queue->items[at] = item;
-  queue->place[item.number] = at + 1;
+static inline void queue_put(struct queue *queue, uint32_t at, const struct queue_item *item) {
+  queue->items[at] = *item;
+  queue->place[item->number] = at + 1;
 }
 
-static inline void queue_up(struct queue *queue, uint32_t at, struct queue_item item) {
-  while (at > 0 && queue_before(item, queue->items[(at - 1) / 2])) {
-    queue_put(queue, at, queue->items[(at - 1) / 2]);
-    at = (at - 1) / 2;
-  }
-  queue_put(queue, at, item);
-}
+HEAP(queue, queue, queue_item, queue_before, queue_put)
 
-static inline void queue_down(struct queue *queue, uint32_t at, struct queue_item item) {
-  for (;;) {
-    uint32_t child = 2 * at + 1;
-    if (child >= queue->count) break;
-    if (child + 1 < queue->count && queue_before(queue->items[child + 1], queue->items[child])) child += 1;
-    if (!queue_before(queue->items[child], item)) break;
-    queue_put(queue, at, queue->items[child]);
-    at = child;
-  }
-  queue_put(queue, at, item);
+/* An item that may have to go either way from its place. */
+static inline void queue_settle(struct queue *queue, uint32_t at, const struct queue_item *item) {
+  if (at > 0 && queue_before(item, &queue->items[(at - 1) / 4])) queue_rise(queue, at, item);
+  else queue_sink(queue, queue->count, at, item);
 }
 
 /* Enters the number, or changes its time. */
@@ -62,9 +51,7 @@ static inline void queue_set(struct queue *queue, uint32_t number, uint64_t time
   const struct queue_item item = {time_ps, number};
   uint32_t at = queue->place[number];
   if (at == 0) at = ++queue->count;
-  at -= 1;
-  if (at > 0 && queue_before(item, queue->items[(at - 1) / 2])) queue_up(queue, at, item);
-  else queue_down(queue, at, item);
+  queue_settle(queue, at - 1, &item);
 }
 
 static inline void queue_remove(struct queue *queue, uint32_t number) {
@@ -73,8 +60,7 @@ static inline void queue_remove(struct queue *queue, uint32_t number) {
   queue->place[number] = 0;
   const struct queue_item last = queue->items[--queue->count];
   if (last.number == number) return;
-  if (at > 1 && queue_before(last, queue->items[(at - 2) / 2])) queue_up(queue, at - 1, last);
-  else queue_down(queue, at - 1, last);
+  queue_settle(queue, at - 1, &last);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #define TUTTI_SIM_SIMULATE_RUN_H
 
 #include "simulate/engine.h"
-#include "simulate/progress.h"
+#include "progress.h"
 #include "simulate/workload.h"
 
 /* A kernel that has ended, for whoever draws. */
@@ -22,6 +22,7 @@ struct run_watch {
   void (*kernel)(void *context, const struct run_kernel *kernel);
   engine_see *hear;
   engine_see_message *see_message;
+  engine_hear_stuck *hear_stuck;
 };
 
 struct run_request {

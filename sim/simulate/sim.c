@@ -19,7 +19,7 @@
 #include "simulate/fit.h"
 #include "simulate/fold.h"
 #include "simulate/plot.h"
-#include "simulate/progress.h"
+#include "progress.h"
 #include "simulate/workload_verb.h"
 #include "verb.h"
 
@@ -30,7 +30,7 @@ struct sim_flags {
   const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *svg, *plot, *workload,
       *plan, *loggp, *tune;
   struct option_list faults, costs, scales;
-  bool kernels, exact, json, rate, progress, help, records, chakra, gaps, print;
+  bool kernels, exact, json, rate, progress, records, chakra, gaps, print;
 };
 #define AT(member) offsetof(struct sim_flags, member)
 
@@ -45,35 +45,36 @@ static const struct option_row rows[] = {
     {0, "nodes", "N", OPTION_INT, AT(nodes), 1, TOPOLOGY_NODES_MAX, "nodes (default 1)"},
     {'g', "gpus", "N", OPTION_INT, AT(gpus), 1, TOPOLOGY_GPUS_MAX,
      "GPUs, and so ranks, of a node (default 8)"},
-    {'m', "machine", "NAME", OPTION_TEXT, AT(machine), 0, 0,
+    {'m', "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100)"},
-    {0, "file", "FILE", OPTION_TEXT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
-    {0, "cluster", "FILE", OPTION_TEXT, AT(cluster), 0, 0, "lines of text that describe the cluster (below)"},
+    {0, "file", "FILE", OPTION_INPUT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
+    {0, "cluster", "FILE", OPTION_INPUT, AT(cluster), 0, 0,
+     "lines of text that describe the cluster (below)"},
     {0, "loggp", "L,o,g,G", OPTION_TEXT, AT(loggp), 0, 0,
      "latency, overhead and gap in microseconds and nanoseconds a byte, in the place of all costs and links"},
-    {0, "tune", "FILE", OPTION_TEXT, AT(tune), 0, 0,
+    {0, "tune", "FILE", OPTION_INPUT, AT(tune), 0, 0,
      "a file of `tutti bench --tune`: its rules choose, and costs are fitted to its times"},
     {0, "cost", "NAME=VALUE", OPTION_LIST, AT(costs), 0, 0,
      "another cost (below), as launch_us.Simple=5; again and again"},
-    {0, "algo", "LIST", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
-    {0, "proto", "LIST", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
+    {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
+    {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
-    {0, "compare", "LIST", OPTION_TEXT, AT(compare), 0, 0,
+    {0, "compare", "ALGO,...", OPTION_TEXT, AT(compare), 0, 0,
      "one column of times for each of these algorithms instead"},
     {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0,
      "data type, as `tutti bench` names it (default float)"},
     {'r', "root", "RANK", OPTION_INT, AT(root), 0, CLUSTER_RANKS_MAX,
      "root of broadcast, reduce, gather and scatter (default 0)"},
     {0, "fault", "WHAT", OPTION_LIST, AT(faults), 0, 0,
-     "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:NIC:FACTOR or nic:NODE:NIC:off; again and "
-     "again"},
+     "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:NIC:FACTOR or nic:NODE:NIC:off; may be "
+     "repeated"},
     {0, "scale", "WHAT", OPTION_LIST, AT(scales), 0, 0,
      "nics:FACTOR, links:FACTOR (within nodes) or, of workloads, compute:FACTOR: so many times as fast, "
      "0.001 "
-     "to 1000; plans stay what they were; again and again"},
-    {'w', "workload", "FILE", OPTION_TEXT, AT(workload), 0, 0,
+     "to 1000; plans stay what they were; may be repeated"},
+    {'w', "workload", "FILE", OPTION_INPUT, AT(workload), 0, 0,
      "run the calls of this text (below) instead of one collective of many sizes"},
-    {0, "plan", "FILE", OPTION_TEXT, AT(plan), 0, 0,
+    {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
      "take the steps of this schedule, tutti's text, MSCCL's XML or MSCCL++'s JSON, instead of a "
      "collective's own; with --compare as its first column"},
     {0, "records", NULL, OPTION_FLAG, AT(records), 0, 0,
@@ -102,7 +103,6 @@ static const struct option_row rows[] = {
     {0, "progress", NULL, OPTION_FLAG, AT(progress), 0, 0,
      "say on standard error once a second how far it has come, also where that is no terminal"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
-    {'h', "help", NULL, OPTION_FLAG, AT(help), 0, 0, "print this page"},
 };
 static const struct option_set sim_options = {"sim", rows, sizeof rows / sizeof rows[0], false};
 
@@ -327,12 +327,8 @@ static enum exit_code collective_get(struct sim *sim, int operand_count, char **
     return EXIT_USAGE;
   }
   if (sim->flags.plan) return schedule_get(sim, operand_count);
-  sim->collective = operand_count == 1 ? collective_find(operands[0]) : NULL;
-  if (sim->collective) return EXIT_GOOD;
-  fprintf(stderr, "tutti sim: one collective is expected: ");
-  for (size_t i = 0; collective_at(i); i++) fprintf(stderr, "%s%s", i ? ", " : "", collective_at(i)->name);
-  fputc('\n', stderr);
-  return EXIT_USAGE;
+  sim->collective = verb_collective("sim", operand_count, operands);
+  return sim->collective ? EXIT_GOOD : EXIT_USAGE;
 }
 
 /* The schedule's ranks and the root have their places. */
@@ -349,12 +345,8 @@ static enum exit_code ranks_check(const struct sim *sim) {
 }
 
 static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
-  int operand;
-  if (!option_parse(&sim_options, argc, argv, &sim->flags, &operand)) return EXIT_USAGE;
-  if (sim->flags.help) return EXIT_GOOD;
-  if (sim->flags.workload || sim->flags.records || sim->flags.chakra)
-    return jobs_ask(sim, argc - operand, argv + operand);
-  enum exit_code code = collective_get(sim, argc - operand, argv + operand);
+  if (sim->flags.workload || sim->flags.records || sim->flags.chakra) return jobs_ask(sim, argc, argv);
+  enum exit_code code = collective_get(sim, argc, argv);
   if (code != EXIT_GOOD) return code;
   sizes_complete(&sim->flags);
   sim->func = collective_func(sim->collective);
@@ -416,6 +408,7 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
     drawing_net(&drawing, request->net);
     request->hear = drawing_span;
     request->see_message = drawing_message;
+    request->hear_stuck = drawing_stuck;
     request->context = &drawing;
     result = engine_run(request, &row->report);
   }
@@ -595,7 +588,7 @@ static enum exit_code sizes_do(struct sim *sim) {
   struct json json;
   memset(&json, 0, sizeof json);
   json.out = stdout;
-  progress_open(&sim->progress, stderr, sim->flags.progress, os_time_ns());
+  progress_open(&sim->progress, "sim", "slices", stderr, sim->flags.progress, os_time_ns());
   if (sim->flags.json) json_open(&json, NULL, '[');
   else head_print(sim);
   for (int64_t size = sim->flags.min_bytes; size <= sim->flags.max_bytes && code == EXIT_GOOD;) {
@@ -639,14 +632,12 @@ static enum exit_code jobs_do(const struct sim *sim) {
 
 static enum exit_code sim_run(int argc, char **argv) {
   struct sim sim;
+  int operand;
+  enum exit_code code;
   memset(&sim, 0, sizeof sim);
   sim.flags.type = "float";
-  enum exit_code code = sim_ask(&sim, argc, argv);
-  if (sim.flags.help) {
-    char help[] = "help", verb[] = "sim";
-    char *arguments[] = {help, verb, NULL};
-    return verb_help.run(2, arguments);
-  }
+  if (!verb_parse(&sim_options, argc, argv, &sim.flags, &operand, &code)) return code;
+  code = sim_ask(&sim, argc - operand, argv + operand);
   if (code == EXIT_GOOD) code = sim.workload.rank_count > 0 ? jobs_do(&sim) : sizes_do(&sim);
   workload_free(&sim.workload);
   check_setup_free(&sim.setup);
@@ -659,16 +650,19 @@ static enum exit_code sim_run(int argc, char **argv) {
 
 const struct verb verb_sim = {
     "sim",
-    "what a collective would cost on a cluster that is not here",
-    "COLLECTIVE [-b BYTES] [-e BYTES] [-f N] | --plan FILE | --workload FILE | --records FILE... | --chakra "
-    "FILE... [--nodes N] "
-    "[--gpus N] "
-    "[--machine NAME] [...]",
-    "tutti sim all_reduce -b 8 -e 8G -f 2 --nodes 128 --gpus 8 --machine dgx-h100\n"
-    "tutti sim all_gather -b 1M -e 64M --nodes 16 --compare ring,pat\n"
-    "tutti sim all_reduce -b 1G -e 1G --nodes 4 --fault slow-rank:3:2.0\n"
-    "tutti sim --workload examples/workloads/step.txt --nodes 4\n"
-    "tutti sim --records /dev/shm/tutti.*.trace --machine hgx-b200\n",
+    "simulate collectives and workloads on a described cluster",
+    "COLLECTIVE [-b BYTES] [-e BYTES] [-f N] [FLAGS]\n"
+    "--plan FILE [FLAGS]\n"
+    "--workload FILE [FLAGS]\n"
+    "--records FILE... [FLAGS]\n"
+    "--chakra FILE... [FLAGS]",
+    "COLLECTIVE|FILE",
+    "  tutti sim all_reduce -b 8 -e 8G -f 2 --nodes 128 --gpus 8 --machine dgx-h100\n"
+    "  tutti sim all_gather -b 1M -e 64M --nodes 16 --compare ring,pat --plot plot.svg\n"
+    "  tutti sim all_reduce -b 1G -e 1G --nodes 4 --fault slow-rank:3:2.0\n"
+    "  tutti sim --workload examples/workloads/step.txt --nodes 2 --svg step.svg --perfetto step.json\n"
+    "  echo all_reduce 64M | tutti sim --workload - --gpus 4\n"
+    "  tutti sim --records traces/fine/*.txt --machine hgx-b200\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter. Every rank's plan and steps are the library's own; what each slice of each step costs is added "
     "up "

@@ -31,6 +31,8 @@ void svg_words(struct svg *svg, double x, double y, const char *anchor, const ch
   text_add(&svg->text, "</text>\n");
 }
 
+double svg_words_width(const char *words) { return 6.6 * (double)strlen(words); }
+
 void svg_box(struct svg *svg, double x, double y, double width, double height, const char *colour,
              const char *title) {
   text_add(&svg->text, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"", x, y, width,

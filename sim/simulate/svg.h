@@ -19,6 +19,8 @@ const char *svg_colour(uint32_t number);
 void svg_begin(struct svg *svg, double width, double height, const char *title);
 /* `anchor`: "start", "middle" or "end". */
 void svg_words(struct svg *svg, double x, double y, const char *anchor, const char *words);
+/* At most so wide are the words, drawn by svg_words(). */
+double svg_words_width(const char *words);
 /* `title`: what a browser shows beside the pointer; NULL: nothing. */
 void svg_box(struct svg *svg, double x, double y, double width, double height, const char *colour,
              const char *title);

@@ -138,7 +138,8 @@ static void report_json(const struct workload_ask *ask, const struct run_report 
 static ncclResult_t run_drawn(const struct workload_ask *ask, struct run_request *request,
                               struct run_report *report) {
   struct drawing drawing;
-  const struct run_watch watch = {&drawing, drawing_net, drawing_kernel, drawing_span, drawing_message};
+  const struct run_watch watch = {&drawing,     drawing_net,     drawing_kernel,
+                                  drawing_span, drawing_message, drawing_stuck};
   char title[256];
   snprintf(title, sizeof title, "tutti sim %.100s: %u ranks on %u nodes of %u, %.60s (simulated)",
            ask->workload->name, ask->workload->rank_count, ask->cluster->nodes, ask->cluster->gpus,
@@ -187,7 +188,7 @@ enum exit_code workload_do(const struct workload_ask *ask) {
   enum exit_code code = matched(ask->workload);
   if (code != EXIT_GOOD) return code;
   const uint64_t begin_ns = os_time_ns();
-  progress_open(&progress, stderr, ask->progress, begin_ns);
+  progress_open(&progress, "sim", "slices", stderr, ask->progress, begin_ns);
   const ncclResult_t result =
       drawing_is_asked(&ask->drawing) ? run_drawn(ask, &request, &report) : run_workload(&request, &report);
   const double spent = (double)(os_time_ns() - begin_ns) / 1e9;

@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       write_and_read(&goal, false);
     }
     if (goal.op_count <= OPS_RUN_MOST && goal.rank_count <= 4096 &&
-        loggops_run(&goal, &costs, &result, &why) == ncclSuccess)
+        loggops_run(&goal, &costs, NULL, &result, &why) == ncclSuccess)
       loggops_result_free(&result);
     text_free(&why);
     goal_free(&goal);

@@ -1,7 +1,7 @@
 /* fuzz_workload_records.c: any bytes as what a job has recorded, in any of the forms that are read,
  * and its calls. */
 /* sources: sim/simulate/workload.c sim/simulate/workload_text.c sim/simulate/workload_match.c
- * sim/simulate/workload_records.c sim/files/records.c sim/files/job.c sim/files/archive.c
+ * sim/simulate/workload_records.c sim/files/records.c sim/files/job.c sim/files/archive.c sim/input.c
  * sim/files/digest.c sim/files/image.c sim/files/flight.c sim/files/nccl_log.c sim/files/pickle.c
  * trace/record_ explain/ core/plan/names.c sim/collective.c base/ */
 #include <unistd.h>

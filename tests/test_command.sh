@@ -1,0 +1,271 @@
+#!/bin/sh
+# test_command.sh: what all verbs of the command share: help that fits the terminal, manual pages, completion
+# in bash and zsh, names that are nearly right, standard input in the place of files, JSON, and examples in
+# help that run as they stand. Prints one `ok - ` or `not ok - ` line a check and fails when one did. Finds
+# the command at ${BUILD:-build}/bin/tutti.
+# runner: 90 s
+. "$(dirname "$0")/script.inc"
+use_build
+verb=
+. "$here/verb.inc"
+unset COLUMNS
+verbs=$("$tutti" help | sed -n 's/^  tutti \([a-z]*\) .*/\1/p' | sort -u)
+[ "$(echo "$verbs" | wc -w)" -ge 12 ]
+check $? "help lists the verbs"
+
+# ---- help and manual pages
+
+# fits WIDTH FILE: no line is wider, but for a single word.
+fits() {
+  awk -v width="$1" 'length > width && NF > 1 {print FILENAME ": " length ": " $0; bad = 1} END {exit bad}' \
+    "$2" >"$work/log"
+}
+for each in $verbs; do
+  good=0
+  for width in 50 64 80 100; do
+    COLUMNS=$width "$tutti" help "$each" >"$work/page" 2>"$work/log" && fits $width "$work/page" || good=1
+  done
+  [ $good -eq 0 ]
+  check $? "help $each fits 50, 64, 80 and 100 columns"
+  "$tutti" help "$each" >"$work/page" && fits 80 "$work/page" &&
+    try 0 "$each" --help && cmp "$work/out" "$work/page" >"$work/log" &&
+    try 0 "$each" -h && cmp "$work/out" "$work/page" >"$work/log"
+  check $? "$each -h and $each --help are help $each, in 80 columns where there is no terminal"
+  try 0 help --man "$each" && cmp "$work/out" "$build/share/man/man1/tutti-$each.1" >"$work/log"
+  check $? "the manual page tutti-$each.1 is built, and is what help --man $each prints"
+done
+COLUMNS=60 "$tutti" help >"$work/page" && fits 60 "$work/page" && try 0 --help && try 0 -h
+check $? "help fits 60 columns"
+try 0 help --man && cmp "$work/out" "$build/share/man/man1/tutti.1" >"$work/log"
+check $? "the manual page tutti.1 is built"
+if command -v groff >/dev/null; then
+  good=0
+  for page in "$build"/share/man/man1/tutti*.1; do
+    groff -man -ww -Tutf8 "$page" 2>&1 >/dev/null | grep . && good=1
+  done >"$work/log"
+  [ $good -eq 0 ]
+  check $? "groff takes all manual pages without a warning"
+else
+  echo "skip: manual pages in groff: groff is not installed"
+fi
+python3 - "$tutti" >"$work/log" 2>&1 <<'PYTHON'
+import fcntl, os, pty, struct, subprocess, sys, termios
+for columns in (56, 97):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack('HHHH', 40, columns, 0, 0))
+    process = subprocess.Popen([sys.argv[1], 'sim', '--help'], stdout=theirs, stdin=theirs)
+    os.close(theirs)
+    text = b''
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        text += part
+    widths = [len(line) for line in text.decode().replace('\r', '').split('\n')]
+    assert process.wait() == 0 and columns - 12 < max(widths) <= columns, (columns, max(widths))
+PYTHON
+check $? "help fits the terminal that standard output is"
+
+# ---- completion
+
+# completes LINE: what bash offers for it, a word a line, in $work/out.
+completes() {
+  bash -c '. "$1"; shift
+    COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _tutti; printf "%s\n" "${COMPREPLY[@]}"' bash "$build/share/bash-completion/completions/tutti" "$@" \
+    >"$work/out" 2>"$work/log"
+}
+# offers WORD...: each was offered.
+offers() {
+  for word; do
+    grep -qxF -e "$word" "$work/out" || { echo "not offered: $word" >>"$work/log"; return 1; }
+  done
+}
+for shell in bash zsh; do
+  file=$build/share/bash-completion/completions/tutti
+  [ $shell = bash ] || file=$build/share/zsh/site-functions/_tutti
+  try 0 help --completion $shell && cmp "$work/out" "$file" >"$work/log"
+  check $? "completion for $shell is built, and is what help --completion $shell prints"
+  if command -v $shell >/dev/null; then
+    $shell -n "$file" >"$work/log" 2>&1
+    check $? "$shell reads it"
+  else
+    echo "skip: completion is read by $shell: $shell is not installed"
+  fi
+done
+for each in $verbs; do
+  completes tutti "$each" -
+  flags=$("$tutti" help "$each" |
+    sed -n '/^flags:/,/^examples:/s/^  \(-.\)\{0,1\}[, ]*\(--[a-z0-9_-]*\).*/\1 \2/p')
+  # shellcheck disable=SC2086
+  offers $flags
+  check $? "bash completes every flag that help $each lists"
+  COLUMNS=110 "$tutti" help "$each" | sed -n '/^flags:/,/^examples:/s/^  .* --\([a-z0-9_-]*\).*/\1/p' |
+    while read -r flag; do
+      sed -n "/^    $each)/,/;;\$/p" "$build/share/zsh/site-functions/_tutti" | grep -qE -e "--$flag[}']" ||
+        echo "no --$flag"
+    done >"$work/log"
+  [ ! -s "$work/log" ]
+  check $? "so does zsh"
+done
+completes tutti '' && offers $verbs --version && completes tutti ch && [ "$(cat "$work/out")" = check ]
+check $? "bash completes verbs"
+completes tutti bench all_ && offers all_reduce all_gather && completes tutti sim --machine '' &&
+  offers dgx-h100 pcie-box && completes tutti check --proto L && offers LL LL128 &&
+  completes tutti trace export --to = p && offers perfetto prometheus && completes tutti trace '' &&
+  offers dump diff && completes tutti explain plan '' && offers broadcast && completes tutti help t &&
+  offers topo trace
+check $? "bash completes collectives, and the values of flags"
+(cd "$work" && : >'a file.xml' && completes tutti topo --file 'a f' && offers 'a file.xml' &&
+  completes tutti topo --nodes '' && ! offers 'a file.xml' && completes tutti launch -n 2 ech && offers echo)
+check $? "bash completes files where files are read, and programs"
+
+# ---- what is nearly right
+misuse 2 'did you mean `status`?' statsu
+misuse 2 'did you mean `--ranks`?' bench all_reduce --rnaks 2
+misuse 2 'did you mean `--json`?' check all_reduce --jsno
+misuse 2 'did you mean `export`?' trace exprot x
+misuse 2 'did you mean `convert`?' goal covnert x
+misuse 2 'did you mean `--help`?' topo --hepl
+misuse 2 'did you mean `all_gather`?' check all_gathr
+misuse 2 'did you mean `all_gather`?' sim all_gathr
+misuse 2 'did you mean `all_gather`?' bench all_gathr
+misuse 2 'did you mean `all_gather`?' explain plan all_gathr
+misuse 2 'did you mean `all_gather`?' goal export all_gathr -o "$work/x"
+misuse 2 'there are dgx-h100' topo --machine dgx-h10
+misuse 2 '--json takes no value' topo --json=1
+misuse 2 'must be bash or zsh' help --completion fish
+
+# ---- standard input
+
+# piped FILE ARGUMENTS...: the same from standard input as from the file, which the arguments name as @.
+piped() {
+  file=$1
+  shift
+  from_file=$(printf '%s\n' "$@" | sed "s|^@\$|$file|")
+  # shellcheck disable=SC2086
+  (cd "$root" && "$tutti" $from_file) >"$work/named" 2>&1
+  # shellcheck disable=SC2046
+  (cd "$root" && cat "$file" | "$tutti" $(printf '%s\n' "$@" | sed 's|^@$|-|')) >"$work/log" 2>&1
+  status=$?
+  [ -s "$work/log" ] && [ $status -le 1 ] &&
+    sed "s#$file#INPUT#g; s#$(basename "$file")#INPUT#g" "$work/named" >"$work/expected" &&
+    sed 's#/dev/stdin#INPUT#g; s#\<stdin\>#INPUT#; s# -:# INPUT:#' "$work/log" |
+    diff "$work/expected" - >"$work/diff"
+  status=$?
+  cat "$work/diff" >>"$work/log"
+  check $status "standard input as - : tutti $*"
+}
+"$tutti" topo --dump "$work/node.xml" >/dev/null
+"$tutti" goal export all_reduce -g 4 -o "$work/a.bin" >"$work/log"
+"$tutti" goal export all_reduce -g 4 -o "$work/a.goal" >"$work/log"
+"$tutti" trace pack "$root/traces/absent/0.txt" "$work/a.trace" >"$work/log"
+"$tutti" bench all_reduce --ranks 2 -b 1K -e 1K --trace "$work/run.tr" >"$work/log"
+printf 'all_reduce 8 64M nodes=1 ranks=8 algo=Tree proto=LL\n' >"$work/a.tune"
+printf 'gpus 4\nnodes 2\n' >"$work/cluster"
+piped examples/schedules/ring4.txt check --plan @
+piped examples/schedules/ring4.txt sim --plan @ -b 1M -e 1M
+piped examples/workloads/step.txt sim --workload @ --nodes 2
+piped "$work/cluster" sim all_reduce -b 1M -e 1M --cluster @
+piped "$work/node.xml" sim all_reduce -b 1M -e 1M --file @
+piped "$work/node.xml" topo --json --file @
+piped "$work/a.tune" explain plan all_reduce --tune-file @
+piped "$work/a.bin" goal sim @
+piped "$work/a.goal" goal sim @
+piped traces/fine/0.txt explain @
+piped "$work/a.trace" explain @
+piped "$work/a.trace" trace dump @
+piped "$work/run.tr" trace dump @
+piped "$work/a.trace" trace diff traces/count/0.txt @
+piped "$work/a.trace" trace export --to perfetto @
+piped traces/absent/0.txt replay @
+misuse 2 'has no name' trace archive -
+
+# ---- progress
+
+# waiting ARGUMENTS...: what standard error shows where it is a terminal, in $work/log; nothing where it is
+# none.
+waiting() {
+  try 0 "$@" && [ ! -s "$work/err" ] && python3 - "$tutti" "$@" >"$work/log" 2>&1 <<'PYTHON'
+import os, pty, subprocess, sys
+ours, theirs = pty.openpty()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=theirs)
+os.close(theirs)
+text = b''
+while True:
+    try:
+        part = os.read(ours, 65536)
+    except OSError:  # the other end is closed
+        break
+    if not part:
+        break
+    text += part
+print(text.decode().replace('\r\033[K', '\n'))
+assert process.wait() == 0 and text.endswith(b'\r\033[K'), text
+PYTHON
+}
+waiting check --all --ranks 2-14 &&
+  grep -qE 'tutti check: all plans of 2 to 14 ranks: [0-9.]+ %, [0-9]+ s to go' "$work/log"
+check $? "check --all says how far it has come"
+waiting bench all_reduce --ranks 8 -b 8M -e 8M -c 3 &&
+  grep -qE 'tutti bench: all_reduce: [0-9.]+ %, [0-9]+ s to go' "$work/log"
+check $? "so does a long bench"
+
+# ---- JSON
+
+# holds EXPRESSION ARGUMENTS...: the output is JSON, of which this holds in Python.
+holds() {
+  expression=$1
+  shift
+  (cd "$root" && "$tutti" "$@") 2>"$work/log" >"$work/out"
+  python3 -c "import json, sys; j = json.load(sys.stdin); assert $expression, j" <"$work/out" 2>>"$work/log"
+  check $? "JSON: tutti $*"
+}
+holds 'j["proved"] and j["plans"] > 1000 and "failure" not in j' check --all --ranks 2-4 --json
+holds 'j["missed"] == 0 and len(j["mutants"]) > 50 and j["mutants"][0]["algorithms"]' check --mutants --json
+holds 'j["proved"] and j["channels"] > 0' check all_reduce --ranks 4 --json
+holds 'j["min_slots"] == 2' check --plan examples/schedules/ring4.txt --min-slots --json
+holds 'any(p["name"] == "NCCL_BUFFSIZE" and p["default"] > 0 for p in j)' help params --json
+holds 'j["kind"] == "not arrived"' explain --json traces/absent/0.txt
+holds 'len(j["paths"]) > 0' topo --json
+holds 'j' sim all_reduce -b 1M -e 1M --json
+holds 'j' bench all_reduce --ranks 2 -b 1K -e 1K --json
+holds 'j' doctor --json
+holds 'j' replay --json traces/absent/0.txt
+holds 'j' explain plan all_reduce --json
+
+# ---- examples
+
+# examples_of VERB WIDTH: the lines, those joined that a backslash ends.
+examples_of() {
+  COLUMNS=$2 "$tutti" help "$1" | sed -n '/^examples:/,/^exit codes:/s/^  //p' | sed '/^[0-4]  /d' |
+    sed -e ':more' -e '/\\$/{N;s/ *\\\n */ /;b more' -e '}'
+}
+# Each verb's run one after another, in a copy of the source tree that may be written into. A comment above
+# says what an example needs that a test does not have.
+for each in $verbs; do
+  place=$work/$each
+  mkdir "$place" && ln -s "$root/examples" "$root/traces" "$place" && ln -s "$build" "$place/build"
+  examples_of "$each" 80 >"$work/$each.all" &&
+    examples_of "$each" 110 | cmp - "$work/$each.all" >"$work/log" &&
+    [ "$(grep -vc '^#' "$work/$each.all")" -ge 3 ]
+  check $? "help $each has examples, the same at any width"
+  awk '/^# needs/ {skip = 1; next} skip {print "echo skip >&3"; skip = 0; next}
+    {print; print "echo $? >&3"}' "$work/$each.all" >"$work/$each.sh"
+  (cd "$place" && PATH=$build/bin:$PATH timeout 500 sh "$work/$each.sh" >"$work/$each.out" 2>&1 \
+    3>"$work/$each.statuses" </dev/null)
+  grep -v '^#' "$work/$each.all" >"$work/$each.commands"
+  while read -r line <&4; do
+    read -r status <&5 || status=none
+    cp "$work/$each.out" "$work/log"
+    case $status in
+      skip) echo "skip: example, as it needs more than a test has: $line" ;;
+      *) case $status in 0 | 1) status=0 ;; *) status=1 ;; esac
+        check $status "example: $line" ;;
+    esac
+  done 4<"$work/$each.commands" 5<"$work/$each.statuses"
+done
+[ "$failures" -eq 0 ]
