@@ -1,7 +1,7 @@
 /* fuzz_frames.c: what authenticated connections say, from any bytes: to a root, through another root, from a
  * root, between processes, and as calls. Input: pieces of {connection, length, bytes}. Nothing may crash,
  * hang or stay behind. */
-/* sources: core/bootstrap/control core/bootstrap/boot core/bootstrap/root
+/* sources: core/bootstrap/control core/bootstrap/boot core/bootstrap/root core/bootstrap/root_forward.c
  * core/bootstrap/gather core/bootstrap/allgather.c core/bootstrap/watch.c core/bootstrap/wire base/ */
 #include <stdint.h>
 #include <stdlib.h>

@@ -193,8 +193,7 @@ plant(WIRE, 'range_one_too_short', 'while (i + 1 < rank_count &&', 'while (i + 2
 
 PROXY, PROXY_CONN = 'lib/core/proxy/proxy.c', 'lib/core/proxy/proxy_conn.c'
 PROXY_OPS = 'lib/core/proxy/proxy_ops.c'
-PROXY_ITER, RAILS = 'lib/core/proxy/proxy_iter.c', 'lib/core/topology/rails.c'
-REMOTE = 'lib/core/remote/remote.c'
+PROXY_ITER, RAILS, REMOTE = 'lib/core/proxy/proxy_iter.c', 'lib/core/topology/rails.c', 'lib/core/remote/remote.c'
 plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != conn->n_received) {',
       'if (false) {', 'test_proxy', 'a_fault_is_named', quick=True)
 plant(PROXY_CONN, 'bytes_of_the_operation_not_compared', 'trailer.agreed_bytes == slice->agreed_bytes &&', '',
