@@ -65,6 +65,11 @@ ncclResult_t tutti_comm_memory(ncclComm_t comm, uint64_t *bytes);
  * column. Fails with ncclInvalidArgument for an unknown name. */
 ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t bytes, double *time_us);
 
+/* What tutti_model_time() predicts for, as a text of one line: how many ranks and nodes, where the figures
+ * come from, the most channels. Cut to `text_bytes`, its zero among them; 200 hold it. ncclInvalidArgument
+ * where `text` is NULL or `text_bytes` 0. */
+ncclResult_t tutti_model_text(ncclComm_t comm, char *text, size_t text_bytes);
+
 /* One option to carry a collective. */
 typedef struct {
   char algo[16], proto[8]; /* as NCCL_ALGO and NCCL_PROTO spell them: "Ring", "LL128" */

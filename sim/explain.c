@@ -263,9 +263,12 @@ static void candidates_print(const struct explain *explain) {
 static void text_print(const struct explain *explain) {
   const struct plan_request *request = &explain->request;
   const struct plan *plan = &explain->plan;
-  printf("%s of %zu bytes on %u ranks (%" PRId64 " nodes of %" PRId64 "), %u channels at most\n\n",
+  char model[200];
+  tune_model_text(request, model, sizeof model);
+  printf("%s of %zu bytes on %u ranks (%" PRId64 " nodes of %" PRId64 "), %u channels at most\n",
          names_collective[explain->op.func], explain->bytes, request->rank_count, explain->flags.nodes,
          explain->flags.gpus, request->limits.channel_count);
+  printf("model: latency + bytes / bandwidth; %s\n\n", model);
   candidates_print(explain);
   if (request->rank_count == 1) printf("\none rank alone: a copy, or nothing\n");
   else
@@ -312,13 +315,16 @@ static void json_candidate(struct json *json, const struct explain *explain,
 
 static void json_explain(const struct explain *explain) {
   struct json json;
+  char model[200];
   memset(&json, 0, sizeof json);
   json.out = stdout;
+  tune_model_text(&explain->request, model, sizeof model);
   json_open(&json, NULL, '{');
   json_text(&json, "collective", names_collective[explain->op.func]);
   json_number(&json, "bytes", (int64_t)explain->bytes);
   json_number(&json, "ranks", explain->request.rank_count);
   json_number(&json, "nodes", explain->graph.node_count);
+  json_text(&json, "model", model);
   json_open(&json, "candidates", '[');
   for (uint32_t index = 0; index < TUNE_CANDIDATES; index++)
     json_candidate(&json, explain, &explain->candidates[index]);

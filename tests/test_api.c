@@ -805,6 +805,13 @@ static void test_connections(void **state) {
   assert_true(time_us > 0);
   expect_error(tutti_model_time(comms[2], "all_dance", 1, &time_us), ncclInvalidArgument, "tutti_model_time",
                "all_dance");
+  char text[200], start[8];
+  expect_ok(tutti_model_text(comms[2], text, sizeof text));
+  assert_non_null(strstr(text, "4 ranks on 1 node, "));
+  expect_ok(tutti_model_text(comms[2], start, sizeof start));
+  assert_string_equal(start, "4 ranks");
+  expect_error(tutti_model_text(comms[2], NULL, 8), ncclInvalidArgument, "tutti_model_text", "text");
+  expect_error(tutti_model_text(comms[2], text, 0), ncclInvalidArgument, "tutti_model_text", "text_bytes");
   close_all(4);
 }
 

@@ -50,6 +50,19 @@ check_repeats() {
   unset TUTTI_SEED
 }
 
+# The program whose rank 2 leaves out a call: it ends with a report that names it, the same for the same seed.
+check_forgets() {
+  for turn in first second; do
+    timeout 60 env TUTTI_SEED=7 TUTTI_EMU=devices=4 "$1" >"$work/log" 2>&1 </dev/null
+    [ $? -eq 1 ] && grep -q 'deadlock: .*these lanes wait' "$work/log" &&
+      grep -q 'rank 2 has launched 0 of 1 kernels' "$work/log"
+    check $? "forgets: a deadlock, and who has not launched"
+    sed 's/^\[.* NCCL WARN/NCCL WARN/' "$work/log" >"$work/report.$turn" # without date and process
+  done
+  cmp "$work/report.first" "$work/report.second" >"$work/log" 2>&1
+  check $? "forgets: the same seed gives the same report"
+}
+
 # The first core that this process may use.
 core=$(taskset -cp $$ | sed -E 's/.*: *([0-9]+).*/\1/')
 for source in "$here"/../examples/*.c; do
@@ -60,7 +73,11 @@ for source in "$here"/../examples/*.c; do
   cc -Wall -Wextra -Werror -o "$program" "$source" $(pkg-config --cflags --libs tutti-emu) >"$work/log" 2>&1
   check $? "$name builds through pkg-config"
   [ -x "$program" ] || continue
-  if [ "$name" = launched ]; then
+  if [ "$name" = forgets ]; then
+    check_forgets "$program"
+    continue
+  fi
+  if [ "$name" = launched ] || [ "$name" = hangs ]; then
     good "$program" # finding out who launched it is ours; one rank alone has nothing to vary
     check $? "$name: alone"
   else

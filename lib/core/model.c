@@ -87,6 +87,17 @@ ncclResult_t tutti_model_time(ncclComm_t comm, const char *collective, size_t by
   return ncclSuccess;
 }
 
+ncclResult_t tutti_model_text(ncclComm_t comm, char *text, size_t text_bytes) {
+  static const char *const call = "tutti_model_text";
+  struct plan_request request;
+  TRY(comm_check_ready(comm, call));
+  if (!text || text_bytes == 0)
+    return log_fail(ncclInvalidArgument, "%s: text is NULL or text_bytes is 0", call);
+  group_request(comm, NULL, 0, &request);
+  tune_model_text(&request, text, text_bytes);
+  return ncclSuccess;
+}
+
 /* ---- ways ---- */
 
 static int option_compare(const void *a, const void *b) {

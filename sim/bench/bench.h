@@ -66,6 +66,7 @@ struct bench {
   struct bench_place *places; /* by rank; NULL until they are known */
   const struct collective *collective;
   bool is_modelled; /* guarded: times are the cost model's */
+  char model[200];  /* then: what they are predicted for */
   int gpu_count;    /* that this process sees; 0: the ranks are on emulated ones */
   tutti_tuning_options_t
       *options; /* where to put the options to carry the collective; then nothing else is done */

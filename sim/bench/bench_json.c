@@ -110,6 +110,7 @@ static void print_ours(struct json *json, const struct bench *bench) {
     char trace_hash[24];
     snprintf(trace_hash, sizeof trace_hash, "0x%016llx", (unsigned long long)stats.trace_hash);
     json_number(json, "seed", (int64_t)bench->flags.seed);
+    if (*bench->model) json_text(json, "model", bench->model);
     if (has_stats) json_number(json, "events", (int64_t)stats.events);
     if (has_stats) json_number(json, "steps", (int64_t)stats.steps);
     if (has_stats) json_text(json, "trace_hash", trace_hash);

@@ -645,6 +645,15 @@ static void memory_report(const struct thread_ranks *own) {
   }
 }
 
+/* What the predicted times are of; they are printed without it where the library does not say. */
+static void model_ask(struct thread_ranks *own) {
+  struct bench *bench = own->bench;
+  os_mutex_lock(&bench->mutex);
+  if (tutti_model_text(own->ranks[0].comm, bench->model, sizeof bench->model) != ncclSuccess)
+    bench->model[0] = '\0';
+  os_mutex_unlock(&bench->mutex);
+}
+
 static bool options_ask(struct thread_ranks *own, tutti_tuning_options_t *options) {
   struct bench *bench = own->bench;
   const size_t bytes = bench->rows[bench->row_count - 1].bytes;
@@ -677,6 +686,7 @@ void bench_ranks_run(struct bench *bench, int thread_index) {
   if (has_comms && bench->options && own.is_first) options_ask(&own, bench->options);
   const bool is_ready =
       has_comms && !bench->options && option_check(&own) && zones_register(&own) && places_learn(&own);
+  if (is_ready && bench->is_modelled && own.is_first) model_ask(&own);
   if (is_ready && rows_run(&own) && bench->flags.verbose) memory_report(&own);
   own_drop(&own);
 }

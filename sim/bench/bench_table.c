@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
+#include "core/plan/plan.h"
 #include "tutti.h"
 
 static const char *const type_names[ncclNumTypes] = {
@@ -115,13 +116,22 @@ void bench_table_row(const struct bench *bench, const struct bench_row *row) {
   fflush(stdout);
 }
 
+static void print_model(const struct bench *bench) {
+  struct plan_limits limits;
+  plan_limits_default(&limits);
+  printf("# Times are the cost model's prediction, not measurements; --threads measures.\n");
+  if (*bench->model) printf("# Model: latency + bytes / bandwidth; %s\n", bench->model);
+  if (bench->flags.channel_count == 0)
+    printf("# The number of channels is the emulator's; --channels %u predicts for as many as GPUs take.\n",
+           limits.channel_count);
+}
+
 void bench_table_end(const struct bench *bench) {
   if (bench->flags.json || bench->flags.quiet || !bench_is_speaker(bench)) return;
   printf("# Out of bounds values : %llu %s\n", (unsigned long long)bench->out_of_bounds,
          bench->out_of_bounds ? "FAILED" : "OK");
   printf("# Avg bus bandwidth    : %g%s\n#\n", bench_average_busbw(bench),
          bench->is_modelled ? " (modelled)" : "");
-  if (bench->is_modelled)
-    printf("# Times are the cost model's prediction, not measurements; --threads measures.\n");
+  if (bench->is_modelled) print_model(bench);
   printf("# Collective test concluded: %s_perf\n", bench->collective->name);
 }

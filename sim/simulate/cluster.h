@@ -43,6 +43,8 @@ struct cluster_spec {
   uint32_t nodes, gpus; /* of a node; ranks are numbered node by node */
   struct cluster_fabric fabric;
   struct cluster_costs costs;
+  const char *costs_text; /* whose costs they are, for users */
+  bool costs_changed;     /* some of them were given one by one */
 };
 
 /* One node of 8 GPUs; 32 nodes below a leaf, 0.6 us a hop; costs as measured (cluster_costs.c). */

@@ -26,6 +26,7 @@ static const struct cluster_costs costs_default = {
 
 void cluster_spec_begin(struct cluster_spec *spec) {
   memset(spec, 0, sizeof *spec);
+  spec->costs_text = "costs of NCCL on 4 H200";
   spec->nodes = 1;
   spec->gpus = 8;
   spec->fabric = (struct cluster_fabric){32, 0.6, 1};
@@ -143,5 +144,6 @@ const char *cluster_loggp_set(struct cluster_spec *spec, const char *text) {
     for (int link = 0; link < TUNE_LINK_COUNT; link++) costs->post_us[link][proto] = figures[0];
   }
   spec->fabric.hop_us = 0;
+  spec->costs_text = "LogGP's costs";
   return NULL;
 }

@@ -54,6 +54,7 @@ static ncclResult_t line_read(const char *path, uint32_t line, const char *name,
   else if (!strcmp(name, "loggp") || !strcmp(name, "cost")) {
     const char *expected =
         *name == 'l' ? cluster_loggp_set(spec, value) : cluster_cost_set(&spec->costs, value);
+    spec->costs_changed = spec->costs_changed || *name == 'c';
     return expected ? line_fail(path, line, expected) : ncclSuccess;
   } else
     return line_fail(path, line,

@@ -199,6 +199,7 @@ static bool costs_read(struct sim *sim) {
   for (size_t i = 0; !expected && i < sim->flags.costs.count; i++) {
     expected = cluster_cost_set(&sim->spec.costs, sim->flags.costs.texts[i]);
     if (expected) fprintf(stderr, "tutti sim: --cost %s: expected %s\n", sim->flags.costs.texts[i], expected);
+    sim->spec.costs_changed = true;
   }
   return !expected;
 }
@@ -209,6 +210,7 @@ static enum exit_code spec_get(struct sim *sim) {
   ncclResult_t result = ncclSuccess;
   cluster_spec_begin(&sim->spec);
   if (flags->kernels) cluster_costs_kernels(&sim->spec.costs);
+  if (flags->kernels) sim->spec.costs_text = "costs of this library's kernels on 4 H200";
   if (flags->cluster) result = cluster_read(flags->cluster, &sim->spec, &sim->cluster_text);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -225,6 +227,7 @@ static enum exit_code spec_get(struct sim *sim) {
     return EXIT_USAGE;
   }
   if (flags->tune) result = fit_read(flags->tune, &sim->spec, &sim->fit);
+  if (flags->tune) sim->spec.costs_text = "costs by the measurements given";
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: --tune: %s\n", log_last_error());
     return EXIT_INPUT;
@@ -472,10 +475,22 @@ static double row_us(const struct sim_row *row) { return (double)row->report.end
 
 /* ---- printing ---- */
 
+/* What the times are of, its parts with `between` between them. */
+static void model_text(const struct sim *sim, const char *between, char *out, size_t out_bytes) {
+  struct check_call call;
+  call_fill(&sim->cluster.graph, sim->func, sim->type, 0, (uint32_t)sim->flags.channels, &call);
+  snprintf(out, out_bytes, "every slice over slots, links and proxies%s%s%s%sat most %u channels", between,
+           sim->spec.costs_text, sim->spec.costs_changed ? " but for those given" : "", between,
+           call.limits.channel_count);
+}
+
 static void head_print(const struct sim *sim) {
   const struct cluster *cluster = &sim->cluster;
+  char model[200];
+  model_text(sim, ", ", model, sizeof model);
   printf("# tutti sim %s: %u ranks, %u nodes of %u, %s (simulated)\n", sim->collective->name, cluster->ranks,
          cluster->nodes, cluster->gpus, cluster->topology.name);
+  printf("# Model: %s\n", model);
   if (sim->flags.tune)
     printf("# costs fitted to %u times, %.1f %% off in the geometric mean\n", sim->fit.time_count,
            100 * (sim->fit.off - 1));
@@ -612,7 +627,10 @@ static enum exit_code sizes_do(struct sim *sim) {
 
 static enum exit_code jobs_do(const struct sim *sim) {
   const struct sim_flags *flags = &sim->flags;
+  char model[200];
+  model_text(sim, ",\n#   ", model, sizeof model);
   const struct workload_ask ask = {.cluster = &sim->cluster,
+                                   .model = model,
                                    .workload = &sim->workload,
                                    .algo_mask = sim->algos,
                                    .proto_mask = sim->protos,

@@ -85,6 +85,7 @@ static void report_print(const struct workload_ask *ask, const struct run_report
   const struct shares shares = shares_of(ask->workload, report);
   printf("# tutti sim %s:\n# %u ranks on %u nodes of %u, %s (simulated)\n", ask->workload->name,
          ask->workload->rank_count, cluster->nodes, cluster->gpus, cluster->topology.name);
+  printf("# Model: %s\n", ask->model);
   kinds_print(ask, report);
   printf("#\n# end            %.2f us\n", us(report->end_ps));
   printf("# in kernels     %.1f %% of a rank's time (%.1f %% rank %u to %.1f %% rank %u)\n", shares.busy,

@@ -8,6 +8,7 @@
 #include "verb.h"
 
 struct workload_ask {
+  const char *model; /* what the times are of, for users */
   const struct cluster *cluster;
   const struct workload *workload;
   const uint32_t *algo_mask, *proto_mask; /* by enum work_func */

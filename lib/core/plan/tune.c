@@ -376,6 +376,19 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
   return formula_us(&query);
 }
 
+static const char *figures_text(const struct plan_request *request) {
+  if (request->limits.cores)
+    return request->limits.reserved_bytes != 0 ? "figures of sockets between cores" : "figures of CPU cores";
+  if (graph_is_measured(request->graph)) return "figures of NVLink between H200 GPUs, as measured";
+  return "figures of NCCL's published model";
+}
+
+void tune_model_text(const struct plan_request *request, char *out, size_t out_bytes) {
+  const uint32_t nodes = request->graph->node_count;
+  snprintf(out, out_bytes, "%u ranks on %u node%s, %s, at most %u channels", request->rank_count, nodes,
+           nodes == 1 ? "" : "s", figures_text(request), request->limits.channel_count);
+}
+
 /* ---- channels and chunks ---- */
 
 /* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much; beyond

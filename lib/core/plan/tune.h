@@ -19,6 +19,10 @@ size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t r
 double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                     size_t bytes, uint32_t channel_count);
 
+/* What tune_time_us() predicts for, as a text for users: the ranks, where the figures come from, the most
+ * channels. */
+void tune_model_text(const struct plan_request *request, char *out, size_t out_bytes);
+
 /* True where a direct collective that the backend carries quickly is predicted to take less time for an
  * all-to-all, in blocks of so many bytes, than messages between all ranks. */
 bool tune_direct_is_best(const struct plan_request *request, size_t block_bytes);
