@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/emu/include/cuda_runtime.h"
+#include "backends/emu/cudart/include/cuda_runtime.h"
 #include "base/os.h"
 #include "base/param.h"
 #include "core/comm/comm.h"

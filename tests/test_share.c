@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "backends/emu/block.h"
-#include "backends/emu/memory_impl.h"
+#include "backends/emu/cudart/memory_impl.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"

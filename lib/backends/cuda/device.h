@@ -6,7 +6,7 @@
 
 #include "backends/backend.h"
 #include "backends/cuda/arena.h"
-#include "backends/cuda/launch.h"
+#include "kernels/launch.h"
 #include "backends/cuda/region.h"
 #include "backends/cuda/side.h"
 #include "base/map.h"

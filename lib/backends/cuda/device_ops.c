@@ -9,7 +9,7 @@
 #include "backends/cuda/capability.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/ipc.h"
-#include "backends/cuda/link_test.h"
+#include "kernels/link_test.h"
 #include "backends/cuda/topology.h"
 #include "base/log.h"
 
