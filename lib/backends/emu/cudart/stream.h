@@ -73,8 +73,8 @@ static inline uint32_t emu_key_device(uint64_t key) { return (uint32_t)(key >> 4
 /* Resolves a handle as a caller names it (NULL/1 legacy default, 2 per-thread default, else an emu_stream)
  * for the calling thread's current device. NULL for an invalid handle. Locked. */
 struct emu_stream *emu_stream_find(void *handle);
-/* Enqueues a kernel, or adds it as a node when the stream captures. Joins `others` as device_ops.launch
- * says. Locked. */
+/* Enqueues a kernel, or adds it as a node when the stream captures. Joins `others` as
+ * device_ops->device->launch says. Locked. */
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
                       uint32_t other_count);
 /* threads: the same on a stream that does not capture, where all of it is likely to be done within the call.
