@@ -102,7 +102,7 @@ plant(NET_END, 'lane_not_woken', 'if (lane != NULL) emu_actor_wake(&lane->actor)
 plant('lib/base/log.c', 'echoes_hide_urgent_errors',
       'if (urgent || !thread_gathers_evidence || !last_is_urgent) {', 'if (true) {',
       'test_base', 'test_log_evidence')
-plant('lib/base/log.c', 'urgent_errors_never_give_way', 'last_is_urgent = urgent;',
+plant('lib/base/log.c', 'urgent_errors_stay', 'last_is_urgent = urgent;',
       'last_is_urgent |= urgent;',
       'test_base', 'test_log_evidence')
 

@@ -70,7 +70,7 @@ static struct proxy_mailbox_entry *mailbox_take(void) {
   return oldest;
 }
 
-static void mail_read(void) {
+static void mailbox_read(void) {
   for (struct proxy_mailbox_entry *entry = mailbox_take(), *next; entry != NULL; entry = next) {
     next = entry->next;
     proxy_ops_read(entry);
@@ -79,12 +79,12 @@ static void mail_read(void) {
 
 void proxy_lock(void) {
   os_mutex_lock(&engine_mutex);
-  mail_read();
+  mailbox_read();
 }
 
 static bool engine_try_lock(void) {
   if (!os_mutex_try_lock(&engine_mutex)) return false;
-  mail_read();
+  mailbox_read();
   return true;
 }
 

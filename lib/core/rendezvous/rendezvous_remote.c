@@ -55,7 +55,7 @@ uint64_t rendezvous_wire_key(uint64_t parent_key, uint64_t number) {
 
 /* A rank without color brings no communicator, and has nothing to say. A child's device-side half is not open
  * yet: its parent's speaks for it. */
-static ncclResult_t slot_card(const struct rendezvous_call *call, struct peer_info *info) {
+static ncclResult_t slot_info(const struct rendezvous_call *call, struct peer_info *info) {
   memset(info, 0, sizeof *info);
   if (!call->comm) return ncclSuccess;
   const bool child = call->kind == RENDEZVOUS_SPLIT;
@@ -68,7 +68,7 @@ static ncclResult_t slot_card(const struct rendezvous_call *call, struct peer_in
 ncclResult_t rendezvous_fill_info(const struct rendezvous_call *call, struct peer_info **out) {
   struct peer_info *info = (struct peer_info *)os_alloc(sizeof *info);
   if (!info) return log_no_memory("%s: describing rank %u", call->call, call->rank);
-  const ncclResult_t result = slot_card(call, info);
+  const ncclResult_t result = slot_info(call, info);
   if (result == ncclSuccess) *out = info;
   else os_free(info);
   return result;
