@@ -1,10 +1,10 @@
-/* proxy_pxn.c: sends for ranks of other processes of the host (proxy_pxn.h). All PXN proxies of the process
- * turn on one thread, beside the engine: it needs no world and no kernel of this process, since a rank may
- * wait for what goes through another that is through with everything. The thread spins while something
- * moves, naps while something is under way, because kernels of others move counters without a word, and
- * sleeps else until a sender rings; it ends with the last PXN proxy. What senders write is checked before it
- * is used. At its end the process waits for PXN proxies whose senders are still there: they cannot go on
- * without. */
+/* proxy_pxn.c: PXN proxies: sends for ranks of other processes of the host (proxy_pxn.h). All PXN proxies of
+ * the process run on one thread, separate from the engine: a PXN proxy needs no emulator and no kernel of
+ * this process, because a rank may depend on a process that has itself finished everything. The thread spins
+ * while something moves, polls while something is pending, because other processes' kernels change counters
+ * without a wake, and otherwise sleeps until a sender rings. It ends with the last PXN proxy. Senders' input
+ * is checked before use. At exit the process waits for PXN proxies whose senders still exist, since they
+ * cannot continue without it. */
 #include "core/proxy/proxy_pxn.h"
 
 #include <inttypes.h>
@@ -17,34 +17,34 @@
 #include "base/wake.h"
 #include "core/proxy/net.h"
 
-#define SPIN_NS 100000u   /* of looking on, once nothing moves */
-#define YIELD_NS 300000u  /* and then of looking now and then */
-#define NAP_US 100u       /* between looks while slices are under way */
-#define NAP_LONG_US 1000u /* when they have made no progress for long */
+#define SPIN_NS 100000u   /* time to spin once nothing moves */
+#define YIELD_NS 300000u  /* time to poll and yield after that */
+#define NAP_US 100u       /* between polls while slices are pending */
+#define NAP_LONG_US 1000u /* the same, if they have made no progress for LONG_NS */
 #define LONG_NS 50000000u
-#define CONNECT_US 10000u            /* between looks while only connections are to be made */
-#define IDLE_US 1000000u             /* between looks whether idle senders live */
-#define LOOK_NS 1000000000u          /* the same, while there is much to do */
+#define CONNECT_US 10000u            /* between polls while connections are being made */
+#define IDLE_US 1000000u             /* between checks that idle senders are alive */
+#define LOOK_NS 1000000000u          /* the same, while busy */
 #define ACTIONS_MOST 32              /* of one PXN proxy in a row */
-#define WORKS (PROXY_SLICES_MAX + 1) /* slices under way, and the one that comes next */
+#define WORKS (PROXY_SLICES_MAX + 1) /* slices in flight, and the next one */
 
 struct pxn {
-  struct proxy_comm comm; /* of this connection alone: in the sender's name, and known to nobody else */
+  struct proxy_comm comm; /* for this connection only, named after the sender's; in no list */
   struct proxy_conn conn;
   struct pxn_block *block;
   struct device_conn_handle handle;
-  struct work works[WORKS]; /* what sentences say of an operation */
-  uint64_t taken;           /* slices */
+  struct work works[WORKS]; /* for messages that name an operation */
+  uint64_t taken;           /* slices taken so far */
   uint64_t made_ns, looked_ns;
   uint32_t over;
   struct pxn *next;
 };
 
 static struct {
-  os_mutex lock; /* taken before a network's; never with the backend's */
+  os_mutex lock; /* taken before a network's; never together with the backend's */
   os_cond changed;
   struct pxn *first;
-  uint32_t count; /* of them, and of those that are being closed */
+  uint32_t count; /* in the list or being closed */
   uint64_t moves;
   int wake;
   bool running, waits_at_exit;
@@ -53,7 +53,7 @@ static struct {
 
 /* ---- slices that the sender describes ---- */
 
-/* Slices follow one another; rounding to a whole chunk may skip less steps than there are slots. */
+/* Slices are consecutive; rounding to a whole chunk may skip fewer steps than there are slots. */
 static bool slice_is_sane(const struct proxy_conn *conn, const struct pxn_slice *slice) {
   const uint64_t slots = conn->end.slots;
   return slice->begin >= conn->steps.posted && slice->begin - conn->steps.posted < slots &&
@@ -123,7 +123,7 @@ static enum pxn_state pxn_turn(struct pxn *pxn) {
   return idle_look == NET_LOOK_LATER ? PXN_LOOKS : PXN_IDLE;
 }
 
-/* Turns all, and takes those that are over out of the list, into *over. Locked. */
+/* Runs one turn of all PXN proxies, and moves those that have ended to *over. Locked. */
 static enum pxn_state house_turn(struct pxn **over) {
   enum pxn_state state = PXN_IDLE;
   const uint64_t now_ns = os_time_ns();
@@ -144,7 +144,7 @@ static enum pxn_state house_turn(struct pxn **over) {
 
 /* ---- ending ---- */
 
-/* Not locked: the backend may make it wait. */
+/* Not locked: the backend may block. */
 static void pxn_free_all(struct pxn *pxn) {
   uint32_t count = 0;
   for (struct pxn *next; pxn != NULL; pxn = next, count++) {
@@ -205,7 +205,7 @@ static uint64_t nap_us(enum pxn_state state, uint64_t still_ns) {
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
 
-/* Who notes something from here on either is seen by the last turn, or sees that it has to ring. */
+/* A sender that posts from here on is either seen by the last turn, or sees that it must ring. */
 static void house_sleep(uint64_t since_ns) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   struct pxn *over = NULL;
@@ -213,7 +213,7 @@ static void house_sleep(uint64_t since_ns) {
   house_say_asleep(1);
   const enum pxn_state state = house_turn(&over);
   const uint32_t count = house_descriptors(descriptors);
-  if (state == PXN_WAITS) house_say_asleep(0); /* it looks again soon enough */
+  if (state == PXN_WAITS) house_say_asleep(0); /* it polls again soon */
   const bool rests = state != PXN_MOVED && over == NULL && house.first != NULL;
   os_mutex_unlock(&house.lock);
   pxn_free_all(over);
@@ -246,13 +246,13 @@ static void *house_body(void *unused) {
 
 /* ---- the end of the process ---- */
 
-/* Longest time that nothing moves, until nobody waits for the senders any more. */
+/* Maximum time without progress before the process stops waiting for the senders. */
 static uint64_t exit_patience_ns(void) {
   const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
   return (uint64_t)(seconds > 0 ? seconds : 60) * UINT64_C(1000000000);
 }
 
-/* Senders that have failed wait for nothing more. */
+/* Senders that have failed no longer count. */
 static bool house_is_needed(void) {
   for (const struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next)
     if (!pxn->comm.failed) return true;
