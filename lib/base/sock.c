@@ -402,7 +402,7 @@ ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait 
     if (cause == 0) return ncclSuccess;
     if (cause == ECANCELED) return wait_over(wait, text, " while connecting");
     if (!worth_retrying(cause) || tries > retries) return connect_failed(wait, text, cause, tries);
-    log_trace(LOG_BOOTSTRAP, "%s %s: %s; try %lld comes", what_of(wait), text, strerror(cause),
+    log_trace(LOG_BOOTSTRAP, "%s %s: %s; attempt %lld follows", what_of(wait), text, strerror(cause),
               (long long)tries + 1);
     if (!pause_ms((uint64_t)(tries * sleep_ms), wait)) {
       char why[96];

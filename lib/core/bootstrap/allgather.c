@@ -112,7 +112,7 @@ static const struct control_class link_class = {"link", link_limit, link_frame, 
 
 const char *gather_accept(struct control_conn *conn) {
   struct gather *gather = gather_find(conn->key);
-  if (!gather) return "nobody waits for this process here: its communicator was made, or has failed";
+  if (!gather) return "no gather of this process is in progress: its communicator was made, or has failed";
   conn->conn_class = &link_class;
   conn->owner = gather;
   conn->number = 0;

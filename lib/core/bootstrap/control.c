@@ -280,7 +280,7 @@ static size_t feed_head(struct control_conn *conn, const uint8_t *data, size_t b
   conn->head_bytes += (uint32_t)taken;
   if (conn->head_bytes == sizeof conn->head && !frame_begin(conn)) {
     char text[96];
-    snprintf(text, sizeof text, "sent what nobody may send here (kind %u, %u bytes)", conn->head.kind,
+    snprintf(text, sizeof text, "sent a frame that is not allowed here (kind %u, %u bytes)", conn->head.kind,
              conn->head.bytes);
     log_info(LOG_BOOTSTRAP, "a connection %s and was closed", text);
     server.nonsense++;
@@ -532,8 +532,8 @@ static void turned_away_log(void) {
     return;
   log_info(
       LOG_BOOTSTRAP,
-      "turned away until now: %llu strangers, %llu without the secret, %llu of another version, %llu that "
-      "did not finish the handshake in time, %llu for whom nobody waited, %llu that said what nobody may say",
+      "connections refused so far: %llu unauthenticated, %llu without the secret, %llu of another version, "
+      "%llu too slow in the handshake, %llu with an unknown key, %llu that violated the protocol",
       (unsigned long long)counted.strangers, (unsigned long long)counted.wrong_secret,
       (unsigned long long)counted.wrong_version, (unsigned long long)counted.late,
       (unsigned long long)counted.refused, (unsigned long long)server.nonsense);

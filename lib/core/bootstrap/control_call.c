@@ -286,7 +286,7 @@ static ncclResult_t call_roundtrip(int fd, uint64_t key, const struct sock_wait 
   } while (head.kind == FRAME_BEAT && head.bytes == 0);
   const bool sane = head.kind == FRAME_ANSWER && head.bytes >= sizeof *code;
   if (!sane || head.bytes > sizeof *code + CONTROL_REPLY_MOST)
-    return log_fail(ncclRemoteError, "%s: an answer that is none came; load the same library everywhere",
+    return log_fail(ncclRemoteError, "%s: a malformed answer arrived; load the same library everywhere",
                     wait->what);
   const uint32_t capacity = *reply_bytes, answer = head.bytes - (uint32_t)sizeof *code;
   TRY(sock_receive(fd, code, sizeof *code, wait));
@@ -299,7 +299,7 @@ static ncclResult_t call_roundtrip(int fd, uint64_t key, const struct sock_wait 
   }
   char all[CONTROL_REPLY_MOST < 1024 ? CONTROL_REPLY_MOST : 1024];
   if (answer >= sizeof all)
-    return log_fail(ncclRemoteError, "%s: a failure came without a sentence", wait->what);
+    return log_fail(ncclRemoteError, "%s: a failure arrived without a message", wait->what);
   TRY(sock_receive(fd, all, answer, wait));
   all[answer] = '\0';
   text_clean(all, sizeof all);

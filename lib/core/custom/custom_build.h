@@ -26,7 +26,7 @@ struct custom_build {
   uint32_t block_capacity, row_capacity, row_count;
 };
 
-/* Fails with "file:line: " before the sentence. */
+/* Fails with "file:line: " before the message. */
 ncclResult_t custom_fail_at(const char *source, int source_line, const struct custom_build *build,
                             uint32_t line, const char *format, ...) LOG_FORMAT(5, 6);
 #define custom_fail(build, line, ...) custom_fail_at(__FILE__, __LINE__, (build), (line), __VA_ARGS__)

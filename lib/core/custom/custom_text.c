@@ -160,7 +160,7 @@ static ncclResult_t head_line(struct text_reader *reader) {
                      "('rank 0 channel 0:'), found '%.40s'",
                      rest_of(reader));
   if (!take(reader, ":")) return text_fail(reader, "expected ':' behind '%s'", head_names[row]);
-  if ((reader->seen >> row) & 1) return text_fail(reader, "'%s' stands here a second time", head_names[row]);
+  if ((reader->seen >> row) & 1) return text_fail(reader, "'%s' is given twice", head_names[row]);
   reader->seen |= 1u << row;
   skip_blanks(reader);
   switch (row) {
@@ -252,7 +252,7 @@ static ncclResult_t take_place(struct text_reader *reader, bool writes, struct t
 
 static ncclResult_t once(struct text_reader *reader, const struct text_step *text, uint32_t flag,
                          const char *action) {
-  if (text->step.flags & flag) return text_fail(reader, "'%s' stands in this step a second time", action);
+  if (text->step.flags & flag) return text_fail(reader, "'%s' occurs twice in this step", action);
   return ncclSuccess;
 }
 

@@ -688,8 +688,9 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
   conn->net_device = conn_device(comm, name);
   TRY(comm->call.ops->conn_net(comm->call.device_comm, name, &conn->end));
   if (conn->end.slots > PROXY_SLICES_MAX)
-    return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
-                    comm->name, conn->end.slots, PROXY_SLICES_MAX);
+    return log_fail(ncclInternalError,
+                    "comm %s: connections of %" PRIu32 " slots; proxies support at most %d", comm->name,
+                    conn->end.slots, PROXY_SLICES_MAX);
   if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
   if (name->proto == PROTO_LL) TRY(conn_take_ll(conn));
   TRY(proxy_device_open(conn));

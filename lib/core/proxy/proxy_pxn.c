@@ -40,6 +40,7 @@ struct pxn {
   struct pxn *next;
 };
 
+/* The PXN proxies of this process, and their thread. */
 static struct {
   os_mutex lock; /* taken before a network's; never together with the backend's */
   os_cond changed;
@@ -49,7 +50,7 @@ static struct {
   int wake;
   bool running, waits_at_exit;
   uint32_t forks;
-} house = {.lock = OS_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .wake = -1};
+} pxn_engine = {.lock = OS_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .wake = -1};
 
 /* ---- slices that the sender describes ---- */
 
@@ -124,10 +125,10 @@ static enum pxn_state pxn_turn(struct pxn *pxn) {
 }
 
 /* Runs one turn of all PXN proxies, and moves those that have ended to *over. Locked. */
-static enum pxn_state house_turn(struct pxn **over) {
+static enum pxn_state pxn_engine_turn(struct pxn **over) {
   enum pxn_state state = PXN_IDLE;
   const uint64_t now_ns = os_time_ns();
-  for (struct pxn **place = &house.first, *pxn; (pxn = *place) != NULL;) {
+  for (struct pxn **place = &pxn_engine.first, *pxn; (pxn = *place) != NULL;) {
     if (pxn_is_over(pxn, now_ns)) {
       *place = pxn->next;
       pxn->next = *over;
@@ -138,7 +139,7 @@ static enum pxn_state house_turn(struct pxn **over) {
     if (found < state) state = found;
     place = &pxn->next;
   }
-  if (state == PXN_MOVED) house.moves += 1;
+  if (state == PXN_MOVED) pxn_engine.moves += 1;
   return state;
 }
 
@@ -160,32 +161,32 @@ static void pxn_free_all(struct pxn *pxn) {
     os_free(pxn);
   }
   if (count == 0) return;
-  os_mutex_lock(&house.lock);
-  house.count -= count;
-  os_cond_broadcast(&house.changed);
-  os_mutex_unlock(&house.lock);
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine.count -= count;
+  os_cond_broadcast(&pxn_engine.changed);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
 /* Locked. */
-static void house_close(void) {
+static void pxn_engine_close(void) {
   share_signal_to(-1);
-  wake_close(house.wake);
-  house.wake = -1;
-  house.running = false;
+  wake_close(pxn_engine.wake);
+  pxn_engine.wake = -1;
+  pxn_engine.running = false;
   os_thread_note(-1);
 }
 
 /* ---- the thread ---- */
 
 /* Locked. */
-static void house_say_asleep(uint32_t asleep) {
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next)
+static void pxn_engine_say_asleep(uint32_t asleep) {
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next)
     __atomic_store_n(&pxn->block->asleep, asleep, __ATOMIC_SEQ_CST);
 }
 
-static uint32_t house_descriptors(int *descriptors) {
+static uint32_t pxn_engine_descriptors(int *descriptors) {
   uint32_t count = 0;
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next) {
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next) {
     const struct net_ops *net = pxn->comm.net;
     uint32_t more = 0;
     if (pxn->conn.connection == NULL || pxn->conn.n_done == pxn->taken || pxn->comm.failed ||
@@ -206,40 +207,40 @@ static uint64_t nap_us(enum pxn_state state, uint64_t still_ns) {
 }
 
 /* A sender that posts from here on is either seen by the last turn, or sees that it must ring. */
-static void house_sleep(uint64_t since_ns) {
+static void pxn_engine_sleep(uint64_t since_ns) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   struct pxn *over = NULL;
-  os_mutex_lock(&house.lock);
-  house_say_asleep(1);
-  const enum pxn_state state = house_turn(&over);
-  const uint32_t count = house_descriptors(descriptors);
-  if (state == PXN_WAITS) house_say_asleep(0); /* it polls again soon */
-  const bool rests = state != PXN_MOVED && over == NULL && house.first != NULL;
-  os_mutex_unlock(&house.lock);
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine_say_asleep(1);
+  const enum pxn_state state = pxn_engine_turn(&over);
+  const uint32_t count = pxn_engine_descriptors(descriptors);
+  if (state == PXN_WAITS) pxn_engine_say_asleep(0); /* it polls again soon */
+  const bool rests = state != PXN_MOVED && over == NULL && pxn_engine.first != NULL;
+  os_mutex_unlock(&pxn_engine.lock);
   pxn_free_all(over);
-  if (rests) wake_wait(house.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns));
-  os_mutex_lock(&house.lock);
-  house_say_asleep(0);
-  os_mutex_unlock(&house.lock);
+  if (rests) wake_wait(pxn_engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns));
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine_say_asleep(0);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
-static void *house_body(void *unused) {
+static void *pxn_engine_body(void *unused) {
   uint64_t since_ns = os_time_ns();
   (void)unused;
   while (true) {
     struct pxn *over = NULL;
-    os_mutex_lock(&house.lock);
-    const enum pxn_state state = house_turn(&over);
-    os_mutex_unlock(&house.lock);
+    os_mutex_lock(&pxn_engine.lock);
+    const enum pxn_state state = pxn_engine_turn(&over);
+    os_mutex_unlock(&pxn_engine.lock);
     pxn_free_all(over);
-    os_mutex_lock(&house.lock);
-    const bool ends = house.first == NULL;
-    if (ends) house_close();
-    os_mutex_unlock(&house.lock);
+    os_mutex_lock(&pxn_engine.lock);
+    const bool ends = pxn_engine.first == NULL;
+    if (ends) pxn_engine_close();
+    os_mutex_unlock(&pxn_engine.lock);
     if (ends) return NULL;
     const uint64_t now_ns = os_time_ns(), still_ns = now_ns - since_ns;
     if (state == PXN_MOVED) since_ns = now_ns;
-    else if (still_ns > (state == PXN_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) house_sleep(since_ns);
+    else if (still_ns > (state == PXN_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) pxn_engine_sleep(since_ns);
     else if (still_ns > SPIN_NS) os_yield();
   }
 }
@@ -253,57 +254,57 @@ static uint64_t exit_patience_ns(void) {
 }
 
 /* Senders that have failed no longer count. */
-static bool house_is_needed(void) {
-  for (const struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next)
+static bool pxn_engine_is_needed(void) {
+  for (const struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next)
     if (!pxn->comm.failed) return true;
-  return house.first == NULL && house.count > 0;
+  return pxn_engine.first == NULL && pxn_engine.count > 0;
 }
 
-static void house_at_exit(void) {
-  if (house.forks != os_fork_count()) return;
+static void pxn_engine_at_exit(void) {
+  if (pxn_engine.forks != os_fork_count()) return;
   proxy_pxn_client_leave();
-  os_mutex_lock(&house.lock);
-  uint64_t moves = house.moves, since_ns = os_time_ns();
-  while (house_is_needed()) {
+  os_mutex_lock(&pxn_engine.lock);
+  uint64_t moves = pxn_engine.moves, since_ns = os_time_ns();
+  while (pxn_engine_is_needed()) {
     const uint64_t now_ns = os_time_ns();
-    if (house.moves != moves) since_ns = now_ns;
-    moves = house.moves;
+    if (pxn_engine.moves != moves) since_ns = now_ns;
+    moves = pxn_engine.moves;
     if (now_ns - since_ns > exit_patience_ns()) break;
-    os_cond_wait_until(&house.changed, &house.lock, now_ns + 100000000u);
+    os_cond_wait_until(&pxn_engine.changed, &pxn_engine.lock, now_ns + 100000000u);
   }
-  os_mutex_unlock(&house.lock);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
 /* ---- opening ---- */
 
 /* A forked child has neither PXN proxies nor the thread. Locked. */
-static void house_forget(void) {
-  if (house.forks == os_fork_count()) return;
-  house.forks = os_fork_count();
-  if (house.wake >= 0) wake_close(house.wake);
-  house.wake = -1;
-  house.first = NULL;
-  house.count = 0;
-  house.running = false;
+static void pxn_engine_forget(void) {
+  if (pxn_engine.forks == os_fork_count()) return;
+  pxn_engine.forks = os_fork_count();
+  if (pxn_engine.wake >= 0) wake_close(pxn_engine.wake);
+  pxn_engine.wake = -1;
+  pxn_engine.first = NULL;
+  pxn_engine.count = 0;
+  pxn_engine.running = false;
 }
 
 /* Locked. */
-static ncclResult_t house_start(void) {
+static ncclResult_t pxn_engine_start(void) {
   os_thread thread;
-  if (house.running) {
-    wake_signal(house.wake);
+  if (pxn_engine.running) {
+    wake_signal(pxn_engine.wake);
     return ncclSuccess;
   }
-  TRY(wake_open(&house.wake));
-  if (os_thread_start(&thread, house_body, NULL)) {
+  TRY(wake_open(&pxn_engine.wake));
+  if (os_thread_start(&thread, pxn_engine_body, NULL)) {
     os_thread_detach(thread);
     os_thread_note(1);
-    house.running = true;
-    share_signal_to(house.wake);
+    pxn_engine.running = true;
+    share_signal_to(pxn_engine.wake);
     return ncclSuccess;
   }
-  wake_close(house.wake);
-  house.wake = -1;
+  wake_close(pxn_engine.wake);
+  pxn_engine.wake = -1;
   return log_fail(ncclSystemError, "no thread to send for ranks of other processes; raise ulimit -u");
 }
 
@@ -312,8 +313,8 @@ static bool same_name(const struct device_conn_name *a, const struct device_conn
 }
 
 /* Locked. */
-static struct pxn *house_find(const struct proxy_pxn_call *call) {
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next)
+static struct pxn *pxn_engine_find(const struct proxy_pxn_call *call) {
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next)
     if (pxn->comm.call.comm_key == call->comm_key && pxn->comm.call.rank == call->rank &&
         same_name(&pxn->conn.name, &call->name) && __atomic_load_n(&pxn->block->left, __ATOMIC_ACQUIRE) == 0)
       return pxn;
@@ -321,11 +322,11 @@ static struct pxn *house_find(const struct proxy_pxn_call *call) {
 }
 
 /* Locked. */
-static ncclResult_t house_add(struct pxn *pxn) {
-  TRY(house_start());
-  pxn->next = house.first;
-  house.first = pxn;
-  house.count += 1;
+static ncclResult_t pxn_engine_add(struct pxn *pxn) {
+  TRY(pxn_engine_start());
+  pxn->next = pxn_engine.first;
+  pxn_engine.first = pxn;
+  pxn_engine.count += 1;
   return ncclSuccess;
 }
 
@@ -372,27 +373,27 @@ static ncclResult_t pxn_make(const struct proxy_pxn_call *call, struct pxn *pxn)
   if (made.end.slots > PROXY_SLICES_MAX || !share_bell(&pxn->block->bell))
     result = log_fail(ncclInternalError, "rank %" PRIu32 " cannot be rung up by others", call->over);
   if (result == ncclSuccess) {
-    os_mutex_lock(&house.lock);
-    result = house_add(pxn);
-    os_mutex_unlock(&house.lock);
+    os_mutex_lock(&pxn_engine.lock);
+    result = pxn_engine_add(pxn);
+    os_mutex_unlock(&pxn_engine.lock);
   }
   if (result != ncclSuccess) call->ops->pxn_drop(made.end.conn);
   return result;
 }
 
-static bool house_enter(const struct proxy_pxn_call *call, struct device_conn_handle *handle) {
-  os_mutex_lock(&house.lock);
-  house_forget();
-  const struct pxn *found = house_find(call);
+static bool pxn_engine_enter(const struct proxy_pxn_call *call, struct device_conn_handle *handle) {
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine_forget();
+  const struct pxn *found = pxn_engine_find(call);
   if (found != NULL) *handle = found->handle;
-  if (!house.waits_at_exit) os_at_exit(house_at_exit);
-  house.waits_at_exit = true;
-  os_mutex_unlock(&house.lock);
+  if (!pxn_engine.waits_at_exit) os_at_exit(pxn_engine_at_exit);
+  pxn_engine.waits_at_exit = true;
+  os_mutex_unlock(&pxn_engine.lock);
   return found != NULL;
 }
 
 ncclResult_t proxy_pxn_open(const struct proxy_pxn_call *call, struct device_conn_handle *handle) {
-  if (house_enter(call, handle)) return ncclSuccess;
+  if (pxn_engine_enter(call, handle)) return ncclSuccess;
   struct pxn *pxn = (struct pxn *)os_alloc(sizeof *pxn);
   if (pxn == NULL)
     return log_no_memory("rank %" PRIu32 ": sending for rank %" PRIu32, call->over, call->rank);
@@ -403,18 +404,18 @@ ncclResult_t proxy_pxn_open(const struct proxy_pxn_call *call, struct device_con
 }
 
 void proxy_pxn_break(uint64_t comm_key, uint32_t over, const char *text) {
-  os_mutex_lock(&house.lock);
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next) {
+  os_mutex_lock(&pxn_engine.lock);
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next) {
     if (pxn->comm.call.comm_key != comm_key || pxn->over != over) continue;
     proxy_comm_fail(&pxn->comm, ncclRemoteError, "%s", text);
     pxn_report(pxn);
   }
-  os_mutex_unlock(&house.lock);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
 uint32_t proxy_pxn_count(void) {
-  os_mutex_lock(&house.lock);
-  const uint32_t count = house.count;
-  os_mutex_unlock(&house.lock);
+  os_mutex_lock(&pxn_engine.lock);
+  const uint32_t count = pxn_engine.count;
+  os_mutex_unlock(&pxn_engine.lock);
   return count;
 }

@@ -348,7 +348,7 @@ static ncclResult_t answer_requests(struct remote *remote, const void *request, 
                     bytes);
   for (uint32_t i = 0; i < message->count; i++) {
     if (!request_is_sane(remote, &message->requests[i]))
-      return log_fail(ncclRemoteError, "rank %u asks rank %u for a connection that cannot be",
+      return log_fail(ncclRemoteError, "rank %u asks rank %u for an impossible connection",
                       message->requests[i].name.peer, message->requests[i].rank);
     os_mutex_lock(&remote->lock);
     const ncclResult_t result =
@@ -545,7 +545,7 @@ void remote_free(struct remote *remote) {
   os_free(remote);
 }
 
-void remote_free_team(struct comm_shared *shared) {
+void remote_free_shared(struct comm_shared *shared) {
   if (shared) remote_free(shared->remote);
   comm_shared_free(shared);
 }

@@ -105,7 +105,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
 void remote_leave(struct remote *remote, uint32_t rank);
 void remote_free(struct remote *remote); /* NULL is allowed; notifies no process: see remote_watch_leave */
 /* Frees shared communicator state that was never opened, and its remote ranks. NULL is allowed. */
-void remote_free_team(struct comm_shared *shared);
+void remote_free_shared(struct comm_shared *shared);
 
 /* As remote_create(), for a communicator within this process. *remote stays NULL if all devices are on one
  * node, which is the usual case. */

@@ -79,7 +79,7 @@ static uint64_t rendezvous_comm_id(uint64_t number) {
 }
 
 static void rendezvous_free(struct rendezvous *rendezvous) {
-  remote_free_team(rendezvous->shared);
+  remote_free_shared(rendezvous->shared);
   for (uint32_t i = 0; rendezvous->slots && i < rendezvous->first.rank_count; i++)
     os_free(rendezvous->slots[i].info);
   os_free(rendezvous->roots);
@@ -514,7 +514,7 @@ static void complete_split(struct rendezvous *rendezvous, const struct device_op
   else rendezvous_fail(rendezvous, result, log_own_error());
   rendezvous_unlock(ops);
   for (uint32_t i = 0; result != ncclSuccess && i < split.shared_count; i++)
-    remote_free_team(split.shared_states[i]);
+    remote_free_shared(split.shared_states[i]);
   os_free(split.comms);
   os_free(split.slots);
   os_free(split.shared_states);

@@ -55,7 +55,7 @@ uint64_t rendezvous_wire_key(uint64_t parent_key, uint64_t number) {
 
 /* A rank without color gets no communicator and has no peer info. A child's device-side half is not open yet,
  * so the parent's is used. */
-static ncclResult_t slot_card(const struct rendezvous_call *call, struct peer_info *info) {
+static ncclResult_t slot_fill_info(const struct rendezvous_call *call, struct peer_info *info) {
   memset(info, 0, sizeof *info);
   if (!call->comm) return ncclSuccess;
   const bool child = call->kind == RENDEZVOUS_SPLIT;
@@ -68,7 +68,7 @@ static ncclResult_t slot_card(const struct rendezvous_call *call, struct peer_in
 ncclResult_t rendezvous_fill_info(const struct rendezvous_call *call, struct peer_info **out) {
   struct peer_info *info = (struct peer_info *)os_alloc(sizeof *info);
   if (!info) return log_no_memory("%s: describing rank %u", call->call, call->rank);
-  const ncclResult_t result = slot_card(call, info);
+  const ncclResult_t result = slot_fill_info(call, info);
   if (result == ncclSuccess) *out = info;
   else os_free(info);
   return result;
@@ -285,7 +285,7 @@ static ncclResult_t conduct_make(struct conduct *conduct) {
   return result;
 }
 
-/* Logs time and cost by phase, in the format of bench/bootstrap.c. */
+/* Logs time and cost by phase; bench/bootstrap.c explains the phases. */
 static void conduct_report(const struct conduct *conduct, uint64_t begin_ns, uint64_t opened_ns) {
   const struct gather_cost cost = gather_costs(conduct->gather);
   log_info(LOG_INIT,

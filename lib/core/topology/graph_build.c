@@ -86,7 +86,8 @@ static uint32_t kind_find(const struct building *b, uint32_t node) {
   return kind;
 }
 
-/* A single rank needs one channel only. Without paths for trees, rings carry everything. */
+/* A single rank needs one channel only. Trees get at most as many channels as rings, which every other
+ * collective uses. */
 static ncclResult_t kind_search_paths(const struct building *b, const struct paths *paths,
                                       struct kind *kind) {
   const bool alone = b->request->rank_count == 1;

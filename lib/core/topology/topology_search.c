@@ -8,11 +8,11 @@
 #include "base/log.h"
 #include "base/os.h"
 
-#define STEPS_ALL (1u << 19)
-#define STEPS_ATTEMPT (1u << 14)
-#define STEPS_SAME (1u << 8) /* step limit if all channels use one chain */
-#define SLACK_GBPS 1e-6      /* sums of doubles */
-#define GOOD_ENOUGH 0.9      /* of the maximum bandwidth of the GPUs or NICs */
+#define STEPS_ALL (1u << 19)     /* limit of the whole search */
+#define STEPS_ATTEMPT (1u << 14) /* limit of one attempt */
+#define STEPS_SAME (1u << 8)     /* the same, if all channels use one chain */
+#define SLACK_GBPS 1e-6          /* sums of doubles */
+#define GOOD_ENOUGH 0.9          /* of the maximum bandwidth of the GPUs or NICs */
 #define WORSE_MUST_BRING 1.1
 
 static const double intra_speeds[] = {40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 0};
