@@ -37,7 +37,7 @@ struct pxn_block {
 /* ---- in the process that sends (the PXN proxy) ---- */
 
 struct proxy_pxn_call {
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct device_comm *device_comm; /* of the rank next to the NIC */
   uint64_t comm_key;
   uint32_t rank, over, rank_count; /* rank: the sender; over: the rank next to the NIC */

@@ -14,7 +14,7 @@ struct reach {
 
 /* Call on all processes after gather_wait. `model` is a device-side half whose peer info was gathered. On
  * failure `reason` has the message. The caller frees reach->apart, also on failure. */
-ncclResult_t reach_try(struct gather *gather, const char *call, const struct device_ops *ops,
+ncclResult_t reach_try(struct gather *gather, const char *call, const struct backend *ops,
                        struct device_comm *model, uint32_t rank_count, struct reach *reach, char *reason,
                        size_t reason_bytes);
 

@@ -25,8 +25,7 @@ struct settings {
 
 /* Starts from the backend's limits. ncclInvalidUsage, listing the valid words: an unknown word in NCCL_ALGO
  * or NCCL_PROTO, or a list that allows nothing. Every member of `config` is set. */
-ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
-                           struct settings *settings);
+ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings);
 
 /* Frees what the settings hold. */
 void settings_free(struct settings *settings);
@@ -53,8 +52,7 @@ struct settings_paths {
 
 /* Clears the members of *paths, initially all true, that the path between two devices does not support; a
  * path unknown to the backend supports neither. */
-void settings_add_path(const struct device_ops *ops, uint32_t from, uint32_t to,
-                       struct settings_paths *paths);
+void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, struct settings_paths *paths);
 
 /* Removes what the paths do not support: direct stores without peer access, and LL128 if stores may be torn,
  * unless NCCL_PROTO names LL128 or allows nothing else; returns true in that case. */

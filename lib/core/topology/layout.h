@@ -10,7 +10,7 @@
 /* The graph, with `channel_count` channels, for ranks on these devices; graph_flat() if all devices are
  * equal. Free with graph_free(). Fails with the code and message of topology_read() or graph_build(): a file
  * cannot be read, or ranks do not fit into the topology. May read and write files. */
-ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices, uint32_t rank_count,
+ncclResult_t layout_graph(const struct backend *ops, const uint32_t *devices, uint32_t rank_count,
                           uint32_t channel_count, struct graph *graph);
 
 /* As layout_graph(), for ranks of several processes and hosts: `places` has each rank's node and its index
@@ -18,7 +18,7 @@ ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices,
 ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
                                  uint32_t channel_count, struct graph *graph);
 /* The topology for layout_graph(); without devices if all devices are equal. Free with topology_free(). */
-ncclResult_t layout_topology(const struct device_ops *ops, struct topology *topology);
+ncclResult_t layout_topology(const struct backend *ops, struct topology *topology);
 
 /* The paths that the settings allow: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_NVB_DISABLE, NCCL_PXN_DISABLE. */
 struct paths_rules layout_rules(void);

@@ -34,7 +34,7 @@ struct rails_place {
   uint32_t node;   /* ranks with equal numbers share a node, and map each other's memory */
 };
 /* *rails is NULL if no NICs are known. Free with rails_free(). */
-ncclResult_t rails_create(const struct device_ops *ops, const struct rails_place *places, uint32_t rank_count,
+ncclResult_t rails_create(const struct backend *ops, const struct rails_place *places, uint32_t rank_count,
                           struct rails **rails);
 void rails_free(struct rails *rails); /* NULL is allowed */
 /* The network device, of `device_count`, for this connection of `rank`; 0 if rails is NULL. *over: the rank
