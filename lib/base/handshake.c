@@ -29,8 +29,7 @@
 
 /* Increment with any change of the protocol, here or after the handshake. */
 #define HANDSHAKE_VERSION 1
-#define HANDSHAKE_MAGIC 0x2149747475546921ull /* in host byte order: hosts of the other order do not match \
-                                               */
+#define HANDSHAKE_MAGIC 0x2149747475546921ull /* in host byte order, so both hosts must have the same */
 #define SECRET_BYTES_MOST 65536
 #define NONCE_BYTES 32
 #define PROOF_BYTES 32

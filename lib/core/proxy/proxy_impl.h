@@ -10,8 +10,7 @@
 #include "core/proxy/proxy.h"
 #include "core/proxy/proxy_iter.h"
 
-#define PROXY_SLICES_MAX 8 /* a slice takes at least one slot, and a connection has at most this many slots \
-                            */
+#define PROXY_SLICES_MAX 8 /* a connection's maximum number of slots; a slice takes at least one */
 #define PROXY_TEXT_BYTES 512
 
 /* Follows each slice in its message. `message` numbers the messages of the connection, which detects loss and
